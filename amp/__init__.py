@@ -1,0 +1,62 @@
+"""Automatic mixed precision for TensorFlow graphs: the public names, by list.
+
+Importing has no effect and imports nothing of TensorFlow; names load when first used.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from amp import loss_scaling as loss_scaling
+    from amp.errors import AmpError as AmpError
+    from amp.graph_rewrite.report import Report as Report
+    from amp.graph_rewrite.rewrite import Rewrite as Rewrite
+    from amp.integration.activation import disable as disable
+    from amp.integration.activation import enable as enable
+    from amp.integration.activation import keep_float32 as keep_float32
+    from amp.integration.activation import (
+        mixed_precision_scope as mixed_precision_scope,
+    )
+    from amp.integration.graphs import explain as explain
+    from amp.integration.graphs import rewrite as rewrite
+    from amp.integration.graphs import twin as twin
+    from amp.integration.hardware import device as device
+    from amp.integration.activation import resolve as resolve
+    from amp.integration.reports import reports as reports
+    from amp.policy import Policy as Policy
+
+_HOME = {
+    "AmpError": "amp.errors",
+    "Policy": "amp.policy",
+    "Report": "amp.graph_rewrite.report",
+    "Rewrite": "amp.graph_rewrite.rewrite",
+    "device": "amp.integration.hardware",
+    "disable": "amp.integration.activation",
+    "enable": "amp.integration.activation",
+    "explain": "amp.integration.graphs",
+    "keep_float32": "amp.integration.activation",
+    "loss_scaling": "",
+    "mixed_precision_scope": "amp.integration.activation",
+    "reports": "amp.integration.reports",
+    "resolve": "amp.integration.hardware",
+    "rewrite": "amp.integration.graphs",
+    "twin": "amp.integration.graphs",
+}
+__all__ = sorted(_HOME)
+
+
+def __getattr__(name: str) -> Any:
+    home = _HOME.get(name)
+    if home is None:
+        raise AttributeError(f"module 'amp' has no attribute {name!r}")
+    if not home:
+        return importlib.import_module(f"amp.{name}")
+    value = getattr(importlib.import_module(home), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return list(__all__)

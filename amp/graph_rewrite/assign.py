@@ -1,0 +1,131 @@
+"""The exact assignment: which candidates to hold in 16 bits, by one minimum cut.
+
+Knows numbers and sets only: no op, no shape, no device.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+from scipy.sparse import csr_array
+from scipy.sparse.csgraph import breadth_first_order, maximum_flow
+
+# Capacities are whole numbers of at most 32 bits in SciPy's solver; all finite ones
+# together stay below this, so that no flow overflows and infinity can be told apart.
+_TOTAL = 2**30
+_INFINITE = 2**31 - 1
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Tensor:
+    """A tensor that costs a cast when it is read in the type it is not made in.
+
+    Attributes:
+      producer: the candidate or fixed node that makes it, None for one that is float32
+        for ever (an argument, a variable).
+      readers: the nodes that read it.
+      cast: seconds of a cast, shared by all readers, either direction.
+      down: seconds of the cast to 16 bits if another figure (0 for a constant).
+    """
+
+    producer: str | None
+    readers: Sequence[str]
+    cast: float
+    down: float
+
+
+def solve(
+    times: Mapping[str, tuple[float, float]],
+    fixed_low: frozenset[str],
+    tensors: Sequence[Tensor],
+) -> frozenset[str]:
+    """Returns the candidates whose conversion makes the total time least.
+
+    With x = 1 for 16 bits: minimise the sum of each candidate's time in its type, plus,
+    for each tensor, one cast if its producer and any of its readers differ. That is a
+    minimum s-t cut (s the 16-bit side): s -> v carries what v gains, v -> t what it
+    loses; each tensor has one auxiliary node per direction, so that a cast counts once
+    however many readers share it. Among equal cuts the one with fewest 16-bit nodes is
+    taken, so a tie stays float32.
+
+    Args:
+      times: seconds of each candidate in (float32, 16 bits).
+      fixed_low: nodes that are in 16 bits whatever is decided.
+      tensors: every tensor that a candidate or fixed node makes or reads.
+    """
+    if not times:
+        return frozenset()
+    builder = _Network(times, fixed_low)
+    for tensor in tensors:
+        builder.add(tensor)
+    return builder.cut()
+
+
+class _Network:
+    def __init__(
+        self, times: Mapping[str, tuple[float, float]], fixed_low: frozenset[str]
+    ) -> None:
+        self._names = list(times)
+        self._vertex = {name: index + 2 for index, name in enumerate(self._names)}
+        self._vertex.update((name, 0) for name in fixed_low)
+        self._count = len(self._names) + 2
+        self._from: list[int] = []
+        self._to: list[int] = []
+        self._capacity: list[float] = []
+        for name, (high, low) in times.items():
+            vertex = self._vertex[name]
+            if high > low:
+                self._edge(0, vertex, high - low)
+            elif low > high:
+                self._edge(vertex, 1, low - high)
+
+    def _edge(self, tail: int, head: int, capacity: float) -> None:
+        if tail != head:
+            self._from.append(tail)
+            self._to.append(head)
+            self._capacity.append(capacity)
+
+    def add(self, tensor: Tensor) -> None:
+        producer = 1 if tensor.producer is None else self._vertex.get(tensor.producer, 1)
+        readers = {self._vertex.get(name, 1) for name in tensor.readers} - {producer}
+        if not readers:
+            return
+        if producer != 1 and tensor.cast > 0:  # 16 bits made, float32 read
+            self._shared(producer, readers - {0}, tensor.cast, up=True)
+        if producer != 0 and tensor.down > 0:  # float32 made, 16 bits read
+            self._shared(producer, readers - {1}, tensor.down, up=False)
+
+    def _shared(self, producer: int, readers: set[int], cost: float, up: bool) -> None:
+        if not readers:
+            return
+        if len(readers) == 1:  # no sharing to model
+            (middle,) = readers
+        else:
+            middle = self._count
+            self._count += 1
+            for reader in readers:
+                ends = (middle, reader) if up else (reader, middle)
+                self._edge(*ends, np.inf)
+        self._edge(*((producer, middle) if up else (middle, producer)), cost)
+
+    def cut(self) -> frozenset[str]:
+        capacity = np.asarray(self._capacity, np.float64)
+        finite = np.isfinite(capacity)
+        total = float(capacity[finite].sum())
+        if total == 0.0:
+            return frozenset()
+        whole = np.full(capacity.shape, _INFINITE, np.int64)
+        whole[finite] = np.rint(capacity[finite] * (_TOTAL / total))
+        shape = (self._count, self._count)
+        ends = (np.asarray(self._from), np.asarray(self._to))
+        graph = csr_array((whole, ends), shape=shape)  # parallel edges add up
+        graph.data = np.minimum(graph.data, _INFINITE)
+        graph = csr_array(graph, dtype=np.int32)
+        flow = maximum_flow(graph, 0, 1, method="dinic").flow
+        residual = csr_array(graph.astype(np.int64) - flow.astype(np.int64))
+        residual.data = (residual.data > 0).astype(np.int8)
+        residual.eliminate_zeros()
+        reached = breadth_first_order(residual, 0, return_predecessors=False)
+        return frozenset(self._names[v - 2] for v in reached if 2 <= v < len(self._names) + 2)

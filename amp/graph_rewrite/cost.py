@@ -1,0 +1,125 @@
+"""The cost model: seconds of a node in float32 and in 16 bits, and of a cast.
+
+A roofline over bytes moved and arithmetic done, from static shapes. No choice is made
+here and no graph is walked.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+
+from amp.graph_rewrite import ir
+from amp.graph_rewrite.device import Device
+
+# What an unknown dimension, and a tensor of unknown rank, count as. Only relative costs
+# depend on them: a batch of 32 is the common default of Keras' fit.
+UNKNOWN_DIMENSION = 32
+UNKNOWN_ELEMENTS = 1024
+# Trips that a loop of unknown length counts as.
+UNKNOWN_TRIPS = 10
+
+ITEM = {"float32": 4, "float16": 2, "bfloat16": 2}
+
+
+def elements(shape: ir.Shape) -> int:
+    """Number of elements, with the stated defaults for what is unknown."""
+    if shape is None:
+        return UNKNOWN_ELEMENTS
+    return math.prod(size if size >= 0 else UNKNOWN_DIMENSION for size in shape)
+
+
+def _product(ins: Sequence[ir.Shape], outs: Sequence[ir.Shape]) -> float:
+    # A (m,k) and B (k,n) give C (m,n): |A||B||C| = (mkn)^2, however they are transposed.
+    if len(ins) < 2:
+        return 0.0
+    a, b, c = elements(ins[0]), elements(ins[1]), elements(outs[0])
+    batch = 1
+    out = outs[0]
+    if out is not None and len(out) > 2 and ins[1] is not None and len(ins[1]) > 2:
+        batch = elements(out[:-2])
+    return 2.0 * math.sqrt(float(a) * b * c / batch)
+
+
+def _conv(output: ir.Shape, filters: ir.Shape) -> float:
+    channels = filters[-1] if filters else 1
+    taps = elements(filters) / max(channels if channels > 0 else UNKNOWN_DIMENSION, 1)
+    return 2.0 * elements(output) * taps
+
+
+def _depthwise(ins: Sequence[ir.Shape], outs: Sequence[ir.Shape]) -> float:
+    # Whichever pass: each element of the largest tensor meets every tap of its channel.
+    known = [shape for shape in (*ins, *outs) if shape is not None and len(shape) == 4]
+    if not known:
+        return 0.0
+    largest = max(map(elements, known))
+    taps = min(elements(shape[:2]) for shape in known)
+    return 2.0 * largest * taps
+
+
+_FLOPS: dict[str, Callable[[Sequence[ir.Shape], Sequence[ir.Shape]], float]] = {
+    "matmul": _product,
+    "batch_matmul": _product,
+    "einsum": _product,
+    "rnn": _product,
+    "conv": lambda ins, outs: _conv(outs[0], ins[1] if len(ins) > 1 else None),
+    # Conv2DBackpropInput reads (sizes, filter, gradient), ...Filter (input, sizes, gradient).
+    "conv_grad_input": lambda ins, outs: _conv(ins[-1], ins[1]),
+    "conv_grad_filter": lambda ins, outs: _conv(ins[-1], outs[0]),
+    "depthwise": _depthwise,
+}
+
+
+def flops(work: str, ins: Sequence[ir.Shape], outs: Sequence[ir.Shape]) -> float:
+    """Arithmetic operations of a node's products, 0 where its work is moving bytes.
+
+    Args:
+      work: the kind of work, as the op table names it.
+      ins, outs: shapes of every input and output.
+    """
+    count = _FLOPS.get(work)
+    return count(ins, outs) if count is not None and ins and outs else 0.0
+
+
+def moved(work: str, ins: Sequence[ir.Shape], outs: Sequence[ir.Shape]) -> int:
+    """Elements of the convertible type that a node reads and writes.
+
+    Args:
+      work: the kind of work.
+      ins, outs: shapes of the inputs and outputs that would turn 16-bit.
+    """
+    if work == "free":
+        return 0
+    written = sum(map(elements, outs))
+    if work in ("gather", "copy"):  # reads what it writes, whatever the operand's size
+        return 2 * written
+    return written + sum(map(elements, ins))
+
+
+class Clock:
+    """Times on one device, in one 16-bit type."""
+
+    def __init__(self, device: Device, dtype: str) -> None:
+        self._device = device
+        self._dtype = dtype
+        self._speed = device.speed.get(dtype, {})
+        self._slowdown = device.slowdown.get(dtype, {})
+
+    def node(self, work: str, elements_moved: int, operations: float) -> tuple[float, float]:
+        """Seconds of a node in float32 and in the 16-bit type, launch included."""
+        if work == "free":
+            return 0.0, 0.0
+        device = self._device
+        bytes32 = elements_moved * ITEM["float32"] / device.bandwidth
+        low = elements_moved * ITEM[self._dtype] / device.bandwidth
+        if work in self._slowdown:
+            low = bytes32 * self._slowdown[work]
+        compute = operations / device.flops
+        speed = self._speed.get(work, self._speed.get("product", 1.0))
+        time32 = max(bytes32, compute)
+        return device.launch + time32, device.launch + max(low, compute / speed)
+
+    def cast(self, shape: ir.Shape) -> float:
+        """Seconds of one cast: one read and one write, either direction."""
+        size = ITEM["float32"] + ITEM[self._dtype]
+        return self._device.launch + elements(shape) * size / self._device.bandwidth

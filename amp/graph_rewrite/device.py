@@ -1,0 +1,164 @@
+"""What a device can do: one frozen `Device`, a table of known ones, and what "auto" means.
+
+Figures and their sources only; asking the machine is `amp.integration.hardware`'s work.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+
+from amp.loss_scaling.scale import DynamicLossScale, NoLossScale
+from amp.policy import Policy
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Device:
+    """A device as the cost model sees it. Only ratios of its figures matter.
+
+    Attributes:
+      name: what to call it.
+      kind: TensorFlow's device type, "CPU" or "GPU".
+      native: 16-bit types with arithmetic of their own, the preferred one first.
+      bandwidth: bytes a second, streaming.
+      flops: float32 multiply-adds count twice, operations a second in products.
+      speed: by dtype, how many times float32's rate a product reaches; by work where a
+        kind of work differs.
+      slowdown: by dtype and work, time over float32's time where a kernel is not bound by
+        the bytes it moves (kernels that convert to float32 and back inside).
+      launch: seconds that any operation costs.
+      source: where the figures come from.
+    """
+
+    name: str
+    kind: str
+    native: tuple[str, ...]
+    bandwidth: float
+    flops: float
+    speed: Mapping[str, Mapping[str, float]]
+    slowdown: Mapping[str, Mapping[str, float]]
+    launch: float
+    source: str
+
+    def describe(self) -> str:
+        """One line for a person."""
+        types = " and ".join(self.native) or "no 16-bit type"
+        return f"{self.name} ({self.kind}; arithmetic in {types})"
+
+
+def _gpu(
+    name: str, native: tuple[str, ...], bandwidth: float, flops: float, ratio: float
+) -> Device:
+    speed = {dtype: {"product": ratio if dtype in native else 0.5} for dtype in _LOW}
+    source = "vendor's data sheet: memory bandwidth, dense float32 (TF32) and 16-bit peaks"
+    return Device(name, "GPU", native, bandwidth, flops, speed, {}, 4e-6, source)
+
+
+_LOW = ("float16", "bfloat16")
+
+CPU_AMX = Device(
+    name="x86 CPU with AMX bfloat16",
+    kind="CPU",
+    native=("bfloat16",),
+    bandwidth=1.5e10,
+    flops=2.0e11,
+    speed={
+        "bfloat16": {
+            "product": 4.1,
+            "conv": 6.4,
+            "conv_grad_input": 4.4,
+            "conv_grad_filter": 3.1,
+        },
+        "float16": {"product": 0.1, "conv": 0.01},
+    },
+    slowdown={
+        "bfloat16": {"elementwise": 1.25, "transcendental": 1.8, "reduce": 1.2},
+        "float16": {"elementwise": 4.0, "transcendental": 4.0, "reduce": 4.0},
+    },
+    launch=3e-6,
+    source="kernel ratios measured with TensorFlow 2.21 and oneDNN on one 2-core AMX machine",
+)
+CPU_AVX512_BF16 = dataclasses.replace(
+    CPU_AMX,
+    name="x86 CPU with AVX512-BF16",
+    speed={"bfloat16": {"product": 1.8}, "float16": {"product": 0.1, "conv": 0.01}},
+    source="two multiply-adds a lane and cycle (VDPBF16PS); the rest as measured on AMX",
+)
+CPU_PLAIN = dataclasses.replace(
+    CPU_AMX,
+    name="CPU without 16-bit arithmetic",
+    native=(),
+    speed={"bfloat16": {"product": 0.3}, "float16": {"product": 0.1, "conv": 0.01}},
+    source="conservative: 16-bit kernels convert to float32 inside",
+)
+V100 = _gpu("NVIDIA V100", ("float16",), 9.0e11, 1.57e13, 8.0)
+A100 = _gpu("NVIDIA A100", ("float16", "bfloat16"), 1.555e12, 1.56e14, 2.0)
+H100 = _gpu("NVIDIA H100", ("float16", "bfloat16"), 3.35e12, 4.94e14, 2.0)
+H200 = dataclasses.replace(H100, name="NVIDIA H200", bandwidth=4.8e12)
+GPU_TENSOR_CORES = dataclasses.replace(V100, name="GPU with Tensor Cores (as a T4)")
+GPU_TENSOR_CORES = dataclasses.replace(GPU_TENSOR_CORES, bandwidth=3.2e11, flops=8.1e12)
+GPU_PLAIN = dataclasses.replace(
+    V100, name="GPU without Tensor Cores", native=(), speed={}, bandwidth=3.0e11
+)
+
+# What emulation plans for: a device with arithmetic in both types.
+REFERENCE = A100
+
+
+def of_cpu(flags: frozenset[str]) -> Device:
+    """The device that a CPU with these feature flags (as Linux names them) is."""
+    if "amx_bf16" in flags:
+        return CPU_AMX
+    return CPU_AVX512_BF16 if "avx512_bf16" in flags else CPU_PLAIN
+
+
+def of_gpu(name: str, capability: tuple[int, int]) -> Device:
+    """The device that a GPU of this name and compute capability is."""
+    for known in (V100, A100, H200, H100):
+        if known.name.split()[-1] in name:
+            return known
+    if capability >= (8, 0):
+        return dataclasses.replace(A100, name=f"{name} (figures of an A100)")
+    if capability >= (7, 0):
+        return dataclasses.replace(GPU_TENSOR_CORES, name=name)
+    return dataclasses.replace(GPU_PLAIN, name=name)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Resolution:
+    """What a policy comes to on a device.
+
+    Attributes:
+      policy: with every "auto" settled, or None: nothing is to be done.
+      device: the device that costs are taken from.
+      reason: why, in one line.
+    """
+
+    policy: Policy | None
+    device: Device
+    reason: str
+
+
+def resolve(policy: Policy, device: Device) -> Resolution:
+    """Settles "auto" fields.
+
+    float16 with dynamic loss scaling on a GPU of compute capability 7.0 or newer;
+    bfloat16 without scaling on a CPU with AMX or AVX512-BF16; otherwise off.
+    """
+    dtype = policy.dtype
+    if dtype == "auto":
+        native = device.native or (("bfloat16",) if policy.emulate else ())
+        if not native:
+            reason = (
+                f"mixed precision is off: {device.name} has no 16-bit arithmetic; set "
+                "dtype and emulate (AMP_DTYPE, AMP_EMULATE=1) to see how the model converges"
+            )
+            return Resolution(None, device, reason)
+        dtype = native[0]
+    scale = policy.loss_scale
+    if scale == "auto":
+        scale = DynamicLossScale() if dtype == "float16" else NoLossScale()
+    settled = dataclasses.replace(policy, dtype=dtype, loss_scale=scale)
+    how = "emulated on" if policy.emulate else "on"
+    reason = f"{dtype} {how} {device.name}, loss scale {scale}"
+    return Resolution(settled, REFERENCE if policy.emulate else device, reason)

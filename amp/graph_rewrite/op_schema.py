@@ -1,0 +1,157 @@
+"""What TensorFlow itself knows of an op: its ports, which attribute types them, kernels.
+
+Read from the registered OpDefs and kernels, never written down per op. No graph logic.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+
+from tensorflow.python.framework import kernels as kernel_registry
+from tensorflow.python.framework import op_def_registry
+
+from amp.graph_rewrite.ir import REF_OFFSET, Node
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Port:
+    """One argument of an OpDef, which may stand for several tensors.
+
+    Attributes:
+      name: the argument's name.
+      type: its fixed type, 0 where an attribute gives it.
+      type_attr, number_attr, list_attr: attributes giving type, count, types; or "".
+      is_ref: whether it is a v1 reference.
+    """
+
+    name: str
+    type: int
+    type_attr: str
+    number_attr: str
+    list_attr: str
+    is_ref: bool
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Schema:
+    """An op's ports and the types its type attributes allow (() for any) or default to."""
+
+    inputs: tuple[Port, ...]
+    outputs: tuple[Port, ...]
+    allowed: dict[str, tuple[int, ...]]
+    defaults: dict[str, int]
+    counts: dict[str, int]
+    stateful: bool
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Slot:
+    """One tensor that a node reads or gives: its type and the attribute behind it."""
+
+    type: int
+    attr: str  # "" where the type is fixed
+    port: str
+    index: int  # within the port
+
+
+@functools.cache
+def schema(op: str) -> Schema | None:
+    """The schema of a registered op, None for an op TensorFlow does not know."""
+    definition = op_def_registry.get(op)
+    return None if definition is None else from_op_def(definition)
+
+
+def from_op_def(definition: object) -> Schema:
+    """The schema of an OpDef (a registered op's, or a function's signature)."""
+    attrs = definition.attr  # type: ignore[attr-defined]
+    types = [a for a in attrs if a.type == "type"]
+    lists = [a for a in attrs if a.type == "list(type)"]
+    return Schema(
+        inputs=_ports(definition.input_arg),  # type: ignore[attr-defined]
+        outputs=_ports(definition.output_arg),  # type: ignore[attr-defined]
+        allowed={a.name: tuple(a.allowed_values.list.type) for a in types + lists},
+        defaults={a.name: a.default_value.type for a in types},
+        counts={a.name: a.default_value.i for a in attrs if a.type == "int"},
+        stateful=definition.is_stateful,  # type: ignore[attr-defined]
+    )
+
+
+def _ports(args: object) -> tuple[Port, ...]:
+    return tuple(
+        Port(a.name, a.type, a.type_attr, a.number_attr, a.type_list_attr, a.is_ref)
+        for a in args  # type: ignore[attr-defined]
+    )
+
+
+def slots(ports: tuple[Port, ...], node: Node, known: Schema) -> list[Slot]:
+    """Every tensor of a node's input or output ports, in flat order."""
+    found: list[Slot] = []
+    for port in ports:
+        if port.list_attr:
+            for index, number in enumerate(node.types(port.list_attr)):
+                found.append(Slot(number, port.list_attr, port.name, index))
+            continue
+        number = port.type
+        if port.type_attr:
+            given = node.types(port.type_attr)
+            number = given[0] if given else known.defaults.get(port.type_attr, 0)
+        if port.is_ref:
+            number += REF_OFFSET
+        count = 1
+        if port.number_attr:
+            default = known.counts.get(port.number_attr, 0)
+            count = node.integer(port.number_attr, default)
+        for index in range(count):
+            found.append(Slot(number, port.type_attr, port.name, index))
+    return found
+
+
+@functools.cache
+def _kernels(op: str) -> tuple[tuple[str, tuple[tuple[str, frozenset[int]], ...]], ...]:
+    found = kernel_registry.get_registered_kernels_for_op(op).kernel
+    return tuple(
+        (
+            kernel.device_type,
+            tuple((c.name, frozenset(c.allowed_values.list.type)) for c in kernel.constraint),
+        )
+        for kernel in found
+        if not kernel.label
+    )
+
+
+@functools.cache
+def _built_for(device_type: str) -> bool:
+    return any(device == device_type for device, _ in _kernels("MatMul"))
+
+
+def has_kernel(node: Node, device_type: str, low: dict[str, int]) -> bool:
+    """Whether a kernel takes `node` with the type attributes `low` changed.
+
+    A device type that this build of TensorFlow has no kernels for at all cannot be asked
+    (planning for another machine), so its kernels are taken to exist.
+    """
+    if not _built_for(device_type):
+        return accepts(node.op, low)
+    for device, constraints in _kernels(node.op):
+        if device == device_type and all(
+            _meets(node, name, allowed, low) for name, allowed in constraints
+        ):
+            return True
+    return False
+
+
+def _meets(node: Node, name: str, allowed: frozenset[int], low: dict[str, int]) -> bool:
+    types = (low[name],) if name in low else node.types(name)
+    return not types or all(number in allowed for number in types)
+
+
+def accepts(op: str, low: dict[str, int]) -> bool:
+    """Whether the OpDef allows the type attributes `low` (what XLA goes by)."""
+    known = schema(op)
+    if known is None:
+        return False
+    return all(
+        name in known.allowed and (not known.allowed[name] or number in known.allowed[name])
+        for name, number in low.items()
+    )

@@ -1,0 +1,70 @@
+"""`Plan`: what was decided for every node of a graph, and why. Frozen, and only data.
+
+Neither deciding nor doing may enter.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+
+from amp.graph_rewrite.ir import Edge
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Reason:
+    """Why a node has its type.
+
+    Attributes:
+      rule: the name of the rule that decided (RULES says what each means).
+      cause: the node, pattern, constant or figure that made the rule apply.
+    """
+
+    rule: str
+    cause: str
+
+
+RULES: Mapping[str, str] = {
+    "compute": "a product that 16-bit arithmetic speeds up",
+    "follow": "arithmetic beside 16-bit nodes",
+    "move": "moves 16-bit values",
+    "already": "held in 16 bits before",
+    "keep": "kept in float32 by the user or as part of an optimizer",
+    "deny": "denied by the policy",
+    "unlisted": "not in the white-list",
+    "listed": "listed as float32",
+    "kernel": "no 16-bit kernel for this op and device",
+    "unscale": "the gradient unscale or downstream of it",
+    "state": "only updates variables",
+    "integer": "only computes an integer",
+    "range": "a value that the 16-bit type cannot hold",
+    "count": "sums more elements than the 16-bit type can count",
+    "list": "one element type for a whole tensor list",
+    "variable": "reads a float32 variable in place",
+    "fed": "fed by the caller",
+    "unreached": "not downstream of a product in 16 bits",
+    "cost": "16 bits would not be faster",
+    "gain": "the whole function would gain too little",
+}
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Plan:
+    """The decisions for one graph.
+
+    Attributes:
+      dtype: number of the 16-bit type.
+      low: nodes to hold in 16 bits.
+      attrs: for each low node, the type attributes that turn.
+      reasons: for every node that touches float32, why it is as it is.
+      casts: tensors read in a type other than they are made in: (edge, to 16 bits).
+      seconds32, seconds16: predicted time before and after, casts included.
+    """
+
+    dtype: int
+    low: frozenset[str]
+    attrs: Mapping[str, tuple[str, ...]]
+    reasons: Mapping[str, Reason]
+    casts: frozenset[tuple[Edge, bool]]
+    seconds32: float
+    seconds16: float

@@ -1,0 +1,341 @@
+"""The pipeline, on one screen: read -> candidates -> assign -> plan -> apply -> verify.
+
+Phases are called in their order and their results handed on; no phase's work is here.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import fnmatch
+import itertools
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any
+
+from amp.errors import GraphError, PolicyError, VerifyError
+from amp.graph_rewrite import apply, control_flow, cost, ir, op_schema, verify
+from amp.graph_rewrite.control_flow import Call, Use
+from amp.graph_rewrite.decide import decide
+from amp.graph_rewrite.device import Resolution
+from amp.graph_rewrite.op_schema import Schema
+from amp.graph_rewrite.op_table import TABLE
+from amp.graph_rewrite.plan import Plan, Reason
+from amp.graph_rewrite.propagate import FORMATS, Candidates, Context, candidates
+from amp.graph_rewrite.report import Decision, Report
+from amp.policy import Policy
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Rewrite:
+    """A rewritten graph and the report on it.
+
+    Attributes:
+      graph: what was given, rewritten: a GraphDef, or inside the package an `ir.Module`.
+      report: what was done and why.
+    """
+
+    graph: Any
+    report: Report
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Planned:
+    """One use of a function on its way through the pipeline."""
+
+    graph: ir.Graph
+    context: Context
+    found: Candidates
+    plan: Plan
+
+
+def rewrite(
+    module: ir.Module,
+    settled: Resolution,
+    *,
+    fetches: frozenset[str] = frozenset(),
+    feeds: frozenset[str] = frozenset(),
+    suffix: str = "__amp",
+) -> Rewrite:
+    """Rewrites the main graph and every function it reaches.
+
+    A rewrite is whole or raises; the module given is not changed. Rewritten functions
+    get new names and stand beside the originals.
+
+    Args:
+      module: a graph with its functions.
+      settled: policy and device; a policy of None gives the graph back as it is.
+      fetches: nodes whose tensors the caller reads by name, in float32.
+      feeds: nodes whose tensors the caller replaces by name, in float32.
+      suffix: ending of the new functions' names.
+
+    Raises:
+      GraphError: the graph given is not well formed.
+      PolicyError: an op type that TensorFlow does not know.
+      VerifyError: the result breaks a law; a fault of this package.
+    """
+    if settled.policy is None:
+        return Rewrite(module, _off(module, settled))
+    check_op_names(settled.policy)
+    weights = control_flow.reached(module)
+    planned = _planned(module, settled, weights, feeds)
+    planned, verdict = _gained(planned, weights, settled.policy)
+    report = _report(module, planned, weights, settled, verdict)
+    if not any(part.plan.low for part in planned.values()):
+        return Rewrite(module, report)
+    linked = _linked(module, _applied(planned, module, fetches), suffix)
+    _check_made(linked, planned, settled)
+    return Rewrite(linked.module, report)
+
+
+def _planned(
+    module: ir.Module,
+    settled: Resolution,
+    weights: Mapping[Use, float],
+    feeds: frozenset[str],
+) -> dict[Use, _Planned]:
+    """Decides for every use of a function; what the user gave is checked on the way."""
+    policy = settled.policy
+    assert policy is not None
+    behind = control_flow.behind_markers(module)
+    clock = cost.Clock(settled.device, policy.dtype)
+    lookup = _lookup(module.functions)
+    planned = {}
+    for use in weights:
+        graph = _graph(module, use)
+        context = Context(
+            policy=policy,
+            format=FORMATS[policy.dtype],
+            device_type=settled.device.kind,
+            native=policy.dtype in settled.device.native,
+            xla=use.xla,
+            behind=behind[use.name],
+            held=feeds if graph is module.main else frozenset(),
+            lookup=lookup,
+        )
+        where = f"function {use.name}" if use.name else "the GraphDef"
+        remedy = "mend the graph where it is built or saved"
+        verify.enforce(verify.well_formed(graph), GraphError, where, remedy)
+        found = candidates(graph, context)
+        verify.enforce(verify.well_typed(graph, found.typed), GraphError, where, remedy)
+        plan = decide(graph, found, context, clock)
+        planned[use] = _Planned(graph, context, found, plan)
+    return planned
+
+
+def _graph(module: ir.Module, use: Use) -> ir.Graph:
+    return module.main if use.name == module.main.name else module.functions[use.name]
+
+
+def _lookup(functions: Mapping[str, ir.Graph]) -> Callable[[str], Schema | None]:
+    def find(op: str) -> Schema | None:
+        function = functions.get(op)
+        if function is None:
+            return op_schema.schema(op)
+        return op_schema.from_op_def(function.origin.signature)
+
+    return find
+
+
+def check_op_names(policy: Policy) -> None:
+    """Raises for an op type in `allow` or `deny` that TensorFlow does not register.
+
+    Raises:
+      PolicyError: naming the field, its variable and the closest op there is.
+    """
+    for field in ("allow", "deny"):
+        for op in getattr(policy, field):
+            if op_schema.schema(op) is None:
+                close = difflib.get_close_matches(op, TABLE, n=1)
+                hint = f"did you mean {close[0]!r}?" if close else "check its spelling"
+                raise PolicyError(
+                    f"there is no op {op!r}",
+                    where=f"Policy({field}=...), AMP_{field.upper()}",
+                    allowed="names of ops that this TensorFlow registers",
+                    remedy=hint,
+                )
+
+
+def check_patterns(policy: Policy, names: Iterable[str]) -> None:
+    """Raises for a `keep` pattern that matches none of the node names.
+
+    Raises:
+      PolicyError: naming the pattern.
+    """
+    names = list(names)
+    for pattern in policy.keep:
+        if not fnmatch.filter(names, pattern):
+            raise PolicyError(
+                f"the pattern {pattern!r} matches no node",
+                where="Policy(keep=...), AMP_KEEP",
+                allowed="patterns (fnmatch) that match the name of at least one node",
+                remedy="print the report's decisions for the names there are",
+            )
+
+
+def _gained(
+    planned: dict[Use, _Planned], weights: Mapping[Use, float], policy: Policy
+) -> tuple[dict[Use, _Planned], str]:
+    """Drops every plan if all together gain less than `min_gain`; says what came out."""
+    before = sum(weights[use] * part.plan.seconds32 for use, part in planned.items())
+    after = sum(weights[use] * part.plan.seconds16 for use, part in planned.items())
+    if not any(part.plan.low for part in planned.values()):
+        already = any(part.found.already for part in planned.values())
+        verdict = "nothing more to convert" if already else "left in float32: no gain"
+        return planned, verdict
+    gain = 1 - after / before if before else 0.0
+    verdict = f"rewritten, predicted {before / after:.2f}x faster"
+    if policy.emulate:
+        verdict = "rewritten, emulated: values as in 16 bits, no faster"
+    if policy.assignment == "all" or gain >= policy.min_gain:
+        return planned, verdict
+    reason = f"predicted gain {gain:.1%}, under min_gain {policy.min_gain:.1%}"
+    dropped = {use: _drop(part, reason) for use, part in planned.items()}
+    return dropped, f"left in float32: {reason}"
+
+
+def _drop(part: _Planned, cause: str) -> _Planned:
+    reasons = dict(part.plan.reasons)
+    reasons.update((name, Reason("gain", cause)) for name in part.plan.low)
+    plan = dataclasses.replace(
+        part.plan,
+        low=frozenset(),
+        attrs={},
+        reasons=reasons,
+        casts=frozenset(),
+        seconds16=part.plan.seconds32,
+    )
+    return dataclasses.replace(part, plan=plan)
+
+
+def _applied(
+    planned: Mapping[Use, _Planned], module: ir.Module, fetches: frozenset[str]
+) -> dict[Use, ir.Graph]:
+    graphs = {}
+    for use, part in planned.items():
+        graph = part.graph
+        if part.plan.low:
+            graph = apply.apply(graph, part.plan, part.found, part.context)
+            if part.graph is module.main:
+                graph = apply.expose(graph, fetches, part.plan, part.found, part.context)
+        graphs[use] = graph
+    return graphs
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Linked:
+    module: ir.Module
+    graphs: Mapping[Use, ir.Graph]
+
+
+def _linked(
+    module: ir.Module, graphs: Mapping[Use, ir.Graph], suffix: str
+) -> _Linked:
+    """Names what changed, or calls what changed, anew and points the calls there."""
+    names = {use: "" for use in graphs if graphs[use] is not _graph(module, use)}
+    calls = {use: list(_calls(module, graphs, use)) for use in graphs}
+    grew = True
+    while grew:
+        callers = {use for use in graphs if any(c in names for _, _, cs in calls[use] for c in cs)}
+        grew = not callers <= names.keys()
+        names.update((use, "") for use in callers)
+    for use in names:
+        both = Use(use.name, not use.xla) in names
+        xla = "_xla" if both and use.xla else ""
+        names[use] = f"{use.name}{suffix}{xla}" if use.name else ""
+    made = {}
+    for use, name in names.items():
+        nodes = dict(graphs[use].nodes)
+        for node, call, callees in calls[use]:
+            mapping = {callee.name: names[callee] for callee in callees if callee in names}
+            if mapping:
+                nodes[node.name] = control_flow.renamed(nodes[node.name], call, mapping)
+        made[use] = dataclasses.replace(graphs[use].with_nodes(nodes), name=name)
+    functions = dict(module.functions)
+    functions.update((g.name, g) for use, g in made.items() if _graph(module, use) is not module.main)
+    main = next((g for u, g in made.items() if _graph(module, u) is module.main), module.main)
+    return _Linked(ir.Module(main, functions), made)
+
+
+def _calls(
+    module: ir.Module, graphs: Mapping[Use, ir.Graph], use: Use
+) -> Iterator[tuple[ir.Node, Call, list[Use]]]:
+    for node, call in control_flow.calls(_graph(module, use), module.functions):
+        uses = control_flow.uses_of(node, call, use.xla, module.functions)
+        yield node, call, [callee for callee in uses if callee in graphs]
+
+
+def _check_made(
+    linked: _Linked, planned: Mapping[Use, _Planned], settled: Resolution
+) -> None:
+    """Every law of `verify`, on every graph that was made."""
+    assert settled.policy is not None
+    clock = cost.Clock(settled.device, settled.policy.dtype)
+    lookup = _lookup(linked.module.functions)
+    for use, graph in linked.graphs.items():
+        part = planned[use]
+        context = dataclasses.replace(part.context, lookup=lookup)
+        found = candidates(graph, context)
+        again = decide(graph, found, context, clock)
+        laws = itertools.chain(
+            verify.well_formed(graph),
+            verify.well_typed(graph, found.typed),
+            verify.same_interface(part.graph, graph),
+            verify.float32_behind_markers(found.typed, part.found.typed, context.behind),
+            verify.stable(again, len(graph.nodes)) if part.plan.low else (),
+        )
+        where = f"the twin of {use.name or 'the GraphDef'}"
+        remedy = "report this with the graph; the original runs unchanged"
+        verify.enforce(laws, VerifyError, where, remedy)
+
+
+def _report(
+    module: ir.Module,
+    planned: Mapping[Use, _Planned],
+    weights: Mapping[Use, float],
+    settled: Resolution,
+    verdict: str,
+) -> Report:
+    policy = settled.policy
+    assert policy is not None
+    return Report(
+        function=module.main.name,
+        dtype=policy.dtype,
+        emulated=policy.emulate,
+        device=settled.device.name,
+        loss_scale=str(policy.loss_scale),
+        nodes_total=sum(len(part.graph.nodes) for part in planned.values()),
+        nodes_low=sum(len(p.plan.low | p.found.already) for p in planned.values()),
+        casts=sum(len(part.plan.casts) for part in planned.values()),
+        seconds32=sum(weights[u] * p.plan.seconds32 for u, p in planned.items()),
+        seconds16=sum(weights[u] * p.plan.seconds16 for u, p in planned.items()),
+        decisions=tuple(_decisions(module, planned)),
+        verdict=verdict,
+    )
+
+
+def _decisions(module: ir.Module, planned: Mapping[Use, _Planned]) -> Iterator[Decision]:
+    for part in planned.values():
+        prefix = "" if part.graph is module.main else f"{part.graph.name}::"
+        low = part.plan.low | part.found.already
+        for name, reason in part.plan.reasons.items():
+            dtype = part.context.format.name if name in low else "float32"
+            op = part.graph.nodes[name].op
+            yield Decision(f"{prefix}{name}", op, dtype, reason.rule, reason.cause)
+
+
+def _off(module: ir.Module, settled: Resolution) -> Report:
+    total = sum(len(graph.nodes) for graph in module.graphs())
+    return Report(
+        function=module.main.name,
+        dtype="",
+        emulated=False,
+        device=settled.device.name,
+        loss_scale="none",
+        nodes_total=total,
+        nodes_low=0,
+        casts=0,
+        seconds32=0.0,
+        seconds16=0.0,
+        decisions=(),
+        verdict=settled.reason,
+    )

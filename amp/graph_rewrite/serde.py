@@ -1,0 +1,347 @@
+"""The one door for protobuf: GraphDef and FunctionDef to `ir.Graph` and back.
+
+No other module may touch a protobuf class, and nothing here decides anything. A node
+that no pass changed is written with the very bytes it was read from.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import numpy as np
+from tensorflow.core.framework import (
+    attr_value_pb2,
+    function_pb2,
+    graph_pb2,
+    node_def_pb2,
+)
+from tensorflow.python.framework import tensor_util
+
+from amp.errors import GraphError
+from amp.graph_rewrite import ir, op_schema
+
+Lookup = Callable[[str], op_schema.Schema | None]
+
+
+class NodeAttributes:
+    """`ir.Attributes` over a NodeDef that is never changed."""
+
+    __slots__ = ("proto",)
+
+    def __init__(self, proto: node_def_pb2.NodeDef) -> None:
+        self.proto = proto
+
+    def __contains__(self, name: str) -> bool:
+        return name in self.proto.attr
+
+    def _get(self, name: str) -> Any:
+        attrs = self.proto.attr
+        return attrs[name] if name in attrs else None
+
+    def types(self, name: str) -> tuple[int, ...]:
+        value = self._get(name)
+        if value is None:
+            return ()
+        return (value.type,) if value.type else tuple(value.list.type)
+
+    def integer(self, name: str, default: int) -> int:
+        value = self._get(name)
+        return default if value is None else value.i
+
+    def text(self, name: str) -> str:
+        value = self._get(name)
+        return "" if value is None else value.s.decode("utf-8", "replace")
+
+    def flag(self, name: str) -> bool:
+        value = self._get(name)
+        return value is not None and bool(value.b)
+
+    def functions(self, name: str) -> tuple[str, ...]:
+        value = self._get(name)
+        if value is None:
+            return ()
+        if value.HasField("func"):
+            return (value.func.name,)
+        return tuple(function.name for function in value.list.func)
+
+    def shape(self, name: str) -> ir.Shape:
+        value = self._get(name)
+        if value is None or value.shape.unknown_rank:
+            return None
+        return tuple(dim.size for dim in value.shape.dim)
+
+    def tensor(self, name: str) -> Any:
+        value = self._get(name)
+        return None if value is None else tensor_util.MakeNdarray(value.tensor)
+
+
+def read_graph(
+    proto: graph_pb2.GraphDef, shape: ir.ShapeSource = ir.unknown_shape
+) -> ir.Module:
+    """Reads a GraphDef and its library.
+
+    Raises:
+      GraphError: a duplicate node, or an input that is not there.
+    """
+    library = _lookup({f.signature.name: f for f in proto.library.function})
+    nodes = _read_nodes(proto.node, _graph_edge, "the GraphDef")
+    main = ir.Graph("", nodes, origin=proto, shape=shape)
+    functions = {
+        f.signature.name: read_function(f, library) for f in proto.library.function
+    }
+    return ir.Module(main, functions)
+
+
+def read_function(
+    proto: function_pb2.FunctionDef,
+    lookup: Lookup = op_schema.schema,
+    shape: ir.ShapeSource = ir.unknown_shape,
+) -> ir.Graph:
+    """Reads a FunctionDef; `lookup` gives the schema of any op or function it uses."""
+    name = proto.signature.name
+    where = f"function {name}"
+    reader = _FunctionEdges(proto, lookup, where)
+    nodes = _read_nodes(proto.node_def, reader.edge, where)
+    returns = proto.ret
+    return ir.Graph(
+        name,
+        nodes,
+        args=tuple(ir.Argument(a.name, a.type) for a in proto.signature.input_arg),
+        results=tuple(
+            ir.Result(a.name, a.type, reader.edge(returns[a.name]))
+            for a in proto.signature.output_arg
+        ),
+        control_results=tuple(sorted(set(proto.control_ret.values()))),
+        origin=proto,
+        shape=shape,
+        flags=frozenset(key for key, value in proto.attr.items() if value.b),
+    )
+
+
+def _lookup(functions: dict[str, function_pb2.FunctionDef]) -> Lookup:
+    known: dict[str, op_schema.Schema] = {}
+
+    def find(op: str) -> op_schema.Schema | None:
+        if op in functions:
+            if op not in known:
+                known[op] = op_schema.from_op_def(functions[op].signature)
+            return known[op]
+        return op_schema.schema(op)
+
+    return find
+
+
+def _read_nodes(
+    protos: Iterable[node_def_pb2.NodeDef], edge: Callable[[str], ir.Edge], where: str
+) -> dict[str, ir.Node]:
+    nodes: dict[str, ir.Node] = {}
+    for proto in protos:
+        if proto.name in nodes:
+            raise GraphError(
+                f"two nodes are called {proto.name!r}",
+                where=where,
+                allowed="every node has a name of its own",
+                remedy="rename one of them where the graph is built",
+            )
+        inputs, controls = [], []
+        for text in proto.input:
+            if text.startswith("^"):
+                controls.append(text[1:])
+            else:
+                inputs.append(edge(text))
+        nodes[proto.name] = ir.Node(
+            proto.name,
+            proto.op,
+            tuple(inputs),
+            tuple(controls),
+            proto.device,
+            NodeAttributes(proto),
+            pristine=True,
+        )
+    return nodes
+
+
+def _graph_edge(text: str) -> ir.Edge:
+    name, colon, index = text.rpartition(":")
+    return (name, int(index)) if colon else (text, 0)
+
+
+class _FunctionEdges:
+    """Turns `node:port:index` into a flat output index."""
+
+    def __init__(
+        self, proto: function_pb2.FunctionDef, lookup: Lookup, where: str
+    ) -> None:
+        self._nodes = {node.name: node for node in proto.node_def}
+        self._lookup = lookup
+        self._where = where
+        self._offsets: dict[tuple[str, str], int] = {}
+
+    def edge(self, text: str) -> ir.Edge:
+        parts = text.split(":")
+        if len(parts) == 1:
+            return (text, 0)
+        if len(parts) == 2:  # an argument, or a node's port at 0
+            parts = [parts[0], parts[1], "0"]
+            if parts[0] not in self._nodes:
+                return (parts[0], int(parts[1]))
+        node, port, index = parts
+        key = (node, port)
+        if key not in self._offsets:
+            self._offsets[key] = self._offset(node, port)
+        return (node, self._offsets[key] + int(index))
+
+    def _offset(self, name: str, port: str) -> int:
+        proto = self._nodes.get(name)
+        known = self._lookup(proto.op) if proto is not None else None
+        if proto is not None and known is not None:
+            if len(known.outputs) == 1 and known.outputs[0].name == port:
+                return 0
+            node = ir.Node(name, proto.op, (), (), "", NodeAttributes(proto))
+            for flat, slot in enumerate(op_schema.slots(known.outputs, node, known)):
+                if slot.port == port:
+                    return flat
+        raise GraphError(
+            f"the edge {name}:{port} leads nowhere",
+            where=self._where,
+            allowed="a node's output port, or an argument",
+            remedy="rebuild the function; its definition is damaged",
+        )
+
+
+def write_graph(module: ir.Module) -> graph_pb2.GraphDef:
+    """Writes a module read by `read_graph`; what nobody changed is as it was."""
+    proto = graph_pb2.GraphDef()
+    proto.CopyFrom(module.main.origin)
+    del proto.node[:]
+    for node in module.main.nodes.values():
+        _write_node(proto.node.add(), node, _write_graph_edge)
+    known = {f.signature.name: f for f in proto.library.function}
+    schemas = _lookup(known)
+    for name, function in module.functions.items():
+        if name not in known:
+            proto.library.function.append(write_function(function, schemas))
+    return proto
+
+
+def write_function(
+    graph: ir.Graph, lookup: Lookup = op_schema.schema
+) -> function_pb2.FunctionDef:
+    """Writes a function under its (possibly new) name."""
+    proto = function_pb2.FunctionDef()
+    proto.CopyFrom(graph.origin)
+    proto.signature.name = graph.name
+    writer = _EdgeWriter(graph, lookup)
+    del proto.node_def[:]
+    for node in graph.nodes.values():
+        _write_node(proto.node_def.add(), node, writer.text)
+    for result in graph.results:
+        proto.ret[result.name] = writer.text(result.edge)
+    return proto
+
+
+class _EdgeWriter:
+    """Turns a flat output index back into `node:port:index`."""
+
+    def __init__(self, graph: ir.Graph, lookup: Lookup) -> None:
+        self._graph = graph
+        self._lookup = lookup
+        self._texts: dict[ir.Edge, str] = {}
+
+    def text(self, edge: ir.Edge) -> str:
+        if edge not in self._texts:
+            self._texts[edge] = self._make(edge)
+        return self._texts[edge]
+
+    def _make(self, edge: ir.Edge) -> str:
+        name, flat = edge
+        node = self._graph.nodes.get(name)
+        if node is None:
+            return name
+        known = self._lookup(node.op)
+        if known is None:
+            raise GraphError(
+                f"op {node.op!r} is not registered",
+                where=f"function {self._graph.name}, node {name}",
+                allowed="ops that this TensorFlow registers, or functions at hand",
+                remedy="load the library that registers the op first",
+            )
+        if len(known.outputs) == 1:
+            return f"{name}:{known.outputs[0].name}:{flat}"
+        slot = op_schema.slots(known.outputs, node, known)[flat]
+        return f"{name}:{slot.port}:{slot.index}"
+
+
+def _write_graph_edge(edge: ir.Edge) -> str:
+    return edge[0] if edge[1] == 0 else f"{edge[0]}:{edge[1]}"
+
+
+def _write_node(
+    proto: node_def_pb2.NodeDef, node: ir.Node, text: Callable[[ir.Edge], str]
+) -> None:
+    if isinstance(node.attrs, NodeAttributes):
+        proto.CopyFrom(node.attrs.proto)
+        if node.pristine:
+            return
+    proto.name, proto.op, proto.device = node.name, node.op, node.device
+    del proto.input[:]
+    proto.input.extend([text(edge) for edge in node.inputs])
+    proto.input.extend([f"^{name}" for name in node.controls])
+    for name, value in node.updates.items():
+        _write_value(proto.attr[name], value)
+
+
+def _write_value(proto: attr_value_pb2.AttrValue, value: ir.Value) -> None:
+    match value:
+        case ir.Type(number):
+            proto.type = number
+        case ir.Types(numbers):
+            proto.list.type[:] = numbers
+        case ir.Functions(names) if proto.HasField("func"):
+            proto.func.name = names[0]
+        case ir.Functions(names):
+            for function, name in zip(proto.list.func, names, strict=True):
+                function.name = name
+        case ir.Tensor(values, number):
+            _write_tensor(proto, values, number)
+        case bool():
+            proto.b = value
+        case int():
+            proto.i = value
+        case str():
+            proto.s = value.encode("utf-8")
+
+
+def _write_tensor(proto: attr_value_pb2.AttrValue, values: Any, number: int) -> None:
+    array = np.asarray(values, np.float32)
+    proto.tensor.Clear()
+    proto.tensor.dtype = number
+    for size in array.shape:
+        proto.tensor.tensor_shape.dim.add().size = size
+    proto.tensor.tensor_content = to_bits(array, number).tobytes()
+
+
+def to_bits(values: np.ndarray, number: int) -> np.ndarray:
+    """float32 values rounded to nearest even in type `number`, as that type's bytes."""
+    if number == ir.HALF:
+        with np.errstate(over="ignore", under="ignore"):
+            return values.astype(np.float16)
+    if number == ir.BFLOAT16:
+        bits = values.astype(np.float32).view(np.uint32).astype(np.uint64)
+        rounded = ((bits + 0x7FFF + ((bits >> 16) & 1)) >> 16).astype(np.uint16)
+        nan = np.isnan(values)
+        return np.where(nan, ((bits >> 16) | 0x40).astype(np.uint16), rounded)
+    return values
+
+
+def from_bits(bits: np.ndarray, number: int) -> np.ndarray:
+    """The float32 values of `to_bits`' result."""
+    if number == ir.BFLOAT16:
+        return (bits.astype(np.uint32) << 16).view(np.float32)
+    return bits.astype(np.float32)
+
+
+def graph_proto_types() -> tuple[type, ...]:
+    """The protobuf class that a user's graph may be given as."""
+    return (graph_pb2.GraphDef,)

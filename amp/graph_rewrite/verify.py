@@ -1,0 +1,143 @@
+"""The laws of a graph, one sentence and one function each, and who breaks them.
+
+Nothing is mended here. The first two laws hold for any graph and so check what a user
+hands in; the others compare a rewritten graph with its original.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Iterator, Mapping
+
+from amp.errors import AmpError
+from amp.graph_rewrite import ir
+from amp.graph_rewrite.plan import Plan
+from amp.graph_rewrite.propagate import Typed
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Problem:
+    """A broken law: what was found, at which node or port, and what is allowed."""
+
+    found: str
+    at: str
+    allowed: str
+
+
+def well_formed(graph: ir.Graph) -> Iterator[Problem]:
+    """Every input names a node or argument that is there, and no cycle is outside a loop."""
+    known = set(graph.nodes) | {arg.name for arg in graph.args}
+    for node in graph.nodes.values():
+        for source in [name for name, _ in node.inputs] + list(node.controls):
+            if source not in known:
+                found = f"node {node.name!r} reads {source!r}, which is not there"
+                yield Problem(found, node.name, "inputs that name a node of the graph")
+    for result in graph.results:
+        if result.edge[0] not in known:
+            found = f"result {result.name!r} is {result.edge[0]!r}, which is not there"
+            yield Problem(found, result.name, "results that name a node of the graph")
+    _, cyclic = ir.topological(graph)
+    if cyclic:
+        name = sorted(cyclic)[0]
+        allowed = "cycles only through NextIteration and Merge"
+        yield Problem(f"node {name!r} depends on itself", name, allowed)
+
+
+def well_typed(graph: ir.Graph, typed: Mapping[str, Typed]) -> Iterator[Problem]:
+    """Every edge is read with the type it is made with."""
+    args = {arg.name: arg.type for arg in graph.args}
+    for name, view in typed.items():
+        for (source, index), slot in zip(view.node.inputs, view.ins, strict=False):
+            made = _type(source, index, typed, args)
+            if made is not None and slot.type and not _agree(made, slot.type):
+                attr = f"attribute {slot.attr!r} of " if slot.attr else ""
+                found = (
+                    f"{attr}node {name!r} says that input {slot.port!r} has type "
+                    f"{type_name(slot.type)}, but {source}:{index} is {type_name(made)}"
+                )
+                yield Problem(found, f"{name}, {source}:{index}", "edges of one type")
+    for result in graph.results:
+        made = _type(*result.edge, typed, args)
+        if made is not None and not _agree(made, result.type):
+            found = f"result {result.name!r} has type {type_name(result.type)} but is "
+            yield Problem(found + type_name(made), result.name, "results of their type")
+
+
+def _type(
+    source: str, index: int, typed: Mapping[str, Typed], args: Mapping[str, int]
+) -> int | None:
+    view = typed.get(source)
+    if view is None:
+        return args.get(source)
+    if not view.outs:
+        return None  # an op that this TensorFlow does not know
+    return view.outs[index].type if index < len(view.outs) else -1
+
+
+def _agree(made: int, read: int) -> bool:
+    if made == 0 or read == 0:
+        return True
+    return made == read or made - ir.REF_OFFSET == read
+
+
+_NAMES = {
+    1: "float32", 2: "float64", 3: "int32", 4: "uint8", 5: "int16", 6: "int8",
+    7: "string", 8: "complex64", 9: "int64", 10: "bool", 14: "bfloat16",
+    19: "float16", 20: "resource", 21: "variant", -1: "not one of its outputs",
+}  # fmt: skip
+
+
+def type_name(number: int) -> str:
+    """The name of a DataType number."""
+    if number > ir.REF_OFFSET:
+        return f"{type_name(number - ir.REF_OFFSET)} reference"
+    return _NAMES.get(number, f"DataType {number}")
+
+
+def same_interface(before: ir.Graph, after: ir.Graph) -> Iterator[Problem]:
+    """Arguments, results, control results and node names stay as they were."""
+    pairs = [
+        ("arguments", before.args, after.args),
+        ("results", _signature(before), _signature(after)),
+        ("control results", before.control_results, after.control_results),
+    ]
+    for what, old, new in pairs:
+        if old != new:
+            yield Problem(f"the {what} changed to {new}", before.name, f"{old}")
+    for name in before.nodes.keys() - after.nodes.keys():
+        yield Problem(f"node {name!r} is gone", name, "every node keeps its name")
+
+
+def _signature(graph: ir.Graph) -> tuple[tuple[str, int], ...]:
+    return tuple((result.name, result.type) for result in graph.results)
+
+
+def float32_behind_markers(
+    typed: Mapping[str, Typed], before: Mapping[str, Typed], behind: frozenset[str]
+) -> Iterator[Problem]:
+    """Nothing downstream of an unscale marker has turned 16-bit."""
+    for name in behind & typed.keys() & before.keys():
+        new, old = typed[name], before[name]
+        if [s.type for s in new.outs] != [s.type for s in old.outs]:
+            found = f"node {name!r} is downstream of the unscale but turned 16-bit"
+            yield Problem(found, name, "float32 from the unscale marker on")
+
+
+def stable(again: Plan, nodes: int) -> Iterator[Problem]:
+    """A second rewrite changes nothing.
+
+    The minimum cut works on times in whole units of their sum / 2**30, half a unit off
+    each at most, so gains within a unit a node are ties.
+    """
+    tie = again.seconds32 * nodes / 2**30
+    if again.low and again.seconds32 - again.seconds16 > tie:
+        name = min(again.low)
+        found = f"a second rewrite would convert {name!r} as well"
+        yield Problem(found, name, "a rewrite that is its own fixed point")
+
+
+def enforce(problems: Iterable[Problem], error: type[AmpError], where: str, do: str) -> None:
+    """Raises the first problem, if any."""
+    for problem in problems:
+        place = f"{where}, {problem.at}"
+        raise error(problem.found, where=place, allowed=problem.allowed, remedy=do)

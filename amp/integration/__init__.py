@@ -1,0 +1,1 @@
+"""The rooms that know TensorFlow's private names: hooks in, twins out. No algorithms."""

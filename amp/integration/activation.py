@@ -1,0 +1,187 @@
+"""Whether mixed precision is on: scopes, the process switch, `keep_float32`.
+
+Per thread and nested; decides nothing about graphs and holds no hook of its own.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import tensorflow as tf
+from absl import logging
+
+from amp.errors import TensorFlowError
+from amp.graph_rewrite import ir
+from amp.graph_rewrite.device import Resolution, resolve
+from amp.integration import functions, gradients, hardware, markers, optimizers
+from amp.loss_scaling.scale import LossScale
+from amp.policy import Policy
+
+OLDEST = (2, 18)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Active:
+    """What holds for a thread now: the twins of a settled policy, None where it is off."""
+
+    settled: Resolution
+    twins: functions.Twins | None
+
+
+class _Stack(threading.local):
+    def __init__(self) -> None:
+        self.entries: list[Active] = []
+
+
+_STACK = _Stack()
+_LOCK = threading.Lock()
+_SETTLED: dict[Policy, Active] = {}
+_process: Active | None = None
+_installed = False
+
+
+def active() -> Active | None:
+    """The innermost scope of this thread, else what `enable` switched on, else None."""
+    entries = _STACK.entries
+    return entries[-1] if entries else _process
+
+
+def active_twins() -> functions.Twins | None:
+    """The twins to call through, None where functions run as they are."""
+    entries = _STACK.entries
+    now = entries[-1] if entries else _process
+    return None if now is None else now.twins
+
+
+def active_loss_scale() -> LossScale | None:
+    """The loss-scaling rule that gradients are taken with, None where it is off."""
+    now = active()
+    if now is None or now.settled.policy is None:
+        return None
+    rule: LossScale = now.settled.policy.loss_scale
+    return rule
+
+
+def settle(policy: Policy) -> Active:
+    """Settles a policy on this machine; the same policy gives the same twins."""
+    with _LOCK:
+        if policy not in _SETTLED:
+            _install()
+            settled = resolve(policy, hardware.device())
+            twins = None
+            if settled.policy is None:
+                logging.warning("amp: %s", settled.reason)
+            else:
+                functions.check(settled.policy)
+                logging.info("amp: %s", settled.reason)
+                twins = functions.Twins(settled, number=len(_SETTLED))
+            _SETTLED[policy] = Active(settled, twins)
+        return _SETTLED[policy]
+
+
+@contextlib.contextmanager
+def mixed_precision_scope(policy: Policy | None = None, **fields: Any) -> Iterator[Policy]:
+    """Runs what is called, and whole graphs of what is built, inside in mixed precision.
+
+    Around eager calls, around graph building, or inside a function being traced, whose
+    whole graph it then covers whenever the function runs. Nests, and works per thread.
+
+    Args:
+      policy: the policy, `Policy()` by default.
+      **fields: fields of the policy to replace.
+
+    Yields:
+      The policy in force.
+
+    Raises:
+      PolicyError: a field that cannot be understood.
+      TensorFlowError: a TensorFlow that the plugin cannot work with.
+    """
+    policy = Policy.make(policy, **fields)
+    now = settle(policy)
+    if not tf.executing_eagerly() and now.twins is not None:
+        functions.mark(tf.compat.v1.get_default_graph(), now.twins)
+    _STACK.entries.append(now)
+    try:
+        yield policy
+    finally:
+        _STACK.entries.pop()
+        if now.twins is not None:
+            now.twins.warn_unmatched()
+
+
+def enable(policy: Policy | None = None, **fields: Any) -> Policy:
+    """Switches mixed precision on for the process, in every thread.
+
+    Args:
+      policy: the policy, `Policy()` by default.
+      **fields: fields of the policy to replace.
+
+    Returns:
+      The policy in force.
+
+    Raises:
+      PolicyError: a field that cannot be understood.
+      TensorFlowError: a TensorFlow that the plugin cannot work with.
+    """
+    global _process
+    policy = Policy.make(policy, **fields)
+    _process = settle(policy)
+    return policy
+
+
+def disable() -> None:
+    """Switches off what `enable` switched on; the next call of a function runs as it is."""
+    global _process
+    was, _process = _process, None
+    if was is not None and was.twins is not None:
+        was.twins.warn_unmatched()
+
+
+@contextlib.contextmanager
+def keep_float32() -> Iterator[None]:
+    """Keeps in float32 what is built inside, and functions called eagerly inside.
+
+    Works in any graph, whether or not mixed precision is on yet.
+    """
+    now = active()
+    if now is not None:
+        _STACK.entries.append(dataclasses.replace(now, twins=None))
+    try:
+        with markers.attribute_scope(ir.KEEP):
+            yield
+    finally:
+        if now is not None:
+            _STACK.entries.pop()
+
+
+def _install() -> None:
+    """Checks TensorFlow's version and installs every hook, once."""
+    global _installed
+    if _installed:
+        return
+    check_version(tf.__version__)
+    functions.install(active_twins, active_loss_scale)
+    gradients.install()
+    optimizers.install()
+    _installed = True
+
+
+def check_version(version: str) -> None:
+    """Raises for a TensorFlow that is too old.
+
+    Raises:
+      TensorFlowError: naming the version found and the oldest supported.
+    """
+    numbers = tuple(int(part) for part in version.split(".")[:2])
+    if numbers < OLDEST:
+        raise TensorFlowError(
+            f"TensorFlow {version} is too old",
+            where="tensorflow.__version__",
+            allowed="TensorFlow 2.18 or newer",
+            remedy="pip install --upgrade tensorflow",
+        )

@@ -1,0 +1,82 @@
+"""`AMP_ENABLE=1`: switches mixed precision on in a job that never imports this package.
+
+Called by the `.pth` file at start-up; imports nothing of TensorFlow before the job does.
+"""
+
+from __future__ import annotations
+
+import importlib.abc
+import importlib.machinery
+import importlib.util
+import os
+import sys
+from collections.abc import Sequence
+from types import ModuleType
+
+_ON = frozenset({"1", "true", "on", "yes"})
+_OFF = frozenset({"", "0", "false", "off", "no"})
+
+
+def install() -> None:
+    """Arranges for `amp.enable(Policy.from_env())` right after `import tensorflow`."""
+    value = os.environ.get("AMP_ENABLE", "").strip().lower()
+    if value in _OFF:
+        return
+    if value not in _ON:
+        _say(f"AMP_ENABLE={value!r} is not understood (1 or 0); mixed precision is off")
+        return
+    if not any(isinstance(finder, _Finder) for finder in sys.meta_path):
+        sys.meta_path.insert(0, _Finder())
+
+
+def _say(text: str) -> None:
+    sys.stderr.write(f"amp: {text}\n")
+
+
+class _Finder(importlib.abc.MetaPathFinder):
+    """Lets the ordinary finders find TensorFlow, and follows up on its loading."""
+
+    def find_spec(
+        self,
+        fullname: str,
+        path: Sequence[str] | None = None,
+        target: ModuleType | None = None,
+    ) -> importlib.machinery.ModuleSpec | None:
+        if fullname != "tensorflow":
+            return None
+        sys.meta_path.remove(self)
+        spec = importlib.util.find_spec("tensorflow")
+        if spec is not None and spec.loader is not None:
+            spec.loader = _Loader(spec.loader)
+        return spec
+
+
+class _Loader(importlib.abc.Loader):
+    """TensorFlow's own loader, then `enable`."""
+
+    def __init__(self, loader: importlib.abc.Loader) -> None:
+        self._loader = loader
+
+    def create_module(self, spec: importlib.machinery.ModuleSpec) -> ModuleType | None:
+        return self._loader.create_module(spec)
+
+    def exec_module(self, module: ModuleType) -> None:
+        if module.__spec__ is not None:
+            module.__spec__.loader = self._loader
+        module.__loader__ = self._loader
+        self._loader.exec_module(module)
+        _enable()
+
+
+def _enable() -> None:
+    """Switches on; a job never fails because of it unless AMP_STRICT asks for that."""
+    from amp.errors import AmpError
+    from amp.integration import activation
+    from amp.policy import Policy
+
+    try:
+        activation.enable(Policy.from_env())
+    except AmpError as e:
+        if os.environ.get("AMP_STRICT", "").strip().lower() in _ON:
+            raise
+        _say(f"mixed precision is off: {e}")

@@ -1,0 +1,383 @@
+"""The function adapter: at its first call under a policy a function gets a twin.
+
+Knows the private names behind `tf.function`, eager calls and tracing, in one place; holds
+no graph algorithm: it reads definitions, calls `rewrite` once, and registers the result
+beside the original, which is never touched.
+"""
+
+from __future__ import annotations
+
+import inspect
+import threading
+import warnings
+import weakref
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import tensorflow as tf
+from tensorflow.python.eager import context as context_lib
+from tensorflow.python.eager.polymorphic_function import (
+    atomic_function,
+    concrete_function,
+    function_context,
+)
+from tensorflow.python.framework import function_def_to_graph, op_def_registry
+
+from amp.errors import PolicyError, TensorFlowError
+from amp.graph_rewrite import control_flow, ir, op_schema, serde
+from amp.graph_rewrite.device import Resolution
+from amp.graph_rewrite.rewrite import check_op_names, rewrite
+from amp.integration import reports
+from amp.loss_scaling.scale import LossScale, NoLossScale
+from amp.policy import Policy
+
+# Errors by which TensorFlow says that it cannot run a function, before or while it does.
+_CANNOT_RUN = (
+    tf.errors.InvalidArgumentError,
+    tf.errors.UnimplementedError,
+    tf.errors.NotFoundError,
+    tf.errors.InternalError,
+)
+_HOOKS: tuple[tuple[Any, str, tuple[str, ...]], ...] = (
+    (context_lib.Context, "call_function", ("name", "tensor_inputs", "num_outputs")),
+    (context_lib.Context, "remove_function", ("name",)),
+    (context_lib.Context, "get_function_def", ("name",)),
+    (context_lib.Context, "add_function_def", ("fdef",)),
+    (atomic_function, "from_func_graph", ("name", "graph", "attrs")),
+    (function_context, "make_function_context", ("scope_type",)),
+)
+
+# The graph that a function was traced as: shapes come from it.
+_traced: dict[str, weakref.ReferenceType[Any]] = {}
+# Graphs, then functions, that a scope was entered in while they were traced.
+_marked_graphs: weakref.WeakKeyDictionary[Any, Twins] = weakref.WeakKeyDictionary()
+_marked: dict[bytes, Twins] = {}
+_every_twins: weakref.WeakSet[Twins] = weakref.WeakSet()
+
+
+class Twins:
+    """The twins made under one settled policy, by the name of their original.
+
+    Args:
+      settled: the policy, with every "auto" settled, and the device.
+      number: tells the names of this policy's twins from another's.
+    """
+
+    def __init__(self, settled: Resolution, number: int) -> None:
+        self.settled = settled
+        self.proven: dict[bytes, bytes] = {}
+        self._made: dict[bytes, list[str]] = {}
+        self._number = number
+        self._lock = threading.RLock()
+        self._unmatched = set(_policy(settled).keep)
+        _every_twins.add(self)
+
+    def first_call(self, call: Callable[[bytes], Any], context: Any, name: bytes) -> Any:
+        """Makes the twin and runs it; falls back to the original if it cannot run."""
+        with self._lock:
+            twin = self.proven.get(name) or self._make(context, name)
+        if twin == name:
+            self.proven[name] = name
+            return call(name)
+        try:
+            outputs = call(twin)
+        except _CANNOT_RUN as e:
+            outputs = call(name)  # the user's own error, if it is one, comes from here
+            if _policy(self.settled).strict:
+                raise
+            self.proven[name] = name
+            _warn(name.decode(), e)
+            return outputs
+        self.proven[name] = twin
+        return outputs
+
+    def _make(self, context: Any, name: bytes) -> bytes:
+        try:
+            return self.add(context, name)
+        except Exception as e:
+            if _policy(self.settled).strict:
+                raise
+            _warn(name.decode(), e)
+            return name
+
+    def add(self, context: Any, name: bytes) -> bytes:
+        """Rewrites a function and registers its twin; returns its name.
+
+        The name is the original's where there is nothing to convert.
+
+        Raises:
+          AmpError: what the rewrite found wrong.
+        """
+        module = read(context, name.decode())
+        result = rewrite(module, self.settled, suffix=f"__amp{self._number}_{name.decode()}")
+        self._match(module)
+        reports.add(result.report, _policy(self.settled).report)
+        made = [graph for key, graph in result.graph.functions.items()
+                if key not in module.functions]  # fmt: skip
+        if result.graph.main is not module.main:
+            made.append(result.graph.main)
+        if not made:
+            return name
+        lookup = lookup_of(result.graph)
+        for graph in made:
+            context.add_function_def(serde.write_function(graph, lookup))
+        self._made[name] = [graph.name for graph in made]
+        return result.graph.main.name.encode() if result.graph.main is not module.main else name
+
+    def forget(self, context: Any, name: bytes) -> None:
+        """Removes the twin of a function that is going."""
+        self.proven.pop(name, None)
+        for made in self._made.pop(name, ()):
+            _originals["remove_function"](context, made)
+
+    def _match(self, module: ir.Module) -> None:
+        for pattern in list(self._unmatched):
+            one = Policy(keep=(pattern,))
+            if any(one.keeps(node) for graph in module.graphs() for node in graph.nodes):
+                self._unmatched.discard(pattern)
+
+    def warn_unmatched(self) -> None:
+        """Warns of `keep` patterns that matched no node of any function so far."""
+        if self._unmatched and self.proven:
+            patterns = ", ".join(sorted(self._unmatched))
+            self._unmatched.clear()
+            error = PolicyError(
+                f"keep pattern {patterns} matched no node of the functions that ran",
+                where="Policy(keep=...), AMP_KEEP",
+                allowed="patterns (fnmatch) that match the name of at least one node",
+                remedy="print(amp.reports()[-1].decisions) for the names there are",
+            )
+            warnings.warn(str(error), stacklevel=3)
+
+
+def _policy(settled: Resolution) -> Policy:
+    assert settled.policy is not None
+    return settled.policy
+
+
+def _warn(name: str, error: Exception) -> None:
+    text = f"{type(error).__name__}: {error}"
+    warnings.warn(
+        f"amp: function {name} runs in float32, as it was: its rewrite failed.\n{text}\n"
+        "Please report this with the function and the versions in use; AMP_STRICT=1 "
+        "turns this warning into the error.",
+        RuntimeWarning,
+        stacklevel=2,
+    )
+
+
+def check(policy: Policy) -> None:
+    """Raises for op types that TensorFlow does not know."""
+    check_op_names(policy)
+
+
+def mark(graph: Any, twins: Twins) -> None:
+    """Notes that a scope was entered while `graph` was being traced."""
+    while graph is not None:
+        _marked_graphs[graph] = twins
+        graph = getattr(graph, "outer_graph", None)
+
+
+_originals: dict[str, Callable[..., Any]] = {}
+
+
+def install(
+    active_twins: Callable[[], Twins | None],
+    active_loss_scale: Callable[[], LossScale | None],
+) -> None:
+    """Puts the hooks in place, once.
+
+    Args:
+      active_twins: the twins to call through now, None for none.
+      active_loss_scale: the rule gradients are traced with now, None for none.
+
+    Raises:
+      TensorFlowError: a private name is missing or takes other parameters.
+    """
+    if _originals:
+        return
+    for owner, name, parameters in _HOOKS:
+        _check_hook(owner, name, parameters)
+    for owner, name, _ in _HOOKS:
+        _originals[name] = getattr(owner, name)
+    context_lib.Context.call_function = _call_function(active_twins)
+    context_lib.Context.remove_function = _remove_function
+    atomic_function.from_func_graph = _from_func_graph
+    function_context.make_function_context = _make_function_context(active_loss_scale)
+
+
+def _check_hook(owner: Any, name: str, parameters: tuple[str, ...]) -> None:
+    found = getattr(owner, name, None)
+    has = tuple(inspect.signature(found).parameters) if callable(found) else ()
+    if not set(parameters) <= set(has):
+        raise TensorFlowError(
+            f"TensorFlow {tf.__version__} has no {name}({', '.join(parameters)})",
+            where=f"{owner.__name__}.{name}",
+            allowed="TensorFlow 2.18 to 2.21, whose names are known",
+            remedy="install a supported TensorFlow, or a newer version of this package",
+        )
+
+
+def _call_function(active_twins: Callable[[], Twins | None]) -> Callable[..., Any]:
+    original = _originals["call_function"]
+
+    def call_function(self: Any, name: bytes, tensor_inputs: Any, num_outputs: int) -> Any:
+        twins = active_twins()
+        if twins is None:
+            twins = _marked.get(name) if _marked else None
+            if twins is None:
+                return original(self, name, tensor_inputs, num_outputs)
+        twin = twins.proven.get(name)
+        if twin is not None:
+            return original(self, twin, tensor_inputs, num_outputs)
+        return twins.first_call(
+            lambda which: original(self, which, tensor_inputs, num_outputs), self, name
+        )
+
+    return call_function
+
+
+def _remove_function(self: Any, name: bytes) -> None:
+    key = name if isinstance(name, bytes) else str(name).encode()
+    for twins in list(_every_twins):
+        twins.forget(self, key)
+    _marked.pop(key, None)
+    _traced.pop(key.decode(), None)
+    _originals["remove_function"](self, name)
+
+
+def _from_func_graph(name: Any, graph: Any, *args: Any, **kwargs: Any) -> Any:
+    made = _originals["from_func_graph"](name, graph, *args, **kwargs)
+    _traced[made.name.decode()] = weakref.ref(graph)
+    twins = _marked_graphs.get(graph)
+    if twins is None and _marked:
+        twins = next((t for child in made.children if (t := _marked.get(child.name))), None)
+    if twins is not None:
+        _marked[made.name] = twins
+    return made
+
+
+def _make_function_context(
+    active_loss_scale: Callable[[], LossScale | None],
+) -> Callable[..., Any]:
+    original = _originals["make_function_context"]
+
+    def make_function_context(scope_type: Any = None) -> Any:
+        made = original(scope_type)
+        rule = active_loss_scale()
+        if rule is None or isinstance(rule, NoLossScale):
+            return made
+        return made._replace(context=(made.context, rule))
+
+    return make_function_context
+
+
+def read(context: Any, name: str) -> ir.Module:
+    """Reads a function and every function it reaches from the eager runtime.
+
+    Args:
+      context: TensorFlow's eager context.
+      name: of a registered function.
+
+    Raises:
+      GraphError: its definition is damaged.
+    """
+    definitions: dict[str, Any] = {}
+    pending = [name]
+    while pending:
+        function = pending.pop()
+        if function in definitions or not context.has_function(function):
+            continue
+        definition = context.get_function_def(function)
+        definitions[function] = definition
+        for node in definition.node_def:
+            if op_def_registry.get(node.op) is None:
+                pending.append(node.op)
+            elif node.op in control_flow.CALLS:
+                pending += _named(node)
+    lookup = _lookup_definitions(definitions)
+    graphs = {
+        key: serde.read_function(definition, lookup, _Shapes(key, definition))
+        for key, definition in definitions.items()
+    }
+    return ir.Module(graphs.pop(name), graphs)
+
+
+def _named(node: Any) -> list[str]:
+    attrs = serde.NodeAttributes(node)
+    return [f for a in control_flow.CALLS[node.op].attrs for f in attrs.functions(a)]
+
+
+def _lookup_definitions(
+    definitions: Mapping[str, Any],
+) -> Callable[[str], op_schema.Schema | None]:
+    def find(op: str) -> op_schema.Schema | None:
+        found = definitions.get(op)
+        return op_schema.schema(op) if found is None else op_schema.from_op_def(found.signature)
+
+    return find
+
+
+def lookup_of(module: ir.Module) -> Callable[[str], op_schema.Schema | None]:
+    """The schema of any op, or of any function of a module that is called as one."""
+    return _lookup_definitions({graph.name: graph.origin for graph in module.graphs()})
+
+
+class _Shapes:
+    """Static shapes of a function's edges, from the graph it was traced as."""
+
+    def __init__(self, name: str, definition: Any) -> None:
+        reference = _traced.get(name)
+        self._graph = None if reference is None else reference()
+        self._args = {a.name: i for i, a in enumerate(definition.signature.input_arg)}
+        self._known: dict[ir.Edge, ir.Shape] = {}
+
+    def __call__(self, edge: ir.Edge) -> ir.Shape:
+        if edge not in self._known:
+            self._known[edge] = self._find(edge)
+        return self._known[edge]
+
+    def _find(self, edge: ir.Edge) -> ir.Shape:
+        if self._graph is None:
+            return None
+        try:
+            if edge[0] in self._args:
+                return dimensions(self._graph.inputs[self._args[edge[0]]].shape)
+            operation = self._graph.get_operation_by_name(edge[0])
+            return dimensions(operation.outputs[edge[1]].shape)
+        except (KeyError, ValueError, IndexError):
+            return None
+
+
+def dimensions(shape: tf.TensorShape) -> ir.Shape:
+    """A TensorShape as the rewriter has shapes: -1 unknown, None for unknown rank."""
+    if shape.rank is None:
+        return None
+    return tuple(-1 if size is None else size for size in shape.as_list())
+
+
+def concrete_of(original: Any, module: ir.Module) -> Any:
+    """A ConcreteFunction that runs a rewritten module with the captures of `original`."""
+    lookup = lookup_of(module)
+    context = context_lib.context()
+    for name, function in module.functions.items():
+        if not context.has_function(name):
+            context.add_function_def(serde.write_function(function, lookup))
+    definition = serde.write_function(module.main, lookup)
+    graph = function_def_to_graph.function_def_to_graph(
+        definition,
+        structured_input_signature=original.structured_input_signature,
+        structured_outputs=original.graph.structured_outputs,
+        input_shapes=[tensor.shape for tensor in original.inputs],
+        include_library_functions=True,
+    )
+    given = len(original.inputs) - len(original.captured_inputs)
+    for outer, inner in zip(original.captured_inputs, graph.inputs[given:], strict=True):
+        graph.replace_capture(outer, inner)
+    for variable in original.graph.variables:
+        graph.watch_variable(variable)
+    made = concrete_function.ConcreteFunction.from_func_graph(
+        graph, original.function_type, definition.attr
+    )
+    made._amp_original = original  # its variables live as long as this does
+    return made

@@ -1,0 +1,183 @@
+"""Graphs and functions given by hand: `rewrite`, `explain`, `twin`.
+
+Knows how to get a graph and its shapes out of what a user has; rewrites nothing itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import tensorflow as tf
+from tensorflow.python.eager import context as context_lib
+
+from amp.errors import GraphError, PolicyError
+from amp.graph_rewrite import ir, serde
+from amp.graph_rewrite import rewrite as rewrite_lib
+from amp.graph_rewrite.device import Resolution
+from amp.graph_rewrite.report import Report
+from amp.graph_rewrite.rewrite import Rewrite
+from amp.integration import activation, functions
+from amp.policy import Policy
+
+
+def rewrite(
+    graph: Any,
+    policy: Policy | None = None,
+    *,
+    fetches: Iterable[str] = (),
+    feeds: Iterable[str] = (),
+) -> Rewrite:
+    """Rewrites a GraphDef; the one given is not changed.
+
+    Every node keeps its name, and fetched and fed tensors stay float32.
+
+    Args:
+      graph: a `tf.compat.v1.GraphDef`.
+      policy: the policy, `Policy()` by default.
+      fetches: names of tensors or operations that will be fetched; by default those
+        that no other node reads.
+      feeds: names of tensors or operations, besides placeholders, that will be fed.
+
+    Returns:
+      The rewritten GraphDef as `.graph` and the `Report` as `.report`.
+
+    Raises:
+      GraphError: a graph that is not well formed, or a name that is not in it.
+      PolicyError: an unknown op, or a `keep` pattern that matches nothing.
+    """
+    if not isinstance(graph, serde.graph_proto_types()):
+        raise GraphError(
+            f"a {type(graph).__name__} was given",
+            where="amp.rewrite(graph)",
+            allowed="a tf.compat.v1.GraphDef",
+            remedy="pass graph.as_graph_def(), or use amp.twin for a function",
+        )
+    settled = activation.settle(Policy.make(policy)).settled
+    module = serde.read_graph(graph, _ImportedShapes(graph))
+    given = [_names(module, fetches, "fetches"), _names(module, feeds, "feeds")]
+    fetched = given[0] or _sinks(module.main)
+    _check_keep(settled, module)
+    result = rewrite_lib.rewrite(module, settled, fetches=fetched, feeds=given[1])
+    return Rewrite(serde.write_graph(result.graph), result.report)
+
+
+def _names(module: ir.Module, given: Iterable[str], what: str) -> frozenset[str]:
+    if isinstance(given, str):
+        given = (given,)
+    names = frozenset(name.removeprefix("^").partition(":")[0] for name in given)
+    for name in sorted(names - module.main.nodes.keys()):
+        raise GraphError(
+            f"there is no node {name!r}",
+            where=f"amp.rewrite({what}=...)",
+            allowed="names of operations or tensors of the graph",
+            remedy="print([n.name for n in graph.node]) for the names there are",
+        )
+    return names
+
+
+def _sinks(graph: ir.Graph) -> frozenset[str]:
+    read = {edge[0] for edge in ir.consumers(graph)}
+    return frozenset(graph.nodes.keys() - read)
+
+
+def _check_keep(settled: Resolution, module: ir.Module) -> None:
+    if settled.policy is not None:
+        names = (name for graph in module.graphs() for name in graph.nodes)
+        rewrite_lib.check_patterns(settled.policy, names)
+
+
+class _ImportedShapes:
+    """Static shapes of a GraphDef, by importing it when the first one is asked for."""
+
+    def __init__(self, proto: Any) -> None:
+        self._proto = proto
+        self._graph: Any = None
+
+    def __call__(self, edge: ir.Edge) -> ir.Shape:
+        if self._graph is None:
+            self._graph = tf.Graph()
+            with self._graph.as_default():
+                try:
+                    tf.graph_util.import_graph_def(self._proto, name="")
+                except (ValueError, tf.errors.OpError):  # then every shape is unknown
+                    self._graph = tf.Graph()
+        try:
+            operation = self._graph.get_operation_by_name(edge[0])
+            return functions.dimensions(operation.outputs[edge[1]].shape)
+        except (KeyError, ValueError, IndexError):
+            return None
+
+
+def _concrete(target: Any, args: tuple[Any, ...]) -> Any:
+    """The ConcreteFunction that a target is, or is when traced with `args`."""
+    if hasattr(target, "get_concrete_function") and not _is_concrete(target):
+        return target.get_concrete_function(*args)
+    if _is_concrete(target):
+        return target
+    if callable(target):
+        return tf.function(target).get_concrete_function(*args)
+    raise PolicyError(
+        f"a {type(target).__name__} was given",
+        where="amp.explain(target), amp.twin(fn)",
+        allowed="a tf.function, ConcreteFunction, callable, or (explain) a GraphDef",
+        remedy="pass the function itself and the arguments to trace it with",
+    )
+
+
+def _is_concrete(target: Any) -> bool:
+    return hasattr(target, "captured_inputs") and hasattr(target, "function_def")
+
+
+def explain(target: Any, *args: Any, policy: Policy | None = None) -> Report:
+    """What a rewrite of `target` would do and why, without doing it.
+
+    Args:
+      target: a tf.function or callable (traced with `args`), a ConcreteFunction, or a
+        GraphDef.
+      *args: arguments or TensorSpecs to trace with.
+      policy: the policy, `Policy()` by default.
+
+    Raises:
+      GraphError: a graph that is not well formed.
+      PolicyError: an unknown op, a pattern that matches nothing, an unknown target.
+    """
+    if isinstance(target, serde.graph_proto_types()):
+        return rewrite(target, policy).report
+    module, settled = _read(target, args, policy)
+    return rewrite_lib.rewrite(module[1], settled).report
+
+
+def _read(
+    target: Any, args: tuple[Any, ...], policy: Policy | None
+) -> tuple[tuple[Any, ir.Module], Resolution]:
+    policy = Policy.make(policy)
+    settled = activation.settle(policy).settled
+    with activation.mixed_precision_scope(policy):
+        concrete = _concrete(target, args)
+    module = functions.read(context_lib.context(), concrete.name)
+    _check_keep(settled, module)
+    return (concrete, module), settled
+
+
+def twin(fn: Any, *args: Any, policy: Policy | None = None) -> Any:
+    """The twin of a function as a ConcreteFunction, to look at, call or export.
+
+    Args:
+      fn: a tf.function or callable (traced with `args`), or a ConcreteFunction.
+      *args: arguments or TensorSpecs to trace with.
+      policy: the policy, `Policy()` by default.
+
+    Returns:
+      A ConcreteFunction with the signature of the original's, reading the same
+      variables; the original itself where there is nothing to convert.
+
+    Raises:
+      GraphError: a graph that is not well formed.
+      PolicyError: an unknown op, a pattern that matches nothing, an unknown target.
+    """
+    (concrete, module), settled = _read(fn, args, policy)
+    result = rewrite_lib.rewrite(module, settled)
+    if result.graph.main is module.main:
+        return concrete
+    return functions.concrete_of(concrete, result.graph)

@@ -1,0 +1,198 @@
+"""Where optimizers update: Keras 3 and `tf.compat.v1`, skipped as a whole on overflow.
+
+Knows how these optimizers are built and called; the decision itself lives in
+`amp.loss_scaling.update`.
+
+Under several replicas, and for optimizers that wrap others and hold queues
+(SyncReplicas), nothing is skipped: their gradients are exact zeros, so nothing deadlocks.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import inspect
+import sys
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from amp.errors import TensorFlowError
+from amp.integration import markers, sources
+from amp.loss_scaling import state, update
+
+_KERAS = "keras.src.optimizers.base_optimizer"
+_TRAIN_OP = "train_op"
+
+
+class _Depth(threading.local):
+    """How many updates this thread is inside of."""
+
+    value = 0
+
+
+_DEPTH = _Depth()
+
+
+def install() -> None:
+    """Decorates the optimizers, once per process; Keras' when Keras is there.
+
+    Raises:
+      TensorFlowError: a private name is missing or has other parameters.
+    """
+    install_keras()
+    train = tf.compat.v1.train
+    if getattr(train.Optimizer.apply_gradients, "_amp_original", None) is not None:
+        return
+    _check(train.Optimizer, "_create_slots", ("var_list",))
+    _check(train.Optimizer, "apply_gradients", ("grads_and_vars", "name"))
+    _replace(train.Optimizer, "apply_gradients", _session_apply)
+    _replace(train.SyncReplicasOptimizer, "apply_gradients", _plain)
+
+
+def install_keras() -> None:
+    """Decorates the Keras 3 optimizers if Keras is imported and they are not yet.
+
+    Raises:
+      TensorFlowError: a private name is missing or has other parameters.
+    """
+    base = getattr(sys.modules.get(_KERAS), "BaseOptimizer", None)
+    if base is None or getattr(base.apply, "_amp_original", None) is not None:
+        return
+    _check(base, "build", ("variables",))
+    _check(base, "apply", ("grads", "trainable_variables"))
+    _replace(base, "apply", _keras_apply)
+
+
+def _keras_apply(original: Callable[..., Any]) -> Callable[..., Any]:
+    def apply(self: Any, grads: Any, trainable_variables: Any = None) -> Any:
+        if not _answers():
+            return original(self, grads, trainable_variables)
+        if trainable_variables is not None:
+            trainable_variables = list(trainable_variables)
+        if trainable_variables and not self.built:
+            self.build(trainable_variables)
+            self.built = True
+        grads = list(grads)
+        updated = trainable_variables or getattr(self, "_trainable_variables", ())
+        call = functools.partial(original, self, grads, trainable_variables)
+        concerns = _concerns(grads, updated)
+        if not concerns:
+            return _kept(call)()
+        update.unless_overflow(concerns, _kept(call))
+        return None
+
+    return apply
+
+
+def _session_apply(original: Callable[..., Any]) -> Callable[..., Any]:
+    def apply(self: Any, grads_and_vars: Any, *args: Any, **kwargs: Any) -> Any:
+        if not _answers():
+            return original(self, grads_and_vars, *args, **kwargs)
+        pairs = [tuple(pair) for pair in grads_and_vars]
+        grads, variables = [p[0] for p in pairs], [p[1] for p in pairs]
+        call = functools.partial(original, self, pairs, *args, **kwargs)
+        concerns = _concerns(grads, variables)
+        if not concerns or not _conditional(variables):
+            return _kept(call)()
+        with tf.init_scope():
+            self._create_slots([v for g, v in pairs if g is not None])
+        bound = inspect.signature(original).bind(self, pairs, *args, **kwargs)
+        name = bound.arguments.get("name") or self.get_name()
+        return _as_operation(grads, name, concerns, _kept(call))
+
+    return apply
+
+
+def _as_operation(
+    grads: Sequence[Any],
+    name: str,
+    concerns: Sequence[update.Concern],
+    call: Callable[[], Any],
+) -> Any:
+    """Returns the conditional update as the one training operation of its graph."""
+    if tf.executing_eagerly():
+        update.unless_overflow(concerns, call)
+        return None
+    collection = tf.compat.v1.get_collection_ref(_TRAIN_OP)
+    before = list(collection)
+    # Without automatic control dependencies only these order flag and gradient.
+    with tf.control_dependencies([g for g in map(_values, grads) if g is not None]):
+        ran = update.unless_overflow(concerns, call)
+    operation = tf.group(ran, name=name)
+    collection[:] = [*before, operation]
+    return operation
+
+
+def _plain(original: Callable[..., Any]) -> Callable[..., Any]:
+    def apply(*args: Any, **kwargs: Any) -> Any:
+        return _kept(functools.partial(original, *args, **kwargs))()
+
+    return apply
+
+
+def _answers() -> bool:
+    """Whether the update that starts now is the outermost one in an active scope."""
+    from amp.integration import activation  # it imports this module to install it
+
+    return not _DEPTH.value and activation.active_loss_scale() is not None
+
+
+def _concerns(grads: Sequence[Any], variables: Sequence[Any]) -> list[update.Concern]:
+    if tf.distribute.get_strategy().num_replicas_in_sync > 1:
+        return []
+    pairs = zip(grads, variables, strict=False)
+    resolved = (sources.variable(v) for grad, v in pairs if grad is not None)
+    return state.serving([v for v in resolved if v is not None])
+
+
+def _conditional(variables: Sequence[Any]) -> bool:
+    """Whether a branch may write these: a reference variable cannot enter a function."""
+    references = any(getattr(v, "handle", None) is None for v in variables)
+    return not (references and tf.compat.v1.control_flow_v2_enabled())
+
+
+def _kept(call: Callable[[], Any]) -> Callable[[], Any]:
+    def kept() -> Any:
+        with _inside(), markers.attribute_scope(update.KEEP):
+            return call()
+
+    return kept
+
+
+@contextlib.contextmanager
+def _inside() -> Iterator[None]:
+    _DEPTH.value += 1
+    try:
+        yield
+    finally:
+        _DEPTH.value -= 1
+
+
+def _values(grad: Any) -> Any:
+    return grad.values if isinstance(grad, tf.IndexedSlices) else grad
+
+
+def _replace(owner: Any, name: str, decorate: Callable[..., Any]) -> None:
+    original = getattr(owner, name)
+    # AutoGraph converts what it calls outside TensorFlow, and would convert this too.
+    wrapper = tf.autograph.experimental.do_not_convert(
+        functools.wraps(original)(decorate(original))
+    )
+    wrapper._amp_original = original
+    setattr(owner, name, wrapper)
+
+
+def _check(owner: Any, name: str, arguments: tuple[str, ...]) -> None:
+    found = getattr(owner, name, None)
+    known = set(inspect.signature(found).parameters) if callable(found) else set()
+    missing = sorted(set(arguments) - known)
+    if found is None or missing:
+        raise TensorFlowError(
+            f"{owner.__name__} has no {name}({', '.join(arguments)})",
+            where=f"{owner.__module__}.{owner.__name__}.{name}",
+            allowed="TensorFlow 2.18 to 2.21, Keras 3",
+            remedy="install a supported version, or switch the plugin off",
+        )

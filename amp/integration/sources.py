@@ -1,0 +1,126 @@
+"""Whose gradient is taken, and from which line: variables behind handles and reads.
+
+Looks only; builds no node and changes nothing.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from types import FrameType
+from typing import Any
+
+import tensorflow as tf
+
+from amp.loss_scaling.state import CallSite
+
+_LIBRARIES = ("tensorflow", "keras", "tf_keras", "amp")
+_READS = ("ReadVariableOp", "Identity", "VariableV2")
+
+
+def call_site() -> CallSite:
+    """Returns file and line of the innermost frame outside the libraries.
+
+    Where every frame belongs to them, the innermost one of all.
+    """
+    innermost = frame = sys._getframe(1)
+    walk: FrameType | None = frame
+    while walk is not None:
+        package = str(walk.f_globals.get("__name__", "")).partition(".")[0]
+        if package not in _LIBRARIES:
+            return walk.f_code.co_filename, walk.f_lineno
+        walk = walk.f_back
+    return innermost.f_code.co_filename, innermost.f_lineno
+
+
+def variable(source: Any) -> tf.Variable | None:
+    """Returns the TensorFlow variable that a variable object (Keras' too) stands for."""
+    if isinstance(source, tf.Variable):
+        return source
+    if isinstance(source, tf.Tensor):
+        return None
+    value = getattr(source, "value", None)
+    return value if isinstance(value, tf.Variable) else None
+
+
+def composite(source: Any) -> bool:
+    """Whether a source is made of several tensors (ragged, sparse, slices)."""
+    kind = tf.__internal__.CompositeTensor
+    return isinstance(source, kind) and not isinstance(source, tf.Variable)
+
+
+def trainable(
+    sources: Sequence[Any], watched: Sequence[tf.Variable]
+) -> list[tf.Variable]:
+    """Returns the trainable variables among sources, each once, in order.
+
+    Args:
+      sources: variables, resource handles, reference tensors, or reads of variables.
+      watched: variables that may be meant, besides those that the graph knows.
+    """
+    found: dict[int, tf.Variable] = {}
+    by_handle: dict[int, tf.Variable] | None = None
+    for source in sources:
+        meant = variable(source)
+        if meant is None and isinstance(source, tf.Tensor):
+            if by_handle is None:
+                by_handle = {id(h): v for v in _known(watched) for h in _handles(v)}
+            meant = _behind(source, by_handle)
+        if meant is not None and meant.trainable:
+            found[id(meant)] = meant
+    return list(found.values())
+
+
+def _behind(
+    source: tf.Tensor, by_handle: dict[int, tf.Variable]
+) -> tf.Variable | None:
+    for tensor in _origins(source):
+        if id(tensor) in by_handle:
+            return by_handle[id(tensor)]
+    return None
+
+
+def _origins(tensor: Any) -> Iterator[Any]:
+    """Yields a tensor and what it is read from or captured from, step by step."""
+    while tensor is not None:
+        yield tensor
+        if isinstance(tensor, tf.__internal__.EagerTensor):
+            return
+        captured = _captured(tensor)
+        if captured is not None:
+            tensor = captured
+        elif tensor.op.type in _READS and tensor.op.inputs:
+            tensor = tensor.op.inputs[0]
+        else:
+            return
+
+
+def _captured(tensor: Any) -> Any:
+    for outer, inner in getattr(tensor.graph, "captures", ()):
+        if inner is tensor:
+            return outer
+    return None
+
+
+def _known(watched: Iterable[tf.Variable]) -> list[tf.Variable]:
+    """Returns watched variables and those of the graphs from the current one outward."""
+    known = list(watched)
+    if tf.executing_eagerly():
+        return known
+    graph: Any = tf.compat.v1.get_default_graph()
+    while graph is not None:
+        known += getattr(graph, "_watched_variables", ())
+        for collection in ("variables", "trainable_variables", "local_variables"):
+            items = graph.get_collection(collection)
+            known += [item for item in items if isinstance(item, tf.Variable)]
+        graph = getattr(graph, "outer_graph", None)
+    return known
+
+
+def _handles(variable: Any) -> Iterator[Any]:
+    handle = getattr(variable, "handle", None)
+    if handle is not None:
+        yield handle
+    else:
+        yield variable._ref()
+        yield variable._snapshot

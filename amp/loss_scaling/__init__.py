@@ -1,0 +1,29 @@
+"""Loss scaling: the rules, and the state of the scalers of this process.
+
+Importing this package imports no TensorFlow; only `current` needs it, when called.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from amp.loss_scaling.scale import ConstantLossScale, DynamicLossScale, NoLossScale
+
+if TYPE_CHECKING:
+    from amp.loss_scaling.state import Scalers
+
+__all__ = ["ConstantLossScale", "DynamicLossScale", "NoLossScale", "current"]
+
+
+def current() -> Scalers:
+    """Returns this process's scalers: `.scale`, `.states`, and a place in checkpoints.
+
+    ::
+
+        tf.train.Checkpoint(model=model, loss_scale=amp.loss_scaling.current())
+
+    Inside a `tf.compat.v1` graph these are the scalers of that graph.
+    """
+    from amp.loss_scaling import state  # TensorFlow, only now
+
+    return state.current()

@@ -1,0 +1,191 @@
+"""Gradient arithmetic: seeds times the scale, results by its inverse, overflow found.
+
+Public TensorFlow only. Which gradient call is scaled, which scaler serves it and how an
+operation gets an attribute is decided by the caller.
+
+A scaled gradient call, in order::
+
+    scale  = scaler.factor()
+    grads  = compute(seeds * scale)            # the products carry SEED
+    finite = all(is_finite(g) for g in grads)
+    scaler.step(finite)
+    return [MulNoNan(g, 1 / scale if finite else 0) for g in grads]    # carry UNSCALE
+
+`MulNoNan(x, 0)` is 0 for every x, infinite and NaN included, so an update by hand sees
+exact zeros where an optimizer skips its step.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+from collections.abc import Callable, Sequence
+from typing import Any, TypeAlias
+
+import tensorflow as tf
+
+from amp.loss_scaling.state import Scaler
+
+# Attributes of graph nodes, read by the rewriter.
+UNSCALE = "_amp_unscale"
+SEED = "_amp_seed"
+
+Gradient: TypeAlias = Any  # tf.Tensor | tf.IndexedSlices | None
+Compute: TypeAlias = Callable[[list[tf.Tensor]], list[Gradient]]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Placing:
+    """How nodes are built.
+
+    Args:
+      mark: makes a scope whose nodes carry a boolean attribute of that name.
+      beside: makes a scope whose nodes are colocated with a tensor.
+    """
+
+    mark: Callable[[str], contextlib.AbstractContextManager[None]]
+    beside: Callable[[tf.Tensor], contextlib.AbstractContextManager[None]]
+
+
+def scalable(targets: Sequence[object]) -> bool:
+    """Whether all targets are plain tensors of float32 or float64."""
+    return bool(targets) and all(
+        isinstance(target, tf.Tensor) and target.dtype in (tf.float32, tf.float64)
+        for target in targets
+    )
+
+
+def scaled(
+    scaler: Scaler | None,
+    factor: float,
+    targets: Sequence[tf.Tensor],
+    seeds: Sequence[Any] | None,
+    compute: Compute,
+    placing: Placing,
+) -> list[Gradient]:
+    """Returns the gradients that `compute` gives for `seeds`, with loss scaling around.
+
+    Args:
+      scaler: the state to read and step; None (under replicas) for a fixed factor.
+      factor: the factor without a scaler.
+      targets: what is differentiated, float32 or float64.
+      seeds: incoming gradient of each target, None for ones.
+      compute: seeds to gradients.
+      placing: how nodes are built.
+    """
+    scale = scaler.factor() if scaler else tf.constant(factor, tf.float32)
+    grads = compute(scale_seeds(targets, seeds, scale, placing))
+    if not any(map(_scales, grads)):
+        return grads
+    finite = all_finite(grads, placing)
+    step = scaler.step(finite) if scaler else None
+    with tf.control_dependencies([] if step is None else [step]):
+        inverse = tf.where(finite, 1.0 / scale, 0.0)
+        if not tf.executing_eagerly():
+            inverse = tf.stop_gradient(inverse)
+        return [unscale(grad, inverse, placing) for grad in grads]
+
+
+def scale_seeds(
+    targets: Sequence[tf.Tensor],
+    seeds: Sequence[Any] | None,
+    scale: tf.Tensor,
+    placing: Placing,
+) -> list[Any]:
+    """Returns each target's incoming gradient (ones by default) times the scale."""
+    seeds = [None] * len(targets) if seeds is None else seeds
+    pairs = zip(targets, seeds, strict=True)
+    return [_scale_seed(target, seed, scale, placing) for target, seed in pairs]
+
+
+def _scale_seed(
+    target: tf.Tensor, seed: Any, scale: tf.Tensor, placing: Placing
+) -> tf.Tensor:
+    with placing.beside(target):
+        if seed is None:
+            known = target.shape.is_fully_defined()
+            seed = tf.ones(target.shape if known else tf.shape(target), target.dtype)
+        else:
+            seed = tf.convert_to_tensor(seed)
+        factor = tf.cast(scale, seed.dtype)
+        with placing.mark(SEED):
+            return tf.multiply(seed, factor)
+
+
+def all_finite(grads: Sequence[Gradient], placing: Placing) -> tf.Tensor:
+    """Whether every gradient is finite, bool, shape (); duplicate rows are summed first."""
+    checks = []
+    for grad in grads:
+        if _scales(grad):
+            with placing.beside(_values(grad)):
+                checks.append(tf.reduce_all(_is_finite(_deduplicated(grad))))
+    return tf.reduce_all(tf.stack(checks)) if len(checks) > 1 else checks[0]
+
+
+def unscale(grad: Gradient, inverse: tf.Tensor, placing: Placing) -> Gradient:
+    """Returns a gradient times `inverse`, by one marked node, in its own dtype.
+
+    Args:
+      grad: a tensor, IndexedSlices (the values only), or None.
+      inverse: 1/scale, or 0 after an overflow; float32, shape ().
+      placing: how nodes are built.
+    """
+
+    def multiply(values: tf.Tensor) -> tf.Tensor:
+        half = values.dtype in (tf.float16, tf.bfloat16)
+        wide = tf.cast(values, tf.float32) if half else values
+        factor = tf.cast(inverse, wide.dtype)
+        with placing.mark(UNSCALE):
+            wide = tf.raw_ops.MulNoNan(x=wide, y=factor)
+        return tf.cast(wide, values.dtype)
+
+    return _on_values(grad, multiply, placing)
+
+
+def marked(grad: Gradient, placing: Placing) -> Gradient:
+    """Returns a gradient through one marked Identity; as it is when eager."""
+    if tf.executing_eagerly():
+        return grad
+
+    def identity(values: tf.Tensor) -> tf.Tensor:
+        with placing.mark(UNSCALE):
+            return tf.identity(values)
+
+    return _on_values(grad, identity, placing)
+
+
+def _on_values(
+    grad: Gradient, change: Callable[[tf.Tensor], tf.Tensor], placing: Placing
+) -> Gradient:
+    if not _scales(grad):
+        return grad
+    with placing.beside(_values(grad)):
+        if isinstance(grad, tf.IndexedSlices):
+            return tf.IndexedSlices(change(grad.values), grad.indices, grad.dense_shape)
+        return change(grad)
+
+
+def _scales(grad: Gradient) -> bool:
+    """Whether a gradient carries the scale: not None, nor the zeros of an integer."""
+    if grad is None:
+        return False
+    return bool(grad.dtype.is_floating or grad.dtype.is_complex)
+
+
+def _values(grad: Gradient) -> tf.Tensor:
+    return grad.values if isinstance(grad, tf.IndexedSlices) else grad
+
+
+def _deduplicated(grad: Gradient) -> tf.Tensor:
+    if not isinstance(grad, tf.IndexedSlices):
+        return grad
+    # As many segments as rows keeps the shape static, which XLA needs.
+    rows = tf.unique(tf.reshape(grad.indices, [-1]), out_idx=tf.int32).idx
+    return tf.math.unsorted_segment_sum(grad.values, rows, tf.shape(grad.values)[0])
+
+
+def _is_finite(values: tf.Tensor) -> tf.Tensor:
+    if values.dtype.is_complex:
+        parts = (tf.math.real(values), tf.math.imag(values))
+        return tf.logical_and(*map(tf.math.is_finite, parts))
+    return tf.math.is_finite(values)

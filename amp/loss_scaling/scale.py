@@ -1,0 +1,225 @@
+"""The rules of loss scaling: frozen settings, a small state, a pure step.
+
+Arithmetic only: no variables, no TensorFlow, no gradients. The same step serves Python
+numbers, NumPy arrays and tensors, because the caller passes the `where` to select with.
+"""
+
+from __future__ import annotations
+
+import ast
+import dataclasses
+import math
+from collections.abc import Callable
+from typing import Any, NamedTuple, TypeAlias
+
+from amp.errors import PolicyError
+
+Where: TypeAlias = Callable[[Any, Any, Any], Any]
+
+# Between these a scale and its inverse are both normal float32 numbers (IEEE 754:
+# exponents -126 to 127); outside, 1/scale becomes 0 and every gradient with it.
+SMALLEST = 2.0**-126
+LARGEST = 2.0**126
+
+
+class ScaleState(NamedTuple):
+    """What a scaler remembers between steps (scalars, arrays or tensors).
+
+    Attributes:
+      scale: the factor the next loss is multiplied by, float32, shape ().
+      good_steps: finite steps since the scale last changed, int32, shape ().
+      bad_steps: consecutive overflows not yet answered by a backoff, int32, shape ().
+    """
+
+    scale: Any
+    good_steps: Any
+    bad_steps: Any
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class NoLossScale:
+    """The null object: gradients pass as they are, and nothing is remembered."""
+
+    @property
+    def initial(self) -> float:
+        return 1.0
+
+    def step(self, state: ScaleState, finite: Any, where: Where) -> ScaleState:
+        return state
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class ConstantLossScale:
+    """A fixed factor; an overflow skips the step and changes nothing.
+
+    Args:
+      value: the factor; a power of two keeps scaling and unscaling exact.
+    """
+
+    value: float
+
+    def __post_init__(self) -> None:
+        _require_positive(type(self).__name__, "value", self.value)
+        _require_float32(type(self).__name__, "value", self.value)
+
+    @property
+    def initial(self) -> float:
+        return float(self.value)
+
+    def step(self, state: ScaleState, finite: Any, where: Where) -> ScaleState:
+        return state
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class DynamicLossScale:
+    """Grows while gradients are finite, backs off when they overflow.
+
+    ::
+
+        step(state, finite):
+          if finite:
+            good += 1; bad = 0                                          # Case 1
+            XX
+          else:
+            bad += 1; good = 0                                          # Case 3
+            if bad >= hysteresis:                                       # Case 4
+              scale = max(scale * backoff, minimum); bad = 0
+
+    Args:
+      initial: first scale (2**15, as Keras and torch.amp's order of magnitude).
+      growth_interval: finite steps before the scale grows, at least 1.
+      factor: what growth multiplies by, over 1.
+      backoff: what an overflow multiplies by, between 0 and 1.
+      minimum: the floor; reaching it never aborts a job.
+      maximum: the ceiling (2**24: below it a float32 loss keeps its precision).
+      hysteresis: overflows in a row before the scale backs off, at least 1.
+    """
+
+    initial: float = 2.0**15
+    growth_interval: int = 2000
+    factor: float = 2.0
+    backoff: float = 0.5
+    minimum: float = 1.0
+    maximum: float = 2.0**24
+    hysteresis: int = 1
+
+    def __post_init__(self) -> None:
+        name = type(self).__name__
+        for field in dataclasses.fields(self):
+            _require_positive(name, field.name, getattr(self, field.name))
+        for field_name in ("growth_interval", "hysteresis"):
+            count = getattr(self, field_name)
+            if count != int(count):
+                raise _bad(name, field_name, count, "a whole number of steps, 1 or more")
+            # int32 state is not compared with a float, whatever the user wrote.
+            object.__setattr__(self, field_name, int(count))
+        for field_name in ("initial", "minimum", "maximum"):
+            _require_float32(name, field_name, getattr(self, field_name))
+        if not self.factor > 1:
+            raise _bad(name, "factor", self.factor, "a number over 1")
+        if not self.backoff < 1:
+            raise _bad(name, "backoff", self.backoff, "a number between 0 and 1")
+        if not self.minimum <= self.initial <= self.maximum:
+            allowed = "minimum <= initial <= maximum"
+            raise _bad(name, "initial", self.initial, allowed)
+
+    def step(self, state: ScaleState, finite: Any, where: Where) -> ScaleState:
+        good = where(finite, state.good_steps + 1, state.good_steps * 0)
+        bad = where(finite, state.bad_steps * 0, state.bad_steps + 1)
+        grown = state.scale * self.factor
+        grown = where(grown > self.maximum, state.scale * 0 + self.maximum, grown)
+        shrunk = state.scale * self.backoff
+        shrunk = where(shrunk < self.minimum, state.scale * 0 + self.minimum, shrunk)
+        grows = good >= self.growth_interval
+        shrinks = bad >= self.hysteresis
+        scale = where(grows, grown, where(shrinks, shrunk, state.scale))
+        return ScaleState(
+            scale=scale,
+            good_steps=where(grows, good * 0, good),
+            bad_steps=where(shrinks, bad * 0, bad),
+        )
+
+
+LossScale: TypeAlias = NoLossScale | ConstantLossScale | DynamicLossScale
+_KINDS: dict[str, type[LossScale]] = {
+    kind.__name__: kind for kind in (NoLossScale, ConstantLossScale, DynamicLossScale)
+}
+ALLOWED = (
+    '"auto", "dynamic", "none", a positive number, or '
+    "NoLossScale(), ConstantLossScale(value), DynamicLossScale(...)"
+)
+
+
+def parse(value: object, *, where: str) -> LossScale | str:
+    """Returns the rule that a policy field or environment value names ("auto" stays).
+
+    Args:
+      value: "auto", "dynamic", "none", a number, a LossScale, or the text of one.
+      where: the field or variable, for the error.
+
+    Raises:
+      PolicyError: anything else.
+    """
+    if isinstance(value, tuple(_KINDS.values())):
+        return value
+    if isinstance(value, (int, float)) and not isinstance(value, bool):
+        return ConstantLossScale(float(value))
+    if isinstance(value, str):
+        text = value.strip()
+        if text in ("auto", ""):
+            return "auto"
+        if text == "dynamic":
+            return DynamicLossScale()
+        if text == "none":
+            return NoLossScale()
+        parsed = _parse_text(text)
+        if parsed is not None:
+            return parsed
+    raise PolicyError(
+        f"loss scale {value!r} is not understood",
+        where=where,
+        allowed=ALLOWED,
+        remedy='give one of these, for example "dynamic" or 1024',
+    )
+
+
+def _parse_text(text: str) -> LossScale | None:
+    try:
+        return ConstantLossScale(float(text))
+    except PolicyError:
+        raise
+    except ValueError:
+        pass
+    try:
+        call = ast.parse(text, mode="eval").body
+        if isinstance(call, ast.Call) and isinstance(call.func, ast.Name):
+            kind = _KINDS[call.func.id]
+            args = [ast.literal_eval(arg) for arg in call.args]
+            fields = {str(k.arg): ast.literal_eval(k.value) for k in call.keywords}
+            return kind(*args, **fields)
+    except PolicyError:
+        raise
+    except (SyntaxError, KeyError, ValueError, TypeError):
+        pass
+    return None
+
+
+def _require_positive(name: str, field: str, value: object) -> None:
+    number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    if not number or not math.isfinite(value) or value <= 0:  # type: ignore[arg-type, operator]
+        raise _bad(name, field, value, "a finite number over 0")
+
+
+def _require_float32(name: str, field: str, value: float) -> None:
+    if not SMALLEST <= value <= LARGEST:
+        allowed = "a number from 2**-126 to 2**126, so that float32 holds it and 1/it"
+        raise _bad(name, field, value, allowed)
+
+
+def _bad(name: str, field: str, value: object, allowed: str) -> PolicyError:
+    return PolicyError(
+        f"{field} is {value!r}",
+        where=f"{name}({field}=...)",
+        allowed=allowed,
+        remedy=f"give {field} such a value or leave it out",
+    )

@@ -1,0 +1,233 @@
+"""The variables of each scaler, and the registry that finds a scaler again.
+
+No gradients, no optimizers and no private name of TensorFlow: which call a scaler belongs
+to, and which variables it serves, is told by the caller.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import threading
+import weakref
+from collections.abc import Iterator, Sequence
+from typing import Any, TypeAlias
+
+import tensorflow as tf
+
+from amp.loss_scaling.scale import (
+    ConstantLossScale,
+    DynamicLossScale,
+    LossScale,
+    ScaleState,
+)
+
+CallSite: TypeAlias = tuple[str, int]
+_Key: TypeAlias = tuple[CallSite, tuple[int, ...], LossScale]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Sources:
+    """The variables a scaler serves, by weak reference, in order."""
+
+    references: tuple[weakref.ref[Any], ...]
+
+    def positions(self, variables: Sequence[tf.Variable]) -> list[int]:
+        wanted = {id(variable) for variable in variables}
+        found = [reference() for reference in self.references]
+        return [i for i, v in enumerate(found) if v is not None and id(v) in wanted]
+
+
+class Scaler(tf.Module):  # type: ignore[misc]
+    """The state of the gradient calls of one place in the program.
+
+    Attributes:
+      settings: the rule.
+      scale: the factor of the next loss, float32, shape ().
+      good_steps: finite calls since the scale last changed, int32, shape ().
+      bad_steps: overflows in a row not yet answered by a backoff, int32, shape ().
+      overflow: overflows that no optimizer has answered yet, for each source variable,
+        int32, shape (number of source variables,).
+      skipped_steps: updates that were skipped, int64, shape ().
+    """
+
+    def __init__(
+        self, settings: LossScale, sources: Sequence[tf.Variable], index: int
+    ) -> None:
+        super().__init__(name="loss_scaler")
+        self.settings = settings
+        self._sources = _Sources(tuple(weakref.ref(v) for v in sources))
+        # The trailing slash makes the names the same wherever the first gradient is taken.
+        with _outside_functions(), tf.name_scope(f"amp_loss_scale_{index}/"):
+            self.scale = _variable("scale", tf.constant(settings.initial, tf.float32))
+            self.good_steps = _variable("good_steps", tf.constant(0, tf.int32))
+            self.bad_steps = _variable("bad_steps", tf.constant(0, tf.int32))
+            self.overflow = _variable("overflow", tf.zeros([len(sources)], tf.int32))
+            self.skipped_steps = _variable("skipped_steps", tf.constant(0, tf.int64))
+
+    def factor(self) -> tf.Tensor:
+        """Returns the scale to use now, float32, shape (); a constant rule's never moves."""
+        if isinstance(self.settings, ConstantLossScale):
+            return tf.constant(self.settings.initial, tf.float32)
+        return self.scale.read_value()
+
+    def step(self, finite: tf.Tensor) -> Any:
+        """Answers one gradient call.
+
+        Args:
+          finite: whether all of its gradients were, bool, shape ().
+
+        Returns:
+          The operation to run before the gradients are used; None when eager.
+        """
+        # Added, not assigned: several calls before one update must not lose a flag.
+        flag = tf.cast(tf.logical_not(finite), tf.int32)
+        writes = [self.overflow.assign_add(tf.fill(self.overflow.shape, flag))]
+        if isinstance(self.settings, DynamicLossScale):
+            old = ScaleState(
+                scale=self.scale.read_value(),
+                good_steps=self.good_steps.read_value(),
+                bad_steps=self.bad_steps.read_value(),
+            )
+            new = self.settings.step(old, finite, tf.where)
+            writes += [
+                self.scale.assign(new.scale),
+                self.good_steps.assign(new.good_steps),
+                self.bad_steps.assign(new.bad_steps),
+            ]
+        return tf.group(*writes)
+
+    def positions(self, variables: Sequence[tf.Variable]) -> list[int]:
+        """Returns where `variables` stand among the source variables."""
+        return self._sources.positions(variables)
+
+
+class Scalers(tf.Module):  # type: ignore[misc]
+    """The scalers of this process (or of one `tf.compat.v1` graph), for checkpoints.
+
+    A scaler keeps its number, so a checkpoint finds it again, whether it was made before
+    the checkpoint was restored or is made only afterwards.
+    """
+
+    def __init__(self) -> None:
+        super().__init__(name="loss_scalers")
+        self._numbers = _Numbers([])
+
+    @property
+    def states(self) -> list[Scaler]:
+        """The scalers, the oldest first."""
+        return [getattr(self, f"scaler_{n}") for n in tuple(self._numbers.order)]
+
+    @property
+    def scale(self) -> Any:
+        """The scale of the newest scaler, float32, shape (); 1 while there is none."""
+        states = self.states
+        return states[-1].scale if states else tf.constant(1.0, tf.float32)
+
+    def next_number(self) -> int:
+        """Returns the smallest number that no living scaler has."""
+        return min(set(range(len(self._numbers.order) + 1)) - set(self._numbers.order))
+
+    def add(self, scaler: Scaler, number: int) -> None:
+        """Takes in a scaler; a restored checkpoint that waits for it is applied."""
+        setattr(self, f"scaler_{number}", scaler)
+        self._numbers.order.append(number)
+
+    def remove(self, number: int) -> None:
+        """Lets go of a scaler whose variables are gone."""
+        self._numbers.order.remove(number)
+        delattr(self, f"scaler_{number}")
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Numbers:
+    """A plain list that TensorFlow's attribute tracking does not wrap."""
+
+    order: list[int]
+
+
+# Not a str: meta graphs are exported with the collections that have a str key.
+_COLLECTION = ("amp", "loss_scalers")
+# Reentrant: a variable may be collected, and its scaler dropped, while the lock is held.
+_LOCK = threading.RLock()
+# Held by their group: a `tf.compat.v1` graph and its scalers go together.
+_SCALERS: weakref.WeakValueDictionary[_Key, Scaler] = weakref.WeakValueDictionary()
+_PROCESS: list[Scalers] = []
+
+
+def current() -> Scalers:
+    """Returns the scalers of this process, or of the `tf.compat.v1` graph being built."""
+    with _LOCK, tf.init_scope():
+        if tf.executing_eagerly():
+            place: list[Scalers] = _PROCESS
+        else:
+            graph = tf.compat.v1.get_default_graph()
+            place = graph.get_collection_ref(_COLLECTION)
+        if not place:
+            place.append(Scalers())
+        return place[0]
+
+
+def find(site: CallSite, sources: Sequence[tf.Variable], rule: LossScale) -> Scaler:
+    """Returns the scaler of a gradient call, the same one at every retrace.
+
+    Args:
+      site: file name and line of the call.
+      sources: the trainable variables differentiated by; held weakly.
+      rule: the settings, not NoLossScale.
+    """
+    key = (site, tuple(id(variable) for variable in sources), rule)
+    with _LOCK:
+        scaler = _SCALERS.get(key)
+        if scaler is None:
+            scaler = _create(key, sources)
+        return scaler
+
+
+def serving(variables: Sequence[tf.Variable]) -> list[tuple[Scaler, list[int]]]:
+    """Returns the scalers with a source among `variables`, and the sources' positions."""
+    with _LOCK:
+        scalers = list(_SCALERS.values())
+    found = [(scaler, scaler.positions(variables)) for scaler in scalers]
+    return [(scaler, positions) for scaler, positions in found if positions]
+
+
+def _create(key: _Key, sources: Sequence[tf.Variable]) -> Scaler:
+    group = current()
+    number = group.next_number()
+    scaler = Scaler(key[2], sources, number)
+    group.add(scaler, number)
+    _SCALERS[key] = scaler
+    for variable in sources:
+        weakref.finalize(variable, _drop, key, weakref.ref(group), number).atexit = False
+    return scaler
+
+
+def _drop(key: _Key, group: weakref.ref[Scalers], number: int) -> None:
+    with _LOCK:
+        if _SCALERS.pop(key, None) is None:
+            return
+        living = group()
+        if living is not None:
+            living.remove(number)
+
+
+@contextlib.contextmanager
+def _outside_functions() -> Iterator[None]:
+    """Enters eager code, or the session graph that everything is built in.
+
+    A function being traced makes the variables created inside it its own, traces itself
+    again for them, and forbids them after its first call. It does so through its graph,
+    also under `tf.init_scope`; under an empty graph the variables are ordinary ones.
+    """
+    with tf.init_scope():
+        if not tf.executing_eagerly():
+            yield
+            return
+        eager_mode = tf.__internal__.eager_context.eager_mode
+        with tf.Graph().as_default(), eager_mode():
+            yield
+
+
+def _variable(name: str, value: tf.Tensor) -> tf.Variable:
+    return tf.Variable(value, trainable=False, name=name)

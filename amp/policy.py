@@ -1,0 +1,204 @@
+"""`Policy`: every choice a user can make, as one frozen value that prints and parses.
+
+No graph logic, no device query, no TensorFlow: what "auto" becomes is decided where the
+device is known.
+"""
+
+from __future__ import annotations
+
+import ast
+import dataclasses
+import fnmatch
+import os
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from amp.errors import PolicyError
+from amp.loss_scaling import scale as scale_lib
+
+DTYPES = ("auto", "float16", "bfloat16")
+ASSIGNMENTS = ("cost", "all")
+
+
+def _choice(allowed: tuple[str, ...]) -> Callable[[object, str], str]:
+    def parse(value: object, where: str) -> str:
+        if value in allowed:
+            return str(value)
+        options = ", ".join(map(repr, allowed))
+        raise _bad(value, where, f"one of {options}")
+
+    return parse
+
+
+def _flag(value: object, where: str) -> bool:
+    if isinstance(value, bool):
+        return value
+    words = {"1": True, "true": True, "on": True, "yes": True}
+    words |= {"0": False, "false": False, "off": False, "no": False, "": False}
+    if isinstance(value, str) and value.strip().lower() in words:
+        return words[value.strip().lower()]
+    raise _bad(value, where, "1, true, on, yes or 0, false, off, no")
+
+
+def _names(value: object, where: str) -> tuple[str, ...]:
+    if isinstance(value, str):
+        value = value.split(",")
+    if isinstance(value, Iterable):
+        names = list(value)
+        if all(isinstance(name, str) for name in names):
+            return tuple(sorted({name.strip() for name in names} - {""}))
+    raise _bad(value, where, "names separated by commas, or a sequence of them")
+
+
+def _gain(value: object, where: str) -> float:
+    try:
+        gain = float(value)  # type: ignore[arg-type]
+    except (TypeError, ValueError):
+        gain = -1.0
+    if isinstance(value, bool) or not 0.0 <= gain < 1.0:
+        allowed = "a fraction of the float32 time, from 0 up to, not including, 1"
+        raise _bad(value, where, allowed)
+    return gain
+
+
+def _directory(value: object, where: str) -> str | None:
+    if value is None or value == "":
+        return None
+    if isinstance(value, (str, os.PathLike)):
+        return os.fspath(value)  # type: ignore[return-value]
+    raise _bad(value, where, "the path of a directory")
+
+
+def _loss_scale(value: object, where: str) -> scale_lib.LossScale | str:
+    return scale_lib.parse(value, where=where)
+
+
+_PARSERS: dict[str, Callable[[object, str], Any]] = {
+    "dtype": _choice(DTYPES),
+    "emulate": _flag,
+    "loss_scale": _loss_scale,
+    "allow": _names,
+    "deny": _names,
+    "keep": _names,
+    "assignment": _choice(ASSIGNMENTS),
+    "min_gain": _gain,
+    "strict": _flag,
+    "report": _directory,
+}
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Policy:
+    """How a job is to run in mixed precision. `Policy.parse(str(policy)) == policy`.
+
+    Args:
+      dtype: "auto" (what the device computes fastest), "float16" or "bfloat16".
+      emulate: keep float32 kernels and round every 16-bit tensor, so that any machine
+        shows how a model converges.
+      loss_scale: "auto" (dynamic for float16, none for bfloat16), "dynamic", "none", a
+        number, or a LossScale.
+      allow: op types that may run in 16 bits although the white-list does not name them.
+      deny: op types that stay float32.
+      keep: patterns (`fnmatch`) of node names that stay float32.
+      assignment: "cost" (the fastest by the cost model) or "all" (every candidate).
+      min_gain: least predicted gain, as a fraction of the float32 time, for which a
+        function is rewritten at all.
+      strict: raise what would otherwise be a warning and a float32 fallback.
+      report: directory that every rewrite writes its report to, or None.
+
+    Raises:
+      PolicyError: a value that is not allowed.
+    """
+
+    dtype: str = "auto"
+    emulate: bool = False
+    loss_scale: Any = "auto"
+    allow: tuple[str, ...] = ()
+    deny: tuple[str, ...] = ()
+    keep: tuple[str, ...] = ()
+    assignment: str = "cost"
+    min_gain: float = 0.0
+    strict: bool = False
+    report: str | None = None
+
+    def __post_init__(self) -> None:
+        for name, parse in _PARSERS.items():
+            value = parse(getattr(self, name), f"Policy({name}=...)")
+            object.__setattr__(self, name, value)
+        both = set(self.allow) & set(self.deny)
+        if both:
+            raise _bad(
+                ", ".join(sorted(both)),
+                "Policy(allow=..., deny=...)",
+                "an op type in at most one of the two",
+            )
+
+    @classmethod
+    def make(cls, policy: Policy | None = None, **fields: Any) -> Policy:
+        """Returns `policy` (or the default) with `fields` replaced.
+
+        Raises:
+          PolicyError: an unknown field, a bad value, or no Policy.
+        """
+        if policy is not None and not isinstance(policy, cls):
+            raise _bad(policy, "policy", "an amp.Policy or None")
+        for name in fields:
+            if name not in _PARSERS:
+                raise _bad(name, "fields of amp.Policy", ", ".join(_PARSERS))
+        return dataclasses.replace(policy or cls(), **fields)
+
+    @classmethod
+    def from_env(cls, environ: Mapping[str, str] | None = None) -> Policy:
+        """Returns the policy that the `AMP_*` variables describe.
+
+        Args:
+          environ: the environment; `os.environ` by default.
+
+        Raises:
+          PolicyError: a malformed value, naming its variable.
+        """
+        environ = os.environ if environ is None else environ
+        fields = {}
+        for name, parse in _PARSERS.items():
+            variable = f"AMP_{name.upper()}"
+            if variable in environ:
+                fields[name] = parse(environ[variable], variable)
+        return cls(**fields)
+
+    @classmethod
+    def parse(cls, text: str) -> Policy:
+        """Returns the policy that `str` printed.
+
+        Raises:
+          PolicyError: text that is no policy.
+        """
+        try:
+            call = ast.parse(text.strip(), mode="eval").body
+            if not (isinstance(call, ast.Call) and ast.unparse(call.func) == "Policy"):
+                raise ValueError(text)
+            fields = {str(k.arg): _field(k.value) for k in call.keywords}
+        except (SyntaxError, ValueError) as e:
+            raise _bad(text, "Policy.parse", "Policy(field=value, ...)") from e
+        return cls.make(**fields)
+
+    def __str__(self) -> str:
+        default = {field.name: field.default for field in dataclasses.fields(self)}
+        shown = [n for n in _PARSERS if getattr(self, n) != default[n]]
+        return f"Policy({', '.join(f'{n}={getattr(self, n)!r}' for n in shown)})"
+
+    def keeps(self, node_name: str) -> bool:
+        """Whether a `keep` pattern matches a node name."""
+        return any(fnmatch.fnmatchcase(node_name, pattern) for pattern in self.keep)
+
+
+def _field(value: ast.expr) -> object:
+    return ast.unparse(value) if isinstance(value, ast.Call) else ast.literal_eval(value)
+
+
+def _bad(value: object, where: str, allowed: str) -> PolicyError:
+    return PolicyError(
+        f"{value!r} is not accepted",
+        where=where,
+        allowed=allowed,
+        remedy="correct the value or leave it out to get the default",
+    )

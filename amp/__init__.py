@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from amp.integration.graphs import rewrite as rewrite
     from amp.integration.graphs import twin as twin
     from amp.integration.hardware import device as device
-    from amp.integration.activation import resolve as resolve
+    from amp.integration.hardware import resolve as resolve
     from amp.integration.reports import reports as reports
     from amp.policy import Policy as Policy
 

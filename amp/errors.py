@@ -1,4 +1,4 @@
-"""The errors of the package; each says what was found, where, what was allowed, what to do.
+"""The errors of the package, each in four parts: found, where, allowed, what to do.
 
 No logic lives here: a caller builds the four parts, and a handler may read them back.
 """

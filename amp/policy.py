@@ -65,7 +65,7 @@ def _directory(value: object, where: str) -> str | None:
     if value is None or value == "":
         return None
     if isinstance(value, (str, os.PathLike)):
-        return os.fspath(value)  # type: ignore[return-value]
+        return str(os.fspath(value))
     raise _bad(value, where, "the path of a directory")
 
 
@@ -97,7 +97,7 @@ class Policy:
         shows how a model converges.
       loss_scale: "auto" (dynamic for float16, none for bfloat16), "dynamic", "none", a
         number, or a LossScale.
-      allow: op types that may run in 16 bits although the white-list does not name them.
+      allow: op types that may run in 16 bits though the white-list does not name them.
       deny: op types that stay float32.
       keep: patterns (`fnmatch`) of node names that stay float32.
       assignment: "cost" (the fastest by the cost model) or "all" (every candidate).
@@ -176,7 +176,9 @@ class Policy:
             call = ast.parse(text.strip(), mode="eval").body
             if not (isinstance(call, ast.Call) and ast.unparse(call.func) == "Policy"):
                 raise ValueError(text)
-            fields = {str(k.arg): _field(k.value) for k in call.keywords}
+            fields: dict[str, Any] = {
+                str(k.arg): _field(k.value) for k in call.keywords
+            }
         except (SyntaxError, ValueError) as e:
             raise _bad(text, "Policy.parse", "Policy(field=value, ...)") from e
         return cls.make(**fields)
@@ -192,7 +194,9 @@ class Policy:
 
 
 def _field(value: ast.expr) -> object:
-    return ast.unparse(value) if isinstance(value, ast.Call) else ast.literal_eval(value)
+    return (
+        ast.unparse(value) if isinstance(value, ast.Call) else ast.literal_eval(value)
+    )
 
 
 def _bad(value: object, where: str, allowed: str) -> PolicyError:

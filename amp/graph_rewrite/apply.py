@@ -10,9 +10,10 @@ import dataclasses
 
 from amp.graph_rewrite import ir, op_schema
 from amp.graph_rewrite.casts import Casts
+from amp.graph_rewrite.context import Context, Typed
 from amp.graph_rewrite.op_table import Role
 from amp.graph_rewrite.plan import Plan
-from amp.graph_rewrite.propagate import Candidates, Context, Typed
+from amp.graph_rewrite.propagate import Candidates
 
 
 def apply(graph: ir.Graph, plan: Plan, found: Candidates, context: Context) -> ir.Graph:
@@ -52,8 +53,10 @@ def native(
             elif made_low(edge) and not wants_low:
                 inputs[index] = casts.up(edge)
         if turned or tuple(inputs) != view.node.inputs:
-            updates = {a: _turned(view.node, a, plan.dtype) for a in turned}
-            nodes[name] = view.node.changed(tuple(inputs), **updates)
+            updates: dict[str, ir.Value] = {
+                a: _turned(view.node, a, plan.dtype) for a in turned
+            }
+            nodes[name] = view.node.changed(tuple(inputs), updates)
     results = tuple(
         ir.Result(r.name, r.type, casts.up(r.edge) if made_low(r.edge) else r.edge)
         for r in graph.results
@@ -82,12 +85,12 @@ def emulated(
         inputs = list(view.node.inputs)
         for index, slot in enumerate(view.ins):
             edge = inputs[index]
-            if slot.type == ir.FLOAT and (rounded(edge) or slot.attr in turned):
-                if not (rounded(edge) and exact(edge)):
-                    inputs[index] = casts.rounded(edge)
-        updates = {ir.EMULATED: name16} if name in plan.low else {}
+            wanted = slot.type == ir.FLOAT and (rounded(edge) or slot.attr in turned)
+            if wanted and not (rounded(edge) and exact(edge)):
+                inputs[index] = casts.rounded(edge)
+        updates: dict[str, ir.Value] = {ir.EMULATED: name16} if name in plan.low else {}
         if updates or tuple(inputs) != view.node.inputs:
-            nodes[name] = view.node.changed(tuple(inputs), **updates)
+            nodes[name] = view.node.changed(tuple(inputs), updates)
     results = tuple(
         ir.Result(
             r.name,
@@ -114,7 +117,11 @@ def _turned(node: ir.Node, attr: str, number: int) -> ir.Value:
 
 
 def expose(
-    graph: ir.Graph, names: frozenset[str], plan: Plan, found: Candidates, context: Context
+    graph: ir.Graph,
+    names: frozenset[str],
+    plan: Plan,
+    found: Candidates,
+    context: Context,
 ) -> ir.Graph:
     """Gives the tensors that a caller fetches by name back in float32.
 
@@ -124,16 +131,15 @@ def expose(
     aside = {name: f"{name}/{suffix}" for name in sorted(names & plan.low)}
 
     def moved(node: ir.Node) -> ir.Node:
-        if not any(edge[0] in aside for edge in node.inputs):
+        if any(edge[0] in aside for edge in node.inputs):
+            node = node.changed(
+                tuple((aside.get(e[0], e[0]), e[1]) for e in node.inputs)
+            )
+        if node.name not in aside:
             return node
-        return node.changed(tuple((aside.get(e[0], e[0]), e[1]) for e in node.inputs))
+        return dataclasses.replace(node, name=aside[node.name], pristine=False)
 
-    nodes = {
-        aside.get(name, name): dataclasses.replace(moved(node), name=aside.get(name, name))
-        if name in aside
-        else moved(node)
-        for name, node in graph.nodes.items()
-    }
+    nodes = {aside.get(name, name): moved(node) for name, node in graph.nodes.items()}
     casts = Casts(nodes, plan.dtype, barrier=context.xla)
     back = casts.rounded if context.policy.emulate else casts.up
     for name, new in aside.items():

@@ -88,7 +88,9 @@ class _Network:
             self._capacity.append(capacity)
 
     def add(self, tensor: Tensor) -> None:
-        producer = 1 if tensor.producer is None else self._vertex.get(tensor.producer, 1)
+        producer = (
+            1 if tensor.producer is None else self._vertex.get(tensor.producer, 1)
+        )
         readers = {self._vertex.get(name, 1) for name in tensor.readers} - {producer}
         if not readers:
             return
@@ -128,4 +130,6 @@ class _Network:
         residual.data = (residual.data > 0).astype(np.int8)
         residual.eliminate_zeros()
         reached = breadth_first_order(residual, 0, return_predecessors=False)
-        return frozenset(self._names[v - 2] for v in reached if 2 <= v < len(self._names) + 2)
+        return frozenset(
+            self._names[v - 2] for v in reached if 2 <= v < len(self._names) + 2
+        )

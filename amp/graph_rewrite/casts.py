@@ -1,4 +1,4 @@
-"""The casts of one graph: made on demand, one per tensor and direction, folded, cancelled.
+"""The casts of one graph: one per tensor and direction, folded and cancelled.
 
 Where a cast is needed is the caller's to say; nothing is decided here.
 """
@@ -54,7 +54,11 @@ class Casts:
         node = self._nodes.get(edge[0])
         if node is not None and node.op == "Const":
             return self._constant(node, self._number)
-        if node is not None and node.op == "Cast" and node.types("SrcT") == (self._number,):
+        if (
+            node is not None
+            and node.op == "Cast"
+            and node.types("SrcT") == (self._number,)
+        ):
             return node.inputs[0]
         return self._cast(edge, ir.FLOAT, self._number)
 
@@ -65,7 +69,11 @@ class Casts:
         low = self._cast(edge, ir.FLOAT, self._number)
         if self._barrier:
             low = self._add(
-                edge, "barrier", "XlaOptimizationBarrier", low, T=ir.Types((self._number,))
+                edge,
+                "barrier",
+                "XlaOptimizationBarrier",
+                low,
+                T=ir.Types((self._number,)),
             )
         return self._cast(low, self._number, ir.FLOAT)
 

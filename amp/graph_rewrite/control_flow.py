@@ -1,4 +1,4 @@
-"""Calls, branches and loops: which functions a graph reaches, and what crosses into them.
+"""Calls, branches and loops: what functions a graph reaches, what crosses into them.
 
 Facts about call ops are rows of `CALLS`. No choice of precision is made here.
 """
@@ -59,11 +59,11 @@ def renamed(node: ir.Node, call: Call, names: Mapping[str, str]) -> ir.Node:
     """The calling node with its functions replaced as `names` says."""
     if call is _DIRECT:
         return dataclasses.replace(node, op=names.get(node.op, node.op), pristine=False)
-    updates = {
+    updates: dict[str, ir.Value] = {
         attr: ir.Functions(tuple(names.get(f, f) for f in node.functions(attr)))
         for attr in call.attrs
     }
-    return node.changed(**updates)
+    return node.changed(updates=updates)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -107,7 +107,9 @@ def uses_of(
     """The uses that a calling node in a graph (compiled by XLA or not) makes."""
     for name in callees(node, call):
         if name in functions:
-            compiled = xla or node.flag(MUST_COMPILE) or MUST_COMPILE in functions[name].flags
+            compiled = (
+                xla or node.flag(MUST_COMPILE) or MUST_COMPILE in functions[name].flags
+            )
             yield Use(name, compiled)
 
 

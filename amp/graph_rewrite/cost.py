@@ -30,7 +30,7 @@ def elements(shape: ir.Shape) -> int:
 
 
 def _product(ins: Sequence[ir.Shape], outs: Sequence[ir.Shape]) -> float:
-    # A (m,k) and B (k,n) give C (m,n): |A||B||C| = (mkn)^2, however they are transposed.
+    # A (m,k) and B (k,n) give C (m,n): |A||B||C| = (mkn)^2, transposed or not.
     if len(ins) < 2:
         return 0.0
     a, b, c = elements(ins[0]), elements(ins[1]), elements(outs[0])
@@ -63,7 +63,7 @@ _FLOPS: dict[str, Callable[[Sequence[ir.Shape], Sequence[ir.Shape]], float]] = {
     "einsum": _product,
     "rnn": _product,
     "conv": lambda ins, outs: _conv(outs[0], ins[1] if len(ins) > 1 else None),
-    # Conv2DBackpropInput reads (sizes, filter, gradient), ...Filter (input, sizes, gradient).
+    # ...Input reads (sizes, filter, gradient), ...Filter (input, sizes, gradient).
     "conv_grad_input": lambda ins, outs: _conv(ins[-1], ins[1]),
     "conv_grad_filter": lambda ins, outs: _conv(ins[-1], outs[0]),
     "depthwise": _depthwise,
@@ -105,7 +105,9 @@ class Clock:
         self._speed = device.speed.get(dtype, {})
         self._slowdown = device.slowdown.get(dtype, {})
 
-    def node(self, work: str, elements_moved: int, operations: float) -> tuple[float, float]:
+    def node(
+        self, work: str, elements_moved: int, operations: float
+    ) -> tuple[float, float]:
         """Seconds of a node in float32 and in the 16-bit type, launch included."""
         if work == "free":
             return 0.0, 0.0

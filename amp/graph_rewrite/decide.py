@@ -6,11 +6,12 @@ Nothing is changed here, and no rule about ops may enter.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
 from amp.graph_rewrite import assign, cost, ir, op_schema
+from amp.graph_rewrite.context import Context, Typed, turning
 from amp.graph_rewrite.plan import Plan, Reason
-from amp.graph_rewrite.propagate import Candidates, Context, Typed, turning
+from amp.graph_rewrite.propagate import Candidates
 
 LOW_TYPES = (ir.HALF, ir.BFLOAT16)
 
@@ -44,6 +45,7 @@ def decide(
         wanted = [_priced(graph, tensor, clock) for tensor in tensors]
         free = {name: times[name] for name in found.allowed}
         chosen = assign.solve(free, found.already, wanted)
+
     def seconds(low: frozenset[str], casts: frozenset[tuple[ir.Edge, bool]]) -> float:
         nodes = sum(times[name][name in low] for name in times)
         return nodes + sum(clock.cast(graph.shape(edge)) for edge, _ in casts)
@@ -71,13 +73,19 @@ def _time(
     node, row = view.node, view.row
     ins = [graph.shape(edge) for edge in node.inputs]
     outs = [graph.shape((node.name, i)) for i in range(len(view.outs))]
+    work = "elementwise" if row is None else row.work
+    turned_ins = _turning_shapes(ins, view.ins, context)
+    turned_outs = _turning_shapes(outs, view.outs, context)
+    moved = cost.moved(work, turned_ins, turned_outs)
+    return clock.node(work, moved, cost.flops(work, ins, outs))
+
+
+def _turning_shapes(
+    shapes: Sequence[ir.Shape], slots: Sequence[op_schema.Slot], context: Context
+) -> list[ir.Shape]:
     numbers = (ir.FLOAT, context.format.number)
-    turned_ins = [s for s, slot in zip(ins, view.ins, strict=False) if slot.type in numbers]
-    turned = [s for s, slot in zip(outs, view.outs, strict=False) if slot.type in numbers]
-    if row is None:
-        return clock.node("elementwise", cost.moved("elementwise", turned_ins, turned), 0)
-    moved = cost.moved(row.work, turned_ins, turned)
-    return clock.node(row.work, moved, cost.flops(row.work, ins, outs))
+    pairs = zip(shapes, slots, strict=False)
+    return [shape for shape, slot in pairs if slot.type in numbers]
 
 
 def _tensors(graph: ir.Graph, found: Candidates, context: Context) -> Iterator[_Tensor]:
@@ -133,14 +141,16 @@ def _priced(graph: ir.Graph, tensor: _Tensor, clock: cost.Clock) -> assign.Tenso
     return assign.Tensor(tensor.producer or None, tensor.readers, seconds, down)
 
 
-def _casts(tensors: list[_Tensor], low: frozenset[str]) -> Iterator[tuple[ir.Edge, bool]]:
+def _casts(
+    tensors: list[_Tensor], low: frozenset[str]
+) -> Iterator[tuple[ir.Edge, bool]]:
     for tensor in tensors:
         made_low = tensor.producer in low
         if made_low and any(reader not in low for reader in tensor.readers):
             yield tensor.edge, False
-        if not made_low and any(reader in low for reader in tensor.readers):
-            if not tensor.free:
-                yield tensor.edge, True
+        read_low = any(reader in low for reader in tensor.readers)
+        if not made_low and read_low and not tensor.free:
+            yield tensor.edge, True
 
 
 def _reasons(

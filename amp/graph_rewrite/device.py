@@ -1,4 +1,4 @@
-"""What a device can do: one frozen `Device`, a table of known ones, and what "auto" means.
+"""What a device can do: one frozen `Device`, a table of them, and what "auto" means.
 
 Figures and their sources only; asking the machine is `amp.integration.hardware`'s work.
 """
@@ -24,8 +24,8 @@ class Device:
       flops: float32 multiply-adds count twice, operations a second in products.
       speed: by dtype, how many times float32's rate a product reaches; by work where a
         kind of work differs.
-      slowdown: by dtype and work, time over float32's time where a kernel is not bound by
-        the bytes it moves (kernels that convert to float32 and back inside).
+      slowdown: by dtype and work, time over float32's time where a kernel is not bound
+        by the bytes it moves (kernels that convert to float32 and back inside).
       launch: seconds that any operation costs.
       source: where the figures come from.
     """
@@ -50,7 +50,7 @@ def _gpu(
     name: str, native: tuple[str, ...], bandwidth: float, flops: float, ratio: float
 ) -> Device:
     speed = {dtype: {"product": ratio if dtype in native else 0.5} for dtype in _LOW}
-    source = "vendor's data sheet: memory bandwidth, dense float32 (TF32) and 16-bit peaks"
+    source = "vendor's data sheet: bandwidth, dense float32 (TF32) and 16-bit peaks"
     return Device(name, "GPU", native, bandwidth, flops, speed, {}, 4e-6, source)
 
 
@@ -76,13 +76,13 @@ CPU_AMX = Device(
         "float16": {"elementwise": 4.0, "transcendental": 4.0, "reduce": 4.0},
     },
     launch=3e-6,
-    source="kernel ratios measured with TensorFlow 2.21 and oneDNN on one 2-core AMX machine",
+    source="ratios of TensorFlow 2.21 kernels, measured on one 2-core AMX machine",
 )
 CPU_AVX512_BF16 = dataclasses.replace(
     CPU_AMX,
     name="x86 CPU with AVX512-BF16",
     speed={"bfloat16": {"product": 1.8}, "float16": {"product": 0.1, "conv": 0.01}},
-    source="two multiply-adds a lane and cycle (VDPBF16PS); the rest as measured on AMX",
+    source="two multiply-adds a lane and cycle (VDPBF16PS); the rest as on AMX",
 )
 CPU_PLAIN = dataclasses.replace(
     CPU_AMX,
@@ -150,8 +150,8 @@ def resolve(policy: Policy, device: Device) -> Resolution:
         native = device.native or (("bfloat16",) if policy.emulate else ())
         if not native:
             reason = (
-                f"mixed precision is off: {device.name} has no 16-bit arithmetic; set "
-                "dtype and emulate (AMP_DTYPE, AMP_EMULATE=1) to see how the model converges"
+                f"mixed precision is off: {device.name} has no 16-bit arithmetic; "
+                "AMP_EMULATE=1 (emulate=True) shows how the model converges"
             )
             return Resolution(None, device, reason)
         dtype = native[0]

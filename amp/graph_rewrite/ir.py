@@ -84,7 +84,7 @@ class Attributes(Protocol):
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)
 class Node:
-    """One operation. `updates` overlay `attrs`; `pristine` nodes are written as read."""
+    """One operation. `updates` overlay `attrs`; a `pristine` one is written as read."""
 
     name: str
     op: str
@@ -137,7 +137,9 @@ class Node:
         return self.attrs.tensor(attr) if self.attrs is not None else None
 
     def changed(
-        self, inputs: tuple[Edge, ...] | None = None, **updates: Value
+        self,
+        inputs: tuple[Edge, ...] | None = None,
+        updates: Mapping[str, Value] | None = None,
     ) -> Node:
         """A copy with other inputs or attributes."""
         return Node(
@@ -147,7 +149,7 @@ class Node:
             self.controls,
             self.device,
             self.attrs,
-            {**self.updates, **updates},
+            {**self.updates, **(updates or {})},
         )
 
 

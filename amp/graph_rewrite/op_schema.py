@@ -1,4 +1,4 @@
-"""What TensorFlow itself knows of an op: its ports, which attribute types them, kernels.
+"""What TensorFlow itself knows of an op: its ports, what types them, its kernels.
 
 Read from the registered OpDefs and kernels, never written down per op. No graph logic.
 """
@@ -35,7 +35,7 @@ class Port:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Schema:
-    """An op's ports and the types its type attributes allow (() for any) or default to."""
+    """An op's ports, and the types its attributes allow (() for any) or default to."""
 
     inputs: tuple[Port, ...]
     outputs: tuple[Port, ...]
@@ -113,7 +113,10 @@ def _kernels(op: str) -> tuple[tuple[str, tuple[tuple[str, frozenset[int]], ...]
     return tuple(
         (
             kernel.device_type,
-            tuple((c.name, frozenset(c.allowed_values.list.type)) for c in kernel.constraint),
+            tuple(
+                (c.name, frozenset(c.allowed_values.list.type))
+                for c in kernel.constraint
+            ),
         )
         for kernel in found
         if not kernel.label
@@ -128,8 +131,8 @@ def _built_for(device_type: str) -> bool:
 def has_kernel(node: Node, device_type: str, low: dict[str, int]) -> bool:
     """Whether a kernel takes `node` with the type attributes `low` changed.
 
-    A device type that this build of TensorFlow has no kernels for at all cannot be asked
-    (planning for another machine), so its kernels are taken to exist.
+    A device type that this build of TensorFlow has no kernels for at all cannot be
+    asked (planning for another machine), so its kernels are taken to exist.
     """
     if not _built_for(device_type):
         return accepts(node.op, low)
@@ -152,6 +155,7 @@ def accepts(op: str, low: dict[str, int]) -> bool:
     if known is None:
         return False
     return all(
-        name in known.allowed and (not known.allowed[name] or number in known.allowed[name])
+        name in known.allowed
+        and (not known.allowed[name] or number in known.allowed[name])
         for name, number in low.items()
     )

@@ -42,7 +42,7 @@ class Report:
       loss_scale: the loss-scaling rule, as text.
       nodes_total: nodes of the graph and the functions it reaches.
       nodes_low: nodes held in 16 bits.
-      casts: casts between the types, one per tensor and direction; folded ones excluded.
+      casts: casts between the types, one per tensor and direction; none for constants.
       seconds32, seconds16: predicted time of a step before and after.
       decisions: one per node that touches float32 or 16 bits.
       verdict: the outcome in one line.
@@ -63,13 +63,16 @@ class Report:
 
     def __str__(self) -> str:
         rules = Counter(d.rule for d in self.decisions if d.dtype == "float32")
+        low = f"{self.dtype or '16 bits'}{' (emulated)' if self.emulated else ''}"
+        times = (
+            f"{self.seconds32 * 1e3:.3f} ms in float32, "
+            f"{self.seconds16 * 1e3:.3f} ms mixed, on {self.device}"
+        )
         lines = [
             f"{self.function or 'graph'}: {self.verdict}",
-            f"  nodes        {self.nodes_total}, of them {self.nodes_low} in "
-            f"{self.dtype or '16 bits'}{' (emulated)' if self.emulated else ''}",
+            f"  nodes        {self.nodes_total}, of them {self.nodes_low} in {low}",
             f"  casts        {self.casts}",
-            f"  predicted    {self.seconds32 * 1e3:.3f} ms in float32, "
-            f"{self.seconds16 * 1e3:.3f} ms mixed, on {self.device}",
+            f"  predicted    {times}",
             f"  loss scale   {self.loss_scale}",
         ]
         if rules:
@@ -80,9 +83,11 @@ class Report:
 
     def explain(self, node: str) -> str:
         """Why a node has its type, in one line a match (the name or its end)."""
-        found = [d for d in self.decisions if d.node == node or d.node.endswith(f"::{node}")]
+        found = [
+            d for d in self.decisions if d.node == node or d.node.endswith(f"::{node}")
+        ]
         return "\n".join(
-            f"{d.node} ({d.op}) is {d.dtype}: {RULES.get(d.rule, d.rule)} [{d.rule}: {d.cause}]"
+            f"{d.node} ({d.op}) is {d.dtype}: {RULES[d.rule]} [{d.rule}: {d.cause}]"
             for d in found
         )
 

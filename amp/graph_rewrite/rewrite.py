@@ -14,13 +14,15 @@ from typing import Any
 
 from amp.errors import GraphError, PolicyError, VerifyError
 from amp.graph_rewrite import apply, control_flow, cost, ir, op_schema, verify
-from amp.graph_rewrite.control_flow import Call, Use
+from amp.graph_rewrite.context import FORMATS, Context
+from amp.graph_rewrite.control_flow import Use
 from amp.graph_rewrite.decide import decide
 from amp.graph_rewrite.device import Resolution
+from amp.graph_rewrite.link import Linked, graph_of, link
 from amp.graph_rewrite.op_schema import Schema
 from amp.graph_rewrite.op_table import TABLE
 from amp.graph_rewrite.plan import Plan, Reason
-from amp.graph_rewrite.propagate import FORMATS, Candidates, Context, candidates
+from amp.graph_rewrite.propagate import Candidates, candidates
 from amp.graph_rewrite.report import Decision, Report
 from amp.policy import Policy
 
@@ -30,7 +32,7 @@ class Rewrite:
     """A rewritten graph and the report on it.
 
     Attributes:
-      graph: what was given, rewritten: a GraphDef, or inside the package an `ir.Module`.
+      graph: what was given, rewritten: a GraphDef (inside the package, a module).
       report: what was done and why.
     """
 
@@ -82,7 +84,7 @@ def rewrite(
     report = _report(module, planned, weights, settled, verdict)
     if not any(part.plan.low for part in planned.values()):
         return Rewrite(module, report)
-    linked = _linked(module, _applied(planned, module, fetches), suffix)
+    linked = link(module, _applied(planned, module, fetches), suffix)
     _check_made(linked, planned, settled)
     return Rewrite(linked.module, report)
 
@@ -101,7 +103,7 @@ def _planned(
     lookup = _lookup(module.functions)
     planned = {}
     for use in weights:
-        graph = _graph(module, use)
+        graph = graph_of(module, use)
         context = Context(
             policy=policy,
             format=FORMATS[policy.dtype],
@@ -120,10 +122,6 @@ def _planned(
         plan = decide(graph, found, context, clock)
         planned[use] = _Planned(graph, context, found, plan)
     return planned
-
-
-def _graph(module: ir.Module, use: Use) -> ir.Graph:
-    return module.main if use.name == module.main.name else module.functions[use.name]
 
 
 def _lookup(functions: Mapping[str, ir.Graph]) -> Callable[[str], Schema | None]:
@@ -175,7 +173,7 @@ def check_patterns(policy: Policy, names: Iterable[str]) -> None:
 def _gained(
     planned: dict[Use, _Planned], weights: Mapping[Use, float], policy: Policy
 ) -> tuple[dict[Use, _Planned], str]:
-    """Drops every plan if all together gain less than `min_gain`; says what came out."""
+    """Drops every plan if all together gain under `min_gain`; says what came out."""
     before = sum(weights[use] * part.plan.seconds32 for use, part in planned.items())
     after = sum(weights[use] * part.plan.seconds16 for use, part in planned.items())
     if not any(part.plan.low for part in planned.values()):
@@ -216,56 +214,15 @@ def _applied(
         if part.plan.low:
             graph = apply.apply(graph, part.plan, part.found, part.context)
             if part.graph is module.main:
-                graph = apply.expose(graph, fetches, part.plan, part.found, part.context)
+                graph = apply.expose(
+                    graph, fetches, part.plan, part.found, part.context
+                )
         graphs[use] = graph
     return graphs
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class _Linked:
-    module: ir.Module
-    graphs: Mapping[Use, ir.Graph]
-
-
-def _linked(
-    module: ir.Module, graphs: Mapping[Use, ir.Graph], suffix: str
-) -> _Linked:
-    """Names what changed, or calls what changed, anew and points the calls there."""
-    names = {use: "" for use in graphs if graphs[use] is not _graph(module, use)}
-    calls = {use: list(_calls(module, graphs, use)) for use in graphs}
-    grew = True
-    while grew:
-        callers = {use for use in graphs if any(c in names for _, _, cs in calls[use] for c in cs)}
-        grew = not callers <= names.keys()
-        names.update((use, "") for use in callers)
-    for use in names:
-        both = Use(use.name, not use.xla) in names
-        xla = "_xla" if both and use.xla else ""
-        names[use] = f"{use.name}{suffix}{xla}" if use.name else ""
-    made = {}
-    for use, name in names.items():
-        nodes = dict(graphs[use].nodes)
-        for node, call, callees in calls[use]:
-            mapping = {callee.name: names[callee] for callee in callees if callee in names}
-            if mapping:
-                nodes[node.name] = control_flow.renamed(nodes[node.name], call, mapping)
-        made[use] = dataclasses.replace(graphs[use].with_nodes(nodes), name=name)
-    functions = dict(module.functions)
-    functions.update((g.name, g) for use, g in made.items() if _graph(module, use) is not module.main)
-    main = next((g for u, g in made.items() if _graph(module, u) is module.main), module.main)
-    return _Linked(ir.Module(main, functions), made)
-
-
-def _calls(
-    module: ir.Module, graphs: Mapping[Use, ir.Graph], use: Use
-) -> Iterator[tuple[ir.Node, Call, list[Use]]]:
-    for node, call in control_flow.calls(_graph(module, use), module.functions):
-        uses = control_flow.uses_of(node, call, use.xla, module.functions)
-        yield node, call, [callee for callee in uses if callee in graphs]
-
-
 def _check_made(
-    linked: _Linked, planned: Mapping[Use, _Planned], settled: Resolution
+    linked: Linked, planned: Mapping[Use, _Planned], settled: Resolution
 ) -> None:
     """Every law of `verify`, on every graph that was made."""
     assert settled.policy is not None
@@ -280,7 +237,9 @@ def _check_made(
             verify.well_formed(graph),
             verify.well_typed(graph, found.typed),
             verify.same_interface(part.graph, graph),
-            verify.float32_behind_markers(found.typed, part.found.typed, context.behind),
+            verify.float32_behind_markers(
+                found.typed, part.found.typed, context.behind
+            ),
             verify.stable(again, len(graph.nodes)) if part.plan.low else (),
         )
         where = f"the twin of {use.name or 'the GraphDef'}"
@@ -313,7 +272,9 @@ def _report(
     )
 
 
-def _decisions(module: ir.Module, planned: Mapping[Use, _Planned]) -> Iterator[Decision]:
+def _decisions(
+    module: ir.Module, planned: Mapping[Use, _Planned]
+) -> Iterator[Decision]:
     for part in planned.values():
         prefix = "" if part.graph is module.main else f"{part.graph.name}::"
         low = part.plan.low | part.found.already

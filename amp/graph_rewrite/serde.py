@@ -37,7 +37,9 @@ class NodeAttributes:
 
     def _get(self, name: str) -> Any:
         attrs = self.proto.attr
-        return attrs[name] if name in attrs else None
+        if name in attrs:  # looking up an absent name would insert it
+            return attrs[name]
+        return None
 
     def types(self, name: str) -> tuple[int, ...]:
         value = self._get(name)

@@ -11,8 +11,8 @@ from collections.abc import Iterable, Iterator, Mapping
 
 from amp.errors import AmpError
 from amp.graph_rewrite import ir
+from amp.graph_rewrite.context import Typed
 from amp.graph_rewrite.plan import Plan
-from amp.graph_rewrite.propagate import Typed
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -25,7 +25,7 @@ class Problem:
 
 
 def well_formed(graph: ir.Graph) -> Iterator[Problem]:
-    """Every input names a node or argument that is there, and no cycle is outside a loop."""
+    """Every input names a node or argument that is there; cycles are loops."""
     known = set(graph.nodes) | {arg.name for arg in graph.args}
     for node in graph.nodes.values():
         for source in [name for name, _ in node.inputs] + list(node.controls):
@@ -136,7 +136,9 @@ def stable(again: Plan, nodes: int) -> Iterator[Problem]:
         yield Problem(found, name, "a rewrite that is its own fixed point")
 
 
-def enforce(problems: Iterable[Problem], error: type[AmpError], where: str, do: str) -> None:
+def enforce(
+    problems: Iterable[Problem], error: type[AmpError], where: str, do: str
+) -> None:
     """Raises the first problem, if any."""
     for problem in problems:
         place = f"{where}, {problem.at}"

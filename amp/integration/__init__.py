@@ -1,1 +1,4 @@
-"""The rooms that know TensorFlow's private names: hooks in, twins out. No algorithms."""
+"""The rooms that know TensorFlow's private names: hooks in, twins out.
+
+No algorithm may enter.
+"""

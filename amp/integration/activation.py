@@ -26,7 +26,7 @@ OLDEST = (2, 18)
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Active:
-    """What holds for a thread now: the twins of a settled policy, None where it is off."""
+    """What holds for a thread now: a settled policy's twins, None where it is off."""
 
     settled: Resolution
     twins: functions.Twins | None
@@ -84,8 +84,10 @@ def settle(policy: Policy) -> Active:
 
 
 @contextlib.contextmanager
-def mixed_precision_scope(policy: Policy | None = None, **fields: Any) -> Iterator[Policy]:
-    """Runs what is called, and whole graphs of what is built, inside in mixed precision.
+def mixed_precision_scope(
+    policy: Policy | None = None, **fields: Any
+) -> Iterator[Policy]:
+    """Runs what is called and what is built inside in mixed precision.
 
     Around eager calls, around graph building, or inside a function being traced, whose
     whole graph it then covers whenever the function runs. Nests, and works per thread.
@@ -135,7 +137,7 @@ def enable(policy: Policy | None = None, **fields: Any) -> Policy:
 
 
 def disable() -> None:
-    """Switches off what `enable` switched on; the next call of a function runs as it is."""
+    """Switches off what `enable` switched on, from the next call of a function."""
     global _process
     was, _process = _process, None
     if was is not None and was.twins is not None:

@@ -1,6 +1,6 @@
 """`AMP_ENABLE=1`: switches mixed precision on in a job that never imports this package.
 
-Called by the `.pth` file at start-up; imports nothing of TensorFlow before the job does.
+Called by the `.pth` file at start-up; imports no TensorFlow before the job does.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """The function adapter: at its first call under a policy a function gets a twin.
 
-Knows the private names behind `tf.function`, eager calls and tracing, in one place; holds
-no graph algorithm: it reads definitions, calls `rewrite` once, and registers the result
-beside the original, which is never touched.
+Knows the private names behind `tf.function`, eager calls and tracing, in one place; no
+graph algorithm may enter: it reads definitions, calls `rewrite` once, and registers the
+result beside the original, which is never touched.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from amp.integration import reports
 from amp.loss_scaling.scale import LossScale, NoLossScale
 from amp.policy import Policy
 
-# Errors by which TensorFlow says that it cannot run a function, before or while it does.
+# Errors by which TensorFlow says that it cannot run a function.
 _CANNOT_RUN = (
     tf.errors.InvalidArgumentError,
     tf.errors.UnimplementedError,
@@ -72,7 +72,9 @@ class Twins:
         self._unmatched = set(_policy(settled).keep)
         _every_twins.add(self)
 
-    def first_call(self, call: Callable[[bytes], Any], context: Any, name: bytes) -> Any:
+    def first_call(
+        self, call: Callable[[bytes], Any], context: Any, name: bytes
+    ) -> Any:
         """Makes the twin and runs it; falls back to the original if it cannot run."""
         with self._lock:
             twin = self.proven.get(name) or self._make(context, name)
@@ -109,7 +111,9 @@ class Twins:
           AmpError: what the rewrite found wrong.
         """
         module = read(context, name.decode())
-        result = rewrite(module, self.settled, suffix=f"__amp{self._number}_{name.decode()}")
+        result = rewrite(
+            module, self.settled, suffix=f"__amp{self._number}_{name.decode()}"
+        )
         self._match(module)
         reports.add(result.report, _policy(self.settled).report)
         made = [graph for key, graph in result.graph.functions.items()
@@ -122,7 +126,15 @@ class Twins:
         for graph in made:
             context.add_function_def(serde.write_function(graph, lookup))
         self._made[name] = [graph.name for graph in made]
-        return result.graph.main.name.encode() if result.graph.main is not module.main else name
+        return (
+            result.graph.main.name.encode()
+            if result.graph.main is not module.main
+            else name
+        )
+
+    def made_for(self, name: bytes) -> list[str]:
+        """The functions registered for one original."""
+        return list(self._made.get(name, ()))
 
     def forget(self, context: Any, name: bytes) -> None:
         """Removes the twin of a function that is going."""
@@ -133,7 +145,9 @@ class Twins:
     def _match(self, module: ir.Module) -> None:
         for pattern in list(self._unmatched):
             one = Policy(keep=(pattern,))
-            if any(one.keeps(node) for graph in module.graphs() for node in graph.nodes):
+            if any(
+                one.keeps(node) for graph in module.graphs() for node in graph.nodes
+            ):
                 self._unmatched.discard(pattern)
 
     def warn_unmatched(self) -> None:
@@ -150,6 +164,11 @@ class Twins:
             warnings.warn(str(error), stacklevel=3)
 
 
+def names_of_twins(name: bytes) -> list[str]:
+    """The functions registered beside an original, under any policy."""
+    return [made for twins in _every_twins for made in twins.made_for(name)]
+
+
 def _policy(settled: Resolution) -> Policy:
     assert settled.policy is not None
     return settled.policy
@@ -158,7 +177,8 @@ def _policy(settled: Resolution) -> Policy:
 def _warn(name: str, error: Exception) -> None:
     text = f"{type(error).__name__}: {error}"
     warnings.warn(
-        f"amp: function {name} runs in float32, as it was: its rewrite failed.\n{text}\n"
+        f"amp: function {name} runs in float32, as it was: its rewrite failed.\n"
+        f"{text}\n"
         "Please report this with the function and the versions in use; AMP_STRICT=1 "
         "turns this warning into the error.",
         RuntimeWarning,
@@ -221,7 +241,9 @@ def _check_hook(owner: Any, name: str, parameters: tuple[str, ...]) -> None:
 def _call_function(active_twins: Callable[[], Twins | None]) -> Callable[..., Any]:
     original = _originals["call_function"]
 
-    def call_function(self: Any, name: bytes, tensor_inputs: Any, num_outputs: int) -> Any:
+    def call_function(
+        self: Any, name: bytes, tensor_inputs: Any, num_outputs: int
+    ) -> Any:
         twins = active_twins()
         if twins is None:
             twins = _marked.get(name) if _marked else None
@@ -251,7 +273,9 @@ def _from_func_graph(name: Any, graph: Any, *args: Any, **kwargs: Any) -> Any:
     _traced[made.name.decode()] = weakref.ref(graph)
     twins = _marked_graphs.get(graph)
     if twins is None and _marked:
-        twins = next((t for child in made.children if (t := _marked.get(child.name))), None)
+        twins = next(
+            (t for child in made.children if (t := _marked.get(child.name))), None
+        )
     if twins is not None:
         _marked[made.name] = twins
     return made
@@ -313,7 +337,11 @@ def _lookup_definitions(
 ) -> Callable[[str], op_schema.Schema | None]:
     def find(op: str) -> op_schema.Schema | None:
         found = definitions.get(op)
-        return op_schema.schema(op) if found is None else op_schema.from_op_def(found.signature)
+        return (
+            op_schema.schema(op)
+            if found is None
+            else op_schema.from_op_def(found.signature)
+        )
 
     return find
 
@@ -357,7 +385,7 @@ def dimensions(shape: tf.TensorShape) -> ir.Shape:
 
 
 def concrete_of(original: Any, module: ir.Module) -> Any:
-    """A ConcreteFunction that runs a rewritten module with the captures of `original`."""
+    """A ConcreteFunction of a rewritten module, with the captures of `original`."""
     lookup = lookup_of(module)
     context = context_lib.context()
     for name, function in module.functions.items():
@@ -372,12 +400,16 @@ def concrete_of(original: Any, module: ir.Module) -> Any:
         include_library_functions=True,
     )
     given = len(original.inputs) - len(original.captured_inputs)
-    for outer, inner in zip(original.captured_inputs, graph.inputs[given:], strict=True):
+    for outer, inner in zip(
+        original.captured_inputs, graph.inputs[given:], strict=True
+    ):
         graph.replace_capture(outer, inner)
     for variable in original.graph.variables:
         graph.watch_variable(variable)
     made = concrete_function.ConcreteFunction.from_func_graph(
         graph, original.function_type, definition.attr
     )
+    made._arg_keywords = original._arg_keywords
+    made._num_positional_args = original._num_positional_args
     made._amp_original = original  # its variables live as long as this does
     return made

@@ -1,9 +1,9 @@
 """Where gradients are taken: `GradientTape.gradient`, `tf.gradients` and its v1 form.
 
-Knows TensorFlow's private names and which calls are the user's own; holds no arithmetic.
+Knows TensorFlow's private names and which calls are the user's own; no arithmetic.
 
-Left alone: calls made while another gradient is being built (`tf.recompute_grad`, custom
-gradients, bodies of functions, loops and branches: the outer call scales for them all),
+Left alone: calls made while another gradient is being built (`tf.recompute_grad`,
+custom gradients, bodies of functions, loops, branches: the outer call scales for all),
 calls inside a vectorised loop (jacobians, `tf.vectorized_map`: state cannot be stepped
 there), and calls without a trainable variable or with a target that is not float32.
 """
@@ -11,6 +11,7 @@ there), and calls without a trainable variable or with a target that is not floa
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import functools
 import importlib
 import inspect
@@ -19,9 +20,10 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import tensorflow as tf
+from absl import logging
 
 from amp.errors import TensorFlowError
-from amp.integration import markers, optimizers, sources
+from amp.integration import markers, optimizers, savers, sources
 from amp.loss_scaling import gradients, state
 from amp.loss_scaling.scale import LossScale, NoLossScale
 
@@ -59,6 +61,7 @@ def install() -> None:
     loop = _checked(pfor, "pfor", ("loop_fn",))
     _checked(tf.Graph, "_attr_scope", ("attr_map",))
     tape = tf.GradientTape
+    savers.install()
     _checked(tape, "gradient", ("target", "sources", "output_gradients"))
     util._GradientsHelper = _wrapped(helper, _gradients_helper(helper))
     pfor.pfor = _wrapped(loop, _plain(loop))
@@ -81,7 +84,8 @@ def _tape_gradient(original: Callable[..., Any]) -> Callable[..., Any]:
             return original(self, target, sources, output_gradients, **kwargs)
 
         def compute(seeds: Any) -> list[Any]:
-            return tf.nest.flatten(original(self, target, sources, seeds, **kwargs))
+            grads = original(self, target, sources, seeds, **kwargs)
+            return list(tf.nest.flatten(grads))
 
         targets, flat = tf.nest.flatten(target), tf.nest.flatten(sources)
         seeds = None if output_gradients is None else tf.nest.flatten(output_gradients)
@@ -129,7 +133,7 @@ def _scaled(
     watched: Callable[[], Any],
     beside: Callable[[tf.Tensor], contextlib.AbstractContextManager[None]],
 ) -> list[Any] | None:
-    """Returns the call's gradients with loss scaling, or None if it is to be left alone."""
+    """Returns the call's gradients with loss scaling, None if it is left alone."""
     targets, flat, seeds = call
     optimizers.install_keras()
     fits = seeds is None or len(seeds) == len(targets)
@@ -137,16 +141,51 @@ def _scaled(
         return None
     if any(sources.composite(source) for source in flat):
         return None
-    variables = sources.trainable(flat, watched())
-    if not variables:
+    found = _found(rule, flat, watched)
+    if found is None:
         return None
     placing = gradients.Placing(mark=markers.attribute_scope, beside=beside)
     if isinstance(rule, NoLossScale):
         return [gradients.marked(grad, placing) for grad in compute(seeds)]
-    scaler = None
-    if tf.distribute.get_strategy().num_replicas_in_sync == 1:
-        scaler = state.find(sources.call_site(), variables, rule)
+    scaler = found.scaler
     return gradients.scaled(scaler, rule.initial, targets, seeds, compute, placing)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Found:
+    """That a call is to be scaled, and by which scaler; none under replicas."""
+
+    scaler: state.Scaler | None
+
+
+def _found(
+    rule: LossScale, flat: list[Any], watched: Callable[[], Any]
+) -> _Found | None:
+    """Returns what scales a call, or None; an error of ours leaves the call alone."""
+    try:
+        variables = sources.trainable(flat, watched())
+        if not variables:
+            return None
+        replicas = tf.distribute.get_strategy().num_replicas_in_sync
+        if isinstance(rule, NoLossScale) or replicas > 1:
+            return _Found(None)
+        return _Found(state.find(sources.call_site(), variables, rule))
+    except Exception as e:
+        if _strict():
+            raise
+        message = "amp: gradients at %s:%d are not scaled: %s: %s"
+        logging.log_first_n(
+            logging.WARNING, message, 1, *sources.call_site(), type(e).__name__, e
+        )
+        return None
+
+
+def _strict() -> bool:
+    from amp.integration import activation  # it imports this module to install it
+
+    now = activation.active()
+    policy = None if now is None else now.settled.policy
+    return policy is not None and policy.strict
 
 
 def _plain(original: Callable[..., Any]) -> Callable[..., Any]:
@@ -191,9 +230,7 @@ def _list(value: Any) -> list[Any]:
 
 def _wrapped(original: Callable[..., Any], new: Callable[..., Any]) -> Any:
     # AutoGraph converts what it calls outside TensorFlow, and would convert this too.
-    wrapper = tf.autograph.experimental.do_not_convert(
-        functools.wraps(original)(new)
-    )
+    wrapper = tf.autograph.experimental.do_not_convert(functools.wraps(original)(new))
     wrapper._amp_original = original
     return wrapper
 

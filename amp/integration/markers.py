@@ -1,4 +1,4 @@
-"""Attributes on the nodes being built: how loss scaling tells the rewriter what is what.
+"""Attributes on the nodes being built: how the rewriter is told what is what.
 
 Nothing else; which nodes are marked is decided where they are built.
 """
@@ -16,7 +16,7 @@ _TRUE = tf.compat.v1.AttrValue(b=True)
 
 @contextlib.contextmanager
 def attribute_scope(name: str) -> Iterator[None]:
-    """Sets the boolean attribute `name` on what the current default graph builds inside.
+    """Sets the boolean attribute `name` on what the default graph builds inside.
 
     Graphs of branches and loop bodies begun inside are graphs of their own: enter the
     scope in them again. Eager code is left alone.

@@ -4,7 +4,7 @@ Knows how these optimizers are built and called; the decision itself lives in
 `amp.loss_scaling.update`.
 
 Under several replicas, and for optimizers that wrap others and hold queues
-(SyncReplicas), nothing is skipped: their gradients are exact zeros, so nothing deadlocks.
+(SyncReplicas), nothing is skipped: gradients are exact zeros, so nothing deadlocks.
 """
 
 from __future__ import annotations
@@ -149,7 +149,7 @@ def _concerns(grads: Sequence[Any], variables: Sequence[Any]) -> list[update.Con
 
 
 def _conditional(variables: Sequence[Any]) -> bool:
-    """Whether a branch may write these: a reference variable cannot enter a function."""
+    """Whether a branch may write these: references cannot enter a function."""
     references = any(getattr(v, "handle", None) is None for v in variables)
     return not (references and tf.compat.v1.control_flow_v2_enabled())
 

@@ -25,7 +25,9 @@ def add(report: Report, directory: str | None) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     name = re.sub(r"\W+", "_", report.function)[:80].strip("_") or "graph"
     target = folder / f"{os.getpid()}_{number:04d}_{name}.json"
-    with tempfile.NamedTemporaryFile("w", dir=folder, suffix=".part", delete=False) as file:
+    with tempfile.NamedTemporaryFile(
+        "w", dir=folder, suffix=".part", delete=False
+    ) as file:
         file.write(report.to_json())
     os.replace(file.name, target)
 
@@ -34,3 +36,9 @@ def reports() -> list[Report]:
     """The report of every rewrite of this process, oldest first."""
     with _LOCK:
         return list(_REPORTS)
+
+
+def clear() -> None:
+    """Forgets the reports so far; the files written stay."""
+    with _LOCK:
+        _REPORTS.clear()

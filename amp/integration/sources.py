@@ -34,7 +34,7 @@ def call_site() -> CallSite:
 
 
 def variable(source: Any) -> tf.Variable | None:
-    """Returns the TensorFlow variable that a variable object (Keras' too) stands for."""
+    """Returns the TensorFlow variable that an object (Keras' too) stands for."""
     if isinstance(source, tf.Variable):
         return source
     if isinstance(source, tf.Tensor):
@@ -71,9 +71,7 @@ def trainable(
     return list(found.values())
 
 
-def _behind(
-    source: tf.Tensor, by_handle: dict[int, tf.Variable]
-) -> tf.Variable | None:
+def _behind(source: tf.Tensor, by_handle: dict[int, tf.Variable]) -> tf.Variable | None:
     for tensor in _origins(source):
         if id(tensor) in by_handle:
             return by_handle[id(tensor)]
@@ -103,7 +101,7 @@ def _captured(tensor: Any) -> Any:
 
 
 def _known(watched: Iterable[tf.Variable]) -> list[tf.Variable]:
-    """Returns watched variables and those of the graphs from the current one outward."""
+    """Returns watched variables and those of the graphs, the current one outward."""
     known = list(watched)
     if tf.executing_eagerly():
         return known

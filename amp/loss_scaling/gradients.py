@@ -113,7 +113,7 @@ def _scale_seed(
 
 
 def all_finite(grads: Sequence[Gradient], placing: Placing) -> tf.Tensor:
-    """Whether every gradient is finite, bool, shape (); duplicate rows are summed first."""
+    """Whether every gradient is finite, bool, shape (); duplicate rows are summed."""
     checks = []
     for grad in grads:
         if _scales(grad):

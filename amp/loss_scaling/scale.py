@@ -110,7 +110,9 @@ class DynamicLossScale:
         for field_name in ("growth_interval", "hysteresis"):
             count = getattr(self, field_name)
             if count != int(count):
-                raise _bad(name, field_name, count, "a whole number of steps, 1 or more")
+                raise _bad(
+                    name, field_name, count, "a whole number of steps, 1 or more"
+                )
             # int32 state is not compared with a float, whatever the user wrote.
             object.__setattr__(self, field_name, int(count))
         for field_name in ("initial", "minimum", "maximum"):
@@ -160,7 +162,7 @@ def parse(value: object, *, where: str) -> LossScale | str:
     Raises:
       PolicyError: anything else.
     """
-    if isinstance(value, tuple(_KINDS.values())):
+    if isinstance(value, (NoLossScale, ConstantLossScale, DynamicLossScale)):
         return value
     if isinstance(value, (int, float)) and not isinstance(value, bool):
         return ConstantLossScale(float(value))

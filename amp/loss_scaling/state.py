@@ -1,7 +1,7 @@
 """The variables of each scaler, and the registry that finds a scaler again.
 
-No gradients, no optimizers and no private name of TensorFlow: which call a scaler belongs
-to, and which variables it serves, is told by the caller.
+No gradients, no optimizers and no private name of TensorFlow: which call a scaler
+belongs to, and which variables it serves, is told by the caller.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class Scaler(tf.Module):  # type: ignore[misc]
         super().__init__(name="loss_scaler")
         self.settings = settings
         self._sources = _Sources(tuple(weakref.ref(v) for v in sources))
-        # The trailing slash makes the names the same wherever the first gradient is taken.
+        # The trailing slash makes the names the same wherever a gradient is taken.
         with _outside_functions(), tf.name_scope(f"amp_loss_scale_{index}/"):
             self.scale = _variable("scale", tf.constant(settings.initial, tf.float32))
             self.good_steps = _variable("good_steps", tf.constant(0, tf.int32))
@@ -66,7 +66,7 @@ class Scaler(tf.Module):  # type: ignore[misc]
             self.skipped_steps = _variable("skipped_steps", tf.constant(0, tf.int64))
 
     def factor(self) -> tf.Tensor:
-        """Returns the scale to use now, float32, shape (); a constant rule's never moves."""
+        """Returns the scale to use now, float32, shape ()."""
         if isinstance(self.settings, ConstantLossScale):
             return tf.constant(self.settings.initial, tf.float32)
         return self.scale.read_value()
@@ -105,8 +105,8 @@ class Scaler(tf.Module):  # type: ignore[misc]
 class Scalers(tf.Module):  # type: ignore[misc]
     """The scalers of this process (or of one `tf.compat.v1` graph), for checkpoints.
 
-    A scaler keeps its number, so a checkpoint finds it again, whether it was made before
-    the checkpoint was restored or is made only afterwards.
+    A scaler keeps its number, so a checkpoint finds it again, whether it was made
+    before the checkpoint was restored or is made only afterwards.
     """
 
     def __init__(self) -> None:
@@ -148,7 +148,7 @@ class _Numbers:
 
 # Not a str: meta graphs are exported with the collections that have a str key.
 _COLLECTION = ("amp", "loss_scalers")
-# Reentrant: a variable may be collected, and its scaler dropped, while the lock is held.
+# Reentrant: a variable may be collected, and its scaler dropped, while it is held.
 _LOCK = threading.RLock()
 # Held by their group: a `tf.compat.v1` graph and its scalers go together.
 _SCALERS: weakref.WeakValueDictionary[_Key, Scaler] = weakref.WeakValueDictionary()
@@ -156,7 +156,7 @@ _PROCESS: list[Scalers] = []
 
 
 def current() -> Scalers:
-    """Returns the scalers of this process, or of the `tf.compat.v1` graph being built."""
+    """Returns the scalers of this process, or of the session graph being built."""
     with _LOCK, tf.init_scope():
         if tf.executing_eagerly():
             place: list[Scalers] = _PROCESS
@@ -185,7 +185,7 @@ def find(site: CallSite, sources: Sequence[tf.Variable], rule: LossScale) -> Sca
 
 
 def serving(variables: Sequence[tf.Variable]) -> list[tuple[Scaler, list[int]]]:
-    """Returns the scalers with a source among `variables`, and the sources' positions."""
+    """Returns the scalers with sources among `variables`, and where they stand."""
     with _LOCK:
         scalers = list(_SCALERS.values())
     found = [(scaler, scaler.positions(variables)) for scaler in scalers]
@@ -199,7 +199,9 @@ def _create(key: _Key, sources: Sequence[tf.Variable]) -> Scaler:
     group.add(scaler, number)
     _SCALERS[key] = scaler
     for variable in sources:
-        weakref.finalize(variable, _drop, key, weakref.ref(group), number).atexit = False
+        weakref.finalize(
+            variable, _drop, key, weakref.ref(group), number
+        ).atexit = False
     return scaler
 
 

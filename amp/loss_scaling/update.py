@@ -1,6 +1,6 @@
 """What an optimizer does with an overflow: leave the whole update out, and say so once.
 
-Public TensorFlow only; how an optimizer is found, built and called is told by the caller.
+Public TensorFlow only; how an optimizer is found, built and called is not known here.
 """
 
 from __future__ import annotations

@@ -1,0 +1,44 @@
+# make demo    train the digits in float32 and in mixed precision, and compare
+# make test    the test suite
+# make check   format, lint, types, tests: all that .ci/run asks
+# make clean   remove what the above made
+#
+# Each makes a virtual environment in .venv if needed.
+#   PYTHON=python3.12              the Python to make it with, 3.10 or newer
+#   EXTRAS=tensorflow,demo,dev     another TensorFlow than the one for CPUs
+
+PYTHON ?= python3
+EXTRAS ?= cpu,demo,dev
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+
+export TF_CPP_MIN_LOG_LEVEL ?= 2
+# Bytecode is written at first import (an empty value means yes), because pip compiling
+# all of TensorFlow takes longer than the modules that are used.
+export PYTHONDONTWRITEBYTECODE :=
+
+.PHONY: demo test check clean
+
+demo: $(STAMP)
+	$(BIN)/python examples/demo.py
+
+test: $(STAMP)
+	$(BIN)/python -m pytest -q
+
+check: $(STAMP)
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(MAKE) test
+
+clean:
+	rm -rf build dist $(VENV) *.egg-info .hypothesis .mypy_cache .pytest_cache .ruff_cache
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# Installed again when the packaging changes. The stamp comes last: an interrupted
+# installation is taken up again.
+$(STAMP): pyproject.toml setup.py tf_amp.pth
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --disable-pip-version-check --no-compile -e '.[$(EXTRAS)]'
+	touch $@

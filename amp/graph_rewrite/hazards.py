@@ -1,0 +1,211 @@
+"""Hazards: arithmetic that must not turn 16-bit, whatever it would gain.
+
+Each function looks at a typed graph and returns the nodes it refuses, with the reason.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Mapping
+
+import numpy as np
+
+from amp.graph_rewrite import cost, ir, op_schema
+from amp.graph_rewrite.context import Context, Format, Typed
+from amp.graph_rewrite.op_table import Role, Row
+from amp.graph_rewrite.plan import Reason
+
+_WRITERS = ("Assign", "Apply", "SparseApply", "Scatter")
+
+
+def _writes_state(op: str) -> bool:
+    name = op.removeprefix("Resource")
+    return name.startswith(_WRITERS)
+
+
+def sinks(
+    graph: ir.Graph,
+    typed: Mapping[str, Typed],
+    order: Iterable[str],
+    readers: Mapping[ir.Edge, list[tuple[str, int]]],
+    refused: Mapping[str, Reason],
+) -> dict[str, Reason]:
+    """Refuses arithmetic whose every reader updates a variable or casts to an integer.
+
+    The walk goes against the edges and stops at products, at sums (the gradient of a
+    bias) and at the function's results.
+    """
+    found: dict[str, Reason] = {}
+    returned = {result.edge[0] for result in graph.results}
+    for name in reversed(list(order)):
+        view = typed[name]
+        if name in refused or name in returned or not view.touches(ir.FLOAT):
+            continue
+        row = view.row
+        if row is None or row.role is Role.COMPUTE or row.sums:
+            continue
+        ends = {
+            _sink(typed[reader], found)
+            for index in range(len(view.outs))
+            for reader, _ in readers.get((name, index), ())
+        }
+        if len(ends) == 1 and (reason := ends.pop()) is not None:
+            found[name] = reason
+    return found
+
+
+def _sink(view: Typed, found: Mapping[str, Reason]) -> Reason | None:
+    node = view.node
+    if node.name in found:
+        return found[node.name]
+    if _writes_state(node.op):
+        return Reason("state", node.name)
+    integers = (ir.INT32, ir.INT64)
+    if node.op == "Cast" and view.outs and view.outs[0].type in integers:
+        return Reason("integer", node.name)
+    return None
+
+
+_PASS = frozenset({"Identity", "Cast", "Snapshot", "StopGradient", "PreventGradient"})
+
+
+def ranges(
+    graph: ir.Graph,
+    typed: Mapping[str, Typed],
+    order: Iterable[str],
+    context: Context,
+    refused: Mapping[str, Reason],
+) -> dict[str, Reason]:
+    """Refuses what reads or sums to values that the 16-bit type cannot hold.
+
+    Case 1: a constant (an epsilon, a mask of -1e9) that rounds away or to infinity; its
+      readers stay float32, and theirs, until a bounded result, a product, or an op that
+      is singular there (a division by it) has used it up.
+    Case 2: what that singular op gives may be huge (1/sqrt(1e-12)); its readers stay.
+    Case 3: the scaled gradient seed (a loss scale may exceed float16's largest value);
+      its readers stay.
+    Case 4: a sum of more elements than the type, or its kernel, can count.
+    """
+    found: dict[str, Reason] = {}
+    marks: dict[str, _Mark] = {}
+    for name in order:
+        view = typed[name]
+        node = view.node
+        if node.op == "Const":
+            mark = _constant_mark(view, context.format)
+        elif node.flag(ir.SEED) and context.format.name == "float16":
+            mark = _Mark(context.format.largest * 2, name, once=True)
+        else:
+            mark = _read_mark(view, marks, found)
+        if mark is not None:
+            marks[name] = mark
+        if name not in refused and name not in found and view.row is not None:
+            reason = _count(graph, view, context)
+            if reason is not None:
+                found[name] = reason
+    return {name: reason for name, reason in found.items() if name not in refused}
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Mark:
+    """An output may hold `magnitude`, from `source`; `once`: one reader uses it up."""
+
+    magnitude: float
+    source: str
+    once: bool = False
+
+
+def _constant_mark(view: Typed, limits: Format) -> _Mark | None:
+    if not view.outs or view.outs[0].type != ir.FLOAT:
+        return None
+    values = view.node.tensor()
+    size = np.abs(values[np.isfinite(values)]) if values is not None else np.zeros(0)
+    largest = float(size.max()) if size.size else 0.0
+    if largest > limits.largest or 0.0 < largest < limits.smallest:
+        return _Mark(largest, view.node.name)
+    return None
+
+
+def _read_mark(
+    view: Typed, marks: Mapping[str, _Mark], found: dict[str, Reason]
+) -> _Mark | None:
+    node, row = view.node, view.row
+    if not marks or not any(edge[0] in marks for edge in node.inputs):
+        return None
+    index, mark = max(
+        (
+            (index, marks[edge[0]])
+            for index, edge in enumerate(node.inputs)
+            if edge[0] in marks and index < len(view.ins)
+        ),
+        key=lambda pair: pair[1].once,
+        default=(0, None),
+    )
+    if mark is None or view.ins[index].type != ir.FLOAT:
+        return None
+    if node.op in _PASS or (row is not None and row.role is Role.MOVE):
+        if row is not None:
+            found[node.name] = Reason("range", mark.source)
+        return mark
+    if row is None or row.role is Role.KEEP:
+        return None
+    found[node.name] = Reason("range", mark.source)
+    if mark.once or row.bounded or row.role is Role.COMPUTE:
+        return None
+    if index in row.singular:
+        unary = sum(slot.type == ir.FLOAT for slot in view.ins) == 1
+        return _Mark(mark.magnitude, mark.source, once=True) if unary else None
+    return mark
+
+
+def _count(graph: ir.Graph, view: Typed, context: Context) -> Reason | None:
+    row, limits = view.row, context.format
+    assert row is not None
+    low = _sums_low(row, context)
+    if not low and not (row.sums and limits.name == "float16"):
+        return None
+    limit = limits.counts if low else limits.largest
+    terms = _terms(graph, view)
+    if terms is None and low:
+        return Reason("count", f"an unknown number of terms, at most {limit:.0f}")
+    if terms is not None and terms > limit:
+        return Reason("count", f"{terms:.0f} terms, at most {limit:.0f}")
+    return None
+
+
+def _sums_low(row: Row, context: Context) -> bool:
+    """Whether the kernel that will run adds up in the 16-bit type itself.
+
+    TensorFlow's own CPU kernels may; products of a type that the CPU computes run in
+    oneDNN, which adds up in float32, as GPU kernels and XLA do.
+    """
+    if context.xla or context.device_type != "CPU" or context.policy.emulate:
+        return False
+    if context.native and row.role is Role.COMPUTE:
+        return False
+    return context.format.name in row.accumulates_low
+
+
+def _terms(graph: ir.Graph, view: Typed) -> float | None:
+    """How many terms each output element sums, None where shapes do not tell.
+
+    Unknown dimensions (a batch) that stay in the output cancel out.
+    """
+    row = view.row
+    assert row is not None
+    ins = [graph.shape(edge) for edge in view.node.inputs]
+    outs = [graph.shape((view.node.name, i)) for i in range(len(view.outs))]
+    data = [shape for shape, slot in zip(ins, view.ins, strict=False) if _float(slot)]
+    if not data or not outs or outs[0] is None or any(s is None for s in data):
+        return None
+    largest = max(data, key=cost.elements) or ()
+    if largest.count(-1) > outs[0].count(-1):
+        return None
+    out = max(cost.elements(outs[0]), 1)
+    if row.sums:
+        return cost.elements(largest) / out
+    return cost.flops(row.work, ins, outs) / 2 / out
+
+
+def _float(slot: op_schema.Slot) -> bool:
+    return slot.type == ir.FLOAT

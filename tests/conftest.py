@@ -1,0 +1,23 @@
+"""Fixtures that every test may use; no test lives here."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+
+import pytest
+import tensorflow as tf
+
+from amp.integration import activation, reports
+
+
+@pytest.fixture(autouse=True)
+def seeded() -> Iterator[None]:
+    """Every test starts from the same seed, with mixed precision off."""
+    tf.keras.utils.set_random_seed(0)
+    yield
+    activation.disable()
+    assert activation.active() is None
+    reports.clear()

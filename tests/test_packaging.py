@@ -1,0 +1,116 @@
+"""The `.pth` file reaches site-packages by wheel and by editable wheel, and is idle."""
+
+from __future__ import annotations
+
+import os
+import pathlib
+import shutil
+import subprocess
+import sys
+import zipfile
+
+import pytest
+
+ROOT = pathlib.Path(__file__).parents[1]
+PTH = "tf_amp.pth"
+BUILD = "import sys; from setuptools import build_meta; {call}(sys.argv[1])"
+
+# Stands for a start of Python (-S: with no other site-packages) on `sys.argv[1]`.
+START = """
+import sys, site
+before = set(sys.modules)
+site.addsitedir(sys.argv[1])
+print("imported", sorted(m for m in set(sys.modules) - before if "amp" in m.split(".")))
+"""
+AUTOSTART = "def install() -> None:\n    print('installed')\n"
+
+
+def python(*args: str, cwd: pathlib.Path, **variables: str) -> str:
+    """Runs Python without the environment of this project and returns its output."""
+    environment = {k: v for k, v in os.environ.items() if not k.startswith("AMP_")}
+    environment |= {"PYTHONDONTWRITEBYTECODE": "1", **variables}
+    done = subprocess.run(
+        [sys.executable, *args],
+        cwd=cwd,
+        env=environment,
+        text=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+    )
+    assert done.returncode == 0, done.stdout
+    return done.stdout
+
+
+@pytest.fixture(scope="module")
+def project(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
+    """A copy of what is packed, with an autostart that only says it was reached."""
+    pytest.importorskip("setuptools", minversion="70.1")
+    copy = tmp_path_factory.mktemp("project")
+    for name in ("pyproject.toml", "setup.py", PTH):
+        shutil.copy(ROOT / name, copy)
+    (copy / "README.md").touch()
+    shutil.copytree(
+        ROOT / "amp", copy / "amp", ignore=shutil.ignore_patterns("__pycache__")
+    )
+    (copy / "amp/__init__.py").write_text("")
+    (copy / "amp/integration/__init__.py").write_text("")
+    (copy / "amp/integration/autostart.py").write_text(AUTOSTART)
+    return copy
+
+
+@pytest.fixture(scope="module", params=["build_wheel", "build_editable"])
+def installed(
+    request: pytest.FixtureRequest,
+    project: pathlib.Path,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> pathlib.Path:
+    """A directory as an installer fills it: the wheel, unpacked (PEP 427)."""
+    wheels = tmp_path_factory.mktemp("wheels")
+    call = f"build_meta.{request.param}"
+    python("-c", BUILD.format(call=call), str(wheels), cwd=project)
+    (wheel,) = wheels.glob("*.whl")
+    packages = tmp_path_factory.mktemp("site-packages")
+    with zipfile.ZipFile(wheel) as archive:
+        archive.extractall(packages)
+    return packages
+
+
+def started(packages: pathlib.Path, **variables: str) -> str:
+    return python("-ISc", START, str(packages), cwd=packages.parent, **variables)
+
+
+def test_pth_is_recorded_so_that_uninstalling_removes_it(
+    installed: pathlib.Path,
+) -> None:
+    (record,) = installed.glob("tf_amp-*.dist-info/RECORD")
+    paths = [line.split(",")[0] for line in record.read_text().splitlines()]
+    assert PTH in paths
+    assert (installed / PTH).read_text() == (ROOT / PTH).read_text()
+
+
+def test_pth_imports_nothing_without_the_variable(installed: pathlib.Path) -> None:
+    assert "installed" not in started(installed)
+    assert "imported []" in started(installed)
+
+
+def test_pth_installs_with_the_variable(installed: pathlib.Path) -> None:
+    output = started(installed, AMP_ENABLE="1")
+    assert output.startswith("installed\n")
+    assert "'amp.integration.autostart'" in output
+
+
+def test_wheel_holds_every_module_and_nothing_else(installed: pathlib.Path) -> None:
+    top = {path.name for path in installed.iterdir()} - {PTH}
+    top = {name for name in top if not name.startswith(("__editable__", "tf_amp-"))}
+    if (installed / "amp").exists():
+        assert top == {"amp"}
+        packed = {str(p.relative_to(installed)) for p in installed.glob("amp/**/*.py")}
+        assert packed == {
+            str(p.relative_to(ROOT)) for p in ROOT.glob("amp/**/*.py")
+        } | {
+            "amp/__init__.py",
+            "amp/integration/__init__.py",
+            "amp/integration/autostart.py",
+        }
+    else:
+        assert not {name for name in top if not name.startswith("__pycache__")}

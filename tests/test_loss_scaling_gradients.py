@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from amp.graph_rewrite import ir
 from amp.integration import activation, gradients, markers, optimizers
 from amp.loss_scaling import (
     ConstantLossScale,
@@ -14,7 +15,9 @@ from amp.loss_scaling import (
     NoLossScale,
     current,
     state,
+    update,
 )
+from amp.loss_scaling import gradients as gradient_arithmetic
 
 SCALE = 2.0**17
 # One multiplication by the scale and one by its inverse are exact for a power of two;
@@ -603,6 +606,11 @@ def test_an_error_of_ours_leaves_the_gradient_alone(scope, monkeypatch):
         loss = w * w
     with pytest.raises(LookupError, match="lost"):
         tape.gradient(loss, w)
+
+
+def test_the_rewriter_reads_the_same_names():
+    written = gradient_arithmetic.UNSCALE, gradient_arithmetic.SEED, update.KEEP
+    assert written == (ir.UNSCALE, ir.SEED, ir.KEEP)
 
 
 def test_attribute_scope_ends_and_nests():

@@ -125,7 +125,8 @@ def expose(
 ) -> ir.Graph:
     """Gives the tensors that a caller fetches by name back in float32.
 
-    A fetched 16-bit node moves aside and an IdentityN of float32 values takes its name.
+    A fetched 16-bit node moves aside and an IdentityN of float32 values takes its name,
+    marked to be kept, so that no later rewrite takes it for a node to convert.
     """
     suffix = f"amp_{ir.DTYPE_NAMES[plan.dtype]}"
     aside = {name: f"{name}/{suffix}" for name in sorted(names & plan.low)}
@@ -148,7 +149,10 @@ def expose(
             back((new, index)) if _turns(view, index, plan) else (new, index)
             for index in range(len(view.outs))
         )
-        types = ir.Types(tuple(slot.type for slot in view.outs))
+        updates: dict[str, ir.Value] = {
+            "T": ir.Types(tuple(slot.type for slot in view.outs)),
+            ir.KEEP: True,
+        }
         device = nodes[new].device
-        nodes[name] = ir.Node(name, "IdentityN", edges, (), device, None, {"T": types})
+        nodes[name] = ir.Node(name, "IdentityN", edges, (), device, None, updates)
     return graph.with_nodes(nodes)

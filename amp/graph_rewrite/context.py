@@ -67,17 +67,23 @@ class Context:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Typed:
-    """A node with its ports' types."""
+    """A node with its row and its ports' types."""
 
     node: ir.Node
     row: Row | None
-    ins: list[op_schema.Slot]
-    outs: list[op_schema.Slot]
+    signature: op_schema.Signature
+
+    @property
+    def ins(self) -> tuple[op_schema.Slot, ...]:
+        return self.signature.ins
+
+    @property
+    def outs(self) -> tuple[op_schema.Slot, ...]:
+        return self.signature.outs
 
     def touches(self, number: int) -> bool:
-        return any(s.type == number for s in self.ins) or any(
-            s.type == number for s in self.outs
-        )
+        """Whether any of its tensors has this type."""
+        return number in self.signature.types
 
 
 def type_ports(graph: ir.Graph, context: Context) -> dict[str, Typed]:
@@ -88,13 +94,11 @@ def type_ports(graph: ir.Graph, context: Context) -> dict[str, Typed]:
         known = context.lookup(node.op)
         row = TABLE.get(node.op)
         if known is None:
-            typed[name] = Typed(node, row, [], [])
+            typed[name] = Typed(node, row, op_schema.UNKNOWN)
             continue
         if node.op in extra and (row is None or row.role is Role.KEEP):
             row = _allowed_row(node.op, known)
-        ins = op_schema.slots(known.inputs, node, known)
-        outs = op_schema.slots(known.outputs, node, known)
-        typed[name] = Typed(node, row, ins, outs)
+        typed[name] = Typed(node, row, known.signature(node))
     return typed
 
 

@@ -93,8 +93,6 @@ def reached(module: ir.Module) -> dict[Use, float]:
         uses[use] = weight
         graph = module.functions.get(use.name, module.main)
         for node, call in calls(graph, module.functions):
-            if node.flag(ir.KEEP):
-                continue
             trips = weight * (cost.UNKNOWN_TRIPS if call.loop else 1)
             for callee in uses_of(node, call, use.xla, module.functions):
                 pending.append((callee, trips))
@@ -116,10 +114,10 @@ def uses_of(
 def calls(
     graph: ir.Graph, functions: Mapping[str, ir.Graph]
 ) -> Iterator[tuple[ir.Node, Call]]:
-    """The calling nodes of a graph."""
+    """The calling nodes of a graph, but for those under `keep_float32`."""
     for node in graph.nodes.values():
         call = call_of(node, functions)
-        if call is not None:
+        if call is not None and not node.flag(ir.KEEP):
             yield node, call
 
 
@@ -178,8 +176,9 @@ def _taint(
         for callee in known:
             changed |= not passed <= state[callee].args
             state[callee].args |= passed
-            edges |= {(name, i) for i in state[callee].results}
-        if call.loop:
+            if not call.loop:
+                edges |= {(name, i) for i in state[callee].results}
+        if call.loop:  # what its condition returns is no result; its arguments are
             edges |= {(name, i) for i in passed}
     results = {
         i

@@ -34,11 +34,26 @@ def _product(ins: Sequence[ir.Shape], outs: Sequence[ir.Shape]) -> float:
     if len(ins) < 2:
         return 0.0
     a, b, c = elements(ins[0]), elements(ins[1]), elements(outs[0])
-    batch = 1
-    out = outs[0]
-    if out is not None and len(out) > 2 and ins[1] is not None and len(ins[1]) > 2:
-        batch = elements(out[:-2])
-    return 2.0 * math.sqrt(float(a) * b * c / batch)
+    return 2.0 * math.sqrt(float(a) * b * c)
+
+
+def _batch_product(ins: Sequence[ir.Shape], outs: Sequence[ir.Shape]) -> float:
+    # One product for each matrix of the output; the inputs' batches may be broadcast.
+    if outs[0] is None:
+        return _product(ins, outs)
+    matrices = [None if shape is None else shape[-2:] for shape in (*ins, outs[0])]
+    return elements(outs[0][:-2]) * _product(matrices[:2], matrices[2:])
+
+
+def _einsum(equation: str, ins: Sequence[ir.Shape], outs: Sequence[ir.Shape]) -> float:
+    # One multiply and add for each setting of all the labels.
+    terms = equation.replace("->", ",").replace(" ", "").split(",")
+    sizes: dict[str, int] = {}
+    for labels, shape in zip(terms, (*ins, *outs), strict=False):
+        if shape is None or len(shape) != len(labels):  # unknown, or an ellipsis
+            return _product(ins, outs)
+        sizes.update(zip(labels, shape, strict=True))
+    return 2.0 * elements(tuple(sizes.values()))
 
 
 def _conv(output: ir.Shape, filters: ir.Shape) -> float:
@@ -48,19 +63,18 @@ def _conv(output: ir.Shape, filters: ir.Shape) -> float:
 
 
 def _depthwise(ins: Sequence[ir.Shape], outs: Sequence[ir.Shape]) -> float:
-    # Whichever pass: each element of the largest tensor meets every tap of its channel.
-    known = [shape for shape in (*ins, *outs) if shape is not None and len(shape) == 4]
-    if not known:
-        return 0.0
-    largest = max(map(elements, known))
-    taps = min(elements(shape[:2]) for shape in known)
-    return 2.0 * largest * taps
+    # Each element of the output, or of its gradient, meets every tap of its channel.
+    # (input, filter), (sizes, filter, gradient) or (input, sizes, gradient).
+    filters = ins[1] if len(ins) > 1 else None
+    if filters is None or len(filters) != 4:
+        filters = outs[0]
+    output = ins[2] if len(ins) > 2 else outs[0]
+    return 2.0 * elements(output) * elements(filters[:2] if filters else None)
 
 
 _FLOPS: dict[str, Callable[[Sequence[ir.Shape], Sequence[ir.Shape]], float]] = {
     "matmul": _product,
-    "batch_matmul": _product,
-    "einsum": _product,
+    "batch_matmul": _batch_product,
     "rnn": _product,
     "conv": lambda ins, outs: _conv(outs[0], ins[1] if len(ins) > 1 else None),
     # ...Input reads (sizes, filter, gradient), ...Filter (input, sizes, gradient).
@@ -70,13 +84,21 @@ _FLOPS: dict[str, Callable[[Sequence[ir.Shape], Sequence[ir.Shape]], float]] = {
 }
 
 
-def flops(work: str, ins: Sequence[ir.Shape], outs: Sequence[ir.Shape]) -> float:
+def flops(
+    work: str,
+    ins: Sequence[ir.Shape],
+    outs: Sequence[ir.Shape],
+    equation: str = "",
+) -> float:
     """Arithmetic operations of a node's products, 0 where its work is moving bytes.
 
     Args:
       work: the kind of work, as the op table names it.
       ins, outs: shapes of every input and output.
+      equation: an einsum's.
     """
+    if work == "einsum":
+        return _einsum(equation, ins, outs)
     count = _FLOPS.get(work)
     return count(ins, outs) if count is not None and ins and outs else 0.0
 

@@ -77,7 +77,7 @@ def _time(
     turned_ins = _turning_shapes(ins, view.ins, context)
     turned_outs = _turning_shapes(outs, view.outs, context)
     moved = cost.moved(work, turned_ins, turned_outs)
-    return clock.node(work, moved, cost.flops(work, ins, outs))
+    return clock.node(work, moved, cost.flops(work, ins, outs, node.text("equation")))
 
 
 def _turning_shapes(

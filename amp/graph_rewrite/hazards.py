@@ -204,7 +204,8 @@ def _terms(graph: ir.Graph, view: Typed) -> float | None:
     out = max(cost.elements(outs[0]), 1)
     if row.sums:
         return cost.elements(largest) / out
-    return cost.flops(row.work, ins, outs) / 2 / out
+    equation = view.node.text("equation")
+    return cost.flops(row.work, ins, outs, equation) / 2 / out
 
 
 def _float(slot: op_schema.Slot) -> bool:

@@ -70,6 +70,8 @@ def _named(
     for use in changed:
         both = use.xla and Use(use.name, False) in changed
         name = f"{use.name}{suffix}{'_xla' if both else ''}"
+        while name in module.functions:  # of an earlier rewrite
+            name += "_"
         names[use] = name if use.name else ""
     return names
 

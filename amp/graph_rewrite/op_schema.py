@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+from collections.abc import Iterator
 
 from tensorflow.python.framework import kernels as kernel_registry
 from tensorflow.python.framework import op_def_registry
@@ -34,18 +35,6 @@ class Port:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Schema:
-    """An op's ports, and the types its attributes allow (() for any) or default to."""
-
-    inputs: tuple[Port, ...]
-    outputs: tuple[Port, ...]
-    allowed: dict[str, tuple[int, ...]]
-    defaults: dict[str, int]
-    counts: dict[str, int]
-    stateful: bool
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
 class Slot:
     """One tensor that a node reads or gives: its type and the attribute behind it."""
 
@@ -53,6 +42,72 @@ class Slot:
     attr: str  # "" where the type is fixed
     port: str
     index: int  # within the port
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Signature:
+    """A node's tensors in flat order, and all the types among them."""
+
+    ins: tuple[Slot, ...]
+    outs: tuple[Slot, ...]
+    types: frozenset[int]
+
+
+UNKNOWN = Signature((), (), frozenset())
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Schema:
+    """An op's ports, and the types its attributes allow (() for any) or default to.
+
+    Attributes:
+      inputs, outputs: its ports.
+      deciding: the attributes that give the ports their types and counts.
+      allowed: by type attribute, the types it may have.
+      defaults, counts: default of each type, and of each int attribute.
+      met: signatures met so far, by the values of the deciding attributes.
+    """
+
+    inputs: tuple[Port, ...]
+    outputs: tuple[Port, ...]
+    deciding: tuple[str, ...]
+    allowed: dict[str, tuple[int, ...]]
+    defaults: dict[str, int]
+    counts: dict[str, int]
+    met: dict[tuple[object, ...], Signature]
+
+    def signature(self, node: Node) -> Signature:
+        """The tensors of a node of this op."""
+        counts = self.counts
+        key = tuple(
+            node.integer(attr, counts[attr]) if attr in counts else node.types(attr)
+            for attr in self.deciding
+        )
+        found = self.met.get(key)
+        if found is None:
+            ins = tuple(self._slots(self.inputs, node))
+            outs = tuple(self._slots(self.outputs, node))
+            types = frozenset(slot.type for slot in (*ins, *outs))
+            found = self.met[key] = Signature(ins, outs, types)
+        return found
+
+    def _slots(self, ports: tuple[Port, ...], node: Node) -> Iterator[Slot]:
+        for port in ports:
+            if port.list_attr:
+                for index, number in enumerate(node.types(port.list_attr)):
+                    yield Slot(number, port.list_attr, port.name, index)
+                continue
+            number = port.type
+            if port.type_attr:
+                given = node.types(port.type_attr)
+                number = given[0] if given else self.defaults.get(port.type_attr, 0)
+            if port.is_ref:
+                number += REF_OFFSET
+            count = 1
+            if port.number_attr:
+                count = node.integer(port.number_attr, self.counts[port.number_attr])
+            for index in range(count):
+                yield Slot(number, port.type_attr, port.name, index)
 
 
 @functools.cache
@@ -67,13 +122,22 @@ def from_op_def(definition: object) -> Schema:
     attrs = definition.attr  # type: ignore[attr-defined]
     types = [a for a in attrs if a.type == "type"]
     lists = [a for a in attrs if a.type == "list(type)"]
+    inputs = _ports(definition.input_arg)  # type: ignore[attr-defined]
+    outputs = _ports(definition.output_arg)  # type: ignore[attr-defined]
+    deciding = {
+        attr: None
+        for port in (*inputs, *outputs)
+        for attr in (port.type_attr, port.number_attr, port.list_attr)
+        if attr
+    }
     return Schema(
-        inputs=_ports(definition.input_arg),  # type: ignore[attr-defined]
-        outputs=_ports(definition.output_arg),  # type: ignore[attr-defined]
+        inputs=inputs,
+        outputs=outputs,
+        deciding=tuple(deciding),
         allowed={a.name: tuple(a.allowed_values.list.type) for a in types + lists},
         defaults={a.name: a.default_value.type for a in types},
         counts={a.name: a.default_value.i for a in attrs if a.type == "int"},
-        stateful=definition.is_stateful,  # type: ignore[attr-defined]
+        met={},
     )
 
 
@@ -82,29 +146,6 @@ def _ports(args: object) -> tuple[Port, ...]:
         Port(a.name, a.type, a.type_attr, a.number_attr, a.type_list_attr, a.is_ref)
         for a in args  # type: ignore[attr-defined]
     )
-
-
-def slots(ports: tuple[Port, ...], node: Node, known: Schema) -> list[Slot]:
-    """Every tensor of a node's input or output ports, in flat order."""
-    found: list[Slot] = []
-    for port in ports:
-        if port.list_attr:
-            for index, number in enumerate(node.types(port.list_attr)):
-                found.append(Slot(number, port.list_attr, port.name, index))
-            continue
-        number = port.type
-        if port.type_attr:
-            given = node.types(port.type_attr)
-            number = given[0] if given else known.defaults.get(port.type_attr, 0)
-        if port.is_ref:
-            number += REF_OFFSET
-        count = 1
-        if port.number_attr:
-            default = known.counts.get(port.number_attr, 0)
-            count = node.integer(port.number_attr, default)
-        for index in range(count):
-            found.append(Slot(number, port.type_attr, port.name, index))
-    return found
 
 
 @functools.cache
@@ -131,17 +172,17 @@ def _built_for(device_type: str) -> bool:
 def has_kernel(node: Node, device_type: str, low: dict[str, int]) -> bool:
     """Whether a kernel takes `node` with the type attributes `low` changed.
 
-    A device type that this build of TensorFlow has no kernels for at all cannot be
-    asked (planning for another machine), so its kernels are taken to exist.
+    A kernel registered for the device type DEFAULT serves every device. A device type
+    that this build of TensorFlow has no kernels for at all cannot be asked (planning
+    for another machine), so its kernels are taken to exist.
     """
     if not _built_for(device_type):
         return accepts(node.op, low)
-    for device, constraints in _kernels(node.op):
-        if device == device_type and all(
-            _meets(node, name, allowed, low) for name, allowed in constraints
-        ):
-            return True
-    return False
+    return any(
+        device in (device_type, "DEFAULT")
+        and all(_meets(node, name, allowed, low) for name, allowed in constraints)
+        for device, constraints in _kernels(node.op)
+    )
 
 
 def _meets(node: Node, name: str, allowed: frozenset[int], low: dict[str, int]) -> bool:

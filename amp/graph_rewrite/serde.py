@@ -165,8 +165,8 @@ def _read_nodes(
 
 
 def _graph_edge(text: str) -> ir.Edge:
-    name, colon, index = text.rpartition(":")
-    return (name, int(index)) if colon else (text, 0)
+    name, _, index = text.rpartition(":")
+    return (name, int(index)) if name and index.isdecimal() else (text, 0)
 
 
 class _FunctionEdges:
@@ -201,7 +201,7 @@ class _FunctionEdges:
             if len(known.outputs) == 1 and known.outputs[0].name == port:
                 return 0
             node = ir.Node(name, proto.op, (), (), "", NodeAttributes(proto))
-            for flat, slot in enumerate(op_schema.slots(known.outputs, node, known)):
+            for flat, slot in enumerate(known.signature(node).outs):
                 if slot.port == port:
                     return flat
         raise GraphError(
@@ -271,7 +271,7 @@ class _EdgeWriter:
             )
         if len(known.outputs) == 1:
             return f"{name}:{known.outputs[0].name}:{flat}"
-        slot = op_schema.slots(known.outputs, node, known)[flat]
+        slot = known.signature(node).outs[flat]
         return f"{name}:{slot.port}:{slot.index}"
 
 
@@ -325,16 +325,24 @@ def _write_tensor(proto: attr_value_pb2.AttrValue, values: Any, number: int) -> 
 
 
 def to_bits(values: np.ndarray, number: int) -> np.ndarray:
-    """float32 values rounded to nearest even in type `number`, as that type's bytes."""
+    """float32 values rounded to nearest even in type `number`, as that type's bytes.
+
+    Bit for bit what TensorFlow's Cast gives on a CPU, NaN included: float16 keeps its
+    sign and leading bits and sets the quiet bit, bfloat16 has one NaN.
+    """
+    if number not in (ir.HALF, ir.BFLOAT16):
+        return values
+    bits = np.asarray(values, np.float32).view(np.uint32)
+    nan = np.isnan(values)
     if number == ir.HALF:
-        with np.errstate(over="ignore", under="ignore"):
-            return values.astype(np.float16)
-    if number == ir.BFLOAT16:
-        bits = values.astype(np.float32).view(np.uint32).astype(np.uint64)
-        rounded = ((bits + 0x7FFF + ((bits >> 16) & 1)) >> 16).astype(np.uint16)
-        nan = np.isnan(values)
-        return np.where(nan, ((bits >> 16) | 0x40).astype(np.uint16), rounded)
-    return values
+        with np.errstate(over="ignore", under="ignore", invalid="ignore"):
+            rounded = np.asarray(values, np.float32).astype(np.float16)
+        quiet = 0x7E00 | ((bits >> 16) & 0x8000) | ((bits >> 13) & 0x1FF)
+        made = np.where(nan, quiet, rounded.view(np.uint16)).astype(np.uint16)
+        return made.view(np.float16)
+    wide = bits.astype(np.uint64)
+    kept = ((wide + 0x7FFF + ((wide >> 16) & 1)) >> 16).astype(np.uint16)
+    return np.where(nan, np.uint16(0x7FC0), kept)
 
 
 def from_bits(bits: np.ndarray, number: int) -> np.ndarray:

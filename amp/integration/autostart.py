@@ -18,14 +18,21 @@ _OFF = frozenset({"", "0", "false", "off", "no"})
 
 
 def install() -> None:
-    """Arranges for `amp.enable(Policy.from_env())` right after `import tensorflow`."""
+    """Arranges for `amp.enable(Policy.from_env())` right after `import tensorflow`.
+
+    Where TensorFlow is imported already, that is now. A second call changes nothing.
+    """
     value = os.environ.get("AMP_ENABLE", "").strip().lower()
     if value in _OFF:
         return
     if value not in _ON:
         _say(f"AMP_ENABLE={value!r} is not understood (1 or 0); mixed precision is off")
         return
-    if not any(isinstance(finder, _Finder) for finder in sys.meta_path):
+    if any(isinstance(finder, _Finder) for finder in sys.meta_path):
+        return
+    if "tensorflow" in sys.modules:
+        _enable()
+    else:
         sys.meta_path.insert(0, _Finder())
 
 
@@ -34,7 +41,14 @@ def _say(text: str) -> None:
 
 
 class _Finder(importlib.abc.MetaPathFinder):
-    """Lets the ordinary finders find TensorFlow, and follows up on its loading."""
+    """Lets the ordinary finders find TensorFlow, and follows up on its loading.
+
+    Finding is not loading (a job may only ask whether TensorFlow is there), so this
+    stays in place until TensorFlow is loaded.
+    """
+
+    def __init__(self) -> None:
+        self._searching = False
 
     def find_spec(
         self,
@@ -42,20 +56,24 @@ class _Finder(importlib.abc.MetaPathFinder):
         path: Sequence[str] | None = None,
         target: ModuleType | None = None,
     ) -> importlib.machinery.ModuleSpec | None:
-        if fullname != "tensorflow":
+        if fullname != "tensorflow" or self._searching:
             return None
-        sys.meta_path.remove(self)
-        spec = importlib.util.find_spec("tensorflow")
+        self._searching = True
+        try:
+            spec = importlib.util.find_spec("tensorflow")
+        finally:
+            self._searching = False
         if spec is not None and spec.loader is not None:
-            spec.loader = _Loader(spec.loader)
+            spec.loader = _Loader(spec.loader, self)
         return spec
 
 
 class _Loader(importlib.abc.Loader):
     """TensorFlow's own loader, then `enable`."""
 
-    def __init__(self, loader: importlib.abc.Loader) -> None:
+    def __init__(self, loader: importlib.abc.Loader, finder: _Finder) -> None:
         self._loader = loader
+        self._finder = finder
 
     def create_module(self, spec: importlib.machinery.ModuleSpec) -> ModuleType | None:
         return self._loader.create_module(spec)
@@ -65,18 +83,19 @@ class _Loader(importlib.abc.Loader):
             module.__spec__.loader = self._loader
         module.__loader__ = self._loader
         self._loader.exec_module(module)
+        if self._finder in sys.meta_path:
+            sys.meta_path.remove(self._finder)
         _enable()
 
 
 def _enable() -> None:
     """Switches on; a job never fails because of it unless AMP_STRICT asks for that."""
-    from amp.errors import AmpError
-    from amp.integration import activation
-    from amp.policy import Policy
-
     try:
+        from amp.integration import activation
+        from amp.policy import Policy
+
         activation.enable(Policy.from_env())
-    except AmpError as e:
+    except Exception as e:
         if os.environ.get("AMP_STRICT", "").strip().lower() in _ON:
             raise
-        _say(f"mixed precision is off: {e}")
+        _say(f"mixed precision is off: {type(e).__name__}: {e}")

@@ -358,6 +358,7 @@ class _Shapes:
         reference = _traced.get(name)
         self._graph = None if reference is None else reference()
         self._args = {a.name: i for i, a in enumerate(definition.signature.input_arg)}
+        self._operations: dict[str, Any] | None = None
         self._known: dict[ir.Edge, ir.Shape] = {}
 
     def __call__(self, edge: ir.Edge) -> ir.Shape:
@@ -368,13 +369,15 @@ class _Shapes:
     def _find(self, edge: ir.Edge) -> ir.Shape:
         if self._graph is None:
             return None
-        try:
-            if edge[0] in self._args:
-                return dimensions(self._graph.inputs[self._args[edge[0]]].shape)
-            operation = self._graph.get_operation_by_name(edge[0])
-            return dimensions(operation.outputs[edge[1]].shape)
-        except (KeyError, ValueError, IndexError):
+        if self._operations is None:
+            self._operations = {op.name: op for op in self._graph.get_operations()}
+        name, index = edge
+        if name in self._args:
+            return dimensions(self._graph.inputs[self._args[name]].shape)
+        operation = self._operations.get(name)
+        if operation is None or index >= len(operation.outputs):
             return None
+        return dimensions(operation.outputs[index].shape)
 
 
 def dimensions(shape: tf.TensorShape) -> ir.Shape:

@@ -92,21 +92,29 @@ class _ImportedShapes:
 
     def __init__(self, proto: Any) -> None:
         self._proto = proto
-        self._graph: Any = None
+        self._operations: dict[str, Any] | None = None
+        self._known: dict[ir.Edge, ir.Shape] = {}
 
     def __call__(self, edge: ir.Edge) -> ir.Shape:
-        if self._graph is None:
-            self._graph = tf.Graph()
-            with self._graph.as_default():
-                try:
-                    tf.graph_util.import_graph_def(self._proto, name="")
-                except (ValueError, tf.errors.OpError):  # then every shape is unknown
-                    self._graph = tf.Graph()
-        try:
-            operation = self._graph.get_operation_by_name(edge[0])
-            return functions.dimensions(operation.outputs[edge[1]].shape)
-        except (KeyError, ValueError, IndexError):
+        if edge not in self._known:
+            self._known[edge] = self._find(edge)
+        return self._known[edge]
+
+    def _find(self, edge: ir.Edge) -> ir.Shape:
+        if self._operations is None:
+            self._operations = self._import()
+        operation = self._operations.get(edge[0])
+        if operation is None or edge[1] >= len(operation.outputs):
             return None
+        return functions.dimensions(operation.outputs[edge[1]].shape)
+
+    def _import(self) -> dict[str, Any]:
+        with tf.Graph().as_default() as graph:
+            try:
+                tf.graph_util.import_graph_def(self._proto, name="")
+            except (ValueError, tf.errors.OpError):  # then every shape is unknown
+                return {}
+        return {operation.name: operation for operation in graph.get_operations()}
 
 
 def _concrete(target: Any, args: tuple[Any, ...]) -> Any:

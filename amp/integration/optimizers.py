@@ -61,6 +61,8 @@ def install_keras() -> None:
     base = getattr(sys.modules.get(_KERAS), "BaseOptimizer", None)
     if base is None or getattr(base.apply, "_amp_original", None) is not None:
         return
+    backend = getattr(sys.modules[_KERAS], "backend", None)
+    _check(backend, "name_scope", ("name",))
     _check(base, "build", ("variables",))
     _check(base, "apply", ("grads", "trainable_variables"))
     _replace(base, "apply", _keras_apply)
@@ -73,7 +75,9 @@ def _keras_apply(original: Callable[..., Any]) -> Callable[..., Any]:
         if trainable_variables is not None:
             trainable_variables = list(trainable_variables)
         if trainable_variables and not self.built:
-            self.build(trainable_variables)
+            # As `apply` builds it, so that its variables get the same paths.
+            with sys.modules[_KERAS].backend.name_scope(self.name, caller=self):
+                self.build(trainable_variables)
             self.built = True
         grads = list(grads)
         updated = trainable_variables or getattr(self, "_trainable_variables", ())
@@ -191,8 +195,8 @@ def _check(owner: Any, name: str, arguments: tuple[str, ...]) -> None:
     missing = sorted(set(arguments) - known)
     if found is None or missing:
         raise TensorFlowError(
-            f"{owner.__name__} has no {name}({', '.join(arguments)})",
-            where=f"{owner.__module__}.{owner.__name__}.{name}",
+            f"{owner} has no {name}({', '.join(arguments)})",
+            where=f"amp.integration.optimizers, hook of {name}",
             allowed="TensorFlow 2.18 to 2.21, Keras 3",
             remedy="install a supported version, or switch the plugin off",
         )

@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import importlib
+import re
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -15,6 +16,8 @@ import tensorflow as tf
 
 from amp.errors import TensorFlowError
 from amp.loss_scaling import state
+
+_Concrete = tf.types.experimental.ConcreteFunction
 
 
 def install() -> None:
@@ -30,8 +33,9 @@ def install() -> None:
     view = getattr(saved_model, "_AugmentedGraphView", None)
     _check(tf.Graph, "_unsafe_unfinalize")
     _check(view, "list_children")
+    _check(view, "_breadth_first_traversal")
     _replace(saver, "restore", _restore)
-    _replace(view, "list_children", _list_children)
+    _replace(view, "_breadth_first_traversal", _traversal)
 
 
 def _check(owner: Any, name: str) -> None:
@@ -46,32 +50,42 @@ def _check(owner: Any, name: str) -> None:
 
 def _replace(owner: Any, name: str, decorate: Callable[..., Any]) -> None:
     original = getattr(owner, name)
-    wrapper = functools.wraps(original)(decorate(original))
+    wrapper: Any = functools.wraps(original)(decorate(original))
     wrapper._amp_original = original
     setattr(owner, name, wrapper)
 
 
-def _list_children(original: Callable[..., Any]) -> Callable[..., Any]:
-    """A function that takes gradients brings the scaler's variables along.
+def _traversal(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Functions that take gradients bring the scalers' variables along, at the root.
 
     Otherwise they belong to no object that is saved, and TensorFlow refuses to save it.
     """
 
-    def list_children(self: Any, obj: Any) -> Any:
-        inputs = getattr(obj, "captured_inputs", ())
-        if isinstance(inputs, (list, tuple)) and inputs:
-            states = state.current().states
-            ours = {id(v.handle): v for scaler in states for v in scaler.variables}
-            found = {
-                f"amp_capture_{n}": ours[id(handle)]
-                for n, handle in enumerate(inputs)
-                if id(handle) in ours
-            }
-            list(original(self, obj))  # fills the cache that it answers from
-            self._children_cache[obj].update(found)
-        return original(self, obj)
+    def traversal(self: Any) -> Any:
+        states = state.current().states
+        ours = {id(v.handle): v for scaler in states for v in scaler.variables}
+        found = {
+            ours[id(handle)].name: ours[id(handle)]
+            for function in _reachable(self)
+            for handle in getattr(function, "captured_inputs", ())
+            if id(handle) in ours
+        }
+        names = {re.sub(r"\W", "_", name): found[name] for name in sorted(found)}
+        self._children_cache[self.root].update(names)
+        return original(self)
 
-    return list_children
+    return traversal
+
+
+def _reachable(view: Any) -> list[Any]:
+    """Returns the traced functions that a SavedModel's view of its root reaches."""
+    seen, waiting = {id(view.root): view.root}, [view.root]
+    while waiting:
+        for _, child in view.list_children(waiting.pop()):
+            if id(child) not in seen:
+                seen[id(child)] = child
+                waiting.append(child)
+    return [x for x in seen.values() if isinstance(x, _Concrete)]
 
 
 def _restore(original: Callable[..., Any]) -> Callable[..., Any]:

@@ -23,7 +23,7 @@ from amp.loss_scaling.scale import (
 )
 
 CallSite: TypeAlias = tuple[str, int]
-_Key: TypeAlias = tuple[CallSite, tuple[int, ...], LossScale]
+_Key: TypeAlias = tuple[CallSite, tuple[int, ...], LossScale, int]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -171,13 +171,18 @@ def current() -> Scalers:
 def find(site: CallSite, sources: Sequence[tf.Variable], rule: LossScale) -> Scaler:
     """Returns the scaler of a gradient call, the same one at every retrace.
 
+    A session graph is built once and its calls run side by side (a tower for each
+    device, say), so there every call has one of its own.
+
     Args:
       site: file name and line of the call.
       sources: the trainable variables differentiated by; held weakly.
       rule: the settings, not NoLossScale.
     """
-    key = (site, tuple(id(variable) for variable in sources), rule)
+    identities = tuple(id(variable) for variable in sources)
     with _LOCK:
+        call = 0 if _outermost_is_eager() else current().next_number()
+        key = (site, identities, rule, call)
         scaler = _SCALERS.get(key)
         if scaler is None:
             scaler = _create(key, sources)
@@ -212,6 +217,11 @@ def _drop(key: _Key, group: weakref.ref[Scalers], number: int) -> None:
         living = group()
         if living is not None:
             living.remove(number)
+
+
+def _outermost_is_eager() -> bool:
+    with tf.init_scope():
+        return bool(tf.executing_eagerly())
 
 
 @contextlib.contextmanager

@@ -102,7 +102,7 @@ class Policy:
       keep: patterns (`fnmatch`) of node names that stay float32.
       assignment: "cost" (the fastest by the cost model) or "all" (every candidate).
       min_gain: least predicted gain, as a fraction of the float32 time, for which a
-        function is rewritten at all.
+        function is rewritten at all; not asked of emulation or assignment="all".
       strict: raise what would otherwise be a warning and a float32 fallback.
       report: directory that every rewrite writes its report to, or None.
 
@@ -117,7 +117,7 @@ class Policy:
     deny: tuple[str, ...] = ()
     keep: tuple[str, ...] = ()
     assignment: str = "cost"
-    min_gain: float = 0.0
+    min_gain: float = 0.02
     strict: bool = False
     report: str | None = None
 

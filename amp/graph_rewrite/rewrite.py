@@ -128,7 +128,6 @@ def _planned(
     policy = settled.policy
     assert policy is not None
     behind = control_flow.behind_markers(module)
-    clock = cost.Clock(settled.device, policy.dtype)
     lookup = _lookup(module.functions)
     planned = {}
     for use in weights:
@@ -148,6 +147,7 @@ def _planned(
         verify.enforce(verify.well_formed(graph), GraphError, where, remedy)
         found = candidates(graph, context)
         verify.enforce(verify.well_typed(graph, found.typed), GraphError, where, remedy)
+        clock = cost.Clock(settled.device.under(use.xla), policy.dtype)
         plan = decide(graph, found, context, clock)
         planned[use] = _Planned(graph, context, found, plan)
     return planned
@@ -213,7 +213,8 @@ def _gained(
     verdict = f"rewritten, predicted {before / after:.2f}x faster"
     if policy.emulate:
         verdict = "rewritten, emulated: values as in 16 bits, no faster"
-    if policy.assignment == "all" or gain >= policy.min_gain:
+    forced = policy.emulate or policy.assignment == "all"
+    if forced or gain >= policy.min_gain:
         return planned, verdict
     reason = f"predicted gain {gain:.1%}, under min_gain {policy.min_gain:.1%}"
     dropped = {use: _drop(part, reason) for use, part in planned.items()}
@@ -255,12 +256,12 @@ def _check_made(
 ) -> None:
     """Every law of `verify`, on every graph that was made."""
     assert settled.policy is not None
-    clock = cost.Clock(settled.device, settled.policy.dtype)
     lookup = _lookup(linked.module.functions)
     for use, graph in linked.graphs.items():
         part = planned[use]
         context = dataclasses.replace(part.context, lookup=lookup)
         found = candidates(graph, context)
+        clock = cost.Clock(settled.device.under(use.xla), settled.policy.dtype)
         again = decide(graph, found, context, clock)
         laws = itertools.chain(
             verify.well_formed(graph),

@@ -155,4 +155,9 @@ def expose(
         }
         device = nodes[new].device
         nodes[name] = ir.Node(name, "IdentityN", edges, (), device, None, updates)
-    return graph.with_nodes(nodes)
+    before = {new: name for name, new in aside.items()}
+
+    def shape(edge: ir.Edge) -> ir.Shape:
+        return graph.shape((before.get(edge[0], edge[0]), edge[1]))
+
+    return dataclasses.replace(graph, shape=shape).with_nodes(nodes)

@@ -18,9 +18,11 @@ from amp.graph_rewrite.plan import Reason
 _WRITERS = ("Assign", "Apply", "SparseApply", "Scatter")
 
 
-def _writes_state(op: str) -> bool:
-    name = op.removeprefix("Resource")
-    return name.startswith(_WRITERS)
+def _writes_state(view: Typed) -> bool:
+    if not view.node.op.removeprefix("Resource").startswith(_WRITERS):
+        return False
+    first = view.ins[0].type if view.ins else 0  # ScatterNd only sounds like a writer
+    return first == ir.RESOURCE or first > ir.REF_OFFSET
 
 
 def sinks(
@@ -58,7 +60,7 @@ def _sink(view: Typed, found: Mapping[str, Reason]) -> Reason | None:
     node = view.node
     if node.name in found:
         return found[node.name]
-    if _writes_state(node.op):
+    if _writes_state(view):
         return Reason("state", node.name)
     integers = (ir.INT32, ir.INT64)
     if node.op == "Cast" and view.outs and view.outs[0].type in integers:

@@ -111,40 +111,44 @@ def reach(
 ) -> dict[str, Reason]:
     """The free nodes downstream of a compute node through free nodes, and move nodes
     that feed one.
+
+    Nodes that are low already, and casts between the types, are walked through as the
+    free ones are, so that a second rewrite reaches what the first one did.
     """
     order = list(order)
-    allowed: dict[str, Reason] = {}
+    walked = {n for n in order if n in free or n in already or _bridges(typed[n])}
+    found: dict[str, Reason] = {}
     for name in order:
-        if name not in free:
+        if name not in walked:
             continue
         view = typed[name]
         row = view.row
         if row is not None and row.role is Role.COMPUTE:
-            allowed[name] = Reason("compute", row.why)
+            found[name] = Reason("compute", row.why)
             continue
-        for source, _ in view.node.inputs:
-            if source in allowed or source in already or _casts_low(typed, source):
-                rule = "move" if row is not None and row.role is Role.MOVE else "follow"
-                allowed[name] = Reason(rule, source)
-                break
+        source = next((edge[0] for edge in view.node.inputs if edge[0] in found), None)
+        if source is not None:
+            rule = "move" if _moves(view) else "follow"
+            found[name] = Reason(rule, source)
     for name in reversed(order):
         view = typed[name]
-        if name in allowed or name not in free:
+        if name in found or name not in walked:
             continue
-        if view.row is None or view.row.role is not Role.MOVE:
-            continue
-        for index in range(len(view.outs)):
-            for reader, _ in readers.get((name, index), ()):
-                if reader in allowed or reader in already:
-                    allowed[name] = Reason("move", reader)
-    return allowed
+        if _moves(view) or _bridges(view):
+            for index in range(len(view.outs)):
+                for reader, _ in readers.get((name, index), ()):
+                    if reader in found:
+                        found[name] = Reason("move", reader)
+    return {name: reason for name, reason in found.items() if name in free}
 
 
-def _casts_low(typed: Mapping[str, Typed], name: str) -> bool:
-    """Whether a node is the cast back to float32 of a 16-bit value."""
-    view = typed.get(name)
-    return (
-        view is not None
-        and view.node.op == "Cast"
-        and view.ins[0].type in (ir.HALF, ir.BFLOAT16)
-    )
+def _moves(view: Typed) -> bool:
+    return view.row is not None and view.row.role is Role.MOVE
+
+
+def _bridges(view: Typed) -> bool:
+    """Whether a node is a cast between float32 and a 16-bit type."""
+    if view.node.op != "Cast" or not view.ins:
+        return False
+    ends = {view.ins[0].type, view.outs[0].type}
+    return ir.FLOAT in ends and bool(ends & {ir.HALF, ir.BFLOAT16})

@@ -20,6 +20,7 @@ from typing import Any
 import tensorflow as tf
 
 from amp.errors import TensorFlowError
+from amp.graph_rewrite import ir
 from amp.integration import markers, sources
 from amp.loss_scaling import state, update
 
@@ -160,7 +161,7 @@ def _conditional(variables: Sequence[Any]) -> bool:
 
 def _kept(call: Callable[[], Any]) -> Callable[[], Any]:
     def kept() -> Any:
-        with _inside(), markers.attribute_scope(update.KEEP):
+        with _inside(), markers.attribute_scope(ir.KEEP):
             return call()
 
     return kept

@@ -24,11 +24,8 @@ from typing import Any, TypeAlias
 
 import tensorflow as tf
 
+from amp.graph_rewrite.ir import SEED, UNSCALE
 from amp.loss_scaling.state import Scaler
-
-# Attributes of graph nodes, read by the rewriter.
-UNSCALE = "_amp_unscale"
-SEED = "_amp_seed"
 
 Gradient: TypeAlias = Any  # tf.Tensor | tf.IndexedSlices | None
 Compute: TypeAlias = Callable[[list[tf.Tensor]], list[Gradient]]

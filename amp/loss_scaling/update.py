@@ -12,9 +12,6 @@ import tensorflow as tf
 
 from amp.loss_scaling import state
 
-# Attribute of graph nodes that stay float32 by rule, read by the rewriter.
-KEEP = "_amp_keep"
-
 Concern: TypeAlias = tuple[state.Scaler, list[int]]
 
 

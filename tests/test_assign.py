@@ -1,0 +1,170 @@
+"""`assign`: the cut is the cheapest assignment there is; ties stay float32; it scales."""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from amp.graph_rewrite.assign import Tensor, solve
+
+Times = Mapping[str, tuple[float, float]]
+_UNITS = 2**30  # `solve` works on whole units of the sum of all capacities over this
+
+
+def cost(times: Times, tensors: Sequence[Tensor], low: frozenset[str]) -> float:
+    """The total time of an assignment, straight from the words of the model."""
+    total = sum(seconds[name in low] for name, seconds in times.items())
+    for tensor in tensors:
+        made_low = tensor.producer in low
+        if made_low and any(reader not in low for reader in tensor.readers):
+            total += tensor.cast
+        if not made_low and any(reader in low for reader in tensor.readers):
+            total += tensor.down
+    return total
+
+
+def capacities(times: Times, tensors: Sequence[Tensor]) -> tuple[int, float]:
+    """At most so many finite capacities, of at most this sum."""
+    sums = sum(abs(a - b) for a, b in times.values())
+    sums += sum(tensor.cast + tensor.down for tensor in tensors)
+    return len(times) + 2 * len(tensors), sums
+
+
+def rounding(times: Times, tensors: Sequence[Tensor]) -> float:
+    """How far the cut may be off the cheapest.
+
+    Each finite capacity is off its whole number of units by half a unit at most. The
+    cut found is the cheapest in units; its price and that of the true optimum, in
+    seconds, are each off by half a unit for every capacity cut.
+    """
+    count, sums = capacities(times, tensors)
+    return count * sums / _UNITS
+
+
+def cheapest(
+    times: Times, fixed: frozenset[str], tensors: Sequence[Tensor]
+) -> tuple[float, frozenset[str]]:
+    """The least cost over all assignments and the smallest set that reaches it."""
+    best = (float("inf"), frozenset(times))
+    for bits in itertools.product([False, True], repeat=len(times)):
+        low = frozenset(itertools.compress(times, bits))
+        price = cost(times, tensors, low | fixed)
+        if (price, len(low)) < (best[0], len(best[1])):
+            best = price, low
+    return best
+
+
+FIXED_LOW, FIXED_HIGH = "low", "high"
+# Whole numbers: exact sums, and ties are met.
+seconds = st.integers(0, 6).map(float)
+
+
+@st.composite
+def instances(
+    draw: st.DrawFn, amounts: st.SearchStrategy[float]
+) -> tuple[Times, list[Tensor]]:
+    names = [f"n{i}" for i in range(draw(st.integers(1, 8)))]
+    times = {name: (draw(amounts), draw(amounts)) for name in names}
+    anyone = st.sampled_from([*names, FIXED_LOW, FIXED_HIGH])
+    tensors = []
+    for _ in range(draw(st.integers(0, 8))):
+        cast = draw(amounts)
+        tensors.append(
+            Tensor(
+                producer=draw(st.none() | anyone),
+                readers=tuple(draw(st.lists(anyone, max_size=4))),
+                cast=cast,
+                down=draw(st.sampled_from([0.0, cast])),
+            )
+        )
+    return times, tensors
+
+
+@given(instances(seconds))
+@settings(derandomize=True, deadline=None, max_examples=250)
+def test_the_cut_is_the_brute_force_minimum_and_ties_stay_float32(
+    instance: tuple[Times, list[Tensor]],
+) -> None:
+    times, tensors = instance
+    fixed = frozenset({FIXED_LOW})
+    low = solve(times, fixed, tensors)
+    price, smallest = cheapest(times, fixed, tensors)
+    assert low <= times.keys()
+    # The costs are whole numbers: an error of rounding under 1/2 is no error.
+    assert rounding(times, tensors) < 0.5
+    assert cost(times, tensors, low | fixed) == price
+    assert len(low) == len(smallest)
+
+
+@given(instances(st.floats(0, 1e-3)))
+@settings(derandomize=True, deadline=None, max_examples=100)
+def test_real_times_are_optimal_within_the_rounding_to_whole_units(
+    instance: tuple[Times, list[Tensor]],
+) -> None:
+    times, tensors = instance
+    fixed = frozenset({FIXED_LOW})
+    low = solve(times, fixed, tensors)
+    price, _ = cheapest(times, fixed, tensors)
+    found = cost(times, tensors, low | fixed)
+    assert found <= price + rounding(times, tensors) + 1e-12 * price
+
+
+def test_a_cast_is_paid_once_however_many_read_it() -> None:
+    # Three readers gain 1 each; one shared cast costs 2, three would cost 6.
+    times = {name: (1.0, 0.0) for name in "abc"}
+    shared = [Tensor(None, ("a", "b", "c"), 2.0, 2.0)]
+    assert solve(times, frozenset(), shared) == frozenset("abc")
+    apart = [Tensor(None, (name,), 2.0, 2.0) for name in "abc"]
+    assert solve(times, frozenset(), apart) == frozenset()
+
+
+def test_a_tie_stays_float32() -> None:
+    times = {"a": (2.0, 0.0)}
+    assert solve(times, frozenset(), [Tensor(None, ("a",), 2.0, 2.0)]) == frozenset()
+    assert solve(times, frozenset(), [Tensor(None, ("a",), 1.0, 1.0)]) == {"a"}
+
+
+def test_a_constant_is_cast_for_nothing() -> None:
+    times = {"a": (1.0, 0.0)}
+    assert solve(times, frozenset(), [Tensor(None, ("a",), 5.0, 0.0)]) == {"a"}
+
+
+def test_a_slower_node_is_carried_where_casts_would_cost_more() -> None:
+    # low -> slow -> low: two casts of 3 against a loss of 5.
+    times = {"a": (100.0, 0.0), "slow": (0.0, 5.0), "b": (100.0, 0.0)}
+    chain = [Tensor("a", ("slow",), 3.0, 3.0), Tensor("slow", ("b",), 3.0, 3.0)]
+    assert solve(times, frozenset(), chain) == {"a", "slow", "b"}
+    cheap = [Tensor("a", ("slow",), 2.0, 2.0), Tensor("slow", ("b",), 2.0, 2.0)]
+    assert solve(times, frozenset(), cheap) == {"a", "b"}
+
+
+@pytest.mark.parametrize("times", [{}, {"a": (0.0, 0.0)}])
+def test_nothing_to_gain_is_nothing_low(times: Times) -> None:
+    assert solve(times, frozenset(), [Tensor(None, ("a",), 0.0, 0.0)]) == frozenset()
+
+
+def test_a_hundred_thousand_nodes_take_seconds() -> None:
+    random = np.random.default_rng(0)
+    count = 100_000
+    gains = random.normal(0.0, 1.0, count)
+    times = {f"n{i}": (max(g, 0.0), max(-g, 0.0)) for i, g in enumerate(gains)}
+    tensors = [
+        Tensor(
+            f"n{i}",
+            tuple(f"n{j}" for j in (i + random.integers(1, 50, 2)) if j < count),
+            float(price),
+            float(price),
+        )
+        for i, price in enumerate(random.uniform(0, 0.5, count))
+    ]
+    start = time.perf_counter()
+    low = solve(times, frozenset(), tensors)
+    took = time.perf_counter() - start
+    assert 0 < len(low) < count
+    assert took < 5.0  # about 1 s on an idle core

@@ -1,0 +1,146 @@
+"""The README's examples run as they stand, and its table says what the code does."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import pathlib
+import re
+import shlex
+import subprocess
+import sys
+
+import pytest
+
+from amp import cli
+from amp.policy import Policy
+
+ROOT = pathlib.Path(__file__).parents[1]
+README = (ROOT / "README.md").read_text()
+BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
+
+# Each block starts afresh but for the imports, which take seconds.
+RUN_BLOCKS = """
+import pathlib, sys
+for path in sorted(pathlib.Path(sys.argv[1]).iterdir()):
+    print("block", path.name, flush=True)
+    exec(compile(path.read_text(), str(path), "exec"), {"__name__": "__main__"})
+"""
+
+
+def blocks(language: str) -> list[tuple[int, str]]:
+    """The blocks of a language, each with its line."""
+    return [
+        (README[: match.start()].count("\n") + 2, match[2])
+        for match in BLOCK.finditer(README)
+        if match[1] == language
+    ]
+
+
+def commands() -> list[str]:
+    lines = [line for _, block in blocks("console") for line in block.splitlines()]
+    assert all(line.startswith("$ ") for line in lines)
+    return [line.removeprefix("$ ") for line in lines]
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
+    """A directory with train.py, and in bin the commands that installing would give."""
+    place = tmp_path_factory.mktemp("readme")
+    (script,) = [text for _, text in blocks("python") if text.startswith("# train.py")]
+    (place / "train.py").write_text(script)
+    (place / "bin").mkdir()
+    for name, options in (("python", ""), ("amp", "-m amp.cli")):
+        command = place / "bin" / name
+        command.write_text(f'#!/bin/sh\nexec {sys.executable} {options} "$@"\n')
+        command.chmod(0o755)
+    # What site does with the .pth file, where the package may not be installed.
+    (place / "site").mkdir()
+    (place / "site/sitecustomize.py").write_text((ROOT / "tf_amp.pth").read_text())
+    return place
+
+
+def run(place: pathlib.Path, *command: str) -> str:
+    environment = {k: v for k, v in os.environ.items() if not k.startswith("AMP_")}
+    environment |= {
+        "PYTHONPATH": f"{place / 'site'}{os.pathsep}{ROOT}",
+        "PATH": f"{place / 'bin'}{os.pathsep}{os.environ['PATH']}",
+        "TF_CPP_MIN_LOG_LEVEL": "2",
+    }
+    done = subprocess.run(
+        command,
+        cwd=place,
+        env=environment,
+        text=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+    )
+    assert done.returncode == 0, done.stdout
+    return done.stdout
+
+
+def test_python_blocks_run_in_order(place):
+    folder = place / "blocks"
+    folder.mkdir()
+    chosen = [b for b in blocks("python") if not b[1].startswith("# train.py")]
+    assert len(chosen) >= 7
+    for line, text in chosen:
+        (folder / f"README_line_{line:04d}.py").write_text(text)
+    output = run(place, sys.executable, "-c", RUN_BLOCKS, str(folder))
+    assert output.count("block README") == len(chosen)
+
+
+def test_the_job_runs_unchanged_in_mixed_precision(place):
+    ways = [command for command in commands() if command.endswith("train.py")]
+    assert len(ways) == 2
+    for command in ways:
+        output = run(place, "sh", "-c", command)
+        assert "loss:" in output
+        assert "amp: " in output  # on, off and why, or the summary of `amp run`
+    assert (place / "model.keras").exists()
+
+
+def test_the_other_commands_run(place, capsys, monkeypatch):
+    monkeypatch.chdir(place)
+    if not (place / "exported").exists():
+        run(place, sys.executable, "train.py")
+    chosen = [command for command in commands() if command.startswith("amp ")]
+    chosen = [command for command in chosen if not command.startswith("amp run")]
+    assert len(chosen) >= 3
+    for command in chosen:
+        assert cli.main(shlex.split(command)[1:]) == 0, command
+        assert capsys.readouterr().out
+
+
+def test_make_commands_are_targets_and_the_only_others():
+    targets = re.findall(r"^(\w+):", (ROOT / "Makefile").read_text(), re.MULTILINE)
+    for command in commands():
+        word, *rest = shlex.split(command)
+        if word == "make":
+            assert rest[0] in targets
+        else:
+            assert word == "amp" or command == "AMP_ENABLE=1 python train.py"
+    assert "pytest" not in README
+
+
+def test_policy_table_has_every_field_with_its_variable_and_default():
+    rows = re.findall(
+        r"^\| `(\w+)` \| `(\w+)` \|.*\| ([^|]+) \| [^|]+ \|$", README, re.M
+    )
+    shown = {name: (variable, default) for name, variable, default in rows}
+    words = {False: "`0`", (): "none", None: "none"}  # False == 0.0
+    assert shown == {
+        field.name: (
+            f"AMP_{field.name.upper()}",
+            words.get(field.default, f"`{field.default}`"),
+        )
+        for field in dataclasses.fields(Policy)
+    }
+
+
+def test_links_lead_somewhere():
+    pages = [ROOT / "README.md", *ROOT.glob("docs/**/*.md")]
+    for page in pages:
+        for target in re.findall(r"\]\(([^)#]+)\)", page.read_text()):
+            if "://" not in target:
+                assert (page.parent / target).exists(), f"{page.name}: {target}"

@@ -20,7 +20,7 @@ from amp.graph_rewrite.context import FORMATS, Context
 from amp.graph_rewrite.device import Device, Resolution
 from amp.graph_rewrite.report import Decision, Report
 from amp.graph_rewrite.rewrite import Rewrite
-from amp.integration import functions
+from amp.integration import definitions
 from amp.policy import Policy
 
 GraphDef = tf.compat.v1.GraphDef
@@ -44,7 +44,7 @@ def shapes_of(proto: GraphDef) -> ir.ShapeSource:
 
     def shape(edge: ir.Edge) -> ir.Shape:
         operation = graph.get_operation_by_name(edge[0])
-        return functions.dimensions(operation.outputs[edge[1]].shape)
+        return definitions.dimensions(operation.outputs[edge[1]].shape)
 
     return shape
 
@@ -137,7 +137,7 @@ def traced(fn: Any, *args: Any) -> tuple[ir.Module, Any]:
     """The module that a function is when traced with `args`, and its trace."""
     function = fn if hasattr(fn, "get_concrete_function") else tf.function(fn)
     concrete = function.get_concrete_function(*args)
-    return functions.read(context_lib.context(), concrete.name), concrete
+    return definitions.read(context_lib.context(), concrete.name), concrete
 
 
 def spec(*shape: int | None, dtype: Any = tf.float32) -> tf.TensorSpec:

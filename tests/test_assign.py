@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import time
 from collections.abc import Mapping, Sequence
 
@@ -11,10 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from amp.graph_rewrite.assign import Tensor, solve
+from amp.graph_rewrite.assign import Tensor, rounding, solve
 
 Times = Mapping[str, tuple[float, float]]
-_UNITS = 2**30  # `solve` works on whole units of the sum of all capacities over this
 
 
 def cost(times: Times, tensors: Sequence[Tensor], low: frozenset[str]) -> float:
@@ -29,35 +27,25 @@ def cost(times: Times, tensors: Sequence[Tensor], low: frozenset[str]) -> float:
     return total
 
 
-def capacities(times: Times, tensors: Sequence[Tensor]) -> tuple[int, float]:
-    """At most so many finite capacities, of at most this sum."""
-    sums = sum(abs(a - b) for a, b in times.values())
-    sums += sum(tensor.cast + tensor.down for tensor in tensors)
-    return len(times) + 2 * len(tensors), sums
-
-
-def rounding(times: Times, tensors: Sequence[Tensor]) -> float:
-    """How far the cut may be off the cheapest.
-
-    Each finite capacity is off its whole number of units by half a unit at most. The
-    cut found is the cheapest in units; its price and that of the true optimum, in
-    seconds, are each off by half a unit for every capacity cut.
-    """
-    count, sums = capacities(times, tensors)
-    return count * sums / _UNITS
-
-
 def cheapest(
     times: Times, fixed: frozenset[str], tensors: Sequence[Tensor]
-) -> tuple[float, frozenset[str]]:
-    """The least cost over all assignments and the smallest set that reaches it."""
-    best = (float("inf"), frozenset(times))
-    for bits in itertools.product([False, True], repeat=len(times)):
-        low = frozenset(itertools.compress(times, bits))
-        price = cost(times, tensors, low | fixed)
-        if (price, len(low)) < (best[0], len(best[1])):
-            best = price, low
-    return best
+) -> tuple[float, int]:
+    """The least cost over all assignments, and the fewest nodes that reach it."""
+    count = len(times)
+    bits = np.arange(2**count)[:, None] >> np.arange(count) & 1
+    low = {name: bits[:, i] == 1 for i, name in enumerate(times)}
+    no = np.zeros(2**count, bool)
+    low |= dict.fromkeys(fixed, ~no)
+    total = np.zeros(2**count)
+    for name, (high_time, low_time) in times.items():
+        total += np.where(low[name], low_time, high_time)
+    for tensor in tensors:
+        made = low.get(tensor.producer or "", no)
+        reads = [low.get(reader, no) for reader in tensor.readers] or [made]
+        total += tensor.cast * (made & ~np.all(reads, axis=0))
+        total += tensor.down * (~made & np.any(reads, axis=0))
+    least = float(total.min())
+    return least, int(bits.sum(axis=1)[total == least].min())
 
 
 FIXED_LOW, FIXED_HIGH = "low", "high"
@@ -69,7 +57,7 @@ seconds = st.integers(0, 6).map(float)
 def instances(
     draw: st.DrawFn, amounts: st.SearchStrategy[float]
 ) -> tuple[Times, list[Tensor]]:
-    names = [f"n{i}" for i in range(draw(st.integers(1, 8)))]
+    names = [f"n{i}" for i in range(draw(st.integers(1, 10)))]
     times = {name: (draw(amounts), draw(amounts)) for name in names}
     anyone = st.sampled_from([*names, FIXED_LOW, FIXED_HIGH])
     tensors = []
@@ -94,19 +82,19 @@ def test_the_cut_is_the_brute_force_minimum_and_ties_stay_float32(
     times, tensors = instance
     fixed = frozenset({FIXED_LOW})
     low = solve(times, fixed, tensors)
-    price, smallest = cheapest(times, fixed, tensors)
+    price, fewest = cheapest(times, fixed, tensors)
     assert low <= times.keys()
-    # The costs are whole numbers: an error of rounding under 1/2 is no error.
-    assert rounding(times, tensors) < 0.5
+    # Whole numbers are whole units, as a unit is a power of two: nothing is rounded.
     assert cost(times, tensors, low | fixed) == price
-    assert len(low) == len(smallest)
+    assert len(low) == fewest
 
 
-@given(instances(st.floats(0, 1e-3)))
+@given(instances(st.floats(1e-9, 1e-3)))
 @settings(derandomize=True, deadline=None, max_examples=100)
 def test_real_times_are_optimal_within_the_rounding_to_whole_units(
     instance: tuple[Times, list[Tensor]],
 ) -> None:
+    """As the docstring of `rounding` derives; 1e-12 for float64 sums in another order."""
     times, tensors = instance
     fixed = frozenset({FIXED_LOW})
     low = solve(times, fixed, tensors)

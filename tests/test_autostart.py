@@ -60,7 +60,8 @@ model = keras.models.load_model("model.keras")
 want = model.predict(values["x"], verbose=0)
 model.load_weights("model.weights.h5")
 np.testing.assert_array_equal(model.predict(values["x"], verbose=0), want)
-got = tf.saved_model.load("exported").serve(values["x"])
+exported = tf.saved_model.load("exported")
+got = exported.serve(values["x"])
 np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-5)  # float32, 16 terms
 # float16 keeps 11 significant bits; two layers of values below 4.
 np.testing.assert_allclose(values["y"], want, atol=4 * 2**-11 * 4)

@@ -168,7 +168,7 @@ def embedding(rows: int, depth: int, table: int) -> tf.compat.v1.GraphDef:
     ("rows", "table", "turns"),
     # By the design's count: low costs V*D*6 for the cast of the table and saves N*D*6 for
     # that of the result, and the gather moves N*D*4 bytes less: low if 10 N > 6 V.
-    [(512, 400_000, False), (40_000, 1_000, True), (8_000, 10_000, True),
+    [(4_096, 400_000, False), (40_000, 1_000, True), (8_000, 10_000, True),
      (8_000, 20_000, False)],
 )  # fmt: skip
 def test_a_gather_turns_16_bit_when_its_table_is_small_against_its_result(

@@ -6,6 +6,7 @@ Knows numbers and sets only: no op, no shape, no device.
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Mapping, Sequence
 
 import numpy as np
@@ -48,7 +49,7 @@ def solve(
     minimum s-t cut (s the 16-bit side): s -> v carries what v gains, v -> t what it
     loses; each tensor has one auxiliary node per direction, so that a cast counts once
     however many readers share it. Among equal cuts the one with fewest 16-bit nodes is
-    taken, so a tie stays float32.
+    taken, so a tie stays float32 (to within `rounding`).
 
     Args:
       times: seconds of each candidate in (float32, 16 bits).
@@ -61,6 +62,25 @@ def solve(
     for tensor in tensors:
         builder.add(tensor)
     return builder.cut()
+
+
+def rounding(
+    times: Mapping[str, tuple[float, float]], tensors: Sequence[Tensor]
+) -> float:
+    """Seconds that the assignment of `solve` may be over the cheapest.
+
+    Every capacity is off its whole number of units by half a unit at most, in the price
+    of the cut found and in that of the cheapest.
+    """
+    total = sum(abs(high - low) for high, low in times.values())
+    total += sum(tensor.cast + tensor.down for tensor in tensors)
+    count = len(times) + 2 * len(tensors)
+    return count / _units(total) if total else 0.0
+
+
+def _units(total: float) -> float:
+    """How many units a second has. A power of two: scaling by it rounds nothing."""
+    return float(2.0 ** math.floor(math.log2(_TOTAL / total)))
 
 
 class _Network:
@@ -119,7 +139,7 @@ class _Network:
         if total == 0.0:
             return frozenset()
         whole = np.full(capacity.shape, _INFINITE, np.int64)
-        whole[finite] = np.rint(capacity[finite] * (_TOTAL / total))
+        whole[finite] = np.rint(capacity[finite] * _units(total))
         shape = (self._count, self._count)
         ends = (np.asarray(self._from), np.asarray(self._to))
         graph = csr_array((whole, ends), shape=shape)  # parallel edges add up

@@ -6,6 +6,7 @@ Nothing is changed here, and no rule about ops may enter.
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Iterator, Mapping, Sequence
 
 from amp.graph_rewrite import assign, cost, ir, op_schema
@@ -40,11 +41,12 @@ def decide(
     }
     tensors = list(_tensors(graph, found, context))
     if context.policy.assignment == "all":
-        chosen = frozenset(found.allowed)
+        chosen, tie = frozenset(found.allowed), -math.inf
     else:
         wanted = [_priced(graph, tensor, clock) for tensor in tensors]
         free = {name: times[name] for name in found.allowed}
         chosen = assign.solve(free, found.already, wanted)
+        tie = assign.rounding(free, wanted)
 
     def seconds(low: frozenset[str], casts: frozenset[tuple[ir.Edge, bool]]) -> float:
         nodes = sum(times[name][name in low] for name in times)
@@ -64,6 +66,7 @@ def decide(
         casts=casts,
         seconds32=seconds(found.already, before),
         seconds16=seconds(low, casts),
+        tie=tie,
     )
 
 

@@ -87,6 +87,7 @@ def ranges(
     Case 3: the scaled gradient seed (a loss scale may exceed float16's largest value);
       its readers stay.
     Case 4: a sum of more elements than the type, or its kernel, can count.
+    Case 5: a sum to a scalar (a loss, a norm), which people and thresholds read.
     """
     found: dict[str, Reason] = {}
     marks: dict[str, _Mark] = {}
@@ -163,6 +164,8 @@ def _read_mark(
 def _count(graph: ir.Graph, view: Typed, context: Context) -> Reason | None:
     row, limits = view.row, context.format
     assert row is not None
+    if row.sums and graph.shape((view.node.name, 0)) == ():
+        return Reason("scalar", view.node.name)
     low = _sums_low(row, context)
     if not low and not (row.sums and limits.name == "float16"):
         return None

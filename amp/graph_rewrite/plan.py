@@ -39,6 +39,7 @@ RULES: Mapping[str, str] = {
     "integer": "only computes an integer",
     "range": "a value that the 16-bit type cannot hold",
     "count": "sums more elements than the 16-bit type can count",
+    "scalar": "sums to one figure, where 16 bits save nothing and cost digits",
     "list": "one element type for a whole tensor list",
     "variable": "reads a float32 variable in place",
     "fed": "fed by the caller",
@@ -59,6 +60,7 @@ class Plan:
       reasons: for every node that touches float32, why it is as it is.
       casts: tensors read in a type other than they are made in: (edge, to 16 bits).
       seconds32, seconds16: predicted time before and after, casts included.
+      tie: seconds that the choice may be over the cheapest; -inf: none was weighed.
     """
 
     dtype: int
@@ -68,3 +70,4 @@ class Plan:
     casts: frozenset[tuple[Edge, bool]]
     seconds32: float
     seconds16: float
+    tie: float

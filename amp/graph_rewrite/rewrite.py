@@ -270,7 +270,7 @@ def _check_made(
             verify.float32_behind_markers(
                 found.typed, part.found.typed, context.behind
             ),
-            verify.stable(again, len(graph.nodes)) if part.plan.low else (),
+            verify.stable(part.plan, again) if part.plan.low else (),
         )
         where = f"the twin of {use.name or 'the GraphDef'}"
         remedy = "report this with the graph; the original runs unchanged"

@@ -123,14 +123,10 @@ def float32_behind_markers(
             yield Problem(found, name, "float32 from the unscale marker on")
 
 
-def stable(again: Plan, nodes: int) -> Iterator[Problem]:
-    """A second rewrite changes nothing.
-
-    The minimum cut works on times in whole units of their sum / 2**30, half a unit off
-    each at most, so gains within a unit a node are ties.
-    """
-    tie = again.seconds32 * nodes / 2**30
-    if again.low and again.seconds32 - again.seconds16 > tie:
+def stable(first: Plan, again: Plan) -> Iterator[Problem]:
+    """A second rewrite changes nothing (gains that rounding may hide aside)."""
+    gain = again.seconds32 - again.seconds16
+    if again.low and gain > first.tie + again.tie:
         name = min(again.low)
         found = f"a second rewrite would convert {name!r} as well"
         yield Problem(found, name, "a rewrite that is its own fixed point")

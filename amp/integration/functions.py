@@ -11,23 +11,21 @@ import inspect
 import threading
 import warnings
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 import tensorflow as tf
 from tensorflow.python.eager import context as context_lib
 from tensorflow.python.eager.polymorphic_function import (
     atomic_function,
-    concrete_function,
     function_context,
 )
-from tensorflow.python.framework import function_def_to_graph, op_def_registry
 
 from amp.errors import PolicyError, TensorFlowError
-from amp.graph_rewrite import control_flow, ir, op_schema, serde
+from amp.graph_rewrite import ir, serde
 from amp.graph_rewrite.device import Resolution
 from amp.graph_rewrite.rewrite import check_op_names, rewrite
-from amp.integration import reports
+from amp.integration import definitions, reports
 from amp.loss_scaling.scale import LossScale, NoLossScale
 from amp.policy import Policy
 
@@ -47,8 +45,6 @@ _HOOKS: tuple[tuple[Any, str, tuple[str, ...]], ...] = (
     (function_context, "make_function_context", ("scope_type",)),
 )
 
-# The graph that a function was traced as: shapes come from it.
-_traced: dict[str, weakref.ReferenceType[Any]] = {}
 # Graphs, then functions, that a scope was entered in while they were traced.
 _marked_graphs: weakref.WeakKeyDictionary[Any, Twins] = weakref.WeakKeyDictionary()
 _marked: dict[bytes, Twins] = {}
@@ -110,7 +106,7 @@ class Twins:
         Raises:
           AmpError: what the rewrite found wrong.
         """
-        module = read(context, name.decode())
+        module = definitions.read(context, name.decode())
         result = rewrite(
             module, self.settled, suffix=f"__amp{self._number}_{name.decode()}"
         )
@@ -122,7 +118,7 @@ class Twins:
             made.append(result.graph.main)
         if not made:
             return name
-        lookup = lookup_of(result.graph)
+        lookup = definitions.lookup_of(result.graph)
         for graph in made:
             context.add_function_def(serde.write_function(graph, lookup))
         self._made[name] = [graph.name for graph in made]
@@ -264,13 +260,13 @@ def _remove_function(self: Any, name: bytes) -> None:
     for twins in list(_every_twins):
         twins.forget(self, key)
     _marked.pop(key, None)
-    _traced.pop(key.decode(), None)
+    definitions.forget(key.decode())
     _originals["remove_function"](self, name)
 
 
 def _from_func_graph(name: Any, graph: Any, *args: Any, **kwargs: Any) -> Any:
     made = _originals["from_func_graph"](name, graph, *args, **kwargs)
-    _traced[made.name.decode()] = weakref.ref(graph)
+    definitions.remember(made.name.decode(), graph)
     twins = _marked_graphs.get(graph)
     if twins is None and _marked:
         twins = next(
@@ -294,125 +290,3 @@ def _make_function_context(
         return made._replace(context=(made.context, rule))
 
     return make_function_context
-
-
-def read(context: Any, name: str) -> ir.Module:
-    """Reads a function and every function it reaches from the eager runtime.
-
-    Args:
-      context: TensorFlow's eager context.
-      name: of a registered function.
-
-    Raises:
-      GraphError: its definition is damaged.
-    """
-    definitions: dict[str, Any] = {}
-    pending = [name]
-    while pending:
-        function = pending.pop()
-        if function in definitions or not context.has_function(function):
-            continue
-        definition = context.get_function_def(function)
-        definitions[function] = definition
-        for node in definition.node_def:
-            if op_def_registry.get(node.op) is None:
-                pending.append(node.op)
-            elif node.op in control_flow.CALLS:
-                pending += _named(node)
-    lookup = _lookup_definitions(definitions)
-    graphs = {
-        key: serde.read_function(definition, lookup, _Shapes(key, definition))
-        for key, definition in definitions.items()
-    }
-    return ir.Module(graphs.pop(name), graphs)
-
-
-def _named(node: Any) -> list[str]:
-    attrs = serde.NodeAttributes(node)
-    return [f for a in control_flow.CALLS[node.op].attrs for f in attrs.functions(a)]
-
-
-def _lookup_definitions(
-    definitions: Mapping[str, Any],
-) -> Callable[[str], op_schema.Schema | None]:
-    def find(op: str) -> op_schema.Schema | None:
-        found = definitions.get(op)
-        return (
-            op_schema.schema(op)
-            if found is None
-            else op_schema.from_op_def(found.signature)
-        )
-
-    return find
-
-
-def lookup_of(module: ir.Module) -> Callable[[str], op_schema.Schema | None]:
-    """The schema of any op, or of any function of a module that is called as one."""
-    return _lookup_definitions({graph.name: graph.origin for graph in module.graphs()})
-
-
-class _Shapes:
-    """Static shapes of a function's edges, from the graph it was traced as."""
-
-    def __init__(self, name: str, definition: Any) -> None:
-        reference = _traced.get(name)
-        self._graph = None if reference is None else reference()
-        self._args = {a.name: i for i, a in enumerate(definition.signature.input_arg)}
-        self._operations: dict[str, Any] | None = None
-        self._known: dict[ir.Edge, ir.Shape] = {}
-
-    def __call__(self, edge: ir.Edge) -> ir.Shape:
-        if edge not in self._known:
-            self._known[edge] = self._find(edge)
-        return self._known[edge]
-
-    def _find(self, edge: ir.Edge) -> ir.Shape:
-        if self._graph is None:
-            return None
-        if self._operations is None:
-            self._operations = {op.name: op for op in self._graph.get_operations()}
-        name, index = edge
-        if name in self._args:
-            return dimensions(self._graph.inputs[self._args[name]].shape)
-        operation = self._operations.get(name)
-        if operation is None or index >= len(operation.outputs):
-            return None
-        return dimensions(operation.outputs[index].shape)
-
-
-def dimensions(shape: tf.TensorShape) -> ir.Shape:
-    """A TensorShape as the rewriter has shapes: -1 unknown, None for unknown rank."""
-    if shape.rank is None:
-        return None
-    return tuple(-1 if size is None else size for size in shape.as_list())
-
-
-def concrete_of(original: Any, module: ir.Module) -> Any:
-    """A ConcreteFunction of a rewritten module, with the captures of `original`."""
-    lookup = lookup_of(module)
-    context = context_lib.context()
-    for name, function in module.functions.items():
-        if not context.has_function(name):
-            context.add_function_def(serde.write_function(function, lookup))
-    definition = serde.write_function(module.main, lookup)
-    graph = function_def_to_graph.function_def_to_graph(
-        definition,
-        structured_input_signature=original.structured_input_signature,
-        structured_outputs=original.graph.structured_outputs,
-        input_shapes=[tensor.shape for tensor in original.inputs],
-        include_library_functions=True,
-    )
-    given = len(original.inputs) - len(original.captured_inputs)
-    for outer, inner in zip(
-        original.captured_inputs, graph.inputs[given:], strict=True
-    ):
-        graph.replace_capture(outer, inner)
-    for variable in original.graph.variables:
-        graph.watch_variable(variable)
-    made = concrete_function.ConcreteFunction.from_func_graph(
-        graph, original.function_type, definition.attr
-    )
-    made._arg_keywords = original._arg_keywords
-    made._num_positional_args = original._num_positional_args
-    made._amp_original = original  # its variables live as long as this does
-    return made

@@ -5,7 +5,7 @@ Knows how to get a graph and its shapes out of what a user has; rewrites nothing
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -17,7 +17,7 @@ from amp.graph_rewrite import rewrite as rewrite_lib
 from amp.graph_rewrite.device import Resolution
 from amp.graph_rewrite.report import Report
 from amp.graph_rewrite.rewrite import Rewrite
-from amp.integration import activation, functions
+from amp.integration import activation, definitions
 from amp.policy import Policy
 
 
@@ -54,7 +54,7 @@ def rewrite(
             remedy="pass graph.as_graph_def(), or use amp.twin for a function",
         )
     settled = activation.settle(Policy.make(policy)).settled
-    module = serde.read_graph(graph, _ImportedShapes(graph))
+    module = serde.read_graph(graph, _imported_shapes(graph))
     given = [_names(module, fetches, "fetches"), _names(module, feeds, "feeds")]
     fetched = given[0] or _sinks(module.main)
     _check_keep(settled, module)
@@ -87,34 +87,18 @@ def _check_keep(settled: Resolution, module: ir.Module) -> None:
         rewrite_lib.check_patterns(settled.policy, names)
 
 
-class _ImportedShapes:
-    """Static shapes of a GraphDef, by importing it when the first one is asked for."""
+def _imported_shapes(proto: Any) -> definitions.StaticShapes:
+    """Static shapes of a GraphDef, by importing it; unknown if it does not import."""
 
-    def __init__(self, proto: Any) -> None:
-        self._proto = proto
-        self._operations: dict[str, Any] | None = None
-        self._known: dict[ir.Edge, ir.Shape] = {}
-
-    def __call__(self, edge: ir.Edge) -> ir.Shape:
-        if edge not in self._known:
-            self._known[edge] = self._find(edge)
-        return self._known[edge]
-
-    def _find(self, edge: ir.Edge) -> ir.Shape:
-        if self._operations is None:
-            self._operations = self._import()
-        operation = self._operations.get(edge[0])
-        if operation is None or edge[1] >= len(operation.outputs):
-            return None
-        return functions.dimensions(operation.outputs[edge[1]].shape)
-
-    def _import(self) -> dict[str, Any]:
+    def load() -> Mapping[str, Sequence[Any]]:
         with tf.Graph().as_default() as graph:
             try:
-                tf.graph_util.import_graph_def(self._proto, name="")
-            except (ValueError, tf.errors.OpError):  # then every shape is unknown
+                tf.graph_util.import_graph_def(proto, name="")
+            except (ValueError, tf.errors.OpError):
                 return {}
-        return {operation.name: operation for operation in graph.get_operations()}
+        return definitions.outputs_of(graph)
+
+    return definitions.StaticShapes(load)
 
 
 def _concrete(target: Any, args: tuple[Any, ...]) -> Any:
@@ -163,7 +147,7 @@ def _read(
     settled = activation.settle(policy).settled
     with activation.mixed_precision_scope(policy):
         concrete = _concrete(target, args)
-    module = functions.read(context_lib.context(), concrete.name)
+    module = definitions.read(context_lib.context(), concrete.name)
     _check_keep(settled, module)
     return (concrete, module), settled
 
@@ -188,4 +172,4 @@ def twin(fn: Any, *args: Any, policy: Policy | None = None) -> Any:
     result = rewrite_lib.rewrite(module, settled)
     if result.graph.main is module.main:
         return concrete
-    return functions.concrete_of(concrete, result.graph)
+    return definitions.concrete_of(concrete, result.graph)

@@ -68,6 +68,7 @@ def _sink(view: Typed, found: Mapping[str, Reason]) -> Reason | None:
     return None
 
 
+_SMALLEST_FLOAT32 = 2.0**-126
 _PASS = frozenset({"Identity", "Cast", "Snapshot", "StopGradient", "PreventGradient"})
 
 
@@ -88,6 +89,8 @@ def ranges(
       its readers stay.
     Case 4: a sum of more elements than the type, or its kernel, can count.
     Case 5: a sum to a scalar (a loss, a norm), which people and thresholds read.
+    Case 6: a bounded result (a probability) beside an epsilon, or where tiny values are
+      singular: it may be as tiny, so it is made in float32 too.
     """
     found: dict[str, Reason] = {}
     marks: dict[str, _Mark] = {}
@@ -106,6 +109,8 @@ def ranges(
             reason = _count(graph, view, context)
             if reason is not None:
                 found[name] = reason
+    if context.format.smallest > _SMALLEST_FLOAT32:
+        found = _probabilities(typed, order, marks, context.format) | found
     return {name: reason for name, reason in found.items() if name not in refused}
 
 
@@ -132,33 +137,71 @@ def _constant_mark(view: Typed, limits: Format) -> _Mark | None:
 def _read_mark(
     view: Typed, marks: Mapping[str, _Mark], found: dict[str, Reason]
 ) -> _Mark | None:
+    """Refuses a reader of marked values; what its own result is marked with, if so."""
     node, row = view.node, view.row
-    if not marks or not any(edge[0] in marks for edge in node.inputs):
+    read = [
+        (index, marks[edge[0]])
+        for index, (edge, slot) in enumerate(zip(node.inputs, view.ins, strict=False))
+        if edge[0] in marks and slot.type == ir.FLOAT
+    ]
+    passes = node.op in _PASS
+    if not read or (not passes and (row is None or row.role is Role.KEEP)):
         return None
-    index, mark = max(
-        (
-            (index, marks[edge[0]])
-            for index, edge in enumerate(node.inputs)
-            if edge[0] in marks and index < len(view.ins)
-        ),
-        key=lambda pair: pair[1].once,
-        default=(0, None),
-    )
-    if mark is None or view.ins[index].type != ir.FLOAT:
-        return None
-    if node.op in _PASS or (row is not None and row.role is Role.MOVE):
-        if row is not None:
-            found[node.name] = Reason("range", mark.source)
+    if row is not None:
+        found[node.name] = Reason("range", read[0][1].source)
+    after = [_after(view, index, mark) for index, mark in read]
+    left = [mark for mark in after if mark is not None]
+    return min(left, key=lambda mark: mark.once, default=None)
+
+
+def _after(view: Typed, index: int, mark: _Mark) -> _Mark | None:
+    """What a mark on an input makes of the output."""
+    row = view.row
+    if row is None or row.role is Role.MOVE:
         return mark
-    if row is None or row.role is Role.KEEP:
-        return None
-    found[node.name] = Reason("range", mark.source)
     if mark.once or row.bounded or row.role is Role.COMPUTE:
         return None
     if index in row.singular:
         unary = sum(slot.type == ir.FLOAT for slot in view.ins) == 1
         return _Mark(mark.magnitude, mark.source, once=True) if unary else None
     return mark
+
+
+def _probabilities(
+    typed: Mapping[str, Typed],
+    order: Iterable[str],
+    marks: Mapping[str, _Mark],
+    limits: Format,
+) -> dict[str, Reason]:
+    """Case 6 of `ranges`, from the reader back to where the result is made."""
+    found: dict[str, Reason] = {}
+    small: dict[str, list[str]] = {}  # by bounded result or copy of one: what it copies
+    for name in order:
+        view = typed[name]
+        row = view.row
+        if row is None or not view.touches(ir.FLOAT):
+            continue
+        sources = [edge[0] for edge in view.node.inputs]
+        copied = [source for source in sources if source in small]
+        if row.bounded or (copied and row.role is Role.MOVE):
+            small[name] = [] if row.bounded else copied
+            continue
+        epsilons = [s for s in sources if s in marks and _is_epsilon(typed[s], limits)]
+        ends = sources if epsilons else [sources[i] for i in row.singular]
+        held = [source for source in ends if source in small]
+        if held:
+            reason = found[name] = Reason("range", (epsilons or [name])[0])
+            while held:
+                source = held.pop()
+                if source not in found:
+                    found[source] = reason
+                    held += small[source]
+    return found
+
+
+def _is_epsilon(view: Typed, limits: Format) -> bool:
+    mark = _constant_mark(view, limits) if view.node.op == "Const" else None
+    return mark is not None and mark.magnitude < limits.smallest
 
 
 def _count(graph: ir.Graph, view: Typed, context: Context) -> Reason | None:

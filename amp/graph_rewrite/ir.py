@@ -186,6 +186,7 @@ class Graph:
       origin: what it was read from; opaque, and written back untouched.
       shape: the static shape of an edge as traced.
       flags: boolean attributes of the function that are set (`_XlaMustCompile`...).
+      attributes: names of all the function's attributes.
     """
 
     name: str
@@ -196,6 +197,7 @@ class Graph:
     origin: Any = None
     shape: ShapeSource = unknown_shape
     flags: frozenset[str] = frozenset()
+    attributes: frozenset[str] = frozenset()
 
     def with_nodes(
         self, nodes: Mapping[str, Node], results: tuple[Result, ...] | None = None

@@ -20,6 +20,7 @@ from amp.graph_rewrite.context import FORMATS, Context
 from amp.graph_rewrite.control_flow import Use
 from amp.graph_rewrite.decide import decide
 from amp.graph_rewrite.device import Resolution
+from amp.graph_rewrite.inline import inline
 from amp.graph_rewrite.link import Linked, graph_of, link
 from amp.graph_rewrite.op_schema import Schema
 from amp.graph_rewrite.op_table import TABLE
@@ -107,15 +108,26 @@ def _rewritten(
     suffix: str,
 ) -> Rewrite:
     assert settled.policy is not None
+    for graph in module.graphs():
+        where = _where(graph.name)
+        verify.enforce(verify.well_formed(graph), GraphError, where, _MEND)
+    given, module = module, inline(module)
     weights = control_flow.reached(module)
     planned = _planned(module, settled, weights, feeds)
     planned, verdict = _gained(planned, weights, settled.policy)
     report = _report(module, planned, weights, settled, verdict)
     if not any(part.plan.low for part in planned.values()):
-        return Rewrite(module, report)
+        return Rewrite(given, report)
     linked = link(module, _applied(planned, module, fetches), suffix)
     _check_made(linked, planned, settled)
     return Rewrite(linked.module, report)
+
+
+_MEND = "mend the graph where it is built or saved"
+
+
+def _where(name: str) -> str:
+    return f"function {name}" if name else "the GraphDef"
 
 
 def _planned(
@@ -142,11 +154,9 @@ def _planned(
             held=feeds if graph is module.main else frozenset(),
             lookup=lookup,
         )
-        where = f"function {use.name}" if use.name else "the GraphDef"
-        remedy = "mend the graph where it is built or saved"
-        verify.enforce(verify.well_formed(graph), GraphError, where, remedy)
         found = candidates(graph, context)
-        verify.enforce(verify.well_typed(graph, found.typed), GraphError, where, remedy)
+        typing = verify.well_typed(graph, found.typed)
+        verify.enforce(typing, GraphError, _where(use.name), _MEND)
         clock = cost.Clock(settled.device.under(use.xla), policy.dtype)
         plan = decide(graph, found, context, clock)
         planned[use] = _Planned(graph, context, found, plan)

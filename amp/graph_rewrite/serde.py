@@ -118,6 +118,7 @@ def read_function(
         origin=proto,
         shape=shape,
         flags=frozenset(key for key, value in proto.attr.items() if value.b),
+        attributes=frozenset(proto.attr),
     )
 
 

@@ -5,6 +5,7 @@ Called by the `.pth` file at start-up; imports no TensorFlow before the job does
 
 from __future__ import annotations
 
+import atexit
 import importlib.abc
 import importlib.machinery
 import importlib.util
@@ -95,6 +96,8 @@ def _enable() -> None:
         from amp.policy import Policy
 
         activation.enable(Policy.from_env())
+        # Only at the end is it known that a pattern of AMP_KEEP matched nothing.
+        atexit.register(activation.disable)
     except Exception as e:
         if os.environ.get("AMP_STRICT", "").strip().lower() in _ON:
             raise

@@ -222,15 +222,17 @@ def _explain(args: argparse.Namespace) -> int:
     if not args.node:
         print(report.to_json() if args.json else report)
         return 0
-    text = report.explain(args.node)
-    if not text:
+    # A node inside a function may be named without the calls that lead to it.
+    ends = (f"/{args.node}", f"::{args.node}")
+    names = [d.node for d in report.decisions if f"/{d.node}".endswith(ends)]
+    if not names:
         raise GraphError(
             f"no decision was made about a node {args.node!r}",
             where=f"--node, {args.path}",
             allowed="nodes that hold float32 or 16-bit values",
             remedy="--json lists every decision",
         )
-    print(text)
+    print("\n".join(report.explain(name) for name in dict.fromkeys(names)))
     return 0
 
 

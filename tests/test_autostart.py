@@ -27,7 +27,8 @@ for _ in range({times}):
 ACTIVATION = """
 import sys, types
 stub = types.ModuleType("amp.integration.activation")
-stub.enable = lambda policy: print("enabled", policy)
+stub.enable_at_first_use = lambda policy: print("enabled", policy)
+stub.disable = lambda: None
 sys.modules["amp.integration.activation"] = stub
 """
 
@@ -78,6 +79,8 @@ os.environ["AMP_DTYPE"] = "bfloat16"
 from amp.integration import autostart
 autostart.install()  # TensorFlow is there already
 assert activation.active().settled.policy.dtype == "bfloat16"
+product = tf.function(lambda x: tf.matmul(x, x))
+product(tf.ones([8, 8]))
 """
 
 
@@ -231,17 +234,18 @@ def test_strict_raises(stand_in):
 
 
 def test_any_failure_of_ours_leaves_the_job_running(stand_in):
-    broken = ACTIVATION.replace("print('enabled', policy)", "1 / 0")
-    broken = broken.replace('print("enabled", policy)', "1 / 0")
+    broken = ACTIVATION.replace('print("enabled", policy)', "1 / 0")
     done = stand_in.run(f"{broken}import keras", AMP_ENABLE="1")
     assert done.returncode == 0
     assert "amp: mixed precision is off: ZeroDivisionError" in done.stderr
 
 
 def test_with_tensorflow_itself(start):
-    done = start.run(REAL, AMP_ENABLE="1", AMP_DTYPE="float8", AMP_EMULATE="1")
+    variables = {"AMP_DTYPE": "float8", "AMP_EMULATE": "1", "AMP_KEEP": "dense*"}
+    done = start.run(REAL, AMP_ENABLE="1", **variables)
     assert done.returncode == 0, done.stderr
     assert "amp: mixed precision is off: PolicyError: 'float8'" in done.stderr
+    assert "keep pattern dense* matched no node" in done.stderr
 
 
 def test_a_keras_job_trains_and_what_it_saves_needs_no_plugin(start):

@@ -17,12 +17,15 @@ from amp.graph_rewrite.propagate import Candidates
 LOW_TYPES = (ir.HALF, ir.BFLOAT16)
 
 
+_LOW = ":low"  # no node has this name
+
+
 @dataclasses.dataclass(slots=True)
 class _Tensor:
     """A tensor under one name, however many casts the graph already has on it."""
 
     edge: ir.Edge
-    producer: str  # "" where it is float32 for ever
+    producer: str  # "" where it is float32 for ever, _LOW where 16 bits
     free: bool  # a constant: its cast is folded
     readers: list[str] = dataclasses.field(default_factory=list)  # "" reads float32
 
@@ -40,21 +43,22 @@ def decide(
         if view.touches(ir.FLOAT) or name in found.already
     }
     tensors = list(_tensors(graph, found, context))
+    already = found.already | {_LOW}
     if context.policy.assignment == "all":
         chosen, tie = frozenset(found.allowed), -math.inf
     else:
         wanted = [_priced(graph, tensor, clock) for tensor in tensors]
         free = {name: times[name] for name in found.allowed}
-        chosen = assign.solve(free, found.already, wanted)
+        chosen = assign.solve(free, already, wanted)
         tie = assign.rounding(free, wanted)
 
     def seconds(low: frozenset[str], casts: frozenset[tuple[ir.Edge, bool]]) -> float:
         nodes = sum(times[name][name in low] for name in times)
         return nodes + sum(clock.cast(graph.shape(edge)) for edge, _ in casts)
 
-    low = chosen | found.already
+    low = chosen | already
     casts = frozenset(_casts(tensors, low))
-    before = frozenset(_casts(tensors, found.already))
+    before = frozenset(_casts(tensors, already))
     return Plan(
         dtype=context.format.number,
         low=chosen,
@@ -64,7 +68,7 @@ def decide(
         },
         reasons=_reasons(found, chosen, times),
         casts=casts,
-        seconds32=seconds(found.already, before),
+        seconds32=seconds(already, before),
         seconds16=seconds(low, casts),
         tie=tie,
     )
@@ -101,11 +105,11 @@ def _tensors(graph: ir.Graph, found: Candidates, context: Context) -> Iterator[_
         for edge, slot in zip(view.node.inputs, view.ins, strict=False):
             if slot.type not in numbers:
                 continue
-            tensor = _root(edge, found, context, tensors)
+            tensor = _root(edge, slot.type, found, context, tensors)
             tensor.readers.append(name if low and _turns(slot, view) else "")
     for result in graph.results:
         if result.type == ir.FLOAT:
-            _root(result.edge, found, context, tensors).readers.append("")
+            _root(result.edge, ir.FLOAT, found, context, tensors).readers.append("")
     for tensor in tensors.values():
         if tensor.producer or any(tensor.readers):
             yield tensor
@@ -123,16 +127,21 @@ def _is_bridge(view: Typed, number: int) -> bool:
 
 
 def _root(
-    edge: ir.Edge, found: Candidates, context: Context, tensors: dict[ir.Edge, _Tensor]
+    edge: ir.Edge,
+    number: int,
+    found: Candidates,
+    context: Context,
+    tensors: dict[ir.Edge, _Tensor],
 ) -> _Tensor:
+    """The tensor that an edge of type `number` is, or is a cast of."""
     view = found.typed.get(edge[0])
     while view is not None and _is_bridge(view, context.format.number):
-        edge = view.node.inputs[0]
+        edge, number = view.node.inputs[0], view.ins[0].type
         view = found.typed.get(edge[0])
     if edge not in tensors:
-        producer = ""
+        producer = _LOW if number == context.format.number else ""
         if view is not None and (edge[0] in found.allowed or edge[0] in found.already):
-            producer = edge[0] if _turns(view.outs[edge[1]], view) else ""
+            producer = edge[0] if _turns(view.outs[edge[1]], view) else producer
         constant = view is not None and view.node.op == "Const"
         tensors[edge] = _Tensor(edge, producer, constant)
     return tensors[edge]

@@ -104,7 +104,7 @@ CPU_AVX512_BF16 = dataclasses.replace(
 )
 CPU_PLAIN = dataclasses.replace(
     CPU_AMX,
-    name="CPU without 16-bit arithmetic",
+    name="CPU without AMX or AVX512-BF16",
     native=(),
     speed={"bfloat16": {"product": 0.3}, "float16": {"product": 0.1, "conv": 0.01}},
     source="conservative: 16-bit kernels convert to float32 inside",
@@ -169,7 +169,7 @@ def resolve(policy: Policy, device: Device) -> Resolution:
         native = device.native or (("bfloat16",) if policy.emulate else ())
         if not native:
             reason = (
-                f"mixed precision is off: {device.name} has no 16-bit arithmetic; "
+                f"mixed precision is off: no 16-bit arithmetic on this {device.name}; "
                 "AMP_EMULATE=1 (emulate=True) shows how the model converges"
             )
             return Resolution(None, device, reason)

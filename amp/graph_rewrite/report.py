@@ -83,9 +83,8 @@ class Report:
 
     def explain(self, node: str) -> str:
         """Why a node has its type, in one line a match (the name or its end)."""
-        found = [
-            d for d in self.decisions if d.node == node or d.node.endswith(f"::{node}")
-        ]
+        ends = (f"::{node}", f"/{node}")
+        found = [d for d in self.decisions if d.node == node or d.node.endswith(ends)]
         return "\n".join(
             f"{d.node} ({d.op}) is {d.dtype}: {RULES[d.rule]} [{d.rule}: {d.cause}]"
             for d in found

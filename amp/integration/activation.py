@@ -41,19 +41,24 @@ _STACK = _Stack()
 _LOCK = threading.Lock()
 _SETTLED: dict[Policy, Active] = {}
 _process: Active | None = None
+_waiting: Policy | None = None
 _installed = False
 
 
 def active() -> Active | None:
     """The innermost scope of this thread, else what `enable` switched on, else None."""
     entries = _STACK.entries
-    return entries[-1] if entries else _process
+    if entries:
+        return entries[-1]
+    waiting = _waiting
+    if waiting is not None:
+        enable(waiting)
+    return _process
 
 
 def active_twins() -> functions.Twins | None:
     """The twins to call through, None where functions run as they are."""
-    entries = _STACK.entries
-    now = entries[-1] if entries else _process
+    now = active()
     return None if now is None else now.twins
 
 
@@ -130,16 +135,31 @@ def enable(policy: Policy | None = None, **fields: Any) -> Policy:
       PolicyError: a field that cannot be understood.
       TensorFlowError: a TensorFlow that the plugin cannot work with.
     """
-    global _process
+    global _process, _waiting
     policy = Policy.make(policy, **fields)
-    _process = settle(policy)
+    _process, _waiting = settle(policy), None
     return policy
+
+
+def enable_at_first_use(policy: Policy) -> None:
+    """`enable`, but the device is asked for only when a function runs.
+
+    A job chooses its devices after importing TensorFlow; what it chose then counts.
+
+    Raises:
+      PolicyError: an op type that TensorFlow does not know.
+      TensorFlowError: a TensorFlow that the plugin cannot work with.
+    """
+    global _waiting
+    _install()
+    functions.check(policy)
+    _waiting = policy
 
 
 def disable() -> None:
     """Switches off what `enable` switched on, from the next call of a function."""
-    global _process
-    was, _process = _process, None
+    global _process, _waiting
+    was, _process, _waiting = _process, None, None
     if was is not None and was.twins is not None:
         was.twins.warn_unmatched()
 

@@ -19,7 +19,7 @@ _OFF = frozenset({"", "0", "false", "off", "no"})
 
 
 def install() -> None:
-    """Arranges for `amp.enable(Policy.from_env())` right after `import tensorflow`.
+    """Arranges for `Policy.from_env()` to be in force once TensorFlow is imported.
 
     Where TensorFlow is imported already, that is now. A second call changes nothing.
     """
@@ -95,7 +95,7 @@ def _enable() -> None:
         from amp.integration import activation
         from amp.policy import Policy
 
-        activation.enable(Policy.from_env())
+        activation.enable_at_first_use(Policy.from_env())
         # Only at the end is it known that a pattern of AMP_KEEP matched nothing.
         atexit.register(activation.disable)
     except Exception as e:

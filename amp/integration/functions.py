@@ -66,6 +66,7 @@ class Twins:
         self._number = number
         self._lock = threading.RLock()
         self._unmatched = set(_policy(settled).keep)
+        self._ran = False
         _every_twins.add(self)
 
     def first_call(
@@ -112,6 +113,7 @@ class Twins:
         )
         self._match(module)
         reports.add(result.report, _policy(self.settled).report)
+        self._ran = True
         made = [graph for key, graph in result.graph.functions.items()
                 if key not in module.functions]  # fmt: skip
         if result.graph.main is not module.main:
@@ -148,7 +150,7 @@ class Twins:
 
     def warn_unmatched(self) -> None:
         """Warns of `keep` patterns that matched no node of any function so far."""
-        if self._unmatched and self.proven:
+        if self._unmatched and self._ran:
             patterns = ", ".join(sorted(self._unmatched))
             self._unmatched.clear()
             error = PolicyError(

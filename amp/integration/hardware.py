@@ -1,4 +1,7 @@
-"""Asks the machine what it is; what that means is `graph_rewrite.device`'s to say."""
+"""Asks the machine what it is.
+
+What that means is `graph_rewrite.device`'s to say, and no figure may enter here.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""The reports of this process, and their files in the directory that a policy names."""
+"""The reports of this process, and their files in the directory that a policy names.
+
+What a report says is not known here, and nothing that goes wrong here stops a job.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +9,7 @@ import os
 import re
 import tempfile
 import threading
+import warnings
 from pathlib import Path
 
 from amp.graph_rewrite.report import Report
@@ -15,20 +19,35 @@ _REPORTS: list[Report] = []
 
 
 def add(report: Report, directory: str | None) -> None:
-    """Keeps a report and writes it to `directory`, if any, whole or not at all."""
+    """Keeps a report and writes it to `directory`, if any, whole or not at all.
+
+    A directory that cannot be written to is warned of; the report is kept.
+    """
     with _LOCK:
         _REPORTS.append(report)
         number = len(_REPORTS)
     if directory is None:
         return
-    folder = Path(directory)
-    folder.mkdir(parents=True, exist_ok=True)
     name = re.sub(r"\W+", "_", report.function)[:80].strip("_") or "graph"
-    target = folder / f"{os.getpid()}_{number:04d}_{name}.json"
+    target = Path(directory) / f"{os.getpid()}_{number:04d}_{name}.json"
+    try:
+        _write(report.to_json(), target)
+    except OSError as e:
+        warnings.warn(
+            f"amp: the report of {report.function} was not written: {e}\n"
+            "  where:   Policy(report=...), AMP_REPORT\n"
+            "  allowed: a directory that can be made or written to\n"
+            "  do now:  name another; amp.reports() has the report meanwhile",
+            stacklevel=2,
+        )
+
+
+def _write(text: str, target: Path) -> None:
+    target.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.NamedTemporaryFile(
-        "w", dir=folder, suffix=".part", delete=False
+        "w", dir=target.parent, suffix=".part", delete=False
     ) as file:
-        file.write(report.to_json())
+        file.write(text)
     os.replace(file.name, target)
 
 

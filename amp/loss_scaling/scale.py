@@ -79,7 +79,8 @@ class DynamicLossScale:
         step(state, finite):
           if finite:
             good += 1; bad = 0                                          # Case 1
-            XX
+            if good >= growth_interval:                                 # Case 2
+              scale = min(scale * factor, maximum); good = 0
           else:
             bad += 1; good = 0                                          # Case 3
             if bad >= hysteresis:                                       # Case 4

@@ -1,0 +1,40 @@
+"""The reports of the process: kept in order, written whole, and never in a job's way."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+import tensorflow as tf
+
+import amp
+
+ALL = {"dtype": "bfloat16", "assignment": "all", "strict": True}
+
+
+def run(**fields):
+    fn = tf.function(lambda x: tf.matmul(x, x))
+    with amp.mixed_precision_scope(**{**ALL, **fields}):
+        return fn(tf.ones([8, 8]))
+
+
+def test_a_report_is_written_whole_and_says_what_the_object_says(tmp_path):
+    run(report=str(tmp_path / "new" / "folder"))
+    (path,) = (tmp_path / "new" / "folder").iterdir()
+    (report,) = amp.reports()
+    assert path.suffix == ".json"
+    assert json.loads(path.read_text()) == json.loads(report.to_json())
+
+
+def test_reports_come_oldest_first():
+    run()
+    run(dtype="float16", loss_scale="none")
+    assert [report.dtype for report in amp.reports()] == ["bfloat16", "float16"]
+
+
+def test_a_directory_that_cannot_be_written_keeps_the_twin_and_warns(tmp_path):
+    (tmp_path / "file").write_text("in the way")
+    with pytest.warns(UserWarning, match=r"AMP_REPORT[\s\S]*do now"):
+        run(report=str(tmp_path / "file"))
+    (report,) = amp.reports()
+    assert report.nodes_low > 0

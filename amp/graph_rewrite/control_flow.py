@@ -132,12 +132,11 @@ def behind_markers(module: ir.Module) -> dict[str, frozenset[str]]:
     if not any(n.flag(ir.UNSCALE) for g in graphs.values() for n in g.nodes.values()):
         return {name: frozenset() for name in graphs}
     state = {name: _Taint() for name in graphs}
-    orders = {name: ir.topological(graph)[0] for name, graph in graphs.items()}
     changed = True
     while changed:
         changed = False
-        for name, graph in graphs.items():
-            changed |= _taint(graph, orders[name], state, module.functions)
+        for graph in graphs.values():
+            changed |= _taint(graph, state, module.functions)
     return {name: frozenset(taint.nodes) for name, taint in state.items()}
 
 
@@ -150,7 +149,6 @@ class _Taint:
 
 def _taint(
     graph: ir.Graph,
-    order: list[str],
     state: dict[str, _Taint],
     functions: Mapping[str, ir.Graph],
 ) -> bool:
@@ -159,7 +157,7 @@ def _taint(
     edges = {(graph.args[i].name, 0) for i in own.args}
     whole: set[str] = set()
     changed = False
-    for name in order:
+    for name in graph.order:
         node = graph.nodes[name]
         hit = [i for i, e in enumerate(node.inputs) if e[0] in whole or e in edges]
         if hit or node.flag(ir.UNSCALE):

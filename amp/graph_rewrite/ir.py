@@ -6,6 +6,7 @@ No protobuf class and no policy may enter: `serde` reads and writes, passes deci
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Protocol, TypeAlias
 
@@ -174,7 +175,7 @@ def unknown_shape(edge: Edge) -> Shape:
     return None
 
 
-@dataclasses.dataclass(frozen=True, slots=True, eq=False)
+@dataclasses.dataclass(frozen=True, eq=False)
 class Graph:
     """A GraphDef's nodes or a FunctionDef.
 
@@ -198,6 +199,20 @@ class Graph:
     shape: ShapeSource = unknown_shape
     flags: frozenset[str] = frozenset()
     attributes: frozenset[str] = frozenset()
+
+    @functools.cached_property
+    def order(self) -> list[str]:
+        """Node names, inputs first; those on a cycle outside a loop are missing."""
+        return _topological(self)
+
+    @functools.cached_property
+    def readers(self) -> Mapping[Edge, list[tuple[str, int]]]:
+        """The (node, input index) pairs that read each edge."""
+        readers: dict[Edge, list[tuple[str, int]]] = {}
+        for node in self.nodes.values():
+            for index, edge in enumerate(node.inputs):
+                readers.setdefault(edge, []).append((node.name, index))
+        return readers
 
     def with_nodes(
         self, nodes: Mapping[str, Node], results: tuple[Result, ...] | None = None
@@ -231,41 +246,28 @@ class Module:
         yield from self.functions.values()
 
 
-def consumers(graph: Graph) -> dict[Edge, list[tuple[str, int]]]:
-    """The (node, input index) pairs that read each edge."""
-    readers: dict[Edge, list[tuple[str, int]]] = {}
-    for node in graph.nodes.values():
-        for index, edge in enumerate(node.inputs):
-            readers.setdefault(edge, []).append((node.name, index))
-    return readers
-
-
-def topological(graph: Graph) -> tuple[list[str], set[str]]:
-    """Node names in an order where inputs come first, and those on a cycle.
-
-    A back edge of a v1 loop (NextIteration into Merge) does not count.
-    """
+def _topological(graph: Graph) -> list[str]:
+    """A back edge of a v1 loop (NextIteration into Merge) does not count."""
     nodes = graph.nodes
     waiting: dict[str, int] = {}
     feeds: dict[str, list[str]] = {}
-    for node in nodes.values():
-        sources = [name for name, _ in node.inputs] + list(node.controls)
+    for name, node in nodes.items():
         loop = node.op in ("Merge", "RefMerge")
         count = 0
-        for source in sources:
-            if source not in nodes:
+        for source in (*[edge[0] for edge in node.inputs], *node.controls):
+            producer = nodes.get(source)
+            if producer is None or (loop and producer.op in _BACK):
                 continue
-            if loop and nodes[source].op in ("NextIteration", "RefNextIteration"):
-                continue
-            feeds.setdefault(source, []).append(node.name)
+            feeds.setdefault(source, []).append(name)
             count += 1
-        waiting[node.name] = count
+        waiting[name] = count
     order = [name for name, count in waiting.items() if count == 0]
     for name in order:
         for reader in feeds.get(name, ()):
             waiting[reader] -= 1
             if waiting[reader] == 0:
                 order.append(reader)
-    if len(order) == len(nodes):
-        return order, set()
-    return order, set(nodes) - set(order)
+    return order
+
+
+_BACK = ("NextIteration", "RefNextIteration")

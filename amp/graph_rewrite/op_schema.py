@@ -8,6 +8,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Iterator
+from typing import TypeAlias
 
 from tensorflow.python.framework import kernels as kernel_registry
 from tensorflow.python.framework import op_def_registry
@@ -148,46 +149,46 @@ def _ports(args: object) -> tuple[Port, ...]:
     )
 
 
+_Kernel: TypeAlias = dict[str, frozenset[int]]  # by attribute, the types it takes
+
+
 @functools.cache
-def _kernels(op: str) -> tuple[tuple[str, tuple[tuple[str, frozenset[int]], ...]], ...]:
-    found = kernel_registry.get_registered_kernels_for_op(op).kernel
-    return tuple(
-        (
-            kernel.device_type,
-            tuple(
-                (c.name, frozenset(c.allowed_values.list.type))
-                for c in kernel.constraint
-            ),
-        )
-        for kernel in found
-        if not kernel.label
+def _kernels(op: str, device_type: str) -> list[_Kernel]:
+    """The kernels that serve a device type; those registered as DEFAULT serve any."""
+    return [
+        {c.name: frozenset(c.allowed_values.list.type) for c in kernel.constraint}
+        for kernel in kernel_registry.get_registered_kernels_for_op(op).kernel
+        if kernel.device_type in (device_type, "DEFAULT") and not kernel.label
+    ]
+
+
+@functools.cache
+def _constrained(op: str, device_type: str) -> tuple[str, ...]:
+    return tuple({name for kernel in _kernels(op, device_type) for name in kernel})
+
+
+@functools.cache
+def _takes(op: str, device_type: str, types: tuple[tuple[int, ...], ...]) -> bool:
+    given = dict(zip(_constrained(op, device_type), types, strict=True))
+    return any(
+        all(allowed.issuperset(given[name]) for name, allowed in kernel.items())
+        for kernel in _kernels(op, device_type)
     )
-
-
-@functools.cache
-def _built_for(device_type: str) -> bool:
-    return any(device == device_type for device, _ in _kernels("MatMul"))
 
 
 def has_kernel(node: Node, device_type: str, low: dict[str, int]) -> bool:
     """Whether a kernel takes `node` with the type attributes `low` changed.
 
-    A kernel registered for the device type DEFAULT serves every device. A device type
-    that this build of TensorFlow has no kernels for at all cannot be asked (planning
-    for another machine), so its kernels are taken to exist.
+    A device type that this build of TensorFlow has no kernels for at all cannot be
+    asked (planning for another machine), so its kernels are taken to exist.
     """
-    if not _built_for(device_type):
+    if not _kernels("MatMul", device_type):
         return accepts(node.op, low)
-    return any(
-        device in (device_type, "DEFAULT")
-        and all(_meets(node, name, allowed, low) for name, allowed in constraints)
-        for device, constraints in _kernels(node.op)
+    types = tuple(
+        (low[name],) if name in low else node.types(name)
+        for name in _constrained(node.op, device_type)
     )
-
-
-def _meets(node: Node, name: str, allowed: frozenset[int], low: dict[str, int]) -> bool:
-    types = (low[name],) if name in low else node.types(name)
-    return not types or all(number in allowed for number in types)
+    return _takes(node.op, device_type, types)
 
 
 def accepts(op: str, low: dict[str, int]) -> bool:

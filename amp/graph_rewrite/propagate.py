@@ -36,8 +36,7 @@ class Candidates:
 def candidates(graph: ir.Graph, context: Context) -> Candidates:
     """Runs the four phases on one graph."""
     typed = type_ports(graph, context)
-    order, _ = ir.topological(graph)
-    readers = ir.consumers(graph)
+    order, readers = graph.order, graph.readers
     already = frozenset(n for n, t in typed.items() if is_low(t, context.format.number))
     refused: dict[str, Reason] = {}
     for name, view in typed.items():

@@ -36,9 +36,8 @@ def well_formed(graph: ir.Graph) -> Iterator[Problem]:
         if result.edge[0] not in known:
             found = f"result {result.name!r} is {result.edge[0]!r}, which is not there"
             yield Problem(found, result.name, "results that name a node of the graph")
-    _, cyclic = ir.topological(graph)
-    if cyclic:
-        name = sorted(cyclic)[0]
+    if len(graph.order) < len(graph.nodes):
+        name = min(graph.nodes.keys() - set(graph.order))
         allowed = "cycles only through NextIteration and Merge"
         yield Problem(f"node {name!r} depends on itself", name, allowed)
 

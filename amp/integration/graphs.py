@@ -77,7 +77,7 @@ def _names(module: ir.Module, given: Iterable[str], what: str) -> frozenset[str]
 
 
 def _sinks(graph: ir.Graph) -> frozenset[str]:
-    read = {edge[0] for edge in ir.consumers(graph)}
+    read = {edge[0] for edge in graph.readers}
     return frozenset(graph.nodes.keys() - read)
 
 

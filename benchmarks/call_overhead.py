@@ -1,7 +1,7 @@
 """What the adapter adds to a function call, in microseconds.
 
-A program anyone can run: `python benchmarks/call_overhead.py`. A call of TensorFlow
-takes hundreds of microseconds and varies by more than the adapter adds, so the hooks are
+A program anyone can run: `python benchmarks/call_overhead.py`. A function call takes
+hundreds of microseconds and varies by more than the adapter adds, so the hooks are
 timed alone, around a stand-in that returns at once, with mixed precision off and on.
 """
 

@@ -1,8 +1,13 @@
 """What rewriting costs: microseconds a node, from 1,000 to 100,000 nodes.
 
 A program anyone can run: `python benchmarks/rewrite_cost.py [--profile]`. It builds
-GraphDefs of residual blocks with their gradients, rewrites each several times, and
-prints the median.
+residual blocks with their gradients and rewrites them several times, in the two ways
+there are, and prints medians:
+
+* function: what a job pays at the first call of a traced `tf.function`; reading it from
+  the runtime, deciding, applying, verifying, writing;
+* GraphDef: `amp.rewrite`, where TensorFlow's own import, which infers the shapes, comes
+  on top (the column import).
 """
 
 from __future__ import annotations
@@ -15,67 +20,91 @@ import platform
 import pstats
 import statistics
 import time
+from collections.abc import Callable
 from typing import Any
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 
 import tensorflow as tf
+from tensorflow.python.eager import context as context_lib
 
 import amp
+from amp.graph_rewrite import serde
+from amp.graph_rewrite.rewrite import rewrite
+from amp.integration import activation, definitions
 
 SIZES = (1_000, 3_000, 10_000, 30_000, 100_000)
-NODES_A_BLOCK = 28  # with its gradient, roughly; the size reached is printed
-POLICY = amp.Policy(dtype="bfloat16", emulate=False)
+NODES_A_BLOCK = 13  # with its gradient, roughly; the size reached is printed
 
 
-def graph(nodes: int) -> Any:
-    """A GraphDef of about `nodes` nodes: blocks of products and elementwise ops."""
-    with tf.Graph().as_default() as made:
-        x = tf.compat.v1.placeholder(tf.float32, [256, 1024])
-        weights = []
-        for _ in range(max(nodes // NODES_A_BLOCK, 1)):
-            weight = tf.compat.v1.get_variable(
-                f"w{len(weights)}", [1024, 1024], use_resource=True
-            )
-            weights.append(weight)
-            x = x + tf.nn.tanh(tf.matmul(x, weight) * 0.5)
+def blocks(nodes: int) -> Callable[..., list[tf.Tensor]]:
+    """A computation of about `nodes` nodes: products, elementwise ops, gradients."""
+
+    def build(x: tf.Tensor, *weights: tf.Tensor) -> list[tf.Tensor]:
+        for index in range(max(nodes // NODES_A_BLOCK, 1)):
+            product = tf.matmul(x, weights[index % len(weights)])
+            x = x + tf.nn.tanh(product * 0.5)
         loss = tf.reduce_mean(tf.square(x))
-        for grad in tf.gradients(loss, weights):
-            tf.identity(grad)
-        return made.as_graph_def()
+        return [tf.identity(grad) for grad in tf.gradients(loss, weights)]
+
+    return build
 
 
-def seconds(proto: Any, policy: amp.Policy) -> float:
-    """Time of one whole rewrite: reading, shapes, deciding, applying, verifying."""
+def specs() -> list[tf.TensorSpec]:
+    return [tf.TensorSpec([256, 1024]), *[tf.TensorSpec([1024, 1024])] * 16]
+
+
+def seconds(call: Callable[[], Any]) -> float:
     gc.collect()
     start = time.perf_counter()
-    amp.rewrite(proto, policy)
+    call()
     return time.perf_counter() - start
+
+
+def report(label: str, nodes: int, times: list[float], extra: str = "") -> None:
+    each = [seconds / nodes * 1e6 for seconds in times]
+    middle = statistics.median(each)
+    spread = f"{min(each):.0f}-{max(each):.0f}"
+    print(f"{label:9s} {nodes:8d} {middle:8.1f} {spread:>9s} {extra:>8s}", flush=True)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--sizes", type=int, nargs="+", default=list(SIZES))
     parser.add_argument("--assignment", choices=("cost", "all"), default="all")
     parser.add_argument("--profile", action="store_true", help="profile the largest")
     args = parser.parse_args()
-    policy = amp.Policy(dtype="bfloat16", assignment=args.assignment)
+    policy = amp.Policy(dtype="bfloat16", assignment=args.assignment, min_gain=0.0)
+    settled = activation.settle(policy).settled
     print(f"TensorFlow {tf.__version__}, Python {platform.python_version()}, "
           f"{os.cpu_count()} CPUs, assignment {args.assignment}")  # fmt: skip
-    print(f"{'nodes':>8} {'seconds':>9} {'us/node':>8} {'spread':>15}")
+    print(f"{'way':9s} {'nodes':>8s} {'us/node':>8s} {'spread':>9s} {'import':>8s}")
+    context = context_lib.context()
     for size in args.sizes:
-        proto = graph(size)
-        seconds(graph(1000), policy)
-        times = [seconds(proto, policy) for _ in range(args.rounds)]
+        concrete = tf.function(blocks(size)).get_concrete_function(*specs())
+        proto = concrete.graph.as_graph_def()
         count = len(proto.node)
-        low, high = min(times) / count * 1e6, max(times) / count * 1e6
-        middle = statistics.median(times)
-        print(f"{count:8d} {middle:9.3f} {middle / count * 1e6:8.1f} "
-              f"{low:7.1f}-{high:.1f}", flush=True)  # fmt: skip
+
+        def function(concrete: Any = concrete) -> None:
+            module = definitions.read(context, concrete.name.decode())
+            result = rewrite(module, settled).graph
+            serde.write_function(result.main)
+
+        def graph_def(proto: Any = proto) -> None:
+            amp.rewrite(proto, policy)
+
+        def imported(proto: Any = proto) -> None:
+            with tf.Graph().as_default():
+                tf.graph_util.import_graph_def(proto, name="")
+
+        report("function", count, [seconds(function) for _ in range(args.rounds)])
+        only = statistics.median(seconds(imported) for _ in range(args.rounds))
+        times = [seconds(graph_def) for _ in range(args.rounds)]
+        report("GraphDef", count, times, f"{only / count * 1e6:.1f}")
     if args.profile:
         profile = cProfile.Profile()
-        profile.runcall(amp.rewrite, proto, policy)
+        profile.runcall(function)
         pstats.Stats(profile).sort_stats("tottime").print_stats(25)
 
 

@@ -36,10 +36,7 @@ class NodeAttributes:
         return name in self.proto.attr
 
     def _get(self, name: str) -> Any:
-        attrs = self.proto.attr
-        if name in attrs:  # looking up an absent name would insert it
-            return attrs[name]
-        return None
+        return self.proto.attr.get(name)  # [name] would insert an absent one
 
     def types(self, name: str) -> tuple[int, ...]:
         value = self._get(name)

@@ -40,6 +40,9 @@ class ScaleState(NamedTuple):
 class NoLossScale:
     """The null object: gradients pass as they are, and nothing is remembered."""
 
+    def __str__(self) -> str:
+        return "none"
+
     @property
     def initial(self) -> float:
         return 1.0
@@ -61,6 +64,9 @@ class ConstantLossScale:
     def __post_init__(self) -> None:
         _require_positive(type(self).__name__, "value", self.value)
         _require_float32(type(self).__name__, "value", self.value)
+
+    def __str__(self) -> str:
+        return f"constant {self.value:g}"
 
     @property
     def initial(self) -> float:
@@ -125,6 +131,9 @@ class DynamicLossScale:
         if not self.minimum <= self.initial <= self.maximum:
             allowed = "minimum <= initial <= maximum"
             raise _bad(name, "initial", self.initial, allowed)
+
+    def __str__(self) -> str:
+        return f"dynamic, from {self.initial:g}"
 
     def step(self, state: ScaleState, finite: Any, where: Where) -> ScaleState:
         good = where(finite, state.good_steps + 1, state.good_steps * 0)

@@ -174,7 +174,9 @@ class Policy:
         """
         try:
             call = ast.parse(text.strip(), mode="eval").body
-            if not (isinstance(call, ast.Call) and ast.unparse(call.func) == "Policy"):
+            if not isinstance(call, ast.Call) or call.args:
+                raise ValueError(text)
+            if ast.unparse(call.func) != "Policy":
                 raise ValueError(text)
             fields: dict[str, Any] = {
                 str(k.arg): _field(k.value) for k in call.keywords

@@ -13,6 +13,14 @@ import tensorflow as tf
 from amp.integration import activation, reports
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--update-golden",
+        action="store_true",
+        help="write what the code gives now into the golden files of tests/cases",
+    )
+
+
 @pytest.fixture(autouse=True)
 def seeded() -> Iterator[None]:
     """Every test starts from the same seed, with mixed precision off."""

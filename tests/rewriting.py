@@ -55,8 +55,9 @@ def module_of(proto: GraphDef) -> ir.Module:
 
 
 def settled(device: Device = CPU, **fields: Any) -> Resolution:
-    """A policy (bfloat16, every candidate, unless `fields` say otherwise) on a device."""
-    fields = {"dtype": "bfloat16", "assignment": "all", **fields}
+    """A policy (bfloat16, every candidate, and what `fields` say) on a device."""
+    chosen = {"dtype": "bfloat16", "assignment": "all", "min_gain": 0.0}
+    fields = chosen | fields
     return devices.resolve(Policy(**fields), device)
 
 
@@ -88,7 +89,7 @@ def rewritten(
 ) -> Rewrite:
     """`amp.rewrite` as on another device; without fetches, the ends are fetched."""
     module = module_of(proto)
-    read = {edge[0] for edge in ir.consumers(module.main)}
+    read = {edge[0] for edge in module.main.readers}
     ends = frozenset(module.main.nodes.keys() - read)
     result = rewrite_lib.rewrite(
         module,
@@ -145,7 +146,7 @@ def spec(*shape: int | None, dtype: Any = tf.float32) -> tf.TensorSpec:
 
 
 def matmul_chain() -> None:
-    """x [8, 16] by w, tanh, reshaped to "out": the smallest graph with all the roles."""
+    """x [8, 16] by w, tanh, reshaped to "out": the smallest graph with each role."""
     x = v1.placeholder(tf.float32, [8, 16], name="x")
     w = tf.constant(np.ones([16, 16], np.float32) / 7, name="w")
     y = tf.matmul(x, w, name="product")

@@ -166,8 +166,8 @@ def embedding(rows: int, depth: int, table: int) -> tf.compat.v1.GraphDef:
 @pytest.mark.parametrize("device", [A100, CPU_AMX], ids=lambda d: d.name)
 @pytest.mark.parametrize(
     ("rows", "table", "turns"),
-    # By the design's count: low costs V*D*6 for the cast of the table and saves N*D*6 for
-    # that of the result, and the gather moves N*D*4 bytes less: low if 10 N > 6 V.
+    # By the design's count: low costs V*D*6 bytes for the cast of the table and saves
+    # N*D*6 for that of the result and N*D*4 in the gather: low if 10 N > 6 V.
     [(4_096, 400_000, False), (40_000, 1_000, True), (8_000, 10_000, True),
      (8_000, 20_000, False)],
 )  # fmt: skip

@@ -62,7 +62,8 @@ def test_auto_is_bfloat16_without_scaling_on_a_cpu(device: devices.Device) -> No
 def test_auto_is_off_elsewhere_and_says_why_in_one_line(device: devices.Device) -> None:
     settled = devices.resolve(Policy(), device)
     assert settled.policy is None
-    assert settled.reason.startswith(f"mixed precision is off: {device.name}")
+    assert "off" in settled.reason
+    assert device.name in settled.reason
     assert "\n" not in settled.reason
     assert "AMP_EMULATE=1" in settled.reason
 

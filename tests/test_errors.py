@@ -1,4 +1,4 @@
-"""Errors: four parts, printed, kept by pickling; every kind has a built-in beside it."""
+"""Errors: four parts, printed, kept by pickling; each kind is a built-in one too."""
 
 from __future__ import annotations
 

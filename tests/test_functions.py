@@ -17,9 +17,9 @@ from amp.integration import functions
 
 # Every candidate is converted, and a failure of ours is an error, not a fallback.
 ALL = {"dtype": "bfloat16", "assignment": "all", "strict": True}
-# bfloat16 keeps 8 significant bits: one rounding is off by 2**-9 of a value at most.
-# The small networks here round each value through fewer than 2**4 nodes in a row.
-BFLOAT16 = 2.0**-9 * 2**4
+# bfloat16 keeps 8 significant bits: one rounding is off by 2**-8 of a value at most.
+# The small networks here round each value through fewer than 2**3 nodes in a row.
+BFLOAT16 = 2.0**-8 * 2**3
 
 
 def low_nodes() -> int:

@@ -15,9 +15,7 @@ from amp.loss_scaling import (
     NoLossScale,
     current,
     state,
-    update,
 )
-from amp.loss_scaling import gradients as gradient_arithmetic
 
 SCALE = 2.0**17
 # One multiplication by the scale and one by its inverse are exact for a power of two;

@@ -1,4 +1,4 @@
-"""`op_schema`: ports, types and kernels are TensorFlow's own, attribute by attribute."""
+"""`op_schema`: ports, types and kernels are what TensorFlow itself registers."""
 
 from __future__ import annotations
 

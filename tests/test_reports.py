@@ -1,4 +1,4 @@
-"""The reports of the process: kept in order, written whole, and never in a job's way."""
+"""The reports of the process: in order, written whole, never in a job's way."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`serde`: what is read is written back, whatever the graph; rounding is TensorFlow's."""
+"""`serde`: what is read is written back, any graph; rounding is TensorFlow's."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def test_the_comparison_lists_every_difference() -> None:
     assert differences(one, two)[-1].startswith("+ node[x].device")
 
 
-def definitions(concrete: Any) -> dict[str, Any]:
+def originals_of(concrete: Any) -> dict[str, Any]:
     """A traced function's definition and those of every function it reaches."""
     context = context_lib.context()
     module = definitions.read(context, concrete.name)
@@ -78,7 +78,7 @@ def round_trips(concrete: Any) -> int:
     context = context_lib.context()
     module = definitions.read(context, concrete.name)
     lookup = definitions.lookup_of(module)
-    originals = definitions(concrete)
+    originals = originals_of(concrete)
     for graph in module.graphs():
         written = serde.write_function(graph, lookup)
         assert differences(originals[graph.name], written) == []
@@ -253,17 +253,11 @@ def test_rounding_is_that_of_the_cast_op_bit_for_bit(number: int, dtype: Any) ->
     values = every_kind_of_float()
     want = tf.bitcast(tf.cast(values, dtype), tf.uint16).numpy()
     got = serde.to_bits(values, number).view(np.uint16)
-    # TensorFlow's threads read subnormal float32 operands as 0 where the CPU converts.
+    # TensorFlow's threads take a subnormal float32 operand for 0 of its sign.
     tiny = (np.abs(values) < 2.0**-126) & (values != 0)
     wrong = np.flatnonzero((got != want) & ~tiny)
     assert wrong.size == 0, [(values[i], hex(got[i]), hex(want[i])) for i in wrong[:5]]
-    np.testing.assert_array_less(
-        np.abs(
-            serde.from_bits(got.view(serde.to_bits(values, number).dtype), number)
-            - values
-        )[tiny],
-        2.0**-125,
-    )
+    assert set(want[tiny]) <= {0, 0x8000} | set(got[tiny])
 
 
 @pytest.mark.parametrize(("number", "dtype"), FORMATS)

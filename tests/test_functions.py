@@ -352,6 +352,43 @@ def test_a_twin_that_tensorflow_cannot_run_gives_way_to_the_original(
         np.testing.assert_array_equal(fn(x), want)
 
 
+def test_the_users_own_error_comes_from_one_run(weights):
+    runs = tf.Variable(0)
+
+    @tf.function
+    def fn(x, limit):
+        runs.assign_add(1)
+        y = tf.matmul(x, weights)
+        tf.debugging.assert_less(tf.reduce_max(y), limit, message="not below")
+        return y
+
+    with amp.mixed_precision_scope(**{**ALL, "strict": False}):
+        for count in (1, 2):
+            with pytest.raises(tf.errors.InvalidArgumentError, match="not below"):
+                fn(tf.ones([4, 64]), -1e9)
+            assert int(runs) == count
+    assert low_nodes() > 0
+
+
+def test_twins_of_two_policies_share_no_function(weights):
+    @tf.function
+    def fn(x):
+        return tf.while_loop(
+            lambda i, x: i < 2, lambda i, x: (i + 1, dense(x, weights)), [0, x]
+        )
+
+    def types(dtype):
+        policy = amp.Policy(**{**ALL, "dtype": dtype, "loss_scale": "none"})
+        graph = amp.twin(fn, tf.TensorSpec([4, 64]), policy=policy).graph
+        library = graph.as_graph_def().library.function
+        return {
+            n.attr["T"].type for f in library for n in f.node_def if n.op == "MatMul"
+        }
+
+    assert types("float16") == {tf.float16.as_datatype_enum}
+    assert types("bfloat16") == {tf.bfloat16.as_datatype_enum}
+
+
 def test_xla_computes_products_in_sixteen_bits(weights):
     fn = tf.function(lambda x: dense(x, weights))
     twin = amp.twin(fn, tf.TensorSpec([32, 64]), policy=amp.Policy(**ALL))

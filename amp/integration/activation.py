@@ -83,7 +83,7 @@ def settle(policy: Policy) -> Active:
             else:
                 functions.check(settled.policy)
                 logging.info("amp: %s", settled.reason)
-                twins = functions.Twins(settled, number=len(_SETTLED))
+                twins = functions.Twins(settled)
             _SETTLED[policy] = Active(settled, twins)
         return _SETTLED[policy]
 

@@ -5,6 +5,7 @@ Knows TensorFlow's private names for that; holds no hook and no graph algorithm.
 
 from __future__ import annotations
 
+import itertools
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -18,6 +19,14 @@ from amp.graph_rewrite import control_flow, ir, op_schema, serde
 
 # The graph that a function was traced as, by its name: shapes come from it.
 _traced: dict[str, weakref.ReferenceType[Any]] = {}
+
+
+_REWRITES = itertools.count(1)
+
+
+def new_suffix() -> str:
+    """Ends the names of one rewrite's functions; no two rewrites share a name."""
+    return f"__amp{next(_REWRITES)}"
 
 
 def remember(name: str, graph: Any) -> None:

@@ -29,13 +29,26 @@ from amp.integration import definitions, reports
 from amp.loss_scaling.scale import LossScale, NoLossScale
 from amp.policy import Policy
 
-# Errors by which TensorFlow says that it cannot run a function.
-_CANNOT_RUN = (
-    tf.errors.InvalidArgumentError,
-    tf.errors.UnimplementedError,
-    tf.errors.NotFoundError,
-    tf.errors.InternalError,
+# What TensorFlow says when it refuses a function before any of it has run. Only then
+# may the original run instead: an error on the way may be the user's own, and a second
+# run would update variables twice and take another batch.
+_REFUSALS = (
+    "No OpKernel was registered",
+    "is not in the list of allowed values",
+    "is neither a type of a primitive operation nor a name of a function",
+    "Detected unsupported operations when trying to compile graph",
+    "incompatible with expected",
+    "Cannot assign a device for operation",
+    "Could not satisfy device",
 )
+
+
+def _refused(error: tf.errors.OpError) -> bool:
+    if isinstance(error, tf.errors.UnimplementedError):
+        return True
+    return any(text in error.message for text in _REFUSALS)
+
+
 _HOOKS: tuple[tuple[Any, str, tuple[str, ...]], ...] = (
     (context_lib.Context, "call_function", ("name", "tensor_inputs", "num_outputs")),
     (context_lib.Context, "remove_function", ("name",)),
@@ -56,14 +69,12 @@ class Twins:
 
     Args:
       settled: the policy, with every "auto" settled, and the device.
-      number: tells the names of this policy's twins from another's.
     """
 
-    def __init__(self, settled: Resolution, number: int) -> None:
+    def __init__(self, settled: Resolution) -> None:
         self.settled = settled
         self.proven: dict[bytes, bytes] = {}
         self._made: dict[bytes, list[str]] = {}
-        self._number = number
         self._lock = threading.RLock()
         self._unmatched = set(_policy(settled).keep)
         self._ran = False
@@ -80,13 +91,12 @@ class Twins:
             return call(name)
         try:
             outputs = call(twin)
-        except _CANNOT_RUN as e:
-            outputs = call(name)  # the user's own error, if it is one, comes from here
-            if _policy(self.settled).strict:
+        except tf.errors.OpError as e:
+            if _policy(self.settled).strict or not _refused(e):
                 raise
             self.proven[name] = name
             _warn(name.decode(), e)
-            return outputs
+            return call(name)
         self.proven[name] = twin
         return outputs
 
@@ -108,9 +118,7 @@ class Twins:
           AmpError: what the rewrite found wrong.
         """
         module = definitions.read(context, name.decode())
-        result = rewrite(
-            module, self.settled, suffix=f"__amp{self._number}_{name.decode()}"
-        )
+        result = rewrite(module, self.settled, suffix=definitions.new_suffix())
         self._match(module)
         reports.add(result.report, _policy(self.settled).report)
         self._ran = True
@@ -124,11 +132,7 @@ class Twins:
         for graph in made:
             context.add_function_def(serde.write_function(graph, lookup))
         self._made[name] = [graph.name for graph in made]
-        return (
-            result.graph.main.name.encode()
-            if result.graph.main is not module.main
-            else name
-        )
+        return str(result.graph.main.name).encode()
 
     def made_for(self, name: bytes) -> list[str]:
         """The functions registered for one original."""

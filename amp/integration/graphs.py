@@ -169,7 +169,7 @@ def twin(fn: Any, *args: Any, policy: Policy | None = None) -> Any:
       PolicyError: an unknown op, a pattern that matches nothing, an unknown target.
     """
     (concrete, module), settled = _read(fn, args, policy)
-    result = rewrite_lib.rewrite(module, settled)
+    result = rewrite_lib.rewrite(module, settled, suffix=definitions.new_suffix())
     if result.graph.main is module.main:
         return concrete
     return definitions.concrete_of(concrete, result.graph)

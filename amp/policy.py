@@ -22,8 +22,9 @@ ASSIGNMENTS = ("cost", "all")
 
 def _choice(allowed: tuple[str, ...]) -> Callable[[object, str], str]:
     def parse(value: object, where: str) -> str:
-        if value in allowed:
-            return str(value)
+        for option in allowed:
+            if value == option:  # a tf.DType or np.dtype equals its name
+                return option
         options = ", ".join(map(repr, allowed))
         raise _bad(value, where, f"one of {options}")
 
@@ -37,7 +38,8 @@ def _flag(value: object, where: str) -> bool:
     words |= {"0": False, "false": False, "off": False, "no": False, "": False}
     if isinstance(value, str) and value.strip().lower() in words:
         return words[value.strip().lower()]
-    raise _bad(value, where, "1, true, on, yes or 0, false, off, no")
+    allowed = "True or False; in the environment 1, true, on, yes or 0, false, off, no"
+    raise _bad(value, where, allowed)
 
 
 def _names(value: object, where: str) -> tuple[str, ...]:

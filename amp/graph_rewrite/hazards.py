@@ -32,10 +32,13 @@ def sinks(
     readers: Mapping[ir.Edge, list[tuple[str, int]]],
     refused: Mapping[str, Reason],
 ) -> dict[str, Reason]:
-    """Refuses arithmetic whose every reader updates a variable or casts to an integer.
+    """Refuses arithmetic whose every reader has the same end that 16 bits do not serve.
 
-    The walk goes against the edges and stops at products, at sums (the gradient of a
-    bias) and at the function's results.
+    Case 1: it only updates variables; the walk against the edges stops at products, at
+    sums (the gradient of a bias) and at the function's results.
+    Case 2: it only computes an integer; the walk stops at the same.
+    Case 3: it only is summed to a scalar (the squared errors of a loss, which float16
+    cannot hold from 256 on); the walk stops at products and at results.
     """
     found: dict[str, Reason] = {}
     returned = {result.edge[0] for result in graph.results}
@@ -44,22 +47,25 @@ def sinks(
         if name in refused or name in returned or not view.touches(ir.FLOAT):
             continue
         row = view.row
-        if row is None or row.role is Role.COMPUTE or row.sums:
+        if row is None or row.role is Role.COMPUTE:
             continue
         ends = {
-            _sink(typed[reader], found)
+            _sink(graph, typed[reader], found)
             for index in range(len(view.outs))
             for reader, _ in readers.get((name, index), ())
         }
-        if len(ends) == 1 and (reason := ends.pop()) is not None:
+        reason = ends.pop() if len(ends) == 1 else None
+        if reason is not None and (reason.rule == "scalar" or not row.sums):
             found[name] = reason
     return found
 
 
-def _sink(view: Typed, found: Mapping[str, Reason]) -> Reason | None:
+def _sink(graph: ir.Graph, view: Typed, found: Mapping[str, Reason]) -> Reason | None:
     node = view.node
     if node.name in found:
         return found[node.name]
+    if view.row is not None and view.row.sums and graph.shape((node.name, 0)) == ():
+        return Reason("scalar", node.name)
     if _writes_state(view):
         return Reason("state", node.name)
     integers = (ir.INT32, ir.INT64)

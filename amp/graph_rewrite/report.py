@@ -65,8 +65,8 @@ class Report:
         rules = Counter(d.rule for d in self.decisions if d.dtype == "float32")
         low = f"{self.dtype or '16 bits'}{' (emulated)' if self.emulated else ''}"
         times = (
-            f"{self.seconds32 * 1e3:.3f} ms in float32, "
-            f"{self.seconds16 * 1e3:.3f} ms mixed, on {self.device}"
+            f"{_time(self.seconds32)} in float32, {_time(self.seconds16)} mixed, "
+            f"on {self.device}"
         )
         lines = [
             f"{self.function or 'graph'}: {self.verdict}",
@@ -93,3 +93,7 @@ class Report:
     def to_json(self) -> str:
         """The report as JSON, keys as the attributes."""
         return json.dumps(dataclasses.asdict(self), indent=1)
+
+
+def _time(seconds: float) -> str:
+    return f"{seconds * 1e6:.1f} us" if seconds < 1e-3 else f"{seconds * 1e3:.2f} ms"

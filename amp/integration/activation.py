@@ -88,35 +88,36 @@ def settle(policy: Policy) -> Active:
         return _SETTLED[policy]
 
 
-@contextlib.contextmanager
-def mixed_precision_scope(
-    policy: Policy | None = None, **fields: Any
-) -> Iterator[Policy]:
+class mixed_precision_scope(contextlib.ContextDecorator):
     """Runs what is called and what is built inside in mixed precision.
 
-    Around eager calls, around graph building, or inside a function being traced, whose
-    whole graph it then covers whenever the function runs. Nests, and works per thread.
+    Around eager calls of functions, around graph building, or inside a function being
+    traced, whose whole graph it then covers whenever the function runs. Single eager
+    operations are left alone. Nests, works per thread, may be entered again, and
+    decorates a function as well.
 
     Args:
       policy: the policy, `Policy()` by default.
       **fields: fields of the policy to replace.
 
-    Yields:
-      The policy in force.
-
     Raises:
       PolicyError: a field that cannot be understood.
       TensorFlowError: a TensorFlow that the plugin cannot work with.
     """
-    policy = Policy.make(policy, **fields)
-    now = settle(policy)
-    if not tf.executing_eagerly() and now.twins is not None:
-        functions.mark(tf.compat.v1.get_default_graph(), now.twins)
-    _STACK.entries.append(now)
-    try:
-        yield policy
-    finally:
-        _STACK.entries.pop()
+
+    def __init__(self, policy: Policy | None = None, **fields: Any) -> None:
+        self.policy = Policy.make(policy, **fields)
+
+    def __enter__(self) -> Policy:
+        """Returns the policy in force."""
+        now = settle(self.policy)
+        if not tf.executing_eagerly() and now.twins is not None:
+            functions.mark(tf.compat.v1.get_default_graph(), now.twins)
+        _STACK.entries.append(now)
+        return self.policy
+
+    def __exit__(self, *error: object) -> None:
+        now = _STACK.entries.pop()
         if now.twins is not None:
             now.twins.warn_unmatched()
 

@@ -6,6 +6,7 @@ Knows TensorFlow's private names for that; holds no hook and no graph algorithm.
 from __future__ import annotations
 
 import itertools
+import re
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -27,6 +28,11 @@ _REWRITES = itertools.count(1)
 def new_suffix() -> str:
     """Ends the names of one rewrite's functions; no two rewrites share a name."""
     return f"__amp{next(_REWRITES)}"
+
+
+def without_suffix(text: str) -> str:
+    """A text with the names of twins replaced by those of their originals."""
+    return re.sub(r"__amp\d+(_xla)?\b", "", text)
 
 
 def remember(name: str, graph: Any) -> None:

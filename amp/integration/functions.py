@@ -252,11 +252,18 @@ def _call_function(active_twins: Callable[[], Twins | None]) -> Callable[..., An
             if twins is None:
                 return original(self, name, tensor_inputs, num_outputs)
         twin = twins.proven.get(name)
-        if twin is not None:
-            return original(self, twin, tensor_inputs, num_outputs)
-        return twins.first_call(
-            lambda which: original(self, which, tensor_inputs, num_outputs), self, name
-        )
+        try:
+            if twin is not None:
+                return original(self, twin, tensor_inputs, num_outputs)
+            return twins.first_call(
+                lambda which: original(self, which, tensor_inputs, num_outputs),
+                self,
+                name,
+            )
+        except tf.errors.OpError as e:
+            # By the original's name TensorFlow finds the user's source lines.
+            e._message = definitions.without_suffix(e.message)
+            raise
 
     return call_function
 

@@ -23,8 +23,10 @@ from amp.errors import TensorFlowError
 from amp.graph_rewrite import ir
 from amp.integration import markers, sources
 from amp.loss_scaling import state, update
+from amp.loss_scaling.scale import NoLossScale
 
 _KERAS = "keras.src.optimizers.base_optimizer"
+_KERAS_SCALER = "keras.src.optimizers.loss_scale_optimizer"
 _TRAIN_OP = "train_op"
 
 
@@ -67,6 +69,12 @@ def install_keras() -> None:
     _check(base, "build", ("variables",))
     _check(base, "apply", ("grads", "trainable_variables"))
     _replace(base, "apply", _keras_apply)
+    scaler = getattr(sys.modules.get(_KERAS_SCALER), "LossScaleOptimizer", None)
+    if scaler is not None:
+        _check(scaler, "apply", ("grads", "trainable_variables"))
+        _check(scaler, "scale_loss", ("loss",))
+        _replace(scaler, "apply", _scaler_apply)
+        _replace(scaler, "scale_loss", _scaler_scale_loss)
 
 
 def _keras_apply(original: Callable[..., Any]) -> Callable[..., Any]:
@@ -90,6 +98,35 @@ def _keras_apply(original: Callable[..., Any]) -> Callable[..., Any]:
         return None
 
     return apply
+
+
+def _scaler_apply(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Keras' own loss scaling rests while ours is at work: two would hide overflows."""
+
+    def apply(self: Any, grads: Any, trainable_variables: Any = None) -> Any:
+        if not _scaling():
+            return original(self, grads, trainable_variables)
+        if not self.built:
+            self.build(trainable_variables)
+            self.built = True
+        return self.inner_optimizer.apply(grads, trainable_variables)
+
+    return apply
+
+
+def _scaler_scale_loss(original: Callable[..., Any]) -> Callable[..., Any]:
+    def scale_loss(self: Any, loss: Any) -> Any:
+        return loss if _scaling() else original(self, loss)
+
+    return scale_loss
+
+
+def _scaling() -> bool:
+    """Whether gradients taken now are scaled."""
+    from amp.integration import activation  # it imports this module to install it
+
+    rule = activation.active_loss_scale()
+    return rule is not None and not isinstance(rule, NoLossScale)
 
 
 def _session_apply(original: Callable[..., Any]) -> Callable[..., Any]:

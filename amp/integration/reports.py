@@ -16,6 +16,7 @@ from amp.graph_rewrite.report import Report
 
 _LOCK = threading.Lock()
 _REPORTS: list[Report] = []
+_UNWRITABLE: set[str] = set()  # directories that were warned of
 
 
 def add(report: Report, directory: str | None) -> None:
@@ -26,15 +27,16 @@ def add(report: Report, directory: str | None) -> None:
     with _LOCK:
         _REPORTS.append(report)
         number = len(_REPORTS)
-    if directory is None:
+    if directory is None or directory in _UNWRITABLE:
         return
     name = re.sub(r"\W+", "_", report.function)[:80].strip("_") or "graph"
     target = Path(directory) / f"{os.getpid()}_{number:04d}_{name}.json"
     try:
         _write(report.to_json(), target)
     except OSError as e:
+        _UNWRITABLE.add(directory)
         warnings.warn(
-            f"amp: the report of {report.function} was not written: {e}\n"
+            f"amp: reports are not written: {e}\n"
             "  where:   Policy(report=...), AMP_REPORT\n"
             "  allowed: a directory that can be made or written to\n"
             "  do now:  name another; amp.reports() has the report meanwhile",

@@ -14,7 +14,7 @@ import tensorflow as tf
 
 from amp.loss_scaling.state import CallSite
 
-_LIBRARIES = ("tensorflow", "keras", "tf_keras", "amp")
+_LIBRARIES = ("tensorflow", "amp")
 _READS = ("ReadVariableOp", "Identity", "VariableV2")
 
 

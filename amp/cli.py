@@ -1,4 +1,4 @@
-"""The command `amp`: doctor, run, explain. The only file that prints or exits.
+"""The command `amp`: doctor, tune, run, explain. The only file that prints or exits.
 
 No graph logic; TensorFlow is imported by the commands that need it, when they run.
 """
@@ -6,6 +6,7 @@ No graph logic; TensorFlow is imported by the commands that need it, when they r
 from __future__ import annotations
 
 import argparse
+import contextlib
 import dataclasses
 import importlib
 import importlib.metadata
@@ -14,11 +15,11 @@ import platform
 import runpy
 import site
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
 from amp.errors import AmpError, GraphError
+from amp.integration import targets
 from amp.policy import Policy
 
 PTH = "tf_amp.pth"
@@ -75,6 +76,7 @@ def _parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     doctor = commands.add_parser("doctor", help="what this machine can do")
     doctor.set_defaults(command=_doctor)
+    _add_tune(commands.add_parser("tune", help="measure this device, to plan from it"))
     run = commands.add_parser(
         "run",
         help="run a script or module in mixed precision",
@@ -98,6 +100,21 @@ def _parser() -> argparse.ArgumentParser:
     _add_fields(explain)
     explain.set_defaults(command=_explain)
     return parser
+
+
+def _add_tune(tune: argparse.ArgumentParser) -> None:
+    tune.description = (
+        "Measures the device that TensorFlow computes on, in all types, and stores the "
+        "result. Later runs on it plan from that. Let the machine be idle meanwhile."
+    )
+    add = tune.add_argument
+    executors = ("kernels", "xla", "both")
+    text = "TensorFlow's kernels, functions that XLA compiles, or both (default)"
+    add("--executor", choices=executors, default="both", help=text)
+    text = "time to spend in all, but for the case under way (default: %(default)g)"
+    add("--seconds", type=float, default=45.0, help=text)
+    add("--show", action="store_true", help="only print what is stored")
+    tune.set_defaults(command=_tune)
 
 
 def _add_fields(parser: argparse.ArgumentParser) -> None:
@@ -136,12 +153,15 @@ def _findings() -> Iterator[tuple[str, str]]:
     device = hardware.device()
     yield "device", device.describe()
     yield "figures", device.source
+    if device.compiled is not None:
+        yield "under XLA", device.compiled.source
     yield "auto", hardware.resolve(Policy()).reason
     variables = {k: v for k, v in sorted(os.environ.items()) if k.startswith("AMP_")}
     if variables:
         yield "environment", " ".join(f"{k}={v}" for k, v in variables.items())
         yield "so", hardware.resolve(Policy.from_env()).reason
-    known = {f"AMP_{name.upper()}" for name in _FIELDS} | {"AMP_ENABLE"}
+    known = {f"AMP_{name.upper()}" for name in _FIELDS}
+    known |= {"AMP_ENABLE", "AMP_CACHE_DIR"}
     for name in sorted(variables.keys() - known):
         yield "unknown", f"{name} is no variable of amp"
     places = [*site.getsitepackages(), site.getusersitepackages()]
@@ -165,20 +185,57 @@ def _check_hooks() -> None:
     activation.settle(Policy(dtype="bfloat16", emulate=True))
 
 
+def _tune(args: argparse.Namespace) -> int:
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+    tuning = importlib.import_module("amp.integration.tuning")
+    both = args.executor == "both"
+    executors = ("kernels", "xla") if both else (args.executor,)
+    if args.show:
+        found = tuning.stored(executors)
+    else:
+        with _progress_bar() as progress:
+            found = list(tuning.tune(executors, args.seconds, progress))
+    for file, profile in found:
+        print(f"{profile}\n\nstored in {file}\n")
+    hardware = importlib.import_module("amp.integration.hardware")
+    if not found:
+        print("nothing of this device is stored; amp tune measures it")
+    print(hardware.device().describe())
+    return 0
+
+
+@contextlib.contextmanager
+def _progress_bar() -> Iterator[Callable[[str, int, int], None]]:
+    from rich import console, progress
+
+    columns = (progress.BarColumn(), progress.MofNCompleteColumn())
+    text = progress.TextColumn("{task.description}")
+    elapsed = progress.TimeElapsedColumn()
+    errors = console.Console(stderr=True)
+    with progress.Progress(*columns, elapsed, text, console=errors) as bar:
+        task = bar.add_task("")
+        yield lambda case, done, total: bar.update(
+            task, description=case, completed=done, total=total
+        )
+
+
 def _run(args: argparse.Namespace) -> int:
     from amp.integration import autostart
 
     os.environ.update(_variables(args), AMP_ENABLE="1")
+    Policy.from_env()  # what is malformed is said before the job starts
+    path = Path(args.target)
+    sys.path[0] = os.getcwd() if args.module else str(path.resolve().parent)
+    if args.module:
+        targets.require_module(args.target)
+    else:
+        targets.require(path)
+    sys.argv = [args.target, *args.args]
     autostart.install()
     try:
         if args.module:
-            sys.argv = [args.target, *args.args]
-            sys.path[0] = os.getcwd()
             runpy.run_module(args.target, run_name="__main__", alter_sys=True)
         else:
-            _require(Path(args.target))
-            sys.argv = [args.target, *args.args]
-            sys.path[0] = str(Path(args.target).resolve().parent)
             runpy.run_path(args.target, run_name="__main__")
     finally:
         print(f"amp: {_summary()}", file=sys.stderr)
@@ -215,7 +272,7 @@ def _summary() -> str:
 
 def _explain(args: argparse.Namespace) -> int:
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
-    graph = _read(_require(args.path))
+    graph = targets.read(targets.require(args.path))
     policy = Policy.from_env({**os.environ, **_variables(args)})
     graphs = importlib.import_module("amp.integration.graphs")
     report = graphs.explain(graph, policy=policy)
@@ -234,56 +291,6 @@ def _explain(args: argparse.Namespace) -> int:
         )
     print("\n".join(report.explain(name) for name in dict.fromkeys(names)))
     return 0
-
-
-def _require(path: Path) -> Path:
-    if path.exists():
-        return path
-    raise GraphError(
-        "there is no such file",
-        where=str(path),
-        allowed="a file or directory that exists",
-        remedy="check the path; for a module, amp run -m MODULE",
-    )
-
-
-def _read(path: Path) -> Any:
-    """The GraphDef in a file, or the one with the serving functions of a SavedModel."""
-    import tensorflow as tf
-    from google.protobuf import (  # type: ignore[import-untyped]
-        message,
-        message_factory,
-        text_format,
-    )
-
-    if path.is_dir():
-        path = _require(path / "saved_model.pb")
-    kind = tf.compat.v1.GraphDef
-    if path.name == "saved_model.pb":
-        pool = kind.DESCRIPTOR.file.pool
-        saved = pool.FindMessageTypeByName("tensorflow.SavedModel")
-        kind = message_factory.GetMessageClass(saved)
-    proto = kind()
-    try:
-        if path.suffix == ".pbtxt":
-            text_format.Parse(path.read_text(), proto)
-        else:
-            proto.ParseFromString(path.read_bytes())
-    except (message.DecodeError, text_format.ParseError, UnicodeDecodeError) as e:
-        raise GraphError(
-            f"this is no {kind.DESCRIPTOR.name}: {e}",
-            where=str(path),
-            allowed="a GraphDef (.pb, .pbtxt) or the directory of a SavedModel",
-            remedy="write it with tf.io.write_graph or tf.saved_model.save",
-        ) from e
-    return proto if isinstance(proto, tf.compat.v1.GraphDef) else _serving(proto)
-
-
-def _serving(saved: Any) -> Any:
-    tagged = [
-        graph for graph in saved.meta_graphs if "serve" in graph.meta_info_def.tags
-    ]
-    return (tagged or list(saved.meta_graphs))[0].graph_def
 
 
 if __name__ == "__main__":

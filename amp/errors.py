@@ -55,3 +55,7 @@ class TensorFlowError(AmpError, ImportError):
 
 class CheckpointError(AmpError, ValueError):
     """Saved loss-scale state that does not fit."""
+
+
+class ProfileError(AmpError, ValueError):
+    """A stored device profile that cannot be read, or is of another version."""

@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+import atexit
 import os
+import shutil
+import tempfile
 from collections.abc import Iterator
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+# No test plans from a profile that the machine's user has made.
+os.environ["AMP_CACHE_DIR"] = tempfile.mkdtemp(prefix="amp-tests-")
 
 import pytest
 import tensorflow as tf
 
 from amp.integration import activation, reports
+
+atexit.register(shutil.rmtree, os.environ["AMP_CACHE_DIR"], ignore_errors=True)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -75,6 +75,7 @@ def context_of(
         xla=xla,
         behind=frozenset(),
         held=frozenset(),
+        fetched=frozenset(),
         lookup=rewrite_lib._lookup(module.functions),
     )
 

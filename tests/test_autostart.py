@@ -106,6 +106,7 @@ class Start:
 
     def run(self, code: str, **variables: str) -> subprocess.CompletedProcess[str]:
         environment = {k: v for k, v in os.environ.items() if not k.startswith("AMP_")}
+        environment["AMP_CACHE_DIR"] = os.environ["AMP_CACHE_DIR"]
         path = (self.place / "site", self.packages, ROOT)
         environment |= {
             "PYTHONPATH": os.pathsep.join(map(str, path)),

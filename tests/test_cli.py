@@ -36,6 +36,7 @@ sys.exit(3)
 def amp(place: pathlib.Path, *args: str) -> subprocess.CompletedProcess[str]:
     """Runs the command in a process of its own."""
     environment = {k: v for k, v in os.environ.items() if not k.startswith("AMP_")}
+    environment["AMP_CACHE_DIR"] = os.environ["AMP_CACHE_DIR"]
     environment |= {"PYTHONPATH": str(ROOT), "TF_CPP_MIN_LOG_LEVEL": "2"}
     command = [sys.executable, "-m", "amp.cli", *args]
     return subprocess.run(
@@ -103,6 +104,41 @@ def test_doctor_says_what_this_machine_can_do(capsys, monkeypatch):
     assert told["hooks"] == "all present"
     assert "tf_amp.pth" in told["AMP_ENABLE"]
     assert activation.active() is None
+
+
+@pytest.fixture
+def cache(tmp_path, monkeypatch):
+    """A cache of its own, forgotten afterwards."""
+    monkeypatch.setenv("AMP_CACHE_DIR", str(tmp_path))
+    hardware.device.cache_clear()
+    yield tmp_path
+    hardware.device.cache_clear()
+
+
+def test_tune_stores_shows_and_is_planned_from(cache, capsys):
+    command = ["tune", "--executor", "kernels"]
+    assert cli.main([*command, "--show"]) == 0
+    assert "amp tune measures it" in capsys.readouterr().out
+    assert cli.main([*command, "--seconds", "0.5"]) == 0
+    told = capsys.readouterr()
+    (file,) = (cache / "profiles").iterdir()
+    assert f"stored in {file}" in told.out
+    assert "AddV2 8 8" in told.out
+    assert "calibrated" in hardware.device().name
+    assert cli.main([*command, "--show"]) == 0
+    assert capsys.readouterr().out == told.out
+    assert cli.main(["doctor"]) == 0
+    doctor = capsys.readouterr().out
+    assert "measured here by `amp tune`" in doctor
+    assert "AMP_CACHE_DIR is no variable" not in doctor
+    assert cli.main(["tune", "--executor", "xla", "--show"]) == 0
+    assert "nothing of this device" in capsys.readouterr().out
+
+
+def test_tune_needs_time(cache, capsys):
+    assert cli.main(["tune", "--seconds", "0"]) == 2
+    assert "no time to measure in" in capsys.readouterr().err
+    assert not list(cache.iterdir())
 
 
 def test_doctor_tells_of_a_missing_hook(capsys, monkeypatch):

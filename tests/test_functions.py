@@ -429,3 +429,117 @@ def test_a_hook_that_is_missing_names_what_is_supported(monkeypatch):
     owner, name, parameters = functions._HOOKS[0]
     with pytest.raises(amp.AmpError, match=r"call_function[\s\S]*2\.18 to 2\.21"):
         functions._check_hook(owner, name, parameters)
+
+
+def test_an_error_shows_the_users_source_line(weights):
+    @tf.function
+    def fn(x):
+        y = tf.matmul(x, weights)
+        return tf.debugging.check_numerics(y, "found by the user")  # this very line
+
+    bad = tf.fill([4, 64], np.inf)
+    with amp.mixed_precision_scope(**ALL):
+        fn(tf.ones([4, 64]))
+        with pytest.raises(tf.errors.InvalidArgumentError) as error:
+            fn(bad)
+    assert "__amp" not in str(error.value)
+    assert __file__ in str(error.value)
+
+
+def test_a_scope_may_be_entered_again_and_decorates(weights):
+    scope = amp.mixed_precision_scope(**ALL)
+    fn = tf.function(lambda x: dense(x, weights))
+    for _ in range(2):
+        with scope as policy:
+            assert policy.dtype == "bfloat16"
+            fn(tf.ones([4, 64]))
+    scope(fn)(tf.ones([4, 64]))
+    assert len(amp.reports()) == 1
+    with pytest.raises(amp.AmpError, match="float8"):
+        amp.mixed_precision_scope(dtype="float8")
+
+
+def test_the_squared_errors_of_a_loss_are_not_held_in_float16(weights):
+    @tf.function
+    def loss(x, target):
+        with tf.GradientTape() as tape:
+            error = tf.matmul(x, weights) - target
+            value = tf.reduce_mean(tf.reduce_mean(tf.square(error), axis=-1))
+        return value, tape.gradient(value, weights)
+
+    x, target = tf.ones([4, 64]), tf.fill([4, 64], 1000.0)  # 1000**2 > 65504
+    want = loss(x, target)
+    scope = {**ALL, "dtype": "float16", "emulate": True, "loss_scale": 1.0}
+    with amp.mixed_precision_scope(**scope):
+        got = loss(x, target)
+    assert np.isfinite(got[0])
+    close(got[0], want[0])
+    close(got[1], want[1])
+
+
+def test_replica_threads_run_under_the_scope_of_their_caller(weights):
+    cpus = tf.config.list_logical_devices("CPU")
+    strategy = tf.distribute.MirroredStrategy([cpu.name for cpu in cpus])
+    with strategy.scope():
+        replicated = tf.Variable(tf.ones([8, 8]))
+
+    def step(x):
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean(tf.square(tf.matmul(x, replicated)))
+        return tape.gradient(loss, replicated)
+
+    fn = tf.function(lambda x: strategy.run(step, args=(x,)))
+    with amp.mixed_precision_scope(**ALL):
+        fn(tf.ones([4, 8]))
+    (report,) = amp.reports()
+    assert "unscale" in {d.rule for d in report.decisions}
+
+
+def test_threads_that_race_to_a_first_call_share_one_twin(weights):
+    fn = tf.function(lambda x: dense(x, weights))
+    concrete = fn.get_concrete_function(tf.ones([4, 64]))
+    amp.enable(**ALL)
+    start = threading.Barrier(4)
+
+    def call():
+        start.wait()
+        concrete(tf.ones([4, 64]))
+
+    threads = [threading.Thread(target=call) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(amp.reports()) == 1
+
+
+def test_weights_passed_as_arguments_are_updated_in_float32():
+    @tf.function
+    def step(w, x):
+        with tf.GradientTape() as tape:
+            tape.watch(w)
+            loss = tf.reduce_mean(tf.square(tf.matmul(x, w)))
+        return w - 0.1 * tape.gradient(loss, w)
+
+    with amp.mixed_precision_scope(**ALL):
+        step(tf.ones([8, 8]), tf.ones([4, 8]))
+    (report,) = amp.reports()
+    update = [
+        d
+        for d in report.decisions
+        if d.op in ("Sub", "Mul") and "gradient" not in d.node
+    ]
+    assert {d.dtype for d in update} == {"float32"}
+    assert report.nodes_low > 0
+
+
+def test_a_scope_inside_a_traced_function_covers_its_gradient(weights):
+    @tf.function
+    def fn(x):
+        with amp.mixed_precision_scope(**ALL):
+            return tf.reduce_sum(tf.square(tf.matmul(x, weights)))
+
+    with tf.GradientTape() as tape:
+        loss = fn(tf.ones([4, 64]))
+    tape.gradient(loss, weights)
+    assert [bool(report.nodes_low) for report in amp.reports()] == [True, True]

@@ -11,6 +11,9 @@ from rewriting import GraphDef, graph_def, low, matmul_chain, nodes, run, spec
 
 import amp
 from amp.errors import GraphError, PolicyError
+from amp.policy import Policy
+
+v1 = tf.compat.v1
 
 ALL = {"dtype": "bfloat16", "assignment": "all", "strict": True}
 POLICY = amp.Policy(**ALL)
@@ -239,3 +242,40 @@ def test_off_gives_the_graph_back(monkeypatch: pytest.MonkeyPatch) -> None:
     result = amp.rewrite(chain())
     assert result.graph == chain()
     assert "off" in result.report.verdict
+
+
+def test_reads_of_a_reference_variable_keep_their_time() -> None:
+    with tf.Graph().as_default() as graph, v1.variable_scope("", use_resource=False):
+        variable = v1.get_variable("v", initializer=np.full((2, 2), 2.0, np.float32))
+        before = tf.matmul(variable, variable)
+        with tf.control_dependencies([before]):
+            changed = v1.assign(variable, tf.fill([2, 2], 100.0))
+        with tf.control_dependencies([changed]):
+            after = tf.matmul(variable.read_value(), tf.eye(2))
+        fetches = [before.name, after.name]
+    policy = Policy(dtype="bfloat16", assignment="all")
+    made = amp.rewrite(graph.as_graph_def(), policy, fetches=[*fetches, "v/Assign"])
+    results = []
+    for proto in (graph.as_graph_def(), made.graph):
+        with tf.Graph().as_default() as again, v1.Session() as session:
+            tf.graph_util.import_graph_def(proto, name="")
+            session.run(again.get_operation_by_name("v/Assign"))
+            results.append(session.run(fetches))
+    np.testing.assert_array_equal(results[0], results[1])
+
+
+def test_one_value_repeated_stays_one_value() -> None:
+    with tf.Graph().as_default() as graph:
+        x = v1.placeholder(tf.float32, [4, 2048])
+        tf.matmul(x, tf.constant(0.5, shape=[2048, 2048]))
+    policy = Policy(dtype="bfloat16", assignment="all")
+    made = amp.rewrite(graph.as_graph_def(), policy)
+    assert made.report.nodes_low == 1
+    assert made.graph.ByteSize() < 4096
+    with tf.Graph().as_default(), v1.Session() as session:
+        given = {"x": tf.ones([4, 2048])}
+        (name,) = [n.name for n in made.graph.node if n.op == "IdentityN"]
+        out = tf.graph_util.import_graph_def(
+            made.graph, {"Placeholder": given["x"]}, [f"{name}:0"], name=""
+        )
+        np.testing.assert_array_equal(session.run(out[0]), np.full((4, 2048), 1024.0))

@@ -1,11 +1,13 @@
 """Overflow leaves the whole update out, once, wherever gradient and optimizer are."""
 
 import threading
+from typing import Any
 
 import numpy as np
 import pytest
 import tensorflow as tf
 
+import amp
 from amp.errors import TensorFlowError
 from amp.integration import activation, gradients, optimizers
 from amp.loss_scaling import ConstantLossScale, DynamicLossScale, NoLossScale, state
@@ -495,3 +497,23 @@ def test_installing_twice_changes_nothing():
     gradients.install()
     optimizers.install()
     assert before == (tf.GradientTape.gradient, v1.train.Optimizer.apply_gradients)
+
+
+def test_keras_loss_scaling_rests_while_ours_is_at_work() -> None:
+    x = np.random.default_rng(0).normal(size=(64, 8)).astype("f")
+
+    def train(**fields: Any) -> tuple[list[float], float]:
+        keras.utils.set_random_seed(0)
+        model = keras.Sequential([keras.layers.Dense(1)])
+        inner = keras.optimizers.SGD(1e-2)
+        optimizer = keras.optimizers.LossScaleOptimizer(inner, initial_scale=2.0**15)
+        model.compile(optimizer, "mse")
+        with amp.mixed_precision_scope(dtype="float16", emulate=True, **fields):
+            history = model.fit(x, 300 * x[:, :1], epochs=16, verbose=0)
+        return history.history["loss"], float(optimizer.dynamic_scale)
+
+    losses, keras_scale = train(assignment="all", strict=True)
+    assert losses[-1] < 0.9 * losses[0]
+    assert keras_scale == 2.0**15
+    without, _ = train(assignment="all", strict=True, loss_scale="none")
+    assert without[-1] < 0.9 * without[0]

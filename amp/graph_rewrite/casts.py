@@ -78,8 +78,7 @@ class Casts:
         return self._cast(low, self._number, ir.FLOAT)
 
     def _constant(self, node: ir.Node, number: int) -> ir.Edge:
-        bits = serde.to_bits(node.tensor(), self._number)
-        values = serde.from_bits(bits, self._number)
+        values = serde.rounded(node.tensor(), self._number)
         name = self._name(node.name, f"{self._suffix}_value")
         self._nodes[name] = ir.Node(
             name,
@@ -94,8 +93,16 @@ class Casts:
 
     def _cast(self, edge: ir.Edge, source: int, target: int) -> ir.Edge:
         kind = f"to_{ir.DTYPE_NAMES[target]}"
-        types = {"SrcT": ir.Type(source), "DstT": ir.Type(target)}
-        return self._add(edge, kind, "Cast", edge, **types)
+        attrs: dict[str, ir.Value] = {
+            "SrcT": ir.Type(source),
+            "DstT": ir.Type(target),
+        }
+        producer = self._nodes.get(edge[0])
+        if producer is not None and producer.op == "Identity":
+            # Grappler looks through the Identity of a v1 reference, and would merge the
+            # casts of two reads at different times into one.
+            attrs[ir.OF] = edge[0]
+        return self._add(edge, kind, "Cast", edge, **attrs)
 
     def _add(
         self, of: ir.Edge, kind: str, op: str, edge: ir.Edge, **attrs: ir.Value

@@ -51,7 +51,8 @@ class Context:
       native: whether the device has arithmetic in the type.
       xla: whether XLA compiles the graph (then kernels are whatever the op allows).
       behind: nodes downstream of an unscale marker, markers included.
-      held: fetched nodes' names do not matter, fed ones do: these stay float32.
+      held: nodes that the caller feeds, which stay float32.
+      fetched: nodes whose tensors the caller reads in float32.
       lookup: schema of any op or function.
     """
 
@@ -62,6 +63,7 @@ class Context:
     xla: bool
     behind: frozenset[str]
     held: frozenset[str]
+    fetched: frozenset[str]
     lookup: Callable[[str], op_schema.Schema | None]
 
 

@@ -124,8 +124,6 @@ class Clock:
     def __init__(self, device: Device, dtype: str) -> None:
         self._device = device
         self._dtype = dtype
-        self._speed = device.speed.get(dtype, {})
-        self._slowdown = device.slowdown.get(dtype, {})
 
     def node(
         self, work: str, elements_moved: int, operations: float
@@ -133,17 +131,23 @@ class Clock:
         """Seconds of a node in float32 and in the 16-bit type, launch included."""
         if work == "free":
             return 0.0, 0.0
+        high = self._seconds("float32", work, elements_moved, operations)
+        return high, self._seconds(self._dtype, work, elements_moved, operations)
+
+    def _seconds(
+        self, dtype: str, work: str, elements_moved: int, operations: float
+    ) -> float:
         device = self._device
-        bytes32 = elements_moved * ITEM["float32"] / device.bandwidth
-        low = elements_moved * ITEM[self._dtype] / device.bandwidth
-        if work in self._slowdown:
-            low = bytes32 * self._slowdown[work]
-        compute = operations / device.flops
-        speed = self._speed.get(work, self._speed.get("product", 1.0))
-        time32 = max(bytes32, compute)
-        return device.launch + time32, device.launch + max(low, compute / speed)
+        start = device.start.get(dtype, {}).get(work, device.launch)
+        slowdown = device.slowdown.get(dtype, {}).get(work)
+        size = ITEM[dtype] if slowdown is None else ITEM["float32"] * slowdown
+        speeds = device.speed.get(dtype, {})
+        speed = speeds.get(work, speeds.get("product", 1.0))
+        moving = elements_moved * size / device.bandwidth
+        return start + max(moving, operations / device.flops / speed)
 
     def cast(self, shape: ir.Shape) -> float:
         """Seconds of one cast: one read and one write, either direction."""
         size = ITEM["float32"] + ITEM[self._dtype]
-        return self._device.launch + elements(shape) * size / self._device.bandwidth
+        rate = self._device.casts.get(self._dtype, self._device.bandwidth)
+        return self._device.launch + elements(shape) * size / rate

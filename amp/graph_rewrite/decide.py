@@ -110,6 +110,11 @@ def _tensors(graph: ir.Graph, found: Candidates, context: Context) -> Iterator[_
     for result in graph.results:
         if result.type == ir.FLOAT:
             _root(result.edge, ir.FLOAT, found, context, tensors).readers.append("")
+    for name in context.fetched & found.typed.keys():
+        for index, slot in enumerate(found.typed[name].outs):
+            if slot.type in numbers:
+                edge = (name, index)
+                _root(edge, slot.type, found, context, tensors).readers.append("")
     for tensor in tensors.values():
         if tensor.producer or any(tensor.readers):
             yield tensor

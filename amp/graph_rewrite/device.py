@@ -22,13 +22,18 @@ class Device:
       native: 16-bit types with arithmetic of their own, the preferred one first.
       bandwidth: bytes a second, streaming.
       flops: float32 multiply-adds count twice, operations a second in products.
-      speed: by dtype, how many times float32's rate a product reaches; by work where a
-        kind of work differs.
-      slowdown: by dtype and work, time over float32's time where a kernel is not bound
-        by the bytes it moves (kernels that convert to float32 and back inside).
+      speed: by dtype and work, how many times `flops` a product reaches; "product"
+        where a kind of work has no figure, 1 where there is neither.
+      slowdown: by dtype and work, time over that of moving the same elements in float32
+        at full bandwidth; without a figure, a type costs the bytes it has. Above 1/2
+        for kernels that convert to float32 and back inside.
       launch: seconds that any operation costs.
       source: where the figures come from.
       compiled: the device as XLA's code finds it, None where that is the same.
+      start: by dtype and work, seconds that a kernel costs however little it does,
+        `launch` without a figure.
+      casts: by 16-bit type, bytes a second that a cast reads and writes, `bandwidth`
+        without a figure.
     """
 
     name: str
@@ -41,6 +46,8 @@ class Device:
     launch: float
     source: str
     compiled: Device | None = None
+    start: Mapping[str, Mapping[str, float]] = dataclasses.field(default_factory=dict)
+    casts: Mapping[str, float] = dataclasses.field(default_factory=dict)
 
     def under(self, xla: bool) -> Device:
         """The device as kernels find it, or as XLA's code does."""
@@ -52,11 +59,15 @@ class Device:
         return f"{self.name} ({self.kind}; arithmetic in {types})"
 
 
+_DATA_SHEET = "vendor's data sheet, nothing measured: "
+
+
 def _gpu(
     name: str, native: tuple[str, ...], bandwidth: float, flops: float, ratio: float
 ) -> Device:
+    # A type without arithmetic at half of float32's rate, and the launch, are guesses.
     speed = {dtype: {"product": ratio if dtype in native else 0.5} for dtype in _LOW}
-    source = "vendor's data sheet: bandwidth, dense float32 (TF32) and 16-bit peaks"
+    source = f"{_DATA_SHEET}{name}, memory bandwidth, dense float32 and 16-bit peaks"
     return Device(name, "GPU", native, bandwidth, flops, speed, {}, 4e-6, source)
 
 
@@ -71,7 +82,10 @@ _CPU_XLA = Device(
     speed={dtype: {"product": 0.42} for dtype in _LOW},
     slowdown={dtype: {"elementwise": 1.5, "transcendental": 1.5} for dtype in _LOW},
     launch=1e-6,
-    source="an LSTM step under XLA in bfloat16, measured on one 2-core AMX machine",
+    source=(
+        "measured on one 2-core AMX machine: an LSTM step under XLA in bfloat16; "
+        "the rest reckoned from it"
+    ),
 )
 CPU_AMX = Device(
     name="x86 CPU with AMX bfloat16",
@@ -93,31 +107,41 @@ CPU_AMX = Device(
         "float16": {"elementwise": 4.0, "transcendental": 4.0, "reduce": 4.0},
     },
     launch=3e-6,
-    source="ratios of TensorFlow 2.21 kernels, measured on one 2-core AMX machine",
+    source=(
+        "measured on one 2-core AMX machine: ratios of TensorFlow 2.21's kernels in "
+        "bfloat16; float16 and the absolute figures are estimates"
+    ),
     compiled=_CPU_XLA,
 )
 CPU_AVX512_BF16 = dataclasses.replace(
     CPU_AMX,
     name="x86 CPU with AVX512-BF16",
     speed={"bfloat16": {"product": 1.8}, "float16": {"product": 0.1, "conv": 0.01}},
-    source="two multiply-adds a lane and cycle (VDPBF16PS); the rest as on AMX",
+    source=(
+        "not measured: two multiply-adds a lane and cycle (VDPBF16PS, Intel's manual); "
+        "the rest as on AMX"
+    ),
 )
 CPU_PLAIN = dataclasses.replace(
     CPU_AMX,
     name="CPU without AMX or AVX512-BF16",
     native=(),
     speed={"bfloat16": {"product": 0.3}, "float16": {"product": 0.1, "conv": 0.01}},
-    source="conservative: 16-bit kernels convert to float32 inside",
+    source="a cautious guess: 16-bit kernels convert to float32 inside",
 )
+# Peaks of the vendor's data sheets, without sparsity, in TFLOP/s: V100 SXM2 900 GB/s,
+# float32 15.7, float16 125; A100 SXM 40 GB 1555 GB/s, TF32 (what TensorFlow computes
+# float32 products in, by default) 156, 16 bits 312; H100 SXM5 3.35 TB/s, TF32 494.7,
+# 16 bits 989.4; H200 4.8 TB/s, else as H100; T4 320 GB/s, float32 8.1, float16 65;
+# GTX 1080 320 GB/s, float32 8.9.
 V100 = _gpu("NVIDIA V100", ("float16",), 9.0e11, 1.57e13, 8.0)
 A100 = _gpu("NVIDIA A100", ("float16", "bfloat16"), 1.555e12, 1.56e14, 2.0)
 H100 = _gpu("NVIDIA H100", ("float16", "bfloat16"), 3.35e12, 4.94e14, 2.0)
-H200 = dataclasses.replace(H100, name="NVIDIA H200", bandwidth=4.8e12)
-GPU_TENSOR_CORES = dataclasses.replace(V100, name="GPU with Tensor Cores (as a T4)")
-GPU_TENSOR_CORES = dataclasses.replace(GPU_TENSOR_CORES, bandwidth=3.2e11, flops=8.1e12)
-GPU_PLAIN = dataclasses.replace(
-    V100, name="GPU without Tensor Cores", native=(), speed={}, bandwidth=3.0e11
+H200 = _gpu("NVIDIA H200", ("float16", "bfloat16"), 4.8e12, 4.94e14, 2.0)
+GPU_TENSOR_CORES = _gpu(
+    "GPU with Tensor Cores (as a T4)", ("float16",), 3.2e11, 8.1e12, 8.0
 )
+GPU_PLAIN = _gpu("GPU without Tensor Cores (as a GTX 1080)", (), 3.2e11, 8.9e12, 1.0)
 
 # What emulation plans for: arithmetic in both types, and tensors so large that starting
 # a kernel costs nothing, so that a small model is rounded where a large one would be.

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 
 import numpy as np
 
-from amp.graph_rewrite import cost, ir, op_schema
+from amp.graph_rewrite import cost, ir, op_schema, serde
 from amp.graph_rewrite.context import Context, Format, Typed
 from amp.graph_rewrite.op_table import Role, Row
 from amp.graph_rewrite.plan import Reason
@@ -23,6 +23,23 @@ def _writes_state(view: Typed) -> bool:
         return False
     first = view.ins[0].type if view.ins else 0  # ScatterNd only sounds like a writer
     return first == ir.RESOURCE or first > ir.REF_OFFSET
+
+
+def references(
+    graph: ir.Graph, typed: Mapping[str, Typed], refused: Mapping[str, Reason]
+) -> dict[str, Reason]:
+    """Refuses what reads a v1 reference: a cast of it would read at another time."""
+    found: dict[str, Reason] = {}
+    for name, view in typed.items():
+        if name in refused:
+            continue
+        for source, index in view.node.inputs:
+            producer = typed.get(source)
+            if producer is None or index >= len(producer.outs):
+                continue
+            if producer.outs[index].type > ir.REF_OFFSET:
+                found[name] = Reason("variable", source)
+    return found
 
 
 def sinks(
@@ -133,7 +150,8 @@ def _constant_mark(view: Typed, limits: Format) -> _Mark | None:
     if not view.outs or view.outs[0].type != ir.FLOAT:
         return None
     values = view.node.tensor()
-    size = np.abs(values[np.isfinite(values)]) if values is not None else np.zeros(0)
+    values = np.zeros(0) if values is None else serde.distinct(values)
+    size = np.abs(values[np.isfinite(values)])
     largest = float(size.max()) if size.size else 0.0
     if largest > limits.largest or 0.0 < largest < limits.smallest:
         return _Mark(largest, view.node.name)

@@ -80,6 +80,10 @@ def _inlined(
         for node in graph.nodes.values()
         if node.op in _CALLS and _plain(node, compiled, done)
     }
+    for name, callee in list(plain.items()):
+        new = {f"{name}/amp_enter", *(f"{name}/{inner}" for inner in callee.nodes)}
+        if not new.isdisjoint(graph.nodes):
+            del plain[name]
     if not plain:
         return graph
     moved = {

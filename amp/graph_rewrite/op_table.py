@@ -532,11 +532,11 @@ _MOVES = [
         "tf:clear",
         work="free",
     ),
-    _move(
+    _keep(
         "Enter Exit Merge NextIteration Switch",
-        "the same bytes; around a loop the type must agree",
+        "TensorFlow clears it, but around a loop the type must agree, and a cast "
+        "between NextIteration and Merge would be a cycle",
         "tf:clear",
-        work="free",
     ),
     _move("Snapshot", "a copy", "tf:clear", work="copy"),
     _move("DeepCopy", "a copy", "definition", work="copy"),

@@ -6,7 +6,8 @@ cost and no change to the graph may enter.
 Order of the phases, each of which only narrows what the one before allowed:
 
 1. `eligible`: the op table, the policy, the kernel gate, one node at a time;
-2. `hazards.sinks`: arithmetic that only updates variables or only computes an integer;
+2. `hazards.references` and `hazards.sinks`: readers of v1 references; arithmetic that
+   only updates variables, only computes an integer, or is only summed to a scalar;
 3. `hazards.ranges`: values that the 16-bit type cannot hold;
 4. `reach`: downstream of a compute node, plus the move nodes that feed one.
 """
@@ -18,7 +19,7 @@ from collections.abc import Iterable, Mapping
 
 from amp.graph_rewrite import ir, op_schema
 from amp.graph_rewrite.context import Context, Typed, is_low, turning, type_ports
-from amp.graph_rewrite.hazards import ranges, sinks
+from amp.graph_rewrite.hazards import ranges, references, sinks
 from amp.graph_rewrite.op_table import Role
 from amp.graph_rewrite.plan import Reason
 
@@ -44,6 +45,7 @@ def candidates(graph: ir.Graph, context: Context) -> Candidates:
             reason = eligible(view, context)
             if reason is not None:
                 refused[name] = reason
+    refused |= references(graph, typed, refused)
     refused |= sinks(graph, typed, order, readers, refused)
     refused |= ranges(graph, typed, order, context, refused)
     free = {

@@ -113,7 +113,7 @@ def _rewritten(
         verify.enforce(verify.well_formed(graph), GraphError, where, _MEND)
     given, module = module, inline(module)
     weights = control_flow.reached(module)
-    planned = _planned(module, settled, weights, feeds)
+    planned = _planned(module, settled, weights, (fetches, feeds))
     planned, verdict = _gained(planned, weights, settled.policy)
     report = _report(module, planned, weights, settled, verdict)
     if not any(part.plan.low for part in planned.values()):
@@ -134,11 +134,12 @@ def _planned(
     module: ir.Module,
     settled: Resolution,
     weights: Mapping[Use, float],
-    feeds: frozenset[str],
+    named: tuple[frozenset[str], frozenset[str]],
 ) -> dict[Use, _Planned]:
     """Decides for every use of a function; what the user gave is checked on the way."""
     policy = settled.policy
     assert policy is not None
+    fetches, feeds = named
     behind = control_flow.behind_markers(module)
     lookup = _lookup(module.functions)
     planned = {}
@@ -152,6 +153,7 @@ def _planned(
             xla=use.xla,
             behind=behind[use.name],
             held=feeds if graph is module.main else frozenset(),
+            fetched=fetches if graph is module.main else frozenset(),
             lookup=lookup,
         )
         found = candidates(graph, context)

@@ -72,7 +72,7 @@ class NodeAttributes:
 
     def tensor(self, name: str) -> Any:
         value = self._get(name)
-        return None if value is None else tensor_util.MakeNdarray(value.tensor)
+        return None if value is None else _values(value.tensor)
 
 
 def read_graph(
@@ -313,13 +313,40 @@ def _write_value(proto: attr_value_pb2.AttrValue, value: ir.Value) -> None:
             proto.s = value.encode("utf-8")
 
 
+def _values(proto: Any) -> np.ndarray:
+    """A tensor's values; one value repeated is a view of one, whatever its shape."""
+    shape = [dim.size for dim in proto.tensor_shape.dim]
+    once = shape and not proto.tensor_content and len(proto.float_val) == 1
+    if once and proto.dtype == ir.FLOAT:
+        return np.broadcast_to(np.float32(proto.float_val[0]), shape)
+    return np.asarray(tensor_util.MakeNdarray(proto))
+
+
+def distinct(values: np.ndarray) -> np.ndarray:
+    """The values, or the single one that a view repeats, with as many dimensions."""
+    repeated = values.size > 1 and not any(values.strides)
+    return values[tuple(slice(1) for _ in values.shape)] if repeated else values
+
+
+def rounded(values: np.ndarray, number: int) -> np.ndarray:
+    """float32 values as type `number` holds them; a repeated value stays a view."""
+    once = from_bits(to_bits(distinct(values), number), number)
+    return once if once.shape == values.shape else np.broadcast_to(once, values.shape)
+
+
 def _write_tensor(proto: attr_value_pb2.AttrValue, values: Any, number: int) -> None:
     array = np.asarray(values, np.float32)
+    once = to_bits(distinct(array), number)
     proto.tensor.Clear()
     proto.tensor.dtype = number
     for size in array.shape:
         proto.tensor.tensor_shape.dim.add().size = size
-    proto.tensor.tensor_content = to_bits(array, number).tobytes()
+    if once.shape == array.shape:
+        proto.tensor.tensor_content = once.tobytes()
+    elif number == ir.FLOAT:
+        proto.tensor.float_val.append(float(once.flat[0]))
+    else:
+        proto.tensor.half_val.append(int(once.view(np.uint16).flat[0]))
 
 
 def to_bits(values: np.ndarray, number: int) -> np.ndarray:

@@ -17,7 +17,14 @@ from absl import logging
 from amp.errors import TensorFlowError
 from amp.graph_rewrite import ir
 from amp.graph_rewrite.device import Resolution, resolve
-from amp.integration import functions, gradients, hardware, markers, optimizers
+from amp.integration import (
+    distribution,
+    functions,
+    gradients,
+    hardware,
+    markers,
+    optimizers,
+)
 from amp.loss_scaling.scale import LossScale
 from amp.policy import Policy
 
@@ -191,7 +198,12 @@ def _install() -> None:
     functions.install(active_twins, active_loss_scale)
     gradients.install()
     optimizers.install()
+    distribution.install(lambda: list(_STACK.entries), _restore)
     _installed = True
+
+
+def _restore(entries: list[Active]) -> None:
+    _STACK.entries = list(entries)
 
 
 def check_version(version: str) -> None:

@@ -73,7 +73,8 @@ class Twins:
 
     def __init__(self, settled: Resolution) -> None:
         self.settled = settled
-        self.proven: dict[bytes, bytes] = {}
+        self.proven: dict[bytes, bytes] = {}  # those that have run
+        self._twin: dict[bytes, bytes] = {}
         self._made: dict[bytes, list[str]] = {}
         self._lock = threading.RLock()
         self._unmatched = set(_policy(settled).keep)
@@ -85,7 +86,9 @@ class Twins:
     ) -> Any:
         """Makes the twin and runs it; falls back to the original if it cannot run."""
         with self._lock:
-            twin = self.proven.get(name) or self._make(context, name)
+            if name not in self._twin:
+                self._twin[name] = self._make(context, name)
+            twin = self._twin[name]
         if twin == name:
             self.proven[name] = name
             return call(name)
@@ -141,6 +144,7 @@ class Twins:
     def forget(self, context: Any, name: bytes) -> None:
         """Removes the twin of a function that is going."""
         self.proven.pop(name, None)
+        self._twin.pop(name, None)
         for made in self._made.pop(name, ()):
             _originals["remove_function"](context, made)
 
@@ -280,14 +284,26 @@ def _remove_function(self: Any, name: bytes) -> None:
 def _from_func_graph(name: Any, graph: Any, *args: Any, **kwargs: Any) -> Any:
     made = _originals["from_func_graph"](name, graph, *args, **kwargs)
     definitions.remember(made.name.decode(), graph)
-    twins = _marked_graphs.get(graph)
-    if twins is None and _marked:
-        twins = next(
-            (t for child in made.children if (t := _marked.get(child.name))), None
-        )
+    twins = _mark_of(made, graph) if _marked_graphs else None
     if twins is not None:
         _marked[made.name] = twins
     return made
+
+
+def _mark_of(made: Any, graph: Any) -> Twins | None:
+    """The mark of a function's graph, of a function it calls, or of what it captures.
+
+    A backward function captures the activations of the graph it is the gradient of.
+    """
+    sources = [graph, *(getattr(tensor, "graph", None) for tensor in _captured(graph))]
+    found = [_marked_graphs.get(source) for source in sources if source is not None]
+    found += [_marked.get(child.name) for child in made.children]
+    return next((twins for twins in found if twins is not None), None)
+
+
+def _captured(graph: Any) -> list[Any]:
+    captured = getattr(graph, "external_captures", ())
+    return [t for t in captured if not isinstance(t, tf.__internal__.EagerTensor)]
 
 
 def _make_function_context(

@@ -142,10 +142,10 @@ def _scaled(
     if any(sources.composite(source) for source in flat):
         return None
     found = _found(rule, flat, watched)
-    if found is None:
-        return None
     placing = gradients.Placing(mark=markers.attribute_scope, beside=beside)
-    if isinstance(rule, NoLossScale):
+    if found is None and not sources.arguments(flat):
+        return None
+    if found is None or isinstance(rule, NoLossScale):
         return [gradients.marked(grad, placing) for grad in compute(seeds)]
     scaler = found.scaler
     return gradients.scaled(scaler, rule.initial, targets, seeds, compute, placing)

@@ -13,6 +13,8 @@ from pathlib import Path
 import tensorflow as tf
 
 from amp.graph_rewrite import device as device_lib
+from amp.graph_rewrite import profile as profile_lib
+from amp.integration import profiles
 from amp.policy import Policy
 
 _CPUINFO = Path("/proc/cpuinfo")
@@ -20,25 +22,70 @@ _CPUINFO = Path("/proc/cpuinfo")
 
 @functools.cache
 def device() -> device_lib.Device:
-    """The device that TensorFlow computes on: the first visible GPU, else the CPU."""
+    """The device that TensorFlow computes on: the first visible GPU, else the CPU.
+
+    With the figures that `amp tune` stored for it and this TensorFlow, else with those
+    shipped for it.
+    """
+    found = shipped()
+    for executor in profile_lib.EXECUTORS:
+        profile = profiles.load(model(), tf.__version__, executor)
+        if profile is not None:
+            found = profile_lib.apply(profile, found)
+    return found
+
+
+def shipped() -> device_lib.Device:
+    """The device with the figures that the package knows."""
+    gpu = _gpu()
+    return device_lib.of_cpu(_cpu_flags()) if gpu is None else device_lib.of_gpu(*gpu)
+
+
+def model() -> str:
+    """What a profile is kept for: what times depend on, in words.
+
+    For a CPU also its number of cores, and whether kernels of oneDNN are used.
+    """
+    gpu = _gpu()
+    if gpu is not None:
+        return gpu[0]
+    name = _cpuinfo("model name") or platform.machine()
+    off = ", oneDNN off" if os.environ.get("TF_ENABLE_ONEDNN_OPTS") == "0" else ""
+    return f"{name}, {_cores()} cores, {device_lib.of_cpu(_cpu_flags()).name}{off}"
+
+
+def _cores() -> int:
+    if hasattr(os, "sched_getaffinity"):  # Linux: those that this process may use
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def _gpu() -> tuple[str, tuple[int, int]] | None:
     gpus = tf.config.get_visible_devices("GPU")
-    if gpus:
-        details = tf.config.experimental.get_device_details(gpus[0])
-        capability = details.get("compute_capability", (0, 0))
-        return device_lib.of_gpu(details.get("device_name", gpus[0].name), capability)
-    return device_lib.of_cpu(_cpu_flags())
+    if not gpus:
+        return None
+    details = tf.config.experimental.get_device_details(gpus[0])
+    capability = details.get("compute_capability", (0, 0))
+    return details.get("device_name", gpus[0].name), capability
 
 
 def _cpu_flags() -> frozenset[str]:
     """Feature flags of the CPU that TensorFlow's kernels use, as Linux names them."""
-    if os.environ.get("TF_ENABLE_ONEDNN_OPTS") == "0" or not _CPUINFO.exists():
+    if os.environ.get("TF_ENABLE_ONEDNN_OPTS") == "0":
         return frozenset()  # without oneDNN no kernel has 16-bit arithmetic
     if platform.machine() not in ("x86_64", "AMD64"):
         return frozenset()
-    for line in _CPUINFO.read_text().splitlines():
-        if line.startswith("flags"):
-            return frozenset(line.partition(":")[2].split())
-    return frozenset()
+    return frozenset(_cpuinfo("flags").split())
+
+
+def _cpuinfo(field: str) -> str:
+    """A field of the first core, "" where the system tells none."""
+    lines = _CPUINFO.read_text().splitlines() if _CPUINFO.exists() else ()
+    for line in lines:
+        name, _, value = line.partition(":")
+        if name.strip() == field:
+            return value.strip()
+    return ""
 
 
 def resolve(policy: Policy | None = None) -> device_lib.Resolution:

@@ -5,6 +5,8 @@ What a report says is not known here, and nothing that goes wrong here stops a j
 
 from __future__ import annotations
 
+import collections
+import itertools
 import os
 import re
 import tempfile
@@ -15,7 +17,9 @@ from pathlib import Path
 from amp.graph_rewrite.report import Report
 
 _LOCK = threading.Lock()
-_REPORTS: list[Report] = []
+_KEPT = 1000  # a job that keeps making functions must not fill the memory
+_REPORTS: collections.deque[Report] = collections.deque(maxlen=_KEPT)
+_NUMBERS = itertools.count(1)
 _UNWRITABLE: set[str] = set()  # directories that were warned of
 
 
@@ -26,7 +30,7 @@ def add(report: Report, directory: str | None) -> None:
     """
     with _LOCK:
         _REPORTS.append(report)
-        number = len(_REPORTS)
+        number = next(_NUMBERS)
     if directory is None or directory in _UNWRITABLE:
         return
     name = re.sub(r"\W+", "_", report.function)[:80].strip("_") or "graph"
@@ -54,7 +58,7 @@ def _write(text: str, target: Path) -> None:
 
 
 def reports() -> list[Report]:
-    """The report of every rewrite of this process, oldest first."""
+    """The reports of the last 1000 rewrites of this process, oldest first."""
     with _LOCK:
         return list(_REPORTS)
 

@@ -49,6 +49,23 @@ def composite(source: Any) -> bool:
     return isinstance(source, kind) and not isinstance(source, tf.Variable)
 
 
+def arguments(sources: Sequence[Any]) -> bool:
+    """Whether all sources are arguments of the function being traced.
+
+    Such are the weights of a program that passes them along instead of keeping
+    variables: what is done with their gradients may be an update.
+    """
+    if tf.executing_eagerly() or not sources:
+        return False
+    return all(
+        isinstance(source, tf.Tensor)
+        and not isinstance(source, tf.__internal__.EagerTensor)
+        and source.op.type == "Placeholder"
+        and tf.inside_function()
+        for source in sources
+    )
+
+
 def trainable(
     sources: Sequence[Any], watched: Sequence[tf.Variable]
 ) -> list[tf.Variable]:

@@ -1,0 +1,273 @@
+"""Measures the device: each case in float32 and in both 16-bit types, in turn.
+
+Nothing is stored, and what the times mean is `graph_rewrite.profile`'s to say.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import functools
+import statistics
+import time
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from amp.graph_rewrite import cost, ir, op_table
+from amp.graph_rewrite.profile import Point, Profile
+from amp.integration import hardware
+from amp.integration.cases import Case, cases
+
+DTYPES = ("float32", "bfloat16", "float16")
+LEAST_ROUNDS, MOST_ROUNDS = 3, 11
+# Less cannot be told from a call that does nothing.
+LEAST_SECONDS = 1e-7
+UNCERTAIN = 0.1
+# A type is hopeless in a kind of work if one call takes this long, and this many times
+# float32's time.
+SLOW_SECONDS, SLOW_RATIO = 0.3, 20.0
+
+Progress = Callable[[str, int, int], None]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Runner:
+    """A compiled function on its operands.
+
+    Attributes:
+      run: calls it and waits for the device; it has been called before.
+      repeat: how many operations of its case one call runs.
+      operation: one of them in the graph.
+      first: seconds of the call that made it ready.
+    """
+
+    run: Callable[[], None]
+    repeat: int
+    operation: Any
+    first: float
+
+    def seconds(self) -> float:
+        """Seconds of one call."""
+        start = time.perf_counter()
+        self.run()
+        return time.perf_counter() - start
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Bench:
+    """How cases are run.
+
+    Attributes:
+      executor: "kernels" or "xla".
+      idle: a call that does nothing, timed among the others and taken off.
+      given_up: works and types that are hopeless; grows.
+    """
+
+    executor: str
+    idle: _Runner
+    given_up: set[tuple[str, str]]
+
+
+def calibrate(
+    executor: str,
+    seconds: float,
+    *,
+    table: Sequence[Case] = (),
+    progress: Progress = lambda case, done, total: None,
+) -> Profile:
+    """Measures the device that TensorFlow computes on.
+
+    Cases for which no time is left are not in the profile, which then keeps the figures
+    shipped for what they would have measured.
+
+    Args:
+      executor: "kernels", or "xla" for functions that XLA compiles.
+      seconds: time to spend, kept but for the case under way.
+      table: what to run, by default all cases at the size that the device needs.
+      progress: told the case to come, how many are done, and how many there are.
+    """
+    scale = 8.0 if hardware.shipped().kind == "GPU" else 1.0
+    table = table or cases(scale)
+    deadline = time.perf_counter() + seconds
+    points: list[Point] = []
+    with _as_written():
+        bench = _Bench(executor, _idle(executor), set())
+        for done, case in enumerate(table):
+            progress(str(case), done, len(table))
+            left = deadline - time.perf_counter()
+            if left <= 0:
+                break
+            points += _measured(case, bench, 2 * left / (len(table) - done))
+    progress("", len(table), len(table))
+    return Profile(hardware.model(), tf.__version__, executor, tuple(points))
+
+
+@contextlib.contextmanager
+def _as_written() -> Iterator[None]:
+    """Keeps TensorFlow's graph optimizers from merging or folding what is measured."""
+    was = tf.config.optimizer.get_experimental_options()
+    tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": True})
+    try:
+        yield
+    finally:
+        was.setdefault("disable_meta_optimizer", False)
+        tf.config.optimizer.set_experimental_options(was)
+
+
+def _measured(case: Case, bench: _Bench, share: float) -> Iterator[Point]:
+    """One point for each type in which the case can run, in about `share` seconds."""
+    if bench.executor == "xla" and case.bound == "start" and not case.chained:
+        return  # one call costs far more than the operation
+    work = "cast" if case.op == "Cast" else op_table.TABLE[case.op].work
+    end = time.perf_counter() + share
+    runners: dict[str, _Runner] = {}
+    least = SLOW_SECONDS / SLOW_RATIO
+    for dtype in DTYPES:
+        if (work, dtype) in bench.given_up or (work == "cast" and dtype == "float32"):
+            continue
+        runner = _runner(case, dtype, bench.executor)
+        if runner is None:
+            continue
+        once = runner.first
+        if bench.executor == "xla" or once > SLOW_RATIO * least:
+            once = runner.seconds()  # the first call compiles, or loads libraries
+        if dtype == "float32":
+            least = max(least, once)
+        elif once > SLOW_RATIO * least:
+            bench.given_up.add((work, dtype))
+            point = _point(case, work, dtype, runner, once)
+            yield dataclasses.replace(point, hopeless=True)
+            continue
+        runners[dtype] = runner
+    times = _rounds(runners, bench.idle, end)
+    nothing = times.pop("")
+    if case.bound != "start" and min(times.values(), default=0.0) < UNCERTAIN * nothing:
+        return  # on this device it cannot be told from a call that does nothing
+    for dtype, seconds in times.items():
+        yield _point(case, work, dtype, runners[dtype], seconds)
+
+
+def _rounds(runners: dict[str, _Runner], idle: _Runner, end: float) -> dict[str, float]:
+    """Median seconds of each, less those of a call that does nothing (those are at "").
+
+    They run in turn, so that what else the machine does meets all alike.
+    """
+    times: dict[str, list[float]] = {dtype: [] for dtype in ("", *runners)}
+    for count in range(MOST_ROUNDS):
+        if count >= LEAST_ROUNDS and time.perf_counter() > end:
+            break
+        for dtype, taken in times.items():
+            taken.append(runners.get(dtype, idle).seconds())
+    medians = {dtype: statistics.median(taken) for dtype, taken in times.items()}
+    nothing = medians.pop("")
+    return {"": nothing} | {d: taken - nothing for d, taken in medians.items()}
+
+
+def _point(case: Case, work: str, dtype: str, runner: _Runner, seconds: float) -> Point:
+    ins, outs = runner.operation.inputs, runner.operation.outputs
+    if work == "cast":
+        moved = cost.elements(_dimensions(ins[0]))
+    else:
+        moved = cost.moved(work, *(_shapes(ts, dtype) for ts in (ins, outs)))
+    return Point(
+        work=work,
+        bound=case.bound,
+        case=str(case),
+        dtype=dtype,
+        moved=moved,
+        operations=cost.flops(work, _shapes(ins), _shapes(outs)),
+        seconds=max(seconds / runner.repeat, LEAST_SECONDS),
+    )
+
+
+def _shapes(tensors: Sequence[Any], dtype: str = "") -> list[ir.Shape]:
+    return [_dimensions(t) for t in tensors if dtype in ("", t.dtype.name)]
+
+
+def _dimensions(tensor: Any) -> ir.Shape:
+    return None if tensor.shape.rank is None else tuple(tensor.shape.as_list())
+
+
+def _runner(case: Case, dtype: str, executor: str) -> _Runner | None:
+    """The case in a type; None where TensorFlow has no kernel for it."""
+    given, build = dtype, case.build
+    if case.op == "Cast":
+        given, wanted = ("float32", dtype)[:: -1 if case.note == "up" else 1]
+        build = functools.partial(tf.cast, dtype=wanted)
+    operands = [_operand(shape, given) for shape in case.shapes]
+    body, repeat = _body(case, build, executor)
+    try:
+        return _ready(body, operands, (case.op, repeat), executor)
+    except (tf.errors.OpError, TypeError, ValueError):
+        return None
+
+
+def _ready(
+    body: Callable[..., Any],
+    operands: list[Any],
+    what: tuple[str, int],
+    executor: str,
+) -> _Runner:
+    op, repeat = what
+    function = tf.function(body, jit_compile=executor == "xla", autograph=False)
+    concrete = function.get_concrete_function(*operands)
+    operation = next(o for o in concrete.graph.get_operations() if o.type == op)
+
+    def run() -> None:
+        concrete(*operands)
+        _synchronise()
+
+    start = time.perf_counter()
+    run()
+    return _Runner(run, repeat, operation, time.perf_counter() - start)
+
+
+def _synchronise() -> None:
+    # A call on a CPU returns when all is done.
+    if hardware.shipped().kind != "CPU":
+        tf.test.experimental.sync_devices()
+
+
+def _body(
+    case: Case, build: Callable[..., Any], executor: str
+) -> tuple[Callable[..., Any], int]:
+    """What runs the case some times over, and how often.
+
+    Kernels run one after the other and give nothing back. XLA would drop what gives
+    nothing and merge what is alike, so there it is one operation and its result, or, of
+    those that it fuses or that are small, a chain.
+    """
+
+    def in_turn(*operands: Any) -> Any:
+        last = tf.no_op()
+        for _ in range(case.repeat):
+            with tf.control_dependencies([last]):
+                last = tf.nest.flatten(build(*operands))[0].op
+        with tf.control_dependencies([last]):
+            return tf.constant(0)
+
+    def chain(first: Any, *others: Any) -> Any:
+        for _ in range(case.repeat):
+            first = build(first, *others)
+        return first
+
+    if executor == "kernels":
+        return in_turn, case.repeat
+    if case.chained:
+        return chain, case.repeat
+    return build, 1
+
+
+def _operand(shape: tuple[int, ...], dtype: str) -> Any:
+    # From 0.5 to 1: no denormal numbers, which some CPUs take longer over.
+    values = np.random.default_rng(0).uniform(0.5, 1.0, shape)
+    return tf.cast(tf.constant(values, tf.float32), dtype)
+
+
+def _idle(executor: str) -> _Runner:
+    """A call that does nothing."""
+    operand = _operand((1,), "float32")
+    return _ready(lambda x: x + x, [operand], ("AddV2", 1), executor)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from amp.graph_rewrite import ir, serde
+from amp.graph_rewrite import ir, rounding
 
 MakeEdge = Callable[[ir.Edge], ir.Edge]
 
@@ -78,7 +78,7 @@ class Casts:
         return self._cast(low, self._number, ir.FLOAT)
 
     def _constant(self, node: ir.Node, number: int) -> ir.Edge:
-        values = serde.rounded(node.tensor(), self._number)
+        values = rounding.rounded(node.tensor(), self._number)
         name = self._name(node.name, f"{self._suffix}_value")
         self._nodes[name] = ir.Node(
             name,

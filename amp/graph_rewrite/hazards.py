@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 
 import numpy as np
 
-from amp.graph_rewrite import cost, ir, op_schema, serde
+from amp.graph_rewrite import cost, ir, op_schema, rounding
 from amp.graph_rewrite.context import Context, Format, Typed
 from amp.graph_rewrite.op_table import Role, Row
 from amp.graph_rewrite.plan import Reason
@@ -43,11 +43,7 @@ def references(
 
 
 def sinks(
-    graph: ir.Graph,
-    typed: Mapping[str, Typed],
-    order: Iterable[str],
-    readers: Mapping[ir.Edge, list[tuple[str, int]]],
-    refused: Mapping[str, Reason],
+    graph: ir.Graph, typed: Mapping[str, Typed], refused: Mapping[str, Reason]
 ) -> dict[str, Reason]:
     """Refuses arithmetic whose every reader has the same end that 16 bits do not serve.
 
@@ -59,7 +55,7 @@ def sinks(
     """
     found: dict[str, Reason] = {}
     returned = {result.edge[0] for result in graph.results}
-    for name in reversed(list(order)):
+    for name in reversed(graph.order):
         view = typed[name]
         if name in refused or name in returned or not view.touches(ir.FLOAT):
             continue
@@ -69,7 +65,7 @@ def sinks(
         ends = {
             _sink(graph, typed[reader], found)
             for index in range(len(view.outs))
-            for reader, _ in readers.get((name, index), ())
+            for reader, _ in graph.readers.get((name, index), ())
         }
         reason = ends.pop() if len(ends) == 1 else None
         if reason is not None and (reason.rule == "scalar" or not row.sums):
@@ -98,7 +94,6 @@ _PASS = frozenset({"Identity", "Cast", "Snapshot", "StopGradient", "PreventGradi
 def ranges(
     graph: ir.Graph,
     typed: Mapping[str, Typed],
-    order: Iterable[str],
     context: Context,
     refused: Mapping[str, Reason],
 ) -> dict[str, Reason]:
@@ -117,7 +112,7 @@ def ranges(
     """
     found: dict[str, Reason] = {}
     marks: dict[str, _Mark] = {}
-    for name in order:
+    for name in graph.order:
         view = typed[name]
         node = view.node
         if node.op == "Const":
@@ -133,7 +128,7 @@ def ranges(
             if reason is not None:
                 found[name] = reason
     if context.format.smallest > _SMALLEST_FLOAT32:
-        found = _probabilities(typed, order, marks, context.format) | found
+        found = _probabilities(typed, graph.order, marks, context.format) | found
     return {name: reason for name, reason in found.items() if name not in refused}
 
 
@@ -150,7 +145,7 @@ def _constant_mark(view: Typed, limits: Format) -> _Mark | None:
     if not view.outs or view.outs[0].type != ir.FLOAT:
         return None
     values = view.node.tensor()
-    values = np.zeros(0) if values is None else serde.distinct(values)
+    values = np.zeros(0) if values is None else rounding.distinct(values)
     size = np.abs(values[np.isfinite(values)])
     largest = float(size.max()) if size.size else 0.0
     if largest > limits.largest or 0.0 < largest < limits.smallest:

@@ -47,7 +47,7 @@ def inline(module: ir.Module) -> ir.Module:
         _visit(name, module.functions, done, ())
     main = module.main
     if main.name:
-        main = _inlined(main, done, module.functions)
+        main = _inlined(main, done)
     return ir.Module(main, {name: done[name] for name in module.functions})
 
 
@@ -62,7 +62,7 @@ def _visit(
     graph = functions[name]
     for callee in _callees(graph, functions):
         _visit(callee, functions, done, (*above, name))
-    done[name] = _inlined(graph, done, functions)
+    done[name] = _inlined(graph, done)
 
 
 def _callees(graph: ir.Graph, functions: Mapping[str, ir.Graph]) -> Iterator[str]:
@@ -71,19 +71,8 @@ def _callees(graph: ir.Graph, functions: Mapping[str, ir.Graph]) -> Iterator[str
             yield from (name for name in node.functions("f") if name in functions)
 
 
-def _inlined(
-    graph: ir.Graph, done: Mapping[str, ir.Graph], functions: Mapping[str, ir.Graph]
-) -> ir.Graph:
-    compiled = MUST_COMPILE in graph.flags
-    plain = {
-        node.name: done[node.functions("f")[0]]
-        for node in graph.nodes.values()
-        if node.op in _CALLS and _plain(node, compiled, done)
-    }
-    for name, callee in list(plain.items()):
-        new = {f"{name}/amp_enter", *(f"{name}/{inner}" for inner in callee.nodes)}
-        if not new.isdisjoint(graph.nodes):
-            del plain[name]
+def _inlined(graph: ir.Graph, done: Mapping[str, ir.Graph]) -> ir.Graph:
+    plain = dict(_plain_calls(graph, done))
     if not plain:
         return graph
     moved = {
@@ -107,6 +96,12 @@ def _inlined(
         dataclasses.replace(result, edge=follow(result.edge))
         for result in graph.results
     )
+    shape = _shapes(graph, plain)
+    return dataclasses.replace(graph, nodes=nodes, results=results, shape=shape)
+
+
+def _shapes(graph: ir.Graph, plain: Mapping[str, ir.Graph]) -> ir.ShapeSource:
+    """Shapes as the functions that were inlined have them."""
     origin = {
         f"{name}/{inner}": (callee, inner)
         for name, callee in plain.items()
@@ -119,7 +114,21 @@ def _inlined(
             return callee.shape((inner, edge[1]))
         return graph.shape(edge)
 
-    return dataclasses.replace(graph, nodes=nodes, results=results, shape=shape)
+    return shape
+
+
+def _plain_calls(
+    graph: ir.Graph, done: Mapping[str, ir.Graph]
+) -> Iterator[tuple[str, ir.Graph]]:
+    """The plain calls of a graph, unless a node has a name that theirs would get."""
+    compiled = MUST_COMPILE in graph.flags
+    for node in graph.nodes.values():
+        if node.op not in _CALLS or not _plain(node, compiled, done):
+            continue
+        callee = done[node.functions("f")[0]]
+        made = {f"{node.name}/{inner}" for inner in ("amp_enter", *callee.nodes)}
+        if made.isdisjoint(graph.nodes):
+            yield node.name, callee
 
 
 def _plain(node: ir.Node, compiled: bool, done: Mapping[str, ir.Graph]) -> bool:

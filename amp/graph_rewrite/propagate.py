@@ -15,7 +15,7 @@ Order of the phases, each of which only narrows what the one before allowed:
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 
 from amp.graph_rewrite import ir, op_schema
 from amp.graph_rewrite.context import Context, Typed, is_low, turning, type_ports
@@ -37,7 +37,6 @@ class Candidates:
 def candidates(graph: ir.Graph, context: Context) -> Candidates:
     """Runs the four phases on one graph."""
     typed = type_ports(graph, context)
-    order, readers = graph.order, graph.readers
     already = frozenset(n for n, t in typed.items() if is_low(t, context.format.number))
     refused: dict[str, Reason] = {}
     for name, view in typed.items():
@@ -46,14 +45,14 @@ def candidates(graph: ir.Graph, context: Context) -> Candidates:
             if reason is not None:
                 refused[name] = reason
     refused |= references(graph, typed, refused)
-    refused |= sinks(graph, typed, order, readers, refused)
-    refused |= ranges(graph, typed, order, context, refused)
+    refused |= sinks(graph, typed, refused)
+    refused |= ranges(graph, typed, context, refused)
     free = {
         name
         for name, view in typed.items()
         if view.touches(ir.FLOAT) and name not in refused and name not in already
     }
-    allowed = reach(typed, order, readers, free, already)
+    allowed = reach(graph, typed, free, already)
     for name in free - allowed.keys():
         refused[name] = Reason("unreached", "no product in 16 bits upstream")
     return Candidates(typed, allowed, already, refused)
@@ -104,9 +103,8 @@ def _gate(view: Typed, low: dict[str, int], context: Context) -> Reason | None:
 
 
 def reach(
+    graph: ir.Graph,
     typed: Mapping[str, Typed],
-    order: Iterable[str],
-    readers: Mapping[ir.Edge, list[tuple[str, int]]],
     free: set[str],
     already: frozenset[str],
 ) -> dict[str, Reason]:
@@ -116,7 +114,7 @@ def reach(
     Nodes that are low already, and casts between the types, are walked through as the
     free ones are, so that a second rewrite reaches what the first one did.
     """
-    order = list(order)
+    order = graph.order
     walked = {n for n in order if n in free or n in already or _bridges(typed[n])}
     found: dict[str, Reason] = {}
     for name in order:
@@ -137,7 +135,7 @@ def reach(
             continue
         if _moves(view) or _bridges(view):
             for index in range(len(view.outs)):
-                for reader, _ in readers.get((name, index), ()):
+                for reader, _ in graph.readers.get((name, index), ()):
                     if reader in found:
                         found[name] = Reason("move", reader)
     return {name: reason for name, reason in found.items() if name in free}

@@ -7,14 +7,12 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import difflib
-import fnmatch
 import gc
 import itertools
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from amp.errors import GraphError, PolicyError, VerifyError
+from amp.errors import GraphError, VerifyError
 from amp.graph_rewrite import apply, control_flow, cost, ir, op_schema, verify
 from amp.graph_rewrite.context import FORMATS, Context
 from amp.graph_rewrite.control_flow import Use
@@ -22,8 +20,8 @@ from amp.graph_rewrite.decide import decide
 from amp.graph_rewrite.device import Resolution
 from amp.graph_rewrite.inline import inline
 from amp.graph_rewrite.link import Linked, graph_of, link
+from amp.graph_rewrite.names import check_op_names
 from amp.graph_rewrite.op_schema import Schema
-from amp.graph_rewrite.op_table import TABLE
 from amp.graph_rewrite.plan import Plan, Reason
 from amp.graph_rewrite.propagate import Candidates, candidates
 from amp.graph_rewrite.report import Decision, Report
@@ -173,42 +171,6 @@ def _lookup(functions: Mapping[str, ir.Graph]) -> Callable[[str], Schema | None]
         return op_schema.from_op_def(function.origin.signature)
 
     return find
-
-
-def check_op_names(policy: Policy) -> None:
-    """Raises for an op type in `allow` or `deny` that TensorFlow does not register.
-
-    Raises:
-      PolicyError: naming the field, its variable and the closest op there is.
-    """
-    for field in ("allow", "deny"):
-        for op in getattr(policy, field):
-            if op_schema.schema(op) is None:
-                close = difflib.get_close_matches(op, TABLE, n=1)
-                hint = f"did you mean {close[0]!r}?" if close else "check its spelling"
-                raise PolicyError(
-                    f"there is no op {op!r}",
-                    where=f"Policy({field}=...), AMP_{field.upper()}",
-                    allowed="names of ops that this TensorFlow registers",
-                    remedy=hint,
-                )
-
-
-def check_patterns(policy: Policy, names: Iterable[str]) -> None:
-    """Raises for a `keep` pattern that matches none of the node names.
-
-    Raises:
-      PolicyError: naming the pattern.
-    """
-    names = list(names)
-    for pattern in policy.keep:
-        if not fnmatch.filter(names, pattern):
-            raise PolicyError(
-                f"the pattern {pattern!r} matches no node",
-                where="Policy(keep=...), AMP_KEEP",
-                allowed="patterns (fnmatch) that match the name of at least one node",
-                remedy="print the report's decisions for the names there are",
-            )
 
 
 def _gained(

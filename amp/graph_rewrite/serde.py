@@ -19,7 +19,7 @@ from tensorflow.core.framework import (
 from tensorflow.python.framework import tensor_util
 
 from amp.errors import GraphError
-from amp.graph_rewrite import ir, op_schema
+from amp.graph_rewrite import ir, op_schema, rounding
 
 Lookup = Callable[[str], op_schema.Schema | None]
 
@@ -322,21 +322,9 @@ def _values(proto: Any) -> np.ndarray:
     return np.asarray(tensor_util.MakeNdarray(proto))
 
 
-def distinct(values: np.ndarray) -> np.ndarray:
-    """The values, or the single one that a view repeats, with as many dimensions."""
-    repeated = values.size > 1 and not any(values.strides)
-    return values[tuple(slice(1) for _ in values.shape)] if repeated else values
-
-
-def rounded(values: np.ndarray, number: int) -> np.ndarray:
-    """float32 values as type `number` holds them; a repeated value stays a view."""
-    once = from_bits(to_bits(distinct(values), number), number)
-    return once if once.shape == values.shape else np.broadcast_to(once, values.shape)
-
-
 def _write_tensor(proto: attr_value_pb2.AttrValue, values: Any, number: int) -> None:
     array = np.asarray(values, np.float32)
-    once = to_bits(distinct(array), number)
+    once = rounding.to_bits(rounding.distinct(array), number)
     proto.tensor.Clear()
     proto.tensor.dtype = number
     for size in array.shape:
@@ -347,34 +335,6 @@ def _write_tensor(proto: attr_value_pb2.AttrValue, values: Any, number: int) -> 
         proto.tensor.float_val.append(float(once.flat[0]))
     else:
         proto.tensor.half_val.append(int(once.view(np.uint16).flat[0]))
-
-
-def to_bits(values: np.ndarray, number: int) -> np.ndarray:
-    """float32 values rounded to nearest even in type `number`, as that type's bytes.
-
-    Bit for bit what TensorFlow's Cast gives on a CPU, NaN included: float16 keeps its
-    sign and leading bits and sets the quiet bit, bfloat16 has one NaN.
-    """
-    if number not in (ir.HALF, ir.BFLOAT16):
-        return values
-    bits = np.asarray(values, np.float32).view(np.uint32)
-    nan = np.isnan(values)
-    if number == ir.HALF:
-        with np.errstate(over="ignore", under="ignore", invalid="ignore"):
-            rounded = np.asarray(values, np.float32).astype(np.float16)
-        quiet = 0x7E00 | ((bits >> 16) & 0x8000) | ((bits >> 13) & 0x1FF)
-        made = np.where(nan, quiet, rounded.view(np.uint16)).astype(np.uint16)
-        return made.view(np.float16)
-    wide = bits.astype(np.uint64)
-    kept = ((wide + 0x7FFF + ((wide >> 16) & 1)) >> 16).astype(np.uint16)
-    return np.where(nan, np.uint16(0x7FC0), kept)
-
-
-def from_bits(bits: np.ndarray, number: int) -> np.ndarray:
-    """The float32 values of `to_bits`' result."""
-    if number == ir.BFLOAT16:
-        return (bits.astype(np.uint32) << 16).view(np.float32)
-    return bits.astype(np.float32)
 
 
 def graph_proto_types() -> tuple[type, ...]:

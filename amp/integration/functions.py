@@ -24,7 +24,8 @@ from tensorflow.python.eager.polymorphic_function import (
 from amp.errors import PolicyError, TensorFlowError
 from amp.graph_rewrite import ir, serde
 from amp.graph_rewrite.device import Resolution
-from amp.graph_rewrite.rewrite import check_op_names, rewrite
+from amp.graph_rewrite.names import check_op_names
+from amp.graph_rewrite.rewrite import rewrite
 from amp.integration import definitions, reports
 from amp.loss_scaling.scale import LossScale, NoLossScale
 from amp.policy import Policy

@@ -15,6 +15,7 @@ from amp.errors import GraphError, PolicyError
 from amp.graph_rewrite import ir, serde
 from amp.graph_rewrite import rewrite as rewrite_lib
 from amp.graph_rewrite.device import Resolution
+from amp.graph_rewrite.names import check_patterns
 from amp.graph_rewrite.report import Report
 from amp.graph_rewrite.rewrite import Rewrite
 from amp.integration import activation, definitions
@@ -84,7 +85,7 @@ def _sinks(graph: ir.Graph) -> frozenset[str]:
 def _check_keep(settled: Resolution, module: ir.Module) -> None:
     if settled.policy is not None:
         names = (name for graph in module.graphs() for name in graph.nodes)
-        rewrite_lib.check_patterns(settled.policy, names)
+        check_patterns(settled.policy, names)
 
 
 def _imported_shapes(proto: Any) -> definitions.StaticShapes:

@@ -93,16 +93,8 @@ class Casts:
 
     def _cast(self, edge: ir.Edge, source: int, target: int) -> ir.Edge:
         kind = f"to_{ir.DTYPE_NAMES[target]}"
-        attrs: dict[str, ir.Value] = {
-            "SrcT": ir.Type(source),
-            "DstT": ir.Type(target),
-        }
-        producer = self._nodes.get(edge[0])
-        if producer is not None and producer.op == "Identity":
-            # Grappler looks through the Identity of a v1 reference, and would merge the
-            # casts of two reads at different times into one.
-            attrs[ir.OF] = edge[0]
-        return self._add(edge, kind, "Cast", edge, **attrs)
+        types = {"SrcT": ir.Type(source), "DstT": ir.Type(target)}
+        return self._add(edge, kind, "Cast", edge, **types)
 
     def _add(
         self, of: ir.Edge, kind: str, op: str, edge: ir.Edge, **attrs: ir.Value

@@ -28,18 +28,33 @@ def _writes_state(view: Typed) -> bool:
 def references(
     graph: ir.Graph, typed: Mapping[str, Typed], refused: Mapping[str, Reason]
 ) -> dict[str, Reason]:
-    """Refuses what reads a v1 reference: a cast of it would read at another time."""
+    """Refuses what reads a v1 reference, since a cast of it would read at another time.
+
+    The reader's own result may be cast, unless control inputs say when it reads: to
+    make it smaller sooner, Grappler moves a cast before an Identity and leaves the
+    control inputs of the Identity behind.
+    """
     found: dict[str, Reason] = {}
-    for name, view in typed.items():
-        if name in refused:
-            continue
-        for source, index in view.node.inputs:
-            producer = typed.get(source)
-            if producer is None or index >= len(producer.outs):
-                continue
-            if producer.outs[index].type > ir.REF_OFFSET:
-                found[name] = Reason("variable", source)
+    timed: set[str] = set()
+    if not any(t > ir.REF_OFFSET for v in typed.values() for t in v.signature.types):
+        return found
+    for name in graph.order:
+        view = typed[name]
+        source = next((e[0] for e in view.node.inputs if _is_reference(e, typed)), None)
+        if source is not None and view.node.controls:
+            timed.add(name)
+        if source is None:
+            source = next((e[0] for e in view.node.inputs if e[0] in timed), None)
+        if source is not None and name not in refused:
+            found[name] = Reason("variable", source)
     return found
+
+
+def _is_reference(edge: ir.Edge, typed: Mapping[str, Typed]) -> bool:
+    producer = typed.get(edge[0])
+    if producer is None or edge[1] >= len(producer.outs):
+        return False
+    return producer.outs[edge[1]].type > ir.REF_OFFSET
 
 
 def sinks(

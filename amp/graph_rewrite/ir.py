@@ -21,7 +21,6 @@ REF_OFFSET = 100  # a reference type is its base type plus this number
 UNSCALE = "_amp_unscale"  # the gradient-unscale marker: float32 from here on
 SEED = "_amp_seed"  # the loss scale times the incoming gradient
 KEEP = "_amp_keep"  # built under keep_float32() or by an optimizer
-OF = "_amp_of"  # on a cast: its tensor, so that no optimizer merges it with another's
 EMULATED = "_amp_emulated"  # holds 16-bit values in float32 kernels
 
 Edge: TypeAlias = tuple[str, int]  # (node or argument, flat output index)

@@ -41,7 +41,7 @@ RULES: Mapping[str, str] = {
     "count": "sums more elements than the 16-bit type can count",
     "scalar": "sums to one figure, where 16 bits save nothing and cost digits",
     "list": "one element type for a whole tensor list",
-    "variable": "reads a float32 variable in place",
+    "variable": "reads a float32 variable in place, or at a set time",
     "fed": "fed by the caller",
     "unreached": "not downstream of a product in 16 bits",
     "cost": "16 bits would not be faster",

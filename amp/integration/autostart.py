@@ -6,6 +6,7 @@ Called by the `.pth` file at start-up; imports no TensorFlow before the job does
 from __future__ import annotations
 
 import atexit
+import functools
 import importlib.abc
 import importlib.machinery
 import importlib.util
@@ -37,7 +38,9 @@ def install() -> None:
         sys.meta_path.insert(0, _Finder())
 
 
+@functools.cache
 def _say(text: str) -> None:
+    """Says a thing once: Python may run a `.pth` file several times."""
     sys.stderr.write(f"amp: {text}\n")
 
 

@@ -53,9 +53,5 @@ class TensorFlowError(AmpError, ImportError):
     """A TensorFlow whose version or private names the plugin cannot work with."""
 
 
-class CheckpointError(AmpError, ValueError):
-    """Saved loss-scale state that does not fit."""
-
-
 class ProfileError(AmpError, ValueError):
     """A stored device profile that cannot be read, or is of another version."""

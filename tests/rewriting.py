@@ -76,7 +76,7 @@ def context_of(
         behind=frozenset(),
         held=frozenset(),
         fetched=frozenset(),
-        lookup=rewrite_lib._lookup(module.functions),
+        lookup=rewrite_lib._lookup(module),
     )
 
 

@@ -14,9 +14,6 @@ from amp.graph_rewrite.context import Context, Typed, turning
 from amp.graph_rewrite.plan import Plan, Reason
 from amp.graph_rewrite.propagate import Candidates
 
-LOW_TYPES = (ir.HALF, ir.BFLOAT16)
-
-
 _LOW = ":low"  # no node has this name
 
 

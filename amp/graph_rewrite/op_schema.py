@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Iterator
-from typing import TypeAlias
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, TypeAlias
 
 from tensorflow.python.framework import kernels as kernel_registry
 from tensorflow.python.framework import op_def_registry
@@ -111,11 +111,29 @@ class Schema:
                 yield Slot(number, port.type_attr, port.name, index)
 
 
+Lookup: TypeAlias = Callable[[str], Schema | None]
+
+
 @functools.cache
 def schema(op: str) -> Schema | None:
     """The schema of a registered op, None for an op TensorFlow does not know."""
     definition = op_def_registry.get(op)
     return None if definition is None else from_op_def(definition)
+
+
+def lookup_in(functions: Mapping[str, Any]) -> Lookup:
+    """The schema of any op, or of a function that is called as one.
+
+    Args:
+      functions: by name, what has the function's OpDef as `signature`.
+    """
+
+    @functools.cache
+    def find(op: str) -> Schema | None:
+        function = functions.get(op)
+        return schema(op) if function is None else from_op_def(function.signature)
+
+    return find
 
 
 def from_op_def(definition: object) -> Schema:

@@ -9,7 +9,7 @@ import contextlib
 import dataclasses
 import gc
 import itertools
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from amp.errors import GraphError, VerifyError
@@ -21,7 +21,6 @@ from amp.graph_rewrite.device import Resolution
 from amp.graph_rewrite.inline import inline
 from amp.graph_rewrite.link import Linked, graph_of, link
 from amp.graph_rewrite.names import check_op_names
-from amp.graph_rewrite.op_schema import Schema
 from amp.graph_rewrite.plan import Plan, Reason
 from amp.graph_rewrite.propagate import Candidates, candidates
 from amp.graph_rewrite.report import Decision, Report
@@ -139,7 +138,7 @@ def _planned(
     assert policy is not None
     fetches, feeds = named
     behind = control_flow.behind_markers(module)
-    lookup = _lookup(module.functions)
+    lookup = _lookup(module)
     planned = {}
     for use in weights:
         graph = graph_of(module, use)
@@ -163,14 +162,9 @@ def _planned(
     return planned
 
 
-def _lookup(functions: Mapping[str, ir.Graph]) -> Callable[[str], Schema | None]:
-    def find(op: str) -> Schema | None:
-        function = functions.get(op)
-        if function is None:
-            return op_schema.schema(op)
-        return op_schema.from_op_def(function.origin.signature)
-
-    return find
+def _lookup(module: ir.Module) -> op_schema.Lookup:
+    origins = {name: graph.origin for name, graph in module.functions.items()}
+    return op_schema.lookup_in(origins)
 
 
 def _gained(
@@ -230,7 +224,7 @@ def _check_made(
 ) -> None:
     """Every law of `verify`, on every graph that was made."""
     assert settled.policy is not None
-    lookup = _lookup(linked.module.functions)
+    lookup = _lookup(linked.module)
     for use, graph in linked.graphs.items():
         part = planned[use]
         context = dataclasses.replace(part.context, lookup=lookup)

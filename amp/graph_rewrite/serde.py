@@ -21,8 +21,6 @@ from tensorflow.python.framework import tensor_util
 from amp.errors import GraphError
 from amp.graph_rewrite import ir, op_schema, rounding
 
-Lookup = Callable[[str], op_schema.Schema | None]
-
 
 class NodeAttributes:
     """`ir.Attributes` over a NodeDef that is never changed."""
@@ -83,7 +81,7 @@ def read_graph(
     Raises:
       GraphError: a duplicate node, or an input that is not there.
     """
-    library = _lookup({f.signature.name: f for f in proto.library.function})
+    library = op_schema.lookup_in({f.signature.name: f for f in proto.library.function})
     nodes = _read_nodes(proto.node, _graph_edge, "the GraphDef")
     main = ir.Graph("", nodes, origin=proto, shape=shape)
     functions = {
@@ -94,7 +92,7 @@ def read_graph(
 
 def read_function(
     proto: function_pb2.FunctionDef,
-    lookup: Lookup = op_schema.schema,
+    lookup: op_schema.Lookup = op_schema.schema,
     shape: ir.ShapeSource = ir.unknown_shape,
 ) -> ir.Graph:
     """Reads a FunctionDef; `lookup` gives the schema of any op or function it uses."""
@@ -117,19 +115,6 @@ def read_function(
         flags=frozenset(key for key, value in proto.attr.items() if value.b),
         attributes=frozenset(proto.attr),
     )
-
-
-def _lookup(functions: dict[str, function_pb2.FunctionDef]) -> Lookup:
-    known: dict[str, op_schema.Schema] = {}
-
-    def find(op: str) -> op_schema.Schema | None:
-        if op in functions:
-            if op not in known:
-                known[op] = op_schema.from_op_def(functions[op].signature)
-            return known[op]
-        return op_schema.schema(op)
-
-    return find
 
 
 def _read_nodes(
@@ -171,7 +156,7 @@ class _FunctionEdges:
     """Turns `node:port:index` into a flat output index."""
 
     def __init__(
-        self, proto: function_pb2.FunctionDef, lookup: Lookup, where: str
+        self, proto: function_pb2.FunctionDef, lookup: op_schema.Lookup, where: str
     ) -> None:
         self._nodes = {node.name: node for node in proto.node_def}
         self._lookup = lookup
@@ -218,7 +203,7 @@ def write_graph(module: ir.Module) -> graph_pb2.GraphDef:
     for node in module.main.nodes.values():
         _write_node(proto.node.add(), node, _write_graph_edge)
     known = {f.signature.name: f for f in proto.library.function}
-    schemas = _lookup(known)
+    schemas = op_schema.lookup_in(known)
     for name, function in module.functions.items():
         if name not in known:
             proto.library.function.append(write_function(function, schemas))
@@ -226,7 +211,7 @@ def write_graph(module: ir.Module) -> graph_pb2.GraphDef:
 
 
 def write_function(
-    graph: ir.Graph, lookup: Lookup = op_schema.schema
+    graph: ir.Graph, lookup: op_schema.Lookup = op_schema.schema
 ) -> function_pb2.FunctionDef:
     """Writes a function under its (possibly new) name."""
     proto = function_pb2.FunctionDef()
@@ -244,7 +229,7 @@ def write_function(
 class _EdgeWriter:
     """Turns a flat output index back into `node:port:index`."""
 
-    def __init__(self, graph: ir.Graph, lookup: Lookup) -> None:
+    def __init__(self, graph: ir.Graph, lookup: op_schema.Lookup) -> None:
         self._graph = graph
         self._lookup = lookup
         self._texts: dict[ir.Edge, str] = {}

@@ -17,6 +17,7 @@ from absl import logging
 from amp.errors import TensorFlowError
 from amp.graph_rewrite import ir
 from amp.graph_rewrite.device import Resolution, resolve
+from amp.graph_rewrite.names import check_op_names
 from amp.integration import (
     distribution,
     functions,
@@ -88,7 +89,7 @@ def settle(policy: Policy) -> Active:
             if settled.policy is None:
                 logging.warning("amp: %s", settled.reason)
             else:
-                functions.check(settled.policy)
+                check_op_names(settled.policy)
                 logging.info("amp: %s", settled.reason)
                 twins = functions.Twins(settled)
             _SETTLED[policy] = Active(settled, twins)
@@ -160,7 +161,7 @@ def enable_at_first_use(policy: Policy) -> None:
     """
     global _waiting
     _install()
-    functions.check(policy)
+    check_op_names(policy)
     _waiting = policy
 
 

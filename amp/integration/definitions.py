@@ -68,7 +68,7 @@ def read(context: Any, name: str) -> ir.Module:
                 pending.append(node.op)
             elif node.op in control_flow.CALLS:
                 pending += _named(node)
-    lookup = _lookup_definitions(definitions)
+    lookup = op_schema.lookup_in(definitions)
     graphs = {
         key: serde.read_function(definition, lookup, _traced_shapes(definition))
         for key, definition in definitions.items()
@@ -81,23 +81,9 @@ def _named(node: Any) -> list[str]:
     return [f for a in control_flow.CALLS[node.op].attrs for f in attrs.functions(a)]
 
 
-def _lookup_definitions(
-    definitions: Mapping[str, Any],
-) -> Callable[[str], op_schema.Schema | None]:
-    def find(op: str) -> op_schema.Schema | None:
-        found = definitions.get(op)
-        return (
-            op_schema.schema(op)
-            if found is None
-            else op_schema.from_op_def(found.signature)
-        )
-
-    return find
-
-
-def lookup_of(module: ir.Module) -> Callable[[str], op_schema.Schema | None]:
+def lookup_of(module: ir.Module) -> op_schema.Lookup:
     """The schema of any op, or of any function of a module that is called as one."""
-    return _lookup_definitions({graph.name: graph.origin for graph in module.graphs()})
+    return op_schema.lookup_in({graph.name: graph.origin for graph in module.graphs()})
 
 
 class StaticShapes:

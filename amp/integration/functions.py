@@ -24,7 +24,6 @@ from tensorflow.python.eager.polymorphic_function import (
 from amp.errors import PolicyError, TensorFlowError
 from amp.graph_rewrite import ir, serde
 from amp.graph_rewrite.device import Resolution
-from amp.graph_rewrite.names import check_op_names
 from amp.graph_rewrite.rewrite import rewrite
 from amp.integration import definitions, reports
 from amp.loss_scaling.scale import LossScale, NoLossScale
@@ -191,11 +190,6 @@ def _warn(name: str, error: Exception) -> None:
         RuntimeWarning,
         stacklevel=2,
     )
-
-
-def check(policy: Policy) -> None:
-    """Raises for op types that TensorFlow does not know."""
-    check_op_names(policy)
 
 
 def mark(graph: Any, twins: Twins) -> None:

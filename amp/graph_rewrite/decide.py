@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 
-from amp.graph_rewrite import assign, cost, ir, op_schema
+from amp.graph_rewrite import assign, cost, ir, op_schema, price
 from amp.graph_rewrite.context import Context, Typed, turning
 from amp.graph_rewrite.plan import Plan, Reason
 from amp.graph_rewrite.propagate import Candidates
@@ -34,11 +34,7 @@ def decide(
 
     With `assignment="all"` every candidate is taken, whatever it costs.
     """
-    times = {
-        name: _time(graph, view, context, clock)
-        for name, view in found.typed.items()
-        if view.touches(ir.FLOAT) or name in found.already
-    }
+    times = price.times(graph, found, context, clock)
     tensors = list(_tensors(graph, found, context))
     already = found.already | {_LOW}
     if context.policy.assignment == "all":
@@ -69,27 +65,6 @@ def decide(
         seconds16=seconds(low, casts),
         tie=tie,
     )
-
-
-def _time(
-    graph: ir.Graph, view: Typed, context: Context, clock: cost.Clock
-) -> tuple[float, float]:
-    node, row = view.node, view.row
-    ins = [graph.shape(edge) for edge in node.inputs]
-    outs = [graph.shape((node.name, i)) for i in range(len(view.outs))]
-    work = "elementwise" if row is None else row.work
-    turned_ins = _turning_shapes(ins, view.ins, context)
-    turned_outs = _turning_shapes(outs, view.outs, context)
-    moved = cost.moved(work, turned_ins, turned_outs)
-    return clock.node(work, moved, cost.flops(work, ins, outs, node.text("equation")))
-
-
-def _turning_shapes(
-    shapes: Sequence[ir.Shape], slots: Sequence[op_schema.Slot], context: Context
-) -> list[ir.Shape]:
-    numbers = (ir.FLOAT, context.format.number)
-    pairs = zip(shapes, slots, strict=False)
-    return [shape for shape, slot in pairs if slot.type in numbers]
 
 
 def _tensors(graph: ir.Graph, found: Candidates, context: Context) -> Iterator[_Tensor]:

@@ -50,6 +50,13 @@ class Functions:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
+class Shapes:
+    """A list(shape) attribute's new value."""
+
+    shapes: tuple[Shape, ...]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
 class Tensor:
     """A constant: float32 `values` (an ndarray) to be stored as type `number`."""
 
@@ -57,7 +64,7 @@ class Tensor:
     number: int
 
 
-Value: TypeAlias = Type | Types | Functions | Tensor | bool | int | str
+Value: TypeAlias = Type | Types | Functions | Shapes | Tensor | bool | int | str
 
 
 class Attributes(Protocol):
@@ -78,6 +85,9 @@ class Attributes(Protocol):
         """The functions that a func or list(func) attribute names."""
 
     def shape(self, name: str) -> Shape: ...
+
+    def shapes(self, name: str) -> tuple[Shape, ...]:
+        """The shapes that a list(shape) attribute holds, () where absent."""
 
     def tensor(self, name: str) -> Any:
         """The ndarray of a tensor attribute, None where absent."""
@@ -130,6 +140,12 @@ class Node:
         if isinstance(value, Functions):
             return value.names
         return self.attrs.functions(attr) if self.attrs is not None else ()
+
+    def shapes(self, attr: str) -> tuple[Shape, ...]:
+        value = self.updates.get(attr)
+        if isinstance(value, Shapes):
+            return value.shapes
+        return self.attrs.shapes(attr) if self.attrs is not None else ()
 
     def tensor(self, attr: str = "value") -> Any:
         value = self.updates.get(attr)

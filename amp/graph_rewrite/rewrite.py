@@ -9,20 +9,22 @@ import contextlib
 import dataclasses
 import gc
 import itertools
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from amp.errors import GraphError, VerifyError
-from amp.graph_rewrite import apply, control_flow, cost, ir, op_schema, verify
-from amp.graph_rewrite.context import FORMATS, Context
-from amp.graph_rewrite.control_flow import Use
-from amp.graph_rewrite.decide import decide
+from amp.graph_rewrite import apply, control_flow, cost, ir, loops, op_schema, verify
+from amp.graph_rewrite.context import FORMATS, Context, type_ports
+from amp.graph_rewrite.control_flow import Call, Use
+from amp.graph_rewrite.crossing import Carried, Crossing, cross
+from amp.graph_rewrite.decide import Part, decide
 from amp.graph_rewrite.device import Resolution
 from amp.graph_rewrite.inline import inline
 from amp.graph_rewrite.link import Linked, graph_of, link
 from amp.graph_rewrite.names import check_op_names
-from amp.graph_rewrite.plan import Plan, Reason
-from amp.graph_rewrite.propagate import Candidates, candidates
+from amp.graph_rewrite.plan import Interface, Plan, Reason
+from amp.graph_rewrite.propagate import Candidates, narrow
+from amp.graph_rewrite.reach import reach
 from amp.graph_rewrite.report import Decision, Report
 from amp.policy import Policy
 
@@ -108,14 +110,14 @@ def _rewritten(
     for graph in module.graphs():
         where = _where(graph.name)
         verify.enforce(verify.well_formed(graph), GraphError, where, _MEND)
-    given, module = module, inline(module)
+    given, module = module, loops.plain(inline(module))
     weights = control_flow.reached(module)
     planned = _planned(module, settled, weights, (fetches, feeds))
     planned, verdict = _gained(planned, weights, settled.policy)
     report = _report(module, planned, weights, settled, verdict)
     if not any(part.plan.low for part in planned.values()):
         return Rewrite(given, report)
-    linked = link(module, _applied(planned, module, fetches), suffix)
+    linked = link(given, _applied(planned, module, fetches), suffix)
     _check_made(linked, planned, settled)
     return Rewrite(linked.module, report)
 
@@ -134,32 +136,64 @@ def _planned(
     named: tuple[frozenset[str], frozenset[str]],
 ) -> dict[Use, _Planned]:
     """Decides for every use of a function; what the user gave is checked on the way."""
-    policy = settled.policy
+    contexts = _contexts(module, settled, weights, named)
+    graphs = {use: graph_of(module, use) for use in weights}
+    parts, crossing, turning = _candidates(module, graphs, contexts, weights, settled)
+    for use, part in parts.items():
+        typing = verify.well_typed(part.graph, part.found.typed)
+        verify.enforce(typing, GraphError, _where(use.name), _MEND)
+    plans = decide(parts, crossing, turning)
+    return {
+        use: _Planned(part.graph, part.context, part.found, plans[use])
+        for use, part in parts.items()
+    }
+
+
+def _contexts(
+    module: ir.Module,
+    settled: Resolution,
+    uses: Iterable[Use],
+    named: tuple[frozenset[str], frozenset[str]],
+) -> dict[Use, Context]:
+    policy, (fetches, feeds) = settled.policy, named
     assert policy is not None
-    fetches, feeds = named
     behind = control_flow.behind_markers(module)
     lookup = _lookup(module)
-    planned = {}
-    for use in weights:
-        graph = graph_of(module, use)
-        context = Context(
+    nothing: frozenset[str] = frozenset()
+    return {
+        use: Context(
             policy=policy,
             format=FORMATS[policy.dtype],
             device_type=settled.device.kind,
             native=policy.dtype in settled.device.native,
             xla=use.xla,
             behind=behind[use.name],
-            held=feeds if graph is module.main else frozenset(),
-            fetched=fetches if graph is module.main else frozenset(),
+            held=feeds if use.name == module.main.name else nothing,
+            fetched=fetches if use.name == module.main.name else nothing,
             lookup=lookup,
         )
-        found = candidates(graph, context)
-        typing = verify.well_typed(graph, found.typed)
-        verify.enforce(typing, GraphError, _where(use.name), _MEND)
-        clock = cost.Clock(settled.device.under(use.xla), policy.dtype)
-        plan = decide(graph, found, context, clock)
-        planned[use] = _Planned(graph, context, found, plan)
-    return planned
+        for use in uses
+    }
+
+
+def _candidates(
+    module: ir.Module,
+    graphs: Mapping[Use, ir.Graph],
+    contexts: Mapping[Use, Context],
+    weights: Mapping[Use, float],
+    settled: Resolution,
+) -> tuple[dict[Use, Part], Crossing, frozenset[Carried]]:
+    typed = {use: type_ports(graphs[use], contexts[use]) for use in graphs}
+    sites = control_flow.sites(module, weights)
+    crossing = cross(graphs, sites, typed, contexts)
+    narrowed = {use: narrow(graphs[use], contexts[use], typed[use]) for use in graphs}
+    reached = reach(graphs, narrowed, crossing)
+    parts = {}
+    for use, found in reached.found.items():
+        device = settled.device.under(use.xla)
+        clock = cost.Clock(device, contexts[use].format.name)
+        parts[use] = Part(graphs[use], contexts[use], found, clock, weights[use])
+    return parts, crossing, reached.turning
 
 
 def _lookup(module: ir.Module) -> op_schema.Lookup:
@@ -199,6 +233,7 @@ def _drop(part: _Planned, cause: str) -> _Planned:
         reasons=reasons,
         casts=frozenset(),
         seconds16=part.plan.seconds32,
+        interface=Interface(),
     )
     return dataclasses.replace(part, plan=plan)
 
@@ -209,7 +244,7 @@ def _applied(
     graphs = {}
     for use, part in planned.items():
         graph = part.graph
-        if part.plan.low:
+        if part.plan.low or part.plan.interface:
             graph = apply.apply(graph, part.plan, part.found, part.context)
             if part.graph is module.main:
                 graph = apply.expose(
@@ -223,28 +258,55 @@ def _check_made(
     linked: Linked, planned: Mapping[Use, _Planned], settled: Resolution
 ) -> None:
     """Every law of `verify`, on every graph that was made."""
-    assert settled.policy is not None
-    lookup = _lookup(linked.module)
-    for use, graph in linked.graphs.items():
-        part = planned[use]
-        context = dataclasses.replace(part.context, lookup=lookup)
-        found = candidates(graph, context)
-        again = None
-        if part.plan.low and found.allowed:
-            clock = cost.Clock(settled.device.under(use.xla), settled.policy.dtype)
-            again = decide(graph, found, context, clock)
+    module = linked.module
+    first = {_made_use(use, linked): part for use, part in planned.items()}
+    weights = control_flow.reached(module)
+    graphs = {use: graph_of(module, use) for use in weights}
+    lookup = _lookup(module)
+    contexts = {
+        use: dataclasses.replace(first[use].context, lookup=lookup) for use in weights
+    }
+    parts, crossing, turning = _candidates(module, graphs, contexts, weights, settled)
+    again = decide(parts, crossing, turning)
+    for use, part in parts.items():
+        before = first[use]
         laws = itertools.chain(
-            verify.well_formed(graph),
-            verify.well_typed(graph, found.typed),
-            verify.same_interface(part.graph, graph),
+            verify.well_formed(part.graph),
+            verify.well_typed(part.graph, part.found.typed),
+            verify.calls_agree(part.found.typed, _calls(module, use)),
+            verify.same_interface(before.graph, part.graph)
+            if use.name == module.main.name
+            else (),
             verify.float32_behind_markers(
-                found.typed, part.found.typed, context.behind
+                part.found.typed, before.found.typed, part.context.behind
             ),
-            verify.stable(part.plan, again) if again is not None else (),
         )
-        where = f"the twin of {use.name or 'the GraphDef'}"
-        remedy = "report this with the graph; the original runs unchanged"
-        verify.enforce(laws, VerifyError, where, remedy)
+        where = f"the twin of {before.graph.name or 'the GraphDef'}"
+        verify.enforce(laws, VerifyError, where, _REPORT)
+    gain = sum(
+        weights[use] * (plan.seconds32 - plan.seconds16) for use, plan in again.items()
+    )
+    tie = max(part.plan.tie for part in planned.values())
+    tie += max(plan.tie for plan in again.values())
+    stable = verify.stable(gain, tie, (n for plan in again.values() for n in plan.low))
+    verify.enforce(stable, VerifyError, _where(module.main.name), _REPORT)
+
+
+_REPORT = "report this with the graph; the original runs unchanged"
+
+
+def _made_use(use: Use, linked: Linked) -> Use:
+    made = linked.graphs.get(use)
+    return use if made is None else Use(made.name, use.xla)
+
+
+def _calls(
+    module: ir.Module, use: Use
+) -> Iterator[tuple[ir.Node, Call, list[ir.Graph]]]:
+    for node, call in control_flow.calls(graph_of(module, use), module.functions):
+        names = control_flow.callees_of(node, call)
+        found = [module.functions[name] for name in names if name in module.functions]
+        yield node, call, found
 
 
 def _report(

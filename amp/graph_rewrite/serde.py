@@ -6,7 +6,7 @@ that no pass changed is written with the very bytes it was read from.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -64,13 +64,19 @@ class NodeAttributes:
 
     def shape(self, name: str) -> ir.Shape:
         value = self._get(name)
-        if value is None or value.shape.unknown_rank:
-            return None
-        return tuple(dim.size for dim in value.shape.dim)
+        return None if value is None else _dimensions(value.shape)
+
+    def shapes(self, name: str) -> tuple[ir.Shape, ...]:
+        value = self._get(name)
+        return () if value is None else tuple(map(_dimensions, value.list.shape))
 
     def tensor(self, name: str) -> Any:
         value = self._get(name)
         return None if value is None else _values(value.tensor)
+
+
+def _dimensions(proto: Any) -> ir.Shape:
+    return None if proto.unknown_rank else tuple(dim.size for dim in proto.dim)
 
 
 def read_graph(
@@ -217,6 +223,8 @@ def write_function(
     proto = function_pb2.FunctionDef()
     proto.CopyFrom(graph.origin)
     proto.signature.name = graph.name
+    _write_ports(proto.signature.input_arg, graph.args)
+    _write_ports(proto.signature.output_arg, graph.results)
     writer = _EdgeWriter(graph, lookup)
     del proto.node_def[:]
     for node in graph.nodes.values():
@@ -224,6 +232,15 @@ def write_function(
     for result in graph.results:
         proto.ret[result.name] = writer.text(result.edge)
     return proto
+
+
+def _write_ports(protos: Any, ports: Sequence[ir.Argument | ir.Result]) -> None:
+    """Types of the ports there are, then those that were added."""
+    for port in ports[len(protos) :]:
+        protos.add(name=port.name)
+    for proto, port in zip(protos, ports, strict=True):
+        if proto.type != port.type:
+            proto.type = port.type
 
 
 class _EdgeWriter:
@@ -288,6 +305,8 @@ def _write_value(proto: attr_value_pb2.AttrValue, value: ir.Value) -> None:
         case ir.Functions(names):
             for function, name in zip(proto.list.func, names, strict=True):
                 function.name = name
+        case ir.Shapes(shapes):
+            _write_shapes(proto.list.shape, shapes)
         case ir.Tensor(values, number):
             _write_tensor(proto, values, number)
         case bool():
@@ -296,6 +315,14 @@ def _write_value(proto: attr_value_pb2.AttrValue, value: ir.Value) -> None:
             proto.i = value
         case str():
             proto.s = value.encode("utf-8")
+
+
+def _write_shapes(protos: Any, shapes: Iterable[ir.Shape]) -> None:
+    del protos[:]
+    for shape in shapes:
+        proto = protos.add(unknown_rank=shape is None)
+        for size in shape or ():
+            proto.dim.add(size=size)
 
 
 def _values(proto: Any) -> np.ndarray:

@@ -32,6 +32,7 @@ _FIELDS = {
     "keep": "patterns of node names, separated by commas",
     "assignment": "cost or all",
     "min_gain": "a fraction of the float32 time",
+    "trial": "auto, 1 or 0: first calls alternate until the faster is known",
     "strict": "1: an error instead of a warning",
     "report": "a directory",
 }

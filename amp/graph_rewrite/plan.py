@@ -46,6 +46,7 @@ RULES: Mapping[str, str] = {
     "unreached": "not downstream of a product in 16 bits",
     "cost": "16 bits would not be faster",
     "gain": "the whole function would gain too little",
+    "trial": "the whole function was tried and runs as it was",
 }
 
 

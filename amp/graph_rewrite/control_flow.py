@@ -8,6 +8,7 @@ from __future__ import annotations
 import dataclasses
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from typing import NamedTuple
 
 from amp.graph_rewrite import cost, ir
 
@@ -86,8 +87,7 @@ def extended(
     return node.changed(node.inputs + tuple(edge for edge, *_ in edges), updates)
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class Use:
+class Use(NamedTuple):
     """A function as one kind of caller reaches it.
 
     Attributes:

@@ -147,6 +147,7 @@ class _Tensors:
         self.parts = parts
         self.turns = turns
         self._crossing = crossing
+        self._number = next(iter(parts.values())).context.format.number
         self._tensors: dict[Place, _Tensor] = {}
         for use, part in parts.items():
             self._read_by_nodes(use, part)
@@ -212,7 +213,7 @@ class _Tensors:
 
     def _of(self, place: Place, number: int) -> _Tensor:
         """The tensor that an edge of type `number` is, or is a cast of."""
-        low = next(iter(self.parts.values())).context.format.number
+        low = self._number
         while True:
             place = self._crossing.source(place)
             view = self.parts[place[0]].found.typed.get(place[1][0])

@@ -32,6 +32,7 @@ _FIELDS = {
     "keep": "patterns of node names, separated by commas",
     "assignment": "cost or all",
     "min_gain": "a fraction of the float32 time",
+    "tune_budget": "seconds to spend on measuring the job's operations; 0 for none",
     "strict": "1: an error instead of a warning",
     "report": "a directory",
 }

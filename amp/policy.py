@@ -63,6 +63,16 @@ def _gain(value: object, where: str) -> float:
     return gain
 
 
+def _seconds(value: object, where: str) -> float:
+    try:
+        seconds = float(value)  # type: ignore[arg-type]
+    except (TypeError, ValueError):
+        seconds = -1.0
+    if isinstance(value, bool) or not 0.0 <= seconds < float("inf"):
+        raise _bad(value, where, "a number of seconds, 0 for none")
+    return seconds
+
+
 def _directory(value: object, where: str) -> str | None:
     if value is None or value == "":
         return None
@@ -84,6 +94,7 @@ _PARSERS: dict[str, Callable[[object, str], Any]] = {
     "keep": _names,
     "assignment": _choice(ASSIGNMENTS),
     "min_gain": _gain,
+    "tune_budget": _seconds,
     "strict": _flag,
     "report": _directory,
 }
@@ -105,6 +116,8 @@ class Policy:
       assignment: "cost" (the fastest by the cost model) or "all" (every candidate).
       min_gain: least predicted gain, as a fraction of the float32 time, for which a
         function is rewritten at all; not asked of emulation or assignment="all".
+      tune_budget: seconds that this process may spend, in all, on measuring operations
+        of its functions before their first calls; 0 plans from what is stored.
       strict: raise what would otherwise be a warning and a float32 fallback.
       report: directory that every rewrite writes its report to, or None.
 
@@ -120,6 +133,7 @@ class Policy:
     keep: tuple[str, ...] = ()
     assignment: str = "cost"
     min_gain: float = 0.02
+    tune_budget: float = 10.0
     strict: bool = False
     report: str | None = None
 

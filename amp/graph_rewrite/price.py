@@ -1,20 +1,63 @@
 """What each node of a graph costs: seconds in float32 and in 16 bits.
 
-Brings a node's shapes and a clock together; nothing is chosen here.
+Brings a node's shapes and a clock together, and what was measured before what the model
+says; nothing is chosen here.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import dataclasses
+import math
+from collections.abc import Mapping, Sequence
 
-from amp.graph_rewrite import cost, ir, op_schema
+from amp.graph_rewrite import cost, instance, ir, op_schema
 from amp.graph_rewrite.context import Context, Typed
+from amp.graph_rewrite.instance import Instance, Part, Timer, Times
+from amp.graph_rewrite.plan import Reason
 from amp.graph_rewrite.propagate import Candidates
+
+
+def untimed(wanted: Sequence[Instance]) -> Mapping[str, Times]:
+    """A timer that knows nothing: the model prices everything."""
+    return {}
+
+
+def measured(parts: Sequence[Part], timer: Timer) -> list[cost.Clock]:
+    """Each part's clock with what the timer gives for all of them together."""
+    wanted = instance.wanted(parts)
+    times = timer(wanted) if wanted else {}
+    clocks = []
+    for part in parts:
+        executor = "xla" if part.context.xla else "kernels"
+        own = [one for one in wanted if one.key in times and one.executor == executor]
+        points = [(one.work, one.predicted, times[one.key]) for one in own]
+        found = cost.Measured({one.key: times[one.key] for one in own}, points)
+        clocks.append(part.clock.with_measured(found))
+    return clocks
+
+
+def usable(
+    graph: ir.Graph, found: Candidates, context: Context, clock: cost.Clock
+) -> Candidates:
+    """The candidates without those that failed in 16 bits when they were measured."""
+    failed = {key for key, t in clock.measured.times.items() if math.isinf(t[1])}
+    if not failed:
+        return found
+    cause = f"fails in {context.format.name}, as was seen when it was measured"
+    refused = {
+        name: Reason("kernel", f"{found.typed[name].node.op} {cause}")
+        for name in found.allowed
+        if instance.key(graph, found.typed[name], context) in failed
+    }
+    allowed = {n: reason for n, reason in found.allowed.items() if n not in refused}
+    return dataclasses.replace(
+        found, allowed=allowed, refused={**found.refused, **refused}
+    )
 
 
 def times(
     graph: ir.Graph, found: Candidates, context: Context, clock: cost.Clock
-) -> dict[str, tuple[float, float]]:
+) -> dict[str, Times]:
     """Seconds in (float32, 16 bits) of every node that touches either."""
     return {
         name: _time(graph, view, context, clock)
@@ -23,9 +66,32 @@ def times(
     }
 
 
-def _time(
-    graph: ir.Graph, view: Typed, context: Context, clock: cost.Clock
+def measured_seconds(
+    graph: ir.Graph, found: Candidates, context: Context, clock: cost.Clock
 ) -> tuple[float, float]:
+    """Seconds in float32 of the candidates that were measured, and of all of them."""
+    known = every = 0.0
+    for name in found.allowed:
+        view = found.typed[name]
+        seconds = _time(graph, view, context, clock)[0]
+        every += seconds
+        if _measured(graph, view, context, clock) is not None:
+            known += seconds
+    return known, every
+
+
+def _measured(
+    graph: ir.Graph, view: Typed, context: Context, clock: cost.Clock
+) -> Times | None:
+    if not clock.measured.times:
+        return None
+    return clock.measured.times.get(instance.key(graph, view, context))
+
+
+def _time(graph: ir.Graph, view: Typed, context: Context, clock: cost.Clock) -> Times:
+    seen = _measured(graph, view, context, clock)
+    if seen is not None:
+        return seen[0], min(seen[1], cost.MOST_RATIO * seen[0])
     node, row = view.node, view.row
     ins = [graph.shape(edge) for edge in node.inputs]
     outs = [graph.shape((node.name, i)) for i in range(len(view.outs))]

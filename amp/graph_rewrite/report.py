@@ -46,6 +46,8 @@ class Report:
       seconds32, seconds16: predicted time of a step before and after.
       decisions: one per node that touches float32 or 16 bits.
       verdict: the outcome in one line.
+      measured_share: share of the candidates' float32 seconds that was measured at
+        their own shapes; the cost model gives the rest.
     """
 
     function: str
@@ -60,6 +62,7 @@ class Report:
     seconds16: float
     decisions: tuple[Decision, ...]
     verdict: str
+    measured_share: float = 0.0
 
     def __str__(self) -> str:
         rules = Counter(d.rule for d in self.decisions if d.dtype == "float32")
@@ -68,11 +71,14 @@ class Report:
             f"{_time(self.seconds32)} in float32, {_time(self.seconds16)} mixed, "
             f"on {self.device}"
         )
+        share = self.measured_share
+        priced = f"measurement {share:.0%}, model {1 - share:.0%}"
         lines = [
             f"{self.function or 'graph'}: {self.verdict}",
             f"  nodes        {self.nodes_total}, of them {self.nodes_low} in {low}",
             f"  casts        {self.casts}",
             f"  predicted    {times}",
+            f"  priced by    {priced}",
             f"  loss scale   {self.loss_scale}",
         ]
         if rules:

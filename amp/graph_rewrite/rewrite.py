@@ -13,12 +13,21 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from amp.errors import GraphError, VerifyError
-from amp.graph_rewrite import apply, control_flow, cost, ir, op_schema, verify
+from amp.graph_rewrite import (
+    apply,
+    control_flow,
+    cost,
+    ir,
+    op_schema,
+    price,
+    verify,
+)
 from amp.graph_rewrite.context import FORMATS, Context
 from amp.graph_rewrite.control_flow import Use
 from amp.graph_rewrite.decide import decide
 from amp.graph_rewrite.device import Resolution
 from amp.graph_rewrite.inline import inline
+from amp.graph_rewrite.instance import Part, Timer
 from amp.graph_rewrite.link import Linked, graph_of, link
 from amp.graph_rewrite.names import check_op_names
 from amp.graph_rewrite.plan import Plan, Reason
@@ -48,6 +57,7 @@ class _Planned:
     context: Context
     found: Candidates
     plan: Plan
+    clock: cost.Clock
 
 
 def rewrite(
@@ -57,6 +67,7 @@ def rewrite(
     fetches: frozenset[str] = frozenset(),
     feeds: frozenset[str] = frozenset(),
     suffix: str = "__amp",
+    timer: Timer = price.untimed,
 ) -> Rewrite:
     """Rewrites the main graph and every function it reaches.
 
@@ -69,6 +80,7 @@ def rewrite(
       fetches: nodes whose tensors the caller reads by name, in float32.
       feeds: nodes whose tensors the caller replaces by name, in float32.
       suffix: ending of the new functions' names.
+      timer: gives times of a job's own operations, which come before the model's.
 
     Raises:
       GraphError: the graph given is not well formed.
@@ -79,7 +91,7 @@ def rewrite(
         return Rewrite(module, _off(module, settled))
     check_op_names(settled.policy)
     with _uncollected():
-        return _rewritten(module, settled, fetches, feeds, suffix)
+        return _rewritten(module, settled, (fetches, feeds), suffix, timer)
 
 
 @contextlib.contextmanager
@@ -100,9 +112,9 @@ def _uncollected() -> Iterator[None]:
 def _rewritten(
     module: ir.Module,
     settled: Resolution,
-    fetches: frozenset[str],
-    feeds: frozenset[str],
+    named: tuple[frozenset[str], frozenset[str]],
     suffix: str,
+    timer: Timer,
 ) -> Rewrite:
     assert settled.policy is not None
     for graph in module.graphs():
@@ -110,13 +122,13 @@ def _rewritten(
         verify.enforce(verify.well_formed(graph), GraphError, where, _MEND)
     given, module = module, inline(module)
     weights = control_flow.reached(module)
-    planned = _planned(module, settled, weights, (fetches, feeds))
+    planned = _planned(module, settled, weights, named, timer)
     planned, verdict = _gained(planned, weights, settled.policy)
     report = _report(module, planned, weights, settled, verdict)
     if not any(part.plan.low for part in planned.values()):
         return Rewrite(given, report)
-    linked = link(module, _applied(planned, module, fetches), suffix)
-    _check_made(linked, planned, settled)
+    linked = link(module, _applied(planned, module, named[0]), suffix)
+    _check_made(linked, planned)
     return Rewrite(linked.module, report)
 
 
@@ -132,14 +144,19 @@ def _planned(
     settled: Resolution,
     weights: Mapping[Use, float],
     named: tuple[frozenset[str], frozenset[str]],
+    timer: Timer,
 ) -> dict[Use, _Planned]:
-    """Decides for every use of a function; what the user gave is checked on the way."""
+    """Decides for every use of a function; what the user gave is checked on the way.
+
+    All candidates are known before anything is priced, so that what is measured first
+    is what matters most to the whole.
+    """
     policy = settled.policy
     assert policy is not None
     fetches, feeds = named
     behind = control_flow.behind_markers(module)
     lookup = _lookup(module)
-    planned = {}
+    parts = {}
     for use in weights:
         graph = graph_of(module, use)
         context = Context(
@@ -157,8 +174,14 @@ def _planned(
         typing = verify.well_typed(graph, found.typed)
         verify.enforce(typing, GraphError, _where(use.name), _MEND)
         clock = cost.Clock(settled.device.under(use.xla), policy.dtype)
-        plan = decide(graph, found, context, clock)
-        planned[use] = _Planned(graph, context, found, plan)
+        times = price.times(graph, found, context, clock)
+        parts[use] = Part(graph, found, context, clock, times, weights[use])
+    clocks = price.measured(list(parts.values()), timer)
+    planned = {}
+    for (use, part), clock in zip(parts.items(), clocks, strict=True):
+        found = price.usable(part.graph, part.found, part.context, clock)
+        plan = decide(part.graph, found, part.context, clock)
+        planned[use] = _Planned(part.graph, part.context, found, plan, clock)
     return planned
 
 
@@ -219,20 +242,17 @@ def _applied(
     return graphs
 
 
-def _check_made(
-    linked: Linked, planned: Mapping[Use, _Planned], settled: Resolution
-) -> None:
+def _check_made(linked: Linked, planned: Mapping[Use, _Planned]) -> None:
     """Every law of `verify`, on every graph that was made."""
-    assert settled.policy is not None
     lookup = _lookup(linked.module)
     for use, graph in linked.graphs.items():
         part = planned[use]
         context = dataclasses.replace(part.context, lookup=lookup)
         found = candidates(graph, context)
+        found = price.usable(graph, found, context, part.clock)
         again = None
         if part.plan.low and found.allowed:
-            clock = cost.Clock(settled.device.under(use.xla), settled.policy.dtype)
-            again = decide(graph, found, context, clock)
+            again = decide(graph, found, context, part.clock)
         laws = itertools.chain(
             verify.well_formed(graph),
             verify.well_typed(graph, found.typed),
@@ -269,7 +289,22 @@ def _report(
         seconds16=sum(weights[u] * p.plan.seconds16 for u, p in planned.items()),
         decisions=tuple(_decisions(module, planned)),
         verdict=verdict,
+        measured_share=_measured_share(planned, weights),
     )
+
+
+def _measured_share(
+    planned: Mapping[Use, _Planned], weights: Mapping[Use, float]
+) -> float:
+    known = every = 0.0
+    for use, part in planned.items():
+        if part.clock.measured.times:
+            seconds = price.measured_seconds(
+                part.graph, part.found, part.context, part.clock
+            )
+            known += weights[use] * seconds[0]
+            every += weights[use] * seconds[1]
+    return known / every if every else 0.0
 
 
 def _decisions(

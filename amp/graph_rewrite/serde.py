@@ -10,11 +10,13 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 import numpy as np
+from google.protobuf import text_format  # type: ignore[import-untyped]
 from tensorflow.core.framework import (
     attr_value_pb2,
     function_pb2,
     graph_pb2,
     node_def_pb2,
+    types_pb2,
 )
 from tensorflow.python.framework import tensor_util
 
@@ -71,6 +73,27 @@ class NodeAttributes:
     def tensor(self, name: str) -> Any:
         value = self._get(name)
         return None if value is None else _values(value.tensor)
+
+    def texts(self) -> dict[str, str]:
+        defaults = op_schema.defaults(self.proto.op)
+        return {
+            name: _text(value)
+            for name, value in sorted(self.proto.attr.items())
+            if not name.startswith("_") and value != defaults.get(name)
+        }
+
+
+def _text(value: attr_value_pb2.AttrValue) -> str:
+    match value.WhichOneof("value"):
+        case "s":
+            return str(value.s.decode("utf-8", "backslashreplace"))
+        case "i" | "f" | "b" as kind:
+            return str(getattr(value, kind))
+        case "type":
+            return str(types_pb2.DataType.Name(value.type))
+        case "list" if value.list.i:
+            return f"[{','.join(map(str, value.list.i))}]"
+    return str(text_format.MessageToString(value, as_one_line=True))
 
 
 def read_graph(
@@ -275,6 +298,13 @@ def _write_node(
     proto.input.extend([f"^{name}" for name in node.controls])
     for name, value in node.updates.items():
         _write_value(proto.attr[name], value)
+
+
+def attributes(node: ir.Node) -> dict[str, Any]:
+    """A node's attributes as TensorFlow takes them, but for private ones."""
+    proto = node_def_pb2.NodeDef()
+    _write_node(proto, node, _write_graph_edge)
+    return {n: value for n, value in proto.attr.items() if not n.startswith("_")}
 
 
 def _write_value(proto: attr_value_pb2.AttrValue, value: ir.Value) -> None:

@@ -25,7 +25,7 @@ from amp.errors import PolicyError, TensorFlowError
 from amp.graph_rewrite import ir, serde
 from amp.graph_rewrite.device import Resolution
 from amp.graph_rewrite.rewrite import rewrite
-from amp.integration import definitions, reports
+from amp.integration import definitions, feedback, reports
 from amp.loss_scaling.scale import LossScale, NoLossScale
 from amp.policy import Policy
 
@@ -121,7 +121,9 @@ class Twins:
           AmpError: what the rewrite found wrong.
         """
         module = definitions.read(context, name.decode())
-        result = rewrite(module, self.settled, suffix=definitions.new_suffix())
+        timer = feedback.measuring(self.settled, name.decode())
+        suffix = definitions.new_suffix()
+        result = rewrite(module, self.settled, suffix=suffix, timer=timer)
         self._match(module)
         reports.add(result.report, _policy(self.settled).report)
         self._ran = True

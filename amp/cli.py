@@ -115,6 +115,8 @@ def _add_tune(tune: argparse.ArgumentParser) -> None:
     text = "time to spend in all, but for the case under way (default: %(default)g)"
     add("--seconds", type=float, default=45.0, help=text)
     add("--show", action="store_true", help="only print what is stored")
+    text = "measure the operations of its functions instead; nothing of it is executed"
+    add("--saved-model", metavar="DIR", type=Path, help=text)
     tune.set_defaults(command=_tune)
 
 
@@ -188,6 +190,8 @@ def _check_hooks() -> None:
 
 def _tune(args: argparse.Namespace) -> int:
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+    if args.saved_model is not None:
+        return _tune_saved_model(args.saved_model, args.seconds)
     tuning = importlib.import_module("amp.integration.tuning")
     both = args.executor == "both"
     executors = ("kernels", "xla") if both else (args.executor,)
@@ -202,6 +206,15 @@ def _tune(args: argparse.Namespace) -> int:
     if not found:
         print("nothing of this device is stored; amp tune measures it")
     print(hardware.device().describe())
+    return 0
+
+
+def _tune_saved_model(path: Path, seconds: float) -> int:
+    operations = importlib.import_module("amp.integration.operations")
+    graph = targets.read(targets.require(path))
+    with _progress_bar() as progress:
+        tuned = operations.tune_graph(graph, seconds, progress)
+    print(tuned)
     return 0
 
 

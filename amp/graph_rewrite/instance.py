@@ -1,14 +1,12 @@
 """Op instances: what an operation's time depends on, and how to run one alone.
 
-Names and chooses what is worth measuring; no runtime, no clock, and no measuring here.
+Names only: what is worth measuring is `wanted`'s to say, and nothing is run or priced.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import itertools
-import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -16,13 +14,9 @@ import numpy as np
 from amp.graph_rewrite import cost, ir, op_schema
 from amp.graph_rewrite.context import Context, Typed
 from amp.graph_rewrite.op_table import Role
-from amp.graph_rewrite.propagate import Candidates
 
-# What is left out makes up less than 2 % of the predicted time.
-COVERED = 0.98
-# An operation predicted to take less than this many starts of a kernel is left out too:
-# whatever its type, what it costs is the start.
-LEAST_STARTS = 1.5
+# Attributes that tell where an op comes from, and not what it does.
+HINTS = frozenset({"grad_a", "grad_b", "grad_x", "grad_y"})
 # Constants up to here are part of a name; larger ones are rare (tables of indices).
 MOST_VALUES = 64
 
@@ -103,19 +97,20 @@ def key(graph: ir.Graph, view: Typed, context: Context) -> str:
     time is that of its neighbours (under XLA, whatever is no product), or if a shape,
     or a value that is no number of the type that turns, is not known.
     """
-    operands = _operands(graph, view, context)
+    operands = operands_of(graph, view, context)
     if operands is None:
         return ""
-    turned = _turned(view, context)
+    turned = turned_attrs(view, context)
     parts = [view.node.op]
     for operand, slot in zip(operands, view.ins, strict=True):
         parts.append(_text(operand, slot.attr in turned))
     attrs = {} if view.node.attrs is None else view.node.attrs.texts()
-    parts += [f"{name}={text}" for name, text in attrs.items() if name not in turned]
-    return " ".join((*parts, "|", context.format.name, _executor(context)))
+    parts += [f"{n}={text}" for n, text in attrs.items() if n not in turned | HINTS]
+    return " ".join((*parts, "|", context.format.name, executor_of(context)))
 
 
-def _executor(context: Context) -> str:
+def executor_of(context: Context) -> str:
+    """What runs a graph: "kernels" or "xla"."""
     return "xla" if context.xla else "kernels"
 
 
@@ -127,23 +122,23 @@ def _text(operand: Operand, turns: bool) -> str:
     return kind + "x".join(map(str, operand.shape))
 
 
-def _turned(view: Typed, context: Context) -> frozenset[str]:
+def turned_attrs(view: Typed, context: Context) -> frozenset[str]:
     """The type attributes that make the difference between the two precisions."""
     numbers = {ir.FLOAT, context.format.number}
     attrs = () if view.row is None else view.row.attrs
     return frozenset(a for a in attrs if numbers & set(view.node.types(a)))
 
 
-def _operands(
+def operands_of(
     graph: ir.Graph, view: Typed, context: Context
 ) -> tuple[Operand, ...] | None:
-    """The inputs in float32, None where the node cannot be run alone."""
+    """A node's inputs in float32, None where the node cannot be run alone."""
     node, row = view.node, view.row
     if row is None or row.work == "free" or op_schema.is_stateful(node.op):
         return None
     if context.xla and row.role is not Role.COMPUTE:
         return None
-    turned = _turned(view, context)
+    turned = turned_attrs(view, context)
     if not turned or any(len(node.types(attr)) != 1 for attr in turned):
         return None
     device = node.device.upper()
@@ -205,114 +200,3 @@ def _summed(shapes: Sequence[Sequence[int]], which: int) -> list[int]:
         for axis, size in enumerate(padded[which])
         if axis < len(own) or (size == 1 and wide[axis] != 1)
     ]
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Part:
-    """One use of a function: its candidates and what the model says that they take."""
-
-    graph: ir.Graph
-    found: Candidates
-    context: Context
-    clock: cost.Clock
-    times: Mapping[str, Times]
-    runs: float
-
-
-def wanted(parts: Sequence[Part]) -> list[Instance]:
-    """What is worth measuring, the most telling first.
-
-    Every distinct instance among the candidates, and casts of about their tensors'
-    sizes, by the predicted seconds of a step; what is too small to matter is left out
-    (`COVERED`, `LEAST_STARTS`). Without a prediction of 16 bits: where that is wrong is
-    what measuring is to find.
-    """
-    found: dict[str, Instance] = {}
-    for part in parts:
-        for one in itertools.chain(_of_nodes(part), _of_casts(part)):
-            if one.predicted[0] > LEAST_STARTS * part.clock.start:
-                was = found.get(one.key)
-                runs = one.runs + (was.runs if was is not None else 0.0)
-                found[one.key] = dataclasses.replace(one, runs=runs)
-    ordered = sorted(found.values(), key=lambda one: (-one.share, one.key))
-    enough = COVERED * sum(one.share for one in ordered)
-    before = itertools.accumulate((one.share for one in ordered), initial=0.0)
-    return [one for one, seen in zip(ordered, before, strict=False) if seen < enough]
-
-
-def _of_nodes(part: Part) -> Iterator[Instance]:
-    graph, context = part.graph, part.context
-    for name in part.found.allowed:
-        view = part.found.typed[name]
-        text = key(graph, view, context)
-        operands = _operands(graph, view, context) if text else None
-        if operands is None or view.row is None:
-            continue
-        turned = _turned(view, context)
-        outs = [graph.shape((name, i)) for i in range(len(view.outs))]
-        shapes = [*(operand.shape for operand in operands), *outs]
-        yield Instance(
-            key=text,
-            work=view.row.work,
-            forms=(
-                _form(view, operands, turned, ir.FLOAT),
-                _form(view, operands, turned, context.format.number),
-            ),
-            executor=_executor(context),
-            predicted=part.times[name],
-            runs=part.runs,
-            moved=4 * sum(map(cost.elements, shapes)),
-        )
-
-
-def _form(
-    view: Typed, operands: Sequence[Operand], turned: frozenset[str], number: int
-) -> Form:
-    node = view.node.changed(updates=dict.fromkeys(turned, ir.Type(number)))
-    pairs = zip(operands, view.ins, strict=True)
-    return Form(
-        node,
-        tuple(
-            dataclasses.replace(operand, number=number)
-            if slot.attr in turned
-            else operand
-            for operand, slot in pairs
-        ),
-    )
-
-
-def _of_casts(part: Part) -> Iterator[Instance]:
-    """Casts of as many elements as the candidates' tensors have, to a power of four.
-
-    Under XLA a cast is fused with its neighbours, and has no time of its own.
-    """
-    if part.context.xla:
-        return
-    counts: dict[int, int] = {}
-    for name in part.found.allowed:
-        view = part.found.typed[name]
-        for index, slot in enumerate(view.outs):
-            shape = part.graph.shape((name, index))
-            if slot.type == ir.FLOAT and shape is not None:
-                size = 4 ** round(math.log(max(cost.elements(shape), 1), 4))
-                counts[size] = counts.get(size, 0) + 1
-    low = part.context.format.number
-    for size, count in counts.items():
-        ends = ((ir.FLOAT, low), (low, ir.FLOAT))
-        down, up = (_cast(size, *end) for end in ends)
-        seconds = part.clock.cast((size,))
-        yield Instance(
-            key=f"Cast *{size} | {part.context.format.name} kernels",
-            work="cast",
-            forms=(down, up),
-            executor="kernels",
-            predicted=(seconds, seconds),
-            runs=part.runs * count,
-            moved=8 * size,
-        )
-
-
-def _cast(size: int, given: int, made: int) -> Form:
-    types: dict[str, ir.Value] = {"SrcT": ir.Type(given), "DstT": ir.Type(made)}
-    node = ir.Node("cast", "Cast", (), (), "", None, types)
-    return Form(node, (Operand((size,), given),))

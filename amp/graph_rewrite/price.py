@@ -8,28 +8,35 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from amp.graph_rewrite import cost, instance, ir, op_schema
 from amp.graph_rewrite.context import Context, Typed
-from amp.graph_rewrite.instance import Instance, Part, Timer, Times
+from amp.graph_rewrite.instance import Instance, Timer, Times
 from amp.graph_rewrite.plan import Reason
 from amp.graph_rewrite.propagate import Candidates
+from amp.graph_rewrite.wanted import Part, wanted
 
 
-def untimed(wanted: Sequence[Instance]) -> Mapping[str, Times]:
+def untimed(instances: Sequence[Instance]) -> Mapping[str, Times]:
     """A timer that knows nothing: the model prices everything."""
     return {}
 
 
 def measured(parts: Sequence[Part], timer: Timer) -> list[cost.Clock]:
-    """Each part's clock with what the timer gives for all of them together."""
-    wanted = instance.wanted(parts)
-    times = timer(wanted) if wanted else {}
+    """Each part's clock with what the timer gives for all of them together.
+
+    The timer is not asked where no cost is weighed.
+    """
+    policies = {part.context.policy for part in parts}
+    weighs = all(p.assignment == "cost" and not p.emulate for p in policies)
+    instances = wanted(parts) if weighs and timer is not untimed else []
+    times = timer(instances) if instances else {}
     clocks = []
     for part in parts:
-        executor = "xla" if part.context.xla else "kernels"
-        own = [one for one in wanted if one.key in times and one.executor == executor]
+        executor = instance.executor_of(part.context)
+        known = [one for one in instances if one.key in times]
+        own = [one for one in known if one.executor == executor]
         points = [(one.work, one.predicted, times[one.key]) for one in own]
         found = cost.Measured({one.key: times[one.key] for one in own}, points)
         clocks.append(part.clock.with_measured(found))
@@ -66,18 +73,16 @@ def times(
     }
 
 
-def measured_seconds(
-    graph: ir.Graph, found: Candidates, context: Context, clock: cost.Clock
-) -> tuple[float, float]:
-    """Seconds in float32 of the candidates that were measured, and of all of them."""
+def measured_share(parts: Iterable[Part]) -> float:
+    """Which part of the candidates' seconds in float32 was measured."""
     known = every = 0.0
-    for name in found.allowed:
-        view = found.typed[name]
-        seconds = _time(graph, view, context, clock)[0]
-        every += seconds
-        if _measured(graph, view, context, clock) is not None:
-            known += seconds
-    return known, every
+    for part in parts:
+        for name in part.found.allowed:
+            given = (part.graph, part.found.typed[name], part.context, part.clock)
+            seconds = part.runs * _time(*given)[0]
+            every += seconds
+            known += seconds if _measured(*given) is not None else 0.0
+    return known / every if every else 0.0
 
 
 def _measured(

@@ -27,12 +27,13 @@ from amp.graph_rewrite.control_flow import Use
 from amp.graph_rewrite.decide import decide
 from amp.graph_rewrite.device import Resolution
 from amp.graph_rewrite.inline import inline
-from amp.graph_rewrite.instance import Part, Timer
+from amp.graph_rewrite.instance import Timer
 from amp.graph_rewrite.link import Linked, graph_of, link
 from amp.graph_rewrite.names import check_op_names
 from amp.graph_rewrite.plan import Plan, Reason
 from amp.graph_rewrite.propagate import Candidates, candidates
 from amp.graph_rewrite.report import Decision, Report
+from amp.graph_rewrite.wanted import Part
 from amp.policy import Policy
 
 
@@ -289,22 +290,11 @@ def _report(
         seconds16=sum(weights[u] * p.plan.seconds16 for u, p in planned.items()),
         decisions=tuple(_decisions(module, planned)),
         verdict=verdict,
-        measured_share=_measured_share(planned, weights),
+        measured_share=price.measured_share(
+            Part(p.graph, p.found, p.context, p.clock, {}, weights[use])
+            for use, p in planned.items()
+        ),
     )
-
-
-def _measured_share(
-    planned: Mapping[Use, _Planned], weights: Mapping[Use, float]
-) -> float:
-    known = every = 0.0
-    for use, part in planned.items():
-        if part.clock.measured.times:
-            seconds = price.measured_seconds(
-                part.graph, part.found, part.context, part.clock
-            )
-            known += weights[use] * seconds[0]
-            every += weights[use] * seconds[1]
-    return known / every if every else 0.0
 
 
 def _decisions(

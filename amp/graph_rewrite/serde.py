@@ -66,9 +66,7 @@ class NodeAttributes:
 
     def shape(self, name: str) -> ir.Shape:
         value = self._get(name)
-        if value is None or value.shape.unknown_rank:
-            return None
-        return tuple(dim.size for dim in value.shape.dim)
+        return None if value is None else _sizes(value.shape)
 
     def tensor(self, name: str) -> Any:
         value = self._get(name)
@@ -108,9 +106,31 @@ def read_graph(
     nodes = _read_nodes(proto.node, _graph_edge, "the GraphDef")
     main = ir.Graph("", nodes, origin=proto, shape=shape)
     functions = {
-        f.signature.name: read_function(f, library) for f in proto.library.function
+        f.signature.name: read_function(f, library, _noted_shapes(f))
+        for f in proto.library.function
     }
     return ir.Module(main, functions)
+
+
+def _noted_shapes(proto: function_pb2.FunctionDef) -> ir.ShapeSource:
+    """The shapes that a function of a SavedModel is written with."""
+    noted = {node.name: node.attr for node in proto.node_def}
+    for index, arg in enumerate(proto.signature.input_arg):
+        if index in proto.arg_attr:
+            noted[arg.name] = proto.arg_attr[index].attr
+
+    def shape(edge: ir.Edge) -> ir.Shape:
+        attrs = noted.get(edge[0])
+        if attrs is None or "_output_shapes" not in attrs:
+            return None
+        shapes = attrs["_output_shapes"].list.shape
+        return _sizes(shapes[edge[1]]) if edge[1] < len(shapes) else None
+
+    return shape
+
+
+def _sizes(shape: Any) -> ir.Shape:
+    return None if shape.unknown_rank else tuple(dim.size for dim in shape.dim)
 
 
 def read_function(

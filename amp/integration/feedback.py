@@ -14,7 +14,6 @@ from collections.abc import Mapping, Sequence
 from absl import logging
 
 from amp.errors import ProfileError
-from amp.graph_rewrite import price
 from amp.graph_rewrite.device import Resolution
 from amp.graph_rewrite.instance import Instance, Timer, Times
 from amp.integration import measure, measurements
@@ -32,12 +31,10 @@ _tried: set[str] = set()
 _spent = 0.0
 
 
-def stored(settled: Resolution) -> Timer:
-    """A timer that measures nothing: what is stored for this device."""
-    policy = settled.policy
-    if policy is None or policy.emulate or policy.assignment != "cost":
-        return price.untimed  # nothing is weighed
-    return _known
+def stored(wanted: Sequence[Instance]) -> dict[str, Times]:
+    """A timer that measures nothing: it gives what is stored for this device."""
+    times = {**measurements.load(), **_kept}
+    return {one.key: times[one.key] for one in wanted if one.key in times}
 
 
 def measuring(settled: Resolution, function: str) -> Timer:
@@ -51,9 +48,8 @@ def measuring(settled: Resolution, function: str) -> Timer:
       settled: the policy and device that a function is planned for.
       function: its name, for the log.
     """
-    find = stored(settled)
-    if find is price.untimed or settled.policy is None:
-        return find
+    if settled.policy is None:
+        return stored
     everywhere = os.environ.get("AMP_TUNE_BUDGET")
     budget = settled.policy.tune_budget
     if everywhere is not None:
@@ -61,7 +57,7 @@ def measuring(settled: Resolution, function: str) -> Timer:
 
     def timer(wanted: Sequence[Instance]) -> Mapping[str, Times]:
         with _LOCK:
-            known = find(wanted)
+            known = stored(wanted)
             missing = [
                 one for one in wanted if one.key not in known and one.key not in _tried
             ]
@@ -71,11 +67,6 @@ def measuring(settled: Resolution, function: str) -> Timer:
             return {**known, **_measured(missing, left, function)}
 
     return timer
-
-
-def _known(wanted: Sequence[Instance]) -> dict[str, Times]:
-    times = {**measurements.load(), **_kept}
-    return {one.key: times[one.key] for one in wanted if one.key in times}
 
 
 def _measured(missing: list[Instance], left: float, function: str) -> dict[str, Times]:

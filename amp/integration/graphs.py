@@ -64,7 +64,7 @@ def rewrite(
         settled,
         fetches=fetched,
         feeds=given[1],
-        timer=feedback.stored(settled),
+        timer=feedback.stored,
     )
     return Rewrite(serde.write_graph(result.graph), result.report)
 
@@ -143,14 +143,18 @@ def explain(target: Any, *args: Any, policy: Policy | None = None) -> Report:
     """
     if isinstance(target, serde.graph_proto_types()):
         return rewrite(target, policy).report
-    module, settled = _read(target, args, policy)
-    timer = feedback.stored(settled)
-    return rewrite_lib.rewrite(module[1], settled, timer=timer).report
+    module, settled = read(target, args, policy)
+    return rewrite_lib.rewrite(module[1], settled, timer=feedback.stored).report
 
 
-def _read(
+def read(
     target: Any, args: tuple[Any, ...], policy: Policy | None
 ) -> tuple[tuple[Any, ir.Module], Resolution]:
+    """A function as traced under a policy: itself and its module, and the policy.
+
+    Raises:
+      PolicyError: a pattern that matches nothing, an unknown target.
+    """
     policy = Policy.make(policy)
     settled = activation.settle(policy).settled
     with activation.mixed_precision_scope(policy):
@@ -176,10 +180,9 @@ def twin(fn: Any, *args: Any, policy: Policy | None = None) -> Any:
       GraphError: a graph that is not well formed.
       PolicyError: an unknown op, a pattern that matches nothing, an unknown target.
     """
-    (concrete, module), settled = _read(fn, args, policy)
-    timer = feedback.stored(settled)
+    (concrete, module), settled = read(fn, args, policy)
     suffix = definitions.new_suffix()
-    result = rewrite_lib.rewrite(module, settled, suffix=suffix, timer=timer)
+    result = rewrite_lib.rewrite(module, settled, suffix=suffix, timer=feedback.stored)
     if result.graph.main is module.main:
         return concrete
     return definitions.concrete_of(concrete, result.graph)

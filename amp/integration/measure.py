@@ -22,8 +22,10 @@ from amp.integration.stopwatch import Runner
 
 # One call is to take this long, or runs the operation this often.
 CALL_SECONDS, MOST_REPEATS = 1e-3, 64
-# Rounds go on until the median is known to about this part of itself.
+# Rounds go on until the median is known to about this part of itself, and for this long
+# or this often: three short rounds in a row may all meet the same disturbance.
 CERTAIN = 0.04
+LEAST_MEASURED, ROUNDS = 0.1, 5
 # From here on a single call tells enough where there is no time for rounds.
 LONG_SECONDS = 0.02
 # A time under this part of an idle call's cannot be told from it.
@@ -32,6 +34,12 @@ UNCERTAIN = 0.1
 # does not say how much there is, this many bytes.
 MOST_MEMORY = 0.25
 MOST_GPU_BYTES = 2**30
+# Errors that say nothing of the operation.
+_PASSING = (
+    tf.errors.ResourceExhaustedError,
+    tf.errors.CancelledError,
+    tf.errors.AbortedError,
+)
 
 Progress = Callable[[str, int, int], None]
 
@@ -70,7 +78,10 @@ def measure(
             if one.executor not in idle:
                 idle[one.executor] = stopwatch.idle(one.executor)
             end = time.perf_counter() + min(left, 2 * left / (len(wanted) - done))
-            times = _Attempt(one, idle[one.executor], end, deadline).times()
+            try:
+                times = _Attempt(one, idle[one.executor], end, deadline).times()
+            except Exception:  # whatever is odd about one, the others are wanted
+                times = None
             if times is not None:
                 found[one.key] = times
     progress("", len(wanted), len(wanted))
@@ -102,7 +113,7 @@ class _Attempt:
             if slow > stopwatch.SLOW_RATIO * least:
                 return once, slow
             return self._in_turn(first, second, once)
-        except (tf.errors.ResourceExhaustedError, tf.errors.CancelledError):
+        except _PASSING:
             return None
         except stopwatch.FAILURES:
             return once, math.inf
@@ -134,8 +145,8 @@ class _Attempt:
         nothing = times.pop("")
         if max(times.values()) < UNCERTAIN * nothing:
             return None
-        each = (max(t / repeat, stopwatch.LEAST_SECONDS) for t in times.values())
-        high, low = each
+        least = max(UNCERTAIN * nothing, repeat * stopwatch.LEAST_SECONDS)
+        high, low = (max(taken, least) / repeat for taken in times.values())
         return high, low
 
     def _repeat(self, once: float) -> int:
@@ -153,6 +164,8 @@ def _certain(times: Mapping[str, Sequence[float]]) -> bool:
     The spread of an idle call does not count.
     """
     for name, taken in times.items():
+        if len(taken) < ROUNDS and sum(taken) < LEAST_MEASURED:
+            return False
         lower, median, upper = statistics.quantiles(taken, n=4, method="inclusive")
         if name and upper - lower > CERTAIN * median * math.sqrt(len(taken)):
             return False

@@ -42,6 +42,7 @@ def policies(draw: st.DrawFn) -> Policy:
         keep=tuple(draw(NAMES)),
         assignment=draw(st.sampled_from(["cost", "all"])),
         min_gain=draw(st.floats(0, 1, exclude_max=True)),
+        tune_budget=draw(st.floats(0, 1e6)),
         strict=draw(st.booleans()),
         report=draw(st.none() | st.text(min_size=1)),
     )
@@ -83,6 +84,7 @@ def test_every_field_has_a_variable() -> None:
         "AMP_KEEP": "*/head/*,*norm*",
         "AMP_ASSIGNMENT": "all",
         "AMP_MIN_GAIN": "0.05",
+        "AMP_TUNE_BUDGET": "2.5",
         "AMP_STRICT": "yes",
         "AMP_REPORT": "/tmp/reports",
         "AMP_ENABLE": "1",  # not a field
@@ -97,6 +99,7 @@ def test_every_field_has_a_variable() -> None:
         keep=("*/head/*", "*norm*"),
         assignment="all",
         min_gain=0.05,
+        tune_budget=2.5,
         strict=True,
         report="/tmp/reports",
     )
@@ -156,6 +159,8 @@ def test_a_malformed_variable_is_named_with_what_is_allowed(
         ({"keep": [1]}, r"\[1\] is not accepted"),
         ({"min_gain": 1.0}, "1.0 is not accepted"),
         ({"min_gain": True}, "True is not accepted"),
+        ({"tune_budget": -1}, "-1 is not accepted"),
+        ({"tune_budget": "soon"}, "'soon' is not accepted"),
         ({"report": 3}, "3 is not accepted"),
         ({"allow": "Exp", "deny": "Exp"}, "'Exp' is not accepted"),
     ],

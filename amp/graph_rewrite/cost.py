@@ -7,6 +7,7 @@ here and no graph is walked.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 from collections.abc import Callable, Mapping, Sequence
 
@@ -123,17 +124,24 @@ def moved(work: str, ins: Sequence[ir.Shape], outs: Sequence[ir.Shape]) -> int:
 MOST_RATIO = 1000.0
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
+@dataclasses.dataclass(frozen=True)
 class Measured:
     """What was measured of a job's own operations.
 
     Attributes:
       times: seconds in (float32, 16 bits), by the key of an instance.
       points: of each its work, the seconds that the model gives, and those measured.
+      keys: of nodes met so far; grows. It spares making a key for every look.
     """
 
     times: Mapping[str, tuple[float, float]] = dataclasses.field(default_factory=dict)
     points: Sequence[tuple[str, tuple[float, float], tuple[float, float]]] = ()
+    keys: dict[ir.Node, str] = dataclasses.field(default_factory=dict)
+
+    @functools.cached_property
+    def ops(self) -> frozenset[str]:
+        """The ops that any was measured of."""
+        return frozenset(key.partition(" ")[0] for key in self.times)
 
     def ratios(self, work: str, predicted: float) -> tuple[float, float]:
         """Measured over predicted, of what is nearest in size among the same work.

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 from amp.graph_rewrite import cost, instance, ir, op_schema
 from amp.graph_rewrite.context import Context, Typed
@@ -54,7 +54,7 @@ def usable(
     refused = {
         name: Reason("kernel", f"{found.typed[name].node.op} {cause}")
         for name in found.allowed
-        if instance.key(graph, found.typed[name], context) in failed
+        if _key(graph, found.typed[name], context, clock) in failed
     }
     allowed = {n: reason for n, reason in found.allowed.items() if n not in refused}
     return dataclasses.replace(
@@ -73,8 +73,10 @@ def times(
     }
 
 
-def measured_share(parts: Iterable[Part]) -> float:
+def measured_share(parts: Sequence[Part]) -> float:
     """Which part of the candidates' seconds in float32 was measured."""
+    if not any(part.clock.measured.times for part in parts):
+        return 0.0
     known = every = 0.0
     for part in parts:
         for name in part.found.allowed:
@@ -85,12 +87,19 @@ def measured_share(parts: Iterable[Part]) -> float:
     return known / every if every else 0.0
 
 
+def _key(graph: ir.Graph, view: Typed, context: Context, clock: cost.Clock) -> str:
+    keys = clock.measured.keys
+    if view.node not in keys:
+        keys[view.node] = instance.key(graph, view, context)
+    return keys[view.node]
+
+
 def _measured(
     graph: ir.Graph, view: Typed, context: Context, clock: cost.Clock
 ) -> Times | None:
-    if not clock.measured.times:
+    if view.node.op not in clock.measured.ops:
         return None
-    return clock.measured.times.get(instance.key(graph, view, context))
+    return clock.measured.times.get(_key(graph, view, context, clock))
 
 
 def _time(graph: ir.Graph, view: Typed, context: Context, clock: cost.Clock) -> Times:

@@ -291,8 +291,10 @@ def _report(
         decisions=tuple(_decisions(module, planned)),
         verdict=verdict,
         measured_share=price.measured_share(
-            Part(p.graph, p.found, p.context, p.clock, {}, weights[use])
-            for use, p in planned.items()
+            [
+                Part(p.graph, p.found, p.context, p.clock, {}, weights[use])
+                for use, p in planned.items()
+            ]
         ),
     )
 

@@ -54,20 +54,25 @@ def wanted(parts: Sequence[Part]) -> list[Instance]:
     found: dict[str, Instance] = {}
     for part in parts:
         for one in itertools.chain(_of_nodes(part), _of_casts(part)):
-            if one.predicted[0] > LEAST_STARTS * part.clock.start:
-                was = found.get(one.key)
-                runs = one.runs + (was.runs if was is not None else 0.0)
-                found[one.key] = dataclasses.replace(one, runs=runs)
+            was = found.get(one.key)
+            runs = one.runs + (was.runs if was is not None else 0.0)
+            found[one.key] = dataclasses.replace(one, runs=runs)
     ordered = sorted(found.values(), key=lambda one: (-one.share, one.key))
     enough = COVERED * sum(one.share for one in ordered)
     before = itertools.accumulate((one.share for one in ordered), initial=0.0)
     return [one for one, seen in zip(ordered, before, strict=False) if seen < enough]
 
 
+def _matters(seconds: float, part: Part) -> bool:
+    return seconds > LEAST_STARTS * part.clock.start
+
+
 def _of_nodes(part: Part) -> Iterator[Instance]:
     graph, context = part.graph, part.context
     for name in part.found.allowed:
         view = part.found.typed[name]
+        if not _matters(part.times[name][0], part):
+            continue
         text = key(graph, view, context)
         operands = operands_of(graph, view, context) if text else None
         if operands is None or view.row is None:
@@ -125,6 +130,8 @@ def _of_casts(part: Part) -> Iterator[Instance]:
         ends = ((ir.FLOAT, low), (low, ir.FLOAT))
         down, up = (_cast(size, *end) for end in ends)
         seconds = part.clock.cast((size,))
+        if not _matters(seconds, part):
+            continue
         yield Instance(
             key=f"Cast *{size} | {part.context.format.name} kernels",
             work="cast",

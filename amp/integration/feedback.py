@@ -7,6 +7,7 @@ instance is measured is `measure`'s work, what its times do to a plan `graph_rew
 from __future__ import annotations
 
 import os
+import re
 import threading
 import time
 from collections.abc import Mapping, Sequence
@@ -84,8 +85,9 @@ def _measured(missing: list[Instance], left: float, function: str) -> dict[str, 
     _kept.update(found)
     where = _store(found)
     if took > NOTICED_SECONDS:
+        name = re.sub(r"^__inference_|_\d+$", "", function)  # as the user knows it
         text = "amp: measured %d operations of %s in %.1f s; kept in %s"
-        logging.warning(text, len(found), function, took, where)
+        logging.warning(text, len(found), name, took, where)
     return found
 
 

@@ -158,6 +158,8 @@ def _findings() -> Iterator[tuple[str, str]]:
     yield "figures", device.source
     if device.compiled is not None:
         yield "under XLA", device.compiled.source
+    measurements = importlib.import_module("amp.integration.measurements")
+    yield "operations", f"{len(measurements.load())} of past jobs measured"
     yield "auto", hardware.resolve(Policy()).reason
     variables = {k: v for k, v in sorted(os.environ.items()) if k.startswith("AMP_")}
     if variables:

@@ -97,6 +97,7 @@ def test_doctor_says_what_this_machine_can_do(capsys, monkeypatch):
     told = {line[:12].rstrip(): line[13:] for line in lines}
     assert told["tensorflow"] == tf.__version__
     assert told["device"] == hardware.device().describe()
+    assert told["operations"] == "0 of past jobs measured"
     assert told["figures"] == hardware.device().source
     assert told["auto"] == hardware.resolve(Policy()).reason
     assert told["so"].startswith("float16 on")

@@ -142,3 +142,25 @@ def test_a_job_is_not_disturbed() -> None:
         y = x * x
     assert numbers == wanted_numbers
     assert tape.gradient(y, x).numpy() == 4.0
+
+
+def test_what_is_surprising_is_measured_twice(monkeypatch: Any) -> None:
+    given = [{"": 1e-6, "float32": 1e-3, "low": 9e-3}]
+    given += [{"": 1e-6, "float32": 2e-3, "low": 3e-3}]
+    monkeypatch.setattr(stopwatch, "rounds", lambda *args: given.pop(0))
+    one = made("MatMul", (1024, 1024), (1024, 1024))  # not short enough to repeat
+    assert measure.measure([one], 60.0) == {"MatMul": (1e-3, 3e-3)}
+
+
+def test_a_first_call_that_compiles_is_not_taken_for_the_operation(
+    monkeypatch: Any,
+) -> None:
+    ready = stopwatch.ready
+
+    def compiled(*args: Any) -> stopwatch.Runner:
+        return dataclasses.replace(ready(*args), first=100.0)
+
+    monkeypatch.setattr(stopwatch, "ready", compiled)
+    one = dataclasses.replace(made("MatMul", *[(512, 512)] * 2), executor="xla")
+    assert measure.measure([one], 50.0) == {}, "there was no time for a second call"
+    assert measure.measure([one], 500.0)["MatMul"][1] < 10.0

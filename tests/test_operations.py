@@ -17,6 +17,7 @@ from amp.integration import measurements, operations
 @pytest.fixture(autouse=True)
 def cache(tmp_path: Path, monkeypatch: Any) -> Path:
     monkeypatch.setenv("AMP_CACHE_DIR", str(tmp_path / "cache"))
+    monkeypatch.setenv("AMP_DTYPE", "bfloat16")  # what the command reads
     return tmp_path
 
 
@@ -35,13 +36,14 @@ class Model(tf.Module):
         return loss
 
 
+POLICY = amp.Policy(dtype="bfloat16")
 SPEC = tf.TensorSpec([256, 512])
 MODEL = Model()  # a method's function holds its object weakly
 
 
 def test_a_function_is_traced_measured_and_not_run() -> None:
     model = Model()
-    tuned = amp.tune(model.step, SPEC, seconds=30.0)
+    tuned = amp.tune(model.step, SPEC, seconds=30.0, policy=POLICY)
     assert model.steps.numpy() == 0
     keys = {one.key: one.seconds for one in tuned.operations}
     product = "MatMul *256x512 *512x512 | bfloat16 kernels"
@@ -50,9 +52,15 @@ def test_a_function_is_traced_measured_and_not_run() -> None:
     lines = str(tuned).splitlines()
     assert lines[1].split() == ["operation", "runs", "float32", "bfloat16", "gain"]
     assert any(line.startswith("MatMul *256x512 *512x512 ") for line in lines)
-    policy = amp.Policy(dtype="bfloat16")
-    report = amp.explain(MODEL.step, SPEC, policy=policy)
+    report = amp.explain(MODEL.step, SPEC, policy=POLICY)
     assert report.measured_share > 0.5
+
+
+def test_where_auto_comes_to_nothing_the_usual_type_is_measured() -> None:
+    tuned = amp.tune(MODEL.step, SPEC, seconds=0.5)
+    usual = {"CPU": "bfloat16", "GPU": "float16"}[amp.device().kind]
+    native = amp.device().native
+    assert tuned.dtype == (native[0] if native else usual)
 
 
 def test_what_was_never_measured_comes_first(monkeypatch: Any) -> None:
@@ -63,9 +71,9 @@ def test_what_was_never_measured_comes_first(monkeypatch: Any) -> None:
         return {one.key: (2.0, 1.0) for one in wanted[:1]}
 
     monkeypatch.setattr(operations.measure, "measure", note)
-    amp.tune(MODEL.step, SPEC)
+    amp.tune(MODEL.step, SPEC, policy=POLICY)
     first = given[0]
-    amp.tune(MODEL.step, SPEC)
+    amp.tune(MODEL.step, SPEC, policy=POLICY)
     assert given[0] != first
     assert given[-1] == first
 
@@ -75,7 +83,7 @@ def test_the_largest_share_of_the_time_comes_first(monkeypatch: Any) -> None:
         return {one.key: (float(i + 1), float("inf")) for i, one in enumerate(wanted)}
 
     monkeypatch.setattr(operations.measure, "measure", note)
-    tuned = amp.tune(MODEL.step, SPEC)
+    tuned = amp.tune(MODEL.step, SPEC, policy=POLICY)
     shares = [one.runs * one.seconds[0] for one in tuned.operations if one.seconds]
     assert shares == sorted(shares, reverse=True)
     assert "fails" in str(tuned)
@@ -83,7 +91,7 @@ def test_the_largest_share_of_the_time_comes_first(monkeypatch: Any) -> None:
 
 def test_there_has_to_be_time_and_a_function() -> None:
     with pytest.raises(PolicyError, match="no time to measure in"):
-        amp.tune(MODEL.step, SPEC, seconds=0.0)
+        amp.tune(MODEL.step, SPEC, policy=POLICY, seconds=0.0)
     with pytest.raises(PolicyError, match="a int was given"):
         amp.tune(3)
 
@@ -98,7 +106,7 @@ def test_a_saved_model_is_measured_and_not_run(cache: Path, capsys: Any) -> None
     assert "MatMul *256x512 *512x512 " in told
     assert f"kept in {measurements.path()}" in told
     assert model.steps.numpy() == 0
-    report = amp.explain(MODEL.step, SPEC, policy=amp.Policy(dtype="bfloat16"))
+    report = amp.explain(MODEL.step, SPEC, policy=POLICY)
     assert report.measured_share > 0.5, "the file's keys are not those of the job"
 
 

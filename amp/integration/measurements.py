@@ -27,6 +27,8 @@ SCHEMA = 1
 # The newest are kept; a job has some hundreds.
 MOST = 10_000
 
+_warned: set[Path] = set()
+
 
 def path() -> Path:
     """The file for this device and TensorFlow."""
@@ -45,8 +47,10 @@ def load() -> dict[str, Times]:
     except FileNotFoundError:
         return {}
     except (OSError, ValueError, TypeError, KeyError, AttributeError) as e:
-        text = "amp: the measured operations in %s are ignored (%s)"
-        logging.warning(text, file, e)
+        if file not in _warned:
+            _warned.add(file)
+            text = "amp: the measured operations in %s are ignored (%s)"
+            logging.warning(text, file, e)
         return {}
 
 

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+import amp
 from amp.errors import ProfileError
 from amp.integration import hardware, measurements
 
@@ -93,3 +94,18 @@ def test_processes_that_write_at_once_keep_each_others() -> None:
     assert [writer.wait(120) for writer in writers] == [0, 0]
     wanted = {f"{name} {i}" for name in ("one", "other") for i in range(20)}
     assert measurements.load().keys() == wanted
+
+
+@pytest.mark.skipif(amp.device().kind != "CPU", reason="of a CPU's kernels")
+def test_what_changes_kernels_changes_the_file(monkeypatch: Any) -> None:
+    paths = {measurements.path()}
+    for name, value in (("ONEDNN_MAX_CPU_ISA", "AVX2"), ("TF_ENABLE_ONEDNN_OPTS", "0")):
+        monkeypatch.setenv(name, value)
+        paths.add(measurements.path())
+    monkeypatch.setattr(
+        measurements.hardware.tf.config.threading,
+        "get_intra_op_parallelism_threads",
+        lambda: 3,
+    )
+    paths.add(measurements.path())
+    assert len(paths) == 4

@@ -72,6 +72,16 @@ def _gain(value: object, where: str) -> float:
     return gain
 
 
+def _seconds(value: object, where: str) -> float:
+    try:
+        seconds = float(value)  # type: ignore[arg-type]
+    except (TypeError, ValueError):
+        seconds = -1.0
+    if isinstance(value, bool) or not 0.0 <= seconds < float("inf"):
+        raise _bad(value, where, "a number of seconds, 0 for none")
+    return seconds
+
+
 def _directory(value: object, where: str) -> str | None:
     if value is None or value == "":
         return None
@@ -94,6 +104,7 @@ _PARSERS: dict[str, Callable[[object, str], Any]] = {
     "assignment": _choice(ASSIGNMENTS),
     "min_gain": _gain,
     "trial": _trial,
+    "tune_budget": _seconds,
     "strict": _flag,
     "report": _directory,
 }
@@ -120,6 +131,8 @@ class Policy:
         little (not under XLA, deterministic operations, several workers, emulation or
         assignment="all"). Which of these calls run in 16 bits depends on their times,
         so False for runs that are to be repeated bit for bit.
+      tune_budget: seconds that this process may spend, in all, on measuring operations
+        of its functions before their first calls; 0 plans from what is stored.
       strict: raise what would otherwise be a warning and a float32 fallback.
       report: directory that every rewrite writes its report to, or None.
 
@@ -136,6 +149,7 @@ class Policy:
     assignment: str = "cost"
     min_gain: float = 0.02
     trial: bool | str = "auto"
+    tune_budget: float = 10.0
     strict: bool = False
     report: str | None = None
 

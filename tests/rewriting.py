@@ -13,18 +13,15 @@ import numpy as np
 import tensorflow as tf
 from tensorflow.python.eager import context as context_lib
 
-from amp.graph_rewrite import control_flow, ir, link, serde
 from amp.graph_rewrite import device as devices
+from amp.graph_rewrite import ir, serde
 from amp.graph_rewrite import rewrite as rewrite_lib
-from amp.graph_rewrite.context import FORMATS, Context, type_ports
-from amp.graph_rewrite.control_flow import Use
+from amp.graph_rewrite.context import FORMATS, Context
 from amp.graph_rewrite.cost import Clock
-from amp.graph_rewrite.crossing import Carried, Crossing, cross
-from amp.graph_rewrite.decide import Part, decide
+from amp.graph_rewrite.decide import decide
 from amp.graph_rewrite.device import Device, Resolution
 from amp.graph_rewrite.plan import Plan
-from amp.graph_rewrite.propagate import narrow
-from amp.graph_rewrite.reach import reach
+from amp.graph_rewrite.program import Program, program_of
 from amp.graph_rewrite.report import Decision, Report
 from amp.graph_rewrite.rewrite import Rewrite
 from amp.integration import definitions
@@ -87,28 +84,14 @@ def context_of(
     )
 
 
-def parts_of(
-    module: ir.Module, context: Context, clock: Clock
-) -> tuple[dict[Use, Part], Crossing, frozenset[Carried]]:
+def program(module: ir.Module, context: Context, clock: Clock) -> Program:
     """What is to be decided of a module, every use of a function in one context."""
-    weights = control_flow.reached(module)
-    graphs = {use: link.graph_of(module, use) for use in weights}
-    contexts = dict.fromkeys(weights, context)
-    typed = {use: type_ports(graph, context) for use, graph in graphs.items()}
-    sites = control_flow.sites(module, weights)
-    crossing = cross(graphs, sites, typed, contexts)
-    narrowed = {use: narrow(graphs[use], context, typed[use]) for use in graphs}
-    reached = reach(graphs, narrowed, crossing)
-    parts = {
-        use: Part(graphs[use], context, found, clock, weights[use])
-        for use, found in reached.found.items()
-    }
-    return parts, crossing, reached.turning
+    return program_of(module, lambda use: context, lambda use: clock)
 
 
 def plan_of(module: ir.Module, context: Context, clock: Clock) -> Plan:
     """The plan for the main graph of a module."""
-    return next(iter(decide(*parts_of(module, context, clock)).values()))
+    return next(iter(decide(program(module, context, clock)).values()))
 
 
 def rewritten(

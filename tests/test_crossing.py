@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import tensorflow as tf
-from rewriting import context_of, parts_of, settled, spec, traced
+from rewriting import context_of, program, settled, spec, traced
 
 import amp
 from amp.graph_rewrite import ir, loops
@@ -22,7 +22,7 @@ def crossed(fn: object, *specs: tf.TensorSpec) -> tuple[ir.Module, Crossing]:
     module, _ = traced(fn, *specs)
     module = loops.plain(inline(module))
     context = context_of(module)
-    return module, parts_of(module, context, Clock(A100, "bfloat16"))[1]
+    return module, program(module, context, Clock(A100, "bfloat16")).crossing
 
 
 def powers(x: tf.Tensor, w: tf.Tensor) -> tf.Tensor:
@@ -62,11 +62,11 @@ def test_what_either_branch_returns_is_carried_and_arguments_are_the_callers() -
 def sums(fn: object, *specs: tf.TensorSpec) -> set[str]:
     module, _ = traced(fn, *specs)
     module = loops.plain(inline(module))
-    parts, crossing, _ = parts_of(module, context_of(module), Clock(A100, "bfloat16"))
-    graphs = {use: part.graph for use, part in parts.items()}
+    made = program(module, context_of(module), Clock(A100, "bfloat16"))
+    graphs = {use: part.graph for use, part in made.parts.items()}
     return {
         graphs[use].nodes[name].op
-        for value in crossing.carried
+        for value in made.crossing.carried
         for use, name in running_sums(value, graphs)
     }
 

@@ -43,6 +43,7 @@ def policies(draw: st.DrawFn) -> Policy:
         assignment=draw(st.sampled_from(["cost", "all"])),
         min_gain=draw(st.floats(0, 1, exclude_max=True)),
         trial=draw(st.sampled_from(["auto", True, False])),
+        tune_budget=draw(st.floats(0, 1e6)),
         strict=draw(st.booleans()),
         report=draw(st.none() | st.text(min_size=1)),
     )
@@ -85,6 +86,7 @@ def test_every_field_has_a_variable() -> None:
         "AMP_ASSIGNMENT": "all",
         "AMP_MIN_GAIN": "0.05",
         "AMP_TRIAL": "0",
+        "AMP_TUNE_BUDGET": "2.5",
         "AMP_STRICT": "yes",
         "AMP_REPORT": "/tmp/reports",
         "AMP_ENABLE": "1",  # not a field
@@ -100,6 +102,7 @@ def test_every_field_has_a_variable() -> None:
         assignment="all",
         min_gain=0.05,
         trial=False,
+        tune_budget=2.5,
         strict=True,
         report="/tmp/reports",
     )
@@ -161,6 +164,8 @@ def test_a_malformed_variable_is_named_with_what_is_allowed(
         ({"min_gain": 1.0}, "1.0 is not accepted"),
         ({"min_gain": True}, "True is not accepted"),
         ({"trial": 2}, "2 is not accepted"),
+        ({"tune_budget": -1}, "-1 is not accepted"),
+        ({"tune_budget": "soon"}, "'soon' is not accepted"),
         ({"report": 3}, "3 is not accepted"),
         ({"allow": "Exp", "deny": "Exp"}, "'Exp' is not accepted"),
     ],

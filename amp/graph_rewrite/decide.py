@@ -11,12 +11,13 @@ import math
 from collections.abc import Iterator, Mapping, Set
 from typing import TypeAlias
 
-from amp.graph_rewrite import assign, cost, ir, op_schema, price
+from amp.graph_rewrite import assign, ir, op_schema, price
 from amp.graph_rewrite.boundary import interfaces
-from amp.graph_rewrite.context import Context, Typed, turning
+from amp.graph_rewrite.context import Typed, turning
 from amp.graph_rewrite.control_flow import Use
 from amp.graph_rewrite.crossing import Carried, Crossing, Place
 from amp.graph_rewrite.plan import Interface, Plan, Reason
+from amp.graph_rewrite.program import Part, Program
 from amp.graph_rewrite.propagate import Candidates
 
 # What a precision is chosen for: a node of a use, a value between functions, a tensor
@@ -24,23 +25,6 @@ from amp.graph_rewrite.propagate import Candidates
 Choice: TypeAlias = tuple[Use, str] | Carried | int | str
 _LOW, _HIGH = "in 16 bits for ever", "in float32 for ever"
 _Casts: TypeAlias = Mapping[Use, frozenset[tuple[ir.Edge, bool]]]
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Part:
-    """One use of a function on its way to a decision.
-
-    Attributes:
-      graph, context, found: the graph and what may be done with it.
-      clock: times on what runs it.
-      weight: how often it runs a step.
-    """
-
-    graph: ir.Graph
-    context: Context
-    found: Candidates
-    clock: cost.Clock
-    weight: float
 
 
 @dataclasses.dataclass(slots=True)
@@ -53,18 +37,12 @@ class _Tensor:
     readers: list[Choice] = dataclasses.field(default_factory=list)
 
 
-def decide(
-    parts: Mapping[Use, Part], crossing: Crossing, turns: Set[Carried]
-) -> dict[Use, Plan]:
+def decide(program: Program) -> dict[Use, Plan]:
     """Prices the candidates of all uses and chooses among them.
 
     With `assignment="all"` every candidate is taken, whatever it costs.
-
-    Args:
-      parts: every use, callers first.
-      crossing: how they hang together.
-      turns: the carried values that may be held in 16 bits.
     """
+    parts, crossing, turns = program.parts, program.crossing, program.turning
     times = {
         use: price.times(part.graph, part.found, part.context, part.clock)
         for use, part in parts.items()

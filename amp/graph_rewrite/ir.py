@@ -92,6 +92,9 @@ class Attributes(Protocol):
     def tensor(self, name: str) -> Any:
         """The ndarray of a tensor attribute, None where absent."""
 
+    def texts(self) -> Mapping[str, str]:
+        """All attributes but private ones and defaults, each as a short text."""
+
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)
 class Node:

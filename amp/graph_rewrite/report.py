@@ -69,6 +69,8 @@ class Report:
         its twin; None before a trial has ended, and where there is none.
       timed: calls that were timed, of both.
       trial: how a trial stands, or why there is none; "" where there is nothing to try.
+      measured_share: share of the candidates' float32 seconds that was measured at
+        their own shapes; the cost model gives the rest.
     """
 
     function: str
@@ -87,6 +89,7 @@ class Report:
     measured16: float | None = None
     timed: int = 0
     trial: str = ""
+    measured_share: float = 0.0
 
     def __str__(self) -> str:
         rules = Counter(d.rule for d in self.decisions if d.dtype == "float32")
@@ -95,12 +98,15 @@ class Report:
             f"{_time(self.seconds32)} in float32, {_time(self.seconds16)} mixed, "
             f"on {self.device}"
         )
+        share = self.measured_share
+        priced = f"measurement {share:.0%}, model {1 - share:.0%}"
         lines = [
             f"{self.function or 'graph'}: {self.verdict}",
             f"  nodes        {self.nodes_total}, of them {self.nodes_low} in {low}",
             f"  casts        {self.casts}",
             f"  predicted    {times}",
             *self._trial_lines(),
+            f"  priced by    {priced}",
             f"  loss scale   {self.loss_scale}",
         ]
         if rules:

@@ -9,23 +9,24 @@ import contextlib
 import dataclasses
 import gc
 import itertools
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from amp.errors import GraphError, VerifyError
 from amp.graph_rewrite import apply, control_flow, cost, ir, loops, op_schema, verify
-from amp.graph_rewrite.context import FORMATS, Context, type_ports
+from amp.graph_rewrite.context import FORMATS, Context
 from amp.graph_rewrite.control_flow import Call, Use
-from amp.graph_rewrite.crossing import Carried, Crossing, cross
-from amp.graph_rewrite.decide import Part, decide
+from amp.graph_rewrite.decide import decide
 from amp.graph_rewrite.device import Resolution
 from amp.graph_rewrite.inline import inline
+from amp.graph_rewrite.instance import Timer
 from amp.graph_rewrite.link import Linked, graph_of, link
 from amp.graph_rewrite.names import check_op_names
+from amp.graph_rewrite.outcome import report_on, switched_off
 from amp.graph_rewrite.plan import Interface, Plan, Reason
-from amp.graph_rewrite.propagate import Candidates, narrow
-from amp.graph_rewrite.reach import reach
-from amp.graph_rewrite.report import Decision, Report
+from amp.graph_rewrite.price import measured, untimed, usable
+from amp.graph_rewrite.program import Part, Program, program_of
+from amp.graph_rewrite.report import Report
 from amp.policy import Policy
 
 
@@ -42,16 +43,6 @@ class Rewrite:
     report: Report
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class _Planned:
-    """One use of a function on its way through the pipeline."""
-
-    graph: ir.Graph
-    context: Context
-    found: Candidates
-    plan: Plan
-
-
 def rewrite(
     module: ir.Module,
     settled: Resolution,
@@ -59,6 +50,7 @@ def rewrite(
     fetches: frozenset[str] = frozenset(),
     feeds: frozenset[str] = frozenset(),
     suffix: str = "__amp",
+    timer: Timer = untimed,
 ) -> Rewrite:
     """Rewrites the main graph and every function it reaches.
 
@@ -71,6 +63,7 @@ def rewrite(
       fetches: nodes whose tensors the caller reads by name, in float32.
       feeds: nodes whose tensors the caller replaces by name, in float32.
       suffix: ending of the new functions' names.
+      timer: gives times of a job's own operations, which come before the model's.
 
     Raises:
       GraphError: the graph given is not well formed.
@@ -78,10 +71,10 @@ def rewrite(
       VerifyError: the result breaks a law; a fault of this package.
     """
     if settled.policy is None:
-        return Rewrite(module, _off(module, settled))
+        return Rewrite(module, switched_off(module, settled))
     check_op_names(settled.policy)
     with _uncollected():
-        return _rewritten(module, settled, fetches, feeds, suffix)
+        return _rewritten(module, settled, (fetches, feeds), suffix, timer)
 
 
 @contextlib.contextmanager
@@ -100,25 +93,27 @@ def _uncollected() -> Iterator[None]:
 
 
 def _rewritten(
-    module: ir.Module,
+    given: ir.Module,
     settled: Resolution,
-    fetches: frozenset[str],
-    feeds: frozenset[str],
+    named: tuple[frozenset[str], frozenset[str]],
     suffix: str,
+    timer: Timer,
 ) -> Rewrite:
     assert settled.policy is not None
-    for graph in module.graphs():
+    for graph in given.graphs():
         where = _where(graph.name)
         verify.enforce(verify.well_formed(graph), GraphError, where, _MEND)
-    given, module = module, loops.plain(inline(module))
-    weights = control_flow.reached(module)
-    planned = _planned(module, settled, weights, (fetches, feeds))
-    planned, verdict = _gained(planned, weights, settled.policy)
-    report = _report(module, planned, weights, settled, verdict)
-    if not any(part.plan.low for part in planned.values()):
+    module = loops.plain(inline(given))
+    program = program_of(module, _contexts(module, settled, named), _clocks(settled))
+    _check_given(program)
+    program = measured(program, timer)
+    parts = program.parts
+    plans, verdict = _gained(decide(program), parts, settled.policy)
+    report = report_on(module, parts, plans, settled, verdict)
+    if not any(plan.low for plan in plans.values()):
         return Rewrite(given, report)
-    linked = link(given, _applied(planned, module, fetches), suffix)
-    _check_made(linked, planned, settled)
+    linked = link(given, _applied(parts, plans, named[0]), suffix)
+    _check_made(linked, program, plans)
     return Rewrite(linked.module, report)
 
 
@@ -129,71 +124,38 @@ def _where(name: str) -> str:
     return f"function {name}" if name else "the GraphDef"
 
 
-def _planned(
-    module: ir.Module,
-    settled: Resolution,
-    weights: Mapping[Use, float],
-    named: tuple[frozenset[str], frozenset[str]],
-) -> dict[Use, _Planned]:
-    """Decides for every use of a function; what the user gave is checked on the way."""
-    contexts = _contexts(module, settled, weights, named)
-    graphs = {use: graph_of(module, use) for use in weights}
-    parts, crossing, turning = _candidates(module, graphs, contexts, weights, settled)
-    for use, part in parts.items():
-        typing = verify.well_typed(part.graph, part.found.typed)
-        verify.enforce(typing, GraphError, _where(use.name), _MEND)
-    plans = decide(parts, crossing, turning)
-    return {
-        use: _Planned(part.graph, part.context, part.found, plans[use])
-        for use, part in parts.items()
-    }
-
-
 def _contexts(
     module: ir.Module,
     settled: Resolution,
-    uses: Iterable[Use],
     named: tuple[frozenset[str], frozenset[str]],
-) -> dict[Use, Context]:
+) -> Callable[[Use], Context]:
     policy, (fetches, feeds) = settled.policy, named
     assert policy is not None
     behind = control_flow.behind_markers(module)
     lookup = _lookup(module)
     nothing: frozenset[str] = frozenset()
-    return {
-        use: Context(
+
+    def context_of(use: Use) -> Context:
+        main = use.name == module.main.name
+        return Context(
             policy=policy,
             format=FORMATS[policy.dtype],
             device_type=settled.device.kind,
             native=policy.dtype in settled.device.native,
             xla=use.xla,
             behind=behind[use.name],
-            held=feeds if use.name == module.main.name else nothing,
-            fetched=fetches if use.name == module.main.name else nothing,
+            held=feeds if main else nothing,
+            fetched=fetches if main else nothing,
             lookup=lookup,
         )
-        for use in uses
-    }
+
+    return context_of
 
 
-def _candidates(
-    module: ir.Module,
-    graphs: Mapping[Use, ir.Graph],
-    contexts: Mapping[Use, Context],
-    weights: Mapping[Use, float],
-    settled: Resolution,
-) -> tuple[dict[Use, Part], Crossing, frozenset[Carried]]:
-    typed = {use: type_ports(graphs[use], contexts[use]) for use in graphs}
-    sites = control_flow.sites(module, weights)
-    crossing = cross(graphs, sites, typed, contexts)
-    narrowed = {use: narrow(graphs[use], contexts[use], typed[use]) for use in graphs}
-    reached = reach(graphs, narrowed, crossing)
-    parts = {}
-    for use, found in reached.found.items():
-        device = settled.device.under(use.xla)
-        clock = cost.Clock(device, contexts[use].format.name)
-        parts[use] = Part(graphs[use], contexts[use], found, clock, weights[use])
-    return parts, crossing, reached.turning
+def _clocks(settled: Resolution) -> Callable[[Use], cost.Clock]:
+    policy = settled.policy
+    assert policy is not None
+    return lambda use: cost.Clock(settled.device.under(use.xla), policy.dtype)
 
 
 def _lookup(module: ir.Module) -> op_schema.Lookup:
@@ -201,93 +163,91 @@ def _lookup(module: ir.Module) -> op_schema.Lookup:
     return op_schema.lookup_in(origins)
 
 
+def _check_given(program: Program) -> None:
+    for use, part in program.parts.items():
+        typing = verify.well_typed(part.graph, part.found.typed)
+        verify.enforce(typing, GraphError, _where(use.name), _MEND)
+
+
 def _gained(
-    planned: dict[Use, _Planned], weights: Mapping[Use, float], policy: Policy
-) -> tuple[dict[Use, _Planned], str]:
+    plans: Mapping[Use, Plan], parts: Mapping[Use, Part], policy: Policy
+) -> tuple[Mapping[Use, Plan], str]:
     """Drops every plan if all together gain under `min_gain`; says what came out."""
-    before = sum(weights[use] * part.plan.seconds32 for use, part in planned.items())
-    after = sum(weights[use] * part.plan.seconds16 for use, part in planned.items())
-    if not any(part.plan.low for part in planned.values()):
-        already = any(part.found.already for part in planned.values())
+    before = sum(parts[use].weight * plan.seconds32 for use, plan in plans.items())
+    after = sum(parts[use].weight * plan.seconds16 for use, plan in plans.items())
+    if not any(plan.low for plan in plans.values()):
+        already = any(part.found.already for part in parts.values())
         verdict = "nothing more to convert" if already else "left in float32: no gain"
-        return planned, verdict
+        return plans, verdict
     gain = 1 - after / before if before else 0.0
     verdict = f"rewritten, predicted {before / after:.2f}x faster"
     if policy.emulate:
         verdict = "rewritten, emulated: values as in 16 bits, no faster"
     forced = policy.emulate or policy.assignment == "all"
     if forced or gain >= policy.min_gain:
-        return planned, verdict
+        return plans, verdict
     reason = f"predicted gain {gain:.1%}, under min_gain {policy.min_gain:.1%}"
-    dropped = {use: _drop(part, reason) for use, part in planned.items()}
+    dropped = {use: _drop(plan, reason) for use, plan in plans.items()}
     return dropped, f"left in float32: {reason}"
 
 
-def _drop(part: _Planned, cause: str) -> _Planned:
-    reasons = dict(part.plan.reasons)
-    reasons.update((name, Reason("gain", cause)) for name in part.plan.low)
-    plan = dataclasses.replace(
-        part.plan,
+def _drop(plan: Plan, cause: str) -> Plan:
+    reasons = dict(plan.reasons)
+    reasons.update((name, Reason("gain", cause)) for name in plan.low)
+    return dataclasses.replace(
+        plan,
         low=frozenset(),
         attrs={},
         reasons=reasons,
         casts=frozenset(),
-        seconds16=part.plan.seconds32,
+        seconds16=plan.seconds32,
         interface=Interface(),
     )
-    return dataclasses.replace(part, plan=plan)
 
 
 def _applied(
-    planned: Mapping[Use, _Planned], module: ir.Module, fetches: frozenset[str]
+    parts: Mapping[Use, Part], plans: Mapping[Use, Plan], fetches: frozenset[str]
 ) -> dict[Use, ir.Graph]:
     graphs = {}
-    for use, part in planned.items():
-        graph = part.graph
-        if part.plan.low or part.plan.interface:
-            graph = apply.apply(graph, part.plan, part.found, part.context)
-            if part.graph is module.main:
-                graph = apply.expose(
-                    graph, fetches, part.plan, part.found, part.context
-                )
+    for number, (use, part) in enumerate(parts.items()):
+        graph, plan = part.graph, plans[use]
+        if plan.low or plan.interface:
+            graph = apply.apply(graph, plan, part.found, part.context)
+            if number == 0:  # the main graph
+                graph = apply.expose(graph, fetches, plan, part.found, part.context)
         graphs[use] = graph
     return graphs
 
 
-def _check_made(
-    linked: Linked, planned: Mapping[Use, _Planned], settled: Resolution
-) -> None:
+def _check_made(linked: Linked, program: Program, plans: Mapping[Use, Plan]) -> None:
     """Every law of `verify`, on every graph that was made."""
-    module = linked.module
-    first = {_made_use(use, linked): part for use, part in planned.items()}
-    weights = control_flow.reached(module)
-    graphs = {use: graph_of(module, use) for use in weights}
-    lookup = _lookup(module)
-    contexts = {
-        use: dataclasses.replace(first[use].context, lookup=lookup) for use in weights
-    }
-    parts, crossing, turning = _candidates(module, graphs, contexts, weights, settled)
-    again = decide(parts, crossing, turning)
-    for use, part in parts.items():
+    module, lookup = linked.module, _lookup(linked.module)
+    first = {_made_use(use, linked): part for use, part in program.parts.items()}
+    made = program_of(
+        module,
+        lambda use: dataclasses.replace(first[use].context, lookup=lookup),
+        lambda use: first[use].clock,
+    )
+    for use, part in made.parts.items():
         before = first[use]
+        main = use.name == module.main.name
         laws = itertools.chain(
             verify.well_formed(part.graph),
             verify.well_typed(part.graph, part.found.typed),
             verify.calls_agree(part.found.typed, _calls(module, use)),
-            verify.same_interface(before.graph, part.graph)
-            if use.name == module.main.name
-            else (),
+            verify.same_interface(before.graph, part.graph) if main else (),
             verify.float32_behind_markers(
                 part.found.typed, before.found.typed, part.context.behind
             ),
         )
         where = f"the twin of {before.graph.name or 'the GraphDef'}"
         verify.enforce(laws, VerifyError, where, _REPORT)
+    again = decide(usable(made))
     gain = sum(
-        weights[use] * (plan.seconds32 - plan.seconds16) for use, plan in again.items()
+        made.parts[use].weight * (plan.seconds32 - plan.seconds16)
+        for use, plan in again.items()
     )
-    tie = max(part.plan.tie for part in planned.values())
-    tie += max(plan.tie for plan in again.values())
+    tie = max(p.tie for p in plans.values()) + max(p.tie for p in again.values())
     stable = verify.stable(gain, tie, (n for plan in again.values() for n in plan.low))
     verify.enforce(stable, VerifyError, _where(module.main.name), _REPORT)
 
@@ -307,58 +267,3 @@ def _calls(
         names = control_flow.callees_of(node, call)
         found = [module.functions[name] for name in names if name in module.functions]
         yield node, call, found
-
-
-def _report(
-    module: ir.Module,
-    planned: Mapping[Use, _Planned],
-    weights: Mapping[Use, float],
-    settled: Resolution,
-    verdict: str,
-) -> Report:
-    policy = settled.policy
-    assert policy is not None
-    return Report(
-        function=module.main.name,
-        dtype=policy.dtype,
-        emulated=policy.emulate,
-        device=settled.device.name,
-        loss_scale=str(policy.loss_scale),
-        nodes_total=sum(len(part.graph.nodes) for part in planned.values()),
-        nodes_low=sum(len(p.plan.low | p.found.already) for p in planned.values()),
-        casts=sum(len(part.plan.casts) for part in planned.values()),
-        seconds32=sum(weights[u] * p.plan.seconds32 for u, p in planned.items()),
-        seconds16=sum(weights[u] * p.plan.seconds16 for u, p in planned.items()),
-        decisions=tuple(_decisions(module, planned)),
-        verdict=verdict,
-    )
-
-
-def _decisions(
-    module: ir.Module, planned: Mapping[Use, _Planned]
-) -> Iterator[Decision]:
-    for part in planned.values():
-        prefix = "" if part.graph is module.main else f"{part.graph.name}::"
-        low = part.plan.low | part.found.already
-        for name, reason in part.plan.reasons.items():
-            dtype = part.context.format.name if name in low else "float32"
-            op = part.graph.nodes[name].op
-            yield Decision(f"{prefix}{name}", op, dtype, reason.rule, reason.cause)
-
-
-def _off(module: ir.Module, settled: Resolution) -> Report:
-    total = sum(len(graph.nodes) for graph in module.graphs())
-    return Report(
-        function=module.main.name,
-        dtype="",
-        emulated=False,
-        device=settled.device.name,
-        loss_scale="none",
-        nodes_total=total,
-        nodes_low=0,
-        casts=0,
-        seconds32=0.0,
-        seconds16=0.0,
-        decisions=(),
-        verdict=settled.reason,
-    )

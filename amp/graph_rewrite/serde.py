@@ -10,11 +10,13 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
+from google.protobuf import text_format  # type: ignore[import-untyped]
 from tensorflow.core.framework import (
     attr_value_pb2,
     function_pb2,
     graph_pb2,
     node_def_pb2,
+    types_pb2,
 )
 from tensorflow.python.framework import tensor_util
 
@@ -64,19 +66,36 @@ class NodeAttributes:
 
     def shape(self, name: str) -> ir.Shape:
         value = self._get(name)
-        return None if value is None else _dimensions(value.shape)
+        return None if value is None else _sizes(value.shape)
 
     def shapes(self, name: str) -> tuple[ir.Shape, ...]:
         value = self._get(name)
-        return () if value is None else tuple(map(_dimensions, value.list.shape))
+        return () if value is None else tuple(map(_sizes, value.list.shape))
 
     def tensor(self, name: str) -> Any:
         value = self._get(name)
         return None if value is None else _values(value.tensor)
 
+    def texts(self) -> dict[str, str]:
+        defaults = op_schema.defaults(self.proto.op)
+        return {
+            name: _text(value)
+            for name, value in sorted(self.proto.attr.items())
+            if not name.startswith("_") and value != defaults.get(name)
+        }
 
-def _dimensions(proto: Any) -> ir.Shape:
-    return None if proto.unknown_rank else tuple(dim.size for dim in proto.dim)
+
+def _text(value: attr_value_pb2.AttrValue) -> str:
+    match value.WhichOneof("value"):
+        case "s":
+            return str(value.s.decode("utf-8", "backslashreplace"))
+        case "i" | "f" | "b" as kind:
+            return str(getattr(value, kind))
+        case "type":
+            return str(types_pb2.DataType.Name(value.type))
+        case "list" if value.list.i:
+            return f"[{','.join(map(str, value.list.i))}]"
+    return str(text_format.MessageToString(value, as_one_line=True))
 
 
 def read_graph(
@@ -91,9 +110,31 @@ def read_graph(
     nodes = _read_nodes(proto.node, _graph_edge, "the GraphDef")
     main = ir.Graph("", nodes, origin=proto, shape=shape)
     functions = {
-        f.signature.name: read_function(f, library) for f in proto.library.function
+        f.signature.name: read_function(f, library, _noted_shapes(f))
+        for f in proto.library.function
     }
     return ir.Module(main, functions)
+
+
+def _noted_shapes(proto: function_pb2.FunctionDef) -> ir.ShapeSource:
+    """The shapes that a function of a SavedModel is written with."""
+    noted = {node.name: node.attr for node in proto.node_def}
+    for index, arg in enumerate(proto.signature.input_arg):
+        if index in proto.arg_attr:
+            noted[arg.name] = proto.arg_attr[index].attr
+
+    def shape(edge: ir.Edge) -> ir.Shape:
+        attrs = noted.get(edge[0])
+        if attrs is None or "_output_shapes" not in attrs:
+            return None
+        shapes = attrs["_output_shapes"].list.shape
+        return _sizes(shapes[edge[1]]) if edge[1] < len(shapes) else None
+
+    return shape
+
+
+def _sizes(shape: Any) -> ir.Shape:
+    return None if shape.unknown_rank else tuple(dim.size for dim in shape.dim)
 
 
 def read_function(
@@ -292,6 +333,13 @@ def _write_node(
     proto.input.extend([f"^{name}" for name in node.controls])
     for name, value in node.updates.items():
         _write_value(proto.attr[name], value)
+
+
+def attributes(node: ir.Node) -> dict[str, Any]:
+    """A node's attributes as TensorFlow takes them, but for private ones."""
+    proto = node_def_pb2.NodeDef()
+    _write_node(proto, node, _write_graph_edge)
+    return {n: value for n, value in proto.attr.items() if not n.startswith("_")}
 
 
 def _write_value(proto: attr_value_pb2.AttrValue, value: ir.Value) -> None:

@@ -21,7 +21,7 @@ from amp.graph_rewrite import control_flow, ir, serde
 from amp.graph_rewrite.device import Resolution
 from amp.graph_rewrite.report import Outcome, Report
 from amp.graph_rewrite.rewrite import rewrite
-from amp.integration import definitions, reports
+from amp.integration import definitions, feedback, reports
 from amp.integration.trial import UNDER_WAY, Trial, why_not
 from amp.policy import Policy
 
@@ -160,7 +160,9 @@ class Twins:
           AmpError: what the rewrite found wrong.
         """
         module = definitions.read(context, name.decode())
-        result = rewrite(module, self.settled, suffix=definitions.new_suffix())
+        timer = feedback.measuring(self.settled, name.decode())
+        suffix = definitions.new_suffix()
+        result = rewrite(module, self.settled, suffix=suffix, timer=timer)
         self._match(module)
         self._ran = True
         made = [graph for key, graph in result.graph.functions.items()

@@ -47,7 +47,9 @@ class Row:
       memory, steady_memory: the plugin's peak over float32's, in all and after the
         first steps.
       first32, first: seconds to the end of the first step, in float32 and the plugin's.
-      rewriting: the plugin's share of `first` that went into rewriting.
+      rewriting: the share of `first` that rewriting took; without measuring.
+      measuring: most seconds that the plugin measured operations for, before the first
+        step, to plan from them; what it found it keeps.
       errors: by mode, what it failed with.
       warnings: what the plugin warned of.
     """
@@ -62,6 +64,7 @@ class Row:
     first32: float | None
     first: float | None
     rewriting: float | None
+    measuring: float | None
     errors: dict[str, str]
     warnings: tuple[str, ...]
 
@@ -105,6 +108,7 @@ def _row(case: str, executor: str, runs: Sequence[Run]) -> Row:
         _median(good, "float32", "first_step_seconds"),
         _median(good, "amp", "first_step_seconds"),
         _rewriting(good),
+        max(_of_mode(good, "amp", "measuring_seconds").values(), default=None),
         errors,
         tuple(dict.fromkeys(text for run in good for text in run.get("warnings", ()))),
     )
@@ -133,7 +137,9 @@ def _ratios(runs: Sequence[Run], above: str, below: str, field: str) -> list[flo
 def _rewriting(runs: Sequence[Run]) -> float | None:
     spent = _of_mode(runs, "amp", "rewrite_seconds")
     whole = _of_mode(runs, "amp", "first_step_seconds")
-    return max((spent[n] / whole[n] for n in spent.keys() & whole.keys()), default=None)
+    apart = _of_mode(runs, "amp", "measuring_seconds")
+    shares = [seconds / (whole[n] - apart.get(n, 0.0)) for n, seconds in spent.items()]
+    return max(shares, default=None)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -184,6 +190,9 @@ def targets(rows: Sequence[Row]) -> list[Target]:
             _extreme("rewriting, share of the time to the first step", executor,
                      MOST_REWRITING, shares, most=True)
         )  # fmt: skip
+        spent = [row.measuring for row in own if row.measuring is not None]
+        name = "seconds of measuring before the first step, at most"
+        found.append(Target(name, executor, None, max(spent, default=None)))
         name = "rank correlation of predicted and measured gain"
         found.append(Target(name, executor, None, rank_correlation(timed)))
     return found

@@ -133,6 +133,15 @@ def test_memory_cases_count_for_memory_only() -> None:
     assert (steady.seen, steady.met) == (0.75, False)
 
 
+def test_measuring_counts_as_neither_rewriting_nor_first_step() -> None:
+    spent = {"first_step_seconds": 12.0, "rewrite_seconds": 0.2}
+    rows = summary.rows([run(), run("amp", measuring_seconds=10.0, **spent)])
+    target = named(rows, "rewriting, share of the time to the first step")
+    assert target.seen == pytest.approx(0.1)
+    seconds = named(rows, "seconds of measuring before the first step, at most")
+    assert (seconds.seen, seconds.met) == (10.0, None)
+
+
 def test_rewriting_is_at_most_a_tenth_of_the_first_step() -> None:
     rows = summary.rows([run(), run("amp", rewrite_seconds=0.6)])
     target = named(rows, "rewriting, share of the time to the first step")

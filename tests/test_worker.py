@@ -9,6 +9,7 @@ import pathlib
 import subprocess
 import sys
 import time
+import types
 
 import keras
 import numpy as np
@@ -120,23 +121,50 @@ def test_a_batch_takes_those_sizes_that_it_knows() -> None:
     assert len(numbers) == 5
 
 
-def test_warming_up_takes_both_calls_and_time() -> None:
-    times: list[float] = []
+@pytest.mark.parametrize(
+    ("seconds", "under_way", "calls"),
+    [
+        (0.0, 0, worker.WARMUP_CALLS),
+        (0.0, 10, 10),
+        (0.0, 10**6, worker.MOST_WARMUP_CALLS),
+    ],
+)
+def test_warming_up_goes_on_while_the_plugin_tries(
+    seconds: float, under_way: int, calls: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(worker, "WARMUP_SECONDS", seconds)
+    done: list[None] = []
+    worker.warm_up(lambda: done.append(None) or 0.0, lambda: len(done) < under_way)
+    assert len(done) == calls
+
+
+def test_warming_up_takes_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(worker, "WARMUP_SECONDS", 0.1)
+    done: list[float] = []
 
     def run() -> float:
-        times.append(time.perf_counter())
+        time.sleep(0.01)
+        done.append(0.0)
         return 0.0
 
-    assert worker.warm_up(run, 3) >= 1.0
-    assert len(times) > 3
-    times.clear()
+    assert worker.warm_up(run, lambda: False) >= 0.1
+    assert len(done) > worker.WARMUP_CALLS
 
-    def slow() -> float:
-        time.sleep(0.4)
-        return run()
 
-    worker.warm_up(slow, 4)
-    assert len(times) == 4
+def test_a_trial_is_seen_in_the_report_of_the_longest_function(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def made(seconds: float, trial: str) -> types.SimpleNamespace:
+        return types.SimpleNamespace(seconds32=seconds, nodes_total=1, trial=trial)
+
+    for some, found in [
+        ([], False),
+        ([made(1.0, "under way: 3 calls")], True),
+        ([made(1.0, "under way: 3 calls"), made(2.0, "ended")], False),
+        ([types.SimpleNamespace(seconds32=1.0, nodes_total=1)], False),
+    ]:
+        monkeypatch.setattr(amp, "reports", lambda some=some: some)
+        assert worker.trying() == found
 
 
 def test_slow_steps_are_timed_a_few_times_anyway() -> None:
@@ -179,9 +207,9 @@ def test_rewriting_is_timed_and_the_longest_function_reported(
             fn(large)
             fn(small)
     assert len(rewriting) == 2
-    assert worker._rewritten()
     found = worker.plugin(rewriting)
-    assert found["rewrite_seconds"] == sum(rewriting) > 0
+    assert found["rewrite_seconds"] + found["measuring_seconds"] == sum(rewriting)
+    assert found["rewrite_seconds"] > 0
     longest = max(amp.reports(), key=lambda report: report.seconds32)
     assert found["verdict"] == longest.verdict
     assert found["nodes_low"] == longest.nodes_low > 0

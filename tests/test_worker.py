@@ -194,6 +194,18 @@ def test_peak_memory_counts_what_was_freed() -> None:
         assert worker.memory(peak=True) - in_use < 2**27
 
 
+@pytest.mark.skipif(
+    bool(tf.config.list_physical_devices("GPU")), reason="the GPU's memory is counted"
+)
+def test_small_blocks_that_were_freed_do_not_count_after_a_reset() -> None:
+    in_use = worker.memory()
+    blocks = [np.ones(10_000) for _ in range(3_000)]
+    last = np.ones(10_000)  # keeps what lies below it from being given back
+    del blocks
+    if worker.reset_peak():
+        assert worker.memory(peak=True) - in_use < 100e6 + last.nbytes
+
+
 def test_rewriting_is_timed_and_the_longest_function_reported(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -148,7 +148,7 @@ MEMORY_CASES = {
     case.name: case
     for case in (
         _resnet("resnet50 memory", 64, 192, memory=True),
-        _unet("unet memory", 64, 96, memory=True),
+        _unet("unet memory", 64, 64, memory=True),
     )
 }
 ALL = CASES | MEMORY_CASES

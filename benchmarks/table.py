@@ -92,10 +92,13 @@ def warnings(results: Mapping[str, Any]) -> list[str]:
         reason = results["machine"]["reason"].partition(";")[0]
         found.append(
             f"**These figures say nothing about speed-up: {reason}.** They show that "
-            "the benchmark runs, and what the neighbours cost on such a machine."
+            "the benchmark runs, and what the neighbours cost on such a machine. "
+            "tf-amp is float32 once more here, so its spread is the noise."
         )
     if results["settings"]["small_sizes"]:
         found.append("**Small sizes: targets are of the whole ones.**")
+    if results["settings"]["note"]:
+        found.append(f"**{results['settings']['note']}**")
     return found
 
 

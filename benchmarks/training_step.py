@@ -62,6 +62,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--quick", action="store_true", help="small sizes, which say nothing of speed")
     add("--timeout", type=float, default=1200.0, help="seconds, a run")
     add("--output", type=Path, help="JSON; a .md and a .svg are written beside it")
+    add("--note", default="", help="what readers of the results must know")
     add("--report-only", type=Path, metavar="JSON", help="draw the table of results")
     add("--readme", type=Path, help="write the table into this page, between its marks")
     return parser
@@ -83,6 +84,7 @@ def begin(args: argparse.Namespace) -> dict[str, Any]:
             "rounds": args.rounds,
             "seconds": args.seconds or (1.0 if args.quick else 8.0),
             "small_sizes": args.quick,
+            "note": args.note,
             "variables": {k: v for k, v in variables.items() if k != "AMP_CACHE_DIR"},
         },
         "runs": [],

@@ -70,6 +70,14 @@ def test_a_machine_without_16_bits_claims_nothing() -> None:
     assert "say nothing" not in table.page(results(run()), "x.svg")
 
 
+def test_the_note_of_whoever_measured_is_shown() -> None:
+    for text in (
+        table.page(results(run()), "x.svg"),
+        table.excerpt(results(run()), "x.svg", "x.md"),
+    ):
+        assert "**Busy with other work.**" in text
+
+
 def test_the_machine_is_named_with_versions_and_variables() -> None:
     line = table.machine(results())
     for part in ("A CPU, 2 cores (amx_bf16)", "tensorflow 2.21.0", "AMP_TRIAL=0"):
@@ -119,3 +127,13 @@ def test_pages_and_charts_are_those_of_their_results(path: pathlib.Path) -> None
     assert path.with_suffix(".md").read_text() == table.page(found, chart.name)
     assert chart.read_text().startswith("<?xml")
     assert {run["case"] for run in found["runs"]} <= bench_models.ALL.keys()
+
+
+def test_the_readme_shows_results_that_are_checked_in() -> None:
+    readme = (ROOT / "README.md").read_text()
+    shown = []
+    for path in RESULTS:
+        files = [f"benchmarks/results/{path.stem}{end}" for end in (".svg", ".md")]
+        part = table.excerpt(json.loads(path.read_text()), *files)
+        shown += [path] if table.between_marks(readme, part) == readme else []
+    assert len(shown) == 1

@@ -78,8 +78,9 @@ def test_modes_follow_one_another_and_each_round_begins_with_another() -> None:
 def test_results_hold_every_run_and_pages_are_written(
     monkeypatch: pytest.MonkeyPatch, output: pathlib.Path
 ) -> None:
-    code, found = driven(monkeypatch, Workers(), output)
+    code, found = driven(monkeypatch, Workers(), output, "--note", "Busy.")
     assert code == 0
+    assert found["settings"]["note"] == "Busy."
     keys = {(r["case"], r["executor"], r["mode"], r["round"]) for r in found["runs"]}
     assert len(keys) == len(found["runs"]) == 8
     assert found["settings"]["dtype"] == "bfloat16"

@@ -153,11 +153,14 @@ def training_step(
 def warm_up(run: Callable[[], float], more: Callable[[], bool]) -> float:
     """Runs some steps, for some time, and on while `more()`; returns the seconds."""
     start = time.perf_counter()
-    for done in range(MOST_WARMUP_CALLS):
-        enough = time.perf_counter() - start >= WARMUP_SECONDS
-        if done >= WARMUP_CALLS and enough and not more():
-            break
+    done = 0
+    while (
+        done < WARMUP_CALLS
+        or time.perf_counter() - start < WARMUP_SECONDS
+        or (done < MOST_WARMUP_CALLS and more())
+    ):
         run()
+        done += 1
     return time.perf_counter() - start
 
 

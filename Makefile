@@ -1,14 +1,17 @@
 # make demo    train the digits in float32 and in mixed precision, and compare
 # make test    the test suite
+# make bench   time whole training steps, against the neighbours; see BENCH below
 # make check   format, lint, types, tests: all that .ci/run asks
 # make clean   remove what the above made
 #
 # Each makes a virtual environment in .venv if needed.
 #   PYTHON=python3.12              the Python to make it with, 3.10 or newer
 #   EXTRAS=tensorflow,demo,dev     another TensorFlow than the one for CPUs
+#   BENCH="--models mlp resnet50"  options of benchmarks/training_step.py; --help tells
 
 PYTHON ?= python3
 EXTRAS ?= cpu,demo,dev
+BENCH ?= --memory
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
@@ -18,13 +21,16 @@ export TF_CPP_MIN_LOG_LEVEL ?= 2
 # all of TensorFlow takes longer than the modules that are used.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: demo test check clean
+.PHONY: demo test bench check clean
 
 demo: $(STAMP)
 	$(BIN)/python examples/demo.py
 
 test: $(STAMP)
 	$(BIN)/python -m pytest -q
+
+bench: $(STAMP)
+	$(BIN)/python -m benchmarks.training_step $(BENCH)
 
 check: $(STAMP)
 	$(BIN)/ruff format --check .

@@ -1,0 +1,1 @@
+"""What is measured: rewriting, calls, and whole training steps."""

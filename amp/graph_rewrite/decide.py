@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Iterator, Mapping, Set
+from collections.abc import Container, Iterator, Mapping, Set
 from typing import TypeAlias
 
 from amp.graph_rewrite import assign, ir, op_schema, price
@@ -16,7 +16,9 @@ from amp.graph_rewrite.boundary import interfaces
 from amp.graph_rewrite.context import Typed, turning
 from amp.graph_rewrite.control_flow import Use
 from amp.graph_rewrite.crossing import Carried, Crossing, Place
-from amp.graph_rewrite.plan import Interface, Plan, Reason
+from amp.graph_rewrite.epilogues import epilogues
+from amp.graph_rewrite.instance import Times
+from amp.graph_rewrite.plan import Interface, Plan, Reason, Spared
 from amp.graph_rewrite.program import Part, Program
 from amp.graph_rewrite.propagate import Candidates
 
@@ -24,6 +26,8 @@ from amp.graph_rewrite.propagate import Candidates
 # list (its number); or one of the two that are settled.
 Choice: TypeAlias = tuple[Use, str] | Carried | int | str
 _LOW, _HIGH = "in 16 bits for ever", "in float32 for ever"
+# By an edge, the seconds in (float32, 16 bits) that a cast on it adds besides its own.
+_Apart: TypeAlias = dict[ir.Edge, Times]
 _Casts: TypeAlias = Mapping[Use, frozenset[tuple[ir.Edge, bool]]]
 
 
@@ -35,6 +39,23 @@ class _Tensor:
     producer: Choice
     free: bool  # a constant: its cast is folded
     readers: list[Choice] = dataclasses.field(default_factory=list)
+    at: list[Use] = dataclasses.field(default_factory=list)  # where each reads it
+
+    def add(self, reader: Choice, use: Use) -> None:
+        self.readers.append(reader)
+        self.at.append(use)
+
+    def spared(self, low: Set[Choice], inner: Container[Use]) -> Spared:
+        """What the reads in another type do without; `inner`: in loops."""
+        made_low = self.producer in low
+        pairs = zip(self.readers, self.at, strict=True)
+        other = [use for reader, use in pairs if (reader in low) != made_low]
+        if not other:
+            return Spared()
+        if self.free and not made_low:
+            return Spared(folded=len(other))
+        hoisted = any(use != self.place[0] and use in inner for use in other)
+        return Spared(shared=len(other) - 1, hoisted=int(hoisted))
 
 
 def decide(program: Program) -> dict[Use, Plan]:
@@ -47,7 +68,8 @@ def decide(program: Program) -> dict[Use, Plan]:
         use: price.times(part.graph, part.found, part.context, part.clock)
         for use, part in parts.items()
     }
-    gathered = _Tensors(parts, crossing, turns)
+    apart = {use: _merged(part, times[use]) for use, part in parts.items()}
+    gathered = _Tensors(parts, crossing, turns, apart)
     chosen, tie = _chosen(gathered, times)
     low = {
         use: frozenset(n for n in part.found.allowed if gathered.key(use, n) in chosen)
@@ -55,6 +77,7 @@ def decide(program: Program) -> dict[Use, Plan]:
     }
     casts = gathered.casts(chosen | {_LOW})
     before = gathered.casts({_LOW})
+    spared = gathered.spared(chosen | {_LOW})
     faces = interfaces(
         {use: (part.graph, part.found.typed) for use, part in parts.items()},
         crossing,
@@ -62,24 +85,51 @@ def decide(program: Program) -> dict[Use, Plan]:
         frozenset(turns & chosen),
     )
     return {
-        use: _plan(part, times[use], low[use], (before[use], casts[use]), tie, face)
+        use: _plan(
+            part,
+            (times[use], apart[use]),
+            low[use],
+            (before[use], casts[use]),
+            tie,
+            face,
+            spared[use],
+        )
         for (use, part), face in zip(parts.items(), faces, strict=True)
     }
 
 
+def _merged(part: Part, times: dict[str, Times]) -> _Apart:
+    """Prices epilogues at nothing, and casts that keep them apart at what they are.
+
+    Returns:
+      By the edge that a cast would stand on, what the node after it then costs.
+    """
+    apart = {}
+    for name in epilogues(part.graph, part.found.typed, part.context):
+        if name in times:
+            edge = part.found.typed[name].node.inputs[0]
+            apart[edge], times[name] = times[name], (0.0, 0.0)
+    return apart
+
+
 def _plan(
     part: Part,
-    times: Mapping[str, tuple[float, float]],
+    prices: tuple[Mapping[str, Times], _Apart],
     chosen: frozenset[str],
     casts: tuple[frozenset[tuple[ir.Edge, bool]], frozenset[tuple[ir.Edge, bool]]],
     tie: float,
     interface: Interface,
+    spared: Spared,
 ) -> Plan:
     number, already = part.context.format.number, part.found.already
+    times, apart = prices
 
     def seconds(low: frozenset[str], made: frozenset[tuple[ir.Edge, bool]]) -> float:
-        nodes = sum(times[name][name in low] for name in times)
-        return nodes + sum(part.clock.cast(part.graph.shape(edge)) for edge, _ in made)
+        total = sum(times[name][name in low] for name in times)
+        for edge, down in made:
+            total += part.clock.cast(part.graph.shape(edge))
+            total += apart[edge][down] if edge in apart else 0.0
+        return total
 
     return Plan(
         dtype=number,
@@ -91,11 +141,12 @@ def _plan(
         seconds16=seconds(chosen | already, casts[1]),
         tie=tie,
         interface=interface,
+        spared=spared,
     )
 
 
 def _chosen(
-    gathered: _Tensors, times: Mapping[Use, Mapping[str, tuple[float, float]]]
+    gathered: _Tensors, times: Mapping[Use, Mapping[str, Times]]
 ) -> tuple[frozenset[Choice], float]:
     """What is to be 16-bit, and by how many seconds that may miss the cheapest."""
     free: dict[Choice, tuple[float, float]] = dict.fromkeys(gathered.turns, (0.0, 0.0))
@@ -120,10 +171,15 @@ class _Tensors:
     """
 
     def __init__(
-        self, parts: Mapping[Use, Part], crossing: Crossing, turns: Set[Carried]
+        self,
+        parts: Mapping[Use, Part],
+        crossing: Crossing,
+        turns: Set[Carried],
+        apart: Mapping[Use, _Apart],
     ) -> None:
         self.parts = parts
         self.turns = turns
+        self._apart = apart
         self._crossing = crossing
         self._number = next(iter(parts.values())).context.format.number
         self._tensors: dict[Place, _Tensor] = {}
@@ -162,20 +218,20 @@ class _Tensors:
                     )
                 elif key != _HIGH and _turns(slot, view):
                     reader = key
-                self._of((use, edge), slot.type).readers.append(reader)
+                self._of((use, edge), slot.type).add(reader, use)
 
     def _read_outside(self, use: Use, part: Part) -> None:
         """What the user sees, and what is returned to calls that stay as they are."""
         if use not in self._crossing.inner:
             for result in part.graph.results:
                 if result.type == ir.FLOAT:
-                    self._of((use, result.edge), ir.FLOAT).readers.append(_HIGH)
+                    self._of((use, result.edge), ir.FLOAT).add(_HIGH, use)
         number = part.context.format.number
         for name in part.context.fetched & part.found.typed.keys():
             for index, slot in enumerate(part.found.typed[name].outs):
                 if slot.type in (ir.FLOAT, number):
                     place = (use, (name, index))
-                    self._of(place, slot.type).readers.append(_HIGH)
+                    self._of(place, slot.type).add(_HIGH, use)
 
     def _returned(self) -> None:
         for value in self._crossing.carried:
@@ -183,7 +239,7 @@ class _Tensors:
                 (value.site.use, (value.site.node.name, value.index))
             )
             for place in value.returned:
-                self._of(place, ir.FLOAT).readers.append(reader)
+                self._of(place, ir.FLOAT).add(reader, place[0])
 
     def _carried(self, place: Place) -> Choice:
         value = self._crossing.made.get(place)
@@ -225,7 +281,12 @@ class _Tensors:
             seconds = part.weight * part.clock.cast(part.graph.shape(edge))
             producer = None if tensor.producer == _HIGH else tensor.producer
             down = 0.0 if tensor.free else seconds
-            priced.append(assign.Tensor(producer, tensor.readers, seconds, down))
+            after = self._apart[use].get(edge, (0.0, 0.0))
+            up, down = (
+                cast + part.weight * more
+                for cast, more in zip((seconds, down), after, strict=True)
+            )
+            priced.append(assign.Tensor(producer, tensor.readers, up, down))
         return priced
 
     def casts(self, low: Set[Choice]) -> _Casts:
@@ -240,6 +301,17 @@ class _Tensors:
             if not made_low and read_low and not tensor.free:
                 found[use].add((edge, True))
         return {use: frozenset(casts) for use, casts in found.items()}
+
+    def spared(self, low: Set[Choice]) -> dict[Use, Spared]:
+        """By use, the casts that those of `casts` make needless."""
+        sites = self._crossing.sites.values()
+        inner = {c for site in sites if site.call.loop for c in site.callees}
+        counts = {use: [0, 0, 0] for use in self.parts}
+        for tensor in self._kept():
+            one = tensor.spared(low, inner)
+            for index, count in enumerate((one.shared, one.folded, one.hoisted)):
+                counts[tensor.place[0]][index] += count
+        return {use: Spared(*count) for use, count in counts.items()}
 
 
 def _turns(slot: op_schema.Slot, view: Typed) -> bool:
@@ -256,7 +328,7 @@ def _is_bridge(view: Typed, number: int) -> bool:
 def _reasons(
     found: Candidates,
     chosen: frozenset[str],
-    times: Mapping[str, tuple[float, float]],
+    times: Mapping[str, Times],
 ) -> dict[str, Reason]:
     reasons = dict(found.refused)
     for name in found.already:

@@ -5,12 +5,13 @@ Nothing is decided here; what a report is, is `report`'s to say.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterator, Mapping
 
 from amp.graph_rewrite import ir, price
 from amp.graph_rewrite.control_flow import Use
 from amp.graph_rewrite.device import Resolution
-from amp.graph_rewrite.plan import Plan
+from amp.graph_rewrite.plan import Plan, Spared
 from amp.graph_rewrite.program import Part
 from amp.graph_rewrite.report import Decision, Report
 
@@ -40,6 +41,10 @@ def report_on(
         decisions=tuple(_decisions(module, parts, plans)),
         verdict=verdict,
         measured_share=price.measured_share(list(parts.values())),
+        casts_spared={
+            field.name: sum(getattr(plan.spared, field.name) for plan in plans.values())
+            for field in dataclasses.fields(Spared)
+        },
     )
 
 

@@ -78,6 +78,21 @@ class Interface:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
+class Spared:
+    """Casts that a plan does without, against one for every read in another type.
+
+    Attributes:
+      shared: reads that a cast made for another read serves.
+      folded: reads of constants, which are rounded when the graph is written.
+      hoisted: casts made once before a loop and not in it.
+    """
+
+    shared: int = 0
+    folded: int = 0
+    hoisted: int = 0
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
 class Plan:
     """The decisions for one graph.
 
@@ -90,6 +105,7 @@ class Plan:
       seconds32, seconds16: predicted time before and after, casts included.
       tie: seconds that the choice may be over the cheapest; -inf: none was weighed.
       interface: how the boundary turns.
+      spared: casts that the plan does without.
     """
 
     dtype: int
@@ -101,3 +117,4 @@ class Plan:
     seconds16: float
     tie: float
     interface: Interface = Interface()
+    spared: Spared = Spared()

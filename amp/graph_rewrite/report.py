@@ -8,6 +8,7 @@ from __future__ import annotations
 import dataclasses
 import json
 from collections import Counter
+from collections.abc import Mapping
 
 from amp.graph_rewrite.plan import RULES
 
@@ -90,6 +91,7 @@ class Report:
     timed: int = 0
     trial: str = ""
     measured_share: float = 0.0
+    casts_spared: Mapping[str, int] = dataclasses.field(default_factory=dict)
 
     def __str__(self) -> str:
         rules = Counter(d.rule for d in self.decisions if d.dtype == "float32")
@@ -103,7 +105,7 @@ class Report:
         lines = [
             f"{self.function or 'graph'}: {self.verdict}",
             f"  nodes        {self.nodes_total}, of them {self.nodes_low} in {low}",
-            f"  casts        {self.casts}",
+            f"  casts        {self.casts}{self._spared()}",
             f"  predicted    {times}",
             *self._trial_lines(),
             f"  priced by    {priced}",
@@ -158,6 +160,14 @@ class Report:
             decisions=decisions,
             verdict=f"left in float32: {cause}",
         )
+
+    def _spared(self) -> str:
+        told = [f"{n} {how}" for how, n in self.casts_spared.items() if n]
+        if not told:
+            return ""
+        # A hoisted cast is one of those made, at another place.
+        more = sum(n for how, n in self.casts_spared.items() if how != "hoisted")
+        return f" of {self.casts + more} reads in another type ({', '.join(told)})"
 
     def explain(self, node: str) -> str:
         """Why a node has its type, in one line a match (the name or its end)."""

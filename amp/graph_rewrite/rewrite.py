@@ -23,7 +23,7 @@ from amp.graph_rewrite.instance import Timer
 from amp.graph_rewrite.link import Linked, graph_of, link
 from amp.graph_rewrite.names import check_op_names
 from amp.graph_rewrite.outcome import report_on, switched_off
-from amp.graph_rewrite.plan import Interface, Plan, Reason
+from amp.graph_rewrite.plan import Interface, Plan, Reason, Spared
 from amp.graph_rewrite.price import measured, untimed, usable
 from amp.graph_rewrite.program import Part, Program, program_of
 from amp.graph_rewrite.report import Report
@@ -202,6 +202,7 @@ def _drop(plan: Plan, cause: str) -> Plan:
         casts=frozenset(),
         seconds16=plan.seconds32,
         interface=Interface(),
+        spared=Spared(),
     )
 
 

@@ -19,7 +19,7 @@ import tensorflow as tf
 from tensorflow.python.eager import context as context_lib
 from tensorflow.python.framework import config as config_lib
 
-from amp.graph_rewrite.report import Outcome
+from amp.graph_rewrite.report import Outcome, Report
 from amp.policy import Policy
 
 LEAST = 3  # calls timed of each before anything is said
@@ -31,12 +31,19 @@ AGREES, CONTRADICTS, LAST = 1.645, 2.326, 1.645
 UNDER_WAY = "under way: calls alternate until the faster is known"
 
 
-def why_not(policy: Policy, compiled: bool) -> str:
+# A prediction is not tried if this share of it was measured and this is its gain: to
+# try takes the original's memory, which the machine may not have. That each was measured
+# alone matters less to a ratio than to a time, and the gain leaves room for it.
+MEASURED, CLEAR = 0.8, 1.3
+
+
+def why_not(policy: Policy, compiled: bool, report: Report) -> str:
     """Why a twin is not tried against its original, "" if it is.
 
     Args:
       policy: settled.
       compiled: whether XLA compiles any of the function.
+      report: on the twin.
     """
     if policy.trial is False:
         return "trial=False, AMP_TRIAL=0"
@@ -52,6 +59,9 @@ def why_not(policy: Policy, compiled: bool) -> str:
         return "operations are to be deterministic"
     if _in_cluster(context_lib.context()):
         return "several workers take a step together, and none is timed alone"
+    clear = report.seconds32 >= CLEAR * report.seconds16
+    if clear and report.measured_share >= MEASURED:
+        return "its operations were measured, and the gain is clear"
     return ""
 
 

@@ -178,7 +178,8 @@ class Twins:
         self._made[name] = [graph.name for graph in made]
         twin = str(result.graph.main.name).encode()
         compiled = any(use.xla for use in control_flow.reached(module))
-        self._try(name, twin, result.report, why_not(self._policy, compiled))
+        reason = why_not(self._policy, compiled, result.report)
+        self._try(name, twin, result.report, reason)
         return twin
 
     def _try(self, name: bytes, twin: bytes, report: Report, why_not: str) -> None:

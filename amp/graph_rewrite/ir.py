@@ -22,6 +22,8 @@ UNSCALE = "_amp_unscale"  # the gradient-unscale marker: float32 from here on
 SEED = "_amp_seed"  # the loss scale times the incoming gradient
 KEEP = "_amp_keep"  # built under keep_float32() or by an optimizer
 EMULATED = "_amp_emulated"  # holds 16-bit values in float32 kernels
+CLUSTER = "_amp_cluster"  # a call of a cluster: the edges that its results replace
+AFTER = "_amp_after"  # the control inputs of a node that is after a cluster's call now
 
 Edge: TypeAlias = tuple[str, int]  # (node or argument, flat output index)
 Shape: TypeAlias = tuple[int, ...] | None  # -1: unknown dimension, None: unknown rank
@@ -50,6 +52,20 @@ class Functions:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
+class Function:
+    """The function that a func attribute of a made node calls."""
+
+    name: str
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Shapes:
+    """A list(shape) attribute's value, every size known."""
+
+    sizes: tuple[tuple[int, ...], ...]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
 class Tensor:
     """A constant: float32 `values` (an ndarray) to be stored as type `number`."""
 
@@ -57,7 +73,9 @@ class Tensor:
     number: int
 
 
-Value: TypeAlias = Type | Types | Functions | Tensor | bool | int | str
+Value: TypeAlias = (
+    Type | Types | Function | Functions | Shapes | Tensor | bool | int | str
+)
 
 
 class Attributes(Protocol):
@@ -81,6 +99,12 @@ class Attributes(Protocol):
 
     def tensor(self, name: str) -> Any:
         """The ndarray of a tensor attribute, None where absent."""
+
+    def bare(self) -> Attributes:
+        """Those that the op declares, and ours."""
+
+    def key(self) -> bytes:
+        """Equal only if all are."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)
@@ -129,6 +153,8 @@ class Node:
         value = self.updates.get(attr)
         if isinstance(value, Functions):
             return value.names
+        if isinstance(value, Function):
+            return (value.name,)
         return self.attrs.functions(attr) if self.attrs is not None else ()
 
     def tensor(self, attr: str = "value") -> Any:
@@ -184,7 +210,8 @@ class Graph:
       nodes: by name, in the order they were read.
       args, results: the function's interface, () for a GraphDef.
       control_results: nodes that run even if nothing reads them.
-      origin: what it was read from; opaque, and written back untouched.
+      origin: what it was read from; opaque, and written back untouched. None for a
+        function that was made.
       shape: the static shape of an edge as traced.
       flags: boolean attributes of the function that are set (`_XlaMustCompile`...).
       attributes: names of all the function's attributes.

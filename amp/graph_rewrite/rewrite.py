@@ -13,8 +13,17 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from amp.errors import GraphError, VerifyError
-from amp.graph_rewrite import apply, control_flow, cost, ir, op_schema, verify
-from amp.graph_rewrite.context import FORMATS, Context
+from amp.graph_rewrite import (
+    apply,
+    control_flow,
+    cost,
+    fuse,
+    ir,
+    op_schema,
+    outline,
+    verify,
+)
+from amp.graph_rewrite.context import FORMATS, Context, type_ports
 from amp.graph_rewrite.control_flow import Use
 from amp.graph_rewrite.decide import decide
 from amp.graph_rewrite.device import Resolution
@@ -108,7 +117,7 @@ def _rewritten(
     for graph in module.graphs():
         where = _where(graph.name)
         verify.enforce(verify.well_formed(graph), GraphError, where, _MEND)
-    given, module = module, inline(module)
+    given, module = module, inline(fuse.apart(module))
     weights = control_flow.reached(module)
     planned = _planned(module, settled, weights, (fetches, feeds))
     planned, verdict = _gained(planned, weights, settled.policy)
@@ -117,7 +126,14 @@ def _rewritten(
         return Rewrite(given, report)
     linked = link(module, _applied(planned, module, fetches), suffix)
     _check_made(linked, planned, settled)
-    return Rewrite(linked.module, report)
+    lookup = _lookup(linked.module)
+    contexts = {
+        use: dataclasses.replace(planned[use].context, lookup=lookup)
+        for use in linked.graphs
+    }
+    fused = fuse.fuse(linked, contexts, weights, settled.device, suffix)
+    _check_fused(linked, fused.linked, contexts)
+    return Rewrite(fused.linked.module, report)
 
 
 _MEND = "mend the graph where it is built or saved"
@@ -242,9 +258,28 @@ def _check_made(
             ),
             verify.stable(part.plan, again) if again is not None else (),
         )
-        where = f"the twin of {use.name or 'the GraphDef'}"
-        remedy = "report this with the graph; the original runs unchanged"
-        verify.enforce(laws, VerifyError, where, remedy)
+        verify.enforce(laws, VerifyError, _twin_of(use), _REMEDY)
+
+
+_REMEDY = "report this with the graph; the original runs unchanged"
+
+
+def _twin_of(use: Use) -> str:
+    return f"the twin of {use.name or 'the GraphDef'}"
+
+
+def _check_fused(
+    linked: Linked, fused: Linked, contexts: Mapping[Use, Context]
+) -> None:
+    """The laws of `verify` that a graph with clusters keeps, where there are any."""
+    for use, graph in fused.graphs.items():
+        if graph is not linked.graphs[use]:
+            laws = itertools.chain(
+                verify.well_formed(graph),
+                verify.well_typed(graph, type_ports(graph, contexts[use])),
+                verify.same_apart(linked.graphs[use], outline.apart(graph)),
+            )
+            verify.enforce(laws, VerifyError, _twin_of(use), _REMEDY)
 
 
 def _report(

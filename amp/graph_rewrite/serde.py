@@ -72,6 +72,17 @@ class NodeAttributes:
         value = self._get(name)
         return None if value is None else _values(value.tensor)
 
+    def bare(self) -> NodeAttributes:
+        bare = node_def_pb2.NodeDef()
+        for name, value in self.proto.attr.items():
+            if not name.startswith("_") or name.startswith("_amp_"):
+                bare.attr[name].CopyFrom(value)
+        return NodeAttributes(bare)
+
+    def key(self) -> bytes:
+        only = node_def_pb2.NodeDef(attr=self.proto.attr)
+        return bytes(only.SerializeToString(deterministic=True))
+
 
 def read_graph(
     proto: graph_pb2.GraphDef, shape: ir.ShapeSource = ir.unknown_shape
@@ -215,7 +226,10 @@ def write_function(
 ) -> function_pb2.FunctionDef:
     """Writes a function under its (possibly new) name."""
     proto = function_pb2.FunctionDef()
-    proto.CopyFrom(graph.origin)
+    if graph.origin is None:
+        _sign(proto, graph)
+    else:
+        proto.CopyFrom(graph.origin)
     proto.signature.name = graph.name
     writer = _EdgeWriter(graph, lookup)
     del proto.node_def[:]
@@ -224,6 +238,13 @@ def write_function(
     for result in graph.results:
         proto.ret[result.name] = writer.text(result.edge)
     return proto
+
+
+def _sign(proto: function_pb2.FunctionDef, graph: ir.Graph) -> None:
+    for arg in graph.args:
+        proto.signature.input_arg.add(name=arg.name, type=arg.type)
+    for result in graph.results:
+        proto.signature.output_arg.add(name=result.name, type=result.type)
 
 
 class _EdgeWriter:
@@ -283,6 +304,13 @@ def _write_value(proto: attr_value_pb2.AttrValue, value: ir.Value) -> None:
             proto.type = number
         case ir.Types(numbers):
             proto.list.type[:] = numbers
+        case ir.Function(name):
+            proto.func.name = name
+        case ir.Shapes(shapes):
+            for sizes in shapes:
+                shape = proto.list.shape.add()
+                for size in sizes:
+                    shape.dim.add().size = size
         case ir.Functions(names) if proto.HasField("func"):
             proto.func.name = names[0]
         case ir.Functions(names):

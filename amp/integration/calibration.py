@@ -19,7 +19,7 @@ import tensorflow as tf
 from amp.graph_rewrite import cost, ir, op_table
 from amp.graph_rewrite.profile import Point, Profile
 from amp.integration import hardware
-from amp.integration.cases import Case, cases
+from amp.integration.cases import CALL, Case, cases
 
 DTYPES = ("float32", "bfloat16", "float16")
 LEAST_ROUNDS, MOST_ROUNDS = 3, 11
@@ -121,12 +121,14 @@ def _measured(case: Case, bench: _Bench, share: float) -> Iterator[Point]:
     """One point for each type in which the case can run, in about `share` seconds."""
     if bench.executor == "xla" and case.bound == "start" and not case.chained:
         return  # one call costs far more than the operation
-    work = "cast" if case.op == "Cast" else op_table.TABLE[case.op].work
+    if bench.executor == "kernels" and case.op == CALL:
+        return  # the figure of the other
+    work = _WORK.get(case.op) or op_table.TABLE[case.op].work
     end = time.perf_counter() + share
     runners: dict[str, _Runner] = {}
     least = SLOW_SECONDS / SLOW_RATIO
     for dtype in DTYPES:
-        if (work, dtype) in bench.given_up or (work == "cast" and dtype == "float32"):
+        if (work, dtype) in bench.given_up or not _of_interest(work, dtype):
             continue
         runner = _runner(case, dtype, bench.executor)
         if runner is None:
@@ -148,6 +150,16 @@ def _measured(case: Case, bench: _Bench, share: float) -> Iterator[Point]:
         return  # on this device it cannot be told from a call that does nothing
     for dtype, seconds in times.items():
         yield _point(case, work, dtype, runners[dtype], seconds)
+
+
+_WORK = {"Cast": "cast", CALL: "call"}  # those without a row in the op table
+
+
+def _of_interest(work: str, dtype: str) -> bool:
+    """Whether a type says something of its own: a cast's 16-bit one, any of a call."""
+    return (
+        dtype == "float32" if work == "call" else (work, dtype) != ("cast", "float32")
+    )
 
 
 def _rounds(runners: dict[str, _Runner], idle: _Runner, end: float) -> dict[str, float]:
@@ -212,7 +224,8 @@ def _ready(
     executor: str,
 ) -> _Runner:
     op, repeat = what
-    function = tf.function(body, jit_compile=executor == "xla", autograph=False)
+    compiled = executor == "xla" and op != CALL
+    function = tf.function(body, jit_compile=compiled, autograph=False)
     concrete = function.get_concrete_function(*operands)
     operation = next(o for o in concrete.graph.get_operations() if o.type == op)
 

@@ -57,6 +57,11 @@ class Device:
         """The device as kernels find it, or as XLA's code does."""
         return self.compiled if xla and self.compiled is not None else self
 
+    def without_clusters(self) -> Device:
+        """The device if no call of XLA's code may be made from kernels."""
+        compiled = dataclasses.replace(self.under(True), call=math.inf)
+        return dataclasses.replace(self, compiled=compiled)
+
     def describe(self) -> str:
         """One line for a person."""
         types = " and ".join(self.native) or "no 16-bit type"

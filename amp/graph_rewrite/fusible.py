@@ -16,14 +16,15 @@ from types import MappingProxyType
 # - Maximum, Minimum, ClipByValue: max(1, NaN) is 1 in XLA's code and NaN in the kernel.
 # - SqrtGrad, RsqrtGrad, ReciprocalGrad: 0 / 0 is NaN; the kernels give 0 for dy = 0.
 # - EluGrad, SeluGrad: read the sign of a NaN the other way.
-# - Rsqrt: 4 times as slow as the kernel. Erfc, Elu, Selu: twice.
+# - Rsqrt: 4 times as slow as the kernel.
 #
 # ReluGrad and Relu6Grad give 0 for a unit that is off, whatever the gradient; the CPU
 # kernel multiplies, so that there an infinite gradient of such a unit is NaN.
 _POINTWISE = """
     Add AddV2 AddN BiasAdd Mul MulNoNan Sub RealDiv DivNoNan SquaredDifference
     Abs Neg Sign Ceil Floor Round Square Sqrt Reciprocal
-    Exp Expm1 Log Log1p Tanh Sigmoid Erf Softplus Softsign Relu Relu6 LeakyRelu
+    Exp Expm1 Log Log1p Tanh Sigmoid Erf Erfc Softplus Softsign
+    Relu Relu6 LeakyRelu Elu Selu
     TanhGrad SigmoidGrad SoftplusGrad SoftsignGrad ReluGrad Relu6Grad LeakyReluGrad
     Equal NotEqual Greater GreaterEqual Less LessEqual Select SelectV2
     Cast Identity StopGradient PreventGradient Snapshot Squeeze

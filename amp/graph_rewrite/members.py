@@ -27,8 +27,11 @@ class Members:
     def __init__(self, graph: ir.Graph, context: Context) -> None:
         self.graph = graph
         self.context = context
-        self.waited = {name for n in graph.nodes.values() for name in n.controls}
         self.returned = {result.edge[0] for result in graph.results}
+        fetched, controls = context.fetched, set(graph.control_results)
+        self._named = controls | fetched | context.held
+        waited = {name for n in graph.nodes.values() for name in n.controls}
+        self._needed = self.returned | waited | fetched
 
     def signature(self, name: str) -> op_schema.Signature:
         known = self.context.lookup(self.graph.nodes[name].op)
@@ -75,10 +78,8 @@ class Members:
 
     def fusible(self, name: str) -> bool:
         """Whether a node may be in a cluster."""
-        node, context = self.graph.nodes[name], self.context
-        if node.op not in FUSIBLE or self.is_up(name):
-            return False
-        if name in {*self.graph.control_results, *context.fetched, *context.held}:
+        node = self.graph.nodes[name]
+        if node.op not in FUSIBLE or self.is_up(name) or name in self._named:
             return False
         if node.flag(ir.KEEP) or node.has(ir.EMULATED):
             return False
@@ -135,9 +136,6 @@ class Members:
 
     def only_for(self, name: str, group: set[str]) -> bool:
         """Whether a node is a cast up that none but members of a group read."""
-        readers = {reader for reader, _ in self.graph.readers.get((name, 0), ())}
-        read = name in self.returned or name in self.context.fetched
-        spared = read or name in self.waited
-        return (
-            self.copied(name) and self.is_up(name) and not spared and readers <= group
-        )
+        if name in self._needed or not (self.is_up(name) and self.copied(name)):
+            return False
+        return all(r in group for r, _ in self.graph.readers.get((name, 0), ()))

@@ -8,8 +8,11 @@ import warnings
 
 import numpy as np
 import pytest
+import random_graphs
 import rewriting
 import tensorflow as tf
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 from rewriting import CPU, GraphDef, graph_def, nodes, run, v1
 
 import amp
@@ -155,13 +158,13 @@ def test_layers_that_are_alike_share_one_function():
 
 
 def test_every_node_stays_and_can_be_fetched():
-    given = graph_def(between_products)
-    proto = rewrite(given)
-    assert nodes(given).keys() <= nodes(proto).keys()
+    original = graph_def(between_products)
+    proto = rewrite(original)
+    assert nodes(original).keys() <= nodes(proto).keys()
     x = np.ones([ROWS, WIDTH], np.float32)
-    inner = [name for name in nodes(given) if name.startswith("act0/")]
+    inner = [name for name in nodes(original) if name.startswith("act0/")]
     for old, new in zip(
-        run(given, inner, {"x": x}), run(proto, inner, {"x": x}), strict=True
+        run(original, inner, {"x": x}), run(proto, inner, {"x": x}), strict=True
     ):
         np.testing.assert_allclose(new, old, rtol=UNIT["bfloat16"])
 
@@ -245,6 +248,37 @@ def test_only_what_wins_back_its_compilation(monkeypatch):
     assert fusion_of(three).clusters == 3
 
 
+# Random graphs
+
+STEPS = st.tuples(st.integers(0, 13), st.integers(0, 9), st.integers(0, 9))
+
+
+@given(
+    st.lists(STEPS, min_size=3, max_size=9), st.sampled_from(["bfloat16", "float16"])
+)
+@settings(
+    derandomize=True,
+    deadline=None,
+    max_examples=25,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+)
+def test_the_laws_hold_with_clusters(program, dtype):
+    """Values are within the bound that holds without; a second rewrite is the first."""
+    with tf.Graph().as_default() as graph:
+        bounds = random_graphs.build(program, UNIT[dtype])
+    proto = graph.as_graph_def()
+    fields = {"dtype": dtype, "deny": ("Tanh", "Mul", "AddV2", "Sigmoid")}
+    twin = rewriting.rewritten(proto, FREE, fetches=["end"], **fields)
+    assert nodes(proto).keys() <= nodes(twin.graph).keys()
+    again = rewriting.rewritten(twin.graph, FREE, fetches=["end"], **fields)
+    assert again.graph == twin.graph
+    size = (2, random_graphs.N, random_graphs.N)
+    x, y = np.random.default_rng(0).uniform(-0.25, 0.25, size).astype(np.float32)
+    feeds = {"x": x, "y": y, "flag": True}
+    (want,), (got,) = (run(g, ["end"], feeds) for g in (proto, twin.graph))
+    assert np.abs(got.astype(np.float64) - want).max() <= bounds.error
+
+
 # Unscaling
 
 
@@ -326,9 +360,9 @@ def test_what_may_still_be_differentiated_has_no_clusters(on_free):
     """A call has no gradient: twins given to a user, and graphs that are no step."""
     twin = amp.twin(layer, rewriting.spec(ROWS, WIDTH), policy=amp.Policy(**WITH))
     assert not calls(twin.function_def)
-    given = graph_def(between_products)
+    original = graph_def(between_products)
     policy = amp.Policy(**{**WITH, "keep": ("act*",)})
-    assert not calls(amp.rewrite(given, policy).graph)
+    assert not calls(amp.rewrite(original, policy).graph)
 
 
 def test_a_graph_that_updates_variables_has_clusters(on_free):

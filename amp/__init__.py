@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from amp.integration.graphs import twin as twin
     from amp.integration.hardware import device as device
     from amp.integration.hardware import resolve as resolve
+    from amp.integration.operations import tune as tune
     from amp.integration.reports import reports as reports
     from amp.policy import Policy as Policy
 
@@ -42,6 +43,7 @@ _HOME = {
     "reports": "amp.integration.reports",
     "resolve": "amp.integration.hardware",
     "rewrite": "amp.integration.graphs",
+    "tune": "amp.integration.operations",
     "twin": "amp.integration.graphs",
 }
 __all__ = sorted(_HOME)

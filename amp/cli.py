@@ -32,6 +32,8 @@ _FIELDS = {
     "keep": "patterns of node names, separated by commas",
     "assignment": "cost or all",
     "min_gain": "a fraction of the float32 time",
+    "trial": "auto, 1 or 0: first calls alternate until the faster is known",
+    "tune_budget": "seconds to spend on measuring the job's operations; 0 for none",
     "strict": "1: an error instead of a warning",
     "report": "a directory",
 }
@@ -114,6 +116,8 @@ def _add_tune(tune: argparse.ArgumentParser) -> None:
     text = "time to spend in all, but for the case under way (default: %(default)g)"
     add("--seconds", type=float, default=45.0, help=text)
     add("--show", action="store_true", help="only print what is stored")
+    text = "measure the operations of its functions instead; nothing of it is executed"
+    add("--saved-model", metavar="DIR", type=Path, help=text)
     tune.set_defaults(command=_tune)
 
 
@@ -155,6 +159,8 @@ def _findings() -> Iterator[tuple[str, str]]:
     yield "figures", device.source
     if device.compiled is not None:
         yield "under XLA", device.compiled.source
+    measurements = importlib.import_module("amp.integration.measurements")
+    yield "operations", f"{len(measurements.load())} of past jobs measured"
     yield "auto", hardware.resolve(Policy()).reason
     variables = {k: v for k, v in sorted(os.environ.items()) if k.startswith("AMP_")}
     if variables:
@@ -187,6 +193,8 @@ def _check_hooks() -> None:
 
 def _tune(args: argparse.Namespace) -> int:
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+    if args.saved_model is not None:
+        return _tune_saved_model(args.saved_model, args.seconds)
     tuning = importlib.import_module("amp.integration.tuning")
     both = args.executor == "both"
     executors = ("kernels", "xla") if both else (args.executor,)
@@ -201,6 +209,15 @@ def _tune(args: argparse.Namespace) -> int:
     if not found:
         print("nothing of this device is stored; amp tune measures it")
     print(hardware.device().describe())
+    return 0
+
+
+def _tune_saved_model(path: Path, seconds: float) -> int:
+    operations = importlib.import_module("amp.integration.operations")
+    graph = targets.read(targets.require(path))
+    with _progress_bar() as progress:
+        tuned = operations.tune_graph(graph, seconds, progress)
+    print(tuned)
     return 0
 
 

@@ -42,6 +42,15 @@ def _flag(value: object, where: str) -> bool:
     raise _bad(value, where, allowed)
 
 
+def _trial(value: object, where: str) -> bool | str:
+    if isinstance(value, str) and value.strip().lower() == "auto":
+        return "auto"
+    try:
+        return _flag(value, where)
+    except PolicyError:
+        raise _bad(value, where, '"auto", True or 1, False or 0') from None
+
+
 def _names(value: object, where: str) -> tuple[str, ...]:
     if isinstance(value, str):
         value = value.split(",")
@@ -61,6 +70,16 @@ def _gain(value: object, where: str) -> float:
         allowed = "a fraction of the float32 time, from 0 up to, not including, 1"
         raise _bad(value, where, allowed)
     return gain
+
+
+def _seconds(value: object, where: str) -> float:
+    try:
+        seconds = float(value)  # type: ignore[arg-type]
+    except (TypeError, ValueError):
+        seconds = -1.0
+    if isinstance(value, bool) or not 0.0 <= seconds < float("inf"):
+        raise _bad(value, where, "a number of seconds, 0 for none")
+    return seconds
 
 
 def _directory(value: object, where: str) -> str | None:
@@ -84,6 +103,8 @@ _PARSERS: dict[str, Callable[[object, str], Any]] = {
     "keep": _names,
     "assignment": _choice(ASSIGNMENTS),
     "min_gain": _gain,
+    "trial": _trial,
+    "tune_budget": _seconds,
     "strict": _flag,
     "report": _directory,
 }
@@ -105,6 +126,13 @@ class Policy:
       assignment: "cost" (the fastest by the cost model) or "all" (every candidate).
       min_gain: least predicted gain, as a fraction of the float32 time, for which a
         function is rewritten at all; not asked of emulation or assignment="all".
+      trial: whether the first calls of a function alternate, timed, between original
+        and twin until the faster is known, which then runs; "auto": where that costs
+        little (not under XLA, deterministic operations, several workers, emulation or
+        assignment="all"). Which of these calls run in 16 bits depends on their times,
+        so False for runs that are to be repeated bit for bit.
+      tune_budget: seconds that this process may spend, in all, on measuring operations
+        of its functions before their first calls; 0 plans from what is stored.
       strict: raise what would otherwise be a warning and a float32 fallback.
       report: directory that every rewrite writes its report to, or None.
 
@@ -120,6 +148,8 @@ class Policy:
     keep: tuple[str, ...] = ()
     assignment: str = "cost"
     min_gain: float = 0.02
+    trial: bool | str = "auto"
+    tune_budget: float = 10.0
     strict: bool = False
     report: str | None = None
 

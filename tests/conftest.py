@@ -11,6 +11,8 @@ from collections.abc import Iterator
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 # No test plans from a profile that the machine's user has made.
 os.environ["AMP_CACHE_DIR"] = tempfile.mkdtemp(prefix="amp-tests-")
+# Plans depend on the cost model alone, unless a test says otherwise.
+os.environ["AMP_TUNE_BUDGET"] = "0"
 
 import pytest
 import tensorflow as tf

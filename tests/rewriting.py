@@ -17,7 +17,11 @@ from amp.graph_rewrite import device as devices
 from amp.graph_rewrite import ir, serde
 from amp.graph_rewrite import rewrite as rewrite_lib
 from amp.graph_rewrite.context import FORMATS, Context
+from amp.graph_rewrite.cost import Clock
+from amp.graph_rewrite.decide import decide
 from amp.graph_rewrite.device import Device, Resolution
+from amp.graph_rewrite.plan import Plan
+from amp.graph_rewrite.program import Program, program_of
 from amp.graph_rewrite.report import Decision, Report
 from amp.graph_rewrite.rewrite import Rewrite
 from amp.integration import definitions
@@ -78,6 +82,16 @@ def context_of(
         fetched=frozenset(),
         lookup=rewrite_lib._lookup(module),
     )
+
+
+def program(module: ir.Module, context: Context, clock: Clock) -> Program:
+    """What is to be decided of a module, every use of a function in one context."""
+    return program_of(module, lambda use: context, lambda use: clock)
+
+
+def plan_of(module: ir.Module, context: Context, clock: Clock) -> Plan:
+    """The plan for the main graph of a module."""
+    return next(iter(decide(program(module, context, clock)).values()))
 
 
 def rewritten(

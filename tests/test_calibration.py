@@ -8,8 +8,8 @@ import pytest
 import tensorflow as tf
 
 from amp.graph_rewrite import op_table
-from amp.graph_rewrite.profile import BOUNDS, EXECUTORS, Profile, apply
-from amp.integration import calibration, hardware
+from amp.graph_rewrite.profile import BOUNDS, Profile, apply
+from amp.integration import calibration, hardware, stopwatch
 from amp.integration.cases import CALL, Case, cases
 
 TINY = cases(1 / 256)
@@ -103,8 +103,8 @@ def test_a_type_that_is_hopeless_is_run_once(monkeypatch: pytest.MonkeyPatch) ->
         return tf.nn.relu(x)
 
     case = Case("Relu", "bytes", ((1024, 1024),), slow, 2)
-    monkeypatch.setattr(calibration, "SLOW_SECONDS", 0.0)
-    monkeypatch.setattr(calibration, "SLOW_RATIO", 1e-9)
+    monkeypatch.setattr(stopwatch, "SLOW_SECONDS", 0.0)
+    monkeypatch.setattr(stopwatch, "SLOW_RATIO", 1e-9)
     monkeypatch.setattr(calibration, "UNCERTAIN", -1e9)
     again = Case("Relu", "bytes", ((512, 1024),), slow, 2)
     given = calibration.calibrate("kernels", 20.0, table=[case, again])
@@ -135,20 +135,3 @@ def test_time_is_kept_and_progress_told() -> None:
     assert 0 < len({point.case for point in given.points}) < total
     assert told[0] == (str(cases(1.0)[0]), 0, total)
     assert told[-1] == ("", total, total)
-
-
-def test_the_optimizers_of_the_process_stay_as_they_were() -> None:
-    before = tf.config.optimizer.get_experimental_options()
-    with calibration._as_written():
-        now = tf.config.optimizer.get_experimental_options()
-        assert now["disable_meta_optimizer"] is True
-    after = tf.config.optimizer.get_experimental_options()
-    assert {**before, "disable_meta_optimizer": False} == {
-        "disable_meta_optimizer": False,
-        **after,
-    }
-
-
-@pytest.mark.parametrize("executor", EXECUTORS)
-def test_a_call_that_does_nothing_is_a_call(executor: str) -> None:
-    assert calibration._idle(executor).seconds() > 0

@@ -89,7 +89,8 @@ def test_without_a_command_it_is_a_usage_error(capsys):
     assert "usage: amp" in capsys.readouterr().err
 
 
-def test_doctor_says_what_this_machine_can_do(capsys, monkeypatch):
+def test_doctor_says_what_this_machine_can_do(capsys, monkeypatch, tmp_path):
+    monkeypatch.setenv("AMP_CACHE_DIR", str(tmp_path))
     monkeypatch.setenv("AMP_DTYPE", "float16")
     monkeypatch.setenv("AMP_DTPYE", "float16")
     assert cli.main(["doctor"]) == 0
@@ -97,6 +98,7 @@ def test_doctor_says_what_this_machine_can_do(capsys, monkeypatch):
     told = {line[:12].rstrip(): line[13:] for line in lines}
     assert told["tensorflow"] == tf.__version__
     assert told["device"] == hardware.device().describe()
+    assert told["operations"] == "0 of past jobs measured"
     assert told["figures"] == hardware.device().source
     assert told["auto"] == hardware.resolve(Policy()).reason
     assert told["so"].startswith("float16 on")

@@ -6,13 +6,20 @@ from collections.abc import Callable
 
 import pytest
 import tensorflow as tf
-from rewriting import GraphDef, context_of, graph_def, module_of, rewritten, rules, v1
+from rewriting import (
+    GraphDef,
+    context_of,
+    graph_def,
+    module_of,
+    plan_of,
+    rewritten,
+    rules,
+    v1,
+)
 
 from amp.graph_rewrite import cost
-from amp.graph_rewrite.decide import decide
 from amp.graph_rewrite.device import A100
 from amp.graph_rewrite.plan import Plan
-from amp.graph_rewrite.propagate import candidates
 
 SIZE = 2048
 CLOCK = cost.Clock(A100, "bfloat16")
@@ -22,8 +29,7 @@ CAST = CLOCK.cast((SIZE, SIZE))
 def planned(build: Callable[[], object], **fields: object) -> Plan:
     module = module_of(graph_def(build))
     context = context_of(module, A100, **{"assignment": "cost", **fields})
-    found = candidates(module.main, context)
-    return decide(module.main, found, context, CLOCK)
+    return plan_of(module, context, CLOCK)
 
 
 def x(dtype: tf.DType = tf.float32) -> tf.Tensor:

@@ -14,6 +14,7 @@ from tensorflow.python.eager import context as context_lib
 
 import amp
 from amp.integration import functions
+from amp.integration import twins as twins_lib
 
 # Every candidate is converted, and a failure of ours is an error, not a fallback.
 ALL = {"dtype": "bfloat16", "assignment": "all", "strict": True}
@@ -301,7 +302,7 @@ def test_a_twin_goes_when_its_original_goes(weights):
         fn = tf.function(lambda x: dense(x, weights))
         fn(tf.ones([32, 64]))
         name = fn.get_concrete_function(tf.ones([32, 64])).name
-        twins = functions.names_of_twins(name)
+        twins = twins_lib.names_of_twins(name)
         context = context_lib.context()
         assert twins
         assert all(context.has_function(twin) for twin in twins)
@@ -316,7 +317,7 @@ def test_a_failure_inside_a_rewrite_leaves_the_original_and_warns_once(
     def broken(*args, **kwargs):
         raise RuntimeError("a fault of ours")
 
-    monkeypatch.setattr(functions, "rewrite", broken)
+    monkeypatch.setattr(twins_lib, "rewrite", broken)
     fn = tf.function(lambda x: dense(x, weights))
     x = tf.random.normal([32, 64])
     want = fn(x)
@@ -338,13 +339,13 @@ def test_a_twin_that_tensorflow_cannot_run_gives_way_to_the_original(
     fn = tf.function(lambda x: dense(x, weights))
     x = tf.random.normal([32, 64])
     want = fn(x)
-    original = functions.Twins.add
+    original = twins_lib.Twins.add
 
     def add(self, context, name):
         original(self, context, name)
         return b"no_such_function"
 
-    monkeypatch.setattr(functions.Twins, "add", add)
+    monkeypatch.setattr(twins_lib.Twins, "add", add)
     with amp.mixed_precision_scope(**{**ALL, "strict": False, "min_gain": 0.01}):
         with pytest.warns(RuntimeWarning, match="runs in float32, as it was"):
             got = fn(x)

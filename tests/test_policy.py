@@ -42,6 +42,8 @@ def policies(draw: st.DrawFn) -> Policy:
         keep=tuple(draw(NAMES)),
         assignment=draw(st.sampled_from(["cost", "all"])),
         min_gain=draw(st.floats(0, 1, exclude_max=True)),
+        trial=draw(st.sampled_from(["auto", True, False])),
+        tune_budget=draw(st.floats(0, 1e6)),
         strict=draw(st.booleans()),
         report=draw(st.none() | st.text(min_size=1)),
     )
@@ -83,6 +85,8 @@ def test_every_field_has_a_variable() -> None:
         "AMP_KEEP": "*/head/*,*norm*",
         "AMP_ASSIGNMENT": "all",
         "AMP_MIN_GAIN": "0.05",
+        "AMP_TRIAL": "0",
+        "AMP_TUNE_BUDGET": "2.5",
         "AMP_STRICT": "yes",
         "AMP_REPORT": "/tmp/reports",
         "AMP_ENABLE": "1",  # not a field
@@ -97,6 +101,8 @@ def test_every_field_has_a_variable() -> None:
         keep=("*/head/*", "*norm*"),
         assignment="all",
         min_gain=0.05,
+        trial=False,
+        tune_budget=2.5,
         strict=True,
         report="/tmp/reports",
     )
@@ -129,6 +135,7 @@ def test_the_process_environment_is_read_by_default(
         ("AMP_MIN_GAIN", "much", "a fraction"),
         ("AMP_MIN_GAIN", "1.5", "a fraction"),
         ("AMP_MIN_GAIN", "nan", "a fraction"),
+        ("AMP_TRIAL", "twice", '"auto", True or 1, False or 0'),
         ("AMP_STRICT", "2", "1, true, on, yes"),
     ],
 )
@@ -156,6 +163,9 @@ def test_a_malformed_variable_is_named_with_what_is_allowed(
         ({"keep": [1]}, r"\[1\] is not accepted"),
         ({"min_gain": 1.0}, "1.0 is not accepted"),
         ({"min_gain": True}, "True is not accepted"),
+        ({"trial": 2}, "2 is not accepted"),
+        ({"tune_budget": -1}, "-1 is not accepted"),
+        ({"tune_budget": "soon"}, "'soon' is not accepted"),
         ({"report": 3}, "3 is not accepted"),
         ({"allow": "Exp", "deny": "Exp"}, "'Exp' is not accepted"),
     ],
@@ -180,6 +190,14 @@ def test_an_unknown_field_names_the_fields_there_are() -> None:
 def test_text_that_is_no_policy_is_refused(text: str) -> None:
     with pytest.raises(PolicyError):
         Policy.parse(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "value"), [("auto", "auto"), ("Auto", "auto"), ("1", True), ("off", False)]
+)
+def test_a_trial_is_auto_on_or_off(text: str, value: object) -> None:
+    assert Policy.from_env({"AMP_TRIAL": text}).trial is value or value == "auto"
+    assert Policy(trial=text).trial == value
 
 
 def test_keep_patterns_match_whole_names() -> None:

@@ -13,16 +13,14 @@ import hypothesis
 import pytest
 import tensorflow as tf
 from hypothesis import strategies as st
-from rewriting import context_of, graph_def, module_of, v1
+from rewriting import context_of, graph_def, module_of, plan_of, v1
 
 from amp.errors import ProfileError
 from amp.graph_rewrite import cost
 from amp.graph_rewrite import device as devices
 from amp.graph_rewrite.cost import Clock
-from amp.graph_rewrite.decide import decide
 from amp.graph_rewrite.plan import Plan
 from amp.graph_rewrite.profile import BOUNDS, EXECUTORS, Point, Profile, apply
-from amp.graph_rewrite.propagate import candidates
 from amp.integration import hardware, profiles
 from amp.policy import Policy
 
@@ -65,8 +63,7 @@ def planned(device: devices.Device) -> Plan:
 
     module = module_of(graph_def(build))
     context = context_of(module, devices.A100, assignment="cost")
-    found = candidates(module.main, context)
-    return decide(module.main, found, context, Clock(device, "bfloat16"))
+    return plan_of(module, context, Clock(device, "bfloat16"))
 
 
 texts = st.text(min_size=1, max_size=20)

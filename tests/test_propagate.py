@@ -9,8 +9,9 @@ import tensorflow as tf
 from rewriting import context_of, graph_def, low, module_of, rewritten, rules, v1
 
 from amp.graph_rewrite import ir, op_schema
+from amp.graph_rewrite.context import type_ports
 from amp.graph_rewrite.device import A100
-from amp.graph_rewrite.propagate import candidates
+from amp.graph_rewrite.propagate import narrow
 from amp.integration import markers
 
 
@@ -116,7 +117,8 @@ def test_the_kernel_gate_asks_for_this_op_type_and_device() -> None:
     # XLA and emulation compute whatever the op allows.
     assert "kernel" not in rules(rewritten(proto, emulate=True).report).values()
     context = context_of(module_of(proto), xla=True)
-    refused = candidates(main, context).refused
+    typed = type_ports(main, context)
+    refused = narrow(main, context, typed).refused
     assert "kernel" not in {reason.rule for reason in refused.values()}
 
 

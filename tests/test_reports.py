@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 
 import pytest
 import tensorflow as tf
 
 import amp
+from amp.integration import reports
 
 ALL = {"dtype": "bfloat16", "assignment": "all", "strict": True}
 
@@ -38,3 +40,25 @@ def test_a_directory_that_cannot_be_written_keeps_the_twin_and_warns(tmp_path):
         run(report=str(tmp_path / "file"))
     (report,) = amp.reports()
     assert report.nodes_low > 0
+
+
+def test_a_later_state_replaces_the_report_and_its_file(tmp_path):
+    run(report=str(tmp_path))
+    (first,) = amp.reports()
+    number = reports.add(first, str(tmp_path))
+    later = dataclasses.replace(first, verdict="later")
+    reports.replace(number, later, str(tmp_path))
+    assert [report.verdict for report in amp.reports()] == [first.verdict, "later"]
+    texts = [json.loads(path.read_text()) for path in sorted(tmp_path.iterdir())]
+    assert [text["verdict"] for text in texts] == [first.verdict, "later"]
+
+
+def test_a_report_that_is_no_longer_kept_does_not_come_back(monkeypatch):
+    monkeypatch.setattr(reports, "_KEPT", 2)
+    run()
+    (report,) = amp.reports()
+    first = reports.add(report, None)
+    for _ in range(2):
+        reports.add(report, None)
+    reports.replace(first, dataclasses.replace(report, verdict="later"), None)
+    assert [kept.verdict for kept in amp.reports()] == [report.verdict] * 2

@@ -10,7 +10,6 @@ from rewriting import context_of, graph_def, matmul_chain, module_of, settled
 from amp.errors import VerifyError
 from amp.graph_rewrite import apply, ir, rewrite, verify
 from amp.graph_rewrite.context import type_ports
-from amp.graph_rewrite.plan import Plan
 from amp.graph_rewrite.verify import Problem
 
 
@@ -117,20 +116,14 @@ def test_a_node_behind_a_marker_that_turned_is_found() -> None:
     assert problem.at == "tanh"
 
 
-def plan(low: set[str], gain: float, tie: float) -> Plan:
-    return Plan(14, frozenset(low), {}, {}, frozenset(), 1.0, 1.0 - gain, tie)
-
-
 def test_a_second_rewrite_that_would_convert_more_is_found() -> None:
-    first = plan({"a"}, 0.5, 1e-9)
-    (problem,) = found(verify.stable(first, plan({"tanh"}, 0.1, 1e-9)))
+    (problem,) = found(verify.stable(0.1, 2e-9, {"tanh"}))
     assert "would convert 'tanh' as well" in problem.found
-    assert found(verify.stable(first, plan(set(), 0.0, 1e-9))) == []
+    assert found(verify.stable(0.0, 2e-9, set())) == []
     # A gain that the rounding of the cut may hide is none; where nothing is weighed
     # any node counts.
-    assert found(verify.stable(first, plan({"tanh"}, 1e-9, 1e-9))) == []
-    all_of_it = plan({"a"}, -1.0, float("-inf"))
-    assert found(verify.stable(all_of_it, plan({"tanh"}, -1.0, float("-inf"))))
+    assert found(verify.stable(1e-9, 2e-9, {"tanh"})) == []
+    assert found(verify.stable(-1.0, float("-inf"), {"tanh"}))
 
 
 def test_the_first_problem_is_raised_in_four_parts() -> None:

@@ -7,8 +7,9 @@ Two forms of the same plan: native (16-bit kernels, casts at the borders) and em
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
 
-from amp.graph_rewrite import ir, op_schema
+from amp.graph_rewrite import control_flow, ir, loops, op_schema
 from amp.graph_rewrite.casts import Casts
 from amp.graph_rewrite.context import Context, Typed
 from amp.graph_rewrite.op_table import Role
@@ -34,19 +35,23 @@ def native(
 ) -> ir.Graph:
     """The graph with the plan's nodes in 16-bit kernels."""
     nodes = dict(graph.nodes)
+    face = plan.interface
     casts = Casts(nodes, plan.dtype, barrier=False)
+    for name, given in face.given.items():
+        casts.know_down((name, 0), (given, 0))
 
     def made_low(edge: ir.Edge) -> bool:
-        return edge[0] in plan.low and _turns(found.typed[edge[0]], edge[1], plan)
+        return _made_low(edge, plan, found)
 
     for name in graph.nodes:
         view = found.typed[name]
         turned = plan.attrs.get(name, ())
+        takes = face.takes.get(name, ())
         inputs = list(view.node.inputs)
         for index, slot in enumerate(view.ins):
             if slot.type != ir.FLOAT:
                 continue
-            wants_low = slot.attr in turned
+            wants_low = slot.attr in turned or index in takes
             edge = inputs[index]
             if wants_low and not made_low(edge):
                 inputs[index] = casts.down(edge)
@@ -57,11 +62,62 @@ def native(
                 a: _turned(view.node, a, plan.dtype) for a in turned
             }
             nodes[name] = view.node.changed(tuple(inputs), updates)
-    results = tuple(
-        ir.Result(r.name, r.type, casts.up(r.edge) if made_low(r.edge) else r.edge)
-        for r in graph.results
+        if takes or name in face.gives or name in face.adds:
+            nodes[name] = _call(nodes[name], plan, casts, graph)
+    return _with_boundary(graph.with_nodes(nodes), plan, casts, made_low)
+
+
+def _made_low(edge: ir.Edge, plan: Plan, found: Candidates) -> bool:
+    name, index = edge
+    if name in plan.low:
+        return _turns(found.typed[name], index, plan)
+    face = plan.interface
+    return name in face.args or index in face.gives.get(name, ())
+
+
+def _call(node: ir.Node, plan: Plan, casts: Casts, graph: ir.Graph) -> ir.Node:
+    """A calling node with the types, and the arguments more, of its functions."""
+    call, face = control_flow.CALLS[node.op], plan.interface
+    takes = {index - call.skip for index in face.takes.get(node.name, ())}
+    turning = [(call.takes, takes), (call.gives, face.gives.get(node.name, ()))]
+    updates: dict[str, ir.Value] = {
+        attr: ir.Types(
+            tuple(
+                plan.dtype if index in turned else number
+                for index, number in enumerate(node.types(attr))
+            )
+        )
+        for attr, turned in turning
+    }
+    more = [
+        (casts.down(edge), plan.dtype, graph.shape(edge))
+        for edge in face.adds.get(node.name, ())
+    ]
+    return control_flow.extended(node.changed(updates=updates), call, more)
+
+
+def _with_boundary(
+    graph: ir.Graph, plan: Plan, casts: Casts, made_low: Callable[[ir.Edge], bool]
+) -> ir.Graph:
+    face, number = plan.interface, plan.dtype
+    results = []
+    for index, result in enumerate(graph.results):
+        edge, kind = result.edge, result.type
+        if index in face.results:
+            edge, kind = edge if made_low(edge) else casts.down(edge), number
+        elif made_low(edge):
+            edge = casts.up(edge)
+        results.append(ir.Result(result.name, kind, edge))
+    args = tuple(
+        ir.Argument(arg.name, number if arg.name in face.args else arg.type)
+        for arg in graph.args
     )
-    return graph.with_nodes(nodes, results)
+    more = [
+        (ir.Argument(new, number), graph.shape((name, 0)))
+        for name, new in face.given.items()
+    ]
+    turned = dataclasses.replace(graph, args=args, results=tuple(results))
+    return loops.widened(turned, more, results=face.returns) if more else turned
 
 
 def emulated(
@@ -71,35 +127,40 @@ def emulated(
     nodes = dict(graph.nodes)
     casts = Casts(nodes, plan.dtype, barrier=context.xla)
     name16 = ir.DTYPE_NAMES[plan.dtype]
+    face = plan.interface
 
     def rounded(edge: ir.Edge) -> bool:
-        return edge[0] in plan.low and _turns(found.typed[edge[0]], edge[1], plan)
+        return _made_low(edge, plan, found)
 
     def exact(edge: ir.Edge) -> bool:  # moving rounded values needs no new rounding
         view = found.typed.get(edge[0])
-        return view is not None and view.row is not None and view.row.role is Role.MOVE
+        if view is None or edge[1] in face.gives.get(edge[0], ()):
+            return True  # a boundary: what crosses it has been rounded
+        return view.row is not None and view.row.role is Role.MOVE
 
     for name in graph.nodes:
         view = found.typed[name]
         turned = plan.attrs.get(name, ())
+        takes = face.takes.get(name, ())
         inputs = list(view.node.inputs)
         for index, slot in enumerate(view.ins):
             edge = inputs[index]
-            wanted = slot.type == ir.FLOAT and (rounded(edge) or slot.attr in turned)
+            low = slot.attr in turned or index in takes
+            wanted = slot.type == ir.FLOAT and (rounded(edge) or low)
             if wanted and not (rounded(edge) and exact(edge)):
                 inputs[index] = casts.rounded(edge)
         updates: dict[str, ir.Value] = {ir.EMULATED: name16} if name in plan.low else {}
         if updates or tuple(inputs) != view.node.inputs:
             nodes[name] = view.node.changed(tuple(inputs), updates)
-    results = tuple(
-        ir.Result(
-            r.name,
-            r.type,
-            casts.rounded(r.edge) if rounded(r.edge) and not exact(r.edge) else r.edge,
-        )
-        for r in graph.results
-    )
-    return graph.with_nodes(nodes, results)
+    results = []
+    for index, result in enumerate(graph.results):
+        edge = result.edge
+        if (rounded(edge) or index in face.results) and not (
+            rounded(edge) and exact(edge)
+        ):
+            edge = casts.rounded(edge)
+        results.append(dataclasses.replace(result, edge=edge))
+    return graph.with_nodes(nodes, tuple(results))
 
 
 def _turns(view: Typed, index: int, plan: Plan) -> bool:

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence, Set
+from typing import Generic, TypeVar
 
 import numpy as np
 from scipy.sparse import csr_array
@@ -18,9 +19,11 @@ from scipy.sparse.csgraph import breadth_first_order, maximum_flow
 _TOTAL = 2**30
 _INFINITE = 2**31 - 1
 
+V = TypeVar("V", bound=Hashable)  # what stands for a node
+
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Tensor:
+class Tensor(Generic[V]):
     """A tensor that costs a cast when it is read in the type it is not made in.
 
     Attributes:
@@ -31,17 +34,17 @@ class Tensor:
       down: seconds of the cast to 16 bits if another figure (0 for a constant).
     """
 
-    producer: str | None
-    readers: Sequence[str]
+    producer: V | None
+    readers: Sequence[V]
     cast: float
     down: float
 
 
 def solve(
-    times: Mapping[str, tuple[float, float]],
-    fixed_low: frozenset[str],
-    tensors: Sequence[Tensor],
-) -> frozenset[str]:
+    times: Mapping[V, tuple[float, float]],
+    fixed_low: Set[V],
+    tensors: Sequence[Tensor[V]],
+) -> frozenset[V]:
     """Returns the candidates whose conversion makes the total time least.
 
     With x = 1 for 16 bits: minimise the sum of each candidate's time in its type, plus,
@@ -65,7 +68,7 @@ def solve(
 
 
 def rounding(
-    times: Mapping[str, tuple[float, float]], tensors: Sequence[Tensor]
+    times: Mapping[V, tuple[float, float]], tensors: Sequence[Tensor[V]]
 ) -> float:
     """Seconds that the assignment of `solve` may be over the cheapest.
 
@@ -83,9 +86,9 @@ def _units(total: float) -> float:
     return float(2.0 ** math.floor(math.log2(_TOTAL / total)))
 
 
-class _Network:
+class _Network(Generic[V]):
     def __init__(
-        self, times: Mapping[str, tuple[float, float]], fixed_low: frozenset[str]
+        self, times: Mapping[V, tuple[float, float]], fixed_low: Set[V]
     ) -> None:
         self._names = list(times)
         self._vertex = {name: index + 2 for index, name in enumerate(self._names)}
@@ -107,7 +110,7 @@ class _Network:
             self._to.append(head)
             self._capacity.append(capacity)
 
-    def add(self, tensor: Tensor) -> None:
+    def add(self, tensor: Tensor[V]) -> None:
         producer = (
             1 if tensor.producer is None else self._vertex.get(tensor.producer, 1)
         )
@@ -132,7 +135,7 @@ class _Network:
                 self._edge(*ends, np.inf)
         self._edge(*((producer, middle) if up else (middle, producer)), cost)
 
-    def cut(self) -> frozenset[str]:
+    def cut(self) -> frozenset[V]:
         capacity = np.asarray(self._capacity, np.float64)
         finite = np.isfinite(capacity)
         total = float(capacity[finite].sum())

@@ -37,6 +37,10 @@ class Casts:
         """The edge in 16 bits."""
         return self._once(edge, "down", self._down)
 
+    def know_down(self, edge: ir.Edge, low: ir.Edge) -> None:
+        """Notes that the 16-bit form of an edge is there already."""
+        self._made[edge, "down"] = low
+
     def up(self, edge: ir.Edge) -> ir.Edge:
         """A 16-bit edge in float32."""
         return self._once(edge, "up", lambda e: self._cast(e, self._number, ir.FLOAT))

@@ -84,8 +84,11 @@ class Typed:
         return self.signature.outs
 
     def touches(self, number: int) -> bool:
-        """Whether any of its tensors has this type."""
-        return number in self.signature.types
+        """Whether any of its tensors, or of those in its list, has this type."""
+        if number in self.signature.types:
+            return True
+        listed = self.row is not None and self.row.same_list
+        return listed and number in self.node.types("element_dtype")
 
 
 def type_ports(graph: ir.Graph, context: Context) -> dict[str, Typed]:
@@ -125,6 +128,6 @@ def is_low(view: Typed, number: int) -> bool:
     node, row = view.node, view.row
     if node.has(ir.EMULATED):
         return True
-    if row is None or node.op == "Const":
+    if row is None or row.role is Role.KEEP or node.op == "Const":
         return False
     return any(number in node.types(attr) for attr in row.attrs)

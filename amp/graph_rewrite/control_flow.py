@@ -6,7 +6,9 @@ Facts about call ops are rows of `CALLS`. No choice of precision is made here.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Mapping
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from typing import NamedTuple
 
 from amp.graph_rewrite import cost, ir
 
@@ -20,15 +22,18 @@ class Call:
     Attributes:
       attrs: the attributes that name them.
       skip: leading inputs that are not passed on (a predicate, a branch index).
-      loop: whether results come back as arguments.
+      loop: whether results come back as arguments; the last function is the body.
+      takes, gives: the attributes with the types of what is passed and returned.
     """
 
     attrs: tuple[str, ...]
     skip: int = 0
     loop: bool = False
+    takes: str = "Tin"
+    gives: str = "Tout"
 
 
-_LOOP = Call(("cond", "body"), loop=True)
+_LOOP = Call(("cond", "body"), loop=True, takes="T", gives="T")
 _BRANCH = Call(("then_branch", "else_branch"), skip=1)
 CALLS: Mapping[str, Call] = {
     "PartitionedCall": Call(("f",)),
@@ -41,6 +46,7 @@ CALLS: Mapping[str, Call] = {
     "StatelessCase": Call(("branches",), skip=1),
 }
 _DIRECT = Call(())
+_SHAPES = "output_shapes"
 
 
 def call_of(node: ir.Node, functions: Mapping[str, ir.Graph]) -> Call | None:
@@ -48,7 +54,7 @@ def call_of(node: ir.Node, functions: Mapping[str, ir.Graph]) -> Call | None:
     return _DIRECT if node.op in functions else CALLS.get(node.op)
 
 
-def callees(node: ir.Node, call: Call) -> tuple[str, ...]:
+def callees_of(node: ir.Node, call: Call) -> tuple[str, ...]:
     """The functions that a calling node names, in the order of its attributes."""
     if call is _DIRECT:
         return (node.op,)
@@ -66,8 +72,22 @@ def renamed(node: ir.Node, call: Call, names: Mapping[str, str]) -> ir.Node:
     return node.changed(updates=updates)
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class Use:
+def extended(
+    node: ir.Node, call: Call, edges: Sequence[tuple[ir.Edge, int, ir.Shape]]
+) -> ir.Node:
+    """The calling node with more arguments: (edge, type, shape) of each.
+
+    A loop gives them back as results.
+    """
+    types = node.types(call.takes) + tuple(number for _, number, _ in edges)
+    updates: dict[str, ir.Value] = {call.takes: ir.Types(types)}
+    known = node.shapes(_SHAPES)
+    if call.loop and known:
+        updates[_SHAPES] = ir.Shapes((*known, *(shape for *_, shape in edges)))
+    return node.changed(node.inputs + tuple(edge for edge, *_ in edges), updates)
+
+
+class Use(NamedTuple):
     """A function as one kind of caller reaches it.
 
     Attributes:
@@ -82,28 +102,119 @@ class Use:
 def reached(module: ir.Module) -> dict[Use, float]:
     """Every use of a function from the main graph, with how often it runs a step.
 
-    Functions called under `keep_float32` are left out.
+    Callers stand before what they call. Functions called under `keep_float32` are left
+    out.
     """
-    uses: dict[Use, float] = {}
-    pending = [(Use(module.main.name, MUST_COMPILE in module.main.flags), 1.0)]
-    while pending:
-        use, weight = pending.pop()
-        if use in uses:
-            continue
-        uses[use] = weight
-        graph = module.functions.get(use.name, module.main)
-        for node, call in calls(graph, module.functions):
-            trips = weight * (cost.UNKNOWN_TRIPS if call.loop else 1)
+    order: list[Use] = []
+    _visit(Use(module.main.name, MUST_COMPILE in module.main.flags), module, order, {})
+    order.reverse()
+    weights = dict.fromkeys(order, 0.0)
+    weights[order[0]] = 1.0
+    for use in order:
+        for node, call in calls(_graph(module, use), module.functions):
+            times = weights[use] * (trips(module, use, node) if call.loop else 1)
             for callee in uses_of(node, call, use.xla, module.functions):
-                pending.append((callee, trips))
-    return uses
+                weights[callee] += times
+    return weights
+
+
+def _graph(module: ir.Module, use: Use) -> ir.Graph:
+    return module.functions.get(use.name, module.main)
+
+
+def _visit(
+    use: Use, module: ir.Module, order: list[Use], state: dict[Use, bool]
+) -> None:
+    """Depth first; a function that calls itself is met once."""
+    state[use] = True
+    for node, call in calls(_graph(module, use), module.functions):
+        for callee in uses_of(node, call, use.xla, module.functions):
+            if callee not in state:
+                _visit(callee, module, order, state)
+    order.append(use)
+
+
+def trips(module: ir.Module, use: Use, node: ir.Node) -> int:
+    """How often a loop runs, as its condition bounds it; `UNKNOWN_TRIPS` if unknown.
+
+    Every `counter < limit` of the condition counts where the limit is a constant, and
+    the counter begins at one: while_loop's own and any that a user wrote like it.
+    """
+    cond = module.functions.get(node.functions("cond")[0])
+    if cond is None:
+        return cost.UNKNOWN_TRIPS
+    caller = _graph(module, use)
+    outer = dict(zip((arg.name for arg in cond.args), node.inputs, strict=False))
+
+    def value(edge: ir.Edge) -> int | None:
+        inner = cond.nodes.get(edge[0])
+        while inner is not None and inner.op == "Identity":
+            edge = inner.inputs[0]
+            inner = cond.nodes.get(edge[0])
+        if inner is None and edge[0] in outer:
+            inner = caller.nodes.get(outer[edge[0]][0])
+        if inner is None or inner.op != "Const":
+            return None
+        found = inner.tensor()
+        return int(found) if found is not None and found.shape == () else None
+
+    bounds = []
+    for test in cond.nodes.values():
+        if test.op == "Less":
+            first, last = map(value, test.inputs)
+            if first is not None and last is not None and last > first:
+                bounds.append(last - first)
+    return min(bounds, default=cost.UNKNOWN_TRIPS)
+
+
+def sites(module: ir.Module, uses: Mapping[Use, float]) -> dict[tuple[Use, str], Site]:
+    """The calls whose boundary may change, by caller and node.
+
+    Each function is called from nowhere else (but as the same loop's or branch's other
+    function) and run by what runs its caller, and every argument has its parameter.
+    """
+    found: dict[tuple[Use, str], Site] = {}
+    callers: Counter[Use] = Counter()
+    for use in uses:
+        for node, call in calls(_graph(module, use), module.functions):
+            callees = tuple(uses_of(node, call, use.xla, module.functions))
+            callers.update(callees)
+            if call is _DIRECT or not callees or any(c.xla != use.xla for c in callees):
+                continue
+            passed = len(node.inputs) - call.skip
+            if len(callees) == len(callees_of(node, call)) and all(
+                len(_graph(module, callee).args) == passed for callee in callees
+            ):
+                found[use, node.name] = Site(use, node, call, callees)
+    return {
+        key: site
+        for key, site in found.items()
+        if all(callers[callee] == 1 for callee in site.callees)
+    }
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Site:
+    """A call of functions that are called from nowhere else.
+
+    Attributes:
+      use: the caller.
+      node: the calling node.
+      call: how it calls.
+      callees: the functions, a loop's body last.
+    """
+
+    use: Use
+    node: ir.Node
+    call: Call
+    callees: tuple[Use, ...]
 
 
 def uses_of(
     node: ir.Node, call: Call, xla: bool, functions: Mapping[str, ir.Graph]
 ) -> Iterator[Use]:
     """The uses that a calling node in a graph (compiled by XLA or not) makes."""
-    for name in callees(node, call):
+    for name in callees_of(node, call):
         if name in functions:
             compiled = (
                 xla or node.flag(MUST_COMPILE) or MUST_COMPILE in functions[name].flags
@@ -163,7 +274,7 @@ def _taint(
         if hit or node.flag(ir.UNSCALE):
             own.nodes.add(name)
         call = call_of(node, functions)
-        known = [f for f in callees(node, call) if f in state] if call else []
+        known = [f for f in callees_of(node, call) if f in state] if call else []
         if call is None or not known:
             if hit or node.flag(ir.UNSCALE):
                 whole.add(name)

@@ -6,8 +6,10 @@ here and no graph is walked.
 
 from __future__ import annotations
 
+import dataclasses
+import functools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from amp.graph_rewrite import ir
 from amp.graph_rewrite.device import Device
@@ -118,12 +120,71 @@ def moved(work: str, ins: Sequence[ir.Shape], outs: Sequence[ir.Shape]) -> int:
     return written + sum(map(elements, ins))
 
 
-class Clock:
-    """Times on one device, in one 16-bit type."""
+# No more is made of a measured ratio, and of an operation that fails.
+MOST_RATIO = 1000.0
 
-    def __init__(self, device: Device, dtype: str) -> None:
+
+@dataclasses.dataclass(frozen=True)
+class Measured:
+    """What was measured of a job's own operations.
+
+    Attributes:
+      times: seconds in (float32, 16 bits), by the key of an instance.
+      points: of each its work, the seconds that the model gives, and those measured.
+      keys: of nodes met so far; grows. It spares making a key for every look.
+    """
+
+    times: Mapping[str, tuple[float, float]] = dataclasses.field(default_factory=dict)
+    points: Sequence[tuple[str, tuple[float, float], tuple[float, float]]] = ()
+    keys: dict[ir.Node, str] = dataclasses.field(default_factory=dict)
+
+    @functools.cached_property
+    def ops(self) -> frozenset[str]:
+        """The ops that any was measured of."""
+        return frozenset(key.partition(" ")[0] for key in self.times)
+
+    def ratios(self, work: str, predicted: float) -> tuple[float, float]:
+        """Measured over predicted, of what is nearest in size among the same work.
+
+        What was not measured is then priced on the scale of what was, so that the two
+        may be compared. (1, 1) where nothing of this work was measured.
+        """
+        same = [(p, seen) for kind, p, seen in self.points if kind == work]
+        if not same or predicted <= 0:
+            return 1.0, 1.0
+        nearest, seen = min(same, key=lambda s: abs(math.log(s[0][0] / predicted)))
+        high, low = (
+            min(max(s / p, 1 / MOST_RATIO), MOST_RATIO)
+            for s, p in zip(seen, nearest, strict=True)
+        )
+        return high, low
+
+
+class Clock:
+    """Times on one device, in one 16-bit type.
+
+    Args:
+      device: whose figures the model takes.
+      dtype: the 16-bit type.
+      measured: what is known better than the model tells.
+    """
+
+    def __init__(
+        self, device: Device, dtype: str, measured: Measured | None = None
+    ) -> None:
         self._device = device
         self._dtype = dtype
+        self.measured = measured or Measured()
+        self._ratios: dict[tuple[str, float], tuple[float, float]] = {}
+
+    def with_measured(self, measured: Measured) -> Clock:
+        """The same clock, knowing what was measured."""
+        return Clock(self._device, self._dtype, measured)
+
+    @property
+    def start(self) -> float:
+        """Seconds that any operation costs."""
+        return self._device.launch
 
     def node(
         self, work: str, elements_moved: int, operations: float
@@ -132,7 +193,17 @@ class Clock:
         if work == "free":
             return 0.0, 0.0
         high = self._seconds("float32", work, elements_moved, operations)
-        return high, self._seconds(self._dtype, work, elements_moved, operations)
+        low = self._seconds(self._dtype, work, elements_moved, operations)
+        scale = self._scale(work, high)
+        return high * scale[0], low * scale[1]
+
+    def _scale(self, work: str, predicted: float) -> tuple[float, float]:
+        if not self.measured.points:
+            return 1.0, 1.0
+        size = (work, predicted)
+        if size not in self._ratios:
+            self._ratios[size] = self.measured.ratios(*size)
+        return self._ratios[size]
 
     def _seconds(
         self, dtype: str, work: str, elements_moved: int, operations: float
@@ -147,7 +218,8 @@ class Clock:
         return start + max(moving, operations / device.flops / speed)
 
     def cast(self, shape: ir.Shape) -> float:
-        """Seconds of one cast: one read and one write, either direction."""
+        """Seconds of one cast: one read and one write, the mean of both directions."""
         size = ITEM["float32"] + ITEM[self._dtype]
         rate = self._device.casts.get(self._dtype, self._device.bandwidth)
-        return self._device.launch + elements(shape) * size / rate
+        predicted = self._device.launch + elements(shape) * size / rate
+        return predicted * sum(self._scale("cast", predicted)) / 2

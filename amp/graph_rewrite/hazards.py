@@ -132,6 +132,8 @@ def ranges(
         node = view.node
         if node.op == "Const":
             mark = _constant_mark(view, context.format)
+            if mark is not None:
+                found[name] = Reason("range", name)
         elif node.flag(ir.SEED) and context.format.name == "float16":
             mark = _Mark(context.format.largest * 2, name, once=True)
         else:
@@ -144,7 +146,11 @@ def ranges(
                 found[name] = reason
     if context.format.smallest > _SMALLEST_FLOAT32:
         found = _probabilities(typed, graph.order, marks, context.format) | found
-    return {name: reason for name, reason in found.items() if name not in refused}
+    return {
+        name: reason
+        for name, reason in found.items()
+        if name not in refused or typed[name].node.op == "Const"
+    }
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -60,9 +60,9 @@ class Function:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Shapes:
-    """A list(shape) attribute's value, every size known."""
+    """A list(shape) attribute's new value."""
 
-    sizes: tuple[tuple[int, ...], ...]
+    shapes: tuple[Shape, ...]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -97,8 +97,14 @@ class Attributes(Protocol):
 
     def shape(self, name: str) -> Shape: ...
 
+    def shapes(self, name: str) -> tuple[Shape, ...]:
+        """The shapes that a list(shape) attribute holds, () where absent."""
+
     def tensor(self, name: str) -> Any:
         """The ndarray of a tensor attribute, None where absent."""
+
+    def texts(self) -> Mapping[str, str]:
+        """All attributes but private ones and defaults, each as a short text."""
 
     def bare(self) -> Attributes:
         """Those that the op declares, and ours."""
@@ -156,6 +162,12 @@ class Node:
         if isinstance(value, Function):
             return (value.name,)
         return self.attrs.functions(attr) if self.attrs is not None else ()
+
+    def shapes(self, attr: str) -> tuple[Shape, ...]:
+        value = self.updates.get(attr)
+        if isinstance(value, Shapes):
+            return value.shapes
+        return self.attrs.shapes(attr) if self.attrs is not None else ()
 
     def tensor(self, attr: str = "value") -> Any:
         value = self.updates.get(attr)

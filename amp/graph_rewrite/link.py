@@ -26,10 +26,16 @@ class Linked:
     graphs: Mapping[Use, ir.Graph]
 
 
-def link(module: ir.Module, graphs: Mapping[Use, ir.Graph], suffix: str) -> Linked:
-    """Names what changed, or calls what changed, anew and points the calls there."""
-    calls = {use: list(_calls(module, graphs, use)) for use in graphs}
-    names = _named(module, graphs, calls, suffix)
+def link(given: ir.Module, graphs: Mapping[Use, ir.Graph], suffix: str) -> Linked:
+    """Names what is not as given, or calls such, anew and points the calls there.
+
+    Args:
+      given: the module as it was read.
+      graphs: what became of each use.
+      suffix: ending of the new functions' names.
+    """
+    calls = {use: list(_calls(given, graphs, use)) for use in graphs}
+    names = _named(given, graphs, calls, suffix)
     made = {}
     for use, name in names.items():
         nodes = dict(graphs[use].nodes)
@@ -38,9 +44,9 @@ def link(module: ir.Module, graphs: Mapping[Use, ir.Graph], suffix: str) -> Link
             if new:
                 nodes[node.name] = control_flow.renamed(nodes[node.name], call, new)
         made[use] = dataclasses.replace(graphs[use].with_nodes(nodes), name=name)
-    main, functions = module.main, dict(module.functions)
+    main, functions = given.main, dict(given.functions)
     for use, graph in made.items():
-        if graph_of(module, use) is module.main:
+        if graph_of(given, use) is given.main:
             main = graph
         else:
             functions[graph.name] = graph
@@ -51,12 +57,12 @@ _Calls: TypeAlias = list[tuple[ir.Node, Call, list[Use]]]
 
 
 def _named(
-    module: ir.Module,
+    given: ir.Module,
     graphs: Mapping[Use, ir.Graph],
     calls: Mapping[Use, _Calls],
     suffix: str,
 ) -> dict[Use, str]:
-    changed = {use for use in graphs if graphs[use] is not graph_of(module, use)}
+    changed = {use for use in graphs if graphs[use] is not graph_of(given, use)}
     pending = True
     while pending:
         callers = {
@@ -70,15 +76,15 @@ def _named(
     for use in changed:
         both = use.xla and Use(use.name, False) in changed
         name = f"{use.name}{suffix}{'_xla' if both else ''}"
-        while name in module.functions:  # of an earlier rewrite
+        while name in given.functions:  # of an earlier rewrite
             name += "_"
         names[use] = name if use.name else ""
     return names
 
 
 def _calls(
-    module: ir.Module, graphs: Mapping[Use, ir.Graph], use: Use
+    given: ir.Module, graphs: Mapping[Use, ir.Graph], use: Use
 ) -> Iterator[tuple[ir.Node, Call, list[Use]]]:
-    for node, call in control_flow.calls(graph_of(module, use), module.functions):
-        uses = control_flow.uses_of(node, call, use.xla, module.functions)
+    for node, call in control_flow.calls(graphs[use], given.functions):
+        uses = control_flow.uses_of(node, call, use.xla, given.functions)
         yield node, call, [callee for callee in uses if callee in graphs]

@@ -121,6 +121,21 @@ def schema(op: str) -> Schema | None:
     return None if definition is None else from_op_def(definition)
 
 
+@functools.cache
+def defaults(op: str) -> dict[str, Any]:
+    """The default of each attribute of a registered op that has one."""
+    definition = op_def_registry.get(op)
+    attrs = () if definition is None else definition.attr
+    return {a.name: a.default_value for a in attrs if a.HasField("default_value")}
+
+
+@functools.cache
+def is_stateful(op: str) -> bool:
+    """Whether running a registered op has effects; so of one that is not known."""
+    definition = op_def_registry.get(op)
+    return definition is None or bool(definition.is_stateful)
+
+
 def lookup_in(functions: Mapping[str, Any]) -> Lookup:
     """The schema of any op, or of a function that is called as one.
 

@@ -46,7 +46,35 @@ RULES: Mapping[str, str] = {
     "unreached": "not downstream of a product in 16 bits",
     "cost": "16 bits would not be faster",
     "gain": "the whole function would gain too little",
+    "trial": "the whole function was tried and runs as it was",
 }
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Interface:
+    """How the boundary of a function, and of the calls in it, turns 16-bit.
+
+    Attributes:
+      args: float32 arguments that turn.
+      given: by argument that stays, the new one that brings its 16-bit form.
+      returns: whether the new arguments are results as well (a loop's body).
+      results: results that turn.
+      takes, gives: by calling node, its inputs and outputs that turn.
+      adds: by calling node, the edges whose 16-bit form it passes besides.
+    """
+
+    args: frozenset[str] = frozenset()
+    given: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    returns: bool = False
+    results: frozenset[int] = frozenset()
+    takes: Mapping[str, frozenset[int]] = dataclasses.field(default_factory=dict)
+    gives: Mapping[str, frozenset[int]] = dataclasses.field(default_factory=dict)
+    adds: Mapping[str, tuple[Edge, ...]] = dataclasses.field(default_factory=dict)
+
+    def __bool__(self) -> bool:
+        return bool(
+            self.args or self.given or self.results or self.takes or self.gives
+        ) or bool(self.adds)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -61,6 +89,7 @@ class Plan:
       casts: tensors read in a type other than they are made in: (edge, to 16 bits).
       seconds32, seconds16: predicted time before and after, casts included.
       tie: seconds that the choice may be over the cheapest; -inf: none was weighed.
+      interface: how the boundary turns.
     """
 
     dtype: int
@@ -71,3 +100,4 @@ class Plan:
     seconds32: float
     seconds16: float
     tie: float
+    interface: Interface = Interface()

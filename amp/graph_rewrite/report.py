@@ -31,6 +31,25 @@ class Decision:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
+class Outcome:
+    """What came of a trial of a twin against its original.
+
+    Attributes:
+      twin: whether the twin runs from now on.
+      seconds32, seconds16: median time of a call of the original and of the twin, None
+        for one that was never timed.
+      timed: calls that were timed, of both.
+      text: how it ended, in words.
+    """
+
+    twin: bool
+    seconds32: float | None
+    seconds16: float | None
+    timed: int
+    text: str
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
 class Report:
     """What one rewrite did.
 
@@ -46,6 +65,12 @@ class Report:
       seconds32, seconds16: predicted time of a step before and after.
       decisions: one per node that touches float32 or 16 bits.
       verdict: the outcome in one line.
+      measured32, measured16: median time of a call, in seconds, of the original and of
+        its twin; None before a trial has ended, and where there is none.
+      timed: calls that were timed, of both.
+      trial: how a trial stands, or why there is none; "" where there is nothing to try.
+      measured_share: share of the candidates' float32 seconds that was measured at
+        their own shapes; the cost model gives the rest.
     """
 
     function: str
@@ -60,6 +85,11 @@ class Report:
     seconds16: float
     decisions: tuple[Decision, ...]
     verdict: str
+    measured32: float | None = None
+    measured16: float | None = None
+    timed: int = 0
+    trial: str = ""
+    measured_share: float = 0.0
 
     def __str__(self) -> str:
         rules = Counter(d.rule for d in self.decisions if d.dtype == "float32")
@@ -68,11 +98,15 @@ class Report:
             f"{_time(self.seconds32)} in float32, {_time(self.seconds16)} mixed, "
             f"on {self.device}"
         )
+        share = self.measured_share
+        priced = f"measurement {share:.0%}, model {1 - share:.0%}"
         lines = [
             f"{self.function or 'graph'}: {self.verdict}",
             f"  nodes        {self.nodes_total}, of them {self.nodes_low} in {low}",
             f"  casts        {self.casts}",
             f"  predicted    {times}",
+            *self._trial_lines(),
+            f"  priced by    {priced}",
             f"  loss scale   {self.loss_scale}",
         ]
         if rules:
@@ -80,6 +114,50 @@ class Report:
         for rule, count in rules.most_common():
             lines.append(f"    {count:6d}  {rule}: {RULES.get(rule, rule)}")
         return "\n".join(lines)
+
+    def _trial_lines(self) -> list[str]:
+        lines = [f"  trial        {self.trial}"] if self.trial else []
+        if self.measured32 is not None and self.measured16 is not None:
+            times = (
+                f"{_time(self.measured32)} in float32, {_time(self.measured16)} mixed"
+            )
+            lines.insert(0, f"  measured     {times}, over {self.timed} calls")
+        return lines
+
+    def after(self, outcome: Outcome) -> Report:
+        """The report once a trial has ended.
+
+        If the original runs from now on, nothing is in 16 bits but what was so before;
+        the predicted times stay, to be compared.
+        """
+        result = f"predicted {self.seconds32 / self.seconds16:.2f}x"
+        before, after = outcome.seconds32, outcome.seconds16
+        if before is not None and after is not None:
+            result += f", measured {before / after:.2f}x over {outcome.timed} calls"
+        report = dataclasses.replace(
+            self,
+            measured32=before,
+            measured16=after,
+            timed=outcome.timed,
+            trial=outcome.text,
+            verdict=f"rewritten, {result}",
+        )
+        return report if outcome.twin else report._left(result)
+
+    def _left(self, cause: str) -> Report:
+        decisions = tuple(
+            d
+            if d.dtype == "float32" or d.rule == "already"
+            else dataclasses.replace(d, dtype="float32", rule="trial", cause=cause)
+            for d in self.decisions
+        )
+        return dataclasses.replace(
+            self,
+            nodes_low=sum(d.dtype != "float32" for d in decisions),
+            casts=0,
+            decisions=decisions,
+            verdict=f"left in float32: {cause}",
+        )
 
     def explain(self, node: str) -> str:
         """Why a node has its type, in one line a match (the name or its end)."""

@@ -9,7 +9,7 @@ import contextlib
 import dataclasses
 import gc
 import itertools
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from amp.errors import GraphError, VerifyError
@@ -19,20 +19,24 @@ from amp.graph_rewrite import (
     cost,
     fuse,
     ir,
+    loops,
     op_schema,
     outline,
     verify,
 )
 from amp.graph_rewrite.context import FORMATS, Context, type_ports
-from amp.graph_rewrite.control_flow import Use
+from amp.graph_rewrite.control_flow import Call, Use
 from amp.graph_rewrite.decide import decide
 from amp.graph_rewrite.device import Resolution
 from amp.graph_rewrite.inline import inline
+from amp.graph_rewrite.instance import Timer
 from amp.graph_rewrite.link import Linked, graph_of, link
 from amp.graph_rewrite.names import check_op_names
-from amp.graph_rewrite.plan import Plan, Reason
-from amp.graph_rewrite.propagate import Candidates, candidates
-from amp.graph_rewrite.report import Decision, Report
+from amp.graph_rewrite.outcome import report_on, switched_off
+from amp.graph_rewrite.plan import Interface, Plan, Reason
+from amp.graph_rewrite.price import measured, untimed, usable
+from amp.graph_rewrite.program import Part, Program, program_of
+from amp.graph_rewrite.report import Report
 from amp.policy import Policy
 
 
@@ -49,16 +53,6 @@ class Rewrite:
     report: Report
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class _Planned:
-    """One use of a function on its way through the pipeline."""
-
-    graph: ir.Graph
-    context: Context
-    found: Candidates
-    plan: Plan
-
-
 def rewrite(
     module: ir.Module,
     settled: Resolution,
@@ -66,6 +60,7 @@ def rewrite(
     fetches: frozenset[str] = frozenset(),
     feeds: frozenset[str] = frozenset(),
     suffix: str = "__amp",
+    timer: Timer = untimed,
 ) -> Rewrite:
     """Rewrites the main graph and every function it reaches.
 
@@ -78,6 +73,7 @@ def rewrite(
       fetches: nodes whose tensors the caller reads by name, in float32.
       feeds: nodes whose tensors the caller replaces by name, in float32.
       suffix: ending of the new functions' names.
+      timer: gives times of a job's own operations, which come before the model's.
 
     Raises:
       GraphError: the graph given is not well formed.
@@ -85,10 +81,10 @@ def rewrite(
       VerifyError: the result breaks a law; a fault of this package.
     """
     if settled.policy is None:
-        return Rewrite(module, _off(module, settled))
+        return Rewrite(module, switched_off(module, settled))
     check_op_names(settled.policy)
     with _uncollected():
-        return _rewritten(module, settled, fetches, feeds, suffix)
+        return _rewritten(module, settled, (fetches, feeds), suffix, timer)
 
 
 @contextlib.contextmanager
@@ -107,32 +103,29 @@ def _uncollected() -> Iterator[None]:
 
 
 def _rewritten(
-    module: ir.Module,
+    given: ir.Module,
     settled: Resolution,
-    fetches: frozenset[str],
-    feeds: frozenset[str],
+    named: tuple[frozenset[str], frozenset[str]],
     suffix: str,
+    timer: Timer,
 ) -> Rewrite:
     assert settled.policy is not None
-    for graph in module.graphs():
+    for graph in given.graphs():
         where = _where(graph.name)
         verify.enforce(verify.well_formed(graph), GraphError, where, _MEND)
-    given, module = module, inline(fuse.apart(module))
-    weights = control_flow.reached(module)
-    planned = _planned(module, settled, weights, (fetches, feeds))
-    planned, verdict = _gained(planned, weights, settled.policy)
-    report = _report(module, planned, weights, settled, verdict)
-    if not any(part.plan.low for part in planned.values()):
+    whole = fuse.apart(given)
+    module = loops.plain(inline(whole))
+    program = program_of(module, _contexts(module, settled, named), _clocks(settled))
+    _check_given(program)
+    program = measured(program, timer)
+    parts = program.parts
+    plans, verdict = _gained(decide(program), parts, settled.policy)
+    report = report_on(module, parts, plans, settled, verdict)
+    if not any(plan.low for plan in plans.values()):
         return Rewrite(given, report)
-    linked = link(module, _applied(planned, module, fetches), suffix)
-    _check_made(linked, planned, settled)
-    lookup = _lookup(linked.module)
-    contexts = {
-        use: dataclasses.replace(planned[use].context, lookup=lookup)
-        for use in linked.graphs
-    }
-    fused = fuse.fuse(linked, contexts, weights, settled.device, suffix)
-    _check_fused(linked, fused.linked, contexts)
+    linked = link(whole, _applied(parts, plans, named[0]), suffix)
+    _check_made(linked, program, plans)
+    fused = _fused(linked, parts, settled, suffix)
     return Rewrite(fused.linked.module, report)
 
 
@@ -143,39 +136,38 @@ def _where(name: str) -> str:
     return f"function {name}" if name else "the GraphDef"
 
 
-def _planned(
+def _contexts(
     module: ir.Module,
     settled: Resolution,
-    weights: Mapping[Use, float],
     named: tuple[frozenset[str], frozenset[str]],
-) -> dict[Use, _Planned]:
-    """Decides for every use of a function; what the user gave is checked on the way."""
-    policy = settled.policy
+) -> Callable[[Use], Context]:
+    policy, (fetches, feeds) = settled.policy, named
     assert policy is not None
-    fetches, feeds = named
     behind = control_flow.behind_markers(module)
     lookup = _lookup(module)
-    planned = {}
-    for use in weights:
-        graph = graph_of(module, use)
-        context = Context(
+    nothing: frozenset[str] = frozenset()
+
+    def context_of(use: Use) -> Context:
+        main = use.name == module.main.name
+        return Context(
             policy=policy,
             format=FORMATS[policy.dtype],
             device_type=settled.device.kind,
             native=policy.dtype in settled.device.native,
             xla=use.xla,
             behind=behind[use.name],
-            held=feeds if graph is module.main else frozenset(),
-            fetched=fetches if graph is module.main else frozenset(),
+            held=feeds if main else nothing,
+            fetched=fetches if main else nothing,
             lookup=lookup,
         )
-        found = candidates(graph, context)
-        typing = verify.well_typed(graph, found.typed)
-        verify.enforce(typing, GraphError, _where(use.name), _MEND)
-        clock = cost.Clock(settled.device.under(use.xla), policy.dtype)
-        plan = decide(graph, found, context, clock)
-        planned[use] = _Planned(graph, context, found, plan)
-    return planned
+
+    return context_of
+
+
+def _clocks(settled: Resolution) -> Callable[[Use], cost.Clock]:
+    policy = settled.policy
+    assert policy is not None
+    return lambda use: cost.Clock(settled.device.under(use.xla), policy.dtype)
 
 
 def _lookup(module: ir.Module) -> op_schema.Lookup:
@@ -183,155 +175,130 @@ def _lookup(module: ir.Module) -> op_schema.Lookup:
     return op_schema.lookup_in(origins)
 
 
+def _check_given(program: Program) -> None:
+    for use, part in program.parts.items():
+        typing = verify.well_typed(part.graph, part.found.typed)
+        verify.enforce(typing, GraphError, _where(use.name), _MEND)
+
+
 def _gained(
-    planned: dict[Use, _Planned], weights: Mapping[Use, float], policy: Policy
-) -> tuple[dict[Use, _Planned], str]:
+    plans: Mapping[Use, Plan], parts: Mapping[Use, Part], policy: Policy
+) -> tuple[Mapping[Use, Plan], str]:
     """Drops every plan if all together gain under `min_gain`; says what came out."""
-    before = sum(weights[use] * part.plan.seconds32 for use, part in planned.items())
-    after = sum(weights[use] * part.plan.seconds16 for use, part in planned.items())
-    if not any(part.plan.low for part in planned.values()):
-        already = any(part.found.already for part in planned.values())
+    before = sum(parts[use].weight * plan.seconds32 for use, plan in plans.items())
+    after = sum(parts[use].weight * plan.seconds16 for use, plan in plans.items())
+    if not any(plan.low for plan in plans.values()):
+        already = any(part.found.already for part in parts.values())
         verdict = "nothing more to convert" if already else "left in float32: no gain"
-        return planned, verdict
+        return plans, verdict
     gain = 1 - after / before if before else 0.0
     verdict = f"rewritten, predicted {before / after:.2f}x faster"
     if policy.emulate:
         verdict = "rewritten, emulated: values as in 16 bits, no faster"
     forced = policy.emulate or policy.assignment == "all"
     if forced or gain >= policy.min_gain:
-        return planned, verdict
+        return plans, verdict
     reason = f"predicted gain {gain:.1%}, under min_gain {policy.min_gain:.1%}"
-    dropped = {use: _drop(part, reason) for use, part in planned.items()}
+    dropped = {use: _drop(plan, reason) for use, plan in plans.items()}
     return dropped, f"left in float32: {reason}"
 
 
-def _drop(part: _Planned, cause: str) -> _Planned:
-    reasons = dict(part.plan.reasons)
-    reasons.update((name, Reason("gain", cause)) for name in part.plan.low)
-    plan = dataclasses.replace(
-        part.plan,
+def _drop(plan: Plan, cause: str) -> Plan:
+    reasons = dict(plan.reasons)
+    reasons.update((name, Reason("gain", cause)) for name in plan.low)
+    return dataclasses.replace(
+        plan,
         low=frozenset(),
         attrs={},
         reasons=reasons,
         casts=frozenset(),
-        seconds16=part.plan.seconds32,
+        seconds16=plan.seconds32,
+        interface=Interface(),
     )
-    return dataclasses.replace(part, plan=plan)
 
 
 def _applied(
-    planned: Mapping[Use, _Planned], module: ir.Module, fetches: frozenset[str]
+    parts: Mapping[Use, Part], plans: Mapping[Use, Plan], fetches: frozenset[str]
 ) -> dict[Use, ir.Graph]:
     graphs = {}
-    for use, part in planned.items():
-        graph = part.graph
-        if part.plan.low:
-            graph = apply.apply(graph, part.plan, part.found, part.context)
-            if part.graph is module.main:
-                graph = apply.expose(
-                    graph, fetches, part.plan, part.found, part.context
-                )
+    for number, (use, part) in enumerate(parts.items()):
+        graph, plan = part.graph, plans[use]
+        if plan.low or plan.interface:
+            graph = apply.apply(graph, plan, part.found, part.context)
+            if number == 0:  # the main graph
+                graph = apply.expose(graph, fetches, plan, part.found, part.context)
         graphs[use] = graph
     return graphs
 
 
-def _check_made(
-    linked: Linked, planned: Mapping[Use, _Planned], settled: Resolution
-) -> None:
+def _check_made(linked: Linked, program: Program, plans: Mapping[Use, Plan]) -> None:
     """Every law of `verify`, on every graph that was made."""
-    assert settled.policy is not None
-    lookup = _lookup(linked.module)
-    for use, graph in linked.graphs.items():
-        part = planned[use]
-        context = dataclasses.replace(part.context, lookup=lookup)
-        found = candidates(graph, context)
-        again = None
-        if part.plan.low and found.allowed:
-            clock = cost.Clock(settled.device.under(use.xla), settled.policy.dtype)
-            again = decide(graph, found, context, clock)
+    module, lookup = linked.module, _lookup(linked.module)
+    first = {_made_use(use, linked): part for use, part in program.parts.items()}
+    made = program_of(
+        module,
+        lambda use: dataclasses.replace(first[use].context, lookup=lookup),
+        lambda use: first[use].clock,
+    )
+    for use, part in made.parts.items():
+        before = first[use]
+        main = use.name == module.main.name
         laws = itertools.chain(
-            verify.well_formed(graph),
-            verify.well_typed(graph, found.typed),
-            verify.same_interface(part.graph, graph),
+            verify.well_formed(part.graph),
+            verify.well_typed(part.graph, part.found.typed),
+            verify.calls_agree(part.found.typed, _calls(module, use)),
+            verify.same_interface(before.graph, part.graph) if main else (),
             verify.float32_behind_markers(
-                found.typed, part.found.typed, context.behind
+                part.found.typed, before.found.typed, part.context.behind
             ),
-            verify.stable(part.plan, again) if again is not None else (),
         )
-        verify.enforce(laws, VerifyError, _twin_of(use), _REMEDY)
+        where = f"the twin of {before.graph.name or 'the GraphDef'}"
+        verify.enforce(laws, VerifyError, where, _REPORT)
+    again = decide(usable(made))
+    gain = sum(
+        made.parts[use].weight * (plan.seconds32 - plan.seconds16)
+        for use, plan in again.items()
+    )
+    tie = max(p.tie for p in plans.values()) + max(p.tie for p in again.values())
+    stable = verify.stable(gain, tie, (n for plan in again.values() for n in plan.low))
+    verify.enforce(stable, VerifyError, _where(module.main.name), _REPORT)
 
 
-_REMEDY = "report this with the graph; the original runs unchanged"
-
-
-def _twin_of(use: Use) -> str:
-    return f"the twin of {use.name or 'the GraphDef'}"
-
-
-def _check_fused(
-    linked: Linked, fused: Linked, contexts: Mapping[Use, Context]
-) -> None:
-    """The laws of `verify` that a graph with clusters keeps, where there are any."""
-    for use, graph in fused.graphs.items():
+def _fused(
+    linked: Linked, parts: Mapping[Use, Part], settled: Resolution, suffix: str
+) -> fuse.Fused:
+    """With clusters, and the laws checked that concern them."""
+    lookup = _lookup(linked.module)
+    contexts = {
+        use: dataclasses.replace(parts[use].context, lookup=lookup)
+        for use in linked.graphs
+    }
+    weights = {use: parts[use].weight for use in linked.graphs}
+    fused = fuse.fuse(linked, contexts, weights, settled.device, suffix)
+    for use, graph in fused.linked.graphs.items():
         if graph is not linked.graphs[use]:
             laws = itertools.chain(
                 verify.well_formed(graph),
                 verify.well_typed(graph, type_ports(graph, contexts[use])),
                 verify.same_apart(linked.graphs[use], outline.apart(graph)),
             )
-            verify.enforce(laws, VerifyError, _twin_of(use), _REMEDY)
+            where = f"the twin of {use.name or 'the GraphDef'}"
+            verify.enforce(laws, VerifyError, where, _REPORT)
+    return fused
 
 
-def _report(
-    module: ir.Module,
-    planned: Mapping[Use, _Planned],
-    weights: Mapping[Use, float],
-    settled: Resolution,
-    verdict: str,
-) -> Report:
-    policy = settled.policy
-    assert policy is not None
-    return Report(
-        function=module.main.name,
-        dtype=policy.dtype,
-        emulated=policy.emulate,
-        device=settled.device.name,
-        loss_scale=str(policy.loss_scale),
-        nodes_total=sum(len(part.graph.nodes) for part in planned.values()),
-        nodes_low=sum(len(p.plan.low | p.found.already) for p in planned.values()),
-        casts=sum(len(part.plan.casts) for part in planned.values()),
-        seconds32=sum(weights[u] * p.plan.seconds32 for u, p in planned.items()),
-        seconds16=sum(weights[u] * p.plan.seconds16 for u, p in planned.items()),
-        decisions=tuple(_decisions(module, planned)),
-        verdict=verdict,
-    )
+_REPORT = "report this with the graph; the original runs unchanged"
 
 
-def _decisions(
-    module: ir.Module, planned: Mapping[Use, _Planned]
-) -> Iterator[Decision]:
-    for part in planned.values():
-        prefix = "" if part.graph is module.main else f"{part.graph.name}::"
-        low = part.plan.low | part.found.already
-        for name, reason in part.plan.reasons.items():
-            dtype = part.context.format.name if name in low else "float32"
-            op = part.graph.nodes[name].op
-            yield Decision(f"{prefix}{name}", op, dtype, reason.rule, reason.cause)
+def _made_use(use: Use, linked: Linked) -> Use:
+    made = linked.graphs.get(use)
+    return use if made is None else Use(made.name, use.xla)
 
 
-def _off(module: ir.Module, settled: Resolution) -> Report:
-    total = sum(len(graph.nodes) for graph in module.graphs())
-    return Report(
-        function=module.main.name,
-        dtype="",
-        emulated=False,
-        device=settled.device.name,
-        loss_scale="none",
-        nodes_total=total,
-        nodes_low=0,
-        casts=0,
-        seconds32=0.0,
-        seconds16=0.0,
-        decisions=(),
-        verdict=settled.reason,
-    )
+def _calls(
+    module: ir.Module, use: Use
+) -> Iterator[tuple[ir.Node, Call, list[ir.Graph]]]:
+    for node, call in control_flow.calls(graph_of(module, use), module.functions):
+        names = control_flow.callees_of(node, call)
+        found = [module.functions[name] for name in names if name in module.functions]
+        yield node, call, found

@@ -6,15 +6,17 @@ that no pass changed is written with the very bytes it was read from.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
+from google.protobuf import text_format  # type: ignore[import-untyped]
 from tensorflow.core.framework import (
     attr_value_pb2,
     function_pb2,
     graph_pb2,
     node_def_pb2,
+    types_pb2,
 )
 from tensorflow.python.framework import tensor_util
 
@@ -64,9 +66,11 @@ class NodeAttributes:
 
     def shape(self, name: str) -> ir.Shape:
         value = self._get(name)
-        if value is None or value.shape.unknown_rank:
-            return None
-        return tuple(dim.size for dim in value.shape.dim)
+        return None if value is None else _sizes(value.shape)
+
+    def shapes(self, name: str) -> tuple[ir.Shape, ...]:
+        value = self._get(name)
+        return () if value is None else tuple(map(_sizes, value.list.shape))
 
     def tensor(self, name: str) -> Any:
         value = self._get(name)
@@ -83,6 +87,27 @@ class NodeAttributes:
         only = node_def_pb2.NodeDef(attr=self.proto.attr)
         return bytes(only.SerializeToString(deterministic=True))
 
+    def texts(self) -> dict[str, str]:
+        defaults = op_schema.defaults(self.proto.op)
+        return {
+            name: _text(value)
+            for name, value in sorted(self.proto.attr.items())
+            if not name.startswith("_") and value != defaults.get(name)
+        }
+
+
+def _text(value: attr_value_pb2.AttrValue) -> str:
+    match value.WhichOneof("value"):
+        case "s":
+            return str(value.s.decode("utf-8", "backslashreplace"))
+        case "i" | "f" | "b" as kind:
+            return str(getattr(value, kind))
+        case "type":
+            return str(types_pb2.DataType.Name(value.type))
+        case "list" if value.list.i:
+            return f"[{','.join(map(str, value.list.i))}]"
+    return str(text_format.MessageToString(value, as_one_line=True))
+
 
 def read_graph(
     proto: graph_pb2.GraphDef, shape: ir.ShapeSource = ir.unknown_shape
@@ -96,9 +121,31 @@ def read_graph(
     nodes = _read_nodes(proto.node, _graph_edge, "the GraphDef")
     main = ir.Graph("", nodes, origin=proto, shape=shape)
     functions = {
-        f.signature.name: read_function(f, library) for f in proto.library.function
+        f.signature.name: read_function(f, library, _noted_shapes(f))
+        for f in proto.library.function
     }
     return ir.Module(main, functions)
+
+
+def _noted_shapes(proto: function_pb2.FunctionDef) -> ir.ShapeSource:
+    """The shapes that a function of a SavedModel is written with."""
+    noted = {node.name: node.attr for node in proto.node_def}
+    for index, arg in enumerate(proto.signature.input_arg):
+        if index in proto.arg_attr:
+            noted[arg.name] = proto.arg_attr[index].attr
+
+    def shape(edge: ir.Edge) -> ir.Shape:
+        attrs = noted.get(edge[0])
+        if attrs is None or "_output_shapes" not in attrs:
+            return None
+        shapes = attrs["_output_shapes"].list.shape
+        return _sizes(shapes[edge[1]]) if edge[1] < len(shapes) else None
+
+    return shape
+
+
+def _sizes(shape: Any) -> ir.Shape:
+    return None if shape.unknown_rank else tuple(dim.size for dim in shape.dim)
 
 
 def read_function(
@@ -226,11 +273,11 @@ def write_function(
 ) -> function_pb2.FunctionDef:
     """Writes a function under its (possibly new) name."""
     proto = function_pb2.FunctionDef()
-    if graph.origin is None:
-        _sign(proto, graph)
-    else:
+    if graph.origin is not None:
         proto.CopyFrom(graph.origin)
     proto.signature.name = graph.name
+    _write_ports(proto.signature.input_arg, graph.args)
+    _write_ports(proto.signature.output_arg, graph.results)
     writer = _EdgeWriter(graph, lookup)
     del proto.node_def[:]
     for node in graph.nodes.values():
@@ -240,11 +287,13 @@ def write_function(
     return proto
 
 
-def _sign(proto: function_pb2.FunctionDef, graph: ir.Graph) -> None:
-    for arg in graph.args:
-        proto.signature.input_arg.add(name=arg.name, type=arg.type)
-    for result in graph.results:
-        proto.signature.output_arg.add(name=result.name, type=result.type)
+def _write_ports(protos: Any, ports: Sequence[ir.Argument | ir.Result]) -> None:
+    """Types of the ports there are, then those that were added."""
+    for port in ports[len(protos) :]:
+        protos.add(name=port.name)
+    for proto, port in zip(protos, ports, strict=True):
+        if proto.type != port.type:
+            proto.type = port.type
 
 
 class _EdgeWriter:
@@ -298,6 +347,13 @@ def _write_node(
         _write_value(proto.attr[name], value)
 
 
+def attributes(node: ir.Node) -> dict[str, Any]:
+    """A node's attributes as TensorFlow takes them, but for private ones."""
+    proto = node_def_pb2.NodeDef()
+    _write_node(proto, node, _write_graph_edge)
+    return {n: value for n, value in proto.attr.items() if not n.startswith("_")}
+
+
 def _write_value(proto: attr_value_pb2.AttrValue, value: ir.Value) -> None:
     match value:
         case ir.Type(number):
@@ -306,16 +362,13 @@ def _write_value(proto: attr_value_pb2.AttrValue, value: ir.Value) -> None:
             proto.list.type[:] = numbers
         case ir.Function(name):
             proto.func.name = name
-        case ir.Shapes(shapes):
-            for sizes in shapes:
-                shape = proto.list.shape.add()
-                for size in sizes:
-                    shape.dim.add().size = size
         case ir.Functions(names) if proto.HasField("func"):
             proto.func.name = names[0]
         case ir.Functions(names):
             for function, name in zip(proto.list.func, names, strict=True):
                 function.name = name
+        case ir.Shapes(shapes):
+            _write_shapes(proto.list.shape, shapes)
         case ir.Tensor(values, number):
             _write_tensor(proto, values, number)
         case bool():
@@ -324,6 +377,14 @@ def _write_value(proto: attr_value_pb2.AttrValue, value: ir.Value) -> None:
             proto.i = value
         case str():
             proto.s = value.encode("utf-8")
+
+
+def _write_shapes(protos: Any, shapes: Iterable[ir.Shape]) -> None:
+    del protos[:]
+    for shape in shapes:
+        proto = protos.add(unknown_rank=shape is None)
+        for size in shape or ():
+            proto.dim.add(size=size)
 
 
 def _values(proto: Any) -> np.ndarray:

@@ -7,12 +7,12 @@ hands in; the others compare a rewritten graph with its original.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from amp.errors import AmpError
 from amp.graph_rewrite import ir
 from amp.graph_rewrite.context import Typed
-from amp.graph_rewrite.plan import Plan
+from amp.graph_rewrite.control_flow import Call
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -111,6 +111,27 @@ def _signature(graph: ir.Graph) -> tuple[tuple[str, int], ...]:
     return tuple((result.name, result.type) for result in graph.results)
 
 
+def calls_agree(
+    typed: Mapping[str, Typed],
+    calls: Iterable[tuple[ir.Node, Call, Sequence[ir.Graph]]],
+) -> Iterator[Problem]:
+    """A call passes what its functions take, and gives what they return."""
+    for node, call, functions in calls:
+        view = typed[node.name]
+        passed = [slot.type for slot in view.ins[call.skip :]]
+        given = [slot.type for slot in view.outs]
+        for function in functions:
+            takes = [arg.type for arg in function.args]
+            if takes != passed:
+                found = f"{node.name!r} passes {passed} to {function.name}"
+                yield Problem(found, node.name, f"its arguments, {takes}")
+        for function in functions[-1:] if call.loop else functions:
+            returns = [result.type for result in function.results]
+            if returns != given:
+                found = f"{node.name!r} gives {given} of {function.name}"
+                yield Problem(found, node.name, f"its results, {returns}")
+
+
 def float32_behind_markers(
     typed: Mapping[str, Typed], before: Mapping[str, Typed], behind: frozenset[str]
 ) -> Iterator[Problem]:
@@ -137,13 +158,18 @@ def _reads(node: ir.Node) -> tuple[object, ...]:
     return node.op, node.inputs, node.controls, node.attrs, dict(node.updates)
 
 
-def stable(first: Plan, again: Plan) -> Iterator[Problem]:
-    """A second rewrite changes nothing (gains that rounding may hide aside)."""
-    gain = again.seconds32 - again.seconds16
-    if again.low and gain > first.tie + again.tie:
-        name = min(again.low)
-        found = f"a second rewrite would convert {name!r} as well"
-        yield Problem(found, name, "a rewrite that is its own fixed point")
+def stable(gain: float, tie: float, low: Iterable[str]) -> Iterator[Problem]:
+    """A second rewrite changes nothing (gains that rounding may hide aside).
+
+    Args:
+      gain: seconds a step that the second rewrite would still gain.
+      tie: seconds that either may be over the cheapest.
+      low: the nodes that it would convert.
+    """
+    names = sorted(low)
+    if names and gain > tie:
+        found = f"a second rewrite would convert {names[0]!r} as well"
+        yield Problem(found, names[0], "a rewrite that is its own fixed point")
 
 
 def enforce(

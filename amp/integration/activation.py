@@ -26,6 +26,7 @@ from amp.integration import (
     markers,
     optimizers,
 )
+from amp.integration.twins import Twins
 from amp.loss_scaling.scale import LossScale
 from amp.policy import Policy
 
@@ -37,7 +38,7 @@ class Active:
     """What holds for a thread now: a settled policy's twins, None where it is off."""
 
     settled: Resolution
-    twins: functions.Twins | None
+    twins: Twins | None
 
 
 class _Stack(threading.local):
@@ -64,7 +65,7 @@ def active() -> Active | None:
     return _process
 
 
-def active_twins() -> functions.Twins | None:
+def active_twins() -> Twins | None:
     """The twins to call through, None where functions run as they are."""
     now = active()
     return None if now is None else now.twins
@@ -91,7 +92,7 @@ def settle(policy: Policy) -> Active:
             else:
                 check_op_names(settled.policy)
                 logging.info("amp: %s", settled.reason)
-                twins = functions.Twins(settled)
+                twins = Twins(settled)
             _SETTLED[policy] = Active(settled, twins)
         return _SETTLED[policy]
 

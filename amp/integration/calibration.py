@@ -5,55 +5,24 @@ Nothing is stored, and what the times mean is `graph_rewrite.profile`'s to say.
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import functools
-import statistics
 import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-import numpy as np
 import tensorflow as tf
 
 from amp.graph_rewrite import cost, ir, op_table
 from amp.graph_rewrite.profile import Point, Profile
-from amp.integration import hardware
+from amp.integration import hardware, stopwatch
 from amp.integration.cases import CALL, Case, cases
+from amp.integration.stopwatch import Runner
 
 DTYPES = ("float32", "bfloat16", "float16")
-LEAST_ROUNDS, MOST_ROUNDS = 3, 11
-# Less cannot be told from a call that does nothing.
-LEAST_SECONDS = 1e-7
 UNCERTAIN = 0.1
-# A type is hopeless in a kind of work if one call takes this long, and this many times
-# float32's time.
-SLOW_SECONDS, SLOW_RATIO = 0.3, 20.0
 
 Progress = Callable[[str, int, int], None]
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class _Runner:
-    """A compiled function on its operands.
-
-    Attributes:
-      run: calls it and waits for the device; it has been called before.
-      repeat: how many operations of its case one call runs.
-      operation: one of them in the graph.
-      first: seconds of the call that made it ready.
-    """
-
-    run: Callable[[], None]
-    repeat: int
-    operation: Any
-    first: float
-
-    def seconds(self) -> float:
-        """Seconds of one call."""
-        start = time.perf_counter()
-        self.run()
-        return time.perf_counter() - start
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -67,7 +36,7 @@ class _Bench:
     """
 
     executor: str
-    idle: _Runner
+    idle: Runner
     given_up: set[tuple[str, str]]
 
 
@@ -93,8 +62,8 @@ def calibrate(
     table = table or cases(scale)
     deadline = time.perf_counter() + seconds
     points: list[Point] = []
-    with _as_written():
-        bench = _Bench(executor, _idle(executor), set())
+    with stopwatch.alone():
+        bench = _Bench(executor, stopwatch.idle(executor), set())
         for done, case in enumerate(table):
             progress(str(case), done, len(table))
             left = deadline - time.perf_counter()
@@ -105,18 +74,6 @@ def calibrate(
     return Profile(hardware.model(), tf.__version__, executor, tuple(points))
 
 
-@contextlib.contextmanager
-def _as_written() -> Iterator[None]:
-    """Keeps TensorFlow's graph optimizers from merging or folding what is measured."""
-    was = tf.config.optimizer.get_experimental_options()
-    tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": True})
-    try:
-        yield
-    finally:
-        was.setdefault("disable_meta_optimizer", False)
-        tf.config.optimizer.set_experimental_options(was)
-
-
 def _measured(case: Case, bench: _Bench, share: float) -> Iterator[Point]:
     """One point for each type in which the case can run, in about `share` seconds."""
     if bench.executor == "xla" and case.bound == "start" and not case.chained:
@@ -125,8 +82,8 @@ def _measured(case: Case, bench: _Bench, share: float) -> Iterator[Point]:
         return  # the figure of the other
     work = _WORK.get(case.op) or op_table.TABLE[case.op].work
     end = time.perf_counter() + share
-    runners: dict[str, _Runner] = {}
-    least = SLOW_SECONDS / SLOW_RATIO
+    runners: dict[str, Runner] = {}
+    least = stopwatch.SLOW_SECONDS / stopwatch.SLOW_RATIO
     for dtype in DTYPES:
         if (work, dtype) in bench.given_up or not _of_interest(work, dtype):
             continue
@@ -134,17 +91,17 @@ def _measured(case: Case, bench: _Bench, share: float) -> Iterator[Point]:
         if runner is None:
             continue
         once = runner.first
-        if bench.executor == "xla" or once > SLOW_RATIO * least:
+        if bench.executor == "xla" or once > stopwatch.SLOW_RATIO * least:
             once = runner.seconds()  # the first call compiles, or loads libraries
         if dtype == "float32":
             least = max(least, once)
-        elif once > SLOW_RATIO * least:
+        elif once > stopwatch.SLOW_RATIO * least:
             bench.given_up.add((work, dtype))
             point = _point(case, work, dtype, runner, once)
             yield dataclasses.replace(point, hopeless=True)
             continue
         runners[dtype] = runner
-    times = _rounds(runners, bench.idle, end)
+    times = stopwatch.rounds(runners, bench.idle, end)
     nothing = times.pop("")
     if case.bound != "start" and min(times.values(), default=0.0) < UNCERTAIN * nothing:
         return  # on this device it cannot be told from a call that does nothing
@@ -157,28 +114,12 @@ _WORK = {"Cast": "cast", CALL: "call"}  # those without a row in the op table
 
 def _of_interest(work: str, dtype: str) -> bool:
     """Whether a type says something of its own: a cast's 16-bit one, any of a call."""
-    return (
-        dtype == "float32" if work == "call" else (work, dtype) != ("cast", "float32")
-    )
+    if work == "call":
+        return dtype == "float32"
+    return (work, dtype) != ("cast", "float32")
 
 
-def _rounds(runners: dict[str, _Runner], idle: _Runner, end: float) -> dict[str, float]:
-    """Median seconds of each, less those of a call that does nothing (those are at "").
-
-    They run in turn, so that what else the machine does meets all alike.
-    """
-    times: dict[str, list[float]] = {dtype: [] for dtype in ("", *runners)}
-    for count in range(MOST_ROUNDS):
-        if count >= LEAST_ROUNDS and time.perf_counter() > end:
-            break
-        for dtype, taken in times.items():
-            taken.append(runners.get(dtype, idle).seconds())
-    medians = {dtype: statistics.median(taken) for dtype, taken in times.items()}
-    nothing = medians.pop("")
-    return {"": nothing} | {d: taken - nothing for d, taken in medians.items()}
-
-
-def _point(case: Case, work: str, dtype: str, runner: _Runner, seconds: float) -> Point:
+def _point(case: Case, work: str, dtype: str, runner: Runner, seconds: float) -> Point:
     ins, outs = runner.operation.inputs, runner.operation.outputs
     if work == "cast":
         moved = cost.elements(_dimensions(ins[0]))
@@ -191,7 +132,7 @@ def _point(case: Case, work: str, dtype: str, runner: _Runner, seconds: float) -
         dtype=dtype,
         moved=moved,
         operations=cost.flops(work, _shapes(ins), _shapes(outs)),
-        seconds=max(seconds / runner.repeat, LEAST_SECONDS),
+        seconds=max(seconds / runner.repeat, stopwatch.LEAST_SECONDS),
     )
 
 
@@ -203,45 +144,19 @@ def _dimensions(tensor: Any) -> ir.Shape:
     return None if tensor.shape.rank is None else tuple(tensor.shape.as_list())
 
 
-def _runner(case: Case, dtype: str, executor: str) -> _Runner | None:
+def _runner(case: Case, dtype: str, executor: str) -> Runner | None:
     """The case in a type; None where TensorFlow has no kernel for it."""
     given, build = dtype, case.build
     if case.op == "Cast":
         given, wanted = ("float32", dtype)[:: -1 if case.note == "up" else 1]
         build = functools.partial(tf.cast, dtype=wanted)
-    operands = [_operand(shape, given) for shape in case.shapes]
+    operands = [stopwatch.operand(shape, given) for shape in case.shapes]
     body, repeat = _body(case, build, executor)
     try:
-        return _ready(body, operands, (case.op, repeat), executor)
-    except (tf.errors.OpError, TypeError, ValueError):
+        around = "kernels" if case.op == CALL else executor
+        return stopwatch.ready(body, operands, (case.op, repeat), around)
+    except stopwatch.FAILURES:
         return None
-
-
-def _ready(
-    body: Callable[..., Any],
-    operands: list[Any],
-    what: tuple[str, int],
-    executor: str,
-) -> _Runner:
-    op, repeat = what
-    compiled = executor == "xla" and op != CALL
-    function = tf.function(body, jit_compile=compiled, autograph=False)
-    concrete = function.get_concrete_function(*operands)
-    operation = next(o for o in concrete.graph.get_operations() if o.type == op)
-
-    def run() -> None:
-        concrete(*operands)
-        _synchronise()
-
-    start = time.perf_counter()
-    run()
-    return _Runner(run, repeat, operation, time.perf_counter() - start)
-
-
-def _synchronise() -> None:
-    # A call on a CPU returns when all is done.
-    if hardware.shipped().kind != "CPU":
-        tf.test.experimental.sync_devices()
 
 
 def _body(
@@ -272,15 +187,3 @@ def _body(
     if case.chained:
         return chain, case.repeat
     return build, 1
-
-
-def _operand(shape: tuple[int, ...], dtype: str) -> Any:
-    # From 0.5 to 1: no denormal numbers, which some CPUs take longer over.
-    values = np.random.default_rng(0).uniform(0.5, 1.0, shape)
-    return tf.cast(tf.constant(values, tf.float32), dtype)
-
-
-def _idle(executor: str) -> _Runner:
-    """A call that does nothing."""
-    operand = _operand((1,), "float32")
-    return _ready(lambda x: x + x, [operand], ("AddV2", 1), executor)

@@ -19,7 +19,7 @@ from amp.graph_rewrite.device import Resolution
 from amp.graph_rewrite.names import check_patterns
 from amp.graph_rewrite.report import Report
 from amp.graph_rewrite.rewrite import Rewrite
-from amp.integration import activation, definitions
+from amp.integration import activation, definitions, feedback
 from amp.policy import Policy
 
 
@@ -62,7 +62,13 @@ def rewrite(
     _check_keep(settled, module)
     if not any(map(_updates, module.graphs())):
         settled = _differentiable(settled)
-    result = rewrite_lib.rewrite(module, settled, fetches=fetched, feeds=given[1])
+    result = rewrite_lib.rewrite(
+        module,
+        settled,
+        fetches=fetched,
+        feeds=given[1],
+        timer=feedback.stored,
+    )
     return Rewrite(serde.write_graph(result.graph), result.report)
 
 
@@ -153,13 +159,18 @@ def explain(target: Any, *args: Any, policy: Policy | None = None) -> Report:
     """
     if isinstance(target, serde.graph_proto_types()):
         return rewrite(target, policy).report
-    module, settled = _read(target, args, policy)
-    return rewrite_lib.rewrite(module[1], settled).report
+    module, settled = read(target, args, policy)
+    return rewrite_lib.rewrite(module[1], settled, timer=feedback.stored).report
 
 
-def _read(
+def read(
     target: Any, args: tuple[Any, ...], policy: Policy | None
 ) -> tuple[tuple[Any, ir.Module], Resolution]:
+    """A function as traced under a policy: itself and its module, and the policy.
+
+    Raises:
+      PolicyError: a pattern that matches nothing, an unknown target.
+    """
     policy = Policy.make(policy)
     settled = activation.settle(policy).settled
     with activation.mixed_precision_scope(policy):
@@ -185,9 +196,13 @@ def twin(fn: Any, *args: Any, policy: Policy | None = None) -> Any:
       GraphError: a graph that is not well formed.
       PolicyError: an unknown op, a pattern that matches nothing, an unknown target.
     """
-    (concrete, module), settled = _read(fn, args, policy)
-    suffix = definitions.new_suffix()
-    result = rewrite_lib.rewrite(module, _differentiable(settled), suffix=suffix)
+    (concrete, module), settled = read(fn, args, policy)
+    result = rewrite_lib.rewrite(
+        module,
+        _differentiable(settled),
+        suffix=definitions.new_suffix(),
+        timer=feedback.stored,
+    )
     if result.graph.main is module.main:
         return concrete
     return definitions.concrete_of(concrete, result.graph)

@@ -44,14 +44,20 @@ def shipped() -> device_lib.Device:
 def model() -> str:
     """What a profile is kept for: what times depend on, in words.
 
-    For a CPU also its number of cores, and whether kernels of oneDNN are used.
+    For a CPU also its number of cores, and what the user chose that changes its
+    kernels: oneDNN off, oneDNN's instruction set, the number of threads.
     """
     gpu = _gpu()
     if gpu is not None:
         return gpu[0]
     name = _cpuinfo("model name") or platform.machine()
     off = ", oneDNN off" if os.environ.get("TF_ENABLE_ONEDNN_OPTS") == "0" else ""
-    return f"{name}, {_cores()} cores, {device_lib.of_cpu(_cpu_flags()).name}{off}"
+    isa = os.environ.get("ONEDNN_MAX_CPU_ISA")
+    most = f", oneDNN up to {isa}" if isa else ""
+    chosen = tf.config.threading.get_intra_op_parallelism_threads()
+    threads = f", {chosen} threads" if chosen else ""
+    kind = device_lib.of_cpu(_cpu_flags()).name
+    return f"{name}, {_cores()} cores, {kind}{off}{most}{threads}"
 
 
 def _cores() -> int:

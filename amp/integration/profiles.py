@@ -30,16 +30,27 @@ def directory() -> Path:
     return platformdirs.user_cache_path("tf-amp", appauthor=False) / "profiles"
 
 
-def path(device: str, tensorflow: str, executor: str) -> Path:
+def path(device: str, tensorflow: str, what: str) -> Path:
     """The file of a profile: readable, and different wherever one of the three is."""
     readable = re.sub(r"[^a-z0-9]+", "-", device.lower()).strip("-")[:48]
     digest = hashlib.sha256(device.encode()).hexdigest()[:8]
     version = re.sub(r"[^\w.+-]", "_", tensorflow)
-    return directory() / f"{readable}-{digest}_tf-{version}_{executor}.json"
+    return directory() / f"{readable}-{digest}_tf-{version}_{what}.json"
 
 
 def save(profile: Profile) -> Path:
-    """Stores a profile, whole or not at all, and returns its file.
+    """Stores a profile and returns its file.
+
+    Raises:
+      ProfileError: the directory cannot be written.
+    """
+    file = path(profile.device, profile.tensorflow, profile.executor)
+    write(file, profile.to_json())
+    return file
+
+
+def write(file: Path, content: str) -> None:
+    """Writes a file, whole or not at all.
 
     The text is written beside the file and then moved over it, so that a reader sees
     the old text or the new one, however many processes write.
@@ -47,13 +58,12 @@ def save(profile: Profile) -> Path:
     Raises:
       ProfileError: the directory cannot be written.
     """
-    file = path(profile.device, profile.tensorflow, profile.executor)
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
         handle, name = tempfile.mkstemp(prefix=f".{file.name}.", dir=file.parent)
         try:
             with os.fdopen(handle, "w", encoding="utf-8") as text:
-                text.write(profile.to_json())
+                text.write(content)
                 text.flush()
                 os.fsync(handle)
             os.replace(name, file)
@@ -63,12 +73,11 @@ def save(profile: Profile) -> Path:
             raise
     except OSError as e:
         raise ProfileError(
-            f"the profile cannot be stored: {e}",
+            f"what was measured cannot be stored: {e}",
             where=str(file),
             allowed="a directory that can be written",
             remedy=f"set {VARIABLE} to one",
         ) from e
-    return file
 
 
 def load(device: str, tensorflow: str, executor: str) -> Profile | None:

@@ -12,9 +12,8 @@ from pathlib import Path
 
 import tensorflow as tf
 
-from amp.errors import PolicyError
 from amp.graph_rewrite.profile import Profile
-from amp.integration import calibration, hardware, profiles
+from amp.integration import calibration, hardware, operations, profiles
 
 
 def tune(
@@ -34,13 +33,7 @@ def tune(
       PolicyError: there is no time to measure in.
       ProfileError: the profile cannot be stored.
     """
-    if not seconds > 0:
-        raise PolicyError(
-            f"{seconds:g} seconds are no time to measure in",
-            where="--seconds",
-            allowed="a number above 0",
-            remedy="leave it out for the default",
-        )
+    operations.require_time(seconds, "--seconds")
     end = time.perf_counter() + seconds
     for done, executor in enumerate(executors):
         left = max(end - time.perf_counter(), 0.0)

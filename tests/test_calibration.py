@@ -10,7 +10,7 @@ import tensorflow as tf
 from amp.graph_rewrite import op_table
 from amp.graph_rewrite.profile import BOUNDS, Profile, apply
 from amp.integration import calibration, hardware, stopwatch
-from amp.integration.cases import Case, cases
+from amp.integration.cases import CALL, Case, cases
 
 TINY = cases(1 / 256)
 
@@ -21,7 +21,8 @@ def measured() -> Profile:
 
 
 def test_the_table_covers_the_work_that_is_priced() -> None:
-    works = {op_table.TABLE[case.op].work for case in TINY if case.op != "Cast"}
+    listed = [case.op for case in TINY if case.op not in ("Cast", CALL)]
+    works = {op_table.TABLE[op].work for op in listed}
     # An einsum is priced as a product; no recurrent kernel takes bfloat16.
     assert works == set(op_table.WORK) - {"einsum", "rnn", "free"}
     assert {case.bound for case in TINY} == set(BOUNDS)
@@ -31,8 +32,9 @@ def test_the_table_covers_the_work_that_is_priced() -> None:
 
 def test_every_case_runs_in_every_type() -> None:
     for case in TINY:
+        executor = "xla" if case.op == CALL else "kernels"
         for dtype in calibration.DTYPES[case.op == "Cast" :]:
-            runner = calibration._runner(case, dtype, "kernels")
+            runner = calibration._runner(case, dtype, executor)
             assert runner is not None, (case, dtype)
             runner.run()
 
@@ -69,6 +71,19 @@ def test_a_cast_counts_its_elements_in_either_direction() -> None:
         assert types == (down if case.note == "down" else down[::-1])
         point = calibration._point(case, "cast", "float16", runner, 1.0)
         assert point.moved == case.shapes[0][0] * case.shapes[0][1]
+
+
+def test_the_start_of_a_compiled_call_is_measured_among_kernels() -> None:
+    """One call after the other, in float32 only; it is a figure of XLA's profile."""
+    table = [case for case in TINY if case.op == CALL]
+    assert not calibration.calibrate("kernels", 5.0, table=table).points
+    profile = calibration.calibrate("xla", 5.0, table=table)
+    (point,) = profile.points
+    assert (point.work, point.bound, point.dtype) == ("call", "start", "float32")
+    assert 0 < point.seconds < 0.01
+    device = apply(profile, hardware.shipped())
+    assert device.under(True).call == point.seconds
+    assert "call" not in device.under(True).start.get("float32", {})
 
 
 def test_xla_runs_chains_and_single_operations() -> None:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
+import math
+
 import pytest
 
 from amp.graph_rewrite import device as devices
@@ -94,3 +97,14 @@ def test_a_native_type_makes_products_faster_and_every_figure_has_a_source(
         assert device.speed[dtype]["product"] > 1
     assert device.source
     assert device.name in device.describe()
+
+
+def test_without_clusters_everything_else_is_the_same() -> None:
+    """No figure means no cluster: on GPUs nobody has measured one."""
+    assert math.isfinite(devices.CPU_AMX.under(True).call)
+    for device in (devices.CPU_AMX, devices.A100):
+        without = device.without_clusters()
+        assert math.isinf(without.under(True).call)
+        same = dataclasses.replace(device.under(True), call=math.inf)
+        assert without == dataclasses.replace(device, compiled=same)
+    assert math.isinf(devices.A100.under(True).call)

@@ -22,6 +22,8 @@ UNSCALE = "_amp_unscale"  # the gradient-unscale marker: float32 from here on
 SEED = "_amp_seed"  # the loss scale times the incoming gradient
 KEEP = "_amp_keep"  # built under keep_float32() or by an optimizer
 EMULATED = "_amp_emulated"  # holds 16-bit values in float32 kernels
+CLUSTER = "_amp_cluster"  # a call of a cluster: the edges that its results replace
+AFTER = "_amp_after"  # the control inputs of a node that is after a cluster's call now
 
 Edge: TypeAlias = tuple[str, int]  # (node or argument, flat output index)
 Shape: TypeAlias = tuple[int, ...] | None  # -1: unknown dimension, None: unknown rank
@@ -50,6 +52,13 @@ class Functions:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
+class Function:
+    """The function that a func attribute of a made node calls."""
+
+    name: str
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
 class Shapes:
     """A list(shape) attribute's new value."""
 
@@ -64,7 +73,9 @@ class Tensor:
     number: int
 
 
-Value: TypeAlias = Type | Types | Functions | Shapes | Tensor | bool | int | str
+Value: TypeAlias = (
+    Type | Types | Function | Functions | Shapes | Tensor | bool | int | str
+)
 
 
 class Attributes(Protocol):
@@ -94,6 +105,12 @@ class Attributes(Protocol):
 
     def texts(self) -> Mapping[str, str]:
         """All attributes but private ones and defaults, each as a short text."""
+
+    def bare(self) -> Attributes:
+        """Those that the op declares, and ours."""
+
+    def key(self) -> bytes:
+        """Equal only if all are."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)
@@ -142,6 +159,8 @@ class Node:
         value = self.updates.get(attr)
         if isinstance(value, Functions):
             return value.names
+        if isinstance(value, Function):
+            return (value.name,)
         return self.attrs.functions(attr) if self.attrs is not None else ()
 
     def shapes(self, attr: str) -> tuple[Shape, ...]:
@@ -203,7 +222,8 @@ class Graph:
       nodes: by name, in the order they were read.
       args, results: the function's interface, () for a GraphDef.
       control_results: nodes that run even if nothing reads them.
-      origin: what it was read from; opaque, and written back untouched.
+      origin: what it was read from; opaque, and written back untouched. None for a
+        function that was made.
       shape: the static shape of an edge as traced.
       flags: boolean attributes of the function that are set (`_XlaMustCompile`...).
       attributes: names of all the function's attributes.

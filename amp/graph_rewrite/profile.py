@@ -31,7 +31,8 @@ class Point:
     """One operation measured in one type.
 
     Attributes:
-      work: kind of work, as the op table names it, or "cast".
+      work: kind of work, as the op table names it, "cast", or "call" for starting a
+        function that XLA compiled.
       bound: what its time is spent on, one of `BOUNDS`.
       case: op and shapes, for a person.
       dtype: float32 or a 16-bit type; for a cast, the 16-bit one.
@@ -131,7 +132,7 @@ def apply(profile: Profile, device: Device) -> Device:
     """The device with what a profile measured in place of its figures.
 
     1. `launch` is the time of the smallest elementwise ops; `start` that of the
-       smallest ops of other kinds.
+       smallest ops of other kinds; `call` that of a function that computes as little.
     2. `bandwidth` is what large elementwise ops reach in float32, `flops` what matrix
        products reach. Every other figure is a ratio to these two, the geometric mean
        over the cases of a kind of work, after what an op costs to start.
@@ -153,6 +154,7 @@ def apply(profile: Profile, device: Device) -> Device:
 def _measured(profile: Profile, device: Device) -> Device:
     points = profile.points
     start = _start(points)
+    call = start.get("float32", {}).pop("call", device.call)
     launch = start.get("float32", {}).get("elementwise", device.launch)
 
     def net(point: Point) -> float:
@@ -186,6 +188,7 @@ def _measured(profile: Profile, device: Device) -> Device:
         native=_native(speed, device.native),
         bandwidth=bandwidth,
         flops=flops,
+        call=call,
         speed=_over(device.speed, speed),
         slowdown=_over(device.slowdown, slowdown),
         launch=launch,

@@ -13,8 +13,18 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from amp.errors import GraphError, VerifyError
-from amp.graph_rewrite import apply, control_flow, cost, ir, loops, op_schema, verify
-from amp.graph_rewrite.context import FORMATS, Context
+from amp.graph_rewrite import (
+    apply,
+    control_flow,
+    cost,
+    fuse,
+    ir,
+    loops,
+    op_schema,
+    outline,
+    verify,
+)
+from amp.graph_rewrite.context import FORMATS, Context, type_ports
 from amp.graph_rewrite.control_flow import Call, Use
 from amp.graph_rewrite.decide import decide
 from amp.graph_rewrite.device import Resolution
@@ -103,7 +113,8 @@ def _rewritten(
     for graph in given.graphs():
         where = _where(graph.name)
         verify.enforce(verify.well_formed(graph), GraphError, where, _MEND)
-    module = loops.plain(inline(given))
+    whole = fuse.apart(given)
+    module = loops.plain(inline(whole))
     program = program_of(module, _contexts(module, settled, named), _clocks(settled))
     _check_given(program)
     program = measured(program, timer)
@@ -112,9 +123,10 @@ def _rewritten(
     report = report_on(module, parts, plans, settled, verdict)
     if not any(plan.low for plan in plans.values()):
         return Rewrite(given, report)
-    linked = link(given, _applied(parts, plans, named[0]), suffix)
+    linked = link(whole, _applied(parts, plans, named[0]), suffix)
     _check_made(linked, program, plans)
-    return Rewrite(linked.module, report)
+    fused = _fused(linked, parts, settled, suffix)
+    return Rewrite(fused.linked.module, report)
 
 
 _MEND = "mend the graph where it is built or saved"
@@ -251,6 +263,29 @@ def _check_made(linked: Linked, program: Program, plans: Mapping[Use, Plan]) -> 
     tie = max(p.tie for p in plans.values()) + max(p.tie for p in again.values())
     stable = verify.stable(gain, tie, (n for plan in again.values() for n in plan.low))
     verify.enforce(stable, VerifyError, _where(module.main.name), _REPORT)
+
+
+def _fused(
+    linked: Linked, parts: Mapping[Use, Part], settled: Resolution, suffix: str
+) -> fuse.Fused:
+    """With clusters, and the laws checked that concern them."""
+    lookup = _lookup(linked.module)
+    contexts = {
+        use: dataclasses.replace(parts[use].context, lookup=lookup)
+        for use in linked.graphs
+    }
+    weights = {use: parts[use].weight for use in linked.graphs}
+    fused = fuse.fuse(linked, contexts, weights, settled.device, suffix)
+    for use, graph in fused.linked.graphs.items():
+        if graph is not linked.graphs[use]:
+            laws = itertools.chain(
+                verify.well_formed(graph),
+                verify.well_typed(graph, type_ports(graph, contexts[use])),
+                verify.same_apart(linked.graphs[use], outline.apart(graph)),
+            )
+            where = f"the twin of {use.name or 'the GraphDef'}"
+            verify.enforce(laws, VerifyError, where, _REPORT)
+    return fused
 
 
 _REPORT = "report this with the graph; the original runs unchanged"

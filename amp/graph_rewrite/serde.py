@@ -76,6 +76,17 @@ class NodeAttributes:
         value = self._get(name)
         return None if value is None else _values(value.tensor)
 
+    def bare(self) -> NodeAttributes:
+        bare = node_def_pb2.NodeDef()
+        for name, value in self.proto.attr.items():
+            if not name.startswith("_") or name.startswith("_amp_"):
+                bare.attr[name].CopyFrom(value)
+        return NodeAttributes(bare)
+
+    def key(self) -> bytes:
+        only = node_def_pb2.NodeDef(attr=self.proto.attr)
+        return bytes(only.SerializeToString(deterministic=True))
+
     def texts(self) -> dict[str, str]:
         defaults = op_schema.defaults(self.proto.op)
         return {
@@ -262,7 +273,8 @@ def write_function(
 ) -> function_pb2.FunctionDef:
     """Writes a function under its (possibly new) name."""
     proto = function_pb2.FunctionDef()
-    proto.CopyFrom(graph.origin)
+    if graph.origin is not None:
+        proto.CopyFrom(graph.origin)
     proto.signature.name = graph.name
     _write_ports(proto.signature.input_arg, graph.args)
     _write_ports(proto.signature.output_arg, graph.results)
@@ -348,6 +360,8 @@ def _write_value(proto: attr_value_pb2.AttrValue, value: ir.Value) -> None:
             proto.type = number
         case ir.Types(numbers):
             proto.list.type[:] = numbers
+        case ir.Function(name):
+            proto.func.name = name
         case ir.Functions(names) if proto.HasField("func"):
             proto.func.name = names[0]
         case ir.Functions(names):

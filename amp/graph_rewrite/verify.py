@@ -143,6 +143,21 @@ def float32_behind_markers(
             yield Problem(found, name, "float32 from the unscale marker on")
 
 
+def same_apart(before: ir.Graph, apart: ir.Graph) -> Iterator[Problem]:
+    """A graph whose clusters are taken apart is the one that they were made in."""
+    allowed = "calls that stand in for nodes of the graph"
+    if before.results != apart.results:
+        yield Problem(f"the results changed to {apart.results}", before.name, allowed)
+    for name in before.nodes.keys() | apart.nodes.keys():
+        old, new = before.nodes.get(name), apart.nodes.get(name)
+        if old is None or new is None or _reads(old) != _reads(new):
+            yield Problem(f"node {name!r} differs without clusters", name, allowed)
+
+
+def _reads(node: ir.Node) -> tuple[object, ...]:
+    return node.op, node.inputs, node.controls, node.attrs, dict(node.updates)
+
+
 def stable(gain: float, tie: float, low: Iterable[str]) -> Iterator[Problem]:
     """A second rewrite changes nothing (gains that rounding may hide aside).
 

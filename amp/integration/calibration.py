@@ -16,7 +16,7 @@ import tensorflow as tf
 from amp.graph_rewrite import cost, ir, op_table
 from amp.graph_rewrite.profile import Point, Profile
 from amp.integration import hardware, stopwatch
-from amp.integration.cases import Case, cases
+from amp.integration.cases import CALL, Case, cases
 from amp.integration.stopwatch import Runner
 
 DTYPES = ("float32", "bfloat16", "float16")
@@ -78,12 +78,14 @@ def _measured(case: Case, bench: _Bench, share: float) -> Iterator[Point]:
     """One point for each type in which the case can run, in about `share` seconds."""
     if bench.executor == "xla" and case.bound == "start" and not case.chained:
         return  # one call costs far more than the operation
-    work = "cast" if case.op == "Cast" else op_table.TABLE[case.op].work
+    if bench.executor == "kernels" and case.op == CALL:
+        return  # the figure of the other
+    work = _WORK.get(case.op) or op_table.TABLE[case.op].work
     end = time.perf_counter() + share
     runners: dict[str, Runner] = {}
     least = stopwatch.SLOW_SECONDS / stopwatch.SLOW_RATIO
     for dtype in DTYPES:
-        if (work, dtype) in bench.given_up or (work == "cast" and dtype == "float32"):
+        if (work, dtype) in bench.given_up or not _of_interest(work, dtype):
             continue
         runner = _runner(case, dtype, bench.executor)
         if runner is None:
@@ -105,6 +107,16 @@ def _measured(case: Case, bench: _Bench, share: float) -> Iterator[Point]:
         return  # on this device it cannot be told from a call that does nothing
     for dtype, seconds in times.items():
         yield _point(case, work, dtype, runners[dtype], seconds)
+
+
+_WORK = {"Cast": "cast", CALL: "call"}  # those without a row in the op table
+
+
+def _of_interest(work: str, dtype: str) -> bool:
+    """Whether a type says something of its own: a cast's 16-bit one, any of a call."""
+    if work == "call":
+        return dtype == "float32"
+    return (work, dtype) != ("cast", "float32")
 
 
 def _point(case: Case, work: str, dtype: str, runner: Runner, seconds: float) -> Point:
@@ -141,7 +153,8 @@ def _runner(case: Case, dtype: str, executor: str) -> Runner | None:
     operands = [stopwatch.operand(shape, given) for shape in case.shapes]
     body, repeat = _body(case, build, executor)
     try:
-        return stopwatch.ready(body, operands, (case.op, repeat), executor)
+        around = "kernels" if case.op == CALL else executor
+        return stopwatch.ready(body, operands, (case.op, repeat), around)
     except stopwatch.FAILURES:
         return None
 

@@ -66,9 +66,14 @@ def _matmul(**flags: bool) -> Callable[..., Any]:
     return lambda a, b: tf.matmul(a, b, **flags)
 
 
+CALL = "PartitionedCall"  # of a function that XLA compiles, from a graph
+
+
 def _tiny() -> list[Case]:
     image, window = (1, 4, 4, 8), (3, 3, 8, 8)
+    twice = tf.function(lambda x: x + x, jit_compile=True, autograph=False)
     return [
+        Case(CALL, "start", ((8,),), twice, 64, chained=True),
         Case("AddV2", "start", ((8,), (8,)), _op(raw.AddV2), 256, chained=True),
         Case("MatMul", "start", ((8, 16), (16, 16)), _matmul(), 128, chained=True),
         Case("Conv2D", "start", (image, window), _conv, 64, chained=True),

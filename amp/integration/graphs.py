@@ -5,6 +5,7 @@ Knows how to get a graph and its shapes out of what a user has; rewrites nothing
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -59,6 +60,8 @@ def rewrite(
     given = [_names(module, fetches, "fetches"), _names(module, feeds, "feeds")]
     fetched = given[0] or _sinks(module.main)
     _check_keep(settled, module)
+    if not any(map(_updates, module.graphs())):
+        settled = _differentiable(settled)
     result = rewrite_lib.rewrite(
         module,
         settled,
@@ -67,6 +70,19 @@ def rewrite(
         timer=feedback.stored,
     )
     return Rewrite(serde.write_graph(result.graph), result.report)
+
+
+def _updates(graph: ir.Graph) -> bool:
+    """Whether a graph updates variables: a step of training, with all its gradients."""
+    return any(
+        node.op.startswith(("Assign", "Apply", "ResourceApply", "SparseApply"))
+        for node in graph.nodes.values()
+    )
+
+
+def _differentiable(settled: Resolution) -> Resolution:
+    """The same without clusters, whose calls have no gradient."""
+    return dataclasses.replace(settled, device=settled.device.without_clusters())
 
 
 def _names(module: ir.Module, given: Iterable[str], what: str) -> frozenset[str]:
@@ -181,8 +197,12 @@ def twin(fn: Any, *args: Any, policy: Policy | None = None) -> Any:
       PolicyError: an unknown op, a pattern that matches nothing, an unknown target.
     """
     (concrete, module), settled = read(fn, args, policy)
-    suffix = definitions.new_suffix()
-    result = rewrite_lib.rewrite(module, settled, suffix=suffix, timer=feedback.stored)
+    result = rewrite_lib.rewrite(
+        module,
+        _differentiable(settled),
+        suffix=definitions.new_suffix(),
+        timer=feedback.stored,
+    )
     if result.graph.main is module.main:
         return concrete
     return definitions.concrete_of(concrete, result.graph)

@@ -32,7 +32,7 @@ UNDER_WAY = "under way: calls alternate until the faster is known"
 
 
 # A prediction is not tried if this share of it was measured and this is its gain: to
-# try takes the original's memory, which the machine may not have. That each was measured
+# try takes the memory of the original, which may not be there. That each was measured
 # alone matters less to a ratio than to a time, and the gain leaves room for it.
 MEASURED, CLEAR = 0.8, 1.3
 

@@ -11,9 +11,13 @@ from collections.abc import Iterator, Mapping
 from amp.graph_rewrite import ir, price
 from amp.graph_rewrite.control_flow import Use
 from amp.graph_rewrite.device import Resolution
+from amp.graph_rewrite.fuse import Fusion
 from amp.graph_rewrite.plan import Plan, Spared
 from amp.graph_rewrite.program import Part
 from amp.graph_rewrite.report import Decision, Report
+from amp.policy import Policy
+
+_UNFUSED = Fusion()
 
 
 def report_on(
@@ -21,12 +25,20 @@ def report_on(
     parts: Mapping[Use, Part],
     plans: Mapping[Use, Plan],
     settled: Resolution,
-    verdict: str,
+    fusion: Fusion = _UNFUSED,
 ) -> Report:
-    """The report on the plans for a module."""
+    """The report on the plans for a module, and on what was fused afterwards."""
     policy = settled.policy
     assert policy is not None
     weight = {use: part.weight for use, part in parts.items()}
+    seconds32 = sum(weight[use] * plan.seconds32 for use, plan in plans.items())
+    seconds16 = sum(weight[use] * plan.seconds16 for use, plan in plans.items())
+    seconds16 -= fusion.seconds
+    fused = fusion.casts_before - fusion.casts_after
+    spared = {
+        field.name: sum(getattr(plan.spared, field.name) for plan in plans.values())
+        for field in dataclasses.fields(Spared)
+    }
     return Report(
         function=module.main.name,
         dtype=policy.dtype,
@@ -35,17 +47,33 @@ def report_on(
         loss_scale=str(policy.loss_scale),
         nodes_total=sum(len(part.graph.nodes) for part in parts.values()),
         nodes_low=sum(len(plans[u].low | p.found.already) for u, p in parts.items()),
-        casts=sum(len(plan.casts) for plan in plans.values()),
-        seconds32=sum(weight[use] * plan.seconds32 for use, plan in plans.items()),
-        seconds16=sum(weight[use] * plan.seconds16 for use, plan in plans.items()),
+        casts=sum(len(plan.casts) for plan in plans.values()) - fused,
+        seconds32=seconds32,
+        seconds16=seconds16,
         decisions=tuple(_decisions(module, parts, plans)),
-        verdict=verdict,
+        verdict=_verdict(parts, plans, policy, (seconds32, seconds16)),
         measured_share=price.measured_share(list(parts.values())),
-        casts_spared={
-            field.name: sum(getattr(plan.spared, field.name) for plan in plans.values())
-            for field in dataclasses.fields(Spared)
-        },
+        casts_spared={**spared, "fused": fused},
+        clusters=fusion.clusters,
     )
+
+
+def _verdict(
+    parts: Mapping[Use, Part],
+    plans: Mapping[Use, Plan],
+    policy: Policy,
+    seconds: tuple[float, float],
+) -> str:
+    if any(plan.low for plan in plans.values()):
+        if policy.emulate:
+            return "rewritten, emulated: values as in 16 bits, no faster"
+        return f"rewritten, predicted {seconds[0] / seconds[1]:.2f}x faster"
+    for plan in plans.values():
+        for reason in plan.reasons.values():
+            if reason.rule == "gain":
+                return f"left in float32: {reason.cause}"
+    already = any(part.found.already for part in parts.values())
+    return "nothing more to convert" if already else "left in float32: no gain"
 
 
 def _decisions(

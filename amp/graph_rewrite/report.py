@@ -92,6 +92,7 @@ class Report:
     trial: str = ""
     measured_share: float = 0.0
     casts_spared: Mapping[str, int] = dataclasses.field(default_factory=dict)
+    clusters: int = 0
 
     def __str__(self) -> str:
         rules = Counter(d.rule for d in self.decisions if d.dtype == "float32")
@@ -106,6 +107,7 @@ class Report:
             f"{self.function or 'graph'}: {self.verdict}",
             f"  nodes        {self.nodes_total}, of them {self.nodes_low} in {low}",
             f"  casts        {self.casts}{self._spared()}",
+            *([f"  clusters     {self.clusters}"] if self.clusters else []),
             f"  predicted    {times}",
             *self._trial_lines(),
             f"  priced by    {priced}",

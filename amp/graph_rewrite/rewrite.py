@@ -119,13 +119,13 @@ def _rewritten(
     _check_given(program)
     program = measured(program, timer)
     parts = program.parts
-    plans, verdict = _gained(decide(program), parts, settled.policy)
-    report = report_on(module, parts, plans, settled, verdict)
+    plans = _gained(decide(program), parts, settled.policy)
     if not any(plan.low for plan in plans.values()):
-        return Rewrite(given, report)
+        return Rewrite(given, report_on(module, parts, plans, settled))
     linked = link(whole, _applied(parts, plans, named[0]), suffix)
     _check_made(linked, program, plans)
     fused = _fused(linked, parts, settled, suffix)
+    report = report_on(module, parts, plans, settled, fused.fusion)
     return Rewrite(fused.linked.module, report)
 
 
@@ -183,24 +183,16 @@ def _check_given(program: Program) -> None:
 
 def _gained(
     plans: Mapping[Use, Plan], parts: Mapping[Use, Part], policy: Policy
-) -> tuple[Mapping[Use, Plan], str]:
-    """Drops every plan if all together gain under `min_gain`; says what came out."""
+) -> Mapping[Use, Plan]:
+    """Drops every plan if all together gain under `min_gain`."""
     before = sum(parts[use].weight * plan.seconds32 for use, plan in plans.items())
     after = sum(parts[use].weight * plan.seconds16 for use, plan in plans.items())
-    if not any(plan.low for plan in plans.values()):
-        already = any(part.found.already for part in parts.values())
-        verdict = "nothing more to convert" if already else "left in float32: no gain"
-        return plans, verdict
     gain = 1 - after / before if before else 0.0
-    verdict = f"rewritten, predicted {before / after:.2f}x faster"
-    if policy.emulate:
-        verdict = "rewritten, emulated: values as in 16 bits, no faster"
     forced = policy.emulate or policy.assignment == "all"
     if forced or gain >= policy.min_gain:
-        return plans, verdict
+        return plans
     reason = f"predicted gain {gain:.1%}, under min_gain {policy.min_gain:.1%}"
-    dropped = {use: _drop(plan, reason) for use, plan in plans.items()}
-    return dropped, f"left in float32: {reason}"
+    return {use: _drop(plan, reason) for use, plan in plans.items()}
 
 
 def _drop(plan: Plan, cause: str) -> Plan:

@@ -6,16 +6,13 @@ Structure only: no types beyond float32, no cost. Values stay what they were.
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from amp.graph_rewrite import control_flow, ir
 from amp.graph_rewrite.control_flow import Call
-
-# What only reads the variable behind a handle.
-_READS = frozenset(
-    {"ReadVariableOp", "ResourceGather", "ResourceGatherNd", "VariableShape"}
-)
+from amp.graph_rewrite.reads import READERS, redirected, shared
 
 
 def plain(module: ir.Module) -> ir.Module:
@@ -29,6 +26,8 @@ def plain(module: ir.Module) -> ir.Module:
 
        The read keeps the loop's control inputs, and what is ordered after the loop is
        ordered after the read.
+
+    And in every function a variable is read once before it is first written.
     """
     graphs = {graph.name: graph for graph in module.graphs()}
     counts = Counter(
@@ -47,6 +46,7 @@ def plain(module: ir.Module) -> ir.Module:
 def _mend(
     graphs: dict[str, ir.Graph], name: str, module: ir.Module, counts: Counter[str]
 ) -> None:
+    made: dict[str, str] = {}
     for node, call in list(control_flow.calls(graphs[name], module.functions)):
         if not call.loop or any(
             function not in module.functions or counts[function] != 1
@@ -57,7 +57,13 @@ def _mend(
         graphs[body] = _named(graphs[body])
         if name:  # a GraphDef's tensors may be references, which a loop reads once
             graphs[name] = _read_before(graphs[name], node.name, graphs[body])
+        before = graphs[name].nodes.keys()
         _hoist(graphs, name, (node.name, call, cond, body))
+        made |= dict.fromkeys(graphs[name].nodes.keys() - before, node.name)
+    if name:  # what a GraphDef's session orders, nobody knows
+        graphs[name] = shared(
+            graphs[name], made, functools.partial(_only_reads, graphs)
+        )
 
 
 def invariant(body: ir.Graph) -> Iterator[int]:
@@ -106,22 +112,7 @@ def _read_before(caller: ir.Graph, loop: str, body: ir.Graph) -> ir.Graph:
         for index in invariant(body)
         if body.args[index].type == ir.FLOAT
     }
-    return _redirected(caller, same)
-
-
-def _redirected(graph: ir.Graph, same: dict[ir.Edge, ir.Edge]) -> ir.Graph:
-    nodes = dict(graph.nodes)
-    for edge in same:
-        for name, _ in graph.readers.get(edge, ()):
-            inputs = tuple(same.get(e, e) for e in nodes[name].inputs)
-            nodes[name] = nodes[name].changed(inputs)
-    results = tuple(
-        dataclasses.replace(result, edge=same.get(result.edge, result.edge))
-        for result in graph.results
-    )
-    if nodes == graph.nodes and results == graph.results:
-        return graph
-    return graph.with_nodes(nodes, results)
+    return redirected(caller, same)
 
 
 def _hoist(
@@ -156,7 +147,7 @@ def _hoist(
     origin = {edge: shape for edge, _, shape in added}
     nodes[at] = control_flow.extended(node, call, added)
     graphs[name] = _shaped(graphs[name].with_nodes(nodes), origin)
-    graphs[body] = _redirected(widened(graphs[body], ports, results=True), moved)
+    graphs[body] = redirected(widened(graphs[body], ports, results=True), moved)
     graphs[cond] = widened(graphs[cond], ports, results=False)
 
 
@@ -178,21 +169,26 @@ def _reads(
                 yield index, name
 
 
-def _only_read(graphs: dict[str, ir.Graph], name: str, index: int) -> bool:
+def _only_read(graphs: Mapping[str, ir.Graph], name: str, index: int) -> bool:
     """Whether a function, and what it calls, only reads the variable of an argument."""
     graph = graphs[name]
-    for reader, position in graph.readers.get((graph.args[index].name, 0), ()):
-        node = graph.nodes[reader]
-        if node.op in _READS:
-            continue
-        call = control_flow.CALLS.get(node.op)
-        if call is None or position < call.skip:
-            return False
-        for callee in control_flow.callees_of(node, call):
-            known = callee in graphs and position - call.skip < len(graphs[callee].args)
-            if not known or not _only_read(graphs, callee, position - call.skip):
-                return False
-    return True
+    readers = graph.readers.get((graph.args[index].name, 0), ())
+    return all(_only_reads(graphs, graph.nodes[r], at) for r, at in readers)
+
+
+def _only_reads(graphs: Mapping[str, ir.Graph], node: ir.Node, at: int) -> bool:
+    """Whether a node only reads the variable whose handle is its input `at`."""
+    if node.op in READERS:
+        return True
+    call = control_flow.CALLS.get(node.op)
+    if call is None or at < call.skip:
+        return False
+    return all(
+        callee in graphs
+        and at - call.skip < len(graphs[callee].args)
+        and _only_read(graphs, callee, at - call.skip)
+        for callee in control_flow.callees_of(node, call)
+    )
 
 
 def widened(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import random
 import threading
 import time
@@ -299,3 +300,5 @@ def test_a_clear_gain_that_was_measured_is_not_tried_again() -> None:
     assert why_not(policy, False, report(1.2, 0.9)) == ""
     always = Policy(dtype="bfloat16", trial=True)
     assert why_not(always, False, report(1.5, 0.9)) == ""
+    fused = dataclasses.replace(report(1.5, 0.9), fused_seconds=0.3)
+    assert why_not(policy, False, fused) == ""  # what clusters save was not measured

@@ -261,7 +261,14 @@ class Graph:
         A node that was not read but made (no `attrs`) has its operand's shape.
         """
 
+        known: dict[Edge, Shape] = {}  # graphs are made of graphs, some deep
+
         def shape(edge: Edge) -> Shape:
+            if edge not in known:
+                known[edge] = found(edge)
+            return known[edge]
+
+        def found(edge: Edge) -> Shape:
             node = nodes.get(edge[0])
             if node is None or node.attrs is not None:
                 return self.shape(edge)

@@ -55,6 +55,7 @@ def report_on(
         measured_share=price.measured_share(list(parts.values())),
         casts_spared={**spared, "fused": fused},
         clusters=fusion.clusters,
+        fused_seconds=fusion.seconds,
     )
 
 

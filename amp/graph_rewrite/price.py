@@ -127,7 +127,8 @@ def _time(graph: ir.Graph, view: Typed, context: Context, clock: cost.Clock) -> 
     turned_ins = _turning_shapes(ins, view.ins, context)
     turned_outs = _turning_shapes(outs, view.outs, context)
     moved = cost.moved(work, turned_ins, turned_outs)
-    return clock.node(work, moved, cost.flops(work, ins, outs, node.text("equation")))
+    equation = node.text("equation") if work == "einsum" else ""
+    return clock.node(work, moved, cost.flops(work, ins, outs, equation))
 
 
 def _turning_shapes(

@@ -93,6 +93,7 @@ class Report:
     measured_share: float = 0.0
     casts_spared: Mapping[str, int] = dataclasses.field(default_factory=dict)
     clusters: int = 0
+    fused_seconds: float = 0.0
 
     def __str__(self) -> str:
         rules = Counter(d.rule for d in self.decisions if d.dtype == "float32")
@@ -159,6 +160,8 @@ class Report:
             self,
             nodes_low=sum(d.dtype != "float32" for d in decisions),
             casts=0,
+            casts_spared={},
+            clusters=0,
             decisions=decisions,
             verdict=f"left in float32: {cause}",
         )

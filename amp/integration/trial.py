@@ -59,7 +59,7 @@ def why_not(policy: Policy, compiled: bool, report: Report) -> str:
         return "operations are to be deterministic"
     if _in_cluster(context_lib.context()):
         return "several workers take a step together, and none is timed alone"
-    clear = report.seconds32 >= CLEAR * report.seconds16
+    clear = report.seconds32 >= CLEAR * (report.seconds16 + report.fused_seconds)
     if clear and report.measured_share >= MEASURED:
         return "its operations were measured, and the gain is clear"
     return ""

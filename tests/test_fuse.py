@@ -392,3 +392,27 @@ def test_what_xla_cannot_compile_gives_way_to_the_original(on_free, monkeypatch)
             np.testing.assert_array_equal(function(some()), got)
     assert sum(fusion.clusters for fusion in on_free) == 1
     np.testing.assert_array_equal(got, want)
+
+
+@pytest.mark.parametrize("through", [False, True])
+def test_the_update_of_a_variable_is_fused_with_the_cast_of_its_gradient(
+    on_free, through
+):
+    """In float32, to the same values; Keras hands gradients on by an IdentityN."""
+    weights = tf.Variable(np.eye(WIDTH, dtype=np.float32), name="weights")
+
+    @tf.function(jit_compile=False)
+    def step(x: tf.Tensor) -> tf.Tensor:
+        gradient = tf.matmul(x, x, transpose_a=True)
+        if through:
+            gradient, _ = tf.raw_ops.IdentityN(input=[gradient, x])
+        with amp.keep_float32():
+            weights.assign_sub(gradient * 0.5)
+        return gradient
+
+    x = np.eye(ROWS, WIDTH, dtype=np.float32) * 4.0  # exact in bfloat16
+    with amp.mixed_precision_scope(dtype="bfloat16", assignment="all", strict=True):
+        step(x)
+    assert sum(fusion.clusters for fusion in on_free) == 1
+    assert sum(fusion.casts_after for fusion in on_free) < 3
+    np.testing.assert_array_equal(weights, np.eye(WIDTH) * (1.0 - 8.0))

@@ -57,12 +57,14 @@ def test_what_a_caller_reads_or_feeds_by_name_may_not(field):
 
 
 @pytest.mark.parametrize("attr", [ir.KEEP, ir.EMULATED])
-def test_marked_nodes_may_not(attr):
+def test_what_is_kept_in_float32_may_and_what_is_emulated_may_not(attr):
+    """In a cluster a kept node computes in float32 as ever."""
+
     def build():
         node = tf.tanh(x32(), name="n")
         node.op._set_attr(attr, v1.AttrValue(b=True))
 
-    assert not members_of(build).fusible("n")
+    assert members_of(build).fusible("n") == (attr == ir.KEEP)
 
 
 def test_casts_up_and_small_constants_are_copied():

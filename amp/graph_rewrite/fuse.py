@@ -21,6 +21,7 @@ from amp.graph_rewrite.link import Linked
 from amp.graph_rewrite.members import Members
 from amp.graph_rewrite.op_table import TABLE
 from amp.graph_rewrite.outline import Outline
+from amp.graph_rewrite.reads import redirected
 
 # The most that a cluster may take of its time as kernels. Prices are estimates, and do
 # not know that a kernel may write over its operand, where a compiled call may not.
@@ -70,10 +71,31 @@ def apart(module: ir.Module) -> ir.Module:
     return ir.Module(outline.apart(module.main), functions)
 
 
+def bypassed(linked: Linked) -> Linked:
+    """The graphs with what reads an IdentityN reading what that passes on.
+
+    Keras hands all gradients to an optimizer through one (a custom gradient, which only
+    matters to who differentiates): it would stand between every cast and the update.
+    """
+    graphs = {use: _bypassed(graph) for use, graph in linked.graphs.items()}
+    return Linked(_replaced(linked, graphs, {}), graphs)
+
+
+def _bypassed(graph: ir.Graph) -> ir.Graph:
+    same: dict[ir.Edge, ir.Edge] = {}
+    for name in graph.order:
+        node = graph.nodes[name]
+        if node.op == "IdentityN" and not node.controls and not node.flag(ir.UNSCALE):
+            for index, edge in enumerate(node.inputs):
+                same[name, index] = same.get(edge, edge)
+    return redirected(graph, same)
+
+
 def fuse(
     linked: Linked,
     contexts: Mapping[Use, Context],
     weights: Mapping[Use, float],
+    clocks: Mapping[Use, cost.Clock],
     device: Device,
     suffix: str,
 ) -> Fused:
@@ -90,7 +112,8 @@ def fuse(
       linked: the graphs, casts in place.
       contexts: as in planning, with a schema for every op.
       weights: how often each graph runs a step.
-      device: what to price by; `compiled.call` says what starting a cluster costs.
+      clocks: times of kernels, with what was measured of this job.
+      device: what to price clusters by; `compiled.call` says what starting one costs.
       suffix: ending of new functions' names.
     """
     parts = {
@@ -98,7 +121,9 @@ def fuse(
         for use, graph in linked.graphs.items()
         if not use.xla and not contexts[use].policy.emulate
     }
-    found = {use: list(_clusters(part, device)) for use, part in parts.items()}
+    found = {
+        use: list(_clusters(part, clocks[use], device)) for use, part in parts.items()
+    }
     names = _named(found, weights, linked.module, suffix)
     graphs = dict(linked.graphs)
     functions: dict[str, ir.Graph] = {}
@@ -186,7 +211,9 @@ def _called(
     return outline.with_calls(graph, calls, idle)
 
 
-def _clusters(members: Members, device: Device) -> Iterator[_Cluster]:
+def _clusters(
+    members: Members, kernels: cost.Clock, device: Device
+) -> Iterator[_Cluster]:
     """The clusters of one graph that are clearly faster than their nodes' kernels."""
     graph = members.graph
     if any(node.op in CONTROL_FLOW for node in graph.nodes.values()):
@@ -204,7 +231,7 @@ def _clusters(members: Members, device: Device) -> Iterator[_Cluster]:
             made = outline.outline(
                 graph, tuple(names), members.copied, gives, members.type_of
             )
-            saved = _saved(members, names, made, device)
+            saved = _saved(members, names, made, (kernels, device))
             if len(made.body) > 1 and saved > 0:
                 yield _Cluster(made, saved)
 
@@ -221,7 +248,10 @@ def _casts(members: Members, names: Iterable[str]) -> bool:
 
 
 def _saved(
-    members: Members, names: Sequence[str], made: Outline, device: Device
+    members: Members,
+    names: Sequence[str],
+    made: Outline,
+    prices: tuple[cost.Clock, Device],
 ) -> float:
     """Seconds that a cluster saves, 0 if that is not clear.
 
@@ -229,8 +259,9 @@ def _saved(
     and then the longer of two times: moving what it reads and gives, and the arithmetic
     of each node in XLA's code.
     """
-    number, compiled = members.context.format.name, device.under(True)
-    kernels, loop = cost.Clock(device, number), cost.Clock(compiled, number)
+    kernels, device = prices
+    compiled = device.under(True)
+    loop = cost.Clock(compiled, members.context.format.name)
     group = set(names)
     ups = {e[0] for name in names for e in members.graph.nodes[name].inputs}
     ups = {name for name in ups if members.only_for(name, group)}

@@ -81,7 +81,7 @@ class Members:
         node = self.graph.nodes[name]
         if node.op not in FUSIBLE or self.is_up(name) or name in self._named:
             return False
-        if node.flag(ir.KEEP) or node.has(ir.EMULATED):
+        if node.has(ir.EMULATED):
             return False
         given = FUSIBLE[node.op]
         if not all(self._constant(node.inputs[index]) for index in given):

@@ -9,6 +9,7 @@ import contextlib
 import dataclasses
 import gc
 import itertools
+import math
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
@@ -267,7 +268,11 @@ def _fused(
         for use in linked.graphs
     }
     weights = {use: parts[use].weight for use in linked.graphs}
-    fused = fuse.fuse(linked, contexts, weights, settled.device, suffix)
+    if settled.device.under(True).call == math.inf:
+        return fuse.Fused(linked, fuse.Fusion())
+    clocks = {use: parts[use].clock for use in linked.graphs}
+    linked = fuse.bypassed(linked)
+    fused = fuse.fuse(linked, contexts, weights, clocks, settled.device, suffix)
     for use, graph in fused.linked.graphs.items():
         if graph is not linked.graphs[use]:
             laws = itertools.chain(

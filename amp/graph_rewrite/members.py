@@ -124,7 +124,8 @@ class Members:
 
     def idle(self, members: set[str]) -> frozenset[str]:
         """Members of clusters, and casts up that only members read."""
-        ups = filter(self.is_up, self.graph.nodes)
+        read = self.graph.readers
+        ups = (n for n in self.graph.nodes if self.is_up(n) and (n, 0) in read)
         return frozenset(members.union(n for n in ups if self.only_for(n, members)))
 
     def given(self, group: set[str], name: str) -> bool:

@@ -58,6 +58,18 @@ def test_an_invariant_read_in_both_types_is_passed_in_both() -> None:
     assert ir.FLOAT in kinds
 
 
+def test_a_16_bit_tensor_that_a_loop_reads_in_both_types_is_passed_as_it_is() -> None:
+    def fn(x: tf.Tensor) -> tf.Tensor:
+        w = tf.matmul(x, x, name="product")
+        body = lambda i, y: (i + 1, tf.matmul(y, w) + tf.math.lgamma(w))  # noqa: E731
+        return tf.while_loop(lambda i, y: i < 3, body, [tf.constant(0), x])[1]
+
+    body, made = body_of(fn, spec(4, 4))
+    assert [arg.type for arg in body.args][-1] == ir.BFLOAT16
+    down = [n for n in casts(made.main) if n.types("DstT") == (ir.BFLOAT16,)]
+    assert {node.inputs[0] for node in down} == {("x", 0)}
+
+
 def test_both_branches_return_one_type() -> None:
     def fn(x: tf.Tensor, flag: tf.Tensor) -> tf.Tensor:
         y = tf.cond(flag, lambda: tf.matmul(x, x), lambda: tf.matmul(x, x + 1.0))
@@ -86,6 +98,8 @@ def test_a_call_that_is_fetched_by_name_keeps_its_boundary() -> None:
 
 def test_a_recurrent_layer_and_its_gradient_cast_nothing_on_the_way() -> None:
     """Of the backward body only the weights' gradients, which are summed, turn up."""
+    amp.enable(dtype="bfloat16")  # from here on shapes are remembered
+    amp.disable()
     cell = tf.keras.layers.LSTM(8, return_sequences=True)
 
     @tf.function

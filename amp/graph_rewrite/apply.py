@@ -7,7 +7,7 @@ Two forms of the same plan: native (16-bit kernels, casts at the borders) and em
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from amp.graph_rewrite import control_flow, ir, loops, op_schema
 from amp.graph_rewrite.casts import Casts
@@ -63,7 +63,11 @@ def native(
             }
             nodes[name] = view.node.changed(tuple(inputs), updates)
         if takes or name in face.gives or name in face.adds:
-            nodes[name] = _call(nodes[name], plan, casts, graph)
+            more = [
+                (e if made_low(e) else casts.down(e), plan.dtype, graph.shape(e))
+                for e in face.adds.get(name, ())
+            ]
+            nodes[name] = _call(nodes[name], plan, more)
     return _with_boundary(graph.with_nodes(nodes), plan, casts, made_low)
 
 
@@ -75,7 +79,9 @@ def _made_low(edge: ir.Edge, plan: Plan, found: Candidates) -> bool:
     return name in face.args or index in face.gives.get(name, ())
 
 
-def _call(node: ir.Node, plan: Plan, casts: Casts, graph: ir.Graph) -> ir.Node:
+def _call(
+    node: ir.Node, plan: Plan, more: Sequence[tuple[ir.Edge, int, ir.Shape]]
+) -> ir.Node:
     """A calling node with the types, and the arguments more, of its functions."""
     call, face = control_flow.CALLS[node.op], plan.interface
     takes = {index - call.skip for index in face.takes.get(node.name, ())}
@@ -89,10 +95,6 @@ def _call(node: ir.Node, plan: Plan, casts: Casts, graph: ir.Graph) -> ir.Node:
         )
         for attr, turned in turning
     }
-    more = [
-        (casts.down(edge), plan.dtype, graph.shape(edge))
-        for edge in face.adds.get(node.name, ())
-    ]
     return control_flow.extended(node.changed(updates=updates), call, more)
 
 

@@ -44,6 +44,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     argv = list(sys.argv[1:] if argv is None else argv)
     end = _end_of_target(argv)
     args = _parser().parse_args(argv[:end])
+    args.args = argv[end:]
     try:
         done: int | scripts.Script = args.command(args)
     except AmpError as e:
@@ -54,7 +55,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 0
     if isinstance(done, int):
         return done
-    scripts.run(done, argv[end:])  # here, since what it raises is its own
+    scripts.run(done, args.args)  # here, since what it raises is its own
     return 0
 
 
@@ -63,7 +64,9 @@ def _end_of_target(argv: Sequence[str]) -> int:
     if argv[:1] != ["run"]:
         return len(argv)
     index = 1
-    while index < len(argv) and argv[index].startswith("-"):
+    while index < len(argv) and argv[index].startswith("-") and argv[index] != "-":
+        if argv[index] == "--":
+            return index + 2
         takes_value = argv[index].startswith("--") and "=" not in argv[index]
         index += 2 if takes_value and argv[index] != "--help" else 1
     return index + 1
@@ -227,7 +230,7 @@ def _run(args: argparse.Namespace) -> scripts.Script:
         os.environ["AMP_REPORT"] = os.path.abspath(policy.report)
     autostart.install()
     if args.module:
-        script = scripts.module(args.target)
+        script = scripts.module(args.target, args.args)
     elif args.text:
         script = scripts.text(args.target)
     elif args.target == "-":
@@ -257,14 +260,9 @@ def _summarize(process: int) -> None:
 
 
 def _summary() -> str:
-    activation = sys.modules.get("amp.integration.activation")
     state = sys.modules.get("amp.loss_scaling.state")
-    if activation is None or state is None:
-        reports.summary(os.environ.get("AMP_REPORT"), 0)
+    if state is None:
         return "nothing was rewritten: the job imported no TensorFlow, or see above"
-    now = activation.active()
-    if not reports.reports() and now is not None and now.settled.policy is None:
-        return str(now.settled.reason)
     return reports.summary(os.environ.get("AMP_REPORT"), state.skipped_steps())
 
 

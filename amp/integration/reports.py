@@ -6,7 +6,6 @@ What a report says is not known here, and nothing that goes wrong here stops a j
 from __future__ import annotations
 
 import collections
-import contextlib
 import itertools
 import os
 import re
@@ -94,32 +93,34 @@ def clear() -> None:
 
 
 def directory_of_job() -> Path | None:
-    """Makes a directory in the cache for the reports of this job, None if it cannot.
+    """A directory in the cache for the reports of this job, None if it cannot be made.
 
-    The oldest of the last jobs' makes way.
+    The first report makes it; the oldest of the last jobs' makes way.
     """
     place = profiles.cache() / "reports"
-    made = place / f"{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}"
     try:
-        made.mkdir(parents=True, exist_ok=True)
-        for old in sorted(place.iterdir())[:-_JOBS]:
+        place.mkdir(parents=True, exist_ok=True)
+        for old in sorted(place.iterdir())[: 1 - _JOBS]:
             shutil.rmtree(old, ignore_errors=True)
     except OSError:
         return None
-    return made
+    name = f"{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}"
+    return place / name if os.access(place, os.W_OK) else None
 
 
 def summary(directory: str | None, skipped: int) -> str:
     """What became of the functions of this process, in one line.
 
     Args:
-      directory: where reports were written; removed if none was.
+      directory: where reports were written.
       skipped: updates that were skipped because gradients overflowed.
     """
     made = reports()
-    told = total(made) if made else "no function ran in mixed precision"
-    told += f", {skipped} steps skipped" if made else ""
-    return told + _where(directory)
+    if not made:
+        return "no function ran in mixed precision"
+    written = directory is not None and os.path.isdir(directory)
+    where = f"; reports: {directory}" if written else ""
+    return f"{total(made)}, {skipped} steps skipped{where}"
 
 
 def total(made: Sequence[Report]) -> str:
@@ -138,11 +139,3 @@ def total(made: Sequence[Report]) -> str:
         f"{len(done)} of {len(made)} functions rewritten, {low} of {total} nodes in "
         f"{made[0].dtype}{gain}"
     )
-
-
-def _where(directory: str | None) -> str:
-    if directory is None:
-        return ""
-    with contextlib.suppress(OSError):
-        os.rmdir(directory)
-    return f"; reports: {directory}" if os.path.isdir(directory) else ""

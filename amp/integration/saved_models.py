@@ -9,6 +9,8 @@ import dataclasses
 from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
+from tensorflow.python.framework import meta_graph
+
 from amp.errors import GraphError
 from amp.graph_rewrite import control_flow, ir, serde
 from amp.graph_rewrite import rewrite as rewrite_lib
@@ -69,7 +71,18 @@ def rewrite(meta: Any, settled: Resolution) -> list[Report]:
     functions.update(_added(around.graph, module))
     whole = ir.Module(around.graph.main, functions)
     meta.graph_def.CopyFrom(serde.write_graph(whole))
+    _note_ops(meta)
     return [*([around.report] if around.report.nodes_low or not roots else []), *found]
+
+
+def _note_ops(meta: Any) -> None:
+    """Adds the ops that came in to those that the file says it needs."""
+    noted = meta.meta_info_def.stripped_op_list.op
+    names = {op.name for op in noted}
+    needed = meta_graph.stripped_op_list_for_graph(meta.graph_def).op
+    if names:  # not every writer notes them
+        noted.extend(op for op in needed if op.name not in names)
+        noted.sort(key=lambda op: op.name)
 
 
 def _around(

@@ -42,7 +42,7 @@ def at(target: str) -> Script:
     Raises:
       GraphError: nothing is there, or a directory without `__main__.py`.
     """
-    path = os.path.abspath(target)
+    path = os.path.join(os.getcwd(), target)
     if not os.path.exists(path):
         raise GraphError(
             "there is no such file",
@@ -69,16 +69,16 @@ def at(target: str) -> Script:
     return _of_spec(target, spec)
 
 
-def module(name: str) -> Script:
+def module(name: str, arguments: Sequence[str]) -> Script:
     """A module, or the `__main__` of a package, found from the current directory.
 
-    Packages around it are imported.
+    Packages around it are imported, and see the arguments.
 
     Raises:
       GraphError: Python does not find it.
     """
     _set_first_path(os.getcwd())
-    sys.argv[0] = "-m"  # what a package that is imported on the way sees
+    sys.argv[:] = ["-m", *arguments]
     try:
         spec = importlib.util.find_spec(name)
         if spec is not None and spec.submodule_search_locations is not None:
@@ -99,16 +99,19 @@ def _no_module(found: str) -> GraphError:
     )
 
 
+_TEXT = {"__loader__": importlib.machinery.BuiltinImporter}
+
+
 def text(source: str) -> Script:
     """Code that is given itself, as by `python -c`."""
     _set_first_path("")
-    return Script("-c", lambda: _compiled(source, "<string>"), {})
+    return Script("-c", lambda: _compiled(source, "<string>"), _TEXT)
 
 
 def standard_input() -> Script:
     """Code that is read from the standard input, as by `python -`."""
     _set_first_path("")
-    return Script("-", lambda: _compiled(sys.stdin.read(), "<stdin>"), {})
+    return Script("-", lambda: _compiled(sys.stdin.read(), "<stdin>"), _TEXT)
 
 
 def run(script: Script, arguments: Sequence[str]) -> None:

@@ -5,7 +5,9 @@ Knows how to get a graph and its shapes out of what a user has; rewrites nothing
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -121,11 +123,15 @@ def exported(module: ir.Module, settled: Resolution) -> tuple[ir.Module, Resolut
     custom gradient stays float32, as its gradient was written for, unless the graph
     updates variables and so has its gradients in it.
     """
-    settled = dataclasses.replace(settled, device=settled.device.without_clusters())
+    settled = _without_clusters(settled)
     if any(map(updates, module.graphs())):
         return module, settled
     functions = {name: _custom_kept(f) for name, f in module.functions.items()}
     return ir.Module(_custom_kept(module.main), functions), settled
+
+
+def _without_clusters(settled: Resolution) -> Resolution:
+    return dataclasses.replace(settled, device=settled.device.without_clusters())
 
 
 def _custom_kept(graph: ir.Graph) -> ir.Graph:
@@ -157,14 +163,12 @@ def _names(module: ir.Module, given: Iterable[str], where: str) -> frozenset[str
 
 
 def _exists(module: ir.Module, name: str) -> bool:
-    node = module.main.nodes.get(node_of(name))
-    index = name.partition(":")[2]
-    if node is None or not index:
-        return node is not None and not name.endswith(":")
+    node, index = module.main.nodes.get(node_of(name)), name.partition(":")[2]
+    if node is None or ":" not in name:
+        return node is not None
     known = definitions.lookup_of(module)(node.op)
-    if known is None:
-        return index.isdecimal()
-    return index.isdecimal() and int(index) < len(known.signature(node).outs)
+    most = math.inf if known is None else len(known.signature(node).outs)
+    return index.isdecimal() and int(index) < most
 
 
 def _sinks(graph: ir.Graph) -> frozenset[str]:
@@ -187,10 +191,9 @@ def _imported_shapes(proto: Any) -> definitions.StaticShapes:
     """Static shapes of a GraphDef, by importing it; unknown if it does not import."""
 
     def load() -> Mapping[str, Sequence[Any]]:
-        try:
+        with contextlib.suppress(ValueError, tf.errors.OpError):
             return definitions.outputs_of(_imported(proto))
-        except (ValueError, tf.errors.OpError):
-            return {}
+        return {}
 
     return definitions.StaticShapes(load)
 
@@ -292,10 +295,9 @@ def twin(fn: Any, *args: Any, policy: Policy | None = None) -> Any:
       PolicyError: an unknown op, a pattern that matches nothing, an unknown target.
     """
     (concrete, module), settled = read(fn, args, policy)
-    module, settled = exported(module, settled)
     result = rewrite_lib.rewrite(
         module,
-        settled,
+        _without_clusters(settled),
         suffix=definitions.new_suffix(),
         timer=feedback.stored,
     )

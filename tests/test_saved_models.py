@@ -253,6 +253,21 @@ def test_every_graph_of_an_old_saved_model_is_rewritten(old: Path) -> None:
             assert np.allclose(now, before, rtol=BOUND, atol=0)
 
 
+def test_a_model_without_signatures_is_explained_by_its_functions(
+    tmp_path: Path,
+) -> None:
+    module = tf.Module()
+    module.w = tf.Variable(tf.ones([4, 4]))
+    module.f = tf.function(lambda x: tf.matmul(x, module.w))
+    for rows in (2, 3):
+        module.f.get_concrete_function(tf.TensorSpec([rows, 4]))
+    tf.saved_model.save(module, str(tmp_path / "in"))
+    report = files.explain(tmp_path / "in", NATIVE, None, None)
+    assert (
+        sum(d.op == "MatMul" and d.dtype == "bfloat16" for d in report.decisions) == 2
+    )
+
+
 def test_explain_looks_at_one_signature(saved: Path, old: Path) -> None:
     for place, tags in ((saved, None), (old, "gpu,train")):
         whole = files.explain(place / "model", EMULATED, tags, None)

@@ -48,7 +48,7 @@ def explain(
     chosen = None if tags is None else [tag for tag in tags.split(",") if tag]
     meta = targets.meta_graph(saved, chosen, path)
     if signature is None:
-        return graphs.explain(meta.graph_def, policy=policy)
+        return graphs.explain(saved_models.whole_graph(meta), policy=policy)
     part, fetches = saved_models.signature_graph(meta, signature, str(path))
     return graphs.rewrite(part, policy, fetches=fetches).report
 

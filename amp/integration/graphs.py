@@ -154,7 +154,9 @@ def _names(module: ir.Module, given: Iterable[str], where: str) -> frozenset[str
         if not _exists(module, name):
             known = node_of(name) in module.main.nodes
             raise GraphError(
-                f"there is no {'tensor' if known else 'node'} {name!r}",
+                f"there is no tensor {name!r}"
+                if known
+                else f"there is no node {node_of(name)!r}",
                 where=where,
                 allowed="names of operations or tensors of the graph",
                 remedy="print([n.name for n in graph.node]) for the names there are",

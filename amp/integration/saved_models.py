@@ -18,7 +18,8 @@ from amp.graph_rewrite.device import Resolution
 from amp.graph_rewrite.report import Report
 from amp.integration import feedback, graphs
 
-_CALLS = frozenset({"PartitionedCall", "StatefulPartitionedCall"})
+_STATEFUL = "StatefulPartitionedCall"
+_CALLS = frozenset({"PartitionedCall", _STATEFUL})
 _HANDS_ON = _CALLS | {"Identity", "NoOp"}
 
 
@@ -187,13 +188,37 @@ def _tensors(info: Any) -> Iterator[str]:
                 yield from _tensors(component)
 
 
+def whole_graph(meta: Any) -> Any:
+    """The graph, with calls of the functions that objects name if no signature does."""
+    graph = type(meta.graph_def)()
+    graph.CopyFrom(meta.graph_def)
+    if _signatures(meta):
+        return graph
+    for function in meta.graph_def.library.function:
+        signature = function.signature
+        if signature.name in meta.object_graph_def.concrete_functions:
+            call = graph.node.add(name=f"amp_{signature.name}", op=_STATEFUL)
+            for index, arg in enumerate(signature.input_arg):
+                given = graph.node.add(name=f"{call.name}_{index}", op="Placeholder")
+                given.attr["dtype"].type = arg.type
+                call.input.append(given.name)
+            call.attr["f"].func.name = signature.name
+            call.attr["Tin"].list.type.extend(a.type for a in signature.input_arg)
+            call.attr["Tout"].list.type.extend(a.type for a in signature.output_arg)
+    return graph
+
+
+def _signatures(meta: Any) -> list[str]:
+    return sorted(n for n in meta.signature_def if not n.startswith("__saved_model"))
+
+
 def signature_graph(meta: Any, name: str, where: str) -> tuple[Any, list[str]]:
     """The part of a graph that a signature runs, and the tensors that it gives.
 
     Raises:
       GraphError: there is no such signature.
     """
-    known = sorted(n for n in meta.signature_def if not n.startswith("__saved_model"))
+    known = _signatures(meta)
     if name not in known:
         raise GraphError(
             f"there is no signature {name!r}",

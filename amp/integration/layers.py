@@ -1,0 +1,294 @@
+"""`Layer`: the nodes of a twin graph that run under one policy, and who stands for whom.
+
+Holds no hook, runs nothing, and how a graph is rewritten is not its work.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from amp.graph_rewrite import ir, op_schema, serde
+from amp.graph_rewrite.op_table import TABLE
+from amp.graph_rewrite.report import Report
+from amp.graph_rewrite.rewrite import rewrite
+from amp.integration import definitions, feedback, reports
+from amp.integration import twins as twins_lib
+from amp.integration.increments import COMPUTE, Increment, increment, source_of
+from amp.integration.twin_graphs import TwinGraph
+from amp.integration.twins import Twins
+
+_LOW = frozenset({ir.BFLOAT16, ir.HALF})
+_UNTRIED = "off: nodes of a session's graph are there once, for their state"
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Run:
+    """What a run of the user's graph is in the twin.
+
+    Attributes:
+      targets: operations.
+      fetches: tensors, with the user's types and values.
+      feeds: the reference of the twin's tensor, by that of the user's.
+    """
+
+    targets: list[Any]
+    fetches: list[Any]
+    feeds: Mapping[Any, Any]
+
+
+class Layer:
+    """The operations that runs under one policy find by the user's names.
+
+    Args:
+      twin: the graph that they are in.
+      twins: the policy, None for float32.
+    """
+
+    def __init__(self, twin: TwinGraph, twins: Twins | None) -> None:
+        self._twin = twin
+        self._twins = twins
+        self._own: dict[str, Any] = {}
+        self._behind: set[str] = set()  # unscale markers
+        self._looping: set[str] = set()  # in a frame
+        self._held: set[str] = set()  # fed, and so left as they are
+        self._read: set[str] = set()  # by what was rewritten
+        self._shown: dict[ir.Edge, Any] = {}
+
+    def operation(self, name: str) -> Any:
+        """The twin's operation, None where there is none yet."""
+        return self._own.get(name) or self._twin.shared.get(name)
+
+    def unchanged(self, name: str) -> bool:
+        """Whether the twin has a node as the user's graph has it, with its inputs."""
+        return name in self._twin.shared and name not in self._own
+
+    def behind(self, name: str) -> bool:
+        """Whether a node is downstream of an unscale marker."""
+        return name in self._behind
+
+    def steps(self, edge: ir.Edge) -> tuple[int, ...]:
+        """The types that an edge must be cast to, in turn, for the user's value."""
+        if self._twins is None or edge[0] not in self._own:
+            return ()
+        tensor = self._own[edge[0]].outputs[edge[1]]
+        user = self._twin.user_tensor(edge)
+        if tensor.dtype.base_dtype != user.dtype.base_dtype:
+            return (int(user.dtype.base_dtype.as_datatype_enum),)
+        policy = self._twins.settled.policy
+        if policy is not None and policy.emulate and _rounds(tensor):
+            return (ir.DTYPE_NUMBERS[policy.dtype], ir.FLOAT)
+        return ()
+
+    @property
+    def rewritten(self) -> bool:
+        """Whether any node is not as the user's graph has it."""
+        return self._twins is not None and bool(self._own)
+
+    def accepts(self, tensor: Any) -> bool:
+        """Whether a tensor of the user's may be fed: nothing was made of it."""
+        name = tensor.op.name
+        operation = self.operation(name)
+        if self._twins is None or operation is None or name in self._held:
+            return True
+        if operation.type.startswith("Placeholder"):
+            return True
+        same = operation.outputs[tensor.value_index].dtype == tensor.dtype
+        return bool(same) and name not in self._read
+
+    def run(
+        self, targets: Sequence[Any], fetches: Sequence[Any], feeds: Sequence[Any]
+    ) -> Run:
+        """What the twin has for the user's operations, fetched and fed tensors."""
+        fed = [tensor.op.name for tensor in feeds]
+        self._held.update(fed)
+        self._add([*(o.name for o in targets), *(t.op.name for t in fetches), *fed])
+        return Run(
+            [self.operation(operation.name) for operation in targets],
+            [self._value(_edge(tensor)) for tensor in fetches],
+            {tensor.ref(): self._tensor(_edge(tensor)).ref() for tensor in feeds},
+        )
+
+    def _tensor(self, edge: ir.Edge) -> Any:
+        return self.operation(edge[0]).outputs[edge[1]]
+
+    def _value(self, edge: ir.Edge) -> Any:
+        """The tensor that has the user's values; a cast is made at the first fetch."""
+        tensor, steps = self._tensor(edge), self.steps(edge)
+        if not steps:
+            return tensor
+        if edge not in self._shown:
+            proto = tf.compat.v1.GraphDef()
+            given, number = edge, tensor.dtype.base_dtype.as_datatype_enum
+            for step in steps:
+                name = f"{edge[0]}/amp_to_{ir.DTYPE_NAMES[step]}_{edge[1]}"
+                node = proto.node.add(name=name, op="Cast", device=tensor.op.device)
+                node.input.append(f"{given[0]}:{given[1]}")
+                node.attr["SrcT"].type, node.attr["DstT"].type = number, step
+                given, number = (name, 0), step
+            made = self._twin.add(proto, {edge: tensor}, {})
+            self._shown[edge] = made[given[0]].outputs[0]
+        return self._shown[edge]
+
+    def _add(self, roots: Iterable[str]) -> None:
+        """Adds what is missing of what roots depend on, rewritten if there is a policy.
+
+        Raises:
+          AmpError: under `strict`, what the rewrite found wrong.
+        """
+        known = self._twin.definitions
+        missing = [name for name in roots if self.operation(name) is None]
+        if not missing:
+            return
+        known.update(self._twin.user)
+        nodes = known.needed(missing, self)
+        part = increment(nodes, known, self)
+        self._follow(nodes)
+        module = self._rewritten(part) if self._worth(part) else None
+        if module is None:
+            self._place(part, part.proto, frozenset())
+            return
+        self._place(part, serde.write_graph(module), _changed(module))
+        self._read.update(source_of(text) for node in nodes for text in node.input)
+
+    def _follow(self, nodes: Iterable[Any]) -> None:
+        """Notes which new nodes are in a frame, and which behind a marker."""
+        behind, looping = self._behind, self._looping
+        before = -1
+        while before != len(behind) + len(looping):
+            before = len(behind) + len(looping)
+            for node in nodes:
+                sources = [source_of(t) for t in node.input if not t.startswith("^")]
+                if ir.UNSCALE in node.attr or not behind.isdisjoint(sources):
+                    behind.add(node.name)
+                inside = node.op in _ENTERS or not looping.isdisjoint(sources)
+                if inside and node.op not in _EXITS:
+                    looping.add(node.name)
+
+    def _worth(self, part: Increment) -> bool:
+        """Whether to rewrite: not what lacks a half of its loop."""
+        read = {edge[0] for edge in part.shown.values()}
+        return self._twins is not None and part.compute and read.isdisjoint(self._looping)
+
+    def _rewritten(self, part: Increment) -> ir.Module | None:
+        """The increment rewritten, None where it is to stay as it is."""
+        assert self._twins is not None
+        policy = self._twins.settled.policy
+        assert policy is not None
+        what = f"a session's graph ({_some(part.fresh)})"
+        try:
+            shapes = definitions.StaticShapes(lambda: _Tensors(self._twin, part.shown))
+            module = serde.read_graph(part.proto, shapes, definitions.traced_shapes)
+            self._twins.met(module)
+            result = rewrite(
+                module,
+                self._twins.settled,
+                feeds=frozenset(part.stand_ins | self._held),
+                suffix=definitions.new_suffix(),
+                timer=feedback.stored,
+            )
+        except Exception as e:
+            if policy.strict:
+                raise
+            twins_lib.warn(what, e)
+            return None
+        report: Report = dataclasses.replace(result.report, function=what)
+        changed = result.graph.main is not module.main
+        if changed:
+            report = dataclasses.replace(report, trial=_UNTRIED)
+        reports.add(report, policy.report)
+        return result.graph if changed else None
+
+    def _place(self, part: Increment, proto: Any, changed: frozenset[str]) -> None:
+        """Imports an increment, and notes what every layer may share of it."""
+        stand_ins = part.stand_ins
+        nodes = [node for node in proto.node if node.name not in stand_ins]
+        del proto.node[:]
+        proto.node.extend(nodes)
+        made = self._twin.add(proto, part.edges, part.controls)
+        alike = self._alike(part, changed)
+        for name in part.fresh:
+            place = self._twin.shared if name in alike else self._own
+            place[name] = made[name]
+
+    def _alike(self, part: Increment, changed: frozenset[str]) -> set[str]:
+        """The new nodes that every layer may have: unchanged, and so what they read.
+
+        In float32 nothing is changed; what another policy might is left to it.
+        """
+        known = self._twin.definitions.nodes
+        alike = set(part.fresh) - changed
+        if self._twins is None and part.compute:
+            alike &= _before_compute(part.fresh, known)
+        count = -1
+        while count != len(alike):
+            count = len(alike)
+            for name in part.fresh:
+                sources = set(map(source_of, known[name].input)) - alike
+                if any(s not in self._twin.shared for s in sources):
+                    alike.discard(name)
+        return alike
+
+
+_ENTERS = frozenset({"Enter", "RefEnter"})
+_EXITS = frozenset({"Exit", "RefExit"})
+
+
+def _edge(tensor: Any) -> ir.Edge:
+    return tensor.op.name, tensor.value_index
+
+
+def _rounds(tensor: Any) -> bool:
+    """Whether an emulated operation holds 16-bit values in this result."""
+    if ir.EMULATED not in tensor.op.node_def.attr:
+        return False
+    results = tensor.op.op_def.output_arg
+    if len(results) != len(tensor.op.outputs):
+        return True
+    row = TABLE.get(tensor.op.type)
+    return row is None or results[tensor.value_index].type_attr in row.attrs
+
+
+def _some(names: Sequence[str]) -> str:
+    """The last of some names, which are what was asked for."""
+    return f"{names[-1]} and {len(names) - 1} more" if len(names) > 1 else names[0]
+
+
+def _changed(module: ir.Module) -> frozenset[str]:
+    nodes = module.main.nodes.values()
+    return frozenset(node.name for node in nodes if not node.pristine)
+
+
+def _before_compute(fresh: Sequence[str], known: Mapping[str, Any]) -> set[str]:
+    """What has state and what that depends on, but for what computing comes before."""
+    wanted: set[str] = set()
+    after: set[str] = set()
+    for name in fresh:
+        node = known[name]
+        if node.op in COMPUTE or any(source_of(text) in after for text in node.input):
+            after.add(name)
+    for name in reversed(fresh):
+        if name not in after and (name in wanted or op_schema.is_stateful(known[name].op)):
+            wanted.add(name)
+            wanted.update(map(source_of, known[name].input))
+    return wanted
+
+
+class _Tensors:
+    """The user's tensors by the names of an increment's nodes."""
+
+    def __init__(self, twin: TwinGraph, shown: Mapping[str, ir.Edge]) -> None:
+        self._twin = twin
+        self._shown = shown
+
+    def get(self, name: str, default: Sequence[Any]) -> Sequence[Any]:
+        if name in self._shown:
+            return (self._twin.user_tensor(self._shown[name]),)
+        try:
+            found: Sequence[Any] = self._twin.user.get_operation_by_name(name).outputs
+        except KeyError:
+            return default
+        return found

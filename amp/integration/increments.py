@@ -12,6 +12,7 @@ from typing import Any, Protocol
 import tensorflow as tf
 
 from amp.graph_rewrite import ir
+from amp.graph_rewrite.control_flow import CALLS
 from amp.graph_rewrite.op_table import TABLE, Role
 
 # Above so many new nodes, reading a whole graph is faster than reading each.
@@ -29,6 +30,7 @@ class Definitions:
         self._functions: dict[str, Any] = {}
         self._gradients: list[Any] = []
         self._version = -1
+        self._readers: dict[str, list[str]] = {}  # of variants
 
     def behind(self, graph: Any) -> bool:
         """Whether `graph` has grown since the last update."""
@@ -49,17 +51,26 @@ class Definitions:
         for node in new:
             self.nodes[node.name] = node
             self.order.setdefault(node.name, len(self.order))
+        if any(map(_lists, new)):
+            self._readers = _readers(self.nodes, graph)
 
     def needed(self, roots: Iterable[str], placed: Placed) -> list[Any]:
-        """The nodes that roots depend on and that are not placed, in built order."""
+        """The nodes that roots depend on and that are not placed, in built order.
+
+        With a node come those whose names are scopes that it is in: no graph imports
+        `a` once it has `a/b`. With tensor lists come their readers: in what type a loop
+        keeps what its gradient reads is one decision.
+        """
         found: set[str] = set()
         waiting = [name for name in roots if placed.operation(name) is None]
         while waiting:
             name = waiting.pop()
             if name not in found:
                 found.add(name)
-                sources = sources_of(self.nodes[name])
-                waiting += [s for s in sources if placed.operation(s) is None]
+                scopes = (scope for scope in scopes_of(name) if scope in self.nodes)
+                readers = self._readers.get(name, ())
+                wanted = (*sources_of(self.nodes[name]), *scopes, *readers)
+                waiting += [other for other in wanted if placed.operation(other) is None]
         return [self.nodes[name] for name in sorted(found, key=self.order.__getitem__)]
 
     def ancestors(self, roots: Iterable[str]) -> set[str]:
@@ -108,6 +119,30 @@ def _called(node: Any) -> Iterator[str]:
 
 def _calls(node: Any) -> bool:
     return tf.raw_ops.__dict__.get(node.op) is None or len(list(_called(node))) > 1
+
+
+def _lists(node: Any) -> bool:
+    """Whether a node may make or hand on a tensor list."""
+    return node.op in CALLS or "TensorList" in node.op
+
+
+def _readers(nodes: Mapping[str, Any], graph: Any) -> dict[str, list[str]]:
+    readers: dict[str, list[str]] = {}
+    for node in nodes.values():
+        for name, index in map(_edge, node.input):
+            if name in nodes and _lists(nodes[name]):
+                tensor = graph.get_operation_by_name(name).outputs[index]
+                if tensor.dtype == tf.variant:
+                    readers.setdefault(name, []).append(node.name)
+    return readers
+
+
+def scopes_of(name: str) -> Iterator[str]:
+    """The scopes that a name is in, without their slashes."""
+    end = name.find("/")
+    while end > 0:
+        yield name[:end]
+        end = name.find("/", end + 1)
 
 
 def sources_of(node: Any) -> Iterator[str]:

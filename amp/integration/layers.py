@@ -25,6 +25,10 @@ _LOW = frozenset({ir.BFLOAT16, ir.HALF})
 _UNTRIED = "off: nodes of a session's graph are there once, for their state"
 
 
+class Uncastable(Exception):
+    """A run would read a tensor list that was made in another type."""
+
+
 @dataclasses.dataclass(frozen=True, slots=True)
 class Run:
     """What a run of the user's graph is in the twin.
@@ -102,7 +106,11 @@ class Layer:
     def run(
         self, targets: Sequence[Any], fetches: Sequence[Any], feeds: Sequence[Any]
     ) -> Run:
-        """What the twin has for the user's operations, fetched and fed tensors."""
+        """What the twin has for the user's operations, fetched and fed tensors.
+
+        Raises:
+          Uncastable: it is to be had in float32 only.
+        """
         fed = [tensor.op.name for tensor in feeds]
         self._held.update(fed)
         self._add([*(o.name for o in targets), *(t.op.name for t in fetches), *fed])
@@ -146,6 +154,8 @@ class Layer:
         known.update(self._twin.user)
         nodes = known.needed(missing, self)
         part = increment(nodes, known, self)
+        if any(self._uncastable(edge) for edge in part.shown.values()):
+            raise Uncastable
         self._follow(nodes)
         module = self._rewritten(part) if self._worth(part) else None
         if module is None:
@@ -153,6 +163,10 @@ class Layer:
             return
         self._place(part, serde.write_graph(module), _changed(module))
         self._read.update(source_of(text) for node in nodes for text in node.input)
+
+    def _uncastable(self, edge: ir.Edge) -> bool:
+        changed = self._twins is not None and edge[0] in self._own
+        return changed and self._tensor(edge).dtype == tf.variant
 
     def _follow(self, nodes: Iterable[Any]) -> None:
         """Notes which new nodes are in a frame, and which behind a marker."""

@@ -15,7 +15,7 @@ import tensorflow as tf
 
 from amp.integration import definitions
 from amp.integration import twins as twins_lib
-from amp.integration.layers import Layer, Run
+from amp.integration.layers import Layer, Run, Uncastable
 from amp.integration.twin_graphs import TwinGraph
 from amp.integration.twins import Twins
 from amp.loss_scaling import state
@@ -130,7 +130,10 @@ class SessionTwin:
             layer = self._layers.layer(twins)
             if not all(map(layer.accepts, feeds)):
                 layer = self._layers.layer(None)
-            found = layer.run(targets, fetches, feeds)
+            try:
+                found = layer.run(targets, fetches, feeds)
+            except Uncastable:
+                found = self._layers.layer(None).run(targets, fetches, feeds)
         if twins is not None:
             self._initialise(twins, [*targets, *(t.op for t in fetches)])
         return found

@@ -16,7 +16,7 @@ from tensorflow.python.framework import c_api_util
 
 from amp.errors import TensorFlowError
 from amp.graph_rewrite import ir
-from amp.integration.increments import Definitions
+from amp.integration.increments import Definitions, scopes_of
 
 _OPTIONS = "TF_ImportGraphDefOptions"
 _IMPORT = (
@@ -71,7 +71,7 @@ class TwinGraph:
         self.definitions = Definitions()
         self.shared: dict[str, Any] = {}
         self._user = weakref.ref(user)
-        self._names: set[str] = set()
+        self._taken: set[str] = set()  # names and scopes
 
     @property
     def user(self) -> Any:
@@ -94,7 +94,7 @@ class TwinGraph:
         fresh.update(self.user)
         known = self.definitions.nodes
         self.definitions, now = fresh, fresh.nodes
-        return any(known[name] != now.get(name) for name in self._names & known.keys())
+        return any(known[name] != now.get(name) for name in self._taken & known.keys())
 
     def add(
         self, proto: Any, edges: Mapping[ir.Edge, Any], controls: Mapping[str, Any]
@@ -112,14 +112,15 @@ class TwinGraph:
         return {given: find(name) for given, name in names.items()}
 
     def _renamed(self, proto: Any) -> dict[str, str]:
-        names = {}
+        names: dict[str, str] = {}
         for node in proto.node:
             name, count = node.name, 1
-            while name in self._names:
+            while name in self._taken:
                 count += 1
                 name = f"{node.name}/amp_{count}"
-            self._names.add(name)
             names[node.name] = name
+        for name in names.values():
+            self._taken.update((name, *scopes_of(name)))
         changed = {given: name for given, name in names.items() if given != name}
         if changed:
             for node in proto.node:

@@ -13,6 +13,7 @@ import tensorflow as tf
 
 from amp.graph_rewrite import ir
 from amp.graph_rewrite.control_flow import CALLS
+from amp.graph_rewrite.fusible import FUSIBLE
 from amp.graph_rewrite.op_table import TABLE, Role
 
 # Above so many new nodes, reading a whole graph is faster than reading each.
@@ -316,3 +317,34 @@ class _Making:
     def _add(self, name: str, op: str, *inputs: str) -> Any:
         self._names.add(name)
         return self._proto.node.add(name=name, op=op, input=inputs)
+
+
+def bypassed(
+    nodes: Iterable[Any], made: ir.Graph, shown: Mapping[str, ir.Edge]
+) -> set[str]:
+    """Nodes of which a reader no longer takes the value, itself or cast.
+
+    What is fed to one would not reach all who read it.
+
+    Args:
+      nodes: the new nodes, as the user's graph has them.
+      made: the graph that they were rewritten to.
+      shown: the user's edge that a stand-in's value is.
+    """
+    clustered = any(node.has(ir.CLUSTER) for node in made.nodes.values())
+
+    def origin(edge: ir.Edge) -> str:
+        node = made.nodes[edge[0]]
+        while edge[0] not in shown and node.op == "Cast" and "/amp_" in edge[0]:
+            edge = node.inputs[0]
+            node = made.nodes[edge[0]]
+        return shown.get(edge[0], edge)[0]
+
+    found = set()
+    for node in nodes:
+        taken = {origin(edge) for edge in made.nodes[node.name].inputs}
+        read = {source_of(text) for text in node.input if not text.startswith("^")}
+        found |= read - taken
+        if clustered and (node.op in FUSIBLE or node.op == "Const"):
+            found.add(node.name)  # it may be in a cluster
+    return found

@@ -17,7 +17,13 @@ from amp.graph_rewrite.report import Report
 from amp.graph_rewrite.rewrite import rewrite
 from amp.integration import definitions, feedback, reports
 from amp.integration import twins as twins_lib
-from amp.integration.increments import COMPUTE, Increment, increment, source_of
+from amp.integration.increments import (
+    COMPUTE,
+    Increment,
+    bypassed,
+    increment,
+    source_of,
+)
 from amp.integration.twin_graphs import TwinGraph
 from amp.integration.twins import Twins
 
@@ -59,7 +65,7 @@ class Layer:
         self._behind: set[str] = set()  # unscale markers
         self._looping: set[str] = set()  # in a frame
         self._held: set[str] = set()  # fed, and so left as they are
-        self._read: set[str] = set()  # by what was rewritten
+        self._bypassed: set[str] = set()  # by who read them before the rewrite
         self._shown: dict[ir.Edge, Any] = {}
 
     def operation(self, name: str) -> Any:
@@ -96,12 +102,10 @@ class Layer:
         """Whether a tensor of the user's may be fed: nothing was made of it."""
         name = tensor.op.name
         operation = self.operation(name)
-        if self._twins is None or operation is None or name in self._held:
-            return True
-        if operation.type.startswith("Placeholder"):
+        if self._twins is None or operation is None:
             return True
         same = operation.outputs[tensor.value_index].dtype == tensor.dtype
-        return bool(same) and name not in self._read
+        return bool(same) and name not in self._bypassed
 
     def run(
         self, targets: Sequence[Any], fetches: Sequence[Any], feeds: Sequence[Any]
@@ -154,15 +158,18 @@ class Layer:
         known.update(self._twin.user)
         nodes = known.needed(missing, self)
         part = increment(nodes, known, self)
+        if self._twins is not None and part.compute:  # plans are made for all there is
+            nodes = known.needed(known.nodes, self)
+            part = increment(nodes, known, self)
         if any(self._uncastable(edge) for edge in part.shown.values()):
             raise Uncastable
         self._follow(nodes)
-        module = self._rewritten(part) if self._worth(part) else None
+        module = self._rewritten(part, missing) if self._worth(part) else None
         if module is None:
             self._place(part, part.proto, frozenset())
-            return
-        self._place(part, serde.write_graph(module), _changed(module))
-        self._read.update(source_of(text) for node in nodes for text in node.input)
+        else:
+            self._place(part, serde.write_graph(module), _changed(module))
+            self._bypassed |= bypassed(nodes, module.main, part.shown)
 
     def _uncastable(self, edge: ir.Edge) -> bool:
         changed = self._twins is not None and edge[0] in self._own
@@ -187,12 +194,14 @@ class Layer:
         read = {edge[0] for edge in part.shown.values()}
         return self._twins is not None and part.compute and read.isdisjoint(self._looping)
 
-    def _rewritten(self, part: Increment) -> ir.Module | None:
+    def _rewritten(
+        self, part: Increment, asked: Sequence[str]
+    ) -> ir.Module | None:
         """The increment rewritten, None where it is to stay as it is."""
         assert self._twins is not None
         policy = self._twins.settled.policy
         assert policy is not None
-        what = f"a session's graph ({_some(part.fresh)})"
+        what = f"a session's graph ({_some(asked)})"
         try:
             shapes = definitions.StaticShapes(lambda: _Tensors(self._twin, part.shown))
             module = serde.read_graph(part.proto, shapes, definitions.traced_shapes)
@@ -267,8 +276,8 @@ def _rounds(tensor: Any) -> bool:
 
 
 def _some(names: Sequence[str]) -> str:
-    """The last of some names, which are what was asked for."""
-    return f"{names[-1]} and {len(names) - 1} more" if len(names) > 1 else names[0]
+    more = f" and {len(names) - 3} more" if len(names) > 3 else ""
+    return f"{', '.join(names[:3])}{more}"
 
 
 def _changed(module: ir.Module) -> frozenset[str]:

@@ -197,6 +197,7 @@ def _make_callable(original: Callable[..., Any], wanted: _Wanted) -> Callable[..
         if feed_list is not None:  # goes by `run`
             return original(self, fetches, feed_list, accept_options)
         graph = self._graph
+        known: dict[Twins | None, tuple[list[Any], list[Any]]] = {}
 
         def sessionrun(
             options: Any, feeds: Any, fetched: Any, run: Any, metadata: Any
@@ -209,9 +210,10 @@ def _make_callable(original: Callable[..., Any], wanted: _Wanted) -> Callable[..
                 return call(options, feeds, fetched, run, metadata)
 
             def call_twin(which: Twins | None) -> Any:
-                found = twin.callable(which, graph, fetched, run)
-                self._extend_graph()
-                return call(options, {}, *found, metadata)
+                if which not in known:
+                    known[which] = twin.callable(which, graph, fetched, run)
+                    self._extend_graph()
+                return call(options, {}, *known[which], metadata)
 
             return twin.guarded(call_twin, twins)
 

@@ -43,7 +43,9 @@ class Definitions:
             return
         self._version = graph.version
         operations = graph.get_operations()
-        new = [operation.node_def for operation in operations[len(self.nodes) :][:_MANY]]
+        new = [
+            operation.node_def for operation in operations[len(self.nodes) :][:_MANY]
+        ]
         if len(new) == _MANY or not self.nodes or any(map(_calls, new)):
             proto = graph.as_graph_def()
             new, self.versions = proto.node, proto.versions
@@ -71,8 +73,15 @@ class Definitions:
                 scopes = (scope for scope in scopes_of(name) if scope in self.nodes)
                 readers = self._readers.get(name, ())
                 wanted = (*sources_of(self.nodes[name]), *scopes, *readers)
-                waiting += [other for other in wanted if placed.operation(other) is None]
+                waiting += [
+                    other for other in wanted if placed.operation(other) is None
+                ]
         return [self.nodes[name] for name in sorted(found, key=self.order.__getitem__)]
+
+    def missing(self, placed: Placed) -> list[Any]:
+        """All nodes that are not placed, in built order."""
+        nodes = self.nodes.items()
+        return [node for name, node in nodes if placed.operation(name) is None]
 
     def ancestors(self, roots: Iterable[str]) -> set[str]:
         """The nodes that roots depend on, themselves included."""
@@ -85,9 +94,10 @@ class Definitions:
                 waiting += sources_of(self.nodes[name])
         return found
 
-    def library(self, nodes: Iterable[Any], into: Any) -> None:
-        """Copies the functions that nodes reach into a FunctionDefLibrary."""
-        waiting = list(nodes)
+    def library(self, nodes: Iterable[Any]) -> Any:
+        """The functions that nodes reach, as a FunctionDefLibrary."""
+        library = tf.compat.v1.GraphDef().library
+        waiting = list(nodes) if self._functions else []
         taken: set[str] = set()
         gradients = {g.function_name: g for g in self._gradients}
         while waiting:
@@ -95,11 +105,18 @@ class Definitions:
                 if name in taken or name not in self._functions:
                     continue
                 taken.add(name)
-                into.function.append(self._functions[name])
+                library.function.append(self._functions[name])
                 waiting += self._functions[name].node_def
                 if name in gradients:
-                    into.gradient.append(gradients[name])
+                    library.gradient.append(gradients[name])
                     waiting.append(_Call(gradients[name].gradient_func))
+        return library
+
+    def compute(self, nodes: Sequence[Any]) -> bool:
+        """Whether there is an operation worth rewriting in nodes or their functions."""
+        functions = self.library(nodes).function
+        bodies = (node for function in functions for node in function.node_def)
+        return any(node.op in COMPUTE for node in (*nodes, *bodies))
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -193,7 +210,6 @@ class Increment:
       edges: the twin's tensor for each edge of a stand-in.
       controls: the twin's operation for each stand-in that others wait for.
       shown: the user's edge that a stand-in's value is.
-      compute: whether there is an operation worth rewriting.
     """
 
     proto: Any
@@ -201,7 +217,6 @@ class Increment:
     edges: Mapping[ir.Edge, Any]
     controls: Mapping[str, Any]
     shown: Mapping[str, ir.Edge]
-    compute: bool
 
     @property
     def stand_ins(self) -> set[str]:
@@ -248,16 +263,13 @@ class _Making:
                     self._control(name)
                 else:
                     node.input[index] = self._data(_edge(text))
-        library = self._proto.library
-        self._definitions.library(nodes, library)
-        bodies = [node for f in library.function for node in f.node_def]
+        self._proto.library.CopyFrom(self._definitions.library(nodes))
         return Increment(
             proto=self._proto,
             fresh=tuple(fresh),
             edges=self._edges,
             controls=self._controls,
             shown=self._shown,
-            compute=any(node.op in COMPUTE for node in (*nodes, *bodies)),
         )
 
     def _control(self, name: str) -> None:

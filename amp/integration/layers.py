@@ -1,4 +1,4 @@
-"""`Layer`: the nodes of a twin graph that run under one policy, and who stands for whom.
+"""`Layer`: the nodes of a twin graph that run under one policy.
 
 Holds no hook, runs nothing, and how a graph is rewritten is not its work.
 """
@@ -6,6 +6,7 @@ Holds no hook, runs nothing, and how a graph is rewritten is not its work.
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -14,7 +15,7 @@ import tensorflow as tf
 from amp.graph_rewrite import ir, op_schema, serde
 from amp.graph_rewrite.op_table import TABLE
 from amp.graph_rewrite.report import Report
-from amp.graph_rewrite.rewrite import rewrite
+from amp.graph_rewrite.rewrite import rewrite, uncollected
 from amp.integration import definitions, feedback, reports
 from amp.integration import twins as twins_lib
 from amp.integration.increments import (
@@ -117,7 +118,9 @@ class Layer:
         """
         fed = [tensor.op.name for tensor in feeds]
         self._held.update(fed)
-        self._add([*(o.name for o in targets), *(t.op.name for t in fetches), *fed])
+        asked = [*(o.name for o in targets), *(t.op.name for t in fetches)]
+        with uncollected():
+            self._add(asked, fed)
         return Run(
             [self.operation(operation.name) for operation in targets],
             [self._value(_edge(tensor)) for tensor in fetches],
@@ -145,30 +148,36 @@ class Layer:
             self._shown[edge] = made[given[0]].outputs[0]
         return self._shown[edge]
 
-    def _add(self, roots: Iterable[str]) -> None:
-        """Adds what is missing of what roots depend on, rewritten if there is a policy.
+    def _add(self, asked: Sequence[str], fed: Sequence[str]) -> None:
+        """Adds what is missing of what a run needs, rewritten if there is a policy.
 
         Raises:
           AmpError: under `strict`, what the rewrite found wrong.
         """
         known = self._twin.definitions
-        missing = [name for name in roots if self.operation(name) is None]
+        missing = [name for name in (*asked, *fed) if self.operation(name) is None]
         if not missing:
             return
         known.update(self._twin.user)
         nodes = known.needed(missing, self)
+        compute = known.compute(nodes)
+        if self._twins is not None and compute:
+            nodes = known.missing(self)  # plans are made for all there is
         part = increment(nodes, known, self)
-        if self._twins is not None and part.compute:  # plans are made for all there is
-            nodes = known.needed(known.nodes, self)
-            part = increment(nodes, known, self)
         if any(self._uncastable(edge) for edge in part.shown.values()):
             raise Uncastable
         self._follow(nodes)
-        module = self._rewritten(part, missing) if self._worth(part) else None
+        worth = self._twins is not None and compute and not self._halves(part)
+        module = self._rewritten(part, asked) if worth else None
         if module is None:
-            self._place(part, part.proto, frozenset())
+            left = self._twins is None and compute
+            alike = _before_compute(nodes) if left else set(part.fresh)
+            self._place(part, part.proto, alike)
         else:
-            self._place(part, serde.write_graph(module), _changed(module))
+            alike = {
+                node.name for node in nodes if module.main.nodes[node.name].pristine
+            }
+            self._place(part, serde.write_graph(module), alike)
             self._bypassed |= bypassed(nodes, module.main, part.shown)
 
     def _uncastable(self, edge: ir.Edge) -> bool:
@@ -189,22 +198,20 @@ class Layer:
                 if inside and node.op not in _EXITS:
                     looping.add(node.name)
 
-    def _worth(self, part: Increment) -> bool:
-        """Whether to rewrite: not what lacks a half of its loop."""
+    def _halves(self, part: Increment) -> bool:
+        """Whether a loop is new in part only: its frame is not to be seen."""
         read = {edge[0] for edge in part.shown.values()}
-        return self._twins is not None and part.compute and read.isdisjoint(self._looping)
+        return not read.isdisjoint(self._looping)
 
-    def _rewritten(
-        self, part: Increment, asked: Sequence[str]
-    ) -> ir.Module | None:
+    def _rewritten(self, part: Increment, asked: Sequence[str]) -> ir.Module | None:
         """The increment rewritten, None where it is to stay as it is."""
         assert self._twins is not None
         policy = self._twins.settled.policy
         assert policy is not None
         what = f"a session's graph ({_some(asked)})"
         try:
-            shapes = definitions.StaticShapes(lambda: _Tensors(self._twin, part.shown))
-            module = serde.read_graph(part.proto, shapes, definitions.traced_shapes)
+            shape = functools.partial(_shape, self._twin, part.shown)
+            module = serde.read_graph(part.proto, shape, definitions.traced_shapes)
             self._twins.met(module)
             result = rewrite(
                 module,
@@ -225,35 +232,32 @@ class Layer:
         reports.add(report, policy.report)
         return result.graph if changed else None
 
-    def _place(self, part: Increment, proto: Any, changed: frozenset[str]) -> None:
-        """Imports an increment, and notes what every layer may share of it."""
+    def _place(self, part: Increment, proto: Any, alike: set[str]) -> None:
+        """Imports an increment, and notes what every layer may share of it.
+
+        Args:
+          part: the increment.
+          proto: what it has become.
+          alike: the new nodes that every layer may have, if it has what they read.
+        """
         stand_ins = part.stand_ins
         nodes = [node for node in proto.node if node.name not in stand_ins]
         del proto.node[:]
         proto.node.extend(nodes)
         made = self._twin.add(proto, part.edges, part.controls)
-        alike = self._alike(part, changed)
-        for name in part.fresh:
-            place = self._twin.shared if name in alike else self._own
-            place[name] = made[name]
-
-    def _alike(self, part: Increment, changed: frozenset[str]) -> set[str]:
-        """The new nodes that every layer may have: unchanged, and so what they read.
-
-        In float32 nothing is changed; what another policy might is left to it.
-        """
-        known = self._twin.definitions.nodes
-        alike = set(part.fresh) - changed
-        if self._twins is None and part.compute:
-            alike &= _before_compute(part.fresh, known)
+        known, shared = self._twin.definitions.nodes, self._twin.shared
         count = -1
         while count != len(alike):
             count = len(alike)
             for name in part.fresh:
-                sources = set(map(source_of, known[name].input)) - alike
-                if any(s not in self._twin.shared for s in sources):
+                sources = map(source_of, known[name].input)
+                if name in alike and any(
+                    s not in alike and s not in shared for s in sources
+                ):
                     alike.discard(name)
-        return alike
+        for name in part.fresh:
+            place = shared if name in alike else self._own
+            place[name] = made[name]
 
 
 _ENTERS = frozenset({"Enter", "RefEnter"})
@@ -280,38 +284,28 @@ def _some(names: Sequence[str]) -> str:
     return f"{', '.join(names[:3])}{more}"
 
 
-def _changed(module: ir.Module) -> frozenset[str]:
-    nodes = module.main.nodes.values()
-    return frozenset(node.name for node in nodes if not node.pristine)
+def _before_compute(nodes: Sequence[Any]) -> set[str]:
+    """What has state and what that depends on, but for what computing comes before.
 
-
-def _before_compute(fresh: Sequence[str], known: Mapping[str, Any]) -> set[str]:
-    """What has state and what that depends on, but for what computing comes before."""
-    wanted: set[str] = set()
+    So that all layers have its state; what else a policy may rewrite is left to it.
+    """
     after: set[str] = set()
-    for name in fresh:
-        node = known[name]
-        if node.op in COMPUTE or any(source_of(text) in after for text in node.input):
-            after.add(name)
-    for name in reversed(fresh):
-        if name not in after and (name in wanted or op_schema.is_stateful(known[name].op)):
-            wanted.add(name)
-            wanted.update(map(source_of, known[name].input))
+    for node in nodes:
+        if node.op in COMPUTE or not after.isdisjoint(map(source_of, node.input)):
+            after.add(node.name)
+    wanted: set[str] = set()
+    for node in reversed(nodes):
+        stateful = node.name in wanted or op_schema.is_stateful(node.op)
+        if stateful and node.name not in after:
+            wanted.add(node.name)
+            wanted.update(map(source_of, node.input))
     return wanted
 
 
-class _Tensors:
-    """The user's tensors by the names of an increment's nodes."""
-
-    def __init__(self, twin: TwinGraph, shown: Mapping[str, ir.Edge]) -> None:
-        self._twin = twin
-        self._shown = shown
-
-    def get(self, name: str, default: Sequence[Any]) -> Sequence[Any]:
-        if name in self._shown:
-            return (self._twin.user_tensor(self._shown[name]),)
-        try:
-            found: Sequence[Any] = self._twin.user.get_operation_by_name(name).outputs
-        except KeyError:
-            return default
-        return found
+def _shape(twin: TwinGraph, shown: Mapping[str, ir.Edge], edge: ir.Edge) -> ir.Shape:
+    """The static shape of an increment's edge, as the user's graph has it."""
+    try:
+        tensor = twin.user_tensor(shown.get(edge[0], edge))
+    except (KeyError, IndexError):  # not of the user's graph
+        return None
+    return definitions.dimensions(tensor.shape)

@@ -1,4 +1,4 @@
-"""`SessionTwin`: what one session runs in place of its graph, found by what it is asked.
+"""`SessionTwin`: what one session runs in place of its graph.
 
 Runs by a function that it is given; holds no hook and no private name of sessions.
 """
@@ -25,7 +25,9 @@ from amp.loss_scaling.scale import NoLossScale
 LOCK = threading.RLock()
 
 # Added nodes are called after the user's node that they belong to.
-_ADDED = re.compile(r"/amp_(?:to|given|read|b?float(?:16|32)|barrier|cluster|enter|\d)\w*")
+_ADDED = re.compile(
+    r"/amp_(?:to|given|read|b?float(?:16|32)|barrier|cluster|enter|\d)\w*"
+)
 
 
 def as_the_user_has_it(message: str) -> str:
@@ -138,9 +140,7 @@ class SessionTwin:
             self._initialise(twins, [*targets, *(t.op for t in fetches)])
         return found
 
-    def guarded(
-        self, run: Callable[[Twins | None], Any], twins: Twins | None
-    ) -> Any:
+    def guarded(self, run: Callable[[Twins | None], Any], twins: Twins | None) -> Any:
         """Runs under a policy; as it was if TensorFlow refuses what was rewritten."""
         if twins is None or twins in self._refused:
             return run(None)
@@ -204,7 +204,9 @@ class SessionTwin:
             return
         twin = self._layers.twin
         with twin.user.as_default():
-            ours = {v.handle.op.name: v for s in state.current().states for v in s.variables}
+            ours = {
+                v.handle.op.name: v for s in state.current().states for v in s.variables
+            }
         new = ours.keys() - self._initialised
         if not new:
             return

@@ -1,7 +1,7 @@
 """The session adapter: under a policy a session runs a twin of its graph.
 
-Knows the private names of `tf.compat.v1.Session`, in one place; what is in a twin is not
-decided here.
+Knows the private names of `tf.compat.v1.Session`, in one place; what is in a twin is
+not decided here.
 """
 
 from __future__ import annotations
@@ -97,7 +97,7 @@ _Wanted = Callable[[Any], Twins | None]
 
 
 def _wanted(active_twins: Callable[[], Twins | None], graph: Any) -> Twins | None:
-    """The twins that a run goes by now: of this thread, else of a scope in the graph."""
+    """The twins that a run goes by: of this thread, else of a scope in the graph."""
     return active_twins() or functions.marked(graph)
 
 
@@ -113,7 +113,7 @@ def _do_run(original: Callable[..., Any], wanted: _Wanted) -> Callable[..., Any]
     ) -> Any:
         twins = wanted(self._graph)
         twin = self.__dict__.get(_TWIN) or _begin(self, twins)
-        if type(twin) is _Plain:
+        if isinstance(twin, _Plain):
             _tell(twin, twins)
             return original(
                 self, handle, target_list, fetch_list, feed_dict, options, run_metadata
@@ -133,7 +133,7 @@ def _do_run(original: Callable[..., Any], wanted: _Wanted) -> Callable[..., Any]
 
 def _do_call(original: Callable[..., Any], wanted: _Wanted) -> Callable[..., Any]:
     def do_call(self: Any, fn: Any, *args: Any) -> Any:
-        if type(self.__dict__.get(_TWIN)) is not SessionTwin:
+        if not isinstance(self.__dict__.get(_TWIN), SessionTwin):
             return original(self, fn, *args)
 
         def call(*args: Any) -> Any:
@@ -166,7 +166,7 @@ def _partial_run_setup(
     def partial_run_setup(self: Any, fetches: Any, feeds: Any = None) -> Any:
         twins, graph = wanted(self._graph), self._graph
         twin = self.__dict__.get(_TWIN) or _begin(self, twins)
-        if type(twin) is _Plain:
+        if isinstance(twin, _Plain):
             return original(self, fetches, feeds)
 
         def call(fn: Any, _: Any, fed: Any, fetched: Any, run: Any) -> Any:
@@ -206,7 +206,7 @@ def _make_callable(original: Callable[..., Any], wanted: _Wanted) -> Callable[..
             twins = wanted(graph)
             twin = self.__dict__.get(_TWIN) or _begin(self, twins)
             call = self._call_tf_sessionrun
-            if type(twin) is _Plain:
+            if isinstance(twin, _Plain):
                 return call(options, feeds, fetched, run, metadata)
 
             def call_twin(which: Twins | None) -> Any:
@@ -227,7 +227,7 @@ def _from_options(original: Callable[..., Any], wanted: _Wanted) -> Callable[...
     def make_callable_from_options(self: Any, callable_options: Any) -> Any:
         twins = wanted(self._graph)
         twin = self.__dict__.get(_TWIN) or _begin(self, twins)
-        if type(twin) is not _Plain:
+        if not isinstance(twin, _Plain):
             callable_options = twin.options(twins, self._graph, callable_options)
         return original(self, callable_options)
 

@@ -52,9 +52,9 @@ def check() -> None:
 class TwinGraph:
     """A graph beside the user's, with what its sessions have run so far.
 
-    What a run needs and the twin lacks joins it; a node that is there stays as it is, as
-    its state must. A node has the user's name, but for one that is needed both as it was
-    rewritten and as it was: the second to come gets another.
+    What a run needs and the twin lacks joins it; a node that is there stays as it is,
+    as its state must. A node has the user's name, but for one that is needed both as it
+    was rewritten and as it was: the second to come gets another.
 
     Args:
       user: the user's graph, held weakly.
@@ -99,7 +99,7 @@ class TwinGraph:
     def add(
         self, proto: Any, edges: Mapping[ir.Edge, Any], controls: Mapping[str, Any]
     ) -> dict[str, Any]:
-        """Imports nodes; returns the operations, by the names that they were given with.
+        """Imports nodes; returns the operations, by the names that they came with.
 
         Args:
           proto: a GraphDef; a name that is taken is changed.

@@ -10,7 +10,7 @@ from tensorflow.python.client import session as session_lib
 import amp
 from amp.errors import TensorFlowError
 from amp.graph_rewrite import ir
-from amp.integration import layers, sessions
+from amp.integration import layers, sessions, twin_graphs
 from tests.session_graphs import POLICY, W, X, both, feed, lowered, model, v1
 
 
@@ -371,3 +371,21 @@ def test_a_tensorflow_with_other_sessions_is_refused(monkeypatch):
     monkeypatch.delattr(session_lib.BaseSession, "_do_run")
     with pytest.raises(TensorFlowError, match=r"BaseSession\._do_run"):
         sessions.install(lambda: None)
+
+
+def test_a_first_run_that_fails_of_ours_is_as_it_was(monkeypatch):
+    """Nothing has state yet, so the session goes on with its own graph."""
+
+    def broken(*args):
+        raise RuntimeError("broken")
+
+    monkeypatch.setattr(twin_graphs.TwinGraph, "add", broken)
+    policy = amp.Policy.make(POLICY, strict=False)
+    with tf.Graph().as_default(), amp.mixed_precision_scope(policy):
+        parts = model()
+        with v1.Session() as session:
+            with pytest.warns(RuntimeWarning, match="broken") as told:
+                session.run(v1.global_variables_initializer())
+            out = session.run(parts["hidden"], feed(parts))
+    assert len(told) == 1
+    np.testing.assert_array_equal(out, X @ W)

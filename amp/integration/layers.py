@@ -12,21 +12,16 @@ from typing import Any
 
 import tensorflow as tf
 
-from amp.graph_rewrite import ir, op_schema, serde
+from amp.graph_rewrite import ir, serde
 from amp.graph_rewrite.op_table import TABLE
 from amp.graph_rewrite.report import Report
 from amp.graph_rewrite.rewrite import rewrite, uncollected
 from amp.integration import definitions, feedback, reports
 from amp.integration import twins as twins_lib
-from amp.integration.increments import (
-    COMPUTE,
-    Increment,
-    bypassed,
-    increment,
-    source_of,
-)
+from amp.integration.increments import Increment, bypassed, increment
 from amp.integration.twin_graphs import TwinGraph
 from amp.integration.twins import Twins
+from amp.integration.user_graphs import before_compute, source_of
 
 _LOW = frozenset({ir.BFLOAT16, ir.HALF})
 _UNTRIED = "off: nodes of a session's graph are there once, for their state"
@@ -167,18 +162,12 @@ class Layer:
         if any(self._uncastable(edge) for edge in part.shown.values()):
             raise Uncastable
         self._follow(nodes)
-        worth = self._twins is not None and compute and not self._halves(part)
-        module = self._rewritten(part, asked) if worth else None
-        if module is None:
+        if self._twins is None or not compute or self._halves(part):
             left = self._twins is None and compute
-            alike = _before_compute(nodes) if left else set(part.fresh)
+            alike = before_compute(nodes) if left else set(part.fresh)
             self._place(part, part.proto, alike)
-        else:
-            alike = {
-                node.name for node in nodes if module.main.nodes[node.name].pristine
-            }
-            self._place(part, serde.write_graph(module), alike)
-            self._bypassed |= bypassed(nodes, module.main, part.shown)
+        elif not self._rewritten(self._twins, part, nodes, _some(asked)):
+            self._place(part, part.proto, set(part.fresh))
 
     def _uncastable(self, edge: ir.Edge) -> bool:
         changed = self._twins is not None and edge[0] in self._own
@@ -203,34 +192,39 @@ class Layer:
         read = {edge[0] for edge in part.shown.values()}
         return not read.isdisjoint(self._looping)
 
-    def _rewritten(self, part: Increment, asked: Sequence[str]) -> ir.Module | None:
-        """The increment rewritten, None where it is to stay as it is."""
-        assert self._twins is not None
-        policy = self._twins.settled.policy
+    def _rewritten(
+        self, twins: Twins, part: Increment, nodes: Sequence[Any], asked: str
+    ) -> bool:
+        """Places an increment rewritten, or says why it is to stay as it is."""
+        what = f"a session's graph ({asked})"
+        policy = twins.settled.policy
         assert policy is not None
-        what = f"a session's graph ({_some(asked)})"
         try:
             shape = functools.partial(_shape, self._twin, part.shown)
             module = serde.read_graph(part.proto, shape, definitions.traced_shapes)
-            self._twins.met(module)
+            twins.met(module)
             result = rewrite(
                 module,
-                self._twins.settled,
+                twins.settled,
                 feeds=frozenset(part.stand_ins | self._held),
                 suffix=definitions.new_suffix(),
                 timer=feedback.stored,
             )
+            report: Report = dataclasses.replace(result.report, function=what)
+            made = result.graph.main.nodes
+            changed = result.graph.main is not module.main
+            if changed:
+                report = dataclasses.replace(report, trial=_UNTRIED)
+                alike = {node.name for node in nodes if made[node.name].pristine}
+                self._place(part, serde.write_graph(result.graph), alike)
+                self._bypassed |= bypassed(nodes, result.graph.main, part.shown)
         except Exception as e:
             if policy.strict:
                 raise
             twins_lib.warn(what, e)
-            return None
-        report: Report = dataclasses.replace(result.report, function=what)
-        changed = result.graph.main is not module.main
-        if changed:
-            report = dataclasses.replace(report, trial=_UNTRIED)
+            return False
         reports.add(report, policy.report)
-        return result.graph if changed else None
+        return changed
 
     def _place(self, part: Increment, proto: Any, alike: set[str]) -> None:
         """Imports an increment, and notes what every layer may share of it.
@@ -250,10 +244,8 @@ class Layer:
         while count != len(alike):
             count = len(alike)
             for name in part.fresh:
-                sources = map(source_of, known[name].input)
-                if name in alike and any(
-                    s not in alike and s not in shared for s in sources
-                ):
+                sources = set(map(source_of, known[name].input)) - alike
+                if name in alike and not sources <= shared.keys():
                     alike.discard(name)
         for name in part.fresh:
             place = shared if name in alike else self._own
@@ -282,24 +274,6 @@ def _rounds(tensor: Any) -> bool:
 def _some(names: Sequence[str]) -> str:
     more = f" and {len(names) - 3} more" if len(names) > 3 else ""
     return f"{', '.join(names[:3])}{more}"
-
-
-def _before_compute(nodes: Sequence[Any]) -> set[str]:
-    """What has state and what that depends on, but for what computing comes before.
-
-    So that all layers have its state; what else a policy may rewrite is left to it.
-    """
-    after: set[str] = set()
-    for node in nodes:
-        if node.op in COMPUTE or not after.isdisjoint(map(source_of, node.input)):
-            after.add(node.name)
-    wanted: set[str] = set()
-    for node in reversed(nodes):
-        stateful = node.name in wanted or op_schema.is_stateful(node.op)
-        if stateful and node.name not in after:
-            wanted.add(node.name)
-            wanted.update(map(source_of, node.input))
-    return wanted
 
 
 def _shape(twin: TwinGraph, shown: Mapping[str, ir.Edge], edge: ir.Edge) -> ir.Shape:

@@ -117,28 +117,28 @@ class SessionTwin:
         found = self._found.get(key)
         if found is None:
             tensors = [reference.deref() for reference in feeds]
-            found = self._new(twins, targets, fetches, tensors)
+            found = self.prepare(twins, targets, fetches, tensors)
+            if twins is not None:
+                self._initialise(twins, [*targets, *(t.op for t in fetches)])
             self._found[key] = found
         return found
 
-    def _new(
+    def prepare(
         self,
         twins: Twins | None,
         targets: Sequence[Any],
         fetches: Sequence[Any],
         feeds: Sequence[Any],
     ) -> Run:
+        """The same, of tensors that are fed; runs nothing."""
         with LOCK:
             layer = self._layers.layer(twins)
             if not all(map(layer.accepts, feeds)):
                 layer = self._layers.layer(None)
             try:
-                found = layer.run(targets, fetches, feeds)
+                return layer.run(targets, fetches, feeds)
             except Uncastable:
-                found = self._layers.layer(None).run(targets, fetches, feeds)
-        if twins is not None:
-            self._initialise(twins, [*targets, *(t.op for t in fetches)])
-        return found
+                return self._layers.layer(None).run(targets, fetches, feeds)
 
     def guarded(self, run: Callable[[Twins | None], Any], twins: Twins | None) -> Any:
         """Runs under a policy; as it was if TensorFlow refuses what was rewritten."""

@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import functools
 import inspect
-import warnings
-import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -19,7 +17,7 @@ from tensorflow.python.client import session as session_lib
 
 from amp.errors import TensorFlowError
 from amp.integration import functions, session_twins, twin_graphs
-from amp.integration import twins as twins_lib
+from amp.integration.session_starts import API, TWIN, Plain, begin, tell
 from amp.integration.session_twins import SessionTwin
 from amp.integration.twins import Twins
 
@@ -35,23 +33,7 @@ _CALLED: dict[str, tuple[str, ...]] = {
     "_call_tf_sessionrun": ("options", "feed_dict", "fetch_list", "target_list"),
     "_extend_graph": (),
 }
-_API = (
-    "TF_NewSessionOptions",
-    "TF_NewSessionRef",
-    "TF_DeleteSessionOptions",
-    "TF_CloseSession",
-    "TF_DeleteSession",
-)
-_TWIN = "_amp_twin"  # of a session that has run: its SessionTwin, or _Plain
-
 _originals: dict[str, Callable[..., Any]] = {}
-
-
-class _Plain:
-    """Of a session whose first run was without a policy: its state is in its graph."""
-
-    def __init__(self) -> None:
-        self.told = False
 
 
 def install(active_twins: Callable[[], Twins | None]) -> None:
@@ -67,8 +49,8 @@ def install(active_twins: Callable[[], Twins | None]) -> None:
         return
     for name, parameters in {**_HOOKS, **_CALLED}.items():
         _check(name, parameters)
-    if not all(hasattr(pywrap_tf_session, name) for name in _API):
-        _refuse(f"pywrap_tf_session, one of {', '.join(_API)}")
+    if not all(hasattr(pywrap_tf_session, name) for name in API):
+        _refuse(f"pywrap_tf_session, one of {', '.join(API)}")
     twin_graphs.check()
     _originals.update((name, getattr(_Session, name)) for name in _HOOKS)
     wanted = functools.partial(_wanted, active_twins)
@@ -112,9 +94,14 @@ def _do_run(original: Callable[..., Any], wanted: _Wanted) -> Callable[..., Any]
         run_metadata: Any,
     ) -> Any:
         twins = wanted(self._graph)
-        twin = self.__dict__.get(_TWIN) or _begin(self, twins)
-        if isinstance(twin, _Plain):
-            _tell(twin, twins)
+
+        def first(twin: SessionTwin) -> None:
+            fed = [reference.deref() for reference in feed_dict]
+            twin.prepare(twins, target_list, fetch_list, fed)
+
+        twin = self.__dict__.get(TWIN) or begin(self, twins, first)
+        if isinstance(twin, Plain):
+            tell(twin, twins)
             return original(
                 self, handle, target_list, fetch_list, feed_dict, options, run_metadata
             )
@@ -133,7 +120,7 @@ def _do_run(original: Callable[..., Any], wanted: _Wanted) -> Callable[..., Any]
 
 def _do_call(original: Callable[..., Any], wanted: _Wanted) -> Callable[..., Any]:
     def do_call(self: Any, fn: Any, *args: Any) -> Any:
-        if not isinstance(self.__dict__.get(_TWIN), SessionTwin):
+        if not isinstance(self.__dict__.get(TWIN), SessionTwin):
             return original(self, fn, *args)
 
         def call(*args: Any) -> Any:
@@ -165,8 +152,8 @@ def _partial_run_setup(
 ) -> Callable[..., Any]:
     def partial_run_setup(self: Any, fetches: Any, feeds: Any = None) -> Any:
         twins, graph = wanted(self._graph), self._graph
-        twin = self.__dict__.get(_TWIN) or _begin(self, twins)
-        if isinstance(twin, _Plain):
+        twin = self.__dict__.get(TWIN) or begin(self, twins)
+        if isinstance(twin, Plain):
             return original(self, fetches, feeds)
 
         def call(fn: Any, _: Any, fed: Any, fetched: Any, run: Any) -> Any:
@@ -204,9 +191,9 @@ def _make_callable(original: Callable[..., Any], wanted: _Wanted) -> Callable[..
         ) -> Any:
             """Like the session's own, of the user's graph."""
             twins = wanted(graph)
-            twin = self.__dict__.get(_TWIN) or _begin(self, twins)
+            twin = self.__dict__.get(TWIN) or begin(self, twins)
             call = self._call_tf_sessionrun
-            if isinstance(twin, _Plain):
+            if isinstance(twin, Plain):
                 return call(options, feeds, fetched, run, metadata)
 
             def call_twin(which: Twins | None) -> Any:
@@ -226,8 +213,8 @@ def _make_callable(original: Callable[..., Any], wanted: _Wanted) -> Callable[..
 def _from_options(original: Callable[..., Any], wanted: _Wanted) -> Callable[..., Any]:
     def make_callable_from_options(self: Any, callable_options: Any) -> Any:
         twins = wanted(self._graph)
-        twin = self.__dict__.get(_TWIN) or _begin(self, twins)
-        if not isinstance(twin, _Plain):
+        twin = self.__dict__.get(TWIN) or begin(self, twins)
+        if not isinstance(twin, Plain):
             callable_options = twin.options(twins, self._graph, callable_options)
         return original(self, callable_options)
 
@@ -241,64 +228,3 @@ _DECORATORS = {
     "make_callable": _make_callable,
     "_make_callable_from_options": _from_options,
 }
-
-
-def _begin(session: Any, twins: Twins | None) -> SessionTwin | _Plain:
-    """Decides, once, where a session's state is to be: in its twin, or in its graph."""
-    with session_twins.LOCK:
-        twin: SessionTwin | _Plain | None = session.__dict__.get(_TWIN)
-        if twin is None:
-            twin = _Plain() if twins is None else _made(session, twins)
-            setattr(session, _TWIN, twin)
-        return twin
-
-
-def _made(session: Any, twins: Twins) -> SessionTwin | _Plain:
-    try:
-        twin = SessionTwin(session._graph, _directly(weakref.ref(session)))
-        _switch(session, twin)
-        return twin
-    except Exception as e:
-        policy = twins.settled.policy
-        if policy is not None and policy.strict:
-            raise
-        twins_lib.warn("a session", e)
-        return _Plain()
-
-
-def _directly(session: weakref.ref[Any]) -> Callable[[Any, Any], Any]:
-    """Runs operations of the twin, past every hook; a session is not to hold itself."""
-
-    def run(targets: Any, fetches: Any) -> Any:
-        return _originals["_do_run"](session(), None, targets, fetches, {}, None, None)
-
-    return run
-
-
-def _switch(session: Any, twin: SessionTwin) -> None:
-    """Gives a session that has not run the runtime's session of its twin.
-
-    Closing, deleting and listing devices concern that one from now on.
-    """
-    api = pywrap_tf_session
-    options = api.TF_NewSessionOptions(target=session._target, config=session._config)
-    try:
-        with twin.graph._c_graph.get() as c_graph:
-            made = api.TF_NewSessionRef(c_graph, options)
-    finally:
-        api.TF_DeleteSessionOptions(options)
-    idle, session._session = session._session, made
-    api.TF_CloseSession(idle)
-    api.TF_DeleteSession(idle)
-
-
-def _tell(plain: _Plain, twins: Twins | None) -> None:
-    if twins is not None and not plain.told:
-        plain.told = True
-        warnings.warn(
-            "amp: a session runs in float32, as it was: it had run before mixed "
-            "precision was switched on, and its variables are in that graph. Switch on "
-            "before a session's first run, its initialisation included.",
-            RuntimeWarning,
-            stacklevel=4,
-        )

@@ -16,7 +16,7 @@ from tensorflow.python.framework import c_api_util
 
 from amp.errors import TensorFlowError
 from amp.graph_rewrite import ir
-from amp.integration.increments import Definitions, scopes_of
+from amp.integration.user_graphs import Definitions, scopes_of
 
 _OPTIONS = "TF_ImportGraphDefOptions"
 _IMPORT = (
@@ -108,6 +108,8 @@ class TwinGraph:
         """
         names = self._renamed(proto)
         self._import(proto, edges, controls)
+        for name in names.values():
+            self._taken.update((name, *scopes_of(name)))
         find = self.graph.get_operation_by_name
         return {given: find(name) for given, name in names.items()}
 
@@ -119,8 +121,6 @@ class TwinGraph:
                 count += 1
                 name = f"{node.name}/amp_{count}"
             names[node.name] = name
-        for name in names.values():
-            self._taken.update((name, *scopes_of(name)))
         changed = {given: name for given, name in names.items() if given != name}
         if changed:
             for node in proto.node:

@@ -10,7 +10,9 @@ import pytest
 import tensorflow as tf
 
 import amp
-from amp.integration import session_twins
+from amp.graph_rewrite import fuse
+from amp.integration import hardware, session_twins
+from tests import test_fuse
 from tests.session_graphs import POLICY, W, X, both, feed, lowered, model, v1
 
 
@@ -238,6 +240,31 @@ def test_feeding_what_nothing_was_made_of_leaves_the_rest_in_16_bits():
     exact = (X + 1 / 3) @ W
     assert abs(given - exact).max() > 1e-4, "a third has 8 bits in bfloat16"
     assert len([r for r in amp.reports() if r.nodes_low]) == 1
+
+
+def test_a_member_of_a_cluster_may_be_fetched_and_fed(monkeypatch):
+    """What XLA computes inside is computed by its kernel for who asks for it."""
+    monkeypatch.setattr(hardware, "device", lambda: test_fuse.FREE)
+    monkeypatch.setattr(fuse, "COMPILE_SECONDS", 0.0)
+    policy = amp.Policy.make(POLICY, assignment="cost", min_gain=0.0, tune_budget=1.0)
+
+    def run():
+        x = v1.placeholder(tf.float32, [64, 256])
+        eye = tf.constant(np.eye(256, dtype=np.float32))
+        hidden = tf.nn.relu(tf.matmul(x, eye) * 2, name="relu")
+        inner = tf.square(tf.nn.elu(hidden, name="elu"), name="inner")
+        out = tf.matmul(inner, eye)
+        step = v1.assign_add(v1.get_variable("t", [], initializer=None), 1.0)
+        value = np.tile(np.arange(4, dtype=np.float32), [64, 64])
+        with v1.Session() as session:
+            session.run(v1.global_variables_initializer())
+            session.run([out, step.op], {x: value})
+            elu = v1.get_default_graph().get_tensor_by_name("elu:0")
+            fetched = session.run([out, elu, inner], {x: value})
+            return fetched, session.run([out, inner], {x: value, elu: value + 1})
+
+    both(run, policy)
+    assert amp.reports()[-1].clusters
 
 
 def test_what_a_job_does_not_know_of_initialises_itself():

@@ -201,13 +201,12 @@ def run(script: str, *args: str, **environ: str) -> subprocess.CompletedProcess[
     return result
 
 
-@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
-def test_an_old_job_runs_as_it_did(dtype, tmp_path):
+def test_an_old_job_runs_as_it_did(tmp_path):
     """Float32, then under the toggle from the checkpoint, then float32 again."""
     job = str(tmp_path / "job")
     first = run(OLD, job, "40", AMP_ENABLE="0").stdout.splitlines()
     reports = str(tmp_path / "reports")
-    fields = {"AMP_DTYPE": dtype, "AMP_EMULATE": "1", "AMP_REPORT": reports}
+    fields = {"AMP_DTYPE": "float16", "AMP_EMULATE": "1", "AMP_REPORT": reports}
     second = run(OLD, job, "80", **fields).stdout.splitlines()
     assert first[0] == "from step 0"
     assert second[0] == "from step 40"

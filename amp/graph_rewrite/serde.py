@@ -117,9 +117,16 @@ def _text(value: attr_value_pb2.AttrValue) -> str:
 
 
 def read_graph(
-    proto: graph_pb2.GraphDef, shape: ir.ShapeSource = ir.unknown_shape
+    proto: graph_pb2.GraphDef,
+    shape: ir.ShapeSource = ir.unknown_shape,
+    traced: Callable[[Any], ir.ShapeSource] | None = None,
 ) -> ir.Module:
     """Reads a GraphDef and its library.
+
+    Args:
+      proto: the GraphDef.
+      shape: the shapes of its edges.
+      traced: gives those of a FunctionDef's; by default what is noted in it.
 
     Raises:
       GraphError: a duplicate node, or an input that is not there.
@@ -128,7 +135,7 @@ def read_graph(
     nodes = _read_nodes(proto.node, _graph_edge, "the GraphDef")
     main = ir.Graph("", nodes, origin=proto, shape=shape)
     functions = {
-        f.signature.name: read_function(f, library, _noted_shapes(f))
+        f.signature.name: read_function(f, library, (traced or _noted_shapes)(f))
         for f in proto.library.function
     }
     return ir.Module(main, functions)

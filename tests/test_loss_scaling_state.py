@@ -15,6 +15,7 @@ VALUES = {
     "good_steps": 7,
     "bad_steps": 2,
     "overflow": [1, 0],
+    "left_out": [0, 1],
     "skipped_steps": 5,
 }
 

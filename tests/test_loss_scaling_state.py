@@ -107,7 +107,7 @@ def test_numbers_are_reused_when_a_model_goes(group, sources):
     first = scaler_of(sources)
     second = scaler_of(sources, line=2)
     assert scalers.states == [first, second]
-    assert scalers.scale is second.scale
+    assert scalers.scale is second.scale is second.value
 
 
 def test_the_same_call_finds_the_same_scaler(group, sources):

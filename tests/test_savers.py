@@ -85,9 +85,11 @@ def test_a_job_meets_no_uninitialised_variable(scope, order):
         assert [v.op.name for v in v1.global_variables()] == ["w0"]
         assert v1.local_variables() == []
         left = v1.report_uninitialized_variables()
+        scale = state.current().scale
     with job.session() as session:
         session.run(job.init)
         assert session.run(left).tolist() == []
+        assert session.run(scale) == 8.0
         job.steps(session, 1.0, np.inf)
         assert session.run(job.scaler.scale) == 4.0
 

@@ -36,7 +36,8 @@ def _many_processes() -> bool:
     """Whether Horovod runs several processes; eager gradients tell nothing."""
     for name in _LIBRARIES:
         library: Any = sys.modules.get(name)
-        if library is not None and library.is_initialized():
+        started = getattr(library, "is_initialized", None)
+        if started is not None and started():
             return bool(library.size() > 1)
     return False
 

@@ -113,13 +113,15 @@ class _Saved(SaveableObject):  # type: ignore[misc]
         name = variable.op.name
         spec = SaveSpec(value, "", name, variable.dtype, variable.device)
         super().__init__(variable.handle, [spec], name)
-        self.scaler, self.variable = scaler, variable
+        self.variable = variable
+        # The scale speaks for all of its scaler's variables.
+        with tf.init_scope():
+            self.others = scaler.forget() if variable is scaler.scale else tf.no_op()
+            self.begin = tf.group(variable.initializer, self.others)
 
     def restore(self, restored_tensors: Any, restored_shapes: Any) -> Any:
-        done = [self.variable.assign(restored_tensors[0], read_value=False)]
-        if self.variable is self.scaler.scale:
-            done.append(self.scaler.forget())
-        return tf.group(*done)
+        done = self.variable.assign(restored_tensors[0], read_value=False)
+        return tf.group(done, self.others)
 
 
 def _build(original: Callable[..., Any]) -> Callable[..., Any]:
@@ -164,7 +166,7 @@ def _restore(original: Callable[..., Any]) -> Callable[..., Any]:
         with _open(sess.graph):
             partial = _without(self, absent)
         result = original(partial, sess, save_path)
-        sess.run([o.variable.initializer for o in absent])
+        sess.run([o.begin for o in absent])
         return result
 
     return restore

@@ -74,7 +74,11 @@ class Scaler(tf.Module):  # type: ignore[misc]
             self.overflow = _variable("overflow", tf.zeros(each, tf.int32))
             self.left_out = _variable("left_out", tf.zeros(each, tf.int32))
             self.skipped_steps = _variable("skipped_steps", tf.constant(0, tf.int64))
-            self._ready = None if tf.executing_eagerly() else self._initialised()
+            self._ready = self._value = None
+            if not tf.executing_eagerly():
+                self._ready = self._initialised()
+                with self.ready():
+                    self._value = self.scale.read_value()
 
     def _initialised(self) -> tf.Tensor:
         """Returns a tensor that has a value once the variables have theirs.
@@ -92,6 +96,11 @@ class Scaler(tf.Module):  # type: ignore[misc]
 
         known = tf.compat.v1.is_variable_initialized(self.scale)
         return branches.cond(known, lambda: tf.constant(True), begin)
+
+    @property
+    def value(self) -> Any:
+        """The scale, to be read at any time, before a session's first step too."""
+        return self.scale if self._value is None else self._value
 
     def ready(self) -> Any:
         """What is built inside runs when every variable has a value."""
@@ -169,7 +178,7 @@ class Scalers(tf.Module):  # type: ignore[misc]
     def scale(self) -> Any:
         """The scale of the newest scaler, float32, shape (); 1 while there is none."""
         states = self.states
-        return states[-1].scale if states else tf.constant(1.0, tf.float32)
+        return states[-1].value if states else tf.constant(1.0, tf.float32)
 
     def numbered(self) -> list[tuple[int, Scaler]]:
         """Returns the scalers with their numbers, the oldest first."""

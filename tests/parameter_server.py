@@ -1,4 +1,4 @@
-"""One process of v1 jobs: `parameter_server.py ROLE TASK PORTS`.
+"""One process of v1 jobs: `parameter_server.py ROLE TASK PORTS DIR`.
 
 Run by test_sync_replicas.py. A worker runs every job of `JOBS`, and prints what it
 found as one line of JSON. The jobs themselves know nothing of the plugin.
@@ -32,7 +32,7 @@ JOBS = {
 SCALE = "amp_loss_scale_0/scale/Read/ReadVariableOp"
 
 
-def main(role, task, ports):
+def main(role, task, ports, folder):
     v1.disable_v2_behavior()
     addresses = [f"127.0.0.1:{port}" for port in ports.split(",")]
     cluster = tf.train.ClusterSpec({"ps": addresses[:1], "worker": addresses[1:]})
@@ -48,7 +48,7 @@ def main(role, task, ports):
         with tf.Graph().as_default() as graph, graph.container(f"job{number}"):
             v1.get_variable_scope().set_use_resource(resource)
             job = Job(cluster, task, synchronous=name[:4] == "sync")
-            found[name] = job.run(server, factors)
+            found[name] = job.run(server, factors, f"{folder}/{name}")
         amp.disable()
     print(json.dumps(found), flush=True)
 
@@ -87,7 +87,7 @@ class Job:
             hook = optimizer.make_session_run_hook(self.task == 0, num_tokens=0)
             self.hooks = [hook]
 
-    def run(self, server, factors):
+    def run(self, server, factors, folder):
         if self.task:  # a monitored session would look every 30 seconds
             with v1.Session(server.target) as session:
                 wait(lambda: session.run(self.missing).size == 0)
@@ -95,6 +95,9 @@ class Job:
             server.target,
             is_chief=self.task == 0,
             hooks=self.hooks,
+            checkpoint_dir=folder if self.task == 0 else None,
+            save_summaries_steps=None,
+            log_step_count_steps=None,
             stop_grace_period_secs=5,
         ) as session:
             plain = Plain(session)
@@ -134,4 +137,4 @@ def wait(ready):
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], int(sys.argv[2]), sys.argv[3])
+    main(sys.argv[1], int(sys.argv[2]), *sys.argv[3:])

@@ -16,8 +16,10 @@ import sys
 import time
 
 import pytest
+import tensorflow as tf
 from parameter_server import BAD, JOBS, STEPS
 
+SCALE = "amp_loss_scale_0/scale"
 SCRIPT = pathlib.Path(__file__).with_name("parameter_server.py")
 LIMIT = 150.0  # seconds; it takes a tenth of that on one free core
 
@@ -32,21 +34,26 @@ def free_ports(count: int) -> list[int]:
     return ports
 
 
-def start(role: str, task: int, ports: list[int]) -> subprocess.Popen[str]:
+def start(role: str, task: int, *rest: str) -> subprocess.Popen[str]:
     root = str(SCRIPT.parents[1])
     path = os.pathsep.join([root, os.environ.get("PYTHONPATH", "")])
     environ = {**os.environ, "PYTHONPATH": path, "CUDA_VISIBLE_DEVICES": ""}
-    command = [sys.executable, str(SCRIPT), role, str(task), ",".join(map(str, ports))]
+    command = [sys.executable, str(SCRIPT), role, str(task), *rest]
     pipe = subprocess.PIPE
     return subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True, env=environ)
 
 
 @pytest.fixture(scope="module")
-def results():
+def folder(tmp_path_factory):
+    return tmp_path_factory.mktemp("checkpoints")
+
+
+@pytest.fixture(scope="module")
+def results(folder):
     """What each worker found, by job."""
-    ports = free_ports(3)
-    server = start("ps", 0, ports)
-    workers = [start("worker", task, ports) for task in range(2)]
+    rest = ",".join(map(str, free_ports(3))), str(folder)
+    server = start("ps", 0, *rest)
+    workers = [start("worker", task, *rest) for task in range(2)]
     try:
         end = time.monotonic() + LIMIT
         found = []
@@ -88,3 +95,13 @@ def test_an_asynchronous_worker_leaves_out_its_own_update(results, job):
         w, step, slots, scale = found[job]
         assert (w, step, slots) == (weights, 2 * STEPS - 1, slot)
         assert scale == (4.0 if task == 1 else 8.0)
+
+
+@pytest.mark.parametrize("job", JOBS)
+def test_the_chief_saves_its_own_scale(results, folder, job):
+    scaled, bad, _ = JOBS[job]
+    saved = tf.train.load_checkpoint(str(folder / job))
+    assert saved.get_tensor("w").tolist() == results[0][job][0]
+    assert saved.has_tensor(SCALE) == (0 in scaled)
+    if 0 in scaled:
+        assert saved.get_tensor(SCALE) == (4.0 if bad == 0 else 8.0)

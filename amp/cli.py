@@ -263,7 +263,8 @@ def _summary() -> str:
     state = sys.modules.get("amp.loss_scaling.state")
     if state is None:
         return "nothing was rewritten: the job imported no TensorFlow, or see above"
-    return reports.summary(os.environ.get("AMP_REPORT"), state.skipped_steps())
+    skipped = None if state.in_sessions() else state.skipped_steps()
+    return reports.summary(os.environ.get("AMP_REPORT"), skipped)
 
 
 def _explain(args: argparse.Namespace) -> int:

@@ -62,3 +62,9 @@ def test_a_report_that_is_no_longer_kept_does_not_come_back(monkeypatch):
         reports.add(report, None)
     reports.replace(first, dataclasses.replace(report, verdict="later"), None)
     assert [kept.verdict for kept in amp.reports()] == [report.verdict] * 2
+
+
+def test_steps_that_are_skipped_in_sessions_are_not_told_as_none():
+    run()
+    assert "7 steps skipped" in reports.summary(None, 7)
+    assert "steps skipped in sessions are not counted" in reports.summary(None, None)

@@ -108,19 +108,22 @@ def directory_of_job() -> Path | None:
     return place / name if os.access(place, os.W_OK) else None
 
 
-def summary(directory: str | None, skipped: int) -> str:
+def summary(directory: str | None, skipped: int | None) -> str:
     """What became of the functions of this process, in one line.
 
     Args:
       directory: where reports were written.
-      skipped: updates that were skipped because gradients overflowed.
+      skipped: updates that were skipped because gradients overflowed, None: unknown.
     """
     made = reports()
     if not made:
         return "no function ran in mixed precision"
     written = directory is not None and os.path.isdir(directory)
     where = f"; reports: {directory}" if written else ""
-    return f"{total(made)}, {skipped} steps skipped{where}"
+    steps = "steps skipped in sessions are not counted"
+    if skipped is not None:
+        steps = f"{skipped} steps skipped"
+    return f"{total(made)}, {steps}{where}"
 
 
 def total(made: Sequence[Report]) -> str:

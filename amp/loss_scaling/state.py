@@ -226,6 +226,7 @@ _LOCK = threading.RLock()
 # Held by their group: a `tf.compat.v1` graph and its scalers go together.
 _SCALERS: weakref.WeakValueDictionary[_Key, Scaler] = weakref.WeakValueDictionary()
 _PROCESS: list[Scalers] = []
+_IN_SESSIONS: list[_Key] = []  # the first scaler of a `tf.compat.v1` graph
 _PAST: list[tf.Variable] = []  # skipped_steps of this process's scalers that are gone
 
 
@@ -275,10 +276,15 @@ def serving(variables: Sequence[tf.Variable]) -> list[tuple[Scaler, list[int]]]:
     return [(scaler, positions) for scaler, positions in found if positions]
 
 
+def in_sessions() -> bool:
+    """Whether a `tf.compat.v1` graph has had a scaler, which counts in its sessions."""
+    return bool(_IN_SESSIONS)
+
+
 def skipped_steps() -> int:
     """Returns the updates skipped by this process, by optimizers that are gone too.
 
-    Those of `tf.compat.v1` graphs are counted in their sessions, and not here.
+    Those of `tf.compat.v1` graphs are not among them.
     """
     with _LOCK:
         living = [scaler.skipped_steps for group in _PROCESS for scaler in group.states]
@@ -291,6 +297,8 @@ def _create(key: _Key, sources: Sequence[tf.Variable], device: str) -> Scaler:
     scaler = Scaler(key[2], sources, number, device)
     group.add(scaler, number)
     _SCALERS[key] = scaler
+    if group not in _PROCESS and not _IN_SESSIONS:
+        _IN_SESSIONS.append(key)
     for variable in sources:
         weakref.finalize(
             variable, _drop, key, weakref.ref(group), number

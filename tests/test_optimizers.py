@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+import amp
 from amp.integration import activation, gradients, optimizers
 from amp.loss_scaling import ConstantLossScale, DynamicLossScale, state
 
@@ -29,7 +30,6 @@ OPTIMIZERS = {
         0.1, v1.train.get_or_create_global_step()
     ),
 }
-# No gradient: (kind of variable, control flow).
 KINDS = [(resource, flow) for resource in (True, False) for flow in ("v1", "v2")]
 
 
@@ -242,98 +242,6 @@ def test_averages_of_tensors_and_of_others_go_on(scope):
         assert session.run(averages.average(other)) == 2.0
 
 
-class Horovod(v1.train.Optimizer):
-    """The shape of Horovod's wrapper: gradients are reduced after the inner call."""
-
-    def __init__(self, inner, reduce):
-        super().__init__(False, "Distributed")
-        self.inner, self.reduce = inner, reduce
-
-    def compute_gradients(self, *args, **kwargs):
-        pairs = self.inner.compute_gradients(*args, **kwargs)
-        return [(self.reduce(g), v) for g, v in pairs]
-
-    def apply_gradients(self, *args, **kwargs):
-        return self.inner.apply_gradients(*args, **kwargs)
-
-
-def with_another_worker(grad):
-    """Averages a gradient with the 0.25 that another worker is said to have."""
-    if isinstance(grad, tf.IndexedSlices):
-        grad = tf.convert_to_tensor(grad)
-    whole = tf.numpy_function(lambda g: (g + np.float32(0.25)) / 2, [grad], tf.float32)
-    return tf.ensure_shape(whole, grad.shape)
-
-
-@pytest.mark.parametrize("flow", ["v1", "v2"])
-def test_reduced_gradients_are_applied_with_zeros(scope, flow):
-    with session_graph(flow=flow) as session:
-        factor = v1.placeholder(tf.float32, [])
-        loss = model(factor)
-        w = v1.trainable_variables()[1]
-        step = v1.train.get_or_create_global_step()
-        inner = v1.train.GradientDescentOptimizer(1.0)
-        train = Horovod(inner, with_another_worker).minimize(loss, global_step=step)
-        session.run(v1.global_variables_initializer())
-        before = session.run(w)
-        session.run(train, {factor: np.inf})
-        # (0 + 0.25) / 2, exact: every worker takes this step.
-        np.testing.assert_array_equal(session.run(w), before - np.float32(0.125))
-        assert session.run(step) == 1
-        (scaler,) = state.current().states
-        assert session.run(scaler.scale) == 4.0
-
-
-class Tape(tf.GradientTape):
-    """The shape of Horovod's tape: a subclass that reduces what the tape returns."""
-
-    def gradient(self, target, sources, output_gradients=None):
-        grads = super().gradient(target, sources, output_gradients)
-        return [(g + 0.25) / 2 for g in grads]
-
-
-@pytest.mark.parametrize("traced", [False, True])
-def test_a_tape_that_reduces_is_applied_with_zeros(scope, traced):
-    keras = pytest.importorskip("keras")
-    w = tf.Variable([1.0, 2.0])
-    optimizer = keras.optimizers.SGD(1.0)
-
-    def step(factor):
-        with Tape() as tape:
-            loss = tf.reduce_sum(w * w) * factor
-        optimizer.apply_gradients(zip(tape.gradient(loss, [w]), [w], strict=True))
-
-    (tf.function(step) if traced else step)(tf.constant(np.inf))
-    assert w.numpy().tolist() == [0.875, 1.875]
-    assert optimizer.iterations.numpy() == 1
-
-
-@pytest.mark.parametrize(
-    "reduce",
-    [
-        with_another_worker,
-        lambda g: tf.function(with_another_worker)(g),
-        lambda g: tf.raw_ops.CollectiveReduce(
-            input=g,
-            group_size=2,
-            group_key=1,
-            instance_key=1,
-            merge_op="Add",
-            final_op="Id",
-            subdiv_offsets=[0],
-        ),
-    ],
-)
-def test_reductions_are_seen_between_gradient_and_update(scope, reduce):
-    from amp.integration import collectives
-
-    with session_graph():
-        w = v1.get_variable("w", initializer=tf.ones([2]))
-        (grad,) = v1.gradients(tf.reduce_sum(w * w), [w])
-        assert not collectives.combined([tf.clip_by_norm(grad, 1.0), None])
-        assert collectives.combined([tf.clip_by_norm(reduce(grad), 1.0)])
-
-
 def test_a_constant_scale_leaves_out_too(scope):
     scope(ConstantLossScale(8.0))
     build = lambda loss: v1.train.AdamOptimizer(0.1).minimize(loss)  # noqa: E731
@@ -341,3 +249,30 @@ def test_a_constant_scale_leaves_out_too(scope):
     once, twice = weights_after([1.0], **how), weights_after([1.0, np.inf], **how)
     for a, b in zip(once, twice, strict=True):
         np.testing.assert_array_equal(a, b)
+
+
+@pytest.mark.parametrize("resource", [True, False])
+def test_what_overflows_in_16_bits_alone_is_left_out(resource):
+    # 2**20 is over 65504, float16's largest number, so the rewritten graph overflows.
+    rule = DynamicLossScale(initial=2.0**20)
+    settings = {"emulate": True, "assignment": "all", "loss_scale": rule}
+    policy = amp.Policy(dtype="float16", strict=True, **settings)
+    with amp.mixed_precision_scope(policy), session_graph(resource=resource) as session:
+        w = v1.get_variable("w", initializer=tf.ones([4, 4]))
+        hidden = tf.ones([2, 4]) @ w
+        loss = tf.reduce_sum(hidden @ w)
+        step = v1.train.get_or_create_global_step()
+        train = v1.train.AdamOptimizer(0.01).minimize(loss, global_step=step)
+        session.run(v1.global_variables_initializer())
+        everything = v1.global_variables()
+        (scaler,) = state.current().states
+        first = bits(session, everything)
+        runs = 0
+        while session.run(step) == 0:
+            assert bits(session, everything) == first
+            session.run(train)
+            runs += 1
+        skipped, scale = session.run([scaler.skipped_steps, scaler.scale])
+        assert skipped == runs - 1 > 0
+        assert scale == rule.initial * 2.0**-skipped
+        assert np.isfinite(session.run(w)).all()

@@ -26,6 +26,7 @@ from amp.errors import CheckpointError, TensorFlowError
 from amp.integration import markers, optimizers, savers, sources
 from amp.loss_scaling import gradients, state
 from amp.loss_scaling.scale import LossScale, NoLossScale
+from amp.loss_scaling.scaler import Scaler
 
 SUPPORTED = "TensorFlow 2.18 to 2.21"
 _UTIL = "tensorflow.python.ops.gradients_util"
@@ -172,7 +173,7 @@ def _scaled(
 class _Found:
     """That a call is to be scaled, and by which scaler; none under replicas."""
 
-    scaler: state.Scaler | None
+    scaler: Scaler | None
 
 
 def _found(

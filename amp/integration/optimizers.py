@@ -209,12 +209,12 @@ def _answers() -> bool:
 
 
 def _concerns(grads: Sequence[Any], variables: Sequence[Any]) -> list[update.Concern]:
-    several = tf.distribute.get_strategy().num_replicas_in_sync > 1
-    if several or collectives.combined(grads):
+    if tf.distribute.get_strategy().num_replicas_in_sync > 1:
         return []
     pairs = zip(grads, variables, strict=False)
     resolved = (sources.variable(v) for grad, v in pairs if grad is not None)
-    return state.serving([v for v in resolved if v is not None])
+    concerns = state.serving([v for v in resolved if v is not None])
+    return [] if concerns and collectives.combined(grads) else concerns
 
 
 def _kept(call: Callable[[], Any]) -> Callable[[], Any]:

@@ -19,6 +19,7 @@ from tensorflow.python.training.saving.saveable_object import SaveableObject, Sa
 
 from amp.errors import CheckpointError, TensorFlowError
 from amp.loss_scaling import state
+from amp.loss_scaling.scaler import Scaler
 
 # Set on a saver whose list is taken as it is.
 _AS_LISTED = "_amp_as_listed"
@@ -107,7 +108,7 @@ class _Saved(SaveableObject):  # type: ignore[misc]
     other variables than it does.
     """
 
-    def __init__(self, scaler: state.Scaler, variable: tf.Variable) -> None:
+    def __init__(self, scaler: Scaler, variable: tf.Variable) -> None:
         with scaler.ready():
             value = variable.read_value()
         name = variable.op.name

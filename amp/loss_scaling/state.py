@@ -1,4 +1,4 @@
-"""The variables of each scaler, and the registry that finds a scaler again.
+"""The scalers of this process or graph, and the registry that finds one again.
 
 No gradients, no optimizers and no private name of TensorFlow: which call a scaler
 belongs to, and which variables it serves, is told by the caller.
@@ -6,156 +6,20 @@ belongs to, and which variables it serves, is told by the caller.
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import threading
 import weakref
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any, TypeAlias
 
 import tensorflow as tf
 
 from amp.errors import CheckpointError
-from amp.loss_scaling import branches
-from amp.loss_scaling.scale import (
-    ConstantLossScale,
-    DynamicLossScale,
-    LossScale,
-    ScaleState,
-)
+from amp.loss_scaling.scale import LossScale
+from amp.loss_scaling.scaler import Scaler
 
 CallSite: TypeAlias = tuple[str, int]
 _Key: TypeAlias = tuple[CallSite, tuple[int, ...], LossScale, int]
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class _Sources:
-    """The variables a scaler serves, by weak reference, in order."""
-
-    references: tuple[weakref.ref[Any], ...]
-
-    def positions(self, variables: Sequence[tf.Variable]) -> list[int]:
-        wanted = {id(variable) for variable in variables}
-        found = [reference() for reference in self.references]
-        return [i for i, v in enumerate(found) if v is not None and id(v) in wanted]
-
-
-class Scaler(tf.Module):  # type: ignore[misc]
-    """The state of the gradient calls of one place in the program.
-
-    Attributes:
-      settings: the rule.
-      scale: the factor of the next loss, float32, shape ().
-      good_steps: finite calls since the scale last changed, int32, shape ().
-      bad_steps: overflows in a row not yet answered by a backoff, int32, shape ().
-      overflow: overflows that no optimizer has answered yet, for each source variable,
-        int32, shape (number of source variables,).
-      left_out: 1 where a source variable's last update was left out, else 0, int32,
-        shape (number of source variables,).
-      skipped_steps: updates that were skipped, int64, shape ().
-    """
-
-    def __init__(
-        self,
-        settings: LossScale,
-        sources: Sequence[tf.Variable],
-        index: int,
-        device: str = "",
-    ) -> None:
-        super().__init__(name="loss_scaler")
-        self.settings = settings
-        self._sources = _Sources(tuple(weakref.ref(v) for v in sources))
-        each = [len(sources)]
-        # The trailing slash makes the names the same wherever a gradient is taken.
-        with _outside_functions(device), tf.name_scope(f"amp_loss_scale_{index}/"):
-            self.scale = _variable("scale", tf.constant(settings.initial, tf.float32))
-            self.good_steps = _variable("good_steps", tf.constant(0, tf.int32))
-            self.bad_steps = _variable("bad_steps", tf.constant(0, tf.int32))
-            self.overflow = _variable("overflow", tf.zeros(each, tf.int32))
-            self.left_out = _variable("left_out", tf.zeros(each, tf.int32))
-            self.skipped_steps = _variable("skipped_steps", tf.constant(0, tf.int64))
-            self._ready = self._value = None
-            if not tf.executing_eagerly():
-                self._ready = self._initialised()
-                with self.ready():
-                    self._value = self.scale.read_value()
-
-    def _initialised(self) -> tf.Tensor:
-        """Returns a tensor that has a value once the variables have theirs.
-
-        A session's job runs the initialisers that it knows of; it knows of none here.
-        The scale comes last, so that it speaks for all.
-        """
-
-        def begin() -> tf.Tensor:
-            rest = [v for v in self.variables if v is not self.scale]
-            with tf.control_dependencies([_begin(v) for v in rest]):
-                first = _begin(self.scale)
-            with tf.control_dependencies([first]):
-                return tf.constant(True)
-
-        known = tf.compat.v1.is_variable_initialized(self.scale)
-        return branches.cond(known, lambda: tf.constant(True), begin)
-
-    @property
-    def value(self) -> Any:
-        """The scale, to be read at any time, before a session's first step too."""
-        return self.scale if self._value is None else self._value
-
-    def ready(self) -> Any:
-        """What is built inside runs when every variable has a value."""
-        if self._ready is None:
-            return contextlib.nullcontext()
-        return tf.control_dependencies([self._ready])
-
-    def factor(self) -> tf.Tensor:
-        """Returns the scale to use now, float32, shape ()."""
-        if isinstance(self.settings, ConstantLossScale):
-            return tf.constant(self.settings.initial, tf.float32)
-        with self.ready():
-            return self.scale.read_value()
-
-    def step(self, finite: tf.Tensor, *, waits: bool = True) -> Any:
-        """Answers one gradient call.
-
-        Args:
-          finite: whether all of its gradients were, bool, shape ().
-          waits: whether an overflow waits for an optimizer to answer it.
-
-        Returns:
-          The operation to run before the gradients are used; None when eager.
-        """
-        with self.ready():
-            return tf.group(*self._writes(finite, waits))
-
-    def _writes(self, finite: tf.Tensor, waits: bool) -> list[Any]:
-        writes = []
-        if waits:
-            # Added, not assigned: calls before one update must not lose a flag.
-            flag = tf.cast(tf.logical_not(finite), tf.int32)
-            writes = [self.overflow.assign_add(tf.fill(self.overflow.shape, flag))]
-        if isinstance(self.settings, DynamicLossScale):
-            old = ScaleState(
-                scale=self.scale.read_value(),
-                good_steps=self.good_steps.read_value(),
-                bad_steps=self.bad_steps.read_value(),
-            )
-            new = self.settings.step(old, finite, tf.where)
-            writes += [
-                self.scale.assign(new.scale),
-                self.good_steps.assign(new.good_steps),
-                self.bad_steps.assign(new.bad_steps),
-            ]
-        return writes
-
-    def forget(self) -> Any:
-        """Clears what is known of single variables; returns the operation that does."""
-        each = (self.overflow, self.left_out)
-        return tf.group(*[v.assign(tf.zeros_like(v.initial_value)) for v in each])
-
-    def positions(self, variables: Sequence[tf.Variable]) -> list[int]:
-        """Returns where `variables` stand among the source variables."""
-        return self._sources.positions(variables)
 
 
 class Scalers(tf.Module):  # type: ignore[misc]
@@ -321,44 +185,3 @@ def _drop(key: _Key, group: weakref.ref[Scalers], number: int) -> None:
 def _outermost_is_eager() -> bool:
     with tf.init_scope():
         return bool(tf.executing_eagerly())
-
-
-@contextlib.contextmanager
-def _outside_functions(device: str) -> Iterator[None]:
-    """Enters eager code, or the session graph that everything is built in.
-
-    In a session graph the scopes that surround the call (a parameter server's, say) do
-    not place what is built; the task of `device` does.
-
-    A function being traced makes the variables created inside it its own, traces itself
-    again for them, and forbids them after its first call. It does so through its graph,
-    also under `tf.init_scope`; under an empty graph the variables are ordinary ones.
-    """
-    with tf.init_scope():
-        if not tf.executing_eagerly():
-            graph = tf.compat.v1.get_default_graph()
-            none = graph.colocate_with(None, True), tf.device(None)
-            with none[0], none[1], tf.device(_task(device)):
-                yield
-            return
-        eager_mode = tf.__internal__.eager_context.eager_mode
-        with tf.Graph().as_default(), eager_mode():
-            yield
-
-
-def _task(device: str) -> str | None:
-    spec = tf.DeviceSpec.from_string(device)
-    return spec.replace(device_type=None, device_index=None).to_string() or None
-
-
-def _variable(name: str, value: tf.Tensor) -> tf.Variable:
-    """Returns a variable that a session's job does not find among its own."""
-    if tf.executing_eagerly():
-        return tf.Variable(value, trainable=False, name=name)
-    return tf.compat.v1.Variable(
-        value, trainable=False, name=name, collections=[], use_resource=True
-    )
-
-
-def _begin(variable: tf.Variable) -> Any:
-    return variable.assign(variable.initial_value, read_value=False)

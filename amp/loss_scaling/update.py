@@ -10,9 +10,10 @@ from typing import Any, TypeAlias
 
 import tensorflow as tf
 
-from amp.loss_scaling import branches, state
+from amp.loss_scaling import branches
+from amp.loss_scaling.scaler import Scaler
 
-Concern: TypeAlias = tuple[state.Scaler, list[int]]
+Concern: TypeAlias = tuple[Scaler, list[int]]
 
 
 def unless_overflow(concerns: Sequence[Concern], apply: Callable[[], Any]) -> Any:
@@ -67,7 +68,7 @@ def unless_left_out(concerns: Sequence[Concern], apply: Callable[[], Any]) -> An
     )
 
 
-def _pending(scaler: state.Scaler, positions: list[int]) -> tf.Tensor:
+def _pending(scaler: Scaler, positions: list[int]) -> tf.Tensor:
     with scaler.ready():
         overflow = scaler.overflow.read_value()
     if len(positions) < overflow.shape[0]:
@@ -75,7 +76,7 @@ def _pending(scaler: state.Scaler, positions: list[int]) -> tf.Tensor:
     return tf.reduce_any(overflow > 0)
 
 
-def _answer(scaler: state.Scaler, positions: list[int], flag: tf.Tensor) -> Any:
+def _answer(scaler: Scaler, positions: list[int], flag: tf.Tensor) -> Any:
     return tf.group(
         _write(scaler.overflow, positions, 0),
         _note(scaler, positions, 1),
@@ -83,7 +84,7 @@ def _answer(scaler: state.Scaler, positions: list[int], flag: tf.Tensor) -> Any:
     )
 
 
-def _note(scaler: state.Scaler, positions: list[int], left_out: int) -> Any:
+def _note(scaler: Scaler, positions: list[int], left_out: int) -> Any:
     return _write(scaler.left_out, positions, left_out)
 
 

@@ -98,4 +98,67 @@ RESNET = Family(
     ),
 )
 
-FAMILIES = {family.name: family for family in (RESNET,)}
+WIDE_DEEP = Family(
+    name="wide_deep",
+    title="Wide & Deep",
+    task="crossed",
+    model="wide_deep",
+    optimizer="Adagrad",
+    metric="AUC",
+    higher=True,
+    worst=0.5,
+    seeds=5,
+    files="adult_train.csv and adult_test.csv, .gz or not",
+    whole=Size(
+        steps=3000,
+        batch=128,
+        rate=0.05,
+        margin=0.01,
+        floor=0.8,
+        data={},
+        model={"width": 32, "hidden": (256, 128, 64)},
+    ),
+    quick=Size(
+        steps=400,
+        batch=64,
+        rate=0.05,
+        margin=0.01,
+        floor=0.9,
+        data={},
+        model={"width": 8, "hidden": (32, 16)},
+    ),
+)
+
+LSTM_LM = Family(
+    name="lstm_lm",
+    title="LSTM language model",
+    task="language",
+    model="lstm_lm",
+    optimizer="Adam, gradients clipped at norm 5",
+    metric="perplexity",
+    higher=False,
+    worst=10_000.0,
+    seeds=5,
+    files="ptb.train.txt and ptb.test.txt, or Multi30k's English side",
+    whole=Size(
+        steps=4000,
+        batch=20,
+        rate=2e-3,
+        margin=3.0,
+        floor=300.0,
+        data={"most": 10_000},
+        model={"units": 200, "layer_count": 2, "steps": 20, "dropout": 0.0},
+    ),
+    quick=Size(
+        steps=500,
+        batch=16,
+        rate=1e-2,
+        margin=3.0,
+        floor=100.0,
+        data={"most": 500},
+        model={"units": 48, "layer_count": 2, "steps": 12, "dropout": 0.05},
+    ),
+)
+
+ALL = (RESNET, WIDE_DEEP, LSTM_LM)
+FAMILIES = {family.name: family for family in ALL}

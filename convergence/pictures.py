@@ -21,7 +21,7 @@ COLOURS = {
 }
 # float16: the smallest number, and the smallest with all its bits (IEEE 754).
 UNDERFLOW, SUBNORMAL = -24, -14
-LAYERS = 40  # rows of a histogram, at most
+LAYERS = 24  # rows of a histogram, at most
 
 
 def picture(result: Mapping[str, Any]) -> str:

@@ -1,4 +1,4 @@
-"""Gradients of one batch in a setting and in float32: histograms, and the ratio.
+"""Gradients of one batch in a setting and in float32: histograms, and the error.
 
 Looks only: the caller puts back what a forward pass changes.
 """
@@ -82,13 +82,21 @@ def histograms(
     return {n: histogram(np.concatenate(g)) for n, g in together.items()}
 
 
-def ratio(mixed: Sequence[np.ndarray], float32: Sequence[np.ndarray]) -> float | None:
-    """The norm of all of some gradients over that of others; None if not finite."""
-    above, below = (
-        float(np.sqrt(sum(np.square(g, dtype=np.float64).sum() for g in some)))
-        for some in (mixed, float32)
-    )
-    return above / below if np.isfinite([above, below]).all() and below else None
+def error(mixed: Sequence[np.ndarray], float32: Sequence[np.ndarray]) -> float | None:
+    """The median over variables of the relative error of a gradient.
+
+    Of one variable it is |mixed - float32| / |float32|, Euclidean norms; a variable
+    whose float32 gradient is 0 is left out. None if a gradient is not finite.
+    """
+    found = []
+    for ours, exact in zip(mixed, float32, strict=True):
+        wide = exact.astype(np.float64)
+        size = np.linalg.norm(wide)
+        if not (np.isfinite(ours).all() and np.isfinite(size)):
+            return None
+        if size:
+            found.append(float(np.linalg.norm(ours.astype(np.float64) - wide) / size))
+    return float(np.median(found)) if found else None
 
 
 def share_below(held: Mapping[str, Any], exponent: float) -> float:

@@ -118,21 +118,28 @@ def cosine(rate: float, steps: int) -> keras.optimizers.schedules.LearningRateSc
     )
 
 
-def outputs(model: keras.Model, inputs: Sequence[np.ndarray], batch: int) -> Any:
-    """What a model returns for all rows of its inputs, as at inference.
+def inference(model: keras.Model) -> Callable[..., tf.Tensor]:
+    """A model's inputs to its outputs, as at inference; traced once."""
+
+    def call(*inputs: tf.Tensor) -> tf.Tensor:
+        return model(inputs[0] if len(inputs) == 1 else list(inputs), training=False)
+
+    return tf.function(call, autograph=False)
+
+
+def outputs(
+    call: Callable[..., tf.Tensor], inputs: Sequence[np.ndarray], batch: int
+) -> np.ndarray:
+    """What `inference` returns for all rows of its inputs.
 
     Args:
-      model: the model.
+      call: what `inference` returned.
       inputs: its inputs, each [n, ...].
       batch: rows at a time; the last ones are filled up, so that one trace serves all.
     """
-    call = tf.function(lambda *some: model(_one(some), training=False))
+    count = len(inputs[0])
     found = []
-    for start in range(0, len(inputs[0]), batch):
-        chosen = np.arange(start, start + batch).clip(max=len(inputs[0]) - 1)
+    for start in range(0, count, batch):
+        chosen = np.arange(start, start + batch).clip(max=count - 1)
         found.append(call(*(tf.convert_to_tensor(x[chosen]) for x in inputs)).numpy())
-    return np.concatenate(found)[: len(inputs[0])]
-
-
-def _one(inputs: tuple[Any, ...]) -> Any:
-    return inputs[0] if len(inputs) == 1 else list(inputs)
+    return np.concatenate(found)[:count]

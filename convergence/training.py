@@ -57,7 +57,7 @@ class Trainer:
         self._task, self._policy = task, policy
         self._step = tf.function(self._train, autograph=False)
         self._gradients = tf.function(self._differentiated, autograph=False)
-        self._names: dict[int, tuple[list[str], list[str], list[int]]] = {}
+        self._names: dict[int, tuple[list[str], list[str]]] = {}
         for stage in task.stages:
             for part in task.parts(stage):
                 for optimizer, variables in part.updates:
@@ -162,8 +162,8 @@ class Trainer:
 
     def _differentiated(self, stage: int, batch: Batch) -> list[tf.Tensor]:
         """Gradients of all parts by variables and by layers' results; no update."""
-        weights, results, names, layers, parts = [], [], [], [], []
-        for index, part in enumerate(self._task.parts(stage)):
+        weights, results, names, layers = [], [], [], []
+        for part in self._task.parts(stage):
             with tf.GradientTape() as tape, probe.recording() as found:
                 loss = part.loss(batch)
             sources = [*part.variables, *(tensor for _, tensor in found)]
@@ -173,12 +173,11 @@ class Trainer:
                 if gradient is not None:
                     weights.append(probe.dense(gradient))
                     names.append(variable.path.rpartition("/")[0])
-                    parts.append(index)
             for (name, _), gradient in zip(found, gradients[count:], strict=True):
                 if gradient is not None:
                     results.append(probe.dense(gradient))
                     layers.append(name)
-        self._names[stage] = names, layers, parts
+        self._names[stage] = names, layers
         return [*weights, *results]
 
     def _probe(self, step: int, steps: int, batch: Batch) -> dict[str, Any]:
@@ -191,21 +190,12 @@ class Trainer:
         overflow = any(scaler.overflow.numpy().any() for scaler in self._scalers)
         self._put(held)
         told: dict[str, Any] = {"step": step, "scale": scale, "overflow": overflow}
-        names, layers, parts = self._names[stage]
+        names, layers = self._names[stage]
         if self._policy is not None and not overflow:
             exact = [g.numpy() for g in self._gradients(stage, batch)]
             self._put(held)
-            ratios = [
-                probe.ratio(
-                    *(
-                        [g for g, p in zip(s, parts, strict=False) if p == part]
-                        for s in (found, exact)
-                    )
-                )
-                for part in sorted(set(parts))
-            ]
-            told["ratio"] = _furthest(ratios)
-        if step in (0, steps // 2):  # the others tell the ratio only
+            told["error"] = probe.error(found[: len(names)], exact[: len(names)])
+        if step in (0, steps // 2):  # the others tell the error only
             told["weights"] = probe.histograms(names, found[: len(names)])
             told["results"] = probe.histograms(layers, found[len(names) :])
         return told
@@ -252,13 +242,6 @@ def _gradient(tape: tf.GradientTape, loss: tf.Tensor, sources: list[Any]) -> lis
 
 def _tensors(batch: Batch) -> Batch:
     return tf.nest.map_structure(tf.convert_to_tensor, batch)
-
-
-def _furthest(ratios: Sequence[float | None]) -> float | None:
-    """The ratio that is furthest from 1, None if any is."""
-    if any(found is None for found in ratios):
-        return None
-    return max(ratios, key=lambda found: abs(np.log2(max(found, 1e-30))))
 
 
 def curve(values: np.ndarray) -> list[list[float | None]]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -17,8 +17,8 @@ from scipy import stats
 from convergence.settings import FLOAT32, MUST_PASS, SETTINGS
 
 LEVEL = 0.90  # two one-sided tests at 5 % each
-# A power of two that is wrongly there changes a norm by 2; half of that, in powers.
-RATIO = (2.0**-0.5, 2.0**0.5)
+# A power of two that is wrongly there or not leaves at least twice or at most half.
+MOST_ERROR = 0.5
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -33,7 +33,7 @@ class Row:
       difference, low, high: mean difference to float32, and its interval; None for
         float32.
       p: of the Kolmogorov–Smirnov test; None for float32.
-      ratio: the gradient ratio; None for float32 and where no step could tell.
+      error: the gradient error; None for float32 and where no step could tell.
       diverged: runs that did.
       skipped: steps that loss scaling skipped, over all runs.
       nodes: of the training step, in 16 bits and all.
@@ -49,7 +49,7 @@ class Row:
     low: float | None
     high: float | None
     p: float | None
-    ratio: float | None
+    error: float | None
     diverged: int
     skipped: int
     nodes: tuple[int, int]
@@ -116,7 +116,7 @@ def _row(
     compared = setting != FLOAT32 and bool(pairs)
     low, high = interval(pairs) if compared else (None, None)
     told = {
-        "ratio": gradient_ratio(own.values()) if setting != FLOAT32 else None,
+        "error": gradient_error(own.values()) if setting != FLOAT32 else None,
         "diverged": sum(run["diverged"] for run in own.values()),
     }
     if setting == FLOAT32:
@@ -143,7 +143,7 @@ def _row(
 
 def _kolmogorov_smirnov(values: Sequence[float], others: Sequence[float]) -> float:
     with warnings.catch_warnings():
-        # Where p is 1, rounding takes SciPy's exact sum beyond it; it warns, and says 1.
+        # Where p is 1 rounding takes SciPy's exact sum beyond it: it warns, and says 1.
         warnings.simplefilter("ignore", RuntimeWarning)
         return float(stats.ks_2samp(values, others, method="exact").pvalue)
 
@@ -164,7 +164,7 @@ def _reasons(
     low: float | None,
     high: float | None,
     *,
-    ratio: float | None,
+    error: float | None,
     diverged: int,
 ) -> tuple[str, ...]:
     found = []
@@ -174,21 +174,20 @@ def _reasons(
         found.append("there is no float32 run to compare with")
     elif not -margin <= low <= high <= margin:
         found.append(f"the interval {low:.3g} … {high:.3g} leaves ±{margin:.3g}")
-    if ratio is None:
+    if error is None:
         found.append("no gradient was finite where it was looked at")
-    elif not RATIO[0] <= ratio <= RATIO[1]:
-        found.append(f"the gradient ratio is {ratio:.3g}")
+    elif not error < MOST_ERROR:
+        found.append(f"the gradient error is {error:.3g}")
     return tuple(found)
 
 
-def gradient_ratio(runs: Any) -> float | None:
-    """The median gradient ratio over the steps looked at; None if none could tell.
+def gradient_error(runs: Iterable[Mapping[str, Any]]) -> float | None:
+    """The median gradient error over the steps looked at; None if none could tell.
 
-    A step whose gradient in 16 bits, or whose float32 gradient, is not finite without
-    the scaler having found so counts as 0.
+    Where a gradient is not finite and the scaler has not found so, it is infinite.
     """
     found = [
-        probe["ratio"] or 0.0
+        math.inf if probe["error"] is None else probe["error"]
         for run in runs
         for probe in run["probes"]
         if not probe["overflow"]

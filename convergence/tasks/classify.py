@@ -9,7 +9,6 @@ from pathlib import Path
 
 import keras
 import numpy as np
-import tensorflow as tf
 
 from convergence import task
 from convergence.data import images
@@ -28,6 +27,7 @@ def make(data: images.Images, size: Size) -> task.Task:
         model = resnet.resnet50(**sizes)
     else:
         model = resnet.resnet_cifar(**sizes)
+    infer = task.inference(model)
     rate = task.cosine(size.rate, size.steps)
     optimizer = keras.optimizers.SGD(rate, momentum=0.9)
 
@@ -36,14 +36,10 @@ def make(data: images.Images, size: Size) -> task.Task:
         return data.train.take(chosen)
 
     def evaluate() -> float:
-        call = tf.function(lambda x: model(x, training=False))
         count, right = len(data.test), 0
-        for start in range(0, count, size.batch):
-            # The last batch is filled up, so that one trace serves all.
-            chosen = np.arange(start, start + size.batch) % count
-            x, y = data.test.take(chosen)
-            found = call(tf.convert_to_tensor(x)).numpy().argmax(-1) == y
-            right += int(found[: count - start].sum())
+        for start in range(0, count, 1000):  # a large set does not fit into memory
+            x, y = data.test.take(np.arange(start, min(start + 1000, count)))
+            right += int((task.outputs(infer, (x,), size.batch).argmax(-1) == y).sum())
         return right / count
 
     return task.supervised(model, resnet.LOSS(), optimizer, batch, evaluate)

@@ -160,5 +160,69 @@ LSTM_LM = Family(
     ),
 )
 
-ALL = (RESNET, WIDE_DEEP, LSTM_LM)
+SCENES = "VOC's directories, or voc2007_*.npz or bccd_*.npz with *_boxes.json(.gz)"
+
+SSD = Family(
+    name="ssd",
+    title="SSD",
+    task="ssd",
+    model="ssd",
+    optimizer="momentum 0.9",
+    metric="mAP",
+    higher=True,
+    worst=0.0,
+    seeds=3,
+    files=SCENES,
+    whole=Size(
+        steps=4000,
+        batch=16,
+        rate=0.003,
+        margin=0.05,
+        floor=0.1,
+        data={"side": 128},
+        model={"width": 16, "normalize": True},
+    ),
+    quick=Size(
+        steps=200,
+        batch=12,
+        rate=0.005,
+        margin=0.15,
+        floor=0.3,
+        data={"side": 48, "classes": 2},
+        model={"width": 6, "normalize": True},
+    ),
+)
+
+FASTER_RCNN = Family(
+    name="faster_rcnn",
+    title="Faster R-CNN",
+    task="faster_rcnn",
+    model="faster_rcnn",
+    optimizer="momentum 0.9, gradients clipped at norm 10",
+    metric="mAP",
+    higher=True,
+    worst=0.0,
+    seeds=3,
+    files=SCENES,
+    whole=Size(
+        steps=4000,
+        batch=4,
+        rate=0.01,
+        margin=0.05,
+        floor=0.1,
+        data={"side": 128},
+        model={"width": 16, "hidden": 256, "stages": 4, "normalize": True},
+    ),
+    quick=Size(
+        steps=250,
+        batch=4,
+        rate=0.02,
+        margin=0.15,
+        floor=0.3,
+        data={"side": 48, "classes": 2},
+        model={"width": 4, "hidden": 32, "stages": 4, "normalize": True},
+    ),
+)
+
+ALL = (RESNET, SSD, FASTER_RCNN, WIDE_DEEP, LSTM_LM)
 FAMILIES = {family.name: family for family in ALL}

@@ -8,9 +8,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import keras
-from sklearn import metrics
 
-from convergence import task
+from convergence import metrics, task
 from convergence.data import table
 from convergence.families import Size
 from models import wide_deep
@@ -34,6 +33,6 @@ def make(data: table.Table, size: Size) -> task.Task:
 
     def evaluate() -> float:
         logits = task.outputs(infer, (test.ids, test.numbers), 256)
-        return float(metrics.roc_auc_score(test.labels[:, 0], logits[:, 0]))
+        return metrics.auc(test.labels, logits)
 
     return task.supervised(model, wide_deep.LOSS(), optimizer, batch, evaluate)

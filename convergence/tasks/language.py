@@ -11,7 +11,7 @@ from pathlib import Path
 import keras
 import numpy as np
 
-from convergence import task
+from convergence import metrics, task
 from convergence.data import text
 from convergence.families import Size
 from models import lstm_lm
@@ -39,7 +39,7 @@ def make(data: text.Text, size: Size) -> task.Task:
         for step in range(count):
             x, y = window(data.test, step, rows=size.batch, steps=steps)
             losses.append(float(loss(y, task.outputs(infer, (x,), size.batch))))
-        return float(np.exp(np.mean(losses)))
+        return metrics.perplexity(float(np.mean(losses)))
 
     return task.supervised(model, lstm_lm.LOSS(), optimizer, batch, evaluate)
 

@@ -1,7 +1,9 @@
 """Plain float32 models, one architecture a file: what tests and benchmarks train.
 
-Each file has `build(**sizes) -> keras.Model` (logits out), `example_batch(batch, seed,
-**sizes) -> (x, y)` and `LOSS()`, so that one loop trains any of them; `default_boxes`
-is what SSD does besides layers. Nothing here may import `amp` or name a 16-bit type:
-the plugin must work on models that do not know it.
+Each file has `build(**sizes) -> keras.Model` and `example_batch(batch, seed, **sizes)
+-> (x, y)`. Where `LOSS` is, `LOSS()(y, model(x))` is what is trained, so that one loop
+trains any of them; Faster R-CNN and the progressive GAN, whose losses are no function
+of one output, have functions for them instead. What several architectures share, and
+what they do besides layers, has files of its own. Nothing here may import `amp` or name
+a 16-bit type: the plugin must work on models that do not know it.
 """

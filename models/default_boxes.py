@@ -1,8 +1,7 @@
-"""Default boxes of SSD: where they are, what they match, what offsets from them mean.
+"""Default boxes of SSD: where they are, what they match, what is found with them.
 
 Liu et al., "SSD: Single Shot MultiBox Detector" (2016), sections 2.2 and 3.1. No layers
-and no loss. Boxes are (top, left, bottom, right) as fractions of the image; "centred"
-ones are (row, column, height, width). Class 0 is the background.
+and no loss. Boxes are as `boxes` has them. Class 0 is the background.
 """
 
 from __future__ import annotations
@@ -13,11 +12,11 @@ from collections.abc import Sequence
 import numpy as np
 import tensorflow as tf
 
+from models.boxes import corners, decode, encode, jaccard
+
 OVERLAP = 0.5  # section 2.2: a box matches what it overlaps by more
 # Section 2.2 gives the scales; 0.1 for the first map is section 3.1's.
 FIRST_SCALE, LEAST_SCALE, MOST_SCALE = 0.1, 0.2, 0.9
-# Of offsets of the centre and of the size, in the authors' code ("variance").
-VARIANCES = np.array([0.1, 0.1, 0.2, 0.2], np.float32)
 
 
 def boxes_a_cell(maps: int) -> list[int]:
@@ -55,33 +54,37 @@ def default_boxes(sides: Sequence[int]) -> np.ndarray:
     return np.concatenate(boxes).astype(np.float32)
 
 
-def target(boxes: tf.Tensor, labels: tf.Tensor, defaults: tf.Tensor) -> tf.Tensor:
-    """Matches the objects of one image; returns targets [boxes, 5] (float32).
+def targets(boxes: tf.Tensor, labels: tf.Tensor, defaults: np.ndarray) -> tf.Tensor:
+    """Matches the objects of each image; returns targets [batch, boxes, 5] (float32).
 
     Section 2.2: each object gets the default box that it overlaps best, and every other
     default box the object that it overlaps best, by more than `OVERLAP`.
 
     Args:
-      boxes: boxes of the objects, [objects, 4]; there may be none.
-      labels: their classes, [objects], 1 and up; rows of class 0 are padding.
+      boxes: boxes of the objects, [batch, objects, 4]; there may be none.
+      labels: their classes, [batch, objects], 1 and up; rows of class 0 are padding.
       defaults: centred default boxes, [boxes, 4].
     """
-    defaults = tf.convert_to_tensor(defaults)
-    real = tf.greater(labels, 0)
-    boxes = tf.reshape(tf.boolean_mask(boxes, real), [-1, 4])
-    labels = tf.cast(tf.boolean_mask(labels, real), tf.float32)
+    boxes = tf.cast(boxes, tf.float32)
     # A last object, of the background and far from everything: what is left over.
-    boxes = tf.concat([boxes, [[-2.0, -2.0, -1.0, -1.0]]], 0)
-    labels = tf.concat([labels, [0.0]], 0)
-    overlaps = jaccard(boxes, corners(defaults))
-    count = tf.shape(boxes)[0] - 1
-    best = tf.argmax(overlaps, 0, output_type=tf.int32)
-    best = tf.where(tf.reduce_max(overlaps, 0) > OVERLAP, best, count)
-    own = tf.argmax(overlaps[:-1], 1, output_type=tf.int32)
-    best = tf.tensor_scatter_nd_update(best, own[:, None], tf.range(count))
-    offsets = encode(tf.gather(boxes, best), defaults)
-    found = tf.gather(labels, best)[:, None]
-    return tf.concat([tf.where(found > 0, offsets, 0.0), found], 1)
+    boxes = tf.pad(boxes, [[0, 0], [0, 1], [0, 0]], constant_values=-1.0)
+    labels = tf.pad(tf.cast(labels, tf.int32), [[0, 0], [0, 1]])
+    last = tf.shape(labels)[1] - 1
+    real = labels > 0
+    overlaps = jaccard(boxes, corners(defaults)) * tf.cast(real, tf.float32)[..., None]
+    best = tf.argmax(overlaps, 1, output_type=tf.int32)
+    best = tf.where(tf.reduce_max(overlaps, 1) > OVERLAP, best, last)
+    own = tf.argmax(overlaps, 2, output_type=tf.int32)
+    owns = tf.one_hot(own, len(defaults), True, False, dtype=tf.bool) & real[..., None]
+    # Of several objects that want one box, the last has it.
+    owner = tf.reduce_max(tf.where(owns, tf.range(last + 1)[:, None], -1), 1)
+    best = tf.where(owner >= 0, owner, best)
+    found = tf.gather(labels, best, batch_dims=1)[..., None]
+    nearest = tf.where(
+        found > 0, tf.gather(boxes, best, batch_dims=1), corners(defaults)
+    )
+    offsets = tf.where(found > 0, encode(nearest, tf.convert_to_tensor(defaults)), 0.0)
+    return tf.concat([offsets, tf.cast(found, tf.float32)], -1)
 
 
 def detect(
@@ -112,35 +115,3 @@ def detect(
     )
     boxes, scores, kinds, counts = found
     return boxes, scores, tf.cast(kinds, tf.int32) + 1, counts
-
-
-def encode(boxes: tf.Tensor, defaults: tf.Tensor) -> tf.Tensor:
-    """Offsets that lead from default boxes to boxes, [..., 4]; equation 2."""
-    middle = (boxes[..., :2] + boxes[..., 2:]) / 2
-    size = boxes[..., 2:] - boxes[..., :2]
-    shift = (middle - defaults[..., :2]) / defaults[..., 2:]
-    growth = tf.math.log(size / defaults[..., 2:])
-    return tf.concat([shift, growth], -1) / VARIANCES
-
-
-def decode(offsets: tf.Tensor, defaults: tf.Tensor) -> tf.Tensor:
-    """Boxes that offsets lead to from default boxes, [..., 4]; undoes `encode`."""
-    offsets = offsets * VARIANCES
-    middle = offsets[..., :2] * defaults[..., 2:] + defaults[..., :2]
-    size = tf.exp(offsets[..., 2:]) * defaults[..., 2:]
-    return corners(tf.concat([middle, size], -1))
-
-
-def corners(centred: tf.Tensor) -> tf.Tensor:
-    """Boxes of centred boxes, [..., 4]."""
-    middle, half = centred[..., :2], centred[..., 2:] / 2
-    return tf.concat([middle - half, middle + half], -1)
-
-
-def jaccard(a: tf.Tensor, b: tf.Tensor) -> tf.Tensor:
-    """Intersection over union of boxes [m, 4] and boxes [n, 4], as [m, n]."""
-    low = tf.maximum(a[:, None, :2], b[None, :, :2])
-    high = tf.minimum(a[:, None, 2:], b[None, :, 2:])
-    shared = tf.reduce_prod(tf.maximum(high - low, 0.0), -1)
-    area_a, area_b = (tf.reduce_prod(x[:, 2:] - x[:, :2], -1) for x in (a, b))
-    return shared / (area_a[:, None] + area_b[None] - shared)

@@ -16,7 +16,8 @@ import numpy as np
 import tensorflow as tf
 from keras import layers, ops
 
-from models import default_boxes
+from models import default_boxes, scenes, vgg
+from models.boxes import smooth_l1
 
 Shape = tuple[int, int, int]
 
@@ -62,26 +63,11 @@ def example_batch(
     classes: int = 3,
     objects: int = 3,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Returns images [batch, *input_shape] and targets [batch, boxes, 5], both float32.
-
-    Images are noise with bright rectangles, whose channel and size tell the class.
-    """
-    random = np.random.default_rng(seed)
-    images = random.standard_normal((batch, *input_shape), dtype=np.float32) * 0.1
-    corner = random.uniform(0.0, 0.6, (batch, objects, 2))
-    size = random.uniform(0.15, 0.4, (batch, objects, 2))
-    boxes = np.concatenate([corner, corner + size], -1).astype(np.float32)
-    labels = random.integers(1, classes + 1, (batch, objects)).astype(np.int32)
-    side = input_shape[0]
-    for image, some, kinds in zip(images, boxes, labels, strict=True):
-        cells = (some * side).astype(int)
-        for (top, left, bottom, right), kind in zip(cells, kinds, strict=True):
-            channel, level = (kind - 1) % input_shape[2], (kind - 1) // input_shape[2]
-            image[top:bottom, left:right, channel] += 1.0 + level
+    """Returns images [batch, *input_shape] and targets [batch, boxes, 5]."""
+    sizes = (input_shape, classes, objects)
+    images, boxes, labels = scenes.rectangles(batch, seed, sizes)
     defaults = default_boxes.default_boxes(map_sides(input_shape))
-    pairs = zip(boxes, labels, strict=True)
-    targets = [default_boxes.target(some, kinds, defaults) for some, kinds in pairs]
-    return images, np.stack(targets)
+    return images, default_boxes.targets(boxes, labels, defaults).numpy()
 
 
 @keras.saving.register_keras_serializable("models")
@@ -106,13 +92,6 @@ class MultiboxLoss(keras.losses.Loss):
 
 
 LOSS = MultiboxLoss
-
-
-def smooth_l1(difference: tf.Tensor) -> tf.Tensor:
-    """The sum of smooth L1 (Girshick, 2015) over the last axis."""
-    size = ops.abs(difference)
-    inner = ops.minimum(size, 1.0)
-    return ops.sum(inner * (size - 0.5 * inner), axis=-1)
 
 
 def hard_negatives(classes: tf.Tensor, matched: tf.Tensor) -> tf.Tensor:
@@ -164,17 +143,11 @@ def _feature_maps(
     x: keras.KerasTensor, width: int, normalize: bool
 ) -> list[keras.KerasTensor]:
     """VGG-16 with fc6 and fc7 as convolutions, and the extra layers (figure 2)."""
-    maps = []
-    for stage, count in enumerate((2, 2, 3, 3, 3)):
-        for block in range(count):
-            name = f"conv{stage + 1}_{block + 1}"
-            x = _conv(x, width * min(2**stage, 8), 3, name, normalize)
-        if stage == 3:
-            maps.append(L2Scale(name="conv4_3_scale")(x))
-        pool, stride = (3, 1) if stage == 4 else (2, 2)
-        x = layers.MaxPooling2D(pool, stride, "same", name=f"pool{stage + 1}")(x)
-    x = _conv(x, 16 * width, 3, "fc6", normalize, dilation_rate=6)
-    maps.append(_conv(x, 16 * width, 1, "fc7", normalize))
+    stages = vgg.stages(x, width, normalize=normalize)
+    maps = [L2Scale(name="conv4_3_scale")(stages[3])]
+    x = layers.MaxPooling2D(3, 1, "same", name="pool5")(stages[4])
+    x = vgg.conv(x, 16 * width, 3, "fc6", normalize=normalize, dilation_rate=6)
+    maps.append(vgg.conv(x, 16 * width, 1, "fc7", normalize=normalize))
     while maps[-1].shape[1] >= 3:
         maps.append(_extra(maps[-1], width, f"conv{len(maps) + 6}", normalize))
     return maps
@@ -186,26 +159,9 @@ def _extra(
     """1x1 to fewer channels, then 3x3: half the side, or from 5 on two cells less."""
     first = name == "conv8"
     halves = {"strides": 2} if x.shape[1] > 5 else {"padding": "valid"}
-    x = _conv(x, (4 if first else 2) * width, 1, f"{name}_1", normalize)
-    return _conv(x, (8 if first else 4) * width, 3, f"{name}_2", normalize, **halves)
-
-
-def _conv(
-    x: keras.KerasTensor,
-    channels: int,
-    kernel: int,
-    name: str,
-    normalize: bool,
-    **options: object,
-) -> keras.KerasTensor:
-    """Convolution, batch norm if wanted, ReLU."""
-    options = {"padding": "same", "kernel_initializer": "he_normal", **options}
-    x = layers.Conv2D(
-        channels, kernel, use_bias=not normalize, name=f"{name}_conv", **options
-    )(x)
-    if normalize:
-        x = layers.BatchNormalization(momentum=0.9, name=f"{name}_norm")(x)
-    return layers.ReLU(name=f"{name}_relu")(x)
+    narrow, wide = (4, 8) if first else (2, 4)
+    x = vgg.conv(x, narrow * width, 1, f"{name}_1", normalize=normalize)
+    return vgg.conv(x, wide * width, 3, f"{name}_2", normalize=normalize, **halves)
 
 
 def _head(

@@ -1,0 +1,72 @@
+"""SSD: the paper's layers, maps and loss, by count and by hand."""
+
+from __future__ import annotations
+
+import keras
+import numpy as np
+import pytest
+
+from models import default_boxes, ssd
+
+
+def test_ssd300_has_the_maps_and_boxes_of_the_paper() -> None:
+    sides = ssd.map_sides((300, 300, 3))
+    assert sides == [38, 19, 10, 5, 3, 1]  # Liu et al., figure 2
+    assert len(default_boxes.default_boxes(sides)) == 8732
+    small = {"input_shape": (300, 300, 3), "width": 1, "classes": 20}
+    assert ssd.build(**small).output.shape == (None, 8732, 25)
+
+
+def test_ssd_has_the_weights_of_the_paper() -> None:
+    """Its layers' channels, and the sum that others count."""
+    whole = ssd.build(input_shape=(300, 300, 3), classes=20, width=64)
+    shapes = {layer.name: layer.kernel.shape for layer in whole.layers
+              if isinstance(layer, keras.layers.Conv2D)}  # fmt: skip
+    assert shapes["fc6_conv"] == (3, 3, 512, 1024)
+    assert shapes["fc7_conv"] == (1, 1, 1024, 1024)
+    assert shapes["conv8_2_conv"] == (3, 3, 256, 512)
+    assert shapes["conv11_2_conv"] == (3, 3, 128, 256)
+    # What torchvision documents for ssd300_vgg16 with its 91 classes, here with 20: the
+    # heads differ by (91 - 21) logits a box and cell, of which there are
+    # 4 * 512 + 6 * 1024 + 6 * 512 + 6 * 256 + 4 * 256 + 4 * 256 inputs, times 9.
+    boxes = 4 + 6 + 6 + 6 + 4 + 4
+    inputs = 9 * (4 * 512 + 6 * 1024 + 6 * 512 + 6 * 256 + 4 * 256 + 4 * 256)
+    assert whole.count_params() == 35_641_826 - (91 - 21) * (inputs + boxes)
+
+
+def test_ssd_normalises_where_asked() -> None:
+    kind = keras.layers.BatchNormalization
+    counts = [
+        sum(isinstance(layer, kind) for layer in ssd.build(normalize=n).layers)
+        for n in (False, True)
+    ]
+    assert counts == [0, 13 + 2 + 2]
+
+
+def test_ssd_refuses_images_that_are_not_square_or_too_small() -> None:
+    for shape in [(64, 48, 3), (32, 32, 3)]:
+        with pytest.raises(ValueError, match="square ones of at least 33"):
+            ssd.build(input_shape=shape)
+
+
+def test_hard_negatives_are_the_three_worst_to_a_match() -> None:
+    loss = np.array([[9, 5, 1, 4, 2, 3], [1, 2, 3, 4, 5, 6]], np.float32)
+    matched = np.array([[1, 0, 0, 0, 0, 0], [0, 0, 0, 0, 0, 0]], np.float32)
+    found = np.asarray(ssd.hard_negatives(loss, matched))
+    np.testing.assert_array_equal(found, [[0, 1, 0, 1, 0, 1], [0] * 6])
+
+
+def test_hard_negatives_are_at_most_all_that_are_left() -> None:
+    matched = np.array([[1, 1, 0, 0]], np.float32)
+    found = np.asarray(ssd.hard_negatives(np.ones((1, 4), np.float32), matched))
+    np.testing.assert_array_equal(found, [[0, 0, 1, 1]])
+
+
+def test_multibox_loss_is_a_mean_over_matched_boxes() -> None:
+    """Equation 1, by hand: even logits cost log 2 a box; one match, three negatives."""
+    target = np.zeros((1, 6, 5), np.float32)
+    target[0, 0] = [0.5, 0, 0, 0, 1]
+    even = np.zeros((1, 6, 6), np.float32)
+    loss = float(ssd.LOSS()(target, even))
+    assert loss == pytest.approx(0.125 + 4 * np.log(2), rel=1e-6)
+    assert float(ssd.LOSS()(np.zeros_like(target), even)) == 0.0

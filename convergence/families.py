@@ -224,5 +224,177 @@ FASTER_RCNN = Family(
     ),
 )
 
-ALL = (RESNET, SSD, FASTER_RCNN, WIDE_DEEP, LSTM_LM)
+PAIRS = "train.de and train.en with test_2016_flickr (Multi30k), newstest2014 or test"
+
+LSTM_NMT = Family(
+    name="lstm_nmt",
+    title="LSTM translation with attention",
+    task="lstm_nmt",
+    model="lstm_nmt",
+    optimizer="Adam, gradients clipped at norm 5",
+    metric="BLEU",
+    higher=True,
+    worst=0.0,
+    seeds=3,
+    files=PAIRS,
+    whole=Size(
+        steps=6000,
+        batch=64,
+        rate=1e-3,
+        margin=1.5,
+        floor=5.0,
+        data={"vocabulary": 4000, "steps": 40, "most": 30_000},
+        model={"units": 256, "layer_count": 2, "dropout": 0.2},
+    ),
+    quick=Size(
+        steps=200,
+        batch=32,
+        rate=1e-2,
+        margin=10.0,
+        floor=15.0,
+        data={"vocabulary": 150, "steps": 24, "most": 2000},
+        model={"units": 48, "layer_count": 1, "dropout": 0.0},
+    ),
+)
+
+TRANSFORMER_NMT = Family(
+    name="transformer_nmt",
+    title="Transformer translation",
+    task="transformer_nmt",
+    model="transformer_nmt",
+    optimizer="Adam, gradients clipped at norm 5",
+    metric="BLEU",
+    higher=True,
+    worst=0.0,
+    seeds=3,
+    files=PAIRS,
+    whole=Size(
+        steps=6000,
+        batch=64,
+        rate=1e-3,
+        margin=1.5,
+        floor=5.0,
+        data={"vocabulary": 4000, "steps": 40, "most": 30_000},
+        model={
+            "width": 256,
+            "heads": 4,
+            "blocks": 3,
+            "hidden": 1024,
+            "dropout": 0.1,
+        },
+    ),
+    quick=Size(
+        steps=300,
+        batch=32,
+        rate=4e-3,
+        margin=10.0,
+        floor=15.0,
+        data={"vocabulary": 150, "steps": 24, "most": 2000},
+        model={"width": 48, "heads": 4, "blocks": 1, "hidden": 96, "dropout": 0.0},
+    ),
+)
+
+PROGRESSIVE_GAN = Family(
+    name="progressive_gan",
+    title="Progressive GAN",
+    task="progressive_gan",
+    model="progressive_gan",
+    optimizer="Adam without first moment",
+    metric="SWD",
+    higher=False,
+    worst=1.0,
+    seeds=3,
+    files=IMAGES,
+    whole=Size(
+        steps=8000,
+        batch=32,
+        rate=1e-3,
+        margin=0.05,
+        floor=0.5,
+        data={"side": 32},
+        model={"channels": (64, 64, 64, 32), "latent": 64},
+    ),
+    quick=Size(
+        steps=240,
+        batch=16,
+        rate=2e-3,
+        margin=0.1,
+        floor=0.5,
+        data={"side": 16},
+        model={"channels": (16, 16, 8), "latent": 16},
+    ),
+)
+
+BERT = Family(
+    name="bert",
+    title="BERT, masked language model",
+    task="masked",
+    model="bert",
+    optimizer="AdamW, gradients clipped at norm 1",
+    metric="perplexity",
+    higher=False,
+    worst=10_000.0,
+    seeds=5,
+    files="ptb.train.txt and ptb.test.txt, or Multi30k's English side",
+    whole=Size(
+        steps=6000,
+        batch=32,
+        rate=5e-4,
+        margin=3.0,
+        floor=300.0,
+        data={"most": 10_000},
+        model={
+            "steps": 64,
+            "width": 128,
+            "heads": 4,
+            "blocks": 4,
+            "dropout": 0.1,
+        },
+    ),
+    quick=Size(
+        steps=300,
+        batch=32,
+        rate=5e-3,
+        margin=5.0,
+        floor=110.0,
+        data={"most": 500},
+        model={"steps": 24, "width": 48, "heads": 4, "blocks": 1, "dropout": 0.0},
+    ),
+)
+
+FCN = Family(
+    name="fcn",
+    title="FCN segmentation",
+    task="segment",
+    model="fcn",
+    optimizer="momentum 0.9",
+    metric="mean IoU",
+    higher=True,
+    worst=0.0,
+    seeds=3,
+    files=SCENES,
+    whole=Size(
+        steps=4000,
+        batch=8,
+        rate=0.02,
+        margin=0.03,
+        floor=0.1,
+        data={"side": 128},
+        model={"width": 16, "normalize": True},
+    ),
+    quick=Size(
+        steps=200,
+        batch=8,
+        rate=0.05,
+        margin=0.06,
+        floor=0.4,
+        data={"side": 32, "classes": 2},
+        model={"width": 4, "normalize": True},
+    ),
+)
+
+ALL = (
+    *(RESNET, SSD, FASTER_RCNN, LSTM_NMT, TRANSFORMER_NMT),
+    *(PROGRESSIVE_GAN, WIDE_DEEP, LSTM_LM, BERT, FCN),
+)
 FAMILIES = {family.name: family for family in ALL}

@@ -214,9 +214,9 @@ def test_pairs_are_padded_numbers_that_give_the_text_back() -> None:
     assert found.vocabulary <= 200
     ends = (found.target == pairs.END).sum(axis=1)
     assert (ends == 1).all()
-    _, english = phrases.phrases(500, 0)
+    _, english = phrases.phrases(300 + pairs.TESTED, 0)
     assert found.text(found.target[0]) in english
-    assert len(found.references) == 200
+    assert len(found.references) == pairs.TESTED
 
 
 def test_sentence_files_are_read(tmp_path: pathlib.Path) -> None:

@@ -17,6 +17,7 @@ import numpy as np
 from convergence.data import files, phrases
 
 PAD, START, END = 0, 1, 2  # as in models/sequences.py
+TESTED = 100  # phrases
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -66,7 +67,7 @@ def load(directory: Path | None, *, vocabulary: int, steps: int, most: int) -> P
       DataError: a file is missing or malformed.
     """
     if directory is None:
-        german, english = phrases.phrases(most + 200, 0)
+        german, english = phrases.phrases(most + TESTED, 0)
         train, test = (german[:most], english[:most]), (german[most:], english[most:])
         return _pairs("phrases", train, test, vocabulary, steps)
     sources = {

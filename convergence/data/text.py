@@ -15,8 +15,8 @@ import numpy as np
 
 from convergence.data import files
 
-# Numbers of words begin behind these; PTB's own files write <unk> and end of line so.
-SPECIALS = ("<pad>", "<cls>", "<sep>", "<mask>", "<unk>", "<eos>")
+# Words begin behind these; the first two are those of models/bert.py.
+SPECIALS = ("<pad>", "<mask>", "<cls>", "<unk>", "<eos>")
 UNKNOWN, END = SPECIALS.index("<unk>"), SPECIALS.index("<eos>")
 
 

@@ -27,7 +27,9 @@ def rows(split: scenes.Split, size: Size, seed: int, step: int) -> np.ndarray:
 
 
 def precision(
-    data: scenes.Scenes, detect: Callable[[tf.Tensor], tuple[tf.Tensor, ...]], batch: int
+    data: scenes.Scenes,
+    detect: Callable[[tf.Tensor], tuple[tf.Tensor, ...]],
+    batch: int,
 ) -> float:
     """Mean average precision on the test split, by VOC 2007's rule.
 

@@ -1,4 +1,4 @@
-"""The command `amp`: doctor, tune, run, explain. The only file that prints or exits.
+"""The command `amp`, and its parser. The only file that prints or exits.
 
 No graph logic; TensorFlow is imported by the commands that need it, when they run.
 """
@@ -6,23 +6,19 @@ No graph logic; TensorFlow is imported by the commands that need it, when they r
 from __future__ import annotations
 
 import argparse
+import atexit
 import contextlib
 import dataclasses
 import importlib
-import importlib.metadata
 import os
-import platform
-import runpy
-import site
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
-from amp.errors import AmpError, GraphError
-from amp.integration import targets
+from amp.errors import AmpError
+from amp.integration import reports, scripts, targets
 from amp.policy import Policy
 
-PTH = "tf_amp.pth"
 _FIELDS = {
     "dtype": "auto, float16 or bfloat16",
     "emulate": "1: round in float32 kernels, on any machine",
@@ -50,14 +46,17 @@ def main(argv: Sequence[str] | None = None) -> int:
     args = _parser().parse_args(argv[:end])
     args.args = argv[end:]
     try:
-        code: int = args.command(args)
+        done: int | scripts.Script = args.command(args)
     except AmpError as e:
         print(f"amp: {type(e).__name__}: {e}", file=sys.stderr)
         return 2
     except BrokenPipeError:  # the reader of our output has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
-    return code
+    if isinstance(done, int):
+        return done
+    scripts.run(done, args.args)  # here, since what it raises is its own
+    return 0
 
 
 def _end_of_target(argv: Sequence[str]) -> int:
@@ -65,7 +64,9 @@ def _end_of_target(argv: Sequence[str]) -> int:
     if argv[:1] != ["run"]:
         return len(argv)
     index = 1
-    while index < len(argv) and argv[index].startswith("-"):
+    while index < len(argv) and argv[index].startswith("-") and argv[index] != "-":
+        if argv[index] == "--":
+            return index + 2
         takes_value = argv[index].startswith("--") and "=" not in argv[index]
         index += 2 if takes_value and argv[index] != "--help" else 1
     return index + 1
@@ -82,12 +83,15 @@ def _parser() -> argparse.ArgumentParser:
     run = commands.add_parser(
         "run",
         help="run a script or module in mixed precision",
-        usage="amp run [--FIELD VALUE ...] [-m] TARGET [ARGS ...]",
+        usage="amp run [--FIELD VALUE ...] [-m | -c] TARGET [ARGS ...]",
         description="Runs TARGET as python would, under AMP_ENABLE=1.",
     )
     _add_fields(run)
-    run.add_argument("-m", dest="module", action="store_true", help="TARGET a module")
-    run.add_argument("target", metavar="TARGET", help="a script (with -m a module)")
+    kinds = run.add_mutually_exclusive_group()
+    kinds.add_argument("-m", dest="module", action="store_true", help="it is a module")
+    kinds.add_argument("-c", dest="text", action="store_true", help="it is the code")
+    text = "a script, a directory or archive with __main__.py, or - (standard input)"
+    run.add_argument("target", metavar="TARGET", help=text)
     run.set_defaults(command=_run)
     explain = commands.add_parser(
         "explain",
@@ -97,11 +101,33 @@ def _parser() -> argparse.ArgumentParser:
     explain.add_argument(
         "path", metavar="PATH", type=Path, help="GraphDef (.pb, .pbtxt) or SavedModel"
     )
-    explain.add_argument("--node", help="say why this node has its type")
-    explain.add_argument("--json", action="store_true", help="print the whole report")
+    add = explain.add_argument
+    add("--node", help="say why this node has its type")
+    add("--json", action="store_true", help="print the whole report")
+    add("--signature", help="of a SavedModel, only what this signature runs")
+    add("--tags", help="of a SavedModel, the graph with these (default: serve)")
     _add_fields(explain)
     explain.set_defaults(command=_explain)
+    _add_rewrite(commands.add_parser("rewrite", help="rewrite a saved graph"))
     return parser
+
+
+def _add_rewrite(rewrite: argparse.ArgumentParser) -> None:
+    rewrite.description = (
+        "Writes a saved graph, or a SavedModel with all its signatures, as it runs in "
+        "mixed precision; TensorFlow loads it without this package. Nothing of it is "
+        "executed."
+    )
+    add = rewrite.add_argument
+    text = "GraphDef (.pb, .pbtxt) or directory of a SavedModel"
+    add("path", metavar="PATH", type=Path, help=text)
+    add("out", metavar="OUT", type=Path, help="what to write; must not exist")
+    text = "tensor of a GraphDef that will be fetched (default: all that none reads)"
+    add("--fetch", metavar="NAME", action="append", default=[], help=text)
+    text = "tensor of a GraphDef, besides placeholders, that will be fed"
+    add("--feed", metavar="NAME", action="append", default=[], help=text)
+    _add_fields(rewrite)
+    rewrite.set_defaults(command=_rewrite)
 
 
 def _add_tune(tune: argparse.ArgumentParser) -> None:
@@ -137,58 +163,17 @@ def _variables(args: argparse.Namespace) -> dict[str, str]:
 
 
 def _doctor(args: argparse.Namespace) -> int:
-    for name, value in _findings():
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+    doctor = importlib.import_module("amp.integration.doctor")
+    for name, value in doctor.findings():
         print(f"{name:<12} {value}")
     try:
-        _check_hooks()
+        doctor.check_hooks()
     except AmpError as e:
         print(f"{'hooks':<12} {e}")
         return 1
     print(f"{'hooks':<12} all present")
     return 0
-
-
-def _findings() -> Iterator[tuple[str, str]]:
-    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
-    hardware = importlib.import_module("amp.integration.hardware")
-    yield "python", f"{platform.python_version()} on {platform.platform()}"
-    for name in ("tf-amp", "tensorflow", "keras", "numpy", "scipy"):
-        yield name, _version(name)
-    device = hardware.device()
-    yield "device", device.describe()
-    yield "figures", device.source
-    if device.compiled is not None:
-        yield "under XLA", device.compiled.source
-    measurements = importlib.import_module("amp.integration.measurements")
-    yield "operations", f"{len(measurements.load())} of past jobs measured"
-    yield "auto", hardware.resolve(Policy()).reason
-    variables = {k: v for k, v in sorted(os.environ.items()) if k.startswith("AMP_")}
-    if variables:
-        yield "environment", " ".join(f"{k}={v}" for k, v in variables.items())
-        yield "so", hardware.resolve(Policy.from_env()).reason
-    known = {f"AMP_{name.upper()}" for name in _FIELDS}
-    known |= {"AMP_ENABLE", "AMP_CACHE_DIR"}
-    for name in sorted(variables.keys() - known):
-        yield "unknown", f"{name} is no variable of amp"
-    places = [*site.getsitepackages(), site.getusersitepackages()]
-    found = [path for path in places if Path(path, PTH).is_file()]
-    missing = f"no {PTH} in site-packages, so without effect; pip install tf-amp"
-    yield "AMP_ENABLE", f"{found[0]}/{PTH}" if found else missing
-
-
-def _version(name: str) -> str:
-    for distribution in (name, f"{name}-cpu"):
-        try:
-            return importlib.metadata.version(distribution)
-        except importlib.metadata.PackageNotFoundError:
-            continue
-    return "not installed"
-
-
-def _check_hooks() -> None:
-    """Installs the hooks, in this process, which raises for one that is missing."""
-    activation = importlib.import_module("amp.integration.activation")
-    activation.settle(Policy(dtype="bfloat16", emulate=True))
 
 
 def _tune(args: argparse.Namespace) -> int:
@@ -236,78 +221,75 @@ def _progress_bar() -> Iterator[Callable[[str, int, int], None]]:
         )
 
 
-def _run(args: argparse.Namespace) -> int:
+def _run(args: argparse.Namespace) -> scripts.Script:
     from amp.integration import autostart
 
     os.environ.update(_variables(args), AMP_ENABLE="1")
-    Policy.from_env()  # what is malformed is said before the job starts
-    path = Path(args.target)
-    sys.path[0] = os.getcwd() if args.module else str(path.resolve().parent)
-    if args.module:
-        targets.require_module(args.target)
-    else:
-        targets.require(path)
-    sys.argv = [args.target, *args.args]
+    policy = Policy.from_env()  # what is malformed is said before the job starts
+    if policy.report is not None:  # wherever the job goes
+        os.environ["AMP_REPORT"] = os.path.abspath(policy.report)
     autostart.install()
-    try:
-        if args.module:
-            runpy.run_module(args.target, run_name="__main__", alter_sys=True)
-        else:
-            runpy.run_path(args.target, run_name="__main__")
-    finally:
-        print(f"amp: {_summary()}", file=sys.stderr)
-    return 0
+    if args.module:
+        script = scripts.module(args.target, args.args)
+    elif args.text:
+        script = scripts.text(args.target)
+    elif args.target == "-":
+        script = scripts.standard_input()
+    else:
+        script = scripts.at(args.target)
+    if policy.report is None:
+        _report_into_cache()
+    # Registered before the job's own, so that it comes last.
+    atexit.register(_summarize, os.getpid())
+    return script
+
+
+def _report_into_cache() -> None:
+    made = reports.directory_of_job()
+    if made is not None:
+        os.environ["AMP_REPORT"] = str(made)
+
+
+def _summarize(process: int) -> None:
+    """Says in one line what became of the job, unless this is a fork of it."""
+    errors = sys.__stderr__  # the job may have replaced and closed its own
+    if os.getpid() != process or errors is None:
+        return
+    with contextlib.suppress(OSError, ValueError):
+        print(f"amp: {_summary()}", file=errors, flush=True)
 
 
 def _summary() -> str:
-    """What became of the job, in one line."""
-    reports = sys.modules.get("amp.integration.reports")
-    activation = sys.modules.get("amp.integration.activation")
-    if reports is None or activation is None:
+    state = sys.modules.get("amp.loss_scaling.state")
+    if state is None:
         return "nothing was rewritten: the job imported no TensorFlow, or see above"
-    made = reports.reports()
-    done = [report for report in made if report.nodes_low]
-    if not made:
-        now = activation.active()
-        off = now is not None and now.settled.policy is None
-        return now.settled.reason if off else "no function ran in mixed precision"
-    low, total = (
-        sum(getattr(r, name) for r in made) for name in ("nodes_low", "nodes_total")
-    )
-    before, after = (
-        sum(getattr(r, name) for r in done) for name in ("seconds32", "seconds16")
-    )
-    gain = f", predicted {before / after:.2f}x faster" if after else ""
-    if made[0].emulated:
-        gain = ", emulated"
-    where = os.environ.get("AMP_REPORT") or "nowhere; --report DIR (AMP_REPORT) writes"
-    return (
-        f"{len(done)} of {len(made)} functions rewritten, {low} of {total} nodes in "
-        f"{made[0].dtype}{gain}; reports: {where}"
-    )
+    return reports.summary(os.environ.get("AMP_REPORT"), state.skipped_steps())
 
 
 def _explain(args: argparse.Namespace) -> int:
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
-    graph = targets.read(targets.require(args.path))
+    files = importlib.import_module("amp.integration.files")
     policy = Policy.from_env({**os.environ, **_variables(args)})
-    graphs = importlib.import_module("amp.integration.graphs")
-    report = graphs.explain(graph, policy=policy)
-    if not args.node:
+    report = files.explain(args.path, policy, args.tags, args.signature)
+    if args.node:
+        print(files.decision(report, args.node, args.path))
+    else:
         print(report.to_json() if args.json else report)
-        return 0
-    # A node inside a function may be named without the calls that lead to it.
-    ends = (f"/{args.node}", f"::{args.node}")
-    names = [d.node for d in report.decisions if f"/{d.node}".endswith(ends)]
-    if not names:
-        raise GraphError(
-            f"no decision was made about a node {args.node!r}",
-            where=f"--node, {args.path}",
-            allowed="nodes that hold float32 or 16-bit values",
-            remedy="--json lists every decision",
-        )
-    print("\n".join(report.explain(name) for name in dict.fromkeys(names)))
     return 0
+
+
+def _rewrite(args: argparse.Namespace) -> int:
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+    files = importlib.import_module("amp.integration.files")
+    policy = Policy.from_env({**os.environ, **_variables(args)})
+    named = _separated(args.fetch), _separated(args.feed)
+    made = files.rewrite(args.path, args.out, policy, *named)
+    print(f"{args.out}: {made}")
+    return 0
+
+
+def _separated(values: Sequence[str]) -> list[str]:
+    return [name for value in values for name in value.split(",") if name]
 
 
 if __name__ == "__main__":

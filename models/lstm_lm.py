@@ -1,21 +1,57 @@
 """Recurrent language model: embedding, LSTM or GRU layers, logits over the vocabulary.
 
 The form of Zaremba, Sutskever and Vinyals, "Recurrent Neural Network Regularization"
-(2014), as trained on the Penn Treebank: dropout on the non-recurrent connections only.
-With GRU layers (Cho et al., 2014) in place of LSTM layers it is the same model.
-No tokenisation and no state carried from one batch to the next.
+(2014), as trained on the Penn Treebank: dropout on the non-recurrent connections only,
+states carried from one batch to the next where asked. With GRU layers (Cho et al.,
+2014) in place of LSTM layers it is the same model. No tokenisation.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 
 import keras
 import numpy as np
+import tensorflow as tf
 from keras import layers
 
-CELLS = {"lstm": layers.LSTM, "gru": layers.GRU}
+CELLS = {"lstm": (layers.LSTM, 2), "gru": (layers.GRU, 1)}  # layers and their states
 LOSS = functools.partial(keras.losses.SparseCategoricalCrossentropy, from_logits=True)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Settings:
+    """A configuration of section 4.1, with batches of 20 and gradient descent.
+
+    Attributes:
+      units: width of the embedding and of both LSTM layers.
+      steps: words of a batch, through which gradients flow.
+      dropout: fraction dropped on non-recurrent connections.
+      scale: weights start evenly between minus this and this.
+      clip: norm at which gradients are clipped, the loss being a sum over the steps.
+      epochs: passes over the text; the rate is 1 for `hold` of them, and then is
+        divided by `decay` after each.
+      hold: see epochs.
+      decay: see epochs.
+    """
+
+    units: int
+    steps: int
+    dropout: float
+    scale: float
+    clip: float
+    epochs: int
+    hold: int
+    decay: float
+
+
+# "small" is the paper's network without regularisation.
+PTB = {
+    "small": Settings(200, 20, 0.0, 0.1, 5.0, 13, 4, 2.0),
+    "medium": Settings(650, 35, 0.5, 0.05, 5.0, 39, 6, 1.2),
+    "large": Settings(1500, 35, 0.65, 0.04, 10.0, 55, 14, 1.15),
+}
 
 
 def build(
@@ -26,11 +62,12 @@ def build(
     steps: int | None = None,
     dropout: float = 0.0,
     cell: str = "lstm",
+    scale: float | None = None,
+    carry: bool = False,
 ) -> keras.Model:
     """Returns tokens [batch, steps] to logits [batch, steps, vocabulary].
 
-    The paper's medium model is `vocabulary=10_000, units=650, steps=35, dropout=0.5`,
-    its large one `units=1500` with `dropout=0.65`.
+    The paper's models are those of `PTB` with `vocabulary=10_000`.
 
     Args:
       vocabulary: number of words.
@@ -39,20 +76,46 @@ def build(
       steps: length of a sequence, or None for any length.
       dropout: fraction dropped between layers; 0 adds no dropout.
       cell: "lstm" or "gru".
+      scale: weights start evenly between minus this and this, or None for Keras' ways.
+      carry: whether states are read and returned: [tokens, *states] to [logits,
+        *states], which are `initial_states` before the first batch.
 
     Raises:
       ValueError: another cell.
     """
     if cell not in CELLS:
         raise ValueError(f"cell is {cell!r}; there are {', '.join(CELLS)}")
+    kind, state_count = CELLS[cell]
+    names = ("kernel", "recurrent", "embeddings")
+    start = {f"{name}_initializer": _uniform(scale) for name in names if scale}
+    table = start.pop("embeddings_initializer", "uniform")
     tokens = keras.Input((steps,), dtype="int32", name="tokens")
-    x = layers.Embedding(vocabulary, units, name="embedding")(tokens)
+    x = layers.Embedding(vocabulary, units, table, name="embedding")(tokens)
+    before, after = [], []
     for index in range(layer_count):
         x = _dropped(x, dropout, f"dropout_{index}")
-        x = CELLS[cell](units, return_sequences=True, name=f"{cell}_{index}")(x)
+        name = f"{cell}_{index}"
+        layer = kind(
+            units, return_sequences=True, return_state=carry, name=name, **start
+        )
+        if carry:
+            own = [keras.Input((units,)) for _ in range(state_count)]
+            x, *later = layer(x, initial_state=own)
+            before, after = before + own, after + later
+        else:
+            x = layer(x)
     x = _dropped(x, dropout, "dropout_out")
-    logits = layers.Dense(vocabulary, name="logits")(x)
-    return keras.Model(tokens, logits, name=f"{cell}_lm")
+    start.pop("recurrent_initializer", None)
+    logits = layers.Dense(vocabulary, name="logits", **start)(x)
+    name = f"{cell}_lm"
+    if carry:
+        return keras.Model([tokens, *before], [logits, *after], name=name)
+    return keras.Model(tokens, logits, name=name)
+
+
+def initial_states(model: keras.Model, batch: int) -> list[tf.Tensor]:
+    """The states [batch, units] before any text of a model that carries them."""
+    return [tf.zeros([batch, x.shape[1]]) for x in model.inputs[1:]]
 
 
 def example_batch(
@@ -66,3 +129,7 @@ def example_batch(
 
 def _dropped(x: keras.KerasTensor, rate: float, name: str) -> keras.KerasTensor:
     return layers.Dropout(rate, name=name)(x) if rate else x
+
+
+def _uniform(scale: float) -> keras.initializers.Initializer:
+    return keras.initializers.RandomUniform(-scale, scale)

@@ -44,7 +44,8 @@ def build(
       target_vocabulary: number of tokens of the target.
       units: width of embeddings and of every LSTM layer.
       layer_count: LSTM layers of the encoder and of the decoder.
-      dropout: fraction dropped before each LSTM layer; 0 adds no dropout.
+      dropout: fraction dropped of what enters and what leaves LSTM layers, not of what
+        recurs; 0 adds no dropout.
       attention: "luong" or "bahdanau".
       steps: length of sequences, or None for any length.
 
@@ -164,12 +165,11 @@ class Decoder(layers.Layer):
         constant, moving = state[:3], state[3:]
         words = tf.transpose(self.embedding(tokens), [1, 0, 2])
         words = self.drop(words, training=training)
-        masks = [
-            self.drop(tf.ones_like(moving[0]), training=training) for _ in self.cells
-        ]
+        masks = tf.ones_like(words)[:, None] * tf.ones([len(self.cells), 1, 1])
+        masks = self.drop(masks, training=training)
         found = tf.scan(
-            lambda before, x: self._advance(x, (*constant, *before), masks)[3:],
-            words,
+            lambda before, x: self._advance(x[0], (*constant, *before), x[1])[3:],
+            (words, masks),
             moving,
         )
         return self.logits(tf.transpose(found[0], [1, 0, 2]))
@@ -186,9 +186,7 @@ class Decoder(layers.Layer):
         state = self._advance(self.embedding(tokens), state, None)
         return self.logits(state[3]), state
 
-    def _advance(
-        self, word: tf.Tensor, state: State, masks: list[tf.Tensor] | None
-    ) -> State:
+    def _advance(self, word: tf.Tensor, state: State, masks: tf.Tensor | None) -> State:
         """Equations 1 to 8; input feeding puts the last result beside the word."""
         memory, keys, real, fed, *states = state
         x, after = tf.concat([word, fed], -1), []

@@ -1,17 +1,19 @@
 """Residual networks: the CIFAR form (ResNet-20, 32, 44, ...) and the ImageNet form.
 
 Architecture from He, Zhang, Ren and Sun, "Deep Residual Learning for Image Recognition"
-(2015), sections 4.1 and 4.2, with projection shortcuts (option B) where shapes change.
+(2015), sections 4.1 and 4.2, with projection shortcuts (option B) where shapes change,
+or, in the CIFAR form, the identity padded with zeros (option A), which the paper has.
 No data loading and no training loop.
 """
 
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 
 import keras
 import numpy as np
-from keras import layers
+from keras import layers, ops
 
 LOSS = functools.partial(keras.losses.SparseCategoricalCrossentropy, from_logits=True)
 Shape = tuple[int, int, int]
@@ -30,6 +32,7 @@ def resnet_cifar(
     input_shape: Shape = (32, 32, 3),
     *,
     width: int = 16,
+    shortcuts: str = "projection",
 ) -> keras.Model:
     """Returns images [batch, height, width, channels] to logits [batch, classes].
 
@@ -41,10 +44,15 @@ def resnet_cifar(
       classes: number of classes.
       input_shape: height, width and channels of an image.
       width: channels of the first stage.
+      shortcuts: where shapes change, "projection" or "identity".
 
     Raises:
-      ValueError: a depth that is not 6n + 2.
+      ValueError: a depth that is not 6n + 2, or other shortcuts.
     """
+    if shortcuts not in SHORTCUTS:
+        raise ValueError(
+            f"shortcuts are {shortcuts!r}; there are {', '.join(SHORTCUTS)}"
+        )
     blocks, rest = divmod(depth - 2, 6)
     if rest or blocks < 1:
         raise ValueError(
@@ -56,7 +64,8 @@ def resnet_cifar(
     for stage in range(3):
         for block in range(blocks):
             stride = 2 if stage > 0 and block == 0 else 1
-            x = _basic_block(x, width << stage, stride, f"stage{stage}_block{block}")
+            name = f"stage{stage}_block{block}"
+            x = _basic_block(x, width << stage, stride, name, SHORTCUTS[shortcuts])
     return keras.Model(images, _head(x, classes), name=f"resnet{depth}")
 
 
@@ -120,9 +129,9 @@ def _conv_norm(
 
 
 def _basic_block(
-    x: keras.KerasTensor, channels: int, stride: int, name: str
+    x: keras.KerasTensor, channels: int, stride: int, name: str, short: Shortcut
 ) -> keras.KerasTensor:
-    shortcut = _shortcut(x, channels, stride, name)
+    shortcut = short(x, channels, stride, name)
     x = layers.ReLU(name=f"{name}_a_relu")(
         _conv_norm(x, channels, 3, stride, f"{name}_a")
     )
@@ -135,7 +144,7 @@ def _bottleneck_block(
     x: keras.KerasTensor, channels: int, stride: int, name: str
 ) -> keras.KerasTensor:
     """1×1 to fewer channels, 3×3 with the stride, 1×1 to four times as many."""
-    shortcut = _shortcut(x, 4 * channels, stride, name)
+    shortcut = _projection(x, 4 * channels, stride, name)
     x = layers.ReLU(name=f"{name}_a_relu")(_conv_norm(x, channels, 1, 1, f"{name}_a"))
     x = layers.ReLU(name=f"{name}_b_relu")(
         _conv_norm(x, channels, 3, stride, f"{name}_b")
@@ -145,13 +154,27 @@ def _bottleneck_block(
     return layers.ReLU(name=f"{name}_relu")(x)
 
 
-def _shortcut(
+def _projection(
     x: keras.KerasTensor, channels: int, stride: int, name: str
 ) -> keras.KerasTensor:
     """The identity where shapes agree, else a strided 1×1 projection."""
     if stride == 1 and x.shape[-1] == channels:
         return x
     return _conv_norm(x, channels, 1, stride, f"{name}_shortcut")
+
+
+def _identity(
+    x: keras.KerasTensor, channels: int, stride: int, name: str
+) -> keras.KerasTensor:
+    """The identity: every `stride`-th pixel, and zeros for the channels beyond."""
+    more = channels - x.shape[-1]
+    if stride > 1:
+        x = layers.AveragePooling2D(1, stride, "same", name=f"{name}_shortcut")(x)
+    return ops.pad(x, [(0, 0), (0, 0), (0, 0), (0, more)]) if more else x
+
+
+Shortcut = Callable[[keras.KerasTensor, int, int, str], keras.KerasTensor]
+SHORTCUTS: dict[str, Shortcut] = {"projection": _projection, "identity": _identity}
 
 
 def _head(x: keras.KerasTensor, classes: int) -> keras.KerasTensor:

@@ -163,3 +163,14 @@ def test_public_names():
         "NoLossScale",
         "current",
     ]
+
+
+def test_skipped_steps_are_counted_when_their_variables_are_gone():
+    before = state.skipped_steps()
+    variable = tf.Variable(1.0)
+    scaler = state.find(("job.py", 1), [variable], DynamicLossScale())
+    scaler.skipped_steps.assign(3)
+    assert state.skipped_steps() == before + 3
+    del scaler, variable
+    gc.collect()
+    assert state.skipped_steps() == before + 3

@@ -114,6 +114,36 @@ def test_resnet20_has_the_layers_and_weights_of_the_paper() -> None:
     assert round(kernels / 1e6, 2) == 0.27  # He et al., table 6: 0.27 M.
 
 
+def test_resnet20_with_identity_shortcuts_has_no_weights_in_them() -> None:
+    """The same count to the last: convolutions, two a normalised channel, logits."""
+    model = resnet.resnet_cifar(20, shortcuts="identity")
+    stages = [
+        (3, 16, 1),
+        (16, 16, 6),
+        (16, 32, 1),
+        (32, 32, 5),
+        (32, 64, 1),
+        (64, 64, 5),
+    ]
+    kernels = sum(9 * a * b * count for a, b, count in stages)
+    norms = 2 * (7 * 16 + 6 * 32 + 6 * 64)
+    assert weights(model) == kernels + norms + 65 * 10 == 269_722
+    with pytest.raises(ValueError, match="shortcuts are 'none'; there are projection"):
+        resnet.resnet_cifar(20, shortcuts="none")
+
+
+def test_resnet_identity_shortcuts_take_every_second_pixel() -> None:
+    model = resnet.resnet_cifar(8, 10, (16, 16, 3), shortcuts="identity", width=2)
+    add = model.get_layer("stage1_block0_add")
+    before = model.get_layer("stage0_block0_relu").output
+    short = keras.Model(model.input, [before, add.input[1]])
+    x, _ = resnet.example_batch(2, seed=0)
+    before, found = (np.asarray(y) for y in short(x))
+    np.testing.assert_array_equal(found[..., :2], before[:, ::2, ::2])
+    assert found.shape == (2, 8, 8, 4)
+    assert not found[..., 2:].any()
+
+
 def test_resnet50_has_the_weights_of_the_paper_and_scales() -> None:
     small = resnet.resnet50(7, (32, 32, 3), width=4, blocks=(1, 1))
     assert small(np.zeros((2, 32, 32, 3), np.float32)).shape == (2, 7)
@@ -139,21 +169,6 @@ def test_transformer_does_not_see_the_future(activation: str) -> None:
     before, after = np.asarray(model(x)), np.asarray(model(changed))
     np.testing.assert_allclose(before[:, :9], after[:, :9], rtol=0, atol=1e-6)
     assert np.abs(before[:, 9:] - after[:, 9:]).max() > 1e-3
-
-
-def test_lstm_lm_has_the_weights_of_the_paper() -> None:
-    sizes = {"vocabulary": 10_000, "steps": 35}
-    medium = weights(lstm_lm.build(units=650, **sizes))
-    large = weights(lstm_lm.build(units=1500, **sizes))
-    # Zaremba et al., section 4.1: about 20 and 66 million.
-    assert (round(medium / 1e6), round(large / 1e6)) == (20, 66)
-
-
-def test_lstm_lm_takes_gru_layers_and_refuses_other_cells() -> None:
-    model = lstm_lm.build(cell="gru", units=8)
-    assert sum(isinstance(layer, keras.layers.GRU) for layer in model.layers) == 2
-    with pytest.raises(ValueError, match="cell is 'rnn'; there are lstm, gru"):
-        lstm_lm.build(cell="rnn")
 
 
 def test_mobilenet_v2_has_the_weights_of_the_paper() -> None:
@@ -188,22 +203,3 @@ def test_unet_joins_each_level_to_its_own() -> None:
 def test_unet_refuses_sides_that_cannot_be_halved() -> None:
     with pytest.raises(ValueError, match="18x16 cannot be halved 2 times"):
         unet.build(input_shape=(18, 16, 1))
-
-
-def test_wide_deep_adds_a_linear_part() -> None:
-    """A row's wide weight moves the logit by itself times how often the row occurs."""
-    model = made(wide_deep)
-    (ids, numbers), _ = wide_deep.example_batch(2, seed=0)
-    ids[0, 1] = ids[0, 0]
-    before = np.asarray(model([ids, numbers]))
-    table = np.zeros((1000, 1), np.float32)
-    table[ids[0, 0]] = 0.5
-    model.get_layer("wide").set_weights([table])
-    after = np.asarray(model([ids, numbers]))
-    assert ids[0, 0] not in ids[1]
-    np.testing.assert_allclose(after - before, [[1.0], [0.0]], atol=1e-6)
-
-
-def test_wide_deep_keeps_each_field_in_its_rows() -> None:
-    (ids, _), _ = wide_deep.example_batch(64, seed=0, rows=600, fields=6)
-    np.testing.assert_array_equal(ids // 100, np.tile(np.arange(6), (64, 1)))

@@ -46,7 +46,7 @@ CALLS: Mapping[str, Call] = {
     "StatelessCase": Call(("branches",), skip=1),
 }
 _DIRECT = Call(())
-_SHAPES = "output_shapes"
+_SHAPES = ("output_shapes", "_output_shapes")
 
 
 def call_of(node: ir.Node, functions: Mapping[str, ir.Graph]) -> Call | None:
@@ -81,9 +81,10 @@ def extended(
     """
     types = node.types(call.takes) + tuple(number for _, number, _ in edges)
     updates: dict[str, ir.Value] = {call.takes: ir.Types(types)}
-    known = node.shapes(_SHAPES)
-    if call.loop and known:
-        updates[_SHAPES] = ir.Shapes((*known, *(shape for *_, shape in edges)))
+    for attr in _SHAPES:
+        known = node.shapes(attr)
+        if call.loop and known:
+            updates[attr] = ir.Shapes((*known, *(shape for *_, shape in edges)))
     return node.changed(node.inputs + tuple(edge for edge, *_ in edges), updates)
 
 

@@ -84,12 +84,12 @@ def rewrite(
     if settled.policy is None:
         return Rewrite(module, switched_off(module, settled))
     check_op_names(settled.policy)
-    with _uncollected():
+    with uncollected():
         return _rewritten(module, settled, (fetches, feeds), suffix, timer)
 
 
 @contextlib.contextmanager
-def _uncollected() -> Iterator[None]:
+def uncollected() -> Iterator[None]:
     """No garbage collection: a rewrite makes many objects and no cycle of them.
 
     The collector walks all of them each time it runs, a third of a rewrite's time.

@@ -10,18 +10,25 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
-from google.protobuf import text_format  # type: ignore[import-untyped]
+from google.protobuf import (  # type: ignore[import-untyped]
+    message,
+    text_format,
+)
 from tensorflow.core.framework import (
     attr_value_pb2,
     function_pb2,
     graph_pb2,
     node_def_pb2,
     types_pb2,
+    variable_pb2,
 )
+from tensorflow.core.protobuf import saved_model_pb2
 from tensorflow.python.framework import tensor_util
 
 from amp.errors import GraphError
 from amp.graph_rewrite import ir, op_schema, rounding
+
+_INPUT_SHAPES = "_input_shapes"  # of a function's arguments, in order
 
 
 class NodeAttributes:
@@ -110,9 +117,16 @@ def _text(value: attr_value_pb2.AttrValue) -> str:
 
 
 def read_graph(
-    proto: graph_pb2.GraphDef, shape: ir.ShapeSource = ir.unknown_shape
+    proto: graph_pb2.GraphDef,
+    shape: ir.ShapeSource = ir.unknown_shape,
+    traced: Callable[[Any], ir.ShapeSource] | None = None,
 ) -> ir.Module:
     """Reads a GraphDef and its library.
+
+    Args:
+      proto: the GraphDef.
+      shape: the shapes of its edges.
+      traced: gives those of a FunctionDef's; by default what is noted in it.
 
     Raises:
       GraphError: a duplicate node, or an input that is not there.
@@ -121,7 +135,7 @@ def read_graph(
     nodes = _read_nodes(proto.node, _graph_edge, "the GraphDef")
     main = ir.Graph("", nodes, origin=proto, shape=shape)
     functions = {
-        f.signature.name: read_function(f, library, _noted_shapes(f))
+        f.signature.name: read_function(f, library, (traced or _noted_shapes)(f))
         for f in proto.library.function
     }
     return ir.Module(main, functions)
@@ -254,7 +268,10 @@ class _FunctionEdges:
 
 
 def write_graph(module: ir.Module) -> graph_pb2.GraphDef:
-    """Writes a module read by `read_graph`; what nobody changed is as it was."""
+    """Writes a module read by `read_graph`; what nobody changed is as it was.
+
+    A function that changed but kept its name takes the place of the one read.
+    """
     proto = graph_pb2.GraphDef()
     proto.CopyFrom(module.main.origin)
     del proto.node[:]
@@ -265,6 +282,8 @@ def write_graph(module: ir.Module) -> graph_pb2.GraphDef:
     for name, function in module.functions.items():
         if name not in known:
             proto.library.function.append(write_function(function, schemas))
+        elif not all(node.pristine for node in function.nodes.values()):
+            known[name].CopyFrom(write_function(function, schemas))
     return proto
 
 
@@ -278,6 +297,10 @@ def write_function(
     proto.signature.name = graph.name
     _write_ports(proto.signature.input_arg, graph.args)
     _write_ports(proto.signature.output_arg, graph.results)
+    if _INPUT_SHAPES in proto.attr:
+        noted = proto.attr[_INPUT_SHAPES].list.shape
+        for arg in graph.args[len(noted) :]:
+            _write_shape(noted.add(), graph.shape((arg.name, 0)))
     writer = _EdgeWriter(graph, lookup)
     del proto.node_def[:]
     for node in graph.nodes.values():
@@ -382,9 +405,13 @@ def _write_value(proto: attr_value_pb2.AttrValue, value: ir.Value) -> None:
 def _write_shapes(protos: Any, shapes: Iterable[ir.Shape]) -> None:
     del protos[:]
     for shape in shapes:
-        proto = protos.add(unknown_rank=shape is None)
-        for size in shape or ():
-            proto.dim.add(size=size)
+        _write_shape(protos.add(), shape)
+
+
+def _write_shape(proto: Any, shape: ir.Shape) -> None:
+    proto.unknown_rank = shape is None
+    for size in shape or ():
+        proto.dim.add(size=size)
 
 
 def _values(proto: Any) -> np.ndarray:
@@ -414,3 +441,18 @@ def _write_tensor(proto: attr_value_pb2.AttrValue, values: Any, number: int) -> 
 def graph_proto_types() -> tuple[type, ...]:
     """The protobuf class that a user's graph may be given as."""
     return (graph_pb2.GraphDef,)
+
+
+def saved_model_type() -> Any:
+    """The protobuf class of what a SavedModel's directory holds."""
+    return saved_model_pb2.SavedModel
+
+
+def variable_names(serialized: bytes) -> list[str]:
+    """The tensors and operations of a variable in a collection, [] of anything else."""
+    try:
+        variable = variable_pb2.VariableDef.FromString(serialized)
+    except message.DecodeError:
+        return []
+    slots = ("variable", "initializer", "snapshot", "initial_value")
+    return [name for slot in slots if (name := getattr(variable, f"{slot}_name"))]

@@ -25,6 +25,7 @@ from amp.integration import (
     hardware,
     markers,
     optimizers,
+    sessions,
 )
 from amp.integration.twins import Twins
 from amp.loss_scaling.scale import LossScale
@@ -200,6 +201,7 @@ def _install() -> None:
     functions.install(active_twins, active_loss_scale)
     gradients.install()
     optimizers.install()
+    sessions.install(active_twins)
     distribution.install(lambda: list(_STACK.entries), _restore)
     _installed = True
 

@@ -70,7 +70,7 @@ def read(context: Any, name: str) -> ir.Module:
                 pending += _named(node)
     lookup = op_schema.lookup_in(definitions)
     graphs = {
-        key: serde.read_function(definition, lookup, _traced_shapes(definition))
+        key: serde.read_function(definition, lookup, traced_shapes(definition))
         for key, definition in definitions.items()
     }
     return ir.Module(graphs.pop(name), graphs)
@@ -115,7 +115,9 @@ def outputs_of(graph: Any) -> dict[str, Sequence[Any]]:
     return {operation.name: operation.outputs for operation in graph.get_operations()}
 
 
-def _traced_shapes(definition: Any) -> StaticShapes:
+def traced_shapes(definition: Any) -> StaticShapes:
+    """The shapes of a FunctionDef's edges, from the graph that it was traced as."""
+
     def load() -> Mapping[str, Sequence[Any]]:
         reference = _traced.get(definition.signature.name)
         graph = None if reference is None else reference()

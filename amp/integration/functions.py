@@ -45,6 +45,11 @@ def mark(graph: Any, twins: Twins) -> None:
         graph = getattr(graph, "outer_graph", None)
 
 
+def marked(graph: Any) -> Twins | None:
+    """The twins of the scope that was entered while `graph` was being built."""
+    return _marked_graphs.get(graph) if _marked_graphs else None
+
+
 _originals: dict[str, Callable[..., Any]] = {}
 
 

@@ -5,7 +5,9 @@ Knows how to get a graph and its shapes out of what a user has; rewrites nothing
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -13,7 +15,7 @@ import tensorflow as tf
 from tensorflow.python.eager import context as context_lib
 
 from amp.errors import GraphError, PolicyError
-from amp.graph_rewrite import ir, serde
+from amp.graph_rewrite import control_flow, ir, serde
 from amp.graph_rewrite import rewrite as rewrite_lib
 from amp.graph_rewrite.device import Resolution
 from amp.graph_rewrite.names import check_patterns
@@ -21,6 +23,8 @@ from amp.graph_rewrite.report import Report
 from amp.graph_rewrite.rewrite import Rewrite
 from amp.integration import activation, definitions, feedback
 from amp.policy import Policy
+
+_GRADIENT = "_gradient_op_type"  # names a gradient other than the op's own
 
 
 def rewrite(
@@ -56,23 +60,55 @@ def rewrite(
             remedy="pass graph.as_graph_def(), or use amp.twin for a function",
         )
     settled = activation.settle(Policy.make(policy)).settled
-    module = serde.read_graph(graph, _imported_shapes(graph))
-    given = [_names(module, fetches, "fetches"), _names(module, feeds, "feeds")]
-    fetched = given[0] or _sinks(module.main)
-    _check_keep(settled, module)
-    if not any(map(_updates, module.graphs())):
-        settled = _differentiable(settled)
+    module = read_graph(graph)
+    named = (
+        _names(module, fetches, "amp.rewrite(fetches=...)"),
+        _names(module, feeds, "amp.rewrite(feeds=...)"),
+    )
+    if not any(map(updates, module.graphs())):
+        module, settled = exported(module, settled)
+    return _rewritten(module, settled, *named)
+
+
+def rewrite_file(
+    graph: Any, policy: Policy, *, fetches: Iterable[str], feeds: Iterable[str]
+) -> Rewrite:
+    """As `rewrite`, without clusters, for whoever may load the graph and wherever.
+
+    Raises:
+      GraphError: a graph that TensorFlow cannot import, or a name that is not in it.
+      PolicyError: an unknown op, or a `keep` pattern that matches nothing.
+    """
+    require_importable(graph)
+    settled = activation.settle(policy).settled
+    module = read_graph(graph)
+    named = _names(module, fetches, "--fetch"), _names(module, feeds, "--feed")
+    return _rewritten(*exported(module, settled), *named)
+
+
+def _rewritten(
+    module: ir.Module,
+    settled: Resolution,
+    fetches: frozenset[str],
+    feeds: frozenset[str],
+) -> Rewrite:
+    check_keep(settled, module)
     result = rewrite_lib.rewrite(
         module,
         settled,
-        fetches=fetched,
-        feeds=given[1],
+        fetches=fetches or _sinks(module.main),
+        feeds=feeds,
         timer=feedback.stored,
     )
     return Rewrite(serde.write_graph(result.graph), result.report)
 
 
-def _updates(graph: ir.Graph) -> bool:
+def read_graph(graph: Any) -> ir.Module:
+    """A GraphDef as a module, with the shapes that it has once imported."""
+    return serde.read_graph(graph, _imported_shapes(graph))
+
+
+def updates(graph: ir.Graph) -> bool:
     """Whether a graph updates variables: a step of training, with all its gradients."""
     return any(
         node.op.startswith(("Assign", "Apply", "ResourceApply", "SparseApply"))
@@ -80,23 +116,61 @@ def _updates(graph: ir.Graph) -> bool:
     )
 
 
-def _differentiable(settled: Resolution) -> Resolution:
-    """The same without clusters, whose calls have no gradient."""
+def exported(module: ir.Module, settled: Resolution) -> tuple[ir.Module, Resolution]:
+    """As what goes elsewhere is rewritten, and may be differentiated there.
+
+    There are no clusters, whose calls have no gradient and need XLA. A node with a
+    custom gradient stays float32, as its gradient was written for, unless the graph
+    updates variables and so has its gradients in it.
+    """
+    settled = _without_clusters(settled)
+    if any(map(updates, module.graphs())):
+        return module, settled
+    functions = {name: _custom_kept(f) for name, f in module.functions.items()}
+    return ir.Module(_custom_kept(module.main), functions), settled
+
+
+def _without_clusters(settled: Resolution) -> Resolution:
     return dataclasses.replace(settled, device=settled.device.without_clusters())
 
 
-def _names(module: ir.Module, given: Iterable[str], what: str) -> frozenset[str]:
-    if isinstance(given, str):
-        given = (given,)
-    names = frozenset(name.removeprefix("^").partition(":")[0] for name in given)
-    for name in sorted(names - module.main.nodes.keys()):
-        raise GraphError(
-            f"there is no node {name!r}",
-            where=f"amp.rewrite({what}=...)",
-            allowed="names of operations or tensors of the graph",
-            remedy="print([n.name for n in graph.node]) for the names there are",
-        )
-    return names
+def _custom_kept(graph: ir.Graph) -> ir.Graph:
+    custom = {
+        node.name: node.changed(updates={ir.KEEP: True})
+        for node in graph.nodes.values()
+        if node.text(_GRADIENT) and node.op not in control_flow.CALLS
+    }
+    return graph.with_nodes({**graph.nodes, **custom}) if custom else graph
+
+
+def node_of(name: str) -> str:
+    """The node in the name of a tensor, operation or control input."""
+    return name.removeprefix("^").partition(":")[0]
+
+
+def _names(module: ir.Module, given: Iterable[str], where: str) -> frozenset[str]:
+    given = [given] if isinstance(given, str) else list(given)
+    for name in given:
+        if not _exists(module, name):
+            known = node_of(name) in module.main.nodes
+            raise GraphError(
+                f"there is no tensor {name!r}"
+                if known
+                else f"there is no node {node_of(name)!r}",
+                where=where,
+                allowed="names of operations or tensors of the graph",
+                remedy="print([n.name for n in graph.node]) for the names there are",
+            )
+    return frozenset(map(node_of, given))
+
+
+def _exists(module: ir.Module, name: str) -> bool:
+    node, index = module.main.nodes.get(node_of(name)), name.partition(":")[2]
+    if node is None or ":" not in name:
+        return node is not None
+    known = definitions.lookup_of(module)(node.op)
+    most = math.inf if known is None else len(known.signature(node).outs)
+    return index.isdecimal() and int(index) < most
 
 
 def _sinks(graph: ir.Graph) -> frozenset[str]:
@@ -104,7 +178,12 @@ def _sinks(graph: ir.Graph) -> frozenset[str]:
     return frozenset(graph.nodes.keys() - read)
 
 
-def _check_keep(settled: Resolution, module: ir.Module) -> None:
+def check_keep(settled: Resolution, module: ir.Module) -> None:
+    """Checks that every `keep` pattern matches a node.
+
+    Raises:
+      PolicyError: one does not.
+    """
     if settled.policy is not None:
         names = (name for graph in module.graphs() for name in graph.nodes)
         check_patterns(settled.policy, names)
@@ -114,14 +193,35 @@ def _imported_shapes(proto: Any) -> definitions.StaticShapes:
     """Static shapes of a GraphDef, by importing it; unknown if it does not import."""
 
     def load() -> Mapping[str, Sequence[Any]]:
-        with tf.Graph().as_default() as graph:
-            try:
-                tf.graph_util.import_graph_def(proto, name="")
-            except (ValueError, tf.errors.OpError):
-                return {}
-        return definitions.outputs_of(graph)
+        with contextlib.suppress(ValueError, tf.errors.OpError):
+            return definitions.outputs_of(_imported(proto))
+        return {}
 
     return definitions.StaticShapes(load)
+
+
+def _imported(proto: Any) -> tf.Graph:
+    with tf.Graph().as_default() as graph:
+        tf.graph_util.import_graph_def(proto, name="")
+    return graph
+
+
+def require_importable(proto: Any) -> None:
+    """Checks that TensorFlow accepts a GraphDef; nothing of it is run.
+
+    Raises:
+      GraphError: it does not.
+    """
+    try:
+        _imported(proto)
+    except (ValueError, tf.errors.OpError) as e:
+        raise GraphError(
+            f"TensorFlow cannot import this graph: {e}",
+            where="the GraphDef",
+            allowed="ops that this TensorFlow knows, with inputs of their types",
+            remedy="mend it where it is made; for ops of other libraries, import them "
+            "and use amp.rewrite",
+        ) from e
 
 
 def _concrete(target: Any, args: tuple[Any, ...]) -> Any:
@@ -176,7 +276,7 @@ def read(
     with activation.mixed_precision_scope(policy):
         concrete = _concrete(target, args)
     module = definitions.read(context_lib.context(), concrete.name)
-    _check_keep(settled, module)
+    check_keep(settled, module)
     return (concrete, module), settled
 
 
@@ -199,7 +299,7 @@ def twin(fn: Any, *args: Any, policy: Policy | None = None) -> Any:
     (concrete, module), settled = read(fn, args, policy)
     result = rewrite_lib.rewrite(
         module,
-        _differentiable(settled),
+        _without_clusters(settled),
         suffix=definitions.new_suffix(),
         timer=feedback.stored,
     )

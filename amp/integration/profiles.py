@@ -20,14 +20,19 @@ from amp.graph_rewrite.profile import Profile
 VARIABLE = "AMP_CACHE_DIR"
 
 
-def directory() -> Path:
-    """The directory of the profiles, which may not exist yet."""
+def cache() -> Path:
+    """The directory of all that is kept from run to run, which may not exist yet."""
     chosen = os.environ.get(VARIABLE)
     if chosen:
-        return Path(chosen, "profiles")
+        return Path(chosen)
     import platformdirs
 
-    return platformdirs.user_cache_path("tf-amp", appauthor=False) / "profiles"
+    return platformdirs.user_cache_path("tf-amp", appauthor=False)
+
+
+def directory() -> Path:
+    """The directory of the profiles, which may not exist yet."""
+    return cache() / "profiles"
 
 
 def path(device: str, tensorflow: str, what: str) -> Path:

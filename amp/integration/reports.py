@@ -1,4 +1,4 @@
-"""The reports of this process, and their files in the directory that a policy names.
+"""The reports of this process, their files, and what became of a job in one line.
 
 What a report says is not known here, and nothing that goes wrong here stops a job.
 """
@@ -9,17 +9,22 @@ import collections
 import itertools
 import os
 import re
+import shutil
 import tempfile
 import threading
+import time
 import warnings
+from collections.abc import Sequence
 from pathlib import Path
 
 from amp.graph_rewrite.report import Report
+from amp.integration import profiles
 
 _LOCK = threading.Lock()
 _KEPT = 1000  # a job that keeps making functions must not fill the memory
 _REPORTS: collections.OrderedDict[int, Report] = collections.OrderedDict()
 _NUMBERS = itertools.count(1)
+_JOBS = 20  # of as many, the newest, the reports in the cache are kept
 _UNWRITABLE: set[str] = set()  # directories that were warned of
 
 
@@ -85,3 +90,52 @@ def clear() -> None:
     """Forgets the reports so far; the files written stay."""
     with _LOCK:
         _REPORTS.clear()
+
+
+def directory_of_job() -> Path | None:
+    """A directory in the cache for the reports of this job, None if it cannot be made.
+
+    The first report makes it; the oldest of the last jobs' makes way.
+    """
+    place = profiles.cache() / "reports"
+    try:
+        place.mkdir(parents=True, exist_ok=True)
+        for old in sorted(place.iterdir())[: 1 - _JOBS]:
+            shutil.rmtree(old, ignore_errors=True)
+    except OSError:
+        return None
+    name = f"{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}"
+    return place / name if os.access(place, os.W_OK) else None
+
+
+def summary(directory: str | None, skipped: int) -> str:
+    """What became of the functions of this process, in one line.
+
+    Args:
+      directory: where reports were written.
+      skipped: updates that were skipped because gradients overflowed.
+    """
+    made = reports()
+    if not made:
+        return "no function ran in mixed precision"
+    written = directory is not None and os.path.isdir(directory)
+    where = f"; reports: {directory}" if written else ""
+    return f"{total(made)}, {skipped} steps skipped{where}"
+
+
+def total(made: Sequence[Report]) -> str:
+    """What some rewrites, at least one, did in all, in one line."""
+    done = [report for report in made if report.nodes_low]
+    low, total = (
+        sum(getattr(r, name) for r in made) for name in ("nodes_low", "nodes_total")
+    )
+    before, after = (
+        sum(getattr(r, name) for r in done) for name in ("seconds32", "seconds16")
+    )
+    gain = f", predicted {before / after:.2f}x faster" if after else ""
+    if made[0].emulated:
+        gain = ", emulated"
+    return (
+        f"{len(done)} of {len(made)} functions rewritten, {low} of {total} nodes in "
+        f"{made[0].dtype}{gain}"
+    )

@@ -1,15 +1,19 @@
-"""Finds what a command line names: files, modules, and the graphs in files.
+"""Finds and parses the graphs that a command line names.
 
-Nothing found is executed, and TensorFlow is imported only when a graph is read.
+Nothing found is executed or loaded into TensorFlow, which is imported only when a graph
+is read.
 """
 
 from __future__ import annotations
 
-import importlib.util
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from amp.errors import GraphError
+
+TEXT = (".pbtxt", ".pbtext", ".textproto")
+_MODELS = ("saved_model.pb", "saved_model.pbtxt")
 
 
 def require(path: Path) -> Path:
@@ -24,67 +28,108 @@ def require(path: Path) -> Path:
         "there is no such file",
         where=str(path),
         allowed="a file or directory that exists",
-        remedy="check the path; for a module, amp run -m MODULE",
+        remedy="check the path",
     )
 
 
-def require_module(name: str) -> None:
-    """Checks that Python finds a module.
+def is_saved_model(path: Path) -> bool:
+    """Whether a path is that of a SavedModel: a directory, or the file in it."""
+    return path.is_dir() or path.name in _MODELS
+
+
+def file_of_model(path: Path) -> Path:
+    """The file of a SavedModel.
 
     Raises:
-      GraphError: it does not.
+      GraphError: the directory holds none.
     """
-    try:
-        found = importlib.util.find_spec(name)
-    except (ImportError, ValueError):
-        found = None
-    if found is None:
-        raise GraphError(
-            f"there is no module {name!r}",
-            where="amp run -m MODULE",
-            allowed="a module that Python finds from the current directory",
-            remedy="check the name; for a file, amp run FILE",
-        )
+    if not path.is_dir():
+        return require(path)
+    for name in _MODELS:
+        if (path / name).is_file():
+            return path / name
+    raise GraphError(
+        "there is no such file",
+        where=str(path / _MODELS[0]),
+        allowed="the directory of a SavedModel, which holds one of "
+        + ", ".join(_MODELS),
+        remedy="name the directory that tf.saved_model.save or model.export wrote",
+    )
 
 
 def read(path: Path) -> Any:
-    """The GraphDef in a file, or the one with the serving functions of a SavedModel.
+    """The GraphDef in a file, or the one of a SavedModel that serves.
 
     Raises:
-      GraphError: the file holds something else.
+      GraphError: the file holds something else, or nothing.
     """
+    if is_saved_model(path):
+        return meta_graph(read_model(path), None, path).graph_def
     import tensorflow as tf
+
+    graph = _parsed(require(path), tf.compat.v1.GraphDef())
+    if not graph.node:
+        raise _no_graph("there is no node in it", path)
+    return graph
+
+
+def read_model(path: Path) -> Any:
+    """The SavedModel message of a directory.
+
+    Raises:
+      GraphError: there is none.
+    """
+    from amp.graph_rewrite import serde
+
+    file = file_of_model(path)
+    saved = _parsed(file, serde.saved_model_type()())
+    if not saved.meta_graphs:
+        raise _no_graph("there is no graph in it", file)
+    return saved
+
+
+def meta_graph(saved: Any, tags: Sequence[str] | None, path: Path) -> Any:
+    """The graph of a SavedModel with just these tags; by default the one that serves.
+
+    Raises:
+      GraphError: no graph has them.
+    """
+    found = [set(graph.meta_info_def.tags) for graph in saved.meta_graphs]
+    if tags is None:
+        serving = [g for g in saved.meta_graphs if "serve" in g.meta_info_def.tags]
+        return (serving or list(saved.meta_graphs))[0]
+    if set(tags) in found:
+        return saved.meta_graphs[found.index(set(tags))]
+    raise GraphError(
+        f"no graph has the tags {','.join(tags)!r}",
+        where=f"--tags, {path}",
+        allowed="; ".join(",".join(sorted(tags)) or "(none)" for tags in found),
+        remedy="name all the tags of one graph, separated by commas",
+    )
+
+
+def _parsed(path: Path, proto: Any) -> Any:
     from google.protobuf import (  # type: ignore[import-untyped]
         message,
-        message_factory,
         text_format,
     )
 
-    if path.is_dir():
-        path = require(path / "saved_model.pb")
-    kind = tf.compat.v1.GraphDef
-    if path.name == "saved_model.pb":
-        pool = kind.DESCRIPTOR.file.pool
-        saved = pool.FindMessageTypeByName("tensorflow.SavedModel")
-        kind = message_factory.GetMessageClass(saved)
-    proto = kind()
     try:
-        if path.suffix == ".pbtxt":
-            text_format.Parse(path.read_text(), proto)
+        if path.suffix in TEXT:
+            text_format.Parse(path.read_text(encoding="utf-8"), proto)
         else:
             proto.ParseFromString(path.read_bytes())
     except (message.DecodeError, text_format.ParseError, UnicodeDecodeError) as e:
-        raise GraphError(
-            f"this is no {kind.DESCRIPTOR.name}: {e}",
-            where=str(path),
-            allowed="a GraphDef (.pb, .pbtxt) or the directory of a SavedModel",
-            remedy="write it with tf.io.write_graph or tf.saved_model.save",
-        ) from e
-    return proto if isinstance(proto, tf.compat.v1.GraphDef) else _serving(proto)
+        raise _no_graph(f"this is no {proto.DESCRIPTOR.name}: {e}", path) from e
+    except OSError as e:
+        raise _no_graph(f"this cannot be read: {e}", path) from e
+    return proto
 
 
-def _serving(saved: Any) -> Any:
-    tagged = [
-        graph for graph in saved.meta_graphs if "serve" in graph.meta_info_def.tags
-    ]
-    return (tagged or list(saved.meta_graphs))[0].graph_def
+def _no_graph(found: str, path: Path) -> GraphError:
+    return GraphError(
+        found,
+        where=str(path),
+        allowed="a GraphDef (.pb, .pbtxt) or the directory of a SavedModel",
+        remedy="write it with tf.io.write_graph or tf.saved_model.save",
+    )

@@ -39,7 +39,8 @@ _REFUSALS = (
 )
 
 
-def _refused(error: tf.errors.OpError) -> bool:
+def refused(error: tf.errors.OpError) -> bool:
+    """Whether TensorFlow would not run what was rewritten, and has not begun to."""
     if isinstance(error, tf.errors.UnimplementedError):
         return True
     return any(text in error.message for text in _REFUSALS)
@@ -110,9 +111,9 @@ class Twins:
         except tf.errors.OpError as e:
             if self._policy.strict:
                 raise
-            if which == twin and _refused(e):
+            if which == twin and refused(e):
                 self._settle(name, name, "ended: TensorFlow refused the twin")
-                _warn(name.decode(), e)
+                warn(f"function {name.decode()}", e)
                 return call(name)
             # Without the trial the original would not have run: its want of memory is
             # our fault, and worth what the twin may now do twice.
@@ -148,7 +149,7 @@ class Twins:
         except Exception as e:
             if self._policy.strict:
                 raise
-            _warn(name.decode(), e)
+            warn(f"function {name.decode()}", e)
             return name
 
     def add(self, context: Any, name: bytes) -> bytes:
@@ -163,8 +164,7 @@ class Twins:
         timer = feedback.measuring(self.settled, name.decode())
         suffix = definitions.new_suffix()
         result = rewrite(module, self.settled, suffix=suffix, timer=timer)
-        self._match(module)
-        self._ran = True
+        self.met(module)
         made = [graph for key, graph in result.graph.functions.items()
                 if key not in module.functions]  # fmt: skip
         if result.graph.main is not module.main:
@@ -203,7 +203,9 @@ class Twins:
             self._trials.pop(name, None)
             return self._made.pop(name, [])
 
-    def _match(self, module: ir.Module) -> None:
+    def met(self, module: ir.Module) -> None:
+        """Notes which `keep` patterns match a node of what runs."""
+        self._ran = True
         for pattern in list(self._unmatched):
             one = Policy(keep=(pattern,))
             if any(
@@ -235,12 +237,13 @@ def names_of_twins(name: bytes) -> list[str]:
     return [made for twins in every() for made in twins.made_for(name)]
 
 
-def _warn(name: str, error: Exception) -> None:
+def warn(what: str, error: Exception) -> None:
+    """Says that something runs as it was, because of an error of ours."""
     text = f"{type(error).__name__}: {error}"
     warnings.warn(
-        f"amp: function {name} runs in float32, as it was: its rewrite failed.\n"
+        f"amp: {what} runs in float32, as it was: its rewrite failed.\n"
         f"{text}\n"
-        "Please report this with the function and the versions in use; AMP_STRICT=1 "
+        "Please report this with its graph and the versions in use; AMP_STRICT=1 "
         "turns this warning into the error.",
         RuntimeWarning,
         stacklevel=2,

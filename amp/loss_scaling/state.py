@@ -153,6 +153,7 @@ _LOCK = threading.RLock()
 # Held by their group: a `tf.compat.v1` graph and its scalers go together.
 _SCALERS: weakref.WeakValueDictionary[_Key, Scaler] = weakref.WeakValueDictionary()
 _PROCESS: list[Scalers] = []
+_PAST: list[tf.Variable] = []  # skipped_steps of this process's scalers that are gone
 
 
 def current() -> Scalers:
@@ -197,6 +198,16 @@ def serving(variables: Sequence[tf.Variable]) -> list[tuple[Scaler, list[int]]]:
     return [(scaler, positions) for scaler, positions in found if positions]
 
 
+def skipped_steps() -> int:
+    """Returns the updates skipped by this process, by optimizers that are gone too.
+
+    Those of `tf.compat.v1` graphs are counted in their sessions, and not here.
+    """
+    with _LOCK:
+        living = [scaler.skipped_steps for group in _PROCESS for scaler in group.states]
+        return sum(int(variable.numpy()) for variable in (*living, *_PAST))
+
+
 def _create(key: _Key, sources: Sequence[tf.Variable]) -> Scaler:
     group = current()
     number = group.next_number()
@@ -212,9 +223,12 @@ def _create(key: _Key, sources: Sequence[tf.Variable]) -> Scaler:
 
 def _drop(key: _Key, group: weakref.ref[Scalers], number: int) -> None:
     with _LOCK:
-        if _SCALERS.pop(key, None) is None:
+        scaler = _SCALERS.pop(key, None)
+        if scaler is None:
             return
         living = group()
+        if living in _PROCESS:
+            _PAST.append(scaler.skipped_steps)
         if living is not None:
             living.remove(number)
 

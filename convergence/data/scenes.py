@@ -12,6 +12,7 @@ import numpy as np
 
 from convergence.data import files, packed_boxes, voc
 
+COMPOSED = (1000, 200)  # scenes of digits to train on and to test with
 VOID = 255  # in masks: a pixel that does not count, as in VOC's own
 
 
@@ -77,7 +78,7 @@ def load(
       DataError: a file is missing or malformed.
     """
     if directory is None:
-        train, test = (digits(c, s, side, classes) for c, s in ((1000, 0), (200, 1)))
+        train, test = (digits(n, s, side, classes) for s, n in enumerate(COMPOSED))
         return Scenes("digit_scenes", train, test, side, classes)
     sources = {
         "Annotations": lambda path: _of_voc(path.parent, side, masks),

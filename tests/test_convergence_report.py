@@ -27,10 +27,10 @@ def test_the_tables_are_what_the_json_gives(written: dict[str, pathlib.Path]) ->
     (result,) = results.every(written["report.md"].parent)
     for row in verdict.verdict(result).rows:
         assert f"| {row.setting} | {row.mean:.4g} | {row.deviation:.2g} |" in text
-    assert "the interval -0.4 … -0.4 leaves ±0.03" in text
+    assert "the interval -0.4 … -0.4 leaves ±0.05" in text
     assert "**Fails**" in text
     page = written["report.html"].read_text()
-    assert "the interval -0.4 … -0.4 leaves ±0.03" in page
+    assert "the interval -0.4 … -0.4 leaves ±0.05" in page
     assert page.count("<svg") == 1
 
 

@@ -53,5 +53,9 @@ class TensorFlowError(AmpError, ImportError):
     """A TensorFlow whose version or private names the plugin cannot work with."""
 
 
+class CheckpointError(AmpError, ValueError):
+    """A checkpoint whose loss-scale state is of another shape; nothing was restored."""
+
+
 class ProfileError(AmpError, ValueError):
     """A stored device profile that cannot be read, or is of another version."""

@@ -13,6 +13,7 @@ KINDS = [
     (errors.GraphError, ValueError),
     (errors.VerifyError, RuntimeError),
     (errors.TensorFlowError, ImportError),
+    (errors.CheckpointError, ValueError),
 ]
 PARTS = {"where": "node 'a'", "allowed": "a float", "remedy": "pass one"}
 

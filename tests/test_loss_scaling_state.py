@@ -15,6 +15,7 @@ VALUES = {
     "good_steps": 7,
     "bad_steps": 2,
     "overflow": [1, 0],
+    "left_out": [0, 1],
     "skipped_steps": 5,
 }
 
@@ -106,7 +107,7 @@ def test_numbers_are_reused_when_a_model_goes(group, sources):
     first = scaler_of(sources)
     second = scaler_of(sources, line=2)
     assert scalers.states == [first, second]
-    assert scalers.scale is second.scale
+    assert scalers.scale is second.scale is second.value
 
 
 def test_the_same_call_finds_the_same_scaler(group, sources):

@@ -53,7 +53,10 @@ def native(
                 continue
             wants_low = slot.attr in turned or index in takes
             edge = inputs[index]
-            if wants_low and not made_low(edge):
+            if (name, index) in plan.late:
+                low = edge if made_low(edge) else casts.down(edge)
+                inputs[index] = casts.late(low, plan.late[name, index])
+            elif wants_low and not made_low(edge):
                 inputs[index] = casts.down(edge)
             elif made_low(edge) and not wants_low:
                 inputs[index] = casts.up(edge)
@@ -147,7 +150,7 @@ def emulated(
         inputs = list(view.node.inputs)
         for index, slot in enumerate(view.ins):
             edge = inputs[index]
-            low = slot.attr in turned or index in takes
+            low = slot.attr in turned or index in takes or (name, index) in plan.late
             wanted = slot.type == ir.FLOAT and (rounded(edge) or low)
             if wanted and not (rounded(edge) and exact(edge)):
                 inputs[index] = casts.rounded(edge)

@@ -5,6 +5,7 @@ Where a cast is needed is the caller's to say; nothing is decided here.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 
 from amp.graph_rewrite import ir, rounding
@@ -44,6 +45,18 @@ class Casts:
     def up(self, edge: ir.Edge) -> ir.Edge:
         """A 16-bit edge in float32."""
         return self._once(edge, "up", lambda e: self._cast(e, self._number, ir.FLOAT))
+
+    def late(self, edge: ir.Edge, after: str) -> ir.Edge:
+        """A 16-bit edge in float32 once more, not before a node has run."""
+        return self._once(edge, "late", lambda e: self._late(e, after))
+
+    def _late(self, edge: ir.Edge, after: str) -> ir.Edge:
+        if not after:  # it would run at once, like the other
+            return self.up(edge)
+        name, _ = made = self._cast(edge, self._number, ir.FLOAT)
+        node = self._nodes[name].changed(updates={ir.LATE: True})
+        self._nodes[name] = dataclasses.replace(node, controls=(after,))
+        return made
 
     def rounded(self, edge: ir.Edge) -> ir.Edge:
         """A float32 edge with its values rounded to the 16-bit type."""

@@ -120,6 +120,12 @@ def moved(work: str, ins: Sequence[ir.Shape], outs: Sequence[ir.Shape]) -> int:
     return written + sum(map(elements, ins))
 
 
+# How often a byte might be moved instead of being held until the gradient needs it. A
+# tensor read in float32 on both sides of a graph's fullest point is cast up twice
+# (2 bytes read and 4 written per element) to hold 2 bytes instead of 4, from 3 on.
+# A choice, not a measurement: memory has no price in seconds.
+HOLD = 4.0
+
 # No more is made of a measured ratio, and of an operation that fails.
 MOST_RATIO = 1000.0
 
@@ -204,6 +210,11 @@ class Clock:
         if size not in self._ratios:
             self._ratios[size] = self.measured.ratios(*size)
         return self._ratios[size]
+
+    def held(self, shape: ir.Shape) -> tuple[float, float]:
+        """Seconds that holding a tensor counts as, in float32 and in 16 bits."""
+        rate = HOLD * elements(shape) / self._device.bandwidth
+        return rate * ITEM["float32"], rate * ITEM[self._dtype]
 
     def _seconds(
         self, dtype: str, work: str, elements_moved: int, operations: float

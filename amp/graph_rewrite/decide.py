@@ -18,7 +18,7 @@ from amp.graph_rewrite.instance import Times
 from amp.graph_rewrite.plan import Interface, Plan, Reason, Spared
 from amp.graph_rewrite.program import Part, Program
 from amp.graph_rewrite.propagate import Candidates
-from amp.graph_rewrite.tensors import LOW, Apart, Choice, Tensors
+from amp.graph_rewrite.tensors import LOW, Apart, Choice, Late, Tensors
 
 
 def decide(program: Program) -> dict[Use, Plan]:
@@ -41,6 +41,7 @@ def decide(program: Program) -> dict[Use, Plan]:
     casts = gathered.casts(chosen | {LOW})
     before = gathered.casts({LOW})
     spared = gathered.spared(chosen | {LOW})
+    late = gathered.late(chosen | {LOW})
     faces = interfaces(
         {use: (part.graph, part.found.typed) for use, part in parts.items()},
         crossing,
@@ -55,7 +56,7 @@ def decide(program: Program) -> dict[Use, Plan]:
             (before[use], casts[use]),
             tie,
             face,
-            spared[use],
+            (spared[use], late[use]),
         )
         for (use, part), face in zip(parts.items(), faces, strict=True)
     }
@@ -82,10 +83,12 @@ def _plan(
     casts: tuple[frozenset[tuple[ir.Edge, bool]], frozenset[tuple[ir.Edge, bool]]],
     tie: float,
     interface: Interface,
-    spared: Spared,
+    more: tuple[Spared, Late],
 ) -> Plan:
     number, already = part.context.format.number, part.found.already
-    times, apart = prices
+    (times, apart), (spared, late) = prices, more
+    again = {part.found.typed[n].node.inputs[i] for n, i in late}
+    recast = sum(part.clock.cast(part.graph.shape(edge)) for edge in again)
 
     def seconds(low: frozenset[str], made: frozenset[tuple[ir.Edge, bool]]) -> float:
         total = sum(times[name][name in low] for name in times)
@@ -101,10 +104,11 @@ def _plan(
         reasons=_reasons(part.found, chosen, times),
         casts=casts[1],
         seconds32=seconds(already, casts[0]),
-        seconds16=seconds(chosen | already, casts[1]),
+        seconds16=seconds(chosen | already, casts[1]) + recast,
         tie=tie,
         interface=interface,
         spared=spared,
+        late=late,
     )
 
 
@@ -112,7 +116,8 @@ def _chosen(
     gathered: Tensors, times: Mapping[Use, Mapping[str, Times]]
 ) -> tuple[frozenset[Choice], float]:
     """What is to be 16-bit, and by how many seconds that may miss the cheapest."""
-    free: dict[Choice, tuple[float, float]] = dict.fromkeys(gathered.turns, (0.0, 0.0))
+    free: dict[Choice, Times] = dict.fromkeys(gathered.turns, (0.0, 0.0))
+    free.update(gathered.holding())
     forced = False
     for use, part in gathered.parts.items():
         forced |= part.context.policy.assignment == "all"

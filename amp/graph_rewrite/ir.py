@@ -23,6 +23,7 @@ SEED = "_amp_seed"  # the loss scale times the incoming gradient
 KEEP = "_amp_keep"  # built under keep_float32() or by an optimizer
 EMULATED = "_amp_emulated"  # holds 16-bit values in float32 kernels
 CLUSTER = "_amp_cluster"  # a call of a cluster: the edges that its results replace
+LATE = "_amp_late"  # a cast that waits, so that what it makes is held for less long
 AFTER = "_amp_after"  # the control inputs of a node that is after a cluster's call now
 
 Edge: TypeAlias = tuple[str, int]  # (node or argument, flat output index)

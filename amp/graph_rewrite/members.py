@@ -65,7 +65,9 @@ class Members:
     def copied(self, name: str) -> bool:
         """Whether a cluster that reads a node takes a copy of it: it costs nothing."""
         node = self.graph.nodes.get(name)
-        if node is None or node.controls and node.op != "Const":
+        if node is None:
+            return False
+        if node.controls and node.op != "Const" and not node.has(ir.LATE):
             return False
         small = node.op == "Const" and self.elements((name, 0)) in range(1, _SMALL + 1)
         return small or (self.is_up(name) and self.elements((name, 0)) > 0)

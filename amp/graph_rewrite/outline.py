@@ -73,7 +73,8 @@ def outline(
         inputs = tuple(map(edge, node.inputs))
         attrs = None if node.attrs is None else node.attrs.bare()
         own = f"node_{len(body)}"
-        body[name] = ir.Node(own, node.op, inputs, (), "", attrs, node.updates)
+        updates = {key: v for key, v in node.updates.items() if key != ir.LATE}
+        body[name] = ir.Node(own, node.op, inputs, (), "", attrs, updates)
 
     for name in members:
         add(name)

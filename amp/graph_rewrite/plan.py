@@ -7,8 +7,11 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
+from typing import TypeAlias
 
 from amp.graph_rewrite.ir import Edge
+
+Read: TypeAlias = tuple[str, int]  # a node and which of its inputs
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -106,6 +109,8 @@ class Plan:
       tie: seconds that the choice may be over the cheapest; -inf: none was weighed.
       interface: how the boundary turns.
       spared: casts that the plan does without.
+      late: reads in float32 of tensors that are held in 16 bits until then, with a node
+        that each cast up waits for ("": none).
     """
 
     dtype: int
@@ -118,3 +123,4 @@ class Plan:
     tie: float
     interface: Interface = Interface()
     spared: Spared = Spared()
+    late: Mapping[Read, str] = dataclasses.field(default_factory=dict)

@@ -14,43 +14,92 @@ from amp.graph_rewrite.context import Typed
 from amp.graph_rewrite.control_flow import Use
 from amp.graph_rewrite.crossing import Carried, Crossing, Place
 from amp.graph_rewrite.instance import Times
-from amp.graph_rewrite.plan import Spared
+from amp.graph_rewrite.lifetime import Lives
+from amp.graph_rewrite.plan import Read, Spared
 from amp.graph_rewrite.program import Part
 
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Held:
+    """A tensor from the point on where its graph holds most bytes."""
+
+    place: Place
+
+
 # What a precision is chosen for: a node of a use, a value between functions, a tensor
-# list (its number); or one of the two that are settled.
-Choice: TypeAlias = tuple[Use, str] | Carried | int | str
+# list (its number), a tensor that is held; or one of the two that are settled.
+Choice: TypeAlias = tuple[Use, str] | Carried | int | Held | str
 LOW, HIGH = "in 16 bits for ever", "in float32 for ever"
 # By an edge, the seconds in (float32, 16 bits) that a cast on it adds besides its own.
 Apart: TypeAlias = dict[ir.Edge, Times]
 Casts: TypeAlias = Mapping[Use, frozenset[tuple[ir.Edge, bool]]]
+Late: TypeAlias = dict[Read, str]  # as in a plan
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Reader:
+    """Who reads a tensor, where, and whether the tensor is held for it."""
+
+    choice: Choice
+    use: Use
+    at: Read | None = None
+    late: bool = False
 
 
 @dataclasses.dataclass(slots=True)
 class _Tensor:
-    """A tensor under one name, however many casts the graph already has on it."""
+    """A tensor under one name, however many casts the graph already has on it.
+
+    Where it is held for late readers, it may be so in another type than it is made in:
+    then it counts as two, the tensor as it is made and the tensor as it is held, which
+    reads the first.
+    """
 
     place: Place
     producer: Choice
     free: bool  # a constant: its cast is folded
-    readers: list[Choice] = dataclasses.field(default_factory=list)
-    at: list[Use] = dataclasses.field(default_factory=list)  # where each reads it
+    holds: bool
+    readers: list[_Reader] = dataclasses.field(default_factory=list)
 
-    def add(self, reader: Choice, use: Use) -> None:
-        self.readers.append(reader)
-        self.at.append(use)
+    @property
+    def held(self) -> Held | None:
+        return Held(self.place) if self.late else None
+
+    @property
+    def late(self) -> list[_Reader]:
+        return [reader for reader in self.readers if self.holds and reader.late]
+
+    @property
+    def early(self) -> list[Choice]:
+        """Who reads it as it is made."""
+        held = [self.held] if self.held else []
+        return [r.choice for r in self.readers if not (self.holds and r.late)] + held
+
+    def casts(self, low: Set[Choice]) -> set[bool]:
+        """Whether it is cast as soon as it is made: to 16 bits (True), to float32."""
+        made_low = self.producer in low
+        casts = {r in low for r in self.early if (r in low) != made_low}
+        if not made_low and any(r.choice in low for r in self.late):
+            casts.add(True)
+        return casts - {True} if self.free else casts
+
+    def waiting(self, low: Set[Choice]) -> list[Read]:
+        """The late reads that get a cast of their own."""
+        if self.held not in low:
+            return []
+        return sorted(r.at for r in self.late if r.at and r.choice not in low)
 
     def spared(self, low: Set[Choice], inner: Container[Use]) -> Spared:
         """What the reads in another type do without; `inner`: in loops."""
         made_low = self.producer in low
-        pairs = zip(self.readers, self.at, strict=True)
-        other = [use for reader, use in pairs if (reader in low) != made_low]
+        other = [r.use for r in self.readers if (r.choice in low) != made_low]
         if not other:
             return Spared()
         if self.free and not made_low:
             return Spared(folded=len(other))
         hoisted = any(use != self.place[0] and use in inner for use in other)
-        return Spared(shared=len(other) - 1, hoisted=int(hoisted))
+        made = len(self.casts(low)) + bool(self.waiting(low))
+        return Spared(shared=max(len(other) - made, 0), hoisted=int(hoisted))
 
 
 class Tensors:
@@ -72,6 +121,7 @@ class Tensors:
         self._crossing = crossing
         self._number = next(iter(parts.values())).context.format.number
         self._tensors: dict[Place, _Tensor] = {}
+        self._lives = {use: Lives(p.graph, p.found.typed) for use, p in parts.items()}
         for use, part in parts.items():
             self._read_by_nodes(use, part)
             self._read_outside(use, part)
@@ -107,20 +157,21 @@ class Tensors:
                     )
                 elif key != HIGH and _turns(slot, view):
                     reader = key
-                self._of((use, edge), slot.type).add(reader, use)
+                late = site is None and self._lives[use].late(name)
+                self._read((use, edge), slot.type, reader, (name, index), late)
 
     def _read_outside(self, use: Use, part: Part) -> None:
         """What the user sees, and what is returned to calls that stay as they are."""
         if use not in self._crossing.inner:
             for result in part.graph.results:
                 if result.type == ir.FLOAT:
-                    self._of((use, result.edge), ir.FLOAT).add(HIGH, use)
+                    self._read((use, result.edge), ir.FLOAT, HIGH)
         number = part.context.format.number
         for name in part.context.fetched & part.found.typed.keys():
             for index, slot in enumerate(part.found.typed[name].outs):
                 if slot.type in (ir.FLOAT, number):
                     place = (use, (name, index))
-                    self._of(place, slot.type).add(HIGH, use)
+                    self._read(place, slot.type, HIGH)
 
     def _returned(self) -> None:
         for value in self._crossing.carried:
@@ -128,7 +179,19 @@ class Tensors:
                 (value.site.use, (value.site.node.name, value.index))
             )
             for place in value.returned:
-                self._of(place, ir.FLOAT).add(reader, place[0])
+                self._read(place, ir.FLOAT, reader)
+
+    def _read(
+        self,
+        place: Place,
+        number: int,
+        reader: Choice,
+        at: Read | None = None,
+        late: bool = False,
+    ) -> None:
+        tensor, use = self._of(place, number), place[0]
+        late = late and tensor.place[0] == use
+        tensor.readers.append(_Reader(reader, use, at, late))
 
     def _carried(self, place: Place) -> Choice:
         value = self._crossing.made.get(place)
@@ -149,12 +212,15 @@ class Tensors:
             if producer == HIGH and view is not None and _turns(view.outs[index], view):
                 producer = self.key(use, name)
             constant = view is not None and view.node.op == "Const"
-            self._tensors[place] = _Tensor(place, producer, constant)
+            # Only what may be 16-bit where it is made may be so where it is held.
+            holds = producer != HIGH and self.parts[place[0]].weight <= 1
+            holds = holds and self._lives[place[0]].held(place[1])
+            self._tensors[place] = _Tensor(place, producer, constant, holds)
         return self._tensors[place]
 
     def _kept(self) -> Iterator[_Tensor]:
         for tensor in self._tensors.values():
-            if tensor.producer != HIGH or any(r != HIGH for r in tensor.readers):
+            if tensor.producer != HIGH or any(r.choice != HIGH for r in tensor.readers):
                 yield tensor
 
     def priced(self) -> list[assign.Tensor[Choice]]:
@@ -171,21 +237,40 @@ class Tensors:
                 cast + part.weight * more
                 for cast, more in zip((seconds, down), after, strict=True)
             )
-            priced.append(assign.Tensor(producer, tensor.readers, up, down))
+            priced.append(assign.Tensor(producer, tensor.early, up, down))
+            if tensor.held:
+                late = [reader.choice for reader in tensor.late]
+                priced.append(assign.Tensor(tensor.held, late, seconds, seconds))
         return priced
+
+    def holding(self) -> dict[Choice, Times]:
+        """Seconds that holding each tensor counts as, in (float32, 16 bits)."""
+        prices: dict[Choice, Times] = {}
+        for tensor in self._kept():
+            if tensor.held:
+                use, edge = tensor.place
+                part = self.parts[use]
+                high, low = part.clock.held(part.graph.shape(edge))
+                prices[tensor.held] = (part.weight * high, part.weight * low)
+        return prices
 
     def casts(self, low: Set[Choice]) -> Casts:
         """By use, what is cast if what is in `low` is 16-bit: (edge, to 16 bits)."""
         found: dict[Use, set[tuple[ir.Edge, bool]]] = {use: set() for use in self.parts}
         for tensor in self._kept():
             use, edge = tensor.place
-            made_low = tensor.producer in low
-            if made_low and any(reader not in low for reader in tensor.readers):
-                found[use].add((edge, False))
-            read_low = any(reader in low for reader in tensor.readers)
-            if not made_low and read_low and not tensor.free:
-                found[use].add((edge, True))
+            found[use].update((edge, down) for down in tensor.casts(low))
         return {use: frozenset(casts) for use, casts in found.items()}
+
+    def late(self, low: Set[Choice]) -> dict[Use, Late]:
+        """By use, the reads that wait for a cast of their own, as in a plan."""
+        found: dict[Use, Late] = {use: {} for use in self.parts}
+        for tensor in self._kept():
+            reads = tensor.waiting(low)
+            if reads:
+                use = tensor.place[0]
+                found[use].update(dict.fromkeys(reads, self._lives[use].before(reads)))
+        return found
 
     def spared(self, low: Set[Choice]) -> dict[Use, Spared]:
         """By use, the casts that those of `casts` make needless."""

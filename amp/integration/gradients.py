@@ -22,7 +22,7 @@ from typing import Any
 import tensorflow as tf
 from absl import logging
 
-from amp.errors import TensorFlowError
+from amp.errors import CheckpointError, TensorFlowError
 from amp.integration import markers, optimizers, savers, sources
 from amp.loss_scaling import gradients, state
 from amp.loss_scaling.scale import LossScale, NoLossScale
@@ -90,8 +90,12 @@ def _tape_gradient(original: Callable[..., Any]) -> Callable[..., Any]:
         targets, flat = tf.nest.flatten(target), tf.nest.flatten(sources)
         seeds = None if output_gradients is None else tf.nest.flatten(output_gradients)
         watched = self.watched_variables
+        # A tape that wraps this one may sum what it gets over workers, and all of
+        # them have to update alike: with zeros.
+        wrapped = type(self).gradient is not tf.GradientTape.gradient
+        how = _How(compute, watched, _anywhere, waits=not wrapped)
         with _inside():
-            grads = _scaled(rule, (targets, flat, seeds), compute, watched, _anywhere)
+            grads = _scaled(rule, (targets, flat, seeds), how)
             if grads is None:
                 return original(self, target, sources, output_gradients, **kwargs)
         return tf.nest.pack_sequence_as(sources, grads)
@@ -117,8 +121,8 @@ def _gradients_helper(original: Callable[..., Any]) -> Callable[..., Any]:
                 seeds = None if given["grad_ys"] is None else _list(given["grad_ys"])
                 values = (_list(given["ys"]), _list(given["xs"]), seeds)
                 colocated = given["colocate_gradients_with_ops"]
-                beside = _beside if colocated else _anywhere
-                grads = _scaled(rule, values, compute, tuple, beside)
+                how = _How(compute, tuple, _beside if colocated else _anywhere)
+                grads = _scaled(rule, values, how)
                 if grads is not None:
                     return grads
             return original(*args, **kwargs)
@@ -126,12 +130,25 @@ def _gradients_helper(original: Callable[..., Any]) -> Callable[..., Any]:
     return helper
 
 
+@dataclasses.dataclass(frozen=True, slots=True)
+class _How:
+    """How a gradient call is made.
+
+    Args:
+      compute: seeds to gradients.
+      watched: variables that may be meant, besides those that the graph knows.
+      beside: as of `gradients.Placing`.
+      waits: whether an overflow waits for an optimizer to answer it.
+    """
+
+    compute: Callable[[Any], list[Any]]
+    watched: Callable[[], Any]
+    beside: Callable[[tf.Tensor], contextlib.AbstractContextManager[None]]
+    waits: bool = True
+
+
 def _scaled(
-    rule: LossScale,
-    call: tuple[list[Any], list[Any], list[Any] | None],
-    compute: Callable[[Any], list[Any]],
-    watched: Callable[[], Any],
-    beside: Callable[[tf.Tensor], contextlib.AbstractContextManager[None]],
+    rule: LossScale, call: tuple[list[Any], list[Any], list[Any] | None], how: _How
 ) -> list[Any] | None:
     """Returns the call's gradients with loss scaling, None if it is left alone."""
     targets, flat, seeds = call
@@ -141,14 +158,14 @@ def _scaled(
         return None
     if any(sources.composite(source) for source in flat):
         return None
-    found = _found(rule, flat, watched)
-    placing = gradients.Placing(mark=markers.attribute_scope, beside=beside)
+    found = _found(rule, flat, how.watched, targets[0].device)
+    placing = gradients.Placing(mark=markers.attribute_scope, beside=how.beside)
     if found is None and not sources.arguments(flat):
         return None
     if found is None or isinstance(rule, NoLossScale):
-        return [gradients.marked(grad, placing) for grad in compute(seeds)]
-    scaler = found.scaler
-    return gradients.scaled(scaler, rule.initial, targets, seeds, compute, placing)
+        return [gradients.marked(grad, placing) for grad in how.compute(seeds)]
+    scaling = gradients.Scaling(found.scaler, rule.initial, how.waits)
+    return gradients.scaled(scaling, targets, seeds, how.compute, placing)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -159,7 +176,7 @@ class _Found:
 
 
 def _found(
-    rule: LossScale, flat: list[Any], watched: Callable[[], Any]
+    rule: LossScale, flat: list[Any], watched: Callable[[], Any], device: str
 ) -> _Found | None:
     """Returns what scales a call, or None; an error of ours leaves the call alone."""
     try:
@@ -169,7 +186,9 @@ def _found(
         replicas = tf.distribute.get_strategy().num_replicas_in_sync
         if isinstance(rule, NoLossScale) or replicas > 1:
             return _Found(None)
-        return _Found(state.find(sources.call_site(), variables, rule))
+        return _Found(state.find(sources.call_site(), variables, rule, device))
+    except CheckpointError:
+        raise
     except Exception as e:
         if _strict():
             raise

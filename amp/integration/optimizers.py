@@ -3,8 +3,9 @@
 Knows how these optimizers are built and called; the decision itself lives in
 `amp.loss_scaling.update`.
 
-Under several replicas, and for optimizers that wrap others and hold queues
-(SyncReplicas), nothing is skipped: gradients are exact zeros, so nothing deadlocks.
+Under several replicas, for gradients that were combined with those of other processes,
+and for optimizers that wrap others and hold queues (SyncReplicas), nothing is skipped:
+gradients are exact zeros, so nothing deadlocks.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ import tensorflow as tf
 
 from amp.errors import TensorFlowError
 from amp.graph_rewrite import ir
-from amp.integration import markers, sources
+from amp.integration import collectives, markers, sources
 from amp.loss_scaling import state, update
 from amp.loss_scaling.scale import NoLossScale
 
@@ -53,6 +54,10 @@ def install() -> None:
     _check(train.Optimizer, "apply_gradients", ("grads_and_vars", "name"))
     _replace(train.Optimizer, "apply_gradients", _session_apply)
     _replace(train.SyncReplicasOptimizer, "apply_gradients", _plain)
+    averages = tf.train.ExponentialMovingAverage
+    _check(averages, "apply", ("var_list",))
+    _check(averages, "average", ("var",))
+    _replace(averages, "apply", _averages_apply)
 
 
 def install_keras() -> None:
@@ -137,7 +142,7 @@ def _session_apply(original: Callable[..., Any]) -> Callable[..., Any]:
         grads, variables = [p[0] for p in pairs], [p[1] for p in pairs]
         call = functools.partial(original, self, pairs, *args, **kwargs)
         concerns = _concerns(grads, variables)
-        if not concerns or not _conditional(variables):
+        if not concerns:
             return _kept(call)()
         with tf.init_scope():
             self._create_slots([v for g, v in pairs if g is not None])
@@ -168,6 +173,27 @@ def _as_operation(
     return operation
 
 
+def _averages_apply(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Moving averages of variables stay where the variables' update was left out."""
+
+    def apply(self: Any, var_list: Any = None) -> Any:
+        call = functools.partial(original, self, var_list)
+        if not _answers():
+            return call()
+        given = tf.compat.v1.trainable_variables() if var_list is None else var_list
+        averaged = [v for v in given if isinstance(v, tf.Variable)]
+        concerns = state.serving(averaged)
+        session = not (tf.executing_eagerly() or tf.inside_function())
+        # A function may not make the averages in a branch; the first call makes them.
+        made = session or all(self.average(v) is not None for v in averaged)
+        several = tf.distribute.get_strategy().num_replicas_in_sync > 1
+        if several or not concerns or not made or len(averaged) < len(given):
+            return _kept(call)()
+        return tf.group(update.unless_left_out(concerns, _kept(call)), name=self.name)
+
+    return apply
+
+
 def _plain(original: Callable[..., Any]) -> Callable[..., Any]:
     def apply(*args: Any, **kwargs: Any) -> Any:
         return _kept(functools.partial(original, *args, **kwargs))()
@@ -183,17 +209,12 @@ def _answers() -> bool:
 
 
 def _concerns(grads: Sequence[Any], variables: Sequence[Any]) -> list[update.Concern]:
-    if tf.distribute.get_strategy().num_replicas_in_sync > 1:
+    several = tf.distribute.get_strategy().num_replicas_in_sync > 1
+    if several or collectives.combined(grads):
         return []
     pairs = zip(grads, variables, strict=False)
     resolved = (sources.variable(v) for grad, v in pairs if grad is not None)
     return state.serving([v for v in resolved if v is not None])
-
-
-def _conditional(variables: Sequence[Any]) -> bool:
-    """Whether a branch may write these: references cannot enter a function."""
-    references = any(getattr(v, "handle", None) is None for v in variables)
-    return not (references and tf.compat.v1.control_flow_v2_enabled())
 
 
 def _kept(call: Callable[[], Any]) -> Callable[[], Any]:

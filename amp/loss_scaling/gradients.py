@@ -52,9 +52,36 @@ def scalable(targets: Sequence[object]) -> bool:
     )
 
 
+@dataclasses.dataclass(frozen=True, slots=True)
+class Scaling:
+    """What a gradient call is scaled by.
+
+    Args:
+      scaler: the state to read and step; None (under replicas) for a fixed factor.
+      factor: the factor without a scaler.
+      waits: whether an overflow waits for an optimizer to answer it.
+    """
+
+    scaler: Scaler | None
+    factor: float
+    waits: bool = True
+
+    def scale(self) -> tf.Tensor:
+        """Returns the factor to use now, float32, shape ()."""
+        if self.scaler is None:
+            return tf.constant(self.factor, tf.float32)
+        return self.scaler.factor()
+
+    def step(self, finite: tf.Tensor) -> list[Any]:
+        """Answers the call; returns what is to run before its gradients are used."""
+        if self.scaler is None:
+            return []
+        step = self.scaler.step(finite, waits=self.waits)
+        return [] if step is None else [step]
+
+
 def scaled(
-    scaler: Scaler | None,
-    factor: float,
+    scaling: Scaling,
     targets: Sequence[tf.Tensor],
     seeds: Sequence[Any] | None,
     compute: Compute,
@@ -63,20 +90,18 @@ def scaled(
     """Returns the gradients that `compute` gives for `seeds`, with loss scaling around.
 
     Args:
-      scaler: the state to read and step; None (under replicas) for a fixed factor.
-      factor: the factor without a scaler.
+      scaling: the factor, and what remembers it.
       targets: what is differentiated, float32 or float64.
       seeds: incoming gradient of each target, None for ones.
       compute: seeds to gradients.
       placing: how nodes are built.
     """
-    scale = scaler.factor() if scaler else tf.constant(factor, tf.float32)
+    scale = scaling.scale()
     grads = compute(scale_seeds(targets, seeds, scale, placing))
     if not any(map(_scales, grads)):
         return grads
     finite = all_finite(grads, placing)
-    step = scaler.step(finite) if scaler else None
-    with tf.control_dependencies([] if step is None else [step]):
+    with tf.control_dependencies(scaling.step(finite)):
         inverse = tf.where(finite, 1.0 / scale, 0.0)
         if not tf.executing_eagerly():
             inverse = tf.stop_gradient(inverse)

@@ -10,7 +10,7 @@ from typing import Any, TypeAlias
 
 import tensorflow as tf
 
-from amp.loss_scaling import state
+from amp.loss_scaling import branches, state
 
 Concern: TypeAlias = tuple[state.Scaler, list[int]]
 
@@ -21,9 +21,9 @@ def unless_overflow(concerns: Sequence[Concern], apply: Callable[[], Any]) -> An
     ::
 
         if any overflow of a concerned scaler, for the variables updated here:
-          clear these; skipped_steps += 1
+          clear these; skipped_steps += 1; left_out = 1
         else:
-          apply()
+          apply(); left_out = 0
 
     Args:
       concerns: the scalers of the variables updated, and the variables' positions.
@@ -40,29 +40,66 @@ def unless_overflow(concerns: Sequence[Concern], apply: Callable[[], Any]) -> An
         return _after(tf.group(*[_answer(*c, flag) for c, flag in pairs]), False)
 
     def run() -> tf.Tensor:
-        return _after(apply(), True)
+        done, noted = apply(), [_note(*c, 0) for c in concerns]
+        return _after(done, _after(tf.group(*noted), True))
 
-    return tf.cond(pending, skip, run)
+    return branches.cond(pending, skip, run)
+
+
+def unless_left_out(concerns: Sequence[Concern], apply: Callable[[], Any]) -> Any:
+    """Runs `apply`, unless the last update of one of these variables was left out.
+
+    Args:
+      concerns: the scalers of the variables that are averaged, and their positions.
+      apply: the moving averages' update, with nothing left to build.
+
+    Returns:
+      Whether it ran, bool, shape ().
+    """
+    flags = []
+    for scaler, positions in concerns:
+        with scaler.ready():
+            left_out = scaler.left_out.read_value()
+        flags.append(tf.reduce_any(tf.gather(left_out, positions) > 0))
+    left = tf.reduce_any(tf.stack(flags))
+    return branches.cond(
+        left, lambda: tf.constant(False), lambda: _after(apply(), True)
+    )
 
 
 def _pending(scaler: state.Scaler, positions: list[int]) -> tf.Tensor:
-    overflow = scaler.overflow.read_value()
+    with scaler.ready():
+        overflow = scaler.overflow.read_value()
     if len(positions) < overflow.shape[0]:
         overflow = tf.gather(overflow, positions)
     return tf.reduce_any(overflow > 0)
 
 
 def _answer(scaler: state.Scaler, positions: list[int], flag: tf.Tensor) -> Any:
-    answered = tf.constant([i in positions for i in range(scaler.overflow.shape[0])])
-    overflow = scaler.overflow.read_value()
     return tf.group(
-        scaler.overflow.assign(tf.where(answered, tf.zeros_like(overflow), overflow)),
+        _write(scaler.overflow, positions, 0),
+        _note(scaler, positions, 1),
         scaler.skipped_steps.assign_add(tf.cast(flag, tf.int64)),
     )
 
 
-def _after(done: Any, value: bool) -> tf.Tensor:
+def _note(scaler: state.Scaler, positions: list[int], left_out: int) -> Any:
+    return _write(scaler.left_out, positions, left_out)
+
+
+def _write(variable: tf.Variable, positions: list[int], value: int) -> Any:
+    """Sets the elements at `positions`; the others stay."""
+    size = variable.shape[0]
+    new = tf.fill([size], value)
+    if len(positions) < size:
+        meant = tf.constant([i in positions for i in range(size)])
+        new = tf.where(meant, new, variable.read_value())
+    return variable.assign(new)
+
+
+def _after(done: Any, value: Any) -> tf.Tensor:
+    """Returns `value` (bool, shape ()) once `done` has run, if it is an operation."""
     if tf.executing_eagerly() or not isinstance(done, (tf.Operation, tf.Tensor)):
-        return tf.constant(value)
+        return tf.convert_to_tensor(value)
     with tf.control_dependencies([done]):
-        return tf.constant(value)
+        return tf.identity(value)

@@ -1,17 +1,20 @@
 # make demo    train the digits in float32 and in mixed precision, and compare
 # make test    the test suite
 # make bench   time whole training steps, against the neighbours; see BENCH below
+# make convergence  train every model family in float32 and in mixed precision, quickly
 # make check   format, lint, types, tests: all that .ci/run asks
 # make clean   remove what the above made
 #
 # Each makes a virtual environment in .venv if needed.
 #   PYTHON=python3.12              the Python to make it with, 3.10 or newer
-#   EXTRAS=tensorflow,demo,dev     another TensorFlow than the one for CPUs
+#   EXTRAS=tensorflow,demo,convergence,dev  another TensorFlow than the one for CPUs
 #   BENCH="--models mlp resnet50"  options of benchmarks/training_step.py; --help tells
+#   CONVERGENCE="resnet --resume"  families, and options of `python -m convergence run`
 
 PYTHON ?= python3
-EXTRAS ?= cpu,demo,dev
+EXTRAS ?= cpu,demo,convergence,dev
 BENCH ?= --memory
+CONVERGENCE ?= all --quick
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
@@ -21,7 +24,7 @@ export TF_CPP_MIN_LOG_LEVEL ?= 2
 # all of TensorFlow takes longer than the modules that are used.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: demo test bench check clean
+.PHONY: demo test bench convergence check clean
 
 demo: $(STAMP)
 	$(BIN)/python examples/demo.py
@@ -31,6 +34,11 @@ test: $(STAMP)
 
 bench: $(STAMP)
 	$(BIN)/python -m benchmarks.training_step $(BENCH)
+
+# The report is written of a failing run too, and the failure is what `make` ends with.
+convergence: $(STAMP)
+	$(BIN)/python -m convergence run $(CONVERGENCE); status=$$?; \
+	$(BIN)/python -m convergence report && exit $$status
 
 check: $(STAMP)
 	$(BIN)/ruff format --check .

@@ -1,0 +1,147 @@
+"""The command `python -m convergence`: `list`, `run` and `report`.
+
+The only file of the suite that prints or exits; no training and no statistics here.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+# Before TensorFlow is imported; what the user says goes first.
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+
+from rich import console as consoles
+from rich import progress
+
+from amp.errors import AmpError
+from convergence import families, settings
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Runs the command; returns the exit status: 1 if a family fails, 2 on an error."""
+    args = _parser().parse_args(arguments)
+    commands = {"list": _list, "run": _run, "report": _report}
+    try:
+        return commands[args.command](args)
+    except AmpError as e:
+        print(f"convergence: {e}", file=sys.stderr)
+        return 2
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m convergence",
+        description="float32 against mixed precision, model family by family",
+    )
+    commands = parser.add_subparsers(dest="command", required=True)
+    commands.add_parser("list", help="families, their metrics, margins and data")
+    run = commands.add_parser("run", help="train families in all four settings")
+    run.add_argument(
+        "names",
+        nargs="+",
+        metavar="NAME",
+        choices=[*families.FAMILIES, "all"],
+        help=f"one of {', '.join(families.FAMILIES)}, or all",
+    )
+    run.add_argument("--quick", action="store_true", help="small sizes, few steps")
+    run.add_argument("--data-dir", type=Path, help="real data instead of embedded")
+    run.add_argument("--dtype", choices=settings.DTYPES, default="float16")
+    run.add_argument(
+        "--emulate", action="store_true", help="round in float32 on any machine"
+    )
+    run.add_argument("--seeds", type=_positive, help="how many, from 0 up")
+    run.add_argument(
+        "--resume", action="store_true", help="go on where a run was interrupted"
+    )
+    report = commands.add_parser("report", help="tables and pictures from results")
+    for command in (run, report):
+        command.add_argument("--results", type=Path, help="directory of results")
+    return parser
+
+
+def _positive(text: str) -> int:
+    number = int(text)
+    if number < 1:
+        raise argparse.ArgumentTypeError(f"{number} is not a number of seeds")
+    return number
+
+
+def _list(args: argparse.Namespace) -> int:
+    for family in families.FAMILIES.values():
+        better = "higher" if family.higher else "lower"
+        print(f"{family.name:16} {family.title}")
+        print(f"{'':16} {family.metric} ({better} is better), {family.seeds} seeds")
+        for name, size in (("whole", family.whole), ("quick", family.quick)):
+            print(
+                f"{'':16} {name}: {size.steps} steps of {size.batch}, margin "
+                f"{size.margin:g}, learned from {size.floor:g}"
+            )
+        print(f"{'':16} --data-dir: {family.files}")
+    return 0
+
+
+def _run(args: argparse.Namespace) -> int:
+    import tensorflow as tf
+
+    from convergence import results, runner, verdict
+
+    # A function is traced once a setting, and that is no mistake to be warned of.
+    tf.get_logger().setLevel("ERROR")
+    tf.keras.utils.set_random_seed(0)
+    tf.config.experimental.enable_op_determinism()
+    options = runner.Options(
+        quick=args.quick,
+        data=args.data_dir,
+        dtype=args.dtype,
+        emulate=args.emulate,
+        seeds=args.seeds,
+        resume=args.resume,
+        out=args.results or results.DIRECTORY,
+    )
+    how = "emulated" if runner.emulated(options) else "by the device's own arithmetic"
+    print(f"{options.dtype}, {how}", flush=True)
+    names = list(families.FAMILIES) if "all" in args.names else args.names
+    failed = []
+    for name in dict.fromkeys(names):
+        result = _shown(families.FAMILIES[name], options, runner)
+        judged = verdict.verdict(result)
+        print(f"{name}: {'passes' if judged.passes else 'FAILS'}", flush=True)
+        for reason in judged.reasons:
+            print(f"  {reason}", flush=True)
+        failed += [] if judged.passes else [name]
+    return 1 if failed else 0
+
+
+def _shown(family: families.Family, options: Any, runner: Any) -> dict[str, Any]:
+    """Runs a family under a progress bar."""
+    columns = (
+        progress.TextColumn("{task.description:30}"),
+        progress.BarColumn(),
+        progress.MofNCompleteColumn(),
+        progress.TimeElapsedColumn(),
+    )
+    bars = progress.Progress(*columns, console=consoles.Console(stderr=True))
+    with bars:
+        bar = bars.add_task(family.name)
+
+        def tell(setting: str, seed: int, steps: int, step: int) -> None:
+            text = f"{family.name} {setting} seed {seed}"
+            bars.update(bar, description=text, completed=step, total=steps)
+
+        return runner.run(family, options, tell)
+
+
+def _report(args: argparse.Namespace) -> int:
+    from convergence import report, results
+
+    for path in report.write(args.results or results.DIRECTORY):
+        print(path)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

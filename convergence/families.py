@@ -1,0 +1,400 @@
+"""The table of families: model, data, optimizer, size, metric, and what passes.
+
+Rows only; nothing here imports TensorFlow, so that `list` is quick. README.md says what
+the figures mean and where margins come from.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Size:
+    """How large a family is trained.
+
+    Attributes:
+      steps, batch: of a run.
+      rate: the highest learning rate.
+      margin: difference of the metric that still counts as none.
+      floor: value of the metric from which on float32 has learned.
+      data: arguments of the loader of data.
+      model: arguments of the model's builder.
+    """
+
+    steps: int
+    batch: int
+    rate: float
+    margin: float
+    floor: float
+    data: Mapping[str, Any]
+    model: Mapping[str, Any]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Family:
+    """One model family.
+
+    Attributes:
+      name: on the command line.
+      title: in reports.
+      task: module of `convergence.tasks`.
+      model: module of `models`.
+      optimizer: in words.
+      metric: name of the metric.
+      higher: whether more of it is better.
+      worst: what a diverged run counts: the metric of a model that knows nothing.
+      seeds: of a run by default.
+      files: files that --data-dir may hold.
+      whole, quick: sizes.
+    """
+
+    name: str
+    title: str
+    task: str
+    model: str
+    optimizer: str
+    metric: str
+    higher: bool
+    worst: float
+    seeds: int
+    files: str
+    whole: Size
+    quick: Size
+
+
+IMAGES = "cifar10.npz, fashion_mnist.npz, ImageNet TFRecords (train-…-of-…)"
+
+RESNET = Family(
+    name="resnet",
+    title="ResNet (CIFAR form)",
+    task="classify",
+    model="resnet",
+    optimizer="momentum 0.9",
+    metric="accuracy",
+    higher=True,
+    worst=0.0,
+    seeds=5,
+    files=IMAGES,
+    whole=Size(
+        steps=2000,
+        batch=64,
+        rate=0.1,
+        margin=0.02,
+        floor=0.5,
+        data={"side": 32},
+        model={"depth": 20},
+    ),
+    quick=Size(
+        steps=150,
+        batch=32,
+        rate=0.1,
+        margin=0.05,
+        floor=0.8,
+        data={"side": 16},
+        model={"depth": 8, "width": 8},
+    ),
+)
+
+WIDE_DEEP = Family(
+    name="wide_deep",
+    title="Wide & Deep",
+    task="crossed",
+    model="wide_deep",
+    optimizer="FTRL for the wide part, Adagrad for the deep",
+    metric="AUC",
+    higher=True,
+    worst=0.5,
+    seeds=5,
+    files="adult_train.csv and adult_test.csv, .gz or not",
+    whole=Size(
+        steps=3000,
+        batch=128,
+        rate=0.05,
+        margin=0.01,
+        floor=0.8,
+        data={},
+        model={"width": 32, "hidden": (256, 128, 64)},
+    ),
+    quick=Size(
+        steps=400,
+        batch=64,
+        rate=0.05,
+        margin=0.01,
+        floor=0.9,
+        data={},
+        model={"width": 8, "hidden": (32, 16)},
+    ),
+)
+
+LSTM_LM = Family(
+    name="lstm_lm",
+    title="LSTM language model",
+    task="language",
+    model="lstm_lm",
+    optimizer="Adam, gradients clipped at norm 5",
+    metric="perplexity",
+    higher=False,
+    worst=10_000.0,
+    seeds=5,
+    files="ptb.train.txt and ptb.test.txt, or Multi30k's English side",
+    whole=Size(
+        steps=4000,
+        batch=20,
+        rate=2e-3,
+        margin=3.0,
+        floor=300.0,
+        data={"most": 10_000},
+        model={"units": 200, "layer_count": 2, "steps": 20, "dropout": 0.0},
+    ),
+    quick=Size(
+        steps=500,
+        batch=16,
+        rate=1e-2,
+        margin=5.0,
+        floor=100.0,
+        data={"most": 500},
+        model={"units": 48, "layer_count": 2, "steps": 12, "dropout": 0.05},
+    ),
+)
+
+SCENES = "VOC's directories, or voc2007_*.npz or bccd_*.npz with *_boxes.json(.gz)"
+
+SSD = Family(
+    name="ssd",
+    title="SSD",
+    task="ssd",
+    model="ssd",
+    optimizer="momentum 0.9",
+    metric="mAP",
+    higher=True,
+    worst=0.0,
+    seeds=3,
+    files=SCENES,
+    whole=Size(
+        steps=4000,
+        batch=16,
+        rate=0.003,
+        margin=0.05,
+        floor=0.1,
+        data={"side": 128},
+        model={"width": 16, "normalize": True},
+    ),
+    quick=Size(
+        steps=200,
+        batch=12,
+        rate=0.005,
+        margin=0.15,
+        floor=0.3,
+        data={"side": 48, "classes": 2},
+        model={"width": 6, "normalize": True},
+    ),
+)
+
+FASTER_RCNN = Family(
+    name="faster_rcnn",
+    title="Faster R-CNN",
+    task="faster_rcnn",
+    model="faster_rcnn",
+    optimizer="momentum 0.9, gradients clipped at norm 10",
+    metric="mAP",
+    higher=True,
+    worst=0.0,
+    seeds=3,
+    files=SCENES,
+    whole=Size(
+        steps=4000,
+        batch=4,
+        rate=0.01,
+        margin=0.05,
+        floor=0.1,
+        data={"side": 128},
+        model={"width": 16, "hidden": 256, "stages": 4, "normalize": True},
+    ),
+    quick=Size(
+        steps=250,
+        batch=4,
+        rate=0.02,
+        margin=0.15,
+        floor=0.3,
+        data={"side": 48, "classes": 2},
+        model={"width": 4, "hidden": 32, "stages": 4, "normalize": True},
+    ),
+)
+
+PAIRS = "train.de and train.en with test_2016_flickr (Multi30k), newstest2014 or test"
+
+LSTM_NMT = Family(
+    name="lstm_nmt",
+    title="LSTM translation with attention",
+    task="lstm_nmt",
+    model="lstm_nmt",
+    optimizer="Adam, gradients clipped at norm 5",
+    metric="BLEU",
+    higher=True,
+    worst=0.0,
+    seeds=3,
+    files=PAIRS,
+    whole=Size(
+        steps=6000,
+        batch=64,
+        rate=1e-3,
+        margin=1.5,
+        floor=5.0,
+        data={"vocabulary": 4000, "steps": 40, "most": 30_000},
+        model={"units": 256, "layer_count": 2, "dropout": 0.2},
+    ),
+    quick=Size(
+        steps=200,
+        batch=64,
+        rate=2e-2,
+        margin=15.0,
+        floor=15.0,
+        data={"vocabulary": 120, "steps": 20, "most": 2000},
+        model={"units": 64, "layer_count": 1, "dropout": 0.0},
+    ),
+)
+
+TRANSFORMER_NMT = Family(
+    name="transformer_nmt",
+    title="Transformer translation",
+    task="transformer_nmt",
+    model="transformer_nmt",
+    optimizer="Adam, gradients clipped at norm 5",
+    metric="BLEU",
+    higher=True,
+    worst=0.0,
+    seeds=3,
+    files=PAIRS,
+    whole=Size(
+        steps=6000,
+        batch=64,
+        rate=1e-3,
+        margin=1.5,
+        floor=5.0,
+        data={"vocabulary": 4000, "steps": 40, "most": 30_000},
+        model={
+            "width": 256,
+            "heads": 4,
+            "blocks": 3,
+            "hidden": 1024,
+            "dropout": 0.1,
+        },
+    ),
+    quick=Size(
+        steps=200,
+        batch=48,
+        rate=6e-3,
+        margin=15.0,
+        floor=15.0,
+        data={"vocabulary": 300, "steps": 16, "most": 2000},
+        model={"width": 48, "heads": 4, "blocks": 1, "hidden": 96, "dropout": 0.0},
+    ),
+)
+
+PROGRESSIVE_GAN = Family(
+    name="progressive_gan",
+    title="Progressive GAN",
+    task="progressive_gan",
+    model="progressive_gan",
+    optimizer="Adam without first moment",
+    metric="SWD",
+    higher=False,
+    worst=1.0,
+    seeds=3,
+    files=IMAGES,
+    whole=Size(
+        steps=8000,
+        batch=32,
+        rate=1e-3,
+        margin=0.05,
+        floor=0.5,
+        data={"side": 32},
+        model={"channels": (64, 64, 64, 32), "latent": 64},
+    ),
+    quick=Size(
+        steps=240,
+        batch=16,
+        rate=2e-3,
+        margin=0.1,
+        floor=0.5,
+        data={"side": 16},
+        model={"channels": (16, 16, 8), "latent": 16},
+    ),
+)
+
+BERT = Family(
+    name="bert",
+    title="BERT, masked language model",
+    task="masked",
+    model="bert",
+    optimizer="AdamW, gradients clipped at norm 1",
+    metric="perplexity",
+    higher=False,
+    worst=10_000.0,
+    seeds=5,
+    files="ptb.train.txt and ptb.test.txt, or Multi30k's English side",
+    whole=Size(
+        steps=6000,
+        batch=32,
+        rate=5e-4,
+        margin=3.0,
+        floor=300.0,
+        data={"most": 10_000},
+        model={
+            "steps": 64,
+            "width": 128,
+            "heads": 4,
+            "blocks": 4,
+            "dropout": 0.1,
+        },
+    ),
+    quick=Size(
+        steps=500,
+        batch=32,
+        rate=3e-3,
+        margin=10.0,
+        floor=110.0,
+        data={"most": 500},
+        model={"steps": 16, "width": 48, "heads": 4, "blocks": 1, "dropout": 0.0},
+    ),
+)
+
+FCN = Family(
+    name="fcn",
+    title="FCN segmentation",
+    task="segment",
+    model="fcn",
+    optimizer="momentum 0.9",
+    metric="mean IoU",
+    higher=True,
+    worst=0.0,
+    seeds=3,
+    files=SCENES,
+    whole=Size(
+        steps=4000,
+        batch=8,
+        rate=0.02,
+        margin=0.03,
+        floor=0.1,
+        data={"side": 128},
+        model={"width": 16, "normalize": True},
+    ),
+    quick=Size(
+        steps=250,
+        batch=12,
+        rate=0.1,
+        margin=0.06,
+        floor=0.4,
+        data={"side": 32, "classes": 2},
+        model={"width": 4, "normalize": True},
+    ),
+)
+
+ALL = (
+    *(RESNET, SSD, FASTER_RCNN, LSTM_NMT, TRANSFORMER_NMT),
+    *(PROGRESSIVE_GAN, WIDE_DEEP, LSTM_LM, BERT, FCN),
+)
+FAMILIES = {family.name: family for family in ALL}

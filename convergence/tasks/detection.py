@@ -1,0 +1,57 @@
+"""What the two detectors share: scenes, batches of them, mean average precision.
+
+No model. What is difficult is trained on and not counted, as VOC has it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from convergence import metrics, task
+from convergence.data import scenes
+from convergence.families import Size
+
+
+def load(size: Size, directory: Path | None) -> scenes.Scenes:
+    return scenes.load(directory, **size.data)
+
+
+def rows(split: scenes.Split, size: Size, seed: int, step: int) -> np.ndarray:
+    """The rows of a step's batch."""
+    return task.rows(seed, step, batch=size.batch, count=len(split))
+
+
+def precision(
+    data: scenes.Scenes,
+    detect: Callable[[tf.Tensor], tuple[tf.Tensor, ...]],
+    batch: int,
+) -> float:
+    """Mean average precision on the test split, by VOC 2007's rule.
+
+    Args:
+      data: the scenes.
+      detect: images [batch, side, side, 3] to boxes, scores, classes and counts.
+      batch: images at a time; the last ones are filled up.
+    """
+    split, count = data.test, len(data.test)
+    found: list[Any] = []
+    for start in range(0, count, batch):
+        chosen = np.arange(start, start + batch).clip(max=count - 1)
+        told = detect(tf.convert_to_tensor(split.pixels(chosen)))
+        for boxes, scores, kinds, number in zip(
+            *(part.numpy() for part in told), strict=True
+        ):
+            some = slice(int(number))
+            found.append((boxes[some], scores[some], kinds[some]))
+    truth = [
+        (boxes[labels > 0], labels[labels > 0], hard[labels > 0])
+        for boxes, labels, hard in zip(
+            split.boxes, split.labels, split.difficult, strict=True
+        )
+    ]
+    return metrics.mean_average_precision(found[:count], truth, classes=data.classes)

@@ -1,0 +1,100 @@
+"""A progressive GAN on images; sliced Wasserstein distance to the test images.
+
+Every stage has equally many steps. During the first half of those of a stage beyond the
+first the new layers are faded in. Every step trains the discriminator, then the
+generator.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from convergence import metrics, task
+from convergence.data import images
+from convergence.families import Size
+from models import progressive_gan as gans
+
+COMPARED = 256  # images of each side
+
+
+def load(size: Size, directory: Path | None) -> images.Images:
+    return images.load(directory, **size.data)
+
+
+def make(data: images.Images, size: Size) -> task.Task:
+    sizes = dict(size.model)
+    latent = sizes.setdefault("latent", 16)
+    stages = len(sizes["channels"])
+    gan = gans.build(**sizes, colours=data.channels)
+    # Karras et al., appendix A.1: no first moment.
+    options = {"beta_1": 0.0, "beta_2": 0.99, "epsilon": 1e-8}
+    optimizers = [keras.optimizers.Adam(size.rate, **options) for _ in range(2)]
+    share = size.steps // stages
+    for optimizer, network in zip(
+        optimizers, (gan.discriminator, gan.generator), strict=True
+    ):
+        optimizer.build(network.trainable_variables)
+
+    def stage_of(step: int) -> int:
+        return min(step // share, stages - 1)
+
+    def parts(stage: int) -> tuple[task.Part, ...]:
+        def judge(batch: task.Batch) -> tf.Tensor:
+            real, latents, places, alpha = batch
+            return gans.discriminator_loss(
+                gan, real, (latents[0], places), stage=stage, alpha=alpha
+            )
+
+        def deceive(batch: task.Batch) -> tf.Tensor:
+            _, latents, _, alpha = batch
+            return gans.generator_loss(gan, latents[1], stage=stage, alpha=alpha)
+
+        variables = (
+            gan.discriminator.trained(stage),
+            gan.generator.trained(stage),
+        )
+        return tuple(
+            task.Part(loss, ((optimizer, some),))
+            for loss, optimizer, some in zip(
+                (judge, deceive), optimizers, variables, strict=True
+            )
+        )
+
+    def batch(seed: int, step: int) -> task.Batch:
+        chosen = task.rows(seed, step, batch=size.batch, count=len(data.train))
+        stage, random = stage_of(step), task.noise(seed, step)
+        within = (step - stage * share + 1) / max(share // 2, 1)
+        alpha = np.float32(min(within, 1.0) if stage else 1.0)
+        real = padded(data.train.take(chosen)[0], gans.side(stages - 1))
+        latents = random.standard_normal((2, size.batch, latent), np.float32)
+        places = random.random((size.batch, 1, 1, 1), np.float32)
+        return gans.for_stage(real, stage, alpha), latents, places, alpha
+
+    def evaluate() -> float:
+        count = min(COMPARED, len(data.test))
+        real = padded(data.test.take(np.arange(count))[0], gans.side(stages - 1))
+        latents = task.noise(0, 0).standard_normal((count, latent), np.float32)
+        alpha = tf.constant(1.0)
+        fake = gan.generator(latents, stage=stages - 1, alpha=alpha)
+        return metrics.sliced_wasserstein(real, fake.numpy(), seed=0)
+
+    return task.Task(
+        gan,
+        parts,
+        batch,
+        evaluate,
+        stages=tuple(range(stages)),
+        stage=stage_of,
+    )
+
+
+def padded(pixels: np.ndarray, side: int) -> np.ndarray:
+    """Images of the generator's side: a frame of background around smaller ones."""
+    before = (side - pixels.shape[1]) // 2
+    after = side - pixels.shape[1] - before
+    frame = ((0, 0), (before, after), (before, after), (0, 0))
+    return np.pad(pixels, frame, constant_values=-1.0)

@@ -1,0 +1,128 @@
+"""What tasks do with data: order, streams, shifted targets, stages, evaluation."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from convergence import task
+from convergence.data import pairs, scenes, text
+from convergence.families import FAMILIES
+from convergence.tasks import detection, language, masked, progressive_gan
+from convergence.tasks import pairs as pair_tasks
+
+
+def test_every_epoch_has_all_rows_in_an_order_of_its_own() -> None:
+    taken = [task.rows(3, step, batch=4, count=10) for step in range(5)]
+    flat = np.concatenate(taken)
+    first, second = flat[:10], flat[10:]
+    assert sorted(first) == sorted(second) == list(range(10))
+    assert list(first) != list(second)
+    assert list(first) != list(task.rows(4, 0, batch=10, count=10))
+    # A step is a function of seed and number alone.
+    np.testing.assert_array_equal(task.rows(3, 2, batch=4, count=10), taken[2])
+
+
+def test_noise_depends_on_seed_and_step() -> None:
+    def draw(seed: int, step: int) -> float:
+        return float(task.noise(seed, step).random())
+
+    assert draw(1, 2) == draw(1, 2)
+    assert len({draw(1, 2), draw(2, 1), draw(1, 3)}) == 3
+
+
+def test_the_rate_rises_and_falls_to_zero() -> None:
+    rate = task.cosine(0.5, 100)
+    values = [float(rate(step)) for step in range(101)]
+    assert values[0] == pytest.approx(0.05)
+    assert max(values) == pytest.approx(0.5)
+    assert int(np.argmax(values)) == 5
+    assert values[-1] == pytest.approx(0.0, abs=1e-6)
+
+
+def test_outputs_are_of_every_row_once() -> None:
+    model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(3)])
+    x = np.random.default_rng(0).random((7, 2), np.float32)
+    found = task.outputs(task.inference(model), (x,), 3)
+    # Products of other batch sizes may be summed in another order: 2 terms each.
+    np.testing.assert_allclose(found, model(x).numpy(), rtol=4e-7, atol=1e-7)
+
+
+def test_windows_follow_one_another_in_each_stream() -> None:
+    words = np.arange(25)
+    first, after, begins = language.window(words, 0, rows=2, steps=4)
+    np.testing.assert_array_equal(first, [[0, 1, 2, 3], [12, 13, 14, 15]])
+    np.testing.assert_array_equal(after, first + 1)
+    assert begins
+    second, _, begins = language.window(words, 1, rows=2, steps=4)
+    np.testing.assert_array_equal(second, first + 4)
+    assert not begins
+    again, _, begins = language.window(words, 3, rows=2, steps=4)
+    np.testing.assert_array_equal(again, first)
+    assert begins
+
+
+def test_the_language_model_reads_on_from_where_it_was() -> None:
+    size = FAMILIES["lstm_lm"].quick
+    size = dataclasses.replace(size, model={**size.model, "units": 4})
+    made = language.make(language.load(size, None), size)
+    (part,) = made.parts(0)
+    assert not any(state.numpy().any() for state in made.carried)
+    part.loss(tf.nest.map_structure(tf.convert_to_tensor, made.batch(0, 0)))
+    assert all(state.numpy().any() for state in made.carried)
+
+
+def test_the_decoder_reads_start_and_then_the_target() -> None:
+    target = np.array([[7, 8, pairs.END, pairs.PAD], [5, 6, 9, pairs.END]])
+    expected = [[pairs.START, 7, 8, pairs.PAD], [pairs.START, 5, 6, 9]]
+    np.testing.assert_array_equal(pair_tasks.shifted(target), expected)
+
+
+def test_stretches_begin_with_the_mark_of_a_sequence() -> None:
+    found = masked.stretches(np.arange(50, 90), np.array([0, 7]), 4)
+    mark = text.SPECIALS.index("<cls>")
+    np.testing.assert_array_equal(found, [[mark, 51, 52, 53], [mark, 58, 59, 60]])
+
+
+def test_the_gan_grows_through_its_stages_and_fades_in() -> None:
+    size = dataclasses.replace(FAMILIES["progressive_gan"].quick, steps=30)
+    made = progressive_gan.make(progressive_gan.load(size, None), size)
+    assert made.stages == (0, 1, 2)
+    assert [made.stage(step) for step in (0, 9, 10, 29)] == [0, 0, 1, 2]
+    sides, alphas = zip(
+        *(
+            (b[0].shape[1], float(b[3]))
+            for b in (made.batch(0, s) for s in (0, 10, 19))
+        ),
+        strict=True,
+    )
+    assert sides == (4, 8, 8)
+    assert alphas == (1.0, pytest.approx(0.2), 1.0)
+    small, grown = (set(map(id, made.parts(s)[0].variables)) for s in (0, 1))
+    assert len(grown) > len(small)
+
+
+def test_small_images_are_framed() -> None:
+    found = progressive_gan.padded(np.ones((2, 5, 5, 1)), 8)
+    assert found.shape == (2, 8, 8, 1)
+    assert (found == 1).sum() == 50
+
+
+def test_finding_every_object_is_a_precision_of_1() -> None:
+    split = scenes.digits(7, 1, 40, 3)
+    data = scenes.Scenes("x", split, split, 40, 3)
+    told = iter(range(0, 8, 4))
+
+    def detect(images: tf.Tensor) -> tuple[tf.Tensor, ...]:
+        rows = np.arange(next(told), 8)[:4].clip(max=6)
+        labels = split.labels[rows]
+        scores = (labels > 0).astype(np.float32)
+        counts = (labels > 0).sum(1)
+        return tuple(map(tf.constant, (split.boxes[rows], scores, labels, counts)))
+
+    # The 11-point rule sums eleven shares of 1/11.
+    assert detection.precision(data, detect, 4) == pytest.approx(1.0)

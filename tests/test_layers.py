@@ -272,7 +272,8 @@ def test_what_a_job_does_not_know_of_initialises_itself():
     policy = amp.Policy(dtype="float16", emulate=True, assignment="all", strict=True)
     with tf.Graph().as_default(), amp.mixed_precision_scope(policy):
         parts = model(rate=0.125)
-        (scale,) = [v for v in v1.global_variables() if v.name.endswith("/scale:0")]
+        (scaler,) = amp.loss_scaling.current().states
+        scale = scaler.scale
         for _ in range(2):
             with v1.Session() as session:
                 known = [parts["w"], parts["v"], parts["step"]]

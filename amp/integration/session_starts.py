@@ -6,12 +6,10 @@ Knows how TensorFlow opens sessions; holds no hook.
 from __future__ import annotations
 
 import warnings
-import weakref
 from collections.abc import Callable
 from typing import Any
 
 from tensorflow.python.client import pywrap_tf_session
-from tensorflow.python.client import session as session_lib
 
 from amp.integration import session_twins
 from amp.integration import twins as twins_lib
@@ -56,7 +54,7 @@ def _made(
     session: Any, twins: Twins, first: Callable[[SessionTwin], None]
 ) -> SessionTwin | Plain:
     try:
-        twin = SessionTwin(session._graph, _directly(weakref.ref(session)))
+        twin = SessionTwin(session._graph)
         first(twin)
         _switch(session, twin)
         return twin
@@ -68,16 +66,6 @@ def _made(
         plain = Plain()
         plain.told = True
         return plain
-
-
-def _directly(session: weakref.ref[Any]) -> Callable[[Any, Any], Any]:
-    """Runs operations of the twin, past the hooks; a session is not to hold itself."""
-
-    def run(targets: Any, fetches: Any) -> Any:
-        plain_run = session_lib.BaseSession._do_run.__wrapped__
-        return plain_run(session(), None, targets, fetches, {}, None, None)
-
-    return run
 
 
 def _switch(session: Any, twin: SessionTwin) -> None:

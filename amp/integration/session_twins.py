@@ -18,8 +18,6 @@ from amp.integration import twins as twins_lib
 from amp.integration.layers import Layer, Run, Uncastable
 from amp.integration.twin_graphs import TwinGraph
 from amp.integration.twins import Twins
-from amp.loss_scaling import state
-from amp.loss_scaling.scale import NoLossScale
 
 # Held while a twin grows; several sessions of several threads may share one.
 LOCK = threading.RLock()
@@ -41,23 +39,11 @@ class _Layers:
     def __init__(self, user: tf.Graph) -> None:
         self.twin = TwinGraph(user)
         self._layers: dict[Twins | None, Layer] = {}
-        self._checks: dict[str, Any] = {}
 
     def layer(self, twins: Twins | None) -> Layer:
         if twins not in self._layers:
             self._layers[twins] = Layer(self.twin, twins)
         return self._layers[twins]
-
-    def initialised(self, layer: Layer, name: str) -> Any:
-        """A tensor that says whether a resource variable holds a value."""
-        if name not in self._checks:
-            handle = layer.run([self.twin.user.get_operation_by_name(name)], (), ())
-            proto = tf.compat.v1.GraphDef()
-            check = f"{name}/amp_is_initialized"
-            proto.node.add(name=check, op="VarIsInitializedOp", input=[name])
-            edges = {(name, 0): handle.targets[0].outputs[0]}
-            self._checks[name] = self.twin.add(proto, edges, {})[check].outputs[0]
-        return self._checks[name]
 
 
 _every: weakref.WeakKeyDictionary[Any, _Layers] = weakref.WeakKeyDictionary()
@@ -75,18 +61,15 @@ class SessionTwin:
 
     Args:
       graph: the user's graph.
-      run: runs operations and fetches tensors of the twin in the session.
 
     Attributes:
       partial: the policy that each partial run under way began with.
     """
 
-    def __init__(self, graph: Any, run: Callable[[Any, Any], Any]) -> None:
+    def __init__(self, graph: Any) -> None:
         self._layers = _layers_of(graph)
-        self._run = run
         self._found: dict[tuple[Any, ...], Run] = {}
         self._refused: set[Twins] = set()
-        self._initialised: set[str] = set()
         self.partial: dict[Any, Twins | None] = {}
 
     @property
@@ -118,8 +101,6 @@ class SessionTwin:
         if found is None:
             tensors = [reference.deref() for reference in feeds]
             found = self.prepare(twins, targets, fetches, tensors)
-            if twins is not None:
-                self._initialise(twins, [*targets, *(t.op for t in fetches)])
             self._found[key] = found
         return found
 
@@ -193,36 +174,6 @@ class SessionTwin:
             devices.clear()
             devices.update(placed)
         return made
-
-    def _initialise(self, twins: Twins, operations: Sequence[Any]) -> None:
-        """Initialises what of our state a run needs and the user has not initialised.
-
-        A job that never heard of it may initialise only variables that it knows.
-        """
-        policy = twins.settled.policy
-        if policy is None or isinstance(policy.loss_scale, NoLossScale):
-            return
-        twin = self._layers.twin
-        with twin.user.as_default():
-            ours = {
-                v.handle.op.name: v for s in state.current().states for v in s.variables
-            }
-        new = ours.keys() - self._initialised
-        if not new:
-            return
-        needed = new & twin.definitions.ancestors(o.name for o in operations)
-        with LOCK:
-            layer = self._layers.layer(twins)
-            checks = [self._layers.initialised(layer, name) for name in sorted(needed)]
-        if not checks:
-            return
-        done = self._run([], checks)
-        missing = [n for n, d in zip(sorted(needed), done, strict=True) if not d]
-        with LOCK:
-            run = layer.run([ours[name].initializer for name in missing], (), ())
-        if missing:
-            self._run(run.targets, [])
-        self._initialised |= needed
 
 
 def _tensor(graph: Any, name: str) -> Any:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import socket
 import sys
 import time
 from typing import Any
@@ -129,6 +130,16 @@ class Plain:
         return self.session.run_step_fn(
             lambda step_context: step_context.session.run(fetches)
         )
+
+
+def free_ports(count: int) -> list[int]:
+    sockets = [socket.socket() for _ in range(count)]
+    for each in sockets:
+        each.bind(("127.0.0.1", 0))
+    ports = [each.getsockname()[1] for each in sockets]
+    for each in sockets:
+        each.close()
+    return ports
 
 
 def wait(ready):

@@ -10,28 +10,17 @@ from __future__ import annotations
 import json
 import os
 import pathlib
-import socket
 import subprocess
 import sys
 import time
 
 import pytest
 import tensorflow as tf
-from parameter_server import BAD, JOBS, STEPS
+from parameter_server import BAD, JOBS, STEPS, free_ports
 
 SCALE = "amp_loss_scale_0/scale"
 SCRIPT = pathlib.Path(__file__).with_name("parameter_server.py")
 LIMIT = 150.0  # seconds; it takes a tenth of that on one free core
-
-
-def free_ports(count: int) -> list[int]:
-    sockets = [socket.socket() for _ in range(count)]
-    for each in sockets:
-        each.bind(("127.0.0.1", 0))
-    ports = [each.getsockname()[1] for each in sockets]
-    for each in sockets:
-        each.close()
-    return ports
 
 
 def start(role: str, task: int, *rest: str) -> subprocess.Popen[str]:

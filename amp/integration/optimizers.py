@@ -99,10 +99,27 @@ def _keras_apply(original: Callable[..., Any]) -> Callable[..., Any]:
         concerns = _concerns(grads, updated)
         if not concerns:
             return _kept(call)()
-        update.unless_overflow(concerns, _kept(call))
+        update.unless_overflow(concerns, _kept(_unmerged(call)))
         return None
 
     return apply
+
+
+def _unmerged(call: Callable[[], Any]) -> Callable[[], Any]:
+    """Lets a strategy's only replica update in a branch.
+
+    To merge, replicas meet in the graph that they began in; one has no one to meet.
+    """
+    strategy = tf.distribute.get_strategy()
+    inside = tf.distribute.get_replica_context() is not None
+    if not tf.distribute.has_strategy() or not inside:
+        return call
+
+    def unmerged() -> Any:
+        with tf.distribute.ReplicaContext(strategy, 0):
+            return call()
+
+    return unmerged
 
 
 def _scaler_apply(original: Callable[..., Any]) -> Callable[..., Any]:

@@ -35,6 +35,10 @@ class _Sources:
         return [i for i, v in enumerate(found) if v is not None and id(v) in wanted]
 
 
+# Not a str: meta graphs are exported with the collections that have a str key.
+_STEPPED = ("amp", "stepped")
+
+
 class Scaler(tf.Module):  # type: ignore[misc]
     """The state of the gradient calls of one place in the program.
 
@@ -48,6 +52,7 @@ class Scaler(tf.Module):  # type: ignore[misc]
       left_out: 1 where a source variable's last update was left out, else 0, int32,
         shape (number of source variables,).
       skipped_steps: updates that were skipped, int64, shape ().
+      shared: whether several workers step it at once: it is kept on another task.
     """
 
     def __init__(
@@ -59,10 +64,12 @@ class Scaler(tf.Module):  # type: ignore[misc]
     ) -> None:
         super().__init__(name="loss_scaler")
         self.settings = settings
+        self.shared = False
         self._sources = _Sources(tuple(weakref.ref(v) for v in sources))
         each = [len(sources)]
         # The trailing slash makes the names the same wherever a gradient is taken.
         with _outside_functions(device), tf.name_scope(f"amp_loss_scale_{index}/"):
+            self.shared = tf.executing_eagerly() and _elsewhere(device)
             self.scale = _variable("scale", tf.constant(settings.initial, tf.float32))
             self.good_steps = _variable("good_steps", tf.constant(0, tf.int32))
             self.bad_steps = _variable("bad_steps", tf.constant(0, tf.int32))
@@ -120,8 +127,21 @@ class Scaler(tf.Module):  # type: ignore[misc]
         Returns:
           The operation to run before the gradients are used; None when eager.
         """
+        if self.shared and waits and tf.inside_function():
+            tf.compat.v1.add_to_collection(_STEPPED, (self, finite))
         with self.ready():
             return tf.group(*self._writes(finite, waits))
+
+    def stepped_here(self) -> list[tf.Tensor]:
+        """Whether gradients were finite, of the calls in the function being traced.
+
+        Workers that share a scaler know by these whose overflow it was.
+        """
+        if not self.shared or not tf.inside_function():
+            return []
+        graph = tf.compat.v1.get_default_graph()
+        calls = graph.get_collection(_STEPPED)
+        return [flag for s, flag in calls if s is self and flag.graph is graph]
 
     def _writes(self, finite: tf.Tensor, waits: bool) -> list[Any]:
         writes = []
@@ -157,8 +177,8 @@ class Scaler(tf.Module):  # type: ignore[misc]
 def _outside_functions(device: str) -> Iterator[None]:
     """Enters eager code, or the session graph that everything is built in.
 
-    In a session graph the scopes that surround the call (a parameter server's, say) do
-    not place what is built; the task of `device` does.
+    The scopes that surround the call (a parameter server's, say) do not place what is
+    built; the task of `device` does.
 
     A function being traced makes the variables created inside it its own, traces itself
     again for them, and forbids them after its first call. It does so through its graph,
@@ -172,13 +192,20 @@ def _outside_functions(device: str) -> Iterator[None]:
                 yield
             return
         eager_mode = tf.__internal__.eager_context.eager_mode
-        with tf.Graph().as_default(), eager_mode():
+        with tf.Graph().as_default(), eager_mode(), tf.device(_task(device)):
             yield
 
 
 def _task(device: str) -> str | None:
     spec = tf.DeviceSpec.from_string(device)
     return spec.replace(device_type=None, device_index=None).to_string() or None
+
+
+def _elsewhere(device: str) -> bool:
+    """Whether a device is of another task than the one that asks."""
+    with tf.device(None):
+        here = tf.constant(0).device
+    return _task(device) not in (None, _task(here))
 
 
 def _variable(name: str, value: tf.Tensor) -> tf.Variable:

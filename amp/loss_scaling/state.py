@@ -120,11 +120,15 @@ def find(
       sources: the trainable variables differentiated by; held weakly.
       rule: the settings, not NoLossScale.
       device: where the call's target is computed; a session graph's scaler is kept in
-        the same task, so that workers of one parameter server do not share it.
+        the same task, so that workers of one parameter server do not share it. Any
+        other is kept where its first variable is: all that a coordinator's workers
+        can reach.
     """
     identities = tuple(id(variable) for variable in sources)
     with _LOCK:
-        call = 0 if _outermost_is_eager() else current().next_number()
+        eager = _outermost_is_eager()
+        call = 0 if eager else current().next_number()
+        device = sources[0].device if eager else device
         key = (site, identities, rule, call)
         scaler = _SCALERS.get(key)
         if scaler is None:

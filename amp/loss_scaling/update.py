@@ -69,6 +69,9 @@ def unless_left_out(concerns: Sequence[Concern], apply: Callable[[], Any]) -> An
 
 
 def _pending(scaler: Scaler, positions: list[int]) -> tf.Tensor:
+    here = scaler.stepped_here()
+    if here:
+        return tf.logical_not(tf.reduce_all(tf.stack(here)))
     with scaler.ready():
         overflow = scaler.overflow.read_value()
     if len(positions) < overflow.shape[0]:

@@ -14,6 +14,7 @@ import pytest
 
 from amp import cli
 from amp.policy import Policy
+from convergence import __main__ as convergence
 
 ROOT = pathlib.Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text()
@@ -122,6 +123,9 @@ def test_make_commands_are_targets_and_the_only_others():
         word, *rest = shlex.split(command)
         if word == "make":
             assert rest[0] in targets
+        elif rest[:2] == ["-m", "convergence"]:
+            # Real data is not at hand here: the command is at least a valid one.
+            convergence._parser().parse_args(rest[2:])
         else:
             assert word == "amp" or command == "AMP_ENABLE=1 python train.py"
     assert "pytest" not in README

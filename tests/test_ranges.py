@@ -157,22 +157,24 @@ def test_an_epsilon_holds_its_readers_until_it_is_used_up() -> None:
     assert tail(build, dtype="bfloat16")["shifted"] == "follow"  # which holds 1e-8
 
 
-@pytest.mark.parametrize("square", [tf.square, lambda y: y * y])
+@pytest.mark.parametrize("product", [tf.square, lambda y: y * y, lambda y: y * (y + 1)])
 @pytest.mark.parametrize(
     ("dtype", "rule"), [("float16", "range"), ("bfloat16", "follow")]
 )
-def test_squares_that_are_summed_are_float32_where_they_may_overflow(
-    square: Build, dtype: str, rule: str
+def test_products_that_are_summed_are_float32_where_they_may_overflow(
+    product: Build, dtype: str, rule: str
 ) -> None:
     def build(y: tf.Tensor) -> tf.Tensor:
-        squares = tf.identity(square(y), name="squares")
-        return tf.sqrt(tf.reduce_sum(squares, -1, name="sum"), name="root")
+        products = tf.identity(product(y), name="products")
+        return tf.sqrt(tf.reduce_sum(products, -1, name="sum"), name="root")
 
     found = tail(build, dtype=dtype)
     assert [found[name] for name in ("sum", "root")] == [rule, rule]
 
 
-def test_a_square_that_is_not_summed_may_turn() -> None:
+def test_a_product_with_a_bounded_factor_or_that_is_not_summed_may_turn() -> None:
+    found = tail(lambda y: tf.reduce_sum(tf.multiply(y, tf.tanh(y), name="of"), -1))
+    assert found["of"] == "follow"
     found = tail(lambda y: tf.nn.relu(tf.square(y, name="square")))
     assert found["square"] == "follow"
 

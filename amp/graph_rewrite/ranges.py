@@ -17,6 +17,7 @@ from amp.graph_rewrite.op_table import Role, Row
 from amp.graph_rewrite.plan import Reason
 
 _SMALLEST_FLOAT32 = 2.0**-126
+_PRODUCTS = frozenset({"Mul", "MulNoNan", "Square", "SquaredDifference"})
 _PASS = frozenset({"Identity", "Cast", "Snapshot", "StopGradient", "PreventGradient"})
 
 
@@ -38,12 +39,13 @@ def ranges(
     Case 5: a sum to a scalar (a loss, a norm), which people and thresholds read.
     Case 6: a bounded result (a probability) beside an epsilon, or where tiny values are
       singular: it may be as tiny, so it is made in float32 too.
-    Case 7: squares that are summed (a norm, a variance), infinite in float16 from 256
-      on; their readers stay, as in case 1.
+    Case 7: products that are summed (a norm, a variance, a gradient by a scale): in
+      float16 a square is infinite from 256 on, and a product of gradients vanishes as
+      soon; a factor bounded by 1 does no harm. Their readers stay, as in case 1.
     """
     found: dict[str, Reason] = {}
     marks: dict[str, _Mark] = {}
-    squares = _summed_squares(graph, typed) if _is_half(context.format) else frozenset()
+    summed = _summed_products(graph, typed) if _is_half(context.format) else frozenset()
     for name in graph.order:
         view = typed[name]
         node = view.node
@@ -55,7 +57,7 @@ def ranges(
             mark = _Mark(context.format.largest * 2, name, once=True)
         else:
             mark = _read_mark(view, marks, found)
-        if name in squares and mark is None:
+        if name in summed and mark is None:
             found[name] = Reason("range", name)
             mark = _Mark(context.format.largest * 2, name)
         if mark is not None:
@@ -86,9 +88,9 @@ def _is_half(limits: Format) -> bool:
     return limits.name == "float16"
 
 
-def _summed_squares(graph: ir.Graph, typed: Mapping[str, Typed]) -> frozenset[str]:
-    """The squares of float32 values that are summed, by themselves or moved first."""
-    squares, summed = set(), set()
+def _summed_products(graph: ir.Graph, typed: Mapping[str, Typed]) -> frozenset[str]:
+    """The products of float32 values that are summed, by themselves or moved first."""
+    products, summed = set(), set()
     for name in reversed(graph.order):
         view = typed[name]
         row = view.row
@@ -98,14 +100,11 @@ def _summed_squares(graph: ir.Graph, typed: Mapping[str, Typed]) -> frozenset[st
         leads = any(reader in summed for reader in readers)
         if row.sums or (leads and (row.role is Role.MOVE or view.node.op in _PASS)):
             summed.add(name)
-        elif leads and _squares(view.node):
-            squares.add(name)
-    return frozenset(squares)
-
-
-def _squares(node: ir.Node) -> bool:
-    same = node.op in ("Mul", "MulNoNan") and node.inputs[0] == node.inputs[1]
-    return same or node.op in ("Square", "SquaredDifference")
+        elif leads and view.node.op in _PRODUCTS:
+            factors = [typed[source].row for source, _ in view.node.inputs[:2]]
+            if not any(row is not None and row.bounded for row in factors):
+                products.add(name)
+    return frozenset(products)
 
 
 def _constant_mark(view: Typed, limits: Format) -> _Mark | None:

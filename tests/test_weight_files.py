@@ -25,6 +25,7 @@ from amp.integration import sources, weight_files
 from amp.loss_scaling import DynamicLossScale, state
 
 ROOT = pathlib.Path(__file__).parents[1]
+JOB = pathlib.Path(__file__).with_name("killed_job.py")
 RULE = DynamicLossScale(initial=8.0, growth_interval=3)
 TRAINED = [[16.0, 1.0, 0.0, 0.0]]  # four finite steps: one growth, one towards the next
 NEXT = [[16.0, 2.0, 0.0, 0.0]]
@@ -192,71 +193,6 @@ def test_a_keras_that_saves_in_another_way_is_left_alone(monkeypatch, caplog):
     )
 
 
-JOB = """
-import json, os, signal, sys
-import keras
-import numpy as np
-import tensorflow as tf
-
-kind, killed_at = sys.argv[1], int(sys.argv[2])
-step = tf.Variable(0)  # over all epochs
-x = np.ones([32, 4], "float32")
-
-
-def done(weights):
-    step.assign_add(1)
-    import amp  # to look only
-
-    (scaler,) = amp.loss_scaling.current().states
-    fields = ("scale", "good_steps", "skipped_steps")
-    found = [getattr(scaler, field).numpy().tolist() for field in fields]
-    total = sum(float(tf.reduce_sum(w)) for w in weights)
-    print(json.dumps([int(step), *found, total]), flush=True)
-    if int(step) == killed_at:
-        os.kill(os.getpid(), signal.SIGKILL)
-
-
-def fit():
-    layers = [keras.Input([4]), keras.layers.Dense(1, kernel_initializer="ones")]
-    model = keras.Sequential(layers)
-    model.compile(keras.optimizers.Adam(2.0**-6), "mse")
-    watch = keras.callbacks.LambdaCallback(
-        on_epoch_begin=lambda epoch, logs: step.assign(4 * epoch),
-        on_train_batch_end=lambda batch, logs: done(model.weights),
-    )
-    callbacks = [keras.callbacks.BackupAndRestore("backup"), watch]
-    model.fit(x, x[:, :1], batch_size=8, epochs=5, verbose=0, callbacks=callbacks)
-
-
-def loop():
-    import amp
-
-    weights = tf.Variable(tf.ones([4, 1]))
-    optimizer = keras.optimizers.Adam(2.0**-6)
-    optimizer.build([weights])
-    scalers = amp.loss_scaling.current()
-    checkpoint = tf.train.Checkpoint(
-        weights=weights, optimizer=optimizer, step=step, loss_scale=scalers
-    )
-    manager = tf.train.CheckpointManager(checkpoint, "checkpoints", 1)
-    manager.restore_or_initialize()
-
-    @tf.function
-    def train():
-        with tf.GradientTape() as tape:
-            loss = tf.reduce_mean(tf.square(tf.matmul(x[:8], weights) - x[:8, :1]))
-        gradient = tape.gradient(loss, weights)
-        optimizer.apply_gradients([(gradient, weights)])
-
-    while int(step) < 20:
-        train()
-        done([weights])
-        if int(step) % 4 == 0:
-            manager.save()
-
-
-globals()[kind]()
-"""
 ENABLED = {
     "AMP_ENABLE": "1",
     "AMP_DTYPE": "float16",
@@ -270,10 +206,9 @@ ENABLED = {
 def start(place, *arguments):
     """Starts the job as in an environment that the package is installed in."""
     (place / "sitecustomize.py").write_text((ROOT / "tf_amp.pth").read_text())
-    (place / "job.py").write_text(JOB)
     path = os.pathsep.join([str(place), str(ROOT)])
     return subprocess.Popen(
-        [sys.executable, "job.py", *arguments],
+        [sys.executable, str(JOB), *arguments],
         cwd=place,
         env={**os.environ, **ENABLED, "PYTHONPATH": path, "CUDA_VISIBLE_DEVICES": ""},
         text=True,

@@ -89,7 +89,7 @@ def _saved(call: Callable[[], Any], model: Any, store: Any) -> Any:
 def _loaded(call: Callable[[], Any], model: Any, store: Any) -> Any:
     entry = store.get(_ENTRY)
     numbers = None
-    if _KEY in entry:
+    if _KEY in set(entry.keys()):  # older Keras has no `in`
         numbers = backup.checked(entry[_KEY], f"the file's entry {_ENTRY}/{_KEY}")
     result = call()
     if numbers is not None:

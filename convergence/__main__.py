@@ -9,10 +9,10 @@ import argparse
 import os
 import sys
 from pathlib import Path
-from typing import Any
 
-# Before TensorFlow is imported; what the user says goes first.
+# Before TensorFlow is imported; what the user says goes first. Families share a GPU.
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+os.environ.setdefault("TF_FORCE_GPU_ALLOW_GROWTH", "true")
 
 from rich import console as consoles
 from rich import progress
@@ -86,54 +86,62 @@ def _list(args: argparse.Namespace) -> int:
 
 
 def _run(args: argparse.Namespace) -> int:
-    import tensorflow as tf
+    from convergence import results, verdict, workers
 
-    from convergence import results, runner, verdict
-
-    # A function is traced once a setting, and that is no mistake to be warned of.
-    tf.get_logger().setLevel("ERROR")
-    tf.keras.utils.set_random_seed(0)
-    tf.config.experimental.enable_op_determinism()
-    options = runner.Options(
-        quick=args.quick,
-        data=args.data_dir,
-        dtype=args.dtype,
-        emulate=args.emulate,
-        seeds=args.seeds,
-        resume=args.resume,
-        out=args.results or results.DIRECTORY,
-    )
-    how = "emulated" if runner.emulated(options) else "by the device's own arithmetic"
-    print(f"{options.dtype}, {how}", flush=True)
+    options = {
+        "quick": args.quick,
+        "data": args.data_dir,
+        "dtype": args.dtype,
+        "emulate": args.emulate,
+        "seeds": args.seeds,
+        "resume": args.resume,
+        "out": args.results or results.DIRECTORY,
+    }
     names = list(families.FAMILIES) if "all" in args.names else args.names
-    failed = []
-    for name in dict.fromkeys(names):
-        result = _shown(families.FAMILIES[name], options, runner)
-        judged = verdict.verdict(result)
-        print(f"{name}: {'passes' if judged.passes else 'FAILS'}", flush=True)
-        for reason in judged.reasons:
-            print(f"  {reason}", flush=True)
-        failed += [] if judged.passes else [name]
+    failed = 0
+    with _bars() as bars:
+        tell = _Teller(bars)
+        for result in workers.run(list(dict.fromkeys(names)), options, tell):
+            tell.done(result["family"])
+            judged = verdict.verdict(result)
+            how = " emulated" if result["emulated"] else ""
+            word = "passes" if judged.passes else "FAILS"
+            print(f"{result['family']}: {word} in {result['dtype']}{how}", flush=True)
+            for reason in judged.reasons:
+                print(f"  {reason}", flush=True)
+            failed += not judged.passes
     return 1 if failed else 0
 
 
-def _shown(family: families.Family, options: Any, runner: Any) -> dict[str, Any]:
-    """Runs a family under a progress bar."""
-    columns = (
-        progress.TextColumn("{task.description:30}"),
+def _bars() -> progress.Progress:
+    return progress.Progress(
+        progress.TextColumn("{task.description:38}"),
         progress.BarColumn(),
         progress.MofNCompleteColumn(),
         progress.TimeElapsedColumn(),
+        console=consoles.Console(stderr=True),
     )
-    bars = progress.Progress(*columns, console=consoles.Console(stderr=True))
-    with bars:
-        bar = bars.add_task(family.name)
 
-        def tell(setting: str, seed: int, steps: int, step: int) -> None:
-            text = f"{family.name} {setting} seed {seed}"
-            bars.update(bar, description=text, completed=step, total=steps)
 
-        return runner.run(family, options, tell)
+class _Teller:
+    """A progress bar for each family that is under way."""
+
+    def __init__(self, bars: progress.Progress) -> None:
+        self._bars, self._tasks = bars, dict[str, progress.TaskID]()
+
+    def __call__(
+        self, family: str, setting: str, seed: int, steps: int, step: int
+    ) -> None:
+        if family not in self._tasks:
+            self._tasks[family] = self._bars.add_task(family)
+        text = f"{family} {setting} seed {seed}"
+        self._bars.update(
+            self._tasks[family], description=text, completed=step, total=steps
+        )
+
+    def done(self, family: str) -> None:
+        if family in self._tasks:
+            self._bars.remove_task(self._tasks[family])
 
 
 def _report(args: argparse.Namespace) -> int:

@@ -286,3 +286,12 @@ def test_a_constant_inside_a_function_holds_its_readers_as_well() -> None:
     module, _ = traced(lambda x: log_sigmoid(tf.matmul(x, x)), spec(8, 8))
     report = rewrite_lib.rewrite(module, settled(dtype="float16")).report
     assert {d.rule for d in report.decisions if d.op == "AddV2"} == {"range"}
+
+
+def test_a_sum_of_products_of_arguments_is_float32_too() -> None:
+    def fn(x: tf.Tensor, y: tf.Tensor) -> tf.Tensor:
+        return tf.matmul(x, y) + tf.reduce_sum(x * y, -1, keepdims=True)
+
+    module, _ = traced(fn, spec(8, 8), spec(8, 8))
+    report = rewrite_lib.rewrite(module, settled(dtype="float16")).report
+    assert {d.rule for d in report.decisions if d.op == "Sum"} == {"range"}

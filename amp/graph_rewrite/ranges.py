@@ -101,8 +101,10 @@ def _summed_products(graph: ir.Graph, typed: Mapping[str, Typed]) -> frozenset[s
         if row.sums or (leads and (row.role is Role.MOVE or view.node.op in _PASS)):
             summed.add(name)
         elif leads and view.node.op in _PRODUCTS:
-            factors = [typed[source].row for source, _ in view.node.inputs[:2]]
-            if not any(row is not None and row.bounded for row in factors):
+            factors = [typed.get(source) for source, _ in view.node.inputs[:2]]
+            if not any(
+                factor and factor.row and factor.row.bounded for factor in factors
+            ):
                 products.add(name)
     return frozenset(products)
 

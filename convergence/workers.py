@@ -1,0 +1,94 @@
+"""Families side by side, each in a process of its own; what they tell comes back.
+
+Knows processes, not families: what is run is `runner`'s matter.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from concurrent import futures
+from typing import Any
+
+from convergence import families
+from convergence.errors import ResultError
+
+# Told the family, the setting, the seed, the steps there are, and the steps taken.
+Tell = Callable[[str, str, int, int, int], None]
+
+
+def run(
+    names: Sequence[str], options: dict[str, Any], tell: Tell
+) -> Iterator[dict[str, Any]]:
+    """Runs families, as many at a time as there are cores.
+
+    Every process has as many threads as one alone has, for the number of threads may
+    change a sum's last bit.
+
+    Args:
+      names: of families.
+      options: arguments of `runner.Options`.
+      tell: told of every step, in a thread of its own.
+
+    Yields:
+      The results of each family when it is done.
+
+    Raises:
+      AmpError: what one of them raised; those that have not begun are given up.
+      ResultError: a process was ended from outside.
+    """
+    spawn = multiprocessing.get_context("spawn")
+    told = spawn.Manager().Queue()
+    listener = threading.Thread(target=_listen, args=(told, tell), daemon=True)
+    listener.start()
+    count = min(len(names), os.cpu_count() or 1)
+    pool = futures.ProcessPoolExecutor(count, spawn, _begin)
+    try:
+        runs = [pool.submit(_run, name, options, told) for name in names]
+        for done in futures.as_completed(runs):
+            yield done.result()
+    except futures.process.BrokenProcessPool as e:
+        raise ResultError(
+            "a process was ended before its family was done",
+            where="one of " + ", ".join(names),
+            allowed="memory for as many families as there are cores",
+            remedy="go on with --resume, with fewer families at a time",
+        ) from e
+    finally:
+        pool.shutdown(cancel_futures=True)
+        told.put(None)
+        listener.join()
+
+
+def _listen(told: Any, tell: Tell) -> None:
+    while (words := told.get()) is not None:
+        tell(*words)
+
+
+def _begin() -> None:
+    """Prepares a process: deterministic, quiet, and gone when its parent is."""
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+    import tensorflow as tf
+
+    # A function is traced once a setting, and that is no mistake to be warned of.
+    tf.get_logger().setLevel("ERROR")
+    tf.keras.utils.set_random_seed(0)
+    tf.config.experimental.enable_op_determinism()
+
+
+def _end_with_parent() -> None:
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+    parent.join()
+    os._exit(1)  # otherwise a run taken up again would have two writers
+
+
+def _run(name: str, options: dict[str, Any], told: Any) -> dict[str, Any]:
+    from convergence import runner
+
+    def tell(*words: Any) -> None:
+        told.put((name, *words))
+
+    return runner.run(families.FAMILIES[name], runner.Options(**options), tell)

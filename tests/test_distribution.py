@@ -21,7 +21,14 @@ from replicas import BAD, GROWTH, RATE, SCALE, STEPS
 
 SCRIPT = pathlib.Path(__file__).with_name("replicas.py")
 LIMIT = 150.0  # seconds; it takes a tenth of that on one free core
-TRAINED = ("keras_optimizer", "v1_optimizer", "by_hand", "gradient_in_a_function")
+TRAINED = (
+    "keras_optimizer",
+    "v1_optimizer",
+    "by_hand",
+    "gradient_in_a_function",
+    "reduced_by_the_program",
+    "step_by_step",
+)
 
 
 def free_ports(count: int) -> str:
@@ -82,6 +89,19 @@ def replicas(processes: list[dict], job: str, key: str) -> list[list]:
     return [list(itertools.chain(*step)) for step in each]
 
 
+def scales(steps: int) -> list[float]:
+    """What the rule gives after each step."""
+    scale, good, found = SCALE, 0, []
+    for i in range(steps):
+        good += 1
+        if i % STEPS == BAD:
+            scale, good = scale / 2, 0
+        if good == GROWTH:
+            scale, good = scale * 2, 0
+        found.append(scale)
+    return found
+
+
 @pytest.mark.parametrize("job", TRAINED)
 def test_replicas_leave_out_the_same_update_and_their_weights_stay_equal(
     processes, job
@@ -94,14 +114,7 @@ def test_replicas_leave_out_the_same_update_and_their_weights_stay_equal(
 
 @pytest.mark.parametrize("job", TRAINED)
 def test_the_scale_moves_alike_in_all_replicas(processes, job):
-    scale, good, want = SCALE, 0, []
-    for i in range(STEPS):
-        good += 1
-        if i == BAD:
-            scale, good = scale / 2, 0
-        if good == GROWTH:
-            scale, good = scale * 2, 0
-        want.append([scale, scale])
+    want = [[scale, scale] for scale in scales(STEPS)]
     assert replicas(processes, job, "scales") == want
 
 
@@ -116,7 +129,8 @@ def test_skipped_steps_are_counted_and_step_counters_stay(processes, job):
 
 def test_what_replicas_run_is_rewritten(processes):
     for process in processes:
-        assert all(process[job]["low"] > 0 for job in TRAINED)
+        functions = (job for job in TRAINED if job != "step_by_step")
+        assert all(process[job]["low"] > 0 for job in functions)
 
 
 def test_what_follows_an_update_is_not_marked_as_the_optimizers(processes):
@@ -124,3 +138,46 @@ def test_what_follows_an_update_is_not_marked_as_the_optimizers(processes):
         found = process["without_a_scale"]
         assert (found["after"], found["kept"]) == (len(found["weights"]), 0)
         assert found["weights"] == [[[1 - 2 * RATE]] * 4] * len(found["weights"])
+
+
+def test_fit_leaves_out_every_bit_of_a_batch_that_overflowed(mirrored):
+    variables = mirrored[0]["fit"]["variables"]
+    for i in (BAD, STEPS + BAD):
+        assert variables[i] == variables[i - 1] != variables[i + 1]
+
+
+def test_fit_keeps_all_replicas_equal_and_learns(mirrored):
+    found = mirrored[0]["fit"]
+    assert all(one == other for step in found["variables"] for one, other in step)
+    assert found["scales"] == [[scale] * 2 for scale in scales(2 * STEPS)]
+    assert found["errors"][1] < found["errors"][0]
+
+
+def test_a_checkpoint_restores_the_state_of_every_replica(mirrored):
+    assert mirrored[0]["checkpoint"]["restored"] == [[2, 2], [2, 2]]
+
+
+@pytest.mark.parametrize("case", range(3))
+def test_a_strategy_of_one_replica_is_as_none(mirrored, case):
+    found = mirrored[0]["alone"][case]
+    taken = [i + 1 if i < BAD else i for i in range(STEPS)]
+    assert found["weights"] == [[[[1 - RATE * n]] * 4] for n in taken]
+    assert found["scales"] == [[scale] for scale in scales(STEPS)]
+
+
+def test_replicas_of_a_session_graph_see_zeros(mirrored):
+    # Half of one step: the gradient of the other replica.
+    weight = 1 - 2 * RATE * (STEPS - 0.5)
+    assert mirrored[0]["session"]["weights"] == [[[weight]] * 4] * 2
+
+
+def test_workers_of_two_rules_are_all_told(workers):
+    for other, process in zip((16.0, 8.0), workers, strict=True):
+        assert f"ConstantLossScale(value={other})" in process["workers_of_two_rules"]
+
+
+def test_a_worker_does_not_wait_for_ever_for_one_without_a_scale(workers):
+    waiting, other = (process["worker_without_a_scale"] for process in workers)
+    assert "no loss scale" in waiting
+    assert "worker 1" in waiting
+    assert other == ""

@@ -26,6 +26,7 @@ from amp.integration import (
     markers,
     optimizers,
     sessions,
+    workers,
 )
 from amp.integration.twins import Twins
 from amp.loss_scaling.scale import LossScale
@@ -203,6 +204,7 @@ def _install() -> None:
     optimizers.install()
     sessions.install(active_twins)
     distribution.install(lambda: list(_STACK.entries), _restore)
+    workers.install()
     _installed = True
 
 

@@ -22,8 +22,8 @@ from typing import Any
 import tensorflow as tf
 from absl import logging
 
-from amp.errors import CheckpointError, TensorFlowError
-from amp.integration import markers, optimizers, replicas, savers, sources
+from amp.errors import CheckpointError, PolicyError, TensorFlowError
+from amp.integration import markers, optimizers, replicas, savers, sources, workers
 from amp.loss_scaling import gradients, state
 from amp.loss_scaling.scale import LossScale, NoLossScale
 from amp.loss_scaling.scaler import Place, Scaler
@@ -187,10 +187,10 @@ def _found(
             return None
         if isinstance(rule, NoLossScale) or replicas.apart():
             return _Found(None)
-        place = Place(device, agreed=replicas.can_meet())
+        place = Place(device, replicas.can_meet(), workers.same)
         scaler = state.find(sources.call_site(), variables, rule, place)
         return _Found(scaler, replicas.agree if scaler.agreed else tf.identity)
-    except CheckpointError:
+    except (CheckpointError, PolicyError):
         raise
     except Exception as e:
         if _strict():

@@ -14,7 +14,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import weakref
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -48,10 +48,13 @@ class Place:
       device: whose task keeps the scaler.
       agreed: whether replicas agree on each flag where the gradient is taken; if not,
         the optimizer has them agree, and moves the scale.
+      same: told the rule before a scaler is made; raises where another process that
+        would share it has another rule.
     """
 
     device: str = ""
     agreed: bool = True
+    same: Callable[[str], None] = lambda rule: None
 
 
 # Not a str: meta graphs are exported with the collections that have a str key.

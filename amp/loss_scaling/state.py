@@ -165,6 +165,7 @@ def skipped_steps() -> int:
 
 
 def _create(key: _Key, sources: Sequence[tf.Variable], place: Place) -> Scaler:
+    place.same(repr(key[2]))
     group = current()
     number = group.next_number()
     scaler = Scaler(key[2], sources, number, place)

@@ -1,6 +1,6 @@
 """One process of jobs under a strategy: `replicas.py mirrored` or `worker TASK PORTS`.
 
-Run by test_distribution.py. Prints what it found, by job, as one line of JSON.
+Run by test_replicas.py. Prints what it found, by job, as one line of JSON.
 """
 
 from __future__ import annotations
@@ -15,18 +15,24 @@ from typing import Any
 import keras
 import numpy as np
 import tensorflow as tf
+from replica_steps import (
+    BAD,
+    JOBS,
+    POLICY,
+    RATE,
+    RULE,
+    SCALE,
+    STEPS,
+    Found,
+    copies,
+    gradient_in_a_function,
+    keras_optimizer,
+    loss_of,
+    trained,
+)
 
 import amp
 from amp.integration import workers
-
-STEPS = 6
-BAD = 2  # the step at which the loss of replica 1 overflows
-RATE = 0.125
-SCALE = 8.0
-GROWTH = 3
-RULE = amp.loss_scaling.DynamicLossScale(initial=SCALE, growth_interval=GROWTH)
-POLICY = {"emulate": True, "assignment": "all", "strict": True}
-Found = dict[str, Any]
 
 
 def main(role: str, *rest: str) -> None:
@@ -50,162 +56,6 @@ def multi_worker(task: int, ports: str) -> tf.distribute.Strategy:
         {"cluster": {"worker": addresses}, "task": {"type": "worker", "index": task}}
     )
     return tf.distribute.MultiWorkerMirroredStrategy()
-
-
-def copies(strategy: Any, value: Any) -> list[Any]:
-    """What each replica of this process has."""
-    values = strategy.experimental_local_results(value)
-    return [np.asarray(value).tolist() for value in values]
-
-
-def loss_of(w: Any, bad: tf.Tensor) -> tf.Tensor:
-    """The mean of a row of ones times w; infinite in the replica `bad`."""
-    replica = tf.distribute.get_replica_context().replica_id_in_sync_group
-    factor = tf.where(tf.equal(replica, bad), np.inf, 1.0)
-    return tf.reduce_mean(tf.matmul(tf.ones([2, 4]), w)) * factor
-
-
-def trained(strategy: Any, w: Any, step: Any, slots: list[Any], bad: int = 1) -> Found:
-    """Runs `step` (the replica that overflows) in all replicas, six times."""
-    run = tf.function(lambda bad: strategy.run(step, args=(bad,)))
-    return watched(strategy, w, run, slots, bad)
-
-
-def watched(strategy: Any, w: Any, run: Any, slots: list[Any], bad: int = 1) -> Found:
-    before = set(map(id, amp.loss_scaling.current().states))
-    reports = len(amp.reports())
-    found: Found = {"weights": [], "scales": [], "skipped": [], "slots": []}
-    with amp.mixed_precision_scope(dtype="float16", loss_scale=RULE, **POLICY):
-        for i in range(STEPS):
-            run(tf.constant(bad if i == BAD else -1))
-            (scaler,) = [
-                s for s in amp.loss_scaling.current().states if id(s) not in before
-            ]
-            found["weights"].append(copies(strategy, w))
-            found["scales"].append(copies(strategy, scaler.scale))
-            found["skipped"].append(copies(strategy, scaler.skipped_steps))
-            found["slots"].append([copies(strategy, slot) for slot in slots])
-    found["low"] = max((r.nodes_low for r in amp.reports()[reports:]), default=0)
-    return found
-
-
-def keras_optimizer(strategy: Any, bad: int = 1) -> Found:
-    with strategy.scope():
-        w = tf.Variable(tf.ones([4, 1]))
-        optimizer = keras.optimizers.SGD(RATE)
-        optimizer.build([w])
-
-    def step(bad: tf.Tensor) -> None:
-        with tf.GradientTape() as tape:
-            loss = loss_of(w, bad)
-        optimizer.apply(tape.gradient(loss, [w]), [w])
-
-    return trained(strategy, w, step, [optimizer.iterations.value], bad)
-
-
-def v1_optimizer(strategy: Any) -> Found:
-    with strategy.scope():
-        w = tf.Variable(tf.ones([4, 1]))
-        taken = tf.Variable(0, trainable=False, dtype=tf.int64)
-        optimizer = tf.compat.v1.train.GradientDescentOptimizer(RATE)
-
-    def step(bad: tf.Tensor) -> None:
-        with tf.GradientTape() as tape:
-            loss = loss_of(w, bad)
-        pairs = zip(tape.gradient(loss, [w]), [w], strict=True)
-        optimizer.apply_gradients(pairs, global_step=taken)
-
-    return trained(strategy, w, step, [taken])
-
-
-def by_hand(strategy: Any) -> Found:
-    with strategy.scope():
-        w = tf.Variable(tf.ones([4, 1]), aggregation=tf.VariableAggregation.MEAN)
-
-    def step(bad: tf.Tensor) -> None:
-        with tf.GradientTape() as tape:
-            loss = loss_of(w, bad)
-        context = tf.distribute.get_replica_context()
-        (grad,) = context.all_reduce("sum", tape.gradient(loss, [w]))
-        w.assign_sub(RATE * grad)
-
-    return trained(strategy, w, step, [])
-
-
-def gradient_in_a_function(strategy: Any, bad: int = 1) -> Found:
-    """Replicas cannot meet where this gradient is taken."""
-    with strategy.scope():
-        w = tf.Variable(tf.ones([4, 1]))
-        optimizer = keras.optimizers.SGD(RATE)
-        optimizer.build([w])
-
-    @tf.function
-    def grads(bad: tf.Tensor) -> Any:
-        with tf.GradientTape() as tape:
-            loss = loss_of(w, bad)
-        return tape.gradient(loss, [w])
-
-    def step(bad: tf.Tensor) -> None:
-        optimizer.apply(grads(bad), [w])
-
-    return trained(strategy, w, step, [optimizer.iterations.value], bad)
-
-
-def without_a_scale(strategy: Any) -> Found:
-    """What follows an update is not marked as the optimizer's."""
-    with strategy.scope():
-        w = tf.Variable(tf.ones([4, 1]))
-        optimizer = keras.optimizers.SGD(RATE)
-        optimizer.build([w])
-
-    def step() -> None:
-        with tf.GradientTape() as tape:
-            loss = loss_of(w, tf.constant(-1))
-        optimizer.apply(tape.gradient(loss, [w]), [w])
-        return tf.identity(loss, name="after")
-
-    run = tf.function(lambda: strategy.run(step))
-    with amp.mixed_precision_scope(dtype="bfloat16", **POLICY):
-        run()
-    nodes = run.get_concrete_function().graph.get_operations()
-    after = [op for op in nodes if op.name.endswith("after")]
-    kept = [op for op in after if "_amp_keep" in op.node_def.attr]
-    return {"after": len(after), "kept": len(kept), "weights": copies(strategy, w)}
-
-
-def reduced_by_the_program(strategy: Any) -> Found:
-    """The program means gradients, and the optimizer sums the means."""
-    with strategy.scope():
-        w = tf.Variable(tf.ones([4, 1]))
-        optimizer = keras.optimizers.SGD(RATE)
-        optimizer.build([w])
-
-    def step(bad: tf.Tensor) -> None:
-        with tf.GradientTape() as tape:
-            loss = loss_of(w, bad)
-        context = tf.distribute.get_replica_context()
-        grads = context.all_reduce("mean", tape.gradient(loss, [w]))
-        optimizer.apply(grads, [w])
-
-    return trained(strategy, w, step, [optimizer.iterations.value])
-
-
-def step_by_step(strategy: Any) -> Found:
-    """No function: what replicas do is run at once."""
-    with strategy.scope():
-        w = tf.Variable(tf.ones([4, 1]))
-        optimizer = keras.optimizers.SGD(RATE)
-        optimizer.build([w])
-
-    def step(bad: tf.Tensor) -> None:
-        with tf.GradientTape() as tape:
-            loss = loss_of(w, bad)
-        optimizer.apply(tape.gradient(loss, [w]), [w])
-
-    def run(bad: tf.Tensor) -> None:
-        strategy.run(step, args=(bad,))
-
-    return watched(strategy, w, run, [optimizer.iterations.value])
 
 
 def fit(strategy: Any) -> Found:
@@ -261,6 +111,42 @@ def checkpoint(strategy: Any) -> Found:
     return {"restored": [copies(strategy, each) for each in variables]}
 
 
+def moving_average(strategy: Any) -> Found:
+    """One that the program keeps behind its optimizer."""
+    with strategy.scope():
+        w, average = tf.Variable(1.0), tf.train.ExponentialMovingAverage(0.5)
+        optimizer = keras.optimizers.SGD(RATE)
+        optimizer.build([w])
+        average.apply([w])
+
+    def step(bad: tf.Tensor) -> None:
+        with tf.GradientTape() as tape:
+            loss = loss_of(tf.fill([4, 1], w), bad)
+        optimizer.apply(tape.gradient(loss, [w]), [w])
+        average.apply([w])
+
+    return trained(strategy, w, step, [average.average(w)])
+
+
+def one_copy(strategy: Any) -> Found:
+    """A strategy whose replicas share each variable: zeros, and a fixed scale."""
+    strategy = tf.distribute.experimental.CentralStorageStrategy(["CPU:0", "CPU:1"])
+    with strategy.scope():
+        w = tf.Variable(tf.ones([4, 1]), aggregation=tf.VariableAggregation.MEAN)
+        optimizer = tf.compat.v1.train.GradientDescentOptimizer(RATE)
+
+    def step(bad: tf.Tensor) -> None:
+        with tf.GradientTape() as tape:
+            loss = loss_of(w, bad)
+        optimizer.apply_gradients([(tape.gradient(loss, w), w)])
+
+    run = tf.function(lambda bad: strategy.run(step, args=(bad,)))
+    with amp.mixed_precision_scope(dtype="float16", loss_scale=RULE, **POLICY):
+        for i in range(STEPS):
+            run(tf.constant(1 if i == BAD else -1))
+    return {"weights": copies(strategy, w)}
+
+
 def session(strategy: Any) -> Found:
     """A session graph: a fixed scale, and zeros where a replica overflowed."""
     v1 = tf.compat.v1
@@ -314,16 +200,7 @@ def worker_without_a_scale(strategy: Any) -> str:
     return one_gradient(strategy, (SCALE, "none")[task])
 
 
-JOBS = (
-    keras_optimizer,
-    v1_optimizer,
-    by_hand,
-    gradient_in_a_function,
-    reduced_by_the_program,
-    step_by_step,
-    without_a_scale,
-)
-IN_ONE_PROCESS = (fit, checkpoint, alone, session)
+IN_ONE_PROCESS = (fit, checkpoint, alone, moving_average, one_copy, session)
 BETWEEN_WORKERS = (workers_of_two_rules, worker_without_a_scale)
 
 if __name__ == "__main__":

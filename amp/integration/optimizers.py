@@ -217,9 +217,9 @@ def _concerns(grads: Sequence[Any], variables: Sequence[Any]) -> list[update.Con
     pairs = zip(grads, variables, strict=False)
     resolved = (sources.variable(v) for grad, v in pairs if grad is not None)
     concerns = state.serving([v for v in resolved if v is not None])
-    if replicas.several() or not concerns:
-        return concerns
-    return [] if collectives.combined(grads) else concerns
+    # What replicas reduce among themselves they have agreed on.
+    elsewhere = () if replicas.several() else grads
+    return [] if concerns and collectives.combined(elsewhere) else concerns
 
 
 def _replicas() -> update.Replicas:

@@ -4,8 +4,8 @@ Knows how strategies run replicas; what is agreed on or updated is not known her
 
 `MirroredStrategy` traces its replicas one after another, as far as the next place where
 they meet (`merge_call`). They can meet only in the function that the strategy runs, not
-in a function, branch or loop inside it. Strategies that have collectives
-(`MultiWorkerMirroredStrategy`, `MirroredStrategy` on GPUs) meet anywhere.
+in a function, branch or loop inside it. Under XLA on GPUs they have collectives, and
+meet anywhere.
 """
 
 from __future__ import annotations
@@ -17,17 +17,21 @@ from typing import Any
 
 import tensorflow as tf
 
+_KINDS = (tf.distribute.MirroredStrategy, tf.distribute.MultiWorkerMirroredStrategy)
+
 
 def several() -> bool:
     """Whether what is built now runs in each of several replicas."""
+    strategy = tf.distribute.get_strategy()
     inside = not tf.distribute.in_cross_replica_context()
-    return inside and tf.distribute.get_strategy().num_replicas_in_sync > 1
+    return inside and strategy.num_replicas_in_sync > 1 and isinstance(strategy, _KINDS)
 
 
 def apart() -> bool:
     """Whether there are several replicas that cannot agree.
 
-    Those of a session graph, and what is built outside replicas.
+    Those of a session graph and of strategies that keep one copy of a variable for all,
+    and what is built outside replicas.
     """
     if tf.distribute.get_strategy().num_replicas_in_sync == 1:
         return False

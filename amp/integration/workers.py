@@ -32,7 +32,8 @@ def install() -> None:
       TensorFlowError: a private name is missing.
     """
     context = context_lib.Context
-    for name in ("set_config_key_value", "get_config_key_value"):
+    for verb in ("set", "get", "delete"):
+        name = f"{verb}_config_key_value"
         found = getattr(context, name, None)
         if found is None or "key" not in inspect.signature(found).parameters:
             raise TensorFlowError(
@@ -57,6 +58,7 @@ def same(rule: str) -> None:
         return
     number, context = next(_NUMBERS), context_lib.context()
     said = f"tf-amp {_release()}, {rule}"
+    context.delete_config_key_value(_key(number, own))  # of a worker that came back
     context.set_config_key_value(_key(number, own), said)
     for task in others:
         _compare(task, said, _told(_key(number, task), task))

@@ -17,7 +17,7 @@ import time
 from collections.abc import Iterable
 
 import pytest
-from replicas import BAD, GROWTH, RATE, SCALE, STEPS
+from replica_steps import BAD, GROWTH, RATE, SCALE, STEPS
 
 SCRIPT = pathlib.Path(__file__).with_name("replicas.py")
 LIMIT = 150.0  # seconds; it takes a tenth of that on one free core
@@ -165,10 +165,22 @@ def test_a_strategy_of_one_replica_is_as_none(mirrored, case):
     assert found["scales"] == [[scale] for scale in scales(STEPS)]
 
 
-def test_replicas_of_a_session_graph_see_zeros(mirrored):
+def test_a_moving_average_stays_where_the_update_was_left_out(mirrored):
+    found = mirrored[0]["moving_average"]
+    w = average = 1.0
+    for i in range(STEPS):
+        if i != BAD:
+            w -= 2 * 4 * RATE
+            average = (average + w) / 2
+        assert found["weights"][i] == [w, w]
+        assert found["slots"][i] == [[average, average]]
+
+
+@pytest.mark.parametrize(("job", "copies"), [("session", 2), ("one_copy", 1)])
+def test_replicas_that_cannot_agree_see_zeros(mirrored, job, copies):
     # Half of one step: the gradient of the other replica.
     weight = 1 - 2 * RATE * (STEPS - 0.5)
-    assert mirrored[0]["session"]["weights"] == [[[weight]] * 4] * 2
+    assert mirrored[0][job]["weights"] == [[[weight]] * 4] * copies
 
 
 def test_workers_of_two_rules_are_all_told(workers):

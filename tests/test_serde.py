@@ -1,4 +1,4 @@
-"""`serde`: what is read is written back, any graph; rounding is TensorFlow's."""
+"""`serde`: what is read is written back, any graph."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import keras
-import numpy as np
 import pytest
 import tensorflow as tf
 from google.protobuf import text_format
@@ -225,28 +224,6 @@ def test_a_changed_node_is_written_with_its_changes_alone() -> None:
         "- node[product].attr[T]",
         "+ node[product].attr[T]",
     ]
-
-
-FORMATS = [
-    pytest.param(ir.HALF, tf.float16, id="float16"),
-    pytest.param(ir.BFLOAT16, tf.bfloat16, id="bfloat16"),
-]
-
-
-@pytest.mark.parametrize(("number", "dtype"), FORMATS)
-@pytest.mark.parametrize("shape", [(), (0,), (2, 3)])
-def test_a_rounded_constant_is_the_tensor_that_the_cast_gives(
-    number: int, dtype: Any, shape: tuple[int, ...]
-) -> None:
-    values = np.full(shape, 1 / 3, np.float32)
-    made = ir.Node("c", "Const", (), (), "", None).changed(
-        updates={"dtype": ir.Type(number), "value": ir.Tensor(values, number)}
-    )
-    main = serde.read_graph(GraphDef()).main
-    proto = serde.write_graph(ir.Module(main.with_nodes({"c": made}), {}))
-    array = tf.make_ndarray(proto.node[0].attr["value"].tensor)
-    np.testing.assert_array_equal(array, tf.cast(values, dtype).numpy())
-    assert array.shape == shape
 
 
 def damaged(**changes: str) -> GraphDef:

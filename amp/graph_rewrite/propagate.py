@@ -8,7 +8,7 @@ Order of the phases, each of which only narrows what the one before allowed:
 1. `eligible`: the op table, the policy, the kernel gate, one node at a time;
 2. `hazards.references` and `hazards.sinks`: readers of v1 references; arithmetic that
    only updates variables, only computes an integer, or is only summed to a scalar;
-3. `hazards.ranges`: values that the 16-bit type cannot hold;
+3. `ranges.ranges`: values that the 16-bit type cannot hold;
 4. `reach.reach`: downstream of a compute node, plus the move nodes that feed one, over
    all functions together.
 """
@@ -20,9 +20,10 @@ from collections.abc import Mapping
 
 from amp.graph_rewrite import ir, op_schema
 from amp.graph_rewrite.context import Context, Typed, is_low, turning
-from amp.graph_rewrite.hazards import ranges, references, sinks
+from amp.graph_rewrite.hazards import references, sinks
 from amp.graph_rewrite.op_table import Role
 from amp.graph_rewrite.plan import Reason
+from amp.graph_rewrite.ranges import ranges
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -1,7 +1,7 @@
-"""The one door for protobuf: GraphDef and FunctionDef to `ir.Graph` and back.
+"""The door for protobuf: GraphDef and FunctionDef to `ir.Graph` and back.
 
-No other module may touch a protobuf class, and nothing here decides anything. A node
-that no pass changed is written with the very bytes it was read from.
+No module but this and `attributes` may touch a protobuf class, and nothing here decides
+anything. A node that no pass changed is written with the very bytes it was read from.
 """
 
 from __future__ import annotations
@@ -9,111 +9,19 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-import numpy as np
-from google.protobuf import (  # type: ignore[import-untyped]
-    message,
-    text_format,
-)
+from google.protobuf import message  # type: ignore[import-untyped]
 from tensorflow.core.framework import (
-    attr_value_pb2,
     function_pb2,
     graph_pb2,
     node_def_pb2,
-    types_pb2,
     variable_pb2,
 )
 from tensorflow.core.protobuf import saved_model_pb2
-from tensorflow.python.framework import tensor_util
 
 from amp.errors import GraphError
-from amp.graph_rewrite import ir, op_schema, rounding
+from amp.graph_rewrite import attributes, ir, op_schema
 
 _INPUT_SHAPES = "_input_shapes"  # of a function's arguments, in order
-
-
-class NodeAttributes:
-    """`ir.Attributes` over a NodeDef that is never changed."""
-
-    __slots__ = ("proto",)
-
-    def __init__(self, proto: node_def_pb2.NodeDef) -> None:
-        self.proto = proto
-
-    def __contains__(self, name: str) -> bool:
-        return name in self.proto.attr
-
-    def _get(self, name: str) -> Any:
-        return self.proto.attr.get(name)  # [name] would insert an absent one
-
-    def types(self, name: str) -> tuple[int, ...]:
-        value = self._get(name)
-        if value is None:
-            return ()
-        return (value.type,) if value.type else tuple(value.list.type)
-
-    def integer(self, name: str, default: int) -> int:
-        value = self._get(name)
-        return default if value is None else value.i
-
-    def text(self, name: str) -> str:
-        value = self._get(name)
-        return "" if value is None else value.s.decode("utf-8", "replace")
-
-    def flag(self, name: str) -> bool:
-        value = self._get(name)
-        return value is not None and bool(value.b)
-
-    def functions(self, name: str) -> tuple[str, ...]:
-        value = self._get(name)
-        if value is None:
-            return ()
-        if value.HasField("func"):
-            return (value.func.name,)
-        return tuple(function.name for function in value.list.func)
-
-    def shape(self, name: str) -> ir.Shape:
-        value = self._get(name)
-        return None if value is None else _sizes(value.shape)
-
-    def shapes(self, name: str) -> tuple[ir.Shape, ...]:
-        value = self._get(name)
-        return () if value is None else tuple(map(_sizes, value.list.shape))
-
-    def tensor(self, name: str) -> Any:
-        value = self._get(name)
-        return None if value is None else _values(value.tensor)
-
-    def bare(self) -> NodeAttributes:
-        bare = node_def_pb2.NodeDef()
-        for name, value in self.proto.attr.items():
-            if not name.startswith("_") or name.startswith("_amp_"):
-                bare.attr[name].CopyFrom(value)
-        return NodeAttributes(bare)
-
-    def key(self) -> bytes:
-        only = node_def_pb2.NodeDef(attr=self.proto.attr)
-        return bytes(only.SerializeToString(deterministic=True))
-
-    def texts(self) -> dict[str, str]:
-        defaults = op_schema.defaults(self.proto.op)
-        return {
-            name: _text(value)
-            for name, value in sorted(self.proto.attr.items())
-            if not name.startswith("_") and value != defaults.get(name)
-        }
-
-
-def _text(value: attr_value_pb2.AttrValue) -> str:
-    match value.WhichOneof("value"):
-        case "s":
-            return str(value.s.decode("utf-8", "backslashreplace"))
-        case "i" | "f" | "b" as kind:
-            return str(getattr(value, kind))
-        case "type":
-            return str(types_pb2.DataType.Name(value.type))
-        case "list" if value.list.i:
-            return f"[{','.join(map(str, value.list.i))}]"
-    return str(text_format.MessageToString(value, as_one_line=True))
 
 
 def read_graph(
@@ -153,13 +61,9 @@ def _noted_shapes(proto: function_pb2.FunctionDef) -> ir.ShapeSource:
         if attrs is None or "_output_shapes" not in attrs:
             return None
         shapes = attrs["_output_shapes"].list.shape
-        return _sizes(shapes[edge[1]]) if edge[1] < len(shapes) else None
+        return attributes.sizes(shapes[edge[1]]) if edge[1] < len(shapes) else None
 
     return shape
-
-
-def _sizes(shape: Any) -> ir.Shape:
-    return None if shape.unknown_rank else tuple(dim.size for dim in shape.dim)
 
 
 def read_function(
@@ -213,7 +117,7 @@ def _read_nodes(
             tuple(inputs),
             tuple(controls),
             proto.device,
-            NodeAttributes(proto),
+            attributes.NodeAttributes(proto),
             pristine=True,
         )
     return nodes
@@ -255,7 +159,7 @@ class _FunctionEdges:
         if proto is not None and known is not None:
             if len(known.outputs) == 1 and known.outputs[0].name == port:
                 return 0
-            node = ir.Node(name, proto.op, (), (), "", NodeAttributes(proto))
+            node = ir.Node(name, proto.op, (), (), "", attributes.NodeAttributes(proto))
             for flat, slot in enumerate(known.signature(node).outs):
                 if slot.port == port:
                     return flat
@@ -300,7 +204,7 @@ def write_function(
     if _INPUT_SHAPES in proto.attr:
         noted = proto.attr[_INPUT_SHAPES].list.shape
         for arg in graph.args[len(noted) :]:
-            _write_shape(noted.add(), graph.shape((arg.name, 0)))
+            attributes.write_shape(noted.add(), graph.shape((arg.name, 0)))
     writer = _EdgeWriter(graph, lookup)
     del proto.node_def[:]
     for node in graph.nodes.values():
@@ -358,7 +262,7 @@ def _write_graph_edge(edge: ir.Edge) -> str:
 def _write_node(
     proto: node_def_pb2.NodeDef, node: ir.Node, text: Callable[[ir.Edge], str]
 ) -> None:
-    if isinstance(node.attrs, NodeAttributes):
+    if isinstance(node.attrs, attributes.NodeAttributes):
         proto.CopyFrom(node.attrs.proto)
         if node.pristine:
             return
@@ -367,75 +271,14 @@ def _write_node(
     proto.input.extend([text(edge) for edge in node.inputs])
     proto.input.extend([f"^{name}" for name in node.controls])
     for name, value in node.updates.items():
-        _write_value(proto.attr[name], value)
+        attributes.write(proto.attr[name], value)
 
 
-def attributes(node: ir.Node) -> dict[str, Any]:
+def public_attributes(node: ir.Node) -> dict[str, Any]:
     """A node's attributes as TensorFlow takes them, but for private ones."""
     proto = node_def_pb2.NodeDef()
     _write_node(proto, node, _write_graph_edge)
     return {n: value for n, value in proto.attr.items() if not n.startswith("_")}
-
-
-def _write_value(proto: attr_value_pb2.AttrValue, value: ir.Value) -> None:
-    match value:
-        case ir.Type(number):
-            proto.type = number
-        case ir.Types(numbers):
-            proto.list.type[:] = numbers
-        case ir.Function(name):
-            proto.func.name = name
-        case ir.Functions(names) if proto.HasField("func"):
-            proto.func.name = names[0]
-        case ir.Functions(names):
-            for function, name in zip(proto.list.func, names, strict=True):
-                function.name = name
-        case ir.Shapes(shapes):
-            _write_shapes(proto.list.shape, shapes)
-        case ir.Tensor(values, number):
-            _write_tensor(proto, values, number)
-        case bool():
-            proto.b = value
-        case int():
-            proto.i = value
-        case str():
-            proto.s = value.encode("utf-8")
-
-
-def _write_shapes(protos: Any, shapes: Iterable[ir.Shape]) -> None:
-    del protos[:]
-    for shape in shapes:
-        _write_shape(protos.add(), shape)
-
-
-def _write_shape(proto: Any, shape: ir.Shape) -> None:
-    proto.unknown_rank = shape is None
-    for size in shape or ():
-        proto.dim.add(size=size)
-
-
-def _values(proto: Any) -> np.ndarray:
-    """A tensor's values; one value repeated is a view of one, whatever its shape."""
-    shape = [dim.size for dim in proto.tensor_shape.dim]
-    once = shape and not proto.tensor_content and len(proto.float_val) == 1
-    if once and proto.dtype == ir.FLOAT:
-        return np.broadcast_to(np.float32(proto.float_val[0]), shape)
-    return np.asarray(tensor_util.MakeNdarray(proto))
-
-
-def _write_tensor(proto: attr_value_pb2.AttrValue, values: Any, number: int) -> None:
-    array = np.asarray(values, np.float32)
-    once = rounding.to_bits(rounding.distinct(array), number)
-    proto.tensor.Clear()
-    proto.tensor.dtype = number
-    for size in array.shape:
-        proto.tensor.tensor_shape.dim.add().size = size
-    if once.shape == array.shape:
-        proto.tensor.tensor_content = once.tobytes()
-    elif number == ir.FLOAT:
-        proto.tensor.float_val.append(float(once.flat[0]))
-    else:
-        proto.tensor.half_val.append(int(once.view(np.uint16).flat[0]))
 
 
 def graph_proto_types() -> tuple[type, ...]:

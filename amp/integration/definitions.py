@@ -16,7 +16,7 @@ from tensorflow.python.eager import context as context_lib
 from tensorflow.python.eager.polymorphic_function import concrete_function
 from tensorflow.python.framework import function_def_to_graph, op_def_registry
 
-from amp.graph_rewrite import control_flow, ir, op_schema, serde
+from amp.graph_rewrite import attributes, control_flow, ir, op_schema, serde
 
 # The graph that a function was traced as, by its name: shapes come from it.
 _traced: dict[str, weakref.ReferenceType[Any]] = {}
@@ -77,7 +77,7 @@ def read(context: Any, name: str) -> ir.Module:
 
 
 def _named(node: Any) -> list[str]:
-    attrs = serde.NodeAttributes(node)
+    attrs = attributes.NodeAttributes(node)
     return [f for a in control_flow.CALLS[node.op].attrs for f in attrs.functions(a)]
 
 

@@ -190,7 +190,7 @@ def _certain(times: Mapping[str, Sequence[float]]) -> bool:
 
 def _body(form: Form, repeat: int) -> Callable[..., Any]:
     """What runs an operation some times over, one after the other."""
-    node, attrs = form.node, serde.attributes(form.node)
+    node, attrs = form.node, serde.public_attributes(form.node)
 
     def body(*given: Any) -> Any:
         rest = iter(given)

@@ -1,4 +1,4 @@
-"""Hazards: what float32 keeps finite stays finite, and close, in float16.
+"""`ranges`: what float32 keeps finite stays finite, and close, in float16.
 
 The expressions are those that TensorFlow's own pass turns non-finite. Each is computed
 with every candidate converted, native and emulated, results and gradients.
@@ -48,6 +48,15 @@ def selected(y: tf.Tensor) -> tf.Tensor:
     return tf.nn.softmax(tf.where(keep, y, tf.constant(-1e9)))
 
 
+def layer_norm(y: tf.Tensor) -> tf.Tensor:
+    mean, variance = tf.nn.moments(y, -1, keepdims=True)
+    return (y - mean) * tf.math.rsqrt(variance + 1e-3)
+
+
+def unit_length(y: tf.Tensor) -> tf.Tensor:
+    return tf.math.l2_normalize(y, -1)
+
+
 def product_and(build: Build, seed: float) -> Callable[[], None]:
     """x @ w, the expression, its sum by random weights, and the gradient to x."""
 
@@ -65,6 +74,7 @@ def product_and(build: Build, seed: float) -> Callable[[], None]:
 
 
 EXPRESSIONS = [log_softmax, log_sigmoid, normalised, scaled_by_root, masked, selected]
+NORMS = [normalised, scaled_by_root, layer_norm, unit_length]
 
 
 def inputs(kind: str) -> np.ndarray:
@@ -72,7 +82,11 @@ def inputs(kind: str) -> np.ndarray:
     if kind == "zero":
         return np.zeros_like(random)
     # Values that float16 holds, so that the cast of x itself is exact.
-    return (random * {"small": 1, "large": 12}[kind]).astype(np.float16).astype("f")
+    return (
+        (random * {"small": 1, "large": 12, "huge": 4096}[kind])
+        .astype(np.float16)
+        .astype("f")
+    )
 
 
 @pytest.mark.parametrize("emulate", [False, True], ids=["native", "emulated"])
@@ -103,6 +117,24 @@ def test_finite_in_float32_is_finite_and_close_in_float16(
         assert np.abs(got - want).max() <= 2.0**-7 * max(np.abs(want).max(), size)
 
 
+@pytest.mark.parametrize("emulate", [False, True], ids=["native", "emulated"])
+@pytest.mark.parametrize("kind", ["small", "large", "huge"])
+@pytest.mark.parametrize("build", NORMS)
+def test_a_norm_of_values_beyond_256_is_finite_and_close_in_float16(
+    build: Build, kind: str, emulate: bool
+) -> None:
+    """A square of 256 is infinite in float16; the bound is that of the test above."""
+    proto = graph_def(product_and(build, 1.0))
+    made = rewritten(proto, dtype="float16", emulate=emulate)
+    assert "product" in low(made.report)
+    feeds = {"x": inputs(kind)}
+    for name in ("result", "gradient"):
+        (want,), (got,) = (run(g, [name], feeds) for g in (proto, made.graph))
+        size = np.abs(want).max()
+        assert size > 0
+        assert np.abs(got - want).max() <= 2.0**-7 * max(size, name == "gradient")
+
+
 def tail(build: Build, **fields: object) -> dict[str, str]:
     def make() -> None:
         x = v1.placeholder(tf.float32, [SIZE, SIZE], name="x")
@@ -123,6 +155,28 @@ def test_an_epsilon_holds_its_readers_until_it_is_used_up() -> None:
     assert found["quotient"] == "range"
     assert found["after"] != "range"
     assert tail(build, dtype="bfloat16")["shifted"] == "follow"  # which holds 1e-8
+
+
+@pytest.mark.parametrize("product", [tf.square, lambda y: y * y, lambda y: y * (y + 1)])
+@pytest.mark.parametrize(
+    ("dtype", "rule"), [("float16", "range"), ("bfloat16", "follow")]
+)
+def test_products_that_are_summed_are_float32_where_they_may_overflow(
+    product: Build, dtype: str, rule: str
+) -> None:
+    def build(y: tf.Tensor) -> tf.Tensor:
+        products = tf.identity(product(y), name="products")
+        return tf.sqrt(tf.reduce_sum(products, -1, name="sum"), name="root")
+
+    found = tail(build, dtype=dtype)
+    assert [found[name] for name in ("sum", "root")] == [rule, rule]
+
+
+def test_a_product_with_a_bounded_factor_or_that_is_not_summed_may_turn() -> None:
+    found = tail(lambda y: tf.reduce_sum(tf.multiply(y, tf.tanh(y), name="of"), -1))
+    assert found["of"] == "follow"
+    found = tail(lambda y: tf.nn.relu(tf.square(y, name="square")))
+    assert found["square"] == "follow"
 
 
 def test_a_constant_that_the_type_holds_holds_nobody() -> None:

@@ -71,7 +71,7 @@ def keras_optimizer(strategy: Any, bad: int = 1) -> Found:
     return trained(strategy, w, step, [optimizer.iterations.value], bad)
 
 
-def v1_optimizer(strategy: Any) -> Found:
+def v1_optimizer(strategy: Any, bad: int = 1) -> Found:
     with strategy.scope():
         w = tf.Variable(tf.ones([4, 1]))
         taken = tf.Variable(0, trainable=False, dtype=tf.int64)
@@ -83,7 +83,7 @@ def v1_optimizer(strategy: Any) -> Found:
         pairs = zip(tape.gradient(loss, [w]), [w], strict=True)
         optimizer.apply_gradients(pairs, global_step=taken)
 
-    return trained(strategy, w, step, [taken])
+    return trained(strategy, w, step, [taken], bad)
 
 
 def by_hand(strategy: Any) -> Found:

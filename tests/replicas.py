@@ -29,6 +29,7 @@ from replica_steps import (
     keras_optimizer,
     loss_of,
     trained,
+    v1_optimizer,
 )
 
 import amp
@@ -93,6 +94,7 @@ def alone(strategy: Any) -> list[Found]:
         keras_optimizer(tf.distribute.OneDeviceStrategy("CPU:0"), bad=0),
         keras_optimizer(tf.distribute.MirroredStrategy(["CPU:0"]), bad=0),
         gradient_in_a_function(tf.distribute.MirroredStrategy(["CPU:1"]), bad=0),
+        v1_optimizer(tf.distribute.MirroredStrategy(["CPU:1"]), bad=0),
     ]
 
 

@@ -157,7 +157,7 @@ def test_a_checkpoint_restores_the_state_of_every_replica(mirrored):
     assert mirrored[0]["checkpoint"]["restored"] == [[2, 2], [2, 2]]
 
 
-@pytest.mark.parametrize("case", range(3))
+@pytest.mark.parametrize("case", range(4))
 def test_a_strategy_of_one_replica_is_as_none(mirrored, case):
     found = mirrored[0]["alone"][case]
     taken = [i + 1 if i < BAD else i for i in range(STEPS)]

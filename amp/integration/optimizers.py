@@ -100,7 +100,7 @@ def _keras_apply(original: Callable[..., Any]) -> Callable[..., Any]:
         concerns = _concerns(grads, updated)
         if not concerns:
             return _run(call)
-        update.unless_overflow(concerns, _kept(replicas.alone(call)), _replicas())
+        update.unless_overflow(concerns, _branch(call), _replicas())
         return None
 
     return apply
@@ -150,7 +150,7 @@ def _session_apply(original: Callable[..., Any]) -> Callable[..., Any]:
                 self._create_slots([v for g, v in pairs if g is not None])
         bound = inspect.signature(original).bind(self, pairs, *args, **kwargs)
         name = bound.arguments.get("name") or self.get_name()
-        return _as_operation(grads, name, concerns, _kept(call))
+        return _as_operation(grads, name, concerns, _branch(call))
 
     return apply
 
@@ -191,7 +191,7 @@ def _averages_apply(original: Callable[..., Any]) -> Callable[..., Any]:
         out = replicas.apart() or len(averaged) < len(given)
         if out or not concerns or not made:
             return _run(call)
-        ran = update.unless_left_out(concerns, _kept(call), _replicas())
+        ran = update.unless_left_out(concerns, _branch(call), _replicas())
         return tf.group(ran, name=self.name)
 
     return apply
@@ -226,6 +226,10 @@ def _replicas() -> update.Replicas:
     if not replicas.merges():
         return update.Replicas(agree=replicas.agree)
     return update.Replicas(replicas.cond, replicas.agree)
+
+
+def _branch(call: Callable[[], Any]) -> Callable[[], Any]:
+    return _kept(replicas.alone(call))
 
 
 def _run(call: Callable[[], Any]) -> Any:

@@ -75,7 +75,8 @@ def _list(args: argparse.Namespace) -> int:
         better = "higher" if family.higher else "lower"
         print(f"{family.name:16} {family.title}")
         print(f"{'':16} {family.metric} ({better} is better), {family.seeds} seeds")
-        for name, size in (("whole", family.whole), ("quick", family.quick)):
+        sizes = {"whole": family.whole, "quick": family.quick}
+        for name, size in {**sizes, "quick, real data": family.real}.items():
             print(
                 f"{'':16} {name}: {size.steps} steps of {size.batch}, margin "
                 f"{size.margin:g}, learned from {size.floor:g}"

@@ -48,7 +48,7 @@ class Family:
       worst: what a diverged run counts: the metric of a model that knows nothing.
       seeds: of a run by default.
       files: files that --data-dir may hold.
-      whole, quick: sizes.
+      whole, quick, real: sizes; the last is the quick one on real data.
     """
 
     name: str
@@ -63,6 +63,13 @@ class Family:
     files: str
     whole: Size
     quick: Size
+    real: Size
+
+    def size(self, *, quick: bool, real: bool) -> Size:
+        """The size of a run; `real`: not on the embedded data."""
+        if not quick:
+            return self.whole
+        return self.real if real else self.quick
 
 
 IMAGES = "cifar10.npz, fashion_mnist.npz, ImageNet TFRecords (train-…-of-…)"
@@ -96,6 +103,15 @@ RESNET = Family(
         data={"side": 16},
         model={"depth": 8, "width": 8},
     ),
+    real=Size(
+        steps=300,
+        batch=32,
+        rate=0.1,
+        margin=0.1,
+        floor=0.3,
+        data={"side": 32},
+        model={"depth": 8, "width": 8},
+    ),
 )
 
 WIDE_DEEP = Family(
@@ -124,6 +140,15 @@ WIDE_DEEP = Family(
         rate=0.05,
         margin=0.01,
         floor=0.9,
+        data={},
+        model={"width": 8, "hidden": (32, 16)},
+    ),
+    real=Size(
+        steps=2000,
+        batch=64,
+        rate=0.05,
+        margin=0.01,
+        floor=0.85,
         data={},
         model={"width": 8, "hidden": (32, 16)},
     ),
@@ -156,6 +181,15 @@ LSTM_LM = Family(
         margin=5.0,
         floor=100.0,
         data={"most": 500},
+        model={"units": 48, "layer_count": 2, "steps": 12, "dropout": 0.05},
+    ),
+    real=Size(
+        steps=500,
+        batch=16,
+        rate=0.01,
+        margin=10.0,
+        floor=200.0,
+        data={"most": 2000},
         model={"units": 48, "layer_count": 2, "steps": 12, "dropout": 0.05},
     ),
 )
@@ -191,6 +225,15 @@ SSD = Family(
         data={"side": 48, "classes": 2},
         model={"width": 6, "normalize": True},
     ),
+    real=Size(
+        steps=200,
+        batch=8,
+        rate=0.005,
+        margin=0.1,
+        floor=0.2,
+        data={"side": 96},
+        model={"width": 8, "normalize": True, "scale": 127.5},
+    ),
 )
 
 FASTER_RCNN = Family(
@@ -220,6 +263,15 @@ FASTER_RCNN = Family(
         margin=0.15,
         floor=0.2,
         data={"side": 48, "classes": 2},
+        model={"width": 4, "hidden": 32, "stages": 4, "normalize": True},
+    ),
+    real=Size(
+        steps=250,
+        batch=4,
+        rate=0.02,
+        margin=0.1,
+        floor=0.1,
+        data={"side": 96},
         model={"width": 4, "hidden": 32, "stages": 4, "normalize": True},
     ),
 )
@@ -253,6 +305,15 @@ LSTM_NMT = Family(
         margin=15.0,
         floor=15.0,
         data={"vocabulary": 120, "steps": 20, "most": 2000},
+        model={"units": 64, "layer_count": 1, "dropout": 0.0},
+    ),
+    real=Size(
+        steps=300,
+        batch=64,
+        rate=0.01,
+        margin=3.0,
+        floor=2.0,
+        data={"vocabulary": 1000, "steps": 24, "most": 29000},
         model={"units": 64, "layer_count": 1, "dropout": 0.0},
     ),
 )
@@ -292,6 +353,15 @@ TRANSFORMER_NMT = Family(
         data={"vocabulary": 300, "steps": 16, "most": 2000},
         model={"width": 48, "heads": 4, "blocks": 1, "hidden": 96, "dropout": 0.0},
     ),
+    real=Size(
+        steps=300,
+        batch=48,
+        rate=0.006,
+        margin=4.0,
+        floor=5.0,
+        data={"vocabulary": 1000, "steps": 24, "most": 29000},
+        model={"width": 48, "heads": 4, "blocks": 1, "hidden": 96, "dropout": 0.0},
+    ),
 )
 
 PROGRESSIVE_GAN = Family(
@@ -318,6 +388,15 @@ PROGRESSIVE_GAN = Family(
         steps=300,
         batch=16,
         rate=5e-3,
+        margin=0.1,
+        floor=0.65,
+        data={"side": 16},
+        model={"channels": (16, 16, 8), "latent": 16},
+    ),
+    real=Size(
+        steps=300,
+        batch=16,
+        rate=0.005,
         margin=0.1,
         floor=0.65,
         data={"side": 16},
@@ -360,6 +439,15 @@ BERT = Family(
         data={"most": 500},
         model={"steps": 16, "width": 48, "heads": 4, "blocks": 1, "dropout": 0.0},
     ),
+    real=Size(
+        steps=600,
+        batch=32,
+        rate=0.003,
+        margin=15.0,
+        floor=250.0,
+        data={"most": 2000},
+        model={"steps": 16, "width": 48, "heads": 4, "blocks": 1, "dropout": 0.0},
+    ),
 )
 
 FCN = Family(
@@ -389,6 +477,15 @@ FCN = Family(
         margin=0.09,
         floor=0.4,
         data={"side": 32, "classes": 2},
+        model={"width": 4, "normalize": True},
+    ),
+    real=Size(
+        steps=250,
+        batch=12,
+        rate=0.1,
+        margin=0.09,
+        floor=0.3,
+        data={"side": 64},
         model={"width": 4, "normalize": True},
     ),
 )

@@ -16,7 +16,7 @@ from typing import Any
 
 from benchmarks import machine
 from convergence.errors import ResultError
-from convergence.families import Family
+from convergence.families import Family, Size
 
 DIRECTORY = Path(__file__).parent / "results"
 LIBRARIES = ("scikit-learn", "scipy", "sentencepiece", "sacrebleu", "num2words")
@@ -75,10 +75,9 @@ def unusable(path: Path, found: str) -> ResultError:
 
 
 def head(
-    family: Family, *, data: str, dtype: str, emulated: bool, quick: bool
+    family: Family, size: Size, *, data: str, dtype: str, emulated: bool, quick: bool
 ) -> dict[str, Any]:
     """Results without runs: what is to be run, on what, and under which rule."""
-    size = family.quick if quick else family.whole
     return {
         "family": family.name,
         "title": family.title,

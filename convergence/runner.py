@@ -45,6 +45,9 @@ class Options:
     resume: bool = False
     out: Path = results.DIRECTORY
 
+    def size(self, family: Family) -> Size:
+        return family.size(quick=self.quick, real=self.data is not None)
+
 
 # Told the setting, the seed, the steps there are, and the steps taken.
 Tell = Callable[[str, int, int, int], None]
@@ -62,7 +65,7 @@ def run(family: Family, options: Options, tell: Tell) -> dict[str, Any]:
       DataError: the data cannot be read.
       ResultError: earlier results cannot be gone on with.
     """
-    size = family.quick if options.quick else family.whole
+    size = options.size(family)
     module = importlib.import_module(f"convergence.tasks.{family.task}")
     data = module.load(size, options.data)
     result, path = _begin(family, options, data.name)
@@ -110,6 +113,7 @@ def _begin(family: Family, options: Options, data: str) -> tuple[dict[str, Any],
     """Results to add to, and their file; without `resume` earlier ones are removed."""
     result = results.head(
         family,
+        options.size(family),
         data=data,
         dtype=options.dtype,
         emulated=emulated(options),

@@ -30,6 +30,7 @@ def build(
     classes: int = 3,
     width: int = 4,
     normalize: bool = False,
+    scale: float = 1.0,
 ) -> keras.Model:
     """Returns images [batch, height, width, 3] to [batch, boxes, 4 + classes + 1].
 
@@ -41,13 +42,17 @@ def build(
       width: channels of the first stage; the others are multiples of it.
       normalize: batch norm after each convolution of the base network and of the extra
         layers, which training from scratch needs.
+      scale: of pixels, and with batch norm of activations up to conv4_3. The paper's
+        pixels are 0 to 255 less their mean, and conv4_3 is larger than what follows
+        (section 3.1): 127.5 makes such an SSD of images from -1 to 1.
 
     Raises:
       ValueError: an image that is not square or too small.
     """
     counts = default_boxes.boxes_a_cell(len(map_sides(input_shape)))
     images = keras.Input(input_shape, name="images")
-    maps = _feature_maps(images, width, normalize)
+    pixels = images if scale == 1.0 else layers.Rescaling(scale, name="pixels")(images)
+    maps = _feature_maps(pixels, width, normalize, scale)
     found = [
         _head(x, count, classes, f"head{index}")
         for index, (x, count) in enumerate(zip(maps, counts, strict=True))
@@ -140,10 +145,10 @@ def map_sides(input_shape: Shape) -> list[int]:
 
 
 def _feature_maps(
-    x: keras.KerasTensor, width: int, normalize: bool
+    x: keras.KerasTensor, width: int, normalize: bool, scale: float
 ) -> list[keras.KerasTensor]:
     """VGG-16 with fc6 and fc7 as convolutions, and the extra layers (figure 2)."""
-    stages = vgg.stages(x, width, normalize=normalize)
+    stages = vgg.stages(x, width, normalize=normalize, scale=scale)
     maps = [L2Scale(name="conv4_3_scale")(stages[3])]
     x = layers.MaxPooling2D(3, 1, "same", name="pool5")(stages[4])
     x = vgg.conv(x, 16 * width, 3, "fc6", normalize=normalize, dilation_rate=6)

@@ -13,7 +13,12 @@ BLOCKS = (2, 2, 3, 3, 3)  # convolutions of each stage
 
 
 def stages(
-    x: keras.KerasTensor, width: int, *, normalize: bool, count: int = 5
+    x: keras.KerasTensor,
+    width: int,
+    *,
+    normalize: bool,
+    count: int = 5,
+    scale: float = 1.0,
 ) -> list[keras.KerasTensor]:
     """Returns what each stage ends with, before its pooling; the first is conv1_2.
 
@@ -22,6 +27,7 @@ def stages(
       width: channels of the first stage, 64 in the paper; later ones are multiples.
       normalize: batch norm after each convolution, which training from scratch needs.
       count: stages wanted; stage s has 1 / 2^s of the images' height and width.
+      scale: of activations up to conv4_3, where batch norm begins with it.
     """
     found = []
     for stage, blocks in enumerate(BLOCKS[:count]):
@@ -29,7 +35,9 @@ def stages(
             x = layers.MaxPooling2D(2, 2, "same", name=f"pool{stage}")(x)
         for block in range(blocks):
             name = f"conv{stage + 1}_{block + 1}"
-            x = conv(x, width * min(2**stage, 8), 3, name, normalize=normalize)
+            channels = width * min(2**stage, 8)
+            first = scale if stage < 4 else 1.0
+            x = conv(x, channels, 3, name, normalize=normalize, scale=first)
         found.append(x)
     return found
 
@@ -41,6 +49,7 @@ def conv(
     name: str,
     *,
     normalize: bool,
+    scale: float = 1.0,
     **options: object,
 ) -> keras.KerasTensor:
     """Convolution (of any options that Keras has), batch norm if wanted, ReLU."""
@@ -49,5 +58,8 @@ def conv(
         channels, kernel, use_bias=not normalize, name=f"{name}_conv", **options
     )(x)
     if normalize:
-        x = layers.BatchNormalization(momentum=0.9, name=f"{name}_norm")(x)
+        first = keras.initializers.Constant(scale)
+        x = layers.BatchNormalization(
+            momentum=0.9, gamma_initializer=first, name=f"{name}_norm"
+        )(x)
     return layers.ReLU(name=f"{name}_relu")(x)

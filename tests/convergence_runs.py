@@ -29,7 +29,9 @@ def made_up(
 ) -> dict[str, Any]:
     """Results with these metrics of settings, else all alike, and good gradients."""
     family = FAMILIES[name]
-    result = results.head(family, data="none", dtype=dtype, emulated=True, quick=True)
+    result = results.head(
+        family, family.quick, data="none", dtype=dtype, emulated=True, quick=True
+    )
     values = [0.9, 0.92, 0.94, 0.91, 0.93]
     result["seeds"] = len(values)
     counts = histogram(np.array([2.0**-30, 2.0**-20, 1.0, 0.0]))

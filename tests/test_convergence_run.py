@@ -227,7 +227,7 @@ def test_results_of_another_machine_are_not_gone_on_with(
 ) -> None:
     family = FAMILIES["resnet"]
     make: Callable[[], dict[str, object]] = lambda: results.head(  # noqa: E731
-        family, data="digits", dtype="float16", emulated=True, quick=True
+        family, family.quick, data="digits", dtype="float16", emulated=True, quick=True
     )
     path = tmp_path / results.file_name(make())
     results.write(path, make() | {"seeds": 3})

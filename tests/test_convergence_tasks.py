@@ -107,9 +107,18 @@ def test_the_gan_grows_through_its_stages_and_fades_in() -> None:
 
 
 def test_small_images_are_framed() -> None:
-    found = progressive_gan.padded(np.ones((2, 5, 5, 1)), 8)
+    found = progressive_gan.fitted(np.ones((2, 5, 5, 1)), 8)
     assert found.shape == (2, 8, 8, 1)
     assert (found == 1).sum() == 50
+
+
+def test_large_images_are_framed_and_averaged_down() -> None:
+    pixels = np.arange(2 * 7 * 7, dtype=np.float32).reshape(2, 7, 7, 1)
+    found = progressive_gan.fitted(pixels, 4)  # one column and row of background
+    assert found.shape == (2, 4, 4, 1)
+    np.testing.assert_array_equal(found[0, 0, 0, 0], pixels[0, :2, :2].mean())
+    edge = (pixels[0, 6, 6, 0] - 3.0) / 4
+    np.testing.assert_array_equal(found[0, 3, 3, 0], np.float32(edge))
 
 
 def test_finding_every_object_is_a_precision_of_1() -> None:

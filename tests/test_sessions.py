@@ -366,6 +366,19 @@ def test_a_twin_that_tensorflow_refuses_gives_way_with_its_state(monkeypatch):
     np.testing.assert_array_equal(given[0], np.maximum(X @ (W * 2), 0) @ W)
 
 
+def test_what_the_original_is_refused_too_is_the_users_error_alone():
+    policy = amp.Policy.make(POLICY, strict=False)
+    with tf.Graph().as_default(), amp.mixed_precision_scope(policy):
+        with tf.device("/job:worker/task:7"):
+            out = tf.matmul(tf.ones([2, 2]), tf.ones([2, 2]))
+        with (
+            v1.Session() as session,
+            pytest.raises(tf.errors.InvalidArgumentError, match="task:7") as error,
+        ):
+            session.run(out)
+    assert "amp_" not in str(error.value)
+
+
 def test_a_tensorflow_with_other_sessions_is_refused(monkeypatch):
     monkeypatch.setattr(sessions, "_originals", {})
     monkeypatch.delattr(session_lib.BaseSession, "_do_run")

@@ -43,6 +43,22 @@ def test_ssd_normalises_where_asked() -> None:
     assert counts == [0, 13 + 2 + 2]
 
 
+def test_a_scale_changes_units_and_not_what_is_found() -> None:
+    """But for the epsilon of batch norm, 1e-3 beside variances of about 1.
+
+    It takes half of that off each of 17 layers and of the norm: 1e-2, and rounding.
+    """
+    images = np.random.default_rng(0).uniform(-1, 1, (2, 48, 48, 3)).astype("f")
+    found = []
+    for scale in (1.0, 128.0):
+        keras.utils.set_random_seed(0)
+        model = ssd.build(input_shape=(48, 48, 3), normalize=True, scale=scale)
+        found.append(model(images, training=True).numpy())
+        inside = keras.Model(model.input, model.get_layer("conv4_3_relu").output)
+        assert 0.1 < np.abs(inside(images, training=True)).mean() / scale < 10
+    assert np.abs(found[1] - found[0]).max() <= 2e-2 * np.abs(found[0]).max()
+
+
 def test_ssd_refuses_images_that_are_not_square_or_too_small() -> None:
     for shape in [(64, 48, 3), (32, 32, 3)]:
         with pytest.raises(ValueError, match="square ones of at least 33"):

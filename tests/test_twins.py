@@ -268,6 +268,22 @@ def test_a_twin_that_is_refused_gives_way_in_any_turn(
     assert report.trial == "ended: TensorFlow refused the twin"
 
 
+def test_what_the_original_is_refused_too_is_the_users_error_alone() -> None:
+    @tf.function
+    def elsewhere(x: tf.Tensor) -> tf.Tensor:
+        with tf.device("/job:worker/task:7"):
+            return tf.matmul(x, x)
+
+    with (
+        amp.mixed_precision_scope(dtype="bfloat16", assignment="all"),
+        pytest.raises(tf.errors.InvalidArgumentError, match="task:7") as error,
+    ):
+        elsewhere(tf.ones([2, 2]))
+    assert error.value.__context__ is None
+    (report,) = amp.reports()
+    assert report.nodes_low > 0
+
+
 def test_strict_raises_what_tensorflow_refuses(monkeypatch: pytest.MonkeyPatch) -> None:
     error = tf.errors.InvalidArgumentError(None, None, "No OpKernel was registered")
     fails(monkeypatch, "twin", error, 1)

@@ -26,6 +26,7 @@ from amp.integration import (
     markers,
     optimizers,
     sessions,
+    weight_files,
     workers,
 )
 from amp.integration.twins import Twins
@@ -205,6 +206,7 @@ def _install() -> None:
     sessions.install(active_twins)
     distribution.install(lambda: list(_STACK.entries), _restore)
     workers.install()
+    weight_files.install()
     _installed = True
 
 

@@ -194,7 +194,11 @@ def _without(saver: Any, absent: list[_Saved]) -> Any:
 
 
 def _exists(path: Any) -> bool:
-    return path is not None and bool(tf.compat.v1.train.checkpoint_exists(path))
+    """Whether it is there; TensorFlow's own question is deprecated, and says so."""
+    if path is None:
+        return False
+    gfile, first = tf.io.gfile, f"{path}.index"
+    return bool(gfile.exists(first) or gfile.exists(path) and not gfile.isdir(path))
 
 
 def _check_shapes(wanted: Any, found: Any, path: Any) -> None:

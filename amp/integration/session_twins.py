@@ -133,9 +133,11 @@ class SessionTwin:
             rewritten = self._layers.layer(twins).rewritten
             if strict or not rewritten or not twins_lib.refused(e):
                 raise
-            self._refused.add(twins)
-            twins_lib.warn("a session", e)
-            return run(None)
+            refusal = e
+        outputs = run(None)  # which is refused too if the error is the user's own
+        self._refused.add(twins)
+        twins_lib.warn("a session", refusal)
+        return outputs
 
     def callable(
         self, twins: Twins | None, graph: Any, fetched: Any, run: Any

@@ -111,17 +111,19 @@ class Twins:
         except tf.errors.OpError as e:
             if self._policy.strict:
                 raise
-            if which == twin and refused(e):
-                self._settle(name, name, "ended: TensorFlow refused the twin")
-                warn(f"function {name.decode()}", e)
-                return call(name)
             # Without the trial the original would not have run: its want of memory is
             # our fault, and worth what the twin may now do twice.
             if which == name and isinstance(e, tf.errors.ResourceExhaustedError):
                 self._settle(name, twin, "ended: float32 ran out of memory")
                 _warn_of_memory(name.decode())
                 return call(twin)
-            raise
+            if which == name or not refused(e):
+                raise
+            refusal = e
+        outputs = call(name)  # which is refused too if the error is the user's own
+        self._settle(name, name, "ended: TensorFlow refused the twin")
+        warn(f"function {name.decode()}", refusal)
+        return outputs
 
     def _settle(self, name: bytes, which: bytes, text: str) -> None:
         """Ends a trial, if there is one, and has `which` called from now on."""

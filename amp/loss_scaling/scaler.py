@@ -196,7 +196,7 @@ class Scaler(tf.Module):  # type: ignore[misc]
     def forget(self) -> Any:
         """Clears what is known of single variables; returns the operation that does."""
         each = (self.overflow, self.left_out)
-        return tf.group(*[v.assign(tf.zeros_like(v.initial_value)) for v in each])
+        return tf.group(*[v.assign(tf.zeros(v.shape, v.dtype)) for v in each])
 
     def positions(self, variables: Sequence[tf.Variable]) -> list[int]:
         """Returns where `variables` stand among the source variables."""

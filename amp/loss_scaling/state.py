@@ -15,6 +15,7 @@ from typing import Any, TypeAlias
 import tensorflow as tf
 
 from amp.errors import CheckpointError
+from amp.loss_scaling import backup
 from amp.loss_scaling.scale import LossScale
 from amp.loss_scaling.scaler import Place, Scaler
 
@@ -149,6 +150,19 @@ def serving(variables: Sequence[tf.Variable]) -> list[tuple[Scaler, list[int]]]:
     return [(scaler, positions) for scaler, positions in found if positions]
 
 
+def kept(variables: Sequence[tf.Variable]) -> backup.Numbers:
+    """Returns what the scalers of these variables hold, the oldest first."""
+    with _LOCK:
+        return backup.kept([scaler for scaler, _ in serving(variables)], variables)
+
+
+def give_back(variables: Sequence[tf.Variable], numbers: backup.Numbers) -> None:
+    """Sets the scalers of these variables to what `kept` returned, now or when made."""
+    with _LOCK:
+        scalers = [scaler for scaler, _ in serving(variables)]
+        backup.give_back(scalers, variables, numbers)
+
+
 def in_sessions() -> bool:
     """Whether a `tf.compat.v1` graph has had a scaler, which counts in its sessions."""
     return bool(_IN_SESSIONS)
@@ -171,6 +185,7 @@ def _create(key: _Key, sources: Sequence[tf.Variable], place: Place) -> Scaler:
     scaler = Scaler(key[2], sources, number, place)
     group.add(scaler, number)
     _SCALERS[key] = scaler
+    backup.begin(scaler, sources)
     if group not in _PROCESS and not _IN_SESSIONS:
         _IN_SESSIONS.append(key)
     for variable in sources:

@@ -69,14 +69,14 @@ def make(data: images.Images, size: Size) -> task.Task:
         stage, random = stage_of(step), task.noise(seed, step)
         within = (step - stage * share + 1) / max(share // 2, 1)
         alpha = np.float32(min(within, 1.0) if stage else 1.0)
-        real = padded(data.train.take(chosen)[0], gans.side(stages - 1))
+        real = fitted(data.train.take(chosen)[0], gans.side(stages - 1))
         latents = random.standard_normal((2, size.batch, latent), np.float32)
         places = random.random((size.batch, 1, 1, 1), np.float32)
         return gans.for_stage(real, stage, alpha), latents, places, alpha
 
     def evaluate() -> float:
         count = min(COMPARED, len(data.test))
-        real = padded(data.test.take(np.arange(count))[0], gans.side(stages - 1))
+        real = fitted(data.test.take(np.arange(count))[0], gans.side(stages - 1))
         latents = task.noise(0, 0).standard_normal((count, latent), np.float32)
         alpha = tf.constant(1.0)
         fake = gan.generator(latents, stage=stages - 1, alpha=alpha)
@@ -92,9 +92,17 @@ def make(data: images.Images, size: Size) -> task.Task:
     )
 
 
-def padded(pixels: np.ndarray, side: int) -> np.ndarray:
-    """Images of the generator's side: a frame of background around smaller ones."""
-    before = (side - pixels.shape[1]) // 2
-    after = side - pixels.shape[1] - before
+def fitted(pixels: np.ndarray, side: int) -> np.ndarray:
+    """Images of the generator's side: framed with background, then averaged down.
+
+    Args:
+      pixels: square images, [batch, height, width, colours].
+      side: of the result.
+    """
+    times = -(-pixels.shape[1] // side)
+    before = (side * times - pixels.shape[1]) // 2
+    after = side * times - pixels.shape[1] - before
     frame = ((0, 0), (before, after), (before, after), (0, 0))
-    return np.pad(pixels, frame, constant_values=-1.0)
+    framed = np.pad(pixels, frame, constant_values=-1.0)
+    cells = framed.reshape(len(pixels), side, times, side, times, -1)
+    return cells.mean(axis=(2, 4), dtype=np.float32)

@@ -1,0 +1,111 @@
+"""What scalers hold as plain numbers: kept, given back, also before they are made.
+
+No files, no gradients, no registry: which scalers are meant is told by the caller, one
+thread at a time. Overflows that wait for an optimizer are not kept.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Sequence
+from typing import Any, TypeAlias
+
+import numpy as np
+import tensorflow as tf
+from numpy.typing import NDArray
+
+from amp.errors import CheckpointError
+from amp.loss_scaling.scale import LARGEST, SMALLEST, DynamicLossScale
+from amp.loss_scaling.scaler import Scaler
+
+# One row per scaler, float64, which holds each of these exactly.
+Numbers: TypeAlias = NDArray[np.float64]
+FIELDS = ("scale", "good_steps", "bad_steps", "skipped_steps")
+_References: TypeAlias = tuple[weakref.ref[Any], ...]
+
+# What the scalers of these variables begin with that are not made yet, in order.
+_WAITING: list[tuple[_References, list[NDArray[np.float64]]]] = []
+
+
+def kept(scalers: Sequence[Scaler], variables: Sequence[tf.Variable]) -> Numbers:
+    """Returns what the scalers of variables hold, float64, shape (scalers, FIELDS).
+
+    Args:
+      scalers: those there are, the oldest first.
+      variables: what they serve, and those that are made later.
+    """
+    rows: list[Any] = [[getattr(s, f).numpy() for f in FIELDS] for s in scalers]
+    rows += [row for each in _WAITING if _meant(each[0], variables) for row in each[1]]
+    return np.array(rows, np.float64).reshape(-1, len(FIELDS))
+
+
+def checked(numbers: Any, where: str) -> Numbers:
+    """Returns numbers that were read from somewhere, if `kept` can have given them.
+
+    Raises:
+      CheckpointError: they are of another shape or type, or out of range.
+    """
+    found = np.asarray(numbers)
+    if found.dtype.kind not in "fiu" or found.shape[1:] != (len(FIELDS),):
+        raise _damaged(f"{found.dtype}, shape {found.shape}", where)
+    scale, counts = found[:, 0], found[:, 1:]
+    fits = np.all((scale >= SMALLEST) & (scale <= LARGEST))
+    if not fits or not np.all(
+        (counts >= 0) & (counts < 2**31) & (np.floor(counts) == counts)
+    ):
+        raise _damaged(str(found.tolist()), where)
+    return found.astype(np.float64)
+
+
+def _damaged(found: str, where: str) -> CheckpointError:
+    return CheckpointError(
+        f"a loss-scale state that cannot be read: {found}",
+        where=where,
+        allowed=f"a row for each scaler with a positive scale and three counts "
+        f"({', '.join(FIELDS)})",
+        remedy="load the file without the plugin (AMP_ENABLE=0), and save it anew",
+    )
+
+
+def give_back(
+    scalers: Sequence[Scaler], variables: Sequence[tf.Variable], numbers: Numbers
+) -> None:
+    """Sets the scalers of variables, those that are made later when they are made.
+
+    Args:
+      scalers: those there are, the oldest first.
+      variables: what they serve.
+      numbers: as `kept` returned it.
+    """
+    for scaler, row in zip(scalers, numbers, strict=False):
+        _set(scaler, row)
+        scaler.forget()
+    _WAITING[:] = [each for each in _WAITING if not _meant(each[0], variables)]
+    left = list(numbers[len(scalers) :])
+    if left:
+        _WAITING.append((tuple(weakref.ref(v) for v in variables), left))
+
+
+def begin(scaler: Scaler, sources: Sequence[tf.Variable]) -> None:
+    """Gives a scaler that was just made what waits for it, if anything does."""
+    for references, rows in _WAITING:
+        if _meant(references, sources):
+            _set(scaler, rows.pop(0))
+            break
+    _WAITING[:] = [e for e in _WAITING if e[1] and any(r() is not None for r in e[0])]
+
+
+def _set(scaler: Scaler, row: NDArray[np.float64]) -> None:
+    values = dict(zip(FIELDS, row.tolist(), strict=True))
+    if not isinstance(scaler.settings, DynamicLossScale):
+        values = {"skipped_steps": values["skipped_steps"]}  # its scale is the rule's
+    with tf.init_scope():
+        for field, value in values.items():
+            variable = getattr(scaler, field)
+            variable.assign(variable.dtype.as_numpy_dtype(value))
+
+
+def _meant(references: _References, variables: Sequence[tf.Variable]) -> bool:
+    ids = {id(v) for v in variables}
+    living = (reference() for reference in references)
+    return any(v is not None and id(v) in ids for v in living)

@@ -87,6 +87,36 @@ def fit(strategy: Any) -> Found:
     return {**found, "errors": [first, error()]}
 
 
+def weights_file(strategy: Any) -> Found:
+    """A model's weights, loaded before its gradient is taken: the scale they had."""
+    with tempfile.TemporaryDirectory() as directory:
+        path = f"{directory}/of.weights.h5"
+        before, after = (_model(strategy) for _ in range(2))
+        _overflow(strategy, before)
+        before.save_weights(path)
+        after.load_weights(path)
+        _overflow(strategy, after)
+        scaler = amp.loss_scaling.current().states[-1]
+        found = {"made": copies(strategy, scaler.scale)}
+        after.load_weights(path)
+        return {**found, "loaded": copies(strategy, scaler.scale)}
+
+
+def _model(strategy: Any) -> Any:
+    with strategy.scope():
+        return keras.Sequential([keras.Input([4]), keras.layers.Dense(1)])
+
+
+def _overflow(strategy: Any, model: Any) -> None:
+    def step() -> None:
+        with tf.GradientTape() as tape:
+            loss = loss_of(model.weights[0].value, tf.constant(1))
+        tape.gradient(loss, model.weights[0].value)
+
+    with amp.mixed_precision_scope(dtype="float16", loss_scale=RULE, **POLICY):
+        tf.function(lambda: strategy.run(step))()
+
+
 def alone(strategy: Any) -> list[Found]:
     """Strategies of one replica, which overflows."""
     del strategy
@@ -202,7 +232,15 @@ def worker_without_a_scale(strategy: Any) -> str:
     return one_gradient(strategy, (SCALE, "none")[task])
 
 
-IN_ONE_PROCESS = (fit, checkpoint, alone, moving_average, one_copy, session)
+IN_ONE_PROCESS = (
+    fit,
+    checkpoint,
+    weights_file,
+    alone,
+    moving_average,
+    one_copy,
+    session,
+)
 BETWEEN_WORKERS = (workers_of_two_rules, worker_without_a_scale)
 
 if __name__ == "__main__":

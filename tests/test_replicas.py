@@ -157,6 +157,12 @@ def test_a_checkpoint_restores_the_state_of_every_replica(mirrored):
     assert mirrored[0]["checkpoint"]["restored"] == [[2, 2], [2, 2]]
 
 
+def test_a_weights_file_gives_its_scale_to_every_replica(mirrored):
+    found = mirrored[0]["weights_file"]
+    assert found["made"] == [SCALE / 4] * 2  # half of what was saved: it overflowed
+    assert found["loaded"] == [SCALE / 2] * 2
+
+
 @pytest.mark.parametrize("case", range(4))
 def test_a_strategy_of_one_replica_is_as_none(mirrored, case):
     found = mirrored[0]["alone"][case]

@@ -193,6 +193,14 @@ class Scaler(tf.Module):  # type: ignore[misc]
             ]
         return writes
 
+    def copies(self, name: str) -> Sequence[tf.Variable]:
+        """Returns the variable of that name, of each replica in this process."""
+        variable = getattr(self, name)
+        strategy = getattr(variable, "distribute_strategy", None)
+        if strategy is None:
+            return [variable]
+        return strategy.experimental_local_results(variable)  # type: ignore[no-any-return]
+
     def forget(self) -> Any:
         """Clears what is known of single variables; returns the operation that does."""
         each = (self.overflow, self.left_out)

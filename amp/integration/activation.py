@@ -27,6 +27,7 @@ from amp.integration import (
     optimizers,
     sessions,
     weight_files,
+    workers,
 )
 from amp.integration.twins import Twins
 from amp.loss_scaling.scale import LossScale
@@ -204,6 +205,7 @@ def _install() -> None:
     optimizers.install()
     sessions.install(active_twins)
     distribution.install(lambda: list(_STACK.entries), _restore)
+    workers.install()
     weight_files.install()
     _installed = True
 

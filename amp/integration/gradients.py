@@ -22,11 +22,11 @@ from typing import Any
 import tensorflow as tf
 from absl import logging
 
-from amp.errors import CheckpointError, TensorFlowError
-from amp.integration import markers, optimizers, savers, sources
+from amp.errors import CheckpointError, PolicyError, TensorFlowError
+from amp.integration import markers, optimizers, replicas, savers, sources, workers
 from amp.loss_scaling import gradients, state
 from amp.loss_scaling.scale import LossScale, NoLossScale
-from amp.loss_scaling.scaler import Scaler
+from amp.loss_scaling.scaler import Place, Scaler
 
 SUPPORTED = "TensorFlow 2.18 to 2.21"
 _UTIL = "tensorflow.python.ops.gradients_util"
@@ -165,15 +165,16 @@ def _scaled(
         return None
     if found is None or isinstance(rule, NoLossScale):
         return [gradients.marked(grad, placing) for grad in how.compute(seeds)]
-    scaling = gradients.Scaling(found.scaler, rule.initial, how.waits)
+    scaling = gradients.Scaling(found.scaler, rule.initial, how.waits, found.agree)
     return gradients.scaled(scaling, targets, seeds, how.compute, placing)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _Found:
-    """That a call is to be scaled, and by which scaler; none under replicas."""
+    """That a call is to be scaled, by which scaler if any, and who is to agree."""
 
     scaler: Scaler | None
+    agree: Callable[[tf.Tensor], tf.Tensor] = tf.identity
 
 
 def _found(
@@ -184,11 +185,12 @@ def _found(
         variables = sources.trainable(flat, watched())
         if not variables:
             return None
-        replicas = tf.distribute.get_strategy().num_replicas_in_sync
-        if isinstance(rule, NoLossScale) or replicas > 1:
+        if isinstance(rule, NoLossScale) or replicas.apart():
             return _Found(None)
-        return _Found(state.find(sources.call_site(), variables, rule, device))
-    except CheckpointError:
+        place = Place(device, replicas.can_meet(), workers.same)
+        scaler = state.find(sources.call_site(), variables, rule, place)
+        return _Found(scaler, replicas.agree if scaler.agreed else tf.identity)
+    except (CheckpointError, PolicyError):
         raise
     except Exception as e:
         if _strict():

@@ -3,9 +3,10 @@
 Knows how these optimizers are built and called; the decision itself lives in
 `amp.loss_scaling.update`.
 
-Under several replicas, for gradients that were combined with those of other processes,
-and for optimizers that wrap others and hold queues (SyncReplicas), nothing is skipped:
-gradients are exact zeros, so nothing deadlocks.
+Replicas of a strategy agree first, and then skip together. For gradients that were
+combined with those of other processes, and for optimizers that wrap others and hold
+queues (SyncReplicas), nothing is skipped: gradients are exact zeros, so nothing
+deadlocks.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ import tensorflow as tf
 
 from amp.errors import TensorFlowError
 from amp.graph_rewrite import ir
-from amp.integration import collectives, markers, sources
+from amp.integration import collectives, markers, replicas, sources
 from amp.loss_scaling import state, update
 from amp.loss_scaling.scale import NoLossScale
 
@@ -98,28 +99,11 @@ def _keras_apply(original: Callable[..., Any]) -> Callable[..., Any]:
         call = functools.partial(original, self, grads, trainable_variables)
         concerns = _concerns(grads, updated)
         if not concerns:
-            return _kept(call)()
-        update.unless_overflow(concerns, _kept(_unmerged(call)))
+            return _run(call)
+        update.unless_overflow(concerns, _branch(call), _replicas())
         return None
 
     return apply
-
-
-def _unmerged(call: Callable[[], Any]) -> Callable[[], Any]:
-    """Lets a strategy's only replica update in a branch.
-
-    To merge, replicas meet in the graph that they began in; one has no one to meet.
-    """
-    strategy = tf.distribute.get_strategy()
-    inside = tf.distribute.get_replica_context() is not None
-    if not tf.distribute.has_strategy() or not inside:
-        return call
-
-    def unmerged() -> Any:
-        with tf.distribute.ReplicaContext(strategy, 0):
-            return call()
-
-    return unmerged
 
 
 def _scaler_apply(original: Callable[..., Any]) -> Callable[..., Any]:
@@ -160,12 +144,13 @@ def _session_apply(original: Callable[..., Any]) -> Callable[..., Any]:
         call = functools.partial(original, self, pairs, *args, **kwargs)
         concerns = _concerns(grads, variables)
         if not concerns:
-            return _kept(call)()
-        with tf.init_scope():
-            self._create_slots([v for g, v in pairs if g is not None])
+            return _run(call)
+        if not replicas.merges():  # otherwise they are made where replicas meet
+            with tf.init_scope():
+                self._create_slots([v for g, v in pairs if g is not None])
         bound = inspect.signature(original).bind(self, pairs, *args, **kwargs)
         name = bound.arguments.get("name") or self.get_name()
-        return _as_operation(grads, name, concerns, _kept(call))
+        return _as_operation(grads, name, concerns, _branch(call))
 
     return apply
 
@@ -178,13 +163,13 @@ def _as_operation(
 ) -> Any:
     """Returns the conditional update as the one training operation of its graph."""
     if tf.executing_eagerly():
-        update.unless_overflow(concerns, call)
+        update.unless_overflow(concerns, call, _replicas())
         return None
     collection = tf.compat.v1.get_collection_ref(_TRAIN_OP)
     before = list(collection)
     # Without automatic control dependencies only these order flag and gradient.
     with tf.control_dependencies([g for g in map(_values, grads) if g is not None]):
-        ran = update.unless_overflow(concerns, call)
+        ran = update.unless_overflow(concerns, call, _replicas())
     operation = tf.group(ran, name=name)
     collection[:] = [*before, operation]
     return operation
@@ -203,10 +188,11 @@ def _averages_apply(original: Callable[..., Any]) -> Callable[..., Any]:
         session = not (tf.executing_eagerly() or tf.inside_function())
         # A function may not make the averages in a branch; the first call makes them.
         made = session or all(self.average(v) is not None for v in averaged)
-        several = tf.distribute.get_strategy().num_replicas_in_sync > 1
-        if several or not concerns or not made or len(averaged) < len(given):
-            return _kept(call)()
-        return tf.group(update.unless_left_out(concerns, _kept(call)), name=self.name)
+        out = replicas.apart() or len(averaged) < len(given)
+        if out or not concerns or not made:
+            return _run(call)
+        ran = update.unless_left_out(concerns, _branch(call), _replicas())
+        return tf.group(ran, name=self.name)
 
     return apply
 
@@ -226,12 +212,37 @@ def _answers() -> bool:
 
 
 def _concerns(grads: Sequence[Any], variables: Sequence[Any]) -> list[update.Concern]:
-    if tf.distribute.get_strategy().num_replicas_in_sync > 1:
+    if replicas.apart():
         return []
     pairs = zip(grads, variables, strict=False)
     resolved = (sources.variable(v) for grad, v in pairs if grad is not None)
     concerns = state.serving([v for v in resolved if v is not None])
-    return [] if concerns and collectives.combined(grads) else concerns
+    # What replicas reduce among themselves they have agreed on.
+    elsewhere = () if replicas.several() else grads
+    return [] if concerns and collectives.combined(elsewhere) else concerns
+
+
+def _replicas() -> update.Replicas:
+    if not replicas.merges():
+        return update.Replicas(agree=replicas.agree)
+    return update.Replicas(replicas.cond, replicas.agree)
+
+
+def _branch(call: Callable[[], Any]) -> Callable[[], Any]:
+    return _kept(replicas.alone(call))
+
+
+def _run(call: Callable[[], Any]) -> Any:
+    """Runs an update that nothing can skip."""
+    if not replicas.merges() or not replicas.can_meet():
+        return _kept(call)()
+
+    def replica() -> Any:
+        with _inside():
+            return call()
+
+    # Entered by each of them, a scope of the graph that they share would stay.
+    return replicas.together(replica, lambda: markers.attribute_scope(ir.KEEP))
 
 
 def _kept(call: Callable[[], Any]) -> Callable[[], Any]:

@@ -36,11 +36,13 @@ def call_site() -> CallSite:
 def variable(source: Any) -> tf.Variable | None:
     """Returns the TensorFlow variable that an object (Keras' too) stands for."""
     if isinstance(source, tf.Variable):
-        return source
+        # What one replica holds of a mirrored variable stands for the whole of it.
+        container: Any = getattr(source, "_distributed_container", tuple)()
+        return container if isinstance(container, tf.Variable) else source
     if isinstance(source, tf.Tensor):
         return None
     value = getattr(source, "value", None)
-    return value if isinstance(value, tf.Variable) else None
+    return variable(value) if isinstance(value, tf.Variable) else None
 
 
 def composite(source: Any) -> bool:

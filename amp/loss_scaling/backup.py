@@ -101,8 +101,8 @@ def _set(scaler: Scaler, row: NDArray[np.float64]) -> None:
         values = {"skipped_steps": values["skipped_steps"]}  # its scale is the rule's
     with tf.init_scope():
         for field, value in values.items():
-            variable = getattr(scaler, field)
-            variable.assign(variable.dtype.as_numpy_dtype(value))
+            for variable in scaler.copies(field):
+                variable.assign(variable.dtype.as_numpy_dtype(value))
 
 
 def _meant(references: _References, variables: Sequence[tf.Variable]) -> bool:

@@ -7,7 +7,7 @@ A scaled gradient call, in order::
 
     scale  = scaler.factor()
     grads  = compute(seeds * scale)            # the products carry SEED
-    finite = all(is_finite(g) for g in grads)
+    finite = agree(all(is_finite(g) for g in grads))    # of all replicas
     scaler.step(finite)
     return [MulNoNan(g, 1 / scale if finite else 0) for g in grads]    # carry UNSCALE
 
@@ -57,14 +57,17 @@ class Scaling:
     """What a gradient call is scaled by.
 
     Args:
-      scaler: the state to read and step; None (under replicas) for a fixed factor.
+      scaler: the state to read and step; None (where replicas cannot have one) for a
+        fixed factor.
       factor: the factor without a scaler.
       waits: whether an overflow waits for an optimizer to answer it.
+      agree: this replica's flag (bool, shape ()) to that of all; as it is by default.
     """
 
     scaler: Scaler | None
     factor: float
     waits: bool = True
+    agree: Callable[[tf.Tensor], tf.Tensor] = tf.identity
 
     def scale(self) -> tf.Tensor:
         """Returns the factor to use now, float32, shape ()."""
@@ -100,7 +103,7 @@ def scaled(
     grads = compute(scale_seeds(targets, seeds, scale, placing))
     if not any(map(_scales, grads)):
         return grads
-    finite = all_finite(grads, placing)
+    finite = scaling.agree(all_finite(grads, placing))
     with tf.control_dependencies(scaling.step(finite)):
         inverse = tf.where(finite, 1.0 / scale, 0.0)
         if not tf.executing_eagerly():

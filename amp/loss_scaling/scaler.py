@@ -1,7 +1,12 @@
 """One scaler: its variables, their first values, and where they are kept.
 
 No gradients, no optimizers, no registry and no private name of TensorFlow: which
-variables a scaler serves, and the device it belongs to, is told by the caller.
+variables a scaler serves, and the place it belongs to, is told by the caller.
+
+Under several replicas of a `tf.distribute` strategy the variables are the strategy's: a
+copy for each. Each replica writes its own copy, and copies stay equal because replicas
+agree on a flag before they write. Workers of a coordinator share one copy, and do not
+agree: each knows its own flag.
 """
 
 from __future__ import annotations
@@ -9,7 +14,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import weakref
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -35,6 +40,23 @@ class _Sources:
         return [i for i, v in enumerate(found) if v is not None and id(v) in wanted]
 
 
+@dataclasses.dataclass(frozen=True, slots=True)
+class Place:
+    """Where a gradient is taken.
+
+    Args:
+      device: whose task keeps the scaler.
+      agreed: whether replicas agree on each flag where the gradient is taken; if not,
+        the optimizer has them agree, and moves the scale.
+      same: told the rule before a scaler is made; raises where another process that
+        would share it has another rule.
+    """
+
+    device: str = ""
+    agreed: bool = True
+    same: Callable[[str], None] = lambda rule: None
+
+
 # Not a str: meta graphs are exported with the collections that have a str key.
 _STEPPED = ("amp", "stepped")
 
@@ -53,6 +75,7 @@ class Scaler(tf.Module):  # type: ignore[misc]
         shape (number of source variables,).
       skipped_steps: updates that were skipped, int64, shape ().
       shared: whether several workers step it at once: it is kept on another task.
+      agreed: as of `Place`.
     """
 
     def __init__(
@@ -60,16 +83,18 @@ class Scaler(tf.Module):  # type: ignore[misc]
         settings: LossScale,
         sources: Sequence[tf.Variable],
         index: int,
-        device: str = "",
+        place: Place | None = None,
     ) -> None:
         super().__init__(name="loss_scaler")
         self.settings = settings
-        self.shared = False
+        place = place or Place()
+        self.shared, self.agreed = False, place.agreed
         self._sources = _Sources(tuple(weakref.ref(v) for v in sources))
         each = [len(sources)]
         # The trailing slash makes the names the same wherever a gradient is taken.
-        with _outside_functions(device), tf.name_scope(f"amp_loss_scale_{index}/"):
-            self.shared = tf.executing_eagerly() and _elsewhere(device)
+        name, strategy = f"amp_loss_scale_{index}/", _several()
+        with _outside_functions(place.device), _copies(strategy), tf.name_scope(name):
+            self.shared = tf.executing_eagerly() and _elsewhere(place.device)
             self.scale = _variable("scale", tf.constant(settings.initial, tf.float32))
             self.good_steps = _variable("good_steps", tf.constant(0, tf.int32))
             self.bad_steps = _variable("bad_steps", tf.constant(0, tf.int32))
@@ -149,6 +174,11 @@ class Scaler(tf.Module):  # type: ignore[misc]
             # Added, not assigned: calls before one update must not lose a flag.
             flag = tf.cast(tf.logical_not(finite), tf.int32)
             writes = [self.overflow.assign_add(tf.fill(self.overflow.shape, flag))]
+        return writes + (self.move(finite) if self.agreed else [])
+
+    def move(self, finite: tf.Tensor) -> list[Any]:
+        """Moves the scale as the rule says; returns the operations that do."""
+        writes = []
         if isinstance(self.settings, DynamicLossScale):
             old = ScaleState(
                 scale=self.scale.read_value(),
@@ -156,12 +186,20 @@ class Scaler(tf.Module):  # type: ignore[misc]
                 bad_steps=self.bad_steps.read_value(),
             )
             new = self.settings.step(old, finite, tf.where)
-            writes += [
+            writes = [
                 self.scale.assign(new.scale),
                 self.good_steps.assign(new.good_steps),
                 self.bad_steps.assign(new.bad_steps),
             ]
         return writes
+
+    def copies(self, name: str) -> Sequence[tf.Variable]:
+        """Returns the variable of that name, of each replica in this process."""
+        variable = getattr(self, name)
+        strategy = getattr(variable, "distribute_strategy", None)
+        if strategy is None:
+            return [variable]
+        return strategy.experimental_local_results(variable)  # type: ignore[no-any-return]
 
     def forget(self) -> Any:
         """Clears what is known of single variables; returns the operation that does."""
@@ -194,6 +232,20 @@ def _outside_functions(device: str) -> Iterator[None]:
         eager_mode = tf.__internal__.eager_context.eager_mode
         with tf.Graph().as_default(), eager_mode(), tf.device(_task(device)):
             yield
+
+
+def _several() -> tf.distribute.Strategy | None:
+    """The strategy of which this is one of several replicas, if it is."""
+    strategy = tf.distribute.get_strategy()
+    inside = not tf.distribute.in_cross_replica_context()
+    return strategy if inside and strategy.num_replicas_in_sync > 1 else None
+
+
+def _copies(
+    strategy: tf.distribute.Strategy | None,
+) -> contextlib.AbstractContextManager[Any]:
+    """Variables made inside have a copy for each replica; to be made where entered."""
+    return contextlib.nullcontext() if strategy is None else strategy.scope()
 
 
 def _task(device: str) -> str | None:

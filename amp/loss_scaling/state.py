@@ -17,10 +17,10 @@ import tensorflow as tf
 from amp.errors import CheckpointError
 from amp.loss_scaling import backup
 from amp.loss_scaling.scale import LossScale
-from amp.loss_scaling.scaler import Scaler
+from amp.loss_scaling.scaler import Place, Scaler
 
 CallSite: TypeAlias = tuple[str, int]
-_Key: TypeAlias = tuple[CallSite, tuple[int, ...], LossScale, int]
+_Key: TypeAlias = tuple[CallSite, tuple[int, ...], LossScale, bool, int]
 
 
 class Scalers(tf.Module):  # type: ignore[misc]
@@ -90,6 +90,7 @@ _COLLECTION = ("amp", "loss_scalers")
 _LOCK = threading.RLock()
 # Held by their group: a `tf.compat.v1` graph and its scalers go together.
 _SCALERS: weakref.WeakValueDictionary[_Key, Scaler] = weakref.WeakValueDictionary()
+_ANYWHERE = Place()
 _PROCESS: list[Scalers] = []
 _IN_SESSIONS: list[_Key] = []  # the first scaler of a `tf.compat.v1` graph
 _PAST: list[tf.Variable] = []  # skipped_steps of this process's scalers that are gone
@@ -109,7 +110,10 @@ def current() -> Scalers:
 
 
 def find(
-    site: CallSite, sources: Sequence[tf.Variable], rule: LossScale, device: str = ""
+    site: CallSite,
+    sources: Sequence[tf.Variable],
+    rule: LossScale,
+    place: Place = _ANYWHERE,
 ) -> Scaler:
     """Returns the scaler of a gradient call, the same one at every retrace.
 
@@ -120,7 +124,7 @@ def find(
       site: file name and line of the call.
       sources: the trainable variables differentiated by; held weakly.
       rule: the settings, not NoLossScale.
-      device: where the call's target is computed; a session graph's scaler is kept in
+      place: where the call's target is computed; a session graph's scaler is kept in
         the same task, so that workers of one parameter server do not share it. Any
         other is kept where its first variable is: all that a coordinator's workers
         can reach.
@@ -129,11 +133,12 @@ def find(
     with _LOCK:
         eager = _outermost_is_eager()
         call = 0 if eager else current().next_number()
-        device = sources[0].device if eager else device
-        key = (site, identities, rule, call)
+        if eager:
+            place = dataclasses.replace(place, device=sources[0].device)
+        key = (site, identities, rule, place.agreed, call)
         scaler = _SCALERS.get(key)
         if scaler is None:
-            scaler = _create(key, sources, device)
+            scaler = _create(key, sources, place)
         return scaler
 
 
@@ -173,10 +178,11 @@ def skipped_steps() -> int:
         return sum(int(variable.numpy()) for variable in (*living, *_PAST))
 
 
-def _create(key: _Key, sources: Sequence[tf.Variable], device: str) -> Scaler:
+def _create(key: _Key, sources: Sequence[tf.Variable], place: Place) -> Scaler:
+    place.same(repr(key[2]))
     group = current()
     number = group.next_number()
-    scaler = Scaler(key[2], sources, number, device)
+    scaler = Scaler(key[2], sources, number, place)
     group.add(scaler, number)
     _SCALERS[key] = scaler
     backup.begin(scaler, sources)

@@ -5,6 +5,7 @@ Public TensorFlow only; how an optimizer is found, built and called is not known
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
@@ -16,7 +17,25 @@ from amp.loss_scaling.scaler import Scaler
 Concern: TypeAlias = tuple[Scaler, list[int]]
 
 
-def unless_overflow(concerns: Sequence[Concern], apply: Callable[[], Any]) -> Any:
+@dataclasses.dataclass(frozen=True, slots=True)
+class Replicas:
+    """How replicas decide together; by default there is one.
+
+    Args:
+      cond: as `branches.cond`; replicas may meet in its branches.
+      agree: whether this replica's gradients were finite, to whether all were.
+    """
+
+    cond: Callable[..., Any] = branches.cond
+    agree: Callable[[tf.Tensor], tf.Tensor] = tf.identity
+
+
+ONE = Replicas()
+
+
+def unless_overflow(
+    concerns: Sequence[Concern], apply: Callable[[], Any], replicas: Replicas = ONE
+) -> Any:
     """Runs `apply`, or instead answers the overflow that waits for these variables.
 
     ::
@@ -29,11 +48,12 @@ def unless_overflow(concerns: Sequence[Concern], apply: Callable[[], Any]) -> An
     Args:
       concerns: the scalers of the variables updated, and the variables' positions.
       apply: the whole update, with nothing left to build; its result is dropped.
+      replicas: how those that take part decide.
 
     Returns:
       Whether the update ran, bool, shape ().
     """
-    flags = [_pending(scaler, positions) for scaler, positions in concerns]
+    flags = [_settled(*concern, replicas) for concern in concerns]
     pending = tf.reduce_any(tf.stack(flags)) if len(flags) > 1 else flags[0]
 
     def skip() -> tf.Tensor:
@@ -44,15 +64,27 @@ def unless_overflow(concerns: Sequence[Concern], apply: Callable[[], Any]) -> An
         done, noted = apply(), [_note(*c, 0) for c in concerns]
         return _after(done, _after(tf.group(*noted), True))
 
-    return branches.cond(pending, skip, run)
+    return replicas.cond(pending, skip, run)
 
 
-def unless_left_out(concerns: Sequence[Concern], apply: Callable[[], Any]) -> Any:
+def _settled(scaler: Scaler, positions: list[int], replicas: Replicas) -> tf.Tensor:
+    """Returns whether an overflow waits, in any replica."""
+    pending = _pending(scaler, positions)
+    if scaler.agreed:
+        return pending
+    finite = replicas.agree(tf.logical_not(pending))
+    return tf.logical_not(_after(tf.group(*scaler.move(finite)), finite))
+
+
+def unless_left_out(
+    concerns: Sequence[Concern], apply: Callable[[], Any], replicas: Replicas = ONE
+) -> Any:
     """Runs `apply`, unless the last update of one of these variables was left out.
 
     Args:
       concerns: the scalers of the variables that are averaged, and their positions.
       apply: the moving averages' update, with nothing left to build.
+      replicas: how those that take part decide.
 
     Returns:
       Whether it ran, bool, shape ().
@@ -63,7 +95,7 @@ def unless_left_out(concerns: Sequence[Concern], apply: Callable[[], Any]) -> An
             left_out = scaler.left_out.read_value()
         flags.append(tf.reduce_any(tf.gather(left_out, positions) > 0))
     left = tf.reduce_any(tf.stack(flags))
-    return branches.cond(
+    return replicas.cond(
         left, lambda: tf.constant(False), lambda: _after(apply(), True)
     )
 

@@ -1,0 +1,120 @@
+"""Workers that take steps together: whether all of them scale the loss alike.
+
+Asks through the service that a cluster's tasks coordinate by, so never by a collective,
+which a worker that does not take part would leave waiting. No gradients and no state.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import inspect
+import itertools
+import time
+from typing import Any, TypeAlias
+
+import tensorflow as tf
+from absl import logging
+from tensorflow.python.eager import context as context_lib
+
+from amp.errors import PolicyError, TensorFlowError
+
+Task: TypeAlias = tuple[str, int]
+
+PATIENCE = 600.0  # seconds; other workers may have more to prepare
+_SOON = 30.0  # seconds, after which a job that waits is told why
+_NUMBERS = itertools.count()  # of scalers; workers make theirs in the same order
+
+
+def install() -> None:
+    """Checks the names that are needed, once per process.
+
+    Raises:
+      TensorFlowError: a private name is missing.
+    """
+    context = context_lib.Context
+    for verb in ("set", "get", "delete"):
+        name = f"{verb}_config_key_value"
+        found = getattr(context, name, None)
+        if found is None or "key" not in inspect.signature(found).parameters:
+            raise TensorFlowError(
+                f"TensorFlow {tf.__version__} coordinates workers in another way",
+                where=f"context.Context.{name}",
+                allowed="TensorFlow 2.18 to 2.21",
+                remedy="install a supported version, or a newer one of this package",
+            )
+
+
+def same(rule: str) -> None:
+    """Returns once every worker of the strategy's cluster has asked the same.
+
+    Called before what has a copy in every worker is made; the n-th call in one worker
+    meets the n-th in the others. A strategy within one process needs no one.
+
+    Raises:
+      PolicyError: another worker scales otherwise, or not at all.
+    """
+    own, others = _tasks()
+    if not others:
+        return
+    number, context = next(_NUMBERS), context_lib.context()
+    said = f"tf-amp {_release()}, {rule}"
+    context.delete_config_key_value(_key(number, own))  # of a worker that came back
+    context.set_config_key_value(_key(number, own), said)
+    for task in others:
+        _compare(task, said, _told(_key(number, task), task))
+
+
+def _release() -> str:
+    try:
+        return importlib.metadata.version("tf-amp")
+    except importlib.metadata.PackageNotFoundError:
+        return "of no known version"
+
+
+def _tasks() -> tuple[Task, list[Task]]:
+    """Returns this task and the others that take steps with it."""
+    strategy = tf.distribute.get_strategy()
+    resolver = getattr(strategy, "cluster_resolver", None)
+    multi = isinstance(strategy, tf.distribute.MultiWorkerMirroredStrategy)
+    if not multi or resolver is None or not _coordinated():
+        return ("worker", 0), []
+    spec, own = resolver.cluster_spec(), (resolver.task_type, resolver.task_id)
+    jobs = [job for job in ("chief", "worker") if job in spec.jobs]
+    tasks = [(job, index) for job in jobs for index in spec.task_indices(job)]
+    return own, [task for task in tasks if task != own]
+
+
+def _coordinated() -> bool:
+    return getattr(context_lib.context(), "coordination_service", None) is not None
+
+
+def _key(number: int, task: Task) -> str:
+    return f"amp/loss_scale/{number}/{task[0]}/{task[1]}"
+
+
+def _told(key: str, task: Task) -> str | None:
+    """What another worker said; None if it says nothing for too long."""
+    end, wait = time.monotonic() + PATIENCE, min(_SOON, PATIENCE)
+    while wait > 0:
+        try:
+            context: Any = context_lib.context()
+            return str(context.get_config_key_value(key, int(1000 * wait)))
+        except tf.errors.DeadlineExceededError:
+            message = "amp: waiting for %s %d, which has not scaled its loss yet"
+            logging.warning(message, *task)
+            wait = min(_SOON, end - time.monotonic())
+    return None
+
+
+def _compare(task: Task, said: str, told: str | None) -> None:
+    if told == said:
+        return
+    where = f"{task[0]} {task[1]}"
+    silent = f"no loss scale, for {PATIENCE:.0f} seconds"
+    raise PolicyError(
+        f"workers that take steps together scale otherwise: {told or silent}",
+        where=f"{where} of MultiWorkerMirroredStrategy",
+        allowed=f"{said}, as this worker has",
+        remedy="switch on the same version with the same loss_scale in all workers, or "
+        "off in all; with loss_scale='none' they may differ",
+    )

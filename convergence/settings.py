@@ -29,7 +29,7 @@ def policy(setting: str, *, dtype: str, emulate: bool, steps: int) -> Policy | N
     """
     if setting == FLOAT32:
         return None
-    interval = min(2000, max(steps // 10, 1))
+    interval = min(2000, max(steps // 4, 1))
     rules = {
         "unscaled": loss_scaling.NoLossScale(),
         "constant": loss_scaling.ConstantLossScale(CONSTANT),

@@ -40,13 +40,13 @@ def run(
       ResultError: a process was ended from outside.
     """
     spawn = multiprocessing.get_context("spawn")
-    told = spawn.Manager().Queue()
+    told = spawn.SimpleQueue()
     listener = threading.Thread(target=_listen, args=(told, tell), daemon=True)
     listener.start()
     count = min(len(names), os.cpu_count() or 1)
-    pool = futures.ProcessPoolExecutor(count, spawn, _begin)
+    pool = futures.ProcessPoolExecutor(count, spawn, _begin, (told,))
     try:
-        runs = [pool.submit(_run, name, options, told) for name in names]
+        runs = [pool.submit(_run, name, options) for name in names]
         for done in futures.as_completed(runs):
             yield done.result()
     except futures.process.BrokenProcessPool as e:
@@ -67,8 +67,13 @@ def _listen(told: Any, tell: Tell) -> None:
         tell(*words)
 
 
-def _begin() -> None:
+_TOLD: Any = None  # of a process: where it tells of its steps
+
+
+def _begin(told: Any) -> None:
     """Prepares a process: deterministic, quiet, and gone when its parent is."""
+    global _TOLD
+    _TOLD = told
     threading.Thread(target=_end_with_parent, daemon=True).start()
     import tensorflow as tf
 
@@ -85,10 +90,10 @@ def _end_with_parent() -> None:
     os._exit(1)  # otherwise a run taken up again would have two writers
 
 
-def _run(name: str, options: dict[str, Any], told: Any) -> dict[str, Any]:
+def _run(name: str, options: dict[str, Any]) -> dict[str, Any]:
     from convergence import runner
 
     def tell(*words: Any) -> None:
-        told.put((name, *words))
+        _TOLD.put((name, *words))
 
     return runner.run(families.FAMILIES[name], runner.Options(**options), tell)

@@ -39,13 +39,14 @@ def ranges(
     Case 5: a sum to a scalar (a loss, a norm), which people and thresholds read.
     Case 6: a bounded result (a probability) beside an epsilon, or where tiny values are
       singular: it may be as tiny, so it is made in float32 too.
-    Case 7: products that are summed (a norm, a variance, a gradient by a scale): in
-      float16 a square is infinite from 256 on, and a product of gradients vanishes as
-      soon; a factor bounded by 1 does no harm. Their readers stay, as in case 1.
+    Case 7: products that are summed (a norm, a variance, a gradient by a scale), the
+      sum, and statistics computed from it: in float16 a square is infinite from 256
+      on, and a product of gradients vanishes as soon; a factor bounded by 1 does no
+      harm. All readers of a sum of squares stay, as in case 1.
     """
     found: dict[str, Reason] = {}
     marks: dict[str, _Mark] = {}
-    summed = _summed_products(graph, typed) if _is_half(context.format) else frozenset()
+    summed = _summed_products(graph, typed) if _is_half(context.format) else {}
     for name in graph.order:
         view = typed[name]
         node = view.node
@@ -57,8 +58,7 @@ def ranges(
             mark = _Mark(context.format.largest * 2, name, once=True)
         else:
             mark = _read_mark(view, marks, found)
-        if name in summed and mark is None:
-            found[name] = Reason("range", name)
+        if name in summed and mark is None and _squares(node):
             mark = _Mark(context.format.largest * 2, name)
         if mark is not None:
             marks[name] = mark
@@ -70,7 +70,7 @@ def ranges(
         found = _probabilities(typed, graph.order, marks, context.format) | found
     return {
         name: reason
-        for name, reason in found.items()
+        for name, reason in (summed | found).items()
         if name not in refused or typed[name].node.op == "Const"
     }
 
@@ -88,25 +88,56 @@ def _is_half(limits: Format) -> bool:
     return limits.name == "float16"
 
 
-def _summed_products(graph: ir.Graph, typed: Mapping[str, Typed]) -> frozenset[str]:
-    """The products of float32 values that are summed, by themselves or moved first."""
-    products, summed = set(), set()
+def _summed_products(graph: ir.Graph, typed: Mapping[str, Typed]) -> dict[str, Reason]:
+    """Products of float32 values that are summed, the sums, and statistics after them.
+
+    Moves may come between. Statistics are what is computed from sums and is no larger.
+    """
+    products, leads = _products(graph, typed)
+    found: dict[str, Reason] = {}
+    sums: dict[str, float] = {}  # and what follows: elements
+    for name in graph.order:
+        view = typed[name]
+        row = view.row
+        if name in products:
+            found[name] = Reason("range", name)
+        if row is None or row.role in (Role.KEEP, Role.COMPUTE) or row.bounded:
+            continue
+        size = cost.elements(graph.shape((name, 0)) or ())
+        for source, _ in view.node.inputs:
+            if source in sums and size <= sums[source]:
+                found[name], sums[name] = found[source], size
+            elif source in found and source not in sums and name in leads:
+                found[name] = found[source]
+                if row.sums:
+                    sums[name] = size
+    return found
+
+
+def _products(graph: ir.Graph, typed: Mapping[str, Typed]) -> tuple[set[str], set[str]]:
+    """Products that lead to sums, and the sums and moves that they lead to."""
+    products: set[str] = set()
+    leads: set[str] = set()
     for name in reversed(graph.order):
         view = typed[name]
         row = view.row
         if row is None or not view.touches(ir.FLOAT):
             continue
         readers = [r for r, _ in graph.readers.get((name, 0), ())]
-        leads = any(reader in summed for reader in readers)
-        if row.sums or (leads and (row.role is Role.MOVE or view.node.op in _PASS)):
-            summed.add(name)
-        elif leads and view.node.op in _PRODUCTS:
+        onward = any(reader in leads for reader in readers)
+        if row.sums or (onward and (row.role is Role.MOVE or view.node.op in _PASS)):
+            leads.add(name)
+        elif onward and view.node.op in _PRODUCTS:
             factors = [typed.get(source) for source, _ in view.node.inputs[:2]]
-            if not any(
-                factor and factor.row and factor.row.bounded for factor in factors
-            ):
+            if not any(f and f.row and f.row.bounded for f in factors):
                 products.add(name)
-    return frozenset(products)
+    return products, leads
+
+
+def _squares(node: ir.Node) -> bool:
+    if node.op in ("Square", "SquaredDifference"):
+        return True
+    return node.op in _PRODUCTS and node.inputs[0] == node.inputs[1]
 
 
 def _constant_mark(view: Typed, limits: Format) -> _Mark | None:

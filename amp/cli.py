@@ -30,6 +30,7 @@ _FIELDS = {
     "min_gain": "a fraction of the float32 time",
     "trial": "auto, 1 or 0: first calls alternate until the faster is known",
     "tune_budget": "seconds to spend on measuring the job's operations; 0 for none",
+    "wire": "1: gradients travel between hosts as bfloat16, where that gains",
     "strict": "1: an error instead of a warning",
     "report": "a directory",
 }

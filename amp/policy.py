@@ -105,6 +105,7 @@ _PARSERS: dict[str, Callable[[object, str], Any]] = {
     "min_gain": _gain,
     "trial": _trial,
     "tune_budget": _seconds,
+    "wire": _flag,
     "strict": _flag,
     "report": _directory,
 }
@@ -133,6 +134,8 @@ class Policy:
         so False for runs that are to be repeated bit for bit.
       tune_budget: seconds that this process may spend, in all, on measuring operations
         of its functions before their first calls; 0 plans from what is stored.
+      wire: whether gradients that Keras optimizers sum over the workers of a
+        MultiWorkerMirroredStrategy travel as bfloat16, where that gains.
       strict: raise what would otherwise be a warning and a float32 fallback.
       report: directory that every rewrite writes its report to, or None.
 
@@ -150,6 +153,7 @@ class Policy:
     min_gain: float = 0.02
     trial: bool | str = "auto"
     tune_budget: float = 10.0
+    wire: bool = False
     strict: bool = False
     report: str | None = None
 

@@ -31,6 +31,7 @@ from replica_steps import (
     trained,
     v1_optimizer,
 )
+from wire_steps import wire, wire_overflow
 
 import amp
 from amp.integration import workers
@@ -241,7 +242,7 @@ IN_ONE_PROCESS = (
     one_copy,
     session,
 )
-BETWEEN_WORKERS = (workers_of_two_rules, worker_without_a_scale)
+BETWEEN_WORKERS = (wire, wire_overflow, workers_of_two_rules, worker_without_a_scale)
 
 if __name__ == "__main__":
     main(*sys.argv[1:])

@@ -87,6 +87,7 @@ def test_every_field_has_a_variable() -> None:
         "AMP_MIN_GAIN": "0.05",
         "AMP_TRIAL": "0",
         "AMP_TUNE_BUDGET": "2.5",
+        "AMP_WIRE": "on",
         "AMP_STRICT": "yes",
         "AMP_REPORT": "/tmp/reports",
         "AMP_ENABLE": "1",  # not a field
@@ -103,6 +104,7 @@ def test_every_field_has_a_variable() -> None:
         min_gain=0.05,
         trial=False,
         tune_budget=2.5,
+        wire=True,
         strict=True,
         report="/tmp/reports",
     )

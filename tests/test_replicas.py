@@ -189,6 +189,32 @@ def test_replicas_that_cannot_agree_see_zeros(mirrored, job, copies):
     assert mirrored[0][job]["weights"] == [[[weight]] * 4] * copies
 
 
+def test_gradients_on_the_wire_keep_the_bound_of_bfloat16_and_workers_agree(workers):
+    one, other = (process["wire"] for process in workers)
+    assert one == other
+    assert (one["off"]["types"], one["on"]["types"]) == ([], ["bfloat16"])
+    # One rounding and one sum, each by a factor within 1 +- 2^-8.
+    assert 0 < one["on"]["large"] <= (1 + 2**-8) ** 2 - 1
+    # What gains nothing is summed once, in float32.
+    assert max(one["off"]["large"], one["off"]["small"], one["on"]["small"]) <= 2**-24
+
+
+def test_a_program_that_sums_a_metric_gets_it_in_float32_whatever_the_wire(workers):
+    for process in workers:
+        assert process["wire"]["on"]["metric"] == process["wire"]["off"]["metric"]
+        assert process["wire"]["on"]["metric"] == [2 + 2**-22] * 2
+
+
+def test_an_overflow_on_the_wire_leaves_out_the_update_of_all_workers(workers):
+    # Each gradient is one, in both workers.
+    taken = [i + 1 if i < BAD else i for i in range(STEPS)]
+    for process in workers:
+        found = process["wire_overflow"]
+        assert found["ends"] == [[1 - 2 * RATE * n] * 2 for n in taken]
+        assert found["scales"] == scales(STEPS)
+        assert found["types"] == ["bfloat16"]
+
+
 def test_workers_of_two_rules_are_all_told(workers):
     for other, process in zip((16.0, 8.0), workers, strict=True):
         assert f"ConstantLossScale(value={other})" in process["workers_of_two_rules"]

@@ -23,12 +23,13 @@ import tensorflow as tf
 
 from amp.errors import TensorFlowError
 from amp.graph_rewrite import ir
-from amp.integration import collectives, markers, replicas, sources
+from amp.integration import collectives, markers, replicas, sources, wire
 from amp.loss_scaling import state, update
 from amp.loss_scaling.scale import NoLossScale
 
 _KERAS = "keras.src.optimizers.base_optimizer"
 _KERAS_SCALER = "keras.src.optimizers.loss_scale_optimizer"
+_KERAS_REDUCES = "keras.src.backend.tensorflow.optimizer"
 _TRAIN_OP = "train_op"
 
 
@@ -75,6 +76,10 @@ def install_keras() -> None:
     _check(base, "build", ("variables",))
     _check(base, "apply", ("grads", "trainable_variables"))
     _replace(base, "apply", _keras_apply)
+    if _KERAS_REDUCES in sys.modules:
+        reduces = getattr(sys.modules[_KERAS_REDUCES], "TFOptimizer", None)
+        _check(reduces, "_all_reduce_sum_gradients", ("grads_and_vars",))
+        _replace(reduces, "_all_reduce_sum_gradients", wire.carried)
     scaler = getattr(sys.modules.get(_KERAS_SCALER), "LossScaleOptimizer", None)
     if scaler is not None:
         _check(scaler, "apply", ("grads", "trainable_variables"))

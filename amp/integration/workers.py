@@ -1,4 +1,4 @@
-"""Workers that take steps together: whether all of them scale the loss alike.
+"""Workers that take steps together: whether all of them do it by the same rules.
 
 Asks through the service that a cluster's tasks coordinate by, so never by a collective,
 which a worker that does not take part would leave waiting. No gradients and no state.
@@ -47,11 +47,12 @@ def install() -> None:
 def same(rule: str) -> None:
     """Returns once every worker of the strategy's cluster has asked the same.
 
-    Called before what has a copy in every worker is made; the n-th call in one worker
-    meets the n-th in the others. A strategy within one process needs no one.
+    Called before anything in which all have to take part alike is made; the n-th call
+    in one worker meets the n-th in the others. A strategy within one process needs no
+    one.
 
     Raises:
-      PolicyError: another worker scales otherwise, or not at all.
+      PolicyError: another worker has another rule, or none.
     """
     own, others = _tasks()
     if not others:
@@ -100,7 +101,7 @@ def _told(key: str, task: Task) -> str | None:
             context: Any = context_lib.context()
             return str(context.get_config_key_value(key, int(1000 * wait)))
         except tf.errors.DeadlineExceededError:
-            message = "amp: waiting for %s %d, which has not scaled its loss yet"
+            message = "amp: waiting for %s %d, which has not got there yet"
             logging.warning(message, *task)
             wait = min(_SOON, end - time.monotonic())
     return None
@@ -110,11 +111,11 @@ def _compare(task: Task, said: str, told: str | None) -> None:
     if told == said:
         return
     where = f"{task[0]} {task[1]}"
-    silent = f"no loss scale, for {PATIENCE:.0f} seconds"
+    silent = f"no loss scale, nor 16 bits on the wire, for {PATIENCE:.0f} seconds"
     raise PolicyError(
-        f"workers that take steps together scale otherwise: {told or silent}",
+        f"workers that take steps together differ: {told or silent}",
         where=f"{where} of MultiWorkerMirroredStrategy",
         allowed=f"{said}, as this worker has",
-        remedy="switch on the same version with the same loss_scale in all workers, or "
-        "off in all; with loss_scale='none' they may differ",
+        remedy="switch on the same version with the same loss_scale and wire in all "
+        "workers, or off in all; with loss_scale='none', wire=False they may differ",
     )

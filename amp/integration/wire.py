@@ -31,14 +31,18 @@ def carried(original: Callable[..., Any]) -> Callable[..., Any]:
 
     def aggregate(self: Any, grads_and_vars: Any) -> Any:
         pairs = list(grads_and_vars)
-        narrow = _narrow(pairs) if _wanted() else []
+        narrow = _narrow(pairs) if _wanted() else frozenset()
         if not narrow:
             return original(self, pairs)
         if self not in _AGREED:
             workers.same("gradients in bfloat16 on the wire")
             _AGREED.add(self)
-        low = [(tf.cast(pairs[i][0], tf.bfloat16), pairs[i][1]) for i in narrow]
-        rest = [pair for i, pair in enumerate(pairs) if i not in narrow]
+        low, rest = [], []
+        for i, (grad, variable) in enumerate(pairs):
+            if i in narrow:
+                low.append((tf.cast(grad, tf.bfloat16), variable))
+            else:
+                rest.append((grad, variable))
         sums = [(tf.cast(g, tf.float32), v) for g, v in original(self, low)]
         if any(grad is not None for grad, _ in rest):
             rest = list(original(self, rest))
@@ -66,13 +70,13 @@ def _wanted() -> bool:
     return True
 
 
-def _narrow(pairs: Sequence[tuple[Any, Any]]) -> list[int]:
+def _narrow(pairs: Sequence[tuple[Any, Any]]) -> frozenset[int]:
     """The positions of the gradients to be carried in 16 bits, alike in all workers."""
     count = tf.distribute.get_strategy().num_replicas_in_sync
-    return [
+    return frozenset(
         i
         for i, (grad, variable) in enumerate(pairs)
         if isinstance(grad, tf.Tensor)
         and grad.dtype == tf.float32
         and all_reduce.gains(variable.shape.num_elements() or 0, count)
-    ]
+    )

@@ -17,7 +17,7 @@ from convergence.settings import CONSTANT
 PAGE = Path(__file__).parents[1] / "docs" / "convergence.md"
 BEGIN, END = "<!-- results: begin -->", "<!-- results: end -->"
 HEAD = ("setting", "mean", "sd", "difference", "90 % interval", "KS p")
-HEAD += ("gradient error", "diverged", "skipped", "16-bit nodes", "")
+HEAD += ("last loss", "gradient error", "diverged", "skipped", "16-bit nodes", "")
 LAYER_HEAD = ("gradients of", "under 2^-24", "under 2^-14", "scaled: under 2^-24")
 LAYER_HEAD += ("scaled: under 2^-14",)
 MOST_LAYERS = 12
@@ -139,6 +139,7 @@ def _settings_row(row: verdict.Row) -> Sequence[str]:
         "–" if row.difference is None else f"{row.difference:+.3g}",
         between,
         figure(row.p, ".3f"),
+        figure(row.loss),
         figure(row.error, ".3f"),
         str(row.diverged),
         str(row.skipped),

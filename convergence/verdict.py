@@ -33,6 +33,8 @@ class Row:
       difference, low, high: mean difference to float32, and its interval; None for
         float32.
       p: of the Kolmogorov–Smirnov test; None for float32.
+      loss: mean over seeds of the loss at the end (of the first part, over the last
+        point of its curve); None where a run has no finite one.
       error: the gradient error; None for float32 and where no step could tell.
       diverged: runs that did.
       skipped: steps that loss scaling skipped, over all runs.
@@ -49,6 +51,7 @@ class Row:
     low: float | None
     high: float | None
     p: float | None
+    loss: float | None
     error: float | None
     diverged: int
     skipped: int
@@ -124,6 +127,7 @@ def _row(
     else:
         reasons = _reasons(result["rule"]["margin"], low, high, **told)
     others = [run["metric"] for run in base.values()]
+    ends = [run["losses"][0][-1] for run in own.values()]
     return Row(
         setting=setting,
         must_pass=setting in MUST_PASS[result["dtype"]],
@@ -134,6 +138,7 @@ def _row(
         low=low,
         high=high,
         p=_kolmogorov_smirnov(values, others) if compared else None,
+        loss=None if None in ends else float(np.mean(ends)),
         skipped=sum(run["skipped"] for run in own.values()),
         nodes=tuple(next(iter(own.values()))["nodes"]),
         reasons=reasons,

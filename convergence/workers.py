@@ -24,8 +24,9 @@ def run(
 ) -> Iterator[dict[str, Any]]:
     """Runs families, as many at a time as there are cores.
 
-    Every process has as many threads as one alone has, for the number of threads may
-    change a sum's last bit.
+    A quick run has one thread: its operations are too small to be shared out, and
+    processes with more threads than cores wait for one another. The number of threads
+    may change a sum's last bit, and so depends on nothing else.
 
     Args:
       names: of families.
@@ -44,7 +45,9 @@ def run(
     listener = threading.Thread(target=_listen, args=(told, tell), daemon=True)
     listener.start()
     count = min(len(names), os.cpu_count() or 1)
-    pool = futures.ProcessPoolExecutor(count, spawn, _begin, (told,))
+    pool = futures.ProcessPoolExecutor(
+        count, spawn, _begin, (told, bool(options.get("quick")))
+    )
     try:
         runs = [pool.submit(_run, name, options) for name in names]
         for done in futures.as_completed(runs):
@@ -70,8 +73,13 @@ def _listen(told: Any, tell: Tell) -> None:
 _TOLD: Any = None  # of a process: where it tells of its steps
 
 
-def _begin(told: Any) -> None:
-    """Prepares a process: deterministic, quiet, and gone when its parent is."""
+def _begin(told: Any, single: bool) -> None:
+    """Prepares a process: deterministic, quiet, and gone when its parent is.
+
+    Args:
+      told: where it tells of its steps.
+      single: whether it has one thread for TensorFlow's operations.
+    """
     global _TOLD
     _TOLD = told
     threading.Thread(target=_end_with_parent, daemon=True).start()
@@ -81,6 +89,9 @@ def _begin(told: Any) -> None:
     tf.get_logger().setLevel("ERROR")
     tf.keras.utils.set_random_seed(0)
     tf.config.experimental.enable_op_determinism()
+    if single:
+        tf.config.threading.set_inter_op_parallelism_threads(1)
+        tf.config.threading.set_intra_op_parallelism_threads(1)
 
 
 def _end_with_parent() -> None:

@@ -32,6 +32,16 @@ def test_statistics_are_those_of_scipy() -> None:
     assert row.deviation == np.std(other, ddof=1)
 
 
+def test_the_last_loss_is_the_mean_over_seeds_of_the_curves_ends() -> None:
+    result = made_up()
+    own = [run for run in result["runs"] if run["setting"] == "constant"]
+    for index, run in enumerate(own):
+        run["losses"] = [[9.0, float(index)], [7.0, 7.0]]
+    assert verdict.verdict(result).rows[2].loss == 2.0
+    own[0]["losses"][0][-1] = None  # nothing finite
+    assert verdict.verdict(result).rows[2].loss is None
+
+
 @pytest.mark.parametrize(
     ("other", "passes"),
     [

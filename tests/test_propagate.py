@@ -118,7 +118,7 @@ def test_the_kernel_gate_asks_for_this_op_type_and_device() -> None:
     assert "kernel" not in rules(rewritten(proto, emulate=True).report).values()
     context = context_of(module_of(proto), xla=True)
     typed = type_ports(main, context)
-    refused = narrow(main, context, typed).refused
+    refused = narrow(main, context, typed, ()).refused
     assert "kernel" not in {reason.rule for reason in refused.values()}
 
 
@@ -179,15 +179,60 @@ def test_a_node_that_is_also_read_elsewhere_is_no_mere_update() -> None:
     assert decided(build)["step"] == "follow"
 
 
-def test_an_integer_computation_stays_float32() -> None:
+def test_arithmetic_for_an_integer_stays_float32() -> None:
     def build() -> None:
-        product = tf.matmul(x(), x(), name="product")
+        product = tf.tanh(tf.matmul(x(), x(), name="product"), name="tanh")
         half = tf.multiply(product, 0.5, name="half")
         tf.cast(tf.floor(half, name="floor"), tf.int32, name="integer")
 
     found = decided(build)
-    assert found["half"] == "integer"
-    assert found["floor"] == "integer"
+    assert found["half"] == found["floor"] == "decision"
+    assert found["tanh"] == "follow"  # it reads a product
+
+
+def test_arithmetic_for_a_choice_or_a_target_stays_float32() -> None:
+    def build() -> None:
+        start = tf.nn.relu(tf.matmul(x(), x(), name="product"), name="start")
+        score = tf.multiply(start, 0.5, name="score")
+        best = tf.math.top_k(tf.reshape(score, [-1]), 3).indices
+        sides = tf.add(start, 1.0, name="sides")
+        chosen = tf.gather(tf.reshape(sides, [-1]), best, name="chosen")
+        large = tf.greater(tf.multiply(chosen, 2.0, name="twice"), 1.0)
+        aim = tf.stop_gradient(tf.subtract(chosen, 1.0, name="aim"))
+        tf.where(large, aim, tf.gather(tf.reshape(start, [-1]), best), name="used")
+
+    found = decided(build)
+    for name in ("score", "sides", "twice", "aim"):
+        assert found[name] == "decision"
+    assert found["start"] == "follow"
+
+
+def test_a_value_that_is_also_used_is_no_mere_decision() -> None:
+    def build() -> None:
+        product = tf.nn.relu(tf.matmul(x(), x(), name="product"))
+        score = tf.multiply(product, 0.5, name="score")
+        tf.where(tf.greater(score, 1.0), score, tf.tanh(score), name="used")
+
+    assert decided(build)["score"] == "follow"
+
+
+def test_decisions_are_followed_through_loops_without_products() -> None:
+    def loop(within: Callable[[tf.Tensor], tf.Tensor]) -> Callable[[], None]:
+        def build() -> None:
+            start = tf.nn.relu(tf.matmul(x(), x(), name="product"))
+            scaled = tf.multiply(start, 0.5, name="scaled")
+            _, last = tf.while_loop(
+                lambda i, _: i < 3,
+                lambda i, value: (i + 1, within(value)),
+                (tf.constant(0), scaled),
+            )
+            tf.greater(tf.add(last, 1.0, name="after"), 2.0)
+
+        return build
+
+    found = decided(loop(lambda value: value * 0.5))
+    assert found["scaled"] == found["after"] == "decision"
+    assert decided(loop(lambda value: value @ value))["scaled"] == "follow"
 
 
 def test_a_variable_read_in_place_stays_float32() -> None:

@@ -6,7 +6,7 @@ What its values may grow to is the matter of `ranges`.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 
 from amp.graph_rewrite import ir
 from amp.graph_rewrite.context import Typed
@@ -62,8 +62,7 @@ def sinks(
 
     Case 1: it only updates variables; the walk against the edges stops at products, at
     sums (the gradient of a bias) and at the function's results.
-    Case 2: it only computes an integer; the walk stops at the same.
-    Case 3: it only is summed to a scalar (the squared errors of a loss, which float16
+    Case 2: it only is summed to a scalar (the squared errors of a loss, which float16
     cannot hold from 256 on); the walk stops at products and at results.
     """
     found: dict[str, Reason] = {}
@@ -94,7 +93,46 @@ def _sink(graph: ir.Graph, view: Typed, found: Mapping[str, Reason]) -> Reason |
         return Reason("scalar", node.name)
     if _writes_state(view):
         return Reason("state", node.name)
-    integers = (ir.INT32, ir.INT64)
-    if node.op == "Cast" and view.outs and view.outs[0].type in integers:
-        return Reason("integer", node.name)
     return None
+
+
+def decisions(
+    graph: ir.Graph,
+    typed: Mapping[str, Typed],
+    refused: Mapping[str, Reason],
+    products: Container[str],
+) -> dict[str, Reason]:
+    """Refuses arithmetic that only decides: on an index, a mask, an integer, a target.
+
+    Every reader has no float result (a comparison, TopK for its indices), stops the
+    gradient, or only decides itself. Rounding such values gains little and may decide
+    otherwise, which no gradient mends: other boxes are kept, ties appear. The walk
+    against the edges passes what is refused already, loops included, and stops at
+    products, at what reads one (TensorFlow fuses those two), and at results.
+
+    Args:
+      graph, typed: looked at.
+      refused: by earlier rules.
+      products: nodes that compute a product, in functions that they call included.
+    """
+    found: dict[str, Reason] = {}
+    ends: dict[str, Reason] = {}
+    returned = {result.edge[0] for result in graph.results}
+    for name in reversed(graph.order):
+        view = typed[name]
+        node, row = view.node, view.row
+        floats = [i for i, slot in enumerate(view.outs) if slot.type == ir.FLOAT]
+        if view.outs and (not floats or node.op == "StopGradient"):
+            ends[name] = Reason("decision", name)
+            continue
+        stops = name in returned or name in products
+        if stops or any(source in products for source, _ in node.inputs):
+            continue
+        readers = [r for i in floats for r, _ in graph.readers.get((name, i), ())]
+        unread = not readers and len(floats) < len(view.outs)
+        if not all(reader in ends for reader in readers) or not (readers or unread):
+            continue
+        ends[name] = ends[readers[0]] if readers else Reason("decision", name)
+        if name not in refused and row is not None and row.role is not Role.MOVE:
+            found[name] = ends[name]
+    return found

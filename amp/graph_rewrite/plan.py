@@ -39,7 +39,7 @@ RULES: Mapping[str, str] = {
     "kernel": "no 16-bit kernel for this op and device",
     "unscale": "the gradient unscale or downstream of it",
     "state": "only updates variables",
-    "integer": "only computes an integer",
+    "decision": "only decides: on an index, a mask, an integer, a target",
     "range": "a value that the 16-bit type cannot hold",
     "count": "sums more elements than the 16-bit type can count",
     "scalar": "sums to one figure, where 16 bits save nothing and cost digits",

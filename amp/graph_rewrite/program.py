@@ -13,6 +13,7 @@ from amp.graph_rewrite.context import Context, Typed, type_ports
 from amp.graph_rewrite.control_flow import Use
 from amp.graph_rewrite.crossing import Carried, Crossing, cross
 from amp.graph_rewrite.link import graph_of
+from amp.graph_rewrite.op_table import Role
 from amp.graph_rewrite.propagate import Candidates, narrow
 from amp.graph_rewrite.reach import reach
 
@@ -88,10 +89,38 @@ def program_of(
         use: type_ports(graph, contexts[use]) for use, graph in graphs.items()
     }
     crossing = cross(graphs, control_flow.sites(module, weights), typed, contexts)
-    narrowed = {use: narrow(graphs[use], contexts[use], typed[use]) for use in graphs}
+    products = _products(module, graphs, typed)
+    narrowed = {
+        use: narrow(graphs[use], contexts[use], typed[use], products[use])
+        for use in graphs
+    }
     reached = reach(graphs, narrowed, crossing)
     parts = {
         use: Part(graphs[use], contexts[use], found, clock_of(use), weights[use])
         for use, found in reached.found.items()
     }
     return Program(parts, crossing, reached.turning, narrowed)
+
+
+def _products(
+    module: ir.Module,
+    graphs: Mapping[Use, ir.Graph],
+    typed: Mapping[Use, Mapping[str, Typed]],
+) -> dict[Use, frozenset[str]]:
+    """Of each use the nodes that compute a product, themselves or by what they call.
+
+    What a function that calls itself calls is taken for one that does.
+    """
+    found: dict[Use, frozenset[str]] = {}
+    for use in reversed([*graphs]):  # what is called first
+        own = {
+            name
+            for name, view in typed[use].items()
+            if view.row is not None and view.row.role is Role.COMPUTE
+        }
+        for node, call in control_flow.calls(graphs[use], module.functions):
+            callees = control_flow.uses_of(node, call, use.xla, module.functions)
+            if any(found.get(callee, True) for callee in callees):
+                own.add(node.name)
+        found[use] = frozenset(own)
+    return found

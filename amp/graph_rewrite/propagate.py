@@ -6,8 +6,9 @@ cost and no change to the graph may enter.
 Order of the phases, each of which only narrows what the one before allowed:
 
 1. `eligible`: the op table, the policy, the kernel gate, one node at a time;
-2. `hazards.references` and `hazards.sinks`: readers of v1 references; arithmetic that
-   only updates variables, only computes an integer, or is only summed to a scalar;
+2. `hazards.references`, `hazards.sinks` and `hazards.decisions`: readers of v1
+   references; arithmetic that only updates variables, is only summed to a scalar, or
+   only decides (on an index, a mask, a target);
 3. `ranges.ranges`: values that the 16-bit type cannot hold;
 4. `reach.reach`: downstream of a compute node, plus the move nodes that feed one, over
    all functions together.
@@ -16,11 +17,11 @@ Order of the phases, each of which only narrows what the one before allowed:
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 
 from amp.graph_rewrite import ir, op_schema
 from amp.graph_rewrite.context import Context, Typed, is_low, turning
-from amp.graph_rewrite.hazards import references, sinks
+from amp.graph_rewrite.hazards import decisions, references, sinks
 from amp.graph_rewrite.op_table import Role
 from amp.graph_rewrite.plan import Reason
 from amp.graph_rewrite.ranges import ranges
@@ -43,8 +44,20 @@ class Candidates:
     refused: Mapping[str, Reason]
 
 
-def narrow(graph: ir.Graph, context: Context, typed: Mapping[str, Typed]) -> Candidates:
-    """Runs the first three phases on one graph; `allowed` is who may be reached."""
+def narrow(
+    graph: ir.Graph,
+    context: Context,
+    typed: Mapping[str, Typed],
+    products: Container[str],
+) -> Candidates:
+    """Runs the first three phases on one graph; `allowed` is who may be reached.
+
+    Args:
+      graph: one function's.
+      context: of the use.
+      typed: the graph's nodes.
+      products: nodes that compute a product, in functions that they call included.
+    """
     already = frozenset(n for n, t in typed.items() if is_low(t, context.format.number))
     refused: dict[str, Reason] = {}
     for name, view in typed.items():
@@ -54,6 +67,7 @@ def narrow(graph: ir.Graph, context: Context, typed: Mapping[str, Typed]) -> Can
                 refused[name] = reason
     refused |= references(graph, typed, refused)
     refused |= sinks(graph, typed, refused)
+    refused |= decisions(graph, typed, refused, products)
     refused |= ranges(graph, typed, context, refused)
     unreached = Reason("unreached", "no product in 16 bits upstream")
     free = {

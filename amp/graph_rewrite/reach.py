@@ -235,7 +235,7 @@ class _Around:
 
 # Reasons for which a node's own result must not be rounded, whoever reads it.
 _EXACT = frozenset(
-    {"count", "deny", "fed", "integer", "keep", "range", "scalar", "state", "unscale"}
+    {"count", "decision", "deny", "fed", "keep", "range", "scalar", "state", "unscale"}
 )
 
 

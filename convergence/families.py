@@ -19,7 +19,8 @@ class Size:
       steps, batch: of a run.
       rate: the highest learning rate.
       margin: difference of the metric that still counts as none.
-      floor: value of the metric from which on float32 has learned.
+      floor: value of the metric from which on float32 has learned; of a language model
+        one that the frequencies of words alone do not reach.
       data: arguments of the loader of data.
       model: arguments of the model's builder.
     """
@@ -170,12 +171,18 @@ LSTM_LM = Family(
         batch=20,
         rate=2e-3,
         margin=3.0,
-        floor=300.0,
+        floor=200.0,
         data={"most": 10_000},
-        model={"units": 200, "layer_count": 2, "steps": 20, "dropout": 0.0},
+        model={
+            "units": 200,
+            "layer_count": 2,
+            "steps": 20,
+            "dropout": 0.0,
+            "scale": 0.1,
+        },
     ),
     quick=Size(
-        steps=500,
+        steps=400,
         batch=16,
         rate=1e-2,
         margin=5.0,
@@ -232,7 +239,7 @@ SSD = Family(
         steps=300,
         batch=12,
         rate=0.003,
-        margin=0.17,
+        margin=0.25,
         floor=0.3,
         data={"side": 48, "classes": 2},
         model={"width": 6, "normalize": True},
@@ -432,7 +439,7 @@ BERT = Family(
         batch=32,
         rate=5e-4,
         margin=3.0,
-        floor=300.0,
+        floor=150.0,
         data={"most": 10_000},
         model={
             "steps": 64,
@@ -445,17 +452,17 @@ BERT = Family(
     quick=Size(
         steps=500,
         batch=128,
-        rate=6e-3,
+        rate=5e-3,
         margin=10.0,
-        floor=65.0,
+        floor=62.0,
         data={"most": 500},
         model={
             "steps": 16,
-            "width": 32,
+            "width": 48,
             "heads": 4,
             "blocks": 1,
             "dropout": 0.0,
-            "scale": 0.18,
+            "scale": 0.15,
         },
     ),
     real=Size(
@@ -463,7 +470,7 @@ BERT = Family(
         batch=128,
         rate=6e-3,
         margin=10.0,
-        floor=109.0,
+        floor=100.0,
         data={"most": 2000},
         model={
             "steps": 16,

@@ -78,6 +78,16 @@ def test_a_width_that_heads_do_not_divide_is_refused() -> None:
         bert.build(width=30)
 
 
+def test_first_weights_have_the_scale_that_is_asked_for() -> None:
+    model = bert.build(width=32, steps=64, scale=0.1)
+    drawn = [v.numpy() for v in model.weights if v.numpy().any() and v.ndim > 1]
+    assert len(drawn) > 10
+    # A normal cut off at two deviations has 0.88 of its deviation left.
+    for values in drawn:
+        assert np.abs(values).max() <= 0.2
+        assert values.std() == pytest.approx(0.088, abs=5 * 0.1 / np.sqrt(values.size))
+
+
 def test_it_learns_a_batch() -> None:
     model = bert.build(blocks=1)
     model.compile(keras.optimizers.Adam(5e-3), bert.LOSS(), jit_compile=False)

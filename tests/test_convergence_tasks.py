@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from convergence import task
+from convergence import families, task
 from convergence.data import pairs, scenes, text
 from convergence.families import FAMILIES
 from convergence.tasks import detection, language, masked, progressive_gan
@@ -135,3 +135,18 @@ def test_finding_every_object_is_a_precision_of_1() -> None:
 
     # The 11-point rule sums eleven shares of 1/11.
     assert detection.precision(data, detect, 4) == pytest.approx(1.0)
+
+
+@pytest.mark.parametrize("quick", [True, False])
+def test_floors_of_language_models_are_out_of_reach_without_context(
+    quick: bool,
+) -> None:
+    lstm = families.LSTM_LM.size(quick=quick, real=False)
+    held = text.load(None, **lstm.data)
+    counts = np.bincount(held.train, minlength=len(held.words)) + 1.0
+    entropy = -np.log(counts / counts.sum())[held.test].mean()
+    assert lstm.floor < np.exp(entropy)
+    # Of what BERT predicts 80 % is masked; of the rest each second word is right.
+    bert = families.BERT.size(quick=quick, real=False)
+    assert bert.data == lstm.data
+    assert bert.floor < np.exp(0.8 * entropy + 0.2 * np.log(2) + 0.1 * entropy)

@@ -158,9 +158,21 @@ def _branched(rules: Arithmetic, a: Bounded, b: Bounded) -> Bounded:
     return rules.made(tensor, size, error)
 
 
+def _stopped(rules: Arithmetic, a: Bounded, b: Bounded) -> Bounded:
+    return rules.linear(tf.stop_gradient(tf.multiply(a.tensor, 0.5)), a, 0.5)
+
+
+def _decided(rules: Arithmetic, a: Bounded, b: Bounded) -> Bounded:
+    # Both choices are the same: a twin may choose otherwise where values tie.
+    scores = tf.multiply(a.tensor, 0.5)
+    order = tf.math.top_k(tf.add(scores, b.tensor), N).indices
+    chosen = tf.where((scores > 0.0) & (order < N), a.tensor, a.tensor)
+    return rules.linear(chosen, a, 1.0)
+
+
 RULES: Sequence[Rule] = (
     *(_matmul, _conv, _add, _multiply, _tanh, _sigmoid, _softmax, _mean, _move),
-    *(_join, _constant, _called, _looped, _branched),
+    *(_join, _constant, _called, _looped, _branched, _stopped, _decided),
 )
 # The size over which a result is brought back by tanh, so that float16 holds it.
 LARGEST = 10.0

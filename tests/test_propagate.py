@@ -216,6 +216,18 @@ def test_a_value_that_is_also_used_is_no_mere_decision() -> None:
     assert decided(build)["score"] == "follow"
 
 
+def test_other_types_are_no_decision() -> None:
+    def build() -> None:
+        start = tf.nn.relu(tf.matmul(x(), x(), name="product"))
+        held = tf.TensorArray(tf.float32, 1, element_shape=[8, 8])
+        held = held.write(0, tf.multiply(start, 0.5, name="listed"))
+        tf.tanh(held.read(0))
+        tf.cast(tf.multiply(start, 0.25, name="halved"), tf.float16)
+
+    found = decided(build)
+    assert found["listed"] == found["halved"] == "follow"
+
+
 def test_decisions_are_followed_through_loops_without_products() -> None:
     def loop(within: Callable[[tf.Tensor], tf.Tensor]) -> Callable[[], None]:
         def build() -> None:

@@ -13,6 +13,8 @@ from amp.graph_rewrite.context import Typed
 from amp.graph_rewrite.op_table import Role
 from amp.graph_rewrite.plan import Reason
 
+_FLOATS = frozenset({ir.FLOAT, ir.BFLOAT16, ir.HALF})
+_DISCRETE = ir.INTEGERS | {ir.BOOL, ir.STRING}
 _WRITERS = ("Assign", "Apply", "SparseApply", "Scatter")
 
 
@@ -104,8 +106,8 @@ def decisions(
 ) -> dict[str, Reason]:
     """Refuses arithmetic that only decides: on an index, a mask, an integer, a target.
 
-    Every reader has no float result (a comparison, TopK for its indices), stops the
-    gradient, or only decides itself. Rounding such values gains little and may decide
+    Every reader gives truth values, integers or text alone (a comparison, TopK for its
+    indices), stops the gradient, or only decides itself. Rounding such values gains little and may decide
     otherwise, which no gradient mends: other boxes are kept, ties appear. The walk
     against the edges passes what is refused already, loops included, and stops at
     products, at what reads one (TensorFlow fuses those two), and at results.
@@ -121,15 +123,18 @@ def decisions(
     for name in reversed(graph.order):
         view = typed[name]
         node, row = view.node, view.row
-        floats = [i for i, slot in enumerate(view.outs) if slot.type == ir.FLOAT]
-        if view.outs and (not floats or node.op == "StopGradient"):
+        types = [slot.type for slot in view.outs]
+        floats = [i for i, number in enumerate(types) if number in _FLOATS]
+        if not (_FLOATS | _DISCRETE).issuperset(types):
+            continue
+        if types and (not floats or node.op == "StopGradient"):
             ends[name] = Reason("decision", name)
             continue
         stops = name in returned or name in products
         if stops or any(source in products for source, _ in node.inputs):
             continue
         readers = [r for i in floats for r, _ in graph.readers.get((name, i), ())]
-        unread = not readers and len(floats) < len(view.outs)
+        unread = not readers and len(floats) < len(types)
         if not all(reader in ends for reader in readers) or not (readers or unread):
             continue
         ends[name] = ends[readers[0]] if readers else Reason("decision", name)

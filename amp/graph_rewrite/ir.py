@@ -13,6 +13,7 @@ from typing import Any, Protocol, TypeAlias
 # Numbers of tensorflow.DataType (tensorflow/core/framework/types.proto).
 FLOAT, INT32, STRING, INT64, BOOL = 1, 3, 7, 9, 10
 BFLOAT16, HALF, RESOURCE, VARIANT = 14, 19, 20, 21
+INTEGERS = frozenset({3, 4, 5, 6, 9, 17, 22, 23})  # of all widths, with sign or without
 DTYPE_NUMBERS = {"float32": FLOAT, "float16": HALF, "bfloat16": BFLOAT16}
 DTYPE_NAMES = {number: name for name, number in DTYPE_NUMBERS.items()}
 REF_OFFSET = 100  # a reference type is its base type plus this number

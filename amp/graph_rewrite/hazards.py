@@ -107,10 +107,11 @@ def decisions(
     """Refuses arithmetic that only decides: on an index, a mask, an integer, a target.
 
     Every reader gives truth values, integers or text alone (a comparison, TopK for its
-    indices), stops the gradient, or only decides itself. Rounding such values gains little and may decide
-    otherwise, which no gradient mends: other boxes are kept, ties appear. The walk
-    against the edges passes what is refused already, loops included, and stops at
-    products, at what reads one (TensorFlow fuses those two), and at results.
+    indices), stops the gradient, or only decides itself. Rounding such values gains
+    little and may decide otherwise, which no gradient mends: other boxes are kept, ties
+    appear. The walk against the edges passes what is refused already, loops included,
+    and stops at products, at what reads one (TensorFlow fuses those two), at results,
+    and at values of other types, such as tensor lists.
 
     Args:
       graph, typed: looked at.

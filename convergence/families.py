@@ -182,7 +182,7 @@ LSTM_LM = Family(
         },
     ),
     quick=Size(
-        steps=400,
+        steps=500,
         batch=16,
         rate=1e-2,
         margin=5.0,
@@ -453,7 +453,7 @@ BERT = Family(
         steps=500,
         batch=128,
         rate=5e-3,
-        margin=10.0,
+        margin=5.0,
         floor=62.0,
         data={"most": 500},
         model={

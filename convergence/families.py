@@ -155,6 +155,14 @@ WIDE_DEEP = Family(
     ),
 )
 
+SMALL_LSTM = {
+    "units": 48,
+    "layer_count": 2,
+    "steps": 12,
+    "dropout": 0.05,
+    "scale": 0.25,
+}
+
 LSTM_LM = Family(
     name="lstm_lm",
     title="LSTM language model",
@@ -188,13 +196,7 @@ LSTM_LM = Family(
         margin=5.0,
         floor=70.0,
         data={"most": 500},
-        model={
-            "units": 48,
-            "layer_count": 2,
-            "steps": 12,
-            "dropout": 0.05,
-            "scale": 0.25,
-        },
+        model=SMALL_LSTM,
     ),
     real=Size(
         steps=700,
@@ -203,13 +205,7 @@ LSTM_LM = Family(
         margin=5.0,
         floor=80.0,
         data={"most": 2000},
-        model={
-            "units": 48,
-            "layer_count": 2,
-            "steps": 12,
-            "dropout": 0.05,
-            "scale": 0.25,
-        },
+        model=SMALL_LSTM,
     ),
 )
 
@@ -423,6 +419,15 @@ PROGRESSIVE_GAN = Family(
     ),
 )
 
+SMALL_BERT = {
+    "steps": 16,
+    "width": 48,
+    "heads": 4,
+    "blocks": 1,
+    "dropout": 0.0,
+    "scale": 0.15,
+}
+
 BERT = Family(
     name="bert",
     title="BERT, masked language model",
@@ -456,14 +461,7 @@ BERT = Family(
         margin=5.0,
         floor=62.0,
         data={"most": 500},
-        model={
-            "steps": 16,
-            "width": 48,
-            "heads": 4,
-            "blocks": 1,
-            "dropout": 0.0,
-            "scale": 0.15,
-        },
+        model=SMALL_BERT,
     ),
     real=Size(
         steps=800,
@@ -472,14 +470,7 @@ BERT = Family(
         margin=7.0,
         floor=100.0,
         data={"most": 2000},
-        model={
-            "steps": 16,
-            "width": 48,
-            "heads": 4,
-            "blocks": 1,
-            "dropout": 0.0,
-            "scale": 0.15,
-        },
+        model=SMALL_BERT,
     ),
 )
 

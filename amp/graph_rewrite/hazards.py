@@ -131,14 +131,17 @@ def decisions(
         if types and (not floats or node.op == "StopGradient"):
             ends[name] = Reason("decision", name)
             continue
-        stops = name in returned or name in products
-        if stops or any(source in products for source, _ in node.inputs):
+        if name in returned or name in products:
+            continue
+        if any(source in products for source, _ in node.inputs):
             continue
         readers = [r for i in floats for r, _ in graph.readers.get((name, i), ())]
-        unread = not readers and len(floats) < len(types)
-        if not all(reader in ends for reader in readers) or not (readers or unread):
+        if not readers and len(floats) < len(types):  # read for its indices
+            ends[name] = Reason("decision", name)
+        elif readers and all(reader in ends for reader in readers):
+            ends[name] = ends[readers[0]]
+        else:
             continue
-        ends[name] = ends[readers[0]] if readers else Reason("decision", name)
         if name not in refused and row is not None and row.role is not Role.MOVE:
             found[name] = ends[name]
     return found

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Protocol, TypeAlias
 
 # Numbers of tensorflow.DataType (tensorflow/core/framework/types.proto).
-FLOAT, INT32, STRING, INT64, BOOL = 1, 3, 7, 9, 10
+FLOAT, INT32, STRING, BOOL = 1, 3, 7, 10
 BFLOAT16, HALF, RESOURCE, VARIANT = 14, 19, 20, 21
 INTEGERS = frozenset({3, 4, 5, 6, 9, 17, 22, 23})  # of all widths, with sign or without
 DTYPE_NUMBERS = {"float32": FLOAT, "float16": HALF, "bfloat16": BFLOAT16}

@@ -19,12 +19,12 @@ if TYPE_CHECKING:
     from amp.integration.activation import (
         mixed_precision_scope as mixed_precision_scope,
     )
-    from amp.integration.graphs import explain as explain
-    from amp.integration.graphs import rewrite as rewrite
-    from amp.integration.graphs import twin as twin
-    from amp.integration.hardware import device as device
-    from amp.integration.hardware import resolve as resolve
-    from amp.integration.operations import tune as tune
+    from amp.integration.files.graphs import explain as explain
+    from amp.integration.files.graphs import rewrite as rewrite
+    from amp.integration.files.graphs import twin as twin
+    from amp.integration.measuring.hardware import device as device
+    from amp.integration.measuring.hardware import resolve as resolve
+    from amp.integration.measuring.tune_function import tune as tune
     from amp.integration.reports import reports as reports
     from amp.policy import Policy as Policy
 
@@ -33,18 +33,18 @@ _HOME = {
     "Policy": "amp.policy",
     "Report": "amp.graph_rewrite.report",
     "Rewrite": "amp.graph_rewrite.rewrite",
-    "device": "amp.integration.hardware",
+    "device": "amp.integration.measuring.hardware",
     "disable": "amp.integration.activation",
     "enable": "amp.integration.activation",
-    "explain": "amp.integration.graphs",
+    "explain": "amp.integration.files.graphs",
     "keep_float32": "amp.integration.activation",
     "loss_scaling": "",
     "mixed_precision_scope": "amp.integration.activation",
     "reports": "amp.integration.reports",
-    "resolve": "amp.integration.hardware",
-    "rewrite": "amp.integration.graphs",
-    "tune": "amp.integration.operations",
-    "twin": "amp.integration.graphs",
+    "resolve": "amp.integration.measuring.hardware",
+    "rewrite": "amp.integration.files.graphs",
+    "tune": "amp.integration.measuring.tune_function",
+    "twin": "amp.integration.files.graphs",
 }
 __all__ = sorted(_HOME)
 

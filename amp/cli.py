@@ -16,7 +16,9 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from amp.errors import AmpError
-from amp.integration import reports, scripts, targets
+from amp.integration import reports
+from amp.integration.files import targets
+from amp.integration.launch import scripts
 from amp.policy import Policy
 
 _FIELDS = {
@@ -181,7 +183,7 @@ def _tune(args: argparse.Namespace) -> int:
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
     if args.saved_model is not None:
         return _tune_saved_model(args.saved_model, args.seconds)
-    tuning = importlib.import_module("amp.integration.tuning")
+    tuning = importlib.import_module("amp.integration.measuring.tune_device")
     both = args.executor == "both"
     executors = ("kernels", "xla") if both else (args.executor,)
     if args.show:
@@ -191,7 +193,7 @@ def _tune(args: argparse.Namespace) -> int:
             found = list(tuning.tune(executors, args.seconds, progress))
     for file, profile in found:
         print(f"{profile}\n\nstored in {file}\n")
-    hardware = importlib.import_module("amp.integration.hardware")
+    hardware = importlib.import_module("amp.integration.measuring.hardware")
     if not found:
         print("nothing of this device is stored; amp tune measures it")
     print(hardware.device().describe())
@@ -199,7 +201,7 @@ def _tune(args: argparse.Namespace) -> int:
 
 
 def _tune_saved_model(path: Path, seconds: float) -> int:
-    operations = importlib.import_module("amp.integration.operations")
+    operations = importlib.import_module("amp.integration.measuring.tune_function")
     graph = targets.read(targets.require(path))
     with _progress_bar() as progress:
         tuned = operations.tune_graph(graph, seconds, progress)
@@ -223,7 +225,7 @@ def _progress_bar() -> Iterator[Callable[[str, int, int], None]]:
 
 
 def _run(args: argparse.Namespace) -> scripts.Script:
-    from amp.integration import autostart
+    from amp.integration.launch import autostart
 
     os.environ.update(_variables(args), AMP_ENABLE="1")
     policy = Policy.from_env()  # what is malformed is said before the job starts
@@ -270,7 +272,7 @@ def _summary() -> str:
 
 def _explain(args: argparse.Namespace) -> int:
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
-    files = importlib.import_module("amp.integration.files")
+    files = importlib.import_module("amp.integration.files.graph_files")
     policy = Policy.from_env({**os.environ, **_variables(args)})
     report = files.explain(args.path, policy, args.tags, args.signature)
     if args.node:
@@ -282,7 +284,7 @@ def _explain(args: argparse.Namespace) -> int:
 
 def _rewrite(args: argparse.Namespace) -> int:
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
-    files = importlib.import_module("amp.integration.files")
+    files = importlib.import_module("amp.integration.files.graph_files")
     policy = Policy.from_env({**os.environ, **_variables(args)})
     named = _separated(args.fetch), _separated(args.feed)
     made = files.rewrite(args.path, args.out, policy, *named)

@@ -19,7 +19,8 @@ from tensorflow.python.eager import context as context_lib
 from tensorflow.python.eager.polymorphic_function import function_context
 
 import amp
-from amp.integration import activation, functions
+from amp.integration import activation
+from amp.integration.functions import function_hooks
 
 CALLS, ROUNDS = 100_000, 9
 
@@ -44,10 +45,10 @@ def main() -> None:
         fn(x)
     name = fn.get_concrete_function(x).name
     context, key = context_lib.context(), function_context.make_function_context()
-    functions._originals["call_function"] = instant
-    call = functions._call_function(activation.active_twins)
-    functions._originals["make_function_context"] = lambda scope: key
-    trace_key = functions._make_function_context(activation.active_loss_scale)
+    function_hooks._originals["call_function"] = instant
+    call = function_hooks._call_function(activation.active_twins)
+    function_hooks._originals["make_function_context"] = lambda scope: key
+    trace_key = function_hooks._make_function_context(activation.active_loss_scale)
     bare = microseconds(instant, context, name, [], 1) + microseconds(instant, None)
     for label, on in (("off", False), ("on", True)):
         if on:

@@ -29,9 +29,10 @@ import tensorflow as tf
 from tensorflow.python.eager import context as context_lib
 
 import amp
-from amp.graph_rewrite import serde
+from amp.graph_rewrite.graph import serde
 from amp.graph_rewrite.rewrite import rewrite
-from amp.integration import activation, definitions
+from amp.integration import activation
+from amp.integration.functions import definitions
 
 SIZES = (1_000, 3_000, 10_000, 30_000, 100_000)
 NODES_A_BLOCK = 13  # with its gradient, roughly; the size reached is printed

@@ -20,7 +20,7 @@ import numpy as np
 import tensorflow as tf
 
 import amp
-from amp.integration import layers
+from amp.integration.sessions import policy_view
 
 v1 = tf.compat.v1
 POLICY = amp.Policy(dtype="bfloat16", assignment="all")
@@ -94,19 +94,22 @@ class Clock:
 
 def imports() -> None:
     """Making a whole twin, but for the planning, beside one plain import."""
-    plan, ratios = layers.rewrite, []
+    plan, ratios = policy_view.rewrite, []
     for _ in range(5):
         planning, making = Clock(), Clock()
         with tf.Graph().as_default() as graph:
             train, init = deep()
             proto = graph.as_graph_def()
-            layers.rewrite = planning.around(plan)
-            add, layers.Layer._add = layers.Layer._add, making.around(layers.Layer._add)
+            policy_view.rewrite = planning.around(plan)
+            add, policy_view.Layer._add = (
+                policy_view.Layer._add,
+                making.around(policy_view.Layer._add),
+            )
             gc.collect()
             with amp.mixed_precision_scope(POLICY), v1.Session() as session:
                 session.run(init)
                 session.run(train, {"x:0": np.ones([2, 8], np.float32)})
-            layers.rewrite, layers.Layer._add = plan, add
+            policy_view.rewrite, policy_view.Layer._add = plan, add
         gc.collect()
         with tf.Graph().as_default():
             start = time.perf_counter()

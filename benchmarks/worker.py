@@ -221,10 +221,10 @@ def _watch_rewriting() -> list[float]:
             "AMP_ENABLE=1 had no effect: tf-amp is not installed for this Python; "
             "make bench installs it, and so does pip install -e ."
         )
-    from amp.integration import functions
+    from amp.integration.functions import function_hooks
 
     seconds: list[float] = []
-    add = functions.Twins.add
+    add = function_hooks.Twins.add
 
     def watched(*args: Any, **kwargs: Any) -> Any:
         start = time.perf_counter()
@@ -233,7 +233,7 @@ def _watch_rewriting() -> list[float]:
         finally:
             seconds.append(time.perf_counter() - start)
 
-    functions.Twins.add = watched  # type: ignore[method-assign]
+    function_hooks.Twins.add = watched  # type: ignore[method-assign]
     return seconds
 
 
@@ -257,7 +257,7 @@ def plugin(rewriting: list[float]) -> dict[str, Any]:
     """
     import amp
 
-    feedback = sys.modules.get("amp.integration.feedback")
+    feedback = sys.modules.get("amp.integration.measuring.job_timer")
     measuring = getattr(feedback, "_spent", 0.0)
     found: dict[str, Any] = {
         "rewrite_seconds": sum(rewriting) - measuring,

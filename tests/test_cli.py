@@ -12,7 +12,8 @@ import pytest
 import tensorflow as tf
 
 from amp import cli
-from amp.integration import activation, hardware
+from amp.integration import activation
+from amp.integration.measuring import hardware
 from amp.policy import Policy
 
 ROOT = pathlib.Path(__file__).parents[1]

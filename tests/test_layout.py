@@ -73,7 +73,7 @@ def test_docstring_says_what_lives_here_then_what_may_not(name):
         ("amp.loss_scaling.scale", ("amp.errors",)),
         (
             "amp.loss_scaling",
-            ("amp.errors", "amp.loss_scaling", "amp.graph_rewrite.ir"),
+            ("amp.errors", "amp.loss_scaling", "amp.graph_rewrite.graph.ir"),
         ),
         ("amp.policy", ("amp.errors", "amp.loss_scaling.scale")),
         (
@@ -113,7 +113,7 @@ def test_only_rewrite_knows_the_whole_pipeline():
     }
 
 
-DOOR = {"amp.graph_rewrite.serde", "amp.graph_rewrite.attributes"}
+DOOR = {"amp.graph_rewrite.graph.serde", "amp.graph_rewrite.graph.attributes"}
 
 
 def test_one_door_for_protobuf():
@@ -122,9 +122,12 @@ def test_one_door_for_protobuf():
 
 def test_who_may_import_tensorflow():
     private = {n for n in importers("tensorflow.python") if "integration" not in n}
-    assert private == {"amp.graph_rewrite.op_schema", "amp.graph_rewrite.attributes"}
+    assert private == {
+        "amp.graph_rewrite.graph.op_schema",
+        "amp.graph_rewrite.graph.attributes",
+    }
     rewriter = {n for n in importers("tensorflow") if "graph_rewrite" in n}
-    assert rewriter == {"amp.graph_rewrite.op_schema"} | DOOR
+    assert rewriter == {"amp.graph_rewrite.graph.op_schema"} | DOOR
     for name in ("amp.errors", "amp.policy", "amp.loss_scaling.scale"):
         assert name not in importers("tensorflow")
     assert "tensorflow" not in set(imports(MODULES["amp.cli"], everywhere=False))

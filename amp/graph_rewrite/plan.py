@@ -9,7 +9,7 @@ import dataclasses
 from collections.abc import Mapping
 from typing import TypeAlias
 
-from amp.graph_rewrite.ir import Edge
+from amp.graph_rewrite.graph.ir import Edge
 
 Read: TypeAlias = tuple[str, int]  # a node and which of its inputs
 

@@ -14,30 +14,25 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from amp.errors import GraphError, VerifyError
-from amp.graph_rewrite import (
-    apply,
-    control_flow,
-    cost,
-    fuse,
-    ir,
-    loops,
-    op_schema,
-    outline,
-    verify,
-)
-from amp.graph_rewrite.context import FORMATS, Context, type_ports
-from amp.graph_rewrite.control_flow import Call, Use
-from amp.graph_rewrite.decide import decide
-from amp.graph_rewrite.device import Resolution
-from amp.graph_rewrite.inline import inline
-from amp.graph_rewrite.instance import Timer
-from amp.graph_rewrite.link import Linked, graph_of, link
-from amp.graph_rewrite.names import check_op_names
-from amp.graph_rewrite.outcome import report_on, switched_off
+from amp.graph_rewrite import verify
+from amp.graph_rewrite.apply import apply
+from amp.graph_rewrite.apply.link import Linked, graph_of, link
+from amp.graph_rewrite.assign.decide import decide
+from amp.graph_rewrite.candidates.analysis import Part, Program, program_of
+from amp.graph_rewrite.candidates.context import FORMATS, Context, type_ports
+from amp.graph_rewrite.cost import cost_model
+from amp.graph_rewrite.cost.device import Resolution
+from amp.graph_rewrite.cost.op_instance import Timer
+from amp.graph_rewrite.cost.pricing import measured, untimed, usable
+from amp.graph_rewrite.fusion import fuse, outline
+from amp.graph_rewrite.graph import calls, ir, op_schema
+from amp.graph_rewrite.graph.calls import Call, Use
+from amp.graph_rewrite.normalize import loop_invariants
+from amp.graph_rewrite.normalize.inline import inline
+from amp.graph_rewrite.ops.op_names import check_op_names
 from amp.graph_rewrite.plan import Interface, Plan, Reason, Spared
-from amp.graph_rewrite.price import measured, untimed, usable
-from amp.graph_rewrite.program import Part, Program, program_of
 from amp.graph_rewrite.report import Report
+from amp.graph_rewrite.report_builder import report_on, switched_off
 from amp.policy import Policy
 
 
@@ -115,7 +110,7 @@ def _rewritten(
         where = _where(graph.name)
         verify.enforce(verify.well_formed(graph), GraphError, where, _MEND)
     whole = fuse.apart(given)
-    module = loops.plain(inline(whole))
+    module = loop_invariants.plain(inline(whole))
     program = program_of(module, _contexts(module, settled, named), _clocks(settled))
     _check_given(program)
     program = measured(program, timer)
@@ -144,7 +139,7 @@ def _contexts(
 ) -> Callable[[Use], Context]:
     policy, (fetches, feeds) = settled.policy, named
     assert policy is not None
-    behind = control_flow.behind_markers(module)
+    behind = calls.behind_markers(module)
     lookup = _lookup(module)
     nothing: frozenset[str] = frozenset()
 
@@ -165,10 +160,10 @@ def _contexts(
     return context_of
 
 
-def _clocks(settled: Resolution) -> Callable[[Use], cost.Clock]:
+def _clocks(settled: Resolution) -> Callable[[Use], cost_model.Clock]:
     policy = settled.policy
     assert policy is not None
-    return lambda use: cost.Clock(settled.device.under(use.xla), policy.dtype)
+    return lambda use: cost_model.Clock(settled.device.under(use.xla), policy.dtype)
 
 
 def _lookup(module: ir.Module) -> op_schema.Lookup:
@@ -296,7 +291,7 @@ def _made_use(use: Use, linked: Linked) -> Use:
 def _calls(
     module: ir.Module, use: Use
 ) -> Iterator[tuple[ir.Node, Call, list[ir.Graph]]]:
-    for node, call in control_flow.calls(graph_of(module, use), module.functions):
-        names = control_flow.callees_of(node, call)
+    for node, call in calls.calls(graph_of(module, use), module.functions):
+        names = calls.callees_of(node, call)
         found = [module.functions[name] for name in names if name in module.functions]
         yield node, call, found

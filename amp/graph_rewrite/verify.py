@@ -10,9 +10,9 @@ import dataclasses
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from amp.errors import AmpError
-from amp.graph_rewrite import ir
-from amp.graph_rewrite.context import Typed
-from amp.graph_rewrite.control_flow import Call
+from amp.graph_rewrite.candidates.context import Typed
+from amp.graph_rewrite.graph import ir
+from amp.graph_rewrite.graph.calls import Call
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

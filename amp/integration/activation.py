@@ -15,21 +15,20 @@ import tensorflow as tf
 from absl import logging
 
 from amp.errors import TensorFlowError
-from amp.graph_rewrite import ir
-from amp.graph_rewrite.device import Resolution, resolve
-from amp.graph_rewrite.names import check_op_names
-from amp.integration import (
-    distribution,
-    functions,
-    gradients,
-    hardware,
+from amp.graph_rewrite.cost.device import Resolution, resolve
+from amp.graph_rewrite.graph import ir
+from amp.graph_rewrite.ops.op_names import check_op_names
+from amp.integration.distributed import strategy_threads, workers
+from amp.integration.functions import function_hooks
+from amp.integration.functions.twins import Twins
+from amp.integration.measuring import hardware
+from amp.integration.sessions import session_hooks
+from amp.integration.training import (
+    gradient_hooks,
+    keras_weights,
     markers,
-    optimizers,
-    sessions,
-    weight_files,
-    workers,
+    optimizer_hooks,
 )
-from amp.integration.twins import Twins
 from amp.loss_scaling.scale import LossScale
 from amp.policy import Policy
 
@@ -124,7 +123,7 @@ class mixed_precision_scope(contextlib.ContextDecorator):
         """Returns the policy in force."""
         now = settle(self.policy)
         if not tf.executing_eagerly() and now.twins is not None:
-            functions.mark(tf.compat.v1.get_default_graph(), now.twins)
+            function_hooks.mark(tf.compat.v1.get_default_graph(), now.twins)
         _STACK.entries.append(now)
         return self.policy
 
@@ -200,13 +199,13 @@ def _install() -> None:
     if _installed:
         return
     check_version(tf.__version__)
-    functions.install(active_twins, active_loss_scale)
-    gradients.install()
-    optimizers.install()
-    sessions.install(active_twins)
-    distribution.install(lambda: list(_STACK.entries), _restore)
+    function_hooks.install(active_twins, active_loss_scale)
+    gradient_hooks.install()
+    optimizer_hooks.install()
+    session_hooks.install(active_twins)
+    strategy_threads.install(lambda: list(_STACK.entries), _restore)
     workers.install()
-    weight_files.install()
+    keras_weights.install()
     _installed = True
 
 

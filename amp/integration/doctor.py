@@ -13,7 +13,8 @@ import site
 from collections.abc import Iterator
 from pathlib import Path
 
-from amp.integration import activation, hardware, measurements
+from amp.integration import activation
+from amp.integration.measuring import hardware, stored_times
 from amp.policy import Policy
 
 PTH = "tf_amp.pth"
@@ -29,7 +30,7 @@ def findings() -> Iterator[tuple[str, str]]:
     yield "figures", device.source
     if device.compiled is not None:
         yield "under XLA", device.compiled.source
-    yield "operations", f"{len(measurements.load())} of past jobs measured"
+    yield "operations", f"{len(stored_times.load())} of past jobs measured"
     yield "auto", hardware.resolve(Policy()).reason
     yield from _environment()
     places = [*site.getsitepackages(), site.getusersitepackages()]

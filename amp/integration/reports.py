@@ -18,7 +18,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from amp.graph_rewrite.report import Report
-from amp.integration import profiles
+from amp.integration.measuring import profiles
 
 _LOCK = threading.Lock()
 _KEPT = 1000  # a job that keeps making functions must not fill the memory

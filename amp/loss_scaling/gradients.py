@@ -24,7 +24,7 @@ from typing import Any, TypeAlias
 
 import tensorflow as tf
 
-from amp.graph_rewrite.ir import SEED, UNSCALE
+from amp.graph_rewrite.graph.ir import SEED, UNSCALE
 from amp.loss_scaling.scaler import Scaler
 
 Gradient: TypeAlias = Any  # tf.Tensor | tf.IndexedSlices | None

@@ -1,0 +1,232 @@
+"""`apply`: makes the graph that a plan describes. It decides nothing.
+
+Two forms of the same plan: native (16-bit kernels, casts at the borders) and emulated
+(float32 kernels, every tensor that the plan holds in 16 bits rounded).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+
+from amp.graph_rewrite.apply.casts import Casts
+from amp.graph_rewrite.candidates.context import Context, Typed
+from amp.graph_rewrite.candidates.eligibility import Candidates
+from amp.graph_rewrite.graph import calls, ir, op_schema
+from amp.graph_rewrite.normalize import loop_invariants
+from amp.graph_rewrite.ops.op_table import Role
+from amp.graph_rewrite.plan import Plan
+
+
+def apply(graph: ir.Graph, plan: Plan, found: Candidates, context: Context) -> ir.Graph:
+    """The graph that the plan describes, in the form that the policy asks for.
+
+    Args:
+      graph: the graph that was planned.
+      plan: what to do.
+      found: the ports' types, from planning.
+      context: as in planning.
+    """
+    make = emulated if context.policy.emulate else native
+    return make(graph, plan, found, context)
+
+
+def native(
+    graph: ir.Graph, plan: Plan, found: Candidates, context: Context
+) -> ir.Graph:
+    """The graph with the plan's nodes in 16-bit kernels."""
+    nodes = dict(graph.nodes)
+    face = plan.interface
+    casts = Casts(nodes, plan.dtype, barrier=False)
+    for name, given in face.given.items():
+        casts.know_down((name, 0), (given, 0))
+
+    def made_low(edge: ir.Edge) -> bool:
+        return _made_low(edge, plan, found)
+
+    for name in graph.nodes:
+        view = found.typed[name]
+        turned = plan.attrs.get(name, ())
+        takes = face.takes.get(name, ())
+        inputs = list(view.node.inputs)
+        for index, slot in enumerate(view.ins):
+            if slot.type != ir.FLOAT:
+                continue
+            wants_low = slot.attr in turned or index in takes
+            edge = inputs[index]
+            if (name, index) in plan.late:
+                low = edge if made_low(edge) else casts.down(edge)
+                inputs[index] = casts.late(low, plan.late[name, index])
+            elif wants_low and not made_low(edge):
+                inputs[index] = casts.down(edge)
+            elif made_low(edge) and not wants_low:
+                inputs[index] = casts.up(edge)
+        if turned or tuple(inputs) != view.node.inputs:
+            updates: dict[str, ir.Value] = {
+                a: _turned(view.node, a, plan.dtype) for a in turned
+            }
+            nodes[name] = view.node.changed(tuple(inputs), updates)
+        if takes or name in face.gives or name in face.adds:
+            more = [
+                (e if made_low(e) else casts.down(e), plan.dtype, graph.shape(e))
+                for e in face.adds.get(name, ())
+            ]
+            nodes[name] = _call(nodes[name], plan, more)
+    return _with_boundary(graph.with_nodes(nodes), plan, casts, made_low)
+
+
+def _made_low(edge: ir.Edge, plan: Plan, found: Candidates) -> bool:
+    name, index = edge
+    if name in plan.low:
+        return _turns(found.typed[name], index, plan)
+    face = plan.interface
+    return name in face.args or index in face.gives.get(name, ())
+
+
+def _call(
+    node: ir.Node, plan: Plan, more: Sequence[tuple[ir.Edge, int, ir.Shape]]
+) -> ir.Node:
+    """A calling node with the types, and the arguments more, of its functions."""
+    call, face = calls.CALLS[node.op], plan.interface
+    takes = {index - call.skip for index in face.takes.get(node.name, ())}
+    turning = [(call.takes, takes), (call.gives, face.gives.get(node.name, ()))]
+    updates: dict[str, ir.Value] = {
+        attr: ir.Types(
+            tuple(
+                plan.dtype if index in turned else number
+                for index, number in enumerate(node.types(attr))
+            )
+        )
+        for attr, turned in turning
+    }
+    return calls.extended(node.changed(updates=updates), call, more)
+
+
+def _with_boundary(
+    graph: ir.Graph, plan: Plan, casts: Casts, made_low: Callable[[ir.Edge], bool]
+) -> ir.Graph:
+    face, number = plan.interface, plan.dtype
+    results = []
+    for index, result in enumerate(graph.results):
+        edge, kind = result.edge, result.type
+        if index in face.results:
+            edge, kind = edge if made_low(edge) else casts.down(edge), number
+        elif made_low(edge):
+            edge = casts.up(edge)
+        results.append(ir.Result(result.name, kind, edge))
+    args = tuple(
+        ir.Argument(arg.name, number if arg.name in face.args else arg.type)
+        for arg in graph.args
+    )
+    more = [
+        (ir.Argument(new, number), graph.shape((name, 0)))
+        for name, new in face.given.items()
+    ]
+    turned = dataclasses.replace(graph, args=args, results=tuple(results))
+    return (
+        loop_invariants.widened(turned, more, results=face.returns) if more else turned
+    )
+
+
+def emulated(
+    graph: ir.Graph, plan: Plan, found: Candidates, context: Context
+) -> ir.Graph:
+    """The graph with float32 kernels and the plan's tensors rounded to 16 bits."""
+    nodes = dict(graph.nodes)
+    casts = Casts(nodes, plan.dtype, barrier=context.xla)
+    name16 = ir.DTYPE_NAMES[plan.dtype]
+    face = plan.interface
+
+    def rounded(edge: ir.Edge) -> bool:
+        return _made_low(edge, plan, found)
+
+    def exact(edge: ir.Edge) -> bool:  # moving rounded values needs no new rounding
+        view = found.typed.get(edge[0])
+        if view is None or edge[1] in face.gives.get(edge[0], ()):
+            return True  # a boundary: what crosses it has been rounded
+        return view.row is not None and view.row.role is Role.MOVE
+
+    for name in graph.nodes:
+        view = found.typed[name]
+        turned = plan.attrs.get(name, ())
+        takes = face.takes.get(name, ())
+        inputs = list(view.node.inputs)
+        for index, slot in enumerate(view.ins):
+            edge = inputs[index]
+            low = slot.attr in turned or index in takes or (name, index) in plan.late
+            wanted = slot.type == ir.FLOAT and (rounded(edge) or low)
+            if wanted and not (rounded(edge) and exact(edge)):
+                inputs[index] = casts.rounded(edge)
+        updates: dict[str, ir.Value] = {ir.EMULATED: name16} if name in plan.low else {}
+        if updates or tuple(inputs) != view.node.inputs:
+            nodes[name] = view.node.changed(tuple(inputs), updates)
+    results = []
+    for index, result in enumerate(graph.results):
+        edge = result.edge
+        if (rounded(edge) or index in face.results) and not (
+            rounded(edge) and exact(edge)
+        ):
+            edge = casts.rounded(edge)
+        results.append(dataclasses.replace(result, edge=edge))
+    return graph.with_nodes(nodes, tuple(results))
+
+
+def _turns(view: Typed, index: int, plan: Plan) -> bool:
+    slot = view.outs[index]
+    return slot.type == ir.FLOAT and slot.attr in plan.attrs[view.node.name]
+
+
+def _turned(node: ir.Node, attr: str, number: int) -> ir.Value:
+    known = op_schema.schema(node.op)
+    types = node.types(attr)
+    is_list = known is not None and attr not in known.defaults
+    if is_list:
+        return ir.Types(tuple(number if t == ir.FLOAT else t for t in types))
+    return ir.Type(number)
+
+
+def expose(
+    graph: ir.Graph,
+    names: frozenset[str],
+    plan: Plan,
+    found: Candidates,
+    context: Context,
+) -> ir.Graph:
+    """Gives the tensors that a caller fetches by name back in float32.
+
+    A fetched 16-bit node moves aside and an IdentityN of float32 values takes its name,
+    marked to be kept, so that no later rewrite takes it for a node to convert.
+    """
+    suffix = f"amp_{ir.DTYPE_NAMES[plan.dtype]}"
+    aside = {name: f"{name}/{suffix}" for name in sorted(names & plan.low)}
+
+    def moved(node: ir.Node) -> ir.Node:
+        if any(edge[0] in aside for edge in node.inputs):
+            node = node.changed(
+                tuple((aside.get(e[0], e[0]), e[1]) for e in node.inputs)
+            )
+        if node.name not in aside:
+            return node
+        return dataclasses.replace(node, name=aside[node.name], pristine=False)
+
+    nodes = {aside.get(name, name): moved(node) for name, node in graph.nodes.items()}
+    casts = Casts(nodes, plan.dtype, barrier=context.xla)
+    back = casts.rounded if context.policy.emulate else casts.up
+    for name, new in aside.items():
+        view = found.typed[name]
+        edges = tuple(
+            back((new, index)) if _turns(view, index, plan) else (new, index)
+            for index in range(len(view.outs))
+        )
+        updates: dict[str, ir.Value] = {
+            "T": ir.Types(tuple(slot.type for slot in view.outs)),
+            ir.KEEP: True,
+        }
+        device = nodes[new].device
+        nodes[name] = ir.Node(name, "IdentityN", edges, (), device, None, updates)
+    before = {new: name for name, new in aside.items()}
+
+    def shape(edge: ir.Edge) -> ir.Shape:
+        return graph.shape((before.get(edge[0], edge[0]), edge[1]))
+
+    return dataclasses.replace(graph, shape=shape).with_nodes(nodes)

@@ -1,0 +1,132 @@
+"""The casts of one graph: one per tensor and direction, folded and cancelled.
+
+Where a cast is needed is the caller's to say; nothing is decided here.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+
+from amp.graph_rewrite.graph import ir, rounding
+
+MakeEdge = Callable[[ir.Edge], ir.Edge]
+
+
+class Casts:
+    """Gives the 16-bit or float32 form of an edge, adding a node at first use.
+
+    A constant is rounded at once. The 16-bit form of a value that a cast made out of 16
+    bits is that value itself (16 -> 32 -> 16 changes nothing); the other order,
+    32 -> 16 -> 32, rounds and is never cancelled.
+
+    Args:
+      nodes: the graph's nodes; new ones are added to it.
+      number: the 16-bit type.
+      barrier: whether XLA compiles the graph, whose simplifier may take a cast down and
+        up for the identity, so that emulation needs a barrier between the two.
+    """
+
+    def __init__(self, nodes: dict[str, ir.Node], number: int, barrier: bool) -> None:
+        self._nodes = nodes
+        self._number = number
+        self._barrier = barrier
+        self._suffix = ir.DTYPE_NAMES[number]
+        self._made: dict[tuple[ir.Edge, str], ir.Edge] = {}
+
+    def down(self, edge: ir.Edge) -> ir.Edge:
+        """The edge in 16 bits."""
+        return self._once(edge, "down", self._down)
+
+    def know_down(self, edge: ir.Edge, low: ir.Edge) -> None:
+        """Notes that the 16-bit form of an edge is there already."""
+        self._made[edge, "down"] = low
+
+    def up(self, edge: ir.Edge) -> ir.Edge:
+        """A 16-bit edge in float32."""
+        return self._once(edge, "up", lambda e: self._cast(e, self._number, ir.FLOAT))
+
+    def late(self, edge: ir.Edge, after: str) -> ir.Edge:
+        """A 16-bit edge in float32 once more, not before a node has run."""
+        return self._once(edge, "late", lambda e: self._late(e, after))
+
+    def _late(self, edge: ir.Edge, after: str) -> ir.Edge:
+        if not after:  # it would run at once, like the other
+            return self.up(edge)
+        name, _ = made = self._cast(edge, self._number, ir.FLOAT)
+        node = self._nodes[name].changed(updates={ir.LATE: True})
+        self._nodes[name] = dataclasses.replace(node, controls=(after,))
+        return made
+
+    def rounded(self, edge: ir.Edge) -> ir.Edge:
+        """A float32 edge with its values rounded to the 16-bit type."""
+        return self._once(edge, "rounded", self._rounded)
+
+    def _once(self, edge: ir.Edge, kind: str, make: MakeEdge) -> ir.Edge:
+        if (edge, kind) not in self._made:
+            self._made[edge, kind] = make(edge)
+        return self._made[edge, kind]
+
+    def _down(self, edge: ir.Edge) -> ir.Edge:
+        node = self._nodes.get(edge[0])
+        if node is not None and node.op == "Const":
+            return self._constant(node, self._number)
+        if (
+            node is not None
+            and node.op == "Cast"
+            and node.types("SrcT") == (self._number,)
+        ):
+            return node.inputs[0]
+        return self._cast(edge, ir.FLOAT, self._number)
+
+    def _rounded(self, edge: ir.Edge) -> ir.Edge:
+        node = self._nodes.get(edge[0])
+        if node is not None and node.op == "Const":
+            return self._constant(node, ir.FLOAT)
+        low = self._cast(edge, ir.FLOAT, self._number)
+        if self._barrier:
+            low = self._add(
+                edge,
+                "barrier",
+                "XlaOptimizationBarrier",
+                low,
+                T=ir.Types((self._number,)),
+            )
+        return self._cast(low, self._number, ir.FLOAT)
+
+    def _constant(self, node: ir.Node, number: int) -> ir.Edge:
+        values = rounding.rounded(node.tensor(), self._number)
+        name = self._name(node.name, f"{self._suffix}_value")
+        self._nodes[name] = ir.Node(
+            name,
+            "Const",
+            (),
+            node.controls,
+            node.device,
+            None,
+            {"dtype": ir.Type(number), "value": ir.Tensor(values, number)},
+        )
+        return (name, 0)
+
+    def _cast(self, edge: ir.Edge, source: int, target: int) -> ir.Edge:
+        kind = f"to_{ir.DTYPE_NAMES[target]}"
+        types = {"SrcT": ir.Type(source), "DstT": ir.Type(target)}
+        return self._add(edge, kind, "Cast", edge, **types)
+
+    def _add(
+        self, of: ir.Edge, kind: str, op: str, edge: ir.Edge, **attrs: ir.Value
+    ) -> ir.Edge:
+        producer = self._nodes.get(of[0])
+        port = f"_{of[1]}" if of[1] else ""
+        name = self._name(of[0], f"{kind}{port}")
+        device = producer.device if producer is not None else ""
+        self._nodes[name] = ir.Node(name, op, (edge,), (), device, None, attrs)
+        return (name, 0)
+
+    def _name(self, base: str, kind: str) -> str:
+        name = f"{base}/amp_{kind}"
+        count = 1
+        while name in self._nodes:
+            count += 1
+            name = f"{base}/amp_{kind}_{count}"
+        return name

@@ -1,0 +1,91 @@
+"""Puts rewritten functions beside their originals and points the calls at them.
+
+Names only; what a function holds was settled before.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Mapping
+from typing import TypeAlias
+
+from amp.graph_rewrite.graph import calls as calls_lib
+from amp.graph_rewrite.graph import ir
+from amp.graph_rewrite.graph.calls import Call, Use
+
+
+def graph_of(module: ir.Module, use: Use) -> ir.Graph:
+    """The graph that a use is a use of."""
+    return module.main if use.name == module.main.name else module.functions[use.name]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Linked:
+    """The module with everything in it, and what was made for which use."""
+
+    module: ir.Module
+    graphs: Mapping[Use, ir.Graph]
+
+
+def link(given: ir.Module, graphs: Mapping[Use, ir.Graph], suffix: str) -> Linked:
+    """Names what is not as given, or calls such, anew and points the calls there.
+
+    Args:
+      given: the module as it was read.
+      graphs: what became of each use.
+      suffix: ending of the new functions' names.
+    """
+    calls = {use: list(_calls(given, graphs, use)) for use in graphs}
+    names = _named(given, graphs, calls, suffix)
+    made = {}
+    for use, name in names.items():
+        nodes = dict(graphs[use].nodes)
+        for node, call, callees in calls[use]:
+            new = {callee.name: names[callee] for callee in callees if callee in names}
+            if new:
+                nodes[node.name] = calls_lib.renamed(nodes[node.name], call, new)
+        made[use] = dataclasses.replace(graphs[use].with_nodes(nodes), name=name)
+    main, functions = given.main, dict(given.functions)
+    for use, graph in made.items():
+        if graph_of(given, use) is given.main:
+            main = graph
+        else:
+            functions[graph.name] = graph
+    return Linked(ir.Module(main, functions), made)
+
+
+_Calls: TypeAlias = list[tuple[ir.Node, Call, list[Use]]]
+
+
+def _named(
+    given: ir.Module,
+    graphs: Mapping[Use, ir.Graph],
+    calls: Mapping[Use, _Calls],
+    suffix: str,
+) -> dict[Use, str]:
+    changed = {use for use in graphs if graphs[use] is not graph_of(given, use)}
+    pending = True
+    while pending:
+        callers = {
+            use
+            for use in graphs
+            if any(not changed.isdisjoint(callees) for _, _, callees in calls[use])
+        }
+        pending = not callers <= changed
+        changed |= callers
+    names = {}
+    for use in changed:
+        both = use.xla and Use(use.name, False) in changed
+        name = f"{use.name}{suffix}{'_xla' if both else ''}"
+        while name in given.functions:  # of an earlier rewrite
+            name += "_"
+        names[use] = name if use.name else ""
+    return names
+
+
+def _calls(
+    given: ir.Module, graphs: Mapping[Use, ir.Graph], use: Use
+) -> Iterator[tuple[ir.Node, Call, list[Use]]]:
+    for node, call in calls_lib.calls(graphs[use], given.functions):
+        uses = calls_lib.uses_of(node, call, use.xla, given.functions)
+        yield node, call, [callee for callee in uses if callee in graphs]

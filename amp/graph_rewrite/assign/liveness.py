@@ -1,0 +1,111 @@
+"""How long tensors live: who reads them after the point where most bytes are held.
+
+Order and sizes only; what holding is worth is priced elsewhere.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Collection, Mapping
+
+from amp.graph_rewrite.candidates.context import Typed
+from amp.graph_rewrite.cost import cost_model
+from amp.graph_rewrite.graph import ir
+from amp.graph_rewrite.plan import Read
+
+_FLOATS = frozenset({ir.FLOAT, ir.HALF, ir.BFLOAT16})
+# What these make is there anyway: a variable's value is the variable's own memory.
+_THERE = frozenset({"Const", "ReadVariableOp", "VariableV2", "Variable"})
+
+
+class Lives:
+    """The order of a graph's nodes, and its fullest point.
+
+    The level of a node is the most nodes that do work on a path that ends there. A
+    tensor is held from its node's level to that of its last reader. Nodes that hand on
+    the same bytes, and casts between floating types, do no work here, so that a graph
+    has the same levels before and after it is rewritten.
+
+    Args:
+      graph: the graph.
+      typed: its ports' types.
+    """
+
+    def __init__(self, graph: ir.Graph, typed: Mapping[str, Typed]) -> None:
+        self._graph = graph
+        self._typed = typed
+        self._levels: dict[str, int] = {}
+        for name in graph.order:
+            node = graph.nodes[name]
+            waits = [self._level(self._origin(edge)[0]) for edge in node.inputs]
+            if not node.has(ir.LATE):
+                waits += map(self._level, node.controls)
+            self._levels[name] = max(waits, default=0) + (not self._idle(name))
+        self._peak = self._fullest()
+
+    def late(self, name: str) -> bool:
+        """Whether a node runs after the point where most bytes are held."""
+        return self._level(name) > self._peak
+
+    def held(self, edge: ir.Edge) -> bool:
+        """Whether a tensor takes memory of its own, and is made before that point."""
+        view = self._typed.get(edge[0])
+        return (
+            view is not None and view.node.op not in _THERE and not self.late(edge[0])
+        )
+
+    def before(self, reads: Collection[Read]) -> str:
+        """A late node that runs before any of some late reads, "" if there is none.
+
+        What waits for it cannot be waited for by it: levels never fall along a path,
+        and it is on a lower one than all of the readers.
+        """
+        first, given = min(reads, key=lambda read: (self._level(read[0]), read))
+        node, level = self._graph.nodes[first], self._level(first)
+        inputs = [edge for i, edge in enumerate(node.inputs) if i != given]
+        others = (*(self._origin(edge)[0] for edge in inputs), *node.controls)
+        late = {n for n in others if self.late(n) and self._level(n) < level}
+        return max(late, key=lambda name: (self._level(name), name), default="")
+
+    def _level(self, name: str) -> int:
+        return self._levels.get(name, 0)
+
+    def _fullest(self) -> int:
+        last: dict[ir.Edge, int] = {}
+        for name, node in self._graph.nodes.items():
+            for edge in map(self._origin, node.inputs):
+                last[edge] = max(last.get(edge, 0), self._level(name))
+        end = max(self._levels.values(), default=0)
+        last.update((self._origin(result.edge), end) for result in self._graph.results)
+        change: dict[int, int] = defaultdict(int)
+        for (name, index), until in last.items():
+            view = self._typed.get(name)
+            if view is None or view.node.op in _THERE or name not in self._levels:
+                continue
+            if view.outs[index : index + 1] and view.outs[index].type in _FLOATS:
+                size = cost_model.elements(self._graph.shape((name, index)))
+                change[self._level(name)] += size
+                change[until] -= size
+        held, most, peak = 0, 0, 0
+        for level in sorted(change):
+            held += change[level]
+            if held > most:
+                most, peak = held, level
+        return peak
+
+    def _origin(self, edge: ir.Edge) -> ir.Edge:
+        """The edge whose bytes this one hands on."""
+        while self._idle(edge[0]):
+            edge = self._graph.nodes[edge[0]].inputs[edge[1]]
+        return edge
+
+    def _idle(self, name: str) -> bool:
+        """Whether a node's outputs are its inputs, one by one."""
+        view = self._typed.get(name)
+        if view is None or not view.node.inputs or not view.outs:
+            return False
+        pairs = list(zip(view.ins, view.outs, strict=False))
+        if view.node.op == "Cast":
+            return all({i.type, o.type} <= _FLOATS for i, o in pairs)
+        free = view.row is not None and view.row.work == "free"
+        return free and all(i.type == o.type for i, o in pairs)

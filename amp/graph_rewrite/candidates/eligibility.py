@@ -1,0 +1,120 @@
+"""Which nodes may be held in 16 bits: white-list, gates, hazards, then propagation.
+
+Each phase is a function on explicit sets and gives every node it refuses a `Reason`. No
+cost and no change to the graph may enter.
+
+Order of the phases, each of which only narrows what the one before allowed:
+
+1. `eligible`: the op table, the policy, the kernel gate, one node at a time;
+2. `hazards.references`, `hazards.sinks` and `hazards.decisions`: readers of v1
+   references; arithmetic that only updates variables, is only summed to a scalar, or
+   only decides (on an index, a mask, a target);
+3. `ranges.ranges`: values that the 16-bit type cannot hold;
+4. `reach.reach`: downstream of a compute node, plus the move nodes that feed one, over
+   all functions together.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Container, Mapping
+
+from amp.graph_rewrite.candidates.context import Context, Typed, is_low, turning
+from amp.graph_rewrite.candidates.hazards import decisions, references, sinks
+from amp.graph_rewrite.candidates.ranges import ranges
+from amp.graph_rewrite.graph import ir, op_schema
+from amp.graph_rewrite.ops.op_table import Role
+from amp.graph_rewrite.plan import Reason
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Candidates:
+    """Who may be low, who is already, and why the others may not.
+
+    Attributes:
+      typed: every node with its ports' types.
+      allowed: who may be low, with the reason.
+      already: who is low as the graph was given.
+      refused: who touches float32 and stays, with the reason.
+    """
+
+    typed: Mapping[str, Typed]
+    allowed: Mapping[str, Reason]
+    already: frozenset[str]
+    refused: Mapping[str, Reason]
+
+
+def narrow(
+    graph: ir.Graph,
+    context: Context,
+    typed: Mapping[str, Typed],
+    products: Container[str],
+) -> Candidates:
+    """Runs the first three phases on one graph; `allowed` is who may be reached.
+
+    Args:
+      graph: one function's.
+      context: of the use.
+      typed: the graph's nodes.
+      products: nodes that compute a product, in functions that they call included.
+    """
+    already = frozenset(n for n, t in typed.items() if is_low(t, context.format.number))
+    refused: dict[str, Reason] = {}
+    for name, view in typed.items():
+        if name not in already and view.touches(ir.FLOAT):
+            reason = eligible(view, context)
+            if reason is not None:
+                refused[name] = reason
+    refused |= references(graph, typed, refused)
+    refused |= sinks(graph, typed, refused)
+    refused |= decisions(graph, typed, refused, products)
+    refused |= ranges(graph, typed, context, refused)
+    unreached = Reason("unreached", "no product in 16 bits upstream")
+    free = {
+        name: unreached
+        for name, view in typed.items()
+        if view.touches(ir.FLOAT) and name not in refused and name not in already
+    }
+    return Candidates(typed, free, already, refused)
+
+
+def eligible(view: Typed, context: Context) -> Reason | None:
+    """Why a node cannot be held in 16 bits whatever its neighbours do, or None.
+
+    Case 1: the policy or the user's code keeps it. Case 2: it is downstream of a
+    marker. Case 3: the table does not have it or keeps it. Case 4: nothing can turn.
+    """
+    node, row, policy = view.node, view.row, context.policy
+    if node.flag(ir.KEEP):
+        return Reason("keep", "keep_float32() or an optimizer")
+    if policy.keep and policy.keeps(node.name):
+        return Reason("keep", f"a pattern of keep={policy.keep}")
+    if node.name in context.held:
+        return Reason("fed", node.name)
+    if node.name in context.behind:
+        return Reason("unscale", node.name)
+    if node.op in policy.deny:
+        return Reason("deny", node.op)
+    if row is None:
+        return Reason("unlisted", node.op)
+    if row.role is Role.KEEP:
+        return Reason("listed", row.why)
+    low = turning(view, context.format.number)
+    if not low:
+        return Reason(
+            "unlisted", f"{node.op} without a float32 attribute that may turn"
+        )
+    if any(slot.type == ir.RESOURCE for slot in view.ins):
+        return Reason("variable", node.op)
+    return _gate(view, low, context)
+
+
+def _gate(view: Typed, low: dict[str, int], context: Context) -> Reason | None:
+    node = view.node
+    device = "CPU" if "CPU:" in node.device.upper() else context.device_type
+    turned = f"{node.op} in {context.format.name} on {device}"
+    if context.policy.emulate or context.xla:
+        if op_schema.accepts(node.op, low):
+            return None
+        return Reason("kernel", turned)
+    return None if op_schema.has_kernel(node, device, low) else Reason("kernel", turned)

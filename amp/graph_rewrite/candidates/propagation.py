@@ -1,0 +1,321 @@
+"""Propagation: which free nodes 16 bits reach, over all functions together.
+
+Walks along and against the edges, and across calls as `crossing` says they hang
+together. No rule about one node and no cost may enter.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Container, Mapping
+
+from amp.graph_rewrite.candidates.call_values import (
+    Carried,
+    Crossing,
+    Member,
+    Place,
+    running_sums,
+)
+from amp.graph_rewrite.candidates.context import Typed
+from amp.graph_rewrite.candidates.eligibility import Candidates
+from amp.graph_rewrite.graph import ir
+from amp.graph_rewrite.graph.calls import Use
+from amp.graph_rewrite.ops.op_table import Role
+from amp.graph_rewrite.plan import Reason
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Reached:
+    """The outcome of propagation.
+
+    Attributes:
+      found: the candidates of each use.
+      turning: values between functions that may be held in 16 bits.
+    """
+
+    found: Mapping[Use, Candidates]
+    turning: frozenset[Carried]
+
+
+def reach(
+    graphs: Mapping[Use, ir.Graph],
+    narrowed: Mapping[Use, Candidates],
+    crossing: Crossing,
+) -> Reached:
+    """The free nodes downstream of a compute node through free nodes, and move nodes
+    that feed one.
+
+    Nodes that are low already, and casts between the types, are walked through as the
+    free ones are, so that a second rewrite reaches what the first one did. The least
+    fixed point over the functions; the walks of one are linear.
+    """
+    sums = {
+        value: members
+        for value in crossing.carried
+        if (members := list(running_sums(value, graphs)))
+    }
+    held = {member: _SUM for members in sums.values() for member in members}
+    narrowed = _without(narrowed, held)
+    narrowed = _without(narrowed, _on_mixed_lists(narrowed, crossing))
+    walks = {use: _Walk(graphs[use], part) for use, part in narrowed.items()}
+    around = _Around(walks, crossing)
+    changed = True
+    while changed:
+        changed = False
+        for use, walk in walks.items():
+            changed |= walk.run(*around.of(use))
+    found = {}
+    for use, part in narrowed.items():
+        allowed = {n: r for n, r in walks[use].found.items() if n in part.allowed}
+        left = {n: r for n, r in part.allowed.items() if n not in allowed}
+        found[use] = dataclasses.replace(
+            part, allowed=allowed, refused={**part.refused, **left}
+        )
+    return Reached(found, _turning(graphs, found, walks, crossing, sums))
+
+
+_SUM = Reason("count", "a sum that grows on every trip of a loop")
+
+
+def _on_mixed_lists(
+    narrowed: Mapping[Use, Candidates], crossing: Crossing
+) -> dict[Member, Reason]:
+    """The ops on lists of which not every op is free, or which others handle too."""
+    held = dict.fromkeys(crossing.open, "an op that is no list op handles it")
+    for (use, name), number in crossing.lists.items():
+        if name in narrowed[use].refused:
+            held.setdefault(number, f"{name} works on the same list")
+    return {
+        member: Reason("list", held[number])
+        for member, number in crossing.lists.items()
+        if number in held
+    }
+
+
+def _without(
+    narrowed: Mapping[Use, Candidates], refused: Mapping[Member, Reason]
+) -> dict[Use, Candidates]:
+    """The candidates less those refused, of which each is told why."""
+    moved: dict[Use, dict[str, Reason]] = {}
+    for (use, name), reason in refused.items():
+        if name in narrowed[use].allowed:
+            moved.setdefault(use, {})[name] = reason
+    after = dict(narrowed)
+    for use, gone in moved.items():
+        part = narrowed[use]
+        left = {name: r for name, r in part.allowed.items() if name not in gone}
+        after[use] = dataclasses.replace(
+            part, allowed=left, refused={**part.refused, **gone}
+        )
+    return after
+
+
+class _Walk:
+    """What is found in one graph so far."""
+
+    def __init__(self, graph: ir.Graph, part: Candidates) -> None:
+        self.graph = graph
+        self.typed = part.typed
+        self.found: dict[str, Reason] = {}
+        self._after: set[str] = set()  # those downstream of a product
+        self.entries: frozenset[ir.Edge] = frozenset()
+        self.exits: frozenset[ir.Edge] = frozenset()
+        self._forced: frozenset[str] | None = None  # not run yet
+        self._walked = [
+            name
+            for name in graph.order
+            if name in part.allowed
+            or name in part.already
+            or _bridges(part.typed[name])
+        ]
+
+    def run(
+        self,
+        entries: frozenset[ir.Edge],
+        exits: frozenset[ir.Edge],
+        forced: frozenset[str],
+    ) -> bool:
+        """Walks again if anything around has changed; whether anything has.
+
+        Args:
+          entries: edges that are reached from outside.
+          exits: edges that a compute node elsewhere reads.
+          forced: nodes on a list that is reached elsewhere.
+        """
+        if (entries, exits, forced) == (self.entries, self.exits, self._forced):
+            return False
+        self.entries, self.exits, self._forced = entries, exits, forced
+        self._forward(forced)
+        self._backward()
+        return True
+
+    def _forward(self, forced: frozenset[str]) -> None:
+        after, entries = self._after, self.entries
+        for name in self._walked:
+            if name in after:
+                continue
+            view = self.typed[name]
+            row = view.row
+            if row is not None and row.role is Role.COMPUTE:
+                after.add(name)
+                self.found[name] = Reason("compute", row.why)
+                continue
+            source = next(
+                (e[0] for e in view.node.inputs if e[0] in after or e in entries), None
+            )
+            if source is None and name in forced:
+                source = "its list"
+            if source is not None:
+                after.add(name)
+                rule = "move" if _moves(view) else "follow"
+                self.found[name] = Reason(rule, source)
+
+    def _backward(self) -> None:
+        for name in reversed(self._walked):
+            view = self.typed[name]
+            if name in self.found or not (_moves(view) or _bridges(view)):
+                continue
+            for index in range(len(view.outs)):
+                reader = self.wanted((name, index))
+                if reader is not None:
+                    self.found[name] = Reason("move", reader)
+
+    def reached(self, edge: ir.Edge) -> bool:
+        """Whether an edge is downstream of a product."""
+        return edge[0] in self._after or edge in self.entries
+
+    def wanted(self, edge: ir.Edge) -> str | None:
+        """A reader of an edge that is found, None if none is."""
+        if edge in self.exits:
+            return "a function"
+        readers = self.graph.readers.get(edge, ())
+        return next((reader for reader, _ in readers if reader in self.found), None)
+
+
+class _Around:
+    """What each use is told of the others, indexed by use."""
+
+    def __init__(self, walks: Mapping[Use, _Walk], crossing: Crossing) -> None:
+        self._walks = walks
+        self._inward: dict[Use, list[tuple[ir.Edge, Place]]] = {}
+        self._outward: dict[Use, list[tuple[ir.Edge, Place]]] = {}
+        for inner, outer in crossing.alias.items():
+            self._inward.setdefault(inner[0], []).append((inner[1], outer))
+            self._outward.setdefault(outer[0], []).append((outer[1], inner))
+        self._carried: dict[Use, list[Carried]] = {}
+        for value in crossing.carried:
+            for use in {use for use, _ in (*value.made, *value.read)}:
+                self._carried.setdefault(use, []).append(value)
+        self._lists: dict[Use, list[tuple[str, int]]] = {}
+        self._members: dict[int, list[Member]] = {}
+        for (use, name), number in crossing.lists.items():
+            self._lists.setdefault(use, []).append((name, number))
+            self._members.setdefault(number, []).append((use, name))
+
+    def of(
+        self, use: Use
+    ) -> tuple[frozenset[ir.Edge], frozenset[ir.Edge], frozenset[str]]:
+        """The entries, the exits and the nodes on lists that are reached."""
+        reached, wanted = self._reached, self._wanted
+        entries = {edge for edge, at in self._inward.get(use, ()) if reached(at)}
+        exits = {edge for edge, at in self._outward.get(use, ()) if wanted(at)}
+        for value in self._carried.get(use, ()):
+            if any(map(reached, value.read)):
+                entries.update(edge for at, edge in value.made if at == use)
+            if any(map(wanted, value.made)):
+                exits.update(edge for at, edge in value.read if at == use)
+        hit = {k for k in {k for _, k in self._lists.get(use, ())} if self._hit(k)}
+        forced = (name for name, k in self._lists.get(use, ()) if k in hit)
+        return frozenset(entries), frozenset(exits), frozenset(forced)
+
+    def _reached(self, place: Place) -> bool:
+        return self._walks[place[0]].reached(place[1])
+
+    def _wanted(self, place: Place) -> bool:
+        return self._walks[place[0]].wanted(place[1]) is not None
+
+    def _hit(self, number: int) -> bool:
+        members = self._members[number]
+        return any(name in self._walks[use].found for use, name in members)
+
+
+# Reasons for which a node's own result must not be rounded, whoever reads it.
+_EXACT = frozenset(
+    {"count", "decision", "deny", "fed", "keep", "range", "scalar", "state", "unscale"}
+)
+
+
+def _turning(
+    graphs: Mapping[Use, ir.Graph],
+    found: Mapping[Use, Candidates],
+    walks: Mapping[Use, _Walk],
+    crossing: Crossing,
+    sums: Container[Carried],
+) -> frozenset[Carried]:
+    """The carried values whose rounding adds nothing to what is rounded anyway.
+
+    What is returned may be 16-bit where it is made, nothing tests the value to end the
+    loop, no sum grows in it, and it does not begin with what has to be exact. The
+    greatest fixed point, since one loop may return what another carries.
+    """
+    left = {
+        value
+        for value in crossing.carried
+        if value not in sums and _may_round(value, graphs, found, walks)
+    }
+    while True:
+        gone = {
+            value
+            for value in left
+            for place in value.returned
+            if not _made_low(crossing.source(place), found, crossing, left)
+        }
+        if not gone:
+            return frozenset(left)
+        left -= gone
+
+
+def _may_round(
+    value: Carried,
+    graphs: Mapping[Use, ir.Graph],
+    found: Mapping[Use, Candidates],
+    walks: Mapping[Use, _Walk],
+) -> bool:
+    touched = any(walks[use].reached(edge) for use, edge in value.read)
+    touched |= any(walks[use].wanted(edge) is not None for use, edge in value.made)
+    if not touched:
+        return False
+    if value.site.call.loop:
+        cond = graphs[value.site.callees[0]]
+        if cond.readers.get((cond.args[value.index].name, 0)):
+            return False
+    for use, (name, _) in value.read:
+        reason = found[use].refused.get(name)
+        if reason is not None and reason.rule in _EXACT:
+            return False
+    return True
+
+
+def _made_low(
+    place: Place,
+    found: Mapping[Use, Candidates],
+    crossing: Crossing,
+    turning: set[Carried],
+) -> bool:
+    use, edge = place
+    if place in crossing.made:
+        return crossing.made[place] in turning
+    part = found[use]
+    return edge[0] in part.allowed or edge[0] in part.already
+
+
+def _moves(view: Typed) -> bool:
+    return view.row is not None and view.row.role is Role.MOVE
+
+
+def _bridges(view: Typed) -> bool:
+    """Whether a node is a cast between float32 and a 16-bit type."""
+    if view.node.op != "Cast" or not view.ins:
+        return False
+    ends = {view.ins[0].type, view.outs[0].type}
+    return ir.FLOAT in ends and bool(ends & {ir.HALF, ir.BFLOAT16})

@@ -1,0 +1,283 @@
+"""A device profile: what was measured on a device, and the `Device` that it makes.
+
+Prints and parses as JSON. No measuring, no files, no TensorFlow: that is the
+work of `calibration` and `profiles` in `amp.integration.measuring`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import statistics
+from collections.abc import Callable, Iterable, Iterator, Mapping
+
+from amp.errors import ProfileError
+from amp.graph_rewrite.cost.cost_model import ITEM
+from amp.graph_rewrite.cost.device import Device
+
+# Raised when the points mean something else than before; older files are measured anew.
+SCHEMA = 1
+EXECUTORS = ("kernels", "xla")
+# What a point's time is spent on, which is the figure that it measures.
+BOUNDS = ("start", "bytes", "arithmetic")
+# From here on a type has arithmetic of its own: the least gain of products in it.
+NATIVE_GAIN = 1.1
+
+_Figures = dict[str, dict[str, float]]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Point:
+    """One operation measured in one type.
+
+    Attributes:
+      work: kind of work, as the op table names it, "cast", or "call" for starting a
+        function that XLA compiled.
+      bound: what its time is spent on, one of `BOUNDS`.
+      case: op and shapes, for a person.
+      dtype: float32 or a 16-bit type; for a cast, the 16-bit one.
+      moved: elements of that type read and written; for a cast, elements cast.
+      operations: arithmetic operations of a product, else 0.
+      seconds: of one operation, the median over the rounds.
+      hopeless: so slow that it was run once, and no other case of this work after it.
+    """
+
+    work: str
+    bound: str
+    case: str
+    dtype: str
+    moved: int
+    operations: float
+    seconds: float
+    hopeless: bool = False
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Profile:
+    """What was measured on one device.
+
+    `Profile.parse(profile.to_json()) == profile`.
+
+    Attributes:
+      device: model of the device; profiles of other models are not applied to it.
+      tensorflow: version that was measured.
+      executor: "kernels", or "xla" for functions that XLA compiles.
+      points: in the order in which they were measured.
+    """
+
+    device: str
+    tensorflow: str
+    executor: str
+    points: tuple[Point, ...]
+
+    def to_json(self) -> str:
+        """The profile as JSON, one point a line."""
+        head = {"schema": SCHEMA}
+        head |= {f: getattr(self, f) for f in ("device", "tensorflow", "executor")}
+        lines = ",\n  ".join(json.dumps(dataclasses.asdict(p)) for p in self.points)
+        return f'{json.dumps(head)[:-1]}, "points": [\n  {lines}\n]}}\n'
+
+    def __str__(self) -> str:
+        return _table(self)
+
+    @classmethod
+    def parse(cls, text: str, where: str = "profile") -> Profile:
+        """The profile that a JSON text describes.
+
+        Args:
+          text: what `to_json` gave.
+          where: the file it was read from.
+
+        Raises:
+          ProfileError: no JSON, another schema, or values that make no sense.
+        """
+        try:
+            found = json.loads(text)
+            schema = found.pop("schema")
+            if schema == SCHEMA:
+                points = tuple(Point(**point) for point in found.pop("points"))
+                return _checked(cls(points=points, **found))
+        except (ValueError, TypeError, KeyError, AttributeError) as e:
+            raise _error(f"this is no device profile: {e}", where) from e
+        raise _error(f"a device profile of schema {schema}", where)
+
+
+def _error(found: str, where: str) -> ProfileError:
+    return ProfileError(
+        found,
+        where=where,
+        allowed=f"a profile of schema {SCHEMA}, as `amp tune` writes it",
+        remedy="run `amp tune` again",
+    )
+
+
+def _checked(profile: Profile) -> Profile:
+    texts = (profile.device, profile.tensorflow)
+    if not all(isinstance(text, str) and text for text in texts):
+        raise ValueError("device and tensorflow are to be names")
+    if profile.executor not in EXECUTORS:
+        raise ValueError(f"executor is to be one of {EXECUTORS}")
+    for point in profile.points:
+        if point.bound not in BOUNDS or point.dtype not in ITEM:
+            raise ValueError(f"unknown bound or dtype in {point.case!r}")
+        if (
+            not 0 < point.seconds < float("inf")
+            or min(point.moved, point.operations) < 0
+        ):
+            raise ValueError(f"a time or size of {point.case!r} cannot be")
+    return profile
+
+
+def apply(profile: Profile, device: Device) -> Device:
+    """The device with what a profile measured in place of its figures.
+
+    1. `launch` is the time of the smallest elementwise ops; `start` that of the
+       smallest ops of other kinds; `call` that of a function that computes as little.
+    2. `bandwidth` is what large elementwise ops reach in float32, `flops` what matrix
+       products reach. Every other figure is a ratio to these two, the geometric mean
+       over the cases of a kind of work, after what an op costs to start.
+    3. A 16-bit type is `native` if its matrix products are `NATIVE_GAIN` faster than
+       float32's; a type that was not measured stays what it was.
+
+    A profile of XLA replaces the figures under `compiled` only. What a profile lacks
+    stays as the device has it.
+    """
+    if profile.executor == "xla":
+        compiled = _measured(profile, device.under(True))
+        return dataclasses.replace(
+            device, name=f"{device.name}, XLA calibrated", compiled=compiled
+        )
+    measured = _measured(profile, device)
+    return dataclasses.replace(measured, compiled=device.under(True))
+
+
+def _measured(profile: Profile, device: Device) -> Device:
+    points = profile.points
+    start = _start(points)
+    call = start.get("float32", {}).pop("call", device.call)
+    launch = start.get("float32", {}).get("elementwise", device.launch)
+
+    def net(point: Point) -> float:
+        # An op that is hardly longer than its start is not known to better than this.
+        first = start.get(point.dtype, {}).get(point.work, launch)
+        return max(point.seconds - first, point.seconds / 4)
+
+    moving = _by_work(points, "bytes", lambda p: p.moved * 4.0 / net(p))
+    rates = _by_work(points, "arithmetic", lambda p: p.operations / net(p))
+    bandwidth = moving.get("float32", {}).get("elementwise", device.bandwidth)
+    flops = rates.get("float32", {}).get("matmul", device.flops)
+    casts = {
+        dtype: works.pop("cast") * (4 + ITEM[dtype]) / 4
+        for dtype, works in moving.items()
+        if "cast" in works
+    }
+    speed = {
+        dtype: {work: rate / flops for work, rate in works.items()}
+        for dtype, works in rates.items()
+    }
+    slowdown = {
+        dtype: {work: bandwidth / rate for work, rate in works.items()}
+        for dtype, works in moving.items()
+    }
+    for dtype in speed.keys() - {"float32"}:
+        if "matmul" in speed[dtype]:
+            speed[dtype]["product"] = speed[dtype]["matmul"]
+    return dataclasses.replace(
+        device,
+        name=f"{device.name}, calibrated",
+        native=_native(speed, device.native),
+        bandwidth=bandwidth,
+        flops=flops,
+        call=call,
+        speed=_over(device.speed, speed),
+        slowdown=_over(device.slowdown, slowdown),
+        launch=launch,
+        start=start,
+        casts={**device.casts, **casts},
+        source=(
+            f"{len(points)} points measured here by `amp tune` "
+            f"(TensorFlow {profile.tensorflow}, {profile.executor})"
+        ),
+    )
+
+
+def _start(points: Iterable[Point]) -> _Figures:
+    found: _Figures = {}
+    for point in points:
+        if point.bound == "start":
+            works = found.setdefault(point.dtype, {})
+            works[point.work] = min(point.seconds, works.get(point.work, 1.0))
+    return found
+
+
+def _by_work(
+    points: Iterable[Point], bound: str, rate: Callable[[Point], float]
+) -> _Figures:
+    found: dict[str, dict[str, list[float]]] = {}
+    for point in points:
+        if point.bound == bound:
+            works = found.setdefault(point.dtype, {})
+            works.setdefault(point.work, []).append(rate(point))
+    return {
+        dtype: {work: statistics.geometric_mean(r) for work, r in works.items()}
+        for dtype, works in found.items()
+    }
+
+
+def _native(
+    speed: Mapping[str, Mapping[str, float]], was: tuple[str, ...]
+) -> tuple[str, ...]:
+    measured = {d: s["product"] for d, s in speed.items() if "product" in s}
+    fast = [d for d, s in measured.items() if s >= NATIVE_GAIN]
+    kept = [d for d in was if d in fast or d not in measured]
+    return (*kept, *sorted((d for d in fast if d not in was), reverse=True))
+
+
+def _over(
+    shipped: Mapping[str, Mapping[str, float]], measured: _Figures
+) -> dict[str, Mapping[str, float]]:
+    dtypes = {**shipped, **measured}
+    return {d: {**shipped.get(d, {}), **measured.get(d, {})} for d in dtypes}
+
+
+def _table(profile: Profile) -> str:
+    """The points for a person: time in float32, and the 16-bit types' gain over it."""
+    rows: list[tuple[str, ...]] = [("bound by", "case", "float32", *_LOW)]
+    rows += _rows(profile.points)
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    lines = [_line(row, widths) for row in rows]
+    lines.insert(1, "  ".join("-" * width for width in widths))
+    title = f"{profile.device}, TensorFlow {profile.tensorflow}, {profile.executor}"
+    return "\n".join((title, *lines))
+
+
+_LOW = ("bfloat16", "float16")
+
+
+def _line(row: tuple[str, ...], widths: list[int]) -> str:
+    left = [cell.ljust(w) for cell, w in zip(row[:2], widths[:2], strict=True)]
+    right = [cell.rjust(w) for cell, w in zip(row[2:], widths[2:], strict=True)]
+    return "  ".join((*left, *right)).rstrip()
+
+
+def _rows(points: Iterable[Point]) -> Iterator[tuple[str, ...]]:
+    cases: dict[tuple[str, str], dict[str, Point]] = {}
+    for point in points:
+        cases.setdefault((point.bound, point.case), {})[point.dtype] = point
+    for (bound, case), found in cases.items():
+        single = found.get("float32")
+        cells = [_gain(found.get(dtype), single) for dtype in _LOW]
+        yield bound, case, "" if single is None else _time(single.seconds), *cells
+
+
+def _gain(point: Point | None, single: Point | None) -> str:
+    if point is None:
+        return "not run"
+    if single is None:
+        return _time(point.seconds)
+    gain = f"{single.seconds / point.seconds:.2f}x"
+    return f"{gain} (hopeless)" if point.hopeless else gain
+
+
+def _time(seconds: float) -> str:
+    return f"{seconds * 1e6:.1f} us" if seconds < 1e-3 else f"{seconds * 1e3:.2f} ms"

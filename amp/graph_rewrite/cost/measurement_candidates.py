@@ -1,0 +1,143 @@
+"""Which op instances of a job are worth measuring, and in which order.
+
+Chooses by what the model predicts; nothing is run here, and no plan is made.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TypeAlias
+
+from amp.graph_rewrite.candidates.analysis import Part
+from amp.graph_rewrite.candidates.context import Typed
+from amp.graph_rewrite.cost import cost_model
+from amp.graph_rewrite.cost.op_instance import (
+    Form,
+    Instance,
+    Operand,
+    Times,
+    executor_of,
+    key,
+    operands_of,
+    turned_attrs,
+)
+from amp.graph_rewrite.graph import ir
+
+# What is left out makes up less than 2 % of the predicted time.
+COVERED = 0.98
+# An operation predicted to take less than this many starts of a kernel is left out too:
+# whatever its type, what it costs is the start.
+LEAST_STARTS = 1.5
+
+
+# A use, and what the model says that its nodes take.
+Priced: TypeAlias = tuple[Part, Mapping[str, Times]]
+
+
+def wanted(parts: Sequence[Priced]) -> list[Instance]:
+    """What is worth measuring, the most telling first.
+
+    Every distinct instance among the candidates, and casts of about their tensors'
+    sizes, by the predicted seconds of a step; what is too small to matter is left out
+    (`COVERED`, `LEAST_STARTS`). Without a prediction of 16 bits: where that is wrong is
+    what measuring is to find.
+    """
+    found: dict[str, Instance] = {}
+    for part, times in parts:
+        for one in itertools.chain(_of_nodes(part, times), _of_casts(part)):
+            was = found.get(one.key)
+            runs = one.runs + (was.runs if was is not None else 0.0)
+            found[one.key] = dataclasses.replace(one, runs=runs)
+    ordered = sorted(found.values(), key=lambda one: (-one.share, one.key))
+    enough = COVERED * sum(one.share for one in ordered)
+    before = itertools.accumulate((one.share for one in ordered), initial=0.0)
+    return [one for one, seen in zip(ordered, before, strict=False) if seen < enough]
+
+
+def _matters(seconds: float, part: Part) -> bool:
+    return seconds > LEAST_STARTS * part.clock.start
+
+
+def _of_nodes(part: Part, times: Mapping[str, Times]) -> Iterator[Instance]:
+    graph, context = part.graph, part.context
+    for name in part.found.allowed:
+        view = part.found.typed[name]
+        if not _matters(times[name][0], part):
+            continue
+        text = key(graph, view, context)
+        operands = operands_of(graph, view, context) if text else None
+        if operands is None or view.row is None:
+            continue
+        turned = turned_attrs(view, context)
+        outs = [graph.shape((name, i)) for i in range(len(view.outs))]
+        shapes = [*(operand.shape for operand in operands), *outs]
+        yield Instance(
+            key=text,
+            work=view.row.work,
+            forms=(
+                _form(view, operands, turned, ir.FLOAT),
+                _form(view, operands, turned, context.format.number),
+            ),
+            executor=executor_of(context),
+            predicted=times[name],
+            runs=part.weight,
+            moved=4 * sum(map(cost_model.elements, shapes)),
+        )
+
+
+def _form(
+    view: Typed, operands: Sequence[Operand], turned: frozenset[str], number: int
+) -> Form:
+    node = view.node.changed(updates=dict.fromkeys(turned, ir.Type(number)))
+    pairs = zip(operands, view.ins, strict=True)
+    return Form(
+        node,
+        tuple(
+            dataclasses.replace(operand, number=number)
+            if slot.attr in turned
+            else operand
+            for operand, slot in pairs
+        ),
+    )
+
+
+def _of_casts(part: Part) -> Iterator[Instance]:
+    """Casts of as many elements as the candidates' tensors have, to a power of four.
+
+    Under XLA a cast is fused with its neighbours, and has no time of its own.
+    """
+    if part.context.xla:
+        return
+    counts: dict[int, int] = {}
+    for name in part.found.allowed:
+        view = part.found.typed[name]
+        for index, slot in enumerate(view.outs):
+            shape = part.graph.shape((name, index))
+            if slot.type == ir.FLOAT and shape is not None:
+                size = 4 ** round(math.log(max(cost_model.elements(shape), 1), 4))
+                counts[size] = counts.get(size, 0) + 1
+    low = part.context.format.number
+    for size, count in counts.items():
+        ends = ((ir.FLOAT, low), (low, ir.FLOAT))
+        down, up = (_cast(size, *end) for end in ends)
+        seconds = part.clock.cast((size,))
+        if not _matters(seconds, part):
+            continue
+        yield Instance(
+            key=f"Cast *{size} | {part.context.format.name} kernels",
+            work="cast",
+            forms=(down, up),
+            executor="kernels",
+            predicted=(seconds, seconds),
+            runs=part.weight * count,
+            moved=8 * size,
+        )
+
+
+def _cast(size: int, given: int, made: int) -> Form:
+    types: dict[str, ir.Value] = {"SrcT": ir.Type(given), "DstT": ir.Type(made)}
+    node = ir.Node("cast", "Cast", (), (), "", None, types)
+    return Form(node, (Operand((size,), given),))

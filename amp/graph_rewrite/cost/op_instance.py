@@ -1,0 +1,203 @@
+"""Op instances: what an operation's time depends on, and how to run one alone.
+
+Names only: what is worth measuring is `wanted`'s to say, and nothing is run or priced.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from amp.graph_rewrite.candidates.context import Context, Typed
+from amp.graph_rewrite.cost import cost_model
+from amp.graph_rewrite.graph import ir, op_schema
+from amp.graph_rewrite.ops.op_table import Role
+
+# Attributes that tell where an op comes from, and not what it does.
+HINTS = frozenset({"grad_a", "grad_b", "grad_x", "grad_y"})
+# Constants up to here are part of a name; larger ones are rare (tables of indices).
+MOST_VALUES = 64
+
+Times: TypeAlias = tuple[float, float]  # seconds in (float32, 16 bits)
+
+
+@dataclasses.dataclass(frozen=True, slots=True, eq=False)
+class Operand:
+    """One input of an operation that is run alone.
+
+    Attributes:
+      shape: of the tensor, without unknown dimensions.
+      number: its type.
+      values: those of a constant, None where any will do.
+    """
+
+    shape: tuple[int, ...]
+    number: int
+    values: Any = None
+
+
+@dataclasses.dataclass(frozen=True, slots=True, eq=False)
+class Form:
+    """An operation in one precision: the node, whose edges do not count, and inputs."""
+
+    node: ir.Node
+    operands: tuple[Operand, ...]
+
+
+@dataclasses.dataclass(frozen=True, slots=True, eq=False)
+class Instance:
+    """An operation whose time in both precisions is wanted.
+
+    Attributes:
+      key: what its times depend on, on a given device: the same text in every process.
+      work: kind of work, as the op table names it, or "cast".
+      forms: it in float32 and in 16 bits; a cast down and up.
+      executor: "kernels" or "xla".
+      predicted: seconds of one in either form, by the model.
+      runs: how often a step runs it.
+      moved: bytes of all its tensors in float32.
+    """
+
+    key: str
+    work: str
+    forms: tuple[Form, Form]
+    executor: str
+    predicted: Times
+    runs: float
+    moved: int
+
+    @property
+    def share(self) -> float:
+        """Predicted seconds of a step."""
+        return self.runs * self.predicted[0]
+
+
+# Gives the seconds in (float32, 16 bits) of those that it knows or measures, by key;
+# infinite where the operation fails in 16 bits.
+Timer: TypeAlias = Callable[[Sequence[Instance]], Mapping[str, Times]]
+
+
+def known_sizes(shape: ir.Shape) -> tuple[int, ...] | None:
+    """A shape with the size that the cost model takes for an unknown dimension."""
+    if shape is None:
+        return None
+    return tuple(size if size >= 0 else cost_model.UNKNOWN_DIMENSION for size in shape)
+
+
+def key(graph: ir.Graph, view: Typed, context: Context) -> str:
+    """The name of a node's instance, "" if it cannot be run alone.
+
+    It is made of the op, its inputs (`*` for the type that turns, a constant by its
+    values), attributes other than defaults, the 16-bit type and the executor: all that
+    its times depend on, and neither its name nor which precision it has now.
+
+    An operation cannot be run alone if it has effects, handles or functions, if its
+    time is that of its neighbours (under XLA, whatever is no product), or if a shape,
+    or a value that is no number of the type that turns, is not known.
+    """
+    operands = operands_of(graph, view, context)
+    if operands is None:
+        return ""
+    turned = turned_attrs(view, context)
+    parts = [view.node.op]
+    for operand, slot in zip(operands, view.ins, strict=True):
+        parts.append(_text(operand, slot.attr in turned))
+    attrs = {} if view.node.attrs is None else view.node.attrs.texts()
+    parts += [f"{n}={text}" for n, text in attrs.items() if n not in turned | HINTS]
+    return " ".join((*parts, "|", context.format.name, executor_of(context)))
+
+
+def executor_of(context: Context) -> str:
+    """What runs a graph: "kernels" or "xla"."""
+    return "xla" if context.xla else "kernels"
+
+
+def _text(operand: Operand, turns: bool) -> str:
+    if operand.values is not None:
+        values = np.asarray(operand.values).tolist()
+        return str(values).replace(" ", "")
+    kind = "*" if turns else f"{operand.number}:"
+    return kind + "x".join(map(str, operand.shape))
+
+
+def turned_attrs(view: Typed, context: Context) -> frozenset[str]:
+    """The type attributes that make the difference between the two precisions."""
+    numbers = {ir.FLOAT, context.format.number}
+    attrs = () if view.row is None else view.row.attrs
+    return frozenset(a for a in attrs if numbers & set(view.node.types(a)))
+
+
+def operands_of(
+    graph: ir.Graph, view: Typed, context: Context
+) -> tuple[Operand, ...] | None:
+    """A node's inputs in float32, None where the node cannot be run alone."""
+    node, row = view.node, view.row
+    if row is None or row.work == "free" or op_schema.is_stateful(node.op):
+        return None
+    if context.xla and row.role is not Role.COMPUTE:
+        return None
+    turned = turned_attrs(view, context)
+    if not turned or any(len(node.types(attr)) != 1 for attr in turned):
+        return None
+    device = node.device.upper()
+    if "DEVICE:" in device and f"DEVICE:{context.device_type}:" not in device:
+        return None
+    slots = (*view.ins, *view.outs)
+    if any(slot.type in (ir.RESOURCE, ir.VARIANT, ir.STRING) for slot in slots):
+        return None
+    found = []
+    for edge, slot in zip(node.inputs, view.ins, strict=False):
+        operand = _operand(graph, edge, slot, slot.attr in turned)
+        if operand is None:
+            return None
+        found.append(operand)
+    return tuple(found) if len(found) == len(view.ins) else None
+
+
+def _operand(
+    graph: ir.Graph, edge: ir.Edge, slot: op_schema.Slot, turns: bool
+) -> Operand | None:
+    sizes = known_sizes(graph.shape(edge))
+    if turns:
+        return None if sizes is None else Operand(sizes, ir.FLOAT)
+    if slot.type in (ir.FLOAT, ir.BOOL):
+        # Of unknown rank is only what one kernel hands to another of the same device
+        # (the reserve of a batch normalisation), which takes an empty one as well.
+        return Operand((0,) if sizes is None else sizes, slot.type)
+    values = constant(graph, edge)
+    if values is None or np.size(values) > MOST_VALUES:
+        return None
+    return Operand(tuple(np.shape(values)), slot.type, values)
+
+
+def constant(graph: ir.Graph, edge: ir.Edge) -> Any:
+    """The integers of an edge that depends on constants and shapes only, else None."""
+    node = graph.nodes.get(edge[0])
+    if node is None:
+        return None
+    if node.op == "Const":
+        return node.tensor()
+    if node.op == "Identity":
+        return constant(graph, node.inputs[0])
+    if node.op in ("Shape", "ShapeN"):
+        return known_sizes(graph.shape(node.inputs[edge[1]]))
+    if node.op == "BroadcastGradientArgs":
+        shapes = [constant(graph, source) for source in node.inputs]
+        return None if any(s is None for s in shapes) else _summed(shapes, edge[1])
+    return None
+
+
+def _summed(shapes: Sequence[Sequence[int]], which: int) -> list[int]:
+    """The axes over which the gradient of a broadcast operand is summed."""
+    rank = max(map(len, shapes))
+    padded = [[1] * (rank - len(shape)) + list(shape) for shape in shapes]
+    own = [1] * (rank - len(shapes[which]))
+    wide = padded[1 - which]
+    return [
+        axis
+        for axis, size in enumerate(padded[which])
+        if axis < len(own) or (size == 1 and wide[axis] != 1)
+    ]

@@ -1,0 +1,145 @@
+"""Who may be in a cluster: one graph's nodes with their types, shapes and readers.
+
+Nothing is priced here and nothing made.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from amp.graph_rewrite.candidates.context import Context
+from amp.graph_rewrite.cost import cost_model
+from amp.graph_rewrite.fusion.convex_groups import Link
+from amp.graph_rewrite.graph import ir, op_schema
+from amp.graph_rewrite.ops.fusible import FUSIBLE
+
+# A constant of at most this many elements is copied into a cluster that reads it.
+_SMALL = 16
+
+
+class Members:
+    """A graph's nodes with their types and shapes, and what clusters may do with them.
+
+    Args:
+      graph: the graph.
+      context: as in planning.
+    """
+
+    def __init__(self, graph: ir.Graph, context: Context) -> None:
+        self.graph = graph
+        self.context = context
+        self.returned = {result.edge[0] for result in graph.results}
+        fetched, controls = context.fetched, set(graph.control_results)
+        self._named = controls | fetched | context.held
+        waited = {name for n in graph.nodes.values() for name in n.controls}
+        self._needed = self.returned | waited | fetched
+
+    def signature(self, name: str) -> op_schema.Signature:
+        known = self.context.lookup(self.graph.nodes[name].op)
+        if known is None:
+            return op_schema.UNKNOWN
+        return known.signature(self.graph.nodes[name])
+
+    def type_of(self, edge: ir.Edge) -> int:
+        if edge[0] in self.graph.nodes:
+            return self.signature(edge[0]).outs[edge[1]].type
+        return next(arg.type for arg in self.graph.args if arg.name == edge[0])
+
+    def is_bridge(self, name: str) -> bool:
+        """Whether a node is a cast between float32 and the 16-bit type."""
+        down = self._casts(name, ir.FLOAT, self.context.format.number)
+        return down or self.is_up(name)
+
+    def is_up(self, name: str) -> bool:
+        """Whether a node is a cast from the 16-bit type to float32."""
+        return self._casts(name, self.context.format.number, ir.FLOAT)
+
+    def _casts(self, name: str, source: int, target: int) -> bool:
+        node = self.graph.nodes.get(name)
+        return (
+            node is not None
+            and node.op == "Cast"
+            and node.types("SrcT") == (source,)
+            and node.types("DstT") == (target,)
+        )
+
+    def copied(self, name: str) -> bool:
+        """Whether a cluster that reads a node takes a copy of it: it costs nothing."""
+        node = self.graph.nodes.get(name)
+        if node is None:
+            return False
+        if node.controls and node.op != "Const" and not node.has(ir.LATE):
+            return False
+        small = node.op == "Const" and self.elements((name, 0)) in range(1, _SMALL + 1)
+        return small or (self.is_up(name) and self.elements((name, 0)) > 0)
+
+    def elements(self, edge: ir.Edge) -> int:
+        """Number of elements, 0 where that is unknown (or there are none)."""
+        shape = self.graph.shape(edge)
+        known = shape is not None and all(size >= 0 for size in shape)
+        return cost_model.elements(shape) if known else 0
+
+    def fusible(self, name: str) -> bool:
+        """Whether a node may be in a cluster."""
+        node = self.graph.nodes[name]
+        if node.op not in FUSIBLE or self.is_up(name) or name in self._named:
+            return False
+        if node.has(ir.EMULATED):
+            return False
+        given = FUSIBLE[node.op]
+        if not all(self._constant(node.inputs[index]) for index in given):
+            return False
+        sized = (*node.inputs, (name, 0))
+        return self._typed(name, given) and all(map(self.elements, sized))
+
+    def _constant(self, edge: ir.Edge) -> bool:
+        node = self.graph.nodes.get(edge[0])
+        return node is not None and node.op == "Const" and self.copied(edge[0])
+
+    def _typed(self, name: str, given: Sequence[int]) -> bool:
+        signature = self.signature(name)
+        free = [s for i, s in enumerate(signature.ins) if i not in given]
+        slots = (*free, *signature.outs)
+        allowed = (ir.FLOAT, ir.BOOL, self.context.format.number)
+        floats = any(slot.type != ir.BOOL for slot in slots)
+        return floats and all(slot.type in allowed for slot in slots)
+
+    def links(self, fusible: set[str]) -> Iterator[Link]:
+        """Who waits for whom, and who may be in one cluster."""
+        graph = self.graph
+        for name, node in graph.nodes.items():
+            inside = name in fusible
+            for source in node.controls:
+                if source in graph.nodes:
+                    joins = inside and source in fusible
+                    yield source, name, joins and self._alike((source, 0), name)
+            for edge in node.inputs:
+                if inside and self.copied(edge[0]):
+                    inputs = graph.nodes[edge[0]].inputs
+                    edge = inputs[0] if inputs else ("", 0)
+                if edge[0] in graph.nodes:
+                    joins = inside and edge[0] in fusible and self._alike(edge, name)
+                    yield edge[0], name, joins
+
+    def _alike(self, edge: ir.Edge, name: str) -> bool:
+        devices = {self.graph.nodes[n].device for n in (edge[0], name)}
+        return len(devices) == 1 and self.elements(edge) == self.elements((name, 0))
+
+    def idle(self, members: set[str]) -> frozenset[str]:
+        """Members of clusters, and casts up that only members read."""
+        read = self.graph.readers
+        ups = (n for n in self.graph.nodes if self.is_up(n) and (n, 0) in read)
+        return frozenset(members.union(n for n in ups if self.only_for(n, members)))
+
+    def given(self, group: set[str], name: str) -> bool:
+        """Whether anything needs a member's result but what its group computes."""
+        readers = {reader for reader, _ in self.graph.readers.get((name, 0), ())}
+        if name in self.returned:
+            return True
+        return any(not self.only_for(reader, group) for reader in readers - group)
+
+    def only_for(self, name: str, group: set[str]) -> bool:
+        """Whether a node is a cast up that none but members of a group read."""
+        if name in self._needed or not (self.is_up(name) and self.copied(name)):
+            return False
+        return all(r in group for r, _ in self.graph.readers.get((name, 0), ()))

@@ -1,0 +1,222 @@
+"""A cluster of nodes as a function and a call of it, and calls taken apart again.
+
+Structure only: which nodes make a cluster, and whether it pays, is `fuse`'s to say.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Container, Mapping, Set
+from typing import Any
+
+from amp.graph_rewrite.graph import ir
+from amp.graph_rewrite.graph.calls import MUST_COMPILE
+
+TypeOf = Callable[[ir.Edge], int]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Outline:
+    """A function to be made of some nodes, the same for all that compute the same.
+
+    Attributes:
+      body: nodes under names of their own, which read each other and arguments.
+      members: the nodes of the graph that it is made of, but for copies.
+      after: nodes that they wait for besides what they read.
+      reads: the graph's edges that the arguments stand for.
+      gives: the graph's edges that the results replace.
+      results: the same edges within the body.
+      types: of arguments, then of results.
+      sizes: shapes of arguments, then of results.
+      key: equal for two outlines that one function serves.
+    """
+
+    body: tuple[ir.Node, ...]
+    members: tuple[str, ...]
+    after: tuple[str, ...]
+    reads: tuple[ir.Edge, ...]
+    gives: tuple[ir.Edge, ...]
+    results: tuple[ir.Edge, ...]
+    types: tuple[int, ...]
+    sizes: tuple[tuple[int, ...], ...]
+    key: Any
+
+
+def outline(
+    graph: ir.Graph,
+    members: tuple[str, ...],
+    copied: Callable[[str], bool],
+    gives: tuple[ir.Edge, ...],
+    type_of: TypeOf,
+) -> Outline:
+    """The function that nodes of a graph make.
+
+    Args:
+      graph: where the nodes are; the shapes of all that they touch are known.
+      members: the nodes, inputs first.
+      copied: whether a node that is read but no member is to be copied into the body.
+      gives: the members' edges that others read.
+      type_of: the type of an edge.
+    """
+    body: dict[str, ir.Node] = {}  # by name in the graph
+    reads: dict[ir.Edge, str] = {}
+
+    def edge(given: ir.Edge) -> ir.Edge:
+        if given[0] not in body and copied(given[0]):
+            add(given[0])
+        if given[0] in body:
+            return (body[given[0]].name, given[1])
+        return (reads.setdefault(given, f"arg_{len(reads)}"), 0)
+
+    def add(name: str) -> None:
+        node = graph.nodes[name]
+        inputs = tuple(map(edge, node.inputs))
+        attrs = None if node.attrs is None else node.attrs.bare()
+        own = f"node_{len(body)}"
+        updates = {key: v for key, v in node.updates.items() if key != ir.LATE}
+        body[name] = ir.Node(own, node.op, inputs, (), "", attrs, updates)
+
+    for name in members:
+        add(name)
+    border = (*reads, *gives)
+    types = tuple(map(type_of, border))
+    sizes = tuple(graph.shape(e) or () for e in border)
+    results = tuple((body[name].name, index) for name, index in gives)
+    nodes = tuple(body.values())
+    device = graph.nodes[gives[0][0]].device
+    key = (tuple(map(_key, nodes)), results, types, sizes, device)
+    waits = (source for name in members for source in graph.nodes[name].controls)
+    after = tuple(dict.fromkeys(source for source in waits if source not in body))
+    return Outline(
+        nodes, members, after, tuple(reads), gives, results, types, sizes, key
+    )
+
+
+def _key(node: ir.Node) -> Any:
+    values = tuple((k, _plain(v)) for k, v in sorted(node.updates.items()))
+    return node.op, node.inputs, node.attrs and node.attrs.key(), values
+
+
+def _plain(value: ir.Value) -> Any:
+    if isinstance(value, ir.Tensor):
+        return value.number, value.values.shape, value.values.tobytes()
+    return value
+
+
+def function(made: Outline, name: str) -> ir.Graph:
+    """The function, under a name."""
+    count = len(made.reads)
+    args = (ir.Argument(f"arg_{i}", t) for i, t in enumerate(made.types[:count]))
+    triples = zip(made.types[count:], made.results, strict=True)
+    results = (ir.Result(f"result_{i}", t, e) for i, (t, e) in enumerate(triples))
+    nodes = {node.name: node for node in made.body}
+    return ir.Graph(name, nodes, tuple(args), tuple(results))
+
+
+def call(made: Outline, name: str, function_name: str, device: str) -> ir.Node:
+    """A node that runs the function, compiled by XLA.
+
+    It is marked to be left alone by a later rewrite, and with the edges that its
+    results stand in for, by which `apart` finds back to the graph without it.
+    """
+    count = len(made.reads)
+    updates: dict[str, ir.Value] = {
+        "f": ir.Function(function_name),
+        "Tin": ir.Types(made.types[:count]),
+        "Tout": ir.Types(made.types[count:]),
+        "_output_shapes": ir.Shapes(made.sizes[count:]),
+        MUST_COMPILE: True,
+        ir.KEEP: True,
+        ir.CLUSTER: ",".join(f"{source}:{index}" for source, index in made.gives),
+    }
+    return ir.Node(
+        name, "PartitionedCall", made.reads, made.after, device, None, updates
+    )
+
+
+def with_calls(
+    graph: ir.Graph, calls: Mapping[str, tuple[Outline, str]], idle: Set[str]
+) -> ir.Graph:
+    """The graph with others reading the results of calls.
+
+    The nodes that a call computes stay as they are: whoever fetches one by name gets it
+    from its kernel, and otherwise TensorFlow drops it, as nothing reads it.
+
+    Args:
+      graph: the graph without the calls.
+      calls: outline and function of each call, by the call's name.
+      idle: the nodes that nothing but calls' nodes needs any more.
+    """
+    moved = {
+        edge: (name, index)
+        for name, (made, _) in calls.items()
+        for index, edge in enumerate(made.gives)
+    }
+    runs = {n: name for name, (made, _) in calls.items() for n in made.members}
+    nodes = dict(graph.nodes)
+    for name, (made, function_name) in calls.items():
+        device = graph.nodes[made.gives[0][0]].device
+        nodes[name] = call(made, name, function_name, device)
+    for name in nodes.keys() - idle:
+        nodes[name] = _waiting(_reading(nodes[name], moved), runs)
+    return _moved(graph, nodes, moved)
+
+
+def _waiting(node: ir.Node, runs: Mapping[str, str]) -> ir.Node:
+    """The node, after calls where it was after nodes that they run."""
+    if runs.keys().isdisjoint(node.controls):
+        return node
+    controls = tuple(dict.fromkeys(runs.get(name, name) for name in node.controls))
+    updates: dict[str, ir.Value] = {ir.AFTER: ",".join(node.controls)}
+    node = node.changed(updates=updates)
+    return dataclasses.replace(node, controls=controls)
+
+
+def apart(graph: ir.Graph) -> ir.Graph:
+    """The graph as it was before `with_calls`.
+
+    A call of which an original node is gone, as after a pruning, stays.
+    """
+    moved: dict[ir.Edge, ir.Edge] = {}
+    nodes = dict(graph.nodes)
+    for name, node in graph.nodes.items():
+        given = [text.rpartition(":") for text in node.text(ir.CLUSTER).split(",")]
+        if node.has(ir.CLUSTER) and all(source in nodes for source, _, _ in given):
+            del nodes[name]
+            for index, (source, _, output) in enumerate(given):
+                moved[name, index] = (source, int(output))
+    if not moved:
+        return graph
+    for name, node in nodes.items():
+        nodes[name] = _waiting_before(_reading(node, moved), nodes)
+    return _moved(graph, nodes, moved)
+
+
+def _waiting_before(node: ir.Node, nodes: Container[str]) -> ir.Node:
+    before = tuple(filter(None, node.text(ir.AFTER).split(",")))
+    if not before or not all(name in nodes for name in before):
+        return node
+    updates = {name: value for name, value in node.updates.items() if name != ir.AFTER}
+    return dataclasses.replace(node, controls=before, updates=updates, pristine=False)
+
+
+def _reading(node: ir.Node, moved: Mapping[ir.Edge, ir.Edge]) -> ir.Node:
+    if moved.keys().isdisjoint(node.inputs):
+        return node
+    return node.changed(tuple(moved.get(edge, edge) for edge in node.inputs))
+
+
+def _moved(
+    graph: ir.Graph, nodes: dict[str, ir.Node], moved: Mapping[ir.Edge, ir.Edge]
+) -> ir.Graph:
+    before = {new: old for old, new in moved.items()}
+    shapes = graph.shape
+
+    def shape(edge: ir.Edge) -> ir.Shape:
+        return shapes(before.get(edge, edge))
+
+    results = tuple(
+        dataclasses.replace(result, edge=moved.get(result.edge, result.edge))
+        for result in graph.results
+    )
+    return dataclasses.replace(graph, nodes=nodes, results=results, shape=shape)

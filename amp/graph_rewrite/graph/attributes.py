@@ -1,0 +1,169 @@
+"""Attributes of nodes: values in protobuf to `ir` values, and back.
+
+Single values only; nodes, edges and graphs are `serde`'s, the other door for protobuf.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+from google.protobuf import text_format  # type: ignore[import-untyped]
+from tensorflow.core.framework import attr_value_pb2, node_def_pb2, types_pb2
+from tensorflow.python.framework import tensor_util
+
+from amp.graph_rewrite.graph import ir, op_schema, rounding
+
+
+class NodeAttributes:
+    """`ir.Attributes` over a NodeDef that is never changed."""
+
+    __slots__ = ("proto",)
+
+    def __init__(self, proto: node_def_pb2.NodeDef) -> None:
+        self.proto = proto
+
+    def __contains__(self, name: str) -> bool:
+        return name in self.proto.attr
+
+    def _get(self, name: str) -> Any:
+        return self.proto.attr.get(name)  # [name] would insert an absent one
+
+    def types(self, name: str) -> tuple[int, ...]:
+        value = self._get(name)
+        if value is None:
+            return ()
+        return (value.type,) if value.type else tuple(value.list.type)
+
+    def integer(self, name: str, default: int) -> int:
+        value = self._get(name)
+        return default if value is None else value.i
+
+    def text(self, name: str) -> str:
+        value = self._get(name)
+        return "" if value is None else value.s.decode("utf-8", "replace")
+
+    def flag(self, name: str) -> bool:
+        value = self._get(name)
+        return value is not None and bool(value.b)
+
+    def functions(self, name: str) -> tuple[str, ...]:
+        value = self._get(name)
+        if value is None:
+            return ()
+        if value.HasField("func"):
+            return (value.func.name,)
+        return tuple(function.name for function in value.list.func)
+
+    def shape(self, name: str) -> ir.Shape:
+        value = self._get(name)
+        return None if value is None else sizes(value.shape)
+
+    def shapes(self, name: str) -> tuple[ir.Shape, ...]:
+        value = self._get(name)
+        return () if value is None else tuple(map(sizes, value.list.shape))
+
+    def tensor(self, name: str) -> Any:
+        value = self._get(name)
+        return None if value is None else _values(value.tensor)
+
+    def bare(self) -> NodeAttributes:
+        bare = node_def_pb2.NodeDef()
+        for name, value in self.proto.attr.items():
+            if not name.startswith("_") or name.startswith("_amp_"):
+                bare.attr[name].CopyFrom(value)
+        return NodeAttributes(bare)
+
+    def key(self) -> bytes:
+        only = node_def_pb2.NodeDef(attr=self.proto.attr)
+        return bytes(only.SerializeToString(deterministic=True))
+
+    def texts(self) -> dict[str, str]:
+        defaults = op_schema.defaults(self.proto.op)
+        return {
+            name: _text(value)
+            for name, value in sorted(self.proto.attr.items())
+            if not name.startswith("_") and value != defaults.get(name)
+        }
+
+
+def _text(value: attr_value_pb2.AttrValue) -> str:
+    match value.WhichOneof("value"):
+        case "s":
+            return str(value.s.decode("utf-8", "backslashreplace"))
+        case "i" | "f" | "b" as kind:
+            return str(getattr(value, kind))
+        case "type":
+            return str(types_pb2.DataType.Name(value.type))
+        case "list" if value.list.i:
+            return f"[{','.join(map(str, value.list.i))}]"
+    return str(text_format.MessageToString(value, as_one_line=True))
+
+
+def sizes(shape: Any) -> ir.Shape:
+    """Returns the shape that a TensorShapeProto holds."""
+    return None if shape.unknown_rank else tuple(dim.size for dim in shape.dim)
+
+
+def write(proto: attr_value_pb2.AttrValue, value: ir.Value) -> None:
+    """Sets a value; of functions given by name, keeps what else is said of them."""
+    match value:
+        case ir.Type(number):
+            proto.type = number
+        case ir.Types(numbers):
+            proto.list.type[:] = numbers
+        case ir.Function(name):
+            proto.func.name = name
+        case ir.Functions(names) if proto.HasField("func"):
+            proto.func.name = names[0]
+        case ir.Functions(names):
+            for function, name in zip(proto.list.func, names, strict=True):
+                function.name = name
+        case ir.Shapes(shapes):
+            _write_shapes(proto.list.shape, shapes)
+        case ir.Tensor(values, number):
+            _write_tensor(proto, values, number)
+        case bool():
+            proto.b = value
+        case int():
+            proto.i = value
+        case str():
+            proto.s = value.encode("utf-8")
+
+
+def _write_shapes(protos: Any, shapes: Iterable[ir.Shape]) -> None:
+    del protos[:]
+    for shape in shapes:
+        write_shape(protos.add(), shape)
+
+
+def write_shape(proto: Any, shape: ir.Shape) -> None:
+    """Sets a TensorShapeProto that is empty."""
+    proto.unknown_rank = shape is None
+    for size in shape or ():
+        proto.dim.add(size=size)
+
+
+def _values(proto: Any) -> np.ndarray:
+    """A tensor's values; one value repeated is a view of one, whatever its shape."""
+    shape = [dim.size for dim in proto.tensor_shape.dim]
+    once = shape and not proto.tensor_content and len(proto.float_val) == 1
+    if once and proto.dtype == ir.FLOAT:
+        return np.broadcast_to(np.float32(proto.float_val[0]), shape)
+    return np.asarray(tensor_util.MakeNdarray(proto))
+
+
+def _write_tensor(proto: attr_value_pb2.AttrValue, values: Any, number: int) -> None:
+    array = np.asarray(values, np.float32)
+    once = rounding.to_bits(rounding.distinct(array), number)
+    proto.tensor.Clear()
+    proto.tensor.dtype = number
+    for size in array.shape:
+        proto.tensor.tensor_shape.dim.add().size = size
+    if once.shape == array.shape:
+        proto.tensor.tensor_content = once.tobytes()
+    elif number == ir.FLOAT:
+        proto.tensor.float_val.append(float(once.flat[0]))
+    else:
+        proto.tensor.half_val.append(int(once.view(np.uint16).flat[0]))

@@ -1,0 +1,173 @@
+"""Inlines plain function calls, so that precision crosses their boundary.
+
+Structure only: no types, no cost. What may not be inlined is planned by itself, with
+float32 at its boundary.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Mapping
+
+from amp.graph_rewrite.graph import ir
+from amp.graph_rewrite.graph.calls import MUST_COMPILE
+
+_CALLS = frozenset({"PartitionedCall", "StatefulPartitionedCall"})
+# Attributes of a function that say nothing about how it has to be run.
+_HARMLESS = frozenset(
+    {
+        "_construction_context",
+        "_disable_acd",
+        "_input_shapes",
+        "backward_function_name",
+        "forward_function_name",
+        MUST_COMPILE,
+    }
+)
+# Nodes that name others, or a frame, in their attributes.
+_BOUND = frozenset({"Enter", "RefEnter"})
+
+
+def inline(module: ir.Module) -> ir.Module:
+    """Every function of a module with its plain calls inlined.
+
+    A call is plain if it neither starts an XLA compilation nor is kept in float32, and
+    its function has no attribute of its own and does not call itself. A GraphDef's own
+    nodes stay as they are, since a session may fetch a call by name::
+
+        for each call, innermost first:
+          enter = NoOp after the call's control inputs
+          copy the function's nodes under the call's name; those without inputs of
+            their own start after enter
+          readers of the call's results read what computes them
+          the call itself becomes a NoOp after the function's control results
+    """
+    done: dict[str, ir.Graph] = {}
+    for name in module.functions:
+        _visit(name, module.functions, done, ())
+    main = module.main
+    if main.name:
+        main = _inlined(main, done)
+    return ir.Module(main, {name: done[name] for name in module.functions})
+
+
+def _visit(
+    name: str,
+    functions: Mapping[str, ir.Graph],
+    done: dict[str, ir.Graph],
+    above: tuple[str, ...],
+) -> None:
+    if name in done or name in above:
+        return
+    graph = functions[name]
+    for callee in _callees(graph, functions):
+        _visit(callee, functions, done, (*above, name))
+    done[name] = _inlined(graph, done)
+
+
+def _callees(graph: ir.Graph, functions: Mapping[str, ir.Graph]) -> Iterator[str]:
+    for node in graph.nodes.values():
+        if node.op in _CALLS:
+            yield from (name for name in node.functions("f") if name in functions)
+
+
+def _inlined(graph: ir.Graph, done: Mapping[str, ir.Graph]) -> ir.Graph:
+    plain = dict(_plain_calls(graph, done))
+    if not plain:
+        return graph
+    moved = {
+        (name, index): _within(name, result.edge, graph.nodes[name], callee)
+        for name, callee in plain.items()
+        for index, result in enumerate(callee.results)
+    }
+
+    def follow(edge: ir.Edge) -> ir.Edge:
+        while edge in moved:
+            edge = moved[edge]
+        return edge
+
+    nodes: dict[str, ir.Node] = {}
+    for node in graph.nodes.values():
+        body = _body(node, plain[node.name]) if node.name in plain else [node]
+        for made in body:
+            inputs = tuple(map(follow, made.inputs))
+            nodes[made.name] = made if inputs == made.inputs else made.changed(inputs)
+    results = tuple(
+        dataclasses.replace(result, edge=follow(result.edge))
+        for result in graph.results
+    )
+    shape = _shapes(graph, plain)
+    return dataclasses.replace(graph, nodes=nodes, results=results, shape=shape)
+
+
+def _shapes(graph: ir.Graph, plain: Mapping[str, ir.Graph]) -> ir.ShapeSource:
+    """Shapes as the functions that were inlined have them."""
+    origin = {
+        f"{name}/{inner}": (callee, inner)
+        for name, callee in plain.items()
+        for inner in callee.nodes
+    }
+
+    def shape(edge: ir.Edge) -> ir.Shape:
+        if edge[0] in origin:
+            callee, inner = origin[edge[0]]
+            return callee.shape((inner, edge[1]))
+        return graph.shape(edge)
+
+    return shape
+
+
+def _plain_calls(
+    graph: ir.Graph, done: Mapping[str, ir.Graph]
+) -> Iterator[tuple[str, ir.Graph]]:
+    """The plain calls of a graph, unless a node has a name that theirs would get."""
+    compiled = MUST_COMPILE in graph.flags
+    for node in graph.nodes.values():
+        if node.op not in _CALLS or not _plain(node, compiled, done):
+            continue
+        callee = done[node.functions("f")[0]]
+        made = {f"{node.name}/{inner}" for inner in ("amp_enter", *callee.nodes)}
+        if made.isdisjoint(graph.nodes):
+            yield node.name, callee
+
+
+def _plain(node: ir.Node, compiled: bool, done: Mapping[str, ir.Graph]) -> bool:
+    names = node.functions("f")
+    callee = done.get(names[0]) if names else None
+    if callee is None or node.flag(ir.KEEP) or len(node.inputs) != len(callee.args):
+        return False
+    starts_xla = node.flag(MUST_COMPILE) or MUST_COMPILE in callee.flags
+    if (starts_xla and not compiled) or not callee.attributes <= _HARMLESS:
+        return False
+    return not any(n.op in _BOUND or n.has("_class") for n in callee.nodes.values())
+
+
+def _within(call: str, edge: ir.Edge, node: ir.Node, callee: ir.Graph) -> ir.Edge:
+    """An edge of a function as its caller sees it."""
+    if edge[0] in callee.nodes:
+        return (f"{call}/{edge[0]}", edge[1])
+    arguments = [arg.name for arg in callee.args]
+    return node.inputs[arguments.index(edge[0])]
+
+
+def _body(call: ir.Node, callee: ir.Graph) -> Iterator[ir.Node]:
+    enter, device = f"{call.name}/amp_enter", call.device
+    yield ir.Node(enter, "NoOp", (), call.controls, device, None)
+    given = {arg.name: e[0] for arg, e in zip(callee.args, call.inputs, strict=True)}
+    for node in callee.nodes.values():
+        controls = tuple(
+            f"{call.name}/{name}" if name in callee.nodes else given[name]
+            for name in node.controls
+        )
+        sources = [edge[0] for edge in node.inputs] + list(node.controls)
+        first = callee.nodes.keys().isdisjoint(sources)
+        yield dataclasses.replace(
+            node,
+            name=f"{call.name}/{node.name}",
+            inputs=tuple(_within(call.name, e, call, callee) for e in node.inputs),
+            controls=(*controls, enter) if first else controls,
+            device=node.device or device,
+            pristine=False,
+        )
+    after = tuple(f"{call.name}/{name}" for name in callee.control_results)
+    yield ir.Node(call.name, "NoOp", (), (enter, *after), device, None)

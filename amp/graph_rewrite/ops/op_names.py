@@ -1,0 +1,51 @@
+"""Whether the names that a policy gives, of ops and of nodes, are names of anything.
+
+Looks names up; nothing is decided here and no graph may enter.
+"""
+
+from __future__ import annotations
+
+import difflib
+import fnmatch
+from collections.abc import Iterable
+
+from amp.errors import PolicyError
+from amp.graph_rewrite.graph import op_schema
+from amp.graph_rewrite.ops.op_table import TABLE
+from amp.policy import Policy
+
+
+def check_op_names(policy: Policy) -> None:
+    """Raises for an op type in `allow` or `deny` that TensorFlow does not register.
+
+    Raises:
+      PolicyError: naming the field, its variable and the closest op there is.
+    """
+    for field in ("allow", "deny"):
+        for op in getattr(policy, field):
+            if op_schema.schema(op) is None:
+                close = difflib.get_close_matches(op, TABLE, n=1)
+                hint = f"did you mean {close[0]!r}?" if close else "check its spelling"
+                raise PolicyError(
+                    f"there is no op {op!r}",
+                    where=f"Policy({field}=...), AMP_{field.upper()}",
+                    allowed="names of ops that this TensorFlow registers",
+                    remedy=hint,
+                )
+
+
+def check_patterns(policy: Policy, names: Iterable[str]) -> None:
+    """Raises for a `keep` pattern that matches none of the node names.
+
+    Raises:
+      PolicyError: naming the pattern.
+    """
+    names = list(names)
+    for pattern in policy.keep:
+        if not fnmatch.filter(names, pattern):
+            raise PolicyError(
+                f"the pattern {pattern!r} matches no node",
+                where="Policy(keep=...), AMP_KEEP",
+                allowed="patterns (fnmatch) that match the name of at least one node",
+                remedy="print the report's decisions for the names there are",
+            )

@@ -1,0 +1,5 @@
+"""Replicas and workers: what they agree on, and what crosses the wire between them.
+
+No gradient is taken and no loss scale stepped here.
+Before it: `sessions`. After it: `training`, which asks whom it has to agree with.
+"""

@@ -1,0 +1,90 @@
+"""Whether gradients were combined with those of other processes before the update.
+
+Looks only; knows how the operations that do so are called, and nothing about them.
+
+One process's overflow is then no reason to leave its update out: the others do not, and
+the weights would part. All of them apply what they share, with zeros for the overflow.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from amp.graph_rewrite.graph.ir import UNSCALE
+
+# Reductions and gathers of TensorFlow (Collective*, Nccl*, CrossReplicaSum), Horovod's
+# and BytePS's (HorovodAllreduce, BytepsPushPull), and what comes from somewhere else: a
+# queue, an accumulator, another task, Python.
+_COMBINES = re.compile(
+    r"(?i)horovod|byteps|nccl|collective|all_?reduce|all_?gather|crossreplica"
+    r"|dequeue|accumulator.*takegradient|^_?recv|pyfunc"
+)
+_LIBRARIES = ("horovod.tensorflow", "horovod.keras", "horovod.tensorflow.keras")
+
+
+def combined(grads: Sequence[Any]) -> bool:
+    """Whether gradients passed through other processes on the way to their update."""
+    return _many_processes() or any(_COMBINES.search(kind) for kind in _kinds(grads))
+
+
+def _many_processes() -> bool:
+    """Whether Horovod runs several processes; eager gradients tell nothing."""
+    for name in _LIBRARIES:
+        library: Any = sys.modules.get(name)
+        started = getattr(library, "is_initialized", None)
+        if started is not None and started():
+            return bool(library.size() > 1)
+    return False
+
+
+def _kinds(grads: Sequence[Any]) -> Iterator[str]:
+    """Yields the types of the operations between unscaled gradients and `grads`."""
+    waiting = [op for grad in grads for op in _operations(grad)]
+    seen = set()
+    while waiting:
+        op = waiting.pop()
+        if id(op) in seen or _unscales(op):
+            continue
+        seen.add(id(op))
+        yield op.type
+        yield from _called(op)
+        waiting += [tensor.op for tensor in op.inputs]
+
+
+def _operations(grad: Any) -> list[Any]:
+    if grad is None:
+        return []
+    tensors = tf.nest.flatten(grad, expand_composites=True)
+    graph_tensors = [t for t in tensors if not isinstance(t, _EAGER)]
+    return [t.op for t in graph_tensors if isinstance(t, tf.Tensor)]
+
+
+_EAGER = tf.__internal__.EagerTensor
+
+
+def _unscales(op: Any) -> bool:
+    try:
+        return bool(op.get_attr(UNSCALE))
+    except ValueError:
+        return False
+
+
+def _called(op: Any) -> Iterator[str]:
+    """Yields the types of the operations in a function that `op` calls."""
+    if not op.type.endswith("PartitionedCall"):
+        return
+    library = {f.signature.name: f for f in op.graph.as_graph_def().library.function}
+    waiting, seen = [op.get_attr("f").name], set()
+    while waiting:
+        name = waiting.pop()
+        if name in seen or name not in library:
+            continue
+        seen.add(name)
+        for node in library[name].node_def:
+            yield node.op
+            waiting += [a.func.name for a in node.attr.values() if a.func.name]

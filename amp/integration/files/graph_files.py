@@ -1,0 +1,211 @@
+"""Graphs in files: `amp explain` and `amp rewrite`.
+
+What is read is parsed, never executed; what is written is there whole or not at all.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from google.protobuf import text_format  # type: ignore[import-untyped]
+from tensorflow.python.saved_model import fingerprinting_utils
+
+from amp.errors import GraphError
+from amp.graph_rewrite.report import Report
+from amp.integration import activation, reports
+from amp.integration.files import graphs, saved_models, targets
+from amp.policy import Policy
+
+_FINGERPRINT = "fingerprint.pb"
+_LARGEST = 2**31 - 1  # bytes that a protobuf message may have
+
+
+def explain(
+    path: Path, policy: Policy, tags: str | None, signature: str | None
+) -> Report:
+    """What a rewrite of the graph in a file would do.
+
+    Args:
+      path: of a GraphDef or SavedModel.
+      policy: the policy.
+      tags: of a SavedModel, those of the graph, separated by commas.
+      signature: of a SavedModel, the signature to look at.
+
+    Raises:
+      GraphError: no such file, graph or signature.
+    """
+    if not targets.is_saved_model(path):
+        for flag, given in (("--tags", tags), ("--signature", signature)):
+            if given is not None:
+                raise _only(flag, "a SavedModel", path)
+        return graphs.explain(targets.read(path), policy=policy)
+    saved = targets.read_model(path)
+    chosen = None if tags is None else [tag for tag in tags.split(",") if tag]
+    meta = targets.meta_graph(saved, chosen, path)
+    if signature is None:
+        return graphs.explain(saved_models.whole_graph(meta), policy=policy)
+    part, fetches = saved_models.signature_graph(meta, signature, str(path))
+    return graphs.rewrite(part, policy, fetches=fetches).report
+
+
+def decision(report: Report, node: str, path: Path) -> str:
+    """Why a node has its type; one inside a function may be named without its calls.
+
+    Raises:
+      GraphError: nothing was decided about such a node.
+    """
+    ends = (f"/{node}", f"::{node}")
+    names = [d.node for d in report.decisions if f"/{d.node}".endswith(ends)]
+    if not names:
+        raise GraphError(
+            f"no decision was made about a node {node!r}",
+            where=f"--node, {path}",
+            allowed="nodes that hold float32 or 16-bit values",
+            remedy="--json lists every decision",
+        )
+    return "\n".join(report.explain(name) for name in dict.fromkeys(names))
+
+
+def rewrite(
+    source: Path,
+    target: Path,
+    policy: Policy,
+    fetches: Sequence[str],
+    feeds: Sequence[str],
+) -> str:
+    """Rewrites the graph in a file into another; the policy says where reports go.
+
+    Args:
+      source: a GraphDef or the directory of a SavedModel.
+      target: what to write, of the same kind; does not exist.
+      policy: the policy.
+      fetches, feeds: of a GraphDef, as in `amp.rewrite`.
+
+    Returns:
+      What was changed, in one line.
+
+    Raises:
+      GraphError: no such graph, or one that cannot be imported; a target that exists or
+        cannot be written.
+      PolicyError: a pattern that matches nothing.
+    """
+    source = targets.require(source)
+    _require_new(source, target)
+    if targets.is_saved_model(source):
+        if fetches or feeds:
+            flag = "--fetch" if fetches else "--feed"
+            raise _only(flag, "a GraphDef (a SavedModel's signatures say)", source)
+        made = _rewrite_model(source, target, policy)
+    else:
+        made = _rewrite_graph((source, target), policy, fetches, feeds)
+    for report in made:
+        reports.add(report, policy.report)
+    return _told(made, policy.report)
+
+
+def _told(made: Sequence[Report], directory: str | None) -> str:
+    """What the reports come to."""
+    if not any(report.nodes_low for report in made):
+        why = {report.verdict for report in made} or {"nothing to convert"}
+        text = f"the same graph; {'; '.join(sorted(why))}"
+    else:
+        text = reports.total(made)
+    return text if directory is None or not made else f"{text}; reports: {directory}"
+
+
+def _rewrite_model(source: Path, target: Path, policy: Policy) -> list[Report]:
+    file = targets.file_of_model(source)
+    saved = targets.read_model(source)
+    settled = activation.settle(policy).settled
+    made = []
+    if settled.policy is not None:
+        for meta in saved.meta_graphs:
+            made += saved_models.rewrite(meta, settled)
+    content = _serialized(saved, file)
+    with _beside(target) as part:
+        aside = shutil.ignore_patterns(file.name, _FINGERPRINT)
+        shutil.copytree(file.parent, part, ignore=aside)
+        (part / file.name).write_bytes(content)
+        if (file.parent / _FINGERPRINT).exists():
+            fingerprinting_utils.write_fingerprint(str(part))
+    return made
+
+
+def _rewrite_graph(
+    files: tuple[Path, Path],
+    policy: Policy,
+    fetches: Sequence[str],
+    feeds: Sequence[str],
+) -> list[Report]:
+    source, target = files
+    graph = targets.read(source)
+    made = graphs.rewrite_file(graph, policy, fetches=fetches, feeds=feeds)
+    content = _serialized(made.graph, target)
+    with _beside(target) as part:
+        part.write_bytes(content)
+    return [made.report]
+
+
+def _serialized(proto: Any, file: Path) -> bytes:
+    if file.suffix in targets.TEXT:
+        return str(text_format.MessageToString(proto)).encode("utf-8")
+    if proto.ByteSize() > _LARGEST:
+        raise GraphError(
+            f"the rewritten graph has {proto.ByteSize()} bytes",
+            where=str(file),
+            allowed=f"at most {_LARGEST}, the limit of protobuf",
+            remedy="save the weights as variables, not as constants",
+        )
+    return bytes(proto.SerializeToString(deterministic=True))
+
+
+def _only(flag: str, kind: str, path: Path) -> GraphError:
+    return GraphError(
+        f"{flag} was given",
+        where=str(path),
+        allowed=f"{flag} for {kind}",
+        remedy=f"leave {flag} out",
+    )
+
+
+def _require_new(source: Path, target: Path) -> None:
+    if os.path.lexists(target):
+        raise GraphError(
+            "there is something already",
+            where=str(target),
+            allowed="a path where nothing is yet",
+            remedy="name another, or remove what is there",
+        )
+    if source.resolve() in target.resolve().parents:
+        raise GraphError(
+            "the target lies inside what is rewritten",
+            where=str(target),
+            allowed="a path outside the SavedModel",
+            remedy="name another",
+        )
+
+
+@contextlib.contextmanager
+def _beside(target: Path) -> Iterator[Path]:
+    """A path to write to, which becomes the target once all is written."""
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(
+            prefix=f".{target.name}.", dir=target.parent
+        ) as place:
+            part = Path(place, target.name)
+            yield part
+            os.rename(part, target)
+    except (OSError, shutil.Error) as e:
+        raise GraphError(
+            f"this cannot be written: {e}",
+            where=str(target),
+            allowed="a place that can be written to, with room enough",
+            remedy="name another, or make room",
+        ) from e

@@ -1,0 +1,310 @@
+"""Graphs and functions given by hand: `rewrite`, `explain`, `twin`.
+
+Knows how to get a graph and its shapes out of what a user has; rewrites nothing itself.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import tensorflow as tf
+from tensorflow.python.eager import context as context_lib
+
+from amp.errors import GraphError, PolicyError
+from amp.graph_rewrite import rewrite as rewrite_lib
+from amp.graph_rewrite.cost.device import Resolution
+from amp.graph_rewrite.graph import calls, ir, serde
+from amp.graph_rewrite.ops.op_names import check_patterns
+from amp.graph_rewrite.report import Report
+from amp.graph_rewrite.rewrite import Rewrite
+from amp.integration import activation
+from amp.integration.functions import definitions
+from amp.integration.measuring import job_timer
+from amp.policy import Policy
+
+_GRADIENT = "_gradient_op_type"  # names a gradient other than the op's own
+
+
+def rewrite(
+    graph: Any,
+    policy: Policy | None = None,
+    *,
+    fetches: Iterable[str] = (),
+    feeds: Iterable[str] = (),
+) -> Rewrite:
+    """Rewrites a GraphDef; the one given is not changed.
+
+    Every node keeps its name, and fetched and fed tensors stay float32.
+
+    Args:
+      graph: a `tf.compat.v1.GraphDef`.
+      policy: the policy, `Policy()` by default.
+      fetches: names of tensors or operations that will be fetched; by default those
+        that no other node reads.
+      feeds: names of tensors or operations, besides placeholders, that will be fed.
+
+    Returns:
+      The rewritten GraphDef as `.graph` and the `Report` as `.report`.
+
+    Raises:
+      GraphError: a graph that is not well formed, or a name that is not in it.
+      PolicyError: an unknown op, or a `keep` pattern that matches nothing.
+    """
+    if not isinstance(graph, serde.graph_proto_types()):
+        raise GraphError(
+            f"a {type(graph).__name__} was given",
+            where="amp.rewrite(graph)",
+            allowed="a tf.compat.v1.GraphDef",
+            remedy="pass graph.as_graph_def(), or use amp.twin for a function",
+        )
+    settled = activation.settle(Policy.make(policy)).settled
+    module = read_graph(graph)
+    named = (
+        _names(module, fetches, "amp.rewrite(fetches=...)"),
+        _names(module, feeds, "amp.rewrite(feeds=...)"),
+    )
+    if not any(map(updates, module.graphs())):
+        module, settled = exported(module, settled)
+    return _rewritten(module, settled, *named)
+
+
+def rewrite_file(
+    graph: Any, policy: Policy, *, fetches: Iterable[str], feeds: Iterable[str]
+) -> Rewrite:
+    """As `rewrite`, without clusters, for whoever may load the graph and wherever.
+
+    Raises:
+      GraphError: a graph that TensorFlow cannot import, or a name that is not in it.
+      PolicyError: an unknown op, or a `keep` pattern that matches nothing.
+    """
+    require_importable(graph)
+    settled = activation.settle(policy).settled
+    module = read_graph(graph)
+    named = _names(module, fetches, "--fetch"), _names(module, feeds, "--feed")
+    return _rewritten(*exported(module, settled), *named)
+
+
+def _rewritten(
+    module: ir.Module,
+    settled: Resolution,
+    fetches: frozenset[str],
+    feeds: frozenset[str],
+) -> Rewrite:
+    check_keep(settled, module)
+    result = rewrite_lib.rewrite(
+        module,
+        settled,
+        fetches=fetches or _sinks(module.main),
+        feeds=feeds,
+        timer=job_timer.stored,
+    )
+    return Rewrite(serde.write_graph(result.graph), result.report)
+
+
+def read_graph(graph: Any) -> ir.Module:
+    """A GraphDef as a module, with the shapes that it has once imported."""
+    return serde.read_graph(graph, _imported_shapes(graph))
+
+
+def updates(graph: ir.Graph) -> bool:
+    """Whether a graph updates variables: a step of training, with all its gradients."""
+    return any(
+        node.op.startswith(("Assign", "Apply", "ResourceApply", "SparseApply"))
+        for node in graph.nodes.values()
+    )
+
+
+def exported(module: ir.Module, settled: Resolution) -> tuple[ir.Module, Resolution]:
+    """As what goes elsewhere is rewritten, and may be differentiated there.
+
+    There are no clusters, whose calls have no gradient and need XLA. A node with a
+    custom gradient stays float32, as its gradient was written for, unless the graph
+    updates variables and so has its gradients in it.
+    """
+    settled = _without_clusters(settled)
+    if any(map(updates, module.graphs())):
+        return module, settled
+    functions = {name: _custom_kept(f) for name, f in module.functions.items()}
+    return ir.Module(_custom_kept(module.main), functions), settled
+
+
+def _without_clusters(settled: Resolution) -> Resolution:
+    return dataclasses.replace(settled, device=settled.device.without_clusters())
+
+
+def _custom_kept(graph: ir.Graph) -> ir.Graph:
+    custom = {
+        node.name: node.changed(updates={ir.KEEP: True})
+        for node in graph.nodes.values()
+        if node.text(_GRADIENT) and node.op not in calls.CALLS
+    }
+    return graph.with_nodes({**graph.nodes, **custom}) if custom else graph
+
+
+def node_of(name: str) -> str:
+    """The node in the name of a tensor, operation or control input."""
+    return name.removeprefix("^").partition(":")[0]
+
+
+def _names(module: ir.Module, given: Iterable[str], where: str) -> frozenset[str]:
+    given = [given] if isinstance(given, str) else list(given)
+    for name in given:
+        if not _exists(module, name):
+            known = node_of(name) in module.main.nodes
+            raise GraphError(
+                f"there is no tensor {name!r}"
+                if known
+                else f"there is no node {node_of(name)!r}",
+                where=where,
+                allowed="names of operations or tensors of the graph",
+                remedy="print([n.name for n in graph.node]) for the names there are",
+            )
+    return frozenset(map(node_of, given))
+
+
+def _exists(module: ir.Module, name: str) -> bool:
+    node, index = module.main.nodes.get(node_of(name)), name.partition(":")[2]
+    if node is None or ":" not in name:
+        return node is not None
+    known = definitions.lookup_of(module)(node.op)
+    most = math.inf if known is None else len(known.signature(node).outs)
+    return index.isdecimal() and int(index) < most
+
+
+def _sinks(graph: ir.Graph) -> frozenset[str]:
+    read = {edge[0] for edge in graph.readers}
+    return frozenset(graph.nodes.keys() - read)
+
+
+def check_keep(settled: Resolution, module: ir.Module) -> None:
+    """Checks that every `keep` pattern matches a node.
+
+    Raises:
+      PolicyError: one does not.
+    """
+    if settled.policy is not None:
+        names = (name for graph in module.graphs() for name in graph.nodes)
+        check_patterns(settled.policy, names)
+
+
+def _imported_shapes(proto: Any) -> definitions.StaticShapes:
+    """Static shapes of a GraphDef, by importing it; unknown if it does not import."""
+
+    def load() -> Mapping[str, Sequence[Any]]:
+        with contextlib.suppress(ValueError, tf.errors.OpError):
+            return definitions.outputs_of(_imported(proto))
+        return {}
+
+    return definitions.StaticShapes(load)
+
+
+def _imported(proto: Any) -> tf.Graph:
+    with tf.Graph().as_default() as graph:
+        tf.graph_util.import_graph_def(proto, name="")
+    return graph
+
+
+def require_importable(proto: Any) -> None:
+    """Checks that TensorFlow accepts a GraphDef; nothing of it is run.
+
+    Raises:
+      GraphError: it does not.
+    """
+    try:
+        _imported(proto)
+    except (ValueError, tf.errors.OpError) as e:
+        raise GraphError(
+            f"TensorFlow cannot import this graph: {e}",
+            where="the GraphDef",
+            allowed="ops that this TensorFlow knows, with inputs of their types",
+            remedy="mend it where it is made; for ops of other libraries, import them "
+            "and use amp.rewrite",
+        ) from e
+
+
+def _concrete(target: Any, args: tuple[Any, ...]) -> Any:
+    """The ConcreteFunction that a target is, or is when traced with `args`."""
+    if hasattr(target, "get_concrete_function") and not _is_concrete(target):
+        return target.get_concrete_function(*args)
+    if _is_concrete(target):
+        return target
+    if callable(target):
+        return tf.function(target).get_concrete_function(*args)
+    raise PolicyError(
+        f"a {type(target).__name__} was given",
+        where="amp.explain(target), amp.twin(fn)",
+        allowed="a tf.function, ConcreteFunction, callable, or (explain) a GraphDef",
+        remedy="pass the function itself and the arguments to trace it with",
+    )
+
+
+def _is_concrete(target: Any) -> bool:
+    return hasattr(target, "captured_inputs") and hasattr(target, "function_def")
+
+
+def explain(target: Any, *args: Any, policy: Policy | None = None) -> Report:
+    """What a rewrite of `target` would do and why, without doing it.
+
+    Args:
+      target: a tf.function or callable (traced with `args`), a ConcreteFunction, or a
+        GraphDef.
+      *args: arguments or TensorSpecs to trace with.
+      policy: the policy, `Policy()` by default.
+
+    Raises:
+      GraphError: a graph that is not well formed.
+      PolicyError: an unknown op, a pattern that matches nothing, an unknown target.
+    """
+    if isinstance(target, serde.graph_proto_types()):
+        return rewrite(target, policy).report
+    module, settled = read(target, args, policy)
+    return rewrite_lib.rewrite(module[1], settled, timer=job_timer.stored).report
+
+
+def read(
+    target: Any, args: tuple[Any, ...], policy: Policy | None
+) -> tuple[tuple[Any, ir.Module], Resolution]:
+    """A function as traced under a policy: itself and its module, and the policy.
+
+    Raises:
+      PolicyError: a pattern that matches nothing, an unknown target.
+    """
+    policy = Policy.make(policy)
+    settled = activation.settle(policy).settled
+    with activation.mixed_precision_scope(policy):
+        concrete = _concrete(target, args)
+    module = definitions.read(context_lib.context(), concrete.name)
+    check_keep(settled, module)
+    return (concrete, module), settled
+
+
+def twin(fn: Any, *args: Any, policy: Policy | None = None) -> Any:
+    """The twin of a function as a ConcreteFunction, to look at, call or export.
+
+    Args:
+      fn: a tf.function or callable (traced with `args`), or a ConcreteFunction.
+      *args: arguments or TensorSpecs to trace with.
+      policy: the policy, `Policy()` by default.
+
+    Returns:
+      A ConcreteFunction with the signature of the original's, reading the same
+      variables; the original itself where there is nothing to convert.
+
+    Raises:
+      GraphError: a graph that is not well formed.
+      PolicyError: an unknown op, a pattern that matches nothing, an unknown target.
+    """
+    (concrete, module), settled = read(fn, args, policy)
+    result = rewrite_lib.rewrite(
+        module,
+        _without_clusters(settled),
+        suffix=definitions.new_suffix(),
+        timer=job_timer.stored,
+    )
+    if result.graph.main is module.main:
+        return concrete
+    return definitions.concrete_of(concrete, result.graph)

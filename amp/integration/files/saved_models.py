@@ -1,0 +1,243 @@
+"""The graphs of a SavedModel: rewritten in place, or cut down to one signature.
+
+Reads names and protobuf only; nothing is executed, and no decision is made here.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Collection, Iterator, Mapping
+from typing import Any
+
+from tensorflow.python.framework import meta_graph
+
+from amp.errors import GraphError
+from amp.graph_rewrite import rewrite as rewrite_lib
+from amp.graph_rewrite.cost.device import Resolution
+from amp.graph_rewrite.graph import calls, ir, serde
+from amp.graph_rewrite.report import Report
+from amp.integration.files import graphs
+from amp.integration.measuring import job_timer
+
+_STATEFUL = "StatefulPartitionedCall"
+_CALLS = frozenset({"PartitionedCall", _STATEFUL})
+_HANDS_ON = _CALLS | {"Identity", "NoOp"}
+
+
+def rewrite(meta: Any, settled: Resolution) -> list[Report]:
+    """Rewrites a MetaGraphDef in place.
+
+    Who loads a SavedModel finds functions by the names that its objects give, and
+    tensors by those of signatures, collections, savers and custom gradients. Both keep
+    their names, types and meaning; what else a function calls gets twins beside::
+
+        for each function that an object names or a custom gradient reads:
+          unless it only hands on to another of them:
+            put its rewritten body under its name
+        rewrite the graph around them, in which they are calls like any other op
+
+    There are no clusters, since a server may have no XLA.
+
+    Args:
+      meta: a MetaGraphDef.
+      settled: policy and device.
+
+    Returns:
+      The reports on what was rewritten or could have been.
+
+    Raises:
+      GraphError: a graph that is not well formed, or cannot be imported.
+      PolicyError: a `keep` pattern that matches nothing.
+    """
+    graphs.require_importable(meta.graph_def)
+    module = graphs.read_graph(meta.graph_def)
+    graphs.check_keep(settled, module)
+    read = _read_by_gradients(meta)
+    named = {*meta.object_graph_def.concrete_functions, *read}
+    roots = sorted(module.functions.keys() & named)
+    suffix = _new_suffix(module)
+    functions, found = dict(module.functions), []
+    for number, name in enumerate(roots):
+        if _hands_on(module.functions[name], roots):
+            continue
+        made = rewrite_lib.rewrite(
+            *graphs.exported(_reached(module, name, read.keys()), settled),
+            fetches=read.get(name, frozenset()) & module.functions[name].nodes.keys(),
+            suffix=f"{suffix}_{number}",
+            timer=job_timer.stored,
+        )
+        found.append(made.report)
+        functions.update(_added(made.graph, module))
+        functions[name] = dataclasses.replace(made.graph.main, name=name)
+    around = _around(meta, module, (settled, suffix), roots)
+    functions.update(_added(around.graph, module))
+    whole = ir.Module(around.graph.main, functions)
+    meta.graph_def.CopyFrom(serde.write_graph(whole))
+    _note_ops(meta)
+    return [*([around.report] if around.report.nodes_low or not roots else []), *found]
+
+
+def _note_ops(meta: Any) -> None:
+    """Adds the ops that came in to those that the file says it needs."""
+    noted = meta.meta_info_def.stripped_op_list.op
+    names = {op.name for op in noted}
+    needed = meta_graph.stripped_op_list_for_graph(meta.graph_def).op
+    if names:  # not every writer notes them
+        noted.extend(op for op in needed if op.name not in names)
+        noted.sort(key=lambda op: op.name)
+
+
+def _around(
+    meta: Any, module: ir.Module, how: tuple[Resolution, str], roots: list[str]
+) -> rewrite_lib.Rewrite:
+    """The graph itself rewritten, with the calls of `roots` as they are."""
+    settled, suffix = how
+    inner = {n: f for n, f in module.functions.items() if n not in roots}
+    return rewrite_lib.rewrite(
+        *graphs.exported(ir.Module(module.main, inner), settled),
+        fetches=frozenset(_fetched(meta)) & module.main.nodes.keys(),
+        feeds=frozenset(_fed(meta)) & module.main.nodes.keys(),
+        suffix=suffix,
+        timer=job_timer.stored,
+    )
+
+
+def _read_by_gradients(meta: Any) -> dict[str, frozenset[str]]:
+    """By function, the nodes that functions of custom gradients read by name.
+
+    They read them in that function and nowhere else, so that it must not be inlined
+    into what may be differentiated.
+    """
+    found: dict[str, frozenset[str]] = {}
+    for node in meta.object_graph_def.nodes:
+        captured = node.captured_tensor
+        if captured.concrete_function:
+            name = graphs.node_of(captured.name)
+            before = found.get(captured.concrete_function, frozenset())
+            found[captured.concrete_function] = before | {name}
+    return found
+
+
+def _added(made: ir.Module, given: ir.Module) -> dict[str, ir.Graph]:
+    return {n: f for n, f in made.functions.items() if n not in given.functions}
+
+
+def _new_suffix(module: ir.Module) -> str:
+    """Ends the names of new functions as those of no earlier rewrite do."""
+    number = 1
+    while any(f"__amp{number}" in name for name in module.functions):
+        number += 1
+    return f"__amp{number}"
+
+
+def _hands_on(function: ir.Graph, roots: list[str]) -> bool:
+    """Whether a function does nothing but call one other that keeps its name too."""
+    nodes = function.nodes.values()
+    callees = [f for node in nodes if node.op in _CALLS for f in node.functions("f")]
+    only = all(node.op in _HANDS_ON for node in nodes)
+    return only and len(callees) == 1 and callees[0] in roots
+
+
+def _reached(module: ir.Module, name: str, apart: Collection[str]) -> ir.Module:
+    """A function with those that it reaches, unless they are to stay apart."""
+    whole = _module(module, name, module.functions)
+    if not any(map(graphs.updates, whole.graphs())):
+        near = {n: f for n, f in module.functions.items() if n not in apart}
+        whole = _module(module, name, near)
+    return whole
+
+
+def _module(
+    module: ir.Module, name: str, functions: Mapping[str, ir.Graph]
+) -> ir.Module:
+    whole = ir.Module(module.functions[name], functions)
+    uses = [use.name for use in calls.reached(whole) if use.name != name]
+    return ir.Module(whole.main, {used: functions[used] for used in uses})
+
+
+def _fetched(meta: Any) -> Iterator[str]:
+    """The nodes whose tensors others read by name."""
+    for signature in meta.signature_def.values():
+        for info in signature.outputs.values():
+            yield from map(graphs.node_of, _tensors(info))
+    for collection in meta.collection_def.values():
+        yield from map(graphs.node_of, collection.node_list.value)
+        for serialized in collection.bytes_list.value:
+            yield from map(graphs.node_of, serde.variable_names(serialized))
+    saver = meta.saver_def
+    yield from map(graphs.node_of, (saver.save_tensor_name, saver.restore_op_name))
+
+
+def _fed(meta: Any) -> Iterator[str]:
+    for signature in meta.signature_def.values():
+        for info in signature.inputs.values():
+            yield from map(graphs.node_of, _tensors(info))
+
+
+def _tensors(info: Any) -> Iterator[str]:
+    """The tensors that one input or output of a signature consists of."""
+    match info.WhichOneof("encoding"):
+        case "name":
+            yield info.name
+        case "coo_sparse":
+            sparse = info.coo_sparse
+            yield sparse.values_tensor_name
+            yield sparse.indices_tensor_name
+            yield sparse.dense_shape_tensor_name
+        case "composite_tensor":
+            for component in info.composite_tensor.components:
+                yield from _tensors(component)
+
+
+def whole_graph(meta: Any) -> Any:
+    """The graph, with calls of the functions that objects name if no signature does."""
+    graph = type(meta.graph_def)()
+    graph.CopyFrom(meta.graph_def)
+    if _signatures(meta):
+        return graph
+    for function in meta.graph_def.library.function:
+        signature = function.signature
+        if signature.name in meta.object_graph_def.concrete_functions:
+            call = graph.node.add(name=f"amp_{signature.name}", op=_STATEFUL)
+            for index, arg in enumerate(signature.input_arg):
+                given = graph.node.add(name=f"{call.name}_{index}", op="Placeholder")
+                given.attr["dtype"].type = arg.type
+                call.input.append(given.name)
+            call.attr["f"].func.name = signature.name
+            call.attr["Tin"].list.type.extend(a.type for a in signature.input_arg)
+            call.attr["Tout"].list.type.extend(a.type for a in signature.output_arg)
+    return graph
+
+
+def _signatures(meta: Any) -> list[str]:
+    return sorted(n for n in meta.signature_def if not n.startswith("__saved_model"))
+
+
+def signature_graph(meta: Any, name: str, where: str) -> tuple[Any, list[str]]:
+    """The part of a graph that a signature runs, and the tensors that it gives.
+
+    Raises:
+      GraphError: there is no such signature.
+    """
+    known = _signatures(meta)
+    if name not in known:
+        raise GraphError(
+            f"there is no signature {name!r}",
+            where=f"--signature, {where}",
+            allowed=", ".join(known) or "none: this graph has no signatures",
+            remedy="name one of these",
+        )
+    outputs = meta.signature_def[name].outputs.values()
+    tensors = [tensor for info in outputs for tensor in _tensors(info)]
+    nodes = {node.name: node for node in meta.graph_def.node}
+    pending, wanted = [graphs.node_of(tensor) for tensor in tensors], set()
+    while pending:
+        node = pending.pop()
+        if node not in wanted and node in nodes:
+            wanted.add(node)
+            pending += map(graphs.node_of, nodes[node].input)
+    part = type(meta.graph_def)()
+    part.CopyFrom(meta.graph_def)
+    del part.node[:]
+    part.node.extend(n for n in meta.graph_def.node if n.name in wanted)
+    return part, tensors

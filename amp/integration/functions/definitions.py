@@ -1,0 +1,168 @@
+"""Definitions out of the runtime and back: functions as modules, shapes, twins.
+
+Knows TensorFlow's private names for that; holds no hook and no graph algorithm.
+"""
+
+from __future__ import annotations
+
+import itertools
+import re
+import weakref
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import tensorflow as tf
+from tensorflow.python.eager import context as context_lib
+from tensorflow.python.eager.polymorphic_function import concrete_function
+from tensorflow.python.framework import function_def_to_graph, op_def_registry
+
+from amp.graph_rewrite.graph import attributes, calls, ir, op_schema, serde
+
+# The graph that a function was traced as, by its name: shapes come from it.
+_traced: dict[str, weakref.ReferenceType[Any]] = {}
+
+
+_REWRITES = itertools.count(1)
+
+
+def new_suffix() -> str:
+    """Ends the names of one rewrite's functions; no two rewrites share a name."""
+    return f"__amp{next(_REWRITES)}"
+
+
+def without_suffix(text: str) -> str:
+    """A text with the names of twins replaced by those of their originals."""
+    return re.sub(r"__amp\d+(_xla)?\b", "", text)
+
+
+def remember(name: str, graph: Any) -> None:
+    """Notes, weakly, what a function was traced as."""
+    _traced[name] = weakref.ref(graph)
+
+
+def forget(name: str) -> None:
+    """Drops the note on a function that is going."""
+    _traced.pop(name, None)
+
+
+def read(context: Any, name: str) -> ir.Module:
+    """Reads a function and every function it reaches from the eager runtime.
+
+    Args:
+      context: TensorFlow's eager context.
+      name: of a registered function.
+
+    Raises:
+      GraphError: its definition is damaged.
+    """
+    definitions: dict[str, Any] = {}
+    pending = [name]
+    while pending:
+        function = pending.pop()
+        if function in definitions or not context.has_function(function):
+            continue
+        definition = context.get_function_def(function)
+        definitions[function] = definition
+        for node in definition.node_def:
+            if op_def_registry.get(node.op) is None:
+                pending.append(node.op)
+            elif node.op in calls.CALLS:
+                pending += _named(node)
+    lookup = op_schema.lookup_in(definitions)
+    graphs = {
+        key: serde.read_function(definition, lookup, traced_shapes(definition))
+        for key, definition in definitions.items()
+    }
+    return ir.Module(graphs.pop(name), graphs)
+
+
+def _named(node: Any) -> list[str]:
+    attrs = attributes.NodeAttributes(node)
+    return [f for a in calls.CALLS[node.op].attrs for f in attrs.functions(a)]
+
+
+def lookup_of(module: ir.Module) -> op_schema.Lookup:
+    """The schema of any op, or of any function of a module that is called as one."""
+    return op_schema.lookup_in({graph.name: graph.origin for graph in module.graphs()})
+
+
+class StaticShapes:
+    """Static shapes of edges, from tensors that are looked up when first asked for.
+
+    Args:
+      load: gives the output tensors of each node, by its name.
+    """
+
+    def __init__(self, load: Callable[[], Mapping[str, Sequence[Any]]]) -> None:
+        self._load = load
+        self._tensors: Mapping[str, Sequence[Any]] | None = None
+        self._known: dict[ir.Edge, ir.Shape] = {}
+
+    def __call__(self, edge: ir.Edge) -> ir.Shape:
+        if edge not in self._known:
+            self._known[edge] = self._find(edge)
+        return self._known[edge]
+
+    def _find(self, edge: ir.Edge) -> ir.Shape:
+        if self._tensors is None:
+            self._tensors = self._load()
+        tensors = self._tensors.get(edge[0], ())
+        return dimensions(tensors[edge[1]].shape) if edge[1] < len(tensors) else None
+
+
+def outputs_of(graph: Any) -> dict[str, Sequence[Any]]:
+    """The output tensors of every operation of a `tf.Graph`, by name."""
+    return {operation.name: operation.outputs for operation in graph.get_operations()}
+
+
+def traced_shapes(definition: Any) -> StaticShapes:
+    """The shapes of a FunctionDef's edges, from the graph that it was traced as."""
+
+    def load() -> Mapping[str, Sequence[Any]]:
+        reference = _traced.get(definition.signature.name)
+        graph = None if reference is None else reference()
+        if graph is None:
+            return {}
+        names = [arg.name for arg in definition.signature.input_arg]
+        args = {n: (t,) for n, t in zip(names, graph.inputs, strict=False)}
+        return {**outputs_of(graph), **args}
+
+    return StaticShapes(load)
+
+
+def dimensions(shape: tf.TensorShape) -> ir.Shape:
+    """A TensorShape as the rewriter has shapes: -1 unknown, None for unknown rank."""
+    if shape.rank is None:
+        return None
+    return tuple(-1 if size is None else size for size in shape.as_list())
+
+
+def concrete_of(original: Any, module: ir.Module) -> Any:
+    """A ConcreteFunction of a rewritten module, with the captures of `original`."""
+    lookup = lookup_of(module)
+    context = context_lib.context()
+    for name, function in module.functions.items():
+        if not context.has_function(name):
+            context.add_function_def(serde.write_function(function, lookup))
+    definition = serde.write_function(module.main, lookup)
+    graph = function_def_to_graph.function_def_to_graph(
+        definition,
+        structured_input_signature=original.structured_input_signature,
+        structured_outputs=original.graph.structured_outputs,
+        input_shapes=[tensor.shape for tensor in original.inputs],
+        include_library_functions=True,
+    )
+    given = len(original.inputs) - len(original.captured_inputs)
+    for outer, inner in zip(
+        original.captured_inputs, graph.inputs[given:], strict=True
+    ):
+        graph.replace_capture(outer, inner)
+    for variable in original.graph.variables:
+        graph.watch_variable(variable)
+    made = concrete_function.ConcreteFunction.from_func_graph(
+        graph, original.function_type, definition.attr
+    )
+    made._arg_keywords = original._arg_keywords
+    made._num_positional_args = original._num_positional_args
+    made._amp_original = original  # its variables live as long as this does
+    return made

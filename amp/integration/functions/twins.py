@@ -1,0 +1,264 @@
+"""`Twins`: made at a function's first call, tried, and called from then on.
+
+Holds no hook and no graph algorithm: it reads definitions, calls `rewrite` once, and
+registers the result beside the original, which is never touched.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import threading
+import warnings
+import weakref
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import tensorflow as tf
+
+from amp.errors import PolicyError
+from amp.graph_rewrite.cost.device import Resolution
+from amp.graph_rewrite.graph import calls, ir, serde
+from amp.graph_rewrite.report import Outcome, Report
+from amp.graph_rewrite.rewrite import rewrite
+from amp.integration import reports
+from amp.integration.functions import definitions
+from amp.integration.functions.trial import UNDER_WAY, Trial, why_not
+from amp.integration.measuring import job_timer
+from amp.policy import Policy
+
+# What TensorFlow says when it refuses a function before any of it has run. Only then
+# may the original run instead: an error on the way may be the user's own, and a second
+# run would update variables twice and take another batch.
+_REFUSALS = (
+    "No OpKernel was registered",
+    "is not in the list of allowed values",
+    "is neither a type of a primitive operation nor a name of a function",
+    "Detected unsupported operations when trying to compile graph",
+    "incompatible with expected",
+    "Cannot assign a device for operation",
+    "Could not satisfy device",
+)
+
+
+def refused(error: tf.errors.OpError) -> bool:
+    """Whether TensorFlow would not run what was rewritten, and has not begun to."""
+    if isinstance(error, tf.errors.UnimplementedError):
+        return True
+    return any(text in error.message for text in _REFUSALS)
+
+
+_every: weakref.WeakSet[Twins] = weakref.WeakSet()
+
+
+class _Tried(NamedTuple):
+    """A trial under way, and the report that its outcome goes into."""
+
+    trial: Trial
+    number: int
+    report: Report
+
+
+class Twins:
+    """The twins made under one settled policy, by the name of their original.
+
+    Args:
+      settled: the policy, with every "auto" settled, and the device.
+    """
+
+    def __init__(self, settled: Resolution) -> None:
+        assert settled.policy is not None
+        self.settled = settled
+        self.proven: dict[bytes, bytes] = {}  # what to call, no more questions asked
+        self._policy: Policy = settled.policy
+        self._twin: dict[bytes, bytes] = {}
+        self._made: dict[bytes, list[str]] = {}
+        self._trials: dict[bytes, _Tried] = {}
+        self._lock = threading.RLock()
+        self._unmatched = set(self._policy.keep)
+        self._ran = False
+        _every.add(self)
+
+    def call(self, call: Callable[[bytes], Any], context: Any, name: bytes) -> Any:
+        """Calls a function that is not proven yet, once, or its twin in its place.
+
+        The first call makes the twin. Where there is a trial, this and the next calls
+        are its turns; otherwise a twin that has run is proven.
+
+        Args:
+          call: runs the function of a name.
+          context: TensorFlow's eager context.
+          name: the original's.
+        """
+        with self._lock:
+            if name not in self._twin:
+                self._twin[name] = self._make(context, name)
+            twin, tried = self._twin[name], self._trials.get(name)
+        if twin == name:
+            self.proven[name] = name
+            return call(name)
+        guarded = functools.partial(self._guarded, call, name, twin)
+        if tried is not None:
+            return tried.trial.call(guarded)
+        outputs = guarded(twin)
+        self.proven.setdefault(name, twin)
+        return outputs
+
+    def _guarded(
+        self, call: Callable[[bytes], Any], name: bytes, twin: bytes, which: bytes
+    ) -> Any:
+        """Calls one of the two, and the other where the first cannot run."""
+        try:
+            return call(which)
+        except tf.errors.OpError as e:
+            if self._policy.strict:
+                raise
+            # Without the trial the original would not have run: its want of memory is
+            # our fault, and worth what the twin may now do twice.
+            if which == name and isinstance(e, tf.errors.ResourceExhaustedError):
+                self._settle(name, twin, "ended: float32 ran out of memory")
+                _warn_of_memory(name.decode())
+                return call(twin)
+            if which == name or not refused(e):
+                raise
+            refusal = e
+        outputs = call(name)  # which is refused too if the error is the user's own
+        self._settle(name, name, "ended: TensorFlow refused the twin")
+        warn(f"function {name.decode()}", refusal)
+        return outputs
+
+    def _settle(self, name: bytes, which: bytes, text: str) -> None:
+        """Ends a trial, if there is one, and has `which` called from now on."""
+        with self._lock:
+            tried = self._trials.get(name)
+            self.proven[name] = which
+        if tried is not None:
+            outcome = Outcome(which != name, None, None, 0, text)
+            self._conclude(name, tried.trial, outcome)
+
+    def _conclude(self, name: bytes, trial: Trial, outcome: Outcome) -> None:
+        """Acts on the outcome of a trial, unless another came first."""
+        with self._lock:
+            tried = self._trials.get(name)
+            if tried is None or tried.trial is not trial:
+                return
+            del self._trials[name]
+            self.proven[name] = self._twin[name] if outcome.twin else name
+        report = tried.report.after(outcome)
+        reports.replace(tried.number, report, self._policy.report)
+
+    def _make(self, context: Any, name: bytes) -> bytes:
+        try:
+            return self.add(context, name)
+        except Exception as e:
+            if self._policy.strict:
+                raise
+            warn(f"function {name.decode()}", e)
+            return name
+
+    def add(self, context: Any, name: bytes) -> bytes:
+        """Rewrites a function and registers its twin; returns its name.
+
+        The name is the original's where there is nothing to convert.
+
+        Raises:
+          AmpError: what the rewrite found wrong.
+        """
+        module = definitions.read(context, name.decode())
+        timer = job_timer.measuring(self.settled, name.decode())
+        suffix = definitions.new_suffix()
+        result = rewrite(module, self.settled, suffix=suffix, timer=timer)
+        self.met(module)
+        made = [graph for key, graph in result.graph.functions.items()
+                if key not in module.functions]  # fmt: skip
+        if result.graph.main is not module.main:
+            made.append(result.graph.main)
+        if not made:
+            reports.add(result.report, self._policy.report)
+            return name
+        lookup = definitions.lookup_of(result.graph)
+        for graph in made:
+            context.add_function_def(serde.write_function(graph, lookup))
+        self._made[name] = [graph.name for graph in made]
+        twin = str(result.graph.main.name).encode()
+        compiled = any(use.xla for use in calls.reached(module))
+        reason = why_not(self._policy, compiled, result.report)
+        self._try(name, twin, result.report, reason)
+        return twin
+
+    def _try(self, name: bytes, twin: bytes, report: Report, why_not: str) -> None:
+        """Keeps the report, and begins a trial if nothing speaks against it."""
+        text = f"off: {why_not}" if why_not else UNDER_WAY
+        report = dataclasses.replace(report, trial=text)
+        number = reports.add(report, self._policy.report)
+        if not why_not:
+            ended = functools.partial(self._conclude, name)
+            self._trials[name] = _Tried(Trial(name, twin, ended), number, report)
+
+    def made_for(self, name: bytes) -> list[str]:
+        """The functions registered for one original."""
+        return list(self._made.get(name, ()))
+
+    def forget(self, name: bytes) -> list[str]:
+        """Drops what is known of a function that is going; what was made for it."""
+        with self._lock:
+            self.proven.pop(name, None)
+            self._twin.pop(name, None)
+            self._trials.pop(name, None)
+            return self._made.pop(name, [])
+
+    def met(self, module: ir.Module) -> None:
+        """Notes which `keep` patterns match a node of what runs."""
+        self._ran = True
+        for pattern in list(self._unmatched):
+            one = Policy(keep=(pattern,))
+            if any(
+                one.keeps(node) for graph in module.graphs() for node in graph.nodes
+            ):
+                self._unmatched.discard(pattern)
+
+    def warn_unmatched(self) -> None:
+        """Warns of `keep` patterns that matched no node of any function so far."""
+        if self._unmatched and self._ran:
+            patterns = ", ".join(sorted(self._unmatched))
+            self._unmatched.clear()
+            error = PolicyError(
+                f"keep pattern {patterns} matched no node of the functions that ran",
+                where="Policy(keep=...), AMP_KEEP",
+                allowed="patterns (fnmatch) that match the name of at least one node",
+                remedy="print(amp.reports()[-1].decisions) for the names there are",
+            )
+            warnings.warn(str(error), stacklevel=3)
+
+
+def every() -> list[Twins]:
+    """The twins of every policy settled so far."""
+    return list(_every)
+
+
+def names_of_twins(name: bytes) -> list[str]:
+    """The functions registered beside an original, under any policy."""
+    return [made for twins in every() for made in twins.made_for(name)]
+
+
+def warn(what: str, error: Exception) -> None:
+    """Says that something runs as it was, because of an error of ours."""
+    text = f"{type(error).__name__}: {error}"
+    warnings.warn(
+        f"amp: {what} runs in float32, as it was: its rewrite failed.\n"
+        f"{text}\n"
+        "Please report this with its graph and the versions in use; AMP_STRICT=1 "
+        "turns this warning into the error.",
+        RuntimeWarning,
+        stacklevel=2,
+    )
+
+
+def _warn_of_memory(name: str) -> None:
+    warnings.warn(
+        f"amp: function {name} ran out of memory in float32 while it was tried against "
+        "its twin, which takes over. This one call began twice: what the first had "
+        "done by then (a batch taken, a counter) is done. AMP_TRIAL=0 tries nothing.",
+        RuntimeWarning,
+        stacklevel=2,
+    )

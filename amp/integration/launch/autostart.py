@@ -1,0 +1,51 @@
+"""`AMP_ENABLE=1`: switches mixed precision on in a job that never imports this package.
+
+Called by the `.pth` file at start-up; imports no TensorFlow before the job does.
+"""
+
+from __future__ import annotations
+
+import atexit
+import functools
+import os
+import sys
+
+from amp.integration.launch import imports
+
+_ON = frozenset({"1", "true", "on", "yes"})
+_OFF = frozenset({"", "0", "false", "off", "no"})
+
+
+def install() -> None:
+    """Arranges for `Policy.from_env()` to be in force once TensorFlow is imported.
+
+    Where TensorFlow is imported already, that is now. A second call changes nothing.
+    """
+    value = os.environ.get("AMP_ENABLE", "").strip().lower()
+    if value in _OFF:
+        return
+    if value not in _ON:
+        _say(f"AMP_ENABLE={value!r} is not understood (1 or 0); mixed precision is off")
+        return
+    imports.after("tensorflow", _enable)
+
+
+@functools.cache
+def _say(text: str) -> None:
+    """Says a thing once: Python may run a `.pth` file several times."""
+    sys.stderr.write(f"amp: {text}\n")
+
+
+def _enable() -> None:
+    """Switches on; a job never fails because of it unless AMP_STRICT asks for that."""
+    try:
+        from amp.integration import activation
+        from amp.policy import Policy
+
+        activation.enable_at_first_use(Policy.from_env())
+        # Only at the end is it known that a pattern of AMP_KEEP matched nothing.
+        atexit.register(activation.disable)
+    except Exception as e:
+        if os.environ.get("AMP_STRICT", "").strip().lower() in _ON:
+            raise
+        _say(f"mixed precision is off: {type(e).__name__}: {e}")

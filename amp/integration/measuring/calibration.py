@@ -1,0 +1,191 @@
+"""Measures the device: each case in float32 and in both 16-bit types, in turn.
+
+Nothing is stored, and what the times mean is `graph_rewrite.profile`'s to say.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import time
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from amp.graph_rewrite.cost import cost_model
+from amp.graph_rewrite.cost.device_profile import Point, Profile
+from amp.graph_rewrite.graph import ir
+from amp.graph_rewrite.ops import op_table
+from amp.integration.measuring import hardware, stopwatch
+from amp.integration.measuring.cases import CALL, Case, cases
+from amp.integration.measuring.stopwatch import Runner
+
+DTYPES = ("float32", "bfloat16", "float16")
+UNCERTAIN = 0.1
+
+Progress = Callable[[str, int, int], None]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Bench:
+    """How cases are run.
+
+    Attributes:
+      executor: "kernels" or "xla".
+      idle: a call that does nothing, timed among the others and taken off.
+      given_up: works and types that are hopeless; grows.
+    """
+
+    executor: str
+    idle: Runner
+    given_up: set[tuple[str, str]]
+
+
+def calibrate(
+    executor: str,
+    seconds: float,
+    *,
+    table: Sequence[Case] = (),
+    progress: Progress = lambda case, done, total: None,
+) -> Profile:
+    """Measures the device that TensorFlow computes on.
+
+    Cases for which no time is left are not in the profile, which then keeps the figures
+    shipped for what they would have measured.
+
+    Args:
+      executor: "kernels", or "xla" for functions that XLA compiles.
+      seconds: time to spend, kept but for the case under way.
+      table: what to run, by default all cases at the size that the device needs.
+      progress: told the case to come, how many are done, and how many there are.
+    """
+    scale = 8.0 if hardware.shipped().kind == "GPU" else 1.0
+    table = table or cases(scale)
+    deadline = time.perf_counter() + seconds
+    points: list[Point] = []
+    with stopwatch.alone():
+        bench = _Bench(executor, stopwatch.idle(executor), set())
+        for done, case in enumerate(table):
+            progress(str(case), done, len(table))
+            left = deadline - time.perf_counter()
+            if left <= 0:
+                break
+            points += _measured(case, bench, 2 * left / (len(table) - done))
+    progress("", len(table), len(table))
+    return Profile(hardware.model(), tf.__version__, executor, tuple(points))
+
+
+def _measured(case: Case, bench: _Bench, share: float) -> Iterator[Point]:
+    """One point for each type in which the case can run, in about `share` seconds."""
+    if bench.executor == "xla" and case.bound == "start" and not case.chained:
+        return  # one call costs far more than the operation
+    if bench.executor == "kernels" and case.op == CALL:
+        return  # the figure of the other
+    work = _WORK.get(case.op) or op_table.TABLE[case.op].work
+    end = time.perf_counter() + share
+    runners: dict[str, Runner] = {}
+    least = stopwatch.SLOW_SECONDS / stopwatch.SLOW_RATIO
+    for dtype in DTYPES:
+        if (work, dtype) in bench.given_up or not _of_interest(work, dtype):
+            continue
+        runner = _runner(case, dtype, bench.executor)
+        if runner is None:
+            continue
+        once = runner.first
+        if bench.executor == "xla" or once > stopwatch.SLOW_RATIO * least:
+            once = runner.seconds()  # the first call compiles, or loads libraries
+        if dtype == "float32":
+            least = max(least, once)
+        elif once > stopwatch.SLOW_RATIO * least:
+            bench.given_up.add((work, dtype))
+            point = _point(case, work, dtype, runner, once)
+            yield dataclasses.replace(point, hopeless=True)
+            continue
+        runners[dtype] = runner
+    times = stopwatch.rounds(runners, bench.idle, end)
+    nothing = times.pop("")
+    if case.bound != "start" and min(times.values(), default=0.0) < UNCERTAIN * nothing:
+        return  # on this device it cannot be told from a call that does nothing
+    for dtype, seconds in times.items():
+        yield _point(case, work, dtype, runners[dtype], seconds)
+
+
+_WORK = {"Cast": "cast", CALL: "call"}  # those without a row in the op table
+
+
+def _of_interest(work: str, dtype: str) -> bool:
+    """Whether a type says something of its own: a cast's 16-bit one, any of a call."""
+    if work == "call":
+        return dtype == "float32"
+    return (work, dtype) != ("cast", "float32")
+
+
+def _point(case: Case, work: str, dtype: str, runner: Runner, seconds: float) -> Point:
+    ins, outs = runner.operation.inputs, runner.operation.outputs
+    if work == "cast":
+        moved = cost_model.elements(_dimensions(ins[0]))
+    else:
+        moved = cost_model.moved(work, *(_shapes(ts, dtype) for ts in (ins, outs)))
+    return Point(
+        work=work,
+        bound=case.bound,
+        case=str(case),
+        dtype=dtype,
+        moved=moved,
+        operations=cost_model.flops(work, _shapes(ins), _shapes(outs)),
+        seconds=max(seconds / runner.repeat, stopwatch.LEAST_SECONDS),
+    )
+
+
+def _shapes(tensors: Sequence[Any], dtype: str = "") -> list[ir.Shape]:
+    return [_dimensions(t) for t in tensors if dtype in ("", t.dtype.name)]
+
+
+def _dimensions(tensor: Any) -> ir.Shape:
+    return None if tensor.shape.rank is None else tuple(tensor.shape.as_list())
+
+
+def _runner(case: Case, dtype: str, executor: str) -> Runner | None:
+    """The case in a type; None where TensorFlow has no kernel for it."""
+    given, build = dtype, case.build
+    if case.op == "Cast":
+        given, wanted = ("float32", dtype)[:: -1 if case.note == "up" else 1]
+        build = functools.partial(tf.cast, dtype=wanted)
+    operands = [stopwatch.operand(shape, given) for shape in case.shapes]
+    body, repeat = _body(case, build, executor)
+    try:
+        around = "kernels" if case.op == CALL else executor
+        return stopwatch.ready(body, operands, (case.op, repeat), around)
+    except stopwatch.FAILURES:
+        return None
+
+
+def _body(
+    case: Case, build: Callable[..., Any], executor: str
+) -> tuple[Callable[..., Any], int]:
+    """What runs the case some times over, and how often.
+
+    Kernels run one after the other and give nothing back. XLA would drop what gives
+    nothing and merge what is alike, so there it is one operation and its result, or, of
+    those that it fuses or that are small, a chain.
+    """
+
+    def in_turn(*operands: Any) -> Any:
+        last = tf.no_op()
+        for _ in range(case.repeat):
+            with tf.control_dependencies([last]):
+                last = tf.nest.flatten(build(*operands))[0].op
+        with tf.control_dependencies([last]):
+            return tf.constant(0)
+
+    def chain(first: Any, *others: Any) -> Any:
+        for _ in range(case.repeat):
+            first = build(first, *others)
+        return first
+
+    if executor == "kernels":
+        return in_turn, case.repeat
+    if case.chained:
+        return chain, case.repeat
+    return build, 1

@@ -1,0 +1,99 @@
+"""Asks the machine what it is.
+
+What that means is `graph_rewrite.device`'s to say, and no figure may enter here.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import platform
+from pathlib import Path
+
+import tensorflow as tf
+
+from amp.graph_rewrite.cost import device as device_lib
+from amp.graph_rewrite.cost import device_profile as profile_lib
+from amp.integration.measuring import profiles
+from amp.policy import Policy
+
+_CPUINFO = Path("/proc/cpuinfo")
+
+
+@functools.cache
+def device() -> device_lib.Device:
+    """The device that TensorFlow computes on: the first visible GPU, else the CPU.
+
+    With the figures that `amp tune` stored for it and this TensorFlow, else with those
+    shipped for it.
+    """
+    found = shipped()
+    for executor in profile_lib.EXECUTORS:
+        profile = profiles.load(model(), tf.__version__, executor)
+        if profile is not None:
+            found = profile_lib.apply(profile, found)
+    return found
+
+
+def shipped() -> device_lib.Device:
+    """The device with the figures that the package knows."""
+    gpu = _gpu()
+    return device_lib.of_cpu(_cpu_flags()) if gpu is None else device_lib.of_gpu(*gpu)
+
+
+def model() -> str:
+    """What a profile is kept for: what times depend on, in words.
+
+    For a CPU also its number of cores, and what the user chose that changes its
+    kernels: oneDNN off, oneDNN's instruction set, the number of threads.
+    """
+    gpu = _gpu()
+    if gpu is not None:
+        return gpu[0]
+    name = _cpuinfo("model name") or platform.machine()
+    off = ", oneDNN off" if os.environ.get("TF_ENABLE_ONEDNN_OPTS") == "0" else ""
+    isa = os.environ.get("ONEDNN_MAX_CPU_ISA")
+    most = f", oneDNN up to {isa}" if isa else ""
+    chosen = tf.config.threading.get_intra_op_parallelism_threads()
+    threads = f", {chosen} threads" if chosen else ""
+    kind = device_lib.of_cpu(_cpu_flags()).name
+    return f"{name}, {_cores()} cores, {kind}{off}{most}{threads}"
+
+
+def _cores() -> int:
+    if hasattr(os, "sched_getaffinity"):  # Linux: those that this process may use
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def _gpu() -> tuple[str, tuple[int, int]] | None:
+    gpus = tf.config.get_visible_devices("GPU")
+    if not gpus:
+        return None
+    details = tf.config.experimental.get_device_details(gpus[0])
+    capability = details.get("compute_capability", (0, 0))
+    return details.get("device_name", gpus[0].name), capability
+
+
+def _cpu_flags() -> frozenset[str]:
+    """Feature flags of the CPU that TensorFlow's kernels use, as Linux names them."""
+    if os.environ.get("TF_ENABLE_ONEDNN_OPTS") == "0":
+        return frozenset()  # without oneDNN no kernel has 16-bit arithmetic
+    if platform.machine() not in ("x86_64", "AMD64"):
+        return frozenset()
+    return frozenset(_cpuinfo("flags").split())
+
+
+def _cpuinfo(field: str) -> str:
+    """A field of the first core, "" where the system tells none."""
+    lines = _CPUINFO.read_text().splitlines() if _CPUINFO.exists() else ()
+    for line in lines:
+        name, _, value = line.partition(":")
+        if name.strip() == field:
+            return value.strip()
+    return ""
+
+
+def resolve(policy: Policy | None = None) -> device_lib.Resolution:
+    """What a policy comes to on this machine: settled, or off and why."""
+    return device_lib.resolve(Policy.make(policy), device())

@@ -1,0 +1,101 @@
+"""The timers that a rewrite is given: what is stored, and what a job measures itself.
+
+Keeps the time budget of the process; nothing that goes wrong here stops a job. How an
+instance is measured is `measure`'s work, what its times do to a plan `graph_rewrite`'s.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import threading
+import time
+from collections.abc import Mapping, Sequence
+
+from absl import logging
+
+from amp.errors import ProfileError
+from amp.graph_rewrite.cost.device import Resolution
+from amp.graph_rewrite.cost.op_instance import Instance, Timer, Times
+from amp.integration.measuring import operation_timer, stored_times
+from amp.policy import Policy
+
+# What takes longer is told.
+NOTICED_SECONDS = 2.0
+# With less left of the budget nothing is begun.
+LEAST_SECONDS = 0.05
+
+# Held while measuring: what runs beside a measurement spoils it.
+_LOCK = threading.Lock()
+_kept: dict[str, Times] = {}  # measured here, in case the directory cannot be written
+_tried: set[str] = set()
+_spent = 0.0
+
+
+def stored(wanted: Sequence[Instance]) -> dict[str, Times]:
+    """A timer that measures nothing: it gives what is stored for this device."""
+    times = {**stored_times.load(), **_kept}
+    return {one.key: times[one.key] for one in wanted if one.key in times}
+
+
+def measuring(settled: Resolution, function: str) -> Timer:
+    """A timer that gives what is stored, and measures what is not.
+
+    Within what is left of `tune_budget`, the seconds that all functions of the process
+    may take together, and of `AMP_TUNE_BUDGET`, which bounds every policy; what was
+    measured is stored.
+
+    Args:
+      settled: the policy and device that a function is planned for.
+      function: its name, for the log.
+    """
+    if settled.policy is None:
+        return stored
+    everywhere = os.environ.get("AMP_TUNE_BUDGET")
+    budget = settled.policy.tune_budget
+    if everywhere is not None:
+        budget = min(budget, Policy.make(tune_budget=everywhere).tune_budget)
+
+    def timer(wanted: Sequence[Instance]) -> Mapping[str, Times]:
+        with _LOCK:
+            known = stored(wanted)
+            missing = [
+                one for one in wanted if one.key not in known and one.key not in _tried
+            ]
+            left = budget - _spent
+            if not missing or left < LEAST_SECONDS:
+                return known
+            return {**known, **_measured(missing, left, function)}
+
+    return timer
+
+
+def _measured(missing: list[Instance], left: float, function: str) -> dict[str, Times]:
+    global _spent
+    start = time.perf_counter()
+    try:
+        found = operation_timer.measure(missing, left)
+    except Exception as e:  # whatever it is, the job comes first
+        logging.warning("amp: operations of %s cannot be measured: %s", function, e)
+        found = {}
+    took = time.perf_counter() - start
+    _spent += took
+    if took < left:  # there was time for all: what is missing cannot be measured
+        _tried.update(one.key for one in missing)
+    _kept.update(found)
+    where = _store(found)
+    if took > NOTICED_SECONDS:
+        name = re.sub(r"^__inference_|_\d+$", "", function)  # as the user knows it
+        text = "amp: measured %d operations of %s in %.1f s; kept in %s"
+        logging.warning(text, len(found), name, took, where)
+    return found
+
+
+def _store(found: Mapping[str, Times]) -> str:
+    if not found:
+        return "memory"
+    try:
+        return str(stored_times.add(found))
+    except ProfileError as e:
+        logging.warning("amp: %s", e)
+        return "memory"

@@ -1,0 +1,243 @@
+"""Runs the instances of a job alone, in both precisions, and says how long they take.
+
+What is worth measuring is `graph_rewrite.instance`'s to say; nothing is stored here.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import statistics
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import tensorflow as tf
+
+from amp.graph_rewrite.cost.op_instance import Form, Instance, Times
+from amp.graph_rewrite.graph import ir, serde
+from amp.integration.measuring import hardware, stopwatch
+from amp.integration.measuring.stopwatch import Runner
+
+# One call is to take this long, or runs the operation this often.
+CALL_SECONDS, MOST_REPEATS = 1e-3, 64
+# Rounds go on until the median is known to about this part of itself, and for this long
+# or this often: three short rounds in a row may all meet the same disturbance.
+CERTAIN = 0.04
+LEAST_MEASURED, ROUNDS = 0.1, 5
+# Where one precision takes this many times the other's time, rounds are taken twice and
+# the shorter times count: what else the machine does may have met one of the two only.
+SURPRISING = 3.0
+# From here on a single call tells enough where there is no time for rounds.
+LONG_SECONDS = 0.02
+# A time under this part of an idle call's cannot be told from it.
+UNCERTAIN = 0.1
+# Operands take at most this part of the memory that is free; on a GPU, whose allocator
+# does not say how much there is, this many bytes.
+MOST_MEMORY = 0.25
+MOST_GPU_BYTES = 2**30
+# Errors that say nothing of the operation.
+_PASSING = (
+    tf.errors.ResourceExhaustedError,
+    tf.errors.CancelledError,
+    tf.errors.AbortedError,
+)
+
+Progress = Callable[[str, int, int], None]
+
+
+def untold(key: str, done: int, total: int) -> None:
+    """Progress that nobody is told of."""
+
+
+def measure(
+    wanted: Sequence[Instance], seconds: float, progress: Progress = untold
+) -> dict[str, Times]:
+    """Seconds of each instance in (float32, 16 bits), as far as there is time.
+
+    In the order given. Each is called in both precisions in turn, several rounds, and
+    the median is taken, less what a call costs that does nothing. One that fails in 16
+    bits only takes infinitely long there; one that is slower beyond hope is called
+    once; one that fails in float32, or needs too much memory, is left out.
+
+    Args:
+      wanted: the instances, the most telling first.
+      seconds: time to spend, kept but for the call under way.
+      progress: told the instance to come, how many are done, and how many there are.
+    """
+    deadline = time.perf_counter() + seconds
+    found: dict[str, Times] = {}
+    room = _room()
+    with stopwatch.alone():
+        idle: dict[str, Runner] = {}
+        for done, one in enumerate(wanted):
+            progress(one.key, done, len(wanted))
+            left = deadline - time.perf_counter()
+            if left <= 0:
+                break
+            if 2 * one.moved > room:  # both forms, operands and results
+                continue
+            if one.executor not in idle:
+                idle[one.executor] = stopwatch.idle(one.executor)
+            end = time.perf_counter() + min(left, 2 * left / (len(wanted) - done))
+            try:
+                times = _Attempt(one, idle[one.executor], end, deadline).times()
+            except Exception:  # whatever is odd about one, the others are wanted
+                times = None
+            if times is not None:
+                found[one.key] = times
+    progress("", len(wanted), len(wanted))
+    return found
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Attempt:
+    """One instance on its way: until `end` if all goes well, never past `deadline`."""
+
+    one: Instance
+    idle: Runner
+    end: float
+    deadline: float
+
+    def times(self) -> Times | None:
+        high, low = self.one.forms
+        try:
+            first = self._runner(high, 1)
+            once = first.seconds()
+        except stopwatch.FAILURES:
+            return None
+        least = max(once, stopwatch.SLOW_SECONDS / stopwatch.SLOW_RATIO)
+        try:
+            second = self._runner(low, 1)
+            slow = second.first
+            if slow > stopwatch.SLOW_RATIO * least and self._gets_ready():
+                if slow > self._left():
+                    return None  # it is not known what the time was spent on
+                slow = second.seconds()
+            if slow > stopwatch.SLOW_RATIO * least:
+                return once, slow
+            return self._in_turn(first, second, once)
+        except _PASSING:
+            return None
+        except stopwatch.FAILURES:
+            return once, math.inf
+
+    def _runner(self, form: Form, repeat: int) -> Runner:
+        operands = [_operand(o) for o in form.operands if o.values is None]
+        what = (form.node.op, repeat)
+        return stopwatch.ready(_body(form, repeat), operands, what, self.one.executor)
+
+    def _gets_ready(self) -> bool:
+        """Whether a first call does more than the operation.
+
+        XLA compiles, and a GPU's libraries are loaded and try algorithms.
+        """
+        return self.one.executor == "xla" or hardware.shipped().kind != "CPU"
+
+    def _left(self) -> float:
+        return self.deadline - time.perf_counter()
+
+    def _in_turn(self, first: Runner, second: Runner, once: float) -> Times | None:
+        runners = {"float32": first, "low": second}
+        repeat = self._repeat(once)
+        if repeat > 1:
+            pairs = zip(runners, self.one.forms, strict=True)
+            runners = {name: self._runner(form, repeat) for name, form in pairs}
+        slow = second.seconds() if repeat == 1 else 0.0
+        if stopwatch.LEAST_ROUNDS * (once + slow) > self._left():
+            return (once, slow) if min(once, slow) > LONG_SECONDS else None
+        times = self._rounds(runners)
+        nothing = times.pop("")
+        if max(times.values()) < UNCERTAIN * nothing:
+            return None
+        least = max(UNCERTAIN * nothing, repeat * stopwatch.LEAST_SECONDS)
+        high, low = (max(taken, least) / repeat for taken in times.values())
+        return high, low
+
+    def _rounds(self, runners: Mapping[str, Runner]) -> dict[str, float]:
+        start = time.perf_counter()
+        times = stopwatch.rounds(runners, self.idle, self.end, _certain)
+        took = time.perf_counter() - start
+        short, long = sorted(times[name] for name in runners)
+        if long > SURPRISING * short and took < self._left():
+            again = stopwatch.rounds(runners, self.idle, self.end, _certain)
+            times = {name: min(seconds, again[name]) for name, seconds in times.items()}
+        return times
+
+    def _repeat(self, once: float) -> int:
+        """How often one call runs it. XLA would merge what is alike."""
+        if self.one.executor == "xla":
+            return 1
+        nothing = min(self.idle.seconds() for _ in range(3))
+        alone = max(once - nothing, CALL_SECONDS / MOST_REPEATS)
+        return math.ceil(CALL_SECONDS / alone)
+
+
+def _certain(times: Mapping[str, Sequence[float]]) -> bool:
+    """Whether the middle half of the times is narrow enough, for as many as there are.
+
+    The spread of an idle call does not count.
+    """
+    for name, taken in times.items():
+        if len(taken) < ROUNDS and sum(taken) < LEAST_MEASURED:
+            return False
+        lower, median, upper = statistics.quantiles(taken, n=4, method="inclusive")
+        if name and upper - lower > CERTAIN * median * math.sqrt(len(taken)):
+            return False
+    return True
+
+
+def _body(form: Form, repeat: int) -> Callable[..., Any]:
+    """What runs an operation some times over, one after the other."""
+    node, attrs = form.node, serde.public_attributes(form.node)
+
+    def body(*given: Any) -> Any:
+        rest = iter(given)
+        inputs = [
+            next(rest)
+            if operand.values is None
+            else tf.constant(operand.values, tf.as_dtype(operand.number))
+            for operand in form.operands
+        ]
+        graph, last = tf.compat.v1.get_default_graph(), tf.no_op()
+        for _ in range(repeat):
+            with tf.control_dependencies([last]):
+                last = graph.create_op(node.op, inputs, attrs=attrs)
+        return last.outputs[0]
+
+    return body
+
+
+def _operand(operand: Any) -> Any:
+    if operand.number == ir.BOOL:
+        return stopwatch.operand(operand.shape, "float32") > 0.75
+    return stopwatch.operand(operand.shape, tf.as_dtype(operand.number).name)
+
+
+def _room() -> float:
+    """Bytes that an instance may take."""
+    if hardware.shipped().kind != "CPU":
+        return MOST_GPU_BYTES
+    free = [*_free_of_system(), *_free_of_group()]
+    return MOST_MEMORY * min(free, default=4 * MOST_GPU_BYTES)
+
+
+def _free_of_system() -> Iterable[float]:
+    for line in _lines("/proc/meminfo"):
+        if line.startswith("MemAvailable:"):
+            yield 1024.0 * int(line.split()[1])
+
+
+def _free_of_group(group: str = "/sys/fs/cgroup") -> Iterable[float]:
+    """What the control group of a container leaves."""
+    most, used = (_lines(f"{group}/memory.{name}") for name in ("max", "current"))
+    if most and used and most[0].isdecimal():
+        yield float(most[0]) - float(used[0])
+
+
+def _lines(path: str) -> list[str]:
+    try:
+        return Path(path).read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return []

@@ -1,0 +1,119 @@
+"""Where device profiles are stored: one file per device, TensorFlow and executor.
+
+In the user's cache directory, or in `AMP_CACHE_DIR`; nothing is measured here.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import re
+import tempfile
+from pathlib import Path
+
+from absl import logging
+
+from amp.errors import ProfileError
+from amp.graph_rewrite.cost.device_profile import Profile
+
+VARIABLE = "AMP_CACHE_DIR"
+
+
+def cache() -> Path:
+    """The directory of all that is kept from run to run, which may not exist yet."""
+    chosen = os.environ.get(VARIABLE)
+    if chosen:
+        return Path(chosen)
+    import platformdirs
+
+    return platformdirs.user_cache_path("tf-amp", appauthor=False)
+
+
+def directory() -> Path:
+    """The directory of the profiles, which may not exist yet."""
+    return cache() / "profiles"
+
+
+def path(device: str, tensorflow: str, what: str) -> Path:
+    """The file of a profile: readable, and different wherever one of the three is."""
+    readable = re.sub(r"[^a-z0-9]+", "-", device.lower()).strip("-")[:48]
+    digest = hashlib.sha256(device.encode()).hexdigest()[:8]
+    version = re.sub(r"[^\w.+-]", "_", tensorflow)
+    return directory() / f"{readable}-{digest}_tf-{version}_{what}.json"
+
+
+def save(profile: Profile) -> Path:
+    """Stores a profile and returns its file.
+
+    Raises:
+      ProfileError: the directory cannot be written.
+    """
+    file = path(profile.device, profile.tensorflow, profile.executor)
+    write(file, profile.to_json())
+    return file
+
+
+def write(file: Path, content: str) -> None:
+    """Writes a file, whole or not at all.
+
+    The text is written beside the file and then moved over it, so that a reader sees
+    the old text or the new one, however many processes write.
+
+    Raises:
+      ProfileError: the directory cannot be written.
+    """
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        handle, name = tempfile.mkstemp(prefix=f".{file.name}.", dir=file.parent)
+        try:
+            with os.fdopen(handle, "w", encoding="utf-8") as text:
+                text.write(content)
+                text.flush()
+                os.fsync(handle)
+            os.replace(name, file)
+        except BaseException:
+            with contextlib.suppress(OSError):
+                os.unlink(name)
+            raise
+    except OSError as e:
+        raise ProfileError(
+            f"what was measured cannot be stored: {e}",
+            where=str(file),
+            allowed="a directory that can be written",
+            remedy=f"set {VARIABLE} to one",
+        ) from e
+
+
+def load(device: str, tensorflow: str, executor: str) -> Profile | None:
+    """The stored profile, None where there is none that can be used.
+
+    A file that cannot be read, or is of something else, is left where it is, with a
+    warning.
+    """
+    file = path(device, tensorflow, executor)
+    try:
+        profile = Profile.parse(file.read_text(encoding="utf-8"), str(file))
+        return _of(profile, (device, tensorflow, executor), file)
+    except FileNotFoundError:
+        return None
+    except (OSError, UnicodeDecodeError, ProfileError) as e:
+        found = e.found if isinstance(e, ProfileError) else str(e)
+        logging.warning(
+            "amp: the device profile %s is ignored (%s); `amp tune` makes a new one",
+            file,
+            found,
+        )
+        return None
+
+
+def _of(profile: Profile, wanted: tuple[str, str, str], file: Path) -> Profile:
+    found = (profile.device, profile.tensorflow, profile.executor)
+    if found == wanted:
+        return profile
+    raise ProfileError(
+        f"it is of {', '.join(found)}",
+        where=str(file),
+        allowed=", ".join(wanted),
+        remedy="run `amp tune` again",
+    )

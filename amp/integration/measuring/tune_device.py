@@ -1,0 +1,54 @@
+"""Calibrates this device and stores the result; finds what is stored.
+
+How a case is measured is `calibration`'s work, and what it means `graph_rewrite`'s; no
+figure may enter here.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import tensorflow as tf
+
+from amp.graph_rewrite.cost.device_profile import Profile
+from amp.integration.measuring import calibration, hardware, profiles, tune_function
+
+
+def tune(
+    executors: Sequence[str], seconds: float, progress: calibration.Progress
+) -> Iterator[tuple[Path, Profile]]:
+    """Measures one executor after the other; each profile is stored when it is whole.
+
+    Args:
+      executors: "kernels", "xla", or both.
+      seconds: time for all of them; what one leaves goes to the next.
+      progress: as `calibration.calibrate` calls it.
+
+    Yields:
+      Each profile, with the file that it is in.
+
+    Raises:
+      PolicyError: there is no time to measure in.
+      ProfileError: the profile cannot be stored.
+    """
+    tune_function.require_time(seconds, "--seconds")
+    end = time.perf_counter() + seconds
+    for done, executor in enumerate(executors):
+        left = max(end - time.perf_counter(), 0.0)
+        share = left / (len(executors) - done)
+        profile = calibration.calibrate(executor, share, progress=progress)
+        yield profiles.save(profile), profile
+    hardware.device.cache_clear()
+
+
+def stored(executors: Sequence[str]) -> list[tuple[Path, Profile]]:
+    """The profiles of this device and TensorFlow, each with the file that it is in."""
+    found = []
+    for executor in executors:
+        key = (hardware.model(), tf.__version__, executor)
+        profile = profiles.load(*key)
+        if profile is not None:
+            found.append((profiles.path(*key), profile))
+    return found

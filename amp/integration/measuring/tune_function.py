@@ -1,0 +1,213 @@
+"""Measures the operations of given functions: `amp.tune`, `amp tune --saved-model`.
+
+What is worth measuring, and what the times do, is `graph_rewrite`'s to say; no function
+that is given here is run, and none of a SavedModel is even loaded.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from amp.errors import PolicyError
+from amp.graph_rewrite import rewrite as rewrite_lib
+from amp.graph_rewrite.cost.device import Resolution, resolve
+from amp.graph_rewrite.cost.op_instance import Instance, Times
+from amp.graph_rewrite.graph import ir, serde
+from amp.integration.files import graphs
+from amp.integration.measuring import hardware, operation_timer, stored_times
+from amp.policy import Policy
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Operation:
+    """One operation that a function runs, and what it takes.
+
+    Attributes:
+      key: the op, its inputs (`*` for the type that turns) and what else matters.
+      runs: how often the functions given run it.
+      seconds: of one in (float32, 16 bits), None: no time was left, or it does not run
+        alone; the second infinite: it fails in 16 bits.
+    """
+
+    key: str
+    runs: float
+    seconds: Times | None
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Tuned:
+    """What was measured of some functions; prints as a table.
+
+    Attributes:
+      device: what it was measured on.
+      dtype: the 16-bit type.
+      operations: those that matter, the largest share of the time first.
+      file: where their times are kept.
+    """
+
+    device: str
+    dtype: str
+    operations: tuple[Operation, ...]
+    file: str
+
+    def __str__(self) -> str:
+        rows = [("operation", "runs", "float32", self.dtype, "gain")]
+        rows += map(_row, self.operations)
+        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+        lines = [_line(row, widths) for row in rows]
+        lines.insert(1, "  ".join("-" * width for width in widths))
+        known = sum(operation.seconds is not None for operation in self.operations)
+        title = f"{self.device}: {known} of {len(self.operations)} operations measured"
+        return "\n".join((title, *lines, "", f"kept in {self.file}"))
+
+
+def _line(row: Sequence[str], widths: Sequence[int]) -> str:
+    right = [text.rjust(w) for text, w in zip(row[1:], widths[1:], strict=True)]
+    return "  ".join((row[0].ljust(widths[0]), *right)).rstrip()
+
+
+def _row(operation: Operation) -> tuple[str, str, str, str, str]:
+    name = operation.key.partition(" | ")[0]
+    name = f"{name} (XLA)" if operation.key.endswith(" xla") else name
+    name = name if len(name) <= 72 else f"{name[:69]}..."
+    runs = f"{operation.runs:g}"
+    if operation.seconds is None:
+        return name, runs, "", "", "not measured"
+    high, low = operation.seconds
+    if math.isinf(low):
+        return name, runs, _time(high), "", "fails"
+    return name, runs, _time(high), _time(low), f"{high / low:.2f}x"
+
+
+def _time(seconds: float) -> str:
+    return f"{seconds * 1e6:.1f} us" if seconds < 1e-3 else f"{seconds * 1e3:.2f} ms"
+
+
+def tune(
+    fn: Any, *args: Any, seconds: float = 60.0, policy: Policy | None = None
+) -> Tuned:
+    """Measures the operations that a function would run, and keeps the times.
+
+    Later runs on this device plan from them. The function is traced and not run.
+
+    Args:
+      fn: a tf.function or callable (traced with `args`), or a ConcreteFunction.
+      *args: arguments or TensorSpecs to trace with.
+      seconds: time to spend; operations that were never measured come first.
+      policy: the policy, `Policy()` by default; where it comes to nothing on this
+        device, its usual 16-bit type is measured.
+
+    Returns:
+      The operations with their times, to look at or print.
+
+    Raises:
+      PolicyError: no time, an unknown op, a pattern that matches nothing, an unknown
+        target.
+      GraphError: a graph that is not well formed.
+      ProfileError: the times cannot be stored.
+    """
+    require_time(seconds, "amp.tune(seconds=...)")
+    settled = _settled(policy)
+    (_, module), settled = graphs.read(fn, args, settled.policy)
+    return _tuned([module], settled, seconds, operation_timer.untold)
+
+
+def tune_graph(graph: Any, seconds: float, progress: operation_timer.Progress) -> Tuned:
+    """As `tune`, for a GraphDef and every function in it, called or not.
+
+    A SavedModel's GraphDef does not call its functions, which say their shapes.
+
+    Args:
+      graph: a `tf.compat.v1.GraphDef`.
+      seconds: time to spend.
+      progress: as `operation_timer.measure` calls it.
+
+    Raises:
+      PolicyError: no time, or the environment's policy is none.
+      GraphError: a graph that is not well formed.
+      ProfileError: the times cannot be stored.
+    """
+    require_time(seconds, "--seconds")
+    module = serde.read_graph(graph)
+    modules = [
+        ir.Module(function, module.functions)
+        for name, function in module.functions.items()
+        if "internal_grad_fn" not in name  # what a custom gradient was traced as
+    ]
+    return _tuned([module, *modules], _settled(Policy.from_env()), seconds, progress)
+
+
+def require_time(seconds: float, where: str) -> None:
+    """Checks that there is time to measure in.
+
+    Raises:
+      PolicyError: there is none.
+    """
+    if not seconds > 0:
+        raise PolicyError(
+            f"{seconds:g} seconds are no time to measure in",
+            where=where,
+            allowed="a number above 0",
+            remedy="leave it out for the default",
+        )
+
+
+def _settled(policy: Policy | None) -> Resolution:
+    """A policy that weighs costs, in a 16-bit type if need be the usual one."""
+    device = hardware.device()
+    policy = Policy.make(policy, emulate=False, assignment="cost")
+    settled = resolve(policy, device)
+    if settled.policy is None:
+        usual = "bfloat16" if device.kind == "CPU" else "float16"
+        settled = resolve(dataclasses.replace(policy, dtype=usual), device)
+    return settled
+
+
+def _tuned(
+    modules: Iterable[ir.Module],
+    settled: Resolution,
+    seconds: float,
+    progress: operation_timer.Progress,
+) -> Tuned:
+    wanted = _wanted(modules, settled)
+    known = stored_times.load()
+    new_first = sorted(wanted, key=lambda one: one.key in known)
+    found = operation_timer.measure(new_first, seconds, progress)
+    file = stored_times.add(found)
+    times = {**known, **found}
+    assert settled.policy is not None
+    return Tuned(
+        device=f"{hardware.model()}, TensorFlow {tf.__version__}",
+        dtype=settled.policy.dtype,
+        operations=tuple(_by_share(wanted, times)),
+        file=str(file),
+    )
+
+
+def _by_share(
+    wanted: Iterable[Instance], times: Mapping[str, Times]
+) -> list[Operation]:
+    def share(operation: Operation) -> float:
+        return operation.runs * operation.seconds[0] if operation.seconds else 0.0
+
+    every = (Operation(one.key, one.runs, times.get(one.key)) for one in wanted)
+    return sorted(every, key=share, reverse=True)
+
+
+def _wanted(modules: Iterable[ir.Module], settled: Resolution) -> list[Instance]:
+    found: dict[str, Instance] = {}
+
+    def note(wanted: Sequence[Instance]) -> Mapping[str, Times]:
+        for one in wanted:
+            runs = one.runs + (found[one.key].runs if one.key in found else 0.0)
+            found[one.key] = dataclasses.replace(one, runs=runs)
+        return {}
+
+    for module in modules:
+        rewrite_lib.rewrite(module, settled, timer=note)
+    return sorted(found.values(), key=lambda one: (-one.share, one.key))

@@ -1,0 +1,191 @@
+"""What a run needs of a session's graph and the twin lacks, as a graph by itself.
+
+Put together here, out of definitions; nothing is rewritten, imported or run.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Protocol
+
+import tensorflow as tf
+
+from amp.graph_rewrite.graph import ir
+from amp.graph_rewrite.ops.fusible import FUSIBLE
+from amp.integration.sessions.user_graph import Definitions, Twin, edge_of, source_of
+
+
+class Placed(Twin, Protocol):
+    """What is known of the nodes that are in a twin already."""
+
+    def unchanged(self, name: str) -> bool:
+        """Whether the twin has a node as the user's graph has it, with its inputs."""
+
+    def steps(self, edge: ir.Edge) -> tuple[int, ...]:
+        """The types that an edge must be cast to, in turn, for the user's value."""
+
+    def behind(self, name: str) -> bool:
+        """Whether a node is downstream of an unscale marker."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Increment:
+    """New nodes, and stand-ins for what they read of the nodes that are placed.
+
+    Attributes:
+      proto: a GraphDef of both.
+      fresh: the names of the new nodes, in the order in which they were built.
+      edges: the twin's tensor for each edge of a stand-in.
+      controls: the twin's operation for each stand-in that others wait for.
+      shown: the user's edge that a stand-in's value is.
+    """
+
+    proto: Any
+    fresh: tuple[str, ...]
+    edges: Mapping[ir.Edge, Any]
+    controls: Mapping[str, Any]
+    shown: Mapping[str, ir.Edge]
+
+    @property
+    def stand_ins(self) -> set[str]:
+        """Names of nodes that are not to be imported."""
+        return {edge[0] for edge in self.edges} | self.controls.keys()
+
+
+def increment(
+    nodes: Sequence[Any], definitions: Definitions, placed: Placed
+) -> Increment:
+    """New nodes as a graph by itself.
+
+    Args:
+      nodes: their definitions, none of which is placed.
+      definitions: of the whole graph.
+      placed: what the twin has.
+    """
+    return _Making(definitions, placed).make(nodes)
+
+
+class _Making:
+    def __init__(self, definitions: Definitions, placed: Placed) -> None:
+        self._definitions = definitions
+        self._placed = placed
+        self._proto = tf.compat.v1.GraphDef()
+        self._names: set[str] = set()
+        self._edges: dict[ir.Edge, Any] = {}
+        self._controls: dict[str, Any] = {}
+        self._shown: dict[str, ir.Edge] = {}
+        self._texts: dict[ir.Edge, str] = {}
+
+    def make(self, nodes: Sequence[Any]) -> Increment:
+        if self._definitions.versions is not None:
+            self._proto.versions.CopyFrom(self._definitions.versions)
+        fresh = {node.name: None for node in nodes}  # in order
+        self._names.update(fresh)
+        self._proto.node.extend(nodes)
+        for node in list(self._proto.node):
+            for index, text in enumerate(node.input):
+                name = source_of(text)
+                if name in fresh:
+                    continue
+                if text.startswith("^"):
+                    self._control(name)
+                else:
+                    node.input[index] = self._data(edge_of(text))
+        self._proto.library.CopyFrom(self._definitions.library(nodes))
+        return Increment(
+            proto=self._proto,
+            fresh=tuple(fresh),
+            edges=self._edges,
+            controls=self._controls,
+            shown=self._shown,
+        )
+
+    def _control(self, name: str) -> None:
+        if name not in self._names:
+            if self._whole(name):
+                self._copy(name)
+            else:
+                self._add(name, "NoOp")
+        self._controls[name] = self._placed.operation(name)
+
+    def _whole(self, name: str) -> bool:
+        """Whether a placed node may be seen whole: a constant, a variable."""
+        reads = self._definitions.nodes[name].input
+        return not reads and self._placed.unchanged(name)
+
+    def _copy(self, name: str) -> None:
+        self._proto.node.add().CopyFrom(self._definitions.nodes[name])
+        self._names.add(name)
+
+    def _data(self, edge: ir.Edge) -> str:
+        if edge not in self._texts:
+            make = self._source if self._whole(edge[0]) else self._stand_in
+            self._texts[edge] = make(edge)
+        return self._texts[edge]
+
+    def _source(self, edge: ir.Edge) -> str:
+        name, index = edge
+        if name not in self._names:
+            self._copy(name)
+        self._edges[edge] = self._placed.operation(name).outputs[index]
+        return f"{name}:{index}" if index else name
+
+    def _stand_in(self, edge: ir.Edge) -> str:
+        node = self._definitions.nodes[edge[0]]
+        tensor = self._placed.operation(edge[0]).outputs[edge[1]]
+        number = tensor.dtype.as_datatype_enum
+        name = f"{edge[0]}/amp_given_{edge[1]}"
+        reference = number > ir.REF_OFFSET  # a placeholder cannot be one
+        made = self._add(name, "VariableV2" if reference else "Placeholder")
+        made.attr["dtype"].type = number % ir.REF_OFFSET
+        if reference:
+            made.attr["shape"].shape.unknown_rank = True
+        if self._placed.behind(edge[0]):
+            made.attr[ir.UNSCALE].b = True
+        if ir.SEED in node.attr:
+            made.attr[ir.SEED].CopyFrom(node.attr[ir.SEED])
+        self._edges[name, 0] = tensor
+        self._shown[name] = edge
+        for target in self._placed.steps(edge):
+            cast = f"{name}_to_{ir.DTYPE_NAMES[target]}"
+            made = self._add(cast, "Cast", name)
+            made.attr["SrcT"].type, made.attr["DstT"].type = number, target
+            self._shown[cast] = edge
+            name, number = cast, target
+        return name
+
+    def _add(self, name: str, op: str, *inputs: str) -> Any:
+        self._names.add(name)
+        return self._proto.node.add(name=name, op=op, input=inputs)
+
+
+def bypassed(
+    nodes: Iterable[Any], made: ir.Graph, shown: Mapping[str, ir.Edge]
+) -> set[str]:
+    """Nodes of which a reader no longer takes the value, itself or cast.
+
+    What is fed to one would not reach all who read it.
+
+    Args:
+      nodes: the new nodes, as the user's graph has them.
+      made: the graph that they were rewritten to.
+      shown: the user's edge that a stand-in's value is.
+    """
+    clustered = any(node.has(ir.CLUSTER) for node in made.nodes.values())
+
+    def origin(edge: ir.Edge) -> str:
+        node = made.nodes[edge[0]]
+        while edge[0] not in shown and node.op == "Cast" and "/amp_" in edge[0]:
+            edge = node.inputs[0]
+            node = made.nodes[edge[0]]
+        return shown.get(edge[0], edge)[0]
+
+    found = set()
+    for node in nodes:
+        taken = {origin(edge) for edge in made.nodes[node.name].inputs}
+        read = {source_of(text) for text in node.input if not text.startswith("^")}
+        found |= read - taken
+        if clustered and (node.op in FUSIBLE or node.op == "Const"):
+            found.add(node.name)  # it may be in a cluster
+    return found

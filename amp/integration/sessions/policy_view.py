@@ -1,0 +1,287 @@
+"""`Layer`: the nodes of a twin graph that run under one policy.
+
+Holds no hook, runs nothing, and how a graph is rewritten is not its work.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from amp.graph_rewrite.graph import ir, serde
+from amp.graph_rewrite.ops.op_table import TABLE
+from amp.graph_rewrite.report import Report
+from amp.graph_rewrite.rewrite import rewrite, uncollected
+from amp.integration import reports
+from amp.integration.functions import definitions
+from amp.integration.functions import twins as twins_lib
+from amp.integration.functions.twins import Twins
+from amp.integration.measuring import job_timer
+from amp.integration.sessions.increments import Increment, bypassed, increment
+from amp.integration.sessions.twin_graph import TwinGraph
+from amp.integration.sessions.user_graph import before_compute, source_of
+
+_LOW = frozenset({ir.BFLOAT16, ir.HALF})
+_UNTRIED = "off: nodes of a session's graph are there once, for their state"
+
+
+class Uncastable(Exception):
+    """A run would read a tensor list that was made in another type."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Run:
+    """What a run of the user's graph is in the twin.
+
+    Attributes:
+      targets: operations.
+      fetches: tensors, with the user's types and values.
+      feeds: the reference of the twin's tensor, by that of the user's.
+    """
+
+    targets: list[Any]
+    fetches: list[Any]
+    feeds: Mapping[Any, Any]
+
+
+class Layer:
+    """The operations that runs under one policy find by the user's names.
+
+    Args:
+      twin: the graph that they are in.
+      twins: the policy, None for float32.
+    """
+
+    def __init__(self, twin: TwinGraph, twins: Twins | None) -> None:
+        self._twin = twin
+        self._twins = twins
+        self._own: dict[str, Any] = {}
+        self._behind: set[str] = set()  # unscale markers
+        self._looping: set[str] = set()  # in a frame
+        self._held: set[str] = set()  # fed, and so left as they are
+        self._bypassed: set[str] = set()  # by who read them before the rewrite
+        self._shown: dict[ir.Edge, Any] = {}
+
+    def operation(self, name: str) -> Any:
+        """The twin's operation, None where there is none yet."""
+        return self._own.get(name) or self._twin.shared.get(name)
+
+    def unchanged(self, name: str) -> bool:
+        """Whether the twin has a node as the user's graph has it, with its inputs."""
+        return name in self._twin.shared and name not in self._own
+
+    def behind(self, name: str) -> bool:
+        """Whether a node is downstream of an unscale marker."""
+        return name in self._behind
+
+    def steps(self, edge: ir.Edge) -> tuple[int, ...]:
+        """The types that an edge must be cast to, in turn, for the user's value."""
+        if self._twins is None or edge[0] not in self._own:
+            return ()
+        tensor = self._own[edge[0]].outputs[edge[1]]
+        user = self._twin.user_tensor(edge)
+        if tensor.dtype.base_dtype != user.dtype.base_dtype:
+            return (int(user.dtype.base_dtype.as_datatype_enum),)
+        policy = self._twins.settled.policy
+        if policy is not None and policy.emulate and _rounds(tensor):
+            return (ir.DTYPE_NUMBERS[policy.dtype], ir.FLOAT)
+        return ()
+
+    @property
+    def rewritten(self) -> bool:
+        """Whether any node is not as the user's graph has it."""
+        return self._twins is not None and bool(self._own)
+
+    def accepts(self, tensor: Any) -> bool:
+        """Whether a tensor of the user's may be fed: nothing was made of it."""
+        name = tensor.op.name
+        operation = self.operation(name)
+        if self._twins is None or operation is None:
+            return True
+        same = operation.outputs[tensor.value_index].dtype == tensor.dtype
+        return bool(same) and name not in self._bypassed
+
+    def run(
+        self, targets: Sequence[Any], fetches: Sequence[Any], feeds: Sequence[Any]
+    ) -> Run:
+        """What the twin has for the user's operations, fetched and fed tensors.
+
+        Raises:
+          Uncastable: it is to be had in float32 only.
+        """
+        fed = [tensor.op.name for tensor in feeds]
+        self._held.update(fed)
+        asked = [*(o.name for o in targets), *(t.op.name for t in fetches)]
+        with uncollected():
+            self._add(asked, fed)
+        return Run(
+            [self.operation(operation.name) for operation in targets],
+            [self._value(_edge(tensor)) for tensor in fetches],
+            {tensor.ref(): self._tensor(_edge(tensor)).ref() for tensor in feeds},
+        )
+
+    def _tensor(self, edge: ir.Edge) -> Any:
+        return self.operation(edge[0]).outputs[edge[1]]
+
+    def _value(self, edge: ir.Edge) -> Any:
+        """The tensor that has the user's values; a cast is made at the first fetch."""
+        tensor, steps = self._tensor(edge), self.steps(edge)
+        if not steps:
+            return tensor
+        if edge not in self._shown:
+            proto = tf.compat.v1.GraphDef()
+            given, number = edge, tensor.dtype.base_dtype.as_datatype_enum
+            for step in steps:
+                name = f"{edge[0]}/amp_to_{ir.DTYPE_NAMES[step]}_{edge[1]}"
+                node = proto.node.add(name=name, op="Cast", device=tensor.op.device)
+                node.input.append(f"{given[0]}:{given[1]}")
+                node.attr["SrcT"].type, node.attr["DstT"].type = number, step
+                given, number = (name, 0), step
+            made = self._twin.add(proto, {edge: tensor}, {})
+            self._shown[edge] = made[given[0]].outputs[0]
+        return self._shown[edge]
+
+    def _add(self, asked: Sequence[str], fed: Sequence[str]) -> None:
+        """Adds what is missing of what a run needs, rewritten if there is a policy.
+
+        Raises:
+          AmpError: under `strict`, what the rewrite found wrong.
+        """
+        known = self._twin.definitions
+        missing = [name for name in (*asked, *fed) if self.operation(name) is None]
+        if not missing:
+            return
+        known.update(self._twin.user)
+        nodes = known.needed(missing, self)
+        compute = known.compute(nodes)
+        if self._twins is not None and compute:
+            nodes = known.missing(self)  # plans are made for all there is
+        part = increment(nodes, known, self)
+        if any(self._uncastable(edge) for edge in part.shown.values()):
+            raise Uncastable
+        self._follow(nodes)
+        if self._twins is None or not compute or self._halves(part):
+            left = self._twins is None and compute
+            alike = before_compute(nodes) if left else set(part.fresh)
+            self._place(part, part.proto, alike)
+        elif not self._rewritten(self._twins, part, nodes, _some(asked)):
+            self._place(part, part.proto, set(part.fresh))
+
+    def _uncastable(self, edge: ir.Edge) -> bool:
+        changed = self._twins is not None and edge[0] in self._own
+        return changed and self._tensor(edge).dtype == tf.variant
+
+    def _follow(self, nodes: Iterable[Any]) -> None:
+        """Notes which new nodes are in a frame, and which behind a marker."""
+        behind, looping = self._behind, self._looping
+        before = -1
+        while before != len(behind) + len(looping):
+            before = len(behind) + len(looping)
+            for node in nodes:
+                sources = [source_of(t) for t in node.input if not t.startswith("^")]
+                if ir.UNSCALE in node.attr or not behind.isdisjoint(sources):
+                    behind.add(node.name)
+                inside = node.op in _ENTERS or not looping.isdisjoint(sources)
+                if inside and node.op not in _EXITS:
+                    looping.add(node.name)
+
+    def _halves(self, part: Increment) -> bool:
+        """Whether a loop is new in part only: its frame is not to be seen."""
+        read = {edge[0] for edge in part.shown.values()}
+        return not read.isdisjoint(self._looping)
+
+    def _rewritten(
+        self, twins: Twins, part: Increment, nodes: Sequence[Any], asked: str
+    ) -> bool:
+        """Places an increment rewritten, or says why it is to stay as it is."""
+        what = f"a session's graph ({asked})"
+        policy = twins.settled.policy
+        assert policy is not None
+        try:
+            shape = functools.partial(_shape, self._twin, part.shown)
+            module = serde.read_graph(part.proto, shape, definitions.traced_shapes)
+            twins.met(module)
+            result = rewrite(
+                module,
+                twins.settled,
+                feeds=frozenset(part.stand_ins | self._held),
+                suffix=definitions.new_suffix(),
+                timer=job_timer.stored,
+            )
+            report: Report = dataclasses.replace(result.report, function=what)
+            made = result.graph.main.nodes
+            changed = result.graph.main is not module.main
+            if changed:
+                report = dataclasses.replace(report, trial=_UNTRIED)
+                alike = {node.name for node in nodes if made[node.name].pristine}
+                self._place(part, serde.write_graph(result.graph), alike)
+                self._bypassed |= bypassed(nodes, result.graph.main, part.shown)
+        except Exception as e:
+            if policy.strict:
+                raise
+            twins_lib.warn(what, e)
+            return False
+        reports.add(report, policy.report)
+        return changed
+
+    def _place(self, part: Increment, proto: Any, alike: set[str]) -> None:
+        """Imports an increment, and notes what every layer may share of it.
+
+        Args:
+          part: the increment.
+          proto: what it has become.
+          alike: the new nodes that every layer may have, if it has what they read.
+        """
+        stand_ins = part.stand_ins
+        nodes = [node for node in proto.node if node.name not in stand_ins]
+        del proto.node[:]
+        proto.node.extend(nodes)
+        made = self._twin.add(proto, part.edges, part.controls)
+        known, shared = self._twin.definitions.nodes, self._twin.shared
+        count = -1
+        while count != len(alike):
+            count = len(alike)
+            for name in part.fresh:
+                sources = set(map(source_of, known[name].input)) - alike
+                if name in alike and not sources <= shared.keys():
+                    alike.discard(name)
+        for name in part.fresh:
+            place = shared if name in alike else self._own
+            place[name] = made[name]
+
+
+_ENTERS = frozenset({"Enter", "RefEnter"})
+_EXITS = frozenset({"Exit", "RefExit"})
+
+
+def _edge(tensor: Any) -> ir.Edge:
+    return tensor.op.name, tensor.value_index
+
+
+def _rounds(tensor: Any) -> bool:
+    """Whether an emulated operation holds 16-bit values in this result."""
+    if ir.EMULATED not in tensor.op.node_def.attr:
+        return False
+    results = tensor.op.op_def.output_arg
+    if len(results) != len(tensor.op.outputs):
+        return True
+    row = TABLE.get(tensor.op.type)
+    return row is None or results[tensor.value_index].type_attr in row.attrs
+
+
+def _some(names: Sequence[str]) -> str:
+    more = f" and {len(names) - 3} more" if len(names) > 3 else ""
+    return f"{', '.join(names[:3])}{more}"
+
+
+def _shape(twin: TwinGraph, shown: Mapping[str, ir.Edge], edge: ir.Edge) -> ir.Shape:
+    """The static shape of an increment's edge, as the user's graph has it."""
+    try:
+        tensor = twin.user_tensor(shown.get(edge[0], edge))
+    except (KeyError, IndexError):  # not of the user's graph
+        return None
+    return definitions.dimensions(tensor.shape)

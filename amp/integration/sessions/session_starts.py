@@ -1,0 +1,98 @@
+"""Where a session's state is to be: in its graph or in its twin, once and for all.
+
+Knows how TensorFlow opens sessions; holds no hook.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+from tensorflow.python.client import pywrap_tf_session
+
+from amp.integration.functions import twins as twins_lib
+from amp.integration.functions.twins import Twins
+from amp.integration.sessions import session_twins
+from amp.integration.sessions.session_twins import SessionTwin
+
+API = (
+    *("TF_NewSessionOptions", "TF_NewSessionRef", "TF_DeleteSessionOptions"),
+    *("TF_CloseSession", "TF_DeleteSession"),
+)
+TWIN = "_amp_twin"  # of a session that has run: its SessionTwin, or Plain
+
+
+class Plain:
+    """Of a session whose first run was without a policy: its state is in its graph."""
+
+    def __init__(self) -> None:
+        self.told = False
+
+
+def begin(
+    session: Any,
+    twins: Twins | None,
+    first: Callable[[SessionTwin], None] = lambda twin: None,
+) -> SessionTwin | Plain:
+    """Decides, once, where a session's state is to be: in its twin, or in its graph.
+
+    Args:
+      session: the session, of which nothing has run.
+      twins: the policy, None for its graph.
+      first: makes of the twin what the first run needs.
+    """
+    with session_twins.LOCK:
+        twin: SessionTwin | Plain | None = session.__dict__.get(TWIN)
+        if twin is None:
+            twin = Plain() if twins is None else _made(session, twins, first)
+            setattr(session, TWIN, twin)
+        return twin
+
+
+def _made(
+    session: Any, twins: Twins, first: Callable[[SessionTwin], None]
+) -> SessionTwin | Plain:
+    try:
+        twin = SessionTwin(session._graph)
+        first(twin)
+        _switch(session, twin)
+        return twin
+    except Exception as e:
+        policy = twins.settled.policy
+        if policy is not None and policy.strict:
+            raise
+        twins_lib.warn("a session", e)
+        plain = Plain()
+        plain.told = True
+        return plain
+
+
+def _switch(session: Any, twin: SessionTwin) -> None:
+    """Gives a session that has not run the runtime's session of its twin.
+
+    Closing, deleting and listing devices concern that one from now on.
+    """
+    api = pywrap_tf_session
+    options = api.TF_NewSessionOptions(target=session._target, config=session._config)
+    try:
+        with twin.graph._c_graph.get() as c_graph:
+            made = api.TF_NewSessionRef(c_graph, options)
+    finally:
+        api.TF_DeleteSessionOptions(options)
+    idle, session._session = session._session, made
+    api.TF_CloseSession(idle)
+    api.TF_DeleteSession(idle)
+
+
+def tell(plain: Plain, twins: Twins | None) -> None:
+    """Warns, once, of a session that a policy comes too late for."""
+    if twins is not None and not plain.told:
+        plain.told = True
+        warnings.warn(
+            "amp: a session runs in float32, as it was: it had run before mixed "
+            "precision was switched on, and its variables are in that graph. Switch on "
+            "before a session's first run, its initialisation included.",
+            RuntimeWarning,
+            stacklevel=4,
+        )

@@ -1,0 +1,182 @@
+"""`SessionTwin`: what one session runs in place of its graph.
+
+Runs by a function that it is given; holds no hook and no private name of sessions.
+"""
+
+from __future__ import annotations
+
+import re
+import threading
+import weakref
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from amp.integration.functions import definitions
+from amp.integration.functions import twins as twins_lib
+from amp.integration.functions.twins import Twins
+from amp.integration.sessions.policy_view import Layer, Run, Uncastable
+from amp.integration.sessions.twin_graph import TwinGraph
+
+# Held while a twin grows; several sessions of several threads may share one.
+LOCK = threading.RLock()
+
+# Added nodes are called after the user's node that they belong to.
+_ADDED = re.compile(
+    r"/amp_(?:to|given|read|b?float(?:16|32)|barrier|cluster|enter|\d)\w*"
+)
+
+
+def as_the_user_has_it(message: str) -> str:
+    """A message of TensorFlow's with the names of the user's nodes and functions."""
+    return definitions.without_suffix(_ADDED.sub("", message))
+
+
+class _Layers:
+    """The twin of a graph, and its layers by policy."""
+
+    def __init__(self, user: tf.Graph) -> None:
+        self.twin = TwinGraph(user)
+        self._layers: dict[Twins | None, Layer] = {}
+
+    def layer(self, twins: Twins | None) -> Layer:
+        if twins not in self._layers:
+            self._layers[twins] = Layer(self.twin, twins)
+        return self._layers[twins]
+
+
+_every: weakref.WeakKeyDictionary[Any, _Layers] = weakref.WeakKeyDictionary()
+
+
+def _layers_of(graph: Any) -> _Layers:
+    layers = _every.get(graph)
+    if layers is None or layers.twin.outdated():
+        layers = _every[graph] = _Layers(graph)
+    return layers
+
+
+class SessionTwin:
+    """One session's view of the twin of its graph.
+
+    Args:
+      graph: the user's graph.
+
+    Attributes:
+      partial: the policy that each partial run under way began with.
+    """
+
+    def __init__(self, graph: Any) -> None:
+        self._layers = _layers_of(graph)
+        self._found: dict[tuple[Any, ...], Run] = {}
+        self._refused: set[Twins] = set()
+        self.partial: dict[Any, Twins | None] = {}
+
+    @property
+    def graph(self) -> Any:
+        """The twin."""
+        return self._layers.twin.graph
+
+    def policy_of(self, handle: Any, twins: Twins | None) -> Twins | None:
+        """The policy of a run: a partial one goes on with what it began with."""
+        return twins if handle is None else self.partial.get(handle, twins)
+
+    def find(
+        self,
+        twins: Twins | None,
+        targets: Sequence[Any],
+        fetches: Sequence[Any],
+        feeds: Iterable[Any],
+    ) -> Run:
+        """What a run is in the twin.
+
+        Args:
+          twins: the policy, None for float32.
+          targets, fetches: the user's operations and tensors.
+          feeds: references of the tensors that are fed.
+        """
+        # The graph keeps them, so that no other object has their ids.
+        key = (twins, *map(id, targets), None, *map(id, fetches), None, *feeds)
+        found = self._found.get(key)
+        if found is None:
+            tensors = [reference.deref() for reference in feeds]
+            found = self.prepare(twins, targets, fetches, tensors)
+            self._found[key] = found
+        return found
+
+    def prepare(
+        self,
+        twins: Twins | None,
+        targets: Sequence[Any],
+        fetches: Sequence[Any],
+        feeds: Sequence[Any],
+    ) -> Run:
+        """The same, of tensors that are fed; runs nothing."""
+        with LOCK:
+            layer = self._layers.layer(twins)
+            if not all(map(layer.accepts, feeds)):
+                layer = self._layers.layer(None)
+            try:
+                return layer.run(targets, fetches, feeds)
+            except Uncastable:
+                return self._layers.layer(None).run(targets, fetches, feeds)
+
+    def guarded(self, run: Callable[[Twins | None], Any], twins: Twins | None) -> Any:
+        """Runs under a policy; as it was if TensorFlow refuses what was rewritten."""
+        if twins is None or twins in self._refused:
+            return run(None)
+        try:
+            return run(twins)
+        except tf.errors.OpError as e:
+            policy = twins.settled.policy
+            strict = policy is not None and policy.strict
+            rewritten = self._layers.layer(twins).rewritten
+            if strict or not rewritten or not twins_lib.refused(e):
+                raise
+            refusal = e
+        outputs = run(None)  # which is refused too if the error is the user's own
+        self._refused.add(twins)
+        twins_lib.warn("a session", refusal)
+        return outputs
+
+    def callable(
+        self, twins: Twins | None, graph: Any, fetched: Any, run: Any
+    ) -> tuple[list[Any], list[Any]]:
+        """The runtime's names for what it knows by those of the user's graph."""
+        fetches = [graph._get_tensor_by_tf_output(output) for output in fetched]
+        targets = [graph._get_operation_by_tf_operation(op) for op in run]
+        found = self.find(twins, targets, fetches, ())
+        outputs = [tensor._as_tf_output() for tensor in found.fetches]
+        return outputs, [operation._c_op for operation in found.targets]
+
+    def options(self, twins: Twins | None, graph: Any, given: Any) -> Any:
+        """CallableOptions for the twin, of those for the user's graph."""
+        pairs = given.tensor_connection
+        fed = [*given.feed, *(pair.to_tensor for pair in pairs)]
+        fetched = [*given.fetch, *(pair.from_tensor for pair in pairs)]
+        feeds = [_tensor(graph, name).ref() for name in fed]
+        fetches = [_tensor(graph, name) for name in fetched]
+        targets = [graph.as_graph_element(n.partition(":")[0]) for n in given.target]
+        found = self.find(twins, targets, fetches, feeds)
+        twin_feeds = [found.feeds[reference].deref().name for reference in feeds]
+        feed = dict(zip(fed, twin_feeds, strict=True))
+        fetch = dict(zip(fetched, (t.name for t in found.fetches), strict=True))
+        made = type(given)()
+        made.CopyFrom(given)
+        made.feed[:] = [feed[name] for name in given.feed]
+        made.fetch[:] = [fetch[name] for name in given.fetch]
+        made.target[:] = [operation.name for operation in found.targets]
+        for pair in made.tensor_connection:
+            pair.to_tensor, pair.from_tensor = (
+                feed[pair.to_tensor],
+                fetch[pair.from_tensor],
+            )
+        for devices, names in ((made.feed_devices, feed), (made.fetch_devices, fetch)):
+            placed = {names.get(name, name): device for name, device in devices.items()}
+            devices.clear()
+            devices.update(placed)
+        return made
+
+
+def _tensor(graph: Any, name: str) -> Any:
+    return graph.as_graph_element(name if ":" in name else f"{name}:0")

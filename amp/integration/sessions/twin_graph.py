@@ -1,0 +1,171 @@
+"""`TwinGraph`: what the sessions of one graph run, made piece by piece as it is run.
+
+Knows how graphs are imported; decides nothing about who runs what, and the user's graph
+is only read.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Mapping
+from typing import Any
+
+import tensorflow as tf
+from tensorflow.python.client import pywrap_tf_session
+from tensorflow.python.framework import c_api_util
+
+from amp.errors import TensorFlowError
+from amp.graph_rewrite.graph import ir
+from amp.integration.sessions.user_graph import Definitions, scopes_of
+
+_OPTIONS = "TF_ImportGraphDefOptions"
+_IMPORT = (
+    f"{_OPTIONS}SetPrefix",
+    f"{_OPTIONS}SetUniquifyNames",
+    f"{_OPTIONS}AddInputMapping",
+    f"{_OPTIONS}RemapControlDependency",
+    f"{_OPTIONS}SetValidateColocationConstraints",
+    "TF_GraphImportGraphDefWithResults",
+    "TF_NewBufferFromString",
+    "TF_DeleteBuffer",
+)
+
+
+def check() -> None:
+    """Raises if TensorFlow imports graphs in a way that is not known.
+
+    Raises:
+      TensorFlowError: a private name is missing.
+    """
+    missing = [name for name in _IMPORT if not hasattr(pywrap_tf_session, name)]
+    if not hasattr(tf.Graph, "_add_new_tf_operations"):
+        missing.append("Graph._add_new_tf_operations")
+    if missing:
+        raise TensorFlowError(
+            f"TensorFlow {tf.__version__} imports graphs in another way",
+            where=f"pywrap_tf_session, {', '.join(missing)}",
+            allowed="TensorFlow 2.18 to 2.21",
+            remedy="install a supported version, or a newer version of this package",
+        )
+
+
+class TwinGraph:
+    """A graph beside the user's, with what its sessions have run so far.
+
+    What a run needs and the twin lacks joins it; a node that is there stays as it is,
+    as its state must. A node has the user's name, but for one that is needed both as it
+    was rewritten and as it was: the second to come gets another.
+
+    Args:
+      user: the user's graph, held weakly.
+
+    Attributes:
+      graph: the twin, a `tf.Graph`.
+      definitions: the nodes of the user's graph.
+      shared: the operations that are the same under every policy, by the user's name:
+        they read nothing that was rewritten. All variables are, queues and iterators.
+    """
+
+    def __init__(self, user: tf.Graph) -> None:
+        self.graph: Any = tf.Graph()
+        self.definitions = Definitions()
+        self.shared: dict[str, Any] = {}
+        self._user = weakref.ref(user)
+        self._taken: set[str] = set()  # names and scopes
+
+    @property
+    def user(self) -> Any:
+        """The user's graph, which a session that runs keeps alive."""
+        return self._user()
+
+    def user_tensor(self, edge: ir.Edge) -> Any:
+        """A tensor of the user's graph."""
+        return self.user.get_operation_by_name(edge[0]).outputs[edge[1]]
+
+    def outdated(self) -> bool:
+        """Whether the user has changed nodes that are in the twin already.
+
+        A session that has run goes on with the nodes as they were, and so do ours; a
+        new one gets a new twin.
+        """
+        if not self.definitions.behind(self.user):
+            return False
+        fresh = Definitions()
+        fresh.update(self.user)
+        known = self.definitions.nodes
+        self.definitions, now = fresh, fresh.nodes
+        return any(known[name] != now.get(name) for name in self._taken & known.keys())
+
+    def add(
+        self, proto: Any, edges: Mapping[ir.Edge, Any], controls: Mapping[str, Any]
+    ) -> dict[str, Any]:
+        """Imports nodes; returns the operations, by the names that they came with.
+
+        Args:
+          proto: a GraphDef; a name that is taken is changed.
+          edges: what nodes read that is in the twin: the tensor for each edge.
+          controls: operations that they wait for, by name.
+        """
+        names = self._renamed(proto)
+        self._import(proto, edges, controls)
+        for name in names.values():
+            self._taken.update((name, *scopes_of(name)))
+        find = self.graph.get_operation_by_name
+        return {given: find(name) for given, name in names.items()}
+
+    def _renamed(self, proto: Any) -> dict[str, str]:
+        names: dict[str, str] = {}
+        for node in proto.node:
+            name, count = node.name, 1
+            while name in self._taken:
+                count += 1
+                name = f"{node.name}/amp_{count}"
+            names[node.name] = name
+        changed = {given: name for given, name in names.items() if given != name}
+        if changed:
+            for node in proto.node:
+                _rename(node, changed)
+        return names
+
+    def _import(
+        self, proto: Any, edges: Mapping[ir.Edge, Any], controls: Mapping[str, Any]
+    ) -> None:
+        api = pywrap_tf_session
+        scoped = c_api_util.ScopedTFImportGraphDefOptions()
+        options = scoped.options
+        api.TF_ImportGraphDefOptionsSetPrefix(options, "")
+        api.TF_ImportGraphDefOptionsSetUniquifyNames(options, False)
+        # What a node is placed with may have come before.
+        api.TF_ImportGraphDefOptionsSetValidateColocationConstraints(options, False)
+        for (name, index), tensor in edges.items():
+            output = tensor._as_tf_output()
+            api.TF_ImportGraphDefOptionsAddInputMapping(options, name, index, output)
+        for name, operation in controls.items():
+            api.TF_ImportGraphDefOptionsRemapControlDependency(
+                options, name, operation._c_op
+            )
+        buffer = api.TF_NewBufferFromString(proto.SerializeToString())
+        try:
+            with self.graph._c_graph.get() as c_graph:
+                results = api.TF_GraphImportGraphDefWithResults(
+                    c_graph, buffer, options
+                )
+            c_api_util.ScopedTFImportGraphDefResults(results)  # deletes them
+        finally:
+            api.TF_DeleteBuffer(buffer)
+        self.graph._add_new_tf_operations(compute_devices=False)
+
+
+def _rename(node: Any, changed: Mapping[str, str]) -> None:
+    node.name = changed.get(node.name, node.name)
+    for index, text in enumerate(node.input):
+        prefix = "^" if text.startswith("^") else ""
+        name, colon, port = text.removeprefix("^").partition(":")
+        if name in changed:
+            node.input[index] = f"{prefix}{changed[name]}{colon}{port}"
+    if "_class" in node.attr:
+        groups = node.attr["_class"].list.s
+        for index, group in enumerate(groups):
+            name = group.decode().removeprefix("loc:@")
+            if name in changed:
+                groups[index] = f"loc:@{changed[name]}".encode()

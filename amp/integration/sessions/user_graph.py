@@ -1,0 +1,209 @@
+"""The nodes of a session's graph as it grows, and what depends on what.
+
+Definitions are read here; nothing is put together, rewritten, imported or run.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, Protocol
+
+import tensorflow as tf
+
+from amp.graph_rewrite.graph import ir, op_schema
+from amp.graph_rewrite.graph.calls import CALLS
+from amp.graph_rewrite.ops.op_table import TABLE, Role
+
+# Above so many new nodes, reading a whole graph is faster than reading each.
+_MANY = 200
+COMPUTE = frozenset(op for op, row in TABLE.items() if row.role is Role.COMPUTE)
+
+
+class Twin(Protocol):
+    """What is in a twin already, by the names of the user's graph."""
+
+    def operation(self, name: str) -> Any:
+        """The twin's operation, None where there is none yet."""
+
+
+class Definitions:
+    """The definitions of a graph that grows, by name, as of the last `update`."""
+
+    def __init__(self) -> None:
+        self.nodes: dict[str, Any] = {}
+        self.order: dict[str, int] = {}  # a node's place among those that were built
+        self.versions: Any = None
+        self._functions: dict[str, Any] = {}
+        self._gradients: list[Any] = []
+        self._version = -1
+        self._readers: dict[str, list[str]] = {}  # of variants
+
+    def behind(self, graph: Any) -> bool:
+        """Whether `graph` has grown since the last update."""
+        return bool(graph.version != self._version)
+
+    def update(self, graph: Any) -> None:
+        """Reads what is new in `graph`; costs little where nothing is."""
+        if not self.behind(graph):
+            return
+        self._version = graph.version
+        operations = graph.get_operations()
+        new = [
+            operation.node_def for operation in operations[len(self.nodes) :][:_MANY]
+        ]
+        if len(new) == _MANY or not self.nodes or any(map(_calls, new)):
+            proto = graph.as_graph_def()
+            new, self.versions = proto.node, proto.versions
+            self._functions = {f.signature.name: f for f in proto.library.function}
+            self._gradients = list(proto.library.gradient)
+        for node in new:
+            self.nodes[node.name] = node
+            self.order.setdefault(node.name, len(self.order))
+        if any(map(_lists, new)):
+            self._readers = _readers(self.nodes, graph)
+
+    def needed(self, roots: Iterable[str], placed: Twin) -> list[Any]:
+        """The nodes that roots depend on and that are not placed, in built order.
+
+        With a node come those whose names are scopes that it is in: no graph imports
+        `a` once it has `a/b`. With tensor lists come their readers: in what type a loop
+        keeps what its gradient reads is one decision.
+        """
+        found: set[str] = set()
+        waiting = [name for name in roots if placed.operation(name) is None]
+        while waiting:
+            name = waiting.pop()
+            if name not in found:
+                found.add(name)
+                scopes = (scope for scope in scopes_of(name) if scope in self.nodes)
+                readers = self._readers.get(name, ())
+                wanted = (*sources_of(self.nodes[name]), *scopes, *readers)
+                waiting += [
+                    other for other in wanted if placed.operation(other) is None
+                ]
+        return [self.nodes[name] for name in sorted(found, key=self.order.__getitem__)]
+
+    def missing(self, placed: Twin) -> list[Any]:
+        """All nodes that are not placed, in built order."""
+        nodes = self.nodes.items()
+        return [node for name, node in nodes if placed.operation(name) is None]
+
+    def ancestors(self, roots: Iterable[str]) -> set[str]:
+        """The nodes that roots depend on, themselves included."""
+        found: set[str] = set()
+        waiting = list(roots)
+        while waiting:
+            name = waiting.pop()
+            if name not in found:
+                found.add(name)
+                waiting += sources_of(self.nodes[name])
+        return found
+
+    def library(self, nodes: Iterable[Any]) -> Any:
+        """The functions that nodes reach, as a FunctionDefLibrary."""
+        library = tf.compat.v1.GraphDef().library
+        waiting = list(nodes) if self._functions else []
+        taken: set[str] = set()
+        gradients = {g.function_name: g for g in self._gradients}
+        while waiting:
+            for name in _called(waiting.pop()):
+                if name in taken or name not in self._functions:
+                    continue
+                taken.add(name)
+                library.function.append(self._functions[name])
+                waiting += self._functions[name].node_def
+                if name in gradients:
+                    library.gradient.append(gradients[name])
+                    waiting.append(_Call(gradients[name].gradient_func))
+        return library
+
+    def compute(self, nodes: Sequence[Any]) -> bool:
+        """Whether there is an operation worth rewriting in nodes or their functions."""
+        functions = self.library(nodes).function
+        bodies = (node for function in functions for node in function.node_def)
+        return any(node.op in COMPUTE for node in (*nodes, *bodies))
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Call:
+    """Reads like a node that calls a function."""
+
+    op: str
+    attr: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+
+
+def _called(node: Any) -> Iterator[str]:
+    yield node.op
+    for value in node.attr.values():
+        if value.HasField("func"):
+            yield value.func.name
+        yield from (function.name for function in value.list.func)
+
+
+def _calls(node: Any) -> bool:
+    return tf.raw_ops.__dict__.get(node.op) is None or len(list(_called(node))) > 1
+
+
+def _lists(node: Any) -> bool:
+    """Whether a node may make or hand on a tensor list."""
+    return node.op in CALLS or "TensorList" in node.op
+
+
+def _readers(nodes: Mapping[str, Any], graph: Any) -> dict[str, list[str]]:
+    readers: dict[str, list[str]] = {}
+    for node in nodes.values():
+        for name, index in map(edge_of, node.input):
+            if name in nodes and _lists(nodes[name]):
+                tensor = graph.get_operation_by_name(name).outputs[index]
+                if tensor.dtype == tf.variant:
+                    readers.setdefault(name, []).append(node.name)
+    return readers
+
+
+def scopes_of(name: str) -> Iterator[str]:
+    """The scopes that a name is in, without their slashes."""
+    end = name.find("/")
+    while end > 0:
+        yield name[:end]
+        end = name.find("/", end + 1)
+
+
+def sources_of(node: Any) -> Iterator[str]:
+    """The nodes that a definition names: inputs, controls, what it is placed with."""
+    for text in node.input:
+        yield source_of(text)
+    if "_class" in node.attr:
+        for group in node.attr["_class"].list.s:
+            name = group.decode().removeprefix("loc:@")
+            if name != node.name:
+                yield name
+
+
+def source_of(text: str) -> str:
+    """The node that an input, or a control input, names."""
+    return text[1:] if text.startswith("^") else edge_of(text)[0]
+
+
+def edge_of(text: str) -> ir.Edge:
+    """The edge that an input names."""
+    name, _, index = text.rpartition(":")
+    return (name, int(index)) if name and index.isdecimal() else (text, 0)
+
+
+def before_compute(nodes: Sequence[Any]) -> set[str]:
+    """What has state and what that depends on, but for what computing comes before.
+
+    So that all layers have its state; what else a policy may rewrite is left to it.
+    """
+    after: set[str] = set()
+    for node in nodes:
+        if node.op in COMPUTE or not after.isdisjoint(map(source_of, node.input)):
+            after.add(node.name)
+    wanted: set[str] = set()
+    for node in reversed(nodes):
+        stateful = node.name in wanted or op_schema.is_stateful(node.op)
+        if stateful and node.name not in after:
+            wanted.add(node.name)
+            wanted.update(map(source_of, node.input))
+    return wanted

@@ -1,0 +1,139 @@
+"""The page and the chart say what results hold, and README shows those checked in."""
+
+from __future__ import annotations
+
+import json
+import pathlib
+import re
+
+import pytest
+from timed_runs import results, run
+
+from benchmarks import bench_models, table
+
+ROOT = pathlib.Path(__file__).parents[2]
+RESULTS = sorted((ROOT / "benchmarks/results").glob("*.json"))
+
+
+def cells(text: str, first: str) -> list[str]:
+    """The row of a Markdown table that begins with `first`."""
+    (line,) = [
+        x for x in text.splitlines() if re.match(rf"\| {re.escape(first)} +\|", x)
+    ]
+    return [cell.strip() for cell in line.strip("|").split("|")]
+
+
+def test_a_row_shows_predicted_beside_measured() -> None:
+    runs = [run(), run("keras", 0.8), run("amp", 0.5, peak_bytes=60)]
+    found = cells(table.page(results(*runs), "x.svg"), "mlp")
+    assert found == [
+        *("mlp", "1000", "1.25 (1.25–1.25)", "–", "2.00 (2.00–2.00)"),
+        *("2.00", "0.60", "4.0 → 4.0", "5%"),
+    ]
+
+
+def test_what_failed_is_said_with_its_cause() -> None:
+    failed = {"case": "mlp", "executor": "kernels", "mode": "keras", "round": 0}
+    runs = [run(), {**failed, "error": "ValueError: no"}, run("amp", loss_last=None)]
+    text = table.page(results(*runs), "x.svg")
+    assert cells(text, "mlp")[2:5] == ["failed", "–", "not finite"]
+    assert "* mlp, kernels, Keras policy: ValueError: no" in text
+    assert "* mlp, kernels, tf-amp: the loss is not finite" in text
+
+
+def test_what_the_plugin_warned_of_is_said_once() -> None:
+    runs = [run(), *(run("amp", 1.0, n, warnings=["amp: no"]) for n in range(2))]
+    text = table.page(results(*runs), "x.svg")
+    assert text.count("* mlp, kernels, warning: amp: no") == 1
+
+
+def test_a_missed_target_is_shown_as_missed() -> None:
+    text = table.page(results(run(), run("amp", 0.5)), "x.svg")
+    assert cells(text, "mlp over float32")[1:] == [
+        *("kernels", "at least 2.5", "2.00", "missed")
+    ]
+    slowest = cells(text, "slowest model over float32")
+    assert slowest[2:] == ["at least 0.98", "2.00 (mlp)", "met"]
+    assert cells(text, "geometric mean over Grappler")[-1] == "not measured"
+
+
+def test_small_sizes_meet_no_target() -> None:
+    text = table.page(results(run(), run("amp", 0.1), small=True), "x.svg")
+    assert cells(text, "mlp over float32")[-1] == "small sizes"
+    assert "| met" not in text
+    assert "small sizes" in table.machine(results(small=True))
+
+
+def test_a_machine_without_16_bits_claims_nothing() -> None:
+    text = table.page(results(run(), dtype=None), "x.svg")
+    assert "say nothing about speed-up: mixed precision is off: no 16-bit" in text
+    assert "say nothing" not in table.page(results(run()), "x.svg")
+
+
+def test_the_note_of_whoever_measured_is_shown() -> None:
+    for text in (
+        table.page(results(run()), "x.svg"),
+        table.excerpt(results(run()), "x.svg", "x.md"),
+    ):
+        assert "**Busy with other work.**" in text
+
+
+def test_the_machine_is_named_with_versions_and_variables() -> None:
+    line = table.machine(results())
+    for part in ("A CPU, 2 cores (amx_bf16)", "tensorflow 2.21.0", "AMP_TRIAL=0"):
+        assert part in line
+
+
+def test_memory_has_a_table_of_its_own() -> None:
+    runs = [run(case="unet memory")]
+    runs.append(run("amp", case="unet memory", peak_bytes=65, steady_peak_bytes=50))
+    text = table.page(results(*runs), "x.svg")
+    assert cells(text, "unet memory")[2:] == ["0.65 (0.65–0.65)", "0.50 (0.50–0.50)"]
+    assert "**TensorFlow's kernels**" not in text
+
+
+def test_columns_are_as_wide_as_they_need() -> None:
+    text = table.markdown([("a", "b"), ("long", "|")])
+    assert text.splitlines() == ["| a    |  b |", "|------|---:|", "| long | \\| |"]
+
+
+def test_the_chart_has_a_panel_an_executor_and_a_bar_a_gain() -> None:
+    runs = [run(), run("keras", 0.8), run("amp", 0.5)]
+    runs += [run(executor="xla"), run("amp", executor="xla")]
+    drawn = table.chart(results(*runs))
+    assert drawn is not None
+    for title in (*table.EXECUTORS.values(), *table.NAMES.values()):
+        assert title in drawn
+    assert drawn.count(f"fill: {table.COLOURS['amp']}") == 3  # two bars and the legend
+    assert drawn.count(f"fill: {table.COLOURS['keras']}") == 2
+    assert table.chart(results(*runs)) == drawn
+    assert table.chart(results()) is None
+
+
+def test_only_what_is_between_the_marks_is_replaced() -> None:
+    page = f"before\n{table.BEGIN}\nold\n{table.END}\nafter\n"
+    new = table.between_marks(page, "new")
+    assert new == f"before\n{table.BEGIN}\n\nnew\n\n{table.END}\nafter\n"
+    assert table.between_marks(new, "new") == new
+    for lacking in ("", table.BEGIN, table.END, f"{table.END}{table.BEGIN}"):
+        with pytest.raises(ValueError, match="the page lacks"):
+            table.between_marks(lacking, "new")
+
+
+@pytest.mark.parametrize("path", RESULTS, ids=lambda path: path.stem)
+def test_pages_and_charts_are_those_of_their_results(path: pathlib.Path) -> None:
+    found = json.loads(path.read_text())
+    chart = path.with_suffix(".svg")
+    assert path.with_suffix(".md").read_text() == table.page(found, chart.name)
+    assert chart.read_text().startswith("<?xml")
+    assert {run["case"] for run in found["runs"]} <= bench_models.ALL.keys()
+
+
+def test_the_readme_shows_results_that_are_checked_in() -> None:
+    readme = (ROOT / "README.md").read_text()
+    shown = []
+    for path in RESULTS:
+        files = [f"benchmarks/results/{path.stem}{end}" for end in (".svg", ".md")]
+        part = table.excerpt(json.loads(path.read_text()), *files)
+        shown += [path] if table.between_marks(readme, part) == readme else []
+    assert len(shown) == 1

@@ -1,0 +1,78 @@
+"""`workers`: families side by side, as one alone; an end from outside ends all."""
+
+from __future__ import annotations
+
+import multiprocessing
+import pathlib
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+from convergence import results, settings, workers
+from convergence.errors import DataError
+
+ROOT = pathlib.Path(__file__).parents[2]
+NAMES = ("wide_deep", "lstm_lm")
+
+
+def command(out: pathlib.Path, *options: str) -> list[str]:
+    run = ["-m", "convergence", "run", *NAMES, "--quick", "--emulate", "--seeds", "1"]
+    return [sys.executable, *run, "--results", str(out), *options]
+
+
+def children(pid: int) -> list[int]:
+    """The living processes that one began, and those that they began."""
+    found = []
+    for stat in pathlib.Path("/proc").glob("[0-9]*/stat"):
+        try:
+            own, rest = stat.read_text().split(" (", 1)
+        except OSError:
+            continue
+        state, parent = rest.rpartition(") ")[2].split()[:2]
+        if int(parent) == pid and state != "Z":
+            found += [int(own), *children(int(own))]
+    return found
+
+
+def alive(pid: int) -> bool:
+    try:
+        text = pathlib.Path(f"/proc/{pid}/stat").read_text()
+    except OSError:
+        return False
+    return text.rpartition(") ")[2][0] != "Z"
+
+
+def until(said: str, holds: object) -> None:
+    end = time.monotonic() + 120
+    while not holds():  # type: ignore[operator]
+        assert time.monotonic() < end, said
+        time.sleep(0.1)
+
+
+@pytest.mark.skipif(not pathlib.Path("/proc").exists(), reason="looks at /proc")
+def test_killed_families_end_with_their_parent_and_are_taken_up(
+    tmp_path: pathlib.Path,
+) -> None:
+    with subprocess.Popen(command(tmp_path), cwd=ROOT) as run:
+        until("a first result", lambda: any(r["runs"] for r in results.every(tmp_path)))
+        begun = children(run.pid)
+        run.send_signal(signal.SIGKILL)
+    assert len(begun) >= len(NAMES)
+    until("an end of all processes", lambda: not any(map(alive, begun)))
+    before = [run for result in results.every(tmp_path) for run in result["runs"]]
+    subprocess.run(command(tmp_path, "--resume"), cwd=ROOT, check=False)
+    held = results.every(tmp_path)
+    assert {result["family"] for result in held} == set(NAMES)
+    for result in held:
+        assert [run["setting"] for run in result["runs"]] == list(settings.SETTINGS)
+    assert all(run in [r for h in held for r in h["runs"]] for run in before)
+
+
+def test_what_a_family_raises_is_raised(tmp_path: pathlib.Path) -> None:
+    options = {"quick": True, "data": tmp_path / "nowhere", "out": tmp_path}
+    with pytest.raises(DataError, match="no such directory"):
+        list(workers.run(NAMES, options, lambda *told: None))
+    assert not multiprocessing.active_children()

@@ -1,0 +1,142 @@
+"""`crossing`: one tensor, one value, one list, whatever functions they are in."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from rewriting import context_of, program, settled, spec, traced
+
+import amp
+from amp.graph_rewrite.candidates.call_values import Crossing, running_sums
+from amp.graph_rewrite.cost.cost_model import Clock
+from amp.graph_rewrite.cost.device import A100
+from amp.graph_rewrite.graph import ir
+from amp.graph_rewrite.normalize import loop_invariants
+from amp.graph_rewrite.normalize.inline import inline
+from amp.graph_rewrite.rewrite import rewrite
+
+POLICY = amp.Policy(dtype="bfloat16", assignment="all", strict=True)
+
+
+def crossed(fn: object, *specs: tf.TensorSpec) -> tuple[ir.Module, Crossing]:
+    module, _ = traced(fn, *specs)
+    module = loop_invariants.plain(inline(module))
+    context = context_of(module)
+    return module, program(module, context, Clock(A100, "bfloat16")).crossing
+
+
+def powers(x: tf.Tensor, w: tf.Tensor) -> tf.Tensor:
+    return tf.while_loop(
+        lambda i, y: i < 3,
+        lambda i, y: (i + 1, tf.matmul(y, w)),
+        [tf.constant(0), x],
+    )[1]
+
+
+def test_an_invariant_argument_is_its_callers_tensor() -> None:
+    module, crossing = crossed(powers, spec(4, 4), spec(4, 4))
+    inner = [place for place, outer in crossing.alias.items() if outer[1] == ("w", 0)]
+    assert {place[0].name.partition("_")[0] for place in inner} == {"while"}
+    assert {crossing.source(place)[1] for place in inner} == {("w", 0)}
+
+
+def test_what_changes_from_trip_to_trip_is_carried() -> None:
+    _, crossing = crossed(powers, spec(4, 4), spec(4, 4))
+    (value,) = crossing.carried
+    assert value.begins is not None
+    assert value.begins[1] == ("x", 0)
+    assert len(value.made) == 3  # the output, and the argument of body and condition
+
+
+def test_what_either_branch_returns_is_carried_and_arguments_are_the_callers() -> None:
+    def fn(x: tf.Tensor, flag: tf.Tensor) -> tf.Tensor:
+        return tf.cond(flag, lambda: tf.matmul(x, x), lambda: tf.tanh(x))
+
+    _, crossing = crossed(fn, spec(4, 4), spec(dtype=tf.bool))
+    (value,) = crossing.carried
+    assert value.begins is None
+    assert len(value.returned) == 2
+    assert {outer[1] for outer in crossing.alias.values()} == {("x", 0)}
+
+
+def sums(fn: object, *specs: tf.TensorSpec) -> set[str]:
+    module, _ = traced(fn, *specs)
+    module = loop_invariants.plain(inline(module))
+    made = program(module, context_of(module), Clock(A100, "bfloat16"))
+    graphs = {use: part.graph for use, part in made.parts.items()}
+    return {
+        graphs[use].nodes[name].op
+        for value in made.crossing.carried
+        for use, name in running_sums(value, graphs)
+    }
+
+
+@pytest.mark.parametrize(
+    ("step", "found"),
+    [
+        (lambda y, x: y + tf.matmul(x, x), {"AddV2", "Identity"}),
+        (lambda y, x: tf.identity(x) + tf.identity(y), {"AddV2", "Identity"}),
+        (lambda y, x: y * 0.5 + x, set()),  # what was there decays
+        (lambda y, x: tf.matmul(y, x), set()),
+        (lambda y, x: tf.identity(y), set()),
+    ],
+)
+def test_a_sum_that_grows_on_every_trip_is_found(step: object, found: set[str]) -> None:
+    def fn(x: tf.Tensor) -> tf.Tensor:
+        body = lambda i, y: (i + 1, step(y, x))  # noqa: E731
+        return tf.while_loop(lambda i, y: i < 3, body, [tf.constant(0), x])[1]
+
+    assert sums(fn, spec(4, 4)) in (found, found - {"Identity"})
+
+
+def test_a_sum_over_the_trips_is_as_exact_as_float32_makes_it() -> None:
+    def fn(x: tf.Tensor) -> tf.Tensor:
+        body = lambda i, y: (i + 1, y + tf.matmul(x, x))  # noqa: E731
+        return tf.while_loop(lambda i, y: i < 1024, body, [tf.constant(0), x * 0])[1]
+
+    # In bfloat16 the sum would stop growing at 256 times its terms.
+    x = np.eye(4, dtype=np.float32)
+    got = amp.twin(fn, x, policy=POLICY)(x)
+    np.testing.assert_array_equal(got, 1024 * x)
+
+
+def listed(x: tf.Tensor) -> tf.Tensor:
+    rows = tf.TensorArray(tf.float32, 3)
+    for index in range(3):
+        rows = rows.write(index, tf.matmul(x, x))
+    return tf.tanh(tf.matmul(rows.read(0), rows.read(2)))
+
+
+def test_all_ops_on_a_list_are_one_choice() -> None:
+    _, crossing = crossed(listed, spec(4, 4))
+    assert set(crossing.lists.values()) == {0}
+    assert not crossing.open
+    module, _ = traced(listed, spec(4, 4))
+    report = rewrite(module, settled()).report
+    types = {d.dtype for d in report.decisions if d.op.startswith("TensorList")}
+    assert types == {"bfloat16"}
+
+
+def test_a_list_that_leaves_the_function_stays_float32() -> None:
+    def fn(x: tf.Tensor) -> tf.Tensor:
+        handle = tf.raw_ops.TensorListFromTensor(
+            tensor=tf.matmul(x, x), element_shape=[4]
+        )
+        return handle, tf.raw_ops.TensorListStack(
+            input_handle=handle, element_shape=[4], element_dtype=tf.float32
+        )
+
+    module, crossing = crossed(fn, spec(4, 4))
+    assert crossing.open == frozenset(crossing.lists.values())
+    report = rewrite(module, settled()).report
+    rules = {d.rule for d in report.decisions if d.op.startswith("TensorList")}
+    assert rules == {"list"}
+
+
+def test_one_op_on_a_list_that_has_to_be_float32_keeps_the_list_so() -> None:
+    report = rewrite(
+        traced(listed, spec(4, 4))[0], settled(keep=("*TensorListGetItem",))
+    ).report
+    found = {d.rule for d in report.decisions if d.op == "TensorListSetItem"}
+    assert found <= {"list"}

@@ -1,0 +1,269 @@
+"""`propagate`: who may be low, and for each that may not the rule that says so."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import tensorflow as tf
+from rewriting import context_of, graph_def, low, module_of, rewritten, rules, v1
+
+from amp.graph_rewrite.candidates.context import type_ports
+from amp.graph_rewrite.candidates.eligibility import narrow
+from amp.graph_rewrite.cost.device import A100
+from amp.graph_rewrite.graph import ir, op_schema
+from amp.integration.training import markers
+
+
+def x() -> tf.Tensor:
+    return v1.placeholder(tf.float32, [8, 8], name="x")
+
+
+def decided(build: Callable[[], object], **fields: object) -> dict[str, str]:
+    """The rule for each node."""
+    return rules(rewritten(graph_def(build), **fields).report)
+
+
+def chain() -> None:
+    before = tf.tanh(x(), name="before")
+    turned = tf.transpose(before, name="turned")
+    product = tf.matmul(turned, turned, name="product")
+    after = tf.nn.relu(product, name="after")
+    tf.exp(after, name="listed")
+    tf.math.lgamma(after, name="unlisted")
+    tf.identity(after, name="end")
+
+
+def test_products_what_follows_them_and_moves_that_feed_them_may_be_low() -> None:
+    found = decided(chain)
+    assert found["product"] == "compute"
+    assert found["after"] == "follow"
+    assert found["turned"] == "move"
+    assert found["end"] == "move"
+    assert found["before"] == "unreached"
+    assert found["listed"] == "listed"
+    assert found["unlisted"] == "unlisted"
+
+
+def test_arithmetic_behind_a_float32_node_is_out_of_reach() -> None:
+    def build() -> None:
+        product = tf.matmul(x(), x(), name="product")
+        tf.nn.relu(tf.exp(product), name="behind")
+
+    assert decided(build)["behind"] == "unreached"
+
+
+def test_without_a_product_nothing_is_low() -> None:
+    def build() -> None:
+        tf.reshape(tf.nn.relu(x()), [64])
+
+    assert "compute" not in decided(build).values()
+    assert not low(rewritten(graph_def(build)).report)
+
+
+@pytest.mark.parametrize("emulate", [False, True])
+def test_nothing_at_or_behind_an_unscale_marker_is_low(emulate: bool) -> None:
+    def build() -> None:
+        product = tf.matmul(x(), x(), name="product")
+        with markers.attribute_scope(ir.UNSCALE):
+            tf.multiply(product, 0.5, name="unscale")
+        graph = tf.compat.v1.get_default_graph()
+        unscaled = graph.get_tensor_by_name("unscale:0")
+        tf.matmul(unscaled, unscaled, name="behind")
+        tf.nn.relu(product, name="beside")
+
+    found = decided(build, emulate=emulate)
+    assert found["unscale"] == "unscale"
+    assert found["behind"] == "unscale"
+    assert found["product"] == "compute"
+    assert found["beside"] == "follow"
+
+
+def test_what_is_built_to_be_kept_is_kept() -> None:
+    def build() -> None:
+        with markers.attribute_scope(ir.KEEP):
+            tf.matmul(x(), x(), name="kept")
+
+    assert decided(build)["kept"] == "keep"
+
+
+def test_the_policy_allows_denies_and_keeps() -> None:
+    assert decided(chain, allow=("Exp",))["listed"] == "follow"
+    assert decided(chain, allow=("Lgamma",), emulate=True)["unlisted"] == "follow"
+    assert decided(chain, deny=("Relu",))["after"] == "deny"
+    assert decided(chain, keep=("prod*",))["product"] == "keep"
+    # Denied arithmetic is a wall like any other.
+    assert decided(chain, deny=("MatMul",))["after"] == "unreached"
+
+
+def test_what_the_caller_feeds_stays_float32() -> None:
+    assert decided(chain, feeds=("after",))["after"] == "fed"
+
+
+def test_the_kernel_gate_asks_for_this_op_type_and_device() -> None:
+    def build() -> None:
+        product = tf.matmul(x(), x(), name="product")
+        data = tf.reshape(product, [8, 8])
+        tf.raw_ops.MatrixBandPart(input=data, num_lower=1, num_upper=1, name="band")
+        tf.raw_ops.LRN(input=tf.reshape(product, [1, 2, 4, 8]), name="lrn")
+
+    proto = graph_def(build)
+    main = module_of(proto).main
+    for name in ("band", "lrn"):
+        node = main.nodes[name]
+        has = op_schema.has_kernel(node, "CPU", {"T": ir.BFLOAT16})
+        found = rules(rewritten(proto).report)[name]
+        assert (found == "kernel") is not has
+    # XLA and emulation compute whatever the op allows.
+    assert "kernel" not in rules(rewritten(proto, emulate=True).report).values()
+    context = context_of(module_of(proto), xla=True)
+    typed = type_ports(main, context)
+    refused = narrow(main, context, typed, ()).refused
+    assert "kernel" not in {reason.rule for reason in refused.values()}
+
+
+def test_the_gate_refuses_a_type_without_a_kernel() -> None:
+    def build() -> None:
+        product = tf.matmul(x(), x(), name="product")
+        ones = tf.ones([1, 8])
+        tf.raw_ops.BlockLSTM(
+            seq_len_max=tf.constant(1, tf.int64),
+            x=tf.reshape(product, [1, 8, 8]),
+            cs_prev=tf.ones([8, 1]),
+            h_prev=tf.ones([8, 1]),
+            w=tf.ones([9, 4]),
+            wci=ones[0, :1],
+            wcf=ones[0, :1],
+            wco=ones[0, :1],
+            b=tf.ones([4]),
+            name="lstm",
+        )
+
+    assert decided(build)["lstm"] == "kernel"  # its T may not be bfloat16
+    assert decided(build, emulate=True)["lstm"] == "kernel"
+
+
+def test_a_node_placed_on_the_cpu_is_asked_of_the_cpu() -> None:
+    def build() -> None:
+        product = tf.matmul(x(), x(), name="product")
+        with tf.device("/CPU:0"):
+            tf.nn.relu(product, name="relu")
+
+    proto = graph_def(build)
+    assert rules(rewritten(proto, A100).report)["relu"] == "follow"
+
+
+def test_a_node_that_only_updates_a_variable_stays_float32() -> None:
+    def build() -> None:
+        average = v1.get_variable("average", [8], use_resource=True)
+        product = tf.matmul(x(), x(), name="product")
+        mean = tf.reduce_mean(product, 0, name="mean")
+        difference = tf.subtract(average.read_value(), mean, name="difference")
+        step = tf.multiply(difference, 0.5, name="step")
+        tf.raw_ops.AssignSubVariableOp(resource=average.handle, value=step)
+
+    found = decided(build)
+    assert found["step"] == "state"
+    assert found["difference"] == "state"
+    assert found["product"] == "compute"
+
+
+def test_a_node_that_is_also_read_elsewhere_is_no_mere_update() -> None:
+    def build() -> None:
+        average = v1.get_variable("average", [8, 8], use_resource=True)
+        product = tf.matmul(x(), x(), name="product")
+        step = tf.multiply(product, 0.5, name="step")
+        tf.raw_ops.AssignSubVariableOp(resource=average.handle, value=step)
+        tf.nn.relu(step, name="read")
+
+    assert decided(build)["step"] == "follow"
+
+
+def test_arithmetic_for_an_integer_stays_float32() -> None:
+    def build() -> None:
+        product = tf.tanh(tf.matmul(x(), x(), name="product"), name="tanh")
+        half = tf.multiply(product, 0.5, name="half")
+        tf.cast(tf.floor(half, name="floor"), tf.int32, name="integer")
+
+    found = decided(build)
+    assert found["half"] == found["floor"] == "decision"
+    assert found["tanh"] == "follow"  # it reads a product
+
+
+def test_arithmetic_for_a_choice_or_a_target_stays_float32() -> None:
+    def build() -> None:
+        start = tf.nn.relu(tf.matmul(x(), x(), name="product"), name="start")
+        score = tf.multiply(start, 0.5, name="score")
+        best = tf.math.top_k(tf.reshape(score, [-1]), 3).indices
+        sides = tf.add(start, 1.0, name="sides")
+        chosen = tf.gather(tf.reshape(sides, [-1]), best, name="chosen")
+        large = tf.greater(tf.multiply(chosen, 2.0, name="twice"), 1.0)
+        aim = tf.stop_gradient(tf.subtract(chosen, 1.0, name="aim"))
+        tf.where(large, aim, tf.gather(tf.reshape(start, [-1]), best), name="used")
+
+    found = decided(build)
+    for name in ("score", "sides", "twice", "aim"):
+        assert found[name] == "decision"
+    assert found["start"] == "follow"
+
+
+def test_a_value_that_is_also_used_is_no_mere_decision() -> None:
+    def build() -> None:
+        product = tf.nn.relu(tf.matmul(x(), x(), name="product"))
+        score = tf.multiply(product, 0.5, name="score")
+        tf.where(tf.greater(score, 1.0), score, tf.tanh(score), name="used")
+
+    assert decided(build)["score"] == "follow"
+
+
+def test_other_types_are_no_decision() -> None:
+    def build() -> None:
+        start = tf.nn.relu(tf.matmul(x(), x(), name="product"))
+        held = tf.TensorArray(tf.float32, 1, element_shape=[8, 8])
+        held = held.write(0, tf.multiply(start, 0.5, name="listed"))
+        tf.tanh(held.read(0))
+        tf.cast(tf.multiply(start, 0.25, name="halved"), tf.float16)
+
+    found = decided(build)
+    assert found["listed"] == found["halved"] == "follow"
+
+
+def test_decisions_are_followed_through_loops_without_products() -> None:
+    def loop(within: Callable[[tf.Tensor], tf.Tensor]) -> Callable[[], None]:
+        def build() -> None:
+            start = tf.nn.relu(tf.matmul(x(), x(), name="product"))
+            scaled = tf.multiply(start, 0.5, name="scaled")
+            _, last = tf.while_loop(
+                lambda i, _: i < 3,
+                lambda i, value: (i + 1, within(value)),
+                (tf.constant(0), scaled),
+            )
+            tf.greater(tf.add(last, 1.0, name="after"), 2.0)
+
+        return build
+
+    found = decided(loop(lambda value: value * 0.5))
+    assert found["scaled"] == found["after"] == "decision"
+    assert decided(loop(lambda value: value @ value))["scaled"] == "follow"
+
+
+def test_a_variable_read_in_place_stays_float32() -> None:
+    def build() -> None:
+        table = v1.get_variable("table", [100, 8], use_resource=True)
+        rows = tf.gather(table, v1.placeholder(tf.int32, [8], name="rows"))
+        tf.matmul(rows, x(), name="product")
+
+    found = rewritten(graph_def(build)).report
+    assert {d.dtype for d in found.decisions if d.op == "ResourceGather"} == {"float32"}
+    assert rules(found)["product"] == "compute"
+
+
+def test_what_is_16_bit_already_is_left_so_and_starts_the_spread() -> None:
+    def build() -> None:
+        half = tf.cast(x(), tf.bfloat16)
+        product = tf.matmul(half, half, name="product")
+        tf.nn.relu(tf.cast(product, tf.float32), name="after")
+
+    found = decided(build)
+    assert found["product"] == "already"
+    assert found["after"] == "follow"

@@ -1,0 +1,79 @@
+"""`wanted`: what matters is measured, what matters most first, each thing once."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import pytest
+import tensorflow as tf
+from rewriting import CPU, context_of, graph_def, module_of, program, v1
+
+from amp.graph_rewrite.cost import cost_model, pricing
+from amp.graph_rewrite.cost.measurement_candidates import COVERED, Priced, wanted
+from amp.graph_rewrite.graph import ir
+
+
+def part(build: Any, runs: float = 1.0, **fields: Any) -> Priced:
+    module = module_of(graph_def(build))
+    context = context_of(module, **fields)
+    clock = cost_model.Clock(CPU, context.format.name)
+    (one,) = program(module, context, clock).parts.values()
+    one = dataclasses.replace(one, weight=runs)
+    return one, pricing.times(one.graph, one.found, context, clock)
+
+
+def layers(*widths: int) -> Any:
+    def build() -> None:
+        x = v1.placeholder(tf.float32, [256, 512])
+        for width in widths:
+            x = tf.tanh(tf.matmul(x, v1.placeholder(tf.float32, [x.shape[1], width])))
+
+    return build
+
+
+def test_each_instance_once_with_all_its_runs() -> None:
+    (product, *_) = wanted([part(layers(512, 512, 512), 2.0), part(layers(512))])
+    assert product.key.startswith("MatMul *256x512 *512x512 ")
+    assert product.runs == 7.0
+
+
+def test_the_largest_share_of_the_time_comes_first() -> None:
+    found = wanted([part(layers(512, 2048))])
+    shares = [one.share for one in found]
+    assert shares == sorted(shares, reverse=True)
+    assert "512x2048" in found[0].key
+
+
+def test_little_is_left_out() -> None:
+    one, times = part(layers(2048, 2048, 16))
+    found = wanted([(one, times)])
+    assert not any("2048x16" in one.key and "Tanh" in one.key for one in found)
+    total = sum(times[name][0] for name in one.found.allowed)
+    nodes = sum(one.share for one in found if one.work != "cast")
+    assert nodes >= (COVERED - 0.05) * total
+
+
+def test_operations_that_only_start_are_left_out() -> None:
+    def build() -> None:
+        tf.tanh(tf.matmul(*(v1.placeholder(tf.float32, [4, 4]) for _ in range(2))))
+
+    assert wanted([part(build)]) == []
+
+
+def test_forms_are_the_two_precisions() -> None:
+    (one, *_) = wanted([part(layers(512))])
+    for form, number in zip(one.forms, (ir.FLOAT, ir.BFLOAT16), strict=True):
+        assert form.node.types("T") == (number,)
+        assert [operand.number for operand in form.operands] == [number] * 2
+    assert one.moved == 4 * (256 * 512 + 512 * 512 + 256 * 512)
+
+
+@pytest.mark.parametrize("xla", [False, True])
+def test_casts_are_measured_where_they_are_kernels(xla: bool) -> None:
+    found = [one for one in wanted([part(layers(2048), xla=xla)]) if one.work == "cast"]
+    assert bool(found) is not xla
+    for one in found:
+        ends = [(f.node.types("SrcT"), f.node.types("DstT")) for f in one.forms]
+        down = ((ir.FLOAT,), (ir.BFLOAT16,))
+        assert ends == [down, down[::-1]]

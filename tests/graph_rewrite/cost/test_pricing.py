@@ -1,0 +1,99 @@
+"""`price`: what was measured comes before what the model says."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import pytest
+import tensorflow as tf
+from rewriting import graph_def, low, module_of, rules, settled, v1
+
+from amp.graph_rewrite import rewrite as rewrite_lib
+from amp.graph_rewrite.cost import device as devices
+from amp.graph_rewrite.cost.op_instance import Instance, Timer, Times
+from amp.graph_rewrite.report import Report
+
+FAST = dataclasses.replace(devices.CPU_AMX, native=("bfloat16", "float16"))
+SLOW = dataclasses.replace(FAST, speed={"bfloat16": {"product": 0.1}})
+
+
+def build() -> None:
+    x = v1.placeholder(tf.float32, [512, 1024])
+    w = v1.placeholder(tf.float32, [1024, 1024])
+    y = tf.nn.relu(tf.matmul(x, w, name="first"), name="relu")
+    tf.tanh(tf.matmul(y, w[:, :512], name="second"), name="end")
+
+
+def report(timer: Timer, **fields: Any) -> Report:
+    """Of a rewrite; its laws (a second one changes nothing) are checked on the way."""
+    fields = {"device": FAST, "assignment": "cost"} | fields
+    given = settled(**fields)
+    module = module_of(graph_def(build))
+    names = frozenset(["end"])
+    return rewrite_lib.rewrite(module, given, fetches=names, timer=timer).report
+
+
+def says(**by_op: Times) -> Timer:
+    """A timer that knows operations by their op, and nothing else."""
+
+    def timer(wanted: Sequence[Instance]) -> Mapping[str, Times]:
+        ops = {one.key: one.key.split()[0] for one in wanted}
+        return {key: by_op[op] for key, op in ops.items() if op in by_op}
+
+    return timer
+
+
+def test_a_measurement_overrides_the_model_both_ways() -> None:
+    assert {"first", "second"} <= low(report(says()))
+    slow = report(says(MatMul=(1e-3, 2e-3)))
+    assert low(slow) == set()
+    assert not low(report(says(), device=SLOW))
+    fast = report(says(MatMul=(10.0, 1.0)), device=SLOW)
+    assert {"first", "second"} <= low(fast)
+    assert fast.seconds32 == pytest.approx(20.0, rel=0.01)
+
+
+def test_both_precisions_come_from_one_measurement() -> None:
+    """Predicted times are those measured, not one measured and one of the model."""
+    told = report(says(MatMul=(3.0, 1.0), Cast=(1e-9, 1e-9)))
+    assert told.seconds32 == pytest.approx(6.0, rel=0.05)
+    assert told.seconds16 == pytest.approx(2.0, rel=0.05)
+
+
+def test_an_operation_that_fails_in_16_bits_stays_float32() -> None:
+    told = report(says(MatMul=(10.0, math.inf)))
+    assert not {"first", "second"} & low(told)
+    assert rules(told)["first"] == "kernel"
+    assert "fails in bfloat16" in told.explain("first")
+    assert math.isfinite(told.seconds16)
+
+
+def test_what_was_not_measured_is_priced_on_the_scale_of_what_was() -> None:
+    def one_of_two(wanted: Sequence[Instance]) -> Mapping[str, Times]:
+        products = [one for one in wanted if one.work == "matmul"]
+        assert len(products) == 2
+        given = products[0]
+        return {given.key: (given.predicted[0] * 5, given.predicted[0] * 20)}
+
+    assert not {"first", "second"} & low(report(one_of_two))
+
+
+def test_a_cast_costs_what_was_measured() -> None:
+    assert low(report(says()))
+    assert not low(report(says(Cast=(1.0, 1.0))))
+
+
+def test_the_report_says_how_much_was_measured() -> None:
+    nothing, products = report(says()), report(says(MatMul=(9.0, 1.0)))
+    assert nothing.measured_share == 0.0
+    assert "priced by    measurement 0%, model 100%" in str(nothing)
+    assert 0.98 < products.measured_share < 1.0
+
+
+@pytest.mark.parametrize("fields", [{"assignment": "all"}, {"emulate": True}])
+def test_no_choice_no_difference(fields: dict[str, Any]) -> None:
+    given = [report(timer, **fields) for timer in (says(), says(Relu=(1.0, 9.0)))]
+    assert low(given[0]) == low(given[1])

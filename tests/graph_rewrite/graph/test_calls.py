@@ -1,0 +1,196 @@
+"""`control_flow`: what a graph reaches, how often, what markers taint across calls."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from rewriting import graph_def, module_of, settled, spec, traced, v1
+
+import amp
+from amp.graph_rewrite import rewrite
+from amp.graph_rewrite.cost import cost_model
+from amp.graph_rewrite.graph import calls, ir
+from amp.graph_rewrite.graph.calls import Use
+from amp.integration import activation
+from amp.integration.training import markers
+
+
+def unscaled(y: tf.Tensor) -> tf.Tensor:
+    with markers.attribute_scope(ir.UNSCALE):
+        return tf.multiply(y, 0.5, name="unscale")
+
+
+def behind(fn: object, *specs: tf.TensorSpec) -> dict[str, frozenset[str]]:
+    module, _ = traced(fn, *specs)
+    return calls.behind_markers(module)
+
+
+def in_main(fn: Callable[..., object], *specs: tf.TensorSpec) -> frozenset[str]:
+    module, _ = traced(fn, *specs)
+    return calls.behind_markers(module)[module.main.name]
+
+
+def ops_low(fn: object, *specs: tf.TensorSpec) -> set[str]:
+    module, _ = traced(fn, *specs)
+    report = rewrite.rewrite(module, settled()).report
+    low = {d.node for d in report.decisions if d.dtype != "float32"}
+    return {re.split("/|::", name)[-1] for name in low}
+
+
+def test_without_a_marker_nothing_is_behind_one() -> None:
+    found = behind(lambda x: tf.matmul(x, x), spec(4, 4))
+    assert set(found.values()) == {frozenset()}
+
+
+def test_a_marker_taints_what_is_downstream_and_nothing_else() -> None:
+    def fn(x: tf.Tensor) -> tf.Tensor:
+        y = tf.matmul(x, x, name="product")
+        return tf.tanh(unscaled(y), name="after") + tf.exp(y, name="beside")
+
+    found = in_main(fn, spec(4, 4))
+    assert {"unscale", "after"} <= found
+    assert not {"product", "beside"} & found
+
+
+def test_a_marker_inside_a_called_function_taints_the_caller() -> None:
+    inner = tf.function(lambda x: (unscaled(x), tf.abs(x)))
+
+    def fn(x: tf.Tensor) -> tf.Tensor:
+        one, other = inner(tf.matmul(x, x, name="product"))
+        return tf.matmul(one, one, name="tainted"), tf.matmul(other, x, name="free")
+
+    low = ops_low(fn, spec(4, 4))
+    assert "free" in low  # the other result is clean
+    assert "product" in low
+    assert "tainted" not in low
+
+
+def test_a_marked_argument_taints_the_function_that_is_called() -> None:
+    inner = tf.function(
+        lambda x, y: (tf.matmul(x, x, name="a"), tf.matmul(y, y, name="b"))
+    )
+    low = ops_low(lambda x: inner(unscaled(x), x), spec(4, 4))
+    assert "b" in low
+    assert "a" not in low
+
+
+def test_a_marker_carried_around_a_loop_taints_the_whole_loop_variable() -> None:
+    def fn(x: tf.Tensor) -> tf.Tensor:
+        def body(
+            i: tf.Tensor, y: tf.Tensor, z: tf.Tensor
+        ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+            product = tf.matmul(y, y, name="tainted")  # runs before the marker, once
+            return i + 1, unscaled(product), tf.matmul(z, z, name="free")
+
+        _, y, z = tf.while_loop(lambda i, y, z: i < 3, body, [tf.constant(0), x, x])
+        return tf.matmul(y, y, name="after"), tf.matmul(z, z, name="clean")
+
+    low = ops_low(fn, spec(4, 4))
+    assert {"free", "clean"} <= low
+    assert not {"tainted", "after"} & low
+
+
+def test_a_condition_taints_no_loop_variable() -> None:
+    def fn(x: tf.Tensor) -> tf.Tensor:
+        limit = unscaled(tf.reduce_sum(x))
+        _, y = tf.while_loop(
+            lambda y, z: tf.reduce_sum(unscaled(y)) < 3.0,
+            lambda y, z: (tf.matmul(y, y, name="free"), z),
+            [x, limit],
+        )
+        return y
+
+    assert "free" in ops_low(fn, spec(4, 4))
+
+
+@pytest.mark.parametrize("marked", [True, False])
+def test_a_marker_in_one_branch_taints_the_result_of_both(marked: bool) -> None:
+    def fn(x: tf.Tensor, flag: tf.Tensor) -> tf.Tensor:
+        one = tf.cond(
+            flag, lambda: unscaled(x) if marked else tf.abs(x), lambda: tf.matmul(x, x)
+        )
+        return tf.matmul(one, one, name="after")
+
+    low = ops_low(fn, spec(4, 4), spec(dtype=tf.bool))
+    assert ("after" in low) is not marked
+
+
+def test_uses_are_counted_by_how_often_they_run() -> None:
+    inner = tf.function(lambda x: x * 2.0)
+
+    def fn(x: tf.Tensor) -> tf.Tensor:
+        return tf.while_loop(
+            lambda y: tf.reduce_sum(y) < 9.0, lambda y: [inner(y)], [x]
+        )
+
+    module, _ = traced(fn, spec(4))
+    weights = calls.reached(module)
+    assert weights[Use(module.main.name, xla=False)] == 1.0
+    assert sorted(weights.values())[-3:] == [cost_model.UNKNOWN_TRIPS] * 3
+
+
+def test_a_function_compiled_here_and_not_there_has_two_uses() -> None:
+    inner = tf.function(lambda x: tf.matmul(x, x, name="inner"))
+    compiled = tf.function(lambda x: inner(x), jit_compile=True)
+
+    def build() -> None:
+        x = v1.placeholder(tf.float32, [4, 4], name="x")
+        tf.add(inner(x), compiled(x), name="sum")
+
+    module = module_of(graph_def(build))
+    uses = [use for use in calls.reached(module) if use.name]
+    assert {use.xla for use in uses} == {True, False}
+
+
+def test_a_call_under_keep_float32_runs_the_original_and_the_others_the_twin() -> None:
+    inner = tf.function(lambda x: tf.matmul(x, x, name="inner"))
+
+    def fn(x: tf.Tensor) -> tf.Tensor:
+        with activation.keep_float32():
+            kept = inner(x)
+        return kept, inner(x)
+
+    x = tf.constant(np.full((4, 4), 1 / 3, np.float32))
+    twin = amp.twin(
+        tf.function(fn), x, policy=amp.Policy(dtype="bfloat16", assignment="all")
+    )
+    kept, low = twin(x)
+    np.testing.assert_array_equal(kept, tf.matmul(x, x))
+    assert np.abs(low - tf.matmul(x, x)).max() > 0
+
+
+@pytest.mark.parametrize("emulate", [False, True])
+def test_what_loops_and_branches_hand_on_is_16_bit_and_results_are_float32(
+    emulate: bool,
+) -> None:
+    def fn(x: tf.Tensor, flag: tf.Tensor) -> tf.Tensor:
+        _, y = tf.while_loop(
+            lambda i, y: i < 3,
+            lambda i, y: (i + 1, tf.tanh(tf.matmul(y, x))),
+            [tf.constant(0), x],
+        )
+        return tf.cond(flag, lambda: tf.matmul(y, y), lambda: y)
+
+    policy = amp.Policy(
+        dtype="bfloat16", assignment="all", emulate=emulate, strict=True
+    )
+    x = tf.constant(np.linspace(-0.5, 0.5, 16, dtype=np.float32).reshape(4, 4))
+    for flag in (tf.constant(True), tf.constant(False)):
+        twin = amp.twin(fn, x, flag, policy=policy)
+        got, want = twin(x, flag), fn(x, flag)
+        assert got.dtype == tf.float32
+        # Four products of entries under 1 in rows of absolute sum under 2: each adds
+        # three roundings of 2**-8, and the next may double what came before.
+        assert np.abs(got - want).max() <= 3 * 2.0**-8 * (1 + 2 + 4 + 8)
+    types = {
+        name.rpartition("__amp")[0]: [arg.type for arg in function.signature.input_arg]
+        for function in twin.graph.as_graph_def().library.function
+        if "__amp" in (name := function.signature.name)
+    }
+    bodies = [found for name, found in types.items() if "while_body" in name]
+    # The invariant x and the product's result are held in 16 bits from trip to trip.
+    assert [kinds.count(ir.BFLOAT16) for kinds in bodies] == [0 if emulate else 2]

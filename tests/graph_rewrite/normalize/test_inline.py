@@ -1,0 +1,128 @@
+"""Inlining: precision crosses a plain call, and nothing else about the call changes."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from tensorflow.python.eager import context as context_lib
+
+import amp
+from amp.graph_rewrite.normalize.inline import inline
+from amp.integration.functions import definitions
+
+ALL = {"dtype": "bfloat16", "assignment": "all", "strict": True}
+
+
+def module_of(fn, *args):
+    concrete = fn.get_concrete_function(*args)
+    return definitions.read(context_lib.context(), concrete.name)
+
+
+def ops(module):
+    return [node.op for node in module.main.nodes.values()]
+
+
+@pytest.fixture
+def weights():
+    return tf.Variable(tf.random.normal([32, 32]) / 6.0)
+
+
+def test_activations_cross_a_call_in_sixteen_bits(weights):
+    layer = tf.function(lambda x: tf.nn.tanh(tf.matmul(x, weights)))
+
+    @tf.function
+    def step(x):
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean(tf.square(layer(layer(x))))
+        return tape.gradient(loss, weights)
+
+    @tf.function
+    def flat(x):
+        with tf.GradientTape() as tape:
+            y = layer.python_function(layer.python_function(x))
+            loss = tf.reduce_mean(tf.square(y))
+        return tape.gradient(loss, weights)
+
+    x = tf.random.normal([16, 32])
+    with amp.mixed_precision_scope(**ALL):
+        got = step(x)
+        want = flat(x)
+    nested, plain = amp.reports()
+    assert nested.casts <= plain.casts + 1  # each call reads the variable anew
+    np.testing.assert_array_equal(got, want)
+
+
+def test_effects_happen_in_their_order_and_once(weights):
+    log = tf.Variable(0.0)
+
+    @tf.function
+    def add_then_double(x):
+        log.assign_add(tf.reduce_sum(x))
+        log.assign(log * 2.0)
+        return x + log
+
+    @tf.function
+    def fn(x):
+        before = log.read_value()
+        y = tf.matmul(x, weights)
+        z = add_then_double(tf.ones([2]))
+        return before, z, log.read_value(), add_then_double(z), log.read_value(), y
+
+    x = tf.random.normal([16, 32])
+    want = [t.numpy() for t in fn(x)]
+    log.assign(0.0)
+    with amp.mixed_precision_scope(**ALL):
+        got = fn(x)
+    assert "StatefulPartitionedCall" not in ops(inline(module_of(fn, x)))
+    for a, b in zip(got[:-1], want[:-1], strict=True):
+        np.testing.assert_array_equal(a, b)
+
+
+def test_an_argument_returned_as_it_is_passes_through():
+    swap = tf.function(lambda a, b: (b, a))
+    fn = tf.function(lambda a, b: swap(*swap(a, b)))
+    module = module_of(fn, tf.constant(1.0), tf.constant(2.0))
+    inlined = inline(module)
+    assert [r.name for r in inlined.main.results] == [
+        r.name for r in module.main.results
+    ]
+    sources = {r.edge[0] for r in inlined.main.results}
+    assert sources <= inlined.main.nodes.keys() | {a.name for a in inlined.main.args}
+
+
+def test_what_starts_a_compilation_or_is_kept_stays_a_call(weights):
+    compiled = tf.function(lambda x: tf.matmul(x, weights), jit_compile=True)
+    plain = tf.function(lambda x: tf.matmul(x, weights))
+
+    @tf.function
+    def fn(x):
+        y = compiled(x)
+        with amp.keep_float32():
+            return plain(y)
+
+    x = tf.ones([4, 32])
+    calls = [
+        op for op in ops(inline(module_of(fn, x))) if op.endswith("PartitionedCall")
+    ]
+    assert len(calls) == 2
+    with amp.mixed_precision_scope(**ALL):
+        fn(x)
+    (report,) = amp.reports()
+    low = [d.node for d in report.decisions if d.dtype == "bfloat16"]
+    assert low
+    assert all("::" in node for node in low)  # only inside the compiled function
+
+
+def test_shapes_are_those_of_the_function_inlined(weights):
+    inner = tf.function(lambda x: tf.matmul(x, weights))
+    fn = tf.function(lambda x: inner(x))
+    inlined = inline(module_of(fn, tf.TensorSpec([16, 32]))).main
+    (product,) = [n.name for n in inlined.nodes.values() if n.op == "MatMul"]
+    assert inlined.shape((product, 0)) == (16, 32)
+
+
+def test_a_function_called_twice_is_copied_twice(weights):
+    inner = tf.function(lambda x: tf.matmul(x, weights))
+    fn = tf.function(lambda x: inner(inner(x)))
+    assert ops(inline(module_of(fn, tf.ones([32, 32])))).count("MatMul") == 2

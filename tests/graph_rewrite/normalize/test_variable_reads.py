@@ -1,0 +1,76 @@
+"""`reads`: a variable is read once between writes, and never across one."""
+
+from __future__ import annotations
+
+import numpy as np
+import tensorflow as tf
+from rewriting import settled, spec, traced
+
+import amp
+from amp.graph_rewrite.graph import ir
+from amp.graph_rewrite.normalize import loop_invariants
+from amp.graph_rewrite.normalize.inline import inline
+from amp.graph_rewrite.rewrite import rewrite
+
+POLICY = amp.Policy(dtype="bfloat16", assignment="all", strict=True)
+W = tf.Variable(np.eye(4, dtype=np.float32) * 2)
+
+
+def used(fn: object, *specs: tf.TensorSpec) -> list[str]:
+    """The reads of the main graph that anything reads."""
+    module, _ = traced(fn, *specs)
+    main = loop_invariants.plain(inline(module)).main
+    reads = [node.name for node in main.nodes.values() if node.op == "ReadVariableOp"]
+    return [name for name in reads if main.readers.get((name, 0))]
+
+
+def tied(x: tf.Tensor) -> tf.Tensor:
+    return tf.matmul(tf.matmul(x, W.read_value()), W.read_value(), transpose_b=True)
+
+
+def written_between(x: tf.Tensor) -> tf.Tensor:
+    y = tf.matmul(x, W.read_value())
+    W.assign_add(tf.eye(4))
+    return tf.matmul(y, W.read_value())
+
+
+def trained(x: tf.Tensor) -> tf.Tensor:
+    y = tied(x)
+    W.assign_sub(tf.eye(4))
+    return y
+
+
+def test_tied_weights_are_read_and_cast_once() -> None:
+    assert len(used(tied, spec(4, 4))) == 1
+    made = rewrite(traced(tied, spec(4, 4))[0], settled()).graph.main
+    casts = [node for node in made.nodes.values() if node.op == "Cast"]
+    down = [node for node in casts if node.types("DstT") == (ir.BFLOAT16,)]
+    assert len(down) == 2  # the weights, and x
+
+
+def test_reads_before_a_write_are_one_and_reads_across_it_are_two() -> None:
+    assert len(used(trained, spec(4, 4))) == 1
+    assert len(used(written_between, spec(4, 4))) == 2
+
+
+def test_a_loop_and_what_is_beside_it_share_one_read() -> None:
+    def fn(x: tf.Tensor) -> tf.Tensor:
+        body = lambda i, y: (i + 1, tf.matmul(y, W))  # noqa: E731
+        y = tf.while_loop(lambda i, y: i < 2, body, [tf.constant(0), x])[1]
+        y = tf.matmul(y, W)
+        W.assign_sub(tf.eye(4))
+        return y
+
+    assert len(used(fn, spec(4, 4))) == 1
+
+
+def test_values_stay_what_they_were() -> None:
+    """In powers of two and small whole numbers every product is exact in bfloat16."""
+    x = np.eye(4, dtype=np.float32)
+    for fn in (tied, written_between, trained):
+        W.assign(np.eye(4) * 2)
+        want, after = tf.function(fn)(x), W.numpy()
+        W.assign(np.eye(4) * 2)
+        got = amp.twin(fn, x, policy=POLICY)(x)
+        np.testing.assert_array_equal(got, want)
+        np.testing.assert_array_equal(W.numpy(), after)

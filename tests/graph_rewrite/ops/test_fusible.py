@@ -1,0 +1,109 @@
+"""Every op of the table compiles, and agrees with its kernel wherever that matters."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from tensorflow.python.framework import op_def_registry
+
+from amp.graph_rewrite.ops.fusible import CONTROL_FLOW, FUSIBLE
+from amp.graph_rewrite.ops.op_table import TABLE, Role
+
+SPECIAL = np.array(
+    [np.nan, np.inf, -np.inf, 0.0, -0.0, 1.0, -1.0, 2.5, -3e38, 3e38], np.float32
+)
+# TensorFlow's kernels and XLA's code are both within some units in the last place.
+UNITS = 64 * 2.0**-23
+# What these read as `y` is the result of tanh or of a sigmoid.
+OF_RESULT = ("SigmoidGrad", "TanhGrad")
+# They give 0 where the unit is off, the CPU kernel 0 times the gradient.
+SELECTS = ("Relu6Grad", "ReluGrad")
+
+
+def operands(op: str) -> tuple[np.ndarray, np.ndarray]:
+    """All pairs of special values, several times over: loops and their tails."""
+    pairs = np.array(list(itertools.product(SPECIAL, SPECIAL)), np.float32)
+    if op in OF_RESULT:
+        pairs = pairs[~(np.abs(pairs[:, 0]) > 1)]
+    if op in SELECTS:
+        pairs = pairs[np.isfinite(pairs[:, 1])]
+    pairs = np.tile(pairs, (11, 1))
+    return pairs[:, 0], pairs[:, 1]
+
+
+def given(op: str, x: tf.Tensor, y: tf.Tensor) -> dict[str, object]:
+    """Arguments for an op, by what its OpDef says of each."""
+    count = x.shape[0]
+    special = {
+        "Reshape": {"tensor": x, "shape": [count, 1]},
+        "ExpandDims": {"input": x, "axis": 0},
+        "BroadcastTo": {"input": x, "shape": [2, count]},
+        "BiasAdd": {"value": tf.reshape(x, [1, -1]), "bias": y},
+        "Cast": {"x": x, "DstT": tf.float16},
+        "Select": {"condition": tf.less(x, y), "x": x, "y": y},
+    }
+    if op in special:
+        return special[op]
+    names = [(arg.name, arg.number_attr, arg.type) for arg in
+             op_def_registry.get(op).input_arg]  # fmt: skip
+    values = iter((y, x) if op.endswith("Grad") and "y" not in names[0] else (x, y))
+    found: dict[str, object] = {}
+    for name, listed, fixed in names:
+        if fixed:  # a condition
+            found[name] = tf.less(x, y)
+        else:
+            found[name] = [x, y] if listed else next(values)
+    return found
+
+
+def kind(values: np.ndarray) -> np.ndarray:
+    """0 finite, 1 and -1 infinite, 2 NaN."""
+    infinite = np.where(np.isinf(values), np.sign(values), 0)
+    return np.where(np.isnan(values), 2, infinite)
+
+
+@pytest.mark.parametrize("op", sorted(FUSIBLE))
+def test_compiled_code_agrees_with_the_kernel(op):
+    """NaN where the kernel gives NaN, the same infinities, and values to some units."""
+
+    def run(x, y):
+        return getattr(tf.raw_ops, op)(**given(op, x, y))
+
+    x, y = map(tf.constant, operands(op))
+    kernel = tf.function(run, autograph=False)(x, y)
+    compiled = tf.function(run, autograph=False, jit_compile=True)(x, y)
+    assert compiled.shape == kernel.shape
+    if kernel.dtype == tf.bool:
+        np.testing.assert_array_equal(compiled, kernel)
+        return
+    old, new = (np.asarray(tf.cast(t, tf.float32)) for t in (kernel, compiled))
+    np.testing.assert_array_equal(kind(new), kind(old))
+    finite = kind(old) == 0
+    tiny = np.finfo(np.float32).tiny
+    np.testing.assert_allclose(new[finite], old[finite], rtol=UNITS, atol=tiny)
+
+
+@pytest.mark.parametrize("op", ["Maximum", "Minimum"])
+def test_what_hides_a_nan_is_not_in_the_table(op):
+    """Should XLA's code change, they may come in."""
+    run = getattr(tf.raw_ops, op)
+    x, y = operands(op)
+    compiled = tf.function(lambda x, y: run(x=x, y=y), jit_compile=True)(x, y)
+    assert not np.isnan(compiled)[np.isnan(x) | np.isnan(y)].all()
+    assert op not in FUSIBLE
+
+
+def test_rows_are_elementwise_and_registered():
+    elementwise = ("elementwise", "transcendental", "free", "copy")
+    for op in FUSIBLE:
+        definition = op_def_registry.get(op)
+        assert not definition.is_stateful, op
+        assert len(definition.output_arg) == 1, op
+        row = TABLE.get(op)
+        assert row is None or row.work in elementwise, op
+        assert row is None or row.role is not Role.COMPUTE, op
+    assert not FUSIBLE.keys() & CONTROL_FLOW
+    assert all(op_def_registry.get(op) for op in CONTROL_FLOW)

@@ -1,0 +1,132 @@
+"""`Report`: counts, reasons and text of what a rewrite did."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+
+from rewriting import graph_def, matmul_chain, nodes, rewritten
+
+from amp.graph_rewrite.plan import RULES
+from amp.graph_rewrite.report import Outcome, Report
+
+
+def chain(**fields: object) -> Report:
+    return rewritten(graph_def(matmul_chain), **fields).report
+
+
+def test_counts_are_those_of_the_graph() -> None:
+    result = rewritten(graph_def(matmul_chain))
+    types = {n.name: n.attr["T"].type for n in result.graph.node if "T" in n.attr}
+    low = {name for name, number in types.items() if number == 14 and "amp" not in name}
+    assert low == {"product", "tanh"}  # and the reshape that moved aside as out/amp_...
+    assert result.report.nodes_low == 3
+    assert result.report.nodes_total == len(graph_def(matmul_chain).node)
+    assert result.report.casts == 2  # x down, and the result up as it is fetched
+
+
+def test_every_decision_has_a_known_rule_and_a_cause() -> None:
+    report = chain()
+    assert len({d.node for d in report.decisions}) == len(report.decisions)
+    for decision in report.decisions:
+        assert decision.rule in RULES
+        assert decision.cause
+
+
+def test_every_node_that_touches_float32_is_decided() -> None:
+    named = {d.node for d in chain().decisions}
+    assert named == {"x", "w", "product", "tanh", "out"}
+
+
+def test_json_has_every_field_and_reads_back() -> None:
+    report = chain()
+    read = json.loads(report.to_json())
+    assert set(read) == {field.name for field in dataclasses.fields(Report)}
+    assert read["nodes_low"] == report.nodes_low
+    assert read["decisions"][0]["rule"] in RULES
+
+
+def test_the_text_says_what_a_person_asks_first() -> None:
+    text = str(chain())
+    for part in (
+        "nodes        6, of them 3 in bfloat16",
+        "casts        2",
+        "loss scale",
+    ):
+        assert part in text
+    assert "unlisted: not in the white-list" in text
+    assert "(emulated)" in str(chain(emulate=True))
+
+
+def test_a_trial_adds_what_was_measured_beside_what_was_predicted() -> None:
+    before = dataclasses.replace(chain(), seconds32=3e-3, seconds16=2e-3)
+    assert "measured" not in str(before)
+    after = before.after(Outcome(True, 5e-3, 4e-3, 7, "ended: 16 bits are faster"))
+    assert after.verdict == ("rewritten, predicted 1.50x, measured 1.25x over 7 calls")
+    text = str(after)
+    assert "measured     5.00 ms in float32, 4.00 ms mixed, over 7 calls" in text
+    assert "trial        ended: 16 bits are faster" in text
+    assert after.decisions == before.decisions
+    assert (after.measured32, after.measured16, after.timed) == (5e-3, 4e-3, 7)
+
+
+def test_where_the_original_won_nothing_of_ours_is_in_sixteen_bits() -> None:
+    given = chain()
+    mine = dataclasses.replace(given.decisions[0], dtype="bfloat16", rule="already")
+    given = dataclasses.replace(given, decisions=(mine, *given.decisions[1:]))
+    after = given.after(Outcome(False, 1e-3, 4e-3, 12, "ended: float32 is faster"))
+    assert "measured 0.25x over 12 calls" in after.verdict
+    assert after.verdict.startswith("left in float32: predicted")
+    assert (after.nodes_low, after.casts) == (1, 0)
+    assert (after.seconds32, after.seconds16) == (given.seconds32, given.seconds16)
+    assert [d.dtype for d in after.decisions].count("bfloat16") == 1
+    assert "[trial: predicted" in after.explain("product")
+
+
+def test_a_trial_without_times_says_only_what_was_predicted() -> None:
+    after = chain().after(Outcome(True, None, None, 0, "ended: why"))
+    assert "measured" not in str(after)
+
+
+def test_a_node_explains_itself() -> None:
+    report = chain()
+    assert report.explain("product").startswith("product (MatMul) is bfloat16: a prod")
+    assert "[unlisted: Placeholder]" in report.explain("x")
+    assert report.explain("nowhere") == ""
+
+
+def test_off_says_why_and_decides_nothing() -> None:
+    off = rewritten(graph_def(matmul_chain), dtype="auto", device=plain())
+    assert off.report.dtype == ""
+    assert off.report.nodes_low == 0
+    assert off.report.decisions == ()
+    assert "mixed precision is off" in off.report.verdict
+    assert nodes(off.graph) == nodes(graph_def(matmul_chain))
+
+
+def plain() -> object:
+    from amp.graph_rewrite.cost.device import CPU_PLAIN
+
+    return CPU_PLAIN
+
+
+def test_a_gain_under_the_least_leaves_the_whole_graph_and_says_so() -> None:
+    from amp.graph_rewrite.cost.device import A100
+
+    proto = graph_def(large_product)
+    taken = rewritten(proto, A100, assignment="cost").report
+    assert taken.nodes_low
+    gain = 1 - taken.seconds16 / taken.seconds32
+    over = rewritten(proto, A100, assignment="cost", min_gain=gain * 1.01).report
+    assert over.nodes_low == 0
+    assert "under min_gain" in over.verdict
+    assert {"gain"} == {d.rule for d in over.decisions if d.op == "MatMul"}
+    under = rewritten(proto, A100, assignment="cost", min_gain=gain * 0.99).report
+    assert under.nodes_low == taken.nodes_low
+
+
+def large_product() -> None:
+    import tensorflow as tf
+
+    x = tf.compat.v1.placeholder(tf.float32, [4096, 4096], name="x")
+    tf.matmul(x, x, name="out")

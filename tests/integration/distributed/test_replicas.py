@@ -1,0 +1,227 @@
+"""Strategies, in processes of their own: replicas skip together and stay equal.
+
+The loss of one replica overflows once. Every number is a dyadic fraction, which float32
+holds exactly, so that what each job does can be foretold to the last bit.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import pathlib
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterable
+
+import pytest
+from replica_steps import BAD, GROWTH, RATE, SCALE, STEPS
+
+SCRIPT = pathlib.Path(__file__).parents[2] / "support" / "replicas.py"
+LIMIT = 150.0  # seconds; it takes a tenth of that on one free core
+TRAINED = (
+    "keras_optimizer",
+    "v1_optimizer",
+    "by_hand",
+    "gradient_in_a_function",
+    "reduced_by_the_program",
+    "step_by_step",
+)
+
+
+def free_ports(count: int) -> str:
+    sockets = [socket.socket() for _ in range(count)]
+    for each in sockets:
+        each.bind(("127.0.0.1", 0))
+    ports = [str(each.getsockname()[1]) for each in sockets]
+    for each in sockets:
+        each.close()
+    return ",".join(ports)
+
+
+def start(*arguments: str) -> subprocess.Popen[str]:
+    root = str(SCRIPT.parents[1])
+    path = os.pathsep.join([root, os.environ.get("PYTHONPATH", "")])
+    environ = {**os.environ, "PYTHONPATH": path, "CUDA_VISIBLE_DEVICES": ""}
+    command = [sys.executable, str(SCRIPT), *arguments]
+    pipe = subprocess.PIPE
+    return subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True, env=environ)
+
+
+def finished(processes: Iterable[subprocess.Popen[str]]) -> list[dict]:
+    """What processes printed last; none outlives the limit, or this call."""
+    processes, found = list(processes), []
+    end = time.monotonic() + LIMIT
+    try:
+        for process in processes:
+            out, error = process.communicate(timeout=end - time.monotonic())
+            assert process.returncode == 0, error[-4000:]
+            found.append({**json.loads(out.splitlines()[-1]), "stderr": error})
+    finally:
+        for process in processes:
+            process.kill()
+            process.communicate()
+    return found
+
+
+@pytest.fixture(scope="module")
+def mirrored() -> list[dict]:
+    return finished([start("mirrored")])
+
+
+@pytest.fixture(scope="module")
+def workers() -> list[dict]:
+    ports = free_ports(2)
+    return finished([start("worker", str(task), ports) for task in range(2)])
+
+
+@pytest.fixture(params=["mirrored", "workers"])
+def processes(request) -> list[dict]:
+    """What each process found: one with both replicas, or two with one each."""
+    return request.getfixturevalue(request.param)
+
+
+def replicas(processes: list[dict], job: str, key: str) -> list[list]:
+    """What all replicas had, step by step."""
+    each = zip(*[process[job][key] for process in processes], strict=True)
+    return [list(itertools.chain(*step)) for step in each]
+
+
+def scales(steps: int) -> list[float]:
+    """What the rule gives after each step."""
+    scale, good, found = SCALE, 0, []
+    for i in range(steps):
+        good += 1
+        if i % STEPS == BAD:
+            scale, good = scale / 2, 0
+        if good == GROWTH:
+            scale, good = scale * 2, 0
+        found.append(scale)
+    return found
+
+
+@pytest.mark.parametrize("job", TRAINED)
+def test_replicas_leave_out_the_same_update_and_their_weights_stay_equal(
+    processes, job
+):
+    # The loss is the sum of the weights, so that each replica's gradients are ones.
+    taken = [i + 1 if i < BAD else i for i in range(STEPS)]
+    want = [[[1 - 2 * RATE * n]] * 4 for n in taken]
+    assert replicas(processes, job, "weights") == [[w, w] for w in want]
+
+
+@pytest.mark.parametrize("job", TRAINED)
+def test_the_scale_moves_alike_in_all_replicas(processes, job):
+    want = [[scale, scale] for scale in scales(STEPS)]
+    assert replicas(processes, job, "scales") == want
+
+
+@pytest.mark.parametrize("job", TRAINED)
+def test_skipped_steps_are_counted_and_step_counters_stay(processes, job):
+    answered = [int(i >= BAD and job != "by_hand") for i in range(STEPS)]
+    assert replicas(processes, job, "skipped") == [[n, n] for n in answered]
+    for slots in (process[job]["slots"] for process in processes):
+        for i, step in enumerate(slots):
+            assert all(n == i + 1 - answered[i] for slot in step for n in slot)
+
+
+def test_what_replicas_run_is_rewritten(processes):
+    for process in processes:
+        functions = (job for job in TRAINED if job != "step_by_step")
+        assert all(process[job]["low"] > 0 for job in functions)
+
+
+def test_what_follows_an_update_is_not_marked_as_the_optimizers(processes):
+    for process in processes:
+        found = process["without_a_scale"]
+        assert (found["after"], found["kept"]) == (len(found["weights"]), 0)
+        assert found["weights"] == [[[1 - 2 * RATE]] * 4] * len(found["weights"])
+
+
+def test_fit_leaves_out_every_bit_of_a_batch_that_overflowed(mirrored):
+    variables = mirrored[0]["fit"]["variables"]
+    for i in (BAD, STEPS + BAD):
+        assert variables[i] == variables[i - 1] != variables[i + 1]
+
+
+def test_fit_keeps_all_replicas_equal_and_learns(mirrored):
+    found = mirrored[0]["fit"]
+    assert all(one == other for step in found["variables"] for one, other in step)
+    assert found["scales"] == [[scale] * 2 for scale in scales(2 * STEPS)]
+    assert found["errors"][1] < found["errors"][0]
+
+
+def test_a_checkpoint_restores_the_state_of_every_replica(mirrored):
+    assert mirrored[0]["checkpoint"]["restored"] == [[2, 2], [2, 2]]
+
+
+def test_a_weights_file_gives_its_scale_to_every_replica(mirrored):
+    found = mirrored[0]["weights_file"]
+    assert found["made"] == [SCALE / 4] * 2  # half of what was saved: it overflowed
+    assert found["loaded"] == [SCALE / 2] * 2
+
+
+@pytest.mark.parametrize("case", range(4))
+def test_a_strategy_of_one_replica_is_as_none(mirrored, case):
+    found = mirrored[0]["alone"][case]
+    taken = [i + 1 if i < BAD else i for i in range(STEPS)]
+    assert found["weights"] == [[[[1 - RATE * n]] * 4] for n in taken]
+    assert found["scales"] == [[scale] for scale in scales(STEPS)]
+
+
+def test_a_moving_average_stays_where_the_update_was_left_out(mirrored):
+    found = mirrored[0]["moving_average"]
+    w = average = 1.0
+    for i in range(STEPS):
+        if i != BAD:
+            w -= 2 * 4 * RATE
+            average = (average + w) / 2
+        assert found["weights"][i] == [w, w]
+        assert found["slots"][i] == [[average, average]]
+
+
+@pytest.mark.parametrize(("job", "copies"), [("session", 2), ("one_copy", 1)])
+def test_replicas_that_cannot_agree_see_zeros(mirrored, job, copies):
+    # Half of one step: the gradient of the other replica.
+    weight = 1 - 2 * RATE * (STEPS - 0.5)
+    assert mirrored[0][job]["weights"] == [[[weight]] * 4] * copies
+
+
+def test_gradients_on_the_wire_keep_the_bound_of_bfloat16_and_workers_agree(workers):
+    one, other = (process["wire"] for process in workers)
+    assert one == other
+    assert (one["off"]["types"], one["on"]["types"]) == ([], ["bfloat16"])
+    # One rounding and one sum, each by a factor within 1 +- 2^-8.
+    assert 0 < one["on"]["large"] <= (1 + 2**-8) ** 2 - 1
+    # What gains nothing is summed once, in float32.
+    assert max(one["off"]["large"], one["off"]["small"], one["on"]["small"]) <= 2**-24
+
+
+def test_a_program_that_sums_a_metric_gets_it_in_float32_whatever_the_wire(workers):
+    for process in workers:
+        assert process["wire"]["on"]["metric"] == process["wire"]["off"]["metric"]
+        assert process["wire"]["on"]["metric"] == [2 + 2**-22] * 2
+
+
+def test_an_overflow_on_the_wire_leaves_out_the_update_of_all_workers(workers):
+    # Each gradient is one, in both workers.
+    taken = [i + 1 if i < BAD else i for i in range(STEPS)]
+    for process in workers:
+        found = process["wire_overflow"]
+        assert found["ends"] == [[1 - 2 * RATE * n] * 2 for n in taken]
+        assert found["scales"] == scales(STEPS)
+        assert found["types"] == ["bfloat16"]
+
+
+def test_workers_of_two_rules_are_all_told(workers):
+    for other, process in zip((16.0, 8.0), workers, strict=True):
+        assert f"ConstantLossScale(value={other})" in process["workers_of_two_rules"]
+
+
+def test_a_worker_does_not_wait_for_ever_for_one_without_a_scale(workers):
+    waiting, other = (process["worker_without_a_scale"] for process in workers)
+    assert "no loss scale" in waiting
+    assert "worker 1" in waiting
+    assert other == ""

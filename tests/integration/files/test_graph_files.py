@@ -1,0 +1,135 @@
+"""Graphs in files: written whole or not at all, and every refusal in four parts."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import rewriting
+import tensorflow as tf
+from google.protobuf import text_format
+
+from amp import cli
+from amp.integration.files import graph_files
+from amp.policy import Policy
+
+FORCED = ["--dtype", "bfloat16", "--assignment", "all"]
+
+
+@pytest.fixture
+def place(tmp_path: Path, monkeypatch: Any) -> Path:
+    """A GraphDef in both forms, a SavedModel, and files that are none."""
+    monkeypatch.chdir(tmp_path)
+    graph = rewriting.graph_def(rewriting.matmul_chain)
+    for name in ("graph.pb", "graph.pbtxt"):
+        tf.io.write_graph(graph, str(tmp_path), name, as_text=name.endswith("txt"))
+    module = tf.Module()
+    module.w = tf.Variable(tf.ones([4, 4]))
+    spec = [tf.TensorSpec([4, 4])]
+    module.f = tf.function(lambda x: tf.matmul(x, module.w), input_signature=spec)
+    tf.saved_model.save(module, "model")
+    graph.node[1].op = "NoSuchOp"
+    tf.io.write_graph(graph, str(tmp_path), "unknown.pb", as_text=False)
+    (tmp_path / "none.pb").write_bytes(b"")
+    (tmp_path / "broken.pb").write_bytes(b"\xff\xff")
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "hollow").mkdir()
+    (tmp_path / "hollow/saved_model.pb").write_bytes(b"")
+    return tmp_path
+
+
+@pytest.mark.parametrize("suffix", ["pb", "pbtxt"])
+def test_a_graph_is_written_by_its_suffix(
+    place: Path, suffix: str, capsys: Any
+) -> None:
+    command = ["rewrite", f"graph.{suffix}", f"out.{suffix}", "--fetch", "out,tanh:0"]
+    assert cli.main([*command, "--feed", "w", *FORCED, "--report", "reports"]) == 0
+    told = capsys.readouterr().out
+    assert told.startswith(f"out.{suffix}: 1 of 1 functions rewritten, ")
+    assert told.endswith("; reports: reports\n")
+    assert len(list(Path("reports").iterdir())) == 1
+    graph = rewriting.GraphDef()
+    if suffix == "pb":
+        graph.ParseFromString(Path("out.pb").read_bytes())
+    else:
+        text_format.Parse(Path("out.pbtxt").read_text(), graph)
+    x = np.ones([8, 16], np.float32)
+    low, tanh = rewriting.run(graph, ["out", "tanh"], {"x": x})
+    assert low.dtype == tanh.dtype == np.float32
+    assert rewriting.casts(graph)
+
+
+@pytest.mark.parametrize(
+    ("args", "found"),
+    [
+        (["nowhere.pb", "o.pb"], "there is no such file"),
+        (["empty", "o"], "there is no such file"),
+        (["hollow", "o"], "there is no graph in it"),
+        (["none.pb", "o.pb"], "there is no node in it"),
+        (["broken.pb", "o.pb"], "this is no GraphDef"),
+        (["unknown.pb", "o.pb"], "TensorFlow cannot import this graph"),
+        (["graph.pb", "o.pb", "--fetch", "nothing"], "there is no node 'nothing'"),
+        (["graph.pb", "o.pb", "--fetch", "out:1"], "there is no tensor 'out:1'"),
+        (["graph.pb", "o.pb", "--feed", "out:x"], "there is no tensor 'out:x'"),
+        (["graph.pb", "o.pb", "--keep", "nothing*"], "'nothing*' matches no node"),
+        (["model", "o", "--keep", "nothing*"], "'nothing*' matches no node"),
+        (["graph.pb", "graph.pb"], "there is something already"),
+        (["model", "model"], "there is something already"),
+        (["model", "empty"], "there is something already"),
+        (["model", "model/o"], "the target lies inside what is rewritten"),
+        (["model", "o", "--fetch", "x"], "--fetch was given"),
+        (["model", "graph.pb/o"], "this cannot be written"),
+    ],
+)
+def test_what_cannot_be_done_leaves_nothing_behind(
+    place: Path, args: list[str], found: str, capsys: Any
+) -> None:
+    before = sorted(place.rglob("*"))
+    assert cli.main(["rewrite", *args, *FORCED]) == 2
+    err = capsys.readouterr().err
+    assert found in err
+    for part in ("where:", "allowed:", "do now:"):
+        assert part in err
+    assert sorted(place.rglob("*")) == before
+
+
+@pytest.mark.parametrize(
+    ("args", "found"),
+    [
+        (["model", "--signature", "x"], "there is no signature 'x'"),
+        (["model", "--tags", "serve,x"], "no graph has the tags 'serve,x'"),
+        (["graph.pb", "--tags", "serve"], "--tags was given"),
+        (["graph.pb", "--signature", "x"], "--signature was given"),
+    ],
+)
+def test_explain_names_what_is_not_there(
+    place: Path, args: list[str], found: str, capsys: Any
+) -> None:
+    assert cli.main(["explain", *args, *FORCED]) == 2
+    assert f"GraphError: {found}" in capsys.readouterr().err
+
+
+def test_a_failure_half_way_leaves_nothing_behind(
+    place: Path, monkeypatch: Any, capsys: Any
+) -> None:
+    def fails(directory: str) -> None:
+        raise OSError("the disk is full")
+
+    monkeypatch.setattr(graph_files.fingerprinting_utils, "write_fingerprint", fails)
+    before = sorted(place.rglob("*"))
+    assert cli.main(["rewrite", "model", "out", *FORCED]) == 2
+    assert "this cannot be written: the disk is full" in capsys.readouterr().err
+    assert sorted(place.rglob("*")) == before
+
+
+def test_where_nothing_is_to_be_done_the_same_graph_is_written(place: Path) -> None:
+    policy = Policy(dtype="bfloat16", emulate=True, deny=("MatMul",))
+    assert graph_files.rewrite(
+        Path("graph.pb"), Path("o.pb"), policy, [], []
+    ).startswith("the same graph; ")
+    assert Path("o.pb").stat().st_size == Path("graph.pb").stat().st_size
+    graph_files.rewrite(Path("model"), Path("deep/o"), policy, [], [])
+    loaded = tf.saved_model.load("deep/o")
+    assert np.array_equal(loaded.f(tf.ones([4, 4])), np.full([4, 4], 4, np.float32))

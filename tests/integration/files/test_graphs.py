@@ -1,0 +1,282 @@
+"""`amp.rewrite`, `amp.explain`, `amp.twin`: what a user gives, bad input included."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from rewriting import GraphDef, graph_def, low, matmul_chain, nodes, run, spec
+
+import amp
+from amp.errors import GraphError, PolicyError
+from amp.policy import Policy
+
+v1 = tf.compat.v1
+
+ALL = {"dtype": "bfloat16", "assignment": "all", "strict": True}
+POLICY = amp.Policy(**ALL)
+
+
+def chain(edit: Callable[[GraphDef], object] = lambda proto: None) -> GraphDef:
+    proto = graph_def(matmul_chain)
+    edit(proto)
+    return proto
+
+
+def has_four_parts(error: amp.AmpError) -> bool:
+    return all((error.found, error.where, error.allowed, error.remedy))
+
+
+def node(proto: GraphDef, name: str) -> object:
+    return nodes(proto)[name]
+
+
+def missing(proto: GraphDef) -> None:
+    node(proto, "tanh").input[0] = "nowhere"
+
+
+def missing_control(proto: GraphDef) -> None:
+    node(proto, "tanh").input.append("^nowhere")
+
+
+def nonsense(proto: GraphDef) -> None:
+    node(proto, "tanh").input[0] = "product:first"
+
+
+def no_such_output(proto: GraphDef) -> None:
+    node(proto, "tanh").input[0] = "product:3"
+
+
+def cycle(proto: GraphDef) -> None:
+    node(proto, "product").input[0] = "tanh"
+
+
+def duplicate(proto: GraphDef) -> None:
+    proto.node.add().CopyFrom(node(proto, "tanh"))
+
+
+def contradiction(proto: GraphDef) -> None:
+    node(proto, "tanh").attr["T"].type = tf.float64.as_datatype_enum
+
+
+@pytest.mark.parametrize(
+    ("edit", "found", "where"),
+    [
+        (missing, "node 'tanh' reads 'nowhere', which is not there", "tanh"),
+        (missing_control, "node 'tanh' reads 'nowhere', which is not there", "tanh"),
+        (nonsense, "node 'tanh' reads 'product:first', which is not there", "tanh"),
+        (no_such_output, "product:3 is not one of its outputs", "tanh, product:3"),
+        (cycle, "node 'out' depends on itself|node 'product' depends", ""),
+        (duplicate, "two nodes are called 'tanh'", ""),
+        (
+            contradiction,
+            "'T' of node 'tanh' says that input 'x' has type float64, but product:0 is",
+            "tanh, product:0",
+        ),
+    ],
+)
+def test_a_graph_that_is_not_well_formed_is_refused(
+    edit: Callable[[GraphDef], object], found: str, where: str
+) -> None:
+    for call in (amp.rewrite, lambda g, p: amp.explain(g, policy=p)):
+        with pytest.raises(GraphError, match=found) as caught:
+            call(chain(edit), POLICY)
+        assert has_four_parts(caught.value)
+        assert "the GraphDef" in caught.value.where
+        assert where in caught.value.where
+
+
+@pytest.mark.parametrize("what", ["fetches", "feeds"])
+def test_a_name_that_does_not_exist_is_refused(what: str) -> None:
+    with pytest.raises(GraphError, match="there is no node 'ghost'") as caught:
+        amp.rewrite(chain(), POLICY, **{what: ["out:0", "ghost:0"]})
+    assert has_four_parts(caught.value)
+    assert what in caught.value.where
+
+
+def test_what_is_no_graph_is_refused() -> None:
+    with pytest.raises(GraphError, match="a Graph was given") as caught:
+        amp.rewrite(tf.Graph(), POLICY)
+    assert "as_graph_def" in caught.value.remedy
+    with pytest.raises(PolicyError, match="a int was given"):
+        amp.explain(3, policy=POLICY)
+    with pytest.raises(PolicyError, match="a str was given"):
+        amp.twin("fn", policy=POLICY)
+
+
+@pytest.mark.parametrize(
+    ("op", "remedy"), [("Matmul", "did you mean 'MatMul'"), ("Qxyzzy", "spelling")]
+)
+@pytest.mark.parametrize("field", ["allow", "deny"])
+def test_an_op_that_does_not_exist_is_refused_with_the_closest(
+    field: str, op: str, remedy: str
+) -> None:
+    policy = amp.Policy(**ALL, **{field: op})
+    with pytest.raises(PolicyError, match=f"there is no op '{op}'") as caught:
+        amp.rewrite(chain(), policy)
+    assert remedy in caught.value.remedy
+    assert f"AMP_{field.upper()}" in caught.value.where
+
+
+def test_an_unknown_op_in_the_environment_is_refused_by_a_scope(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("AMP_ALLOW", "Matmul")
+    policy = amp.Policy.make(amp.Policy.from_env(), dtype="bfloat16")
+    with (
+        pytest.raises(PolicyError, match="there is no op 'Matmul'"),
+        amp.mixed_precision_scope(policy),
+    ):
+        pass
+
+
+def test_a_pattern_that_matches_nothing_is_refused() -> None:
+    policy = amp.Policy(**ALL, keep=("prod*", "head/*"))
+    for call in (
+        lambda: amp.rewrite(chain(), policy),
+        lambda: amp.explain(lambda x: x @ x, spec(4, 4), policy=policy),
+        lambda: amp.twin(lambda x: x @ x, spec(4, 4), policy=policy),
+    ):
+        with pytest.raises(PolicyError, match="the pattern '(head|prod)") as caught:
+            call()
+        assert has_four_parts(caught.value)
+        assert "AMP_KEEP" in caught.value.where
+
+
+def test_the_graph_given_is_not_changed() -> None:
+    proto = chain()
+    before = proto.SerializeToString(deterministic=True)
+    amp.rewrite(proto, POLICY)
+    assert proto.SerializeToString(deterministic=True) == before
+
+
+def test_fetches_and_feeds_take_tensors_operations_and_single_names() -> None:
+    for fetches in ("product", "product:0", ["product:0", "out"], ("^product",)):
+        made = amp.rewrite(chain(), POLICY, fetches=fetches)
+        assert nodes(made.graph)["product"].op == "IdentityN"
+    assert "tanh" not in low(amp.rewrite(chain(), POLICY, feeds="tanh").report)
+
+
+def test_every_node_keeps_its_name_and_every_fetch_its_type() -> None:
+    proto = chain()
+    names = [n.name for n in proto.node if n.op != "Const"]
+    made = amp.rewrite(proto, POLICY, fetches=names)
+    assert set(names) <= set(nodes(made.graph))
+    x = np.linspace(-1, 1, 128, dtype=np.float32).reshape(8, 16)
+    for want, got in zip(
+        run(proto, names, {"x": x}), run(made.graph, names, {"x": x}), strict=True
+    ):
+        assert got.dtype == want.dtype
+        assert got.shape == want.shape
+        # Three roundings of 2**-8: of x, of the weights and of the result.
+        assert np.abs(got - want).max() <= 3 * 2.0**-8 * np.abs(want).max()
+
+
+def test_a_fed_node_replaces_its_value_in_the_twin() -> None:
+    made = amp.rewrite(chain(), POLICY, fetches=["out"], feeds=["tanh"])
+    value = np.full((8, 16), 0.5, np.float32)
+    (got,) = run(made.graph, ["out"], {"tanh": value})
+    np.testing.assert_array_equal(got, value.reshape(16, 8))
+
+
+def test_a_second_rewrite_of_a_fetched_move_changes_nothing() -> None:
+    for emulate in (False, True):
+        policy = amp.Policy.make(POLICY, emulate=emulate)
+        once = amp.rewrite(chain(), policy, fetches=["out"])
+        assert amp.rewrite(once.graph, policy, fetches=["out"]).graph == once.graph
+
+
+def test_explaining_changes_nothing_and_says_what_a_rewrite_would() -> None:
+    proto = chain()
+    report = amp.explain(proto, policy=POLICY)
+    assert str(report) == str(amp.rewrite(proto, POLICY).report)
+    assert report.nodes_low == 3
+
+
+def test_a_function_is_explained_with_arguments_specs_or_traced_already() -> None:
+    fn = tf.function(lambda x: tf.tanh(x @ x))
+    x = tf.ones([4, 4])
+    for report in (
+        amp.explain(fn, x, policy=POLICY),
+        amp.explain(fn, spec(4, 4), policy=POLICY),
+        amp.explain(fn.get_concrete_function(x), policy=POLICY),
+        amp.explain(lambda x: tf.tanh(x @ x), x, policy=POLICY),
+    ):
+        assert report.nodes_low == 3  # with the Identity of the result
+
+
+def test_a_twin_has_the_signature_and_variables_of_its_original() -> None:
+    weights = tf.Variable(tf.eye(4) * 2)
+    fn = tf.function(lambda x: {"y": tf.matmul(x, weights)})
+    x = tf.ones([4, 4]) / 3
+    original = fn.get_concrete_function(x)
+    twin = amp.twin(fn, x, policy=POLICY)
+    assert twin.structured_outputs == original.structured_outputs
+    assert 14 in {n.attr["T"].type for n in twin.graph.as_graph_def().node}
+    np.testing.assert_allclose(twin(x)["y"], fn(x)["y"], rtol=2.0**-8)
+    weights.assign(tf.eye(4) * 4)
+    np.testing.assert_allclose(twin(x)["y"], fn(x)["y"], rtol=2.0**-8)
+
+
+def test_where_nothing_converts_the_twin_is_the_original() -> None:
+    original = tf.function(lambda x: tf.exp(x)).get_concrete_function(spec(4))
+    assert amp.twin(original, policy=POLICY) is original
+
+
+def test_a_graph_that_tensorflow_cannot_type_is_rewritten_without_shapes() -> None:
+    def unknown(proto: GraphDef) -> None:
+        node(proto, "x").attr["shape"].shape.unknown_rank = True
+        del node(proto, "x").attr["shape"].shape.dim[:]
+
+    assert amp.rewrite(chain(unknown), POLICY).report.nodes_low == 3
+
+
+def test_off_gives_the_graph_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    from amp.graph_rewrite.cost.device import CPU_PLAIN
+    from amp.integration import activation
+    from amp.integration.measuring import hardware
+
+    monkeypatch.setattr(hardware, "device", lambda: CPU_PLAIN)
+    monkeypatch.setattr(activation, "_SETTLED", {})
+    result = amp.rewrite(chain())
+    assert result.graph == chain()
+    assert "off" in result.report.verdict
+
+
+def test_reads_of_a_reference_variable_keep_their_time() -> None:
+    with tf.Graph().as_default() as graph, v1.variable_scope("", use_resource=False):
+        variable = v1.get_variable("v", initializer=np.full((2, 2), 2.0, np.float32))
+        before = tf.matmul(variable, variable)
+        with tf.control_dependencies([before]):
+            changed = v1.assign(variable, tf.fill([2, 2], 100.0))
+        with tf.control_dependencies([changed]):
+            after = tf.matmul(variable.read_value(), tf.eye(2))
+        fetches = [before.name, after.name]
+    policy = Policy(dtype="bfloat16", assignment="all")
+    made = amp.rewrite(graph.as_graph_def(), policy, fetches=[*fetches, "v/Assign"])
+    results = []
+    for proto in (graph.as_graph_def(), made.graph):
+        with tf.Graph().as_default() as again, v1.Session() as session:
+            tf.graph_util.import_graph_def(proto, name="")
+            session.run(again.get_operation_by_name("v/Assign"))
+            results.append(session.run(fetches))
+    np.testing.assert_array_equal(results[0], results[1])
+
+
+def test_one_value_repeated_stays_one_value() -> None:
+    with tf.Graph().as_default() as graph:
+        x = v1.placeholder(tf.float32, [4, 2048])
+        tf.matmul(x, tf.constant(0.5, shape=[2048, 2048]))
+    policy = Policy(dtype="bfloat16", assignment="all")
+    made = amp.rewrite(graph.as_graph_def(), policy)
+    assert made.report.nodes_low == 1
+    assert made.graph.ByteSize() < 4096
+    with tf.Graph().as_default(), v1.Session() as session:
+        given = {"x": tf.ones([4, 2048])}
+        (name,) = [n.name for n in made.graph.node if n.op == "IdentityN"]
+        out = tf.graph_util.import_graph_def(
+            made.graph, {"Placeholder": given["x"]}, [f"{name}:0"], name=""
+        )
+        np.testing.assert_array_equal(session.run(out[0]), np.full((4, 2048), 1024.0))

@@ -1,0 +1,335 @@
+"""`Twins`: original and twin are tried against each other, then the faster runs."""
+
+from __future__ import annotations
+
+import dataclasses
+import gc
+import json
+import pathlib
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import amp
+from amp.graph_rewrite.cost.device import CPU_AMX
+from amp.integration import activation
+from amp.integration.functions import trial
+from amp.integration.functions.twins import Twins
+from amp.integration.measuring import hardware
+
+# Every bfloat16 rounding is off by 2**-8 at most; under 2**3 of them in a row here.
+BFLOAT16 = 2.0**-8 * 2**3
+ENOUGH = 2 * (1 + trial.MOST)  # calls, by which every trial has ended
+SIZE = 256  # of the products, which are predicted to be faster in 16 bits
+
+
+@pytest.fixture(autouse=True)
+def amx(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Plans as for a CPU with AMX, whatever this machine is; forgets them after."""
+    monkeypatch.setattr(hardware, "device", lambda: CPU_AMX)
+    settled = dict(activation._SETTLED)
+    activation._SETTLED.clear()
+    yield
+    activation._SETTLED.clear()
+    activation._SETTLED.update(settled)
+
+
+class Calls(list[str]):
+    """What ran, "twin" or "original", call by call; one of them may be made slow."""
+
+    slow = ""
+
+    def calls(self, call: Callable[[bytes], Any]) -> Callable[[bytes], Any]:
+        def counted(name: bytes) -> Any:
+            which = "twin" if b"__amp" in name else "original"
+            self.append(which)
+            if which == self.slow:
+                time.sleep(0.02)  # a step here takes a few milliseconds
+            return call(name)
+
+        return counted
+
+
+@pytest.fixture
+def ran(monkeypatch: pytest.MonkeyPatch) -> Calls:
+    """The calls that went through `Twins.call`, those of a trial among them."""
+    calls, original = Calls(), Twins.call
+
+    def call(self: Twins, inner: Callable[[bytes], Any], *args: Any) -> Any:
+        return original(self, calls.calls(inner), *args)
+
+    monkeypatch.setattr(Twins, "call", call)
+    return calls
+
+
+class Step:
+    """A step of training with a counter, whose products are worth 16 bits on AMX."""
+
+    def __init__(self, **options: Any) -> None:
+        tf.keras.utils.set_random_seed(1)
+        self.weights = tf.Variable(tf.random.normal([SIZE, SIZE]) / SIZE**0.5)
+        self.count = tf.Variable(0)
+        self.x = tf.random.normal([SIZE, SIZE])
+        self.run = tf.function(self._step, **options)
+
+    def _step(self) -> tf.Tensor:
+        self.count.assign_add(1)
+        with tf.GradientTape() as tape:
+            y = tf.matmul(tf.tanh(tf.matmul(self.x, self.weights)), self.weights)
+            loss = tf.reduce_mean(tf.square(y))
+        self.weights.assign_sub(0.1 * tape.gradient(loss, self.weights))
+        return loss
+
+    def train(self, steps: int, **policy: Any) -> list[float]:
+        with amp.mixed_precision_scope(dtype="bfloat16", **policy):
+            return [float(self.run()) for _ in range(steps)]
+
+
+@pytest.mark.parametrize(("slow", "faster"), [("original", True), ("twin", False)])
+def test_the_faster_runs_in_the_end_and_every_call_is_one_step(
+    ran: Calls, slow: str, faster: bool, tmp_path: pathlib.Path
+) -> None:
+    ran.slow = slow
+    want = Step()
+    want_losses = [float(want.run()) for _ in range(ENOUGH)]
+    step = Step()
+    losses = step.train(ENOUGH, report=str(tmp_path))
+    assert int(step.count) == ENOUGH
+    np.testing.assert_allclose(losses, want_losses, rtol=BFLOAT16)
+    assert ran[:2] == ["twin", "original"]
+    assert {"twin", "original"} == set(ran)
+    assert len(ran) < ENOUGH  # the others went to the faster, without a question
+    (report,) = amp.reports()
+    assert report.verdict.startswith("rewritten" if faster else "left in float32")
+    assert (report.nodes_low > 0) == faster
+    assert report.measured32 is not None
+    assert report.measured16 is not None
+    assert (report.measured16 < report.measured32) == faster
+    assert report.timed == len(ran) - 2
+    (file,) = tmp_path.iterdir()
+    assert json.loads(file.read_text()) == json.loads(report.to_json())
+
+
+def test_where_the_original_won_it_runs_bit_for_bit(ran: Calls) -> None:
+    ran.slow = "twin"
+    x = tf.random.normal([SIZE, SIZE])
+    product = tf.function(lambda x: tf.matmul(x, x))
+    with amp.mixed_precision_scope(dtype="bfloat16"):
+        for _ in range(ENOUGH):
+            product(x)
+        got = product(x)
+    np.testing.assert_array_equal(got, product(x))
+
+
+def test_while_it_lasts_the_report_says_so() -> None:
+    Step().train(2)
+    (report,) = amp.reports()
+    assert report.trial == trial.UNDER_WAY
+    assert report.measured32 is report.measured16 is None
+    assert "measured" not in report.verdict
+
+
+@pytest.mark.parametrize(
+    ("fields", "why"),
+    [({"trial": False}, "AMP_TRIAL=0"), ({"assignment": "all"}, "assignment")],
+)
+def test_without_a_trial_the_twin_runs_from_the_first_call_on(
+    ran: Calls, fields: dict[str, Any], why: str
+) -> None:
+    step = Step()
+    step.train(3, **fields)
+    assert ran == ["twin"]  # proven by its first call
+    (report,) = amp.reports()
+    assert report.nodes_low > 0
+    assert report.trial.startswith("off: ")
+    assert why in report.trial
+
+
+def test_what_xla_compiles_is_not_compiled_twice(
+    ran: Calls, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    as_fast = dataclasses.replace(CPU_AMX, compiled=None)  # so that there is a twin
+    monkeypatch.setattr(hardware, "device", lambda: as_fast)
+    Step(jit_compile=True).train(3)
+    assert ran == ["twin"]
+    (report,) = amp.reports()
+    assert report.nodes_low > 0
+    assert "XLA" in report.trial
+
+
+def test_nothing_to_convert_is_nothing_to_try(ran: Calls) -> None:
+    fn = tf.function(lambda x: x + 1.0)
+    with amp.mixed_precision_scope(dtype="bfloat16"):
+        fn(tf.ones([4]))
+        fn(tf.ones([4]))
+    assert ran == ["original"]
+    assert amp.reports()[0].trial == ""
+
+
+def test_forward_and_backward_are_tried_apart_in_any_combination(
+    ran: Calls, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    orders = iter([[True, True, False, False], [True, False, True, False]])
+    monkeypatch.setattr(trial, "_order", lambda: iter(next(orders)))
+    step = Step()
+    forward = tf.function(lambda x: tf.tanh(tf.matmul(x, step.weights)))
+
+    def gradient() -> tf.Tensor:
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean(tf.square(forward(step.x)))
+        return tape.gradient(loss, step.weights)
+
+    want = gradient()
+    with amp.mixed_precision_scope(dtype="bfloat16"):
+        for _ in range(4):
+            got = gradient()
+            assert np.abs(got - want).max() <= BFLOAT16 * np.abs(want).max()
+    assert len(amp.reports()) == 2
+    combinations = set(zip(ran[::2], ran[1::2], strict=True))
+    assert len(combinations) == 4
+
+
+def test_switching_off_and_on_goes_on_where_it_was(ran: Calls) -> None:
+    step = Step()
+    step.train(1)
+    step.run()
+    step.train(1)
+    assert ran == ["twin", "original"]
+    assert int(step.count) == 3
+    assert len(amp.reports()) == 1
+
+
+def test_a_trial_goes_with_its_function() -> None:
+    step = Step()
+    step.train(3)
+    name = step.run.get_concrete_function().name
+    (twins,) = [t.twins for t in activation._SETTLED.values() if t.twins is not None]
+    assert name in twins._trials
+    del step
+    gc.collect()
+    assert name not in twins._trials
+    assert name not in twins.proven
+
+
+def test_threads_may_call_at_once_and_each_call_is_one_step() -> None:
+    step, failed = Step(), []
+
+    def work() -> None:
+        try:
+            step.train(ENOUGH // 2)
+        except Exception as e:
+            failed.append(e)
+
+    threads = [threading.Thread(target=work) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not failed
+    assert int(step.count) == 4 * (ENOUGH // 2)
+    (report,) = amp.reports()
+    assert report.trial.startswith("ended")
+
+
+def fails(
+    monkeypatch: pytest.MonkeyPatch, which: str, error: tf.errors.OpError, turn: int
+) -> None:
+    """Lets one turn of the twin or the original fail before anything runs."""
+    original, turns = Twins.call, [0]
+
+    def call(self: Twins, inner: Callable[[bytes], Any], *args: Any) -> Any:
+        def failing(name: bytes) -> Any:
+            if (b"__amp" in name) == (which == "twin"):
+                turns[0] += 1
+                if turns[0] == turn:
+                    raise error
+            return inner(name)
+
+        return original(self, failing, *args)
+
+    monkeypatch.setattr(Twins, "call", call)
+
+
+@pytest.mark.parametrize("turn", [1, 3])
+def test_a_twin_that_is_refused_gives_way_in_any_turn(
+    monkeypatch: pytest.MonkeyPatch, turn: int
+) -> None:
+    error = tf.errors.InvalidArgumentError(None, None, "No OpKernel was registered")
+    fails(monkeypatch, "twin", error, turn)
+    step = Step()
+    with pytest.warns(RuntimeWarning, match="runs in float32, as it was"):
+        step.train(10, min_gain=0.01)
+    assert int(step.count) == 10
+    (report,) = amp.reports()
+    assert report.nodes_low == 0
+    assert report.trial == "ended: TensorFlow refused the twin"
+
+
+def test_what_the_original_is_refused_too_is_the_users_error_alone() -> None:
+    @tf.function
+    def elsewhere(x: tf.Tensor) -> tf.Tensor:
+        with tf.device("/job:worker/task:7"):
+            return tf.matmul(x, x)
+
+    with (
+        amp.mixed_precision_scope(dtype="bfloat16", assignment="all"),
+        pytest.raises(tf.errors.InvalidArgumentError, match="task:7") as error,
+    ):
+        elsewhere(tf.ones([2, 2]))
+    assert error.value.__context__ is None
+    (report,) = amp.reports()
+    assert report.nodes_low > 0
+
+
+def test_strict_raises_what_tensorflow_refuses(monkeypatch: pytest.MonkeyPatch) -> None:
+    error = tf.errors.InvalidArgumentError(None, None, "No OpKernel was registered")
+    fails(monkeypatch, "twin", error, 1)
+    with pytest.raises(tf.errors.InvalidArgumentError, match="No OpKernel"):
+        Step().train(1, strict=True)
+
+
+def test_float32_that_does_not_fit_leaves_the_twin_at_work(
+    monkeypatch: pytest.MonkeyPatch, ran: Calls
+) -> None:
+    error = tf.errors.ResourceExhaustedError(None, None, "OOM when allocating tensor")
+    fails(monkeypatch, "original", error, 1)
+    step = Step()
+    with pytest.warns(RuntimeWarning, match=r"ran out of memory[\s\S]*AMP_TRIAL=0"):
+        step.train(5)
+    assert int(step.count) == 5
+    assert ran[-1] == "twin"
+    (report,) = amp.reports()
+    assert report.nodes_low > 0
+    assert report.trial == "ended: float32 ran out of memory"
+
+
+@pytest.mark.parametrize("which", ["twin", "original"])
+def test_the_users_own_error_comes_from_one_call(
+    monkeypatch: pytest.MonkeyPatch, which: str
+) -> None:
+    error = tf.errors.InvalidArgumentError(None, None, "the user's own")
+    fails(monkeypatch, which, error, 2)
+    step = Step()
+    with pytest.raises(tf.errors.InvalidArgumentError, match="the user's own"):
+        step.train(10)
+    before = int(step.count)
+    step.train(10)
+    assert int(step.count) == before + 10
+
+
+def test_asynchronous_execution_is_tried_as_well(ran: Calls) -> None:
+    ran.slow = "twin"
+    step = Step()
+    tf.config.experimental.set_synchronous_execution(False)
+    try:
+        step.train(ENOUGH)
+        assert int(step.count) == ENOUGH
+    finally:
+        tf.test.experimental.sync_devices()
+        tf.config.experimental.set_synchronous_execution(True)
+    assert amp.reports()[0].trial == "ended: float32 is faster"

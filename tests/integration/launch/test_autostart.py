@@ -1,0 +1,272 @@
+"""`AMP_ENABLE` in the environment of jobs that never import the package.
+
+Every job runs in a process of its own, started through the `.pth` file. Where only the
+mechanics matter, a stand-in for TensorFlow saves the seconds that importing it takes.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import pathlib
+import subprocess
+import sys
+
+import pytest
+
+ROOT = pathlib.Path(__file__).parents[3]
+MODULES = "import sys; print(sorted(sys.modules))"
+
+# A virtual environment that sees the packages of another one runs the file twice.
+SITE = """
+import site
+for _ in range({times}):
+    site.addsitedir({packages!r})
+"""
+# Stands for amp.integration.activation, which needs TensorFlow.
+ACTIVATION = """
+import sys, types
+stub = types.ModuleType("amp.integration.activation")
+stub.enable_at_first_use = lambda policy: print("enabled", policy)
+stub.disable = lambda: None
+sys.modules["amp.integration.activation"] = stub
+"""
+
+TRAIN = """
+import sys
+import keras
+import numpy as np
+
+assert "amp" in sys.modules  # by the .pth file; nothing below knows of it
+keras.utils.set_random_seed(0)
+x = np.random.rand(256, 16).astype("float32")
+y = x[:, :3] * 2.0 - 1.0
+model = keras.Sequential([keras.layers.Dense(32, "relu"), keras.layers.Dense(3)])
+model.compile(keras.optimizers.SGD(0.1), "mse")
+loss = model.fit(x, y, epochs=4, verbose=0).history["loss"]
+assert loss[-1] < loss[0]
+model.save("model.keras")
+model.save_weights("model.weights.h5")
+model.export("exported", verbose=False)
+np.savez("values.npz", x=x, y=model.predict(x, verbose=0))
+"""
+LOAD = """
+import sys
+import keras
+import numpy as np
+import tensorflow as tf
+
+values = np.load("values.npz")
+model = keras.models.load_model("model.keras")
+want = model.predict(values["x"], verbose=0)
+model.load_weights("model.weights.h5")
+np.testing.assert_array_equal(model.predict(values["x"], verbose=0), want)
+exported = tf.saved_model.load("exported")
+got = exported.serve(values["x"])
+np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-5)  # float32, 16 terms
+# float16 keeps 11 significant bits; two layers of values below 4.
+np.testing.assert_allclose(values["y"], want, atol=4 * 2**-11 * 4)
+assert not any(name.partition(".")[0] == "amp" for name in sys.modules)
+"""
+REAL = """
+import os
+import tensorflow as tf
+from amp.integration import activation
+
+assert activation.active() is None  # AMP_DTYPE=float8 was refused, the job goes on
+assert float(tf.function(lambda x: x + 1.0)(tf.constant(1.0))) == 2.0
+os.environ["AMP_DTYPE"] = "bfloat16"
+from amp.integration import autostart
+autostart.install()  # TensorFlow is there already
+assert activation.active().settled.policy.dtype == "bfloat16"
+product = tf.function(lambda x: tf.matmul(x, x))
+product(tf.ones([8, 8]))
+"""
+
+
+class Start:
+    """Starts Python as in an environment that the package is installed in."""
+
+    def __init__(self, place: pathlib.Path) -> None:
+        self.place = place
+        self.packages = place / "packages"
+        self.packages.mkdir()
+        (self.packages / "tf_amp.pth").write_text((ROOT / "tf_amp.pth").read_text())
+        (place / "site").mkdir()
+        self.times(1)
+
+    def times(self, times: int) -> None:
+        text = SITE.format(times=times, packages=str(self.packages))
+        (self.place / "site/sitecustomize.py").write_text(text)
+
+    def stand_in(self) -> None:
+        """Lets `tensorflow` and a `keras` that imports it be empty modules."""
+        (self.packages / "tensorflow.py").write_text("print('tensorflow')\n")
+        (self.packages / "keras.py").write_text("import tensorflow\nprint('keras')\n")
+
+    def run(self, code: str, **variables: str) -> subprocess.CompletedProcess[str]:
+        environment = {k: v for k, v in os.environ.items() if not k.startswith("AMP_")}
+        environment["AMP_CACHE_DIR"] = os.environ["AMP_CACHE_DIR"]
+        path = (self.place / "site", self.packages, ROOT)
+        environment |= {
+            "PYTHONPATH": os.pathsep.join(map(str, path)),
+            "TF_CPP_MIN_LOG_LEVEL": "2",
+            **variables,
+        }
+        return subprocess.run(
+            [sys.executable, "-c", code],
+            cwd=self.place,
+            env=environment,
+            text=True,
+            capture_output=True,
+        )
+
+
+@pytest.fixture
+def start(tmp_path: pathlib.Path) -> Start:
+    return Start(tmp_path)
+
+
+@pytest.fixture
+def stand_in(start: Start) -> Start:
+    start.stand_in()
+    return start
+
+
+def test_unset_imports_nothing(start):
+    idle = start.run(MODULES)
+    (start.packages / "tf_amp.pth").unlink()
+    without = start.run(MODULES)
+    assert idle.stdout == without.stdout
+    assert idle.stderr == without.stderr == ""
+
+
+@pytest.mark.parametrize("value", ["0", "off", "no", "false", "False", " "])
+def test_off_values(stand_in, value):
+    done = stand_in.run(f"{ACTIVATION}import keras", AMP_ENABLE=value)
+    assert done.returncode == 0
+    assert done.stdout == "tensorflow\nkeras\n"
+    assert done.stderr == ""
+
+
+@pytest.mark.parametrize("value", ["1", "on", "yes", "TRUE"])
+@pytest.mark.parametrize("job", ["tensorflow", "keras"])
+def test_enables_once_tensorflow_is_loaded(stand_in, value, job):
+    done = stand_in.run(f"{ACTIVATION}import {job}", AMP_ENABLE=value, AMP_STRICT="1")
+    assert done.stdout.splitlines()[:2] == ["tensorflow", "enabled Policy(strict=True)"]
+    assert done.stderr == ""
+
+
+def test_starting_imports_no_tensorflow(stand_in):
+    done = stand_in.run(MODULES, AMP_ENABLE="1")
+    assert "'amp.integration.launch.autostart'" in done.stdout
+    assert "tensorflow" not in done.stdout
+
+
+def test_asking_whether_tensorflow_is_there_does_not_use_the_hook_up(stand_in):
+    probe = "import importlib.util as u, sys\nassert u.find_spec('tensorflow')\n" * 2
+    code = (
+        f"{ACTIVATION}{probe}import tensorflow\n"
+        "assert 'autostart' not in type(tensorflow.__loader__).__module__\n"
+        "assert tensorflow.__spec__.loader is tensorflow.__loader__\n"
+        "assert not any('autostart' in type(f).__module__ for f in sys.meta_path)"
+    )
+    done = stand_in.run(code, AMP_ENABLE="1")
+    assert done.stdout == "tensorflow\nenabled Policy()\n"
+    assert done.stderr == ""
+
+
+def test_installed_twice_enables_once(stand_in):
+    stand_in.times(2)
+    done = stand_in.run(f"{ACTIVATION}import tensorflow, keras", AMP_ENABLE="1")
+    assert done.stdout.count("enabled") == 1
+
+
+def test_no_tensorflow_is_the_job_s_own_affair(stand_in):
+    missing = "sys.path = [p for p in sys.path if not p.endswith('-packages')]\n"
+    (stand_in.packages / "tensorflow.py").unlink()
+    code = (
+        f"import sys\n{missing}"
+        "try:\n    import tensorflow\nexcept ModuleNotFoundError as e:\n    print(e)"
+    )
+    done = stand_in.run(code, AMP_ENABLE="1")
+    assert done.stdout == "No module named 'tensorflow'\n"
+
+
+def test_a_malformed_switch_says_so_and_the_job_runs(stand_in):
+    done = stand_in.run(f"{ACTIVATION}import keras", AMP_ENABLE="maybe")
+    assert done.stdout == "tensorflow\nkeras\n"
+    assert done.stderr == (
+        "amp: AMP_ENABLE='maybe' is not understood (1 or 0); mixed precision is off\n"
+    )
+
+
+@pytest.mark.parametrize(
+    ("variable", "value", "allowed"),
+    [
+        ("AMP_DTYPE", "float8", "'auto', 'float16', 'bfloat16'"),
+        ("AMP_EMULATE", "perhaps", "1, true, on, yes or 0, false, off, no"),
+        ("AMP_LOSS_SCALE", "-1", "a finite number over 0"),
+        ("AMP_ASSIGNMENT", "some", "'cost', 'all'"),
+        ("AMP_MIN_GAIN", "2", "from 0 up to, not including, 1"),
+    ],
+)
+def test_a_malformed_variable_names_itself_and_the_job_runs(
+    stand_in, variable, value, allowed
+):
+    done = stand_in.run(
+        f"{ACTIVATION}import keras", AMP_ENABLE="1", **{variable: value}
+    )
+    assert done.returncode == 0
+    assert done.stdout == "tensorflow\nkeras\n"
+    assert done.stderr.startswith("amp: mixed precision is off: PolicyError: ")
+    assert value in done.stderr
+    for part in ("  where:   ", "  allowed: ", "  do now:  ", allowed):
+        assert part in done.stderr
+
+
+def test_strict_raises(stand_in):
+    done = stand_in.run(
+        f"{ACTIVATION}import keras", AMP_ENABLE="1", AMP_DTYPE="float8", AMP_STRICT="1"
+    )
+    assert done.returncode == 1
+    assert "PolicyError: 'float8' is not accepted" in done.stderr
+    assert "where:   AMP_DTYPE" in done.stderr
+
+
+def test_any_failure_of_ours_leaves_the_job_running(stand_in):
+    broken = ACTIVATION.replace('print("enabled", policy)', "1 / 0")
+    done = stand_in.run(f"{broken}import keras", AMP_ENABLE="1")
+    assert done.returncode == 0
+    assert "amp: mixed precision is off: ZeroDivisionError" in done.stderr
+
+
+def test_with_tensorflow_itself(start):
+    variables = {"AMP_DTYPE": "float8", "AMP_EMULATE": "1", "AMP_KEEP": "dense*"}
+    done = start.run(REAL, AMP_ENABLE="1", **variables)
+    assert done.returncode == 0, done.stderr
+    assert "amp: mixed precision is off: PolicyError: 'float8'" in done.stderr
+    assert "keep pattern dense* matched no node" in done.stderr
+
+
+def test_a_keras_job_trains_and_what_it_saves_needs_no_plugin(start):
+    variables = {
+        "AMP_ENABLE": "1",
+        "AMP_EMULATE": "1",
+        "AMP_DTYPE": "float16",
+        "AMP_ASSIGNMENT": "all",
+        "AMP_REPORT": "reports",
+    }
+    done = start.run(TRAIN, **variables)
+    assert done.returncode == 0, done.stderr
+    texts = [p.read_text() for p in (start.place / "reports").glob("*.json")]
+    reports = [json.loads(text) for text in texts]
+    assert reports
+    assert {report["dtype"] for report in reports} == {"float16"}
+    step = max(reports, key=lambda report: report["nodes_total"])
+    assert step["nodes_low"] > 5
+    assert step["loss_scale"].startswith("dynamic")
+    saved = (start.place / "exported/saved_model.pb").read_bytes()
+    assert b"amp_float16" not in saved
+    loaded = start.run(LOAD)
+    assert loaded.returncode == 0, loaded.stderr

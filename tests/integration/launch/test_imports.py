@@ -1,0 +1,89 @@
+"""Something is done once a module is loaded: once, and only then."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import sys
+
+import pytest
+
+from amp.integration.launch import imports
+
+NAME = "amp_example_module"
+
+
+@pytest.fixture
+def place(tmp_path, monkeypatch):
+    """A folder that modules are found in; nothing of them stays."""
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(sys, "meta_path", list(sys.meta_path))
+    monkeypatch.delitem(sys.modules, NAME, raising=False)
+    yield tmp_path
+    sys.modules.pop(NAME, None)
+
+
+@pytest.fixture
+def seen():
+    """What each call of `note` found in the module."""
+    return []
+
+
+@pytest.fixture
+def note(seen):
+    return lambda: seen.append(getattr(sys.modules[NAME], "value", None))
+
+
+def write(place, text):
+    (place / f"{NAME}.py").write_text(text)
+    importlib.invalidate_caches()
+
+
+def test_the_action_sees_the_whole_module_and_leaves_no_trace(place, seen, note):
+    write(place, "value = 3\n")
+    before = list(sys.meta_path)
+    imports.after(NAME, note)
+    assert importlib.util.find_spec(NAME) is not None  # found is not loaded
+    assert seen == []
+    module = importlib.import_module(NAME)
+    assert seen == [3]
+    assert sys.meta_path == before
+    plain = importlib.util.spec_from_file_location(NAME, place / f"{NAME}.py")
+    assert type(module.__loader__) is type(module.__spec__.loader) is type(plain.loader)
+    importlib.reload(module)
+    assert seen == [3]
+
+
+def test_a_loaded_module_is_answered_now(place, seen, note):
+    write(place, "value = 4\n")
+    importlib.import_module(NAME)
+    imports.after(NAME, note)
+    assert seen == [4]
+
+
+def test_the_same_request_twice_is_one_and_others_are_their_own(place, seen, note):
+    write(place, "value = 5\n")
+    imports.after(NAME, note)
+    imports.after(NAME, note)
+    others = []
+    imports.after(NAME, lambda: others.append(1))
+    importlib.import_module(NAME)
+    assert (seen, others) == ([5], [1])
+
+
+def test_a_module_that_fails_to_load_is_waited_for_again(place, seen, note):
+    write(place, "raise OSError('not yet')\n")
+    imports.after(NAME, note)
+    with pytest.raises(OSError, match="not yet"):
+        importlib.import_module(NAME)
+    assert seen == []
+    write(place, "value = 'another size'\n")
+    importlib.import_module(NAME)
+    assert seen == ["another size"]
+
+
+def test_a_module_that_is_not_there_stays_so(place, note):
+    imports.after(NAME, note)
+    assert importlib.util.find_spec(NAME) is None
+    with pytest.raises(ModuleNotFoundError, match=NAME):
+        importlib.import_module(NAME)

@@ -1,0 +1,185 @@
+"""`amp run` runs what Python runs, as Python runs it."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[3]
+
+TELL = """
+import re, sys, __main__
+names = {n: str(v) for n, v in globals().items() if n.startswith("__")}
+names.pop("__builtins__"), names.pop("__main__")
+told = re.sub(" at 0x[0-9a-f]+|0x[0-9a-f]+", "", str(sorted(names.items())))
+print(told, sys.argv, sys.path[0], vars(__main__) is globals())
+"""
+FILES = {
+    "tell.py": TELL,
+    "place/__main__.py": TELL,
+    "package/__init__.py": "import sys; print(sys.argv)",
+    "package/__main__.py": TELL,
+    "package/part.py": TELL,
+    "raises.py": "def f():\n    raise KeyError('mine')\ntry:\n    f()\n"
+    "except KeyError as e:\n    raise ValueError('then') from e\n",
+    "wrong.py": "x = (\n",
+    "text.py": "import sys; sys.exit('a text')",
+    "code.py": "raise SystemExit(7)",
+    "leaves.py": "import os; print('out', flush=True); os._exit(9)",
+    "interrupted.py": "raise KeyboardInterrupt",
+    "killed.py": "import os, signal; os.kill(os.getpid(), signal.SIGTERM)",
+    "late.py": "import atexit, sys, threading, time\n"
+    "atexit.register(sys.stderr.write, 'at exit\\n')\n"
+    "wait = lambda: (time.sleep(0.2), sys.stderr.write('thread\\n'))\n"
+    "threading.Thread(target=wait).start()\n",
+    "hook.py": "import sys\n"
+    "sys.excepthook = lambda k, v, t: print(k, v, t.tb_lineno, t.tb_next)\n1 / 0\n",
+    "spawns.py": "import multiprocessing, pickle\n"
+    "def f(x): return x * x, __name__\n"
+    "class A: pass\n"
+    "if __name__ == '__main__':\n"
+    "    with multiprocessing.get_context('spawn').Pool(1) as pool:\n"
+    "        print(pool.map(f, [2]), pickle.loads(pickle.dumps(A())).__class__)\n",
+    "forks.py": "import os, sys\nif os.fork() == 0:\n    sys.exit(0)\nos.wait()\n",
+    "ours.py": "from amp.errors import GraphError\n"
+    "raise GraphError('a', where='b', allowed='c', remedy='d')\n",
+    "closes.py": "import sys; sys.stderr.close()",
+}
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    place = tmp_path_factory.mktemp("scripts")
+    for name, text in FILES.items():
+        (place / name).parent.mkdir(exist_ok=True)
+        (place / name).write_text(text)
+    with zipfile.ZipFile(place / "archive.zip", "w") as archive:
+        archive.writestr("__main__.py", TELL)
+    (place / "link.py").symlink_to("place/__main__.py")
+    return place
+
+
+def run(
+    place: Path, *command: str, given: str = ""
+) -> subprocess.CompletedProcess[str]:
+    environment = {k: v for k, v in os.environ.items() if not k.startswith("AMP_")}
+    environment["AMP_CACHE_DIR"] = os.environ["AMP_CACHE_DIR"]
+    environment["PYTHONPATH"] = str(ROOT)
+    return subprocess.run(
+        [sys.executable, *command],
+        cwd=place,
+        env=environment,
+        text=True,
+        input=given,
+        capture_output=True,
+    )
+
+
+def as_python(
+    place: Path, *command: str, given: str = ""
+) -> subprocess.CompletedProcess[str]:
+    """Checks that `amp run` does what python does; one line on stderr comes last."""
+    python = run(place, *command, given=given)
+    ours = run(place, "-m", "amp.cli", "run", *command, given=given)
+    assert ours.returncode == python.returncode, ours.stderr
+    assert ours.stdout == python.stdout
+    assert ours.stderr.startswith(python.stderr)
+    line = ours.stderr.removeprefix(python.stderr)
+    assert line.count("\n") == line.startswith("amp: nothing was rewritten")
+    return ours
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("tell.py", "a", "-m", "--dtype", "x", "--"),
+        ("./tell.py",),
+        ("place/__main__.py",),
+        ("place",),
+        ("archive.zip", "a"),
+        ("link.py",),
+        ("-m", "package", "a"),
+        ("-m", "package.part"),
+        ("-c", TELL, "a"),
+        ("raises.py",),
+        ("wrong.py",),
+        ("text.py",),
+        ("code.py",),
+        ("leaves.py",),
+        ("interrupted.py",),
+        ("killed.py",),
+        ("late.py",),
+        ("hook.py",),
+        ("forks.py",),
+        ("spawns.py",),
+        ("ours.py",),
+        ("closes.py",),
+    ],
+    ids=lambda command: command[-1].strip()[:12],
+)
+def test_a_script_runs_as_under_python(place: Path, command: tuple[str, ...]) -> None:
+    as_python(place, *command)
+
+
+def test_the_line_is_the_last_and_leaves_no_directory_behind(place: Path) -> None:
+    kept = Path(os.environ["AMP_CACHE_DIR"], "reports")
+    before = set(kept.glob("*"))
+    ours = as_python(place, "late.py")
+    assert ours.stderr.startswith("thread\nat exit\namp: ")
+    assert set(kept.glob("*")) == before
+
+
+def test_standard_input_is_a_script_too(place: Path) -> None:
+    code = "import sys\nprint(__name__, sys.argv, repr(sys.path[0]))\n"
+    as_python(place, "-", "a", given=code)
+
+
+def test_options_may_end_before_the_script(place: Path) -> None:
+    ours = run(place, "-m", "amp.cli", "run", "--", "tell.py", "a")
+    assert "['tell.py', 'a']" in ours.stdout
+
+
+def test_a_signal_from_outside_reaches_the_job(place: Path) -> None:
+    code = "print('up', flush=True)\nimport time\ntime.sleep(60)\n"
+    for number in (signal.SIGINT, signal.SIGTERM):
+        process = subprocess.Popen(
+            [sys.executable, "-m", "amp.cli", "run", "-c", code],
+            env={**os.environ, "PYTHONPATH": str(ROOT)},
+            text=True,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+        )
+        assert process.stdout is not None
+        assert process.stdout.readline() == "up\n"
+        process.send_signal(number)
+        process.communicate()
+        assert process.returncode == -number
+
+
+@pytest.mark.parametrize(
+    ("command", "found"),
+    [
+        (("missing.py",), "there is no such file"),
+        (("python", "tell.py"), "there is no such file"),
+        (("-m", "missing"), "there is no module 'missing'"),
+        (("-m", "package.missing"), "there is no module 'package.missing'"),
+        (("-m", "tell.missing"), "there is no module 'tell.missing'"),
+        (("empty",), "there is no __main__.py"),
+        (("--dtype", "float8", "tell.py"), "'float8' is not accepted"),
+    ],
+)
+def test_what_is_not_there_is_said_in_four_parts(
+    place: Path, command: tuple[str, ...], found: str
+) -> None:
+    (place / "empty").mkdir(exist_ok=True)
+    done = run(place, "-m", "amp.cli", "run", *command)
+    assert done.returncode == 2
+    assert f"Error: {found}" in done.stderr
+    for part in ("where:", "allowed:", "do now:"):
+        assert part in done.stderr

@@ -1,0 +1,194 @@
+"""`feedback`: a job plans from measurements of its own shapes, and the next one too."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+from rewriting import settled
+
+import amp
+from amp.integration.measuring import job_timer, operation_timer, stored_times
+from tests.integration.measuring.test_operation_timer import instances, made
+
+ROOT = Path(__file__).parents[3]
+POLICY = {"dtype": "bfloat16", "strict": True, "min_gain": 0.0}
+JOB = """
+import amp, tensorflow as tf
+from amp.integration.measuring import job_timer
+@tf.function
+def step(x, w):
+    return tf.reduce_sum(tf.nn.relu(tf.matmul(tf.nn.relu(tf.matmul(x, w)), w)), 0)
+with amp.mixed_precision_scope(dtype="bfloat16", min_gain=0.0, strict=True):
+    step(tf.ones([256, 512]), tf.ones([512, 512]))
+(report,) = amp.reports()
+print(f"spent {job_timer._spent:.3f} share {report.measured_share:.3f}",
+      f"seconds {report.seconds32:.9f}")
+"""
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path: Path, monkeypatch: Any) -> Path:
+    """A cache and a budget of its own."""
+    monkeypatch.setenv("AMP_CACHE_DIR", str(tmp_path))
+    monkeypatch.delenv("AMP_TUNE_BUDGET")
+    monkeypatch.setattr(job_timer, "_spent", 0.0)
+    monkeypatch.setattr(job_timer, "_kept", {})
+    monkeypatch.setattr(job_timer, "_tried", set())
+    return tmp_path
+
+
+def products() -> Any:
+    """A new function, so that a call of it is its first."""
+
+    @tf.function(autograph=False)
+    def step(x: Any, w: Any) -> Any:
+        return tf.nn.relu(tf.matmul(tf.nn.relu(tf.matmul(x, w)), w))
+
+    return step
+
+
+def first_call(**fields: Any) -> amp.Report:
+    with amp.mixed_precision_scope(**POLICY, **fields):
+        products()(tf.ones([256, 512]), tf.ones([512, 512]))
+    return amp.reports()[-1]
+
+
+def test_a_first_call_measures_keeps_and_plans_from_it() -> None:
+    report = first_call(tune_budget=20.0)
+    assert report.measured_share > 0.9
+    times = stored_times.load()
+    (product,) = (k for k in times if k.startswith("MatMul *256x512 *512x512"))
+    assert report.seconds32 >= 2 * times[product][0]
+    spent = job_timer._spent
+    assert 0 < spent < 20
+    again = first_call(tune_budget=20.0)
+    assert again.measured_share == report.measured_share
+    assert again.seconds32 == pytest.approx(report.seconds32)
+    assert job_timer._spent == spent
+
+
+def test_without_a_budget_what_is_stored_still_counts() -> None:
+    assert first_call(tune_budget=0).measured_share == 0.0
+    assert stored_times.load() == {}
+    first_call(tune_budget=20.0)
+    stored = stored_times.load()
+    job_timer._kept.clear()
+    assert first_call(tune_budget=0).measured_share > 0.9
+    assert stored_times.load() == stored
+
+
+@pytest.mark.parametrize("budget", ["0", "0.02"])
+def test_the_variable_bounds_every_policy(budget: str, monkeypatch: Any) -> None:
+    monkeypatch.setenv("AMP_TUNE_BUDGET", budget)
+    assert first_call(tune_budget=20.0).measured_share == 0.0
+    assert job_timer._spent == 0.0
+
+
+def test_a_budget_is_one_for_all_functions() -> None:
+    given = settled(assignment="cost", tune_budget=0.4)
+    many = [made("Relu", (512, 1000 + i)) for i in range(500)]
+    start = time.perf_counter()
+    for begin in range(0, 500, 50):
+        job_timer.measuring(given, "f")(many[begin : begin + 50])
+    assert time.perf_counter() - start < 2.0
+    assert 0.3 < job_timer._spent < 1.5
+
+
+def test_what_a_plan_weighs_no_cost_for_is_not_measured() -> None:
+    first_call(assignment="all", tune_budget=20.0)
+    first_call(emulate=True, tune_budget=20.0)
+    assert job_timer._spent == 0.0
+
+
+def test_what_cannot_be_measured_is_tried_once(monkeypatch: Any) -> None:
+    bad = [made("MatMul", (3, 4), (5, 6))]
+    timer = job_timer.measuring(settled(assignment="cost"), "f")
+    assert timer(bad) == {}
+    monkeypatch.setattr(operation_timer, "measure", None)
+    assert timer(bad) == {}
+
+
+def test_nothing_that_goes_wrong_stops_the_job(monkeypatch: Any, caplog: Any) -> None:
+    def broken(*args: Any) -> Any:
+        raise RuntimeError("no clock")
+
+    monkeypatch.setattr(operation_timer, "measure", broken)
+    assert first_call().measured_share == 0.0
+    assert "cannot be measured: no clock" in caplog.text
+
+
+def test_a_directory_that_cannot_be_written_costs_the_next_job_only(
+    monkeypatch: Any, caplog: Any
+) -> None:
+    monkeypatch.setenv("AMP_CACHE_DIR", "/dev/null/nowhere")
+    assert first_call(tune_budget=20.0).measured_share > 0.9
+    assert "cannot be stored" in caplog.text
+
+
+def test_what_takes_long_is_told(monkeypatch: Any, caplog: Any) -> None:
+    first_call(tune_budget=20.0)
+    assert "amp: measured" not in caplog.text
+    monkeypatch.setattr(job_timer, "NOTICED_SECONDS", 0.0)
+    timer = job_timer.measuring(settled(assignment="cost"), "train_step")
+    timer(instances(640))
+    pattern = r"measured \d+ operations of train_step in \d\.\d s; kept in /"
+    assert re.search(pattern, caplog.text)
+
+
+def test_explain_plans_from_what_is_stored_and_measures_nothing() -> None:
+    fn, args = products(), (tf.ones([256, 512]), tf.ones([512, 512]))
+    policy = amp.Policy(**POLICY)
+    assert amp.explain(fn, *args, policy=policy).measured_share == 0.0
+    first_call(tune_budget=20.0)
+    spent = job_timer._spent
+    assert amp.explain(fn, *args, policy=policy).measured_share > 0.9
+    assert job_timer._spent == spent
+
+
+def test_inside_fit_the_same_numbers_come_out() -> None:
+    """Measuring in the middle of a job changes no random number and no datum."""
+
+    def history(tune_budget: float) -> list[float]:
+        keras.utils.set_random_seed(7)
+        layers = [keras.layers.Dense(512, "relu"), keras.layers.Dropout(0.5)]
+        model = keras.Sequential([*layers, keras.layers.Dense(1)])
+        model.compile("sgd", "mse")
+        x = np.random.default_rng(0).normal(size=[128, 512]).astype(np.float32)
+        # A gain that cannot be reached: whatever is measured, float32 runs.
+        fields = POLICY | {"min_gain": 0.999}
+        with amp.mixed_precision_scope(**fields, tune_budget=tune_budget):
+            return model.fit(x, x[:, :1], epochs=2, verbose=0).history["loss"]
+
+    plain = history(0.0)
+    assert job_timer._spent == 0.0
+    measured = history(20.0)
+    assert job_timer._spent > 0.0
+    assert measured == plain
+    assert any("MatMul *32x512 *512x512" in key for key in stored_times.load())
+
+
+def test_the_next_process_plans_from_the_first_ones_measurements(cache: Path) -> None:
+    def run(**variables: str) -> dict[str, float]:
+        environment = {**os.environ, "PYTHONPATH": str(ROOT), **variables}
+        done = subprocess.run(
+            [sys.executable, "-c", JOB], env=environment, text=True, capture_output=True
+        )
+        words = done.stdout.split()
+        assert len(words) == 6, done.stderr
+        return dict(zip(words[::2], map(float, words[1::2]), strict=True))
+
+    first, second = run(AMP_TUNE_BUDGET="20"), run(AMP_TUNE_BUDGET="0")
+    assert first["spent"] > 0
+    assert second["spent"] == 0
+    assert second["share"] == first["share"] > 0.8
+    assert second["seconds"] == pytest.approx(first["seconds"], rel=1e-6)

@@ -1,0 +1,168 @@
+"""`measure`: what can be run is timed in both precisions, in the time that there is."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import time
+from typing import Any
+
+import pytest
+import tensorflow as tf
+from rewriting import v1
+
+from amp.graph_rewrite.cost.measurement_candidates import wanted
+from amp.graph_rewrite.cost.op_instance import Form, Instance, Operand
+from amp.graph_rewrite.graph import ir
+from amp.integration.measuring import operation_timer, stopwatch
+from tests.graph_rewrite.cost.test_measurement_candidates import layers, part
+
+
+def instances(*widths: int, **fields: Any) -> list[Instance]:
+    return wanted([part(layers(*widths), **fields)])
+
+
+def made(op: str, *shapes: tuple[int, ...], attr: str = "T", **attrs: Any) -> Instance:
+    """An instance of any op, whether the rewriter would turn it or not."""
+
+    def form(number: int) -> Form:
+        node = ir.Node("op", op, (), (), "", None, {attr: ir.Type(number), **attrs})
+        return Form(node, tuple(Operand(shape, number) for shape in shapes))
+
+    forms = (form(ir.FLOAT), form(ir.BFLOAT16))
+    return Instance(op, "elementwise", forms, "kernels", (1e-5, 1e-5), 1.0, 4000)
+
+
+def test_every_instance_is_timed_in_both_precisions() -> None:
+    given = instances(512, 1024)
+    told: list[tuple[str, int, int]] = []
+    found = operation_timer.measure(given, 60.0, lambda *step: told.append(step))
+    assert {one.key for one in given if one.work == "matmul"} <= found.keys()
+    for high, low in found.values():
+        assert 0 < high < 1
+        assert 0 < low < 10
+    assert told[0] == (given[0].key, 0, len(given))
+    assert told[-1] == ("", len(given), len(given))
+
+
+def test_a_larger_product_takes_longer() -> None:
+    small, large = made("MatMul", (64, 64), (64, 64)), made("MatMul", *[(512, 512)] * 2)
+    large = dataclasses.replace(large, key="large")
+    found = operation_timer.measure([small, large], 60.0)
+    assert found["large"][0] > 10 * found["MatMul"][0]
+
+
+def test_xla_products_are_timed() -> None:
+    (one, *_) = instances(1024, xla=True)
+    assert one.executor == "xla"
+    assert 0 < operation_timer.measure([one], 60.0)[one.key][0] < 1
+
+
+def test_constants_are_part_of_what_is_run() -> None:
+    def build() -> None:
+        x = v1.placeholder(tf.float32, [1024, 256])
+        w = v1.placeholder(tf.float32, [256, 1024])
+        y = tf.transpose(tf.matmul(x, w))
+        tf.nn.softmax(tf.concat([y, y], 1))
+
+    given = [one for one in wanted([part(build)]) if one.work != "cast"]
+    assert {one.key.split()[0] for one in given} >= {"MatMul", "Transpose", "ConcatV2"}
+    assert operation_timer.measure(given, 60.0).keys() == {one.key for one in given}
+
+
+def test_an_op_without_a_16_bit_kernel_takes_for_ever_there() -> None:
+    one = made("Betainc", (64,), (64,), (64,))
+    high, low = operation_timer.measure([one], 60.0)[one.key]
+    assert 0 < high < 1
+    assert low == math.inf
+
+
+def test_what_fails_in_float32_is_left_out() -> None:
+    bad = made("MatMul", (3, 4), (5, 6))
+    unknown = made("NoSuchOp", (3,))
+    good = made("Relu", (512, 1024))
+    assert operation_timer.measure([bad, unknown, good], 60.0).keys() == {"Relu"}
+
+
+def test_what_needs_too_much_memory_is_left_out(monkeypatch: Any) -> None:
+    huge = dataclasses.replace(made("Relu", (2**20, 2**20)), moved=2**43)
+    assert operation_timer.measure([huge], 60.0) == {}
+    monkeypatch.setattr(operation_timer, "_free_of_group", lambda: [100.0])
+    assert operation_timer.measure([made("Relu", (512, 1024))], 60.0) == {}
+
+
+def test_what_is_hopeless_is_called_once(monkeypatch: Any) -> None:
+    calls = []
+    ready = stopwatch.ready
+
+    def counted(*args: Any) -> stopwatch.Runner:
+        runner = ready(*args)
+
+        def run() -> None:
+            calls.append(args[1][0].dtype.name)
+            runner.run()
+
+        return dataclasses.replace(runner, run=run)
+
+    monkeypatch.setattr(stopwatch, "ready", counted)
+    monkeypatch.setattr(stopwatch, "SLOW_SECONDS", 0.0)
+    monkeypatch.setattr(stopwatch, "SLOW_RATIO", 1e-9)
+    one = made("Relu", (1024, 1024))
+    high, low = operation_timer.measure([one], 60.0)[one.key]
+    assert math.isfinite(low)
+    assert calls.count("bfloat16") == 0  # only the call that made it ready
+    assert calls.count("float32") == 1
+
+
+@pytest.mark.parametrize(("seconds", "most"), [(0.0, 0), (0.3, 200)])
+def test_the_time_is_kept(seconds: float, most: int) -> None:
+    given = [
+        dataclasses.replace(made("Relu", (512, 1024 + i)), key=str(i))
+        for i in range(1000)
+    ]
+    start = time.perf_counter()
+    found = operation_timer.measure(given, seconds)
+    assert time.perf_counter() - start < seconds + 1.0
+    assert len(found) <= most
+    assert bool(found) is bool(most)
+    assert list(found) == [one.key for one in given[: len(found)]]
+
+
+def test_a_job_is_not_disturbed() -> None:
+    tf.random.set_seed(3)
+    wanted_numbers = [tf.random.uniform([]).numpy() for _ in range(3)]
+    tf.random.set_seed(3)
+    numbers = []
+    with tf.GradientTape() as tape:
+        x = tf.constant(2.0)
+        tape.watch(x)
+        for _ in range(3):
+            numbers.append(tf.random.uniform([]).numpy())
+            operation_timer.measure([made("Relu", (64, 1024))], 1.0)
+        y = x * x
+    assert numbers == wanted_numbers
+    assert tape.gradient(y, x).numpy() == 4.0
+
+
+def test_what_is_surprising_is_measured_twice(monkeypatch: Any) -> None:
+    given = [{"": 1e-6, "float32": 1e-3, "low": 9e-3}]
+    given += [{"": 1e-6, "float32": 2e-3, "low": 3e-3}]
+    monkeypatch.setattr(stopwatch, "rounds", lambda *args: given.pop(0))
+    one = made("MatMul", (1024, 1024), (1024, 1024))  # not short enough to repeat
+    assert operation_timer.measure([one], 60.0) == {"MatMul": (1e-3, 3e-3)}
+
+
+def test_a_first_call_that_compiles_is_not_taken_for_the_operation(
+    monkeypatch: Any,
+) -> None:
+    ready = stopwatch.ready
+
+    def compiled(*args: Any) -> stopwatch.Runner:
+        return dataclasses.replace(ready(*args), first=100.0)
+
+    monkeypatch.setattr(stopwatch, "ready", compiled)
+    one = dataclasses.replace(made("MatMul", *[(512, 512)] * 2), executor="xla")
+    assert operation_timer.measure([one], 50.0) == {}, (
+        "there was no time for a second call"
+    )
+    assert operation_timer.measure([one], 500.0)["MatMul"][1] < 10.0

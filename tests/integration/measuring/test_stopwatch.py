@@ -1,0 +1,106 @@
+"""`stopwatch`: times what is written, in turn, and leaves no trace in the process."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from tensorflow.python.eager import context as context_lib
+
+import amp
+from amp.graph_rewrite.cost.device_profile import EXECUTORS
+from amp.integration.measuring import stopwatch
+
+
+def square(x: Any) -> Any:
+    return tf.matmul(x, x)
+
+
+@pytest.mark.parametrize("executor", EXECUTORS)
+def test_a_call_that_does_nothing_is_a_call(executor: str) -> None:
+    assert stopwatch.idle(executor).seconds() > 0
+
+
+def test_options_of_the_process_and_the_thread_stay_as_they_were() -> None:
+    def state() -> tuple[Any, ...]:
+        context = context_lib.context()
+        options = context.function_call_options
+        return options, options.config_proto_serialized, context.config
+
+    before = state()
+    with stopwatch.alone():
+        stopwatch.idle("kernels").run()
+    assert state() == before
+    assert state()[0] is before[0]
+
+
+def test_what_is_alike_is_not_merged() -> None:
+    x = stopwatch.operand((256, 256), "float32")
+
+    def often(x: Any) -> Any:
+        last = tf.no_op()
+        for _ in range(20):
+            with tf.control_dependencies([last]):
+                last = square(x).op
+        return last.outputs[0]
+
+    one = stopwatch.ready(square, [x], ("MatMul", 1), "kernels")
+    many = stopwatch.ready(often, [x], ("MatMul", 20), "kernels")
+    assert min(many.seconds() for _ in range(5)) > 5 * min(
+        one.seconds() for _ in range(5)
+    )
+
+
+def test_what_is_timed_gets_no_twin() -> None:
+    x = stopwatch.operand((64, 64), "float32")
+    with amp.mixed_precision_scope(dtype="bfloat16", assignment="all"):
+        stopwatch.ready(square, [x], ("MatMul", 1), "kernels").run()
+    assert amp.reports() == []
+
+
+def test_inside_a_graph_and_a_device_scope_it_is_alone() -> None:
+    found = []
+
+    @tf.function(autograph=False)
+    def traced() -> None:
+        with tf.device("/GPU:7"), stopwatch.alone():
+            assert tf.executing_eagerly()
+            found.append(stopwatch.idle("kernels").seconds())
+
+    traced.get_concrete_function()
+    assert found[0] > 0
+
+
+def test_rounds_are_taken_in_turn_and_idle_calls_taken_off() -> None:
+    calls: list[str] = []
+
+    def runner(name: str, seconds: float) -> stopwatch.Runner:
+        def run() -> None:
+            calls.append(name)
+            time.sleep(seconds)
+
+        return stopwatch.Runner(run, 1, None, 0.0)
+
+    runners = {"a": runner("a", 0.02), "b": runner("b", 0.03)}
+    end = time.perf_counter()  # at once: only the least rounds
+    times = stopwatch.rounds(runners, runner("", 0.01), end)
+    assert calls == ["", "a", "b"] * stopwatch.LEAST_ROUNDS
+    assert times["a"] == pytest.approx(0.01, abs=5e-3)
+    assert times["b"] == pytest.approx(0.02, abs=5e-3)
+    calls.clear()
+    late = time.perf_counter() + 60
+    stopwatch.rounds(runners, runner("", 0.0), late, lambda times: len(times["a"]) > 3)
+    assert len(calls) == 3 * 4
+
+
+def test_operands_are_normal_numbers_and_no_state_is_used() -> None:
+    before = np.random.get_state()[1].copy()
+    for dtype in ("float32", "bfloat16", "float16"):
+        values = tf.cast(stopwatch.operand((300, 300), dtype), tf.float32).numpy()
+        assert values.min() >= 0.5
+        assert values.max() <= 1.0
+        assert np.unique(values).size > 100
+    assert (np.random.get_state()[1] == before).all()

@@ -1,0 +1,111 @@
+"""`measurements`: what is stored comes back, and neither damage nor another's."""
+
+from __future__ import annotations
+
+import math
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import amp
+from amp.errors import ProfileError
+from amp.integration.measuring import hardware, stored_times
+
+ROOT = Path(__file__).parents[3]
+WRITER = """
+import sys
+from amp.integration.measuring import stored_times
+for number in range(20):
+    stored_times.add({f"{sys.argv[1]} {number}": (1.0, 2.0)})
+"""
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path: Path, monkeypatch: Any) -> Path:
+    monkeypatch.setenv("AMP_CACHE_DIR", str(tmp_path))
+    return tmp_path
+
+
+def test_what_is_added_comes_back() -> None:
+    assert stored_times.load() == {}
+    first, second = {"a": (1e-6, 2e-6)}, {"b": (3e-6, math.inf)}
+    file = stored_times.add(first)
+    assert stored_times.add(second) == file == stored_times.path()
+    assert stored_times.load() == {**first, **second}
+    stored_times.add({"a": (4.0, 5.0)})
+    assert stored_times.load() == {"a": (4.0, 5.0), **second}
+    assert len(file.read_text().splitlines()) == 3
+    assert not [f for f in file.parent.iterdir() if f.name.startswith(".")]
+
+
+@pytest.mark.parametrize(
+    "spoil",
+    [
+        lambda text: text[: len(text) // 2],
+        lambda text: "",
+        lambda text: "\0\0",
+        lambda text: text.replace("1.0", "-1.0"),
+        lambda text: text.replace("1.0", "NaN"),
+        lambda text: text.replace("[1.0, 2.0]", "3"),
+        lambda text: text.replace('"schema": 1', '"schema": 0'),
+        lambda text: text.replace('"tensorflow": "', '"tensorflow": "9'),
+    ],
+)
+def test_a_damaged_or_foreign_file_is_ignored_aloud(spoil: Any, caplog: Any) -> None:
+    file = stored_times.add({"a": (1.0, 2.0)})
+    file.write_text(spoil(file.read_text()))
+    assert stored_times.load() == {}
+    assert "are ignored" in caplog.text
+    stored_times.add({"b": (1.0, 2.0)})
+    assert stored_times.load() == {"b": (1.0, 2.0)}
+
+
+def test_each_device_has_a_file_of_its_own(monkeypatch: Any) -> None:
+    stored_times.add({"a": (1.0, 2.0)})
+    monkeypatch.setattr(hardware, "model", lambda: "another device")
+    assert stored_times.load() == {}
+
+
+def test_the_newest_are_kept(monkeypatch: Any) -> None:
+    monkeypatch.setattr(stored_times, "MOST", 3)
+    for number in range(5):
+        stored_times.add({str(number): (1.0, 2.0)})
+    stored_times.add({"2": (1.0, 2.0)})  # measured anew
+    assert list(stored_times.load()) == ["3", "4", "2"]
+
+
+def test_a_directory_that_cannot_be_written_is_said(monkeypatch: Any) -> None:
+    monkeypatch.setenv("AMP_CACHE_DIR", "/dev/null/nowhere")
+    assert stored_times.load() == {}
+    with pytest.raises(ProfileError, match="cannot be stored"):
+        stored_times.add({"a": (1.0, 2.0)})
+
+
+def test_processes_that_write_at_once_keep_each_others() -> None:
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    writers = [
+        subprocess.Popen([sys.executable, "-c", WRITER, name], env=environment)
+        for name in ("one", "other")
+    ]
+    assert [writer.wait(120) for writer in writers] == [0, 0]
+    wanted = {f"{name} {i}" for name in ("one", "other") for i in range(20)}
+    assert stored_times.load().keys() == wanted
+
+
+@pytest.mark.skipif(amp.device().kind != "CPU", reason="of a CPU's kernels")
+def test_what_changes_kernels_changes_the_file(monkeypatch: Any) -> None:
+    paths = {stored_times.path()}
+    for name, value in (("ONEDNN_MAX_CPU_ISA", "AVX2"), ("TF_ENABLE_ONEDNN_OPTS", "0")):
+        monkeypatch.setenv(name, value)
+        paths.add(stored_times.path())
+    monkeypatch.setattr(
+        stored_times.hardware.tf.config.threading,
+        "get_intra_op_parallelism_threads",
+        lambda: 3,
+    )
+    paths.add(stored_times.path())
+    assert len(paths) == 4

@@ -1,0 +1,219 @@
+"""What sessions share and do not: graphs, servers, processes, memory."""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import os
+import pathlib
+import subprocess
+import sys
+import weakref
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from session_graphs import POLICY, W, X, feed, lowered, model, v1
+
+import amp
+from amp.integration.sessions import session_twins
+
+ROOT = pathlib.Path(__file__).parents[3]
+
+
+def test_sessions_of_one_graph_share_a_twin_until_its_nodes_change():
+    with tf.Graph().as_default(), amp.mixed_precision_scope(POLICY):
+        parts = model()
+        made = []
+        for number in range(3):
+            if number == 2:  # as the gradient of a loop does
+                parts["hidden"].op._set_attr("_changed", tf.compat.v1.AttrValue(b=True))
+                tf.constant(0.0)
+            with v1.Session() as session:
+                session.run(v1.global_variables_initializer())
+                session.run(parts["out"], feed(parts))
+                made.append(session._amp_twin.graph)
+    assert made[0] is made[1]
+    assert made[2] is not made[1]
+
+
+def test_a_session_ends_where_its_last_reference_does():
+    """Without the collector: devices and memory are given back at once."""
+    with tf.Graph().as_default(), amp.mixed_precision_scope(POLICY):
+        parts = model()
+        session = v1.Session()
+        session.run(v1.global_variables_initializer())
+        session.run(parts["out"], feed(parts))
+        reference = weakref.ref(session)
+        gc.disable()
+        try:
+            del session
+            assert reference() is None
+        finally:
+            gc.enable()
+
+
+def test_memory_does_not_grow_with_sessions():
+    """A hundred sessions of 4 MB each: one that stayed would show four times over."""
+
+    def resident() -> float:
+        pages = pathlib.Path("/proc/self/statm").read_text().split()[1]
+        return int(pages) * os.sysconf("SC_PAGE_SIZE") / 2**20
+
+    with tf.Graph().as_default(), amp.mixed_precision_scope(POLICY):
+        big = v1.get_variable("big", [2**20], initializer=v1.ones_initializer())
+        product = tf.matmul(tf.reshape(big, [2**10, 2**10])[:2], tf.ones([2**10, 2]))
+        init = v1.global_variables_initializer()
+        for count in range(120):
+            if count == 20:
+                before = resident()
+            with v1.Session() as session:
+                session.run(init)
+                session.run(product)
+    assert resident() - before < 100
+    assert lowered()
+
+
+def test_reset_default_graph_begins_anew():
+    script = """
+import numpy as np
+import tensorflow.compat.v1 as tf
+tf.disable_v2_behavior()
+for size in (4, 8):
+    tf.reset_default_graph()
+    x = tf.placeholder(tf.float32, [None, size], name="x")
+    w = tf.get_variable("w", [size, size], initializer=tf.ones_initializer())
+    product = tf.matmul(x, w)
+    with tf.Session() as session:
+        session.run(tf.global_variables_initializer())
+        print(session.run(product, {x: np.ones([1, size])}).sum())
+"""
+    assert run(script).stdout.split() == ["16.0", "64.0"]
+
+
+def test_workers_share_variables_whether_they_have_twins_or_not():
+    """Over gRPC: one worker under a policy, the other without, and one server."""
+    servers = {"ps": 1, "worker": 2}
+    cluster, made = {}, {}
+    for job, count in servers.items():
+        cluster[job] = [f"localhost:{port}" for port in free_ports(count)]
+    for job, count in servers.items():
+        for index in range(count):
+            made[job, index] = tf.distribute.Server(cluster, job, index)
+    results = []
+    for index in range(4):
+        task = index % 2
+        plain = contextlib.nullcontext()
+        context = plain if task else amp.mixed_precision_scope(POLICY)
+        device = v1.train.replica_device_setter(
+            cluster=cluster, worker_device=f"/job:worker/task:{task}"
+        )
+        with tf.Graph().as_default(), context, v1.device(device):
+            parts = model(resource=index < 2)
+            more = v1.assign_add(parts["w"], W)
+            with v1.Session(made["worker", task].target) as session:
+                if task == 0:
+                    session.run(v1.global_variables_initializer())
+                session.run(more)
+                results.append(session.run([parts["w"], parts["hidden"]], feed(parts)))
+    for index, (w, hidden) in enumerate(results):
+        np.testing.assert_array_equal(w, W * (2 + index % 2))
+        np.testing.assert_array_equal(hidden, X @ w)
+    assert lowered()
+
+
+def free_ports(count: int) -> list[int]:
+    import socket
+
+    sockets = [socket.socket() for _ in range(count)]
+    for one in sockets:
+        one.bind(("localhost", 0))
+    ports = [one.getsockname()[1] for one in sockets]
+    for one in sockets:
+        one.close()
+    return ports
+
+
+def test_an_unknown_target_is_tensorflows_error():
+    with tf.Graph().as_default(), amp.mixed_precision_scope(POLICY):
+        model()
+        with pytest.raises(tf.errors.NotFoundError):
+            v1.Session("nowhere://")
+
+
+def test_messages_lose_what_was_added():
+    text = "[[{{node a/amp_to_bfloat16}}]] b/amp_loss_scale_0/scale c/amp_2 f__amp3"
+    user = "[[{{node a}}]] b/amp_loss_scale_0/scale c f"
+    assert session_twins.as_the_user_has_it(text) == user
+
+
+# A job as they were written years ago: a queue, a monitored session, hooks, a saver.
+OLD = """
+import sys
+import numpy as np
+import tensorflow.compat.v1 as tf
+tf.disable_v2_behavior()
+tf.logging.set_verbosity(tf.logging.ERROR)
+directory, steps = sys.argv[1], int(sys.argv[2])
+tf.set_random_seed(1)
+rows = np.random.RandomState(0).randn(64, 8).astype(np.float32)
+x, y = tf.train.slice_input_producer([rows, rows[:, :1] * 2], shuffle=False)
+x, y = tf.train.batch([x, y], 16)
+with tf.variable_scope("net"):
+    w = tf.get_variable("w", [8, 16])
+    b = tf.get_variable("b", [16], initializer=tf.zeros_initializer())
+    v = tf.get_variable("v", [16, 1])
+hidden = tf.nn.relu(tf.nn.xw_plus_b(x, w, b))
+loss = tf.reduce_mean(tf.square(tf.matmul(hidden, v) - y))
+tf.summary.scalar("loss", loss)
+step = tf.train.get_or_create_global_step()
+train = tf.train.MomentumOptimizer(0.02, 0.9).minimize(loss, step)
+hooks = [tf.train.StopAtStepHook(last_step=steps), tf.train.NanTensorHook(loss)]
+with tf.train.MonitoredTrainingSession(
+    checkpoint_dir=directory,
+    hooks=hooks,
+    save_checkpoint_steps=20,
+    save_summaries_steps=10,
+) as session:
+    print("from step", session.run(step))
+    while not session.should_stop():
+        last, _ = session.run([loss, train])
+print("loss %.3f" % last, last.dtype)
+saver = tf.train.Saver()
+with tf.Session() as session:
+    saver.restore(session, tf.train.latest_checkpoint(directory))
+    print(session.run(step), [v.name for v in tf.global_variables()])
+"""
+
+
+def run(script: str, *args: str, **environ: str) -> subprocess.CompletedProcess[str]:
+    environ = {"AMP_ASSIGNMENT": "all", "AMP_STRICT": "1", **environ}
+    start = "from amp.integration import autostart; autostart.install()\n"
+    result = subprocess.run(
+        [sys.executable, "-c", start + script, *args],
+        env={**os.environ, "PYTHONPATH": str(ROOT), "AMP_ENABLE": "1", **environ},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert result.returncode == 0, result.stderr
+    return result
+
+
+def test_an_old_job_runs_as_it_did(tmp_path):
+    """Float32, then under the toggle from the checkpoint, then float32 again."""
+    job = str(tmp_path / "job")
+    first = run(OLD, job, "40", AMP_ENABLE="0").stdout.splitlines()
+    reports = str(tmp_path / "reports")
+    fields = {"AMP_DTYPE": "float16", "AMP_EMULATE": "1", "AMP_REPORT": reports}
+    second = run(OLD, job, "80", **fields).stdout.splitlines()
+    assert first[0] == "from step 0"
+    assert second[0] == "from step 40"
+    loss = [float(lines[1].split()[1]) for lines in (first, second)]
+    assert loss[1] < loss[0], "training went on"
+    assert second[1].endswith(" float32")
+    assert second[2].startswith("80 [")
+    assert any(pathlib.Path(reports).iterdir())
+    third = run(OLD, job, "90", AMP_ENABLE="0").stdout.splitlines()
+    assert third[0] == "from step 80"

@@ -1,0 +1,519 @@
+"""Overflow leaves the whole update out, once, wherever gradient and optimizer are."""
+
+import threading
+from typing import Any
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import amp
+from amp.errors import TensorFlowError
+from amp.integration import activation
+from amp.integration.training import gradient_hooks, optimizer_hooks
+from amp.loss_scaling import ConstantLossScale, DynamicLossScale, NoLossScale, state
+
+keras = pytest.importorskip("keras")
+v1 = tf.compat.v1
+
+KERAS = {
+    "adam": lambda: keras.optimizers.Adam(0.1),
+    "momentum": lambda: keras.optimizers.SGD(0.1, momentum=0.9),
+    "adamw": lambda: keras.optimizers.AdamW(
+        0.1, use_ema=True, ema_overwrite_frequency=2
+    ),
+    "accumulating": lambda: keras.optimizers.Adam(0.1, gradient_accumulation_steps=2),
+}
+SESSION = {
+    "momentum": lambda: v1.train.MomentumOptimizer(0.1, 0.9),
+    "adam": lambda: v1.train.AdamOptimizer(0.1),
+}
+MODES = {
+    "eager": lambda step: step,
+    "function": tf.function,
+    "xla": lambda step: tf.function(step, jit_compile=True),
+}
+
+
+@pytest.fixture(autouse=True)
+def _installed():
+    gradient_hooks.install()
+    optimizer_hooks.install()
+
+
+@pytest.fixture
+def scope(monkeypatch):
+    def enter(rule):
+        monkeypatch.setattr(activation, "active_loss_scale", lambda: rule)
+
+    enter(DynamicLossScale(initial=8.0, growth_interval=2))
+    return enter
+
+
+def gradient(variables, factor):
+    with tf.GradientTape() as tape:
+        loss = sum(tf.reduce_sum(tf.convert_to_tensor(v) ** 2) for v in variables)
+        loss *= factor
+    return tape.gradient(loss, variables)
+
+
+def bits(variables):
+    return [tf.convert_to_tensor(v).numpy().tobytes() for v in variables]
+
+
+def scaler_of(variable):
+    (found,) = state.serving([variable])
+    return found[0]
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("name", KERAS)
+def test_keras_update_is_left_out_whole(scope, name, mode):
+    optimizer, w = KERAS[name](), tf.Variable([1.0, -2.0])
+    b = tf.Variable(0.5)
+
+    def step(factor):
+        optimizer.apply(gradient([w, b], factor), [w, b])
+
+    step = MODES[mode](step)
+    step(tf.constant(1.0))
+    scaler = scaler_of(w)
+    everything = [w, b, *optimizer.variables]
+    before = bits(everything)
+    for bad in (np.inf, np.nan):
+        step(tf.constant(bad))
+        assert bits(everything) == before
+    assert scaler.skipped_steps.numpy() == 2
+    assert scaler.scale.numpy() == 2.0
+    assert not scaler.overflow.numpy().any()
+    step(tf.constant(1.0))
+    step(tf.constant(1.0))
+    assert bits([w, b]) != before[:2]
+    assert optimizer.iterations.numpy() == 3 // (2 if name == "accumulating" else 1)
+    assert scaler.scale.numpy() == 4.0
+
+
+def test_a_skipped_first_step_builds_the_optimizer_only(scope):
+    optimizer, w = keras.optimizers.Adam(0.1), tf.Variable([1.0])
+    step = tf.function(lambda f: optimizer.apply(gradient([w], f), [w]))
+    step(tf.constant(np.inf))
+    assert optimizer.built
+    assert optimizer.iterations.numpy() == 0
+    assert w.numpy() == 1.0
+    step(tf.constant(1.0))
+    np.testing.assert_allclose(w.numpy(), 0.9, rtol=1e-6)
+
+
+def test_optimizer_variables_keep_their_names(scope):
+    def paths():
+        optimizer, w = keras.optimizers.Adam(0.1, name="mine"), tf.Variable([1.0])
+        optimizer.apply(gradient([w], 1.0), [w])
+        return [v.path for v in optimizer.variables]
+
+    with_plugin = paths()
+    scope(None)
+    assert with_plugin == paths()
+
+
+@pytest.mark.parametrize("mode", ["eager", "function"])
+@pytest.mark.parametrize("name", SESSION)
+def test_v1_update_is_left_out_whole_in_tf2(scope, name, mode):
+    optimizer, w = SESSION[name](), tf.Variable([1.0, -2.0])
+    counter = tf.Variable(0, dtype=tf.int64)
+
+    def step(factor):
+        grads = gradient([w], factor)
+        optimizer.apply_gradients(zip(grads, [w], strict=True), global_step=counter)
+
+    step = MODES[mode](step)
+    step(tf.constant(1.0))
+    everything = [w, counter, *optimizer.variables()]
+    before = bits(everything)
+    step(tf.constant(np.inf))
+    assert bits(everything) == before
+    step(tf.constant(1.0))
+    assert counter.numpy() == 2
+    assert bits([w]) != before[:1]
+
+
+@pytest.mark.parametrize("control_flow", ["v1", "v2"])
+@pytest.mark.parametrize("resource", [True, False])
+@pytest.mark.parametrize("name", SESSION)
+def test_v1_update_is_left_out_whole_in_a_session(scope, name, resource, control_flow):
+    if control_flow == "v1":
+        v1.disable_control_flow_v2()
+    try:
+        _check_session(name, resource)
+    finally:
+        v1.enable_control_flow_v2()
+
+
+def _check_session(name, resource):
+    with tf.Graph().as_default() as graph:
+        w = v1.get_variable("w", initializer=[1.0, -2.0], use_resource=resource)
+        factor = v1.placeholder(tf.float32, [])
+        counter = v1.train.get_or_create_global_step()
+        loss = tf.reduce_sum(w**2) * factor
+        optimizer = SESSION[name]()
+        train = optimizer.minimize(loss, global_step=counter, name="train")
+        assert isinstance(train, tf.Operation)
+        assert train.name == "train"
+        assert graph.get_collection("train_op") == [train]
+        theirs = v1.global_variables()
+        (scaler,) = state.current().states
+        with v1.Session() as session:
+            session.run(v1.global_variables_initializer())
+            session.run(train, {factor: 1.0})
+            before = session.run(theirs)
+            for bad in (np.inf, np.nan):
+                session.run(train, {factor: bad})
+                after = session.run(theirs)
+                same = [np.array_equal(*p) for p in zip(before, after, strict=True)]
+                assert all(same)
+            assert np.isfinite(session.run(w)).all()
+            session.run(train, {factor: 1.0})
+            assert session.run(counter) == 2
+            assert not np.array_equal(session.run(w), before[0])
+            assert session.run(scaler.scale) == 2.0
+
+
+def test_monitored_session_initialises_saves_and_restores(scope, tmp_path):
+    for steps, scale in ((2, 16.0), (4, 32.0)):
+        with tf.Graph().as_default():
+            w = v1.get_variable("w", initializer=[1.0])
+            counter = v1.train.get_or_create_global_step()
+            train = v1.train.AdamOptimizer(0.1).minimize(tf.reduce_sum(w**2), counter)
+            hooks = [v1.train.StopAtStepHook(last_step=steps)]
+            with v1.train.MonitoredTrainingSession(
+                checkpoint_dir=str(tmp_path), hooks=hooks
+            ) as session:
+                while not session.should_stop():
+                    session.run(train)
+        saved = tf.train.load_checkpoint(str(tmp_path))
+        assert saved.get_tensor("amp_loss_scale_0/scale") == scale
+
+
+def test_towers_of_a_session_scale_apart_and_skip_together(scope):
+    with tf.Graph().as_default(), v1.Session() as session:
+        w = v1.get_variable("w", initializer=[1.0])
+        factors = v1.placeholder(tf.float32, [2])
+        optimizer = v1.train.MomentumOptimizer(0.1, 0.9)
+        towers = [
+            optimizer.compute_gradients(tf.reduce_sum(w**2) * factors[i])
+            for i in range(2)
+        ]
+        grads = [tf.add_n([g for g, _ in pairs]) for pairs in zip(*towers, strict=True)]
+        train = optimizer.apply_gradients([(grads[0], w)])
+        scales = [scaler.scale for scaler in state.current().states]
+        session.run(v1.global_variables_initializer())
+        session.run(train, {factors: [1.0, np.inf]})
+        assert session.run(w) == 1.0
+        assert session.run(scales) == [8.0, 4.0]
+        session.run(train, {factors: [1.0, 1.0]})
+        np.testing.assert_allclose(session.run(w), 0.6, rtol=1e-6)
+
+
+@pytest.mark.parametrize("monitored", [False, True])
+def test_a_session_checkpoint_without_scalers_restores(scope, tmp_path, monitored):
+    def build():
+        w = v1.get_variable("w", initializer=[1.0])
+        counter = v1.train.get_or_create_global_step()
+        loss = tf.reduce_sum(w**2)
+        return w, v1.train.MomentumOptimizer(0.1, 0.9).minimize(loss, counter)
+
+    scope(None)
+    with tf.Graph().as_default(), v1.Session() as session:
+        w, train = build()
+        session.run(v1.global_variables_initializer())
+        session.run(train)
+        v1.train.Saver().save(session, str(tmp_path / "model.ckpt"), 1)
+        expected = session.run(w)
+    scope(DynamicLossScale(initial=8.0))
+    with tf.Graph().as_default():
+        w, train = build()
+        (scaler,) = state.current().states
+        if monitored:
+            with v1.train.MonitoredTrainingSession(
+                checkpoint_dir=str(tmp_path), save_checkpoint_secs=None
+            ) as session:
+                found, scale = session.run([w, scaler.scale])
+                session.run(train)
+        else:
+            with v1.Session() as session:
+                path = v1.train.latest_checkpoint(str(tmp_path))
+                v1.train.Saver().restore(session, path)
+                found, scale = session.run([w, scaler.scale])
+                session.run(train)
+    assert found == expected
+    assert scale == 8.0
+
+
+@pytest.mark.parametrize("control_flow", ["v1", "v2"])
+def test_gradients_in_a_session_loop(scope, control_flow):
+    if control_flow == "v1":
+        v1.disable_control_flow_v2()
+    try:
+        with tf.Graph().as_default(), v1.Session() as session:
+            w = v1.get_variable("w", initializer=[1.0], use_resource=True)
+            factors = tf.constant([1.0, np.inf, 2.0])
+
+            def body(i, total):
+                loss = tf.reduce_sum(w**2) * factors[i]
+                return i + 1, total + v1.gradients(loss, [w])[0]
+
+            done = tf.while_loop(lambda i, _: i < 3, body, (0, tf.zeros([1])))
+            (scaler,) = state.current().states
+            session.run(v1.global_variables_initializer())
+            assert session.run(done[1]) == 6.0
+            # Iterations run side by side: the scale may be any of theirs, but no
+            # overflow is lost.
+            assert session.run(scaler.overflow).tolist() == [1]
+    finally:
+        v1.enable_control_flow_v2()
+
+
+class Trainer(tf.Module):
+    """A user's module whose training step is saved with it."""
+
+    def __init__(self):
+        super().__init__()
+        self.w = tf.Variable(1.0)
+
+    @tf.function(input_signature=[tf.TensorSpec([], tf.float32)])
+    def train(self, x):
+        with tf.GradientTape() as tape:
+            loss = self.w * x
+        self.w.assign_sub(0.125 * tape.gradient(loss, self.w))
+        return loss
+
+    @tf.function(input_signature=[tf.TensorSpec([], tf.float32)])
+    def serve(self, x):
+        return self.w * x
+
+
+def test_a_training_step_can_be_saved(scope, tmp_path):
+    trainer = Trainer()
+    trainer.train(tf.constant(1.0))
+    tf.saved_model.save(trainer, str(tmp_path))
+    loaded = tf.saved_model.load(str(tmp_path))
+    assert loaded.train(tf.constant(2.0)).numpy() == 1.75
+    assert loaded.w.numpy() == 0.625
+
+
+def test_an_inference_export_holds_no_scaler(scope, tmp_path):
+    trainer = Trainer()
+    trainer.train(tf.constant(1.0))
+    export = tf.Module()
+    export.w, export.serve = trainer.w, trainer.serve
+    tf.saved_model.save(export, str(tmp_path), signatures=trainer.serve)
+    names = tf.train.list_variables(str(tmp_path / "variables" / "variables"))
+    assert not [name for name, _ in names if "amp" in name]
+
+
+def test_gradient_and_optimizer_in_different_functions(scope):
+    optimizer, w = keras.optimizers.SGD(0.1, momentum=0.9), tf.Variable([1.0])
+    take = tf.function(lambda f: gradient([w], f), jit_compile=True)
+    apply = tf.function(lambda g: optimizer.apply(g, [w]))
+
+    def step(factor):
+        grads, _ = tf.clip_by_global_norm(take(tf.constant(factor)), 1.0)
+        apply(grads)
+
+    step(np.inf)
+    assert (w.numpy(), optimizer.iterations.numpy()) == (1.0, 0)
+    step(1.0)
+    assert w.numpy() < 1.0
+    assert optimizer.iterations.numpy() == 1
+
+
+def test_any_overflow_of_an_accumulation_counts(scope):
+    optimizer, w = keras.optimizers.SGD(0.1), tf.Variable([1.0])
+    take = tf.function(lambda f: gradient([w], f)[0])
+    for factors, steps in (([1.0, np.inf, 1.0], 0), ([1.0, 1.0, 1.0], 1)):
+        total = sum(take(tf.constant(f)) for f in factors)
+        optimizer.apply([total], [w])
+        assert optimizer.iterations.numpy() == steps
+    assert scaler_of(w).skipped_steps.numpy() == 1
+
+
+def test_every_optimizer_of_one_gradient_call_skips(scope):
+    v, w = tf.Variable([1.0]), tf.Variable([1.0])
+    first, second = keras.optimizers.Adam(0.1), keras.optimizers.Adam(0.1)
+
+    def step(factor):
+        grads = gradient([v, w], tf.constant(factor))
+        first.apply(grads[:1], [v])
+        second.apply(grads[1:], [w])
+
+    for factor, steps in ((1.0, 1), (np.inf, 1), (1.0, 2)):
+        step(factor)
+        assert first.iterations.numpy() == second.iterations.numpy() == steps
+
+
+def test_other_variables_are_not_concerned(scope):
+    v, w = tf.Variable([1.0]), tf.Variable([1.0])
+    optimizer = keras.optimizers.SGD(0.1)
+    gradient([v], tf.constant(np.inf))
+    optimizer.apply(gradient([w], tf.constant(1.0)), [w])
+    assert optimizer.iterations.numpy() == 1
+
+
+def test_update_by_hand_sees_zeros(scope):
+    w = tf.Variable([1.0, 2.0])
+
+    @tf.function
+    def step(factor):
+        w.assign_sub(0.1 * gradient([w], factor)[0])
+
+    step(tf.constant(np.nan))
+    assert w.numpy().tolist() == [1.0, 2.0]
+    step(tf.constant(1.0))
+    np.testing.assert_allclose(w.numpy(), [0.8, 1.6], rtol=1e-6)
+
+
+def test_constant_scale_skips_and_stays(scope):
+    scope(ConstantLossScale(16.0))
+    optimizer, w = keras.optimizers.SGD(0.1), tf.Variable([1.0])
+    for factor in (np.inf, 1.0):
+        optimizer.apply(gradient([w], tf.constant(factor)), [w])
+    scaler = scaler_of(w)
+    assert optimizer.iterations.numpy() == 1
+    assert (scaler.scale.numpy(), scaler.skipped_steps.numpy()) == (16.0, 1)
+
+
+@pytest.mark.parametrize("rule", [None, NoLossScale()])
+def test_without_scaling_the_update_is_called_plainly(scope, rule):
+    scope(rule)
+    optimizer, w = keras.optimizers.SGD(0.1), tf.Variable([1.0])
+
+    @tf.function
+    def step():
+        optimizer.apply(gradient([w], 1.0), [w])
+
+    step()
+    graph = step.get_concrete_function().graph.as_graph_def()
+    assert not [n for n in graph.node if n.op == "If"]
+    kept = [n for n in graph.node if "_amp_keep" in n.attr]
+    assert bool(kept) == (rule is not None)
+
+
+def test_the_update_is_marked_inside_its_branch(scope):
+    optimizer, w = keras.optimizers.Adam(0.1), tf.Variable([1.0])
+
+    @tf.function
+    def step():
+        optimizer.apply(gradient([w], 1.0), [w])
+
+    library = step.get_concrete_function().graph.as_graph_def().library
+    kept = {n.op for f in library.function for n in f.node_def if "_amp_keep" in n.attr}
+    assert {"Sqrt", "Mul", "AssignSubVariableOp"} <= kept
+
+
+def test_wrapping_optimizers_skip_once(scope):
+    inner, w = keras.optimizers.SGD(0.1), tf.Variable([1.0])
+    outer = keras.optimizers.LossScaleOptimizer(inner, initial_scale=4.0)
+    outer.build([w])
+
+    @tf.function
+    def step(factor):
+        outer.apply(gradient([w], outer.scale_loss(factor)), [w])
+
+    for factor, steps in ((1.0, 1), (np.inf, 1), (1.0, 2)):
+        step(tf.constant(factor))
+        assert inner.iterations.numpy() == steps
+    np.testing.assert_allclose(w.numpy(), 0.64, rtol=1e-6)
+
+
+def test_synchronous_replicas_are_never_skipped(scope, monkeypatch):
+    # The queue thread is cancelled when its session closes, and says so.
+    monkeypatch.setattr(threading, "excepthook", lambda _: None)
+    with tf.Graph().as_default():
+        w = v1.get_variable("w", initializer=[1.0])
+        factor = v1.placeholder(tf.float32, [])
+        counter = v1.train.get_or_create_global_step()
+        wrapped = v1.train.SyncReplicasOptimizer(
+            v1.train.GradientDescentOptimizer(0.1),
+            replicas_to_aggregate=1,
+            total_num_replicas=1,
+        )
+        train = wrapped.minimize(tf.reduce_sum(w**2) * factor, global_step=counter)
+        hook = wrapped.make_session_run_hook(is_chief=True)
+        with v1.train.MonitoredTrainingSession(
+            hooks=[hook], stop_grace_period_secs=1
+        ) as session:
+            for value in (1.0, np.inf, 1.0, 1.0, 1.0, 1.0):
+                session.run(train, {factor: value})
+            found, steps = session.run([w, counter])
+        for thread in threading.enumerate():
+            if thread.name.startswith("QueueRunner"):
+                thread.join(timeout=5)
+    # Tokens let a replica run ahead of the update, by a step that is then stale.
+    assert steps >= 3
+    assert 0 < found[0] < 0.8
+
+
+def test_a_failing_update_is_still_the_optimizers_error(scope):
+    w = tf.Variable([1.0])
+    gradient([w], tf.constant(1.0))
+    with pytest.raises(ValueError, match="No gradients provided"):
+        v1.train.AdamOptimizer().apply_gradients([(None, w)])
+    with pytest.raises(ValueError, match="No variables provided"):
+        v1.train.AdamOptimizer().apply_gradients([])
+    assert keras.optimizers.SGD().apply([]) is None
+    with pytest.raises(ValueError, match="must already be built"):
+        keras.optimizers.SGD().apply([tf.constant(1.0)])
+
+
+@pytest.mark.parametrize("jit", [False, True])
+def test_fit_skips_and_goes_on(scope, jit):
+    model = keras.Sequential([keras.layers.Input((2,)), keras.layers.Dense(1)])
+    model.compile(keras.optimizers.Adam(0.1), "mse", jit_compile=jit)
+    x = np.ones([8, 2], np.float32)
+    x[2:4] = np.inf
+    before = model.get_weights()
+    model.fit(x, np.ones([8, 1]), batch_size=2, shuffle=False, verbose=0)
+    assert model.optimizer.iterations.numpy() == 3
+    after = model.get_weights()
+    assert all(np.isfinite(a).all() for a in after)
+    assert not np.array_equal(before[0], after[0])
+    scaler = scaler_of(model.trainable_variables[0].value)
+    assert scaler.skipped_steps.numpy() == 1
+
+
+def test_a_missing_private_name_is_said_in_four_parts():
+    class Bare:
+        pass
+
+    with pytest.raises(TensorFlowError, match="has no apply(.|\n)*allowed:"):
+        optimizer_hooks._check(Bare, "apply", ("grads",))
+    with pytest.raises(TensorFlowError, match="name not found(.|\n)*do now:"):
+        gradient_hooks._checked(Bare, "gradient", ())
+    with pytest.raises(TensorFlowError, match="module not found"):
+        gradient_hooks._module("tensorflow.python.no_such_module")
+
+
+def test_installing_twice_changes_nothing():
+    before = tf.GradientTape.gradient, v1.train.Optimizer.apply_gradients
+    gradient_hooks.install()
+    optimizer_hooks.install()
+    assert before == (tf.GradientTape.gradient, v1.train.Optimizer.apply_gradients)
+
+
+def test_keras_loss_scaling_rests_while_ours_is_at_work() -> None:
+    x = np.random.default_rng(0).normal(size=(64, 8)).astype("f")
+
+    def train(**fields: Any) -> tuple[list[float], float]:
+        keras.utils.set_random_seed(0)
+        model = keras.Sequential([keras.layers.Dense(1)])
+        inner = keras.optimizers.SGD(1e-2)
+        optimizer = keras.optimizers.LossScaleOptimizer(inner, initial_scale=2.0**15)
+        model.compile(optimizer, "mse")
+        with amp.mixed_precision_scope(dtype="float16", emulate=True, **fields):
+            history = model.fit(x, 300 * x[:, :1], epochs=16, verbose=0)
+        return history.history["loss"], float(optimizer.dynamic_scale)
+
+    losses, keras_scale = train(assignment="all", strict=True)
+    assert losses[-1] < 0.9 * losses[0]
+    assert keras_scale == 2.0**15
+    without, _ = train(assignment="all", strict=True, loss_scale="none")
+    assert without[-1] < 0.9 * without[0]

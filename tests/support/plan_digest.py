@@ -1,0 +1,246 @@
+"""Whether plans are what they were: a digest of every decision, graph and report.
+
+A program anyone can run, before and after a change that is to change no plan::
+
+    PYTHONPATH=. python tests/support/plan_digest.py --out before.json
+    PYTHONPATH=. python tests/support/plan_digest.py --against before.json
+
+It traces a training step of every model in models/ (with loss scaling and its markers)
+and builds 200 random graphs, rewrites each for several devices and policies, and writes
+one digest for the decisions (node, op, type, rule, cause), one for the rewritten graph
+and one for the report. Nothing is run; two runs of one version give the same digests.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+import os
+import platform
+import random
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+os.environ["AMP_CACHE_DIR"] = "/nowhere"  # plans come from the model's figures alone
+os.environ["AMP_TUNE_BUDGET"] = "0"
+
+import keras
+import random_graphs
+import tensorflow as tf
+from rewriting import CPU, module_of
+from tensorflow.python.eager import context as context_lib
+
+import amp
+from amp.errors import AmpError
+from amp.graph_rewrite.cost import device as devices
+from amp.graph_rewrite.graph import ir, serde
+from amp.graph_rewrite.rewrite import Rewrite, rewrite
+from amp.integration.functions import definitions
+from amp.policy import Policy
+from models import (
+    bert,
+    faster_rcnn,
+    fcn,
+    lstm_lm,
+    lstm_nmt,
+    mlp,
+    mobilenet_v2,
+    progressive_gan,
+    resnet,
+    ssd,
+    transformer,
+    transformer_nmt,
+    unet,
+    wide_deep,
+)
+
+RANDOM_GRAPHS = 200
+STEPS = 12  # of a random graph
+BATCH = 4
+
+Loss = Callable[[], tf.Tensor]
+
+
+def supervised(module: ModuleType) -> tuple[keras.Model, Loss]:
+    model = module.build()
+    x, y = module.example_batch(BATCH, seed=1)
+    x, y = keras.tree.map_structure(tf.convert_to_tensor, (x, y))
+    loss = module.LOSS()
+    return model, lambda: loss(y, model(x, training=True))
+
+
+def detector(module: ModuleType) -> tuple[keras.Model, Loss]:
+    model = module.build()
+    images, targets = module.example_batch(BATCH, seed=1)
+    batch = [tf.convert_to_tensor(x) for x in (images, *targets)]
+    return model, lambda: module.loss(model, *batch, tf.constant([0, 0]))
+
+
+def judged(module: ModuleType) -> tuple[keras.Model, Loss]:
+    gan = module.build()
+    images, latents = map(tf.convert_to_tensor, module.example_batch(BATCH, seed=1))
+    places = tf.random.stateless_uniform([BATCH, 1, 1, 1], [0, 1])
+
+    def loss() -> tf.Tensor:
+        return module.discriminator_loss(
+            gan, images, (latents, places), stage=2, alpha=tf.constant(1.0)
+        )
+
+    return gan.discriminator, loss
+
+
+SUPERVISED = (bert, fcn, lstm_lm, lstm_nmt, mlp, mobilenet_v2, resnet, ssd)
+SUPERVISED += (transformer, transformer_nmt, unet, wide_deep)
+MODELS: dict[ModuleType, Callable[[ModuleType], tuple[keras.Model, Loss]]] = {
+    **dict.fromkeys(SUPERVISED, supervised),
+    faster_rcnn: detector,
+    progressive_gan: judged,
+}
+COMPILED = (mlp, transformer)  # traced for XLA as well
+
+
+def traced(module: ModuleType, xla: bool) -> ir.Module:
+    """A training step as it is traced where gradients are scaled."""
+    keras.utils.set_random_seed(0)
+    model, loss = MODELS[module](module)
+    optimizer = keras.optimizers.Adam(1e-3)
+    variables = model.trainable_variables
+    optimizer.build(variables)
+
+    @tf.function(jit_compile=xla, autograph=False)
+    def step() -> tf.Tensor:
+        with tf.GradientTape() as tape:
+            value = loss()
+        optimizer.apply(tape.gradient(value, variables), variables)
+        return value
+
+    with amp.mixed_precision_scope(dtype="float16", emulate=True):
+        concrete = step.get_concrete_function()
+    return definitions.read(context_lib.context(), concrete.name)
+
+
+def random_module(seed: int) -> ir.Module:
+    chosen = random.Random(seed)
+    program = [
+        tuple(chosen.randrange(1000) for _ in range(3))
+        for _ in range(chosen.randrange(1, STEPS))
+    ]
+    with tf.Graph().as_default() as graph:
+        random_graphs.build(program, 2.0**-8)
+    return module_of(graph.as_graph_def())
+
+
+GPU = devices.of_gpu("NVIDIA A100-SXM4-40GB", (8, 0))
+CONFIGURATIONS: dict[str, tuple[devices.Device, dict[str, Any]]] = {
+    "amx": (devices.CPU_AMX, {"dtype": "bfloat16"}),
+    "every candidate": (CPU, {"dtype": "bfloat16", "assignment": "all"}),
+    "float16": (CPU, {"dtype": "float16", "min_gain": 0.0}),
+    "emulated": (devices.CPU_AMX, {"dtype": "float16", "emulate": True}),
+    "gpu": (GPU, {"dtype": "float16"}),
+}
+
+
+def digest(text: str | bytes) -> str:
+    data = text.encode() if isinstance(text, str) else text
+    return hashlib.sha256(data).hexdigest()[:16]
+
+
+def written(module: ir.Module) -> bytes:
+    """The bytes of all that a module holds, in the order of names."""
+    lookup = definitions.lookup_of(module)
+    functions = [module.functions[name] for name in sorted(module.functions)]
+    protos = [serde.write_function(graph, lookup) for graph in functions]
+    if module.main.name:
+        protos.append(serde.write_function(module.main, lookup))
+    else:
+        protos.append(serde.write_graph(ir.Module(module.main, {})))
+    return b"".join(p.SerializeToString(deterministic=True) for p in protos)
+
+
+def digests(result: Rewrite) -> dict[str, Any]:
+    decisions = [
+        (d.node, d.op, d.dtype, d.rule, d.cause) for d in result.report.decisions
+    ]
+    return {
+        "nodes_low": result.report.nodes_low,
+        "decisions": digest(json.dumps(sorted(decisions))),
+        "graph": digest(written(result.graph)),
+        "report": digest(result.report.to_json()),
+    }
+
+
+def outcome(module: ir.Module, settled: devices.Resolution) -> dict[str, Any]:
+    try:
+        return digests(rewrite(module, settled, fetches=ends(module)))
+    except AmpError as e:  # a refusal is to stay the same one
+        return {"refused": f"{type(e).__name__}: {e.found}"}
+
+
+def cases() -> Iterator[tuple[str, ir.Module]]:
+    for module in MODELS:
+        name = module.__name__.partition(".")[2]
+        yield name, traced(module, xla=False)
+        if module in COMPILED:
+            yield f"{name} under XLA", traced(module, xla=True)
+    for seed in range(RANDOM_GRAPHS):
+        yield f"random {seed}", random_module(seed)
+
+
+def ends(module: ir.Module) -> frozenset[str]:
+    if module.main.name:
+        return frozenset()
+    return frozenset(module.main.nodes.keys() - {e[0] for e in module.main.readers})
+
+
+def record() -> dict[str, Any]:
+    found = {}
+    for name, module in cases():
+        for label, (device, fields) in CONFIGURATIONS.items():
+            settled = devices.resolve(Policy(**fields), device)
+            found[f"{name} / {label}"] = outcome(module, settled)
+        print(name, file=sys.stderr, flush=True)
+    return found
+
+
+def versions() -> dict[str, str]:
+    return {
+        "python": platform.python_version(),
+        "tensorflow": tf.__version__,
+        "keras": keras.__version__,
+    }
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--out", type=Path, help="file to write the digests to")
+    parser.add_argument("--against", type=Path, help="file to compare them with")
+    args = parser.parse_args()
+    found = {"versions": versions(), "digests": record()}
+    if args.out:
+        args.out.write_text(json.dumps(found, indent=1) + "\n")
+    if not args.against:
+        return 0
+    before = json.loads(args.against.read_text())
+    if before["versions"] != found["versions"]:
+        print(f"made with {before['versions']}, not with {found['versions']}")
+        return 2
+    names = before["digests"].keys() | found["digests"].keys()
+    changed = 0
+    for name in sorted(names):
+        old = before["digests"].get(name, {})
+        new = found["digests"].get(name, {})
+        parts = [key for key in old.keys() | new.keys() if old.get(key) != new.get(key)]
+        if parts:
+            changed += 1
+            print(f"{name}: other {', '.join(sorted(parts))}")
+    print(f"{changed} of {len(names)} plans changed")
+    return 1 if changed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -101,15 +101,15 @@ def imports() -> None:
             train, init = deep()
             proto = graph.as_graph_def()
             policy_view.rewrite = planning.around(plan)
-            add, policy_view.Layer._add = (
-                policy_view.Layer._add,
-                making.around(policy_view.Layer._add),
+            add, policy_view.PolicyView._add = (
+                policy_view.PolicyView._add,
+                making.around(policy_view.PolicyView._add),
             )
             gc.collect()
             with amp.mixed_precision_scope(POLICY), v1.Session() as session:
                 session.run(init)
                 session.run(train, {"x:0": np.ones([2, 8], np.float32)})
-            policy_view.rewrite, policy_view.Layer._add = plan, add
+            policy_view.rewrite, policy_view.PolicyView._add = plan, add
         gc.collect()
         with tf.Graph().as_default():
             start = time.perf_counter()

@@ -81,7 +81,7 @@ class Interface:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Spared:
+class CastsSaved:
     """Casts that a plan does without, against one for every read in another type.
 
     Attributes:
@@ -108,7 +108,7 @@ class Plan:
       seconds32, seconds16: predicted time before and after, casts included.
       tie: seconds that the choice may be over the cheapest; -inf: none was weighed.
       interface: how the boundary turns.
-      spared: casts that the plan does without.
+      casts_saved: casts that the plan does without.
       late: reads in float32 of tensors that are held in 16 bits until then, with a node
         that each cast up waits for ("": none).
     """
@@ -122,5 +122,5 @@ class Plan:
     seconds16: float
     tie: float
     interface: Interface = Interface()
-    spared: Spared = Spared()
+    casts_saved: CastsSaved = CastsSaved()
     late: Mapping[Read, str] = dataclasses.field(default_factory=dict)

@@ -32,7 +32,7 @@ class Decision:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Outcome:
+class TrialOutcome:
     """What came of a trial of a twin against its original.
 
     Attributes:
@@ -107,7 +107,7 @@ class Report:
         lines = [
             f"{self.function or 'graph'}: {self.verdict}",
             f"  nodes        {self.nodes_total}, of them {self.nodes_low} in {low}",
-            f"  casts        {self.casts}{self._spared()}",
+            f"  casts        {self.casts}{self._casts_saved()}",
             *([f"  clusters     {self.clusters}"] if self.clusters else []),
             f"  predicted    {times}",
             *self._trial_lines(),
@@ -129,7 +129,7 @@ class Report:
             lines.insert(0, f"  measured     {times}, over {self.timed} calls")
         return lines
 
-    def after(self, outcome: Outcome) -> Report:
+    def after(self, outcome: TrialOutcome) -> Report:
         """The report once a trial has ended.
 
         If the original runs from now on, nothing is in 16 bits but what was so before;
@@ -166,7 +166,7 @@ class Report:
             verdict=f"left in float32: {cause}",
         )
 
-    def _spared(self) -> str:
+    def _casts_saved(self) -> str:
         told = [f"{n} {how}" for how, n in self.casts_spared.items() if n]
         if not told:
             return ""

@@ -8,13 +8,13 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterator, Mapping
 
-from amp.graph_rewrite.candidates.analysis import Part
+from amp.graph_rewrite.candidates.analysis import UseAnalysis
 from amp.graph_rewrite.cost import pricing
 from amp.graph_rewrite.cost.device import Resolution
 from amp.graph_rewrite.fusion.fuse import Fusion
 from amp.graph_rewrite.graph import ir
-from amp.graph_rewrite.graph.calls import Use
-from amp.graph_rewrite.plan import Plan, Spared
+from amp.graph_rewrite.graph.calls import FunctionUse
+from amp.graph_rewrite.plan import CastsSaved, Plan
 from amp.graph_rewrite.report import Decision, Report
 from amp.policy import Policy
 
@@ -23,8 +23,8 @@ _UNFUSED = Fusion()
 
 def report_on(
     module: ir.Module,
-    parts: Mapping[Use, Part],
-    plans: Mapping[Use, Plan],
+    parts: Mapping[FunctionUse, UseAnalysis],
+    plans: Mapping[FunctionUse, Plan],
     settled: Resolution,
     fusion: Fusion = _UNFUSED,
 ) -> Report:
@@ -36,9 +36,11 @@ def report_on(
     seconds16 = sum(weight[use] * plan.seconds16 for use, plan in plans.items())
     seconds16 -= fusion.seconds
     fused = fusion.casts_before - fusion.casts_after
-    spared = {
-        field.name: sum(getattr(plan.spared, field.name) for plan in plans.values())
-        for field in dataclasses.fields(Spared)
+    casts_saved = {
+        field.name: sum(
+            getattr(plan.casts_saved, field.name) for plan in plans.values()
+        )
+        for field in dataclasses.fields(CastsSaved)
     }
     return Report(
         function=module.main.name,
@@ -54,15 +56,15 @@ def report_on(
         decisions=tuple(_decisions(module, parts, plans)),
         verdict=_verdict(parts, plans, policy, (seconds32, seconds16)),
         measured_share=pricing.measured_share(list(parts.values())),
-        casts_spared={**spared, "fused": fused},
+        casts_spared={**casts_saved, "fused": fused},
         clusters=fusion.clusters,
         fused_seconds=fusion.seconds,
     )
 
 
 def _verdict(
-    parts: Mapping[Use, Part],
-    plans: Mapping[Use, Plan],
+    parts: Mapping[FunctionUse, UseAnalysis],
+    plans: Mapping[FunctionUse, Plan],
     policy: Policy,
     seconds: tuple[float, float],
 ) -> str:
@@ -79,7 +81,9 @@ def _verdict(
 
 
 def _decisions(
-    module: ir.Module, parts: Mapping[Use, Part], plans: Mapping[Use, Plan]
+    module: ir.Module,
+    parts: Mapping[FunctionUse, UseAnalysis],
+    plans: Mapping[FunctionUse, Plan],
 ) -> Iterator[Decision]:
     for use, part in parts.items():
         prefix = "" if part.graph is module.main else f"{part.graph.name}::"

@@ -18,19 +18,19 @@ from amp.graph_rewrite import verify
 from amp.graph_rewrite.apply import apply
 from amp.graph_rewrite.apply.link import Linked, graph_of, link
 from amp.graph_rewrite.assign.decide import decide
-from amp.graph_rewrite.candidates.analysis import Part, Program, program_of
+from amp.graph_rewrite.candidates.analysis import Analysis, UseAnalysis, analyze
 from amp.graph_rewrite.candidates.context import FORMATS, Context, type_ports
-from amp.graph_rewrite.cost import cost_model
 from amp.graph_rewrite.cost.device import Resolution
+from amp.graph_rewrite.cost.model import CostModel
 from amp.graph_rewrite.cost.op_instance import Timer
 from amp.graph_rewrite.cost.pricing import measured, untimed, usable
 from amp.graph_rewrite.fusion import fuse, outline
 from amp.graph_rewrite.graph import calls, ir, op_schema
-from amp.graph_rewrite.graph.calls import Call, Use
+from amp.graph_rewrite.graph.calls import Call, FunctionUse
 from amp.graph_rewrite.normalize import loop_invariants
 from amp.graph_rewrite.normalize.inline import inline
 from amp.graph_rewrite.ops.op_names import check_op_names
-from amp.graph_rewrite.plan import Interface, Plan, Reason, Spared
+from amp.graph_rewrite.plan import CastsSaved, Interface, Plan, Reason
 from amp.graph_rewrite.report import Report
 from amp.graph_rewrite.report_builder import report_on, switched_off
 from amp.policy import Policy
@@ -109,17 +109,17 @@ def _rewritten(
     for graph in given.graphs():
         where = _where(graph.name)
         verify.enforce(verify.well_formed(graph), GraphError, where, _MEND)
-    whole = fuse.apart(given)
-    module = loop_invariants.plain(inline(whole))
-    program = program_of(module, _contexts(module, settled, named), _clocks(settled))
-    _check_given(program)
-    program = measured(program, timer)
-    parts = program.parts
-    plans = _gained(decide(program), parts, settled.policy)
+    whole = fuse.unfuse(given)
+    module = loop_invariants.hoist_invariants(inline(whole))
+    analysis = analyze(module, _contexts(module, settled, named), _cost_models(settled))
+    _check_given(analysis)
+    analysis = measured(analysis, timer)
+    parts = analysis.parts
+    plans = _gained(decide(analysis), parts, settled.policy)
     if not any(plan.low for plan in plans.values()):
         return Rewrite(given, report_on(module, parts, plans, settled))
     linked = link(whole, _applied(parts, plans, named[0]), suffix)
-    _check_made(linked, program, plans)
+    _check_made(linked, analysis, plans)
     fused = _fused(linked, parts, settled, suffix)
     report = report_on(module, parts, plans, settled, fused.fusion)
     return Rewrite(fused.linked.module, report)
@@ -136,14 +136,14 @@ def _contexts(
     module: ir.Module,
     settled: Resolution,
     named: tuple[frozenset[str], frozenset[str]],
-) -> Callable[[Use], Context]:
+) -> Callable[[FunctionUse], Context]:
     policy, (fetches, feeds) = settled.policy, named
     assert policy is not None
     behind = calls.behind_markers(module)
     lookup = _lookup(module)
     nothing: frozenset[str] = frozenset()
 
-    def context_of(use: Use) -> Context:
+    def context_of(use: FunctionUse) -> Context:
         main = use.name == module.main.name
         return Context(
             policy=policy,
@@ -152,7 +152,7 @@ def _contexts(
             native=policy.dtype in settled.device.native,
             xla=use.xla,
             behind=behind[use.name],
-            held=feeds if main else nothing,
+            fed=feeds if main else nothing,
             fetched=fetches if main else nothing,
             lookup=lookup,
         )
@@ -160,10 +160,10 @@ def _contexts(
     return context_of
 
 
-def _clocks(settled: Resolution) -> Callable[[Use], cost_model.Clock]:
+def _cost_models(settled: Resolution) -> Callable[[FunctionUse], CostModel]:
     policy = settled.policy
     assert policy is not None
-    return lambda use: cost_model.Clock(settled.device.under(use.xla), policy.dtype)
+    return lambda use: CostModel(settled.device.under(use.xla), policy.dtype)
 
 
 def _lookup(module: ir.Module) -> op_schema.Lookup:
@@ -171,15 +171,17 @@ def _lookup(module: ir.Module) -> op_schema.Lookup:
     return op_schema.lookup_in(origins)
 
 
-def _check_given(program: Program) -> None:
-    for use, part in program.parts.items():
+def _check_given(analysis: Analysis) -> None:
+    for use, part in analysis.parts.items():
         typing = verify.well_typed(part.graph, part.found.typed)
         verify.enforce(typing, GraphError, _where(use.name), _MEND)
 
 
 def _gained(
-    plans: Mapping[Use, Plan], parts: Mapping[Use, Part], policy: Policy
-) -> Mapping[Use, Plan]:
+    plans: Mapping[FunctionUse, Plan],
+    parts: Mapping[FunctionUse, UseAnalysis],
+    policy: Policy,
+) -> Mapping[FunctionUse, Plan]:
     """Drops every plan if all together gain under `min_gain`."""
     before = sum(parts[use].weight * plan.seconds32 for use, plan in plans.items())
     after = sum(parts[use].weight * plan.seconds16 for use, plan in plans.items())
@@ -202,32 +204,38 @@ def _drop(plan: Plan, cause: str) -> Plan:
         casts=frozenset(),
         seconds16=plan.seconds32,
         interface=Interface(),
-        spared=Spared(),
+        casts_saved=CastsSaved(),
     )
 
 
 def _applied(
-    parts: Mapping[Use, Part], plans: Mapping[Use, Plan], fetches: frozenset[str]
-) -> dict[Use, ir.Graph]:
+    parts: Mapping[FunctionUse, UseAnalysis],
+    plans: Mapping[FunctionUse, Plan],
+    fetches: frozenset[str],
+) -> dict[FunctionUse, ir.Graph]:
     graphs = {}
     for number, (use, part) in enumerate(parts.items()):
         graph, plan = part.graph, plans[use]
         if plan.low or plan.interface:
             graph = apply.apply(graph, plan, part.found, part.context)
             if number == 0:  # the main graph
-                graph = apply.expose(graph, fetches, plan, part.found, part.context)
+                graph = apply.restore_fetched(
+                    graph, fetches, plan, part.found, part.context
+                )
         graphs[use] = graph
     return graphs
 
 
-def _check_made(linked: Linked, program: Program, plans: Mapping[Use, Plan]) -> None:
+def _check_made(
+    linked: Linked, analysis: Analysis, plans: Mapping[FunctionUse, Plan]
+) -> None:
     """Every law of `verify`, on every graph that was made."""
     module, lookup = linked.module, _lookup(linked.module)
-    first = {_made_use(use, linked): part for use, part in program.parts.items()}
-    made = program_of(
+    first = {_made_use(use, linked): part for use, part in analysis.parts.items()}
+    made = analyze(
         module,
         lambda use: dataclasses.replace(first[use].context, lookup=lookup),
-        lambda use: first[use].clock,
+        lambda use: first[use].cost_model,
     )
     for use, part in made.parts.items():
         before = first[use]
@@ -254,7 +262,10 @@ def _check_made(linked: Linked, program: Program, plans: Mapping[Use, Plan]) -> 
 
 
 def _fused(
-    linked: Linked, parts: Mapping[Use, Part], settled: Resolution, suffix: str
+    linked: Linked,
+    parts: Mapping[FunctionUse, UseAnalysis],
+    settled: Resolution,
+    suffix: str,
 ) -> fuse.Fused:
     """With clusters, and the laws checked that concern them."""
     lookup = _lookup(linked.module)
@@ -265,15 +276,15 @@ def _fused(
     weights = {use: parts[use].weight for use in linked.graphs}
     if settled.device.under(True).call == math.inf:
         return fuse.Fused(linked, fuse.Fusion())
-    clocks = {use: parts[use].clock for use in linked.graphs}
+    cost_models = {use: parts[use].cost_model for use in linked.graphs}
     linked = fuse.bypassed(linked)
-    fused = fuse.fuse(linked, contexts, weights, clocks, settled.device, suffix)
+    fused = fuse.fuse(linked, contexts, weights, cost_models, settled.device, suffix)
     for use, graph in fused.linked.graphs.items():
         if graph is not linked.graphs[use]:
             laws = itertools.chain(
                 verify.well_formed(graph),
                 verify.well_typed(graph, type_ports(graph, contexts[use])),
-                verify.same_apart(linked.graphs[use], outline.apart(graph)),
+                verify.same_unfused(linked.graphs[use], outline.unfuse(graph)),
             )
             where = f"the twin of {use.name or 'the GraphDef'}"
             verify.enforce(laws, VerifyError, where, _REPORT)
@@ -283,13 +294,13 @@ def _fused(
 _REPORT = "report this with the graph; the original runs unchanged"
 
 
-def _made_use(use: Use, linked: Linked) -> Use:
+def _made_use(use: FunctionUse, linked: Linked) -> FunctionUse:
     made = linked.graphs.get(use)
-    return use if made is None else Use(made.name, use.xla)
+    return use if made is None else FunctionUse(made.name, use.xla)
 
 
 def _calls(
-    module: ir.Module, use: Use
+    module: ir.Module, use: FunctionUse
 ) -> Iterator[tuple[ir.Node, Call, list[ir.Graph]]]:
     for node, call in calls.calls(graph_of(module, use), module.functions):
         names = calls.callees_of(node, call)

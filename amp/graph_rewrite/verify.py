@@ -143,13 +143,13 @@ def float32_behind_markers(
             yield Problem(found, name, "float32 from the unscale marker on")
 
 
-def same_apart(before: ir.Graph, apart: ir.Graph) -> Iterator[Problem]:
+def same_unfused(before: ir.Graph, unfused: ir.Graph) -> Iterator[Problem]:
     """A graph whose clusters are taken apart is the one that they were made in."""
     allowed = "calls that stand in for nodes of the graph"
-    if before.results != apart.results:
-        yield Problem(f"the results changed to {apart.results}", before.name, allowed)
-    for name in before.nodes.keys() | apart.nodes.keys():
-        old, new = before.nodes.get(name), apart.nodes.get(name)
+    if before.results != unfused.results:
+        yield Problem(f"the results changed to {unfused.results}", before.name, allowed)
+    for name in before.nodes.keys() | unfused.nodes.keys():
+        old, new = before.nodes.get(name), unfused.nodes.get(name)
         if old is None or new is None or _reads(old) != _reads(new):
             yield Problem(f"node {name!r} differs without clusters", name, allowed)
 

@@ -32,7 +32,7 @@ Compute: TypeAlias = Callable[[list[tf.Tensor]], list[Gradient]]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Placing:
+class GradientPlacement:
     """How nodes are built.
 
     Args:
@@ -88,7 +88,7 @@ def scaled(
     targets: Sequence[tf.Tensor],
     seeds: Sequence[Any] | None,
     compute: Compute,
-    placing: Placing,
+    placing: GradientPlacement,
 ) -> list[Gradient]:
     """Returns the gradients that `compute` gives for `seeds`, with loss scaling around.
 
@@ -115,7 +115,7 @@ def scale_seeds(
     targets: Sequence[tf.Tensor],
     seeds: Sequence[Any] | None,
     scale: tf.Tensor,
-    placing: Placing,
+    placing: GradientPlacement,
 ) -> list[Any]:
     """Returns each target's incoming gradient (ones by default) times the scale."""
     seeds = [None] * len(targets) if seeds is None else seeds
@@ -124,7 +124,7 @@ def scale_seeds(
 
 
 def _scale_seed(
-    target: tf.Tensor, seed: Any, scale: tf.Tensor, placing: Placing
+    target: tf.Tensor, seed: Any, scale: tf.Tensor, placing: GradientPlacement
 ) -> tf.Tensor:
     with placing.beside(target):
         if seed is None:
@@ -137,7 +137,7 @@ def _scale_seed(
             return tf.multiply(seed, factor)
 
 
-def all_finite(grads: Sequence[Gradient], placing: Placing) -> tf.Tensor:
+def all_finite(grads: Sequence[Gradient], placing: GradientPlacement) -> tf.Tensor:
     """Whether every gradient is finite, bool, shape (); duplicate rows are summed."""
     checks = []
     for grad in grads:
@@ -147,7 +147,7 @@ def all_finite(grads: Sequence[Gradient], placing: Placing) -> tf.Tensor:
     return tf.reduce_all(tf.stack(checks)) if len(checks) > 1 else checks[0]
 
 
-def unscale(grad: Gradient, inverse: tf.Tensor, placing: Placing) -> Gradient:
+def unscale(grad: Gradient, inverse: tf.Tensor, placing: GradientPlacement) -> Gradient:
     """Returns a gradient times `inverse`, by one marked node, in its own dtype.
 
     Args:
@@ -167,7 +167,7 @@ def unscale(grad: Gradient, inverse: tf.Tensor, placing: Placing) -> Gradient:
     return _on_values(grad, multiply, placing)
 
 
-def marked(grad: Gradient, placing: Placing) -> Gradient:
+def marked(grad: Gradient, placing: GradientPlacement) -> Gradient:
     """Returns a gradient through one marked Identity; as it is when eager."""
     if tf.executing_eagerly():
         return grad
@@ -180,7 +180,7 @@ def marked(grad: Gradient, placing: Placing) -> Gradient:
 
 
 def _on_values(
-    grad: Gradient, change: Callable[[tf.Tensor], tf.Tensor], placing: Placing
+    grad: Gradient, change: Callable[[tf.Tensor], tf.Tensor], placing: GradientPlacement
 ) -> Gradient:
     if not _scales(grad):
         return grad

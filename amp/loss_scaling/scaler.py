@@ -41,7 +41,7 @@ class _Sources:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Place:
+class ScalerSite:
     """Where a gradient is taken.
 
     Args:
@@ -75,7 +75,7 @@ class Scaler(tf.Module):  # type: ignore[misc]
         shape (number of source variables,).
       skipped_steps: updates that were skipped, int64, shape ().
       shared: whether several workers step it at once: it is kept on another task.
-      agreed: as of `Place`.
+      agreed: as of `ScalerSite`.
     """
 
     def __init__(
@@ -83,11 +83,11 @@ class Scaler(tf.Module):  # type: ignore[misc]
         settings: LossScale,
         sources: Sequence[tf.Variable],
         index: int,
-        place: Place | None = None,
+        place: ScalerSite | None = None,
     ) -> None:
         super().__init__(name="loss_scaler")
         self.settings = settings
-        place = place or Place()
+        place = place or ScalerSite()
         self.shared, self.agreed = False, place.agreed
         self._sources = _Sources(tuple(weakref.ref(v) for v in sources))
         each = [len(sources)]

@@ -17,7 +17,7 @@ import tensorflow as tf
 from amp.errors import CheckpointError
 from amp.loss_scaling import backup
 from amp.loss_scaling.scale import LossScale
-from amp.loss_scaling.scaler import Place, Scaler
+from amp.loss_scaling.scaler import Scaler, ScalerSite
 
 CallSite: TypeAlias = tuple[str, int]
 _Key: TypeAlias = tuple[CallSite, tuple[int, ...], LossScale, bool, int]
@@ -90,7 +90,7 @@ _COLLECTION = ("amp", "loss_scalers")
 _LOCK = threading.RLock()
 # Held by their group: a `tf.compat.v1` graph and its scalers go together.
 _SCALERS: weakref.WeakValueDictionary[_Key, Scaler] = weakref.WeakValueDictionary()
-_ANYWHERE = Place()
+_ANYWHERE = ScalerSite()
 _PROCESS: list[Scalers] = []
 _IN_SESSIONS: list[_Key] = []  # the first scaler of a `tf.compat.v1` graph
 _PAST: list[tf.Variable] = []  # skipped_steps of this process's scalers that are gone
@@ -113,7 +113,7 @@ def find(
     site: CallSite,
     sources: Sequence[tf.Variable],
     rule: LossScale,
-    place: Place = _ANYWHERE,
+    place: ScalerSite = _ANYWHERE,
 ) -> Scaler:
     """Returns the scaler of a gradient call, the same one at every retrace.
 
@@ -178,7 +178,7 @@ def skipped_steps() -> int:
         return sum(int(variable.numpy()) for variable in (*living, *_PAST))
 
 
-def _create(key: _Key, sources: Sequence[tf.Variable], place: Place) -> Scaler:
+def _create(key: _Key, sources: Sequence[tf.Variable], place: ScalerSite) -> Scaler:
     place.same(repr(key[2]))
     group = current()
     number = group.next_number()

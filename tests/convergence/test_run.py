@@ -107,7 +107,9 @@ def test_an_unscale_that_is_left_out_fails(
     assert any(r.startswith("constant: the gradient error") for r in judged.reasons)
 
 
-def _marked_only(grad: object, inverse: object, placing: gradients.Placing) -> object:
+def _marked_only(
+    grad: object, inverse: object, placing: gradients.GradientPlacement
+) -> object:
     return gradients.marked(grad, placing)
 
 

@@ -8,7 +8,7 @@ import json
 from rewriting import graph_def, matmul_chain, nodes, rewritten
 
 from amp.graph_rewrite.plan import RULES
-from amp.graph_rewrite.report import Outcome, Report
+from amp.graph_rewrite.report import Report, TrialOutcome
 
 
 def chain(**fields: object) -> Report:
@@ -61,7 +61,7 @@ def test_the_text_says_what_a_person_asks_first() -> None:
 def test_a_trial_adds_what_was_measured_beside_what_was_predicted() -> None:
     before = dataclasses.replace(chain(), seconds32=3e-3, seconds16=2e-3)
     assert "measured" not in str(before)
-    after = before.after(Outcome(True, 5e-3, 4e-3, 7, "ended: 16 bits are faster"))
+    after = before.after(TrialOutcome(True, 5e-3, 4e-3, 7, "ended: 16 bits are faster"))
     assert after.verdict == ("rewritten, predicted 1.50x, measured 1.25x over 7 calls")
     text = str(after)
     assert "measured     5.00 ms in float32, 4.00 ms mixed, over 7 calls" in text
@@ -74,7 +74,7 @@ def test_where_the_original_won_nothing_of_ours_is_in_sixteen_bits() -> None:
     given = chain()
     mine = dataclasses.replace(given.decisions[0], dtype="bfloat16", rule="already")
     given = dataclasses.replace(given, decisions=(mine, *given.decisions[1:]))
-    after = given.after(Outcome(False, 1e-3, 4e-3, 12, "ended: float32 is faster"))
+    after = given.after(TrialOutcome(False, 1e-3, 4e-3, 12, "ended: float32 is faster"))
     assert "measured 0.25x over 12 calls" in after.verdict
     assert after.verdict.startswith("left in float32: predicted")
     assert (after.nodes_low, after.casts) == (1, 0)
@@ -84,7 +84,7 @@ def test_where_the_original_won_nothing_of_ours_is_in_sixteen_bits() -> None:
 
 
 def test_a_trial_without_times_says_only_what_was_predicted() -> None:
-    after = chain().after(Outcome(True, None, None, 0, "ended: why"))
+    after = chain().after(TrialOutcome(True, None, None, 0, "ended: why"))
     assert "measured" not in str(after)
 
 

@@ -15,11 +15,11 @@ from tensorflow.python.eager import context as context_lib
 
 from amp.graph_rewrite import rewrite as rewrite_lib
 from amp.graph_rewrite.assign.decide import decide
-from amp.graph_rewrite.candidates.analysis import Program, program_of
+from amp.graph_rewrite.candidates.analysis import Analysis, analyze
 from amp.graph_rewrite.candidates.context import FORMATS, Context
 from amp.graph_rewrite.cost import device as devices
-from amp.graph_rewrite.cost.cost_model import Clock
 from amp.graph_rewrite.cost.device import Device, Resolution
+from amp.graph_rewrite.cost.model import CostModel
 from amp.graph_rewrite.graph import ir, serde
 from amp.graph_rewrite.plan import Plan
 from amp.graph_rewrite.report import Decision, Report
@@ -78,18 +78,18 @@ def context_of(
         native=resolution.policy.dtype in resolution.device.native,
         xla=xla,
         behind=frozenset(),
-        held=frozenset(),
+        fed=frozenset(),
         fetched=frozenset(),
         lookup=rewrite_lib._lookup(module),
     )
 
 
-def program(module: ir.Module, context: Context, clock: Clock) -> Program:
+def program(module: ir.Module, context: Context, clock: CostModel) -> Analysis:
     """What is to be decided of a module, every use of a function in one context."""
-    return program_of(module, lambda use: context, lambda use: clock)
+    return analyze(module, lambda use: context, lambda use: clock)
 
 
-def plan_of(module: ir.Module, context: Context, clock: Clock) -> Plan:
+def plan_of(module: ir.Module, context: Context, clock: CostModel) -> Plan:
     """The plan for the main graph of a module."""
     return next(iter(decide(program(module, context, clock)).values()))
 

@@ -185,7 +185,7 @@ def _turned(node: ir.Node, attr: str, number: int) -> ir.Value:
     return ir.Type(number)
 
 
-def expose(
+def restore_fetched(
     graph: ir.Graph,
     names: frozenset[str],
     plan: Plan,

@@ -11,10 +11,10 @@ from typing import TypeAlias
 
 from amp.graph_rewrite.graph import calls as calls_lib
 from amp.graph_rewrite.graph import ir
-from amp.graph_rewrite.graph.calls import Call, Use
+from amp.graph_rewrite.graph.calls import Call, FunctionUse
 
 
-def graph_of(module: ir.Module, use: Use) -> ir.Graph:
+def graph_of(module: ir.Module, use: FunctionUse) -> ir.Graph:
     """The graph that a use is a use of."""
     return module.main if use.name == module.main.name else module.functions[use.name]
 
@@ -24,10 +24,12 @@ class Linked:
     """The module with everything in it, and what was made for which use."""
 
     module: ir.Module
-    graphs: Mapping[Use, ir.Graph]
+    graphs: Mapping[FunctionUse, ir.Graph]
 
 
-def link(given: ir.Module, graphs: Mapping[Use, ir.Graph], suffix: str) -> Linked:
+def link(
+    given: ir.Module, graphs: Mapping[FunctionUse, ir.Graph], suffix: str
+) -> Linked:
     """Names what is not as given, or calls such, anew and points the calls there.
 
     Args:
@@ -54,15 +56,15 @@ def link(given: ir.Module, graphs: Mapping[Use, ir.Graph], suffix: str) -> Linke
     return Linked(ir.Module(main, functions), made)
 
 
-_Calls: TypeAlias = list[tuple[ir.Node, Call, list[Use]]]
+_Calls: TypeAlias = list[tuple[ir.Node, Call, list[FunctionUse]]]
 
 
 def _named(
     given: ir.Module,
-    graphs: Mapping[Use, ir.Graph],
-    calls: Mapping[Use, _Calls],
+    graphs: Mapping[FunctionUse, ir.Graph],
+    calls: Mapping[FunctionUse, _Calls],
     suffix: str,
-) -> dict[Use, str]:
+) -> dict[FunctionUse, str]:
     changed = {use for use in graphs if graphs[use] is not graph_of(given, use)}
     pending = True
     while pending:
@@ -75,7 +77,7 @@ def _named(
         changed |= callers
     names = {}
     for use in changed:
-        both = use.xla and Use(use.name, False) in changed
+        both = use.xla and FunctionUse(use.name, False) in changed
         name = f"{use.name}{suffix}{'_xla' if both else ''}"
         while name in given.functions:  # of an earlier rewrite
             name += "_"
@@ -84,8 +86,8 @@ def _named(
 
 
 def _calls(
-    given: ir.Module, graphs: Mapping[Use, ir.Graph], use: Use
-) -> Iterator[tuple[ir.Node, Call, list[Use]]]:
+    given: ir.Module, graphs: Mapping[FunctionUse, ir.Graph], use: FunctionUse
+) -> Iterator[tuple[ir.Node, Call, list[FunctionUse]]]:
     for node, call in calls_lib.calls(graphs[use], given.functions):
         uses = calls_lib.uses_of(node, call, use.xla, given.functions)
         yield node, call, [callee for callee in uses if callee in graphs]

@@ -10,31 +10,31 @@ import math
 from collections.abc import Mapping
 
 from amp.graph_rewrite.assign import min_cut
-from amp.graph_rewrite.assign.cast_graph import LOW, Apart, Choice, Late, Tensors
+from amp.graph_rewrite.assign.cast_graph import LOW, CastPrices, Choice, Late, Tensors
 from amp.graph_rewrite.assign.interfaces import interfaces
-from amp.graph_rewrite.candidates.analysis import Part, Program
+from amp.graph_rewrite.candidates.analysis import Analysis, UseAnalysis
 from amp.graph_rewrite.candidates.context import turning
 from amp.graph_rewrite.candidates.eligibility import Candidates
 from amp.graph_rewrite.cost import pricing
 from amp.graph_rewrite.cost.epilogues import epilogues
 from amp.graph_rewrite.cost.op_instance import Times
 from amp.graph_rewrite.graph import ir
-from amp.graph_rewrite.graph.calls import Use
-from amp.graph_rewrite.plan import Interface, Plan, Reason, Spared
+from amp.graph_rewrite.graph.calls import FunctionUse
+from amp.graph_rewrite.plan import CastsSaved, Interface, Plan, Reason
 
 
-def decide(program: Program) -> dict[Use, Plan]:
+def decide(analysis: Analysis) -> dict[FunctionUse, Plan]:
     """Prices the candidates of all uses and chooses among them.
 
     With `assignment="all"` every candidate is taken, whatever it costs.
     """
-    parts, crossing, turns = program.parts, program.crossing, program.turning
+    parts, call_values, turns = analysis.parts, analysis.call_values, analysis.turning
     times = {
-        use: pricing.times(part.graph, part.found, part.context, part.clock)
+        use: pricing.times(part.graph, part.found, part.context, part.cost_model)
         for use, part in parts.items()
     }
-    apart = {use: _merged(part, times[use]) for use, part in parts.items()}
-    gathered = Tensors(parts, crossing, turns, apart)
+    cast_prices = {use: _merged(part, times[use]) for use, part in parts.items()}
+    gathered = Tensors(parts, call_values, turns, cast_prices)
     chosen, tie = _chosen(gathered, times)
     low = {
         use: frozenset(n for n in part.found.allowed if gathered.key(use, n) in chosen)
@@ -42,61 +42,61 @@ def decide(program: Program) -> dict[Use, Plan]:
     }
     casts = gathered.casts(chosen | {LOW})
     before = gathered.casts({LOW})
-    spared = gathered.spared(chosen | {LOW})
+    casts_saved = gathered.casts_saved(chosen | {LOW})
     late = gathered.late(chosen | {LOW})
     faces = interfaces(
         {use: (part.graph, part.found.typed) for use, part in parts.items()},
-        crossing,
+        call_values,
         low,
         frozenset(turns & chosen),
     )
     return {
         use: _plan(
             part,
-            (times[use], apart[use]),
+            (times[use], cast_prices[use]),
             low[use],
             (before[use], casts[use]),
             tie,
             face,
-            (spared[use], late[use]),
+            (casts_saved[use], late[use]),
         )
         for (use, part), face in zip(parts.items(), faces, strict=True)
     }
 
 
-def _merged(part: Part, times: dict[str, Times]) -> Apart:
+def _merged(part: UseAnalysis, times: dict[str, Times]) -> CastPrices:
     """Prices epilogues at nothing, and casts that keep them apart at what they are.
 
     Returns:
       By the edge that a cast would stand on, what the node after it then costs.
     """
-    apart = {}
+    cast_prices = {}
     for name in epilogues(part.graph, part.found.typed, part.context):
         if name in times:
             edge = part.found.typed[name].node.inputs[0]
-            apart[edge], times[name] = times[name], (0.0, 0.0)
-    return apart
+            cast_prices[edge], times[name] = times[name], (0.0, 0.0)
+    return cast_prices
 
 
 def _plan(
-    part: Part,
-    prices: tuple[Mapping[str, Times], Apart],
+    part: UseAnalysis,
+    prices: tuple[Mapping[str, Times], CastPrices],
     chosen: frozenset[str],
     casts: tuple[frozenset[tuple[ir.Edge, bool]], frozenset[tuple[ir.Edge, bool]]],
     tie: float,
     interface: Interface,
-    more: tuple[Spared, Late],
+    more: tuple[CastsSaved, Late],
 ) -> Plan:
     number, already = part.context.format.number, part.found.already
-    (times, apart), (spared, late) = prices, more
+    (times, cast_prices), (casts_saved, late) = prices, more
     again = {part.found.typed[n].node.inputs[i] for n, i in late}
-    recast = sum(part.clock.cast(part.graph.shape(edge)) for edge in again)
+    recast = sum(part.cost_model.cast(part.graph.shape(edge)) for edge in again)
 
     def seconds(low: frozenset[str], made: frozenset[tuple[ir.Edge, bool]]) -> float:
         total = sum(times[name][name in low] for name in times)
         for edge, down in made:
-            total += part.clock.cast(part.graph.shape(edge))
-            total += apart[edge][down] if edge in apart else 0.0
+            total += part.cost_model.cast(part.graph.shape(edge))
+            total += cast_prices[edge][down] if edge in cast_prices else 0.0
         return total
 
     return Plan(
@@ -109,13 +109,13 @@ def _plan(
         seconds16=seconds(chosen | already, casts[1]) + recast,
         tie=tie,
         interface=interface,
-        spared=spared,
+        casts_saved=casts_saved,
         late=late,
     )
 
 
 def _chosen(
-    gathered: Tensors, times: Mapping[Use, Mapping[str, Times]]
+    gathered: Tensors, times: Mapping[FunctionUse, Mapping[str, Times]]
 ) -> tuple[frozenset[Choice], float]:
     """What is to be 16-bit, and by how many seconds that may miss the cheapest."""
     free: dict[Choice, Times] = dict.fromkeys(gathered.turns, (0.0, 0.0))

@@ -9,19 +9,19 @@ import dataclasses
 from collections.abc import Mapping, Set
 from typing import TypeAlias
 
-from amp.graph_rewrite.candidates.call_values import Carried, Crossing
+from amp.graph_rewrite.candidates.call_values import CallValues, Carried
 from amp.graph_rewrite.candidates.context import Typed
 from amp.graph_rewrite.graph import ir
-from amp.graph_rewrite.graph.calls import Site, Use
+from amp.graph_rewrite.graph.calls import FunctionUse, Site
 from amp.graph_rewrite.plan import Interface
 
-_Graphs: TypeAlias = Mapping[Use, tuple[ir.Graph, Mapping[str, Typed]]]
+_Graphs: TypeAlias = Mapping[FunctionUse, tuple[ir.Graph, Mapping[str, Typed]]]
 # The forms in which an argument is read: float32, 16 bits.
 _Forms: TypeAlias = frozenset[bool]
 
 
 @dataclasses.dataclass(slots=True)
-class _Face:
+class _InterfaceBuilder:
     """An `Interface` in the making."""
 
     args: set[str] = dataclasses.field(default_factory=set)
@@ -46,8 +46,8 @@ class _Face:
 
 def interfaces(
     graphs: _Graphs,
-    crossing: Crossing,
-    low: Mapping[Use, frozenset[str]],
+    call_values: CallValues,
+    low: Mapping[FunctionUse, frozenset[str]],
     turned: Set[Carried],
 ) -> list[Interface]:
     """How the boundary of each use turns, in the order of `graphs`.
@@ -58,23 +58,25 @@ def interfaces(
 
     Args:
       graphs: every use with the types of its ports, callers first.
-      crossing: how they hang together.
+      call_values: how they hang together.
       low: the nodes that turn.
       turned: the carried values that do.
     """
-    faces = {use: _Face() for use in graphs}
+    faces = {use: _InterfaceBuilder() for use in graphs}
     for value in turned:
         _carry(value, graphs, faces)
-    forms: dict[tuple[Use, str], _Forms] = {}
+    forms: dict[tuple[FunctionUse, str], _Forms] = {}
     for use in reversed(list(graphs)):
-        if use in crossing.inner:
-            forms |= _forms(use, graphs, crossing, low[use], turned, forms)
-    for site in crossing.sites.values():
-        _pass_on(site, graphs, crossing, forms, faces)
+        if use in call_values.inner:
+            forms |= _forms(use, graphs, call_values, low[use], turned, forms)
+    for site in call_values.sites.values():
+        _pass_on(site, graphs, call_values, forms, faces)
     return [face.frozen() for face in faces.values()]
 
 
-def _carry(value: Carried, graphs: _Graphs, faces: Mapping[Use, _Face]) -> None:
+def _carry(
+    value: Carried, graphs: _Graphs, faces: Mapping[FunctionUse, _InterfaceBuilder]
+) -> None:
     site, index = value.site, value.index
     face = faces[site.use]
     face.gives.setdefault(site.node.name, set()).add(index)
@@ -87,33 +89,33 @@ def _carry(value: Carried, graphs: _Graphs, faces: Mapping[Use, _Face]) -> None:
 
 
 def _forms(
-    use: Use,
+    use: FunctionUse,
     graphs: _Graphs,
-    crossing: Crossing,
+    call_values: CallValues,
     low: frozenset[str],
     turned: Set[Carried],
-    inside: Mapping[tuple[Use, str], _Forms],
-) -> dict[tuple[Use, str], _Forms]:
+    inside: Mapping[tuple[FunctionUse, str], _Forms],
+) -> dict[tuple[FunctionUse, str], _Forms]:
     """The forms in which each argument of a use is read, its own calls included."""
     graph, typed = graphs[use]
-    found: dict[tuple[Use, str], _Forms] = {}
+    found: dict[tuple[FunctionUse, str], _Forms] = {}
     for arg in graph.args:
         forms: set[bool] = set()
         for name, index in graph.readers.get((arg.name, 0), ()):
-            site = crossing.sites.get((use, name))
+            site = call_values.sites.get((use, name))
             if site is None:
                 view = typed[name]
                 turns = view.row is not None and view.ins[index].attr in view.row.attrs
                 forms.add(name in low and turns)
-            elif crossing.passes(site, index):
+            elif call_values.passes(site, index):
                 for callee in site.callees:
                     inner = graphs[callee][0].args[index - site.call.skip].name
                     forms |= inside.get((callee, inner), frozenset())
             else:
-                forms.add(crossing.made.get((use, (name, index))) in turned)
+                forms.add(call_values.made.get((use, (name, index))) in turned)
         for index, result in enumerate(graph.results):
             if result.edge == (arg.name, 0):
-                value = crossing.returns.get((use, index))
+                value = call_values.returns.get((use, index))
                 if value is not None:
                     forms.add(value in turned)
         found[use, arg.name] = frozenset(forms)
@@ -123,16 +125,16 @@ def _forms(
 def _pass_on(
     site: Site,
     graphs: _Graphs,
-    crossing: Crossing,
-    forms: Mapping[tuple[Use, str], _Forms],
-    faces: Mapping[Use, _Face],
+    call_values: CallValues,
+    forms: Mapping[tuple[FunctionUse, str], _Forms],
+    faces: Mapping[FunctionUse, _InterfaceBuilder],
 ) -> None:
     face, name = faces[site.use], site.node.name
     for callee in site.callees:
         faces[callee].returns = site.call.loop and callee == site.callees[-1]
     for index, edge in enumerate(site.node.inputs):
         number = index - site.call.skip
-        if not crossing.passes(site, index):
+        if not call_values.passes(site, index):
             continue
         args = [(callee, graphs[callee][0].args[number]) for callee in site.callees]
         if args[0][1].type != ir.FLOAT:

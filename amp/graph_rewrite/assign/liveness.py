@@ -9,8 +9,7 @@ from collections import defaultdict
 from collections.abc import Collection, Mapping
 
 from amp.graph_rewrite.candidates.context import Typed
-from amp.graph_rewrite.cost import cost_model
-from amp.graph_rewrite.graph import ir
+from amp.graph_rewrite.graph import ir, shapes
 from amp.graph_rewrite.plan import Read
 
 _FLOATS = frozenset({ir.FLOAT, ir.HALF, ir.BFLOAT16})
@@ -18,7 +17,7 @@ _FLOATS = frozenset({ir.FLOAT, ir.HALF, ir.BFLOAT16})
 _THERE = frozenset({"Const", "ReadVariableOp", "VariableV2", "Variable"})
 
 
-class Lives:
+class Liveness:
     """The order of a graph's nodes, and its fullest point.
 
     The level of a node is the most nodes that do work on a path that ends there. A
@@ -83,7 +82,7 @@ class Lives:
             if view is None or view.node.op in _THERE or name not in self._levels:
                 continue
             if view.outs[index : index + 1] and view.outs[index].type in _FLOATS:
-                size = cost_model.elements(self._graph.shape((name, index)))
+                size = shapes.elements(self._graph.shape((name, index)))
                 change[self._level(name)] += size
                 change[until] -= size
         held, most, peak = 0, 0, 0

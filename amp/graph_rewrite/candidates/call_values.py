@@ -12,10 +12,10 @@ from typing import TypeAlias
 
 from amp.graph_rewrite.candidates.context import Context, Typed
 from amp.graph_rewrite.graph import ir
-from amp.graph_rewrite.graph.calls import Site, Use
+from amp.graph_rewrite.graph.calls import FunctionUse, Site
 
-Place: TypeAlias = tuple[Use, ir.Edge]  # an edge of one use of a function
-Member: TypeAlias = tuple[Use, str]  # a node of one use
+UseEdge: TypeAlias = tuple[FunctionUse, ir.Edge]  # an edge of one use of a function
+Member: TypeAlias = tuple[FunctionUse, str]  # a node of one use
 
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)
@@ -32,18 +32,18 @@ class Carried:
 
     site: Site
     index: int
-    begins: Place | None
-    returned: tuple[Place, ...]
-    made: tuple[Place, ...]
+    begins: UseEdge | None
+    returned: tuple[UseEdge, ...]
+    made: tuple[UseEdge, ...]
 
     @property
-    def read(self) -> tuple[Place, ...]:
+    def read(self) -> tuple[UseEdge, ...]:
         """All edges that give it its values."""
         return self.returned if self.begins is None else (self.begins, *self.returned)
 
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)
-class Crossing:
+class CallValues:
     """How the functions of a module hang together.
 
     Attributes:
@@ -59,16 +59,16 @@ class Crossing:
     """
 
     sites: Mapping[Member, Site]
-    alias: Mapping[Place, Place]
+    alias: Mapping[UseEdge, UseEdge]
     carried: tuple[Carried, ...]
-    made: Mapping[Place, Carried]
-    returns: Mapping[tuple[Use, int], Carried]
-    inner: frozenset[Use]
-    passed: frozenset[tuple[Use, int]]
+    made: Mapping[UseEdge, Carried]
+    returns: Mapping[tuple[FunctionUse, int], Carried]
+    inner: frozenset[FunctionUse]
+    passed: frozenset[tuple[FunctionUse, int]]
     lists: Mapping[Member, int]
     open: frozenset[int]
 
-    def source(self, place: Place) -> Place:
+    def source(self, place: UseEdge) -> UseEdge:
         """The place that an argument's tensor comes from, or the place itself."""
         while place in self.alias:
             place = self.alias[place]
@@ -82,11 +82,11 @@ class Crossing:
 
 
 def cross(
-    graphs: Mapping[Use, ir.Graph],
+    graphs: Mapping[FunctionUse, ir.Graph],
     sites: Mapping[Member, Site],
-    typed: Mapping[Use, Mapping[str, Typed]],
-    contexts: Mapping[Use, Context],
-) -> Crossing:
+    typed: Mapping[FunctionUse, Mapping[str, Typed]],
+    contexts: Mapping[FunctionUse, Context],
+) -> CallValues:
     """Finds what crosses, for each site as for the whole.
 
     A call that is fed, fetched or behind an unscale marker keeps its boundary.
@@ -94,11 +94,11 @@ def cross(
     usable = {
         (use, name): site
         for (use, name), site in sites.items()
-        if name not in contexts[use].behind | contexts[use].held | contexts[use].fetched
+        if name not in contexts[use].behind | contexts[use].fed | contexts[use].fetched
     }
-    alias: dict[Place, Place] = {}
+    alias: dict[UseEdge, UseEdge] = {}
     carried: list[Carried] = []
-    passed: set[tuple[Use, int]] = set()
+    passed: set[tuple[FunctionUse, int]] = set()
     for site in usable.values():
         for index, edge in _passed(site):
             if not site.call.loop or _hands_on(graphs[site.callees[-1]], index):
@@ -108,7 +108,7 @@ def cross(
                     alias[callee, (arg.name, 0)] = (site.use, edge)
         carried += _carried(site, graphs)
     lists, open_lists = _lists(graphs, usable, typed)
-    return Crossing(
+    return CallValues(
         sites=usable,
         alias=alias,
         carried=tuple(carried),
@@ -131,7 +131,7 @@ def _hands_on(body: ir.Graph, index: int) -> bool:
     return body.results[index].edge == (body.args[index].name, 0)
 
 
-def _carried(site: Site, graphs: Mapping[Use, ir.Graph]) -> Iterator[Carried]:
+def _carried(site: Site, graphs: Mapping[FunctionUse, ir.Graph]) -> Iterator[Carried]:
     inner = [graphs[callee] for callee in site.callees]
     givers = inner[-1:] if site.call.loop else inner
     for index in range(len(inner[-1].results)):
@@ -158,7 +158,9 @@ def _carried(site: Site, graphs: Mapping[Use, ir.Graph]) -> Iterator[Carried]:
 _SUMS = frozenset({"Add", "AddN", "AddV2", "Identity", "Sub"})
 
 
-def running_sums(value: Carried, graphs: Mapping[Use, ir.Graph]) -> Iterator[Member]:
+def running_sums(
+    value: Carried, graphs: Mapping[FunctionUse, ir.Graph]
+) -> Iterator[Member]:
     """The nodes by which a loop adds to a value on every trip (a gradient, a total).
 
     Adding many small terms in 16 bits loses all that are below half a unit in the last
@@ -191,16 +193,16 @@ class _Union:
     """Disjoint sets of places, by path halving."""
 
     def __init__(self) -> None:
-        self._above: dict[Place, Place] = {}
+        self._above: dict[UseEdge, UseEdge] = {}
 
-    def find(self, place: Place) -> Place:
+    def find(self, place: UseEdge) -> UseEdge:
         above = self._above
         while (parent := above.setdefault(place, place)) != place:
             above[place] = above[parent]
             place = parent
         return place
 
-    def join(self, *places: Place) -> None:
+    def join(self, *places: UseEdge) -> None:
         first = self.find(places[0])
         for place in places[1:]:
             self._above[self.find(place)] = first
@@ -210,14 +212,14 @@ _PASSES = frozenset({"Identity", "IdentityN", "StopGradient", "ZerosLike"})
 
 
 def _lists(
-    graphs: Mapping[Use, ir.Graph],
+    graphs: Mapping[FunctionUse, ir.Graph],
     sites: Mapping[Member, Site],
-    typed: Mapping[Use, Mapping[str, Typed]],
+    typed: Mapping[FunctionUse, Mapping[str, Typed]],
 ) -> tuple[dict[Member, int], frozenset[int]]:
     """Numbers the tensor lists, by what hands one variant on to another."""
     union = _Union()
-    members: dict[Member, Place] = {}
-    strange: list[Place] = []
+    members: dict[Member, UseEdge] = {}
+    strange: list[UseEdge] = []
     for site in sites.values():
         _join_site(site, graphs, union)
     for use, views in typed.items():
@@ -244,7 +246,7 @@ def _lists(
         if use not in inner:
             strange += [(use, (arg.name, 0)) for arg in graph.args]
             strange += [(use, result.edge) for result in graph.results]
-    numbers: dict[Place, int] = {}
+    numbers: dict[UseEdge, int] = {}
     lists = {
         member: numbers.setdefault(union.find(place), len(numbers))
         for member, place in members.items()
@@ -253,7 +255,9 @@ def _lists(
     return lists, frozenset(number for number in found if number is not None)
 
 
-def _join_site(site: Site, graphs: Mapping[Use, ir.Graph], union: _Union) -> None:
+def _join_site(
+    site: Site, graphs: Mapping[FunctionUse, ir.Graph], union: _Union
+) -> None:
     for index, edge in _passed(site):
         if graphs[site.callees[-1]].args[index].type == ir.VARIANT:
             for callee in site.callees:

@@ -51,7 +51,7 @@ class Context:
       native: whether the device has arithmetic in the type.
       xla: whether XLA compiles the graph (then kernels are whatever the op allows).
       behind: nodes downstream of an unscale marker, markers included.
-      held: nodes that the caller feeds, which stay float32.
+      fed: nodes that the caller feeds, which stay float32.
       fetched: nodes whose tensors the caller reads in float32.
       lookup: schema of any op or function.
     """
@@ -62,7 +62,7 @@ class Context:
     native: bool
     xla: bool
     behind: frozenset[str]
-    held: frozenset[str]
+    fed: frozenset[str]
     fetched: frozenset[str]
     lookup: Callable[[str], op_schema.Schema | None]
 

@@ -10,8 +10,8 @@ Order of the phases, each of which only narrows what the one before allowed:
    references; arithmetic that only updates variables, is only summed to a scalar, or
    only decides (on an index, a mask, a target);
 3. `ranges.ranges`: values that the 16-bit type cannot hold;
-4. `reach.reach`: downstream of a compute node, plus the move nodes that feed one, over
-   all functions together.
+4. `propagation.propagate`: downstream of a compute node, plus the move nodes that feed
+   one, over all functions together.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class Candidates:
     refused: Mapping[str, Reason]
 
 
-def narrow(
+def find_eligible(
     graph: ir.Graph,
     context: Context,
     typed: Mapping[str, Typed],
@@ -89,7 +89,7 @@ def eligible(view: Typed, context: Context) -> Reason | None:
         return Reason("keep", "keep_float32() or an optimizer")
     if policy.keep and policy.keeps(node.name):
         return Reason("keep", f"a pattern of keep={policy.keep}")
-    if node.name in context.held:
+    if node.name in context.fed:
         return Reason("fed", node.name)
     if node.name in context.behind:
         return Reason("unscale", node.name)

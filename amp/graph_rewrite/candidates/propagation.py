@@ -1,6 +1,6 @@
 """Propagation: which free nodes 16 bits reach, over all functions together.
 
-Walks along and against the edges, and across calls as `crossing` says they hang
+Walks along and against the edges, and across calls as `call_values` says they hang
 together. No rule about one node and no cost may enter.
 """
 
@@ -10,22 +10,22 @@ import dataclasses
 from collections.abc import Container, Mapping
 
 from amp.graph_rewrite.candidates.call_values import (
+    CallValues,
     Carried,
-    Crossing,
     Member,
-    Place,
+    UseEdge,
     running_sums,
 )
 from amp.graph_rewrite.candidates.context import Typed
 from amp.graph_rewrite.candidates.eligibility import Candidates
 from amp.graph_rewrite.graph import ir
-from amp.graph_rewrite.graph.calls import Use
+from amp.graph_rewrite.graph.calls import FunctionUse
 from amp.graph_rewrite.ops.op_table import Role
 from amp.graph_rewrite.plan import Reason
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Reached:
+class Propagated:
     """The outcome of propagation.
 
     Attributes:
@@ -33,15 +33,15 @@ class Reached:
       turning: values between functions that may be held in 16 bits.
     """
 
-    found: Mapping[Use, Candidates]
+    found: Mapping[FunctionUse, Candidates]
     turning: frozenset[Carried]
 
 
-def reach(
-    graphs: Mapping[Use, ir.Graph],
-    narrowed: Mapping[Use, Candidates],
-    crossing: Crossing,
-) -> Reached:
+def propagate(
+    graphs: Mapping[FunctionUse, ir.Graph],
+    narrowed: Mapping[FunctionUse, Candidates],
+    call_values: CallValues,
+) -> Propagated:
     """The free nodes downstream of a compute node through free nodes, and move nodes
     that feed one.
 
@@ -51,14 +51,14 @@ def reach(
     """
     sums = {
         value: members
-        for value in crossing.carried
+        for value in call_values.carried
         if (members := list(running_sums(value, graphs)))
     }
     held = {member: _SUM for members in sums.values() for member in members}
     narrowed = _without(narrowed, held)
-    narrowed = _without(narrowed, _on_mixed_lists(narrowed, crossing))
+    narrowed = _without(narrowed, _on_mixed_lists(narrowed, call_values))
     walks = {use: _Walk(graphs[use], part) for use, part in narrowed.items()}
-    around = _Around(walks, crossing)
+    around = _Around(walks, call_values)
     changed = True
     while changed:
         changed = False
@@ -71,32 +71,32 @@ def reach(
         found[use] = dataclasses.replace(
             part, allowed=allowed, refused={**part.refused, **left}
         )
-    return Reached(found, _turning(graphs, found, walks, crossing, sums))
+    return Propagated(found, _turning(graphs, found, walks, call_values, sums))
 
 
 _SUM = Reason("count", "a sum that grows on every trip of a loop")
 
 
 def _on_mixed_lists(
-    narrowed: Mapping[Use, Candidates], crossing: Crossing
+    narrowed: Mapping[FunctionUse, Candidates], call_values: CallValues
 ) -> dict[Member, Reason]:
     """The ops on lists of which not every op is free, or which others handle too."""
-    held = dict.fromkeys(crossing.open, "an op that is no list op handles it")
-    for (use, name), number in crossing.lists.items():
+    held = dict.fromkeys(call_values.open, "an op that is no list op handles it")
+    for (use, name), number in call_values.lists.items():
         if name in narrowed[use].refused:
             held.setdefault(number, f"{name} works on the same list")
     return {
         member: Reason("list", held[number])
-        for member, number in crossing.lists.items()
+        for member, number in call_values.lists.items()
         if number in held
     }
 
 
 def _without(
-    narrowed: Mapping[Use, Candidates], refused: Mapping[Member, Reason]
-) -> dict[Use, Candidates]:
+    narrowed: Mapping[FunctionUse, Candidates], refused: Mapping[Member, Reason]
+) -> dict[FunctionUse, Candidates]:
     """The candidates less those refused, of which each is told why."""
-    moved: dict[Use, dict[str, Reason]] = {}
+    moved: dict[FunctionUse, dict[str, Reason]] = {}
     for (use, name), reason in refused.items():
         if name in narrowed[use].allowed:
             moved.setdefault(use, {})[name] = reason
@@ -195,25 +195,27 @@ class _Walk:
 class _Around:
     """What each use is told of the others, indexed by use."""
 
-    def __init__(self, walks: Mapping[Use, _Walk], crossing: Crossing) -> None:
+    def __init__(
+        self, walks: Mapping[FunctionUse, _Walk], call_values: CallValues
+    ) -> None:
         self._walks = walks
-        self._inward: dict[Use, list[tuple[ir.Edge, Place]]] = {}
-        self._outward: dict[Use, list[tuple[ir.Edge, Place]]] = {}
-        for inner, outer in crossing.alias.items():
+        self._inward: dict[FunctionUse, list[tuple[ir.Edge, UseEdge]]] = {}
+        self._outward: dict[FunctionUse, list[tuple[ir.Edge, UseEdge]]] = {}
+        for inner, outer in call_values.alias.items():
             self._inward.setdefault(inner[0], []).append((inner[1], outer))
             self._outward.setdefault(outer[0], []).append((outer[1], inner))
-        self._carried: dict[Use, list[Carried]] = {}
-        for value in crossing.carried:
+        self._carried: dict[FunctionUse, list[Carried]] = {}
+        for value in call_values.carried:
             for use in {use for use, _ in (*value.made, *value.read)}:
                 self._carried.setdefault(use, []).append(value)
-        self._lists: dict[Use, list[tuple[str, int]]] = {}
+        self._lists: dict[FunctionUse, list[tuple[str, int]]] = {}
         self._members: dict[int, list[Member]] = {}
-        for (use, name), number in crossing.lists.items():
+        for (use, name), number in call_values.lists.items():
             self._lists.setdefault(use, []).append((name, number))
             self._members.setdefault(number, []).append((use, name))
 
     def of(
-        self, use: Use
+        self, use: FunctionUse
     ) -> tuple[frozenset[ir.Edge], frozenset[ir.Edge], frozenset[str]]:
         """The entries, the exits and the nodes on lists that are reached."""
         reached, wanted = self._reached, self._wanted
@@ -228,10 +230,10 @@ class _Around:
         forced = (name for name, k in self._lists.get(use, ()) if k in hit)
         return frozenset(entries), frozenset(exits), frozenset(forced)
 
-    def _reached(self, place: Place) -> bool:
+    def _reached(self, place: UseEdge) -> bool:
         return self._walks[place[0]].reached(place[1])
 
-    def _wanted(self, place: Place) -> bool:
+    def _wanted(self, place: UseEdge) -> bool:
         return self._walks[place[0]].wanted(place[1]) is not None
 
     def _hit(self, number: int) -> bool:
@@ -246,10 +248,10 @@ _EXACT = frozenset(
 
 
 def _turning(
-    graphs: Mapping[Use, ir.Graph],
-    found: Mapping[Use, Candidates],
-    walks: Mapping[Use, _Walk],
-    crossing: Crossing,
+    graphs: Mapping[FunctionUse, ir.Graph],
+    found: Mapping[FunctionUse, Candidates],
+    walks: Mapping[FunctionUse, _Walk],
+    call_values: CallValues,
     sums: Container[Carried],
 ) -> frozenset[Carried]:
     """The carried values whose rounding adds nothing to what is rounded anyway.
@@ -260,7 +262,7 @@ def _turning(
     """
     left = {
         value
-        for value in crossing.carried
+        for value in call_values.carried
         if value not in sums and _may_round(value, graphs, found, walks)
     }
     while True:
@@ -268,7 +270,7 @@ def _turning(
             value
             for value in left
             for place in value.returned
-            if not _made_low(crossing.source(place), found, crossing, left)
+            if not _made_low(call_values.source(place), found, call_values, left)
         }
         if not gone:
             return frozenset(left)
@@ -277,9 +279,9 @@ def _turning(
 
 def _may_round(
     value: Carried,
-    graphs: Mapping[Use, ir.Graph],
-    found: Mapping[Use, Candidates],
-    walks: Mapping[Use, _Walk],
+    graphs: Mapping[FunctionUse, ir.Graph],
+    found: Mapping[FunctionUse, Candidates],
+    walks: Mapping[FunctionUse, _Walk],
 ) -> bool:
     touched = any(walks[use].reached(edge) for use, edge in value.read)
     touched |= any(walks[use].wanted(edge) is not None for use, edge in value.made)
@@ -297,14 +299,14 @@ def _may_round(
 
 
 def _made_low(
-    place: Place,
-    found: Mapping[Use, Candidates],
-    crossing: Crossing,
+    place: UseEdge,
+    found: Mapping[FunctionUse, Candidates],
+    call_values: CallValues,
     turning: set[Carried],
 ) -> bool:
     use, edge = place
-    if place in crossing.made:
-        return crossing.made[place] in turning
+    if place in call_values.made:
+        return call_values.made[place] in turning
     part = found[use]
     return edge[0] in part.allowed or edge[0] in part.already
 

@@ -12,8 +12,8 @@ from collections.abc import Iterable, Mapping
 import numpy as np
 
 from amp.graph_rewrite.candidates.context import Context, Format, Typed
-from amp.graph_rewrite.cost import cost_model
-from amp.graph_rewrite.graph import ir, op_schema, rounding
+from amp.graph_rewrite.graph import ir, op_schema, rounding, shapes
+from amp.graph_rewrite.ops import arithmetic
 from amp.graph_rewrite.ops.op_table import Role, Row
 from amp.graph_rewrite.plan import Reason
 
@@ -104,7 +104,7 @@ def _summed_products(graph: ir.Graph, typed: Mapping[str, Typed]) -> dict[str, R
             found[name] = Reason("range", name)
         if row is None or row.role in (Role.KEEP, Role.COMPUTE) or row.bounded:
             continue
-        size = cost_model.elements(graph.shape((name, 0)) or ())
+        size = shapes.elements(graph.shape((name, 0)) or ())
         for source, _ in view.node.inputs:
             if source in sums and size <= sums[source]:
                 found[name], sums[name] = found[source], size
@@ -265,14 +265,14 @@ def _terms(graph: ir.Graph, view: Typed) -> float | None:
     data = [shape for shape, slot in zip(ins, view.ins, strict=False) if _float(slot)]
     if not data or not outs or outs[0] is None or any(s is None for s in data):
         return None
-    largest = max(data, key=cost_model.elements) or ()
+    largest = max(data, key=shapes.elements) or ()
     if largest.count(-1) > outs[0].count(-1):
         return None
-    out = max(cost_model.elements(outs[0]), 1)
+    out = max(shapes.elements(outs[0]), 1)
     if row.sums:
-        return cost_model.elements(largest) / out
+        return shapes.elements(largest) / out
     equation = view.node.text("equation")
-    return cost_model.flops(row.work, ins, outs, equation) / 2 / out
+    return arithmetic.flops(row.work, ins, outs, equation) / 2 / out
 
 
 def _float(slot: op_schema.Slot) -> bool:

@@ -12,8 +12,8 @@ import statistics
 from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from amp.errors import ProfileError
-from amp.graph_rewrite.cost.cost_model import ITEM
 from amp.graph_rewrite.cost.device import Device
+from amp.graph_rewrite.cost.model import ITEM
 
 # Raised when the points mean something else than before; older files are measured anew.
 SCHEMA = 1

@@ -11,9 +11,8 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TypeAlias
 
-from amp.graph_rewrite.candidates.analysis import Part
+from amp.graph_rewrite.candidates.analysis import UseAnalysis
 from amp.graph_rewrite.candidates.context import Typed
-from amp.graph_rewrite.cost import cost_model
 from amp.graph_rewrite.cost.op_instance import (
     Form,
     Instance,
@@ -24,7 +23,7 @@ from amp.graph_rewrite.cost.op_instance import (
     operands_of,
     turned_attrs,
 )
-from amp.graph_rewrite.graph import ir
+from amp.graph_rewrite.graph import ir, shapes
 
 # What is left out makes up less than 2 % of the predicted time.
 COVERED = 0.98
@@ -34,7 +33,7 @@ LEAST_STARTS = 1.5
 
 
 # A use, and what the model says that its nodes take.
-Priced: TypeAlias = tuple[Part, Mapping[str, Times]]
+Priced: TypeAlias = tuple[UseAnalysis, Mapping[str, Times]]
 
 
 def wanted(parts: Sequence[Priced]) -> list[Instance]:
@@ -57,11 +56,11 @@ def wanted(parts: Sequence[Priced]) -> list[Instance]:
     return [one for one, seen in zip(ordered, before, strict=False) if seen < enough]
 
 
-def _matters(seconds: float, part: Part) -> bool:
-    return seconds > LEAST_STARTS * part.clock.start
+def _matters(seconds: float, part: UseAnalysis) -> bool:
+    return seconds > LEAST_STARTS * part.cost_model.start
 
 
-def _of_nodes(part: Part, times: Mapping[str, Times]) -> Iterator[Instance]:
+def _of_nodes(part: UseAnalysis, times: Mapping[str, Times]) -> Iterator[Instance]:
     graph, context = part.graph, part.context
     for name in part.found.allowed:
         view = part.found.typed[name]
@@ -73,7 +72,7 @@ def _of_nodes(part: Part, times: Mapping[str, Times]) -> Iterator[Instance]:
             continue
         turned = turned_attrs(view, context)
         outs = [graph.shape((name, i)) for i in range(len(view.outs))]
-        shapes = [*(operand.shape for operand in operands), *outs]
+        tensors = [*(operand.shape for operand in operands), *outs]
         yield Instance(
             key=text,
             work=view.row.work,
@@ -84,7 +83,7 @@ def _of_nodes(part: Part, times: Mapping[str, Times]) -> Iterator[Instance]:
             executor=executor_of(context),
             predicted=times[name],
             runs=part.weight,
-            moved=4 * sum(map(cost_model.elements, shapes)),
+            moved=4 * sum(map(shapes.elements, tensors)),
         )
 
 
@@ -104,7 +103,7 @@ def _form(
     )
 
 
-def _of_casts(part: Part) -> Iterator[Instance]:
+def _of_casts(part: UseAnalysis) -> Iterator[Instance]:
     """Casts of as many elements as the candidates' tensors have, to a power of four.
 
     Under XLA a cast is fused with its neighbours, and has no time of its own.
@@ -117,13 +116,13 @@ def _of_casts(part: Part) -> Iterator[Instance]:
         for index, slot in enumerate(view.outs):
             shape = part.graph.shape((name, index))
             if slot.type == ir.FLOAT and shape is not None:
-                size = 4 ** round(math.log(max(cost_model.elements(shape), 1), 4))
+                size = 4 ** round(math.log(max(shapes.elements(shape), 1), 4))
                 counts[size] = counts.get(size, 0) + 1
     low = part.context.format.number
     for size, count in counts.items():
         ends = ((ir.FLOAT, low), (low, ir.FLOAT))
         down, up = (_cast(size, *end) for end in ends)
-        seconds = part.clock.cast((size,))
+        seconds = part.cost_model.cast((size,))
         if not _matters(seconds, part):
             continue
         yield Instance(

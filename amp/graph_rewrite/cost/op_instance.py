@@ -12,8 +12,8 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from amp.graph_rewrite.candidates.context import Context, Typed
-from amp.graph_rewrite.cost import cost_model
 from amp.graph_rewrite.graph import ir, op_schema
+from amp.graph_rewrite.graph.shapes import known_sizes
 from amp.graph_rewrite.ops.op_table import Role
 
 # Attributes that tell where an op comes from, and not what it does.
@@ -78,13 +78,6 @@ class Instance:
 # Gives the seconds in (float32, 16 bits) of those that it knows or measures, by key;
 # infinite where the operation fails in 16 bits.
 Timer: TypeAlias = Callable[[Sequence[Instance]], Mapping[str, Times]]
-
-
-def known_sizes(shape: ir.Shape) -> tuple[int, ...] | None:
-    """A shape with the size that the cost model takes for an unknown dimension."""
-    if shape is None:
-        return None
-    return tuple(size if size >= 0 else cost_model.UNKNOWN_DIMENSION for size in shape)
 
 
 def key(graph: ir.Graph, view: Typed, context: Context) -> str:

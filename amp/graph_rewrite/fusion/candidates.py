@@ -8,9 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from amp.graph_rewrite.candidates.context import Context
-from amp.graph_rewrite.cost import cost_model
 from amp.graph_rewrite.fusion.convex_groups import Link
-from amp.graph_rewrite.graph import ir, op_schema
+from amp.graph_rewrite.graph import ir, op_schema, shapes
 from amp.graph_rewrite.ops.fusible import FUSIBLE
 
 # A constant of at most this many elements is copied into a cluster that reads it.
@@ -30,7 +29,7 @@ class Members:
         self.context = context
         self.returned = {result.edge[0] for result in graph.results}
         fetched, controls = context.fetched, set(graph.control_results)
-        self._named = controls | fetched | context.held
+        self._named = controls | fetched | context.fed
         waited = {name for n in graph.nodes.values() for name in n.controls}
         self._needed = self.returned | waited | fetched
 
@@ -77,7 +76,7 @@ class Members:
         """Number of elements, 0 where that is unknown (or there are none)."""
         shape = self.graph.shape(edge)
         known = shape is not None and all(size >= 0 for size in shape)
-        return cost_model.elements(shape) if known else 0
+        return shapes.elements(shape) if known else 0
 
     def fusible(self, name: str) -> bool:
         """Whether a node may be in a cluster."""

@@ -14,14 +14,15 @@ from typing import Any
 
 from amp.graph_rewrite.apply.link import Linked
 from amp.graph_rewrite.candidates.context import Context
-from amp.graph_rewrite.cost import cost_model
 from amp.graph_rewrite.cost.device import Device
+from amp.graph_rewrite.cost.model import CostModel
 from amp.graph_rewrite.fusion import convex_groups, outline
 from amp.graph_rewrite.fusion.candidates import Members
 from amp.graph_rewrite.fusion.outline import Outline
-from amp.graph_rewrite.graph import ir
-from amp.graph_rewrite.graph.calls import Use
+from amp.graph_rewrite.graph import ir, shapes
+from amp.graph_rewrite.graph.calls import FunctionUse
 from amp.graph_rewrite.normalize.variable_reads import redirected
+from amp.graph_rewrite.ops import arithmetic
 from amp.graph_rewrite.ops.fusible import CONTROL_FLOW
 from amp.graph_rewrite.ops.op_table import TABLE
 
@@ -67,10 +68,10 @@ class Fused:
     fusion: Fusion
 
 
-def apart(module: ir.Module) -> ir.Module:
+def unfuse(module: ir.Module) -> ir.Module:
     """The module with every cluster's nodes back in place of its call."""
-    functions = {name: outline.apart(g) for name, g in module.functions.items()}
-    return ir.Module(outline.apart(module.main), functions)
+    functions = {name: outline.unfuse(g) for name, g in module.functions.items()}
+    return ir.Module(outline.unfuse(module.main), functions)
 
 
 def bypassed(linked: Linked) -> Linked:
@@ -95,9 +96,9 @@ def _bypassed(graph: ir.Graph) -> ir.Graph:
 
 def fuse(
     linked: Linked,
-    contexts: Mapping[Use, Context],
-    weights: Mapping[Use, float],
-    clocks: Mapping[Use, cost_model.Clock],
+    contexts: Mapping[FunctionUse, Context],
+    weights: Mapping[FunctionUse, float],
+    clocks: Mapping[FunctionUse, CostModel],
     device: Device,
     suffix: str,
 ) -> Fused:
@@ -158,7 +159,9 @@ def _counted(
 
 
 def _replaced(
-    linked: Linked, graphs: Mapping[Use, ir.Graph], functions: Mapping[str, ir.Graph]
+    linked: Linked,
+    graphs: Mapping[FunctionUse, ir.Graph],
+    functions: Mapping[str, ir.Graph],
 ) -> ir.Module:
     main, merged = linked.module.main, {**linked.module.functions, **functions}
     for use, graph in graphs.items():
@@ -178,8 +181,8 @@ class _Cluster:
 
 
 def _named(
-    found: Mapping[Use, Sequence[_Cluster]],
-    weights: Mapping[Use, float],
+    found: Mapping[FunctionUse, Sequence[_Cluster]],
+    weights: Mapping[FunctionUse, float],
     module: ir.Module,
     suffix: str,
 ) -> dict[Any, str]:
@@ -214,7 +217,7 @@ def _called(
 
 
 def _clusters(
-    members: Members, kernels: cost_model.Clock, device: Device
+    members: Members, kernels: CostModel, device: Device
 ) -> Iterator[_Cluster]:
     """The clusters of one graph that are clearly faster than their nodes' kernels."""
     graph = members.graph
@@ -253,7 +256,7 @@ def _saved(
     members: Members,
     names: Sequence[str],
     made: Outline,
-    prices: tuple[cost_model.Clock, Device],
+    prices: tuple[CostModel, Device],
 ) -> float:
     """Seconds that a cluster saves, 0 if that is not clear.
 
@@ -263,13 +266,13 @@ def _saved(
     """
     kernels, device = prices
     compiled = device.under(True)
-    loop = cost_model.Clock(compiled, members.context.format.name)
+    loop = CostModel(compiled, members.context.format.name)
     group = set(names)
     ups = {e[0] for name in names for e in members.graph.nodes[name].inputs}
     ups = {name for name in ups if members.only_for(name, group)}
     before = sum(_seconds(members, name, kernels) for name in (*names, *ups))
     border = sum(
-        cost_model.elements(shape) * _ITEM.get(number, 4)
+        shapes.elements(shape) * _ITEM.get(number, 4)
         for shape, number in zip(made.sizes, made.types, strict=True)
     )
     inside = sum(_seconds(members, name, loop, loop=True) for name in (*names, *ups))
@@ -281,7 +284,7 @@ _ITEM = {ir.FLOAT: 4, ir.HALF: 2, ir.BFLOAT16: 2, ir.BOOL: 1}
 
 
 def _seconds(
-    members: Members, name: str, clock: cost_model.Clock, *, loop: bool = False
+    members: Members, name: str, clock: CostModel, *, loop: bool = False
 ) -> float:
     """Seconds of one node; in a loop a cast is arithmetic like any other."""
     graph, node = members.graph, members.graph.nodes[name]
@@ -293,6 +296,6 @@ def _seconds(
     ins = [graph.shape(e) for e, slot in pairs if slot.type in (ir.FLOAT, low)]
     outs = [graph.shape((name, 0))]
     work = "elementwise" if row is None else row.work
-    high, short = clock.node(work, cost_model.moved(work, ins, outs), 0.0)
+    high, short = clock.node(work, arithmetic.moved(work, ins, outs), 0.0)
     in16 = low in signature.types and not members.is_bridge(name)
     return short if in16 else high

@@ -117,7 +117,7 @@ def call(made: Outline, name: str, function_name: str, device: str) -> ir.Node:
     """A node that runs the function, compiled by XLA.
 
     It is marked to be left alone by a later rewrite, and with the edges that its
-    results stand in for, by which `apart` finds back to the graph without it.
+    results stand in for, by which `unfuse` finds back to the graph without it.
     """
     count = len(made.reads)
     updates: dict[str, ir.Value] = {
@@ -172,7 +172,7 @@ def _waiting(node: ir.Node, runs: Mapping[str, str]) -> ir.Node:
     return dataclasses.replace(node, controls=controls)
 
 
-def apart(graph: ir.Graph) -> ir.Graph:
+def unfuse(graph: ir.Graph) -> ir.Graph:
     """The graph as it was before `with_calls`.
 
     A call of which an original node is gone, as after a pruning, stays.

@@ -10,8 +10,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
-from amp.graph_rewrite.cost import cost_model
-from amp.graph_rewrite.graph import ir
+from amp.graph_rewrite.graph import ir, shapes
 
 MUST_COMPILE = "_XlaMustCompile"
 
@@ -89,7 +88,7 @@ def extended(
     return node.changed(node.inputs + tuple(edge for edge, *_ in edges), updates)
 
 
-class Use(NamedTuple):
+class FunctionUse(NamedTuple):
     """A function as one kind of caller reaches it.
 
     Attributes:
@@ -101,14 +100,19 @@ class Use(NamedTuple):
     xla: bool
 
 
-def reached(module: ir.Module) -> dict[Use, float]:
+def uses_with_weights(module: ir.Module) -> dict[FunctionUse, float]:
     """Every use of a function from the main graph, with how often it runs a step.
 
     Callers stand before what they call. Functions called under `keep_float32` are left
     out.
     """
-    order: list[Use] = []
-    _visit(Use(module.main.name, MUST_COMPILE in module.main.flags), module, order, {})
+    order: list[FunctionUse] = []
+    _visit(
+        FunctionUse(module.main.name, MUST_COMPILE in module.main.flags),
+        module,
+        order,
+        {},
+    )
     order.reverse()
     weights = dict.fromkeys(order, 0.0)
     weights[order[0]] = 1.0
@@ -120,12 +124,15 @@ def reached(module: ir.Module) -> dict[Use, float]:
     return weights
 
 
-def _graph(module: ir.Module, use: Use) -> ir.Graph:
+def _graph(module: ir.Module, use: FunctionUse) -> ir.Graph:
     return module.functions.get(use.name, module.main)
 
 
 def _visit(
-    use: Use, module: ir.Module, order: list[Use], state: dict[Use, bool]
+    use: FunctionUse,
+    module: ir.Module,
+    order: list[FunctionUse],
+    state: dict[FunctionUse, bool],
 ) -> None:
     """Depth first; a function that calls itself is met once."""
     state[use] = True
@@ -136,7 +143,7 @@ def _visit(
     order.append(use)
 
 
-def trips(module: ir.Module, use: Use, node: ir.Node) -> int:
+def trips(module: ir.Module, use: FunctionUse, node: ir.Node) -> int:
     """How often a loop runs, as its condition bounds it; `UNKNOWN_TRIPS` if unknown.
 
     Every `counter < limit` of the condition counts where the limit is a constant, and
@@ -144,7 +151,7 @@ def trips(module: ir.Module, use: Use, node: ir.Node) -> int:
     """
     cond = module.functions.get(node.functions("cond")[0])
     if cond is None:
-        return cost_model.UNKNOWN_TRIPS
+        return shapes.UNKNOWN_TRIPS
     caller = _graph(module, use)
     outer = dict(zip((arg.name for arg in cond.args), node.inputs, strict=False))
 
@@ -166,17 +173,19 @@ def trips(module: ir.Module, use: Use, node: ir.Node) -> int:
             first, last = map(value, test.inputs)
             if first is not None and last is not None and last > first:
                 bounds.append(last - first)
-    return min(bounds, default=cost_model.UNKNOWN_TRIPS)
+    return min(bounds, default=shapes.UNKNOWN_TRIPS)
 
 
-def sites(module: ir.Module, uses: Mapping[Use, float]) -> dict[tuple[Use, str], Site]:
+def sites(
+    module: ir.Module, uses: Mapping[FunctionUse, float]
+) -> dict[tuple[FunctionUse, str], Site]:
     """The calls whose boundary may change, by caller and node.
 
     Each function is called from nowhere else (but as the same loop's or branch's other
     function) and run by what runs its caller, and every argument has its parameter.
     """
-    found: dict[tuple[Use, str], Site] = {}
-    callers: Counter[Use] = Counter()
+    found: dict[tuple[FunctionUse, str], Site] = {}
+    callers: Counter[FunctionUse] = Counter()
     for use in uses:
         for node, call in calls(_graph(module, use), module.functions):
             callees = tuple(uses_of(node, call, use.xla, module.functions))
@@ -206,22 +215,22 @@ class Site:
       callees: the functions, a loop's body last.
     """
 
-    use: Use
+    use: FunctionUse
     node: ir.Node
     call: Call
-    callees: tuple[Use, ...]
+    callees: tuple[FunctionUse, ...]
 
 
 def uses_of(
     node: ir.Node, call: Call, xla: bool, functions: Mapping[str, ir.Graph]
-) -> Iterator[Use]:
+) -> Iterator[FunctionUse]:
     """The uses that a calling node in a graph (compiled by XLA or not) makes."""
     for name in callees_of(node, call):
         if name in functions:
             compiled = (
                 xla or node.flag(MUST_COMPILE) or MUST_COMPILE in functions[name].flags
             )
-            yield Use(name, compiled)
+            yield FunctionUse(name, compiled)
 
 
 def calls(

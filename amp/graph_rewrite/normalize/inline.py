@@ -29,11 +29,11 @@ _BOUND = frozenset({"Enter", "RefEnter"})
 
 
 def inline(module: ir.Module) -> ir.Module:
-    """Every function of a module with its plain calls inlined.
+    """Every function of a module with its inlinable calls inlined.
 
-    A call is plain if it neither starts an XLA compilation nor is kept in float32, and
-    its function has no attribute of its own and does not call itself. A GraphDef's own
-    nodes stay as they are, since a session may fetch a call by name::
+    A call is inlinable if it neither starts an XLA compilation nor is kept in float32,
+    and its function has no attribute of its own and does not call itself. A GraphDef's
+    own nodes stay as they are, since a session may fetch a call by name::
 
         for each call, innermost first:
           enter = NoOp after the call's control inputs
@@ -72,12 +72,12 @@ def _callees(graph: ir.Graph, functions: Mapping[str, ir.Graph]) -> Iterator[str
 
 
 def _inlined(graph: ir.Graph, done: Mapping[str, ir.Graph]) -> ir.Graph:
-    plain = dict(_plain_calls(graph, done))
-    if not plain:
+    inlinable = dict(_inlinable_calls(graph, done))
+    if not inlinable:
         return graph
     moved = {
         (name, index): _within(name, result.edge, graph.nodes[name], callee)
-        for name, callee in plain.items()
+        for name, callee in inlinable.items()
         for index, result in enumerate(callee.results)
     }
 
@@ -88,7 +88,7 @@ def _inlined(graph: ir.Graph, done: Mapping[str, ir.Graph]) -> ir.Graph:
 
     nodes: dict[str, ir.Node] = {}
     for node in graph.nodes.values():
-        body = _body(node, plain[node.name]) if node.name in plain else [node]
+        body = _body(node, inlinable[node.name]) if node.name in inlinable else [node]
         for made in body:
             inputs = tuple(map(follow, made.inputs))
             nodes[made.name] = made if inputs == made.inputs else made.changed(inputs)
@@ -96,15 +96,15 @@ def _inlined(graph: ir.Graph, done: Mapping[str, ir.Graph]) -> ir.Graph:
         dataclasses.replace(result, edge=follow(result.edge))
         for result in graph.results
     )
-    shape = _shapes(graph, plain)
+    shape = _shapes(graph, inlinable)
     return dataclasses.replace(graph, nodes=nodes, results=results, shape=shape)
 
 
-def _shapes(graph: ir.Graph, plain: Mapping[str, ir.Graph]) -> ir.ShapeSource:
+def _shapes(graph: ir.Graph, inlinable: Mapping[str, ir.Graph]) -> ir.ShapeSource:
     """Shapes as the functions that were inlined have them."""
     origin = {
         f"{name}/{inner}": (callee, inner)
-        for name, callee in plain.items()
+        for name, callee in inlinable.items()
         for inner in callee.nodes
     }
 
@@ -117,10 +117,10 @@ def _shapes(graph: ir.Graph, plain: Mapping[str, ir.Graph]) -> ir.ShapeSource:
     return shape
 
 
-def _plain_calls(
+def _inlinable_calls(
     graph: ir.Graph, done: Mapping[str, ir.Graph]
 ) -> Iterator[tuple[str, ir.Graph]]:
-    """The plain calls of a graph, unless a node has a name that theirs would get."""
+    """The inlinable calls of a graph, unless a node has a name that one would get."""
     compiled = MUST_COMPILE in graph.flags
     for node in graph.nodes.values():
         if node.op not in _CALLS or not _plain(node, compiled, done):

@@ -15,7 +15,7 @@ from amp.graph_rewrite.graph.calls import Call
 from amp.graph_rewrite.normalize.variable_reads import READERS, redirected, shared
 
 
-def plain(module: ir.Module) -> ir.Module:
+def hoist_invariants(module: ir.Module) -> ir.Module:
     """The module with, in every loop whose functions nothing else calls:
 
     1. results that are an argument's own value named as that argument, so that an
@@ -36,7 +36,7 @@ def plain(module: ir.Module) -> ir.Module:
         for node, call in calls.calls(graph, module.functions)
         for name in calls.callees_of(node, call)
     )
-    for use in reversed(calls.reached(module)):  # callees first
+    for use in reversed(calls.uses_with_weights(module)):  # callees first
         if use.name in module.functions or use.name == module.main.name:
             _mend(graphs, use.name, module, counts)
     functions = {name: graphs[name] for name in module.functions}
@@ -118,7 +118,7 @@ def _read_before(caller: ir.Graph, loop: str, body: ir.Graph) -> ir.Graph:
 def _hoist(
     graphs: dict[str, ir.Graph], name: str, loop: tuple[str, Call, str, str]
 ) -> None:
-    """Reads the variables that a loop only reads before it (2. of `plain`)."""
+    """Reads before a loop what it only reads (2. of `hoist_invariants`)."""
     at, call, cond, body = loop
     found = list(_reads(graphs, cond, body))
     if not found:

@@ -625,7 +625,7 @@ _LISTS = [
     ),
 ]
 
-_APART = [
+_EXCLUDED = [
     _follow(
         "Rank Shape ShapeN Size",
         "reads no value; may read the shape off the 16-bit tensor",
@@ -672,7 +672,7 @@ _APART = [
 
 _FAMILIES = (
     *(_PRODUCTS, _ELEMENTWISE, _ACTIVATIONS, _NORMALISATION, _POOLING, _REDUCTIONS),
-    *(_MOVES, _LISTS, _APART),
+    *(_MOVES, _LISTS, _EXCLUDED),
 )
 
 

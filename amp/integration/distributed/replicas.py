@@ -27,7 +27,7 @@ def several() -> bool:
     return inside and strategy.num_replicas_in_sync > 1 and isinstance(strategy, _KINDS)
 
 
-def apart() -> bool:
+def cannot_agree() -> bool:
     """Whether there are several replicas that cannot agree.
 
     Those of a session graph and of strategies that keep one copy of a variable for all,

@@ -138,11 +138,11 @@ def _hands_on(function: ir.Graph, roots: list[str]) -> bool:
     return only and len(callees) == 1 and callees[0] in roots
 
 
-def _reached(module: ir.Module, name: str, apart: Collection[str]) -> ir.Module:
+def _reached(module: ir.Module, name: str, excluded: Collection[str]) -> ir.Module:
     """A function with those that it reaches, unless they are to stay apart."""
     whole = _module(module, name, module.functions)
     if not any(map(graphs.updates, whole.graphs())):
-        near = {n: f for n, f in module.functions.items() if n not in apart}
+        near = {n: f for n, f in module.functions.items() if n not in excluded}
         whole = _module(module, name, near)
     return whole
 
@@ -151,7 +151,7 @@ def _module(
     module: ir.Module, name: str, functions: Mapping[str, ir.Graph]
 ) -> ir.Module:
     whole = ir.Module(module.functions[name], functions)
-    uses = [use.name for use in calls.reached(whole) if use.name != name]
+    uses = [use.name for use in calls.uses_with_weights(whole) if use.name != name]
     return ir.Module(whole.main, {used: functions[used] for used in uses})
 
 

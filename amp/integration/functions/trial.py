@@ -19,7 +19,7 @@ import tensorflow as tf
 from tensorflow.python.eager import context as context_lib
 from tensorflow.python.framework import config as config_lib
 
-from amp.graph_rewrite.report import Outcome, Report
+from amp.graph_rewrite.report import Report, TrialOutcome
 from amp.policy import Policy
 
 LEAST = 3  # calls timed of each before anything is said
@@ -134,7 +134,7 @@ class Trial:
         self,
         original: bytes,
         twin: bytes,
-        ended: Callable[[Trial, Outcome], None],
+        ended: Callable[[Trial, TrialOutcome], None],
         clock: Callable[[], float] | None = None,
     ) -> None:
         self._original, self._twin = original, twin
@@ -145,7 +145,7 @@ class Trial:
         self._started = self._running = 0
         self._times: dict[bytes, list[float]] = collections.defaultdict(list)
         self._warm: set[bytes] = set()  # have run once
-        self._outcome: Outcome | None = None
+        self._outcome: TrialOutcome | None = None
 
     def call(self, call: Callable[[bytes], Any]) -> Any:
         """Calls whichever has its turn, once, and returns what it returns."""
@@ -174,7 +174,7 @@ class Trial:
     def _name(self, twin: bool) -> bytes:
         return self._twin if twin else self._original
 
-    def _end(self, turn: _Turn, seconds: float | None) -> Outcome | None:
+    def _end(self, turn: _Turn, seconds: float | None) -> TrialOutcome | None:
         """Notes a call's time, None for one that raised; the outcome if this is it."""
         with self._lock:
             self._running -= 1
@@ -186,7 +186,7 @@ class Trial:
             self._outcome = self._judged()
             return self._outcome
 
-    def _judged(self) -> Outcome | None:
+    def _judged(self) -> TrialOutcome | None:
         original, twin = self._times[self._original], self._times[self._twin]
         last = self._started >= 2 * (1 + MOST)
         faster = twin_is_faster(original, twin, last=last)
@@ -198,7 +198,7 @@ class Trial:
             text = "ended without certainty: the two are about equally fast"
         else:
             text = f"ended: {'16 bits are' if faster else 'float32 is'} faster"
-        return Outcome(
+        return TrialOutcome(
             twin=faster,
             seconds32=statistics.median(original) if original else None,
             seconds16=statistics.median(twin) if twin else None,

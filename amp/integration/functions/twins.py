@@ -19,7 +19,7 @@ import tensorflow as tf
 from amp.errors import PolicyError
 from amp.graph_rewrite.cost.device import Resolution
 from amp.graph_rewrite.graph import calls, ir, serde
-from amp.graph_rewrite.report import Outcome, Report
+from amp.graph_rewrite.report import Report, TrialOutcome
 from amp.graph_rewrite.rewrite import rewrite
 from amp.integration import reports
 from amp.integration.functions import definitions
@@ -133,10 +133,10 @@ class Twins:
             tried = self._trials.get(name)
             self.proven[name] = which
         if tried is not None:
-            outcome = Outcome(which != name, None, None, 0, text)
+            outcome = TrialOutcome(which != name, None, None, 0, text)
             self._conclude(name, tried.trial, outcome)
 
-    def _conclude(self, name: bytes, trial: Trial, outcome: Outcome) -> None:
+    def _conclude(self, name: bytes, trial: Trial, outcome: TrialOutcome) -> None:
         """Acts on the outcome of a trial, unless another came first."""
         with self._lock:
             tried = self._trials.get(name)
@@ -181,7 +181,7 @@ class Twins:
             context.add_function_def(serde.write_function(graph, lookup))
         self._made[name] = [graph.name for graph in made]
         twin = str(result.graph.main.name).encode()
-        compiled = any(use.xla for use in calls.reached(module))
+        compiled = any(use.xla for use in calls.uses_with_weights(module))
         reason = why_not(self._policy, compiled, result.report)
         self._try(name, twin, result.report, reason)
         return twin

@@ -13,10 +13,9 @@ from typing import Any
 
 import tensorflow as tf
 
-from amp.graph_rewrite.cost import cost_model
 from amp.graph_rewrite.cost.device_profile import Point, Profile
-from amp.graph_rewrite.graph import ir
-from amp.graph_rewrite.ops import op_table
+from amp.graph_rewrite.graph import ir, shapes
+from amp.graph_rewrite.ops import arithmetic, op_table
 from amp.integration.measuring import hardware, stopwatch
 from amp.integration.measuring.cases import CALL, Case, cases
 from amp.integration.measuring.stopwatch import Runner
@@ -124,16 +123,16 @@ def _of_interest(work: str, dtype: str) -> bool:
 def _point(case: Case, work: str, dtype: str, runner: Runner, seconds: float) -> Point:
     ins, outs = runner.operation.inputs, runner.operation.outputs
     if work == "cast":
-        moved = cost_model.elements(_dimensions(ins[0]))
+        moved = shapes.elements(_dimensions(ins[0]))
     else:
-        moved = cost_model.moved(work, *(_shapes(ts, dtype) for ts in (ins, outs)))
+        moved = arithmetic.moved(work, *(_shapes(ts, dtype) for ts in (ins, outs)))
     return Point(
         work=work,
         bound=case.bound,
         case=str(case),
         dtype=dtype,
         moved=moved,
-        operations=cost_model.flops(work, _shapes(ins), _shapes(outs)),
+        operations=arithmetic.flops(work, _shapes(ins), _shapes(outs)),
         seconds=max(seconds / runner.repeat, stopwatch.LEAST_SECONDS),
     )
 

@@ -16,7 +16,7 @@ from amp.graph_rewrite.ops.fusible import FUSIBLE
 from amp.integration.sessions.user_graph import Definitions, Twin, edge_of, source_of
 
 
-class Placed(Twin, Protocol):
+class ViewOfTwin(Twin, Protocol):
     """What is known of the nodes that are in a twin already."""
 
     def unchanged(self, name: str) -> bool:
@@ -54,7 +54,7 @@ class Increment:
 
 
 def increment(
-    nodes: Sequence[Any], definitions: Definitions, placed: Placed
+    nodes: Sequence[Any], definitions: Definitions, placed: ViewOfTwin
 ) -> Increment:
     """New nodes as a graph by itself.
 
@@ -67,7 +67,7 @@ def increment(
 
 
 class _Making:
-    def __init__(self, definitions: Definitions, placed: Placed) -> None:
+    def __init__(self, definitions: Definitions, placed: ViewOfTwin) -> None:
         self._definitions = definitions
         self._placed = placed
         self._proto = tf.compat.v1.GraphDef()

@@ -1,4 +1,4 @@
-"""`Layer`: the nodes of a twin graph that run under one policy.
+"""`PolicyView`: the nodes of a twin graph that run under one policy.
 
 Holds no hook, runs nothing, and how a graph is rewritten is not its work.
 """
@@ -48,7 +48,7 @@ class Run:
     feeds: Mapping[Any, Any]
 
 
-class Layer:
+class PolicyView:
     """The operations that runs under one policy find by the user's names.
 
     Args:
@@ -62,7 +62,7 @@ class Layer:
         self._own: dict[str, Any] = {}
         self._behind: set[str] = set()  # unscale markers
         self._looping: set[str] = set()  # in a frame
-        self._held: set[str] = set()  # fed, and so left as they are
+        self._fed: set[str] = set()  # fed, and so left as they are
         self._bypassed: set[str] = set()  # by who read them before the rewrite
         self._shown: dict[ir.Edge, Any] = {}
 
@@ -114,7 +114,7 @@ class Layer:
           Uncastable: it is to be had in float32 only.
         """
         fed = [tensor.op.name for tensor in feeds]
-        self._held.update(fed)
+        self._fed.update(fed)
         asked = [*(o.name for o in targets), *(t.op.name for t in fetches)]
         with uncollected():
             self._add(asked, fed)
@@ -208,7 +208,7 @@ class Layer:
             result = rewrite(
                 module,
                 twins.settled,
-                feeds=frozenset(part.stand_ins | self._held),
+                feeds=frozenset(part.stand_ins | self._fed),
                 suffix=definitions.new_suffix(),
                 timer=job_timer.stored,
             )
@@ -229,12 +229,12 @@ class Layer:
         return changed
 
     def _place(self, part: Increment, proto: Any, alike: set[str]) -> None:
-        """Imports an increment, and notes what every layer may share of it.
+        """Imports an increment, and notes what every view may share of it.
 
         Args:
           part: the increment.
           proto: what it has become.
-          alike: the new nodes that every layer may have, if it has what they read.
+          alike: the new nodes that every view may have, if it has what they read.
         """
         stand_ins = part.stand_ins
         nodes = [node for node in proto.node if node.name not in stand_ins]

@@ -19,7 +19,7 @@ from amp.errors import TensorFlowError
 from amp.integration.functions import function_hooks
 from amp.integration.functions.twins import Twins
 from amp.integration.sessions import session_twins, twin_graph
-from amp.integration.sessions.session_starts import API, TWIN, Plain, begin, tell
+from amp.integration.sessions.session_starts import API, TWIN, Untwinned, begin, tell
 from amp.integration.sessions.session_twins import SessionTwin
 
 _Session: Any = session_lib.BaseSession
@@ -101,7 +101,7 @@ def _do_run(original: Callable[..., Any], wanted: _Wanted) -> Callable[..., Any]
             twin.prepare(twins, target_list, fetch_list, fed)
 
         twin = self.__dict__.get(TWIN) or begin(self, twins, first)
-        if isinstance(twin, Plain):
+        if isinstance(twin, Untwinned):
             tell(twin, twins)
             return original(
                 self, handle, target_list, fetch_list, feed_dict, options, run_metadata
@@ -154,7 +154,7 @@ def _partial_run_setup(
     def partial_run_setup(self: Any, fetches: Any, feeds: Any = None) -> Any:
         twins, graph = wanted(self._graph), self._graph
         twin = self.__dict__.get(TWIN) or begin(self, twins)
-        if isinstance(twin, Plain):
+        if isinstance(twin, Untwinned):
             return original(self, fetches, feeds)
 
         def call(fn: Any, _: Any, fed: Any, fetched: Any, run: Any) -> Any:
@@ -194,7 +194,7 @@ def _make_callable(original: Callable[..., Any], wanted: _Wanted) -> Callable[..
             twins = wanted(graph)
             twin = self.__dict__.get(TWIN) or begin(self, twins)
             call = self._call_tf_sessionrun
-            if isinstance(twin, Plain):
+            if isinstance(twin, Untwinned):
                 return call(options, feeds, fetched, run, metadata)
 
             def call_twin(which: Twins | None) -> Any:
@@ -215,7 +215,7 @@ def _from_options(original: Callable[..., Any], wanted: _Wanted) -> Callable[...
     def make_callable_from_options(self: Any, callable_options: Any) -> Any:
         twins = wanted(self._graph)
         twin = self.__dict__.get(TWIN) or begin(self, twins)
-        if not isinstance(twin, Plain):
+        if not isinstance(twin, Untwinned):
             callable_options = twin.options(twins, self._graph, callable_options)
         return original(self, callable_options)
 

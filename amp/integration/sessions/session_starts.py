@@ -20,10 +20,10 @@ API = (
     *("TF_NewSessionOptions", "TF_NewSessionRef", "TF_DeleteSessionOptions"),
     *("TF_CloseSession", "TF_DeleteSession"),
 )
-TWIN = "_amp_twin"  # of a session that has run: its SessionTwin, or Plain
+TWIN = "_amp_twin"  # of a session that has run: its SessionTwin, or Untwinned
 
 
-class Plain:
+class Untwinned:
     """Of a session whose first run was without a policy: its state is in its graph."""
 
     def __init__(self) -> None:
@@ -34,7 +34,7 @@ def begin(
     session: Any,
     twins: Twins | None,
     first: Callable[[SessionTwin], None] = lambda twin: None,
-) -> SessionTwin | Plain:
+) -> SessionTwin | Untwinned:
     """Decides, once, where a session's state is to be: in its twin, or in its graph.
 
     Args:
@@ -43,16 +43,16 @@ def begin(
       first: makes of the twin what the first run needs.
     """
     with session_twins.LOCK:
-        twin: SessionTwin | Plain | None = session.__dict__.get(TWIN)
+        twin: SessionTwin | Untwinned | None = session.__dict__.get(TWIN)
         if twin is None:
-            twin = Plain() if twins is None else _made(session, twins, first)
+            twin = Untwinned() if twins is None else _made(session, twins, first)
             setattr(session, TWIN, twin)
         return twin
 
 
 def _made(
     session: Any, twins: Twins, first: Callable[[SessionTwin], None]
-) -> SessionTwin | Plain:
+) -> SessionTwin | Untwinned:
     try:
         twin = SessionTwin(session._graph)
         first(twin)
@@ -63,9 +63,9 @@ def _made(
         if policy is not None and policy.strict:
             raise
         twins_lib.warn("a session", e)
-        plain = Plain()
-        plain.told = True
-        return plain
+        untwinned = Untwinned()
+        untwinned.told = True
+        return untwinned
 
 
 def _switch(session: Any, twin: SessionTwin) -> None:
@@ -85,10 +85,10 @@ def _switch(session: Any, twin: SessionTwin) -> None:
     api.TF_DeleteSession(idle)
 
 
-def tell(plain: Plain, twins: Twins | None) -> None:
+def tell(untwinned: Untwinned, twins: Twins | None) -> None:
     """Warns, once, of a session that a policy comes too late for."""
-    if twins is not None and not plain.told:
-        plain.told = True
+    if twins is not None and not untwinned.told:
+        untwinned.told = True
         warnings.warn(
             "amp: a session runs in float32, as it was: it had run before mixed "
             "precision was switched on, and its variables are in that graph. Switch on "

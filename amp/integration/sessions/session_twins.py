@@ -16,7 +16,7 @@ import tensorflow as tf
 from amp.integration.functions import definitions
 from amp.integration.functions import twins as twins_lib
 from amp.integration.functions.twins import Twins
-from amp.integration.sessions.policy_view import Layer, Run, Uncastable
+from amp.integration.sessions.policy_view import PolicyView, Run, Uncastable
 from amp.integration.sessions.twin_graph import TwinGraph
 
 # Held while a twin grows; several sessions of several threads may share one.
@@ -34,26 +34,26 @@ def as_the_user_has_it(message: str) -> str:
 
 
 class _Layers:
-    """The twin of a graph, and its layers by policy."""
+    """The twin of a graph, and its views by policy."""
 
     def __init__(self, user: tf.Graph) -> None:
         self.twin = TwinGraph(user)
-        self._layers: dict[Twins | None, Layer] = {}
+        self._views: dict[Twins | None, PolicyView] = {}
 
-    def layer(self, twins: Twins | None) -> Layer:
-        if twins not in self._layers:
-            self._layers[twins] = Layer(self.twin, twins)
-        return self._layers[twins]
+    def view(self, twins: Twins | None) -> PolicyView:
+        if twins not in self._views:
+            self._views[twins] = PolicyView(self.twin, twins)
+        return self._views[twins]
 
 
 _every: weakref.WeakKeyDictionary[Any, _Layers] = weakref.WeakKeyDictionary()
 
 
 def _layers_of(graph: Any) -> _Layers:
-    layers = _every.get(graph)
-    if layers is None or layers.twin.outdated():
-        layers = _every[graph] = _Layers(graph)
-    return layers
+    views = _every.get(graph)
+    if views is None or views.twin.outdated():
+        views = _every[graph] = _Layers(graph)
+    return views
 
 
 class SessionTwin:
@@ -67,7 +67,7 @@ class SessionTwin:
     """
 
     def __init__(self, graph: Any) -> None:
-        self._layers = _layers_of(graph)
+        self._views = _layers_of(graph)
         self._found: dict[tuple[Any, ...], Run] = {}
         self._refused: set[Twins] = set()
         self.partial: dict[Any, Twins | None] = {}
@@ -75,7 +75,7 @@ class SessionTwin:
     @property
     def graph(self) -> Any:
         """The twin."""
-        return self._layers.twin.graph
+        return self._views.twin.graph
 
     def policy_of(self, handle: Any, twins: Twins | None) -> Twins | None:
         """The policy of a run: a partial one goes on with what it began with."""
@@ -113,13 +113,13 @@ class SessionTwin:
     ) -> Run:
         """The same, of tensors that are fed; runs nothing."""
         with LOCK:
-            layer = self._layers.layer(twins)
-            if not all(map(layer.accepts, feeds)):
-                layer = self._layers.layer(None)
+            view = self._views.view(twins)
+            if not all(map(view.accepts, feeds)):
+                view = self._views.view(None)
             try:
-                return layer.run(targets, fetches, feeds)
+                return view.run(targets, fetches, feeds)
             except Uncastable:
-                return self._layers.layer(None).run(targets, fetches, feeds)
+                return self._views.view(None).run(targets, fetches, feeds)
 
     def guarded(self, run: Callable[[Twins | None], Any], twins: Twins | None) -> Any:
         """Runs under a policy; as it was if TensorFlow refuses what was rewritten."""
@@ -130,7 +130,7 @@ class SessionTwin:
         except tf.errors.OpError as e:
             policy = twins.settled.policy
             strict = policy is not None and policy.strict
-            rewritten = self._layers.layer(twins).rewritten
+            rewritten = self._views.view(twins).rewritten
             if strict or not rewritten or not twins_lib.refused(e):
                 raise
             refusal = e

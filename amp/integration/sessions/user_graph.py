@@ -194,7 +194,7 @@ def edge_of(text: str) -> ir.Edge:
 def before_compute(nodes: Sequence[Any]) -> set[str]:
     """What has state and what that depends on, but for what computing comes before.
 
-    So that all layers have its state; what else a policy may rewrite is left to it.
+    So that all views have its state; what else a policy may rewrite is left to it.
     """
     after: set[str] = set()
     for node in nodes:

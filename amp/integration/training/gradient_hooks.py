@@ -32,7 +32,7 @@ from amp.integration.training import (
 )
 from amp.loss_scaling import gradients, state
 from amp.loss_scaling.scale import LossScale, NoLossScale
-from amp.loss_scaling.scaler import Place, Scaler
+from amp.loss_scaling.scaler import Scaler, ScalerSite
 
 SUPPORTED = "TensorFlow 2.18 to 2.21"
 _UTIL = "tensorflow.python.ops.gradients_util"
@@ -71,10 +71,10 @@ def install() -> None:
     session_savers.install()
     _checked(tape, "gradient", ("target", "sources", "output_gradients"))
     util._GradientsHelper = _wrapped(helper, _gradients_helper(helper))
-    pfor.pfor = _wrapped(loop, _plain(loop))
+    pfor.pfor = _wrapped(loop, _undecorated(loop))
     for name in ("jacobian", "batch_jacobian"):
         original = getattr(tape, name)
-        setattr(tape, name, _wrapped(original, _plain(original)))
+        setattr(tape, name, _wrapped(original, _undecorated(original)))
     tape.gradient = _wrapped(tape.gradient, _tape_gradient(tape.gradient))
 
 
@@ -144,7 +144,7 @@ class _How:
     Args:
       compute: seeds to gradients.
       watched: variables that may be meant, besides those that the graph knows.
-      beside: as of `gradients.Placing`.
+      beside: as of `gradients.GradientPlacement`.
       waits: whether an overflow waits for an optimizer to answer it.
     """
 
@@ -166,7 +166,9 @@ def _scaled(
     if any(gradient_sources.composite(source) for source in flat):
         return None
     found = _found(rule, flat, how.watched, targets[0].device)
-    placing = gradients.Placing(mark=markers.attribute_scope, beside=how.beside)
+    placing = gradients.GradientPlacement(
+        mark=markers.attribute_scope, beside=how.beside
+    )
     if found is None and not gradient_sources.arguments(flat):
         return None
     if found is None or isinstance(rule, NoLossScale):
@@ -191,9 +193,9 @@ def _found(
         variables = gradient_sources.trainable(flat, watched())
         if not variables:
             return None
-        if isinstance(rule, NoLossScale) or replicas.apart():
+        if isinstance(rule, NoLossScale) or replicas.cannot_agree():
             return _Found(None)
-        place = Place(device, replicas.can_meet(), workers.same)
+        place = ScalerSite(device, replicas.can_meet(), workers.same)
         scaler = state.find(gradient_sources.call_site(), variables, rule, place)
         return _Found(scaler, replicas.agree if scaler.agreed else tf.identity)
     except (CheckpointError, PolicyError):
@@ -221,12 +223,12 @@ def _strict() -> bool:
     return policy is not None and policy.strict
 
 
-def _plain(original: Callable[..., Any]) -> Callable[..., Any]:
-    def plain(*args: Any, **kwargs: Any) -> Any:
+def _undecorated(original: Callable[..., Any]) -> Callable[..., Any]:
+    def undecorated(*args: Any, **kwargs: Any) -> Any:
         with _inside():
             return original(*args, **kwargs)
 
-    return plain
+    return undecorated
 
 
 def _rule() -> LossScale | None:

@@ -56,7 +56,7 @@ def install() -> None:
     _check(train.Optimizer, "_create_slots", ("var_list",))
     _check(train.Optimizer, "apply_gradients", ("grads_and_vars", "name"))
     _replace(train.Optimizer, "apply_gradients", _session_apply)
-    _replace(train.SyncReplicasOptimizer, "apply_gradients", _plain)
+    _replace(train.SyncReplicasOptimizer, "apply_gradients", _undecorated)
     averages = tf.train.ExponentialMovingAverage
     _check(averages, "apply", ("var_list",))
     _check(averages, "average", ("var",))
@@ -194,7 +194,7 @@ def _averages_apply(original: Callable[..., Any]) -> Callable[..., Any]:
         session = not (tf.executing_eagerly() or tf.inside_function())
         # A function may not make the averages in a branch; the first call makes them.
         made = session or all(self.average(v) is not None for v in averaged)
-        out = replicas.apart() or len(averaged) < len(given)
+        out = replicas.cannot_agree() or len(averaged) < len(given)
         if out or not concerns or not made:
             return _run(call)
         ran = update.unless_left_out(concerns, _branch(call), _replicas())
@@ -203,7 +203,7 @@ def _averages_apply(original: Callable[..., Any]) -> Callable[..., Any]:
     return apply
 
 
-def _plain(original: Callable[..., Any]) -> Callable[..., Any]:
+def _undecorated(original: Callable[..., Any]) -> Callable[..., Any]:
     def apply(*args: Any, **kwargs: Any) -> Any:
         return _kept(functools.partial(original, *args, **kwargs))()
 
@@ -218,7 +218,7 @@ def _answers() -> bool:
 
 
 def _concerns(grads: Sequence[Any], variables: Sequence[Any]) -> list[update.Concern]:
-    if replicas.apart():
+    if replicas.cannot_agree():
         return []
     pairs = zip(grads, variables, strict=False)
     resolved = (gradient_sources.variable(v) for grad, v in pairs if grad is not None)

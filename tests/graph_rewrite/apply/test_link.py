@@ -17,7 +17,7 @@ def linked(build: Callable[[tf.Tensor], object]) -> tuple[ir.Module, ir.Module]:
         graph_def(lambda: build(v1.placeholder(tf.float32, [4, 4], name="x")))
     )
     graphs = {}
-    for use in calls.reached(module):
+    for use in calls.uses_with_weights(module):
         graph = link.graph_of(module, use)
         products = any(node.op == "MatMul" for node in graph.nodes.values())
         graphs[use] = graph.with_nodes(graph.nodes) if products else graph

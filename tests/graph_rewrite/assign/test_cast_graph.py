@@ -14,12 +14,12 @@ from rewriting import (
     v1,
 )
 
-from amp.graph_rewrite.cost.cost_model import Clock
 from amp.graph_rewrite.cost.device import A100
-from amp.graph_rewrite.plan import Plan, Spared
+from amp.graph_rewrite.cost.model import CostModel
+from amp.graph_rewrite.plan import CastsSaved, Plan
 from amp.graph_rewrite.rewrite import rewrite
 
-CLOCK = Clock(A100, "bfloat16")
+CLOCK = CostModel(A100, "bfloat16")
 
 
 def planned(build: object, **fields: object) -> Plan:
@@ -38,7 +38,7 @@ def test_a_cast_serves_every_reader() -> None:
             tf.matmul(data, x(f"y{index}"), name=f"p{index}")
 
     plan = planned(build)
-    assert plan.spared == Spared(shared=2)
+    assert plan.casts_saved == CastsSaved(shared=2)
     assert len(plan.casts) == 4
 
 
@@ -47,7 +47,7 @@ def test_reads_of_constants_are_folded() -> None:
         data = tf.constant(1.5, shape=[8, 8])
         tf.matmul(tf.matmul(x(), data), data)
 
-    assert planned(build).spared == Spared(folded=2)
+    assert planned(build).casts_saved == CastsSaved(folded=2)
 
 
 def test_both_directions_of_one_tensor_are_two_casts() -> None:
@@ -58,7 +58,7 @@ def test_both_directions_of_one_tensor_are_two_casts() -> None:
 
     plan = planned(build)
     assert (("product", 0), False) in plan.casts
-    assert plan.spared == Spared(shared=1)
+    assert plan.casts_saved == CastsSaved(shared=1)
 
 
 def test_a_cast_before_a_loop_is_counted_as_hoisted() -> None:

@@ -7,11 +7,12 @@ import tensorflow as tf
 from rewriting import context_of, graph_def, module_of, settled, spec, traced, v1
 from rewriting import rewritten as rewritten_graph
 
-from amp.graph_rewrite.assign.liveness import Lives
+from amp.graph_rewrite.assign.liveness import Liveness
 from amp.graph_rewrite.candidates.context import type_ports
-from amp.graph_rewrite.cost import cost_model
+from amp.graph_rewrite.cost import model
 from amp.graph_rewrite.cost.device import A100, CPU_AMX
-from amp.graph_rewrite.graph import ir
+from amp.graph_rewrite.cost.model import HOLD
+from amp.graph_rewrite.graph import ir, shapes
 from amp.graph_rewrite.rewrite import rewrite
 
 LAYERS = 6
@@ -31,9 +32,9 @@ def step(rows: int = 512, width: int = 256) -> ir.Module:
     return module_of(graph_def(build))
 
 
-def lives_of(module: ir.Module, **fields: object) -> Lives:
+def lives_of(module: ir.Module, **fields: object) -> Liveness:
     context = context_of(module, **fields)
-    return Lives(module.main, type_ports(module.main, context))
+    return Liveness(module.main, type_ports(module.main, context))
 
 
 def late_casts(graph: ir.Graph) -> list[ir.Node]:
@@ -110,7 +111,7 @@ def float32_held(graph: ir.Graph, module: ir.Module) -> int:
             cast = source.op == "Cast" and source.types("DstT") == (ir.FLOAT,)
             own = source.types("T") == (ir.FLOAT,) and source.name in module.main.nodes
             if cast or own:
-                found[edge] = 4 * cost_model.elements(graph.shape(edge))
+                found[edge] = 4 * shapes.elements(graph.shape(edge))
     return sum(found.values())
 
 
@@ -118,7 +119,7 @@ def test_no_large_float32_copy_of_a_16_bit_tensor_is_held(monkeypatch) -> None:
     module = step(4096, 1024)
     policy = settled(CPU_AMX, assignment="cost")
     held = rewrite(module, policy, suffix="__held").graph.main
-    monkeypatch.setattr(cost_model, "HOLD", 0.0)
+    monkeypatch.setattr(model, "HOLD", 0.0)
     free = rewrite(module, policy, suffix="__free").graph.main
     layer = 4 * 4096 * 1024
     assert float32_held(held, module) <= float32_held(free, module) - layer
@@ -135,8 +136,8 @@ def test_the_values_are_those_of_early_casts(monkeypatch) -> None:
     proto = graph.as_graph_def()
     data = np.random.default_rng(0).normal(size=[64, 32]).astype(np.float32)
     results = []
-    for hold in (cost_model.HOLD, 0.0):
-        monkeypatch.setattr(cost_model, "HOLD", hold)
+    for hold in (HOLD, 0.0):
+        monkeypatch.setattr(model, "HOLD", hold)
         made = rewritten_graph(proto, fetches=["out"])
         with tf.Graph().as_default() as twin, v1.Session() as session:
             tf.graph_util.import_graph_def(made.graph, name="")

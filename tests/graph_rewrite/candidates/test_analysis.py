@@ -7,11 +7,11 @@ import dataclasses
 import tensorflow as tf
 from rewriting import context_of, graph_def, module_of, program, spec, traced, v1
 
-from amp.graph_rewrite.cost.cost_model import Clock
 from amp.graph_rewrite.cost.device import A100
+from amp.graph_rewrite.cost.model import CostModel
 from amp.graph_rewrite.plan import Reason
 
-CLOCK = Clock(A100, "bfloat16")
+CLOCK = CostModel(A100, "bfloat16")
 
 
 def test_a_part_for_every_use_callers_first_with_its_weight() -> None:

@@ -8,9 +8,9 @@ import tensorflow as tf
 from rewriting import context_of, program, settled, spec, traced
 
 import amp
-from amp.graph_rewrite.candidates.call_values import Crossing, running_sums
-from amp.graph_rewrite.cost.cost_model import Clock
+from amp.graph_rewrite.candidates.call_values import CallValues, running_sums
 from amp.graph_rewrite.cost.device import A100
+from amp.graph_rewrite.cost.model import CostModel
 from amp.graph_rewrite.graph import ir
 from amp.graph_rewrite.normalize import loop_invariants
 from amp.graph_rewrite.normalize.inline import inline
@@ -19,11 +19,11 @@ from amp.graph_rewrite.rewrite import rewrite
 POLICY = amp.Policy(dtype="bfloat16", assignment="all", strict=True)
 
 
-def crossed(fn: object, *specs: tf.TensorSpec) -> tuple[ir.Module, Crossing]:
+def crossed(fn: object, *specs: tf.TensorSpec) -> tuple[ir.Module, CallValues]:
     module, _ = traced(fn, *specs)
-    module = loop_invariants.plain(inline(module))
+    module = loop_invariants.hoist_invariants(inline(module))
     context = context_of(module)
-    return module, program(module, context, Clock(A100, "bfloat16")).crossing
+    return module, program(module, context, CostModel(A100, "bfloat16")).call_values
 
 
 def powers(x: tf.Tensor, w: tf.Tensor) -> tf.Tensor:
@@ -62,12 +62,12 @@ def test_what_either_branch_returns_is_carried_and_arguments_are_the_callers() -
 
 def sums(fn: object, *specs: tf.TensorSpec) -> set[str]:
     module, _ = traced(fn, *specs)
-    module = loop_invariants.plain(inline(module))
-    made = program(module, context_of(module), Clock(A100, "bfloat16"))
+    module = loop_invariants.hoist_invariants(inline(module))
+    made = program(module, context_of(module), CostModel(A100, "bfloat16"))
     graphs = {use: part.graph for use, part in made.parts.items()}
     return {
         graphs[use].nodes[name].op
-        for value in made.crossing.carried
+        for value in made.call_values.carried
         for use, name in running_sums(value, graphs)
     }
 

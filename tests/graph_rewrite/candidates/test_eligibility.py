@@ -9,7 +9,7 @@ import tensorflow as tf
 from rewriting import context_of, graph_def, low, module_of, rewritten, rules, v1
 
 from amp.graph_rewrite.candidates.context import type_ports
-from amp.graph_rewrite.candidates.eligibility import narrow
+from amp.graph_rewrite.candidates.eligibility import find_eligible
 from amp.graph_rewrite.cost.device import A100
 from amp.graph_rewrite.graph import ir, op_schema
 from amp.integration.training import markers
@@ -118,7 +118,7 @@ def test_the_kernel_gate_asks_for_this_op_type_and_device() -> None:
     assert "kernel" not in rules(rewritten(proto, emulate=True).report).values()
     context = context_of(module_of(proto), xla=True)
     typed = type_ports(main, context)
-    refused = narrow(main, context, typed, ()).refused
+    refused = find_eligible(main, context, typed, ()).refused
     assert "kernel" not in {reason.rule for reason in refused.values()}
 
 

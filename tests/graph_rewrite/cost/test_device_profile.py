@@ -16,9 +16,7 @@ from hypothesis import strategies as st
 from rewriting import context_of, graph_def, module_of, plan_of, v1
 
 from amp.errors import ProfileError
-from amp.graph_rewrite.cost import cost_model
 from amp.graph_rewrite.cost import device as devices
-from amp.graph_rewrite.cost.cost_model import Clock
 from amp.graph_rewrite.cost.device_profile import (
     BOUNDS,
     EXECUTORS,
@@ -26,6 +24,7 @@ from amp.graph_rewrite.cost.device_profile import (
     Profile,
     apply,
 )
+from amp.graph_rewrite.cost.model import ITEM, CostModel
 from amp.graph_rewrite.plan import Plan
 from amp.integration.measuring import hardware, profiles
 from amp.policy import Policy
@@ -69,7 +68,7 @@ def planned(device: devices.Device) -> Plan:
 
     module = module_of(graph_def(build))
     context = context_of(module, devices.A100, assignment="cost")
-    return plan_of(module, context, Clock(device, "bfloat16"))
+    return plan_of(module, context, CostModel(device, "bfloat16"))
 
 
 texts = st.text(min_size=1, max_size=20)
@@ -79,7 +78,7 @@ points = st.builds(
     work=texts,
     bound=st.sampled_from(BOUNDS),
     case=texts,
-    dtype=st.sampled_from(sorted(cost_model.ITEM)),
+    dtype=st.sampled_from(sorted(ITEM)),
     moved=st.integers(0, 10**12),
     operations=sizes,
     seconds=st.floats(min_value=1e-9, max_value=1e6),
@@ -147,7 +146,7 @@ def test_ten_times_faster_converts_the_products() -> None:
 def test_each_point_is_predicted_as_it_was_measured() -> None:
     given = profile(3.0)
     device = apply(given, devices.CPU_AMX)
-    clock = Clock(device, "bfloat16")
+    clock = CostModel(device, "bfloat16")
     for measured in given.points:
         if measured.work == "cast":
             predicted = clock.cast((measured.moved,))

@@ -9,12 +9,12 @@ import tensorflow as tf
 from rewriting import context_of, graph_def, module_of, plan_of, program, v1
 from tensorflow.python.eager import context as context_lib
 
-from amp.graph_rewrite.cost.cost_model import Clock
 from amp.graph_rewrite.cost.device import CPU_AMX, Device
 from amp.graph_rewrite.cost.epilogues import epilogues
+from amp.graph_rewrite.cost.model import CostModel
 from amp.graph_rewrite.plan import Plan
 
-CLOCK = Clock(CPU_AMX, "bfloat16")
+CLOCK = CostModel(CPU_AMX, "bfloat16")
 ROWS, COLUMNS = 512, 1024
 
 
@@ -91,4 +91,4 @@ def planned(device: Device) -> Plan:
 
     module = module_of(graph_def(build))
     context = context_of(module, device, assignment="cost")
-    return plan_of(module, context, Clock(device, "bfloat16"))
+    return plan_of(module, context, CostModel(device, "bfloat16"))

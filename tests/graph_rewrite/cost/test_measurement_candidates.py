@@ -9,15 +9,16 @@ import pytest
 import tensorflow as tf
 from rewriting import CPU, context_of, graph_def, module_of, program, v1
 
-from amp.graph_rewrite.cost import cost_model, pricing
+from amp.graph_rewrite.cost import pricing
 from amp.graph_rewrite.cost.measurement_candidates import COVERED, Priced, wanted
+from amp.graph_rewrite.cost.model import CostModel
 from amp.graph_rewrite.graph import ir
 
 
 def part(build: Any, runs: float = 1.0, **fields: Any) -> Priced:
     module = module_of(graph_def(build))
     context = context_of(module, **fields)
-    clock = cost_model.Clock(CPU, context.format.name)
+    clock = CostModel(CPU, context.format.name)
     (one,) = program(module, context, clock).parts.values()
     one = dataclasses.replace(one, weight=runs)
     return one, pricing.times(one.graph, one.found, context, clock)

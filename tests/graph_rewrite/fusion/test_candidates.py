@@ -50,7 +50,7 @@ def test_others_may_not(why, build):
     assert not members_of(build).fusible("n"), why
 
 
-@pytest.mark.parametrize("field", ["fetched", "held"])
+@pytest.mark.parametrize("field", ["fetched", "fed"])
 def test_what_a_caller_reads_or_feeds_by_name_may_not(field):
     members = members_of(lambda: tf.tanh(x32(), name="n"), **{field: frozenset({"n"})})
     assert not members.fusible("n")

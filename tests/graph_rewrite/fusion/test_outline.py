@@ -67,14 +67,14 @@ def test_readers_and_those_who_wait_are_moved_the_nodes_stay(module, called):
 
 
 def test_apart_is_the_graph_that_was_there(module, called):
-    problems = verify.same_apart(module.main, outline.apart(called.main))
+    problems = verify.same_unfused(module.main, outline.unfuse(called.main))
     assert not list(problems)
-    assert outline.apart(module.main) is module.main
+    assert outline.unfuse(module.main) is module.main
 
 
 def test_apart_also_after_writing_and_reading(module, called):
     read = serde.read_graph(serde.write_graph(called))
-    again = outline.apart(read.main)
+    again = outline.unfuse(read.main)
     for name, node in module.main.nodes.items():
         assert again.nodes[name].inputs == node.inputs
         assert again.nodes[name].controls == node.controls
@@ -84,13 +84,13 @@ def test_apart_also_after_writing_and_reading(module, called):
 def test_a_call_whose_nodes_were_pruned_stays(called):
     nodes = {n: node for n, node in called.main.nodes.items() if n != "more"}
     pruned = called.main.with_nodes(nodes)
-    assert outline.apart(pruned) is pruned
+    assert outline.unfuse(pruned) is pruned
 
 
 def test_a_broken_call_is_found(module, called):
     nodes = dict(called.main.nodes)
     nodes["call"] = nodes["call"].changed(updates={ir.CLUSTER: "double:0"})
-    found = list(verify.same_apart(module.main, outline.apart(
+    found = list(verify.same_unfused(module.main, outline.unfuse(
         called.main.with_nodes(nodes))))  # fmt: skip
     assert [p.at for p in found] == ["out"]
     assert "'out' differs" in found[0].found

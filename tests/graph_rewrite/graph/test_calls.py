@@ -12,9 +12,8 @@ from rewriting import graph_def, module_of, settled, spec, traced, v1
 
 import amp
 from amp.graph_rewrite import rewrite
-from amp.graph_rewrite.cost import cost_model
-from amp.graph_rewrite.graph import calls, ir
-from amp.graph_rewrite.graph.calls import Use
+from amp.graph_rewrite.graph import calls, ir, shapes
+from amp.graph_rewrite.graph.calls import FunctionUse
 from amp.integration import activation
 from amp.integration.training import markers
 
@@ -128,9 +127,9 @@ def test_uses_are_counted_by_how_often_they_run() -> None:
         )
 
     module, _ = traced(fn, spec(4))
-    weights = calls.reached(module)
-    assert weights[Use(module.main.name, xla=False)] == 1.0
-    assert sorted(weights.values())[-3:] == [cost_model.UNKNOWN_TRIPS] * 3
+    weights = calls.uses_with_weights(module)
+    assert weights[FunctionUse(module.main.name, xla=False)] == 1.0
+    assert sorted(weights.values())[-3:] == [shapes.UNKNOWN_TRIPS] * 3
 
 
 def test_a_function_compiled_here_and_not_there_has_two_uses() -> None:
@@ -142,7 +141,7 @@ def test_a_function_compiled_here_and_not_there_has_two_uses() -> None:
         tf.add(inner(x), compiled(x), name="sum")
 
     module = module_of(graph_def(build))
-    uses = [use for use in calls.reached(module) if use.name]
+    uses = [use for use in calls.uses_with_weights(module) if use.name]
     assert {use.xla for use in uses} == {True, False}
 
 

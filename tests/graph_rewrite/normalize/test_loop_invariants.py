@@ -17,7 +17,7 @@ POLICY = amp.Policy(dtype="bfloat16", assignment="all", strict=True)
 
 def plain(fn: object, *specs: tf.TensorSpec) -> ir.Module:
     module, _ = traced(fn, *specs)
-    return loop_invariants.plain(inline(module))
+    return loop_invariants.hoist_invariants(inline(module))
 
 
 def bodies(module: ir.Module) -> list[ir.Graph]:

@@ -19,7 +19,7 @@ W = tf.Variable(np.eye(4, dtype=np.float32) * 2)
 def used(fn: object, *specs: tf.TensorSpec) -> list[str]:
     """The reads of the main graph that anything reads."""
     module, _ = traced(fn, *specs)
-    main = loop_invariants.plain(inline(module)).main
+    main = loop_invariants.hoist_invariants(inline(module)).main
     reads = [node.name for node in main.nodes.values() if node.op == "ReadVariableOp"]
     return [name for name in reads if main.readers.get((name, 0))]
 

@@ -11,7 +11,7 @@ from collections.abc import Callable
 import pytest
 import tensorflow as tf
 
-from amp.graph_rewrite.report import Outcome, Report
+from amp.graph_rewrite.report import Report, TrialOutcome
 from amp.integration.functions import trial as trial_lib
 from amp.integration.functions.trial import LEAST, MOST, Trial, twin_is_faster, why_not
 from amp.policy import Policy
@@ -33,7 +33,7 @@ class Machine:
     def __init__(self, seconds: Callable[[bytes, int], float]) -> None:
         self.now = 0.0
         self.calls: list[bytes] = []
-        self.outcomes: list[Outcome] = []
+        self.outcomes: list[TrialOutcome] = []
         self.seconds = seconds
         self.trial = Trial(
             b"f", b"f_twin", lambda _, o: self.outcomes.append(o), lambda: self.now
@@ -83,7 +83,7 @@ def test_a_faster_twin_is_known_after_eight_calls() -> None:
     machine = Machine(constant(original=1.5, twin=1.0))
     assert machine.calls_to_end() == FIRST_CALLS + 2 * LEAST == 8
     assert machine.outcomes == [
-        Outcome(True, 1.5, 1.0, 2 * LEAST, "ended: 16 bits are faster")
+        TrialOutcome(True, 1.5, 1.0, 2 * LEAST, "ended: 16 bits are faster")
     ]
 
 
@@ -187,7 +187,7 @@ def test_evidence_is_the_rank_sum_test() -> None:
 
 
 def test_calls_in_two_threads_run_at_once_and_are_not_timed() -> None:
-    outcomes: list[Outcome] = []
+    outcomes: list[TrialOutcome] = []
     trial = Trial(b"f", b"f_twin", lambda _, o: outcomes.append(o), lambda: 0.0)
     both = threading.Barrier(2, timeout=30)
 

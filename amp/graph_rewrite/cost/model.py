@@ -9,115 +9,12 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 from amp.graph_rewrite.cost.device import Device
-from amp.graph_rewrite.graph import ir
-
-# What an unknown dimension, and a tensor of unknown rank, count as. Only relative costs
-# depend on them: a batch of 32 is the common default of Keras' fit.
-UNKNOWN_DIMENSION = 32
-UNKNOWN_ELEMENTS = 1024
-# Trips that a loop of unknown length counts as.
-UNKNOWN_TRIPS = 10
+from amp.graph_rewrite.graph import ir, shapes
 
 ITEM = {"float32": 4, "float16": 2, "bfloat16": 2}
-
-
-def elements(shape: ir.Shape) -> int:
-    """Number of elements, with the stated defaults for what is unknown."""
-    if shape is None:
-        return UNKNOWN_ELEMENTS
-    return math.prod(size if size >= 0 else UNKNOWN_DIMENSION for size in shape)
-
-
-def _product(ins: Sequence[ir.Shape], outs: Sequence[ir.Shape]) -> float:
-    # A (m,k) and B (k,n) give C (m,n): |A||B||C| = (mkn)^2, transposed or not.
-    if len(ins) < 2:
-        return 0.0
-    a, b, c = elements(ins[0]), elements(ins[1]), elements(outs[0])
-    return 2.0 * math.sqrt(float(a) * b * c)
-
-
-def _batch_product(ins: Sequence[ir.Shape], outs: Sequence[ir.Shape]) -> float:
-    # One product for each matrix of the output; the inputs' batches may be broadcast.
-    if outs[0] is None:
-        return _product(ins, outs)
-    matrices = [None if shape is None else shape[-2:] for shape in (*ins, outs[0])]
-    return elements(outs[0][:-2]) * _product(matrices[:2], matrices[2:])
-
-
-def _einsum(equation: str, ins: Sequence[ir.Shape], outs: Sequence[ir.Shape]) -> float:
-    # One multiply and add for each setting of all the labels.
-    terms = equation.replace("->", ",").replace(" ", "").split(",")
-    sizes: dict[str, int] = {}
-    for labels, shape in zip(terms, (*ins, *outs), strict=False):
-        if shape is None or len(shape) != len(labels):  # unknown, or an ellipsis
-            return _product(ins, outs)
-        sizes.update(zip(labels, shape, strict=True))
-    return 2.0 * elements(tuple(sizes.values()))
-
-
-def _conv(output: ir.Shape, filters: ir.Shape) -> float:
-    channels = filters[-1] if filters else 1
-    taps = elements(filters) / max(channels if channels > 0 else UNKNOWN_DIMENSION, 1)
-    return 2.0 * elements(output) * taps
-
-
-def _depthwise(ins: Sequence[ir.Shape], outs: Sequence[ir.Shape]) -> float:
-    # Each element of the output, or of its gradient, meets every tap of its channel.
-    # (input, filter), (sizes, filter, gradient) or (input, sizes, gradient).
-    filters = ins[1] if len(ins) > 1 else None
-    if filters is None or len(filters) != 4:
-        filters = outs[0]
-    output = ins[2] if len(ins) > 2 else outs[0]
-    return 2.0 * elements(output) * elements(filters[:2] if filters else None)
-
-
-_FLOPS: dict[str, Callable[[Sequence[ir.Shape], Sequence[ir.Shape]], float]] = {
-    "matmul": _product,
-    "batch_matmul": _batch_product,
-    "rnn": _product,
-    "conv": lambda ins, outs: _conv(outs[0], ins[1] if len(ins) > 1 else None),
-    # ...Input reads (sizes, filter, gradient), ...Filter (input, sizes, gradient).
-    "conv_grad_input": lambda ins, outs: _conv(ins[-1], ins[1]),
-    "conv_grad_filter": lambda ins, outs: _conv(ins[-1], outs[0]),
-    "depthwise": _depthwise,
-}
-
-
-def flops(
-    work: str,
-    ins: Sequence[ir.Shape],
-    outs: Sequence[ir.Shape],
-    equation: str = "",
-) -> float:
-    """Arithmetic operations of a node's products, 0 where its work is moving bytes.
-
-    Args:
-      work: the kind of work, as the op table names it.
-      ins, outs: shapes of every input and output.
-      equation: an einsum's.
-    """
-    if work == "einsum":
-        return _einsum(equation, ins, outs)
-    count = _FLOPS.get(work)
-    return count(ins, outs) if count is not None and ins and outs else 0.0
-
-
-def moved(work: str, ins: Sequence[ir.Shape], outs: Sequence[ir.Shape]) -> int:
-    """Elements of the convertible type that a node reads and writes.
-
-    Args:
-      work: the kind of work.
-      ins, outs: shapes of the inputs and outputs that would turn 16-bit.
-    """
-    if work == "free":
-        return 0
-    written = sum(map(elements, outs))
-    if work in ("gather", "copy"):  # reads what it writes, whatever the operand's size
-        return 2 * written
-    return written + sum(map(elements, ins))
 
 
 # How often a byte might be moved instead of being held until the gradient needs it. A
@@ -166,7 +63,7 @@ class Measured:
         return high, low
 
 
-class Clock:
+class CostModel:
     """Times on one device, in one 16-bit type.
 
     Args:
@@ -183,9 +80,9 @@ class Clock:
         self.measured = measured or Measured()
         self._ratios: dict[tuple[str, float], tuple[float, float]] = {}
 
-    def with_measured(self, measured: Measured) -> Clock:
-        """The same clock, knowing what was measured."""
-        return Clock(self._device, self._dtype, measured)
+    def with_measured(self, measured: Measured) -> CostModel:
+        """The same cost_model, knowing what was measured."""
+        return CostModel(self._device, self._dtype, measured)
 
     @property
     def start(self) -> float:
@@ -213,7 +110,7 @@ class Clock:
 
     def held(self, shape: ir.Shape) -> tuple[float, float]:
         """Seconds that holding a tensor counts as, in float32 and in 16 bits."""
-        rate = HOLD * elements(shape) / self._device.bandwidth
+        rate = HOLD * shapes.elements(shape) / self._device.bandwidth
         return rate * ITEM["float32"], rate * ITEM[self._dtype]
 
     def _seconds(
@@ -232,5 +129,5 @@ class Clock:
         """Seconds of one cast: one read and one write, the mean of both directions."""
         size = ITEM["float32"] + ITEM[self._dtype]
         rate = self._device.casts.get(self._dtype, self._device.bandwidth)
-        predicted = self._device.launch + elements(shape) * size / rate
+        predicted = self._device.launch + shapes.elements(shape) * size / rate
         return predicted * sum(self._scale("cast", predicted)) / 2

@@ -1,0 +1,101 @@
+"""What the kinds of work of the op table do: arithmetic, and elements moved.
+
+Formulas over shapes; no device and no seconds may enter.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+
+from amp.graph_rewrite.graph import ir
+from amp.graph_rewrite.graph.shapes import UNKNOWN_DIMENSION, elements
+
+
+def _product(ins: Sequence[ir.Shape], outs: Sequence[ir.Shape]) -> float:
+    # A (m,k) and B (k,n) give C (m,n): |A||B||C| = (mkn)^2, transposed or not.
+    if len(ins) < 2:
+        return 0.0
+    a, b, c = elements(ins[0]), elements(ins[1]), elements(outs[0])
+    return 2.0 * math.sqrt(float(a) * b * c)
+
+
+def _batch_product(ins: Sequence[ir.Shape], outs: Sequence[ir.Shape]) -> float:
+    # One product for each matrix of the output; the inputs' batches may be broadcast.
+    if outs[0] is None:
+        return _product(ins, outs)
+    matrices = [None if shape is None else shape[-2:] for shape in (*ins, outs[0])]
+    return elements(outs[0][:-2]) * _product(matrices[:2], matrices[2:])
+
+
+def _einsum(equation: str, ins: Sequence[ir.Shape], outs: Sequence[ir.Shape]) -> float:
+    # One multiply and add for each setting of all the labels.
+    terms = equation.replace("->", ",").replace(" ", "").split(",")
+    sizes: dict[str, int] = {}
+    for labels, shape in zip(terms, (*ins, *outs), strict=False):
+        if shape is None or len(shape) != len(labels):  # unknown, or an ellipsis
+            return _product(ins, outs)
+        sizes.update(zip(labels, shape, strict=True))
+    return 2.0 * elements(tuple(sizes.values()))
+
+
+def _conv(output: ir.Shape, filters: ir.Shape) -> float:
+    channels = filters[-1] if filters else 1
+    taps = elements(filters) / max(channels if channels > 0 else UNKNOWN_DIMENSION, 1)
+    return 2.0 * elements(output) * taps
+
+
+def _depthwise(ins: Sequence[ir.Shape], outs: Sequence[ir.Shape]) -> float:
+    # Each element of the output, or of its gradient, meets every tap of its channel.
+    # (input, filter), (sizes, filter, gradient) or (input, sizes, gradient).
+    filters = ins[1] if len(ins) > 1 else None
+    if filters is None or len(filters) != 4:
+        filters = outs[0]
+    output = ins[2] if len(ins) > 2 else outs[0]
+    return 2.0 * elements(output) * elements(filters[:2] if filters else None)
+
+
+_FLOPS: dict[str, Callable[[Sequence[ir.Shape], Sequence[ir.Shape]], float]] = {
+    "matmul": _product,
+    "batch_matmul": _batch_product,
+    "rnn": _product,
+    "conv": lambda ins, outs: _conv(outs[0], ins[1] if len(ins) > 1 else None),
+    # ...Input reads (sizes, filter, gradient), ...Filter (input, sizes, gradient).
+    "conv_grad_input": lambda ins, outs: _conv(ins[-1], ins[1]),
+    "conv_grad_filter": lambda ins, outs: _conv(ins[-1], outs[0]),
+    "depthwise": _depthwise,
+}
+
+
+def flops(
+    work: str,
+    ins: Sequence[ir.Shape],
+    outs: Sequence[ir.Shape],
+    equation: str = "",
+) -> float:
+    """Arithmetic operations of a node's products, 0 where its work is moving bytes.
+
+    Args:
+      work: the kind of work, as the op table names it.
+      ins, outs: shapes of every input and output.
+      equation: an einsum's.
+    """
+    if work == "einsum":
+        return _einsum(equation, ins, outs)
+    count = _FLOPS.get(work)
+    return count(ins, outs) if count is not None and ins and outs else 0.0
+
+
+def moved(work: str, ins: Sequence[ir.Shape], outs: Sequence[ir.Shape]) -> int:
+    """Elements of the convertible type that a node reads and writes.
+
+    Args:
+      work: the kind of work.
+      ins, outs: shapes of the inputs and outputs that would turn 16-bit.
+    """
+    if work == "free":
+        return 0
+    written = sum(map(elements, outs))
+    if work in ("gather", "copy"):  # reads what it writes, whatever the operand's size
+        return 2 * written
+    return written + sum(map(elements, ins))

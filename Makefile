@@ -1,5 +1,7 @@
 # make demo    train the digits in float32 and in mixed precision, and compare
 # make test    the test suite
+# make test-quick  the tests that take a moment: not those marked slow or processes
+# make test-isa  the tests that depend on kernels, on older CPUs that this one can stand for
 # make bench   time whole training steps, against the neighbours; see BENCH below
 # make convergence  train every model family in float32 and in mixed precision, quickly
 # make check   format, lint, types, tests: all that .ci/run asks
@@ -8,6 +10,7 @@
 # Each makes a virtual environment in .venv if needed.
 #   PYTHON=python3.12              the Python to make it with, 3.10 or newer
 #   EXTRAS=tensorflow,demo,convergence,dev  another TensorFlow than the one for CPUs
+#   WORKERS=4                      processes that test side by side; as many as cores, up to 8
 #   BENCH="--models mlp resnet50"  options of benchmarks/training_step.py; --help tells
 #   CONVERGENCE="resnet --resume"  families, and options of `python -m convergence run`
 
@@ -15,22 +18,46 @@ PYTHON ?= python3
 EXTRAS ?= cpu,demo,convergence,dev
 BENCH ?= --memory
 CONVERGENCE ?= all --quick
+WORKERS ?= auto
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
+
+# Each process imports TensorFlow once; one that is done takes over what another still has.
+PYTEST := $(BIN)/python -m pytest -q -n $(WORKERS) --maxprocesses 8 --dist worksteal
+# Up to which instruction set oneDNN goes: what this CPU lacks it cannot stand for.
+ISAS := AVX2 $(if $(shell grep -m1 -w avx512f /proc/cpuinfo),AVX512_CORE) \
+    $(if $(shell grep -m1 -w avx512_bf16 /proc/cpuinfo),AVX512_CORE_BF16) \
+    $(if $(shell grep -m1 -w amx_bf16 /proc/cpuinfo),AVX512_CORE_AMX)
 
 export TF_CPP_MIN_LOG_LEVEL ?= 2
 # Bytecode is written at first import (an empty value means yes), because pip compiling
 # all of TensorFlow takes longer than the modules that are used.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: demo test bench convergence check clean
+.PHONY: demo test test-quick test-isa bench convergence check clean
 
 demo: $(STAMP)
 	$(BIN)/python examples/demo.py
 
 test: $(STAMP)
-	$(BIN)/python -m pytest -q
+	$(PYTEST)
+
+test-quick: $(STAMP)
+	$(PYTEST) -m "not slow and not processes"
+
+# Each of them once, so that one failing does not hide the next.
+test-isa: $(STAMP)
+	@failed=; \
+	for isa in $(ISAS); do \
+	    echo "oneDNN up to $$isa"; \
+	    ONEDNN_MAX_CPU_ISA=$$isa $(PYTEST) -m kernels || failed="$$failed $$isa"; \
+	done; \
+	for types in hidden shown; do \
+	    echo "the CPU's 16-bit types $$types"; \
+	    $(PYTEST) -m kernels --sixteen-bit $$types || failed="$$failed $$types"; \
+	done; \
+	test -z "$$failed" || { echo "failed:$$failed"; exit 1; }
 
 bench: $(STAMP)
 	$(BIN)/python -m benchmarks.training_step $(BENCH)

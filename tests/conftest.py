@@ -1,4 +1,8 @@
-"""Fixtures that every test may use; no test lives here."""
+"""Fixtures that every test may use; no test lives here.
+
+TensorFlow is not imported here but by the tests: the process that only hands tests to
+the others does without.
+"""
 
 from __future__ import annotations
 
@@ -9,15 +13,14 @@ import tempfile
 from collections.abc import Iterator
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
-# No test plans from a profile that the machine's user has made.
+# No test plans from a profile that the machine's user has made, or another process of
+# the tests.
 os.environ["AMP_CACHE_DIR"] = tempfile.mkdtemp(prefix="amp-tests-")
 # Plans depend on the cost model alone, unless a test says otherwise.
 os.environ["AMP_TUNE_BUDGET"] = "0"
 
+import cpu_types
 import pytest
-import tensorflow as tf
-
-from amp.integration import activation, reports
 
 atexit.register(shutil.rmtree, os.environ["AMP_CACHE_DIR"], ignore_errors=True)
 
@@ -28,11 +31,33 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         action="store_true",
         help="write what the code gives now into the golden files of tests/cases",
     )
+    parser.addoption(
+        "--sixteen-bit",
+        choices=cpu_types.TYPES,
+        default="found",
+        help="take the CPU for one with or without 16-bit arithmetic, whatever it has",
+    )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    types = config.getoption("--sixteen-bit")
+    if types != "found":
+        cpu_types.pretend(types)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Files with slow tests come first: at the end only quick ones are shared out."""
+    slow = {item.path for item in items if item.get_closest_marker("slow")}
+    items.sort(key=lambda item: item.path not in slow)
 
 
 @pytest.fixture(autouse=True)
 def seeded() -> Iterator[None]:
     """Every test starts from the same seed, with mixed precision off."""
+    import tensorflow as tf
+
+    from amp.integration import activation, reports
+
     tf.keras.utils.set_random_seed(0)
     yield
     activation.disable()

@@ -16,6 +16,8 @@ from amp.integration import activation
 from amp.integration.measuring import hardware
 from amp.policy import Policy
 
+pytestmark = pytest.mark.kernels
+
 ROOT = pathlib.Path(__file__).parents[1]
 FORCED = ["--dtype", "bfloat16", "--emulate", "1", "--assignment", "all"]
 
@@ -67,6 +69,7 @@ def graph(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
     return place
 
 
+@pytest.mark.processes
 def test_help_needs_no_tensorflow(tmp_path):
     code = (
         "import sys; from amp import cli\ntry: cli.main(['run', '--help'])\n"
@@ -207,6 +210,8 @@ def job(tmp_path: pathlib.Path) -> pathlib.Path:
     return tmp_path
 
 
+@pytest.mark.slow
+@pytest.mark.processes
 def test_run_is_python_under_amp_enable(job):
     options = [*FORCED, "--report=reports"]
     done = amp(job, "run", *options, "jobs/train.py", "--a", "1", "--", "--report")
@@ -223,6 +228,7 @@ def test_run_is_python_under_amp_enable(job):
     assert len(list((job / "reports").glob("*.json"))) == 1
 
 
+@pytest.mark.processes
 def test_run_a_module(job):
     (job / "tool.py").write_text("import sys\nprint(__name__, sys.argv[1:])\n")
     done = amp(job, "run", "-m", "tool", "-m", "x")
@@ -233,6 +239,7 @@ def test_run_a_module(job):
     )
 
 
+@pytest.mark.processes
 def test_run_passes_a_failure_through(job):
     (job / "fails.py").write_text("raise KeyError('mine')\n")
     done = amp(job, "run", "fails.py")
@@ -240,6 +247,7 @@ def test_run_passes_a_failure_through(job):
     assert "KeyError: 'mine'" in done.stderr
 
 
+@pytest.mark.processes
 def test_run_nothing(job):
     done = amp(job, "run", "missing.py")
     assert done.returncode == 2

@@ -96,6 +96,7 @@ def test_no_report_is_a_clear_failure(tmp_path: pathlib.Path) -> None:
     assert "pip install -e ." in str(e.value)
 
 
+@pytest.mark.processes
 def test_help_tells_the_arguments() -> None:
     command = [sys.executable, str(EXAMPLES / "demo.py"), "--help"]
     text = subprocess.run(command, check=True, capture_output=True, text=True).stdout

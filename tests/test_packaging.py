@@ -11,6 +11,8 @@ import zipfile
 
 import pytest
 
+pytestmark = [pytest.mark.slow, pytest.mark.processes]
+
 ROOT = pathlib.Path(__file__).parents[1]
 PTH = "tf_amp.pth"
 BUILD = "import sys; from setuptools import build_meta; {call}(sys.argv[1])"

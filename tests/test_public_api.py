@@ -129,6 +129,8 @@ def test_every_error_is_an_amp_error_with_four_parts():
         )
 
 
+@pytest.mark.slow
+@pytest.mark.processes
 def test_importing_has_no_effect():
     environment = {k: v for k, v in os.environ.items() if not k.startswith("AMP_")}
     environment["PYTHONPATH"] = str(ROOT)

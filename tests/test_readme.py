@@ -81,6 +81,9 @@ def run(place: pathlib.Path, *command: str) -> str:
     return done.stdout
 
 
+@pytest.mark.slow
+@pytest.mark.processes
+@pytest.mark.kernels
 def test_python_blocks_run_in_order(place):
     folder = place / "blocks"
     folder.mkdir()
@@ -92,6 +95,9 @@ def test_python_blocks_run_in_order(place):
     assert output.count("block README") == len(chosen)
 
 
+@pytest.mark.slow
+@pytest.mark.processes
+@pytest.mark.kernels
 def test_the_job_runs_unchanged_in_mixed_precision(place):
     ways = [command for command in commands() if command.endswith("train.py")]
     assert len(ways) == 2
@@ -102,6 +108,7 @@ def test_the_job_runs_unchanged_in_mixed_precision(place):
     assert (place / "model.keras").exists()
 
 
+@pytest.mark.processes
 def test_the_other_commands_run(place, capsys, monkeypatch):
     monkeypatch.chdir(place)
     monkeypatch.setenv("AMP_CACHE_DIR", str(place / "cache"))

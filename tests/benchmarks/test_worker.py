@@ -241,6 +241,8 @@ def test_off_says_why() -> None:
     assert found["verdict"] == amp.resolve().reason
 
 
+@pytest.mark.slow
+@pytest.mark.processes
 def test_the_plugin_is_switched_on_by_the_environment_alone(
     tmp_path: pathlib.Path,
 ) -> None:

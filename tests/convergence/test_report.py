@@ -103,6 +103,7 @@ def test_the_list_names_every_family(capsys: pytest.CaptureFixture[str]) -> None
         assert family.files in printed
 
 
+@pytest.mark.slow
 def test_an_error_is_told_and_is_exit_status_2(
     tmp_path: pathlib.Path,
     capsys: pytest.CaptureFixture[str],

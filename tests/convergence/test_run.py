@@ -36,6 +36,8 @@ def quiet(*told: object) -> None:
 
 
 @pytest.mark.parametrize("name", FAMILIES)
+@pytest.mark.slow
+@pytest.mark.kernels
 def test_smoke(
     name: str, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -72,6 +74,8 @@ def run(name: str, out: pathlib.Path) -> verdict.Verdict:
     return verdict.verdict(runner.run(small(name, steps=8), options, quiet))
 
 
+@pytest.mark.slow
+@pytest.mark.kernels
 def test_a_sound_scaler_passes(tmp_path: pathlib.Path) -> None:
     judged = run("wide_deep", tmp_path)
     assert judged.passes, judged.reasons
@@ -86,6 +90,8 @@ def constant_only(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
     return monkeypatch
 
 
+@pytest.mark.slow
+@pytest.mark.kernels
 def test_a_constant_scale_of_2_to_the_minus_10_fails(
     constant_only: pytest.MonkeyPatch, tmp_path: pathlib.Path
 ) -> None:
@@ -95,6 +101,8 @@ def test_a_constant_scale_of_2_to_the_minus_10_fails(
     assert any(r.startswith("constant: the gradient error") for r in judged.reasons)
 
 
+@pytest.mark.slow
+@pytest.mark.kernels
 def test_an_unscale_that_is_left_out_fails(
     constant_only: pytest.MonkeyPatch, tmp_path: pathlib.Path
 ) -> None:
@@ -153,7 +161,7 @@ if "resume" in sys.argv:  # once more, from the beginning
 def python(code: str, *arguments: object) -> int:
     environment = {
         **os.environ,
-        "PYTHONPATH": f"{ROOT}:{ROOT}/tests",
+        "PYTHONPATH": f"{ROOT}:{ROOT}/tests/support",
         "TF_CPP_MIN_LOG_LEVEL": "2",
     }
     done = subprocess.run(
@@ -167,6 +175,8 @@ def python(code: str, *arguments: object) -> int:
     return done.returncode
 
 
+@pytest.mark.slow
+@pytest.mark.processes
 def test_a_run_killed_at_any_point_resumes_to_the_same_bits(
     tmp_path: pathlib.Path,
 ) -> None:

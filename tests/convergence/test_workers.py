@@ -53,6 +53,8 @@ def until(said: str, holds: object) -> None:
 
 
 @pytest.mark.skipif(not pathlib.Path("/proc").exists(), reason="looks at /proc")
+@pytest.mark.slow
+@pytest.mark.processes
 def test_killed_families_end_with_their_parent_and_are_taken_up(
     tmp_path: pathlib.Path,
 ) -> None:
@@ -71,6 +73,8 @@ def test_killed_families_end_with_their_parent_and_are_taken_up(
     assert all(run in [r for h in held for r in h["runs"]] for run in before)
 
 
+@pytest.mark.slow
+@pytest.mark.processes
 def test_what_a_family_raises_is_raised(tmp_path: pathlib.Path) -> None:
     options = {"quick": True, "data": tmp_path / "nowhere", "out": tmp_path}
     with pytest.raises(DataError, match="no such directory"):

@@ -36,6 +36,8 @@ from amp.graph_rewrite.graph import ir, serde
 from amp.integration.functions import definitions
 from models import lstm_lm, mlp, resnet, transformer
 
+pytestmark = pytest.mark.kernels
+
 AMPLIFIED = 3.0
 MODELS = [mlp, resnet, lstm_lm, transformer]
 FORMS = [

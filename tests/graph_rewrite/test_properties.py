@@ -50,6 +50,8 @@ def feeds() -> dict[str, Any]:
 
 @given(programs, forms)
 @laws(150)
+@pytest.mark.slow
+@pytest.mark.kernels
 def test_values_agree_within_the_bound_that_the_format_gives(
     program: list[tuple[int, int, int]], form: dict[str, Any]
 ) -> None:

@@ -18,6 +18,8 @@ from amp.loss_scaling import (
     state,
 )
 
+pytestmark = pytest.mark.kernels
+
 SCALE = 2.0**17
 # One multiplication by the scale and one by its inverse are exact for a power of two;
 # what is left is the order of float32 sums, which XLA and Eigen may choose differently.

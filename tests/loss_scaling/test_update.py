@@ -13,6 +13,8 @@ from amp.integration import activation
 from amp.integration.training import gradient_hooks, optimizer_hooks
 from amp.loss_scaling import ConstantLossScale, DynamicLossScale, NoLossScale, state
 
+pytestmark = pytest.mark.kernels
+
 keras = pytest.importorskip("keras")
 v1 = tf.compat.v1
 

@@ -51,6 +51,7 @@ def trained() -> tuple[faster_rcnn.FasterRCNN, list[float]]:
     return model, [float(step(tf.constant([0, n]))) for n in range(20)]
 
 
+@pytest.mark.slow
 def test_training_lowers_the_loss(trained: tuple) -> None:
     losses = trained[1]
     assert np.isfinite(losses).all()

@@ -76,6 +76,7 @@ def test_is_float32_throughout(module: types.ModuleType) -> None:
 
 
 @each_model
+@pytest.mark.slow
 def test_training_lowers_the_loss_the_same_way_each_time(
     module: types.ModuleType,
 ) -> None:

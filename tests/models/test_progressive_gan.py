@@ -118,6 +118,7 @@ def test_real_images_are_halved_and_faded() -> None:
     np.testing.assert_allclose(found, 0.25 * small + 0.75 * blurred, atol=1e-6)
 
 
+@pytest.mark.slow
 def test_the_discriminator_learns_to_tell_and_the_generator_to_please() -> None:
     gan, alpha = module.build(channels=(8, 8)), tf.constant(0.5)
     real = module.for_stage(IMAGES, 1, alpha)

@@ -299,6 +299,7 @@ def write(directory: str, number: int, times: int) -> None:
         profiles.save(given)
 
 
+@pytest.mark.processes
 def test_two_processes_at_once_leave_one_whole_file(cache: pathlib.Path) -> None:
     context = multiprocessing.get_context("fork")
     writers = [

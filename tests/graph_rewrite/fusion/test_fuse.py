@@ -26,6 +26,8 @@ from amp.graph_rewrite.ops import fusible
 from amp.integration import activation
 from amp.integration.measuring import hardware
 
+pytestmark = pytest.mark.kernels
+
 # Starting a cluster and arithmetic in it cost nothing, so that small ones pay.
 FREE = dataclasses.replace(
     CPU,

@@ -93,6 +93,7 @@ def round_trips(concrete: Any) -> int:
 
 
 @pytest.mark.parametrize("model", [mlp, resnet, lstm_lm, transformer])
+@pytest.mark.slow
 def test_train_steps_of_models_round_trip(model: Any) -> None:
     made = model.build()
     made.compile("adam", model.LOSS(), jit_compile=False)

@@ -266,6 +266,7 @@ SUMS: dict[str, tuple[Probe, tuple[int, ...]]] = {
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 @pytest.mark.parametrize("op", SUMS)
+@pytest.mark.kernels
 def test_accumulates_low_is_what_the_cpu_kernel_does(op: str, dtype: str) -> None:
     """10,000 ones are miscounted exactly by the kernels that the table names.
 

@@ -16,6 +16,8 @@ import sys
 
 import pytest
 
+pytestmark = [pytest.mark.slow, pytest.mark.processes]
+
 SCRIPT = pathlib.Path(__file__).parents[2] / "support" / "coordinator.py"
 LIMIT = 150.0  # seconds; it takes a tenth of that on one free core
 RATE = 2.0**-6
@@ -25,7 +27,7 @@ NEAR_ONE, ONE = 1.0 + 2.0**-12, 1.0  # a product in float32, and in float16
 @pytest.fixture(scope="module")
 def results():
     """What each job found."""
-    path = os.pathsep.join([str(SCRIPT.parents[1]), os.environ.get("PYTHONPATH", "")])
+    path = os.pathsep.join([str(SCRIPT.parents[2]), os.environ.get("PYTHONPATH", "")])
     environ = {**os.environ, "PYTHONPATH": path, "CUDA_VISIBLE_DEVICES": ""}
     pipe = subprocess.PIPE
     process = subprocess.Popen(

@@ -19,6 +19,8 @@ from collections.abc import Iterable
 import pytest
 from replica_steps import BAD, GROWTH, RATE, SCALE, STEPS
 
+pytestmark = [pytest.mark.slow, pytest.mark.processes]
+
 SCRIPT = pathlib.Path(__file__).parents[2] / "support" / "replicas.py"
 LIMIT = 150.0  # seconds; it takes a tenth of that on one free core
 TRAINED = (
@@ -42,7 +44,7 @@ def free_ports(count: int) -> str:
 
 
 def start(*arguments: str) -> subprocess.Popen[str]:
-    root = str(SCRIPT.parents[1])
+    root = str(SCRIPT.parents[2])
     path = os.pathsep.join([root, os.environ.get("PYTHONPATH", "")])
     environ = {**os.environ, "PYTHONPATH": path, "CUDA_VISIBLE_DEVICES": ""}
     command = [sys.executable, str(SCRIPT), *arguments]

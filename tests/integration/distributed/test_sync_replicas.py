@@ -18,13 +18,15 @@ import pytest
 import tensorflow as tf
 from parameter_server import BAD, JOBS, STEPS, free_ports
 
+pytestmark = [pytest.mark.slow, pytest.mark.processes]
+
 SCALE = "amp_loss_scale_0/scale"
 SCRIPT = pathlib.Path(__file__).parents[2] / "support" / "parameter_server.py"
 LIMIT = 150.0  # seconds; it takes a tenth of that on one free core
 
 
 def start(role: str, task: int, *rest: str) -> subprocess.Popen[str]:
-    root = str(SCRIPT.parents[1])
+    root = str(SCRIPT.parents[2])
     path = os.pathsep.join([root, os.environ.get("PYTHONPATH", "")])
     environ = {**os.environ, "PYTHONPATH": path, "CUDA_VISIBLE_DEVICES": ""}
     command = [sys.executable, str(SCRIPT), role, str(task), *rest]

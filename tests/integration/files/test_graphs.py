@@ -13,6 +13,8 @@ import amp
 from amp.errors import GraphError, PolicyError
 from amp.policy import Policy
 
+pytestmark = pytest.mark.kernels
+
 v1 = tf.compat.v1
 
 ALL = {"dtype": "bfloat16", "assignment": "all", "strict": True}

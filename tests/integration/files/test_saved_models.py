@@ -141,6 +141,8 @@ def low_functions(place: Path) -> set[str]:
     }
 
 
+@pytest.mark.slow
+@pytest.mark.processes
 def test_every_signature_keeps_its_names_types_and_values(saved: Path) -> None:
     places = [saved / "model", saved / "native", saved / "emulated"]
     for place, policy in zip(places[1:], (NATIVE, EMULATED), strict=True):

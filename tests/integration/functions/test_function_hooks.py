@@ -16,6 +16,8 @@ import amp
 from amp.integration.functions import function_hooks
 from amp.integration.functions import twins as twins_lib
 
+pytestmark = pytest.mark.kernels
+
 # Every candidate is converted, and a failure of ours is an error, not a fallback.
 ALL = {"dtype": "bfloat16", "assignment": "all", "strict": True}
 # bfloat16 keeps 8 significant bits: one rounding is off by 2**-8 of a value at most.

@@ -16,6 +16,8 @@ from amp.integration.functions import trial as trial_lib
 from amp.integration.functions.trial import LEAST, MOST, Trial, twin_is_faster, why_not
 from amp.policy import Policy
 
+pytestmark = pytest.mark.kernels
+
 FIRST_CALLS = 2  # one of each, not timed
 
 

@@ -22,6 +22,8 @@ from amp.integration.functions import trial
 from amp.integration.functions.twins import Twins
 from amp.integration.measuring import hardware
 
+pytestmark = pytest.mark.kernels
+
 # Every bfloat16 rounding is off by 2**-8 at most; under 2**3 of them in a row here.
 BFLOAT16 = 2.0**-8 * 2**3
 ENOUGH = 2 * (1 + trial.MOST)  # calls, by which every trial has ended

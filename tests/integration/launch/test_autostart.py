@@ -14,6 +14,8 @@ import sys
 
 import pytest
 
+pytestmark = pytest.mark.processes
+
 ROOT = pathlib.Path(__file__).parents[3]
 MODULES = "import sys; print(sorted(sys.modules))"
 
@@ -241,6 +243,7 @@ def test_any_failure_of_ours_leaves_the_job_running(stand_in):
     assert "amp: mixed precision is off: ZeroDivisionError" in done.stderr
 
 
+@pytest.mark.slow
 def test_with_tensorflow_itself(start):
     variables = {"AMP_DTYPE": "float8", "AMP_EMULATE": "1", "AMP_KEEP": "dense*"}
     done = start.run(REAL, AMP_ENABLE="1", **variables)
@@ -249,6 +252,7 @@ def test_with_tensorflow_itself(start):
     assert "keep pattern dense* matched no node" in done.stderr
 
 
+@pytest.mark.slow
 def test_a_keras_job_trains_and_what_it_saves_needs_no_plugin(start):
     variables = {
         "AMP_ENABLE": "1",

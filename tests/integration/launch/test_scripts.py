@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.processes
+
 ROOT = Path(__file__).parents[3]
 
 TELL = """
@@ -145,21 +147,47 @@ def test_options_may_end_before_the_script(place: Path) -> None:
     assert "['tell.py', 'a']" in ours.stdout
 
 
-def test_a_signal_from_outside_reaches_the_job(place: Path) -> None:
-    code = "print('up', flush=True)\nimport time\ntime.sleep(60)\n"
-    for number in (signal.SIGINT, signal.SIGTERM):
-        process = subprocess.Popen(
-            [sys.executable, "-m", "amp.cli", "run", "-c", code],
-            env={**os.environ, "PYTHONPATH": str(ROOT)},
-            text=True,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-        )
-        assert process.stdout is not None
-        assert process.stdout.readline() == "up\n"
-        process.send_signal(number)
-        process.communicate()
-        assert process.returncode == -number
+# A process hands on what it ignores: a job in the background of a shell ignores SIGINT,
+# and so would the tests' processes if the tests ran there.
+WITH = """
+import os, signal, sys
+signal.signal(signal.SIGINT, signal.{handler})
+os.execv(sys.executable, [sys.executable, *sys.argv[1:]])
+"""
+
+
+def ended(*command: str, number: int, handler: str) -> int:
+    """Sends a signal to a job once it says "up"; gives its exit status."""
+    process = subprocess.Popen(
+        [sys.executable, "-c", WITH.format(handler=handler), *command],
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        text=True,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
+    assert process.stdout is not None
+    assert process.stdout.readline() == "up\n"
+    process.send_signal(number)
+    process.communicate()  # closes its input, which lets it end by itself
+    return process.returncode
+
+
+@pytest.mark.parametrize(
+    ("number", "handler", "status"),
+    [
+        (signal.SIGINT, "SIG_DFL", -signal.SIGINT),
+        (signal.SIGTERM, "SIG_DFL", -signal.SIGTERM),
+        (signal.SIGINT, "SIG_IGN", 0),  # in the background of a shell
+        (signal.SIGTERM, "SIG_IGN", -signal.SIGTERM),
+    ],
+)
+def test_a_signal_from_outside_reaches_the_job(
+    number: int, handler: str, status: int
+) -> None:
+    code = "import sys\nprint('up', flush=True)\nsys.stdin.read()\n"
+    for command in (("-c", code), ("-m", "amp.cli", "run", "-c", code)):
+        assert ended(*command, number=number, handler=handler) == status, command
 
 
 @pytest.mark.parametrize(

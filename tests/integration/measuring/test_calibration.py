@@ -12,6 +12,8 @@ from amp.graph_rewrite.ops import op_table
 from amp.integration.measuring import calibration, hardware, stopwatch
 from amp.integration.measuring.cases import CALL, Case, cases
 
+pytestmark = pytest.mark.kernels
+
 TINY = cases(1 / 256)
 
 

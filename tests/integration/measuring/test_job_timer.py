@@ -20,6 +20,8 @@ import amp
 from amp.integration.measuring import job_timer, operation_timer, stored_times
 from tests.integration.measuring.test_operation_timer import instances, made
 
+pytestmark = pytest.mark.kernels
+
 ROOT = Path(__file__).parents[3]
 POLICY = {"dtype": "bfloat16", "strict": True, "min_gain": 0.0}
 JOB = """
@@ -177,6 +179,8 @@ def test_inside_fit_the_same_numbers_come_out() -> None:
     assert any("MatMul *32x512 *512x512" in key for key in stored_times.load())
 
 
+@pytest.mark.slow
+@pytest.mark.processes
 def test_the_next_process_plans_from_the_first_ones_measurements(cache: Path) -> None:
     def run(**variables: str) -> dict[str, float]:
         environment = {**os.environ, "PYTHONPATH": str(ROOT), **variables}

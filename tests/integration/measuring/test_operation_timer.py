@@ -17,6 +17,8 @@ from amp.graph_rewrite.graph import ir
 from amp.integration.measuring import operation_timer, stopwatch
 from tests.graph_rewrite.cost.test_measurement_candidates import layers, part
 
+pytestmark = pytest.mark.kernels
+
 
 def instances(*widths: int, **fields: Any) -> list[Instance]:
     return wanted([part(layers(*widths), **fields)])

@@ -15,6 +15,8 @@ import amp
 from amp.errors import ProfileError
 from amp.integration.measuring import hardware, stored_times
 
+pytestmark = pytest.mark.kernels
+
 ROOT = Path(__file__).parents[3]
 WRITER = """
 import sys
@@ -85,6 +87,8 @@ def test_a_directory_that_cannot_be_written_is_said(monkeypatch: Any) -> None:
         stored_times.add({"a": (1.0, 2.0)})
 
 
+@pytest.mark.slow
+@pytest.mark.processes
 def test_processes_that_write_at_once_keep_each_others() -> None:
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     writers = [

@@ -16,6 +16,8 @@ from amp.integration.measuring import hardware
 from amp.integration.sessions import session_twins
 from tests.graph_rewrite.fusion import test_fuse
 
+pytestmark = pytest.mark.kernels
+
 
 @pytest.fixture(params=[True, False], ids=["v2", "v1"])
 def control_flow(request):

@@ -13,6 +13,8 @@ from amp.errors import TensorFlowError
 from amp.graph_rewrite.graph import ir
 from amp.integration.sessions import policy_view, session_hooks, twin_graph
 
+pytestmark = pytest.mark.kernels
+
 
 @pytest.mark.parametrize("resource", [True, False], ids=["resource", "reference"])
 def test_a_step_of_training_is_the_same(resource: bool):

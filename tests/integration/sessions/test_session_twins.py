@@ -18,6 +18,8 @@ from session_graphs import POLICY, W, X, feed, lowered, model, v1
 import amp
 from amp.integration.sessions import session_twins
 
+pytestmark = pytest.mark.kernels
+
 ROOT = pathlib.Path(__file__).parents[3]
 
 
@@ -74,6 +76,7 @@ def test_memory_does_not_grow_with_sessions():
     assert lowered()
 
 
+@pytest.mark.slow
 def test_reset_default_graph_begins_anew():
     script = """
 import numpy as np
@@ -201,6 +204,8 @@ def run(script: str, *args: str, **environ: str) -> subprocess.CompletedProcess[
     return result
 
 
+@pytest.mark.slow
+@pytest.mark.processes
 def test_an_old_job_runs_as_it_did(tmp_path):
     """Float32, then under the toggle from the checkpoint, then float32 again."""
     job = str(tmp_path / "job")

@@ -236,6 +236,8 @@ def runs(tmp_path_factory):
 
 
 @pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.slow
+@pytest.mark.processes
 def test_a_killed_job_goes_on_as_if_it_had_not_been(runs, kind):
     """Saved at step 8, so steps 9 to 11 come twice, and are the same bit for bit."""
     before, after = runs[kind]

@@ -14,6 +14,8 @@ from amp.integration import activation
 from amp.integration.training import gradient_hooks, optimizer_hooks
 from amp.loss_scaling import ConstantLossScale, DynamicLossScale, state
 
+pytestmark = pytest.mark.kernels
+
 v1 = tf.compat.v1
 OPTIMIZERS = {
     "sgd": lambda: v1.train.GradientDescentOptimizer(0.1),

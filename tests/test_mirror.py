@@ -1,0 +1,86 @@
+"""Each source file has its test file, of the same name in the same room.
+
+So a test is found without searching. What stands elsewhere stands in these lists.
+"""
+
+from __future__ import annotations
+
+import pathlib
+
+import pytest
+
+TESTS = pathlib.Path(__file__).parent
+PACKAGE = TESTS.parent / "amp"
+SOURCES = {
+    path.relative_to(PACKAGE).as_posix()
+    for path in PACKAGE.glob("**/*.py")
+    if path.name not in ("__init__.py", "__main__.py")
+}
+OWN = {path.relative_to(TESTS).as_posix() for path in TESTS.glob("**/test_*.py")}
+
+# Where the laws of a file are tested that has no test file of its own, and why.
+ELSEWHERE = {
+    # Values and tables without a law but those of their one reader.
+    "graph_rewrite/plan.py": "graph_rewrite/assign/test_decide.py",
+    "graph_rewrite/graph/shapes.py": "graph_rewrite/graph/test_calls.py",
+    "graph_rewrite/ops/arithmetic.py": "graph_rewrite/cost/test_model.py",
+    "graph_rewrite/candidates/hazards.py": (
+        "graph_rewrite/candidates/test_eligibility.py"
+    ),
+    "integration/measuring/cases.py": "integration/measuring/test_calibration.py",
+    "integration/functions/definitions.py": "graph_rewrite/graph/test_serde.py",
+    # One thing in two files: what it does is seen through the other.
+    "integration/activation.py": "integration/functions/test_function_hooks.py",
+    "integration/autostart.py": "integration/launch/test_autostart.py",
+    "integration/distributed/strategy_threads.py": (
+        "integration/distributed/test_replicas.py"
+    ),
+    "integration/doctor.py": "test_cli.py",
+    "integration/measuring/tune_device.py": "test_cli.py",
+    "integration/measuring/profiles.py": "graph_rewrite/cost/test_device_profile.py",
+    "integration/sessions/session_starts.py": (
+        "integration/sessions/test_session_hooks.py"
+    ),
+    "integration/training/gradient_hooks.py": "loss_scaling/test_gradients.py",
+    "integration/training/gradient_sources.py": "loss_scaling/test_gradients.py",
+    "integration/training/markers.py": "loss_scaling/test_gradients.py",
+    "loss_scaling/scaler.py": "loss_scaling/test_state.py",
+}
+
+# Laws of more than one file: of a whole rewrite, of a kind of job, of the project.
+WHOLE = {
+    "graph_rewrite/test_cases.py",
+    "graph_rewrite/test_emulation.py",
+    "graph_rewrite/test_numerics.py",
+    "graph_rewrite/test_properties.py",
+    "integration/distributed/test_parameter_server_strategy.py",
+    "integration/distributed/test_sync_replicas.py",
+    "test_demo.py",
+    "test_layout.py",
+    "test_mirror.py",
+    "test_packaging.py",
+    "test_public_api.py",
+    "test_readme.py",
+}
+BESIDE = ("benchmarks/", "convergence/", "models/")  # not of the package
+
+
+def own_test(source: str) -> str:
+    place, _, name = source.rpartition("/")
+    return f"{place}/test_{name}" if place else f"test_{name}"
+
+
+@pytest.mark.parametrize("source", sorted(SOURCES))
+def test_a_source_file_has_its_test_file_or_a_row_that_says_where(source: str) -> None:
+    assert own_test(source) in OWN or ELSEWHERE.get(source) in OWN
+
+
+def test_a_test_file_has_its_source_file() -> None:
+    mirrored = {own_test(source) for source in SOURCES}
+    ours = {test for test in OWN if not test.startswith(BESIDE)}
+    assert ours - mirrored == WHOLE
+
+
+def test_a_row_is_of_a_file_that_needs_one() -> None:
+    assert {s for s in ELSEWHERE if own_test(s) not in OWN} == set(ELSEWHERE)
+    assert set(ELSEWHERE) <= SOURCES

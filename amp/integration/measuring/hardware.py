@@ -19,6 +19,15 @@ from amp.policy import Policy
 
 _CPUINFO = Path("/proc/cpuinfo")
 
+# The instruction sets, of those that ONEDNN_MAX_CPU_ISA may name, whose kernels have no
+# 16-bit arithmetic, and those that have AVX512-BF16 but not AMX:
+# https://uxlfoundation.github.io/oneDNN/dev_guide_cpu_dispatcher_control.html
+_WITHOUT_BF16 = (
+    *("SSE41", "AVX", "AVX2", "AVX2_VNNI", "AVX2_VNNI_2"),
+    *("AVX512_CORE", "AVX512_CORE_VNNI"),
+)
+_WITHOUT_AMX = ("AVX512_CORE_BF16", "AVX512_CORE_FP16", "AVX10_1_512")
+
 
 @functools.cache
 def device() -> device_lib.Device:
@@ -81,7 +90,21 @@ def _cpu_flags() -> frozenset[str]:
         return frozenset()  # without oneDNN no kernel has 16-bit arithmetic
     if platform.machine() not in ("x86_64", "AMD64"):
         return frozenset()
-    return frozenset(_cpuinfo("flags").split())
+    return _limited(frozenset(_cpuinfo("flags").split()))
+
+
+def _limited(flags: frozenset[str]) -> frozenset[str]:
+    """The flags that oneDNN may use: ONEDNN_MAX_CPU_ISA takes off what is above it.
+
+    oneDNN asks for the older name second, and passes over a value it does not know.
+    """
+    asked = (os.environ.get(f"{name}_MAX_CPU_ISA") for name in ("ONEDNN", "DNNL"))
+    isa = next((value.upper() for value in asked if value), "")
+    if isa in _WITHOUT_BF16:
+        flags -= {"avx512_bf16"}
+    if isa in (*_WITHOUT_BF16, *_WITHOUT_AMX):
+        flags = frozenset(flag for flag in flags if not flag.startswith("amx_"))
+    return flags
 
 
 def _cpuinfo(field: str) -> str:

@@ -6,7 +6,6 @@ No graph logic; TensorFlow is imported by the commands that need it, when they r
 from __future__ import annotations
 
 import argparse
-import atexit
 import contextlib
 import dataclasses
 import importlib
@@ -225,7 +224,7 @@ def _progress_bar() -> Iterator[Callable[[str, int, int], None]]:
 
 
 def _run(args: argparse.Namespace) -> scripts.Script:
-    from amp.integration.launch import autostart
+    from amp.integration.launch import autostart, summary
 
     os.environ.update(_variables(args), AMP_ENABLE="1")
     policy = Policy.from_env()  # what is malformed is said before the job starts
@@ -242,8 +241,7 @@ def _run(args: argparse.Namespace) -> scripts.Script:
         script = scripts.at(args.target)
     if policy.report is None:
         _report_into_cache()
-    # Registered before the job's own, so that it comes last.
-    atexit.register(_summarize, os.getpid())
+    summary.at_exit(always=True)  # before the job's own handlers, to come last
     return script
 
 
@@ -251,23 +249,6 @@ def _report_into_cache() -> None:
     made = reports.directory_of_job()
     if made is not None:
         os.environ["AMP_REPORT"] = str(made)
-
-
-def _summarize(process: int) -> None:
-    """Says in one line what became of the job, unless this is a fork of it."""
-    errors = sys.__stderr__  # the job may have replaced and closed its own
-    if os.getpid() != process or errors is None:
-        return
-    with contextlib.suppress(OSError, ValueError):
-        print(f"amp: {_summary()}", file=errors, flush=True)
-
-
-def _summary() -> str:
-    state = sys.modules.get("amp.loss_scaling.state")
-    if state is None:
-        return "nothing was rewritten: the job imported no TensorFlow, or see above"
-    skipped = None if state.in_sessions() else state.skipped_steps()
-    return reports.summary(os.environ.get("AMP_REPORT"), skipped)
 
 
 def _explain(args: argparse.Namespace) -> int:

@@ -136,9 +136,16 @@ def total(made: Sequence[Report]) -> str:
         sum(getattr(r, name) for r in done) for name in ("seconds32", "seconds16")
     )
     gain = f", predicted {before / after:.2f}x faster" if after else ""
-    if made[0].emulated:
-        gain = ", emulated"
+    gain = ", emulated" if made[0].emulated else f"{gain}{_measured(done)}"
     return (
         f"{len(done)} of {len(made)} functions rewritten, {low} of {total} nodes in "
-        f"{made[0].dtype}{gain}"
+        f"{made[0].dtype} on {made[0].device}{gain}"
     )
+
+
+def _measured(done: Sequence[Report]) -> str:
+    """What the trials found of the functions that had one, "" if none had."""
+    tried = [r for r in done if r.measured32 is not None and r.measured16 is not None]
+    before = sum(r.measured32 or 0.0 for r in tried)
+    after = sum(r.measured16 or 0.0 for r in tried)
+    return f", measured {before / after:.2f}x in {len(tried)}" if after else ""

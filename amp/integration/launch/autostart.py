@@ -40,9 +40,11 @@ def _enable() -> None:
     """Switches on; a job never fails because of it unless AMP_STRICT asks for that."""
     try:
         from amp.integration import activation
+        from amp.integration.launch import summary
         from amp.policy import Policy
 
         activation.enable_at_first_use(Policy.from_env())
+        summary.at_exit(always=False)
         # Only at the end is it known that a pattern of AMP_KEEP matched nothing.
         atexit.register(activation.disable)
     except Exception as e:

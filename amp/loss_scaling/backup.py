@@ -15,7 +15,7 @@ import tensorflow as tf
 from numpy.typing import NDArray
 
 from amp.errors import CheckpointError
-from amp.loss_scaling.scale import LARGEST, SMALLEST, DynamicLossScale
+from amp.loss_scaling.scale import LARGEST, SMALLEST
 from amp.loss_scaling.scaler import Scaler
 
 # One row per scaler, float64, which holds each of these exactly.
@@ -79,7 +79,6 @@ def give_back(
     """
     for scaler, row in zip(scalers, numbers, strict=False):
         _set(scaler, row)
-        scaler.forget()
     _WAITING[:] = [each for each in _WAITING if not _meant(each[0], variables)]
     left = list(numbers[len(scalers) :])
     if left:
@@ -96,13 +95,9 @@ def begin(scaler: Scaler, sources: Sequence[tf.Variable]) -> None:
 
 
 def _set(scaler: Scaler, row: NDArray[np.float64]) -> None:
-    values = dict(zip(FIELDS, row.tolist(), strict=True))
-    if not isinstance(scaler.settings, DynamicLossScale):
-        values = {"skipped_steps": values["skipped_steps"]}  # its scale is the rule's
     with tf.init_scope():
-        for field, value in values.items():
-            for variable in scaler.copies(field):
-                variable.assign(variable.dtype.as_numpy_dtype(value))
+        for field, value in zip(FIELDS, row.tolist(), strict=True):
+            scaler.restore(field, tf.constant(value, tf.float64))
 
 
 def _meant(references: _References, variables: Sequence[tf.Variable]) -> bool:

@@ -27,8 +27,8 @@ class ScaleState(NamedTuple):
 
     Attributes:
       scale: the factor the next loss is multiplied by, float32, shape ().
-      good_steps: finite steps since the scale last changed, int32, shape ().
-      bad_steps: consecutive overflows not yet answered by a backoff, int32, shape ().
+      good_steps: finite steps since the scale last changed, int64, shape ().
+      bad_steps: consecutive overflows not yet answered by a backoff, int64, shape ().
     """
 
     scale: Any
@@ -120,7 +120,7 @@ class DynamicLossScale:
                 raise _bad(
                     name, field_name, count, "a whole number of steps, 1 or more"
                 )
-            # int32 state is not compared with a float, whatever the user wrote.
+            # Whole numbers are not compared with a float, whatever the user wrote.
             object.__setattr__(self, field_name, int(count))
         for field_name in ("initial", "minimum", "maximum"):
             _require_float32(name, field_name, getattr(self, field_name))

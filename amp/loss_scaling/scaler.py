@@ -14,12 +14,12 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import tensorflow as tf
 
-from amp.loss_scaling import branches
+from amp.loss_scaling import branches, entries, placement
 from amp.loss_scaling.scale import (
     ConstantLossScale,
     DynamicLossScale,
@@ -41,11 +41,19 @@ class _Sources:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
+class _Entries:
+    """What checkpoints see, where TensorFlow's attribute tracking does not look."""
+
+    saved: Mapping[str, entries.Entry]
+    dropped: Mapping[str, entries.Entry]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
 class ScalerSite:
     """Where a gradient is taken.
 
     Args:
-      device: whose task keeps the scaler.
+      device: where the scaler is kept.
       agreed: whether replicas agree on each flag where the gradient is taken; if not,
         the optimizer has them agree, and moves the scale.
       same: told the rule before a scaler is made; raises where another process that
@@ -67,15 +75,18 @@ class Scaler(tf.Module):  # type: ignore[misc]
     Attributes:
       settings: the rule.
       scale: the factor of the next loss, float32, shape ().
-      good_steps: finite calls since the scale last changed, int32, shape ().
-      bad_steps: overflows in a row not yet answered by a backoff, int32, shape ().
+      good_steps: finite calls since the scale last changed, int64, shape ().
+      bad_steps: overflows in a row not yet answered by a backoff, int64, shape ().
       overflow: overflows that no optimizer has answered yet, for each source variable,
-        int32, shape (number of source variables,).
-      left_out: 1 where a source variable's last update was left out, else 0, int32,
+        int64, shape (number of source variables,).
+      left_out: 1 where a source variable's last update was left out, else 0, int64,
         shape (number of source variables,).
       skipped_steps: updates that were skipped, int64, shape ().
       shared: whether several workers step it at once: it is kept on another task.
       agreed: as of `ScalerSite`.
+
+    No variable is int32: TensorFlow keeps those on the host, where a step that XLA
+    compiles for a GPU does not reach them. Checkpoints hold what `entries` says.
     """
 
     def __init__(
@@ -90,22 +101,69 @@ class Scaler(tf.Module):  # type: ignore[misc]
         place = place or ScalerSite()
         self.shared, self.agreed = False, place.agreed
         self._sources = _Sources(tuple(weakref.ref(v) for v in sources))
-        each = [len(sources)]
+        self._make(place.device, index, len(sources))
+        self._entries = _Entries(
+            {field: self._entry(field) for field in entries.SAVED},
+            {field: entries.dropped(field) for field in entries.DROPPED},
+        )
+
+    def _make(self, device: str, index: int, sources: int) -> None:
+        """Makes the variables; in a session graph, what gives them values too."""
         # The trailing slash makes the names the same wherever a gradient is taken.
-        name, strategy = f"amp_loss_scale_{index}/", _several()
-        with _outside_functions(place.device), _copies(strategy), tf.name_scope(name):
-            self.shared = tf.executing_eagerly() and _elsewhere(place.device)
-            self.scale = _variable("scale", tf.constant(settings.initial, tf.float32))
-            self.good_steps = _variable("good_steps", tf.constant(0, tf.int32))
-            self.bad_steps = _variable("bad_steps", tf.constant(0, tf.int32))
-            self.overflow = _variable("overflow", tf.zeros(each, tf.int32))
-            self.left_out = _variable("left_out", tf.zeros(each, tf.int32))
-            self.skipped_steps = _variable("skipped_steps", tf.constant(0, tf.int64))
+        name, strategy = f"amp_loss_scale_{index}/", placement.replicas()
+        make, zero = placement.variable, tf.int64.as_numpy_dtype(0)
+        place, copies = placement.outside_functions(device), placement.copies(strategy)
+        with place, copies, tf.name_scope(name):
+            self.shared = tf.executing_eagerly() and placement.elsewhere(device)
+            first = tf.constant(self.settings.initial, tf.float32)
+            self.scale = make("scale", first)
+            self.good_steps = make("good_steps", tf.constant(zero))
+            self.bad_steps = make("bad_steps", tf.constant(zero))
+            self.overflow = make("overflow", tf.zeros([sources], tf.int64))
+            self.left_out = make("left_out", tf.zeros([sources], tf.int64))
+            self.skipped_steps = make("skipped_steps", tf.constant(zero))
             self._ready = self._value = None
             if not tf.executing_eagerly():
                 self._ready = self._initialised()
                 with self.ready():
                     self._value = self.scale.read_value()
+
+    def _entry(self, field: str) -> entries.Entry:
+        def read() -> tf.Tensor:
+            with self.ready():
+                return entries.to_file(field, self.copies(field)[0].read_value())
+
+        return entries.Entry(read, lambda value: self.restore(field, value))
+
+    def restore(self, field: str, value: tf.Tensor) -> Any:
+        """Takes what a checkpoint holds of a variable; returns the operation that does.
+
+        The scale speaks for all: with it, what is known of single variables is cleared.
+        """
+        # A session that restores need not have given the variables their first values.
+        with self.ready():
+            done = [
+                v.assign(entries.from_file(self.settings, field, value, v))
+                for v in self.copies(field)
+            ]
+            if field == "scale":
+                done.append(self.forget())
+        return tf.group(*done)
+
+    def _trackable_children(self, save_type: str = "checkpoint", **kwargs: Any) -> Any:
+        """What TensorFlow saves of this object; a SavedModel holds the variables."""
+        if save_type == "savedmodel":
+            return super()._trackable_children(save_type, **kwargs)
+        return dict(self._entries.saved)
+
+    def _lookup_dependency(self, name: str, cached: Any = None) -> Any:
+        """What TensorFlow restores an entry of that name into.
+
+        While attributes are set it asks too, and gives no children.
+        """
+        if cached is None:
+            return super()._lookup_dependency(name)
+        return cached.get(name) or self._entries.dropped.get(name)
 
     def _initialised(self) -> tf.Tensor:
         """Returns a tensor that has a value once the variables have theirs.
@@ -172,7 +230,7 @@ class Scaler(tf.Module):  # type: ignore[misc]
         writes = []
         if waits:
             # Added, not assigned: calls before one update must not lose a flag.
-            flag = tf.cast(tf.logical_not(finite), tf.int32)
+            flag = tf.cast(tf.logical_not(finite), tf.int64)
             writes = [self.overflow.assign_add(tf.fill(self.overflow.shape, flag))]
         return writes + (self.move(finite) if self.agreed else [])
 
@@ -209,64 +267,6 @@ class Scaler(tf.Module):  # type: ignore[misc]
     def positions(self, variables: Sequence[tf.Variable]) -> list[int]:
         """Returns where `variables` stand among the source variables."""
         return self._sources.positions(variables)
-
-
-@contextlib.contextmanager
-def _outside_functions(device: str) -> Iterator[None]:
-    """Enters eager code, or the session graph that everything is built in.
-
-    The scopes that surround the call (a parameter server's, say) do not place what is
-    built; the task of `device` does.
-
-    A function being traced makes the variables created inside it its own, traces itself
-    again for them, and forbids them after its first call. It does so through its graph,
-    also under `tf.init_scope`; under an empty graph the variables are ordinary ones.
-    """
-    with tf.init_scope():
-        if not tf.executing_eagerly():
-            graph = tf.compat.v1.get_default_graph()
-            none = graph.colocate_with(None, True), tf.device(None)
-            with none[0], none[1], tf.device(_task(device)):
-                yield
-            return
-        eager_mode = tf.__internal__.eager_context.eager_mode
-        with tf.Graph().as_default(), eager_mode(), tf.device(_task(device)):
-            yield
-
-
-def _several() -> tf.distribute.Strategy | None:
-    """The strategy of which this is one of several replicas, if it is."""
-    strategy = tf.distribute.get_strategy()
-    inside = not tf.distribute.in_cross_replica_context()
-    return strategy if inside and strategy.num_replicas_in_sync > 1 else None
-
-
-def _copies(
-    strategy: tf.distribute.Strategy | None,
-) -> contextlib.AbstractContextManager[Any]:
-    """Variables made inside have a copy for each replica; to be made where entered."""
-    return contextlib.nullcontext() if strategy is None else strategy.scope()
-
-
-def _task(device: str) -> str | None:
-    spec = tf.DeviceSpec.from_string(device)
-    return spec.replace(device_type=None, device_index=None).to_string() or None
-
-
-def _elsewhere(device: str) -> bool:
-    """Whether a device is of another task than the one that asks."""
-    with tf.device(None):
-        here = tf.constant(0).device
-    return _task(device) not in (None, _task(here))
-
-
-def _variable(name: str, value: tf.Tensor) -> tf.Variable:
-    """Returns a variable that a session's job does not find among its own."""
-    if tf.executing_eagerly():
-        return tf.Variable(value, trainable=False, name=name)
-    return tf.compat.v1.Variable(
-        value, trainable=False, name=name, collections=[], use_resource=True
-    )
 
 
 def _begin(variable: tf.Variable) -> Any:

@@ -14,8 +14,7 @@ from typing import Any, TypeAlias
 
 import tensorflow as tf
 
-from amp.errors import CheckpointError
-from amp.loss_scaling import backup
+from amp.loss_scaling import backup, placement
 from amp.loss_scaling.scale import LossScale
 from amp.loss_scaling.scaler import Scaler, ScalerSite
 
@@ -54,21 +53,8 @@ class Scalers(tf.Module):  # type: ignore[misc]
         return min(set(range(len(self._numbers.order) + 1)) - set(self._numbers.order))
 
     def add(self, scaler: Scaler, number: int) -> None:
-        """Takes in a scaler; a restored checkpoint that waits for it is applied.
-
-        Raises:
-          CheckpointError: the checkpoint's state has another shape.
-        """
-        name = f"scaler_{number}"
-        try:
-            setattr(self, name, scaler)
-        except ValueError as e:
-            raise CheckpointError(
-                f"a restored loss-scale state does not fit: {e}",
-                where=f"amp.loss_scaling.current().{name}",
-                allowed=f"a state for {scaler.overflow.shape[0]} variables",
-                remedy="restore without amp.loss_scaling.current() in the checkpoint",
-            ) from e
+        """Takes in a scaler; a restored checkpoint that waits for it is applied."""
+        setattr(self, f"scaler_{number}", scaler)
         self._numbers.order.append(number)
 
     def remove(self, number: int) -> None:
@@ -125,16 +111,16 @@ def find(
       sources: the trainable variables differentiated by; held weakly.
       rule: the settings, not NoLossScale.
       place: where the call's target is computed; a session graph's scaler is kept in
-        the same task, so that workers of one parameter server do not share it. Any
-        other is kept where its first variable is: all that a coordinator's workers
-        can reach.
+        the same task (see `placement.in_session`). Any other is kept on the device of
+        its first variable, which the steps that update it reach.
     """
     identities = tuple(id(variable) for variable in sources)
     with _LOCK:
         eager = _outermost_is_eager()
         call = 0 if eager else current().next_number()
-        if eager:
-            place = dataclasses.replace(place, device=sources[0].device)
+        first = sources[0].device
+        device = first if eager else placement.in_session(place.device, first)
+        place = dataclasses.replace(place, device=device)
         key = (site, identities, rule, place.agreed, call)
         scaler = _SCALERS.get(key)
         if scaler is None:

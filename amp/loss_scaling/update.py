@@ -126,7 +126,7 @@ def _note(scaler: Scaler, positions: list[int], left_out: int) -> Any:
 def _write(variable: tf.Variable, positions: list[int], value: int) -> Any:
     """Sets the elements at `positions`; the others stay."""
     size = variable.shape[0]
-    new = tf.fill([size], value)
+    new = tf.fill([size], tf.constant(value, variable.dtype))
     if len(positions) < size:
         meant = tf.constant([i in positions for i in range(size)])
         new = tf.where(meant, new, variable.read_value())

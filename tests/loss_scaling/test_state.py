@@ -2,22 +2,24 @@
 
 import gc
 import pickle
+import subprocess
+import sys
 
+import numpy as np
 import pytest
 import tensorflow as tf
 
 from amp import loss_scaling
-from amp.loss_scaling import DynamicLossScale, state
+from amp.loss_scaling import ConstantLossScale, DynamicLossScale, state
 
 RULE = DynamicLossScale(initial=8.0, hysteresis=3)
 VALUES = {
     "scale": 4.0,
     "good_steps": 7,
     "bad_steps": 2,
-    "overflow": [1, 0],
-    "left_out": [0, 1],
     "skipped_steps": 5,
 }
+FLAGS = ("overflow", "left_out")
 
 
 @pytest.fixture
@@ -68,6 +70,111 @@ def test_every_field_is_restored(group, tmp_path, sources):
     status = tf.train.Checkpoint(loss_scale=scalers).restore(path)
     status.assert_consumed()
     assert values(scaler) == VALUES
+
+
+def earlier(tmp_path, scale=4.0, flags=3):
+    """What the first version saved: every variable, counts and flags as int32."""
+    module, scaler = tf.Module(), tf.Module()
+    module.scaler_0, scaler.scale = scaler, tf.Variable(scale)
+    scaler.good_steps, scaler.bad_steps = tf.Variable(7), tf.Variable(2)
+    scaler.skipped_steps = tf.Variable(5, dtype=tf.int64)
+    scaler.overflow = tf.Variable(tf.ones([flags], tf.int32))
+    scaler.left_out = tf.Variable(tf.ones([flags], tf.int32))
+    return tf.train.Checkpoint(loss_scale=module).save(str(tmp_path / "earlier"))
+
+
+@pytest.mark.parametrize("made", ["before", "after"])
+def test_a_checkpoint_with_flags_of_other_variables_restores(
+    group, tmp_path, sources, made
+):
+    path, scalers = earlier(tmp_path), group()
+    checkpoint = tf.train.Checkpoint(loss_scale=scalers)
+    if made == "before":
+        scaler_of(sources).overflow.assign([1, 1])
+        status = checkpoint.restore(path)
+    else:
+        status = checkpoint.restore(path)
+        scaler_of(sources)
+    status.assert_consumed()
+    assert values(scaler_of(sources)) == VALUES
+    for name in FLAGS:
+        assert getattr(scaler_of(sources), name).numpy().tolist() == [0, 0]
+
+
+def test_flags_of_single_variables_are_not_saved(group, tmp_path, sources):
+    names = [
+        name for name, _ in tf.train.list_variables(saved(group, tmp_path, sources))
+    ]
+    assert not [name for name in names if any(flag in name for flag in FLAGS)]
+    assert sum("/scaler_0/" in name for name in names) == len(VALUES)
+
+
+def test_files_hold_the_dtypes_that_they_always_had(group, tmp_path, sources):
+    reader = tf.train.load_checkpoint(saved(group, tmp_path, sources))
+    place = "loss_scale/scaler_0/{}/.ATTRIBUTES/VARIABLE_VALUE"
+    dtypes = reader.get_variable_to_dtype_map()
+    found = {name: dtypes[place.format(name)] for name in VALUES}
+    assert found == {
+        "scale": tf.float32,
+        "good_steps": tf.int32,
+        "bad_steps": tf.int32,
+        "skipped_steps": tf.int64,
+    }
+
+
+@pytest.mark.parametrize(
+    ("stored", "restored"),
+    [
+        (2.0**60, RULE.maximum),
+        (2.0**-60, RULE.minimum),
+        (np.nan, RULE.initial),
+        (np.inf, RULE.initial),
+        ([4.0, 4.0], RULE.initial),
+    ],
+)
+def test_a_restored_scale_fits_the_rule(group, tmp_path, sources, stored, restored):
+    path, scalers = earlier(tmp_path, stored), group()
+    scaler = scaler_of(sources)
+    tf.train.Checkpoint(loss_scale=scalers).restore(path).assert_consumed()
+    assert values(scaler) == {**VALUES, "scale": restored}
+
+
+def test_a_rule_that_does_not_move_keeps_its_scale(group, tmp_path, sources):
+    path, scalers = earlier(tmp_path), group()
+    scaler = state.find(("here.py", 1), sources, ConstantLossScale(64.0))
+    tf.train.Checkpoint(loss_scale=scalers).restore(path).assert_consumed()
+    assert (scaler.scale.numpy(), scaler.skipped_steps.numpy()) == (64.0, 5)
+
+
+def test_no_variable_is_one_that_tensorflow_keeps_on_the_host(group, sources):
+    group()
+    dtypes = {v.dtype for v in scaler_of(sources).variables}
+    assert dtypes == {tf.float32, tf.int64}
+
+
+_DEVICES = """
+import tensorflow as tf
+cpu = tf.config.list_physical_devices("CPU")[0]
+tf.config.set_logical_device_configuration(
+    cpu, [tf.config.LogicalDeviceConfiguration()] * 2
+)
+from amp.loss_scaling import DynamicLossScale, state
+with tf.device("CPU:1"):
+    v = tf.Variable(1.0)
+with tf.device("CPU:0"):
+    find = lambda: state.find(("here.py", 1), [v], DynamicLossScale())
+    tf.function(lambda: find().factor()).get_concrete_function()
+for scaler in (find(), state.find(("here.py", 2), [v], DynamicLossScale())):
+    print(sorted({(w.device, w.value().device) for w in scaler.variables}))
+"""
+
+
+def test_a_scaler_stands_on_the_device_of_what_it_serves():
+    done = subprocess.run(
+        [sys.executable, "-c", _DEVICES], capture_output=True, text=True, timeout=300
+    )
+    device = "/job:localhost/replica:0/task:0/device:CPU:1"
+    assert done.stdout.split("\n")[:2] == [str([(device, device)])] * 2, done.stderr
 
 
 @pytest.mark.parametrize("traced", [False, True])

@@ -13,12 +13,11 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import tensorflow as tf
-from tensorflow.python.checkpoint.checkpoint import TrackableSaver
 from tensorflow.python.ops import variables
 from tensorflow.python.training.saving.saveable_object import SaveableObject, SaveSpec
 
-from amp.errors import CheckpointError, TensorFlowError
-from amp.loss_scaling import state
+from amp.errors import TensorFlowError
+from amp.loss_scaling import entries, state
 from amp.loss_scaling.scaler import Scaler
 
 # Set on a saver whose list is taken as it is.
@@ -42,10 +41,8 @@ def install() -> None:
     _check(view, "_breadth_first_traversal")
     _check(saver, "_build")
     _check(variables, "_all_saveable_objects")
-    _check(TrackableSaver, "restore")
     _replace(saver, "_build", _build)
     _replace(saver, "restore", _restore)
-    _replace(TrackableSaver, "restore", _object_restore)
     _replace(view, "_breadth_first_traversal", _traversal)
 
 
@@ -103,26 +100,23 @@ def _reachable(view: Any) -> list[Any]:
 class _Saved(SaveableObject):  # type: ignore[misc]
     """A scaler's variable as a session's saver sees it.
 
-    Saving gives it its first value where it has none yet. Restoring the scale clears
-    the flags of single variables, which are not saved: a job may restore what trained
-    other variables than it does.
+    Saving gives it its first value where it has none yet.
     """
 
-    def __init__(self, scaler: Scaler, variable: tf.Variable) -> None:
+    def __init__(self, scaler: Scaler, field: str) -> None:
+        variable = getattr(scaler, field)
         with scaler.ready():
-            value = variable.read_value()
+            value = entries.to_file(field, variable.read_value())
         name = variable.op.name
-        spec = SaveSpec(value, "", name, variable.dtype, variable.device)
+        spec = SaveSpec(value, "", name, value.dtype, variable.device)
         super().__init__(variable.handle, [spec], name)
-        self.variable = variable
-        # The scale speaks for all of its scaler's variables.
+        self.scaler, self.field, self.dtype = scaler, field, value.dtype
         with tf.init_scope():
-            self.others = scaler.forget() if variable is scaler.scale else tf.no_op()
-            self.begin = tf.group(variable.initializer, self.others)
+            others = scaler.forget() if field == "scale" else tf.no_op()
+            self.begin = tf.group(variable.initializer, others)
 
     def restore(self, restored_tensors: Any, restored_shapes: Any) -> Any:
-        done = self.variable.assign(restored_tensors[0], read_value=False)
-        return tf.group(done, self.others)
+        return self.scaler.restore(self.field, restored_tensors[0])
 
 
 def _build(original: Callable[..., Any]) -> Callable[..., Any]:
@@ -150,8 +144,7 @@ def _saved(saver: Any) -> list[_Saved]:
         if any(id(v) not in known for v in tf.compat.v1.global_variables()):
             return []
     states = state.current().states
-    pairs = [(scaler, v) for scaler in states for v in scaler.variables]
-    return [_Saved(*pair) for pair in pairs if pair[1].shape.rank == 0]
+    return [_Saved(scaler, field) for scaler in states for field in entries.SAVED]
 
 
 def _restore(original: Callable[..., Any]) -> Callable[..., Any]:
@@ -159,9 +152,7 @@ def _restore(original: Callable[..., Any]) -> Callable[..., Any]:
         ours = _ours(self)
         if not ours or not _exists(save_path):
             return original(self, sess, save_path)
-        shapes = tf.train.load_checkpoint(save_path).get_variable_to_shape_map()
-        _check_shapes({o.name: o.variable.shape for o in ours}, shapes, save_path)
-        absent = [o for o in ours if o.name not in shapes]
+        absent = _absent(ours, save_path)
         if not absent:
             return original(self, sess, save_path)
         with _open(sess.graph):
@@ -201,50 +192,20 @@ def _exists(path: Any) -> bool:
     return bool(gfile.exists(first) or gfile.exists(path) and not gfile.isdir(path))
 
 
-def _check_shapes(wanted: Any, found: Any, path: Any) -> None:
-    """Raises, before anything is restored, for a state of another shape.
-
-    Raises:
-      CheckpointError: naming the first such entry.
-    """
-    for name, shape in wanted.items():
-        if name in found and not shape.is_compatible_with(found[name]):
-            raise CheckpointError(
-                f"loss-scale state of shape {tuple(found[name])}; nothing is restored",
-                where=f"{path}, entry {name}",
-                allowed=f"shape {tuple(shape)}, or no such entry",
-                remedy="restore the model's variables alone (by the var_list of a "
-                "Saver, or a Checkpoint without amp.loss_scaling.current()); the loss "
-                "scale then starts anew",
-            )
-
-
-def _object_restore(original: Callable[..., Any]) -> Callable[..., Any]:
-    """Checks the shapes of scalers that are made already; `Scalers.add` the others."""
-
-    def restore(self: Any, save_path: Any, *args: Any, **kwargs: Any) -> Any:
-        group = state.current()
-        if group.states and _exists(save_path):
-            shapes = tf.train.load_checkpoint(save_path).get_variable_to_shape_map()
-            wanted = _entries(group, shapes)
-            reached = _reachable(self._graph_view) if wanted else []
-            if any(item is group for item in reached):
-                _check_shapes(wanted, shapes, save_path)
-        return original(self, save_path, *args, **kwargs)
-
-    return restore
-
-
-def _entries(group: state.Scalers, names: Any) -> dict[str, tf.TensorShape]:
-    """Returns the shapes of the scalers' variables by the names of their entries."""
-    wanted = {}
-    for number, scaler in group.numbered():
-        for variable in scaler.variables:
-            field = re.sub(r".*/|:.*", "", variable.name)
-            end = f"/scaler_{number}/{field}/.ATTRIBUTES/VARIABLE_VALUE"
-            meant = [name for name in names if f"/{name}".endswith(end)]
-            wanted.update(dict.fromkeys(meant, variable.shape))
-    return wanted
+def _absent(ours: list[_Saved], path: Any) -> list[_Saved]:
+    """Returns what a file does not hold, or holds in a form that does not fit."""
+    reader = tf.train.load_checkpoint(path)
+    shapes, dtypes = reader.get_variable_to_shape_map(), None
+    absent = []
+    for item in ours:
+        if item.name in shapes:
+            dtypes = dtypes or reader.get_variable_to_dtype_map()
+            if shapes[item.name] == [] and dtypes[item.name] == item.dtype:
+                continue
+            found = f"{dtypes[item.name].name}, shape {tuple(shapes[item.name])}"
+            entries.skipped(f"{path}: {item.name}", found)
+        absent.append(item)
+    return absent
 
 
 @contextlib.contextmanager

@@ -6,10 +6,9 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from amp.errors import CheckpointError
 from amp.integration import activation
 from amp.integration.training import gradient_hooks, optimizer_hooks
-from amp.loss_scaling import DynamicLossScale, state
+from amp.loss_scaling import DynamicLossScale, entries, state
 
 v1 = tf.compat.v1
 RULE = DynamicLossScale(initial=8.0, growth_interval=3)
@@ -175,19 +174,49 @@ def test_what_trained_more_variables_restores(scope, tmp_path):
         assert not session.run(job.scaler.left_out).any()
 
 
-def test_a_state_of_another_shape_is_said_and_nothing_is_restored(scope, tmp_path):
+def test_an_entry_of_another_shape_is_left_out_and_said_once(
+    scope, tmp_path, monkeypatch
+):
+    said = []
+    monkeypatch.setattr(entries, "skipped", lambda *told: said.append(told))
     with tf.Graph().as_default(), v1.Session() as session:
         v1.get_variable("w0", initializer=[5.0])
         v1.get_variable("amp_loss_scale_0/scale", initializer=[1.0, 2.0])
+        v1.get_variable("amp_loss_scale_0/good_steps", initializer=[1, 2])
+        v1.get_variable("amp_loss_scale_0/skipped_steps", initializer=4)
         session.run(v1.global_variables_initializer())
         path = v1.train.Saver().save(session, str(tmp_path / "model"))
     job = Job("init train saver")
     with job.session() as session:
         session.run(job.init)
-        with pytest.raises(CheckpointError, match=r"shape \(2,\)(.|\n)*0/scale"):
-            job.saver.restore(session, path)
-        assert session.run(job.ws[0]) == 1.0
+        job.steps(session, np.inf)
+        job.saver.restore(session, path)
+        assert session.run(job.ws[0]) == 5.0
+        assert session.run(job.scaler.scale) == RULE.initial
         job.steps(session, 1.0)
+    assert [entry.rpartition("/")[2] for entry, _ in said] == [
+        "scale",
+        "good_steps",
+        "skipped_steps",
+    ]
+    assert said[0][1] == "float32, shape (2,)"
+
+
+@pytest.mark.parametrize(
+    ("stored", "restored"), [(2.0**60, RULE.maximum), (2.0**-60, RULE.minimum)]
+)
+def test_a_restored_scale_fits_the_rule(scope, tmp_path, stored, restored):
+    with tf.Graph().as_default(), v1.Session() as session:
+        v1.get_variable("w0", initializer=[5.0])
+        v1.get_variable("amp_loss_scale_0/scale", initializer=stored)
+        v1.get_variable("amp_loss_scale_0/good_steps", initializer=1)
+        session.run(v1.global_variables_initializer())
+        path = v1.train.Saver().save(session, str(tmp_path / "model"))
+    job = Job("init train saver")
+    with job.session() as session:
+        job.saver.restore(session, path)
+        found = session.run([job.scaler.scale, job.scaler.good_steps])
+        assert found == [restored, 1]
 
 
 def taken(variables):
@@ -197,7 +226,7 @@ def taken(variables):
 
 
 @pytest.mark.parametrize("made", ["before", "after"])
-def test_an_object_checkpoint_of_another_shape(scope, tmp_path, monkeypatch, made):
+def test_what_trains_other_variables_restores(scope, tmp_path, monkeypatch, made):
     def fresh():
         monkeypatch.setattr(state, "_PROCESS", [])
         monkeypatch.setattr(state, "_SCALERS", type(state._SCALERS)())
@@ -207,17 +236,17 @@ def test_an_object_checkpoint_of_another_shape(scope, tmp_path, monkeypatch, mad
     pair = [tf.Variable(1.0), tf.Variable(2.0)]
     taken(pair)
     saved.v.assign(5.0)
+    saved.loss_scale.states[0].scale.assign(4.0)
     path = saved.save(str(tmp_path / "model"))
     restored, alone = fresh(), [tf.Variable(1.0)]
     if made == "before":
         taken(alone)
-        with pytest.raises(CheckpointError, match="nothing is restored"):
-            restored.restore(path)
-        assert restored.v.numpy() == 1.0
-    else:
-        restored.restore(path)
-        with pytest.raises(CheckpointError, match="does not fit"):
-            taken(alone)
+    status = restored.restore(path)
+    if made == "after":
+        taken(alone)
+    status.assert_consumed()
+    assert restored.v.numpy() == 5.0
+    assert restored.loss_scale.states[0].scale.numpy() == 4.0
 
 
 def test_an_exported_graph_trains_on_where_it_was(scope, tmp_path):

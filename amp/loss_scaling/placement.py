@@ -1,0 +1,89 @@
+"""Where a scaler's variables are made: outside functions, on the device they serve.
+
+Nothing is known here of what the variables hold; `scaler` makes them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+
+import tensorflow as tf
+
+
+@contextlib.contextmanager
+def outside_functions(device: str) -> Iterator[None]:
+    """Enters eager code, or the session graph that everything is built in.
+
+    The scopes that surround the call (a parameter server's, say) do not place what is
+    built; `device` does.
+
+    A function being traced makes the variables created inside it its own, traces itself
+    again for them, and forbids them after its first call. It does so through its graph,
+    also under `tf.init_scope`; under an empty graph the variables are ordinary ones.
+    """
+    place = device or None
+    with tf.init_scope():
+        if not tf.executing_eagerly():
+            graph = tf.compat.v1.get_default_graph()
+            none = graph.colocate_with(None, True), tf.device(None)
+            with none[0], none[1], tf.device(place):
+                yield
+            return
+        eager_mode = tf.__internal__.eager_context.eager_mode
+        with tf.Graph().as_default(), eager_mode(), tf.device(place):
+            yield
+
+
+def in_session(target: str, source: str) -> str:
+    """Returns the device of a session graph's scaler.
+
+    It stays in the task that computes the loss, because workers of one parameter server
+    do not share scalers. Inside that task it stands where the variables do; if they are
+    kept in another task, where the loss is computed.
+
+    Args:
+      target: device of the loss, "" where the program gave none.
+      source: device of the first variable, likewise.
+    """
+    loss, variable = (tf.DeviceSpec.from_string(d) for d in (target, source))
+    if variable.device_type is None or task(source) not in (None, task(target)):
+        return str(loss.to_string())
+    kind = {"device_type": variable.device_type, "device_index": variable.device_index}
+    return str(loss.replace(**kind).to_string())
+
+
+def task(device: str) -> str | None:
+    """Returns the job, replica and task of a device's name; None if it has none."""
+    spec = tf.DeviceSpec.from_string(device)
+    return spec.replace(device_type=None, device_index=None).to_string() or None
+
+
+def elsewhere(device: str) -> bool:
+    """Whether a device is of another task than the one that asks."""
+    with tf.device(None):
+        here = tf.constant(0).device
+    return task(device) not in (None, task(here))
+
+
+def replicas() -> tf.distribute.Strategy | None:
+    """Returns the strategy of which the caller is one of several replicas, if any."""
+    strategy = tf.distribute.get_strategy()
+    inside = not tf.distribute.in_cross_replica_context()
+    return strategy if inside and strategy.num_replicas_in_sync > 1 else None
+
+
+def copies(
+    strategy: tf.distribute.Strategy | None,
+) -> contextlib.AbstractContextManager[None]:
+    """Variables made inside have a copy for each replica; to be made where entered."""
+    return contextlib.nullcontext() if strategy is None else strategy.scope()
+
+
+def variable(name: str, value: tf.Tensor) -> tf.Variable:
+    """Returns a variable that a session's job does not find among its own."""
+    if tf.executing_eagerly():
+        return tf.Variable(value, trainable=False, name=name)
+    return tf.compat.v1.Variable(
+        value, trainable=False, name=name, collections=[], use_resource=True
+    )

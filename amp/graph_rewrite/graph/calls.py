@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
-from amp.graph_rewrite.graph import ir, shapes
+from amp.graph_rewrite.graph import ir, loop_trips
 
 MUST_COMPILE = "_XlaMustCompile"
 
@@ -118,7 +118,9 @@ def uses_with_weights(module: ir.Module) -> dict[FunctionUse, float]:
     weights[order[0]] = 1.0
     for use in order:
         for node, call in calls(_graph(module, use), module.functions):
-            times = weights[use] * (trips(module, use, node) if call.loop else 1)
+            times = weights[use]
+            if call.loop:
+                times *= loop_trips.trips(module, _graph(module, use), node)
             for callee in uses_of(node, call, use.xla, module.functions):
                 weights[callee] += times
     return weights
@@ -141,39 +143,6 @@ def _visit(
             if callee not in state:
                 _visit(callee, module, order, state)
     order.append(use)
-
-
-def trips(module: ir.Module, use: FunctionUse, node: ir.Node) -> int:
-    """How often a loop runs, as its condition bounds it; `UNKNOWN_TRIPS` if unknown.
-
-    Every `counter < limit` of the condition counts where the limit is a constant, and
-    the counter begins at one: while_loop's own and any that a user wrote like it.
-    """
-    cond = module.functions.get(node.functions("cond")[0])
-    if cond is None:
-        return shapes.UNKNOWN_TRIPS
-    caller = _graph(module, use)
-    outer = dict(zip((arg.name for arg in cond.args), node.inputs, strict=False))
-
-    def value(edge: ir.Edge) -> int | None:
-        inner = cond.nodes.get(edge[0])
-        while inner is not None and inner.op == "Identity":
-            edge = inner.inputs[0]
-            inner = cond.nodes.get(edge[0])
-        if inner is None and edge[0] in outer:
-            inner = caller.nodes.get(outer[edge[0]][0])
-        if inner is None or inner.op != "Const":
-            return None
-        found = inner.tensor()
-        return int(found) if found is not None and found.shape == () else None
-
-    bounds = []
-    for test in cond.nodes.values():
-        if test.op == "Less":
-            first, last = map(value, test.inputs)
-            if first is not None and last is not None and last > first:
-                bounds.append(last - first)
-    return min(bounds, default=shapes.UNKNOWN_TRIPS)
 
 
 def sites(

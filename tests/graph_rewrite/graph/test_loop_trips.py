@@ -1,0 +1,114 @@
+"""`loop_trips`: what a loop's condition and counters say, whatever they hold."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from rewriting import spec, traced
+
+import amp
+from amp.graph_rewrite.graph import loop_trips, shapes
+
+UNKNOWN = shapes.UNKNOWN_TRIPS
+Test = Callable[[Any], Any]
+
+
+def trips(cond: Test, step: Test, start: Any) -> int:
+    """What is read of a loop with one counter."""
+
+    def fn(x: tf.Tensor) -> Any:
+        return tf.while_loop(
+            lambda i, y: cond(i),
+            lambda i, y: (step(i), tf.tanh(y)),
+            [tf.constant(start), x],
+        )
+
+    module, _ = traced(fn, spec(4))
+    (node,) = (n for n in module.main.nodes.values() if n.op.endswith("While"))
+    return loop_trips.trips(module, module.main, node)
+
+
+@pytest.mark.parametrize(
+    ("cond", "step", "start", "count"),
+    [
+        (lambda i: i < 7, lambda i: i + 1, 0, 7),
+        (lambda i: i < 7, lambda i: 2 + i, 0, 4),
+        (lambda i: i <= 7, lambda i: i + 1, 0, 8),
+        (lambda i: tf.greater(7, i), lambda i: i + 1, 1, 6),
+        (lambda i: i > 0, lambda i: i - 1, 5, 5),
+        (lambda i: i >= 0, lambda i: i + -1, 5, 6),
+        (lambda i: tf.less(0, i), lambda i: i - 1, 5, 5),
+        (lambda i: i < 2.5, lambda i: i + 1.0, 0.0, 3),
+        (lambda i: i < 1.0, lambda i: i + 0.25, 0.5, 2),
+        (lambda i: i < np.float64(3), lambda i: i + 1, np.float64(-2.5), 6),
+        (lambda i: (i < 7) & (i < 3), lambda i: i + 1, 0, 3),
+        (lambda i: (i < np.inf) & (i < 3), lambda i: i + 1, 0.0, 3),
+    ],
+)
+def test_a_counter_and_its_limit_say_how_often(
+    cond: Test, step: Test, start: Any, count: int
+) -> None:
+    ran, value = 0, np.asarray(start)
+    while cond(value):
+        ran, value = ran + 1, step(value)
+    assert ran == count
+    assert trips(cond, step, start) == count
+
+
+@pytest.mark.parametrize(
+    ("cond", "step", "start"),
+    [
+        (lambda i: i < np.inf, lambda i: i + 1, 0.0),
+        (lambda i: i > -np.inf, lambda i: i - 1, 0.0),
+        (lambda i: i < np.nan, lambda i: i + 1, 0.0),
+        (lambda i: i < 1.0, lambda i: i + 1, -np.inf),
+        (lambda i: i < 9.0, lambda i: i + np.inf, 0.0),
+        (lambda i: i < 9.0, lambda i: i + np.nan, 0.0),
+        (lambda i: i < np.finfo(np.float64).max, lambda i: i + 1, np.float64(-1e308)),
+        (lambda i: i < np.float64(1e300), lambda i: i + 1e-300, np.float64(0)),
+        (lambda i: i < sys.maxsize, lambda i: i + 1, np.int64(0)),
+        (lambda i: i < -3, lambda i: i + 1, 0),  # never runs
+        (lambda i: i > 1e-6, lambda i: i * 0.5, 1.0),  # no counter: it converges
+        (lambda i: i > 1e-6, lambda i: i / 2, 1.0),
+        (lambda i: i < 9, lambda i: i - 1, 0),  # ends when the integer overflows
+        (lambda i: i < 9, lambda i: 1 - i, 0),
+        (lambda i: i, tf.logical_not, True),
+        (lambda i: i < 9 + 0j.real, lambda i: i + 1, np.nan),
+        (lambda i: tf.strings.length(i) < 9, lambda i: i + "a", ""),
+    ],
+)
+def test_what_tells_nothing_counts_as_unknown(
+    cond: Test, step: Test, start: Any
+) -> None:
+    assert trips(cond, step, start) == UNKNOWN
+
+
+def test_maximum_iterations_are_read_and_a_limit_from_outside_is_not() -> None:
+    def fn(x: tf.Tensor, limit: tf.Tensor) -> Any:
+        body = lambda i, y: (i + 1.0, tf.tanh(y))  # noqa: E731
+        given = [tf.constant(0.0), x]
+        one = tf.while_loop(lambda i, y: i < limit, body, given, maximum_iterations=6)
+        return one, tf.while_loop(lambda i, y: i < limit, body, given)
+
+    module, _ = traced(fn, spec(4), spec())
+    loops = [n for n in module.main.nodes.values() if n.op.endswith("While")]
+    found = {loop_trips.trips(module, module.main, node) for node in loops}
+    assert found == {6, UNKNOWN}
+
+
+def test_a_limit_without_end_does_not_stop_a_rewrite() -> None:
+    def fn(x: tf.Tensor) -> Any:
+        return tf.while_loop(
+            lambda i, y: (i < np.inf) & (tf.reduce_sum(y) < 9.0),
+            lambda i, y: (i + 1, tf.matmul(y, y) + 1.0),
+            [tf.constant(0.0), x],
+        )
+
+    policy = amp.Policy(dtype="bfloat16", assignment="all", strict=True)
+    x = tf.zeros([2, 2])
+    assert amp.twin(fn, x, policy=policy)(x)[0] == fn(x)[0] == 2.0

@@ -19,7 +19,7 @@ from tensorflow.python.saved_model import fingerprinting_utils
 from amp.errors import GraphError
 from amp.graph_rewrite.report import Report
 from amp.integration import activation, reports
-from amp.integration.files import graphs, saved_models, targets
+from amp.integration.files import graphs, model_copies, saved_models, targets
 from amp.policy import Policy
 
 _FINGERPRINT = "fingerprint.pb"
@@ -129,8 +129,7 @@ def _rewrite_model(source: Path, target: Path, policy: Policy) -> list[Report]:
             made += saved_models.rewrite(meta, settled)
     content = _serialized(saved, file)
     with _beside(target) as part:
-        aside = shutil.ignore_patterns(file.name, _FINGERPRINT)
-        shutil.copytree(file.parent, part, ignore=aside)
+        model_copies.copy(file.parent, part, (file.name, _FINGERPRINT))
         (part / file.name).write_bytes(content)
         if (file.parent / _FINGERPRINT).exists():
             fingerprinting_utils.write_fingerprint(str(part))

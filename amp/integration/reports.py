@@ -9,22 +9,20 @@ import collections
 import itertools
 import os
 import re
-import shutil
 import tempfile
 import threading
-import time
 import warnings
 from collections.abc import Sequence
 from pathlib import Path
 
 from amp.graph_rewrite.report import Report
-from amp.integration.measuring import profiles
+from amp.integration import report_directories
 
 _LOCK = threading.Lock()
 _KEPT = 1000  # a job that keeps making functions must not fill the memory
 _REPORTS: collections.OrderedDict[int, Report] = collections.OrderedDict()
 _NUMBERS = itertools.count(1)
-_JOBS = 20  # of as many, the newest, the reports in the cache are kept
+directory_of_job = report_directories.of_job
 _UNWRITABLE: set[str] = set()  # directories that were warned of
 
 
@@ -59,6 +57,7 @@ def _save(report: Report, number: int, directory: str | None) -> None:
     name = re.sub(r"\W+", "_", report.function)[:80].strip("_") or "graph"
     target = Path(directory) / f"{os.getpid()}_{number:04d}_{name}.json"
     try:
+        report_directories.mark(Path(directory))
         _write(report.to_json(), target)
     except OSError as e:
         _UNWRITABLE.add(directory)
@@ -90,22 +89,6 @@ def clear() -> None:
     """Forgets the reports so far; the files written stay."""
     with _LOCK:
         _REPORTS.clear()
-
-
-def directory_of_job() -> Path | None:
-    """A directory in the cache for the reports of this job, None if it cannot be made.
-
-    The first report makes it; the oldest of the last jobs' makes way.
-    """
-    place = profiles.cache() / "reports"
-    try:
-        place.mkdir(parents=True, exist_ok=True)
-        for old in sorted(place.iterdir())[: 1 - _JOBS]:
-            shutil.rmtree(old, ignore_errors=True)
-    except OSError:
-        return None
-    name = f"{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}"
-    return place / name if os.access(place, os.W_OK) else None
 
 
 def summary(directory: str | None, skipped: int | None) -> str:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import re
 from collections.abc import Mapping
 
 from amp.loss_scaling.scale import DynamicLossScale, NoLossScale
@@ -171,12 +172,20 @@ def of_cpu(flags: frozenset[str]) -> Device:
 
 
 def of_gpu(name: str, capability: tuple[int, int]) -> Device:
-    """The device that a GPU of this name and compute capability is."""
+    """The device that a GPU of this name and compute capability is.
+
+    A model counts as known where its name stands as a word of its own ("NVIDIA
+    A100-SXM4-40GB", not "NVIDIA RTX A1000"); any other has the figures of one of the
+    same capability, or of the newest before it.
+    """
+    words = re.findall(r"[A-Z0-9]+", name.upper())
     for known in (V100, A100, H200, H100):
-        if known.name.split()[-1] in name:
+        if known.name.split()[-1] in words:
             return known
-    if capability >= (8, 0):
-        return dataclasses.replace(A100, name=f"{name} (figures of an A100)")
+    for least, known in ((9, 0), H100), ((8, 0), A100):
+        if capability >= least:
+            model = known.name.split()[-1]
+            return dataclasses.replace(known, name=f"{name} (figures of an {model})")
     if capability >= (7, 0):
         return dataclasses.replace(GPU_TENSOR_CORES, name=name)
     return dataclasses.replace(GPU_PLAIN, name=name)

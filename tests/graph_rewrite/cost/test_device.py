@@ -46,6 +46,40 @@ def test_a_gpu_is_known_by_its_name_or_its_capability(
     assert device.name.split()[-1] in name or name in device.name
 
 
+@pytest.mark.parametrize(
+    ("name", "capability", "known"),
+    [
+        ("NVIDIA A100-SXM4-40GB", (8, 0), devices.A100),
+        ("NVIDIA A100 80GB PCIe", (8, 0), devices.A100),
+        ("GRID A100-7C", (8, 0), devices.A100),
+        ("Tesla V100-SXM2-16GB", (7, 0), devices.V100),
+        ("NVIDIA H100 80GB HBM3", (9, 0), devices.H100),
+        ("NVIDIA H200", (9, 0), devices.H200),
+        ("NVIDIA RTX A1000 Laptop GPU", (8, 6), None),
+        ("NVIDIA RTX A1000", (8, 6), None),
+        ("NVIDIA A1000", (8, 6), None),
+        ("NVIDIA A10", (8, 6), None),
+        ("NVIDIA GH200 480GB", (9, 0), None),
+        ("NVIDIA X2V100", (7, 5), None),
+    ],
+)
+def test_a_model_is_known_by_a_word_of_its_name_not_by_a_part_of_one(
+    name: str, capability: tuple[int, int], known: devices.Device | None
+) -> None:
+    device = devices.of_gpu(name, capability)
+    if known is not None:
+        assert device is known
+    else:
+        assert device.name.startswith(name)
+
+
+def test_an_unknown_gpu_has_the_figures_of_its_generation() -> None:
+    found = devices.of_gpu("NVIDIA GH200 480GB", (9, 0))
+    assert found.bandwidth == devices.H100.bandwidth
+    found = devices.of_gpu("NVIDIA RTX A1000", (8, 6))
+    assert found.bandwidth == devices.A100.bandwidth
+
+
 def test_auto_is_float16_with_dynamic_scaling_on_a_gpu() -> None:
     settled = devices.resolve(Policy(), devices.A100)
     assert settled.policy is not None

@@ -1,0 +1,99 @@
+"""`report_directories`: the newest jobs' are kept, nothing of the user's is touched."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from amp.graph_rewrite.report import Report
+from amp.integration import report_directories, reports
+from amp.integration.report_directories import JOBS, MARK
+
+
+@pytest.fixture
+def place(tmp_path: Path, monkeypatch: Any) -> Path:
+    monkeypatch.setenv("AMP_CACHE_DIR", str(tmp_path / "cache"))
+    place = tmp_path / "cache/reports"
+    place.mkdir(parents=True)
+    return place
+
+
+def job(place: Path, number: int) -> Path:
+    """A directory as a job leaves it; of an earlier day the smaller `number` is."""
+    made = place / f"202001{number:02d}-000000-7"
+    report_directories.mark(made)
+    (made / "7_0001_f.json").write_text("{}")
+    return made
+
+
+def test_the_oldest_jobs_make_way(place: Path) -> None:
+    made = [job(place, number) for number in range(1, JOBS + 5)]
+    new = report_directories.of_job()
+    assert new is not None
+    assert sorted(place.iterdir()) == made[-JOBS + 1 :]
+    assert new.parent == place
+    assert not new.exists()
+
+
+def test_what_does_not_bear_our_mark_stays(place: Path, tmp_path: Path) -> None:
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    for name in (MARK, "7_0001_f.json"):
+        (outside / name).touch()
+    users = [place / "20190101-000000-7", place / "mine", place / "0"]
+    for directory in users:
+        directory.mkdir()
+        (directory / "7_0001_f.json").write_text("mine")
+    (place / "mine" / MARK).touch()  # our mark under a name that is not ours
+    (place / "20180101-000000-7").symlink_to(outside)
+    (place / "20170101-000000-7").mkdir()
+    (place / "20170101-000000-7" / MARK).symlink_to(outside / MARK)
+    (place / "20160101-000000-7").write_text("a file")
+    before = set(tmp_path.rglob("*"))
+    jobs = [job(place, number) for number in range(1, JOBS + 5)]
+    report_directories.of_job()
+    assert before <= set(tmp_path.rglob("*"))
+    assert [made.exists() for made in jobs] == [False] * 5 + [True] * (JOBS - 1)
+
+
+def test_what_a_user_put_into_a_jobs_directory_stays(
+    place: Path, tmp_path: Path
+) -> None:
+    for number in range(2, JOBS + 3):
+        job(place, number)
+    old = job(place, 1)
+    (tmp_path / "notes").write_text("mine")
+    (old / "8_0001_f.json").symlink_to(tmp_path / "notes")
+    (old / "notes.txt").write_text("mine")
+    (old / "7_0002_f.json").mkdir()
+    report_directories.of_job()
+    kept = {"8_0001_f.json", "notes.txt", "7_0002_f.json"}
+    assert {path.name for path in old.iterdir()} == kept
+    assert (tmp_path / "notes").read_text() == "mine"
+
+
+def test_a_report_marks_the_directory_that_was_made_for_its_job(place: Path) -> None:
+    directory = report_directories.of_job()
+    reports.add(_report(), str(directory))
+    assert directory is not None
+    assert len(list(directory.glob(f"{os.getpid()}_*.json"))) == 1
+    assert (directory / MARK).exists()
+
+
+def test_a_directory_that_the_user_named_is_not_marked(
+    place: Path, tmp_path: Path
+) -> None:
+    (place / "20190101-000000-7").mkdir()
+    for users in (place / "mine", tmp_path / "mine", place / "20190101-000000-7"):
+        reports.add(_report(), str(users))
+        assert [path.suffix for path in users.iterdir()] == [".json"]
+
+
+def _report() -> Report:
+    numbers = {"nodes_total": 1, "nodes_low": 0, "casts": 0}
+    times = {"seconds32": 1.0, "seconds16": 1.0}
+    texts = dict.fromkeys(("function", "dtype", "device", "loss_scale", "verdict"), "f")
+    return Report(emulated=False, decisions=(), **texts, **numbers, **times)

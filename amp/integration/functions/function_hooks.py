@@ -7,11 +7,13 @@ what a twin is and when it runs is not decided here.
 from __future__ import annotations
 
 import inspect
+import itertools
 import weakref
 from collections.abc import Callable
 from typing import Any
 
 import tensorflow as tf
+from tensorflow.python.eager import cancellation, execute
 from tensorflow.python.eager import context as context_lib
 from tensorflow.python.eager.polymorphic_function import (
     atomic_function,
@@ -21,7 +23,7 @@ from tensorflow.python.eager.polymorphic_function import (
 from amp.errors import TensorFlowError
 from amp.integration.functions import definitions
 from amp.integration.functions import twins as twins_lib
-from amp.integration.functions.twins import Twins
+from amp.integration.functions.twins import FunctionCall, Twins
 from amp.loss_scaling.scale import LossScale, NoLossScale
 
 _HOOKS: tuple[tuple[Any, str, tuple[str, ...]], ...] = (
@@ -105,17 +107,47 @@ def _call_function(active_twins: Callable[[], Twins | None]) -> Callable[..., An
         try:
             if twin is not None:
                 return original(self, twin, tensor_inputs, num_outputs)
-            return twins.call(
-                lambda which: original(self, which, tensor_inputs, num_outputs),
-                self,
-                name,
+            call = FunctionCall(
+                run=lambda which: original(self, which, tensor_inputs, num_outputs),
+                starts=lambda which: starts(self, which, tensor_inputs, num_outputs),
             )
+            return twins.call(call, self, name)
         except tf.errors.OpError as e:
             # By the original's name TensorFlow finds the user's source lines.
             e._message = definitions.without_suffix(e.message)
             raise
 
     return call_function
+
+
+def starts(context: Any, name: bytes, inputs: Any, num_outputs: int) -> bool:
+    """Whether TensorFlow can start a function; nothing of it runs.
+
+    The call is cancelled before it is made. TensorFlow places the nodes and makes their
+    kernels before it looks at that.
+
+    Args:
+      context: TensorFlow's eager context.
+      name: of a registered function that XLA does not compile whole.
+      inputs, num_outputs: as of `Context.call_function`.
+    """
+    cancelled = cancellation.CancellationManager()
+    cancelled.start_cancel()
+    options = context.function_call_options.as_attrs()
+    try:
+        execute.execute_with_cancellation(
+            name.decode(),
+            num_outputs=num_outputs,
+            inputs=inputs,
+            attrs=tuple(itertools.chain.from_iterable(options.items())),
+            ctx=context,
+            cancellation_manager=cancelled,
+        )
+    except tf.errors.CancelledError:
+        return True
+    except tf.errors.OpError:
+        return False
+    return True
 
 
 def _remove_function(self: Any, name: bytes) -> None:

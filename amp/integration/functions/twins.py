@@ -27,25 +27,19 @@ from amp.integration.functions.trial import UNDER_WAY, Trial, why_not
 from amp.integration.measuring import job_timer
 from amp.policy import Policy
 
-# What TensorFlow says when it refuses a function before any of it has run. Only then
-# may the original run instead: an error on the way may be the user's own, and a second
-# run would update variables twice and take another batch.
-_REFUSALS = (
-    "No OpKernel was registered",
-    "is not in the list of allowed values",
-    "is neither a type of a primitive operation nor a name of a function",
-    "Detected unsupported operations when trying to compile graph",
-    "incompatible with expected",
-    "Cannot assign a device for operation",
-    "Could not satisfy device",
-)
 
+@dataclasses.dataclass(frozen=True, slots=True)
+class FunctionCall:
+    """One call of a function, which may be made of its original or of its twin.
 
-def refused(error: tf.errors.OpError) -> bool:
-    """Whether TensorFlow would not run what was rewritten, and has not begun to."""
-    if isinstance(error, tf.errors.UnimplementedError):
-        return True
-    return any(text in error.message for text in _REFUSALS)
+    Attributes:
+      run: runs the function of a name and returns its outputs.
+      starts: whether TensorFlow can start the function of a name: it places the nodes
+        and makes their kernels as for a call, and runs none of them.
+    """
+
+    run: Callable[[bytes], Any]
+    starts: Callable[[bytes], bool]
 
 
 _every: weakref.WeakSet[Twins] = weakref.WeakSet()
@@ -73,20 +67,21 @@ class Twins:
         self._policy: Policy = settled.policy
         self._twin: dict[bytes, bytes] = {}
         self._made: dict[bytes, list[str]] = {}
+        self._compiled: set[bytes] = set()  # twins that XLA compiles whole
         self._trials: dict[bytes, _Tried] = {}
         self._lock = threading.RLock()
         self._unmatched = set(self._policy.keep)
         self._ran = False
         _every.add(self)
 
-    def call(self, call: Callable[[bytes], Any], context: Any, name: bytes) -> Any:
+    def call(self, call: FunctionCall, context: Any, name: bytes) -> Any:
         """Calls a function that is not proven yet, once, or its twin in its place.
 
         The first call makes the twin. Where there is a trial, this and the next calls
         are its turns; otherwise a twin that has run is proven.
 
         Args:
-          call: runs the function of a name.
+          call: the call that TensorFlow was asked for.
           context: TensorFlow's eager context.
           name: the original's.
         """
@@ -96,7 +91,7 @@ class Twins:
             twin, tried = self._twin[name], self._trials.get(name)
         if twin == name:
             self.proven[name] = name
-            return call(name)
+            return call.run(name)
         guarded = functools.partial(self._guarded, call, name, twin)
         if tried is not None:
             return tried.trial.call(guarded)
@@ -105,11 +100,16 @@ class Twins:
         return outputs
 
     def _guarded(
-        self, call: Callable[[bytes], Any], name: bytes, twin: bytes, which: bytes
+        self, call: FunctionCall, name: bytes, twin: bytes, which: bytes
     ) -> Any:
-        """Calls one of the two, and the other where the first cannot run."""
+        """Calls one of the two, and the other where the first cannot start.
+
+        The original may only run instead where nothing of the twin has run: a second
+        run would update variables twice and take another batch. No text of an error
+        tells that, so after one TensorFlow is asked to start the twin once more.
+        """
         try:
-            return call(which)
+            return call.run(which)
         except tf.errors.OpError as e:
             if self._policy.strict:
                 raise
@@ -118,14 +118,22 @@ class Twins:
             if which == name and isinstance(e, tf.errors.ResourceExhaustedError):
                 self._settle(name, twin, "ended: float32 ran out of memory")
                 _warn_of_memory(name.decode())
-                return call(twin)
-            if which == name or not refused(e):
+                return call.run(twin)
+            if which == name or self._may_have_run(call, twin):
                 raise
             refusal = e
-        outputs = call(name)  # which is refused too if the error is the user's own
+        outputs = call.run(name)  # fails too if the error is the user's own
         self._settle(name, name, "ended: TensorFlow refused the twin")
         warn(f"function {name.decode()}", refusal)
         return outputs
+
+    def _may_have_run(self, call: FunctionCall, twin: bytes) -> bool:
+        """Whether a twin that failed may have had an effect by then.
+
+        A function that XLA compiles whole has none before all of it has succeeded: its
+        variables are written with what it returns.
+        """
+        return twin not in self._compiled and call.starts(twin)
 
     def _settle(self, name: bytes, which: bytes, text: str) -> None:
         """Ends a trial, if there is one, and has `which` called from now on."""
@@ -181,6 +189,8 @@ class Twins:
             context.add_function_def(serde.write_function(graph, lookup))
         self._made[name] = [graph.name for graph in made]
         twin = str(result.graph.main.name).encode()
+        if calls.MUST_COMPILE in result.graph.main.flags:
+            self._compiled.add(twin)
         compiled = any(use.xla for use in calls.uses_with_weights(module))
         reason = why_not(self._policy, compiled, result.report)
         self._try(name, twin, result.report, reason)
@@ -203,7 +213,7 @@ class Twins:
         """Drops what is known of a function that is going; what was made for it."""
         with self._lock:
             self.proven.pop(name, None)
-            self._twin.pop(name, None)
+            self._compiled.discard(self._twin.pop(name, b""))
             self._trials.pop(name, None)
             return self._made.pop(name, [])
 

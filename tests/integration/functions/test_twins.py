@@ -17,9 +17,11 @@ import tensorflow as tf
 
 import amp
 from amp.graph_rewrite.cost.device import CPU_AMX
+from amp.graph_rewrite.graph import ir
+from amp.graph_rewrite.rewrite import rewrite
 from amp.integration import activation
-from amp.integration.functions import trial
-from amp.integration.functions.twins import Twins
+from amp.integration.functions import trial, twins
+from amp.integration.functions.twins import FunctionCall, Twins
 from amp.integration.measuring import hardware
 
 pytestmark = pytest.mark.kernels
@@ -46,15 +48,15 @@ class Calls(list[str]):
 
     slow = ""
 
-    def calls(self, call: Callable[[bytes], Any]) -> Callable[[bytes], Any]:
+    def calls(self, call: FunctionCall) -> FunctionCall:
         def counted(name: bytes) -> Any:
             which = "twin" if b"__amp" in name else "original"
             self.append(which)
             if which == self.slow:
                 time.sleep(0.02)  # a step here takes a few milliseconds
-            return call(name)
+            return call.run(name)
 
-        return counted
+        return FunctionCall(counted, call.starts)
 
 
 @pytest.fixture
@@ -62,7 +64,7 @@ def ran(monkeypatch: pytest.MonkeyPatch) -> Calls:
     """The calls that went through `Twins.call`, those of a trial among them."""
     calls, original = Calls(), Twins.call
 
-    def call(self: Twins, inner: Callable[[bytes], Any], *args: Any) -> Any:
+    def call(self: Twins, inner: FunctionCall, *args: Any) -> Any:
         return original(self, calls.calls(inner), *args)
 
     monkeypatch.setattr(Twins, "call", call)
@@ -239,22 +241,98 @@ def test_threads_may_call_at_once_and_each_call_is_one_step() -> None:
 
 
 def fails(
-    monkeypatch: pytest.MonkeyPatch, which: str, error: tf.errors.OpError, turn: int
+    monkeypatch: pytest.MonkeyPatch,
+    which: str,
+    error: tf.errors.OpError,
+    turn: int,
+    starts: bool = False,
 ) -> None:
-    """Lets one turn of the twin or the original fail before anything runs."""
+    """Lets one turn of the twin or the original fail; `starts`: not at its start."""
     original, turns = Twins.call, [0]
 
-    def call(self: Twins, inner: Callable[[bytes], Any], *args: Any) -> Any:
+    def call(self: Twins, inner: FunctionCall, *args: Any) -> Any:
         def failing(name: bytes) -> Any:
             if (b"__amp" in name) == (which == "twin"):
                 turns[0] += 1
                 if turns[0] == turn:
                     raise error
-            return inner(name)
+            return inner.run(name)
 
-        return original(self, failing, *args)
+        return original(self, FunctionCall(failing, lambda name: starts), *args)
 
     monkeypatch.setattr(Twins, "call", call)
+
+
+NO_KERNEL = tf.errors.InvalidArgumentError(None, None, "No OpKernel was registered")
+
+
+def test_an_error_on_the_way_runs_nothing_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Whatever its text says: the twin could start, so some of it may have run."""
+    fails(monkeypatch, "twin", NO_KERNEL, 1, starts=True)
+    step = Step()
+    with pytest.raises(tf.errors.InvalidArgumentError, match="No OpKernel"):
+        step.train(1)
+    step.train(5)
+    assert int(step.count) == 5
+
+
+@pytest.mark.parametrize("error", [NotImplementedError, ValueError])
+def test_a_kernel_that_raises_in_the_middle_of_a_step_raises_once(
+    error: type[Exception],
+) -> None:
+    """The step updates its variable and takes its batch once, and the error is told."""
+    count = tf.Variable(0.0)
+    batches = iter(range(100))
+
+    def load() -> float:
+        if next(batches) == 0:
+            raise error("the first batch is damaged")
+        return 1.0
+
+    @tf.function
+    def step(x: tf.Tensor) -> tf.Tensor:
+        count.assign_add(1.0)
+        y = tf.matmul(x, x) * tf.py_function(load, [], tf.float32)
+        return tf.matmul(y, x)
+
+    x = tf.ones([64, 64])
+    with amp.mixed_precision_scope(dtype="bfloat16", assignment="all"):
+        with pytest.raises(tf.errors.OpError, match="the first batch is damaged"):
+            step(x)
+        step(x)
+    assert float(count) == 2.0
+    assert next(batches) == 2
+
+
+def test_a_twin_without_a_kernel_is_found_out_before_it_runs(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Planted: a node of the twin on a device that is not there."""
+    count = tf.Variable(0.0)
+
+    @tf.function
+    def step(x: tf.Tensor) -> tf.Tensor:
+        count.assign_add(1.0)
+        return tf.matmul(x, x, name="product")
+
+    def misplaced(module: ir.Module, *args: Any, **kwargs: Any) -> Any:
+        made = rewrite(module, *args, **kwargs)
+        main = made.graph.main
+        node = dataclasses.replace(
+            main.nodes["product"], device="/job:worker/task:7", pristine=False
+        )
+        main = main.with_nodes({**main.nodes, "product": node})
+        return dataclasses.replace(made, graph=ir.Module(main, made.graph.functions))
+
+    monkeypatch.setattr(twins, "rewrite", misplaced)
+    with (
+        amp.mixed_precision_scope(dtype="bfloat16", assignment="all"),
+        pytest.warns(RuntimeWarning, match="runs in float32, as it was"),
+    ):
+        step(tf.ones([64, 64]))
+    assert float(count) == 1.0
 
 
 @pytest.mark.parametrize("turn", [1, 3])
@@ -315,7 +393,7 @@ def test_the_users_own_error_comes_from_one_call(
     monkeypatch: pytest.MonkeyPatch, which: str
 ) -> None:
     error = tf.errors.InvalidArgumentError(None, None, "the user's own")
-    fails(monkeypatch, which, error, 2)
+    fails(monkeypatch, which, error, 2, starts=True)
     step = Step()
     with pytest.raises(tf.errors.InvalidArgumentError, match="the user's own"):
         step.train(10)

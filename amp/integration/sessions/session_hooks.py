@@ -19,6 +19,7 @@ from amp.errors import TensorFlowError
 from amp.integration.functions import function_hooks
 from amp.integration.functions.twins import Twins
 from amp.integration.sessions import session_twins, twin_graph
+from amp.integration.sessions.policy_view import Run
 from amp.integration.sessions.session_starts import API, TWIN, Untwinned, begin, tell
 from amp.integration.sessions.session_twins import SessionTwin
 
@@ -114,9 +115,27 @@ def _do_run(original: Callable[..., Any], wanted: _Wanted) -> Callable[..., Any]
                 self, handle, found.targets, found.fetches, feeds, options, run_metadata
             )
 
-        return twin.guarded(run, twin.policy_of(handle, twins))
+        def starts(which: Twins | None) -> bool:
+            if handle is not None:  # a part of a run that has begun
+                return True
+            return can_start(self, twin.find(which, target_list, fetch_list, feed_dict))
+
+        return twin.guarded(run, twin.policy_of(handle, twins), starts)
 
     return do_run
+
+
+def can_start(session: Any, run: Run) -> bool:
+    """Whether TensorFlow can place and make the kernels of a run; nothing runs."""
+    options = session_lib.config_pb2.CallableOptions()
+    options.feed.extend(reference.deref().name for reference in run.feeds.values())
+    options.fetch.extend(tensor.name for tensor in run.fetches)
+    options.target.extend(operation.name for operation in run.targets)
+    try:
+        _originals["_make_callable_from_options"](session, options)
+    except tf.errors.OpError:
+        return False
+    return True
 
 
 def _do_call(original: Callable[..., Any], wanted: _Wanted) -> Callable[..., Any]:
@@ -185,7 +204,7 @@ def _make_callable(original: Callable[..., Any], wanted: _Wanted) -> Callable[..
         if feed_list is not None:  # goes by `run`
             return original(self, fetches, feed_list, accept_options)
         graph = self._graph
-        known: dict[Twins | None, tuple[list[Any], list[Any]]] = {}
+        known: dict[Twins | None, Run] = {}
 
         def sessionrun(
             options: Any, feeds: Any, fetched: Any, run: Any, metadata: Any
@@ -201,9 +220,15 @@ def _make_callable(original: Callable[..., Any], wanted: _Wanted) -> Callable[..
                 if which not in known:
                     known[which] = twin.callable(which, graph, fetched, run)
                     self._extend_graph()
-                return call(options, {}, *known[which], metadata)
+                asked = known[which]
+                outputs = [tensor._as_tf_output() for tensor in asked.fetches]
+                operations = [operation._c_op for operation in asked.targets]
+                return call(options, {}, outputs, operations, metadata)
 
-            return twin.guarded(call_twin, twins)
+            def starts(which: Twins | None) -> bool:
+                return can_start(self, twin.callable(which, graph, fetched, run))
+
+            return twin.guarded(call_twin, twins, starts)
 
         view = _View(self, _call_tf_sessionrun=sessionrun)
         return original(view, fetches, None, accept_options)

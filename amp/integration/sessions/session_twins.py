@@ -121,8 +121,19 @@ class SessionTwin:
             except Uncastable:
                 return self._views.view(None).run(targets, fetches, feeds)
 
-    def guarded(self, run: Callable[[Twins | None], Any], twins: Twins | None) -> Any:
-        """Runs under a policy; as it was if TensorFlow refuses what was rewritten."""
+    def guarded(
+        self,
+        run: Callable[[Twins | None], Any],
+        twins: Twins | None,
+        starts: Callable[[Twins | None], bool],
+    ) -> Any:
+        """Runs under a policy; as it was if what was rewritten cannot start.
+
+        Args:
+          run: runs what was asked for under a policy.
+          twins: the policy, None for float32.
+          starts: whether TensorFlow can make the kernels of that run under a policy.
+        """
         if twins is None or twins in self._refused:
             return run(None)
         try:
@@ -131,23 +142,19 @@ class SessionTwin:
             policy = twins.settled.policy
             strict = policy is not None and policy.strict
             rewritten = self._views.view(twins).rewritten
-            if strict or not rewritten or not twins_lib.refused(e):
+            if strict or not rewritten or starts(twins) or not starts(None):
                 raise
             refusal = e
-        outputs = run(None)  # which is refused too if the error is the user's own
+        outputs = run(None)
         self._refused.add(twins)
         twins_lib.warn("a session", refusal)
         return outputs
 
-    def callable(
-        self, twins: Twins | None, graph: Any, fetched: Any, run: Any
-    ) -> tuple[list[Any], list[Any]]:
-        """The runtime's names for what it knows by those of the user's graph."""
+    def callable(self, twins: Twins | None, graph: Any, fetched: Any, run: Any) -> Run:
+        """What a run is in the twin, by the runtime's names for the user's graph."""
         fetches = [graph._get_tensor_by_tf_output(output) for output in fetched]
         targets = [graph._get_operation_by_tf_operation(op) for op in run]
-        found = self.find(twins, targets, fetches, ())
-        outputs = [tensor._as_tf_output() for tensor in found.fetches]
-        return outputs, [operation._c_op for operation in found.targets]
+        return self.find(twins, targets, fetches, ())
 
     def options(self, twins: Twins | None, graph: Any, given: Any) -> Any:
         """CallableOptions for the twin, of those for the user's graph."""

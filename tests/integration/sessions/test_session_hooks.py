@@ -356,6 +356,8 @@ def test_a_twin_that_tensorflow_refuses_gives_way_with_its_state(monkeypatch):
         tf.errors.InvalidArgumentError(None, None, "No OpKernel was registered")
     ]
     monkeypatch.setattr(session_lib.BaseSession, "_call_tf_sessionrun", refusing)
+    starts = iter([False, True])  # the twin, the original
+    monkeypatch.setattr(session_hooks, "can_start", lambda *_: next(starts))
     policy = amp.Policy.make(POLICY, strict=False)
     with tf.Graph().as_default(), amp.mixed_precision_scope(policy):
         parts = model()
@@ -366,6 +368,43 @@ def test_a_twin_that_tensorflow_refuses_gives_way_with_its_state(monkeypatch):
                 given = session.run([parts["out"], parts["w"]], feed(parts))
     np.testing.assert_array_equal(given[1], W * 2)
     np.testing.assert_array_equal(given[0], np.maximum(X @ (W * 2), 0) @ W)
+
+
+@pytest.mark.parametrize("way", ["run", "make_callable"])
+def test_a_kernel_that_raises_in_the_middle_of_a_step_raises_once(way):
+    """Nothing runs a second time: the step's variable is updated once."""
+    batches = iter(range(100))
+
+    def load():
+        if next(batches) == 0:
+            raise NotImplementedError("the first batch is damaged")
+        return np.float32(1.0)
+
+    policy = amp.Policy.make(POLICY, strict=False)
+    with tf.Graph().as_default(), amp.mixed_precision_scope(policy):
+        count = v1.get_variable("count", initializer=0.0)
+        with tf.control_dependencies([v1.assign_add(count, 1.0)]):
+            scale = v1.py_func(load, [], tf.float32)
+            x = tf.ones([8, 8]) * scale
+        step = tf.matmul(tf.matmul(x, x), x)
+        with v1.Session() as session:
+            session.run(v1.global_variables_initializer())
+            run = session.make_callable(step) if way == "make_callable" else None
+            run = run or (lambda: session.run(step))
+            with pytest.raises(tf.errors.OpError, match="the first batch is damaged"):
+                run()
+            run()
+            assert session.run(count) == 2.0
+    assert next(batches) == 2
+
+
+@pytest.mark.parametrize(("device", "starts"), [("", True), ("/job:w/task:7", False)])
+def test_what_cannot_start_is_told_from_what_fails_on_its_way(device, starts):
+    with tf.Graph().as_default(), v1.Session() as session:
+        with tf.device(device):
+            failing = tf.debugging.assert_equal(1, v1.placeholder(tf.int32, []))
+        run = session_hooks.Run([failing], [], {})
+        assert session_hooks.can_start(session, run) is starts
 
 
 def test_what_the_original_is_refused_too_is_the_users_error_alone():

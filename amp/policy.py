@@ -94,21 +94,17 @@ def _loss_scale(value: object, where: str) -> scale_lib.LossScale | str:
     return scale_lib.parse(value, where=where)
 
 
-_PARSERS: dict[str, Callable[[object, str], Any]] = {
-    "dtype": _choice(DTYPES),
-    "emulate": _flag,
-    "loss_scale": _loss_scale,
-    "allow": _names,
-    "deny": _names,
-    "keep": _names,
-    "assignment": _choice(ASSIGNMENTS),
-    "min_gain": _gain,
-    "trial": _trial,
-    "tune_budget": _seconds,
-    "wire": _flag,
-    "strict": _flag,
-    "report": _directory,
-}
+def _declared(
+    default: object, parse: Callable[[object, str], object], flag: str
+) -> Any:
+    """Declares a field of `Policy`: `FIELDS` is made from what is said here.
+
+    Args:
+      default: its value where nothing is given.
+      parse: takes a value and where it was given, and returns the value to keep.
+      flag: what `--help` says of its flag.
+    """
+    return dataclasses.field(default=default, metadata={"parse": parse, "flag": flag})
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -143,23 +139,35 @@ class Policy:
       PolicyError: a value that is not allowed.
     """
 
-    dtype: str = "auto"
-    emulate: bool = False
-    loss_scale: Any = "auto"
-    allow: tuple[str, ...] = ()
-    deny: tuple[str, ...] = ()
-    keep: tuple[str, ...] = ()
-    assignment: str = "cost"
-    min_gain: float = 0.02
-    trial: bool | str = "auto"
-    tune_budget: float = 10.0
-    wire: bool = False
-    strict: bool = False
-    report: str | None = None
+    dtype: str = _declared("auto", _choice(DTYPES), "auto, float16 or bfloat16")
+    emulate: bool = _declared(
+        False, _flag, "1: round in float32 kernels, on any machine"
+    )
+    loss_scale: Any = _declared("auto", _loss_scale, "auto, dynamic, none or a number")
+    allow: tuple[str, ...] = _declared((), _names, "op types, separated by commas")
+    deny: tuple[str, ...] = _declared((), _names, "op types, separated by commas")
+    keep: tuple[str, ...] = _declared(
+        (), _names, "patterns of node names, separated by commas"
+    )
+    assignment: str = _declared("cost", _choice(ASSIGNMENTS), "cost or all")
+    min_gain: float = _declared(0.02, _gain, "a fraction of the float32 time")
+    trial: bool | str = _declared(
+        "auto", _trial, "auto, 1 or 0: first calls alternate until the faster is known"
+    )
+    tune_budget: float = _declared(
+        10.0, _seconds, "seconds to spend on measuring the job's operations; 0 for none"
+    )
+    wire: bool = _declared(
+        False,
+        _flag,
+        "1: gradients travel between hosts as bfloat16, where that gains",
+    )
+    strict: bool = _declared(False, _flag, "1: an error instead of a warning")
+    report: str | None = _declared(None, _directory, "a directory")
 
     def __post_init__(self) -> None:
-        for name, parse in _PARSERS.items():
-            value = parse(getattr(self, name), f"Policy({name}=...)")
+        for name, field in FIELDS.items():
+            value = field.parse(getattr(self, name), f"Policy({name}=...)")
             object.__setattr__(self, name, value)
         both = set(self.allow) & set(self.deny)
         if both:
@@ -179,8 +187,8 @@ class Policy:
         if policy is not None and not isinstance(policy, cls):
             raise _bad(policy, "policy", "an amp.Policy or None")
         for name in fields:
-            if name not in _PARSERS:
-                raise _bad(name, "fields of amp.Policy", ", ".join(_PARSERS))
+            if name not in FIELDS:
+                raise _bad(name, "fields of amp.Policy", ", ".join(FIELDS))
         return dataclasses.replace(policy or cls(), **fields)
 
     @classmethod
@@ -195,10 +203,9 @@ class Policy:
         """
         environ = os.environ if environ is None else environ
         fields = {}
-        for name, parse in _PARSERS.items():
-            variable = f"AMP_{name.upper()}"
-            if variable in environ:
-                fields[name] = parse(environ[variable], variable)
+        for name, field in FIELDS.items():
+            if field.variable in environ:
+                fields[name] = field.parse(environ[field.variable], field.variable)
         return cls(**fields)
 
     @classmethod
@@ -215,15 +222,14 @@ class Policy:
             if ast.unparse(call.func) != "Policy":
                 raise ValueError(text)
             fields: dict[str, Any] = {
-                str(k.arg): _field(k.value) for k in call.keywords
+                str(k.arg): _value(k.value) for k in call.keywords
             }
         except (SyntaxError, ValueError) as e:
             raise _bad(text, "Policy.parse", "Policy(field=value, ...)") from e
         return cls.make(**fields)
 
     def __str__(self) -> str:
-        default = {field.name: field.default for field in dataclasses.fields(self)}
-        shown = [n for n in _PARSERS if getattr(self, n) != default[n]]
+        shown = [n for n, field in FIELDS.items() if getattr(self, n) != field.default]
         return f"Policy({', '.join(f'{n}={getattr(self, n)!r}' for n in shown)})"
 
     def keeps(self, node_name: str) -> bool:
@@ -231,7 +237,42 @@ class Policy:
         return any(fnmatch.fnmatchcase(node_name, pattern) for pattern in self.keep)
 
 
-def _field(value: ast.expr) -> object:
+@dataclasses.dataclass(frozen=True, slots=True)
+class Field:
+    """What a field of `Policy` is called and takes, wherever one can be given.
+
+    Attributes:
+      name: the keyword.
+      default: its value where nothing is given.
+      parse: takes a value and where it was given, and returns the value to keep.
+      help: what its flag takes, for `--help`.
+    """
+
+    name: str
+    default: Any
+    parse: Callable[[object, str], Any]
+    help: str
+
+    @property
+    def variable(self) -> str:
+        """The environment variable."""
+        return f"AMP_{self.name.upper()}"
+
+    @property
+    def flag(self) -> str:
+        """The flag of the command `amp`."""
+        return f"--{self.name.replace('_', '-')}"
+
+
+FIELDS = {
+    field.name: Field(
+        field.name, field.default, field.metadata["parse"], field.metadata["flag"]
+    )
+    for field in dataclasses.fields(Policy)
+}
+
+
+def _value(value: ast.expr) -> object:
     return (
         ast.unparse(value) if isinstance(value, ast.Call) else ast.literal_eval(value)
     )

@@ -63,13 +63,13 @@ class Trainer:
                 for optimizer, variables in part.updates:
                     if not optimizer.built:
                         optimizer.build(variables)
-        before = set(amp.loss_scaling.current().states)
+        before = set(amp.loss_scaling.current().scalers)
         for stage in task.stages:
             step = next(s for s in range(10**9) if task.stage(s) == stage)
             with self._scope():
                 self._step.get_concrete_function(stage, _tensors(task.batch(0, step)))
-        states = amp.loss_scaling.current().states
-        self._scalers = [scaler for scaler in states if scaler not in before]
+        scalers = amp.loss_scaling.current().scalers
+        self._scalers = [scaler for scaler in scalers if scaler not in before]
         self._state = self._variables()
         self._fresh = [variable.numpy() for variable in self._state]
 

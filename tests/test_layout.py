@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import pytest
 
 ROOT = pathlib.Path(__file__).parents[1]
-ROOMS = ("graph_rewrite", "integration", "loss_scaling")
+ROOMS = ("cli", "graph_rewrite", "integration", "loss_scaling")
 MODULES = {
     ".".join(path.relative_to(ROOT).with_suffix("").parts): path
     for path in sorted(ROOT.glob("amp/**/*.py"))
@@ -87,7 +87,7 @@ def test_docstring_says_what_lives_here_then_what_may_not(name):
                 *("amp.graph_rewrite", "amp.integration"),
             ),
         ),
-        ("amp.cli", ("amp.errors", "amp.policy", "amp.integration")),
+        ("amp.cli", ("amp.errors", "amp.policy", "amp.integration", "amp.cli")),
         ("amp.__init__", ()),
     ],
 )
@@ -130,7 +130,7 @@ def test_who_may_import_tensorflow():
     assert rewriter == {"amp.graph_rewrite.graph.op_schema"} | DOOR
     for name in ("amp.errors", "amp.policy", "amp.loss_scaling.scale"):
         assert name not in importers("tensorflow")
-    assert "tensorflow" not in set(imports(MODULES["amp.cli"], everywhere=False))
+    assert not {n for n in importers("tensorflow") if n.startswith("amp.cli")}
 
 
 def test_only_the_command_prints_and_exits():
@@ -140,7 +140,7 @@ def test_only_the_command_prints_and_exits():
             for node in ast.walk(tree(path))
             if isinstance(node, ast.Call)
         }
-        if name != "amp.cli":
+        if not name.startswith("amp.cli."):
             assert not calls & {"print", "sys.exit", "exit", "os._exit"}, name
 
 
@@ -163,7 +163,7 @@ def test_the_map_of_files_names_every_room():
     _, _, chart = readme.partition("## Map of files")
     rooms = [f"amp/{room}/" for room in ROOMS]
     rooms += ["models/", "examples/", "tests/", "docs/", "benchmarks/", "convergence/"]
-    rooms += ["amp/policy.py", "amp/errors.py", "amp/cli.py", ".ci/"]
+    rooms += ["amp/policy.py", "amp/errors.py", ".ci/"]
     for room in rooms:
         assert room in chart, room
     found = {p.parent.name for p in ROOT.glob("amp/*/__init__.py")}

@@ -29,14 +29,17 @@ ELSEWHERE = {
     ),
     "integration/measuring/cases.py": "integration/measuring/test_calibration.py",
     "integration/functions/definitions.py": "graph_rewrite/graph/test_serde.py",
+    "cli/command.py": "cli/test_cli.py",
+    "cli/policy_flags.py": "cli/test_explain.py",
+    "cli/progress_bar.py": "cli/test_tune.py",
     # One thing in two files: what it does is seen through the other.
     "integration/activation.py": "integration/functions/test_function_hooks.py",
     "integration/autostart.py": "integration/launch/test_autostart.py",
     "integration/distributed/strategy_threads.py": (
         "integration/distributed/test_replicas.py"
     ),
-    "integration/doctor.py": "test_cli.py",
-    "integration/measuring/tune_device.py": "test_cli.py",
+    "integration/doctor.py": "cli/test_doctor.py",
+    "integration/measuring/tune_device.py": "cli/test_tune.py",
     "integration/measuring/profiles.py": "graph_rewrite/cost/test_device_profile.py",
     "integration/sessions/session_starts.py": (
         "integration/sessions/test_session_hooks.py"
@@ -53,6 +56,7 @@ WHOLE = {
     "graph_rewrite/test_emulation.py",
     "graph_rewrite/test_numerics.py",
     "graph_rewrite/test_properties.py",
+    "cli/test_cli.py",
     "integration/distributed/test_parameter_server_strategy.py",
     "integration/distributed/test_sync_replicas.py",
     "test_demo.py",

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import inspect
 import pickle
+import re
 
 import pytest
 from hypothesis import given, settings
@@ -12,7 +14,7 @@ from hypothesis import strategies as st
 import amp
 from amp import loss_scaling
 from amp.errors import PolicyError
-from amp.policy import Policy
+from amp.policy import FIELDS, Policy
 
 NAMES = st.lists(st.text(min_size=1, max_size=12), max_size=3)
 SCALES = st.one_of(
@@ -108,8 +110,17 @@ def test_every_field_has_a_variable() -> None:
         strict=True,
         report="/tmp/reports",
     )
-    fields = {field.name for field in dataclasses.fields(Policy)}
-    assert {f"AMP_{name.upper()}" for name in fields} == set(environ) - {"AMP_ENABLE"}
+    variables = {field.variable for field in FIELDS.values()}
+    assert variables == set(environ) - {"AMP_ENABLE"}
+
+
+def test_a_field_is_declared_once_and_the_docstring_tells_of_each() -> None:
+    assert list(FIELDS) == [field.name for field in dataclasses.fields(Policy)]
+    for field in FIELDS.values():
+        assert getattr(Policy(), field.name) == field.default
+        assert field.help
+    told = re.findall(r"^  (\w+): ", inspect.getdoc(Policy) or "", re.MULTILINE)
+    assert told == [*FIELDS, "PolicyError"]
 
 
 def test_no_variables_give_the_default() -> None:

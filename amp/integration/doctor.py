@@ -5,7 +5,6 @@ Asks and tells; nothing is changed, and nothing is printed here.
 
 from __future__ import annotations
 
-import dataclasses
 import importlib.metadata
 import os
 import platform
@@ -15,7 +14,7 @@ from pathlib import Path
 
 from amp.integration import activation
 from amp.integration.measuring import hardware, stored_times
-from amp.policy import Policy
+from amp.policy import FIELDS, Policy
 
 PTH = "tf_amp.pth"
 
@@ -44,7 +43,7 @@ def _environment() -> Iterator[tuple[str, str]]:
     if variables:
         yield "environment", " ".join(f"{k}={v}" for k, v in variables.items())
         yield "so", hardware.resolve(Policy.from_env()).reason
-    known = {f"AMP_{field.name.upper()}" for field in dataclasses.fields(Policy)}
+    known = {field.variable for field in FIELDS.values()}
     known |= {"AMP_ENABLE", "AMP_CACHE_DIR"}
     for name in sorted(variables.keys() - known):
         yield "unknown", f"{name} is no variable of amp"

@@ -16,7 +16,7 @@ __all__ = ["ConstantLossScale", "DynamicLossScale", "NoLossScale", "current"]
 
 
 def current() -> Scalers:
-    """Returns this process's scalers: `.scale`, `.states`, and a place in checkpoints.
+    """Returns this process's scalers: `.scale`, `.scalers`, a place in checkpoints.
 
     ::
 

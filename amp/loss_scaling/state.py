@@ -34,19 +34,24 @@ class Scalers(tf.Module):  # type: ignore[misc]
         self._numbers = _Numbers([])
 
     @property
-    def states(self) -> list[Scaler]:
+    def scalers(self) -> list[Scaler]:
         """The scalers, the oldest first."""
         return [getattr(self, f"scaler_{n}") for n in tuple(self._numbers.order)]
 
     @property
+    def states(self) -> list[Scaler]:
+        """The same as `scalers`, under its older name."""
+        return self.scalers
+
+    @property
     def scale(self) -> Any:
         """The scale of the newest scaler, float32, shape (); 1 while there is none."""
-        states = self.states
-        return states[-1].value if states else tf.constant(1.0, tf.float32)
+        scalers = self.scalers
+        return scalers[-1].value if scalers else tf.constant(1.0, tf.float32)
 
     def numbered(self) -> list[tuple[int, Scaler]]:
         """Returns the scalers with their numbers, the oldest first."""
-        return list(zip(self._numbers.order, self.states, strict=True))
+        return list(zip(self._numbers.order, self.scalers, strict=True))
 
     def next_number(self) -> int:
         """Returns the smallest number that no living scaler has."""
@@ -160,7 +165,8 @@ def skipped_steps() -> int:
     Those of `tf.compat.v1` graphs are not among them.
     """
     with _LOCK:
-        living = [scaler.skipped_steps for group in _PROCESS for scaler in group.states]
+        groups = [group.scalers for group in _PROCESS]
+        living = [scaler.skipped_steps for group in groups for scaler in group]
         return sum(int(variable.numpy()) for variable in (*living, *_PAST))
 
 

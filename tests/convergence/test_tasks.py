@@ -12,7 +12,7 @@ import tensorflow as tf
 from convergence import families, task
 from convergence.data import pairs, scenes, text
 from convergence.families import FAMILIES
-from convergence.tasks import detection, language, masked, progressive_gan
+from convergence.tasks import bert, detection, language, progressive_gan
 from convergence.tasks import pairs as pair_tasks
 
 
@@ -83,7 +83,7 @@ def test_the_decoder_reads_start_and_then_the_target() -> None:
 
 
 def test_stretches_begin_with_the_mark_of_a_sequence() -> None:
-    found = masked.stretches(np.arange(50, 90), np.array([0, 7]), 4)
+    found = bert.stretches(np.arange(50, 90), np.array([0, 7]), 4)
     mark = text.SPECIALS.index("<cls>")
     np.testing.assert_array_equal(found, [[mark, 51, 52, 53], [mark, 58, 59, 60]])
 
@@ -147,6 +147,6 @@ def test_floors_of_language_models_are_out_of_reach_without_context(
     entropy = -np.log(counts / counts.sum())[held.test].mean()
     assert lstm.floor < np.exp(entropy)
     # Of what BERT predicts 80 % is masked; of the rest each second word is right.
-    bert = families.BERT.size(quick=quick, real=False)
-    assert bert.data == lstm.data
-    assert bert.floor < np.exp(0.8 * entropy + 0.2 * np.log(2) + 0.1 * entropy)
+    encoder = families.BERT.size(quick=quick, real=False)
+    assert encoder.data == lstm.data
+    assert encoder.floor < np.exp(0.8 * entropy + 0.2 * np.log(2) + 0.1 * entropy)

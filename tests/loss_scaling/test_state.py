@@ -213,7 +213,8 @@ def test_numbers_are_reused_when_a_model_goes(group, sources):
         assert scalers.states == []
     first = scaler_of(sources)
     second = scaler_of(sources, line=2)
-    assert scalers.states == [first, second]
+    assert scalers.scalers == [first, second]
+    assert scalers.states == scalers.scalers  # the older name
     assert scalers.scale is second.scale is second.value
 
 

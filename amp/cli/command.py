@@ -1,0 +1,35 @@
+"""What a sub-command consists of: the type of a row of the table of commands.
+
+No command is known here.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+from types import SimpleNamespace
+from typing import TypeAlias
+
+Result: TypeAlias = int | Callable[[], None]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Command:
+    """One sub-command of `amp`.
+
+    Attributes:
+      help: one line for `amp --help`.
+      add_arguments: gives its parser the arguments, the usage and the description.
+      run: called with the parsed arguments and with `modules`, imported, as attributes.
+        Returns the exit code, or a job to be called with no error of its caught.
+      modules: by a name of our choice, the modules that it needs and that import
+        TensorFlow or are slow to import, so that `amp --help` does without them.
+      end: how many of the arguments are its own; those after are in `args.args`.
+    """
+
+    help: str
+    add_arguments: Callable[[argparse.ArgumentParser], None]
+    run: Callable[[argparse.Namespace, SimpleNamespace], Result]
+    modules: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    end: Callable[[Sequence[str]], int] = len

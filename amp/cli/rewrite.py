@@ -1,0 +1,53 @@
+"""`amp rewrite`: writes a saved graph as it runs in mixed precision.
+
+How graphs are read, rewritten and written is not known here.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from pathlib import Path
+from types import SimpleNamespace
+
+from amp.cli import policy_flags
+from amp.cli.command import Command
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The graph, where to write it, and the policy."""
+    parser.description = (
+        "Writes a saved graph, or a SavedModel with all its signatures, as it runs in "
+        "mixed precision; TensorFlow loads it without this package. Nothing of it is "
+        "executed."
+    )
+    add = parser.add_argument
+    text = "GraphDef (.pb, .pbtxt) or directory of a SavedModel"
+    add("path", metavar="PATH", type=Path, help=text)
+    add("out", metavar="OUT", type=Path, help="what to write; must not exist")
+    text = "tensor of a GraphDef that will be fetched (default: all that none reads)"
+    add("--fetch", metavar="NAME", action="append", default=[], help=text)
+    text = "tensor of a GraphDef, besides placeholders, that will be fed"
+    add("--feed", metavar="NAME", action="append", default=[], help=text)
+    policy_flags.add(parser)
+
+
+def run(args: argparse.Namespace, modules: SimpleNamespace) -> int:
+    """Prints what was changed."""
+    policy = policy_flags.policy(args)
+    named = _separated(args.fetch), _separated(args.feed)
+    made = modules.files.rewrite(args.path, args.out, policy, *named)
+    print(f"{args.out}: {made}")
+    return 0
+
+
+def _separated(values: Sequence[str]) -> list[str]:
+    return [name for value in values for name in value.split(",") if name]
+
+
+COMMAND = Command(
+    help="rewrite a saved graph",
+    add_arguments=add_arguments,
+    run=run,
+    modules={"files": "amp.integration.files.graph_files"},
+)

@@ -1,0 +1,70 @@
+"""`amp tune`: measures this device, or the operations of a SavedModel.
+
+What is measured, and how, is not known here.
+"""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from types import SimpleNamespace
+
+from amp.cli.command import Command
+from amp.integration.files import targets
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """What to measure, and for how long."""
+    parser.description = (
+        "Measures the device that TensorFlow computes on, in all types, and stores the "
+        "result. Later runs on it plan from that. Let the machine be idle meanwhile."
+    )
+    add = parser.add_argument
+    executors = ("kernels", "xla", "both")
+    text = "TensorFlow's kernels, functions that XLA compiles, or both (default)"
+    add("--executor", choices=executors, default="both", help=text)
+    text = "time to spend in all, but for the case under way (default: %(default)g)"
+    add("--seconds", type=float, default=45.0, help=text)
+    add("--show", action="store_true", help="only print what is stored")
+    text = "measure the operations of its functions instead; nothing of it is executed"
+    add("--saved-model", metavar="DIR", type=Path, help=text)
+
+
+def run(args: argparse.Namespace, modules: SimpleNamespace) -> int:
+    """Prints what was measured, or with --show what is stored."""
+    if args.saved_model is not None:
+        return _tune_saved_model(args.saved_model, args.seconds, modules)
+    both = args.executor == "both"
+    executors = ("kernels", "xla") if both else (args.executor,)
+    if args.show:
+        found = modules.tune_device.stored(executors)
+    else:
+        with modules.progress.progress_bar() as progress:
+            found = list(modules.tune_device.tune(executors, args.seconds, progress))
+    for file, profile in found:
+        print(f"{profile}\n\nstored in {file}\n")
+    if not found:
+        print("nothing of this device is stored; amp tune measures it")
+    print(modules.hardware.device().describe())
+    return 0
+
+
+def _tune_saved_model(path: Path, seconds: float, modules: SimpleNamespace) -> int:
+    graph = targets.read(targets.require(path))
+    with modules.progress.progress_bar() as progress:
+        tuned = modules.tune_function.tune_graph(graph, seconds, progress)
+    print(tuned)
+    return 0
+
+
+COMMAND = Command(
+    help="measure this device, to plan from it",
+    add_arguments=add_arguments,
+    run=run,
+    modules={
+        "hardware": "amp.integration.measuring.hardware",
+        "progress": "amp.cli.progress_bar",
+        "tune_device": "amp.integration.measuring.tune_device",
+        "tune_function": "amp.integration.measuring.tune_function",
+    },
+)

@@ -1,0 +1,60 @@
+"""`amp explain`: what it tells of a graph, and how it refuses bad input."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from amp import cli
+
+pytestmark = pytest.mark.kernels
+
+FORCED = ["--dtype", "bfloat16", "--emulate", "1", "--assignment", "all"]
+
+
+@pytest.mark.parametrize("name", ["graph.pb", "graph.pbtxt", "saved"])
+def test_explain_reads_graphs_and_saved_models(graph, name, capsys):
+    assert cli.main(["explain", str(graph / name), *FORCED]) == 0
+    out = capsys.readouterr().out
+    assert "rewritten, emulated" in out
+    assert cli.main(["explain", str(graph / name), *FORCED, "--json"]) == 0
+    report = json.loads(capsys.readouterr().out)
+    assert report["nodes_low"] >= 2
+    command = ["explain", str(graph / name), *FORCED, "--node", "product"]
+    assert cli.main(command) == 0
+    assert "product (MatMul) is bfloat16: a product" in capsys.readouterr().out
+
+
+def test_explain_takes_flags_before_variables(graph, capsys, monkeypatch):
+    monkeypatch.setenv("AMP_DTYPE", "float16")
+    monkeypatch.setenv("AMP_DENY", "Tanh")
+    command = ["explain", str(graph / "graph.pb"), *FORCED, "--node", "y"]
+    assert cli.main(command) == 0
+    assert "y (Tanh) is float32: denied by the policy" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("args", "found"),
+    [
+        (["nowhere.pb"], "there is no such file"),
+        (["graph.pb", "--dtype", "float8"], "'float8' is not accepted"),
+        (["graph.pb", "--allow", "MatMull"], "there is no op 'MatMull'"),
+        (["graph.pb", "--keep", "nothing*"], "'nothing*' matches no node"),
+        (["graph.pb", "--node", "nothing"], "no decision was made about"),
+        (["broken.pb"], "this is no GraphDef"),
+        (["broken.pbtxt"], "this is no GraphDef"),
+        (["empty"], "there is no such file"),
+    ],
+)
+def test_bad_input_has_four_parts_and_code_two(graph, args, found, capsys, monkeypatch):
+    monkeypatch.chdir(graph)
+    (graph / "broken.pb").write_bytes(b"\xff\xff\xff")
+    (graph / "broken.pbtxt").write_text("node { what }")
+    (graph / "empty").mkdir(exist_ok=True)
+    forced = [] if "--dtype" in args else FORCED
+    assert cli.main(["explain", *args, *forced]) == 2
+    err = capsys.readouterr().err
+    assert found in err
+    for part in ("where:", "allowed:", "do now:"):
+        assert part in err

@@ -1,0 +1,45 @@
+"""`amp tune`: measures, stores, shows, and is planned from."""
+
+from __future__ import annotations
+
+import pytest
+
+from amp import cli
+from amp.integration.measuring import hardware
+
+pytestmark = pytest.mark.kernels
+
+
+@pytest.fixture
+def cache(tmp_path, monkeypatch):
+    """A cache of its own, forgotten afterwards."""
+    monkeypatch.setenv("AMP_CACHE_DIR", str(tmp_path))
+    hardware.device.cache_clear()
+    yield tmp_path
+    hardware.device.cache_clear()
+
+
+def test_tune_stores_shows_and_is_planned_from(cache, capsys):
+    command = ["tune", "--executor", "kernels"]
+    assert cli.main([*command, "--show"]) == 0
+    assert "amp tune measures it" in capsys.readouterr().out
+    assert cli.main([*command, "--seconds", "0.5"]) == 0
+    told = capsys.readouterr()
+    (file,) = (cache / "profiles").iterdir()
+    assert f"stored in {file}" in told.out
+    assert "AddV2 8 8" in told.out
+    assert "calibrated" in hardware.device().name
+    assert cli.main([*command, "--show"]) == 0
+    assert capsys.readouterr().out == told.out
+    assert cli.main(["doctor"]) == 0
+    doctor = capsys.readouterr().out
+    assert "measured here by `amp tune`" in doctor
+    assert "AMP_CACHE_DIR is no variable" not in doctor
+    assert cli.main(["tune", "--executor", "xla", "--show"]) == 0
+    assert "nothing of this device" in capsys.readouterr().out
+
+
+def test_tune_needs_time(cache, capsys):
+    assert cli.main(["tune", "--seconds", "0"]) == 2
+    assert "no time to measure in" in capsys.readouterr().err
+    assert not list(cache.iterdir())

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from amp.integration import atomic_files
 from convergence import results
 
 
@@ -30,7 +31,7 @@ def save(
     """
     values = {f"v{index}": v.numpy() for index, v in enumerate(state)}
     told = np.array(json.dumps({"step": step, "history": history}))
-    with results.replacing(place) as partial, partial.open("wb") as file:
+    with atomic_files.beside(place) as partial, partial.open("wb") as file:
         np.savez(file, told=told, **values)
 
 

@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from amp.integration import atomic_files
 from convergence import pictures, probe, results, verdict
 from convergence.settings import CONSTANT
 
@@ -38,8 +39,7 @@ def write(directory: Path) -> list[Path]:
     for result in found:
         path = directory / (Path(results.file_name(result)).stem + ".svg")
         drawings[path.name] = pictures.picture(result)
-        with results.replacing(path) as partial:
-            partial.write_text(drawings[path.name], encoding="utf-8")
+        atomic_files.write(path, drawings[path.name])
         written.append(path)
     page = "# Convergence: results\n\n" + markdown(found, "")
     pages = {directory / "report.md": page}
@@ -49,8 +49,7 @@ def write(directory: Path) -> list[Path]:
         inside = markdown(found, "../convergence/results/")
         pages[PAGE] = between_marks(text, inside)
     for path, text in pages.items():
-        with results.replacing(path) as partial:
-            partial.write_text(text, encoding="utf-8")
+        atomic_files.write(path, text)
     return [*written, *pages]
 
 

@@ -9,11 +9,11 @@ import contextlib
 import dataclasses
 import importlib.metadata
 import json
-import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from amp.integration import atomic_files
 from benchmarks import machine
 from convergence.errors import ResultError
 from convergence.families import Family, Size
@@ -23,26 +23,13 @@ LIBRARIES = ("scikit-learn", "scipy", "sentencepiece", "sacrebleu", "num2words")
 LIBRARIES += ("babel", "pillow")
 
 
-@contextlib.contextmanager
-def replacing(path: Path) -> Iterator[Path]:
-    """A file beside `path`, moved over it at the end: it is whole or not there."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        yield partial
-        partial.replace(path)
-    finally:
-        partial.unlink(missing_ok=True)
-
-
 def write(path: Path, result: Mapping[str, Any]) -> None:
     """Writes results, a run a line."""
     runs = result["runs"]
     head = {key: value for key, value in result.items() if key != "runs"}
     lines = ",\n".join(json.dumps(run, separators=(",", ":")) for run in runs)
     text = json.dumps(head, indent=1)[:-2]
-    with replacing(path) as partial:
-        partial.write_text(f'{text},\n "runs": [\n{lines}\n]}}\n', encoding="utf-8")
+    atomic_files.write(path, f'{text},\n "runs": [\n{lines}\n]}}\n')
 
 
 def read(path: Path) -> dict[str, Any]:

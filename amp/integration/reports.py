@@ -9,14 +9,13 @@ import collections
 import itertools
 import os
 import re
-import tempfile
 import threading
 import warnings
 from collections.abc import Sequence
 from pathlib import Path
 
 from amp.graph_rewrite.report import Report
-from amp.integration import report_directories
+from amp.integration import atomic_files, report_directories
 
 _LOCK = threading.Lock()
 _KEPT = 1000  # a job that keeps making functions must not fill the memory
@@ -58,7 +57,7 @@ def _save(report: Report, number: int, directory: str | None) -> None:
     target = Path(directory) / f"{os.getpid()}_{number:04d}_{name}.json"
     try:
         report_directories.mark(Path(directory))
-        _write(report.to_json(), target)
+        atomic_files.write(target, report.to_json())
     except OSError as e:
         _UNWRITABLE.add(directory)
         warnings.warn(
@@ -68,15 +67,6 @@ def _save(report: Report, number: int, directory: str | None) -> None:
             "  do now:  name another; amp.reports() has the report meanwhile",
             stacklevel=2,
         )
-
-
-def _write(text: str, target: Path) -> None:
-    target.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.NamedTemporaryFile(
-        "w", dir=target.parent, suffix=".part", delete=False
-    ) as file:
-        file.write(text)
-    os.replace(file.name, target)
 
 
 def reports() -> list[Report]:

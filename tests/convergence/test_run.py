@@ -220,20 +220,6 @@ def test_checkpoints_hold_every_variable_and_what_was_recorded(
     assert checkpoints.restore(tmp_path / "none.npz", state) is None
 
 
-def test_a_file_is_replaced_whole_or_not_at_all(tmp_path: pathlib.Path) -> None:
-    path = tmp_path / "held"
-    path.write_text("old")
-
-    def half() -> None:
-        with results.replacing(path) as partial:
-            partial.write_text("ne")
-            raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        half()
-    assert [p.read_text() for p in tmp_path.iterdir()] == ["old"]
-
-
 def test_results_of_another_machine_are_not_gone_on_with(
     tmp_path: pathlib.Path,
 ) -> None:

@@ -8,7 +8,6 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
-import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -18,7 +17,7 @@ from tensorflow.python.saved_model import fingerprinting_utils
 
 from amp.errors import GraphError
 from amp.graph_rewrite.report import Report
-from amp.integration import activation, reports
+from amp.integration import activation, atomic_files, reports
 from amp.integration.files import graphs, model_copies, saved_models, targets
 from amp.policy import Policy
 
@@ -194,13 +193,8 @@ def _require_new(source: Path, target: Path) -> None:
 def _beside(target: Path) -> Iterator[Path]:
     """A path to write to, which becomes the target once all is written."""
     try:
-        target.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(
-            prefix=f".{target.name}.", dir=target.parent
-        ) as place:
-            part = Path(place, target.name)
+        with atomic_files.beside(target) as part:
             yield part
-            os.rename(part, target)
     except (OSError, shutil.Error) as e:
         raise GraphError(
             f"this cannot be written: {e}",

@@ -5,17 +5,16 @@ In the user's cache directory, or in `AMP_CACHE_DIR`; nothing is measured here.
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import os
 import re
-import tempfile
 from pathlib import Path
 
 from absl import logging
 
 from amp.errors import ProfileError
 from amp.graph_rewrite.cost.device_profile import Profile
+from amp.integration import atomic_files
 
 VARIABLE = "AMP_CACHE_DIR"
 
@@ -55,27 +54,13 @@ def save(profile: Profile) -> Path:
 
 
 def write(file: Path, content: str) -> None:
-    """Writes a file, whole or not at all.
-
-    The text is written beside the file and then moved over it, so that a reader sees
-    the old text or the new one, however many processes write.
+    """Writes a file of the cache, whole or not at all.
 
     Raises:
       ProfileError: the directory cannot be written.
     """
     try:
-        file.parent.mkdir(parents=True, exist_ok=True)
-        handle, name = tempfile.mkstemp(prefix=f".{file.name}.", dir=file.parent)
-        try:
-            with os.fdopen(handle, "w", encoding="utf-8") as text:
-                text.write(content)
-                text.flush()
-                os.fsync(handle)
-            os.replace(name, file)
-        except BaseException:
-            with contextlib.suppress(OSError):
-                os.unlink(name)
-            raise
+        atomic_files.write(file, content, sync=True)
     except OSError as e:
         raise ProfileError(
             f"what was measured cannot be stored: {e}",

@@ -1,0 +1,55 @@
+"""Writes a file or a directory so that it is there whole or not at all.
+
+What is written, and what a failure means to the user, is the callers' to say; nothing
+is caught here.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+
+@contextlib.contextmanager
+def beside(target: Path) -> Iterator[Path]:
+    """A path on the same file system, to write to; it becomes the target at the end.
+
+    A file that was there is replaced: a reader sees the old one or the new one, however
+    many processes write. After an error nothing of the attempt is left. Directories
+    above the target are made.
+
+    Args:
+      target: a file, or a directory that does not exist.
+
+    Raises:
+      OSError: the target cannot be written.
+    """
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(
+        prefix=f".{target.name}.", dir=target.parent
+    ) as place:
+        part = Path(place, target.name)  # made by its writer, with the usual rights
+        yield part
+        os.replace(part, target)
+
+
+def write(target: Path, text: str, *, sync: bool = False) -> None:
+    """Writes a text as UTF-8.
+
+    Args:
+      target: the file.
+      text: what it is to hold.
+      sync: whether it must be on the disk before it replaces an earlier file, so that
+        not even a crash of the machine leaves an empty one.
+
+    Raises:
+      OSError: the file cannot be written.
+    """
+    with beside(target) as part, open(part, "w", encoding="utf-8") as file:
+        file.write(text)
+        file.flush()
+        if sync:
+            os.fsync(file.fileno())

@@ -1,0 +1,49 @@
+"""Files are there whole or not at all, with the rights that `open` would give."""
+
+from __future__ import annotations
+
+import pytest
+
+from amp.integration import atomic_files
+
+
+@pytest.mark.parametrize("sync", [False, True])
+def test_a_file_is_replaced_and_nothing_is_left_beside_it(tmp_path, sync):
+    target = tmp_path / "new" / "file.json"
+    for text in ("one", "zw\u00f6lf"):
+        atomic_files.write(target, text, sync=sync)
+        assert target.read_text(encoding="utf-8") == text
+    assert list(target.parent.iterdir()) == [target]
+
+
+def test_its_rights_are_those_of_any_new_file(tmp_path):
+    (tmp_path / "plain").touch()
+    atomic_files.write(tmp_path / "whole", "text")
+    rights = [(tmp_path / name).stat().st_mode for name in ("plain", "whole")]
+    assert rights[0] == rights[1]
+
+
+@pytest.mark.parametrize("failure", [OSError, KeyboardInterrupt])
+def test_an_error_half_way_leaves_the_old_file_and_nothing_else(tmp_path, failure):
+    target = tmp_path / "file"
+    target.write_text("old")
+
+    def fails(part):
+        part.write_text("half")
+        raise failure
+
+    with (
+        pytest.raises(failure),
+        atomic_files.beside(target) as part,
+    ):
+        fails(part)
+    assert target.read_text() == "old"
+    assert list(tmp_path.iterdir()) == [target]
+
+
+def test_a_directory_appears_with_all_that_is_in_it(tmp_path):
+    with atomic_files.beside(tmp_path / "made") as part:
+        part.mkdir()
+        (part / "inside").touch()
+        assert not (tmp_path / "made").exists()
+    assert [path.name for path in tmp_path.rglob("*")] == ["made", "inside"]

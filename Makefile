@@ -25,8 +25,10 @@ STAMP := $(VENV)/.installed
 
 # Each process imports TensorFlow once; one that is done takes over what another still has.
 PYTEST := $(BIN)/python -m pytest -q -n $(WORKERS) --maxprocesses 8 --dist worksteal
-# Up to which instruction set oneDNN goes: what this CPU lacks it cannot stand for.
-ISAS := AVX2 $(if $(shell grep -m1 -w avx512f /proc/cpuinfo),AVX512_CORE) \
+# Up to which instruction set oneDNN goes: what this CPU lacks it cannot stand for. Nor can
+# one with AVX-512 stand for one without: TensorFlow asks the CPU, not oneDNN, whether it
+# has kernels for bfloat16, and a product then ends the process (seen in 2.21).
+ISAS := $(if $(shell grep -m1 -w avx512f /proc/cpuinfo),AVX512_CORE,AVX2) \
     $(if $(shell grep -m1 -w avx512_bf16 /proc/cpuinfo),AVX512_CORE_BF16) \
     $(if $(shell grep -m1 -w amx_bf16 /proc/cpuinfo),AVX512_CORE_AMX)
 

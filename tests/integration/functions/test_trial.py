@@ -110,6 +110,7 @@ def test_once_ended_the_faster_runs_and_nobody_is_told_again() -> None:
 
 
 @pytest.mark.parametrize("slow", [0.0, 0.05])
+@pytest.mark.statistical
 def test_noise_and_slow_calls_do_not_hide_a_difference(slow: float) -> None:
     # 10 % is two standard deviations of the noise; simulated 0.5 % wrong or undecided.
     assert share_of_twin(1.1, slow=slow) >= 0.97

@@ -128,12 +128,31 @@ class _Making:
         name, index = edge
         if name not in self._names:
             self._copy(name)
-        self._edges[edge] = self._placed.operation(name).outputs[index]
+        self._edges[edge] = self._output(edge)
         return f"{name}:{index}" if index else name
+
+    def _output(self, edge: ir.Edge) -> Any:
+        """The twin's tensor for an edge.
+
+        Raises:
+          InvalidArgumentError: as TensorFlow's own, where the user's code gave a node
+            more outputs after a session had run it (the gradient of a `tf.cond`).
+        """
+        name, index = edge
+        outputs = self._placed.operation(name).outputs
+        if index < len(outputs):
+            return outputs[index]
+        raise tf.errors.InvalidArgumentError(
+            None,
+            None,
+            f"Connecting to invalid output {index} of source node {name} which has "
+            f"{len(outputs)} outputs: it had so many when a session first ran it. Try "
+            "using tf.compat.v1.experimental.output_all_intermediates(True).",
+        )
 
     def _stand_in(self, edge: ir.Edge) -> str:
         node = self._definitions.nodes[edge[0]]
-        tensor = self._placed.operation(edge[0]).outputs[edge[1]]
+        tensor = self._output(edge)
         number = tensor.dtype.as_datatype_enum
         name = f"{edge[0]}/amp_given_{edge[1]}"
         reference = number > ir.REF_OFFSET  # a placeholder cannot be one

@@ -36,6 +36,7 @@ class Definitions:
         self.versions: Any = None
         self._functions: dict[str, Any] = {}
         self._gradients: list[Any] = []
+        self._implementing: dict[bytes, list[str]] = {}  # functions, by interface
         self._version = -1
         self._readers: dict[str, list[str]] = {}  # of variants
 
@@ -57,6 +58,7 @@ class Definitions:
             new, self.versions = proto.node, proto.versions
             self._functions = {f.signature.name: f for f in proto.library.function}
             self._gradients = list(proto.library.gradient)
+            self._implementing = _by_interface(proto.library.function)
         for node in new:
             self.nodes[node.name] = node
             self.order.setdefault(node.name, len(self.order))
@@ -101,7 +103,11 @@ class Definitions:
         return found
 
     def library(self, nodes: Iterable[Any]) -> Any:
-        """The functions that nodes reach, as a FunctionDefLibrary."""
+        """The functions that nodes reach, as a FunctionDefLibrary.
+
+        With a function come those that implement the same interface, called or not:
+        Grappler's implementation selector calls the one that is for the device.
+        """
         library = tf.compat.v1.GraphDef().library
         waiting = list(nodes) if self._functions else []
         taken: set[str] = set()
@@ -113,6 +119,8 @@ class Definitions:
                 taken.add(name)
                 library.function.append(self._functions[name])
                 waiting += self._functions[name].node_def
+                interface = self._functions[name].attr[_INTERFACE].s
+                waiting += map(_Call, self._implementing.get(interface, ()))
                 if name in gradients:
                     library.gradient.append(gradients[name])
                     waiting.append(_Call(gradients[name].gradient_func))
@@ -123,6 +131,19 @@ class Definitions:
         functions = self.library(nodes).function
         bodies = (node for function in functions for node in function.node_def)
         return any(node.op in COMPUTE for node in (*nodes, *bodies))
+
+
+# The attribute by which functions say that one may run in place of another.
+_INTERFACE = "api_implements"
+
+
+def _by_interface(functions: Iterable[Any]) -> dict[bytes, list[str]]:
+    found: dict[bytes, list[str]] = {}
+    for function in functions:
+        if _INTERFACE in function.attr:
+            name = function.signature.name
+            found.setdefault(function.attr[_INTERFACE].s, []).append(name)
+    return found
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -405,6 +408,63 @@ def test_what_cannot_start_is_told_from_what_fails_on_its_way(device, starts):
             failing = tf.debugging.assert_equal(1, v1.placeholder(tf.int32, []))
         run = session_hooks.Run([failing], [], {})
         assert session_hooks.can_start(session, run) is starts
+
+
+IMPLEMENTING = """
+import tensorflow as tf
+import amp
+v1 = tf.compat.v1
+v1.disable_eager_execution()
+amp.enable(dtype="bfloat16", assignment="all", strict=True)
+
+
+def implementation(factor, device):
+    attributes = {"api_implements": "scaled", "api_preferred_device": device}
+
+    @tf.function(experimental_attributes=attributes, autograph=False)
+    def scaled(x):
+        return x * factor
+
+    return scaled
+
+
+with tf.Graph().as_default() as graph, v1.Session() as session:
+    x = tf.ones([])
+    here, there = implementation(2.0, "CPU"), implementation(4.0, "GPU")
+    here.get_concrete_function(x).add_to_graph(graph)
+    out = tf.identity(there(x)) + tf.reduce_sum(tf.matmul(tf.ones([2, 2]), [[0.0]] * 2))
+    print("ran", session.run(out))
+"""
+
+
+BRANCHING = """
+v1.enable_control_flow_v2()
+v1.enable_resource_variables()
+with tf.Graph().as_default(), v1.Session() as session:
+    x, flag = v1.placeholder(tf.float32, [4, 4]), v1.placeholder(tf.bool, [])
+    w = v1.get_variable("w", initializer=tf.ones([4, 4]))
+    y = tf.cond(flag, lambda: tf.tanh(tf.matmul(x, w)), lambda: x * w)
+    fed = {x: [[1.0] * 4] * 4, flag: True}
+    session.run(w.initializer)
+    session.run(y, fed)
+    try:
+        session.run(tf.gradients(y, [w])[0], fed)
+    except tf.errors.InvalidArgumentError as e:
+        print("explained" if "output_all_intermediates" in str(e) else e)
+    print("ran", session.run(y, fed).shape)
+"""
+
+
+@pytest.mark.processes
+def test_what_tensorflow_looks_up_and_explains_it_does_with_a_twin_too():
+    """An implementation for the device runs though only Grappler calls it; a gradient
+    through a branch that a session has run already is refused in TensorFlow's words.
+    """
+    command = [sys.executable, "-c", IMPLEMENTING + BRANCHING]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.stdout.splitlines() == ["ran 2.0", "explained", "ran (4, 4)"], (
+        done.stderr
+    )
 
 
 def test_what_the_original_is_refused_too_is_the_users_error_alone():

@@ -9,6 +9,7 @@ import dataclasses
 from collections.abc import Callable
 
 from amp.graph_rewrite.graph import ir, rounding
+from amp.graph_rewrite.ops.op_table import Kind, facts
 
 MakeEdge = Callable[[ir.Edge], ir.Edge]
 
@@ -69,11 +70,11 @@ class Casts:
 
     def _down(self, edge: ir.Edge) -> ir.Edge:
         node = self._nodes.get(edge[0])
-        if node is not None and node.op == "Const":
+        if node is not None and facts(node.op).kind is Kind.CONSTANT:
             return self._constant(node, self._number)
         if (
             node is not None
-            and node.op == "Cast"
+            and facts(node.op).kind is Kind.CAST
             and node.types("SrcT") == (self._number,)
         ):
             return node.inputs[0]
@@ -81,7 +82,7 @@ class Casts:
 
     def _rounded(self, edge: ir.Edge) -> ir.Edge:
         node = self._nodes.get(edge[0])
-        if node is not None and node.op == "Const":
+        if node is not None and facts(node.op).kind is Kind.CONSTANT:
             return self._constant(node, ir.FLOAT)
         low = self._cast(edge, ir.FLOAT, self._number)
         if self._barrier:

@@ -17,6 +17,7 @@ from amp.graph_rewrite.candidates.context import Typed
 from amp.graph_rewrite.cost.op_instance import Times
 from amp.graph_rewrite.graph import ir, op_schema
 from amp.graph_rewrite.graph.calls import FunctionUse
+from amp.graph_rewrite.ops.op_table import Kind
 from amp.graph_rewrite.plan import CastsSaved, Read
 
 
@@ -216,7 +217,7 @@ class Tensors:
             producer = LOW if number == low else self._carried(place)
             if producer == HIGH and view is not None and _turns(view.outs[index], view):
                 producer = self.key(use, name)
-            constant = view is not None and view.node.op == "Const"
+            constant = view is not None and view.facts.kind is Kind.CONSTANT
             # Only what may be 16-bit where it is made may be so where it is held.
             holds = producer != HIGH and self.parts[place[0]].weight <= 1
             holds = holds and self._lives[place[0]].held(place[1])
@@ -297,6 +298,6 @@ def _turns(slot: op_schema.Slot, view: Typed) -> bool:
 
 def _is_bridge(view: Typed, number: int) -> bool:
     """Whether a node is a cast between float32 and the 16-bit type."""
-    if view.node.op != "Cast" or not view.ins:
+    if view.facts.kind is not Kind.CAST or not view.ins:
         return False
     return {view.ins[0].type, view.outs[0].type} == {ir.FLOAT, number}

@@ -10,11 +10,10 @@ from collections.abc import Collection, Mapping
 
 from amp.graph_rewrite.candidates.context import Typed
 from amp.graph_rewrite.graph import ir, shapes
+from amp.graph_rewrite.ops.op_table import Kind
 from amp.graph_rewrite.plan import Read
 
 _FLOATS = frozenset({ir.FLOAT, ir.HALF, ir.BFLOAT16})
-# What these make is there anyway: a variable's value is the variable's own memory.
-_THERE = frozenset({"Const", "ReadVariableOp", "VariableV2", "Variable"})
 
 
 class Liveness:
@@ -49,9 +48,7 @@ class Liveness:
     def held(self, edge: ir.Edge) -> bool:
         """Whether a tensor takes memory of its own, and is made before that point."""
         view = self._typed.get(edge[0])
-        return (
-            view is not None and view.node.op not in _THERE and not self.late(edge[0])
-        )
+        return view is not None and not view.facts.in_memory and not self.late(edge[0])
 
     def before(self, reads: Collection[Read]) -> str:
         """A late node that runs before any of some late reads, "" if there is none.
@@ -79,7 +76,7 @@ class Liveness:
         change: dict[int, int] = defaultdict(int)
         for (name, index), until in last.items():
             view = self._typed.get(name)
-            if view is None or view.node.op in _THERE or name not in self._levels:
+            if view is None or view.facts.in_memory or name not in self._levels:
                 continue
             if view.outs[index : index + 1] and view.outs[index].type in _FLOATS:
                 size = shapes.elements(self._graph.shape((name, index)))
@@ -104,7 +101,7 @@ class Liveness:
         if view is None or not view.node.inputs or not view.outs:
             return False
         pairs = list(zip(view.ins, view.outs, strict=False))
-        if view.node.op == "Cast":
+        if view.facts.kind is Kind.CAST:
             return all({i.type, o.type} <= _FLOATS for i, o in pairs)
         free = view.row is not None and view.row.work == "free"
         return free and all(i.type == o.type for i, o in pairs)

@@ -13,6 +13,7 @@ from typing import TypeAlias
 from amp.graph_rewrite.candidates.context import Context, Typed
 from amp.graph_rewrite.graph import ir
 from amp.graph_rewrite.graph.calls import FunctionUse, Site
+from amp.graph_rewrite.ops.op_table import Kind, facts
 
 UseEdge: TypeAlias = tuple[FunctionUse, ir.Edge]  # an edge of one use of a function
 Member: TypeAlias = tuple[FunctionUse, str]  # a node of one use
@@ -155,7 +156,7 @@ def _carried(site: Site, graphs: Mapping[FunctionUse, ir.Graph]) -> Iterator[Car
         yield Carried(site, index, begins, returned, tuple(made))
 
 
-_SUMS = frozenset({"Add", "AddN", "AddV2", "Identity", "Sub"})
+_TOTALS = (Kind.SUM, Kind.IDENTITY)
 
 
 def running_sums(
@@ -174,16 +175,16 @@ def running_sums(
     chain, pending = {edge[0]}, [edge]
     while pending:
         node = graph.nodes.get(pending.pop()[0])
-        if node is not None and node.op in _SUMS:
+        if node is not None and facts(node.op).kind in _TOTALS:
             pending += [source for source in node.inputs if source[0] not in chain]
             chain.update(source[0] for source in node.inputs)
     through: dict[str, bool] = {}  # by node that hands the value on: whether it adds
     for name in graph.order if own & graph.readers.keys() else ():
-        node = graph.nodes[name]
-        if name in chain and node.op in _SUMS:
+        node, kind = graph.nodes[name], facts(graph.nodes[name].op).kind
+        if name in chain and kind in _TOTALS:
             hit = [e for e in node.inputs if e in own or e[0] in through]
             if hit:
-                adds = node.op != "Identity"
+                adds = kind is Kind.SUM
                 through[name] = adds or any(through.get(e[0], False) for e in hit)
     if through.get(edge[0], False):
         yield from ((use, name) for name in through)
@@ -206,9 +207,6 @@ class _Union:
         first = self.find(places[0])
         for place in places[1:]:
             self._above[self.find(place)] = first
-
-
-_PASSES = frozenset({"Identity", "IdentityN", "StopGradient", "ZerosLike"})
 
 
 def _lists(
@@ -236,7 +234,7 @@ def _lists(
             if view.row is not None and view.row.same_list:
                 members[use, name] = (ins + outs)[0]
                 union.join(*ins, *outs)
-            elif view.node.op in _PASSES and len(ins) == len(outs):
+            elif view.facts.hands_on_list and len(ins) == len(outs):
                 for before, after in zip(ins, outs, strict=True):
                     union.join(before, after)
             elif (use, name) not in sites:

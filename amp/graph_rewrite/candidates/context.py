@@ -9,7 +9,7 @@ import dataclasses
 from collections.abc import Callable
 
 from amp.graph_rewrite.graph import ir, op_schema
-from amp.graph_rewrite.ops.op_table import TABLE, Role, Row
+from amp.graph_rewrite.ops.op_table import TABLE, Kind, Role, Row, facts
 from amp.policy import Policy
 
 
@@ -69,11 +69,22 @@ class Context:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Typed:
-    """A node with its row and its ports' types."""
+    """A node with its row and its ports' types.
+
+    Attributes:
+      node: the node.
+      row: of its op, None where that is not on the white-list.
+      signature: types of its ports.
+    """
 
     node: ir.Node
     row: Row | None
     signature: op_schema.Signature
+
+    @property
+    def facts(self) -> Row:
+        """What is known of its op, on the white-list or not."""
+        return facts(self.node.op) if self.row is None else self.row
 
     @property
     def ins(self) -> tuple[op_schema.Slot, ...]:
@@ -108,11 +119,22 @@ def type_ports(graph: ir.Graph, context: Context) -> dict[str, Typed]:
 
 
 def _allowed_row(op: str, known: op_schema.Schema) -> Row:
-    attrs = {p.type_attr or p.list_attr for p in (*known.inputs, *known.outputs)}
-    usable = tuple(
-        sorted(a for a in attrs if a and op_schema.accepts(op, {a: ir.HALF}))
+    """The row of an op that the policy allows: a role, and all else that is known.
+
+    What has no role has no attributes that turn either: then every type attribute that
+    may be 16-bit does.
+    """
+    row = facts(op)
+    attrs = row.attrs
+    if row.role is None:
+        given = {p.type_attr or p.list_attr for p in (*known.inputs, *known.outputs)}
+        attrs = tuple(
+            sorted(a for a in given if a and op_schema.accepts(op, {a: ir.HALF}))
+        )
+    why, source = "allowed by the policy", "definition"
+    return dataclasses.replace(
+        row, op=op, role=Role.FOLLOW, why=why, source=source, attrs=attrs
     )
-    return Row(op, Role.FOLLOW, "allowed by the policy", "definition", attrs=usable)
 
 
 def turning(view: Typed, format_number: int) -> dict[str, int]:
@@ -128,6 +150,6 @@ def is_low(view: Typed, number: int) -> bool:
     node, row = view.node, view.row
     if node.has(ir.EMULATED):
         return True
-    if row is None or row.role is Role.KEEP or node.op == "Const":
+    if row is None or row.role is Role.KEEP or row.kind is Kind.CONSTANT:
         return False
     return any(number in node.types(attr) for attr in row.attrs)

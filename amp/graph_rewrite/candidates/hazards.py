@@ -10,18 +10,17 @@ from collections.abc import Container, Mapping
 
 from amp.graph_rewrite.candidates.context import Typed
 from amp.graph_rewrite.graph import ir
-from amp.graph_rewrite.ops.op_table import Role
+from amp.graph_rewrite.ops.op_table import Kind, Role
 from amp.graph_rewrite.plan import Reason
 
 _FLOATS = frozenset({ir.FLOAT, ir.BFLOAT16, ir.HALF})
 _DISCRETE = ir.INTEGERS | {ir.BOOL, ir.STRING}
-_WRITERS = ("Assign", "Apply", "SparseApply", "Scatter")
 
 
 def _writes_state(view: Typed) -> bool:
-    if not view.node.op.removeprefix("Resource").startswith(_WRITERS):
+    if view.facts.kind is not Kind.WRITE:
         return False
-    first = view.ins[0].type if view.ins else 0  # ScatterNd only sounds like a writer
+    first = view.ins[0].type if view.ins else 0  # a variable's handle or reference
     return first == ir.RESOURCE or first > ir.REF_OFFSET
 
 
@@ -128,7 +127,7 @@ def decisions(
         floats = [i for i, number in enumerate(types) if number in _FLOATS]
         if not (_FLOATS | _DISCRETE).issuperset(types):
             continue
-        if types and (not floats or node.op == "StopGradient"):
+        if types and (not floats or view.facts.kind is Kind.STOP_GRADIENT):
             ends[name] = Reason("decision", name)
             continue
         if name in returned or name in products:

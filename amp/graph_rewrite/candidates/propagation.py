@@ -20,7 +20,7 @@ from amp.graph_rewrite.candidates.context import Typed
 from amp.graph_rewrite.candidates.eligibility import Candidates
 from amp.graph_rewrite.graph import ir
 from amp.graph_rewrite.graph.calls import FunctionUse
-from amp.graph_rewrite.ops.op_table import Role
+from amp.graph_rewrite.ops.op_table import Kind, Role
 from amp.graph_rewrite.plan import Reason
 
 
@@ -317,7 +317,7 @@ def _moves(view: Typed) -> bool:
 
 def _bridges(view: Typed) -> bool:
     """Whether a node is a cast between float32 and a 16-bit type."""
-    if view.node.op != "Cast" or not view.ins:
+    if view.facts.kind is not Kind.CAST or not view.ins:
         return False
     ends = {view.ins[0].type, view.outs[0].type}
     return ir.FLOAT in ends and bool(ends & {ir.HALF, ir.BFLOAT16})

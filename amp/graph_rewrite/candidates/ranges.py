@@ -14,12 +14,10 @@ import numpy as np
 from amp.graph_rewrite.candidates.context import Context, Format, Typed
 from amp.graph_rewrite.graph import ir, op_schema, rounding, shapes
 from amp.graph_rewrite.ops import arithmetic
-from amp.graph_rewrite.ops.op_table import Role, Row
+from amp.graph_rewrite.ops.op_table import Kind, Role, Row
 from amp.graph_rewrite.plan import Reason
 
 _SMALLEST_FLOAT32 = 2.0**-126
-_PRODUCTS = frozenset({"Mul", "MulNoNan", "Square", "SquaredDifference"})
-_PASS = frozenset({"Identity", "Cast", "Snapshot", "StopGradient", "PreventGradient"})
 
 
 def ranges(
@@ -51,7 +49,7 @@ def ranges(
     for name in graph.order:
         view = typed[name]
         node = view.node
-        if node.op == "Const":
+        if view.facts.kind is Kind.CONSTANT:
             mark = _constant_mark(view, context.format)
             if mark is not None:
                 found[name] = Reason("range", name)
@@ -59,7 +57,7 @@ def ranges(
             mark = _Mark(context.format.largest * 2, name, once=True)
         else:
             mark = _read_mark(view, marks, found)
-        if name in summed and mark is None and _squares(node):
+        if name in summed and mark is None and _squares(view):
             mark = _Mark(context.format.largest * 2, name)
         if mark is not None:
             marks[name] = mark
@@ -72,7 +70,7 @@ def ranges(
     return {
         name: reason
         for name, reason in (summed | found).items()
-        if name not in refused or typed[name].node.op == "Const"
+        if name not in refused or typed[name].facts.kind is Kind.CONSTANT
     }
 
 
@@ -126,19 +124,21 @@ def _products(graph: ir.Graph, typed: Mapping[str, Typed]) -> tuple[set[str], se
             continue
         readers = [r for r, _ in graph.readers.get((name, 0), ())]
         onward = any(reader in leads for reader in readers)
-        if row.sums or (onward and (row.role is Role.MOVE or view.node.op in _PASS)):
+        passes = row.role is Role.MOVE or row.kind is Kind.CAST
+        if row.sums or (onward and passes):
             leads.add(name)
-        elif onward and view.node.op in _PRODUCTS:
+        elif onward and row.multiplies:
             factors = [typed.get(source) for source, _ in view.node.inputs[:2]]
             if not any(f and f.row and f.row.bounded for f in factors):
                 products.add(name)
     return products, leads
 
 
-def _squares(node: ir.Node) -> bool:
-    if node.op in ("Square", "SquaredDifference"):
+def _squares(view: Typed) -> bool:
+    if view.facts.kind is Kind.SQUARE:
         return True
-    return node.op in _PRODUCTS and node.inputs[0] == node.inputs[1]
+    inputs = view.node.inputs
+    return view.facts.kind is Kind.PRODUCT and inputs[0] == inputs[1]
 
 
 def _constant_mark(view: Typed, limits: Format) -> _Mark | None:
@@ -163,7 +163,7 @@ def _read_mark(
         for index, (edge, slot) in enumerate(zip(node.inputs, view.ins, strict=False))
         if edge[0] in marks and slot.type == ir.FLOAT
     ]
-    passes = node.op in _PASS
+    passes = view.facts.kind is Kind.CAST
     if not read or (not passes and (row is None or row.role is Role.KEEP)):
         return None
     if row is not None:
@@ -219,7 +219,7 @@ def _probabilities(
 
 
 def _is_epsilon(view: Typed, limits: Format) -> bool:
-    mark = _constant_mark(view, limits) if view.node.op == "Const" else None
+    mark = _constant_mark(view, limits) if view.facts.kind is Kind.CONSTANT else None
     return mark is not None and mark.magnitude < limits.smallest
 
 

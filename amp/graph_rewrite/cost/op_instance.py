@@ -14,7 +14,7 @@ import numpy as np
 from amp.graph_rewrite.candidates.context import Context, Typed
 from amp.graph_rewrite.graph import ir, op_schema
 from amp.graph_rewrite.graph.shapes import known_sizes
-from amp.graph_rewrite.ops.op_table import Role
+from amp.graph_rewrite.ops.op_table import Kind, Role, facts
 
 # Attributes that tell where an op comes from, and not what it does.
 HINTS = frozenset({"grad_a", "grad_b", "grad_x", "grad_y"})
@@ -171,13 +171,14 @@ def constant(graph: ir.Graph, edge: ir.Edge) -> Any:
     node = graph.nodes.get(edge[0])
     if node is None:
         return None
-    if node.op == "Const":
+    kind = facts(node.op).kind
+    if kind is Kind.CONSTANT:
         return node.tensor()
-    if node.op == "Identity":
+    if kind is Kind.IDENTITY:
         return constant(graph, node.inputs[0])
-    if node.op in ("Shape", "ShapeN"):
+    if kind is Kind.SHAPE:
         return known_sizes(graph.shape(node.inputs[edge[1]]))
-    if node.op == "BroadcastGradientArgs":
+    if kind is Kind.BROADCAST_AXES:
         shapes = [constant(graph, source) for source in node.inputs]
         return None if any(s is None for s in shapes) else _summed(shapes, edge[1])
     return None

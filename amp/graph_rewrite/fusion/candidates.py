@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from amp.graph_rewrite.candidates.context import Context
 from amp.graph_rewrite.fusion.convex_groups import Link
 from amp.graph_rewrite.graph import ir, op_schema, shapes
-from amp.graph_rewrite.ops.fusible import FUSIBLE
+from amp.graph_rewrite.ops.op_table import Kind, facts
 
 # A constant of at most this many elements is copied into a cluster that reads it.
 _SMALL = 16
@@ -57,7 +57,7 @@ class Members:
         node = self.graph.nodes.get(name)
         return (
             node is not None
-            and node.op == "Cast"
+            and facts(node.op).kind is Kind.CAST
             and node.types("SrcT") == (source,)
             and node.types("DstT") == (target,)
         )
@@ -67,9 +67,10 @@ class Members:
         node = self.graph.nodes.get(name)
         if node is None:
             return False
-        if node.controls and node.op != "Const" and not node.has(ir.LATE):
+        constant = facts(node.op).kind is Kind.CONSTANT
+        if node.controls and not constant and not node.has(ir.LATE):
             return False
-        small = node.op == "Const" and self.elements((name, 0)) in range(1, _SMALL + 1)
+        small = constant and self.elements((name, 0)) in range(1, _SMALL + 1)
         return small or (self.is_up(name) and self.elements((name, 0)) > 0)
 
     def elements(self, edge: ir.Edge) -> int:
@@ -81,11 +82,12 @@ class Members:
     def fusible(self, name: str) -> bool:
         """Whether a node may be in a cluster."""
         node = self.graph.nodes[name]
-        if node.op not in FUSIBLE or self.is_up(name) or name in self._named:
+        row = facts(node.op)
+        if not row.fusible or self.is_up(name) or name in self._named:
             return False
         if node.has(ir.EMULATED):
             return False
-        given = FUSIBLE[node.op]
+        given = row.constant_operands
         if not all(self._constant(node.inputs[index]) for index in given):
             return False
         sized = (*node.inputs, (name, 0))
@@ -93,7 +95,9 @@ class Members:
 
     def _constant(self, edge: ir.Edge) -> bool:
         node = self.graph.nodes.get(edge[0])
-        return node is not None and node.op == "Const" and self.copied(edge[0])
+        if node is None or facts(node.op).kind is not Kind.CONSTANT:
+            return False
+        return self.copied(edge[0])
 
     def _typed(self, name: str, given: Sequence[int]) -> bool:
         signature = self.signature(name)

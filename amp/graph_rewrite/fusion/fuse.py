@@ -23,8 +23,7 @@ from amp.graph_rewrite.graph import ir, shapes
 from amp.graph_rewrite.graph.calls import FunctionUse
 from amp.graph_rewrite.normalize.variable_reads import redirected
 from amp.graph_rewrite.ops import arithmetic
-from amp.graph_rewrite.ops.fusible import CONTROL_FLOW
-from amp.graph_rewrite.ops.op_table import TABLE
+from amp.graph_rewrite.ops.op_table import TABLE, Kind, facts
 
 # The most that a cluster may take of its time as kernels. Prices are estimates, and do
 # not know that a kernel may write over its operand, where a compiled call may not.
@@ -88,7 +87,8 @@ def _bypassed(graph: ir.Graph) -> ir.Graph:
     same: dict[ir.Edge, ir.Edge] = {}
     for name in graph.order:
         node = graph.nodes[name]
-        if node.op == "IdentityN" and not node.controls and not node.flag(ir.UNSCALE):
+        bundle = facts(node.op).kind is Kind.BUNDLE
+        if bundle and not node.controls and not node.flag(ir.UNSCALE):
             for index, edge in enumerate(node.inputs):
                 same[name, index] = same.get(edge, edge)
     return redirected(graph, same)
@@ -221,7 +221,7 @@ def _clusters(
 ) -> Iterator[_Cluster]:
     """The clusters of one graph that are clearly faster than their nodes' kernels."""
     graph = members.graph
-    if any(node.op in CONTROL_FLOW for node in graph.nodes.values()):
+    if any(facts(node.op).in_frames for node in graph.nodes.values()):
         return
     fusible = {name for name in graph.nodes if members.fusible(name)}
     groups = convex_groups.convex(graph.nodes, list(members.links(fusible)))

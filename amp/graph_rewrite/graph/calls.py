@@ -24,6 +24,7 @@ class Call:
       skip: leading inputs that are not passed on (a predicate, a branch index).
       loop: whether results come back as arguments; the last function is the body.
       takes, gives: the attributes with the types of what is passed and returned.
+      always: whether its one function runs exactly once.
     """
 
     attrs: tuple[str, ...]
@@ -31,13 +32,15 @@ class Call:
     loop: bool = False
     takes: str = "Tin"
     gives: str = "Tout"
+    always: bool = False
 
 
+_ONCE = Call(("f",), always=True)
 _LOOP = Call(("cond", "body"), loop=True, takes="T", gives="T")
 _BRANCH = Call(("then_branch", "else_branch"), skip=1)
 CALLS: Mapping[str, Call] = {
-    "PartitionedCall": Call(("f",)),
-    "StatefulPartitionedCall": Call(("f",)),
+    "PartitionedCall": _ONCE,
+    "StatefulPartitionedCall": _ONCE,
     "While": _LOOP,
     "StatelessWhile": _LOOP,
     "If": _BRANCH,
@@ -52,6 +55,11 @@ _SHAPES = ("output_shapes", "_output_shapes")
 def call_of(node: ir.Node, functions: Mapping[str, ir.Graph]) -> Call | None:
     """How a node calls, None if it does not (or only hands functions to a dataset)."""
     return _DIRECT if node.op in functions else CALLS.get(node.op)
+
+
+def calls_once(op: str) -> bool:
+    """Whether an op runs the one function that its attribute `f` names, once."""
+    return op in CALLS and CALLS[op].always
 
 
 def callees_of(node: ir.Node, call: Call) -> tuple[str, ...]:

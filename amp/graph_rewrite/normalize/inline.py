@@ -10,9 +10,9 @@ import dataclasses
 from collections.abc import Iterator, Mapping
 
 from amp.graph_rewrite.graph import ir
-from amp.graph_rewrite.graph.calls import MUST_COMPILE
+from amp.graph_rewrite.graph.calls import MUST_COMPILE, calls_once
+from amp.graph_rewrite.ops.op_table import Kind, facts
 
-_CALLS = frozenset({"PartitionedCall", "StatefulPartitionedCall"})
 # Attributes of a function that say nothing about how it has to be run.
 _HARMLESS = frozenset(
     {
@@ -24,8 +24,6 @@ _HARMLESS = frozenset(
         MUST_COMPILE,
     }
 )
-# Nodes that name others, or a frame, in their attributes.
-_BOUND = frozenset({"Enter", "RefEnter"})
 
 
 def inline(module: ir.Module) -> ir.Module:
@@ -67,7 +65,7 @@ def _visit(
 
 def _callees(graph: ir.Graph, functions: Mapping[str, ir.Graph]) -> Iterator[str]:
     for node in graph.nodes.values():
-        if node.op in _CALLS:
+        if calls_once(node.op):
             yield from (name for name in node.functions("f") if name in functions)
 
 
@@ -123,7 +121,7 @@ def _inlinable_calls(
     """The inlinable calls of a graph, unless a node has a name that one would get."""
     compiled = MUST_COMPILE in graph.flags
     for node in graph.nodes.values():
-        if node.op not in _CALLS or not _plain(node, compiled, done):
+        if not calls_once(node.op) or not _plain(node, compiled, done):
             continue
         callee = done[node.functions("f")[0]]
         made = {f"{node.name}/{inner}" for inner in ("amp_enter", *callee.nodes)}
@@ -139,7 +137,12 @@ def _plain(node: ir.Node, compiled: bool, done: Mapping[str, ir.Graph]) -> bool:
     starts_xla = node.flag(MUST_COMPILE) or MUST_COMPILE in callee.flags
     if (starts_xla and not compiled) or not callee.attributes <= _HARMLESS:
         return False
-    return not any(n.op in _BOUND or n.has("_class") for n in callee.nodes.values())
+    return not any(map(_bound, callee.nodes.values()))
+
+
+def _bound(node: ir.Node) -> bool:
+    """Whether a node names others, or a frame, in its attributes."""
+    return facts(node.op).kind is Kind.ENTER or node.has("_class")
 
 
 def _within(call: str, edge: ir.Edge, node: ir.Node, callee: ir.Graph) -> ir.Edge:

@@ -12,7 +12,12 @@ from collections.abc import Iterator, Mapping
 
 from amp.graph_rewrite.graph import calls, ir
 from amp.graph_rewrite.graph.calls import Call
-from amp.graph_rewrite.normalize.variable_reads import READERS, redirected, shared
+from amp.graph_rewrite.normalize.variable_reads import (
+    reads_float32,
+    redirected,
+    shared,
+)
+from amp.graph_rewrite.ops.op_table import Kind, facts
 
 
 def hoist_invariants(module: ir.Module) -> ir.Module:
@@ -78,11 +83,15 @@ def _named(body: ir.Graph) -> ir.Graph:
     results = []
     for arg, result in zip(body.args, body.results, strict=True):
         edge = result.edge
-        while edge[0] in body.nodes and body.nodes[edge[0]].op == "Identity":
+        while edge[0] in body.nodes and _hands_on(body.nodes[edge[0]]):
             edge = body.nodes[edge[0]].inputs[0]
         same = edge == (arg.name, 0)
         results.append(dataclasses.replace(result, edge=edge) if same else result)
     return _without_dead(body.with_nodes(body.nodes, tuple(results)), body)
+
+
+def _hands_on(node: ir.Node) -> bool:
+    return facts(node.op).kind is Kind.IDENTITY
 
 
 def _without_dead(graph: ir.Graph, before: ir.Graph) -> ir.Graph:
@@ -100,7 +109,7 @@ def _without_dead(graph: ir.Graph, before: ir.Graph) -> ir.Graph:
             node = nodes.pop(name)
             sources = [edge[0] for edge in node.inputs]
             read.subtract([*sources, *node.controls])
-            loose += [s for s in sources if s in nodes and nodes[s].op == "Identity"]
+            loose += [s for s in sources if s in nodes and _hands_on(nodes[s])]
     return graph.with_nodes(nodes) if len(nodes) < len(graph.nodes) else graph
 
 
@@ -164,8 +173,7 @@ def _reads(
             continue
         for name, _ in inside.readers.get((arg.name, 0), ()):
             node = inside.nodes[name]
-            wanted = node.op == "ReadVariableOp" and node.types("dtype") == (ir.FLOAT,)
-            if wanted and inside.readers.get((name, 0)):
+            if reads_float32(node) and inside.readers.get((name, 0)):
                 yield index, name
 
 
@@ -178,7 +186,7 @@ def _only_read(graphs: Mapping[str, ir.Graph], name: str, index: int) -> bool:
 
 def _only_reads(graphs: Mapping[str, ir.Graph], node: ir.Node, at: int) -> bool:
     """Whether a node only reads the variable whose handle is its input `at`."""
-    if node.op in READERS:
+    if facts(node.op).only_reads:
         return True
     call = calls.CALLS.get(node.op)
     if call is None or at < call.skip:

@@ -9,11 +9,7 @@ from collections import defaultdict
 from collections.abc import Callable, Collection, Mapping, Sequence
 
 from amp.graph_rewrite.graph import ir
-
-# What only reads the variable behind a handle.
-READERS = frozenset(
-    {"ReadVariableOp", "ResourceGather", "ResourceGatherNd", "VariableShape"}
-)
+from amp.graph_rewrite.ops.op_table import Kind, facts
 
 
 def shared(
@@ -39,7 +35,7 @@ def shared(
     writers: dict[ir.Edge, list[ir.Node]] = defaultdict(list)
     for name in graph.order:
         node = graph.nodes[name]
-        if node.op == "ReadVariableOp" and node.types("dtype") == (ir.FLOAT,):
+        if reads_float32(node):
             reads[node.inputs[0]].append(name)
     for handle in reads:
         for name, index in graph.readers.get(handle, ()):
@@ -51,6 +47,12 @@ def shared(
         waited = _waited(names, writers.get(handle, ()), stands_for)
         same |= {(name, 0): (waited[0], 0) for name in waited[1:]}
     return redirected(graph, same) if same else graph
+
+
+def reads_float32(node: ir.Node) -> bool:
+    """Whether a node gives the value of a float32 variable."""
+    reads = facts(node.op).kind is Kind.READ_VARIABLE
+    return reads and node.types("dtype") == (ir.FLOAT,)
 
 
 def _waited(

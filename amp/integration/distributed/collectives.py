@@ -15,6 +15,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from amp.graph_rewrite.graph.calls import calls_once
 from amp.graph_rewrite.graph.ir import UNSCALE
 
 # Reductions and gathers of TensorFlow (Collective*, Nccl*, CrossReplicaSum), Horovod's
@@ -76,7 +77,7 @@ def _unscales(op: Any) -> bool:
 
 def _called(op: Any) -> Iterator[str]:
     """Yields the types of the operations in a function that `op` calls."""
-    if not op.type.endswith("PartitionedCall"):
+    if not calls_once(op.type):
         return
     library = {f.signature.name: f for f in op.graph.as_graph_def().library.function}
     waiting, seen = [op.get_attr("f").name], set()

@@ -19,6 +19,7 @@ from amp.graph_rewrite import rewrite as rewrite_lib
 from amp.graph_rewrite.cost.device import Resolution
 from amp.graph_rewrite.graph import calls, ir, serde
 from amp.graph_rewrite.ops.op_names import check_patterns
+from amp.graph_rewrite.ops.op_table import Kind, facts
 from amp.graph_rewrite.report import Report
 from amp.graph_rewrite.rewrite import Rewrite
 from amp.integration import activation
@@ -112,10 +113,7 @@ def read_graph(graph: Any) -> ir.Module:
 
 def updates(graph: ir.Graph) -> bool:
     """Whether a graph updates variables: a step of training, with all its gradients."""
-    return any(
-        node.op.startswith(("Assign", "Apply", "ResourceApply", "SparseApply"))
-        for node in graph.nodes.values()
-    )
+    return any(facts(node.op).kind is Kind.WRITE for node in graph.nodes.values())
 
 
 def exported(module: ir.Module, settled: Resolution) -> tuple[ir.Module, Resolution]:

@@ -15,13 +15,12 @@ from amp.errors import GraphError
 from amp.graph_rewrite import rewrite as rewrite_lib
 from amp.graph_rewrite.cost.device import Resolution
 from amp.graph_rewrite.graph import calls, ir, serde
+from amp.graph_rewrite.ops.op_table import Kind, facts
 from amp.graph_rewrite.report import Report
 from amp.integration.files import graphs
 from amp.integration.measuring import job_timer
 
 _STATEFUL = "StatefulPartitionedCall"
-_CALLS = frozenset({"PartitionedCall", _STATEFUL})
-_HANDS_ON = _CALLS | {"Identity", "NoOp"}
 
 
 def rewrite(meta: Any, settled: Resolution) -> list[Report]:
@@ -133,8 +132,10 @@ def _new_suffix(module: ir.Module) -> str:
 def _hands_on(function: ir.Graph, roots: list[str]) -> bool:
     """Whether a function does nothing but call one other that keeps its name too."""
     nodes = function.nodes.values()
-    callees = [f for node in nodes if node.op in _CALLS for f in node.functions("f")]
-    only = all(node.op in _HANDS_ON for node in nodes)
+    called = [node for node in nodes if calls.calls_once(node.op)]
+    callees = [function for node in called for function in node.functions("f")]
+    others = (facts(node.op).kind for node in nodes if node not in called)
+    only = all(kind in (Kind.IDENTITY, Kind.NOTHING) for kind in others)
     return only and len(callees) == 1 and callees[0] in roots
 
 

@@ -81,7 +81,7 @@ def _measured(case: Case, bench: _Bench, share: float) -> Iterator[Point]:
         return  # one call costs far more than the operation
     if bench.executor == "kernels" and case.op == CALL:
         return  # the figure of the other
-    work = _WORK.get(case.op) or op_table.TABLE[case.op].work
+    work = op_table.facts(case.op).work
     end = time.perf_counter() + share
     runners: dict[str, Runner] = {}
     least = stopwatch.SLOW_SECONDS / stopwatch.SLOW_RATIO
@@ -108,9 +108,6 @@ def _measured(case: Case, bench: _Bench, share: float) -> Iterator[Point]:
         return  # on this device it cannot be told from a call that does nothing
     for dtype, seconds in times.items():
         yield _point(case, work, dtype, runners[dtype], seconds)
-
-
-_WORK = {"Cast": "cast", CALL: "call"}  # those without a row in the op table
 
 
 def _of_interest(work: str, dtype: str) -> bool:
@@ -148,7 +145,7 @@ def _dimensions(tensor: Any) -> ir.Shape:
 def _runner(case: Case, dtype: str, executor: str) -> Runner | None:
     """The case in a type; None where TensorFlow has no kernel for it."""
     given, build = dtype, case.build
-    if case.op == "Cast":
+    if op_table.facts(case.op).work == "cast":
         given, wanted = ("float32", dtype)[:: -1 if case.note == "up" else 1]
         build = functools.partial(tf.cast, dtype=wanted)
     operands = [stopwatch.operand(shape, given) for shape in case.shapes]

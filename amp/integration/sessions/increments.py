@@ -12,7 +12,7 @@ from typing import Any, Protocol
 import tensorflow as tf
 
 from amp.graph_rewrite.graph import ir
-from amp.graph_rewrite.ops.fusible import FUSIBLE
+from amp.graph_rewrite.ops.op_table import Kind, facts
 from amp.integration.sessions.user_graph import Definitions, Twin, edge_of, source_of
 
 
@@ -195,7 +195,9 @@ def bypassed(
 
     def origin(edge: ir.Edge) -> str:
         node = made.nodes[edge[0]]
-        while edge[0] not in shown and node.op == "Cast" and "/amp_" in edge[0]:
+        while edge[0] not in shown and "/amp_" in edge[0]:
+            if facts(node.op).kind is not Kind.CAST:
+                break
             edge = node.inputs[0]
             node = made.nodes[edge[0]]
         return shown.get(edge[0], edge)[0]
@@ -205,6 +207,7 @@ def bypassed(
         taken = {origin(edge) for edge in made.nodes[node.name].inputs}
         read = {source_of(text) for text in node.input if not text.startswith("^")}
         found |= read - taken
-        if clustered and (node.op in FUSIBLE or node.op == "Const"):
+        row = facts(node.op)
+        if clustered and (row.fusible or row.kind is Kind.CONSTANT):
             found.add(node.name)  # it may be in a cluster
     return found

@@ -13,7 +13,7 @@ from typing import Any
 import tensorflow as tf
 
 from amp.graph_rewrite.graph import ir, serde
-from amp.graph_rewrite.ops.op_table import TABLE
+from amp.graph_rewrite.ops.op_table import TABLE, Kind, facts
 from amp.graph_rewrite.report import Report
 from amp.graph_rewrite.rewrite import rewrite, uncollected
 from amp.integration import reports
@@ -185,8 +185,9 @@ class PolicyView:
                 sources = [source_of(t) for t in node.input if not t.startswith("^")]
                 if ir.UNSCALE in node.attr or not behind.isdisjoint(sources):
                     behind.add(node.name)
-                inside = node.op in _ENTERS or not looping.isdisjoint(sources)
-                if inside and node.op not in _EXITS:
+                kind = facts(node.op).kind
+                inside = kind is Kind.ENTER or not looping.isdisjoint(sources)
+                if inside and kind is not Kind.EXIT:
                     looping.add(node.name)
 
     def _halves(self, part: Increment) -> bool:
@@ -252,10 +253,6 @@ class PolicyView:
         for name in part.fresh:
             place = shared if name in alike else self._own
             place[name] = made[name]
-
-
-_ENTERS = frozenset({"Enter", "RefEnter"})
-_EXITS = frozenset({"Exit", "RefExit"})
 
 
 def _edge(tensor: Any) -> ir.Edge:

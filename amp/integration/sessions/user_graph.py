@@ -13,7 +13,7 @@ import tensorflow as tf
 
 from amp.graph_rewrite.graph import ir, op_schema
 from amp.graph_rewrite.graph.calls import CALLS
-from amp.graph_rewrite.ops.op_table import TABLE, Role
+from amp.graph_rewrite.ops.op_table import TABLE, Role, facts
 
 # Above so many new nodes, reading a whole graph is faster than reading each.
 _MANY = 200
@@ -168,7 +168,7 @@ def _calls(node: Any) -> bool:
 
 def _lists(node: Any) -> bool:
     """Whether a node may make or hand on a tensor list."""
-    return node.op in CALLS or "TensorList" in node.op
+    return node.op in CALLS or facts(node.op).same_list
 
 
 def _readers(nodes: Mapping[str, Any], graph: Any) -> dict[str, list[str]]:

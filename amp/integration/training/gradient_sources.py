@@ -12,10 +12,11 @@ from typing import Any
 
 import tensorflow as tf
 
+from amp.graph_rewrite.ops.op_table import Kind, facts
 from amp.loss_scaling.state import CallSite
 
 _LIBRARIES = ("tensorflow", "amp")
-_READS = ("ReadVariableOp", "Identity", "VariableV2")
+_READS = (Kind.READ_VARIABLE, Kind.IDENTITY)
 
 
 def call_site() -> CallSite:
@@ -62,7 +63,7 @@ def arguments(sources: Sequence[Any]) -> bool:
     return all(
         isinstance(source, tf.Tensor)
         and not isinstance(source, tf.__internal__.EagerTensor)
-        and source.op.type == "Placeholder"
+        and facts(source.op.type).kind is Kind.PLACEHOLDER
         and tf.inside_function()
         for source in sources
     )
@@ -106,7 +107,7 @@ def _origins(tensor: Any) -> Iterator[Any]:
         captured = _captured(tensor)
         if captured is not None:
             tensor = captured
-        elif tensor.op.type in _READS and tensor.op.inputs:
+        elif facts(tensor.op.type).kind in _READS and tensor.op.inputs:
             tensor = tensor.op.inputs[0]
         else:
             return

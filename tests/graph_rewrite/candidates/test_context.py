@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import ml_dtypes
 import numpy as np
 import pytest
@@ -15,7 +17,9 @@ from amp.graph_rewrite.candidates.context import (
     turning,
     type_ports,
 )
-from amp.graph_rewrite.graph import ir
+from amp.graph_rewrite.graph import ir, op_schema
+from amp.graph_rewrite.ops.op_table import TABLE, Role, Row
+from amp.policy import Policy
 
 
 @pytest.mark.parametrize("name", ["float16", "bfloat16"])
@@ -46,6 +50,37 @@ def test_the_attributes_that_turn_are_the_float32_ones_of_the_row() -> None:
     assert turning(views["product"], ir.HALF) == {"T": ir.HALF}
     assert turning(views["x"], ir.HALF) == {}
     assert turning(views["out"], ir.HALF) == {"T": ir.HALF}  # and not Tshape
+
+
+KEPT = [row for row in TABLE.values() if row.role is Role.KEEP]
+
+
+@pytest.mark.parametrize("row", KEPT, ids=lambda row: row.op)
+def test_allowing_an_op_gives_it_a_role_and_keeps_all_else_that_is_known(
+    row: Row,
+) -> None:
+    if op_schema.schema(row.op) is None:
+        pytest.skip("no public OpDef")
+    node = ir.Node("n", row.op, (), (), "", None, {})
+    graph = module_of(graph_def(matmul_chain)).main.with_nodes({"n": node})
+    policy = Policy(dtype="float16", allow=(row.op,))
+    context = dataclasses.replace(context_of(ir.Module(graph, {})), policy=policy)
+    found = type_ports(graph, context)["n"].row
+    assert found is not None
+    assert found.role is Role.FOLLOW
+    assert found == dataclasses.replace(
+        row, role=Role.FOLLOW, why=found.why, source=found.source
+    )
+
+
+def test_an_op_without_a_role_turns_by_every_type_that_may_be_16_bit() -> None:
+    node = ir.Node("n", "Lgamma", (), (), "", None, {"T": ir.Type(ir.FLOAT)})
+    module = module_of(graph_def(matmul_chain))
+    graph = module.main.with_nodes({"n": node})
+    policy = Policy(dtype="float16", allow=("Lgamma",))
+    context = dataclasses.replace(context_of(module), policy=policy)
+    view = type_ports(graph, context)["n"]
+    assert turning(view, ir.HALF) == {"T": ir.HALF}
 
 
 def test_a_node_is_low_by_its_type_or_its_mark() -> None:

@@ -96,6 +96,18 @@ def test_the_policy_allows_denies_and_keeps() -> None:
     assert decided(chain, deny=("MatMul",))["after"] == "unreached"
 
 
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_an_allowed_op_keeps_its_hazards(dtype: str) -> None:
+    """L2Loss sums to a scalar, whoever allows it: 362 squared is infinite in half."""
+
+    def build() -> None:
+        product = tf.matmul(x(), x(), name="product")
+        tf.raw_ops.L2Loss(t=product, name="loss")
+
+    assert decided(build)["loss"] == "listed"
+    assert decided(build, dtype=dtype, allow=("L2Loss",))["loss"] == "scalar"
+
+
 def test_what_the_caller_feeds_stays_float32() -> None:
     assert decided(chain, feeds=("after",))["after"] == "fed"
 

@@ -22,7 +22,7 @@ from amp.graph_rewrite.cost.device import Device
 from amp.graph_rewrite.fusion import candidates, fuse
 from amp.graph_rewrite.graph import calls as calls_lib
 from amp.graph_rewrite.graph import ir, serde
-from amp.graph_rewrite.ops import fusible
+from amp.graph_rewrite.ops import op_table
 from amp.integration import activation
 from amp.integration.measuring import hardware
 
@@ -386,7 +386,11 @@ def test_a_graph_that_updates_variables_has_clusters(on_free):
 
 def test_what_xla_cannot_compile_gives_way_to_the_original(on_free, monkeypatch):
     """Should the table be wrong for another TensorFlow, the job goes on."""
-    monkeypatch.setattr(candidates, "FUSIBLE", {**fusible.FUSIBLE, "InvGrad": ()})
+    row = dataclasses.replace(op_table.facts("InvGrad"), fusible=True)
+    known = {"InvGrad": row}
+    monkeypatch.setattr(
+        candidates, "facts", lambda o: known.get(o) or op_table.facts(o)
+    )
     function = tf.function(
         lambda x: layer(x, lambda y: tf.raw_ops.InvGrad(y=y, dy=y) * 2.0)
     )

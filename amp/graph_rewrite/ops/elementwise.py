@@ -1,0 +1,228 @@
+"""Ops that compute each element from one of each operand, softmax included: rows.
+
+Facts only; nothing is decided here.
+"""
+
+from __future__ import annotations
+
+from amp.graph_rewrite.ops.row import BOTH, FLOAT16, Epilogue, Kind, follow, keep
+
+# Fusible is what has one output, one element of it from one element of each operand
+# (which may be broadcast), is compiled by TensorFlow's bridge to XLA in 2.21, and gives
+# the same NaN, infinity or finite value as TensorFlow's kernel on every NaN, infinity,
+# zero and large operand.
+#
+# Not so although XLA compiles them, as measured on the CPU (TensorFlow 2.21):
+# - Maximum, Minimum, ClipByValue: max(1, NaN) is 1 in XLA's code and NaN in the kernel.
+# - SqrtGrad, RsqrtGrad, ReciprocalGrad: 0 / 0 is NaN; the kernels give 0 for dy = 0.
+# - EluGrad, SeluGrad: read the sign of a NaN the other way.
+# - Rsqrt: 4 times as slow as the kernel.
+#
+# ReluGrad and Relu6Grad give 0 for a unit that is off, whatever the gradient; the CPU
+# kernel multiplies, so that there an infinite gradient of such a unit is NaN.
+
+ELEMENTWISE = (
+    follow(
+        "Add AddV2 Sub",
+        "sums of two, products",
+        "tf:infer",
+        kind=Kind.SUM,
+        fusible=True,
+    ),
+    follow("Mul", "sums of two, products", "tf:infer", kind=Kind.PRODUCT, fusible=True),
+    follow(
+        "BiasAdd",
+        "sums of two, products",
+        "tf:infer",
+        epilogue=Epilogue.BIAS,
+        fusible=True,
+    ),
+    follow("BiasAddV1", "sums of two, products", "tf:infer"),
+    follow(
+        "AddN",
+        "adds its inputs; few in a gradient",
+        "tf:infer",
+        kind=Kind.SUM,
+        accumulates_low=BOTH,
+        fusible=True,
+    ),
+    follow(
+        "AccumulateNV2", "adds its inputs, as AddN", "definition", accumulates_low=BOTH
+    ),
+    follow(
+        "MulNoNan",
+        "a product; 0 wins over inf and NaN",
+        "definition",
+        kind=Kind.PRODUCT,
+        fusible=True,
+    ),
+    follow(
+        "Square SquaredDifference",
+        "one product; inf from 256 in half",
+        "tf:infer",
+        kind=Kind.SQUARE,
+        fusible=True,
+    ),
+    follow(
+        "RealDiv", "a quotient; one rounding", "tf:infer", singular=(1,), fusible=True
+    ),
+    follow(
+        "Reciprocal",
+        "a quotient; one rounding",
+        "tf:infer",
+        singular=(0,),
+        fusible=True,
+    ),
+    follow("Inv", "a quotient; one rounding", "tf:infer", singular=(0,)),
+    follow("Div", "RealDiv on floats", "definition", singular=(1,)),
+    follow(
+        "DivNoNan",
+        "a quotient; jumps to 0 where y turns 0",
+        "definition",
+        singular=(1,),
+        fusible=True,
+    ),
+    follow(
+        "Sqrt",
+        "halves the exponent; steep only next to 0",
+        "tf:infer",
+        singular=(0,),
+        fusible=True,
+    ),
+    follow(
+        "Rsqrt", "halves the exponent; steep only next to 0", "tf:infer", singular=(0,)
+    ),
+    follow("SqrtGrad", "dy / 2y; a quotient", "definition", singular=(0,)),
+    follow(
+        "Log",
+        "compresses the range",
+        "tf:infer",
+        work="transcendental",
+        singular=(0,),
+        fusible=True,
+    ),
+    follow(
+        "Log1p", "compresses the range", "tf:infer", work="transcendental", fusible=True
+    ),
+    keep(
+        "RsqrtGrad ReciprocalGrad InvGrad",
+        "y cubed or squared comes first: inf in half at y=300, result -1350 or -9",
+        "measured",
+    ),
+    keep(
+        "FloorDiv",
+        "TensorFlow infers it, but a rounded operand is off by a whole unit or more",
+        "measured",
+        singular=(1,),
+    ),
+    keep(
+        "Exp Expm1",
+        "inf from 12 in half; rounding of the argument is relative error of the result",
+        "tf:deny",
+        work="transcendental",
+        fusible=True,
+    ),
+    keep("Pow", "range and error grow with the exponent", "tf:deny", singular=(0,)),
+    keep(
+        "Xdivy Xlogy",
+        "made for losses: logs and quotients of tiny probabilities",
+        "definition",
+        work="transcendental",
+        singular=(1,),
+    ),
+    keep(
+        "Xlog1py",
+        "made for losses: logs and quotients of tiny probabilities",
+        "definition",
+        work="transcendental",
+    ),
+    follow("Abs Neg", "sign bit; rounds nothing", "tf:clear", fusible=True),
+    follow("Maximum Minimum ClipByValue", "selects by comparing", "tf:clear"),
+    follow("Ceil Floor Round", "exact on a 16-bit operand", "tf:clear", fusible=True),
+    follow("Sign", "exact on a 16-bit operand", "tf:clear", bounded=True, fusible=True),
+    follow(
+        "Equal Greater GreaterEqual Less LessEqual NotEqual",
+        "exact on 16-bit operands; a float32 operand may turn into a tie",
+        "tf:clear",
+        bounded=True,
+        fusible=True,
+    ),
+)
+
+ACTIVATIONS = (
+    follow(
+        "Relu",
+        "selects by comparing",
+        "tf:clear",
+        epilogue=Epilogue.ACTIVATION,
+        fusible=True,
+    ),
+    follow(
+        "Relu6",
+        "selects by comparing",
+        "tf:clear",
+        bounded=True,
+        epilogue=Epilogue.ACTIVATION,
+        fusible=True,
+    ),
+    follow("Relu6Grad ReluGrad", "selects by comparing", "tf:clear", fusible=True),
+    follow("LeakyRelu LeakyReluGrad", "selects, one product", "tf:infer", fusible=True),
+    follow(
+        "Elu",
+        "exp of negatives only",
+        "tf:infer",
+        work="transcendental",
+        epilogue=Epilogue.ACTIVATION,
+        fusible=True,
+    ),
+    follow(
+        "Selu", "exp of negatives only", "tf:infer", work="transcendental", fusible=True
+    ),
+    follow("EluGrad SeluGrad", "selects, one product", "tf:infer"),
+    follow(
+        "Sigmoid Tanh Erf Erfc",
+        "bounded",
+        "tf:infer",
+        work="transcendental",
+        bounded=True,
+        fusible=True,
+    ),
+    follow(
+        "SigmoidGrad TanhGrad", "products of bounded factors", "tf:infer", fusible=True
+    ),
+    follow(
+        "Softplus", "linear at most", "tf:infer", work="transcendental", fusible=True
+    ),
+    follow(
+        "SoftplusGrad",
+        "dy times a sigmoid",
+        "tf:infer",
+        work="transcendental",
+        fusible=True,
+    ),
+    follow(
+        "Softsign", "denominator at least 1", "tf:infer", bounded=True, fusible=True
+    ),
+    follow("SoftsignGrad", "denominator at least 1", "tf:infer", fusible=True),
+    follow(
+        "Softmax",
+        "the maximum is taken off first; adds up along the last axis",
+        "tf:infer",
+        work="softmax",
+        bounded=True,
+        accumulates_low=FLOAT16,
+    ),
+    follow(
+        "LogSoftmax",
+        "the maximum is taken off first; adds up along the last axis",
+        "tf:infer",
+        work="softmax",
+        accumulates_low=FLOAT16,
+    ),
+    keep(
+        "SoftmaxCrossEntropyWithLogits SparseSoftmaxCrossEntropyWithLogits",
+        "log of tiny probabilities, and the head of every gradient",
+        "tf:deny",
+        work="softmax",
+    ),
+)

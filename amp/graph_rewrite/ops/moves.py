@@ -1,0 +1,168 @@
+"""Ops that move elements and compute none, tensor lists included: rows of the table.
+
+Facts only; nothing is decided here.
+"""
+
+from __future__ import annotations
+
+import functools
+
+from amp.graph_rewrite.ops.row import Kind, Role, keep, move, rows
+
+listed = functools.partial(
+    rows, Role.MOVE, source="tf:clear", attrs=("element_dtype",), same_list=True
+)
+
+_IN_A_FRAME = (
+    "TensorFlow clears it, but around a loop the type must agree, and a cast between "
+    "NextIteration and Merge would be a cycle"
+)
+
+MOVES = (
+    move(
+        "Identity",
+        "the same bytes",
+        "tf:clear",
+        work="free",
+        kind=Kind.IDENTITY,
+        hands_on_list=True,
+        fusible=True,
+    ),
+    move(
+        "PreventGradient Squeeze",
+        "the same bytes",
+        "tf:clear",
+        work="free",
+        fusible=True,
+    ),
+    move(
+        "StopGradient",
+        "the same bytes",
+        "tf:clear",
+        work="free",
+        kind=Kind.STOP_GRADIENT,
+        hands_on_list=True,
+        fusible=True,
+    ),
+    move("EnsureShape", "the same bytes", "tf:clear", work="free"),
+    move(
+        "ExpandDims Reshape",
+        "the same bytes",
+        "tf:clear",
+        work="free",
+        fusible=True,
+        constant_operands=(1,),
+    ),
+    move(
+        "IdentityN",
+        "the same bytes; its list may mix types, of which the float32 ones may turn",
+        "tf:clear",
+        work="free",
+        kind=Kind.BUNDLE,
+        hands_on_list=True,
+    ),
+    keep("Enter", _IN_A_FRAME, "tf:clear", kind=Kind.ENTER),
+    keep("Exit", _IN_A_FRAME, "tf:clear", kind=Kind.EXIT),
+    keep("Merge", _IN_A_FRAME, "tf:clear", kind=Kind.MERGE),
+    keep("NextIteration", _IN_A_FRAME, "tf:clear", kind=Kind.NEXT_ITERATION),
+    keep("Switch", _IN_A_FRAME, "tf:clear", kind=Kind.SWITCH),
+    move("Snapshot", "a copy", "tf:clear", work="copy", fusible=True),
+    move("DeepCopy", "a copy", "definition", work="copy"),
+    move(
+        "BatchToSpace BatchToSpaceND DepthToSpace Reverse ReverseSequence ReverseV2 "
+        "SpaceToBatch SpaceToBatchND SpaceToDepth Transpose",
+        "reorders, crops or pads with 0",
+        "tf:clear",
+        work="copy",
+    ),
+    move("Roll", "reorders", "definition", work="copy"),
+    move(
+        "Concat ConcatV2 Pack DynamicStitch",
+        "joins; all inputs share the type",
+        "tf:clear",
+        work="copy",
+    ),
+    move("ParallelDynamicStitch ParallelConcat", "joins", "definition", work="copy"),
+    move(
+        "Split SplitV Unpack DynamicPartition Slice StridedSlice",
+        "cuts",
+        "tf:clear",
+        work="copy",
+    ),
+    move("StridedSliceGrad", "places into zeros", "tf:clear", work="copy"),
+    move(
+        "Pad PadV2 MirrorPad",
+        "places into a constant or mirror",
+        "tf:clear",
+        work="copy",
+    ),
+    move(
+        "BroadcastTo",
+        "repeats",
+        "tf:clear",
+        work="copy",
+        fusible=True,
+        constant_operands=(1,),
+    ),
+    move("Tile ResizeNearestNeighbor", "repeats", "tf:clear", work="copy"),
+    move("Fill", "repeats one value", "tf:clear", work="copy"),
+    move("OneHot", "places two values", "tf:clear", work="copy"),
+    move("OnesLike", "a constant, exact", "tf:clear", work="copy", bounded=True),
+    move(
+        "ZerosLike",
+        "a constant, exact",
+        "tf:clear",
+        work="copy",
+        bounded=True,
+        hands_on_list=True,
+    ),
+    move("Select SelectV2", "selects by a bool operand", "tf:clear", fusible=True),
+    move(
+        "Gather GatherNd GatherV2",
+        "copies the rows it is told to",
+        "tf:clear",
+        attrs=("Tparams",),
+        work="gather",
+    ),
+    move("TensorScatterUpdate", "overwrites rows", "definition", work="gather"),
+    move(
+        "MatrixBandPart MatrixDiag MatrixDiagPart MatrixDiagPartV2 MatrixDiagPartV3 "
+        "MatrixDiagV2 MatrixDiagV3 MatrixSetDiag MatrixSetDiagV3",
+        "copies or blanks diagonals",
+        "definition",
+        work="copy",
+    ),
+    move("ExtractImagePatches ExtractVolumePatches", "cuts", "definition", work="copy"),
+)
+
+LISTS = (
+    listed(
+        "TensorListConcatLists TensorListGetItem TensorListPopBack TensorListPushBack "
+        "TensorListSetItem",
+        why="hands on tensors of the list",
+        work="free",
+    ),
+    listed(
+        "TensorListConcat TensorListConcatV2 TensorListFromTensor TensorListGather "
+        "TensorListPushBackBatch TensorListScatter TensorListScatterIntoExistingList "
+        "TensorListScatterV2 TensorListSplit TensorListStack",
+        why="copies between tensors and the list",
+        work="copy",
+    ),
+    move(
+        "EmptyTensorList TensorListReserve",
+        "makes the list, and so its element type",
+        "definition",
+        attrs=("element_dtype",),
+        work="free",
+        same_list=True,
+    ),
+    move(
+        "TensorListElementShape TensorListLength TensorListResize",
+        "works on a list of any element type",
+        "definition",
+        attrs=(),
+        work="free",
+        same_list=True,
+    ),
+)

@@ -1,0 +1,117 @@
+"""Ops that multiply matrices, convolve, or run a recurrent net: rows of the table.
+
+Here propagation starts. Facts only; nothing is decided here.
+"""
+
+from __future__ import annotations
+
+from amp.graph_rewrite.ops.row import BOTH, FLOAT16, Epilogue, compute, keep
+
+PRODUCTS = (
+    compute(
+        "MatMul", "matrix product", "tf:allow", work="matmul", epilogue=Epilogue.PRODUCT
+    ),
+    compute(
+        "BatchMatMul BatchMatMulV2", "matrix product", "tf:allow", work="batch_matmul"
+    ),
+    compute(
+        "BatchMatMulV3",
+        "BatchMatMulV2 with a type for each operand, which turn together",
+        "definition",
+        attrs=("Ta", "Tb", "Tout"),
+        work="batch_matmul",
+    ),
+    compute(
+        "Einsum",
+        "matrix products by equation",
+        "tf:allow",
+        work="einsum",
+        accumulates_low=BOTH,
+    ),
+    compute(
+        "Conv2D", "convolution", "tf:allow", work="conv", epilogue=Epilogue.PRODUCT
+    ),
+    compute("Conv3D", "convolution", "tf:allow", work="conv", accumulates_low=BOTH),
+    compute(
+        "FusedPadConv2D",
+        "convolution that pads",
+        "tf:allow",
+        work="conv",
+        accumulates_low=FLOAT16,
+    ),
+    compute("Conv", "Conv2D or Conv3D, by rank", "definition", work="conv"),
+    compute(
+        "FusedConv2DBiasActivation",
+        "convolution with bias; the half kernel takes a half bias; no OpDef here",
+        "tf:allow",
+        attrs=("T", "Tbias"),
+        float32_ports=("conv_input_scale", "side_input_scale"),
+        work="conv",
+    ),
+    compute(
+        "Conv2DBackpropInput Conv3DBackpropInputV2",
+        "gradient of a convolution, and the transposed convolution",
+        "tf:allow",
+        work="conv_grad_input",
+        accumulates_low=BOTH,
+    ),
+    compute(
+        "Conv3DBackpropInput",
+        "gradient of a convolution, and the transposed convolution",
+        "tf:allow",
+        work="conv_grad_input",
+    ),
+    compute(
+        "Conv2DBackpropFilter Conv3DBackpropFilterV2",
+        "gradient of a convolution",
+        "tf:allow",
+        work="conv_grad_filter",
+        accumulates_low=BOTH,
+    ),
+    compute(
+        "Conv3DBackpropFilter",
+        "gradient of a convolution",
+        "tf:allow",
+        work="conv_grad_filter",
+    ),
+    compute(
+        "DepthwiseConv2dNative DepthwiseConv2dNativeBackpropFilter "
+        "DepthwiseConv2dNativeBackpropInput",
+        "convolution a channel; bound by bytes, which halve",
+        "tf:allow",
+        work="depthwise",
+        accumulates_low=BOTH,
+    ),
+    compute(
+        "CudnnRNN CudnnRNNBackprop CudnnRNNBackpropV2 CudnnRNNBackpropV3 CudnnRNNV2 "
+        "CudnnRNNV3",
+        "matrix products of a whole recurrent net; weights are one block of T",
+        "tf:allow",
+        work="rnn",
+    ),
+    compute(
+        "BlockLSTM BlockLSTMV2 LSTMBlockCell LSTMBlockCellGrad",
+        "matrix products and gates in one kernel; T may be half, not bfloat16",
+        "tf:allow",
+        work="rnn",
+    ),
+    compute(
+        "BlockLSTMGrad BlockLSTMGradV2",
+        "matrix products and gates in one kernel; T may be half, not bfloat16",
+        "tf:allow",
+        work="rnn",
+        accumulates_low=FLOAT16,
+    ),
+    keep(
+        "GRUBlockCell GRUBlockCellGrad",
+        "TensorFlow allows it, but its T may only be float32",
+        "opdef",
+        work="rnn",
+    ),
+    keep(
+        "FastUnsortedSegmentMax FusedSparseConvGpuV2 Mha MhaV2 Pmlp Tmlp TmlpV2 "
+        "TmlpV3 VoxelMax",
+        "TensorFlow allows it, but no OpDef is public that would type its ports",
+        "opdef",
+    ),
+)

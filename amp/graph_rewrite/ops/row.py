@@ -1,0 +1,213 @@
+"""What a row of the op table holds, and how rows are written.
+
+The rows themselves are in the modules of their families. No graph is walked and nothing
+is decided here.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+import functools
+from collections.abc import Mapping
+from typing import Any
+
+
+class Role(enum.Enum):
+    """What the rewrite may do with an op.
+
+    `MOVE` is strict: each output value is an input value, 0 or 1, so that a cast may
+    cross the op and no value changes. Whatever compares or changes sign is `FOLLOW`.
+    """
+
+    COMPUTE = "compute"  # where propagation starts
+    FOLLOW = "follow"  # converted when beside low nodes
+    MOVE = "move"  # no arithmetic
+    KEEP = "keep"  # always float32
+
+
+class Kind(enum.Enum):
+    """What an algorithm that walks a graph takes an op for."""
+
+    OTHER = "nothing that any algorithm looks for"
+    CONSTANT = "a value known before any run"
+    PLACEHOLDER = "what the caller passes"
+    CAST = "the same values in another type, and nothing else"
+    IDENTITY = "its input as it is, so that a reader may read the input instead"
+    BUNDLE = "its inputs as they are, each given once all are there"
+    STOP_GRADIENT = "its input, past which no gradient flows"
+    NOTHING = "no tensors; only what waits for it and what it waits for"
+    SHAPE = "the shape of each input"
+    BROADCAST_AXES = "the axes over which gradients of broadcast operands are summed"
+    SUM = "the sum or difference of operands, by which a loop may grow a total"
+    PRODUCT = "the product of two operands, element by element"
+    SQUARE = "the square of an operand, or of a difference"
+    VARIABLE = "a variable of a v1 graph: its own memory, read as a reference"
+    READ_VARIABLE = "the value of the variable behind a handle"
+    READ_PART = "part or shape of the variable behind a handle, which it only reads"
+    WRITE = "changes the variable that its first input is, if that is one"
+    # Control flow in frames, with values that may be dead (`tf.compat.v1.while_loop`).
+    SWITCH = "one of two outputs alive"
+    MERGE = "whichever input is alive"
+    LOOP_CONDITION = "whether a frame runs once more"
+    ENTER = "into a frame"
+    EXIT = "out of a frame"
+    NEXT_ITERATION = "to a frame's next trip"
+
+
+_FRAMES = frozenset(
+    {
+        *(Kind.SWITCH, Kind.MERGE, Kind.LOOP_CONDITION),
+        *(Kind.ENTER, Kind.EXIT, Kind.NEXT_ITERATION),
+    }
+)
+
+
+class Epilogue(enum.Enum):
+    """The part of an op where TensorFlow merges a product with what follows it.
+
+    Seen in the graphs that Grappler's remapper left of training steps on a CPU
+    (TensorFlow 2.21: `post_optimization_graph` of the run metadata): _FusedMatMul and
+    _FusedConv2D with a bias, and with an activation after it. Tanh, Sigmoid, LeakyRelu
+    and GELU stayed apart, as did a bias added by AddV2.
+    """
+
+    PRODUCT = "takes a bias"
+    BIAS = "is taken by a product, and takes an activation"
+    ACTIVATION = "is taken by a product that took a bias"
+
+
+# The 16-bit types for which a kernel adds up low (`Row.accumulates_low`).
+#
+# Measured on a CPU without 16-bit instructions, TensorFlow 2.21, against the same
+# kernel in float32 on the same 16-bit values: ones, and uniform values from 0.5 to 1.5,
+# 10,000 of them along the reduction (60,000 for products, fewer for windows). Listed:
+# off by more than 2 units in the last place (float32 accumulators are off by 1 at most)
+# or past 65504 within the sum. oneDNN, where it serves a type, may do better.
+# - Stuck at 256 (bfloat16) or 2048 (float16): BiasAddGrad, Cumsum, the scatters,
+#   UnsortedSegmentSum, depthwise convolutions, Einsum to a scalar or a row.
+# - Stuck later: Sum and Mean in float16 at 8192 over an outer axis, at 2048 over axes 0
+#   and 2 of three; SegmentSum at 8192 and 1024.
+# - Blocks rounded one by one: Conv3D, the gradients of convolutions, and Einsum as a
+#   product (10,000 ones give 6656 or 3328 in bfloat16; 3 to 14 units in float16).
+# - Softmax and LogSoftmax in float16 are exact until the sum of the exponentials passes
+#   65504: 131,072 equal logits give 0 and -inf. Mean overflows alike.
+# MatMul, BatchMatMul*, Conv2D, Conv, L2Loss, SparseSegment*, ResizeBilinearGrad and the
+# statistics of FusedBatchNorm* add up in float32. Types without a kernel are left out.
+FLOAT16 = ("float16",)
+BFLOAT16 = ("bfloat16",)
+BOTH = ("float16", "bfloat16")
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Row:
+    """All that is known of one op.
+
+    Attributes:
+      op: OpDef name.
+      role: what the rewrite may do with it; None for an op that is not on the
+        white-list, and so never converted.
+      why: the reason for the role, and for a role that differs from TensorFlow's list.
+      source: where the reason comes from, a key of `SOURCES`.
+      attrs: type attributes that turn 16-bit, together; empty where the op passes a
+        list handle and names no element type.
+      float32_ports: arguments, by OpDef name, that stay float32 when the op is 16-bit.
+      work: class of the op in the cost model, one of `WORK`; `arithmetic` has the
+        formulas.
+      kind: what algorithms that walk a graph take it for.
+      singular: flat input ports at which a tiny positive value that turns into 0 gives
+        inf, NaN, an infinite derivative, or (`DivNoNan`) a jump to 0.
+      bounded: no input, however large, makes the output large.
+      sums: a 16-bit output element is the sum or mean of many input elements. Not so
+        for Softmax, LRN and FusedBatchNorm*, which divide by a sum or return it in
+        float32, and AddN, MirrorPadGrad and gradients of pooling, which add up a few.
+      accumulates_low: 16-bit types for which TensorFlow's CPU kernel, with some set of
+        CPU instructions, adds up in that type (whole or block by block), not in
+        float32. With others it may do better.
+      same_list: a list op; its element type is that of all ops on the same list.
+      hands_on_list: a tensor list among its outputs is, or is made like, the one that
+        is the input of the same number.
+      epilogue: its part where TensorFlow merges a product with what follows it.
+      fusible: it may run in a loop that XLA compiles of elementwise nodes; what is
+        asked of it is in `elementwise`.
+      constant_operands: inputs that XLA needs as constants for that.
+    """
+
+    op: str
+    role: Role | None
+    why: str
+    source: str
+    attrs: tuple[str, ...] = ("T",)
+    float32_ports: tuple[str, ...] = ()
+    work: str = "elementwise"
+    kind: Kind = Kind.OTHER
+    singular: tuple[int, ...] = ()
+    bounded: bool = False
+    sums: bool = False
+    accumulates_low: tuple[str, ...] = ()
+    same_list: bool = False
+    hands_on_list: bool = False
+    epilogue: Epilogue | None = None
+    fusible: bool = False
+    constant_operands: tuple[int, ...] = ()
+
+    @property
+    def multiplies(self) -> bool:
+        """Whether each element is a product of two."""
+        return self.kind in (Kind.PRODUCT, Kind.SQUARE)
+
+    @property
+    def in_frames(self) -> bool:
+        """Whether a graph with it has frames, or values that may be dead."""
+        return self.kind in _FRAMES
+
+    @property
+    def only_reads(self) -> bool:
+        """Whether it only reads the variable behind a handle that it is given."""
+        return self.kind in (Kind.READ_VARIABLE, Kind.READ_PART)
+
+    @property
+    def in_memory(self) -> bool:
+        """Whether what it gives is in memory anyway: a constant, a variable's own."""
+        return self.kind in (Kind.CONSTANT, Kind.VARIABLE, Kind.READ_VARIABLE)
+
+
+_HEADER = "tensorflow/core/grappler/optimizers/auto_mixed_precision_lists.h, 2.21"
+
+SOURCES: Mapping[str, str] = {
+    "tf:allow": f"AllowList of float16 or oneDNN in {_HEADER}",
+    "tf:infer": f"InferList of float16 or oneDNN in {_HEADER}",
+    "tf:deny": f"DenyList of float16 or oneDNN in {_HEADER}",
+    "tf:clear": f"ClearList of float16 or oneDNN in {_HEADER}",
+    "opdef": "the OpDef that TensorFlow 2.21 registers: types allowed, ports fixed",
+    "measured": "CPU kernels of TensorFlow 2.21, run on probes in both 16-bit types",
+    "definition": "the mathematical definition of the op",
+}
+
+WORK = (
+    *("matmul", "batch_matmul", "einsum", "conv", "conv_grad_input"),
+    *("conv_grad_filter", "depthwise", "rnn"),
+    *("elementwise", "transcendental", "reduce", "softmax", "normalise", "pool"),
+    *("gather", "copy"),  # moves bytes
+    "free",  # moves no bytes
+)
+
+
+def rows(
+    role: Role | None, ops: str, why: str, source: str, **facts: Any
+) -> tuple[Row, ...]:
+    """One row for each of some ops of which the same is known.
+
+    Args:
+      role, why, source: as `Row` has them.
+      ops: their names, with spaces between.
+      **facts: the other attributes of `Row`.
+    """
+    return tuple(Row(op, role, why, source, **facts) for op in ops.split())
+
+
+compute = functools.partial(rows, Role.COMPUTE)
+follow = functools.partial(rows, Role.FOLLOW)
+move = functools.partial(rows, Role.MOVE)
+keep = functools.partial(rows, Role.KEEP)
+structural = functools.partial(rows, None, source="definition", attrs=())

@@ -1,0 +1,91 @@
+"""Ops that a graph is built with, and ops kept out for what they are: rows.
+
+Constants, casts, variables and control flow are here for what algorithms that walk a
+graph have to know of them. Those without a role are not on the white-list, so that
+nothing decides their type.
+"""
+
+from __future__ import annotations
+
+from amp.graph_rewrite.ops.row import Kind, follow, keep, structural
+
+EXCLUDED = (
+    follow(
+        "Rank Size",
+        "reads no value; may read the shape off the 16-bit tensor",
+        "tf:clear",
+        work="free",
+        bounded=True,
+    ),
+    follow(
+        "Shape ShapeN",
+        "reads no value; may read the shape off the 16-bit tensor",
+        "tf:clear",
+        work="free",
+        kind=Kind.SHAPE,
+        bounded=True,
+    ),
+    keep(
+        "IsFinite IsInf IsNan",
+        "TensorFlow clears it, but it asks about the range, which a cast narrows",
+        "definition",
+        bounded=True,
+    ),
+    keep(
+        "CheckNumerics",
+        "TensorFlow clears it, but it must not report what our own cast overflows",
+        "definition",
+    ),
+    keep(
+        "Where",
+        "TensorFlow clears it, but a tiny value that turns 0 changes a shape",
+        "definition",
+        work="reduce",
+        bounded=True,
+    ),
+    keep(
+        "ResourceGather ResourceGatherNd",
+        "its type is the variable's; only the result may be cast",
+        "opdef",
+        attrs=("dtype",),
+        work="gather",
+        kind=Kind.READ_PART,
+    ),
+    keep(
+        "StatelessWhile While",
+        "TensorFlow clears it; here a loop turns with its body, never as one node",
+        "definition",
+        work="free",
+    ),
+    keep(
+        "SaveV2",
+        "a checkpoint keeps its types",
+        "tf:deny",
+        attrs=("dtypes",),
+        work="copy",
+    ),
+)
+
+
+# No role on purpose: the rewrite makes the first, folds the second, and may not choose
+# the type of the others.
+STRUCTURE = (
+    structural(
+        "Cast", "made where types meet", work="cast", kind=Kind.CAST, fusible=True
+    ),
+    structural("Const", "rounded where it is read in 16 bits", kind=Kind.CONSTANT),
+    structural("Placeholder", "its caller gives the type", kind=Kind.PLACEHOLDER),
+    structural("NoOp", "has no tensors", work="free", kind=Kind.NOTHING),
+    structural("BroadcastGradientArgs", "gives integers", kind=Kind.BROADCAST_AXES),
+    structural("Variable VariableV2", "a variable's memory", kind=Kind.VARIABLE),
+    structural("ReadVariableOp", "its type is the variable's", kind=Kind.READ_VARIABLE),
+    structural("VariableShape", "gives integers", kind=Kind.READ_PART),
+    structural("ScatterNdNonAliasingAdd", "only sounds like a writer"),
+    structural("PartitionedCall", "a call; its function is planned", work="call"),
+    structural("LoopCond", "ends a frame's loop", kind=Kind.LOOP_CONDITION),
+    structural("RefSwitch _SwitchN", "control flow in frames", kind=Kind.SWITCH),
+    structural("RefMerge", "control flow in frames", kind=Kind.MERGE),
+    structural("RefEnter", "control flow in frames", kind=Kind.ENTER),
+    structural("RefExit", "control flow in frames", kind=Kind.EXIT),
+    structural("RefNextIteration", "control flow in frames", kind=Kind.NEXT_ITERATION),
+)

@@ -76,7 +76,7 @@ def _named(
         pending = not callers <= changed
         changed |= callers
     names = {}
-    for use in changed:
+    for use in (use for use in graphs if use in changed):
         both = use.xla and FunctionUse(use.name, False) in changed
         name = f"{use.name}{suffix}{'_xla' if both else ''}"
         while name in given.functions:  # of an earlier rewrite

@@ -268,8 +268,8 @@ def _saved(
     compiled = device.under(True)
     loop = CostModel(compiled, members.context.format.name)
     group = set(names)
-    ups = {e[0] for name in names for e in members.graph.nodes[name].inputs}
-    ups = {name for name in ups if members.only_for(name, group)}
+    read = {e[0] for name in names for e in members.graph.nodes[name].inputs}
+    ups = [name for name in sorted(read) if members.only_for(name, group)]
     before = sum(_seconds(members, name, kernels) for name in (*names, *ups))
     border = sum(
         shapes.elements(shape) * _ITEM.get(number, 4)

@@ -34,8 +34,9 @@ _spent = 0.0
 
 def stored(wanted: Sequence[Instance]) -> dict[str, Times]:
     """A timer that measures nothing: it gives what is stored for this device."""
-    times = {**stored_times.load(), **_kept}
-    return {one.key: times[one.key] for one in wanted if one.key in times}
+    known = stored_times.load()
+    found = {one.key: _kept.get(one.key) or known.get(one.key) for one in wanted}
+    return {key: times for key, times in found.items() if times is not None}
 
 
 def measuring(settled: Resolution, function: str) -> Timer:

@@ -8,12 +8,15 @@ from __future__ import annotations
 import contextlib
 import json
 import math
+import os
+import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import tensorflow as tf
 from absl import logging
 
+from amp.errors import ProfileError
 from amp.graph_rewrite.cost.op_instance import Times
 from amp.integration.measuring import hardware, profiles
 
@@ -27,7 +30,15 @@ SCHEMA = 1
 # The newest are kept; a job has some hundreds.
 MOST = 10_000
 
+# Whoever holds the lock reads and writes a file of at most 10,000 lines, in some 0.1 s.
+# After ten times as long the holder is taken to be stopped: what was measured is then
+# kept in memory, and a job loses no more than that.
+PATIENCE_SECONDS = 1.0
+_PAUSE_SECONDS = 0.02
+
 _warned: set[Path] = set()
+# By file, what it held when it had this time, size and number.
+_read: dict[Path, tuple[tuple[int, int, int], dict[str, Times]]] = {}
 
 
 def path() -> Path:
@@ -36,14 +47,21 @@ def path() -> Path:
     return file.with_suffix(".jsonl")
 
 
-def load() -> dict[str, Times]:
+def load() -> Mapping[str, Times]:
     """What is stored for this device and TensorFlow, by the key of an instance.
 
-    A file that cannot be read, or is of something else, gives nothing and a warning.
+    The file is parsed once, and again only when it is another one. A file that cannot
+    be read, or is of something else, gives nothing and a warning.
     """
     file = path()
     try:
-        return _parsed(file.read_text(encoding="utf-8"))
+        status = os.stat(file)
+        version = status.st_mtime_ns, status.st_size, status.st_ino
+        known = _read.get(file)
+        if known is None or known[0] != version:
+            known = version, _parsed(file.read_text(encoding="utf-8"))
+            _read[file] = known
+        return known[1]
     except FileNotFoundError:
         return {}
     except (OSError, ValueError, TypeError, KeyError, AttributeError) as e:
@@ -58,10 +76,11 @@ def add(times: Mapping[str, Times]) -> Path:
     """Adds to what is stored, and returns the file.
 
     One process at a time reads, adds and moves the new file over the old one, so that
-    none loses what another has added.
+    none loses what another has added. One that is stopped meanwhile holds up nobody.
 
     Raises:
-      ProfileError: the directory cannot be written.
+      ProfileError: the directory cannot be written, or another process holds the lock
+        for longer than `PATIENCE_SECONDS`.
     """
     file = path()
     with _locked(file):
@@ -102,11 +121,68 @@ def _parsed(text: str) -> dict[str, Times]:
 
 @contextlib.contextmanager
 def _locked(file: Path) -> Iterator[None]:
-    """Holds the file's lock, where the system and the file system have locks."""
-    with contextlib.ExitStack() as stack:
-        with contextlib.suppress(OSError):
-            file.parent.mkdir(parents=True, exist_ok=True)
-            lock = stack.enter_context(open(file.with_suffix(".lock"), "a"))
-            if fcntl is not None:
-                fcntl.flock(lock, fcntl.LOCK_EX)
+    """Holds the file's lock, where the system and the file system have locks.
+
+    Raises:
+      ProfileError: another process holds it for longer than `PATIENCE_SECONDS`.
+    """
+    lock = _opened(file.with_suffix(".lock"))
+    try:
+        if lock is not None:
+            _wait_for(lock, file)
         yield
+    finally:
+        if lock is not None:
+            _release(lock)
+
+
+def _opened(file: Path) -> int | None:
+    """The lock's file, which no other program that this one starts inherits."""
+    with contextlib.suppress(OSError):
+        file.parent.mkdir(parents=True, exist_ok=True)
+        if fcntl is not None:
+            lock = os.open(file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+            _open_locks.add(lock)
+            return lock
+    return None
+
+
+def _wait_for(lock: int, file: Path) -> None:
+    end = time.monotonic() + PATIENCE_SECONDS
+    while True:
+        try:
+            return fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as e:
+            if time.monotonic() >= end:
+                raise ProfileError(
+                    f"another process has held the lock for {PATIENCE_SECONDS:g} s",
+                    where=str(file.with_suffix(".lock")),
+                    allowed="holding it for as long as one file is written",
+                    remedy="look for a job that is stopped; this one goes on, and what "
+                    "it measured is measured again by the next",
+                ) from e
+        except OSError:  # a file system without locks: the last of two writers wins
+            return None
+        time.sleep(_PAUSE_SECONDS)
+
+
+def _release(lock: int) -> None:
+    """Gives the lock up, even where a child of this process has the file open too."""
+    _open_locks.discard(lock)
+    with contextlib.suppress(OSError):
+        fcntl.flock(lock, fcntl.LOCK_UN)
+    with contextlib.suppress(OSError):
+        os.close(lock)
+
+
+def _close_in_child() -> None:
+    """A fork shares its parent's lock, and would keep it were the parent killed."""
+    while _open_locks:
+        with contextlib.suppress(OSError):
+            os.close(_open_locks.pop())
+
+
+# Files of locks that this process has open.
+_open_locks: set[int] = set()
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_close_in_child)

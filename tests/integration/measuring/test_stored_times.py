@@ -6,6 +6,7 @@ import math
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -98,6 +99,110 @@ def test_processes_that_write_at_once_keep_each_others() -> None:
     assert [writer.wait(120) for writer in writers] == [0, 0]
     wanted = {f"{name} {i}" for name in ("one", "other") for i in range(20)}
     assert stored_times.load().keys() == wanted
+
+
+def holder(file: Path, code: str) -> subprocess.Popen[str]:
+    """Another process that has the lock of a file, says so, and then runs `code`."""
+    source = (
+        "import fcntl, os, signal, sys, time\n"
+        "lock = open(sys.argv[1], 'a'); fcntl.flock(lock, fcntl.LOCK_EX)\n"
+        f"print('held', flush=True)\n{code}\n"
+    )
+    file.parent.mkdir(parents=True, exist_ok=True)
+    command = [sys.executable, "-c", source, str(file.with_suffix(".lock"))]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    assert process.stdout.readline() == "held\n"
+    return process
+
+
+def test_a_stopped_process_holds_up_nobody_and_says_where_it_is() -> None:
+    file = stored_times.path()
+    process = holder(file, "os.kill(os.getpid(), signal.SIGSTOP)")
+    try:
+        os.waitpid(process.pid, os.WUNTRACED)
+        start = time.monotonic()
+        with pytest.raises(ProfileError, match=r"has held the lock[\s\S]*\.lock"):
+            stored_times.add({"a": (1.0, 2.0)})
+        assert time.monotonic() - start >= stored_times.PATIENCE_SECONDS
+        assert stored_times.load() == {}
+    finally:
+        process.kill()
+        process.communicate()
+    stored_times.add({"a": (1.0, 2.0)})
+    assert stored_times.load() == {"a": (1.0, 2.0)}
+
+
+def test_whoever_waits_has_the_lock_once_it_is_given_up(monkeypatch: Any) -> None:
+    monkeypatch.setattr(stored_times, "PATIENCE_SECONDS", 60.0)
+    process = holder(stored_times.path(), "signal.pause()")
+    process.kill()
+    stored_times.add({"a": (1.0, 2.0)})
+    process.communicate()
+    assert stored_times.load() == {"a": (1.0, 2.0)}
+
+
+def test_a_forked_child_has_no_lock_of_its_parents() -> None:
+    code = """
+import os, sys, time
+from amp.integration.measuring import stored_times
+file = stored_times.path()
+with stored_times._locked(file):
+    (lock,) = stored_times._open_locks
+    child = os.fork()
+    if child == 0:
+        sys.stdin.read()
+        os._exit(bool(stored_times._open_locks))
+    os.kill(os.getpid(), 9)  # nobody is left to unlock it
+"""
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    parent = subprocess.Popen(
+        [sys.executable, "-c", code], env=environment, stdin=subprocess.PIPE
+    )
+    assert parent.wait(120) == -9
+    stored_times.add({"a": (1.0, 2.0)})
+    assert parent.stdin is not None
+    parent.stdin.close()  # now the child ends
+
+
+def test_a_lock_is_given_up_while_a_child_still_runs() -> None:
+    with stored_times._locked(stored_times.path()):
+        (lock,) = stored_times._open_locks
+        copy = os.dup(lock)  # as a child has it that another library forked
+    try:
+        stored_times.add({"a": (1.0, 2.0)})
+    finally:
+        os.close(copy)
+
+
+def test_a_file_system_without_locks_is_written_all_the_same(monkeypatch: Any) -> None:
+    def refuses(lock: int, how: int) -> None:
+        raise OSError(95, "not supported")
+
+    monkeypatch.setattr(stored_times.fcntl, "flock", refuses)
+    stored_times.add({"a": (1.0, 2.0)})
+    assert stored_times.load() == {"a": (1.0, 2.0)}
+
+
+def test_a_file_is_parsed_once_and_again_when_another_job_wrote_it(
+    monkeypatch: Any,
+) -> None:
+    parsed, parse = [], stored_times._parsed
+
+    def counting(text: str) -> Any:
+        parsed.append(text)
+        return parse(text)
+
+    monkeypatch.setattr(stored_times, "_parsed", counting)
+    stored_times.add({"a": (1.0, 2.0)})
+    for _ in range(3):
+        assert stored_times.load() == {"a": (1.0, 2.0)}
+    assert len(parsed) == 1
+    text = stored_times.path().read_text().replace("2.0", "3.0")
+    stored_times.profiles.write(stored_times.path(), text)
+    for _ in range(3):
+        assert stored_times.load() == {"a": (1.0, 3.0)}
+    assert len(parsed) == 2
 
 
 @pytest.mark.skipif(amp.device().kind != "CPU", reason="of a CPU's kernels")

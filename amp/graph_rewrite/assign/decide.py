@@ -90,11 +90,11 @@ def _plan(
     number, already = part.context.format.number, part.found.already
     (times, cast_prices), (casts_saved, late) = prices, more
     again = {part.found.typed[n].node.inputs[i] for n, i in late}
-    recast = sum(part.cost_model.cast(part.graph.shape(edge)) for edge in again)
+    recast = sum(part.cost_model.cast(part.graph.shape(edge)) for edge in sorted(again))
 
     def seconds(low: frozenset[str], made: frozenset[tuple[ir.Edge, bool]]) -> float:
         total = sum(times[name][name in low] for name in times)
-        for edge, down in made:
+        for edge, down in sorted(made):  # sums depend on the order
             total += part.cost_model.cast(part.graph.shape(edge))
             total += cast_prices[edge][down] if edge in cast_prices else 0.0
         return total

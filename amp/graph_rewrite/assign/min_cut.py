@@ -75,8 +75,8 @@ def rounding(
     Every capacity is off its whole number of units by half a unit at most, in the price
     of the cut found and in that of the cheapest.
     """
-    total = sum(abs(high - low) for high, low in times.values())
-    total += sum(tensor.cast + tensor.down for tensor in tensors)
+    total = math.fsum(abs(high - low) for high, low in times.values())
+    total += math.fsum(tensor.cast + tensor.down for tensor in tensors)
     count = len(times) + 2 * len(tensors)
     return count / _units(total) if total else 0.0
 

@@ -23,6 +23,11 @@ ELSEWHERE = {
     # Values and tables without a law but those of their one reader.
     "graph_rewrite/plan.py": "graph_rewrite/assign/test_decide.py",
     "graph_rewrite/graph/shapes.py": "graph_rewrite/graph/test_calls.py",
+    "graph_rewrite/ops/moves.py": "graph_rewrite/ops/test_op_table.py",
+    "graph_rewrite/ops/products.py": "graph_rewrite/ops/test_op_table.py",
+    "graph_rewrite/ops/reductions.py": "graph_rewrite/ops/test_op_table.py",
+    "graph_rewrite/ops/row.py": "graph_rewrite/ops/test_op_table.py",
+    "graph_rewrite/ops/structure.py": "graph_rewrite/ops/test_op_table.py",
     "graph_rewrite/ops/arithmetic.py": "graph_rewrite/cost/test_model.py",
     "graph_rewrite/candidates/hazards.py": (
         "graph_rewrite/candidates/test_eligibility.py"
@@ -55,6 +60,9 @@ ELSEWHERE = {
 
 # Laws of more than one file: of a whole rewrite, of a kind of job, of the project.
 WHOLE = {
+    "graph_rewrite/test_hash_seeds.py",
+    "graph_rewrite/ops/test_whitelist_page.py",
+    "graph_rewrite/ops/test_op_names_in_algorithms.py",
     "graph_rewrite/test_cases.py",
     "graph_rewrite/test_emulation.py",
     "graph_rewrite/test_numerics.py",

@@ -13,10 +13,10 @@ if TYPE_CHECKING:
     from amp.errors import AmpError as AmpError
     from amp.graph_rewrite.report import Report as Report
     from amp.graph_rewrite.rewrite import Rewrite as Rewrite
-    from amp.integration.activation import disable as disable
-    from amp.integration.activation import enable as enable
-    from amp.integration.activation import keep_float32 as keep_float32
-    from amp.integration.activation import (
+    from amp.integration.api import disable as disable
+    from amp.integration.api import enable as enable
+    from amp.integration.api import keep_float32 as keep_float32
+    from amp.integration.api import (
         mixed_precision_scope as mixed_precision_scope,
     )
     from amp.integration.files.graphs import explain as explain
@@ -34,12 +34,12 @@ _HOME = {
     "Report": "amp.graph_rewrite.report",
     "Rewrite": "amp.graph_rewrite.rewrite",
     "device": "amp.integration.measuring.hardware",
-    "disable": "amp.integration.activation",
-    "enable": "amp.integration.activation",
+    "disable": "amp.integration.api",
+    "enable": "amp.integration.api",
     "explain": "amp.integration.files.graphs",
-    "keep_float32": "amp.integration.activation",
+    "keep_float32": "amp.integration.api",
     "loss_scaling": "",
-    "mixed_precision_scope": "amp.integration.activation",
+    "mixed_precision_scope": "amp.integration.api",
     "reports": "amp.integration.reports",
     "resolve": "amp.integration.measuring.hardware",
     "rewrite": "amp.integration.files.graphs",

@@ -19,7 +19,6 @@ from tensorflow.python.eager import context as context_lib
 from tensorflow.python.eager.polymorphic_function import function_context
 
 import amp
-from amp.integration import activation
 from amp.integration.functions import function_hooks
 
 CALLS, ROUNDS = 100_000, 9
@@ -45,10 +44,9 @@ def main() -> None:
         fn(x)
     name = fn.get_concrete_function(x).name
     context, key = context_lib.context(), function_context.make_function_context()
-    function_hooks._originals["call_function"] = instant
-    call = function_hooks._call_function(activation.active_twins)
-    function_hooks._originals["make_function_context"] = lambda scope: key
-    trace_key = function_hooks._make_function_context(activation.active_loss_scale)
+    call = function_hooks.HOOKS["Context.call_function"](instant)
+    make_key = function_hooks.HOOKS["function_context.make_function_context"]
+    trace_key = make_key(lambda scope: key)
     bare = microseconds(instant, context, name, [], 1) + microseconds(instant, None)
     for label, on in (("off", False), ("on", True)):
         if on:

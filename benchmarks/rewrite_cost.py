@@ -31,7 +31,7 @@ from tensorflow.python.eager import context as context_lib
 import amp
 from amp.graph_rewrite.graph import serde
 from amp.graph_rewrite.rewrite import rewrite
-from amp.integration import activation
+from amp.integration import api
 from amp.integration.functions import definitions
 
 SIZES = (1_000, 3_000, 10_000, 30_000, 100_000)
@@ -77,7 +77,7 @@ def main() -> None:
     parser.add_argument("--profile", action="store_true", help="profile the largest")
     args = parser.parse_args()
     policy = amp.Policy(dtype="bfloat16", assignment=args.assignment, min_gain=0.0)
-    settled = activation.settle(policy).settled
+    settled = api.settle(policy).settled
     print(f"TensorFlow {tf.__version__}, Python {platform.python_version()}, "
           f"{os.cpu_count()} CPUs, assignment {args.assignment}")  # fmt: skip
     print(f"{'way':9s} {'nodes':>8s} {'us/node':>8s} {'spread':>9s} {'import':>8s}")

@@ -216,7 +216,7 @@ def _watch_rewriting() -> list[float]:
     Raises:
       SystemExit: the variable had no effect, because the package is not installed.
     """
-    if "amp.integration.activation" not in sys.modules:
+    if "amp.integration.api" not in sys.modules:
         sys.exit(
             "AMP_ENABLE=1 had no effect: tf-amp is not installed for this Python; "
             "make bench installs it, and so does pip install -e ."

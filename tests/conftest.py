@@ -7,6 +7,7 @@ the others does without.
 from __future__ import annotations
 
 import atexit
+import logging
 import os
 import shutil
 import tempfile
@@ -51,15 +52,39 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: item.path not in slow)
 
 
+class _Unraised(logging.Handler):
+    """Notes warnings that the package logs because here they would be errors."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.texts: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if getattr(record, "amp_unraised", False):
+            self.texts.append(record.getMessage())
+
+
+@pytest.fixture(autouse=True)
+def no_failure_of_ours() -> Iterator[None]:
+    """No test passes because the package fell back, unless it expects the warning."""
+    unraised = _Unraised()
+    logging.getLogger("amp").addHandler(unraised)
+    yield
+    logging.getLogger("amp").removeHandler(unraised)
+    assert not unraised.texts
+
+
 @pytest.fixture(autouse=True)
 def seeded() -> Iterator[None]:
     """Every test starts from the same seed, with mixed precision off."""
     import tensorflow as tf
 
-    from amp.integration import activation, reports
+    from amp.integration import active, api, reports
+    from amp.integration.process import PROCESS
 
     tf.keras.utils.set_random_seed(0)
     yield
-    activation.disable()
-    assert activation.active() is None
+    api.disable()
+    assert active.active() is None
     reports.clear()
+    PROCESS.told.clear()

@@ -10,12 +10,11 @@ import itertools
 import os
 import re
 import threading
-import warnings
 from collections.abc import Sequence
 from pathlib import Path
 
 from amp.graph_rewrite.report import Report
-from amp.integration import atomic_files, report_directories
+from amp.integration import atomic_files, messages, report_directories
 
 _LOCK = threading.Lock()
 _KEPT = 1000  # a job that keeps making functions must not fill the memory
@@ -60,11 +59,12 @@ def _save(report: Report, number: int, directory: str | None) -> None:
         atomic_files.write(target, report.to_json())
     except OSError as e:
         _UNWRITABLE.add(directory)
-        warnings.warn(
-            f"amp: reports are not written: {e}\n"
+        messages.warn(
+            f"reports are not written: {e}\n"
             "  where:   Policy(report=...), AMP_REPORT\n"
             "  allowed: a directory that can be made or written to\n"
             "  do now:  name another; amp.reports() has the report meanwhile",
+            UserWarning,
             stacklevel=2,
         )
 

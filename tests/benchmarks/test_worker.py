@@ -270,6 +270,6 @@ def test_the_plugin_is_switched_on_by_the_environment_alone(
 def test_a_python_without_the_plugin_is_an_error_not_a_figure(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.delitem(sys.modules, "amp.integration.activation")
+    monkeypatch.delitem(sys.modules, "amp.integration.api")
     with pytest.raises(SystemExit, match="tf-amp is not installed for this Python"):
         worker._watch_rewriting()

@@ -6,8 +6,9 @@ import pytest
 import tensorflow as tf
 
 from amp import cli
-from amp.integration import activation
+from amp.integration import active
 from amp.integration.measuring import hardware
+from amp.integration.process import PROCESS
 from amp.policy import Policy
 
 pytestmark = pytest.mark.kernels
@@ -29,12 +30,11 @@ def test_doctor_says_what_this_machine_can_do(capsys, monkeypatch, tmp_path):
     assert told["unknown"] == "AMP_DTPYE is no variable of amp"
     assert told["hooks"] == "all present"
     assert "tf_amp.pth" in told["AMP_ENABLE"]
-    assert activation.active() is None
+    assert active.active() is None
 
 
 def test_doctor_tells_of_a_missing_hook(capsys, monkeypatch):
-    monkeypatch.setattr(activation, "_installed", False)
-    monkeypatch.setattr(activation, "_SETTLED", {})
+    monkeypatch.setattr(PROCESS, "installed", False)
     monkeypatch.setattr(tf, "__version__", "2.9.1")
     assert cli.main(["doctor"]) == 1
     assert "TensorFlow 2.9.1 is too old" in capsys.readouterr().out

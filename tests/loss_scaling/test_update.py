@@ -8,9 +8,8 @@ import pytest
 import tensorflow as tf
 
 import amp
-from amp.errors import TensorFlowError
-from amp.integration import activation
-from amp.integration.training import gradient_hooks, optimizer_hooks
+from amp.integration import active
+from amp.integration.install import install
 from amp.loss_scaling import ConstantLossScale, DynamicLossScale, NoLossScale, state
 
 pytestmark = pytest.mark.kernels
@@ -39,14 +38,13 @@ MODES = {
 
 @pytest.fixture(autouse=True)
 def _installed():
-    gradient_hooks.install()
-    optimizer_hooks.install()
+    install()
 
 
 @pytest.fixture
 def scope(monkeypatch):
     def enter(rule):
-        monkeypatch.setattr(activation, "active_loss_scale", lambda: rule)
+        monkeypatch.setattr(active, "active_loss_scale", lambda: rule)
 
     enter(DynamicLossScale(initial=8.0, growth_interval=2))
     return enter
@@ -480,25 +478,6 @@ def test_fit_skips_and_goes_on(scope, jit):
     assert not np.array_equal(before[0], after[0])
     scaler = scaler_of(model.trainable_variables[0].value)
     assert scaler.skipped_steps.numpy() == 1
-
-
-def test_a_missing_private_name_is_said_in_four_parts():
-    class Bare:
-        pass
-
-    with pytest.raises(TensorFlowError, match="has no apply(.|\n)*allowed:"):
-        optimizer_hooks._check(Bare, "apply", ("grads",))
-    with pytest.raises(TensorFlowError, match="name not found(.|\n)*do now:"):
-        gradient_hooks._checked(Bare, "gradient", ())
-    with pytest.raises(TensorFlowError, match="module not found"):
-        gradient_hooks._module("tensorflow.python.no_such_module")
-
-
-def test_installing_twice_changes_nothing():
-    before = tf.GradientTape.gradient, v1.train.Optimizer.apply_gradients
-    gradient_hooks.install()
-    optimizer_hooks.install()
-    assert before == (tf.GradientTape.gradient, v1.train.Optimizer.apply_gradients)
 
 
 def test_keras_loss_scaling_rests_while_ours_is_at_work() -> None:

@@ -9,43 +9,50 @@ range, whatever type the job computes in.
 
 from __future__ import annotations
 
-import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import tensorflow as tf
-from absl import logging
 
 from amp.graph_rewrite.cost import all_reduce
+from amp.integration import active, hooks, messages
 from amp.integration.distributed import replicas, workers
+from amp.integration.process import PROCESS
 
-_AGREED: weakref.WeakSet[Any] = weakref.WeakSet()  # optimizers
 
-
-def carried(original: Callable[..., Any]) -> Callable[..., Any]:
+def _carried(original: hooks.Function) -> hooks.Function:
     """Decorates the method by which a Keras optimizer sums its gradients.
 
     Dense float32 gradients that gain by it are summed in bfloat16, the others as ever:
     one all-reduce each, since TensorFlow joins what it reduces together.
     """
 
-    def aggregate(self: Any, grads_and_vars: Any) -> Any:
-        pairs = list(grads_and_vars)
-        narrow = _narrow(pairs) if _wanted() else frozenset()
+    arguments = hooks.reader("TFOptimizer._all_reduce_sum_gradients", original)
+
+    def aggregate(self: Any, *args: Any, **kwargs: Any) -> Any:
+        if not _wanted():
+            return original(self, *args, **kwargs)
+        given = arguments(self, *args, **kwargs)
+        pairs = list(given.get("grads_and_vars"))
+
+        def reduce(some: list[Any]) -> list[Any]:
+            return list(given.replaced("grads_and_vars", some).call(original))
+
+        narrow = _narrow(pairs)
         if not narrow:
-            return original(self, pairs)
-        if self not in _AGREED:
+            return reduce(pairs)
+        if self not in PROCESS.carried:
             workers.same("gradients in bfloat16 on the wire")
-            _AGREED.add(self)
+            PROCESS.carried.add(self)
         low, rest = [], []
         for i, (grad, variable) in enumerate(pairs):
             if i in narrow:
                 low.append((tf.cast(grad, tf.bfloat16), variable))
             else:
                 rest.append((grad, variable))
-        sums = [(tf.cast(g, tf.float32), v) for g, v in original(self, low)]
+        sums = [(tf.cast(g, tf.float32), v) for g, v in reduce(low)]
         if any(grad is not None for grad, _ in rest):
-            rest = list(original(self, rest))
+            rest = reduce(rest)
         low_sums, others = iter(sums), iter(rest)
         return [next(low_sums if i in narrow else others) for i in range(len(pairs))]
 
@@ -54,9 +61,7 @@ def carried(original: Callable[..., Any]) -> Callable[..., Any]:
 
 def _wanted() -> bool:
     """Whether what is built now is to be carried in 16 bits, and can be."""
-    from amp.integration import activation
-
-    now = activation.active()
+    now = active.active()
     policy = None if now is None else now.settled.policy
     strategy = tf.distribute.get_strategy()
     hosts = isinstance(strategy, tf.distribute.MultiWorkerMirroredStrategy)
@@ -64,8 +69,10 @@ def _wanted() -> bool:
         return False
     devices = strategy.extended.worker_devices
     if any(":GPU:" in device.upper() for device in devices):
-        message = "amp: gradients stay float32 on the wire: bfloat16 between GPUs is "
-        logging.log_first_n(logging.WARNING, message + "not known to work", 1)
+        messages.log_once(
+            "gradients stay float32 on the wire: bfloat16 between GPUs is not known to "
+            "work"
+        )
         return False
     return True
 
@@ -80,3 +87,8 @@ def _narrow(pairs: Sequence[tuple[Any, Any]]) -> frozenset[int]:
         and grad.dtype == tf.float32
         and all_reduce.gains(variable.shape.num_elements() or 0, count)
     )
+
+
+KERAS_HOOKS: dict[str, hooks.Decorate] = {
+    "TFOptimizer._all_reduce_sum_gradients": _carried,
+}

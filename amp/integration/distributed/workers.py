@@ -7,41 +7,21 @@ which a worker that does not take part would leave waiting. No gradients and no 
 from __future__ import annotations
 
 import importlib.metadata
-import inspect
 import itertools
 import time
 from typing import Any, TypeAlias
 
 import tensorflow as tf
-from absl import logging
 from tensorflow.python.eager import context as context_lib
 
-from amp.errors import PolicyError, TensorFlowError
+from amp.errors import PolicyError
+from amp.integration import messages
 
 Task: TypeAlias = tuple[str, int]
 
 PATIENCE = 600.0  # seconds; other workers may have more to prepare
 _SOON = 30.0  # seconds, after which a job that waits is told why
 _NUMBERS = itertools.count()  # of scalers; workers make theirs in the same order
-
-
-def install() -> None:
-    """Checks the names that are needed, once per process.
-
-    Raises:
-      TensorFlowError: a private name is missing.
-    """
-    context = context_lib.Context
-    for verb in ("set", "get", "delete"):
-        name = f"{verb}_config_key_value"
-        found = getattr(context, name, None)
-        if found is None or "key" not in inspect.signature(found).parameters:
-            raise TensorFlowError(
-                f"TensorFlow {tf.__version__} coordinates workers in another way",
-                where=f"context.Context.{name}",
-                allowed="TensorFlow 2.18 to 2.21",
-                remedy="install a supported version, or a newer one of this package",
-            )
 
 
 def same(rule: str) -> None:
@@ -101,8 +81,7 @@ def _told(key: str, task: Task) -> str | None:
             context: Any = context_lib.context()
             return str(context.get_config_key_value(key, int(1000 * wait)))
         except tf.errors.DeadlineExceededError:
-            message = "amp: waiting for %s %d, which has not got there yet"
-            logging.warning(message, *task)
+            messages.log("waiting for %s %d, which has not got there yet", *task)
             wait = min(_SOON, end - time.monotonic())
     return None
 

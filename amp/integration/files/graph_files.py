@@ -17,7 +17,7 @@ from tensorflow.python.saved_model import fingerprinting_utils
 
 from amp.errors import GraphError
 from amp.graph_rewrite.report import Report
-from amp.integration import activation, atomic_files, reports
+from amp.integration import api, atomic_files, reports
 from amp.integration.files import graphs, model_copies, saved_models, targets
 from amp.policy import Policy
 
@@ -121,7 +121,7 @@ def _told(made: Sequence[Report], directory: str | None) -> str:
 def _rewrite_model(source: Path, target: Path, policy: Policy) -> list[Report]:
     file = targets.file_of_model(source)
     saved = targets.read_model(source)
-    settled = activation.settle(policy).settled
+    settled = api.settle(policy).settled
     made = []
     if settled.policy is not None:
         for meta in saved.meta_graphs:

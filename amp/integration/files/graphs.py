@@ -22,7 +22,7 @@ from amp.graph_rewrite.ops.op_names import check_patterns
 from amp.graph_rewrite.ops.op_table import Kind, facts
 from amp.graph_rewrite.report import Report
 from amp.graph_rewrite.rewrite import Rewrite
-from amp.integration import activation
+from amp.integration import api
 from amp.integration.functions import definitions
 from amp.integration.measuring import job_timer
 from amp.policy import Policy
@@ -62,7 +62,7 @@ def rewrite(
             allowed="a tf.compat.v1.GraphDef",
             remedy="pass graph.as_graph_def(), or use amp.twin for a function",
         )
-    settled = activation.settle(Policy.make(policy)).settled
+    settled = api.settle(Policy.make(policy)).settled
     module = read_graph(graph)
     named = (
         _names(module, fetches, "amp.rewrite(fetches=...)"),
@@ -83,7 +83,7 @@ def rewrite_file(
       PolicyError: an unknown op, or a `keep` pattern that matches nothing.
     """
     require_importable(graph)
-    settled = activation.settle(policy).settled
+    settled = api.settle(policy).settled
     module = read_graph(graph)
     named = _names(module, fetches, "--fetch"), _names(module, feeds, "--feed")
     return _rewritten(*exported(module, settled), *named)
@@ -272,8 +272,8 @@ def read(
       PolicyError: a pattern that matches nothing, an unknown target.
     """
     policy = Policy.make(policy)
-    settled = activation.settle(policy).settled
-    with activation.mixed_precision_scope(policy):
+    settled = api.settle(policy).settled
+    with api.mixed_precision_scope(policy):
         concrete = _concrete(target, args)
     module = definitions.read(context_lib.context(), concrete.name)
     check_keep(settled, module)

@@ -17,10 +17,7 @@ from tensorflow.python.eager.polymorphic_function import concrete_function
 from tensorflow.python.framework import function_def_to_graph, op_def_registry
 
 from amp.graph_rewrite.graph import attributes, calls, ir, op_schema, serde
-
-# The graph that a function was traced as, by its name: shapes come from it.
-_traced: dict[str, weakref.ReferenceType[Any]] = {}
-
+from amp.integration.process import PROCESS
 
 _REWRITES = itertools.count(1)
 
@@ -37,12 +34,12 @@ def without_suffix(text: str) -> str:
 
 def remember(name: str, graph: Any) -> None:
     """Notes, weakly, what a function was traced as."""
-    _traced[name] = weakref.ref(graph)
+    PROCESS.traced[name] = weakref.ref(graph)
 
 
 def forget(name: str) -> None:
     """Drops the note on a function that is going."""
-    _traced.pop(name, None)
+    PROCESS.traced.pop(name, None)
 
 
 def read(context: Any, name: str) -> ir.Module:
@@ -119,7 +116,7 @@ def traced_shapes(definition: Any) -> StaticShapes:
     """The shapes of a FunctionDef's edges, from the graph that it was traced as."""
 
     def load() -> Mapping[str, Sequence[Any]]:
-        reference = _traced.get(definition.signature.name)
+        reference = PROCESS.traced.get(definition.signature.name)
         graph = None if reference is None else reference()
         if graph is None:
             return {}

@@ -1,115 +1,54 @@
 """The function adapter: under a policy a function's twin is called in its place.
 
-Knows the private names behind `tf.function`, eager calls and tracing, in one place;
-what a twin is and when it runs is not decided here.
+Behind `tf.function`, eager calls and tracing; what a twin is and when it runs is not
+decided here. The names that are hooked are rows of `integration.hooks`.
 """
 
 from __future__ import annotations
 
-import inspect
 import itertools
-import weakref
-from collections.abc import Callable
 from typing import Any
 
 import tensorflow as tf
 from tensorflow.python.eager import cancellation, execute
-from tensorflow.python.eager import context as context_lib
-from tensorflow.python.eager.polymorphic_function import (
-    atomic_function,
-    function_context,
-)
 
-from amp.errors import TensorFlowError
+from amp.integration import active, fallback, hooks
 from amp.integration.functions import definitions
 from amp.integration.functions import twins as twins_lib
 from amp.integration.functions.twins import FunctionCall, Twins
-from amp.loss_scaling.scale import LossScale, NoLossScale
-
-_HOOKS: tuple[tuple[Any, str, tuple[str, ...]], ...] = (
-    (context_lib.Context, "call_function", ("name", "tensor_inputs", "num_outputs")),
-    (context_lib.Context, "remove_function", ("name",)),
-    (context_lib.Context, "get_function_def", ("name",)),
-    (context_lib.Context, "add_function_def", ("fdef",)),
-    (atomic_function, "from_func_graph", ("name", "graph", "attrs")),
-    (function_context, "make_function_context", ("scope_type",)),
-)
-
-# Graphs, then functions, that a scope was entered in while they were traced.
-_marked_graphs: weakref.WeakKeyDictionary[Any, Twins] = weakref.WeakKeyDictionary()
-_marked: dict[bytes, Twins] = {}
+from amp.integration.process import PROCESS
+from amp.loss_scaling.scale import NoLossScale
 
 
 def mark(graph: Any, twins: Twins) -> None:
     """Notes that a scope was entered while `graph` was being traced."""
     while graph is not None:
-        _marked_graphs[graph] = twins
+        PROCESS.marked_graphs[graph] = twins
         graph = getattr(graph, "outer_graph", None)
 
 
 def marked(graph: Any) -> Twins | None:
     """The twins of the scope that was entered while `graph` was being built."""
-    return _marked_graphs.get(graph) if _marked_graphs else None
+    return PROCESS.marked_graphs.get(graph) if PROCESS.marked_graphs else None
 
 
-_originals: dict[str, Callable[..., Any]] = {}
+def _call_function(original: hooks.Function) -> hooks.Function:
+    active_twins = active.active_twins
+    arguments = hooks.reader("Context.call_function", original)
 
-
-def install(
-    active_twins: Callable[[], Twins | None],
-    active_loss_scale: Callable[[], LossScale | None],
-) -> None:
-    """Puts the hooks in place, once.
-
-    Args:
-      active_twins: the twins to call through now, None for none.
-      active_loss_scale: the rule gradients are traced with now, None for none.
-
-    Raises:
-      TensorFlowError: a private name is missing or takes other parameters.
-    """
-    if _originals:
-        return
-    for owner, name, parameters in _HOOKS:
-        _check_hook(owner, name, parameters)
-    for owner, name, _ in _HOOKS:
-        _originals[name] = getattr(owner, name)
-    context_lib.Context.call_function = _call_function(active_twins)
-    context_lib.Context.remove_function = _remove_function
-    atomic_function.from_func_graph = _from_func_graph
-    function_context.make_function_context = _make_function_context(active_loss_scale)
-
-
-def _check_hook(owner: Any, name: str, parameters: tuple[str, ...]) -> None:
-    found = getattr(owner, name, None)
-    has = tuple(inspect.signature(found).parameters) if callable(found) else ()
-    if not set(parameters) <= set(has):
-        raise TensorFlowError(
-            f"TensorFlow {tf.__version__} has no {name}({', '.join(parameters)})",
-            where=f"{owner.__name__}.{name}",
-            allowed="TensorFlow 2.18 to 2.21, whose names are known",
-            remedy="install a supported TensorFlow, or a newer version of this package",
-        )
-
-
-def _call_function(active_twins: Callable[[], Twins | None]) -> Callable[..., Any]:
-    original = _originals["call_function"]
-
-    def call_function(
-        self: Any, name: bytes, tensor_inputs: Any, num_outputs: int
-    ) -> Any:
+    def call_function(self: Any, name: bytes, *args: Any, **kwargs: Any) -> Any:
         twins = active_twins()
         if twins is None:
-            twins = _marked.get(name) if _marked else None
+            twins = PROCESS.marked.get(name) if PROCESS.marked else None
             if twins is None:
-                return original(self, name, tensor_inputs, num_outputs)
+                return original(self, name, *args, **kwargs)
         twin = twins.proven.get(name)
         try:
             if twin is not None:
-                return original(self, twin, tensor_inputs, num_outputs)
+                return original(self, twin, *args, **kwargs)
             call = FunctionCall(
-                run=lambda which: original(self, which, tensor_inputs, num_outputs),
-                starts=lambda which: starts(self, which, tensor_inputs, num_outputs),
+                run=lambda which: original(self, which, *args, **kwargs),
+                starts=lambda which: _starts(arguments(self, which, *args, **kwargs)),
             )
             return twins.call(call, self, name)
         except tf.errors.OpError as e:
@@ -118,6 +57,12 @@ def _call_function(active_twins: Callable[[], Twins | None]) -> Callable[..., An
             raise
 
     return call_function
+
+
+def _starts(given: hooks.Arguments) -> bool:
+    """`starts`, of the arguments of a call of `Context.call_function`."""
+    inputs, count = given.get("tensor_inputs"), given.get("num_outputs")
+    return starts(given.get("self"), given.get("name"), inputs, count)
 
 
 def starts(context: Any, name: bytes, inputs: Any, num_outputs: int) -> bool:
@@ -150,23 +95,45 @@ def starts(context: Any, name: bytes, inputs: Any, num_outputs: int) -> bool:
     return True
 
 
-def _remove_function(self: Any, name: bytes) -> None:
-    key = name if isinstance(name, bytes) else str(name).encode()
-    for twins in twins_lib.every():
-        for made in twins.forget(key):
-            _originals["remove_function"](self, made)
-    _marked.pop(key, None)
+def _remove_function(original: hooks.Function) -> hooks.Function:
+    part = fallback.Part("what was made for a function that is gone is kept")
+
+    def remove_function(self: Any, name: Any, *args: Any, **kwargs: Any) -> Any:
+        key = name if isinstance(name, bytes) else str(name).encode()
+        nothing: list[str] = []
+        for each in fallback.attempt(part, lambda: _forget(key), lambda: nothing):
+            original(self, each)
+        return original(self, name, *args, **kwargs)
+
+    return remove_function
+
+
+def _forget(key: bytes) -> list[str]:
+    """Drops what is known of a function that is going; what was made for it."""
+    PROCESS.marked.pop(key, None)
     definitions.forget(key.decode())
-    _originals["remove_function"](self, name)
+    return [made for twins in twins_lib.every() for made in twins.forget(key)]
 
 
-def _from_func_graph(name: Any, graph: Any, *args: Any, **kwargs: Any) -> Any:
-    made = _originals["from_func_graph"](name, graph, *args, **kwargs)
+def _from_func_graph(original: hooks.Function) -> hooks.Function:
+    arguments = hooks.reader("atomic_function.from_func_graph", original)
+    part = fallback.Part("a function runs as it was, unless called in a scope")
+
+    def from_func_graph(*args: Any, **kwargs: Any) -> Any:
+        made = original(*args, **kwargs)
+        graph = arguments(*args, **kwargs).get("graph")
+        fallback.attempt(part, lambda: _note(made, graph), lambda: None)
+        return made
+
+    return from_func_graph
+
+
+def _note(made: Any, graph: Any) -> None:
+    """Notes what a function was traced as, and whether a scope was entered in it."""
     definitions.remember(made.name.decode(), graph)
-    twins = _mark_of(made, graph) if _marked_graphs else None
+    twins = _mark_of(made, graph) if PROCESS.marked_graphs else None
     if twins is not None:
-        _marked[made.name] = twins
-    return made
+        PROCESS.marked[made.name] = twins
 
 
 def _mark_of(made: Any, graph: Any) -> Twins | None:
@@ -175,8 +142,8 @@ def _mark_of(made: Any, graph: Any) -> Twins | None:
     A backward function captures the activations of the graph it is the gradient of.
     """
     sources = [graph, *(getattr(tensor, "graph", None) for tensor in _captured(graph))]
-    found = [_marked_graphs.get(source) for source in sources if source is not None]
-    found += [_marked.get(child.name) for child in made.children]
+    found = [marked(source) for source in sources if source is not None]
+    found += [PROCESS.marked.get(child.name) for child in made.children]
     return next((twins for twins in found if twins is not None), None)
 
 
@@ -185,16 +152,22 @@ def _captured(graph: Any) -> list[Any]:
     return [t for t in captured if not isinstance(t, tf.__internal__.EagerTensor)]
 
 
-def _make_function_context(
-    active_loss_scale: Callable[[], LossScale | None],
-) -> Callable[..., Any]:
-    original = _originals["make_function_context"]
+def _make_function_context(original: hooks.Function) -> hooks.Function:
+    active_loss_scale = active.active_loss_scale
 
-    def make_function_context(scope_type: Any = None) -> Any:
-        made = original(scope_type)
+    def make_function_context(*args: Any, **kwargs: Any) -> Any:
+        made = original(*args, **kwargs)
         rule = active_loss_scale()
         if rule is None or isinstance(rule, NoLossScale):
             return made
         return made._replace(context=(made.context, rule))
 
     return make_function_context
+
+
+HOOKS: dict[str, hooks.Decorate] = {
+    "Context.call_function": _call_function,
+    "Context.remove_function": _remove_function,
+    "atomic_function.from_func_graph": _from_func_graph,
+    "function_context.make_function_context": _make_function_context,
+}

@@ -9,8 +9,6 @@ from __future__ import annotations
 import dataclasses
 import functools
 import threading
-import warnings
-import weakref
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -21,10 +19,11 @@ from amp.graph_rewrite.cost.device import Resolution
 from amp.graph_rewrite.graph import calls, ir, serde
 from amp.graph_rewrite.report import Report, TrialOutcome
 from amp.graph_rewrite.rewrite import rewrite
-from amp.integration import reports
+from amp.integration import fallback, messages, reports
 from amp.integration.functions import definitions
 from amp.integration.functions.trial import UNDER_WAY, Trial, why_not
 from amp.integration.measuring import job_timer
+from amp.integration.process import PROCESS
 from amp.policy import Policy
 
 
@@ -40,9 +39,6 @@ class FunctionCall:
 
     run: Callable[[bytes], Any]
     starts: Callable[[bytes], bool]
-
-
-_every: weakref.WeakSet[Twins] = weakref.WeakSet()
 
 
 class _Tried(NamedTuple):
@@ -72,7 +68,7 @@ class Twins:
         self._lock = threading.RLock()
         self._unmatched = set(self._policy.keep)
         self._ran = False
-        _every.add(self)
+        PROCESS.twins.add(self)
 
     def call(self, call: FunctionCall, context: Any, name: bytes) -> Any:
         """Calls a function that is not proven yet, once, or its twin in its place.
@@ -124,7 +120,7 @@ class Twins:
             refusal = e
         outputs = call.run(name)  # fails too if the error is the user's own
         self._settle(name, name, "ended: TensorFlow refused the twin")
-        warn(f"function {name.decode()}", refusal)
+        fallback.failed(as_it_was(f"function {name.decode()}").says, refusal)
         return outputs
 
     def _may_have_run(self, call: FunctionCall, twin: bytes) -> bool:
@@ -153,16 +149,14 @@ class Twins:
             del self._trials[name]
             self.proven[name] = self._twin[name] if outcome.twin else name
         report = tried.report.after(outcome)
-        reports.replace(tried.number, report, self._policy.report)
+        part = fallback.Part("a trial's outcome is in no report", self._policy.strict)
+        replace = functools.partial(reports.replace, tried.number, report)
+        fallback.attempt(part, lambda: replace(self._policy.report), lambda: None)
 
     def _make(self, context: Any, name: bytes) -> bytes:
-        try:
-            return self.add(context, name)
-        except Exception as e:
-            if self._policy.strict:
-                raise
-            warn(f"function {name.decode()}", e)
-            return name
+        part = as_it_was(f"function {name.decode()}", self._policy.strict)
+        with fallback.strictly(self._policy.strict):
+            return fallback.attempt(part, lambda: self.add(context, name), lambda: name)
 
     def add(self, context: Any, name: bytes) -> bytes:
         """Rewrites a function and registers its twin; returns its name.
@@ -238,12 +232,12 @@ class Twins:
                 allowed="patterns (fnmatch) that match the name of at least one node",
                 remedy="print(amp.reports()[-1].decisions) for the names there are",
             )
-            warnings.warn(str(error), stacklevel=3)
+            messages.warn(str(error), UserWarning, stacklevel=3)
 
 
 def every() -> list[Twins]:
     """The twins of every policy settled so far."""
-    return list(_every)
+    return list(PROCESS.twins)
 
 
 def names_of_twins(name: bytes) -> list[str]:
@@ -251,24 +245,20 @@ def names_of_twins(name: bytes) -> list[str]:
     return [made for twins in every() for made in twins.made_for(name)]
 
 
-def warn(what: str, error: Exception) -> None:
-    """Says that something runs as it was, because of an error of ours."""
-    text = f"{type(error).__name__}: {error}"
-    warnings.warn(
-        f"amp: {what} runs in float32, as it was: its rewrite failed.\n"
-        f"{text}\n"
-        "Please report this with its graph and the versions in use; AMP_STRICT=1 "
-        "turns this warning into the error.",
-        RuntimeWarning,
-        stacklevel=2,
-    )
+def as_it_was(what: str, strict: bool | None = None) -> fallback.Part:
+    """The part of a call that rewrites a function or a session's graph.
+
+    Args:
+      what: the function or session, for the warning if it fails.
+      strict: whether a failure is raised.
+    """
+    says = f"{what} runs in float32, as it was: its rewrite failed"
+    return fallback.Part(says, strict)
 
 
 def _warn_of_memory(name: str) -> None:
-    warnings.warn(
-        f"amp: function {name} ran out of memory in float32 while it was tried against "
+    messages.warn(
+        f"function {name} ran out of memory in float32 while it was tried against "
         "its twin, which takes over. This one call began twice: what the first had "
-        "done by then (a batch taken, a counter) is done. AMP_TRIAL=0 tries nothing.",
-        RuntimeWarning,
-        stacklevel=2,
+        "done by then (a batch taken, a counter) is done. AMP_TRIAL=0 tries nothing."
     )

@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import atexit
 import functools
+import importlib
 import os
 import sys
 
-from amp.integration.launch import imports
+from amp.integration import fallback, imports
+from amp.policy import Policy
 
 _ON = frozenset({"1", "true", "on", "yes"})
 _OFF = frozenset({"", "0", "false", "off", "no"})
@@ -38,16 +40,16 @@ def _say(text: str) -> None:
 
 def _enable() -> None:
     """Switches on; a job never fails because of it unless AMP_STRICT asks for that."""
-    try:
-        from amp.integration import activation
-        from amp.integration.launch import summary
-        from amp.policy import Policy
+    strict = os.environ.get("AMP_STRICT", "").strip().lower() in _ON
+    part = fallback.Part("mixed precision is off", strict)
+    fallback.attempt(part, _enable_now, lambda: None)
 
-        activation.enable_at_first_use(Policy.from_env())
-        summary.at_exit(always=False)
-        # Only at the end is it known that a pattern of AMP_KEEP matched nothing.
-        atexit.register(activation.disable)
-    except Exception as e:
-        if os.environ.get("AMP_STRICT", "").strip().lower() in _ON:
-            raise
-        _say(f"mixed precision is off: {type(e).__name__}: {e}")
+
+def _enable_now() -> None:
+    # By name, because they import TensorFlow, which the job does first.
+    api = importlib.import_module("amp.integration.api")
+    summary = importlib.import_module("amp.integration.launch.summary")
+    api.enable_at_first_use(Policy.from_env())
+    summary.at_exit(always=False)
+    # Only at the end is it known that a pattern of AMP_KEEP matched nothing.
+    atexit.register(api.disable)

@@ -14,6 +14,7 @@ import tensorflow as tf
 
 from amp.graph_rewrite.cost import device as device_lib
 from amp.graph_rewrite.cost import device_profile as profile_lib
+from amp.integration import fallback
 from amp.integration.measuring import profiles
 from amp.policy import Policy
 
@@ -38,10 +39,23 @@ def device() -> device_lib.Device:
     """
     found = shipped()
     for executor in profile_lib.EXECUTORS:
-        profile = profiles.load(model(), tf.__version__, executor)
-        if profile is not None:
-            found = profile_lib.apply(profile, found)
+        says = (
+            f"the stored device profile ({executor}) is ignored; `amp tune` makes one"
+        )
+        part = fallback.Part(says)
+        told = functools.partial(_with_profile, executor, found)
+        found = fallback.attempt(part, told, functools.partial(_as_it_is, found))
     return found
+
+
+def _with_profile(executor: str, device: device_lib.Device) -> device_lib.Device:
+    """A device with the figures that were stored of one executor, if there are any."""
+    profile = profiles.load(model(), tf.__version__, executor)
+    return device if profile is None else profile_lib.apply(profile, device)
+
+
+def _as_it_is(device: device_lib.Device) -> device_lib.Device:
+    return device
 
 
 def shipped() -> device_lib.Device:

@@ -12,11 +12,10 @@ import threading
 import time
 from collections.abc import Mapping, Sequence
 
-from absl import logging
-
 from amp.errors import ProfileError
 from amp.graph_rewrite.cost.device import Resolution
 from amp.graph_rewrite.cost.op_instance import Instance, Timer, Times
+from amp.integration import fallback, messages
 from amp.integration.measuring import operation_timer, stored_times
 from amp.policy import Policy
 
@@ -74,11 +73,10 @@ def measuring(settled: Resolution, function: str) -> Timer:
 def _measured(missing: list[Instance], left: float, function: str) -> dict[str, Times]:
     global _spent
     start = time.perf_counter()
-    try:
-        found = operation_timer.measure(missing, left)
-    except Exception as e:  # whatever it is, the job comes first
-        logging.warning("amp: operations of %s cannot be measured: %s", function, e)
-        found = {}
+    part = fallback.Part(f"operations of {function} cannot be measured")
+    found: dict[str, Times] = fallback.attempt(
+        part, lambda: operation_timer.measure(missing, left), lambda: {}
+    )
     took = time.perf_counter() - start
     _spent += took
     if took < left:  # there was time for all: what is missing cannot be measured
@@ -87,8 +85,8 @@ def _measured(missing: list[Instance], left: float, function: str) -> dict[str, 
     where = _store(found)
     if took > NOTICED_SECONDS:
         name = re.sub(r"^__inference_|_\d+$", "", function)  # as the user knows it
-        text = "amp: measured %d operations of %s in %.1f s; kept in %s"
-        logging.warning(text, len(found), name, took, where)
+        text = "measured %d operations of %s in %.1f s; kept in %s"
+        messages.log(text, len(found), name, took, where)
     return found
 
 
@@ -98,5 +96,5 @@ def _store(found: Mapping[str, Times]) -> str:
     try:
         return str(stored_times.add(found))
     except ProfileError as e:
-        logging.warning("amp: %s", e)
+        messages.log("%s", e)
         return "memory"

@@ -17,6 +17,7 @@ import tensorflow as tf
 
 from amp.graph_rewrite.cost.op_instance import Form, Instance, Times
 from amp.graph_rewrite.graph import ir, serde
+from amp.integration import fallback
 from amp.integration.measuring import hardware, stopwatch
 from amp.integration.measuring.stopwatch import Runner
 
@@ -81,10 +82,9 @@ def measure(
             if one.executor not in idle:
                 idle[one.executor] = stopwatch.idle(one.executor)
             end = time.perf_counter() + min(left, 2 * left / (len(wanted) - done))
-            try:
-                times = _Attempt(one, idle[one.executor], end, deadline).times()
-            except Exception:  # whatever is odd about one, the others are wanted
-                times = None
+            # Whatever is odd about one, the others are wanted.
+            one_attempt = _Attempt(one, idle[one.executor], end, deadline)
+            times = fallback.attempt_quietly(one_attempt.times, None)
             if times is not None:
                 found[one.key] = times
     progress("", len(wanted), len(wanted))

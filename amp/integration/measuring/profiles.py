@@ -10,11 +10,9 @@ import os
 import re
 from pathlib import Path
 
-from absl import logging
-
 from amp.errors import ProfileError
 from amp.graph_rewrite.cost.device_profile import Profile
-from amp.integration import atomic_files
+from amp.integration import atomic_files, fallback
 
 VARIABLE = "AMP_CACHE_DIR"
 
@@ -77,19 +75,15 @@ def load(device: str, tensorflow: str, executor: str) -> Profile | None:
     warning.
     """
     file = path(device, tensorflow, executor)
-    try:
+
+    def read() -> Profile | None:
+        if not file.exists():
+            return None
         profile = Profile.parse(file.read_text(encoding="utf-8"), str(file))
         return _of(profile, (device, tensorflow, executor), file)
-    except FileNotFoundError:
-        return None
-    except (OSError, UnicodeDecodeError, ProfileError) as e:
-        found = e.found if isinstance(e, ProfileError) else str(e)
-        logging.warning(
-            "amp: the device profile %s is ignored (%s); `amp tune` makes a new one",
-            file,
-            found,
-        )
-        return None
+
+    says = f"the device profile {file} is ignored; `amp tune` makes a new one"
+    return fallback.attempt(fallback.Part(says), read, lambda: None)
 
 
 def _of(profile: Profile, wanted: tuple[str, str, str], file: Path) -> Profile:

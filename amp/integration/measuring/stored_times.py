@@ -14,10 +14,10 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import tensorflow as tf
-from absl import logging
 
 from amp.errors import ProfileError
 from amp.graph_rewrite.cost.op_instance import Times
+from amp.integration import fallback
 from amp.integration.measuring import hardware, profiles
 
 try:
@@ -36,7 +36,6 @@ MOST = 10_000
 PATIENCE_SECONDS = 1.0
 _PAUSE_SECONDS = 0.02
 
-_warned: set[Path] = set()
 # By file, what it held when it had this time, size and number.
 _read: dict[Path, tuple[tuple[int, int, int], dict[str, Times]]] = {}
 
@@ -54,22 +53,21 @@ def load() -> Mapping[str, Times]:
     be read, or is of something else, gives nothing and a warning.
     """
     file = path()
-    try:
-        status = os.stat(file)
-        version = status.st_mtime_ns, status.st_size, status.st_ino
-        known = _read.get(file)
-        if known is None or known[0] != version:
-            known = version, _parsed(file.read_text(encoding="utf-8"))
-            _read[file] = known
-        return known[1]
-    except FileNotFoundError:
+    part = fallback.Part(f"the measured operations in {file} are ignored")
+    nothing: dict[str, Times] = {}
+    return fallback.attempt(part, lambda: _loaded(file), lambda: nothing)
+
+
+def _loaded(file: Path) -> Mapping[str, Times]:
+    if not file.exists():
         return {}
-    except (OSError, ValueError, TypeError, KeyError, AttributeError) as e:
-        if file not in _warned:
-            _warned.add(file)
-            text = "amp: the measured operations in %s are ignored (%s)"
-            logging.warning(text, file, e)
-        return {}
+    status = os.stat(file)
+    version = status.st_mtime_ns, status.st_size, status.st_ino
+    known = _read.get(file)
+    if known is None or known[0] != version:
+        known = version, _parsed(file.read_text(encoding="utf-8"))
+        _read[file] = known
+    return known[1]
 
 
 def add(times: Mapping[str, Times]) -> Path:

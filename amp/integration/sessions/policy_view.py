@@ -16,7 +16,7 @@ from amp.graph_rewrite.graph import ir, serde
 from amp.graph_rewrite.ops.op_table import TABLE, Kind, facts
 from amp.graph_rewrite.report import Report
 from amp.graph_rewrite.rewrite import rewrite, uncollected
-from amp.integration import reports
+from amp.integration import fallback, reports
 from amp.integration.functions import definitions
 from amp.integration.functions import twins as twins_lib
 from amp.integration.functions.twins import Twins
@@ -202,32 +202,34 @@ class PolicyView:
         what = f"a session's graph ({asked})"
         policy = twins.settled.policy
         assert policy is not None
-        try:
-            shape = functools.partial(_shape, self._twin, part.shown)
-            module = serde.read_graph(part.proto, shape, definitions.traced_shapes)
-            twins.met(module)
-            result = rewrite(
-                module,
-                twins.settled,
-                feeds=frozenset(part.stand_ins | self._fed),
-                suffix=definitions.new_suffix(),
-                timer=job_timer.stored,
-            )
-            report: Report = dataclasses.replace(result.report, function=what)
-            made = result.graph.main.nodes
-            changed = result.graph.main is not module.main
-            if changed:
-                report = dataclasses.replace(report, trial=_UNTRIED)
-                alike = {node.name for node in nodes if made[node.name].pristine}
-                self._place(part, serde.write_graph(result.graph), alike)
-                self._bypassed |= bypassed(nodes, result.graph.main, part.shown)
-        except Exception as e:
-            if policy.strict:
-                raise
-            twins_lib.warn(what, e)
+        attempt = twins_lib.as_it_was(what, policy.strict)
+        report = fallback.attempt(
+            attempt, lambda: self._rewrite(twins, part, nodes), lambda: None
+        )
+        if report is None:
             return False
-        reports.add(report, policy.report)
-        return changed
+        reports.add(dataclasses.replace(report, function=what), policy.report)
+        return report.trial == _UNTRIED
+
+    def _rewrite(self, twins: Twins, part: Increment, nodes: Sequence[Any]) -> Report:
+        """Places an increment if a rewrite changes it, which its report tells."""
+        shape = functools.partial(_shape, self._twin, part.shown)
+        module = serde.read_graph(part.proto, shape, definitions.traced_shapes)
+        twins.met(module)
+        result = rewrite(
+            module,
+            twins.settled,
+            feeds=frozenset(part.stand_ins | self._fed),
+            suffix=definitions.new_suffix(),
+            timer=job_timer.stored,
+        )
+        if result.graph.main is module.main:
+            return result.report
+        made = result.graph.main.nodes
+        alike = {node.name for node in nodes if made[node.name].pristine}
+        self._place(part, serde.write_graph(result.graph), alike)
+        self._bypassed |= bypassed(nodes, result.graph.main, part.shown)
+        return dataclasses.replace(result.report, trial=_UNTRIED)
 
     def _place(self, part: Increment, proto: Any, alike: set[str]) -> None:
         """Imports an increment, and notes what every view may share of it.

@@ -5,21 +5,17 @@ Knows how TensorFlow opens sessions; holds no hook.
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable
 from typing import Any
 
 from tensorflow.python.client import pywrap_tf_session
 
+from amp.integration import fallback, messages
 from amp.integration.functions import twins as twins_lib
 from amp.integration.functions.twins import Twins
 from amp.integration.sessions import session_twins
 from amp.integration.sessions.session_twins import SessionTwin
 
-API = (
-    *("TF_NewSessionOptions", "TF_NewSessionRef", "TF_DeleteSessionOptions"),
-    *("TF_CloseSession", "TF_DeleteSession"),
-)
 TWIN = "_amp_twin"  # of a session that has run: its SessionTwin, or Untwinned
 
 
@@ -53,19 +49,21 @@ def begin(
 def _made(
     session: Any, twins: Twins, first: Callable[[SessionTwin], None]
 ) -> SessionTwin | Untwinned:
-    try:
+    def make() -> SessionTwin | Untwinned:
         twin = SessionTwin(session._graph)
         first(twin)
         _switch(session, twin)
         return twin
-    except Exception as e:
-        policy = twins.settled.policy
-        if policy is not None and policy.strict:
-            raise
-        twins_lib.warn("a session", e)
+
+    def otherwise() -> SessionTwin | Untwinned:
         untwinned = Untwinned()
         untwinned.told = True
         return untwinned
+
+    policy = twins.settled.policy
+    strict = policy is not None and policy.strict
+    part = twins_lib.as_it_was("a session", strict)
+    return fallback.attempt(part, make, otherwise)
 
 
 def _switch(session: Any, twin: SessionTwin) -> None:
@@ -89,10 +87,9 @@ def tell(untwinned: Untwinned, twins: Twins | None) -> None:
     """Warns, once, of a session that a policy comes too late for."""
     if twins is not None and not untwinned.told:
         untwinned.told = True
-        warnings.warn(
-            "amp: a session runs in float32, as it was: it had run before mixed "
+        messages.warn(
+            "a session runs in float32, as it was: it had run before mixed "
             "precision was switched on, and its variables are in that graph. Switch on "
             "before a session's first run, its initialisation included.",
-            RuntimeWarning,
             stacklevel=4,
         )

@@ -7,15 +7,16 @@ from __future__ import annotations
 
 import re
 import threading
-import weakref
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import tensorflow as tf
 
+from amp.integration import fallback
 from amp.integration.functions import definitions
 from amp.integration.functions import twins as twins_lib
 from amp.integration.functions.twins import Twins
+from amp.integration.process import PROCESS
 from amp.integration.sessions.policy_view import PolicyView, Run, Uncastable
 from amp.integration.sessions.twin_graph import TwinGraph
 
@@ -46,13 +47,10 @@ class _Layers:
         return self._views[twins]
 
 
-_every: weakref.WeakKeyDictionary[Any, _Layers] = weakref.WeakKeyDictionary()
-
-
 def _layers_of(graph: Any) -> _Layers:
-    views = _every.get(graph)
+    views: _Layers | None = PROCESS.sessions.get(graph)
     if views is None or views.twin.outdated():
-        views = _every[graph] = _Layers(graph)
+        views = PROCESS.sessions[graph] = _Layers(graph)
     return views
 
 
@@ -147,7 +145,7 @@ class SessionTwin:
             refusal = e
         outputs = run(None)
         self._refused.add(twins)
-        twins_lib.warn("a session", refusal)
+        fallback.failed(twins_lib.as_it_was("a session").says, refusal)
         return outputs
 
     def callable(self, twins: Twins | None, graph: Any, fetched: Any, run: Any) -> Run:

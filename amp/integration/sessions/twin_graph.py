@@ -14,39 +14,8 @@ import tensorflow as tf
 from tensorflow.python.client import pywrap_tf_session
 from tensorflow.python.framework import c_api_util
 
-from amp.errors import TensorFlowError
 from amp.graph_rewrite.graph import ir
 from amp.integration.sessions.user_graph import Definitions, scopes_of
-
-_OPTIONS = "TF_ImportGraphDefOptions"
-_IMPORT = (
-    f"{_OPTIONS}SetPrefix",
-    f"{_OPTIONS}SetUniquifyNames",
-    f"{_OPTIONS}AddInputMapping",
-    f"{_OPTIONS}RemapControlDependency",
-    f"{_OPTIONS}SetValidateColocationConstraints",
-    "TF_GraphImportGraphDefWithResults",
-    "TF_NewBufferFromString",
-    "TF_DeleteBuffer",
-)
-
-
-def check() -> None:
-    """Raises if TensorFlow imports graphs in a way that is not known.
-
-    Raises:
-      TensorFlowError: a private name is missing.
-    """
-    missing = [name for name in _IMPORT if not hasattr(pywrap_tf_session, name)]
-    if not hasattr(tf.Graph, "_add_new_tf_operations"):
-        missing.append("Graph._add_new_tf_operations")
-    if missing:
-        raise TensorFlowError(
-            f"TensorFlow {tf.__version__} imports graphs in another way",
-            where=f"pywrap_tf_session, {', '.join(missing)}",
-            allowed="TensorFlow 2.18 to 2.21",
-            remedy="install a supported version, or a newer version of this package",
-        )
 
 
 class TwinGraph:

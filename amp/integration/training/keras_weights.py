@@ -1,7 +1,7 @@
 """Where Keras 3 writes and reads weights: the loss scale goes along.
 
 `BackupAndRestore`, `ModelCheckpoint`, `save_weights` and `.keras` files all come here.
-Knows Keras' private names; what is kept of a scaler is not decided here.
+What is kept of a scaler is not decided here.
 
 The entry stands beside those that Keras looks for, so a job without the plugin reads
 the file as ever.
@@ -10,91 +10,70 @@ the file as ever.
 from __future__ import annotations
 
 import functools
-import inspect
-import sys
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import tensorflow as tf
-from absl import logging
 
-from amp.errors import TensorFlowError
-from amp.integration.launch import imports
+from amp.errors import CheckpointError
+from amp.integration import active, fallback, hooks
 from amp.integration.training import gradient_sources
 from amp.loss_scaling import backup, state
 
-_SAVING = "keras.src.saving.saving_lib"
 _ENTRY, _KEY = "amp_loss_scale", "scalers"
-
-
-def install() -> None:
-    """Decorates Keras' saving and loading, once it is imported, once."""
-    imports.after(_SAVING, _install)
-
-
-def _install() -> None:
-    saving = vars(sys.modules[_SAVING])
-    for name, decorated in (("_save_state", _saved), ("_load_state", _loaded)):
-        original: Any = saving.get(name)
-        if getattr(original, "_amp_original", None) is not None:
-            continue
-        try:
-            _check(original, name)
-        except TensorFlowError as e:  # raised, it would be a failure to import Keras
-            logging.warning("amp: weight files come without the loss scale: %s", e)
-            return
-        saving[name] = _at_root(original, decorated)
-
-
-def _check(original: Any, name: str) -> None:
-    wanted = {"saveable", "weights_store", "inner_path"}
-    if not callable(original) or not wanted <= {
-        *inspect.signature(original).parameters
-    }:
-        raise TensorFlowError(
-            f"Keras has no {name}({', '.join(sorted(wanted))})",
-            where=f"{_SAVING}.{name}",
-            allowed="Keras 3 to 3.15",
-            remedy="install a supported version, or a newer version of this package",
-        )
 
 
 _Around = Callable[[Callable[[], Any], Any, Any], Any]
 
 
-def _at_root(original: Callable[..., Any], around: _Around) -> Callable[..., Any]:
-    """Decorates the call for a whole object; `original` calls itself for its parts."""
-    signature = inspect.signature(original)
+def _at_root(key: str, around: _Around) -> hooks.Decorate:
+    """Decorates the call for a whole object; Keras calls itself for its parts."""
 
-    @functools.wraps(original)
-    def state_of(*args: Any, **kwargs: Any) -> Any:
-        call = functools.partial(original, *args, **kwargs)
-        given = signature.bind(*args, **kwargs).arguments
-        store = given["weights_store"]
-        if given["inner_path"] or store is None:
-            return call()
-        return around(call, given["saveable"], store)
+    def decorate(original: hooks.Function) -> hooks.Function:
+        arguments = hooks.reader(key, original)
 
-    state_of._amp_original = original  # type: ignore[attr-defined]
-    return state_of
+        def state_of(*args: Any, **kwargs: Any) -> Any:
+            call = functools.partial(original, *args, **kwargs)
+            given = arguments(*args, **kwargs)
+            store = given.get("weights_store")
+            if given.get("inner_path") or store is None:
+                return call()
+            return around(call, given.get("saveable"), store)
+
+        return state_of
+
+    return decorate
 
 
 def _saved(call: Callable[[], Any], model: Any, store: Any) -> Any:
     result = call()
-    numbers = state.kept(list(_variables(model)))
-    if len(numbers):
-        store.make(_ENTRY)[_KEY] = numbers
+
+    def add() -> None:
+        numbers = state.kept(list(_variables(model)))
+        if len(numbers):
+            store.make(_ENTRY)[_KEY] = numbers
+
+    part = fallback.Part("a weight file has no loss scale", active.is_strict())
+    fallback.attempt(part, add, lambda: None)
     return result
 
 
 def _loaded(call: Callable[[], Any], model: Any, store: Any) -> Any:
-    entry = store.get(_ENTRY)
-    numbers = None
-    if _KEY in set(entry.keys()):  # older Keras has no `in`
-        numbers = backup.checked(entry[_KEY], f"the file's entry {_ENTRY}/{_KEY}")
+    says = "the loss scale in a weight file is not read"
+    part = fallback.Part(says, active.is_strict(), raises=(CheckpointError,))
+
+    def read() -> backup.Numbers | None:
+        entry = store.get(_ENTRY)
+        if _KEY not in set(entry.keys()):  # older Keras has no `in`
+            return None
+        return backup.checked(entry[_KEY], f"the file's entry {_ENTRY}/{_KEY}")
+
+    numbers = fallback.attempt(part, read, lambda: None)
     result = call()
     if numbers is not None:
-        state.give_back(list(_variables(model)), numbers)
+        found = numbers
+        give = functools.partial(state.give_back, list(_variables(model)))
+        fallback.attempt(part, lambda: give(found), lambda: None)
     return result
 
 
@@ -103,3 +82,9 @@ def _variables(model: Any) -> Iterator[tf.Variable]:
         found = gradient_sources.variable(each)
         if found is not None:
             yield found
+
+
+KERAS_HOOKS: dict[str, hooks.Decorate] = {
+    "saving_lib._save_state": _at_root("saving_lib._save_state", _saved),
+    "saving_lib._load_state": _at_root("saving_lib._load_state", _loaded),
+}

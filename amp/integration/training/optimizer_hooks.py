@@ -12,8 +12,8 @@ deadlocks.
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import functools
-import inspect
 import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -21,16 +21,14 @@ from typing import Any
 
 import tensorflow as tf
 
-from amp.errors import TensorFlowError
 from amp.graph_rewrite.graph import ir
-from amp.integration.distributed import collectives, replicas, wire
+from amp.integration import active, fallback, hooks
+from amp.integration.distributed import collectives, replicas
 from amp.integration.training import gradient_sources, markers
 from amp.loss_scaling import state, update
 from amp.loss_scaling.scale import NoLossScale
 
 _KERAS = "keras.src.optimizers.base_optimizer"
-_KERAS_SCALER = "keras.src.optimizers.loss_scale_optimizer"
-_KERAS_REDUCES = "keras.src.backend.tensorflow.optimizer"
 _TRAIN_OP = "train_op"
 
 
@@ -43,66 +41,22 @@ class _Depth(threading.local):
 _DEPTH = _Depth()
 
 
-def install() -> None:
-    """Decorates the optimizers, once per process; Keras' when Keras is there.
+def _keras_apply(original: hooks.Function) -> hooks.Function:
+    arguments = hooks.reader("BaseOptimizer.apply", original)
 
-    Raises:
-      TensorFlowError: a private name is missing or has other parameters.
-    """
-    install_keras()
-    train = tf.compat.v1.train
-    if getattr(train.Optimizer.apply_gradients, "_amp_original", None) is not None:
-        return
-    _check(train.Optimizer, "_create_slots", ("var_list",))
-    _check(train.Optimizer, "apply_gradients", ("grads_and_vars", "name"))
-    _replace(train.Optimizer, "apply_gradients", _session_apply)
-    _replace(train.SyncReplicasOptimizer, "apply_gradients", _undecorated)
-    averages = tf.train.ExponentialMovingAverage
-    _check(averages, "apply", ("var_list",))
-    _check(averages, "average", ("var",))
-    _replace(averages, "apply", _averages_apply)
-
-
-def install_keras() -> None:
-    """Decorates the Keras 3 optimizers if Keras is imported and they are not yet.
-
-    Raises:
-      TensorFlowError: a private name is missing or has other parameters.
-    """
-    base = getattr(sys.modules.get(_KERAS), "BaseOptimizer", None)
-    if base is None or getattr(base.apply, "_amp_original", None) is not None:
-        return
-    backend = getattr(sys.modules[_KERAS], "backend", None)
-    _check(backend, "name_scope", ("name",))
-    _check(base, "build", ("variables",))
-    _check(base, "apply", ("grads", "trainable_variables"))
-    _replace(base, "apply", _keras_apply)
-    if _KERAS_REDUCES in sys.modules:
-        reduces = getattr(sys.modules[_KERAS_REDUCES], "TFOptimizer", None)
-        _check(reduces, "_all_reduce_sum_gradients", ("grads_and_vars",))
-        _replace(reduces, "_all_reduce_sum_gradients", wire.carried)
-    scaler = getattr(sys.modules.get(_KERAS_SCALER), "LossScaleOptimizer", None)
-    if scaler is not None:
-        _check(scaler, "apply", ("grads", "trainable_variables"))
-        _check(scaler, "scale_loss", ("loss",))
-        _replace(scaler, "apply", _scaler_apply)
-        _replace(scaler, "scale_loss", _scaler_scale_loss)
-
-
-def _keras_apply(original: Callable[..., Any]) -> Callable[..., Any]:
-    def apply(self: Any, grads: Any, trainable_variables: Any = None) -> Any:
+    def apply(self: Any, *args: Any, **kwargs: Any) -> Any:
         if not _answers():
-            return original(self, grads, trainable_variables)
-        if trainable_variables is not None:
-            trainable_variables = list(trainable_variables)
-        if trainable_variables and not self.built:
-            # As `apply` builds it, so that its variables get the same paths.
-            with sys.modules[_KERAS].backend.name_scope(self.name, caller=self):
-                self.build(trainable_variables)
-            self.built = True
-        grads = list(grads)
-        updated = trainable_variables or getattr(self, "_trainable_variables", ())
-        call = functools.partial(original, self, grads, trainable_variables)
+            return original(self, *args, **kwargs)
+        given = arguments(self, *args, **kwargs)
+        variables = given.get("trainable_variables")
+        if variables is not None:
+            variables = list(variables)
+            given = given.replaced("trainable_variables", variables)
+        if variables and not self.built:
+            _build(self, variables)
+        grads = list(given.get("grads"))
+        call = functools.partial(given.replaced("grads", grads).call, original)
+        updated = variables or getattr(self, "_trainable_variables", ())
         concerns = _concerns(grads, updated)
         if not concerns:
             return _run(call)
@@ -112,50 +66,65 @@ def _keras_apply(original: Callable[..., Any]) -> Callable[..., Any]:
     return apply
 
 
-def _scaler_apply(original: Callable[..., Any]) -> Callable[..., Any]:
-    """Keras' own loss scaling rests while ours is at work: two would hide overflows."""
+def _build(optimizer: Any, variables: Sequence[Any]) -> None:
+    """Builds as Keras' `apply` does, so that its variables get the same paths."""
+    base: Any = sys.modules[_KERAS]
+    with base.backend.name_scope(optimizer.name, caller=optimizer):
+        optimizer.build(variables)
+    optimizer.built = True
 
-    def apply(self: Any, grads: Any, trainable_variables: Any = None) -> Any:
+
+def _scaler_apply(original: hooks.Function) -> hooks.Function:
+    """Keras' own loss scaling rests while ours is at work: two would hide overflows."""
+    arguments = hooks.reader("LossScaleOptimizer.apply", original)
+
+    def apply(self: Any, *args: Any, **kwargs: Any) -> Any:
         if not _scaling():
-            return original(self, grads, trainable_variables)
+            return original(self, *args, **kwargs)
+        given = arguments(self, *args, **kwargs)
         if not self.built:
-            self.build(trainable_variables)
+            self.build(given.get("trainable_variables"))
             self.built = True
-        return self.inner_optimizer.apply(grads, trainable_variables)
+        inner = dataclasses.replace(given, args=given.args[1:])
+        return inner.call(self.inner_optimizer.apply)
 
     return apply
 
 
-def _scaler_scale_loss(original: Callable[..., Any]) -> Callable[..., Any]:
-    def scale_loss(self: Any, loss: Any) -> Any:
-        return loss if _scaling() else original(self, loss)
+def _scaler_scale_loss(original: hooks.Function) -> hooks.Function:
+    arguments = hooks.reader("LossScaleOptimizer.scale_loss", original)
+
+    def scale_loss(*args: Any, **kwargs: Any) -> Any:
+        if not _scaling():
+            return original(*args, **kwargs)
+        return arguments(*args, **kwargs).get("loss")
 
     return scale_loss
 
 
 def _scaling() -> bool:
     """Whether gradients taken now are scaled."""
-    from amp.integration import activation
-
-    rule = activation.active_loss_scale()
+    rule = active.active_loss_scale()
     return rule is not None and not isinstance(rule, NoLossScale)
 
 
-def _session_apply(original: Callable[..., Any]) -> Callable[..., Any]:
-    def apply(self: Any, grads_and_vars: Any, *args: Any, **kwargs: Any) -> Any:
+def _session_apply(original: hooks.Function) -> hooks.Function:
+    arguments = hooks.reader("Optimizer.apply_gradients", original)
+
+    def apply(self: Any, *args: Any, **kwargs: Any) -> Any:
         if not _answers():
-            return original(self, grads_and_vars, *args, **kwargs)
-        pairs = [tuple(pair) for pair in grads_and_vars]
+            return original(self, *args, **kwargs)
+        given = arguments(self, *args, **kwargs)
+        pairs = [tuple(pair) for pair in given.get("grads_and_vars")]
         grads, variables = [p[0] for p in pairs], [p[1] for p in pairs]
-        call = functools.partial(original, self, pairs, *args, **kwargs)
+        call = functools.partial(given.replaced("grads_and_vars", pairs).call, original)
         concerns = _concerns(grads, variables)
         if not concerns:
             return _run(call)
         if not replicas.merges():  # otherwise they are made where replicas meet
             with tf.init_scope():
                 self._create_slots([v for g, v in pairs if g is not None])
-        bound = inspect.signature(original).bind(self, pairs, *args, **kwargs)
-        name = bound.arguments.get("name") or self.get_name()
+        name = given.get("name") or self.get_name()
         return _as_operation(grads, name, concerns, _branch(call))
 
     return apply
@@ -181,14 +150,16 @@ def _as_operation(
     return operation
 
 
-def _averages_apply(original: Callable[..., Any]) -> Callable[..., Any]:
+def _averages_apply(original: hooks.Function) -> hooks.Function:
     """Moving averages of variables stay where the variables' update was left out."""
+    arguments = hooks.reader("ExponentialMovingAverage.apply", original)
 
-    def apply(self: Any, var_list: Any = None) -> Any:
-        call = functools.partial(original, self, var_list)
+    def apply(self: Any, *args: Any, **kwargs: Any) -> Any:
+        call = functools.partial(original, self, *args, **kwargs)
         if not _answers():
             return call()
-        given = tf.compat.v1.trainable_variables() if var_list is None else var_list
+        listed = arguments(self, *args, **kwargs).get("var_list")
+        given = tf.compat.v1.trainable_variables() if listed is None else listed
         averaged = [v for v in given if isinstance(v, tf.Variable)]
         concerns = state.serving(averaged)
         session = not (tf.executing_eagerly() or tf.inside_function())
@@ -203,8 +174,10 @@ def _averages_apply(original: Callable[..., Any]) -> Callable[..., Any]:
     return apply
 
 
-def _undecorated(original: Callable[..., Any]) -> Callable[..., Any]:
+def _left_alone(original: hooks.Function) -> hooks.Function:
     def apply(*args: Any, **kwargs: Any) -> Any:
+        if active.active_loss_scale() is None:
+            return original(*args, **kwargs)
         return _kept(functools.partial(original, *args, **kwargs))()
 
     return apply
@@ -212,14 +185,19 @@ def _undecorated(original: Callable[..., Any]) -> Callable[..., Any]:
 
 def _answers() -> bool:
     """Whether the update that starts now is the outermost one in an active scope."""
-    from amp.integration import activation
-
-    return not _DEPTH.value and activation.active_loss_scale() is not None
+    return not _DEPTH.value and active.active_loss_scale() is not None
 
 
 def _concerns(grads: Sequence[Any], variables: Sequence[Any]) -> list[update.Concern]:
+    """Whose overflows an update has to answer; nobody's where that cannot be found."""
     if replicas.cannot_agree():
         return []
+    says = "an optimizer updates as it was; gradients with an overflow are zeros"
+    part = fallback.Part(says, active.is_strict())
+    return fallback.attempt(part, lambda: _served(grads, variables), list)
+
+
+def _served(grads: Sequence[Any], variables: Sequence[Any]) -> list[update.Concern]:
     pairs = zip(grads, variables, strict=False)
     resolved = (gradient_sources.variable(v) for grad, v in pairs if grad is not None)
     concerns = state.serving([v for v in resolved if v is not None])
@@ -272,24 +250,13 @@ def _values(grad: Any) -> Any:
     return grad.values if isinstance(grad, tf.IndexedSlices) else grad
 
 
-def _replace(owner: Any, name: str, decorate: Callable[..., Any]) -> None:
-    original = getattr(owner, name)
-    # AutoGraph converts what it calls outside TensorFlow, and would convert this too.
-    wrapper = tf.autograph.experimental.do_not_convert(
-        functools.wraps(original)(decorate(original))
-    )
-    wrapper._amp_original = original
-    setattr(owner, name, wrapper)
-
-
-def _check(owner: Any, name: str, arguments: tuple[str, ...]) -> None:
-    found = getattr(owner, name, None)
-    known = set(inspect.signature(found).parameters) if callable(found) else set()
-    missing = sorted(set(arguments) - known)
-    if found is None or missing:
-        raise TensorFlowError(
-            f"{owner} has no {name}({', '.join(arguments)})",
-            where=f"amp.integration.training.optimizer_hooks, hook of {name}",
-            allowed="TensorFlow 2.18 to 2.21, Keras 3",
-            remedy="install a supported version, or switch the plugin off",
-        )
+HOOKS: dict[str, hooks.Decorate] = {
+    "Optimizer.apply_gradients": _session_apply,
+    "SyncReplicasOptimizer.apply_gradients": _left_alone,
+    "ExponentialMovingAverage.apply": _averages_apply,
+}
+KERAS_HOOKS: dict[str, hooks.Decorate] = {
+    "BaseOptimizer.apply": _keras_apply,
+    "LossScaleOptimizer.apply": _scaler_apply,
+    "LossScaleOptimizer.scale_loss": _scaler_scale_loss,
+}

@@ -1,22 +1,21 @@
 """Where jobs save and restore: old session checkpoints, and SavedModels with gradients.
 
-Knows the savers' private names; nothing else is changed about saving or restoring.
+Nothing else is changed about saving or restoring.
 """
 
 from __future__ import annotations
 
 import contextlib
-import functools
-import importlib
+import dataclasses
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import tensorflow as tf
 from tensorflow.python.ops import variables
 from tensorflow.python.training.saving.saveable_object import SaveableObject, SaveSpec
 
-from amp.errors import TensorFlowError
+from amp.integration import active, fallback, hooks
 from amp.loss_scaling import entries, state
 from amp.loss_scaling.scaler import Scaler
 
@@ -25,65 +24,34 @@ _AS_LISTED = "_amp_as_listed"
 _Concrete = tf.types.experimental.ConcreteFunction
 
 
-def install() -> None:
-    """Decorates session savers' restore and SavedModel's view of objects, once.
-
-    Raises:
-      TensorFlowError: a private name is missing.
-    """
-    saver = tf.compat.v1.train.Saver
-    if getattr(saver.restore, "_amp_original", None) is not None:
-        return
-    saved_model = importlib.import_module("tensorflow.python.saved_model.save")
-    view = getattr(saved_model, "_AugmentedGraphView", None)
-    _check(tf.Graph, "_unsafe_unfinalize")
-    _check(view, "list_children")
-    _check(view, "_breadth_first_traversal")
-    _check(saver, "_build")
-    _check(variables, "_all_saveable_objects")
-    _replace(saver, "_build", _build)
-    _replace(saver, "restore", _restore)
-    _replace(view, "_breadth_first_traversal", _traversal)
-
-
-def _check(owner: Any, name: str) -> None:
-    if not callable(getattr(owner, name, None)):
-        raise TensorFlowError(
-            f"TensorFlow {tf.__version__} has no such private name",
-            where=f"{getattr(owner, '__name__', 'saved_model.save')}.{name}",
-            allowed="TensorFlow 2.18 to 2.21",
-            remedy="install a supported version, or switch the plugin off",
-        )
-
-
-def _replace(owner: Any, name: str, decorate: Callable[..., Any]) -> None:
-    original = getattr(owner, name)
-    wrapper: Any = functools.wraps(original)(decorate(original))
-    wrapper._amp_original = original
-    setattr(owner, name, wrapper)
-
-
-def _traversal(original: Callable[..., Any]) -> Callable[..., Any]:
+def _traversal(original: hooks.Function) -> hooks.Function:
     """Functions that take gradients bring the scalers' variables along, at the root.
 
     Otherwise they belong to no object that is saved, and TensorFlow refuses to save it.
     """
 
-    def traversal(self: Any) -> Any:
-        states = state.current().states
-        ours = {id(v.handle): v for scaler in states for v in scaler.variables}
-        functions = [x for x in _reachable(self) if isinstance(x, _Concrete)]
-        found = {
-            ours[id(handle)].name: ours[id(handle)]
-            for function in functions
-            for handle in getattr(function, "captured_inputs", ())
-            if id(handle) in ours
-        }
-        names = {re.sub(r"\W", "_", name): found[name] for name in sorted(found)}
-        self._children_cache[self.root].update(names)
-        return original(self)
+    def traversal(self: Any, *args: Any, **kwargs: Any) -> Any:
+        if state.current().states:
+            part = fallback.Part("a SavedModel is saved as it was", active.is_strict())
+            names = fallback.attempt(part, lambda: _captured(self), dict)
+            self._children_cache[self.root].update(names)
+        return original(self, *args, **kwargs)
 
     return traversal
+
+
+def _captured(view: Any) -> dict[str, tf.Variable]:
+    """The scalers' variables that functions in an object graph use, by their names."""
+    states = state.current().states
+    ours = {id(v.handle): v for scaler in states for v in scaler.variables}
+    functions = [x for x in _reachable(view) if isinstance(x, _Concrete)]
+    found = {
+        ours[id(handle)].name: ours[id(handle)]
+        for function in functions
+        for handle in getattr(function, "captured_inputs", ())
+        if id(handle) in ours
+    }
+    return {re.sub(r"\W", "_", name): found[name] for name in sorted(found)}
 
 
 def _reachable(view: Any) -> list[Any]:
@@ -119,11 +87,15 @@ class _Saved(SaveableObject):  # type: ignore[misc]
         return self.scaler.restore(self.field, restored_tensors[0])
 
 
-def _build(original: Callable[..., Any]) -> Callable[..., Any]:
+def _build(original: hooks.Function) -> hooks.Function:
     """A session's saver of all variables saves the scalers' too."""
+    part = fallback.Part("a session's checkpoints come without the loss scale")
 
     def build(self: Any, *args: Any, **kwargs: Any) -> Any:
-        ours = [] if tf.executing_eagerly() or self.saver_def else _saved(self)
+        ours: list[_Saved] = []
+        if not tf.executing_eagerly() and not self.saver_def:
+            strict = dataclasses.replace(part, strict=active.is_strict())
+            ours = fallback.attempt(strict, lambda: _saved(self), list)
         if ours:
             listed = self._var_list
             if listed is None:
@@ -147,17 +119,21 @@ def _saved(saver: Any) -> list[_Saved]:
     return [_Saved(scaler, field) for scaler in states for field in entries.SAVED]
 
 
-def _restore(original: Callable[..., Any]) -> Callable[..., Any]:
-    def restore(self: Any, sess: Any, save_path: Any) -> Any:
+def _restore(original: hooks.Function) -> hooks.Function:
+    arguments = hooks.reader("Saver.restore", original)
+
+    def restore(self: Any, *args: Any, **kwargs: Any) -> Any:
+        given = arguments(self, *args, **kwargs)
+        sess, save_path = given.get("sess"), given.get("save_path")
         ours = _ours(self)
         if not ours or not _exists(save_path):
-            return original(self, sess, save_path)
+            return original(self, *args, **kwargs)
         absent = _absent(ours, save_path)
         if not absent:
-            return original(self, sess, save_path)
+            return original(self, *args, **kwargs)
         with _open(sess.graph):
             partial = _without(self, absent)
-        result = original(partial, sess, save_path)
+        result = given.replaced("self", partial).call(original)
         sess.run([o.begin for o in absent])
         return result
 
@@ -219,3 +195,10 @@ def _open(graph: Any) -> Iterator[None]:
     finally:
         if finalized:
             graph.finalize()
+
+
+HOOKS: dict[str, hooks.Decorate] = {
+    "Saver._build": _build,
+    "Saver.restore": _restore,
+    "_AugmentedGraphView._breadth_first_traversal": _traversal,
+}

@@ -23,8 +23,8 @@ from amp.graph_rewrite.fusion import candidates, fuse
 from amp.graph_rewrite.graph import calls as calls_lib
 from amp.graph_rewrite.graph import ir, serde
 from amp.graph_rewrite.ops import op_table
-from amp.integration import activation
 from amp.integration.measuring import hardware
+from amp.integration.process import PROCESS
 
 pytestmark = pytest.mark.kernels
 
@@ -318,7 +318,7 @@ WITH = {"dtype": "bfloat16", "assignment": "all", "keep": ("*act/*",)}
 def on_free(monkeypatch):
     """The adapter plans for `FREE`; gives what was fused."""
     monkeypatch.setattr(hardware, "device", lambda: FREE)
-    monkeypatch.setattr(activation, "_SETTLED", {})
+    monkeypatch.setattr(PROCESS, "settled", {})
     found = []
     was = fuse.fuse
 

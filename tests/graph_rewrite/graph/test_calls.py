@@ -14,7 +14,7 @@ import amp
 from amp.graph_rewrite import rewrite
 from amp.graph_rewrite.graph import calls, ir, shapes
 from amp.graph_rewrite.graph.calls import FunctionUse
-from amp.integration import activation
+from amp.integration import api
 from amp.integration.training import markers
 
 
@@ -149,7 +149,7 @@ def test_a_call_under_keep_float32_runs_the_original_and_the_others_the_twin() -
     inner = tf.function(lambda x: tf.matmul(x, x, name="inner"))
 
     def fn(x: tf.Tensor) -> tf.Tensor:
-        with activation.keep_float32():
+        with api.keep_float32():
             kept = inner(x)
         return kept, inner(x)
 

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from amp.integration import activation
+from amp.integration import active
 from amp.integration.distributed import collectives
-from amp.integration.training import gradient_hooks, optimizer_hooks
+from amp.integration.install import install
 from amp.loss_scaling import DynamicLossScale, state
 
 keras = pytest.importorskip("keras")
@@ -20,10 +20,9 @@ v1 = tf.compat.v1
 
 @pytest.fixture(autouse=True)
 def scope(monkeypatch):
-    gradient_hooks.install()
-    optimizer_hooks.install()
+    install()
     rule = DynamicLossScale(initial=8.0)
-    monkeypatch.setattr(activation, "active_loss_scale", lambda: rule)
+    monkeypatch.setattr(active, "active_loss_scale", lambda: rule)
 
 
 class Horovod(v1.train.Optimizer):

@@ -6,9 +6,8 @@ import types
 
 import pytest
 import tensorflow as tf
-from tensorflow.python.eager import context as context_lib
 
-from amp.errors import PolicyError, TensorFlowError
+from amp.errors import PolicyError
 from amp.integration.distributed import workers
 
 OTHER = ("worker", 1)
@@ -88,9 +87,3 @@ def test_without_several_workers_nobody_is_asked(monkeypatch):
     workers.same("rule")
     with tf.distribute.OneDeviceStrategy("CPU:0").scope():
         workers.same("rule")
-
-
-def test_a_missing_name_is_an_error_that_names_it(monkeypatch):
-    monkeypatch.delattr(context_lib.Context, "get_config_key_value")
-    with pytest.raises(TensorFlowError, match=r"Context\.get_config_key_value"):
-        workers.install()

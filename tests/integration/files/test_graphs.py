@@ -237,11 +237,11 @@ def test_a_graph_that_tensorflow_cannot_type_is_rewritten_without_shapes() -> No
 
 def test_off_gives_the_graph_back(monkeypatch: pytest.MonkeyPatch) -> None:
     from amp.graph_rewrite.cost.device import CPU_PLAIN
-    from amp.integration import activation
     from amp.integration.measuring import hardware
+    from amp.integration.process import PROCESS
 
     monkeypatch.setattr(hardware, "device", lambda: CPU_PLAIN)
-    monkeypatch.setattr(activation, "_SETTLED", {})
+    monkeypatch.setattr(PROCESS, "settled", {})
     result = amp.rewrite(chain())
     assert result.graph == chain()
     assert "off" in result.report.verdict

@@ -19,10 +19,10 @@ import amp
 from amp.graph_rewrite.cost.device import CPU_AMX
 from amp.graph_rewrite.graph import ir
 from amp.graph_rewrite.rewrite import rewrite
-from amp.integration import activation
 from amp.integration.functions import trial, twins
 from amp.integration.functions.twins import FunctionCall, Twins
 from amp.integration.measuring import hardware
+from amp.integration.process import PROCESS
 
 pytestmark = pytest.mark.kernels
 
@@ -36,11 +36,11 @@ SIZE = 256  # of the products, which are predicted to be faster in 16 bits
 def amx(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Plans as for a CPU with AMX, whatever this machine is; forgets them after."""
     monkeypatch.setattr(hardware, "device", lambda: CPU_AMX)
-    settled = dict(activation._SETTLED)
-    activation._SETTLED.clear()
+    settled = dict(PROCESS.settled)
+    PROCESS.settled.clear()
     yield
-    activation._SETTLED.clear()
-    activation._SETTLED.update(settled)
+    PROCESS.settled.clear()
+    PROCESS.settled.update(settled)
 
 
 class Calls(list[str]):
@@ -212,7 +212,7 @@ def test_a_trial_goes_with_its_function() -> None:
     step = Step()
     step.train(3)
     name = step.run.get_concrete_function().name
-    (twins,) = [t.twins for t in activation._SETTLED.values() if t.twins is not None]
+    (twins,) = [t.twins for t in PROCESS.settled.values() if t.twins is not None]
     assert name in twins._trials
     del step
     gc.collect()

@@ -13,7 +13,7 @@ from session_graphs import POLICY, W, X, both, feed, lowered, model, v1
 import amp
 from amp.graph_rewrite.fusion import fuse
 from amp.integration.measuring import hardware
-from amp.integration.sessions import session_twins
+from amp.integration.process import PROCESS
 from tests.graph_rewrite.fusion import test_fuse
 
 pytestmark = pytest.mark.kernels
@@ -321,7 +321,7 @@ def test_a_graph_of_thousands_of_variables_is_planned_once():
 
 def test_twins_go_with_their_graphs():
     gc.collect()
-    before = len(session_twins._every)
+    before = len(PROCESS.sessions)
 
     def run():
         with tf.Graph().as_default(), amp.mixed_precision_scope(POLICY):
@@ -329,8 +329,8 @@ def test_twins_go_with_their_graphs():
             with v1.Session() as session:
                 session.run(v1.global_variables_initializer())
                 session.run(parts["out"], feed(parts))
-            assert len(session_twins._every) == before + 1
+            assert len(PROCESS.sessions) == before + 1
 
     run()
     gc.collect()
-    assert len(session_twins._every) == before
+    assert len(PROCESS.sessions) == before

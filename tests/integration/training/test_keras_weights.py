@@ -21,7 +21,7 @@ from keras.src.saving import saving_lib
 
 import amp
 from amp.errors import CheckpointError
-from amp.integration.training import gradient_sources, keras_weights
+from amp.integration.training import gradient_sources
 from amp.loss_scaling import DynamicLossScale, state
 
 ROOT = pathlib.Path(__file__).parents[3]
@@ -179,18 +179,6 @@ def test_a_damaged_entry_is_an_error_and_nothing_is_loaded(weights, value):
         restored.load_weights(weights)
     for variable, value_before in zip(restored.variables, before, strict=True):
         np.testing.assert_array_equal(variable, value_before)
-
-
-def test_a_keras_that_saves_in_another_way_is_left_alone(monkeypatch, caplog):
-    def other(model, place):
-        """Saves somewhere."""
-
-    monkeypatch.setattr(saving_lib, "_save_state", other)
-    keras_weights.install()
-    assert saving_lib._save_state is other
-    assert "Keras has no _save_state(inner_path, saveable, weights_store)" in (
-        caplog.text
-    )
 
 
 ENABLED = {

@@ -10,8 +10,8 @@ import pytest
 import tensorflow as tf
 
 import amp
-from amp.integration import activation
-from amp.integration.training import gradient_hooks, optimizer_hooks
+from amp.integration import active
+from amp.integration.install import install
 from amp.loss_scaling import ConstantLossScale, DynamicLossScale, state
 
 pytestmark = pytest.mark.kernels
@@ -38,14 +38,13 @@ KINDS = [(resource, flow) for resource in (True, False) for flow in ("v1", "v2")
 
 @pytest.fixture(autouse=True)
 def _installed():
-    gradient_hooks.install()
-    optimizer_hooks.install()
+    install()
 
 
 @pytest.fixture
 def scope(monkeypatch):
     def enter(rule):
-        monkeypatch.setattr(activation, "active_loss_scale", lambda: rule)
+        monkeypatch.setattr(active, "active_loss_scale", lambda: rule)
 
     enter(DynamicLossScale(initial=8.0))
     return enter

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from amp.integration import activation
-from amp.integration.training import gradient_hooks, optimizer_hooks
+from amp.integration import active
+from amp.integration.install import install
 from amp.loss_scaling import DynamicLossScale, entries, state
 
 v1 = tf.compat.v1
@@ -16,14 +16,13 @@ RULE = DynamicLossScale(initial=8.0, growth_interval=3)
 
 @pytest.fixture(autouse=True)
 def _installed():
-    gradient_hooks.install()
-    optimizer_hooks.install()
+    install()
 
 
 @pytest.fixture
 def scope(monkeypatch):
     def enter(rule):
-        monkeypatch.setattr(activation, "active_loss_scale", lambda: rule)
+        monkeypatch.setattr(active, "active_loss_scale", lambda: rule)
 
     enter(RULE)
     return enter

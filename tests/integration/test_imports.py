@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from amp.integration.launch import imports
+from amp.integration import imports
 
 NAME = "amp_example_module"
 

@@ -1,0 +1,110 @@
+"""Whether mixed precision is on here and now: the stack of scopes, the process switch.
+
+Read by every hook, at every call. Who enters scopes and settles policies is `api`'s
+affair; no hook and nothing of how a policy is carried out is known here.
+
+The stack is a context variable: each thread, and each asyncio task, has its own, and a
+new thread's is empty. A generator shares that of its caller, so a scope is left by what
+entered it, and not by its place on the stack.
+"""
+
+from __future__ import annotations
+
+import contextvars
+import dataclasses
+from typing import Any, TypeAlias
+
+from amp.graph_rewrite.cost.device import Resolution
+from amp.integration.process import PROCESS
+from amp.loss_scaling.scale import LossScale
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Active:
+    """What holds for a thread or task now.
+
+    Attributes:
+      settled: the policy as settled on this machine.
+      twins: what makes and calls the twins of functions (a `functions.twins.Twins`),
+        None where functions run as they are.
+    """
+
+    settled: Resolution
+    twins: Any
+
+
+@dataclasses.dataclass(frozen=True, slots=True, eq=False)
+class _Entry:
+    active: Active
+    owner: object
+
+
+Scopes: TypeAlias = tuple[_Entry, ...]
+_SCOPES: contextvars.ContextVar[Scopes] = contextvars.ContextVar("amp", default=())
+
+
+def active() -> Active | None:
+    """The innermost scope, else what `enable` switched on, else None."""
+    scopes = _SCOPES.get()
+    if scopes:
+        return scopes[-1].active
+    waiting = PROCESS.waiting
+    if waiting is not None:
+        waiting()
+    on: Active | None = PROCESS.on
+    return on
+
+
+def active_twins() -> Any:
+    """The twins to call through, None where functions run as they are."""
+    now = active()
+    return None if now is None else now.twins
+
+
+def active_loss_scale() -> LossScale | None:
+    """The loss-scaling rule that gradients are taken with, None where it is off."""
+    now = active()
+    if now is None or now.settled.policy is None:
+        return None
+    rule: LossScale = now.settled.policy.loss_scale
+    return rule
+
+
+def is_strict() -> bool:
+    """Whether what fails of ours is to be raised, by the policy that holds now."""
+    now = active()
+    policy = None if now is None else now.settled.policy
+    return policy is not None and policy.strict
+
+
+def push(now: Active, owner: object) -> None:
+    """Begins a scope.
+
+    Args:
+      now: what holds inside.
+      owner: what ends the scope.
+    """
+    _SCOPES.set((*_SCOPES.get(), _Entry(now, owner)))
+
+
+def pop(owner: object) -> Active | None:
+    """Ends the innermost scope that `owner` began here; None if there is none.
+
+    There is none where a generator is closed by another thread or task than ran it.
+    """
+    scopes = _SCOPES.get()
+    for index in range(len(scopes) - 1, -1, -1):
+        if scopes[index].owner is owner:
+            _SCOPES.set(scopes[:index] + scopes[index + 1 :])
+            return scopes[index].active
+    return None
+
+
+def scopes() -> Scopes:
+    """The scopes that hold now, to be carried to another thread."""
+    return _SCOPES.get()
+
+
+def restore(scopes: Scopes) -> None:
+    """Has scopes hold that were carried from another thread."""
+    _SCOPES.set(scopes)

@@ -1,0 +1,170 @@
+"""What users call: scopes, `enable` and `disable`, `keep_float32`.
+
+Settles policies on this machine. What is on is kept by `active`; no hook and nothing of
+how a policy is carried out is known here.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import functools
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import tensorflow as tf
+
+from amp.errors import AmpError
+from amp.graph_rewrite.cost import device as device_lib
+from amp.graph_rewrite.graph import ir
+from amp.graph_rewrite.ops.op_names import check_op_names
+from amp.integration import active, fallback, messages
+from amp.integration.active import Active
+from amp.integration.functions import function_hooks
+from amp.integration.functions.twins import Twins
+from amp.integration.install import install
+from amp.integration.measuring import hardware
+from amp.integration.process import PROCESS
+from amp.integration.training import markers
+from amp.policy import Policy
+
+_LOCK = threading.RLock()
+
+
+class mixed_precision_scope(contextlib.ContextDecorator):
+    """Runs what is called and what is built inside in mixed precision.
+
+    Around eager calls of functions, around graph building, or inside a function being
+    traced, whose whole graph it then covers whenever the function runs. Single eager
+    operations are left alone. Nests, works per thread and per asyncio task, may be
+    entered again, and decorates a function as well.
+
+    Args:
+      policy: the policy, `Policy()` by default.
+      **fields: fields of the policy to replace.
+
+    Raises:
+      PolicyError: a field that cannot be understood.
+      TensorFlowError: a TensorFlow that the plugin cannot work with.
+    """
+
+    def __init__(self, policy: Policy | None = None, **fields: Any) -> None:
+        self.policy = Policy.make(policy, **fields)
+
+    def __enter__(self) -> Policy:
+        """Returns the policy in force."""
+        now = settle(self.policy)
+        if not tf.executing_eagerly() and now.twins is not None:
+            function_hooks.mark(tf.compat.v1.get_default_graph(), now.twins)
+        active.push(now, self)
+        return self.policy
+
+    def __exit__(self, *error: object) -> None:
+        was = active.pop(self)
+        if was is not None and was.twins is not None:
+            was.twins.warn_unmatched()
+
+
+def enable(policy: Policy | None = None, **fields: Any) -> Policy:
+    """Switches mixed precision on for the process, in every thread.
+
+    Args:
+      policy: the policy, `Policy()` by default.
+      **fields: fields of the policy to replace.
+
+    Returns:
+      The policy in force.
+
+    Raises:
+      PolicyError: a field that cannot be understood.
+      TensorFlowError: a TensorFlow that the plugin cannot work with.
+    """
+    policy = Policy.make(policy, **fields)
+    PROCESS.on, PROCESS.waiting = settle(policy), None
+    return policy
+
+
+def enable_at_first_use(policy: Policy) -> None:
+    """`enable`, but the device is asked for only when a function runs.
+
+    A job chooses its devices after importing TensorFlow; what it chose then counts.
+
+    Raises:
+      PolicyError: an op type that TensorFlow does not know.
+      TensorFlowError: a TensorFlow that the plugin cannot work with.
+    """
+    install()
+    check_op_names(policy)
+    PROCESS.waiting = functools.partial(_begin, policy)
+
+
+def _begin(policy: Policy) -> None:
+    """Settles what waited for the first call; a failure leaves the job as it was."""
+    says = "mixed precision is off"
+    part = fallback.Part(says, policy.strict)
+    on = fallback.attempt(part, lambda: settle(policy), lambda: None)
+    PROCESS.on, PROCESS.waiting = on, None
+
+
+def disable() -> None:
+    """Switches off what `enable` switched on, from the next call of a function."""
+    was, PROCESS.on, PROCESS.waiting = PROCESS.on, None, None
+    if was is not None and was.twins is not None:
+        was.twins.warn_unmatched()
+
+
+@contextlib.contextmanager
+def keep_float32() -> Iterator[None]:
+    """Keeps in float32 what is built inside, and functions called eagerly inside.
+
+    Works in any graph, whether or not mixed precision is on yet.
+    """
+    now, owner = active.active(), object()
+    if now is not None:
+        active.push(dataclasses.replace(now, twins=None), owner)
+    try:
+        with markers.attribute_scope(ir.KEEP):
+            yield
+    finally:
+        active.pop(owner)
+
+
+def settle(policy: Policy) -> Active:
+    """Settles a policy on this machine; the same policy gives the same twins.
+
+    Where the machine cannot be asked what it is, mixed precision is off, with a
+    warning; under `strict` that is an error.
+
+    Raises:
+      PolicyError: an op type that TensorFlow does not know.
+      TensorFlowError: a TensorFlow that the plugin cannot work with.
+    """
+    with _LOCK:
+        if policy not in PROCESS.settled:
+            install()
+            part = fallback.Part(
+                "mixed precision is off", policy.strict, raises=(AmpError,)
+            )
+            off = functools.partial(_off, policy)
+            with fallback.strictly(policy.strict):
+                settled = fallback.attempt(part, lambda: _settled(policy), off)
+            PROCESS.settled[policy] = settled
+        now: Active = PROCESS.settled[policy]
+        return now
+
+
+def _settled(policy: Policy) -> Active:
+    settled = device_lib.resolve(policy, hardware.device())
+    if settled.policy is None:
+        messages.log("%s", settled.reason)
+        return Active(settled, None)
+    check_op_names(settled.policy)
+    messages.info("%s", settled.reason)
+    return Active(settled, Twins(settled))
+
+
+def _off(policy: Policy) -> Active:
+    """What holds under a policy that could not be settled."""
+    reason = "mixed precision is off: this machine could not be asked what it is"
+    return Active(device_lib.Resolution(None, device_lib.CPU_PLAIN, reason), None)

@@ -1,0 +1,535 @@
+"""Every private name of TensorFlow and Keras that the package uses, one row for each.
+
+A TensorFlow that renamed something is met here: mend its row, and the code that the row
+names. Rows are checked together and hooks put in place together; what a hook does is
+the business of the rooms after this one, and no policy is known here.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import importlib
+import inspect
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from types import CodeType
+from typing import Any, TypeAlias
+
+import tensorflow as tf
+
+from amp.errors import TensorFlowError
+from amp.integration.process import PROCESS
+
+TENSORFLOW, KERAS = "TensorFlow 2.18 to 2.21", "Keras 3.0 to 3.15"
+
+Function: TypeAlias = Callable[..., Any]
+Decorate: TypeAlias = Callable[[Function], Function]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Row:
+    """One private name.
+
+    Attributes:
+      owner: the module, or "module:Class".
+      name: the name in it.
+      parameters: what it must take, in their order; None where it is not a function, or
+        one whose parameters Python cannot tell.
+      use: what the package uses it for.
+      wrapped: whether a hook replaces it; else it is only called or read.
+      autograph: whether users call it from code that AutoGraph converts, so that the
+        hook has to be exempt from that.
+    """
+
+    owner: str
+    name: str
+    parameters: tuple[str, ...] | None
+    use: str
+    wrapped: bool = False
+    autograph: bool = False
+
+    @property
+    def key(self) -> str:
+        """Class or module, and the name: what the rooms call the row by."""
+        return f"{self.owner.replace(':', '.').rpartition('.')[2]}.{self.name}"
+
+    @property
+    def versions(self) -> str:
+        """The versions that are known to have it so."""
+        return KERAS if self.owner.startswith("keras") else TENSORFLOW
+
+
+def _call(owner: str, name: str, parameters: str, use: str) -> Row:
+    return Row(owner, name, tuple(parameters.split()), use)
+
+
+def _read(owner: str, name: str, use: str) -> Row:
+    return Row(owner, name, None, use)
+
+
+def _wrap(owner: str, name: str, parameters: str, use: str) -> Row:
+    return Row(owner, name, tuple(parameters.split()), use, wrapped=True)
+
+
+def _public(owner: str, name: str, parameters: str, use: str) -> Row:
+    row = _wrap(owner, name, parameters, use)
+    return dataclasses.replace(row, autograph=True)
+
+
+_EAGER = "tensorflow.python.eager"
+_FRAMEWORK = "tensorflow.python.framework"
+_POLY = f"{_EAGER}.polymorphic_function"
+_CONTEXT = f"{_EAGER}.context:Context"
+_CONCRETE = f"{_POLY}.concrete_function:ConcreteFunction"
+_TAPE = f"{_EAGER}.backprop:GradientTape"
+_GRAPH = f"{_FRAMEWORK}.ops:Graph"
+_API = "tensorflow.python.client.pywrap_tf_session"
+_SESSION = "tensorflow.python.client.session:BaseSession"
+_TRAINING = "tensorflow.python.training"
+_SAVER = f"{_TRAINING}.saver:Saver"
+_VIEW = "tensorflow.python.saved_model.save:_AugmentedGraphView"
+_THREAD = "tensorflow.python.distribute.mirrored_run:_MirroredReplicaThread"
+_CLOSURE = "tensorflow.python.distribute.coordinator.cluster_coordinator:Closure"
+_OPTIMIZER = f"{_TRAINING}.optimizer:Optimizer"
+_AVERAGES = f"{_TRAINING}.moving_averages:ExponentialMovingAverage"
+_REF = "tensorflow.python.ops.ref_variable:RefVariable"
+_SAVEABLE = f"{_TRAINING}.saving.saveable_object"
+
+_KERAS_BASE = "keras.src.optimizers.base_optimizer"
+_KERAS_OPTIMIZER = f"{_KERAS_BASE}:BaseOptimizer"
+_KERAS_REDUCES = "keras.src.backend.tensorflow.optimizer:TFOptimizer"
+_KERAS_SCALER = "keras.src.optimizers.loss_scale_optimizer:LossScaleOptimizer"
+_KERAS_SAVING = "keras.src.saving.saving_lib"
+
+_OPTIONS = "TF_ImportGraphDefOptions"
+_SESSIONS_MADE = (
+    "TF_NewSessionOptions",
+    "TF_NewSessionRef",
+    "TF_DeleteSessionOptions",
+    "TF_CloseSession",
+    "TF_DeleteSession",
+)
+_GRAPHS_IMPORTED = (
+    f"{_OPTIONS}SetPrefix",
+    f"{_OPTIONS}SetUniquifyNames",
+    f"{_OPTIONS}AddInputMapping",
+    f"{_OPTIONS}RemapControlDependency",
+    f"{_OPTIONS}SetValidateColocationConstraints",
+    "TF_GraphImportGraphDefWithResults",
+    "TF_NewBufferFromString",
+    "TF_DeleteBuffer",
+)
+
+ROWS: tuple[Row, ...] = (
+    # Functions: calls go to twins.
+    _wrap(_CONTEXT, "call_function", "self name tensor_inputs num_outputs",
+          "every eager call of a function; a twin is called in its place"),
+    _wrap(_CONTEXT, "remove_function", "self name",
+          "a function goes, and its twins with it"),
+    _wrap(f"{_POLY}.atomic_function", "from_func_graph", "name graph attrs",
+          "a function was traced: its graph tells shapes, and scopes entered in it"),
+    _wrap(f"{_POLY}.function_context", "make_function_context", "scope_type",
+          "functions traced with loss scaling are others than those without"),
+    _call(f"{_EAGER}.context", "context", "", "the eager runtime, which has functions"),
+    _call(f"{_EAGER}.context", "async_wait", "", "a measured call is over"),
+    _call(_CONTEXT, "has_function", "self name", "which functions are registered"),
+    _call(_CONTEXT, "get_function_def", "self name", "definitions are read"),
+    _call(_CONTEXT, "add_function_def", "self fdef", "twins are registered"),
+    _call(_CONTEXT, "get_server_def", "self", "no trial in a cluster"),
+    _read(_CONTEXT, "_collective_ops_server_def", "no trial in a cluster"),
+    _read(_CONTEXT, "function_call_options", "measured as written, not optimized"),
+    _call(f"{_EAGER}.execute", "execute", "op_name num_outputs inputs attrs ctx",
+          "measured calls go past the hook"),
+    _call(f"{_EAGER}.execute", "execute_with_cancellation", "op_name num_outputs "
+          "inputs attrs ctx cancellation_manager", "whether a function can start"),
+    _call(f"{_EAGER}.cancellation:CancellationManager", "start_cancel", "self",
+          "whether a function can start"),
+    _call(f"{_FRAMEWORK}.config", "is_op_determinism_enabled", "",
+          "no trial where operations are to be deterministic"),
+    _call(_CONCRETE, "from_func_graph", "graph function_type attrs",
+          "a twin to hold and to call"),
+    _read(_CONCRETE, "_arg_keywords", "a twin is called as its original is"),
+    _read(_CONCRETE, "_num_positional_args", "a twin is called as its original is"),
+    _call(f"{_FRAMEWORK}.function_def_to_graph", "function_def_to_graph",
+          "fdef structured_input_signature structured_outputs input_shapes "
+          "include_library_functions", "a twin's graph, of its definition"),
+    _call(f"{_FRAMEWORK}.op_def_registry", "get", "name", "what an op takes and gives"),
+    _call(f"{_FRAMEWORK}.kernels", "get_registered_kernels_for_op", "name",
+          "which types an op has kernels for"),
+    _call(f"{_FRAMEWORK}.tensor_util", "MakeNdarray", "tensor", "values of constants"),
+    _read(f"{_FRAMEWORK}.errors_impl:OpError", "_message",
+          "errors name the user's function, not its twin"),
+    _read(f"{_FRAMEWORK}.func_graph:FuncGraph", "_watched_variables",
+          "which variables a function trains"),
+    # Gradients.
+    _public(_TAPE, "gradient", "self target sources output_gradients",
+            "the loss is scaled and gradients unscaled"),
+    _public(_TAPE, "jacobian", "self target sources",
+            "left alone: state cannot be stepped in a vectorised loop"),
+    _public(_TAPE, "batch_jacobian", "self target source",
+            "left alone: state cannot be stepped in a vectorised loop"),
+    _public("tensorflow.python.ops.gradients_util", "_GradientsHelper",
+            "ys xs grad_ys colocate_gradients_with_ops src_graph",
+            "tf.gradients, in graphs and sessions"),
+    _public("tensorflow.python.ops.parallel_for.control_flow_ops", "pfor", "loop_fn",
+            "left alone: state cannot be stepped in a vectorised loop"),
+    _call(_GRAPH, "_attr_scope", "self attr_map", "nodes are marked as they are built"),
+    _read("tensorflow.python.distribute.values:DistributedVariable",
+          "_distributed_container", "a replica's variable stands for the whole of it"),
+    _call(_REF, "_ref", "self", "variables of session graphs, behind their tensors"),
+    _read(_REF, "_snapshot", "variables of session graphs, behind their reads"),
+    # Optimizers.
+    _public(_OPTIMIZER, "apply_gradients", "self grads_and_vars global_step name",
+            "an update with an overflow is left out"),
+    _call(_OPTIMIZER, "_create_slots", "self var_list",
+          "slots are made outside the branch that updates"),
+    _public(f"{_TRAINING}.sync_replicas_optimizer:SyncReplicasOptimizer",
+            "apply_gradients", "self grads_and_vars",
+            "never left out: it holds queues that others wait for"),
+    _public(_AVERAGES, "apply", "self var_list",
+            "averages stay where the update was left out"),
+    _call(_AVERAGES, "average", "self var", "which averages there are already"),
+    # Saving.
+    _wrap(_SAVER, "_build", "self checkpoint_path build_save build_restore",
+          "the loss scale goes into a session's checkpoint"),
+    _wrap(_SAVER, "restore", "self sess save_path",
+          "a checkpoint without the loss scale is restored all the same"),
+    _read(_SAVER, "_var_list", "what a saver saves"),
+    _read(_SAVER, "_sharded", "a saver like the user's, of fewer variables"),
+    _wrap(_VIEW, "_breadth_first_traversal", "self",
+          "a SavedModel of functions that take gradients holds their loss scale"),
+    _call(_VIEW, "list_children", "self obj", "the objects that are saved"),
+    _read(_VIEW, "_children_cache", "the loss scale joins the objects that are saved"),
+    _call("tensorflow.python.ops.variables", "_all_saveable_objects", "scope",
+          "what a saver of all variables saves"),
+    _read(_SAVEABLE, "SaveableObject", "the loss scale as a session's saver sees it"),
+    _call(f"{_SAVEABLE}:SaveSpec", "__init__", "self tensor slice_spec name dtype "
+          "device", "the loss scale as a session's saver sees it"),
+    _call(_GRAPH, "_unsafe_unfinalize", "self", "restoring in a finalized graph"),
+    _call("tensorflow.python.saved_model.fingerprinting_utils", "write_fingerprint",
+          "export_dir", "a rewritten SavedModel gets its own fingerprint"),
+    _call(f"{_FRAMEWORK}.meta_graph", "stripped_op_list_for_graph", "graph_def",
+          "the ops that a rewritten SavedModel says it needs"),
+    # Sessions.
+    _wrap(_SESSION, "_do_run", "self handle target_list fetch_list feed_dict options "
+          "run_metadata", "a run goes to the twin of the graph"),
+    _wrap(_SESSION, "_do_call", "self fn", "errors name the user's nodes"),
+    _wrap(_SESSION, "partial_run_setup", "self fetches feeds",
+          "a partial run goes to the twin"),
+    _wrap(_SESSION, "make_callable", "self fetches feed_list accept_options",
+          "callables go to the twin"),
+    _wrap(_SESSION, "_make_callable_from_options", "self callable_options",
+          "callables go to the twin"),
+    _call(_SESSION, "_call_tf_sessionrun", "self options feed_dict fetch_list "
+          "target_list run_metadata", "what a callable runs"),
+    _call(_SESSION, "_extend_graph", "self", "the runtime learns of new nodes"),
+    _read("tensorflow.python.client.session", "config_pb2",
+          "whether TensorFlow can start a run"),
+    _read(_SESSION, "_graph", "the user's graph"),
+    _read(_SESSION, "_session", "the runtime's session, of the twin instead"),
+    _read(_SESSION, "_target", "the twin's session runs where the user's would"),
+    _read(_SESSION, "_config", "the twin's session is configured as the user's"),
+    *(_read(_API, name, "the runtime's session of the twin")
+      for name in _SESSIONS_MADE),
+    *(_read(_API, name, "nodes join the twin") for name in _GRAPHS_IMPORTED),
+    _read(f"{_FRAMEWORK}.c_api_util", "ScopedTFImportGraphDefOptions",
+          "nodes join the twin"),
+    _read(f"{_FRAMEWORK}.c_api_util", "ScopedTFImportGraphDefResults",
+          "nodes join the twin"),
+    _read(_GRAPH, "_c_graph", "nodes join the twin"),
+    _read(_GRAPH, "_add_new_tf_operations", "nodes join the twin"),
+    _read(_GRAPH, "_get_tensor_by_tf_output", "the user's tensor, of the runtime's"),
+    _read(_GRAPH, "_get_operation_by_tf_operation",
+          "the user's operation, of the runtime's"),
+    _read(f"{_FRAMEWORK}.ops:SymbolicTensor", "_as_tf_output",
+          "the runtime's name of a tensor"),
+    _read(f"{_FRAMEWORK}.ops:Operation", "_c_op", "the runtime's name of an operation"),
+    # Strategies.
+    _wrap(_THREAD, "__init__", "self dist coord replica_id devices variable_creator_fn "
+          "fn", "scopes hold in the threads of replicas"),
+    _wrap(_THREAD, "run", "self", "scopes hold in the threads of replicas"),
+    _wrap(_CLOSURE, "__init__", "self function",
+          "scopes hold in what a coordinator schedules"),
+    _wrap(_CLOSURE, "execute_on", "self worker",
+          "scopes hold in what a coordinator schedules"),
+    _call(_CONTEXT, "set_config_key_value", "self key value", "workers compare rules"),
+    _call(_CONTEXT, "get_config_key_value", "self key", "workers compare rules"),
+    _call(_CONTEXT, "delete_config_key_value", "self key", "workers compare rules"),
+    _read(_CONTEXT, "coordination_service", "whether workers can compare rules"),
+    # Keras.
+    _public(_KERAS_OPTIMIZER, "apply", "self grads trainable_variables",
+            "an update with an overflow is left out"),
+    _call(_KERAS_OPTIMIZER, "build", "self variables",
+          "slots are made outside the branch that updates"),
+    _read(_KERAS_OPTIMIZER, "_trainable_variables", "what an optimizer updates"),
+    _read(_KERAS_BASE, "backend", "the scope that an optimizer builds in"),
+    _public(_KERAS_REDUCES, "_all_reduce_sum_gradients", "self grads_and_vars",
+            "gradients between hosts in 16 bits"),
+    _public(_KERAS_SCALER, "apply", "self grads trainable_variables",
+            "Keras' own loss scaling rests while ours is at work"),
+    _public(_KERAS_SCALER, "scale_loss", "self loss",
+            "Keras' own loss scaling rests while ours is at work"),
+    _wrap(_KERAS_SAVING, "_save_state", "saveable weights_store assets_store "
+          "inner_path", "the loss scale goes into weight files"),
+    _wrap(_KERAS_SAVING, "_load_state", "saveable weights_store assets_store "
+          "inner_path", "the loss scale comes out of weight files"),
+)  # fmt: skip
+
+
+def of_tensorflow() -> list[Row]:
+    """The rows of TensorFlow's names."""
+    return [row for row in ROWS if row.versions == TENSORFLOW]
+
+
+def of_keras() -> list[Row]:
+    """The rows of the names of Keras."""
+    return [row for row in ROWS if row.versions == KERAS]
+
+
+def keras_modules() -> list[str]:
+    """The modules that Keras' names are in; all are there once Keras is imported."""
+    return sorted({row.owner.partition(":")[0] for row in of_keras()})
+
+
+def keras_is_there(loaded: str = "") -> bool:
+    """Whether Keras is imported, as far as the hooks need, and runs on TensorFlow.
+
+    Args:
+      loaded: a module whose code has just run; Python counts it as loading still.
+    """
+    found = {name: sys.modules.get(name) for name in keras_modules()}
+    return all(
+        module is not None
+        and (name == loaded or not getattr(module.__spec__, "_initializing", False))
+        for name, module in found.items()
+    )
+
+
+def require(rows: Iterable[Row]) -> None:
+    """Checks names before anything is changed.
+
+    Raises:
+      TensorFlowError: listing every name that is missing or takes other parameters.
+    """
+    misfits = [text for row in rows for text in _misfits(row)]
+    if misfits:
+        keras = getattr(sys.modules.get("keras"), "__version__", "not imported")
+        raise TensorFlowError(
+            f"TensorFlow {tf.__version__} (Keras {keras}) has other private names "
+            f"than the hooks know, {len(misfits)} in all; nothing was changed",
+            where="\n           ".join(misfits),
+            allowed=f"{TENSORFLOW}, {KERAS}",
+            remedy="install a supported version, or a newer version of this package",
+        )
+
+
+def _misfits(row: Row) -> Iterator[str]:
+    """What is wrong with a name, in words; nothing if it fits."""
+    try:
+        owner = _owner(row)
+    except (ImportError, AttributeError):
+        yield f"{row.owner} is not there (for {row.name}: {row.use})"
+        return
+    if row.parameters is None:
+        if not hasattr(owner, row.name) and row.name not in _assigned(owner):
+            yield f"{row.key} is not there ({row.use})"
+        return
+    found = getattr(owner, row.name, None)
+    if not callable(found):
+        yield f"{row.key} is not there ({row.use})"
+        return
+    known = _parameters(found)
+    missing = [] if known is None else [p for p in row.parameters if p not in known]
+    if missing:
+        yield f"{row.key} does not take {', '.join(missing)} ({row.use})"
+
+
+def _owner(row: Row) -> Any:
+    module, _, name = row.owner.partition(":")
+    owner = importlib.import_module(module)
+    return getattr(owner, name) if name else owner
+
+
+def _parameters(function: Function) -> list[str] | None:
+    """The parameters of a function, None where it takes whatever is given."""
+    try:
+        parameters = inspect.signature(function).parameters.values()
+    except (TypeError, ValueError):  # compiled
+        return None
+    kinds = {parameter.kind for parameter in parameters}
+    if {inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD} <= kinds:
+        return None  # as a wrapper of another library may say of itself
+    return [parameter.name for parameter in parameters]
+
+
+def _assigned(owner: Any) -> set[str]:
+    """The names that the code of a module or class gives attributes."""
+    waiting: list[CodeType] = []
+    for kind in inspect.getmro(owner) if inspect.isclass(owner) else [owner]:
+        for value in vars(kind).values():
+            inner = inspect.unwrap(getattr(value, "fget", None) or value)
+            if inspect.isfunction(inner):
+                waiting.append(inner.__code__)
+    names: set[str] = set()
+    while waiting:
+        code = waiting.pop()
+        names.update(code.co_names)
+        waiting += [c for c in code.co_consts if isinstance(c, CodeType)]
+    return names
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Wrapped:
+    """A hook that is in place.
+
+    Attributes:
+      owner: the class or module.
+      wrapper: what took the name.
+      original: what the name stood for.
+      inherited: whether the owner itself had no such name, but inherited it.
+    """
+
+    owner: Any
+    wrapper: Any
+    original: Any
+    inherited: bool
+
+
+def install(rows: Iterable[Row], decorators: Mapping[str, Decorate]) -> None:
+    """Checks rows and puts their hooks in place, all of them or none.
+
+    Args:
+      rows: names to check, wrapped or not.
+      decorators: makes a hook of what a name stood for, by the row's key.
+
+    Raises:
+      TensorFlowError: listing every name that does not fit; nothing was changed.
+    """
+    rows = list(rows)
+    require(rows)
+    done: list[Row] = []
+    try:
+        for row in rows:
+            if row.wrapped and row.key not in PROCESS.wrapped:
+                wrap(row, decorators[row.key])
+                done.append(row)
+    except BaseException:
+        for row in reversed(done):
+            _take_off(row.key)
+        raise
+
+
+def wrap(row: Row, decorate: Decorate) -> None:
+    """Puts one hook in place of what a name stands for.
+
+    A hook of an earlier copy of the package (imported, removed from `sys.modules`, and
+    imported again) is replaced; one that another library has wrapped is told to rest.
+    """
+    owner = _owner(row)
+    found: Any = getattr(owner, row.name)
+    earlier = getattr(found, "_amp_retire", None)
+    if earlier is not None and earlier != PROCESS.reset:
+        earlier()
+    inherited = row.name not in vars(owner)
+    # Others copy the marks when they wrap ours, but then are not what `_amp_hook` says.
+    hook = getattr(found, "_amp_hook", None)
+    if hook is not None and hook() is found:
+        original, inherited = found._amp_original, found._amp_inherited
+    else:
+        original = found
+    wrapper: Any = functools.wraps(original)(decorate(original))
+    if row.autograph:
+        wrapper = tf.autograph.experimental.do_not_convert(wrapper)
+    wrapper._amp_original = original
+    wrapper._amp_inherited = inherited
+    wrapper._amp_hook = lambda: wrapper
+    wrapper._amp_retire = PROCESS.reset
+    setattr(owner, row.name, wrapper)
+    PROCESS.wrapped[row.key] = Wrapped(owner, wrapper, original, inherited)
+
+
+def original(key: str) -> Function:
+    """What the name of a row stood for, for code that goes past its hook."""
+    found: Function = PROCESS.wrapped[key].original
+    return found
+
+
+def unwrap() -> None:
+    """Takes every hook off that no other library has wrapped since.
+
+    One that is wrapped stays in place, and is not put there again.
+    """
+    for key in reversed(list(PROCESS.wrapped)):
+        _take_off(key)
+
+
+def _take_off(key: str) -> None:
+    hook = PROCESS.wrapped[key]
+    name = key.rpartition(".")[2]
+    if getattr(hook.owner, name, None) is not hook.wrapper:
+        return
+    if hook.inherited:
+        delattr(hook.owner, name)
+    else:
+        setattr(hook.owner, name, hook.original)
+    del PROCESS.wrapped[key]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Arguments:
+    """The arguments of one call, to look at and to pass on.
+
+    What other libraries' wrappers add to a call is in here too, and goes along.
+
+    Attributes:
+      names: the parameters that may be given by position, in their order.
+      args, kwargs: as they were given.
+    """
+
+    names: tuple[str, ...]
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+
+    def get(self, name: str, default: Any = None) -> Any:
+        """The value of a parameter, `default` where the call leaves it out."""
+        if name in self.kwargs:
+            return self.kwargs[name]
+        index = self.names.index(name)
+        return self.args[index] if index < len(self.args) else default
+
+    def replaced(self, name: str, value: Any) -> Arguments:
+        """The same arguments with another value for one parameter."""
+        index = self.names.index(name)
+        if name in self.kwargs or index >= len(self.args):
+            return dataclasses.replace(self, kwargs={**self.kwargs, name: value})
+        args = (*self.args[:index], value, *self.args[index + 1 :])
+        return dataclasses.replace(self, args=args)
+
+    def call(self, function: Function) -> Any:
+        """Calls a function with them."""
+        return function(*self.args, **self.kwargs)
+
+
+def reader(key: str, original: Function) -> Callable[..., Arguments]:
+    """Returns what makes `Arguments` of a call of a hooked function.
+
+    Args:
+      key: of the function's row.
+      original: what is called when the hook has done its part.
+    """
+    (row,) = (row for row in ROWS if row.key == key)
+    return reader_of(row, original)
+
+
+def reader_of(row: Row, original: Function) -> Callable[..., Arguments]:
+    """As `reader`. The order of the parameters is the function's own.
+
+    Where another library's wrapper hides it, it is that of the row.
+    """
+    names = tuple(_parameters(original) or row.parameters or ())
+
+    def arguments(*args: Any, **kwargs: Any) -> Arguments:
+        return Arguments(names, args, kwargs)
+
+    return arguments

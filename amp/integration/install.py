@@ -1,0 +1,99 @@
+"""Puts every hook in place, whole or not at all; those of Keras once it is imported.
+
+What a hook does is said in its room, which names it in a table `HOOKS`. No policy is
+settled here and no scope entered.
+"""
+
+from __future__ import annotations
+
+import functools
+import threading
+
+import tensorflow as tf
+
+from amp.errors import TensorFlowError
+from amp.integration import active, fallback, hooks, imports
+from amp.integration.distributed import strategy_threads, wire
+from amp.integration.functions import function_hooks
+from amp.integration.process import PROCESS
+from amp.integration.sessions import session_hooks
+from amp.integration.training import (
+    gradient_hooks,
+    keras_weights,
+    optimizer_hooks,
+    session_savers,
+)
+
+OLDEST = (2, 18)
+
+DECORATORS: dict[str, hooks.Decorate] = {
+    **function_hooks.HOOKS,
+    **session_hooks.HOOKS,
+    **strategy_threads.HOOKS,
+    **gradient_hooks.HOOKS,
+    **optimizer_hooks.HOOKS,
+    **session_savers.HOOKS,
+}
+KERAS_DECORATORS: dict[str, hooks.Decorate] = {
+    **optimizer_hooks.KERAS_HOOKS,
+    **wire.KERAS_HOOKS,
+    **keras_weights.KERAS_HOOKS,
+}
+
+_LOCK = threading.RLock()
+
+
+def install() -> None:
+    """Puts the hooks in place, once per process.
+
+    Raises:
+      TensorFlowError: a TensorFlow that is too old, or every name that does not fit;
+        then nothing in TensorFlow was changed.
+    """
+    with _LOCK:
+        if PROCESS.installed:
+            return
+        require_version(tf.__version__)
+        hooks.install(hooks.of_tensorflow(), DECORATORS)
+        PROCESS.installed = True
+    for module in hooks.keras_modules():
+        imports.after(module, functools.partial(install_keras, module))
+
+
+def install_keras(loaded: str = "") -> None:
+    """Puts the hooks of Keras in place, once it is imported and runs on TensorFlow.
+
+    Keras is left as it was if one of them does not fit: updates are then never left
+    out, and the loss scale is in no weight file.
+
+    Args:
+      loaded: the module of Keras whose code has just run.
+    """
+    with _LOCK:
+        if PROCESS.keras_installed or not PROCESS.installed:
+            return
+        if hooks.keras_is_there(loaded):
+            says = "Keras runs as it was: optimizers skip no update that overflows"
+            part = fallback.Part(says, active.is_strict())
+            fallback.attempt(part, _install_keras, lambda: None)
+
+
+def _install_keras() -> None:
+    hooks.install(hooks.of_keras(), KERAS_DECORATORS)
+    PROCESS.keras_installed = True
+
+
+def require_version(version: str) -> None:
+    """Raises for a TensorFlow that is too old.
+
+    Raises:
+      TensorFlowError: naming the version found and the oldest supported.
+    """
+    numbers = tuple(int(part) for part in version.split(".")[:2])
+    if numbers < OLDEST:
+        raise TensorFlowError(
+            f"TensorFlow {version} is too old",
+            where="tensorflow.__version__",
+            allowed="TensorFlow 2.18 or newer",
+            remedy="pip install --upgrade tensorflow",
+        )

@@ -352,14 +352,16 @@ def _owner(row: Row) -> Any:
 
 
 def _parameters(function: Function) -> list[str] | None:
-    """The parameters of a function, None where it takes whatever is given."""
+    """The parameters of a function; None where it takes any, or Python cannot tell.
+
+    A wrapper of another library may say only that it takes any, and pass all on.
+    """
     try:
         parameters = inspect.signature(function).parameters.values()
     except (TypeError, ValueError):  # compiled
         return None
-    kinds = {parameter.kind for parameter in parameters}
-    if {inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD} <= kinds:
-        return None  # as a wrapper of another library may say of itself
+    if any(parameter.kind is parameter.VAR_POSITIONAL for parameter in parameters):
+        return None
     return [parameter.name for parameter in parameters]
 
 
@@ -451,8 +453,11 @@ def wrap(row: Row, decorate: Decorate) -> None:
 
 def original(key: str) -> Function:
     """What the name of a row stood for, for code that goes past its hook."""
-    found: Function = PROCESS.wrapped[key].original
-    return found
+    if key in PROCESS.wrapped:
+        found: Function = PROCESS.wrapped[key].original
+        return found
+    (row,) = (row for row in ROWS if row.key == key)
+    return getattr(_owner(row), row.name)  # type: ignore[no-any-return]
 
 
 def unwrap() -> None:

@@ -10,6 +10,8 @@ import atexit
 import os
 import sys
 
+from amp.integration import fallback
+
 # What was asked for: `amp run` asks, and so does the start under AMP_ENABLE=1 in it.
 _ASKED: set[bool] = set()
 
@@ -34,13 +36,15 @@ def _say(process: int) -> None:
     errors = sys.__stderr__  # the job may have replaced and closed its own
     if os.getpid() != process or errors is None:
         return
-    try:
+
+    def say() -> None:
         line = _line(always=True in _ASKED)
         if line:
             errors.write(f"amp: {line}\n")
             errors.flush()
-    except Exception:  # at the end of a process there is nobody left to tell
-        return
+
+    # At the end of a process there is nobody left to tell.
+    fallback.attempt_quietly(say, None)
 
 
 def _line(*, always: bool) -> str:

@@ -1,0 +1,55 @@
+"""Scopes, `enable` and `disable`, `keep_float32`: what is on, where and how long."""
+
+from __future__ import annotations
+
+import pytest
+import tensorflow as tf
+
+import amp
+from amp.integration import active, api
+
+ON = {"dtype": "bfloat16", "emulate": True, "assignment": "all", "strict": True}
+
+
+def test_what_is_enabled_is_on_until_it_is_disabled():
+    policy = amp.enable(**ON)
+    assert active.active().settled.policy.dtype == policy.dtype
+    amp.disable()
+    assert active.active() is None
+
+
+def test_scopes_nest_and_decorate():
+    @amp.mixed_precision_scope(**ON)
+    def inside():
+        return active.active()
+
+    with amp.mixed_precision_scope(**{**ON, "dtype": "float16"}):
+        outer = active.active()
+        assert inside().settled.policy.dtype == "bfloat16"
+        assert active.active() is outer
+    assert active.active() is None
+
+
+def test_float32_is_kept_inside():
+    with amp.mixed_precision_scope(**ON), amp.keep_float32():
+        assert active.active_twins() is None
+    with amp.keep_float32():
+        assert active.active() is None
+
+
+def test_a_policy_that_waits_is_settled_at_first_use():
+    api.enable_at_first_use(amp.Policy.make(None, **ON))
+    assert active.active().settled.policy.dtype == "bfloat16"
+
+
+def test_after_disable_a_call_is_as_without_the_package():
+    amp.enable(**ON)
+    amp.disable()
+    x, y = tf.Variable(2.0), tf.Variable(1.0)
+    with tf.GradientTape(persistent=True) as tape:
+        z = tf.function(lambda: x * x)()
+    zero = tf.UnconnectedGradients.ZERO
+    assert tape.gradient(z, y, None, zero).numpy() == 0.0
+    assert tape.gradient(z, [x], unconnected_gradients=zero)[0].numpy() == 4.0
+    with pytest.raises(TypeError, match="sources"):
+        tape.gradient(z)

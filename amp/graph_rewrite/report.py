@@ -10,6 +10,7 @@ import json
 from collections import Counter
 from collections.abc import Mapping
 
+from amp.graph_rewrite import figures
 from amp.graph_rewrite.plan import RULES
 
 
@@ -98,10 +99,8 @@ class Report:
     def __str__(self) -> str:
         rules = Counter(d.rule for d in self.decisions if d.dtype == "float32")
         low = f"{self.dtype or '16 bits'}{' (emulated)' if self.emulated else ''}"
-        times = (
-            f"{_time(self.seconds32)} in float32, {_time(self.seconds16)} mixed, "
-            f"on {self.device}"
-        )
+        high, mixed = figures.time(self.seconds32), figures.time(self.seconds16)
+        times = f"{high} in float32, {mixed} mixed, on {self.device}"
         share = self.measured_share
         priced = f"measurement {share:.0%}, model {1 - share:.0%}"
         lines = [
@@ -123,9 +122,8 @@ class Report:
     def _trial_lines(self) -> list[str]:
         lines = [f"  trial        {self.trial}"] if self.trial else []
         if self.measured32 is not None and self.measured16 is not None:
-            times = (
-                f"{_time(self.measured32)} in float32, {_time(self.measured16)} mixed"
-            )
+            high, mixed = figures.time(self.measured32), figures.time(self.measured16)
+            times = f"{high} in float32, {mixed} mixed"
             lines.insert(0, f"  measured     {times}, over {self.timed} calls")
         return lines
 
@@ -186,7 +184,3 @@ class Report:
     def to_json(self) -> str:
         """The report as JSON, keys as the attributes."""
         return json.dumps(dataclasses.asdict(self), indent=1)
-
-
-def _time(seconds: float) -> str:
-    return f"{seconds * 1e6:.1f} us" if seconds < 1e-3 else f"{seconds * 1e3:.2f} ms"

@@ -15,7 +15,7 @@ from amp.graph_rewrite.candidates.analysis import UseAnalysis
 from amp.graph_rewrite.candidates.call_values import CallValues, Carried, UseEdge
 from amp.graph_rewrite.candidates.context import Typed
 from amp.graph_rewrite.cost.op_instance import Times
-from amp.graph_rewrite.graph import ir, op_schema
+from amp.graph_rewrite.graph import bridges, ir, op_schema
 from amp.graph_rewrite.graph.calls import FunctionUse
 from amp.graph_rewrite.ops.op_table import Kind
 from amp.graph_rewrite.plan import CastsSaved, Read
@@ -146,7 +146,7 @@ class Tensors:
         number = part.context.format.number
         numbers = (ir.FLOAT, number)
         for name, view in part.found.typed.items():
-            if _is_bridge(view, number):
+            if bridges.is_bridge(view.node, number):
                 continue
             key = self.key(use, name)
             site = self._call_values.sites.get((use, name))
@@ -209,7 +209,7 @@ class Tensors:
         while True:
             place = self._call_values.source(place)
             view = self.parts[place[0]].found.typed.get(place[1][0])
-            if view is None or not _is_bridge(view, low):
+            if view is None or not bridges.is_bridge(view.node, low):
                 break
             place, number = (place[0], view.node.inputs[0]), view.ins[0].type
         if place not in self._tensors:
@@ -294,10 +294,3 @@ class Tensors:
 
 def _turns(slot: op_schema.Slot, view: Typed) -> bool:
     return view.row is not None and slot.attr in view.row.attrs
-
-
-def _is_bridge(view: Typed, number: int) -> bool:
-    """Whether a node is a cast between float32 and the 16-bit type."""
-    if view.facts.kind is not Kind.CAST or not view.ins:
-        return False
-    return {view.ins[0].type, view.outs[0].type} == {ir.FLOAT, number}

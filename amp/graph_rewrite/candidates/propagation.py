@@ -18,9 +18,9 @@ from amp.graph_rewrite.candidates.call_values import (
 )
 from amp.graph_rewrite.candidates.context import Typed
 from amp.graph_rewrite.candidates.eligibility import Candidates
-from amp.graph_rewrite.graph import ir
+from amp.graph_rewrite.graph import bridges, ir
 from amp.graph_rewrite.graph.calls import FunctionUse
-from amp.graph_rewrite.ops.op_table import Kind, Role
+from amp.graph_rewrite.ops.op_table import Role
 from amp.graph_rewrite.plan import Reason
 
 
@@ -126,7 +126,7 @@ class _Walk:
             for name in graph.order
             if name in part.allowed
             or name in part.already
-            or _bridges(part.typed[name])
+            or bridges.is_any(part.typed[name].node)
         ]
 
     def run(
@@ -173,7 +173,7 @@ class _Walk:
     def _backward(self) -> None:
         for name in reversed(self._walked):
             view = self.typed[name]
-            if name in self.found or not (_moves(view) or _bridges(view)):
+            if name in self.found or not (_moves(view) or bridges.is_any(view.node)):
                 continue
             for index in range(len(view.outs)):
                 reader = self.wanted((name, index))
@@ -313,11 +313,3 @@ def _made_low(
 
 def _moves(view: Typed) -> bool:
     return view.row is not None and view.row.role is Role.MOVE
-
-
-def _bridges(view: Typed) -> bool:
-    """Whether a node is a cast between float32 and a 16-bit type."""
-    if view.facts.kind is not Kind.CAST or not view.ins:
-        return False
-    ends = {view.ins[0].type, view.outs[0].type}
-    return ir.FLOAT in ends and bool(ends & {ir.HALF, ir.BFLOAT16})

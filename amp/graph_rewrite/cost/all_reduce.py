@@ -6,12 +6,14 @@ Figures and one inequality; what is reduced, and how, is not known here.
 from __future__ import annotations
 
 from amp.graph_rewrite.cost.device import CPU_AMX
+from amp.graph_rewrite.cost.model import ITEM
 
 # Bytes a second between hosts: 10 Gbit/s Ethernet (IEEE 802.3ae). An assumption, as no
 # link is measured.
 LINK = 1.25e9
-_SAVED = 2.0  # bytes an element: float32 has four, bfloat16 two
-_CAST = 12.0  # bytes an element: a cast down and one up, each reads and writes
+# Bytes an element.
+_SAVED = ITEM["float32"] - ITEM["bfloat16"]
+_CAST = 2 * (ITEM["float32"] + ITEM["bfloat16"])  # down and up, each reads and writes
 
 
 def gains(elements: int, replicas: int) -> bool:

@@ -12,6 +12,7 @@ import statistics
 from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from amp.errors import ProfileError
+from amp.graph_rewrite import figures
 from amp.graph_rewrite.cost.device import Device
 from amp.graph_rewrite.cost.model import ITEM
 
@@ -162,12 +163,12 @@ def _measured(profile: Profile, device: Device) -> Device:
         first = start.get(point.dtype, {}).get(point.work, launch)
         return max(point.seconds - first, point.seconds / 4)
 
-    moving = _by_work(points, "bytes", lambda p: p.moved * 4.0 / net(p))
+    moving = _by_work(points, "bytes", lambda p: p.moved * ITEM["float32"] / net(p))
     rates = _by_work(points, "arithmetic", lambda p: p.operations / net(p))
     bandwidth = moving.get("float32", {}).get("elementwise", device.bandwidth)
     flops = rates.get("float32", {}).get("matmul", device.flops)
     casts = {
-        dtype: works.pop("cast") * (4 + ITEM[dtype]) / 4
+        dtype: works.pop("cast") * (1 + ITEM[dtype] / ITEM["float32"])
         for dtype, works in moving.items()
         if "cast" in works
     }
@@ -244,20 +245,11 @@ def _table(profile: Profile) -> str:
     """The points for a person: time in float32, and the 16-bit types' gain over it."""
     rows: list[tuple[str, ...]] = [("bound by", "case", "float32", *_LOW)]
     rows += _rows(profile.points)
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    lines = [_line(row, widths) for row in rows]
-    lines.insert(1, "  ".join("-" * width for width in widths))
     title = f"{profile.device}, TensorFlow {profile.tensorflow}, {profile.executor}"
-    return "\n".join((title, *lines))
+    return f"{title}\n{figures.table(rows, left=2)}"
 
 
 _LOW = ("bfloat16", "float16")
-
-
-def _line(row: tuple[str, ...], widths: list[int]) -> str:
-    left = [cell.ljust(w) for cell, w in zip(row[:2], widths[:2], strict=True)]
-    right = [cell.rjust(w) for cell, w in zip(row[2:], widths[2:], strict=True)]
-    return "  ".join((*left, *right)).rstrip()
 
 
 def _rows(points: Iterable[Point]) -> Iterator[tuple[str, ...]]:
@@ -267,17 +259,14 @@ def _rows(points: Iterable[Point]) -> Iterator[tuple[str, ...]]:
     for (bound, case), found in cases.items():
         single = found.get("float32")
         cells = [_gain(found.get(dtype), single) for dtype in _LOW]
-        yield bound, case, "" if single is None else _time(single.seconds), *cells
+        first = "" if single is None else figures.time(single.seconds)
+        yield bound, case, first, *cells
 
 
 def _gain(point: Point | None, single: Point | None) -> str:
     if point is None:
         return "not run"
     if single is None:
-        return _time(point.seconds)
+        return figures.time(point.seconds)
     gain = f"{single.seconds / point.seconds:.2f}x"
     return f"{gain} (hopeless)" if point.hopeless else gain
-
-
-def _time(seconds: float) -> str:
-    return f"{seconds * 1e6:.1f} us" if seconds < 1e-3 else f"{seconds * 1e3:.2f} ms"

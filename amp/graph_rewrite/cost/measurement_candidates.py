@@ -13,6 +13,7 @@ from typing import TypeAlias
 
 from amp.graph_rewrite.candidates.analysis import UseAnalysis
 from amp.graph_rewrite.candidates.context import Typed
+from amp.graph_rewrite.cost.model import ITEM
 from amp.graph_rewrite.cost.op_instance import (
     Form,
     Instance,
@@ -83,7 +84,7 @@ def _of_nodes(part: UseAnalysis, times: Mapping[str, Times]) -> Iterator[Instanc
             executor=executor_of(context),
             predicted=times[name],
             runs=part.weight,
-            moved=4 * sum(map(shapes.elements, tensors)),
+            moved=ITEM["float32"] * sum(map(shapes.elements, tensors)),
         )
 
 

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 
 from amp.graph_rewrite.candidates.context import Context
 from amp.graph_rewrite.fusion.convex_groups import Link
-from amp.graph_rewrite.graph import ir, op_schema, shapes
+from amp.graph_rewrite.graph import bridges, ir, op_schema, shapes
 from amp.graph_rewrite.ops.op_table import Kind, facts
 
 # A constant of at most this many elements is copied into a cluster that reads it.
@@ -46,21 +46,13 @@ class Members:
 
     def is_bridge(self, name: str) -> bool:
         """Whether a node is a cast between float32 and the 16-bit type."""
-        down = self._casts(name, ir.FLOAT, self.context.format.number)
-        return down or self.is_up(name)
+        node = self.graph.nodes.get(name)
+        return node is not None and bridges.is_bridge(node, self.context.format.number)
 
     def is_up(self, name: str) -> bool:
         """Whether a node is a cast from the 16-bit type to float32."""
-        return self._casts(name, self.context.format.number, ir.FLOAT)
-
-    def _casts(self, name: str, source: int, target: int) -> bool:
         node = self.graph.nodes.get(name)
-        return (
-            node is not None
-            and facts(node.op).kind is Kind.CAST
-            and node.types("SrcT") == (source,)
-            and node.types("DstT") == (target,)
-        )
+        return node is not None and bridges.is_up(node, self.context.format.number)
 
     def copied(self, name: str) -> bool:
         """Whether a cluster that reads a node takes a copy of it: it costs nothing."""

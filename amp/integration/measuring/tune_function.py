@@ -14,6 +14,7 @@ from typing import Any
 import tensorflow as tf
 
 from amp.errors import PolicyError
+from amp.graph_rewrite import figures
 from amp.graph_rewrite import rewrite as rewrite_lib
 from amp.graph_rewrite.cost.device import Resolution, resolve
 from amp.graph_rewrite.cost.op_instance import Instance, Times
@@ -58,17 +59,9 @@ class Tuned:
     def __str__(self) -> str:
         rows = [("operation", "runs", "float32", self.dtype, "gain")]
         rows += map(_row, self.operations)
-        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-        lines = [_line(row, widths) for row in rows]
-        lines.insert(1, "  ".join("-" * width for width in widths))
         known = sum(operation.seconds is not None for operation in self.operations)
         title = f"{self.device}: {known} of {len(self.operations)} operations measured"
-        return "\n".join((title, *lines, "", f"kept in {self.file}"))
-
-
-def _line(row: Sequence[str], widths: Sequence[int]) -> str:
-    right = [text.rjust(w) for text, w in zip(row[1:], widths[1:], strict=True)]
-    return "  ".join((row[0].ljust(widths[0]), *right)).rstrip()
+        return "\n".join((title, figures.table(rows), "", f"kept in {self.file}"))
 
 
 def _row(operation: Operation) -> tuple[str, str, str, str, str]:
@@ -80,12 +73,8 @@ def _row(operation: Operation) -> tuple[str, str, str, str, str]:
         return name, runs, "", "", "not measured"
     high, low = operation.seconds
     if math.isinf(low):
-        return name, runs, _time(high), "", "fails"
-    return name, runs, _time(high), _time(low), f"{high / low:.2f}x"
-
-
-def _time(seconds: float) -> str:
-    return f"{seconds * 1e6:.1f} us" if seconds < 1e-3 else f"{seconds * 1e3:.2f} ms"
+        return name, runs, figures.time(high), "", "fails"
+    return name, runs, figures.time(high), figures.time(low), f"{high / low:.2f}x"
 
 
 def tune(

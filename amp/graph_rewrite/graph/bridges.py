@@ -1,0 +1,32 @@
+"""Bridges: casts between float32 and a 16-bit type.
+
+A rewrite may take one away or move it. Which it does is not decided here.
+"""
+
+from __future__ import annotations
+
+from amp.graph_rewrite.graph import ir
+
+
+def is_down(node: ir.Node, low: int) -> bool:
+    """Whether a node is a cast from float32 to the 16-bit type of this number."""
+    return node.op == "Cast" and _ends(node) == (ir.FLOAT, low)
+
+
+def is_up(node: ir.Node, low: int) -> bool:
+    """Whether a node is a cast from the 16-bit type of this number to float32."""
+    return node.op == "Cast" and _ends(node) == (low, ir.FLOAT)
+
+
+def is_bridge(node: ir.Node, low: int) -> bool:
+    """Whether a node is a cast between float32 and the 16-bit type of this number."""
+    return is_down(node, low) or is_up(node, low)
+
+
+def is_any(node: ir.Node) -> bool:
+    """Whether a node is a cast between float32 and whichever 16-bit type."""
+    return is_bridge(node, ir.HALF) or is_bridge(node, ir.BFLOAT16)
+
+
+def _ends(node: ir.Node) -> tuple[int, ...]:
+    return (*node.types("SrcT"), *node.types("DstT"))

@@ -1,0 +1,26 @@
+"""Times have the unit that suits them; columns of tables are aligned."""
+
+from __future__ import annotations
+
+import pytest
+
+from amp.graph_rewrite import figures
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [(0.0, "0.0 us"), (1.26e-6, "1.3 us"), (9e-4, "900.0 us"), (1e-3, "1.00 ms")],
+)
+def test_times_are_in_microseconds_below_a_millisecond(seconds, text):
+    assert figures.time(seconds) == text
+
+
+def test_words_stand_left_and_figures_right_under_a_ruled_head():
+    rows = [("op", "case", "gain"), ("MatMul", "a", "2.00x"), ("Add", "bb", "")]
+    assert figures.table(rows, left=2).splitlines() == [
+        "op      case   gain",
+        "------  ----  -----",
+        "MatMul  a     2.00x",
+        "Add     bb",
+    ]
+    assert figures.table(rows).splitlines()[2] == "MatMul     a  2.00x"

@@ -20,6 +20,7 @@ Where: TypeAlias = Callable[[Any, Any, Any], Any]
 # exponents -126 to 127); outside, 1/scale becomes 0 and every gradient with it.
 SMALLEST = 2.0**-126
 LARGEST = 2.0**126
+LONGEST = 2**31 - 1  # a count of steps in files is int32
 
 
 class ScaleState(NamedTuple):
@@ -40,6 +41,10 @@ class ScaleState(NamedTuple):
 class NoLossScale:
     """The null object: gradients pass as they are, and nothing is remembered."""
 
+    @property
+    def on_overflow(self) -> str:
+        return "zeros"
+
     def __str__(self) -> str:
         return "none"
 
@@ -57,11 +62,14 @@ class ConstantLossScale:
 
     Args:
       value: the factor; a power of two keeps scaling and unscaling exact.
+      on_overflow: what a program gets as gradients after an overflow, "zeros" or "nan".
     """
 
     value: float
+    on_overflow: str = "zeros"
 
     def __post_init__(self) -> None:
+        _require_choice(type(self).__name__, self.on_overflow)
         _require_positive(type(self).__name__, "value", self.value)
         _require_float32(type(self).__name__, "value", self.value)
 
@@ -97,29 +105,34 @@ class DynamicLossScale:
       growth_interval: finite steps before the scale grows, at least 1.
       factor: what growth multiplies by, over 1.
       backoff: what an overflow multiplies by, between 0 and 1.
-      minimum: the floor; reaching it never aborts a job.
+      minimum: the floor; reaching it never aborts a job. At 2**-14, float16's smallest
+        normal number, the scaled seed 1 is still exact in float16, and gradients up to
+        65504 * 2**14 = 1.07e9 fit; at a lower one seeds lose bits themselves.
       maximum: the ceiling (2**24: below it a float32 loss keeps its precision).
       hysteresis: overflows in a row before the scale backs off, at least 1.
+      on_overflow: what a program gets as gradients after an overflow, "zeros" or "nan".
     """
 
     initial: float = 2.0**15
     growth_interval: int = 2000
     factor: float = 2.0
     backoff: float = 0.5
-    minimum: float = 1.0
+    minimum: float = 2.0**-14
     maximum: float = 2.0**24
     hysteresis: int = 1
+    on_overflow: str = "zeros"
 
     def __post_init__(self) -> None:
         name = type(self).__name__
+        _require_choice(name, self.on_overflow)
         for field in dataclasses.fields(self):
-            _require_positive(name, field.name, getattr(self, field.name))
+            if field.name != "on_overflow":
+                _require_positive(name, field.name, getattr(self, field.name))
         for field_name in ("growth_interval", "hysteresis"):
             count = getattr(self, field_name)
-            if count != int(count):
-                raise _bad(
-                    name, field_name, count, "a whole number of steps, 1 or more"
-                )
+            if count != int(count) or count > LONGEST:
+                allowed = "a whole number of steps from 1 to 2**31 - 1"
+                raise _bad(name, field_name, count, allowed)
             # Whole numbers are not compared with a float, whatever the user wrote.
             object.__setattr__(self, field_name, int(count))
         for field_name in ("initial", "minimum", "maximum"):
@@ -220,6 +233,11 @@ def _require_positive(name: str, field: str, value: object) -> None:
     number = isinstance(value, (int, float)) and not isinstance(value, bool)
     if not number or not math.isfinite(value) or value <= 0:  # type: ignore[arg-type, operator]
         raise _bad(name, field, value, "a finite number over 0")
+
+
+def _require_choice(name: str, value: object) -> None:
+    if value not in ("zeros", "nan"):
+        raise _bad(name, "on_overflow", value, '"zeros" or "nan"')
 
 
 def _require_float32(name: str, field: str, value: float) -> None:

@@ -19,7 +19,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from amp.loss_scaling import branches, entries, placement
+from amp.loss_scaling import branches, entries, placement, stalls
 from amp.loss_scaling.scale import (
     ConstantLossScale,
     DynamicLossScale,
@@ -82,6 +82,8 @@ class Scaler(tf.Module):  # type: ignore[misc]
       left_out: 1 where a source variable's last update was left out, else 0, int64,
         shape (number of source variables,).
       skipped_steps: updates that were skipped, int64, shape ().
+      stalled: overflows that no good step followed, as `stalls.count` says, int64,
+        shape ().
       shared: whether several workers step it at once: it is kept on another task.
       agreed: as of `ScalerSite`.
 
@@ -101,6 +103,7 @@ class Scaler(tf.Module):  # type: ignore[misc]
         place = place or ScalerSite()
         self.shared, self.agreed = False, place.agreed
         self._sources = _Sources(tuple(weakref.ref(v) for v in sources))
+        self._names = tuple(source.name for source in sources)
         self._make(place.device, index, len(sources))
         self._entries = _Entries(
             {field: self._entry(field) for field in entries.SAVED},
@@ -122,6 +125,7 @@ class Scaler(tf.Module):  # type: ignore[misc]
             self.overflow = make("overflow", tf.zeros([sources], tf.int64))
             self.left_out = make("left_out", tf.zeros([sources], tf.int64))
             self.skipped_steps = make("skipped_steps", tf.constant(zero))
+            self.stalled = make("stalled", tf.constant(zero))
             self._ready = self._value = None
             if not tf.executing_eagerly():
                 self._ready = self._initialised()
@@ -138,7 +142,7 @@ class Scaler(tf.Module):  # type: ignore[misc]
     def restore(self, field: str, value: tf.Tensor) -> Any:
         """Takes what a checkpoint holds of a variable; returns the operation that does.
 
-        The scale speaks for all: with it, what is known of single variables is cleared.
+        The scale speaks for all: with it, what is known of past overflows is cleared.
         """
         # A session that restores need not have given the variables their first values.
         with self.ready():
@@ -236,15 +240,19 @@ class Scaler(tf.Module):  # type: ignore[misc]
 
     def move(self, finite: tf.Tensor) -> list[Any]:
         """Moves the scale as the rule says; returns the operations that do."""
-        writes = []
+        scale, before = self.scale.read_value(), self.stalled.read_value()
+        stalled = stalls.count(self.settings, scale, before, (finite, tf.where))
+        writes = [self.stalled.assign(stalled)]
+        if self._ready is not None:
+            writes.append(stalls.printed(before, stalled, self._names))
         if isinstance(self.settings, DynamicLossScale):
             old = ScaleState(
-                scale=self.scale.read_value(),
+                scale=scale,
                 good_steps=self.good_steps.read_value(),
                 bad_steps=self.bad_steps.read_value(),
             )
             new = self.settings.step(old, finite, tf.where)
-            writes = [
+            writes += [
                 self.scale.assign(new.scale),
                 self.good_steps.assign(new.good_steps),
                 self.bad_steps.assign(new.bad_steps),
@@ -260,8 +268,8 @@ class Scaler(tf.Module):  # type: ignore[misc]
         return strategy.experimental_local_results(variable)  # type: ignore[no-any-return]
 
     def forget(self) -> Any:
-        """Clears what is known of single variables; returns the operation that does."""
-        each = (self.overflow, self.left_out)
+        """Clears what is known of past overflows; returns the operation that does."""
+        each = (self.overflow, self.left_out, self.stalled)
         return tf.group(*[v.assign(tf.zeros(v.shape, v.dtype)) for v in each])
 
     def positions(self, variables: Sequence[tf.Variable]) -> list[int]:

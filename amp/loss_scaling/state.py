@@ -6,6 +6,7 @@ belongs to, and which variables it serves, is told by the caller.
 
 from __future__ import annotations
 
+import collections
 import dataclasses
 import threading
 import weakref
@@ -14,12 +15,21 @@ from typing import Any, TypeAlias
 
 import tensorflow as tf
 
-from amp.loss_scaling import backup, placement
+from amp.loss_scaling import backup, placement, stalls
 from amp.loss_scaling.scale import LossScale
 from amp.loss_scaling.scaler import Scaler, ScalerSite
 
 CallSite: TypeAlias = tuple[str, int]
 _Key: TypeAlias = tuple[CallSite, tuple[int, ...], LossScale, bool, int]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Gone:
+    """A scaler one of whose variables is gone."""
+
+    key: _Key
+    group: weakref.ref[Scalers]
+    number: int
 
 
 class Scalers(tf.Module):  # type: ignore[misc]
@@ -36,6 +46,7 @@ class Scalers(tf.Module):  # type: ignore[misc]
     @property
     def scalers(self) -> list[Scaler]:
         """The scalers, the oldest first."""
+        _let_go()
         return [getattr(self, f"scaler_{n}") for n in tuple(self._numbers.order)]
 
     @property
@@ -77,14 +88,16 @@ class _Numbers:
 
 # Not a str: meta graphs are exported with the collections that have a str key.
 _COLLECTION = ("amp", "loss_scalers")
-# Reentrant: a variable may be collected, and its scaler dropped, while it is held.
+# Reentrant: `kept` asks `serving`, and letting go of a scaler happens in both.
 _LOCK = threading.RLock()
 # Held by their group: a `tf.compat.v1` graph and its scalers go together.
 _SCALERS: weakref.WeakValueDictionary[_Key, Scaler] = weakref.WeakValueDictionary()
 _ANYWHERE = ScalerSite()
 _PROCESS: list[Scalers] = []
 _IN_SESSIONS: list[_Key] = []  # the first scaler of a `tf.compat.v1` graph
-_PAST: list[tf.Variable] = []  # skipped_steps of this process's scalers that are gone
+# What to let go of: appended to by finalizers, which take no lock and run no operation.
+_GONE: collections.deque[_Gone] = collections.deque()
+_PAST = [0]  # updates skipped by this process's scalers that are gone
 
 
 def current() -> Scalers:
@@ -121,6 +134,7 @@ def find(
     """
     identities = tuple(id(variable) for variable in sources)
     with _LOCK:
+        _let_go()
         eager = _outermost_is_eager()
         call = 0 if eager else current().next_number()
         first = sources[0].device
@@ -136,6 +150,7 @@ def find(
 def serving(variables: Sequence[tf.Variable]) -> list[tuple[Scaler, list[int]]]:
     """Returns the scalers with sources among `variables`, and where they stand."""
     with _LOCK:
+        _let_go()
         scalers = list(_SCALERS.values())
     found = [(scaler, scaler.positions(variables)) for scaler in scalers]
     return [(scaler, positions) for scaler, positions in found if positions]
@@ -167,7 +182,7 @@ def skipped_steps() -> int:
     with _LOCK:
         groups = [group.scalers for group in _PROCESS]
         living = [scaler.skipped_steps for group in groups for scaler in group]
-        return sum(int(variable.numpy()) for variable in (*living, *_PAST))
+        return _PAST[0] + sum(int(variable.numpy()) for variable in living)
 
 
 def _create(key: _Key, sources: Sequence[tf.Variable], place: ScalerSite) -> Scaler:
@@ -178,25 +193,30 @@ def _create(key: _Key, sources: Sequence[tf.Variable], place: ScalerSite) -> Sca
     group.add(scaler, number)
     _SCALERS[key] = scaler
     backup.begin(scaler, sources)
-    if group not in _PROCESS and not _IN_SESSIONS:
+    if group in _PROCESS and not scaler.shared:
+        stalls.watch(scaler, sources)
+    elif group not in _PROCESS and not _IN_SESSIONS:
         _IN_SESSIONS.append(key)
+    gone = _Gone(key, weakref.ref(group), number)
     for variable in sources:
-        weakref.finalize(
-            variable, _drop, key, weakref.ref(group), number
-        ).atexit = False
+        weakref.finalize(variable, _GONE.append, gone).atexit = False
     return scaler
 
 
-def _drop(key: _Key, group: weakref.ref[Scalers], number: int) -> None:
+def _let_go() -> None:
+    """Drops the scalers whose variables are gone, and keeps what they counted."""
     with _LOCK:
-        scaler = _SCALERS.pop(key, None)
-        if scaler is None:
-            return
-        living = group()
-        if living in _PROCESS:
-            _PAST.append(scaler.skipped_steps)
-        if living is not None:
-            living.remove(number)
+        while _GONE:
+            gone = _GONE.popleft()
+            scaler = _SCALERS.pop(gone.key, None)
+            if scaler is None:
+                continue
+            living = gone.group()
+            if living in _PROCESS:
+                with tf.__internal__.eager_context.eager_mode():
+                    _PAST[0] += int(scaler.copies("skipped_steps")[0].numpy())
+            if living is not None:
+                living.remove(gone.number)
 
 
 def _outermost_is_eager() -> bool:

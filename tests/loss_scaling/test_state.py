@@ -4,6 +4,7 @@ import gc
 import pickle
 import subprocess
 import sys
+import weakref
 
 import numpy as np
 import pytest
@@ -258,7 +259,7 @@ def test_a_graph_has_its_own_scalers_and_takes_them_along(group):
 
 
 def test_settings_pickle_with_every_field_off_default():
-    rule = DynamicLossScale(4.0, 3, 4.0, 0.25, 2.0, 64.0, 5)
+    rule = DynamicLossScale(4.0, 3, 4.0, 0.25, 2.0, 64.0, 5, "nan")
     default = DynamicLossScale()
     for name in DynamicLossScale.__slots__:
         assert getattr(rule, name) != getattr(default, name)
@@ -283,3 +284,16 @@ def test_skipped_steps_are_counted_when_their_variables_are_gone():
     del scaler, variable
     gc.collect()
     assert state.skipped_steps() == before + 3
+
+
+def test_a_scaler_that_is_gone_leaves_no_variable():
+    left = []
+    for _ in range(3):
+        variable = tf.Variable(1.0)
+        scaler = state.find(("job.py", 1), [variable], DynamicLossScale())
+        left += [weakref.ref(v) for v in scaler.variables]
+        del scaler, variable
+        gc.collect()
+        state.skipped_steps()
+        gc.collect()
+    assert [reference() for reference in left if reference() is not None] == []

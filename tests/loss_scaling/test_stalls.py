@@ -1,0 +1,161 @@
+"""A job that skips for good says so, once; one that only begins too high does not."""
+
+from __future__ import annotations
+
+import threading
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import amp
+from amp.integration import activation
+from amp.integration.training import gradient_hooks, optimizer_hooks
+from amp.loss_scaling import ConstantLossScale, DynamicLossScale, stalls, state
+
+v1 = tf.compat.v1
+LIMIT = stalls.LIMIT
+
+
+def counted(rule, flags, scale=1.0):
+    stalled = 0
+    for finite in flags:
+        stalled = int(stalls.count(rule, scale, stalled, (finite, _where)))
+    return stalled
+
+
+def _where(flag, yes, no):
+    return yes if flag else no
+
+
+def test_overflows_in_a_row_count_and_a_good_step_begins_anew():
+    rule = DynamicLossScale()
+    assert counted(rule, [False] * 7) == 7
+    assert counted(rule, [False] * (LIMIT - 1) + [True]) == 0
+    assert counted(rule, [False] * LIMIT + [True] * 3) == LIMIT
+    assert counted(ConstantLossScale(8.0), [False] * 3 + [True]) == 0
+
+
+def test_at_the_floor_a_good_step_does_not_hide_the_others():
+    flags = [False, False, True] * LIMIT
+    assert counted(DynamicLossScale(minimum=1.0), flags) == LIMIT
+    assert counted(DynamicLossScale(minimum=0.5), flags) == 0
+
+
+def test_the_names_of_the_first_variables_are_said():
+    said = stalls.text(["a/kernel:0", "b:0", "c:0", "d:0", "e:0"], "the scale is 1")
+    assert "a/kernel, b, c and 2 more" in said
+    assert "the scale is 1" in said
+
+
+@pytest.fixture
+def scope(monkeypatch):
+    gradient_hooks.install()
+    optimizer_hooks.install()
+    rule = DynamicLossScale(initial=8.0)
+    monkeypatch.setattr(activation, "active_loss_scale", lambda: rule)
+
+
+@pytest.fixture
+def said(monkeypatch):
+    """What is logged; the event is set by each line."""
+    lines, came = [], threading.Event()
+
+    def warning(form, *values):
+        lines.append(form % values)
+        came.set()
+
+    monkeypatch.setattr(stalls.logging, "warning", warning)
+    return lines, came
+
+
+def stepped(mode, factor, times):
+    w = tf.Variable([1.0], name="stuck")
+
+    def step():
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_sum(w**2) * factor
+        w.assign_sub(tape.gradient(loss, w))
+
+    if mode != "eager":
+        step = tf.function(step, jit_compile=mode == "xla")
+    for _ in range(times):
+        step()
+    return w
+
+
+@pytest.mark.parametrize("mode", ["eager", "function", "xla"])
+def test_a_stall_is_said_once_by_the_thread(scope, said, monkeypatch, mode):
+    lines, came = said
+    stalls.look()  # what other tests left
+    lines.clear(), came.clear()
+    fast = stalls._Watcher()
+    monkeypatch.setattr(stalls, "PERIOD", 0.01)
+    monkeypatch.setattr(stalls, "_WATCHER", fast)
+    monkeypatch.setattr(stalls.atexit, "register", lambda call: None)
+    w = stepped(mode, np.inf, LIMIT)
+    assert came.wait(60)
+    fast.stop()
+    stalls.look()
+    assert ["stuck" in line for line in lines] == [True]
+    assert w.numpy() == 1.0
+
+
+def test_a_job_that_only_begins_too_high_is_not_a_stall(scope, said):
+    stalls.look()
+    said[0].clear()
+    w = stepped("function", np.inf, LIMIT - 1)
+    stalls.look()
+    assert said[0] == []
+    assert w.numpy() == 1.0
+
+
+def test_without_a_scaler_no_thread_is_started(monkeypatch):
+    fresh = stalls._Watcher()
+    monkeypatch.setattr(stalls, "_WATCHER", fresh)
+    gradient_hooks.install()
+    with amp.mixed_precision_scope(dtype="bfloat16", emulate=True):
+        stepped("function", 1.0, 1)
+    assert fresh.thread is None
+
+
+def test_a_session_prints_in_the_step_that_stalls(scope, capfd):
+    with tf.Graph().as_default(), v1.Session() as session:
+        w = v1.get_variable("stuck", initializer=[1.0])
+        factor = v1.placeholder(tf.float32, [])
+        train = v1.train.GradientDescentOptimizer(0.1).minimize(
+            tf.reduce_sum(w**2) * factor
+        )
+        session.run(v1.global_variables_initializer())
+        for _ in range(LIMIT - 1):
+            session.run(train, {factor: np.inf})
+        assert "stuck" not in capfd.readouterr().err
+        for _ in range(3):
+            session.run(train, {factor: np.inf})
+    assert capfd.readouterr().err.count("gradients of stuck") == 1
+
+
+def test_a_large_sum_finds_its_scale_in_float16():
+    """A sum over 16,384 examples needs a scale below 1."""
+    keras = pytest.importorskip("keras")
+    x = tf.ones([16384, 2])
+    w = tf.Variable(tf.zeros([2, 1]))
+    # The mean's rate, 0.25, for a sum.
+    optimizer = keras.optimizers.SGD(0.25 / 16384)
+
+    @tf.function
+    def step():
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_sum(tf.square(tf.matmul(x, w) - 16.0))
+        optimizer.apply(tape.gradient(loss, [w]), [w])
+
+    with amp.mixed_precision_scope(
+        dtype="float16", emulate=True, assignment="all", strict=True, trial=False
+    ):
+        for _ in range(30):
+            step()
+    (scaler,) = (found for found, _ in state.serving([w]))
+    # The first gradient is 2 * 16 * 16384; 2**-4 of it is the first below 65504.
+    assert scaler.scale.numpy() == 2.0**-4
+    assert scaler.skipped_steps.numpy() == 19
+    np.testing.assert_allclose(w.numpy(), 8.0, rtol=0.02)

@@ -12,19 +12,22 @@ A scaled gradient call, in order::
     return [MulNoNan(g, 1 / scale if finite else 0) for g in grads]    # carry UNSCALE
 
 `MulNoNan(x, 0)` is 0 for every x, infinite and NaN included, so an update by hand sees
-exact zeros where an optimizer skips its step.
+exact zeros where an optimizer skips its step (NaN, if the rule's `on_overflow` asks for
+it). float64 gradients are multiplied by a float64 inverse.
 """
 
 from __future__ import annotations
 
 import contextlib
 import dataclasses
+import math
 from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
 import tensorflow as tf
 
 from amp.graph_rewrite.graph.ir import SEED, UNSCALE
+from amp.loss_scaling import provenance
 from amp.loss_scaling.scaler import Scaler
 
 Gradient: TypeAlias = Any  # tf.Tensor | tf.IndexedSlices | None
@@ -75,6 +78,19 @@ class Scaling:
             return tf.constant(self.factor, tf.float32)
         return self.scaler.factor()
 
+    def inverse(self, scale: tf.Tensor, finite: tf.Tensor, dtype: Any) -> tf.Tensor:
+        """Returns what gradients are multiplied by, constant to gradients of these.
+
+        Args:
+          scale: the factor of the seeds.
+          finite: whether all gradients are, bool, shape ().
+          dtype: float32 or float64, at least as precise as the gradient.
+        """
+        nan = self.scaler is not None and self.scaler.settings.on_overflow == "nan"
+        overflow = tf.constant(math.nan if nan else 0.0, dtype)
+        inverse = tf.where(finite, 1.0 / tf.cast(scale, dtype), overflow)
+        return inverse if tf.executing_eagerly() else tf.stop_gradient(inverse)
+
     def step(self, finite: tf.Tensor) -> list[Any]:
         """Answers the call; returns what is to run before its gradients are used."""
         if self.scaler is None:
@@ -105,10 +121,16 @@ def scaled(
         return grads
     finite = scaling.agree(all_finite(grads, placing))
     with tf.control_dependencies(scaling.step(finite)):
-        inverse = tf.where(finite, 1.0 / scale, 0.0)
-        if not tf.executing_eagerly():
-            inverse = tf.stop_gradient(inverse)
-        return [unscale(grad, inverse, placing) for grad in grads]
+        wide = {_inverse_dtype(grad) for grad in grads if _scales(grad)}
+        inverses = {dtype: scaling.inverse(scale, finite, dtype) for dtype in wide}
+        results = [
+            unscale(grad, inverses.get(_inverse_dtype(grad)), placing) for grad in grads
+        ]
+    if scaling.scaler is not None:
+        call = provenance.Call(scaling.scaler, finite, scaling.waits)
+        pairs = zip(grads, results, strict=True)
+        provenance.note(call, [result for grad, result in pairs if _scales(grad)])
+    return results
 
 
 def scale_seeds(
@@ -147,12 +169,14 @@ def all_finite(grads: Sequence[Gradient], placing: GradientPlacement) -> tf.Tens
     return tf.reduce_all(tf.stack(checks)) if len(checks) > 1 else checks[0]
 
 
-def unscale(grad: Gradient, inverse: tf.Tensor, placing: GradientPlacement) -> Gradient:
+def unscale(
+    grad: Gradient, inverse: tf.Tensor | None, placing: GradientPlacement
+) -> Gradient:
     """Returns a gradient times `inverse`, by one marked node, in its own dtype.
 
     Args:
       grad: a tensor, IndexedSlices (the values only), or None.
-      inverse: 1/scale, or 0 after an overflow; float32, shape ().
+      inverse: 1/scale, or 0 after an overflow; float32 or float64, shape ().
       placing: how nodes are built.
     """
 
@@ -195,6 +219,11 @@ def _scales(grad: Gradient) -> bool:
     if grad is None:
         return False
     return bool(grad.dtype.is_floating or grad.dtype.is_complex)
+
+
+def _inverse_dtype(grad: Gradient) -> Any:
+    double = _scales(grad) and grad.dtype in (tf.float64, tf.complex128)
+    return tf.float64 if double else tf.float32
 
 
 def _values(grad: Gradient) -> tf.Tensor:

@@ -7,14 +7,51 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Sequence
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple
 
 import tensorflow as tf
 
-from amp.loss_scaling import branches
+from amp.loss_scaling import branches, provenance, state
 from amp.loss_scaling.scaler import Scaler
 
-Concern: TypeAlias = tuple[Scaler, list[int]]
+
+class Concern(NamedTuple):
+    """A scaler that an update is to ask.
+
+    Attributes:
+      scaler: whose overflow it is.
+      positions: where the variables that are updated stand among those it serves.
+      finite: the flags of the gradient calls that flow into the update; None where they
+        are not known, and what the scaler remembers decides.
+    """
+
+    scaler: Scaler
+    positions: list[int]
+    finite: tuple[tf.Tensor, ...] | None = None
+
+
+def concerns(
+    variables: Sequence[tf.Variable], calls: Sequence[provenance.Call] | None
+) -> list[Concern]:
+    """Returns whom an update of variables is to ask.
+
+    Args:
+      variables: what is updated.
+      calls: the gradient calls that flow into it, None if that is not known. Then every
+        scaler of the variables is asked, as it is where replicas agree only now.
+    """
+    if calls is None or not all(call.scaler.agreed for call in calls):
+        return [Concern(*found) for found in state.serving(variables)]
+    flags: dict[int, list[tf.Tensor]] = {}
+    scalers = {}
+    for call in calls:
+        if call.waits:
+            scalers[id(call.scaler)] = call.scaler
+            flags.setdefault(id(call.scaler), []).append(call.finite)
+    return [
+        Concern(scaler, scaler.positions(variables), tuple(flags[key]))
+        for key, scaler in scalers.items()
+    ]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -40,44 +77,48 @@ def unless_overflow(
 
     ::
 
-        if any overflow of a concerned scaler, for the variables updated here:
+        if a gradient that flows into the update overflowed
+           (not known which do: any overflow of a concerned scaler, for the
+           variables updated here):
           clear these; skipped_steps += 1; left_out = 1
         else:
           apply(); left_out = 0
 
     Args:
-      concerns: the scalers of the variables updated, and the variables' positions.
+      concerns: as `concerns` returned them.
       apply: the whole update, with nothing left to build; its result is dropped.
       replicas: how those that take part decide.
 
     Returns:
       Whether the update ran, bool, shape ().
     """
-    flags = [_settled(*concern, replicas) for concern in concerns]
+    flags = [_settled(concern, replicas) for concern in concerns]
     pending = tf.reduce_any(tf.stack(flags)) if len(flags) > 1 else flags[0]
 
     def skip() -> tf.Tensor:
         pairs = zip(concerns, flags, strict=True)
-        return _after(tf.group(*[_answer(*c, flag) for c, flag in pairs]), False)
+        return _after(tf.group(*[_answer(c, flag) for c, flag in pairs]), False)
 
     def run() -> tf.Tensor:
-        done, noted = apply(), [_note(*c, 0) for c in concerns]
+        done, noted = apply(), [_note(c, 0) for c in concerns]
         return _after(done, _after(tf.group(*noted), True))
 
     return replicas.cond(pending, skip, run)
 
 
-def _settled(scaler: Scaler, positions: list[int], replicas: Replicas) -> tf.Tensor:
-    """Returns whether an overflow waits, in any replica."""
-    pending = _pending(scaler, positions)
-    if scaler.agreed:
+def _settled(concern: Concern, replicas: Replicas) -> tf.Tensor:
+    """Returns whether an overflow is to be answered, in any replica."""
+    pending = _pending(concern)
+    if concern.scaler.agreed:
         return pending
     finite = replicas.agree(tf.logical_not(pending))
-    return tf.logical_not(_after(tf.group(*scaler.move(finite)), finite))
+    return tf.logical_not(_after(tf.group(*concern.scaler.move(finite)), finite))
 
 
 def unless_left_out(
-    concerns: Sequence[Concern], apply: Callable[[], Any], replicas: Replicas = ONE
+    concerns: Sequence[tuple[Scaler, list[int]]],
+    apply: Callable[[], Any],
+    replicas: Replicas = ONE,
 ) -> Any:
     """Runs `apply`, unless the last update of one of these variables was left out.
 
@@ -100,8 +141,9 @@ def unless_left_out(
     )
 
 
-def _pending(scaler: Scaler, positions: list[int]) -> tf.Tensor:
-    here = scaler.stepped_here()
+def _pending(concern: Concern) -> tf.Tensor:
+    scaler, positions, finite = concern
+    here = scaler.stepped_here() if finite is None else list(finite)
     if here:
         return tf.logical_not(tf.reduce_all(tf.stack(here)))
     with scaler.ready():
@@ -111,16 +153,16 @@ def _pending(scaler: Scaler, positions: list[int]) -> tf.Tensor:
     return tf.reduce_any(overflow > 0)
 
 
-def _answer(scaler: Scaler, positions: list[int], flag: tf.Tensor) -> Any:
+def _answer(concern: Concern, flag: tf.Tensor) -> Any:
     return tf.group(
-        _write(scaler.overflow, positions, 0),
-        _note(scaler, positions, 1),
-        scaler.skipped_steps.assign_add(tf.cast(flag, tf.int64)),
+        _write(concern.scaler.overflow, concern.positions, 0),
+        _note(concern, 1),
+        concern.scaler.skipped_steps.assign_add(tf.cast(flag, tf.int64)),
     )
 
 
-def _note(scaler: Scaler, positions: list[int], left_out: int) -> Any:
-    return _write(scaler.left_out, positions, left_out)
+def _note(concern: Concern, left_out: int) -> Any:
+    return _write(concern.scaler.left_out, concern.positions, left_out)
 
 
 def _write(variable: tf.Variable, positions: list[int], value: int) -> Any:

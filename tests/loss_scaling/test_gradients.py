@@ -7,6 +7,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+import amp
+from amp.errors import PolicyError
 from amp.graph_rewrite.graph import ir
 from amp.integration import active
 from amp.integration.install import install
@@ -630,3 +632,54 @@ def test_attribute_scope_ends_and_nests():
 def test_importing_the_rules_imports_no_tensorflow():
     code = "import sys, amp.loss_scaling; assert 'tensorflow' not in sys.modules"
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+@pytest.mark.parametrize("mode", ["eager", "function", "xla"])
+def test_a_float64_gradient_is_exact_to_float64(scope, mode):
+    scope(ConstantLossScale(1000.0))  # 1/1000 is no number of either type
+    w = tf.Variable(tf.constant([0.1, 0.2, 0.3], tf.float64))
+
+    def take():
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_sum(w**2)
+        return tape.gradient(loss, w)
+
+    if mode != "eager":
+        take = tf.function(take, jit_compile=mode == "xla")
+    # Two roundings by the scale, one of 1/scale and one of the square's gradient.
+    np.testing.assert_allclose(take().numpy(), 2 * w.numpy(), rtol=4 * 2.0**-53)
+
+
+@pytest.mark.parametrize(
+    "rule", [DynamicLossScale, lambda **k: ConstantLossScale(8.0, **k)]
+)
+@pytest.mark.parametrize("asked", ["zeros", "nan"])
+def test_what_a_program_sees_after_an_overflow(scope, rule, asked):
+    """As torch.amp leaves it (infinite or NaN), if the rule is asked to."""
+    scope(rule(on_overflow=asked))
+    w = tf.Variable([1.0, 0.0])
+
+    @tf.function
+    def take(factor):
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_sum(w**2) * factor
+        return tape.gradient(loss, w)
+
+    assert take(tf.constant(1.0)).numpy().tolist() == [2.0, 0.0]
+    found = take(tf.constant(np.inf)).numpy()
+    assert np.isnan(found).all() if asked == "nan" else not found.any()
+
+
+def test_a_rule_knows_two_ways_to_show_an_overflow():
+    with pytest.raises(PolicyError, match='"zeros" or "nan"'):
+        DynamicLossScale(on_overflow="inf")
+    with pytest.raises(PolicyError, match='"zeros" or "nan"'):
+        ConstantLossScale(8.0, on_overflow=0)
+    rule = DynamicLossScale(on_overflow="nan")
+    assert amp.Policy(loss_scale=repr(rule)).loss_scale == rule
+
+
+def test_a_count_of_steps_fits_what_files_hold():
+    with pytest.raises(PolicyError, match="2\\*\\*31 - 1"):
+        DynamicLossScale(growth_interval=2**31)
+    assert DynamicLossScale(growth_interval=2**31 - 1).growth_interval == 2**31 - 1

@@ -25,7 +25,7 @@ from amp.graph_rewrite.graph import ir
 from amp.integration import active, fallback, hooks
 from amp.integration.distributed import collectives, replicas
 from amp.integration.training import gradient_sources, markers
-from amp.loss_scaling import state, update
+from amp.loss_scaling import provenance, state, update
 from amp.loss_scaling.scale import NoLossScale
 
 _KERAS = "keras.src.optimizers.base_optimizer"
@@ -200,7 +200,8 @@ def _concerns(grads: Sequence[Any], variables: Sequence[Any]) -> list[update.Con
 def _served(grads: Sequence[Any], variables: Sequence[Any]) -> list[update.Concern]:
     pairs = zip(grads, variables, strict=False)
     resolved = (gradient_sources.variable(v) for grad, v in pairs if grad is not None)
-    concerns = state.serving([v for v in resolved if v is not None])
+    updated = [v for v in resolved if v is not None]
+    concerns = update.concerns(updated, provenance.calls(grads, updated))
     # What replicas reduce among themselves they have agreed on.
     elsewhere = () if replicas.several() else grads
     return [] if concerns and collectives.combined(elsewhere) else concerns

@@ -1,0 +1,185 @@
+"""An overflow keeps the update from being applied that its gradient goes into."""
+
+from __future__ import annotations
+
+import gc
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from amp.integration import activation
+from amp.integration.training import gradient_hooks, optimizer_hooks
+from amp.loss_scaling import DynamicLossScale, current, provenance, state
+
+keras = pytest.importorskip("keras")
+v1 = tf.compat.v1
+MODES = {
+    "eager": lambda step: step,
+    "function": tf.function,
+    "xla": lambda step: tf.function(step, jit_compile=True),
+}
+
+
+@pytest.fixture(autouse=True)
+def _scope(monkeypatch):
+    gradient_hooks.install()
+    optimizer_hooks.install()
+    rule = DynamicLossScale(initial=8.0)
+    monkeypatch.setattr(activation, "active_loss_scale", lambda: rule)
+
+
+def main_gradient(w, factor):
+    with tf.GradientTape() as tape:
+        loss = tf.reduce_sum(w**2) * factor
+    return tape.gradient(loss, [w])[0]
+
+
+def looked_at(w):
+    """An auxiliary loss that is never finite, of which only the norm is wanted."""
+    with tf.GradientTape() as tape:
+        loss = tf.reduce_sum(w) * np.nan
+    return tf.norm(tape.gradient(loss, [w])[0])
+
+
+@pytest.mark.parametrize("order", ["before", "after"])
+@pytest.mark.parametrize("mode", MODES)
+def test_a_gradient_that_is_looked_at_stops_no_update(mode, order):
+    w, optimizer = tf.Variable([1.0, 2.0]), keras.optimizers.SGD(0.25)
+    optimizer.build([w])
+
+    def step(factor):
+        norm = looked_at(w) if order == "before" else 0.0
+        grad = main_gradient(w, factor)
+        if order == "after":
+            norm = looked_at(w)
+        optimizer.apply([grad], [w])
+        return norm
+
+    step = MODES[mode](step)
+    step(tf.constant(1.0))
+    assert w.numpy().tolist() == [0.5, 1.0]
+    step(tf.constant(np.inf))
+    assert w.numpy().tolist() == [0.5, 1.0]
+    assert optimizer.iterations.numpy() == 1
+    step(tf.constant(1.0))
+    assert w.numpy().tolist() == [0.25, 0.5]
+
+
+def test_clipping_and_weight_decay_are_seen_through():
+    w, optimizer = tf.Variable([1.0, 2.0]), keras.optimizers.SGD(0.25)
+    optimizer.build([w])
+
+    @tf.function
+    def step(factor):
+        looked_at(w)
+        (grad,), _ = tf.clip_by_global_norm([main_gradient(w, factor)], 1e6)
+        optimizer.apply([grad + 0.0 * w], [w])
+
+    step(tf.constant(1.0))
+    assert w.numpy().tolist() == [0.5, 1.0]
+    step(tf.constant(np.inf))
+    assert optimizer.iterations.numpy() == 1
+
+
+@pytest.mark.parametrize("apart", ["sum", "accumulator", "function", "branch", "loop"])
+def test_an_overflow_is_never_lost_where_the_origin_is_unclear(apart):
+    w, optimizer = tf.Variable([1.0, 2.0]), keras.optimizers.SGD(0.25)
+    optimizer.build([w])
+    kept = tf.Variable([0.0, 0.0], trainable=False)
+    take = tf.function(lambda factor: main_gradient(w, factor))
+
+    def grad(factor):
+        if apart == "sum":
+            return main_gradient(w, factor) + main_gradient(w, 1.0)
+        if apart == "accumulator":
+            kept.assign(main_gradient(w, factor))
+            return kept.read_value()
+        if apart == "function":
+            return take(factor)
+        if apart == "branch":
+            return tf.cond(factor > 0, lambda: main_gradient(w, factor), lambda: kept)
+        return tf.while_loop(
+            lambda i, _: i < 1,
+            lambda i, total: (i + 1, total + main_gradient(w, factor)),
+            (0, tf.zeros([2])),
+        )[1]
+
+    step = tf.function(lambda factor: optimizer.apply([grad(factor)], [w]))
+    step(tf.constant(np.inf))
+    assert (w.numpy().tolist(), optimizer.iterations.numpy()) == ([1.0, 2.0], 0)
+    step(tf.constant(1.0))
+    assert optimizer.iterations.numpy() == 1
+
+
+def test_a_gradient_by_one_variable_may_update_another():
+    """The overflow goes with the gradient, whichever variable it is applied to."""
+    w, master = tf.Variable([1.0, 2.0]), tf.Variable([1.0, 2.0])
+    optimizer = keras.optimizers.SGD(0.25, momentum=0.5)
+    optimizer.build([master])
+
+    @tf.function
+    def step(factor):
+        optimizer.apply([main_gradient(w, factor)], [master])
+
+    step(tf.constant(1.0))
+    before = master.numpy().tolist()
+    step(tf.constant(np.inf))
+    assert master.numpy().tolist() == before
+    assert optimizer.iterations.numpy() == 1
+
+
+@pytest.mark.parametrize("resource", [True, False])
+def test_a_gradient_that_a_session_looks_at_stops_no_update(resource):
+    with tf.Graph().as_default(), v1.Session() as session:
+        w = v1.get_variable("w", initializer=[1.0, 2.0], use_resource=resource)
+        factor = v1.placeholder(tf.float32, [])
+        norm = tf.norm(v1.gradients(tf.reduce_sum(w) * np.nan, [w])[0])
+        optimizer = v1.train.MomentumOptimizer(0.25, 0.0)
+        train = optimizer.minimize(tf.reduce_sum(w**2) * factor)
+        session.run(v1.global_variables_initializer())
+        session.run([train, norm], {factor: 1.0})
+        assert session.run(w).tolist() == [0.5, 1.0]
+        session.run([train, norm], {factor: np.inf})
+        assert session.run(w).tolist() == [0.5, 1.0]
+        session.run([train, norm], {factor: 1.0})
+        assert session.run(w).tolist() == [0.25, 0.5]
+
+
+def test_fit_goes_on_beside_a_loss_that_is_never_finite():
+    class Model(keras.Model):
+        def __init__(self):
+            super().__init__()
+            self.dense = keras.layers.Dense(1)
+
+        def call(self, x):
+            return self.dense(x)
+
+        def train_step(self, data):
+            x, y = data
+            with tf.GradientTape(persistent=True) as tape:
+                loss = tf.reduce_mean((self(x) - y) ** 2)
+                auxiliary = loss * np.nan
+            weights = self.trainable_weights
+            tape.gradient(auxiliary, weights)
+            self.optimizer.apply(tape.gradient(loss, weights), weights)
+            return {"loss": loss}
+
+    model = Model()
+    model.compile(keras.optimizers.SGD(0.1))
+    model.fit(np.ones([8, 2]), np.ones([8, 1]), batch_size=2, verbose=0)
+    assert model.optimizer.iterations.numpy() == 4
+
+
+def test_eager_gradients_are_forgotten_with_their_tensors():
+    gc.collect()
+    before = len(provenance._EAGER)
+    w = tf.Variable([1.0, 2.0])
+    grad = main_gradient(w, 1.0)
+    (call,) = provenance.calls([grad], [w])
+    assert (call.scaler, [0]) in state.serving([w])
+    assert provenance.calls([grad + 0.0], [w]) is None
+    del grad, call
+    gc.collect()
+    assert len(provenance._EAGER) == before
+    assert current().states

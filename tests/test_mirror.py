@@ -53,6 +53,7 @@ ELSEWHERE = {
     "integration/training/gradient_hooks.py": "loss_scaling/test_gradients.py",
     "integration/training/gradient_sources.py": "loss_scaling/test_gradients.py",
     "integration/training/markers.py": "loss_scaling/test_gradients.py",
+    "loss_scaling/entries.py": "loss_scaling/test_state.py",
     "loss_scaling/scaler.py": "loss_scaling/test_state.py",
     "loss_scaling/entries.py": "loss_scaling/test_state.py",
     "loss_scaling/placement.py": "loss_scaling/test_state.py",

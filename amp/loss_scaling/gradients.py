@@ -10,6 +10,7 @@ A scaled gradient call, in order::
     finite = agree(all(is_finite(g) for g in grads))    # of all replicas
     scaler.step(finite)
     return [MulNoNan(g, 1 / scale if finite else 0) for g in grads]    # carry UNSCALE
+           (what is no gradient but its variable's new value: as it is)
 
 `MulNoNan(x, 0)` is 0 for every x, infinite and NaN included, so an update by hand sees
 exact zeros where an optimizer skips its step (NaN, if the rule's `on_overflow` asks for
@@ -65,12 +66,15 @@ class Scaling:
       factor: the factor without a scaler.
       waits: whether an overflow waits for an optimizer to answer it.
       agree: this replica's flag (bool, shape ()) to that of all; as it is by default.
+      values: which results are no gradients but new values of their variables, and are
+        handed on as they are.
     """
 
     scaler: Scaler | None
     factor: float
     waits: bool = True
     agree: Callable[[tf.Tensor], tf.Tensor] = tf.identity
+    values: frozenset[int] = frozenset()
 
     def scale(self) -> tf.Tensor:
         """Returns the factor to use now, float32, shape ()."""
@@ -124,7 +128,10 @@ def scaled(
         wide = {_inverse_dtype(grad) for grad in grads if _scales(grad)}
         inverses = {dtype: scaling.inverse(scale, finite, dtype) for dtype in wide}
         results = [
-            unscale(grad, inverses.get(_inverse_dtype(grad)), placing) for grad in grads
+            marked(grad, placing)
+            if index in scaling.values
+            else unscale(grad, inverses.get(_inverse_dtype(grad)), placing)
+            for index, grad in enumerate(grads)
         ]
     if scaling.scaler is not None:
         call = provenance.Call(scaling.scaler, finite, scaling.waits)

@@ -683,3 +683,35 @@ def test_a_count_of_steps_fits_what_files_hold():
     with pytest.raises(PolicyError, match="2\\*\\*31 - 1"):
         DynamicLossScale(growth_interval=2**31)
     assert DynamicLossScale(growth_interval=2**31 - 1).growth_interval == 2**31 - 1
+
+
+def test_what_overwrites_its_variable_is_handed_on(scope):
+    """Histories of a float8 layer are values, which no scale concerns."""
+    keras = pytest.importorskip("keras")
+    x = tf.ones([2, 4])
+
+    def histories():
+        keras.utils.set_random_seed(0)
+        layer = keras.layers.Dense(3)
+        layer.build([2, 4])
+        layer.quantize("float8")
+
+        @tf.function
+        def take():
+            with tf.GradientTape() as tape:
+                loss = tf.reduce_sum(layer(x, training=True))
+            return tape.gradient(loss, layer.trainable_variables)
+
+        grads = take()
+        names = [v.name for v in layer.trainable_variables]
+        found = dict(zip(names, grads, strict=True))
+        # That of the outputs' gradient is of the scaled one, which float8 holds.
+        meant = ("inputs_scale", "inputs_amax_history", "kernel_amax_history", "kernel")
+        return {name: found[name].numpy() for name in meant}
+
+    scope(None)
+    expected = histories()
+    assert expected["inputs_amax_history"].any()
+    scope(DynamicLossScale())
+    for name, value in histories().items():
+        np.testing.assert_array_equal(value, expected[name], err_msg=name)

@@ -134,7 +134,10 @@ def _scaled(
         return None
     if found is None or isinstance(rule, NoLossScale):
         return [gradients.marked(grad, placing) for grad in how.compute(seeds)]
-    scaling = gradients.Scaling(found.scaler, rule.initial, how.waits, found.agree)
+    values = frozenset(i for i, s in enumerate(flat) if gradient_sources.overwritten(s))
+    scaling = gradients.Scaling(
+        found.scaler, rule.initial, how.waits, found.agree, values
+    )
     return gradients.scaled(scaling, targets, seeds, how.compute, placing)
 
 

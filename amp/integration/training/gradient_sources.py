@@ -46,6 +46,14 @@ def variable(source: Any) -> tf.Variable | None:
     return variable(value) if isinstance(value, tf.Variable) else None
 
 
+def overwritten(source: Any) -> bool:
+    """Whether a Keras variable takes what comes as its gradient for its new value.
+
+    The histories of float8 layers do.
+    """
+    return getattr(source, "overwrite_with_gradient", False) is True
+
+
 def composite(source: Any) -> bool:
     """Whether a source is made of several tensors (ragged, sparse, slices)."""
     kind = tf.__internal__.CompositeTensor

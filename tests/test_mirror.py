@@ -55,9 +55,6 @@ ELSEWHERE = {
     "integration/training/markers.py": "loss_scaling/test_gradients.py",
     "loss_scaling/entries.py": "loss_scaling/test_state.py",
     "loss_scaling/scaler.py": "loss_scaling/test_state.py",
-    "loss_scaling/entries.py": "loss_scaling/test_state.py",
-    "loss_scaling/placement.py": "loss_scaling/test_state.py",
-    "loss_scaling/stalls.py": "loss_scaling/test_update.py",
 }
 
 # Laws of more than one file: of a whole rewrite, of a kind of job, of the project.

@@ -115,8 +115,8 @@ class Scaler(tf.Module):  # type: ignore[misc]
         # The trailing slash makes the names the same wherever a gradient is taken.
         name, strategy = f"amp_loss_scale_{index}/", placement.replicas()
         make, zero = placement.variable, tf.int64.as_numpy_dtype(0)
-        place, copies = placement.outside_functions(device), placement.copies(strategy)
-        with place, copies, tf.name_scope(name):
+        place = placement.outside_functions(device)
+        with place, placement.copies(strategy), tf.name_scope(name):
             self.shared = tf.executing_eagerly() and placement.elsewhere(device)
             first = tf.constant(self.settings.initial, tf.float32)
             self.scale = make("scale", first)

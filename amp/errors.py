@@ -59,3 +59,7 @@ class CheckpointError(AmpError, ValueError):
 
 class ProfileError(AmpError, ValueError):
     """A stored device profile that cannot be read, or is of another version."""
+
+
+class RewriteError(AmpError, RuntimeError):
+    """A phase of the rewrite failed unexpectedly; the original must run instead."""

@@ -7,11 +7,23 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 from amp.graph_rewrite.graph.ir import Edge
 
 Read: TypeAlias = tuple[str, int]  # a node and which of its inputs
+
+
+class Cast(NamedTuple):
+    """A tensor that is also needed in the other type.
+
+    Attributes:
+      edge: the tensor, by the edge on which it is made.
+      down: whether the other type is the 16-bit one; else float32.
+    """
+
+    edge: Edge
+    down: bool
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -104,7 +116,7 @@ class Plan:
       low: nodes to hold in 16 bits.
       attrs: for each low node, the type attributes that turn.
       reasons: for every node that touches float32, why it is as it is.
-      casts: tensors read in a type other than they are made in: (edge, to 16 bits).
+      casts: tensors read in a type other than they are made in.
       seconds32, seconds16: predicted time before and after, casts included.
       tie: seconds that the choice may be over the cheapest; -inf: none was weighed.
       interface: how the boundary turns.
@@ -117,7 +129,7 @@ class Plan:
     low: frozenset[str]
     attrs: Mapping[str, tuple[str, ...]]
     reasons: Mapping[str, Reason]
-    casts: frozenset[tuple[Edge, bool]]
+    casts: frozenset[Cast]
     seconds32: float
     seconds16: float
     tie: float

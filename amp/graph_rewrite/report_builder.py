@@ -9,32 +9,48 @@ import dataclasses
 from collections.abc import Iterator, Mapping
 
 from amp.graph_rewrite.candidates.analysis import UseAnalysis
-from amp.graph_rewrite.cost import pricing
 from amp.graph_rewrite.cost.device import Resolution
-from amp.graph_rewrite.fusion.fuse import Fusion
+from amp.graph_rewrite.cost.priced import Priced, measured_share
+from amp.graph_rewrite.fusion.fuse import Fused
 from amp.graph_rewrite.graph import ir
 from amp.graph_rewrite.graph.calls import FunctionUse
 from amp.graph_rewrite.plan import CastsSaved, Plan
 from amp.graph_rewrite.report import Decision, Report
 from amp.policy import Policy
 
-_UNFUSED = Fusion()
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Seconds:
+    """Predicted seconds of a step: in float32, and as planned."""
+
+    before: float
+    after: float
 
 
 def report_on(
-    module: ir.Module,
-    parts: Mapping[FunctionUse, UseAnalysis],
+    priced: Priced,
     plans: Mapping[FunctionUse, Plan],
+    made: Fused,
     settled: Resolution,
-    fusion: Fusion = _UNFUSED,
 ) -> Report:
-    """The report on the plans for a module, and on what was fused afterwards."""
+    """The report on the plans for a module, and on what was fused afterwards.
+
+    Args:
+      priced: the module's analysis and prices.
+      plans: what was done to each use.
+      made: the module that was made, and what was fused in it.
+      settled: policy and device.
+    """
     policy = settled.policy
     assert policy is not None
-    weight = {use: part.weight for use, part in parts.items()}
-    seconds32 = sum(weight[use] * plan.seconds32 for use, plan in plans.items())
-    seconds16 = sum(weight[use] * plan.seconds16 for use, plan in plans.items())
-    seconds16 -= fusion.seconds
+    uses, fusion = priced.analysis.uses, made.fusion
+    main = next(iter(uses.values())).graph
+    weight = {use: one.weight for use, one in uses.items()}
+    seconds = _Seconds(
+        sum(weight[use] * plan.seconds32 for use, plan in plans.items()),
+        sum(weight[use] * plan.seconds16 for use, plan in plans.items())
+        - fusion.seconds,
+    )
     fused = fusion.casts_before - fusion.casts_after
     casts_saved = {
         field.name: sum(
@@ -43,19 +59,19 @@ def report_on(
         for field in dataclasses.fields(CastsSaved)
     }
     return Report(
-        function=module.main.name,
+        function=main.name,
         dtype=policy.dtype,
         emulated=policy.emulate,
         device=settled.device.name,
         loss_scale=str(policy.loss_scale),
-        nodes_total=sum(len(part.graph.nodes) for part in parts.values()),
-        nodes_low=sum(len(plans[u].low | p.found.already) for u, p in parts.items()),
+        nodes_total=sum(len(one.graph.nodes) for one in uses.values()),
+        nodes_low=sum(len(plans[u].low | o.found.already) for u, o in uses.items()),
         casts=sum(len(plan.casts) for plan in plans.values()) - fused,
-        seconds32=seconds32,
-        seconds16=seconds16,
-        decisions=tuple(_decisions(module, parts, plans)),
-        verdict=_verdict(parts, plans, policy, (seconds32, seconds16)),
-        measured_share=pricing.measured_share(list(parts.values())),
+        seconds32=seconds.before,
+        seconds16=seconds.after,
+        decisions=tuple(_decisions(main, uses, plans)),
+        verdict=_verdict(uses, plans, policy, seconds),
+        measured_share=measured_share(priced),
         casts_spared={**casts_saved, "fused": fused},
         clusters=fusion.clusters,
         fused_seconds=fusion.seconds,
@@ -63,34 +79,34 @@ def report_on(
 
 
 def _verdict(
-    parts: Mapping[FunctionUse, UseAnalysis],
+    uses: Mapping[FunctionUse, UseAnalysis],
     plans: Mapping[FunctionUse, Plan],
     policy: Policy,
-    seconds: tuple[float, float],
+    seconds: _Seconds,
 ) -> str:
     if any(plan.low for plan in plans.values()):
         if policy.emulate:
             return "rewritten, emulated: values as in 16 bits, no faster"
-        return f"rewritten, predicted {seconds[0] / seconds[1]:.2f}x faster"
+        return f"rewritten, predicted {seconds.before / seconds.after:.2f}x faster"
     for plan in plans.values():
         for reason in plan.reasons.values():
             if reason.rule == "gain":
                 return f"left in float32: {reason.cause}"
-    already = any(part.found.already for part in parts.values())
+    already = any(one.found.already for one in uses.values())
     return "nothing more to convert" if already else "left in float32: no gain"
 
 
 def _decisions(
-    module: ir.Module,
-    parts: Mapping[FunctionUse, UseAnalysis],
+    main: ir.Graph,
+    uses: Mapping[FunctionUse, UseAnalysis],
     plans: Mapping[FunctionUse, Plan],
 ) -> Iterator[Decision]:
-    for use, part in parts.items():
-        prefix = "" if part.graph is module.main else f"{part.graph.name}::"
-        low = plans[use].low | part.found.already
+    for use, one in uses.items():
+        prefix = "" if one.graph is main else f"{one.graph.name}::"
+        low = plans[use].low | one.found.already
         for name, reason in plans[use].reasons.items():
-            dtype = part.context.format.name if name in low else "float32"
-            op = part.graph.nodes[name].op
+            dtype = one.context.format.name if name in low else "float32"
+            op = one.graph.nodes[name].op
             yield Decision(f"{prefix}{name}", op, dtype, reason.rule, reason.cause)
 
 

@@ -20,7 +20,8 @@ from amp.graph_rewrite.candidates.context import FORMATS, Context
 from amp.graph_rewrite.cost import device as devices
 from amp.graph_rewrite.cost.device import Device, Resolution
 from amp.graph_rewrite.cost.model import CostModel
-from amp.graph_rewrite.graph import ir, serde
+from amp.graph_rewrite.cost.priced import Priced, price
+from amp.graph_rewrite.graph import ir, op_schema, serde
 from amp.graph_rewrite.plan import Plan
 from amp.graph_rewrite.report import Decision, Report
 from amp.graph_rewrite.rewrite import Rewrite
@@ -80,18 +81,23 @@ def context_of(
         behind=frozenset(),
         fed=frozenset(),
         fetched=frozenset(),
-        lookup=rewrite_lib._lookup(module),
+        lookup=op_schema.lookup_of(module),
     )
 
 
-def program(module: ir.Module, context: Context, clock: CostModel) -> Analysis:
-    """What is to be decided of a module, every use of a function in one context."""
-    return analyze(module, lambda use: context, lambda use: clock)
+def analysis_of(module: ir.Module, context: Context) -> Analysis:
+    """What is known of a module, every use of a function in one context."""
+    return analyze(module, lambda use: context)
 
 
-def plan_of(module: ir.Module, context: Context, clock: CostModel) -> Plan:
+def priced_of(module: ir.Module, context: Context, cost_model: CostModel) -> Priced:
+    """A module's analysis with its prices, every use by one cost model."""
+    return price(analysis_of(module, context), lambda use: cost_model)
+
+
+def plan_of(module: ir.Module, context: Context, cost_model: CostModel) -> Plan:
     """The plan for the main graph of a module."""
-    return next(iter(decide(program(module, context, clock)).values()))
+    return next(iter(decide(priced_of(module, context, cost_model)).values()))
 
 
 def rewritten(

@@ -7,15 +7,37 @@ Two forms of the same plan: native (16-bit kernels, casts at the borders) and em
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from amp.graph_rewrite.apply.casts import Casts
 from amp.graph_rewrite.candidates.context import Context, Typed
 from amp.graph_rewrite.candidates.eligibility import Candidates
+from amp.graph_rewrite.cost.priced import Priced
 from amp.graph_rewrite.graph import calls, ir, op_schema
+from amp.graph_rewrite.graph.calls import FunctionUse
 from amp.graph_rewrite.normalize import loop_invariants
 from amp.graph_rewrite.ops.op_table import Role
 from amp.graph_rewrite.plan import Plan
+
+
+def apply_plans(
+    priced: Priced, plans: Mapping[FunctionUse, Plan]
+) -> dict[FunctionUse, ir.Graph]:
+    """By use, the graph that its plan describes, or the graph it has where none does.
+
+    What a caller fetches by name is given back in float32.
+    """
+    graphs = {}
+    for use, one in priced.analysis.uses.items():
+        graph, plan, context = one.graph, plans[use], one.context
+        if plan.low or plan.interface:
+            graph = apply(graph, plan, one.found, context)
+            if context.fetched:
+                graph = restore_fetched(
+                    graph, context.fetched, plan, one.found, context
+                )
+        graphs[use] = graph
+    return graphs
 
 
 def apply(graph: ir.Graph, plan: Plan, found: Candidates, context: Context) -> ir.Graph:

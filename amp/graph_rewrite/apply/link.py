@@ -11,12 +11,7 @@ from typing import TypeAlias
 
 from amp.graph_rewrite.graph import calls as calls_lib
 from amp.graph_rewrite.graph import ir
-from amp.graph_rewrite.graph.calls import Call, FunctionUse
-
-
-def graph_of(module: ir.Module, use: FunctionUse) -> ir.Graph:
-    """The graph that a use is a use of."""
-    return module.main if use.name == module.main.name else module.functions[use.name]
+from amp.graph_rewrite.graph.calls import Call, FunctionUse, graph_of
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -1,109 +1,47 @@
-"""Every tensor of a analysis: who makes it, who reads it, which casts that takes.
+"""The casts of a module: every tensor, who makes it, who reads it, what that takes.
 
-Nothing is chosen here: which nodes are 16-bit is given.
+The one description of which casts there are: `decide` prices by it, a plan lists its
+casts by it, and `verify` holds what was made against it. Nothing is chosen here: which
+nodes are 16-bit is given.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Container, Iterator, Mapping, Set
+from collections.abc import Iterator, Mapping, Set
 from typing import TypeAlias
 
 from amp.graph_rewrite.assign import min_cut
 from amp.graph_rewrite.assign.liveness import Liveness
+from amp.graph_rewrite.assign.tensor import HIGH, LOW, CutVariable, Reader, Tensor
 from amp.graph_rewrite.candidates.analysis import UseAnalysis
-from amp.graph_rewrite.candidates.call_values import CallValues, Carried, UseEdge
+from amp.graph_rewrite.candidates.call_values import UseEdge
 from amp.graph_rewrite.candidates.context import Typed
 from amp.graph_rewrite.cost.op_instance import Times
+from amp.graph_rewrite.cost.priced import Priced
 from amp.graph_rewrite.graph import bridges, ir, op_schema
 from amp.graph_rewrite.graph.calls import FunctionUse
 from amp.graph_rewrite.ops.op_table import Kind
-from amp.graph_rewrite.plan import CastsSaved, Read
+from amp.graph_rewrite.plan import Cast, CastsSaved, Read
 
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class StoredTensor:
-    """A tensor from the point on where its graph holds most bytes."""
-
-    place: UseEdge
-
-
-# What a precision is chosen for: a node of a use, a value between functions, a tensor
-# list (its number), a tensor that is held; or one of the two that are settled.
-Choice: TypeAlias = tuple[FunctionUse, str] | Carried | int | StoredTensor | str
-LOW, HIGH = "in 16 bits for ever", "in float32 for ever"
 # By an edge, the seconds in (float32, 16 bits) that a cast on it adds besides its own.
 CastPrices: TypeAlias = dict[ir.Edge, Times]
-Casts: TypeAlias = Mapping[FunctionUse, frozenset[tuple[ir.Edge, bool]]]
 Late: TypeAlias = dict[Read, str]  # as in a plan
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class _Reader:
-    """Who reads a tensor, where, and whether the tensor is held for it."""
+class UseCasts:
+    """The casts of one use of a function, as in a plan.
 
-    choice: Choice
-    use: FunctionUse
-    at: Read | None = None
-    late: bool = False
-
-
-@dataclasses.dataclass(slots=True)
-class _Tensor:
-    """A tensor under one name, however many casts the graph already has on it.
-
-    Where it is held for late readers, it may be so in another type than it is made in:
-    then it counts as two, the tensor as it is made and the tensor as it is held, which
-    reads the first.
+    Attributes:
+      casts: tensors that are read in both types.
+      late: reads that have a cast of their own, with the node that it waits for.
+      saved: casts that sharing, folding and hoisting make needless.
     """
 
-    place: UseEdge
-    producer: Choice
-    free: bool  # a constant: its cast is folded
-    holds: bool
-    readers: list[_Reader] = dataclasses.field(default_factory=list)
-
-    @property
-    def stored(self) -> StoredTensor | None:
-        return StoredTensor(self.place) if self.late else None
-
-    @property
-    def late(self) -> list[_Reader]:
-        return [reader for reader in self.readers if self.holds and reader.late]
-
-    @property
-    def early(self) -> list[Choice]:
-        """Who reads it as it is made."""
-        stored = [self.stored] if self.stored else []
-        return [r.choice for r in self.readers if not (self.holds and r.late)] + stored
-
-    def casts(self, low: Set[Choice]) -> set[bool]:
-        """Whether it is cast as soon as it is made: to 16 bits (True), to float32."""
-        made_low = self.producer in low
-        casts = {r in low for r in self.early if (r in low) != made_low}
-        if not made_low and any(r.choice in low for r in self.late):
-            casts.add(True)
-        return casts - {True} if self.free else casts
-
-    def waiting(self, low: Set[Choice]) -> list[Read]:
-        """The late reads that get a cast of their own."""
-        if self.stored not in low:
-            return []
-        return sorted(r.at for r in self.late if r.at and r.choice not in low)
-
-    def casts_saved(
-        self, low: Set[Choice], inner: Container[FunctionUse]
-    ) -> CastsSaved:
-        """What the reads in another type do without; `inner`: in loops."""
-        made_low = self.producer in low
-        other = [r.use for r in self.readers if (r.choice in low) != made_low]
-        if not other:
-            return CastsSaved()
-        if self.free and not made_low:
-            return CastsSaved(folded=len(other))
-        hoisted = any(use != self.place[0] and use in inner for use in other)
-        made = len(self.casts(low)) + bool(self.waiting(low))
-        return CastsSaved(shared=max(len(other) - made, 0), hoisted=int(hoisted))
+    casts: frozenset[Cast]
+    late: Late
+    saved: CastsSaved
 
 
 class Tensors:
@@ -113,69 +51,69 @@ class Tensors:
     """
 
     def __init__(
-        self,
-        parts: Mapping[FunctionUse, UseAnalysis],
-        call_values: CallValues,
-        turns: Set[Carried],
-        cast_prices: Mapping[FunctionUse, CastPrices],
+        self, priced: Priced, cast_prices: Mapping[FunctionUse, CastPrices]
     ) -> None:
-        self.parts = parts
-        self.turns = turns
+        self._priced = priced.uses
+        self._uses = priced.analysis.uses
+        self._turning = priced.analysis.turning
+        self._call_values = priced.analysis.call_values
         self._cast_prices = cast_prices
-        self._call_values = call_values
-        self._number = next(iter(parts.values())).context.format.number
-        self._tensors: dict[UseEdge, _Tensor] = {}
+        self._number = next(iter(self._uses.values())).context.format.number
+        self._tensors: dict[UseEdge, Tensor] = {}
         self._lives = {
-            use: Liveness(p.graph, p.found.typed) for use, p in parts.items()
+            use: Liveness(one.graph, one.found.typed) for use, one in self._uses.items()
         }
-        for use, part in parts.items():
-            self._read_by_nodes(use, part)
-            self._read_outside(use, part)
+        for use, one in self._uses.items():
+            self._read_by_nodes(use, one)
+            self._read_outside(use, one)
         self._returned()
 
-    def key(self, use: FunctionUse, name: str) -> Choice:
+    def variable(self, use: FunctionUse, name: str) -> CutVariable:
         """What the precision of a node is chosen as."""
-        found = self.parts[use].found
+        found = self._uses[use].found
         if name in found.already:
             return LOW
         if name not in found.allowed:
             return HIGH
-        return self._call_values.lists.get((use, name), (use, name))
+        number = self._call_values.lists.get((use, name))
+        if number is not None:
+            return CutVariable("list", number)
+        return CutVariable("node", (use, name))
 
-    def _read_by_nodes(self, use: FunctionUse, part: UseAnalysis) -> None:
-        number = part.context.format.number
+    def _read_by_nodes(self, use: FunctionUse, one: UseAnalysis) -> None:
+        number = self._number
         numbers = (ir.FLOAT, number)
-        for name, view in part.found.typed.items():
+        for name, view in one.found.typed.items():
             if bridges.is_bridge(view.node, number):
                 continue
-            key = self.key(use, name)
+            variable = self.variable(use, name)
             site = self._call_values.sites.get((use, name))
             for index, slot in enumerate(view.ins):
                 if slot.type not in numbers:
                     continue
                 edge = view.node.inputs[index]
-                reader: Choice = LOW if slot.type == number else HIGH
+                reader = LOW if slot.type == number else HIGH
                 if site is not None and slot.type == ir.FLOAT:
                     if self._call_values.passes(site, index):
                         continue  # those inside read it
                     reader = (
                         self._carried((use, (name, index))) if site.call.loop else HIGH
                     )
-                elif key != HIGH and _turns(slot, view):
-                    reader = key
+                elif variable != HIGH and _turns(slot, view):
+                    reader = variable
                 late = site is None and self._lives[use].late(name)
                 self._read((use, edge), slot.type, reader, (name, index), late)
 
-    def _read_outside(self, use: FunctionUse, part: UseAnalysis) -> None:
+    def _read_outside(self, use: FunctionUse, one: UseAnalysis) -> None:
         """What the user sees, and what is returned to calls that stay as they are."""
         if use not in self._call_values.inner:
-            for result in part.graph.results:
+            for result in one.graph.results:
                 if result.type == ir.FLOAT:
                     self._read((use, result.edge), ir.FLOAT, HIGH)
-        number = part.context.format.number
-        for name in part.context.fetched & part.found.typed.keys():
-            for index, slot in enumerate(part.found.typed[name].outs):
-                if slot.type in (ir.FLOAT, number):
+        typed = one.found.typed
+        for name in one.context.fetched & typed.keys():
+            for index, slot in enumerate(typed[name].outs):
+                if slot.type in (ir.FLOAT, self._number):
                     place = (use, (name, index))
                     self._read(place, slot.type, HIGH)
 
@@ -191,24 +129,26 @@ class Tensors:
         self,
         place: UseEdge,
         number: int,
-        reader: Choice,
+        reader: CutVariable,
         at: Read | None = None,
         late: bool = False,
     ) -> None:
         tensor, use = self._of(place, number), place[0]
         late = late and tensor.place[0] == use
-        tensor.readers.append(_Reader(reader, use, at, late))
+        tensor.readers.append(Reader(reader, use, at, late))
 
-    def _carried(self, place: UseEdge) -> Choice:
+    def _carried(self, place: UseEdge) -> CutVariable:
         value = self._call_values.made.get(place)
-        return value if value is not None and value in self.turns else HIGH
+        if value is None or value not in self._turning:
+            return HIGH
+        return CutVariable("carried", value)
 
-    def _of(self, place: UseEdge, number: int) -> _Tensor:
+    def _of(self, place: UseEdge, number: int) -> Tensor:
         """The tensor that an edge of type `number` is, or is a cast of."""
         low = self._number
         while True:
             place = self._call_values.source(place)
-            view = self.parts[place[0]].found.typed.get(place[1][0])
+            view = self._uses[place[0]].found.typed.get(place[1][0])
             if view is None or not bridges.is_bridge(view.node, low):
                 break
             place, number = (place[0], view.node.inputs[0]), view.ins[0].type
@@ -216,63 +156,74 @@ class Tensors:
             use, (name, index) = place
             producer = LOW if number == low else self._carried(place)
             if producer == HIGH and view is not None and _turns(view.outs[index], view):
-                producer = self.key(use, name)
+                producer = self.variable(use, name)
             constant = view is not None and view.facts.kind is Kind.CONSTANT
             # Only what may be 16-bit where it is made may be so where it is held.
-            holds = producer != HIGH and self.parts[place[0]].weight <= 1
+            holds = producer != HIGH and self._uses[place[0]].weight <= 1
             holds = holds and self._lives[place[0]].held(place[1])
-            self._tensors[place] = _Tensor(place, producer, constant, holds)
+            self._tensors[place] = Tensor(place, producer, constant, holds)
         return self._tensors[place]
 
-    def _kept(self) -> Iterator[_Tensor]:
+    def _kept(self) -> Iterator[Tensor]:
         for tensor in self._tensors.values():
-            if tensor.producer != HIGH or any(r.choice != HIGH for r in tensor.readers):
+            variables = [tensor.producer, *(r.variable for r in tensor.readers)]
+            if any(variable != HIGH for variable in variables):
                 yield tensor
 
-    def priced(self) -> list[min_cut.Tensor[Choice]]:
-        """The tensors as `assign` takes them."""
+    def priced(self) -> list[min_cut.Tensor[CutVariable]]:
+        """The tensors as `min_cut` takes them."""
         priced = []
         for tensor in self._kept():
             use, edge = tensor.place
-            part = self.parts[use]
-            seconds = part.weight * part.cost_model.cast(part.graph.shape(edge))
+            weight = self._uses[use].weight
+            seconds = weight * self._priced[use].cast(edge)
             producer = None if tensor.producer == HIGH else tensor.producer
             down = 0.0 if tensor.free else seconds
             after = self._cast_prices[use].get(edge, (0.0, 0.0))
             up, down = (
-                cast + part.weight * more
+                cast + weight * more
                 for cast, more in zip((seconds, down), after, strict=True)
             )
             priced.append(min_cut.Tensor(producer, tensor.early, up, down))
             if tensor.stored:
-                late = [reader.choice for reader in tensor.late]
+                late = [reader.variable for reader in tensor.late]
                 priced.append(min_cut.Tensor(tensor.stored, late, seconds, seconds))
         return priced
 
-    def holding(self) -> dict[Choice, Times]:
-        """Seconds that holding each tensor counts as, in (float32, 16 bits)."""
-        prices: dict[Choice, Times] = {}
+    def free(self) -> dict[CutVariable, Times]:
+        """What is chosen for besides nodes, with its seconds in (float32, 16 bits).
+
+        A value that calls hand on takes no time of its own; holding a tensor counts as
+        what `CostModel.held` says.
+        """
+        prices: dict[CutVariable, Times] = {
+            CutVariable("carried", value): (0.0, 0.0)
+            for value in self._call_values.carried
+            if value in self._turning
+        }
         for tensor in self._kept():
             if tensor.stored:
                 use, edge = tensor.place
-                part = self.parts[use]
-                high, low = part.cost_model.held(part.graph.shape(edge))
-                prices[tensor.stored] = (part.weight * high, part.weight * low)
+                one = self._uses[use]
+                high, low = self._priced[use].cost_model.held(one.graph.shape(edge))
+                prices[tensor.stored] = (one.weight * high, one.weight * low)
         return prices
 
-    def casts(self, low: Set[Choice]) -> Casts:
-        """By use, what is cast if what is in `low` is 16-bit: (edge, to 16 bits)."""
-        found: dict[FunctionUse, set[tuple[ir.Edge, bool]]] = {
-            use: set() for use in self.parts
-        }
+    def casts(self, low: Set[CutVariable]) -> dict[FunctionUse, frozenset[Cast]]:
+        """By use, the tensors that are cast if what is in `low` is 16-bit."""
+        found: dict[FunctionUse, set[Cast]] = {use: set() for use in self._uses}
         for tensor in self._kept():
             use, edge = tensor.place
-            found[use].update((edge, down) for down in tensor.casts(low))
+            found[use].update(Cast(edge, down) for down in tensor.casts(low))
         return {use: frozenset(casts) for use, casts in found.items()}
 
-    def late(self, low: Set[Choice]) -> dict[FunctionUse, Late]:
-        """By use, the reads that wait for a cast of their own, as in a plan."""
-        found: dict[FunctionUse, Late] = {use: {} for use in self.parts}
+    def use_casts(self, low: Set[CutVariable]) -> dict[FunctionUse, UseCasts]:
+        """By use, all of its casts if what is in `low` is 16-bit, as in a plan."""
+        casts, late, saved = self.casts(low), self._late(low), self._saved(low)
+        return {use: UseCasts(casts[use], late[use], saved[use]) for use in self._uses}
+
+    def _late(self, low: Set[CutVariable]) -> dict[FunctionUse, Late]:
+        found: dict[FunctionUse, Late] = {use: {} for use in self._uses}
         for tensor in self._kept():
             reads = tensor.waiting(low)
             if reads:
@@ -280,11 +231,10 @@ class Tensors:
                 found[use].update(dict.fromkeys(reads, self._lives[use].before(reads)))
         return found
 
-    def casts_saved(self, low: Set[Choice]) -> dict[FunctionUse, CastsSaved]:
-        """By use, the casts that those of `casts` make needless."""
+    def _saved(self, low: Set[CutVariable]) -> dict[FunctionUse, CastsSaved]:
         sites = self._call_values.sites.values()
         inner = {c for site in sites if site.call.loop for c in site.callees}
-        counts = {use: [0, 0, 0] for use in self.parts}
+        counts = {use: [0, 0, 0] for use in self._uses}
         for tensor in self._kept():
             one = tensor.casts_saved(low, inner)
             for index, count in enumerate((one.shared, one.folded, one.hoisted)):

@@ -1,4 +1,4 @@
-"""From candidates to plans: prices every node and tensor, then lets `assign` choose.
+"""From priced candidates to plans: sets up the minimum cut and reads the plans off it.
 
 Nothing is changed here, and no rule about ops may enter. All functions of a module are
 decided together, each weighted by how often it runs.
@@ -6,132 +6,159 @@ decided together, each weighted by how often it runs.
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Mapping
 
 from amp.graph_rewrite.assign import min_cut
-from amp.graph_rewrite.assign.cast_graph import LOW, CastPrices, Choice, Late, Tensors
+from amp.graph_rewrite.assign.cast_graph import CastPrices, Tensors, UseCasts
 from amp.graph_rewrite.assign.interfaces import interfaces
-from amp.graph_rewrite.candidates.analysis import Analysis, UseAnalysis
+from amp.graph_rewrite.assign.tensor import LOW, CutVariable
+from amp.graph_rewrite.candidates.analysis import UseAnalysis
 from amp.graph_rewrite.candidates.context import turning
 from amp.graph_rewrite.candidates.eligibility import Candidates
-from amp.graph_rewrite.cost import pricing
 from amp.graph_rewrite.cost.epilogues import epilogues
 from amp.graph_rewrite.cost.op_instance import Times
-from amp.graph_rewrite.graph import ir
+from amp.graph_rewrite.cost.priced import Priced, PricedUse
 from amp.graph_rewrite.graph.calls import FunctionUse
-from amp.graph_rewrite.plan import CastsSaved, Interface, Plan, Reason
+from amp.graph_rewrite.plan import Cast, Interface, Plan, Reason
 
 
-def decide(analysis: Analysis) -> dict[FunctionUse, Plan]:
-    """Prices the candidates of all uses and chooses among them.
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Prices:
+    """The prices of one use, each time it runs.
+
+    Attributes:
+      times: of nodes; of one that is merged into the product before it, nothing.
+      after_cast: by the edge between the two, what the merged node costs after all if a
+        cast on that edge keeps them apart.
+    """
+
+    times: Mapping[str, Times]
+    after_cast: CastPrices
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Cut:
+    """What the minimum cut puts on the 16-bit side, and how exact it is.
+
+    Attributes:
+      low: the variables that are to be 16-bit, and `LOW`.
+      tie: seconds that the choice may be over the cheapest; -inf: none was weighed.
+    """
+
+    low: frozenset[CutVariable]
+    tie: float
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Decision:
+    """What was decided for one use.
+
+    Attributes:
+      low: the nodes that are to be 16-bit.
+      tie: as in `_Cut`.
+      before: the casts that the use has as it was given.
+      after: the casts that it will have.
+      interface: how its boundary turns.
+    """
+
+    low: frozenset[str]
+    tie: float
+    before: frozenset[Cast]
+    after: UseCasts
+    interface: Interface
+
+
+def decide(priced: Priced) -> dict[FunctionUse, Plan]:
+    """Chooses among the candidates of all uses together.
 
     With `assignment="all"` every candidate is taken, whatever it costs.
     """
-    parts, call_values, turns = analysis.parts, analysis.call_values, analysis.turning
-    times = {
-        use: pricing.times(part.graph, part.found, part.context, part.cost_model)
-        for use, part in parts.items()
-    }
-    cast_prices = {use: _merged(part, times[use]) for use, part in parts.items()}
-    gathered = Tensors(parts, call_values, turns, cast_prices)
-    chosen, tie = _chosen(gathered, times)
+    analysis = priced.analysis
+    prices = {use: _prices(one) for use, one in priced.uses.items()}
+    tensors = Tensors(priced, {use: p.after_cast for use, p in prices.items()})
+    cut = _cut(analysis.uses, tensors, prices)
     low = {
-        use: frozenset(n for n in part.found.allowed if gathered.key(use, n) in chosen)
-        for use, part in parts.items()
+        use: frozenset(
+            name for name in one.found.allowed if tensors.variable(use, name) in cut.low
+        )
+        for use, one in analysis.uses.items()
     }
-    casts = gathered.casts(chosen | {LOW})
-    before = gathered.casts({LOW})
-    casts_saved = gathered.casts_saved(chosen | {LOW})
-    late = gathered.late(chosen | {LOW})
-    faces = interfaces(
-        {use: (part.graph, part.found.typed) for use, part in parts.items()},
-        call_values,
-        low,
-        frozenset(turns & chosen),
-    )
+    turned = {of for kind, of in cut.low if kind == "carried"}
+    carried = frozenset(v for v in analysis.call_values.carried if v in turned)
+    boundaries = interfaces(analysis, low, carried)
+    before, after = tensors.casts({LOW}), tensors.use_casts(cut.low)
     return {
         use: _plan(
-            part,
-            (times[use], cast_prices[use]),
-            low[use],
-            (before[use], casts[use]),
-            tie,
-            face,
-            (casts_saved[use], late[use]),
+            one,
+            prices[use],
+            _Decision(low[use], cut.tie, before[use], after[use], boundaries[use]),
         )
-        for (use, part), face in zip(parts.items(), faces, strict=True)
+        for use, one in priced.uses.items()
     }
 
 
-def _merged(part: UseAnalysis, times: dict[str, Times]) -> CastPrices:
-    """Prices epilogues at nothing, and casts that keep them apart at what they are.
-
-    Returns:
-      By the edge that a cast would stand on, what the node after it then costs.
-    """
-    cast_prices = {}
-    for name in epilogues(part.graph, part.found.typed, part.context):
+def _prices(one: PricedUse) -> _Prices:
+    use_analysis, times = one.use_analysis, dict(one.times)
+    typed, after_cast = use_analysis.found.typed, {}
+    for name in epilogues(use_analysis.graph, typed, use_analysis.context):
         if name in times:
-            edge = part.found.typed[name].node.inputs[0]
-            cast_prices[edge], times[name] = times[name], (0.0, 0.0)
-    return cast_prices
+            edge = typed[name].node.inputs[0]
+            after_cast[edge], times[name] = times[name], (0.0, 0.0)
+    return _Prices(times, after_cast)
 
 
-def _plan(
-    part: UseAnalysis,
-    prices: tuple[Mapping[str, Times], CastPrices],
-    chosen: frozenset[str],
-    casts: tuple[frozenset[tuple[ir.Edge, bool]], frozenset[tuple[ir.Edge, bool]]],
-    tie: float,
-    interface: Interface,
-    more: tuple[CastsSaved, Late],
-) -> Plan:
-    number, already = part.context.format.number, part.found.already
-    (times, cast_prices), (casts_saved, late) = prices, more
-    again = {part.found.typed[n].node.inputs[i] for n, i in late}
-    recast = sum(part.cost_model.cast(part.graph.shape(edge)) for edge in sorted(again))
+def _cut(
+    uses: Mapping[FunctionUse, UseAnalysis],
+    tensors: Tensors,
+    prices: Mapping[FunctionUse, _Prices],
+) -> _Cut:
+    times = tensors.free()
+    forced = False
+    for use, one in uses.items():
+        forced |= one.context.policy.assignment == "all"
+        for name in one.found.allowed:
+            variable = tensors.variable(use, name)
+            high, low = times.get(variable, (0.0, 0.0))
+            own = prices[use].times[name]
+            times[variable] = (high + one.weight * own[0], low + one.weight * own[1])
+    if forced:
+        return _Cut(frozenset(times) | {LOW}, -math.inf)
+    priced = tensors.priced()
+    low_side = min_cut.solve(times, {LOW}, priced)
+    return _Cut(low_side | {LOW}, min_cut.rounding(times, priced))
 
-    def seconds(low: frozenset[str], made: frozenset[tuple[ir.Edge, bool]]) -> float:
-        total = sum(times[name][name in low] for name in times)
-        for edge, down in sorted(made):  # sums depend on the order
-            total += part.cost_model.cast(part.graph.shape(edge))
-            total += cast_prices[edge][down] if edge in cast_prices else 0.0
-        return total
 
+def _plan(one: PricedUse, prices: _Prices, decision: _Decision) -> Plan:
+    found, number = one.use_analysis.found, one.use_analysis.context.format.number
+    after, low = decision.after, decision.low
+    again = {found.typed[name].node.inputs[index] for name, index in after.late}
     return Plan(
         dtype=number,
-        low=chosen,
-        attrs={n: tuple(turning(part.found.typed[n], number)) for n in chosen},
-        reasons=_reasons(part.found, chosen, times),
-        casts=casts[1],
-        seconds32=seconds(already, casts[0]),
-        seconds16=seconds(chosen | already, casts[1]) + recast,
-        tie=tie,
-        interface=interface,
-        casts_saved=casts_saved,
-        late=late,
+        low=low,
+        attrs={name: tuple(turning(found.typed[name], number)) for name in low},
+        reasons=_reasons(found, low, prices.times),
+        casts=after.casts,
+        seconds32=_seconds(one, prices, found.already, decision.before),
+        seconds16=_seconds(one, prices, low | found.already, after.casts)
+        + sum(one.cast(edge) for edge in sorted(again)),
+        tie=decision.tie,
+        interface=decision.interface,
+        casts_saved=after.saved,
+        late=after.late,
     )
 
 
-def _chosen(
-    gathered: Tensors, times: Mapping[FunctionUse, Mapping[str, Times]]
-) -> tuple[frozenset[Choice], float]:
-    """What is to be 16-bit, and by how many seconds that may miss the cheapest."""
-    free: dict[Choice, Times] = dict.fromkeys(gathered.turns, (0.0, 0.0))
-    free.update(gathered.holding())
-    forced = False
-    for use, part in gathered.parts.items():
-        forced |= part.context.policy.assignment == "all"
-        for name in part.found.allowed:
-            key = gathered.key(use, name)
-            high, low = free.get(key, (0.0, 0.0))
-            more = times[use][name]
-            free[key] = (high + part.weight * more[0], low + part.weight * more[1])
-    if forced:
-        return frozenset(free), -math.inf
-    tensors = gathered.priced()
-    return min_cut.solve(free, {LOW}, tensors), min_cut.rounding(free, tensors)
+def _seconds(
+    one: PricedUse, prices: _Prices, low: frozenset[str], casts: frozenset[Cast]
+) -> float:
+    """What one run of a use takes with these nodes in 16 bits and these casts."""
+    total = sum(times[name in low] for name, times in prices.times.items())
+    for edge, down in sorted(casts):  # sums depend on the order
+        total += one.cast(edge)
+        total += prices.after_cast[edge][down] if edge in prices.after_cast else 0.0
+    return total
 
 
 def _reasons(

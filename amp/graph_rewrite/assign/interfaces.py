@@ -9,13 +9,12 @@ import dataclasses
 from collections.abc import Mapping, Set
 from typing import TypeAlias
 
-from amp.graph_rewrite.candidates.call_values import CallValues, Carried
-from amp.graph_rewrite.candidates.context import Typed
+from amp.graph_rewrite.candidates.analysis import Analysis
+from amp.graph_rewrite.candidates.call_values import Carried
 from amp.graph_rewrite.graph import ir
 from amp.graph_rewrite.graph.calls import FunctionUse, Site
 from amp.graph_rewrite.plan import Interface
 
-_Graphs: TypeAlias = Mapping[FunctionUse, tuple[ir.Graph, Mapping[str, Typed]]]
 # The forms in which an argument is read: float32, 16 bits.
 _Forms: TypeAlias = frozenset[bool]
 
@@ -44,60 +43,76 @@ class _InterfaceBuilder:
         )
 
 
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Chosen:
+    """What was decided to be 16-bit.
+
+    Attributes:
+      analysis: of the module.
+      low: the nodes of each use.
+      carried: the values that calls hand on.
+    """
+
+    analysis: Analysis
+    low: Mapping[FunctionUse, frozenset[str]]
+    carried: Set[Carried]
+
+
 def interfaces(
-    graphs: _Graphs,
-    call_values: CallValues,
+    analysis: Analysis,
     low: Mapping[FunctionUse, frozenset[str]],
-    turned: Set[Carried],
-) -> list[Interface]:
-    """How the boundary of each use turns, in the order of `graphs`.
+    carried: Set[Carried],
+) -> dict[FunctionUse, Interface]:
+    """How the boundary of each use turns.
 
     1. A carried value that was decided to be 16-bit is so at every edge that it is.
     2. An argument that is its caller's tensor turns if it is only read in 16 bits;
        where it is read in both forms, its 16-bit form becomes another argument.
 
     Args:
-      graphs: every use with the types of its ports, callers first.
-      call_values: how they hang together.
-      low: the nodes that turn.
-      turned: the carried values that do.
+      analysis: of the module.
+      low: the nodes of each use that turn.
+      carried: the carried values that do.
     """
-    faces = {use: _InterfaceBuilder() for use in graphs}
-    for value in turned:
-        _carry(value, graphs, faces)
+    chosen = _Chosen(analysis, low, carried)
+    builders = {use: _InterfaceBuilder() for use in analysis.uses}
+    for value in carried:
+        _carry(value, analysis, builders)
     forms: dict[tuple[FunctionUse, str], _Forms] = {}
-    for use in reversed(list(graphs)):
-        if use in call_values.inner:
-            forms |= _forms(use, graphs, call_values, low[use], turned, forms)
-    for site in call_values.sites.values():
-        _pass_on(site, graphs, call_values, forms, faces)
-    return [face.frozen() for face in faces.values()]
+    for use in reversed(list(analysis.uses)):
+        if use in analysis.call_values.inner:
+            forms |= _forms(use, chosen, forms)
+    for site in analysis.call_values.sites.values():
+        _pass_on(site, analysis, forms, builders)
+    return {use: builder.frozen() for use, builder in builders.items()}
 
 
 def _carry(
-    value: Carried, graphs: _Graphs, faces: Mapping[FunctionUse, _InterfaceBuilder]
+    value: Carried,
+    analysis: Analysis,
+    builders: Mapping[FunctionUse, _InterfaceBuilder],
 ) -> None:
     site, index = value.site, value.index
-    face = faces[site.use]
-    face.gives.setdefault(site.node.name, set()).add(index)
+    caller = builders[site.use]
+    caller.gives.setdefault(site.node.name, set()).add(index)
     for callee, _ in value.returned:
-        faces[callee].results.add(index)
+        builders[callee].results.add(index)
     if value.begins is not None:
-        face.takes.setdefault(site.node.name, set()).add(index)
+        caller.takes.setdefault(site.node.name, set()).add(index)
         for callee in site.callees:
-            faces[callee].args.add(graphs[callee][0].args[index].name)
+            arg = analysis.uses[callee].graph.args[index]
+            builders[callee].args.add(arg.name)
 
 
 def _forms(
     use: FunctionUse,
-    graphs: _Graphs,
-    call_values: CallValues,
-    low: frozenset[str],
-    turned: Set[Carried],
+    chosen: _Chosen,
     inside: Mapping[tuple[FunctionUse, str], _Forms],
 ) -> dict[tuple[FunctionUse, str], _Forms]:
     """The forms in which each argument of a use is read, its own calls included."""
-    graph, typed = graphs[use]
+    analysis, low, turned = chosen.analysis, chosen.low[use], chosen.carried
+    call_values = analysis.call_values
+    graph, typed = analysis.uses[use].graph, analysis.uses[use].found.typed
     found: dict[tuple[FunctionUse, str], _Forms] = {}
     for arg in graph.args:
         forms: set[bool] = set()
@@ -109,7 +124,8 @@ def _forms(
                 forms.add(name in low and turns)
             elif call_values.passes(site, index):
                 for callee in site.callees:
-                    inner = graphs[callee][0].args[index - site.call.skip].name
+                    inner_args = analysis.uses[callee].graph.args
+                    inner = inner_args[index - site.call.skip].name
                     forms |= inside.get((callee, inner), frozenset())
             else:
                 forms.add(call_values.made.get((use, (name, index))) in turned)
@@ -124,30 +140,29 @@ def _forms(
 
 def _pass_on(
     site: Site,
-    graphs: _Graphs,
-    call_values: CallValues,
+    analysis: Analysis,
     forms: Mapping[tuple[FunctionUse, str], _Forms],
-    faces: Mapping[FunctionUse, _InterfaceBuilder],
+    builders: Mapping[FunctionUse, _InterfaceBuilder],
 ) -> None:
-    face, name = faces[site.use], site.node.name
+    caller, name = builders[site.use], site.node.name
     for callee in site.callees:
-        faces[callee].returns = site.call.loop and callee == site.callees[-1]
+        builders[callee].returns = site.call.loop and callee == site.callees[-1]
     for index, edge in enumerate(site.node.inputs):
         number = index - site.call.skip
-        if not call_values.passes(site, index):
+        if not analysis.call_values.passes(site, index):
             continue
-        args = [(callee, graphs[callee][0].args[number]) for callee in site.callees]
+        args = [(c, analysis.uses[c].graph.args[number]) for c in site.callees]
         if args[0][1].type != ir.FLOAT:
             continue
         wanted = frozenset[bool]().union(*(forms[c, arg.name] for c, arg in args))
         if wanted == {True}:
-            face.takes.setdefault(name, set()).add(index)
+            caller.takes.setdefault(name, set()).add(index)
             for callee, arg in args:
-                faces[callee].args.add(arg.name)
+                builders[callee].args.add(arg.name)
             if site.call.loop:
-                face.gives.setdefault(name, set()).add(index)
-                faces[site.callees[-1]].results.add(index)
+                caller.gives.setdefault(name, set()).add(index)
+                builders[site.callees[-1]].results.add(index)
         elif True in wanted:
-            face.adds.setdefault(name, []).append(edge)
+            caller.adds.setdefault(name, []).append(edge)
             for callee, arg in args:
-                faces[callee].given[arg.name] = f"{arg.name}_amp_low"
+                builders[callee].given[arg.name] = f"{arg.name}_amp_low"

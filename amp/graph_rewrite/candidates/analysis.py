@@ -1,6 +1,6 @@
-"""A module with all that is known of it before anything is chosen.
+"""`analyze`: everything that is known of a module before its nodes are priced.
 
-Brings the phases up to the choice together; no choice is made here.
+Runs the other files of this folder in their order; nothing is priced or chosen here.
 """
 
 from __future__ import annotations
@@ -8,14 +8,12 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Mapping
 
-from amp.graph_rewrite.apply.link import graph_of
 from amp.graph_rewrite.candidates.call_values import CallValues, Carried, cross
 from amp.graph_rewrite.candidates.context import Context, Typed, type_ports
 from amp.graph_rewrite.candidates.eligibility import Candidates, find_eligible
 from amp.graph_rewrite.candidates.propagation import propagate
-from amp.graph_rewrite.cost.model import CostModel
 from amp.graph_rewrite.graph import calls, ir
-from amp.graph_rewrite.graph.calls import FunctionUse
+from amp.graph_rewrite.graph.calls import FunctionUse, graph_of
 from amp.graph_rewrite.ops.op_table import Role
 
 
@@ -25,14 +23,12 @@ class UseAnalysis:
 
     Attributes:
       graph, context, found: the graph and what may be done with it.
-      cost_model: times on what runs it.
       weight: how often it runs a step.
     """
 
     graph: ir.Graph
     context: Context
     found: Candidates
-    cost_model: CostModel
     weight: float
 
 
@@ -41,47 +37,43 @@ class Analysis:
     """Every use of a function, and how they hang together.
 
     Attributes:
-      parts: the uses, callers first.
+      uses: what is known of each, callers first.
       call_values: what crosses between them.
       turning: the values between them that may be held in 16 bits.
-      narrowed: what might be low in each, had it been reached.
+      eligible: who might be 16-bit in each if every node were downstream of a product
+        in 16 bits, which `propagate` then asks.
     """
 
-    parts: Mapping[FunctionUse, UseAnalysis]
+    uses: Mapping[FunctionUse, UseAnalysis]
     call_values: CallValues
     turning: frozenset[Carried]
-    narrowed: Mapping[FunctionUse, Candidates]
+    eligible: Mapping[FunctionUse, Candidates]
 
     def without(self, refused: Mapping[FunctionUse, Candidates]) -> Analysis:
-        """The program with some candidates less: `refused` by use, as `narrowed`."""
-        narrowed = {**self.narrowed, **refused}
-        graphs = {use: part.graph for use, part in self.parts.items()}
-        reached = propagate(graphs, narrowed, self.call_values)
-        parts = {
-            use: dataclasses.replace(part, found=reached.found[use])
-            for use, part in self.parts.items()
-        }
-        return Analysis(parts, self.call_values, reached.turning, narrowed)
+        """The analysis with some candidates less.
 
-    def timed(self, cost_models: Mapping[FunctionUse, CostModel]) -> Analysis:
-        """The program with other cost_models."""
-        parts = {
-            use: dataclasses.replace(part, cost_model=cost_models[use])
-            for use, part in self.parts.items()
+        Args:
+          refused: what takes the place of `eligible` for some of the uses.
+        """
+        eligible = {**self.eligible, **refused}
+        graphs = {use: one.graph for use, one in self.uses.items()}
+        propagated = propagate(graphs, eligible, self.call_values)
+        uses = {
+            use: dataclasses.replace(one, found=propagated.found[use])
+            for use, one in self.uses.items()
         }
-        return dataclasses.replace(self, parts=parts)
+        return Analysis(uses, self.call_values, propagated.turning, eligible)
 
 
 def analyze(
     module: ir.Module,
     context_of: Callable[[FunctionUse], Context],
-    cost_model_of: Callable[[FunctionUse], CostModel],
 ) -> Analysis:
-    """What is known of a module.
+    """Everything that is known of a module before its nodes are priced.
 
     Args:
-      module: inlined, its loops made plain.
-      context_of, cost_model_of: of each use that is reached.
+      module: as `normalize` leaves it.
+      context_of: what decisions on a use depend on, for each use that is reached.
     """
     weights = calls.uses_with_weights(module)
     graphs = {use: graph_of(module, use) for use in weights}
@@ -91,18 +83,16 @@ def analyze(
     }
     call_values = cross(graphs, calls.sites(module, weights), typed, contexts)
     products = _products(module, graphs, typed)
-    narrowed = {
+    eligible = {
         use: find_eligible(graphs[use], contexts[use], typed[use], products[use])
         for use in graphs
     }
-    reached = propagate(graphs, narrowed, call_values)
-    parts = {
-        use: UseAnalysis(
-            graphs[use], contexts[use], found, cost_model_of(use), weights[use]
-        )
-        for use, found in reached.found.items()
+    propagated = propagate(graphs, eligible, call_values)
+    uses = {
+        use: UseAnalysis(graphs[use], contexts[use], found, weights[use])
+        for use, found in propagated.found.items()
     }
-    return Analysis(parts, call_values, reached.turning, narrowed)
+    return Analysis(uses, call_values, propagated.turning, eligible)
 
 
 def _products(

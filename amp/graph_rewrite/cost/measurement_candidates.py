@@ -8,22 +8,20 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import math
-from collections.abc import Iterator, Mapping, Sequence
-from typing import TypeAlias
+from collections.abc import Iterator, Sequence
 
-from amp.graph_rewrite.candidates.analysis import UseAnalysis
 from amp.graph_rewrite.candidates.context import Typed
 from amp.graph_rewrite.cost.model import ITEM
 from amp.graph_rewrite.cost.op_instance import (
     Form,
     Instance,
     Operand,
-    Times,
     executor_of,
     key,
     operands_of,
     turned_attrs,
 )
+from amp.graph_rewrite.cost.priced import PricedUse
 from amp.graph_rewrite.graph import ir, shapes
 
 # What is left out makes up less than 2 % of the predicted time.
@@ -33,11 +31,7 @@ COVERED = 0.98
 LEAST_STARTS = 1.5
 
 
-# A use, and what the model says that its nodes take.
-Priced: TypeAlias = tuple[UseAnalysis, Mapping[str, Times]]
-
-
-def wanted(parts: Sequence[Priced]) -> list[Instance]:
+def wanted(uses: Sequence[PricedUse]) -> list[Instance]:
     """What is worth measuring, the most telling first.
 
     Every distinct instance among the candidates, and casts of about their tensors'
@@ -46,8 +40,8 @@ def wanted(parts: Sequence[Priced]) -> list[Instance]:
     what measuring is to find.
     """
     found: dict[str, Instance] = {}
-    for part, times in parts:
-        for one in itertools.chain(_of_nodes(part, times), _of_casts(part)):
+    for use in uses:
+        for one in itertools.chain(_of_nodes(use), _of_casts(use)):
             was = found.get(one.key)
             runs = one.runs + (was.runs if was is not None else 0.0)
             found[one.key] = dataclasses.replace(one, runs=runs)
@@ -57,15 +51,16 @@ def wanted(parts: Sequence[Priced]) -> list[Instance]:
     return [one for one, seen in zip(ordered, before, strict=False) if seen < enough]
 
 
-def _matters(seconds: float, part: UseAnalysis) -> bool:
-    return seconds > LEAST_STARTS * part.cost_model.start
+def _matters(seconds: float, use: PricedUse) -> bool:
+    return seconds > LEAST_STARTS * use.cost_model.start
 
 
-def _of_nodes(part: UseAnalysis, times: Mapping[str, Times]) -> Iterator[Instance]:
-    graph, context = part.graph, part.context
-    for name in part.found.allowed:
-        view = part.found.typed[name]
-        if not _matters(times[name][0], part):
+def _of_nodes(use: PricedUse) -> Iterator[Instance]:
+    use_analysis = use.use_analysis
+    graph, context = use_analysis.graph, use_analysis.context
+    for name in use_analysis.found.allowed:
+        view = use_analysis.found.typed[name]
+        if not _matters(use.times[name][0], use):
             continue
         text = key(graph, view, context)
         operands = operands_of(graph, view, context) if text else None
@@ -82,8 +77,8 @@ def _of_nodes(part: UseAnalysis, times: Mapping[str, Times]) -> Iterator[Instanc
                 _form(view, operands, turned, context.format.number),
             ),
             executor=executor_of(context),
-            predicted=times[name],
-            runs=part.weight,
+            predicted=use.times[name],
+            runs=use_analysis.weight,
             moved=ITEM["float32"] * sum(map(shapes.elements, tensors)),
         )
 
@@ -104,35 +99,36 @@ def _form(
     )
 
 
-def _of_casts(part: UseAnalysis) -> Iterator[Instance]:
+def _of_casts(use: PricedUse) -> Iterator[Instance]:
     """Casts of as many elements as the candidates' tensors have, to a power of four.
 
     Under XLA a cast is fused with its neighbours, and has no time of its own.
     """
-    if part.context.xla:
+    use_analysis = use.use_analysis
+    if use_analysis.context.xla:
         return
     counts: dict[int, int] = {}
-    for name in part.found.allowed:
-        view = part.found.typed[name]
+    for name in use_analysis.found.allowed:
+        view = use_analysis.found.typed[name]
         for index, slot in enumerate(view.outs):
-            shape = part.graph.shape((name, index))
+            shape = use_analysis.graph.shape((name, index))
             if slot.type == ir.FLOAT and shape is not None:
                 size = 4 ** round(math.log(max(shapes.elements(shape), 1), 4))
                 counts[size] = counts.get(size, 0) + 1
-    low = part.context.format.number
+    low = use_analysis.context.format.number
     for size, count in counts.items():
         ends = ((ir.FLOAT, low), (low, ir.FLOAT))
         down, up = (_cast(size, *end) for end in ends)
-        seconds = part.cost_model.cast((size,))
-        if not _matters(seconds, part):
+        seconds = use.cost_model.cast((size,))
+        if not _matters(seconds, use):
             continue
         yield Instance(
-            key=f"Cast *{size} | {part.context.format.name} kernels",
+            key=f"Cast *{size} | {use_analysis.context.format.name} kernels",
             work="cast",
             forms=(down, up),
             executor="kernels",
             predicted=(seconds, seconds),
-            runs=part.weight * count,
+            runs=use_analysis.weight * count,
             moved=8 * size,
         )
 

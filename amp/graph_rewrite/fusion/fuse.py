@@ -7,6 +7,7 @@ node its result's place: what a second rewrite decides does not depend on it.
 from __future__ import annotations
 
 import dataclasses
+import math
 import operator
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -14,20 +15,18 @@ from typing import Any
 
 from amp.graph_rewrite.apply.link import Linked
 from amp.graph_rewrite.candidates.context import Context
-from amp.graph_rewrite.cost.device import Device
+from amp.graph_rewrite.cost.device import Device, Resolution
 from amp.graph_rewrite.cost.model import CostModel
+from amp.graph_rewrite.cost.priced import Priced, PricedUse
 from amp.graph_rewrite.fusion import convex_groups, outline
 from amp.graph_rewrite.fusion.candidates import Members
+from amp.graph_rewrite.fusion.cluster_prices import ClusterPrices
 from amp.graph_rewrite.fusion.outline import Outline
-from amp.graph_rewrite.graph import ir, shapes
+from amp.graph_rewrite.graph import ir, op_schema
 from amp.graph_rewrite.graph.calls import FunctionUse
 from amp.graph_rewrite.normalize.variable_reads import redirected
-from amp.graph_rewrite.ops import arithmetic
-from amp.graph_rewrite.ops.op_table import TABLE, Kind, facts
+from amp.graph_rewrite.ops.op_table import Kind, facts
 
-# The most that a cluster may take of its time as kernels. Prices are estimates, and do
-# not know that a kernel may write over its operand, where a compiled call may not.
-CLEARLY = 0.8
 # What XLA takes to compile a cluster, which alike ones share, and the steps in which
 # that has to be won back. Measured: 50 to 150 ms on a CPU for 2 to 16 nodes.
 COMPILE_SECONDS = 0.1
@@ -73,12 +72,20 @@ def unfuse(module: ir.Module) -> ir.Module:
     return ir.Module(outline.unfuse(module.main), functions)
 
 
-def bypassed(linked: Linked) -> Linked:
+def unfused(module: ir.Module) -> Fused:
+    """A module as it was given, in which nothing was made and so nothing fused."""
+    return Fused(Linked(module, {}), Fusion())
+
+
+def bypassed(linked: Linked, settled: Resolution) -> Linked:
     """The graphs with what reads an IdentityN reading what that passes on.
 
     Keras hands all gradients to an optimizer through one (a custom gradient, which only
     matters to who differentiates): it would stand between every cast and the update.
+    Where the device makes no clusters, the graphs are left as they are.
     """
+    if not _compiles(settled.device):
+        return linked
     graphs = {use: _bypassed(graph) for use, graph in linked.graphs.items()}
     return Linked(_replaced(linked, graphs, {}), graphs)
 
@@ -94,11 +101,29 @@ def _bypassed(graph: ir.Graph) -> ir.Graph:
     return redirected(graph, same)
 
 
+def _compiles(device: Device) -> bool:
+    """Whether it is known what starting a compiled cluster costs."""
+    return device.under(True).call != math.inf
+
+
+def fused(linked: Linked, priced: Priced, settled: Resolution, suffix: str) -> Fused:
+    """The module with clusters, where the device is known to gain by any.
+
+    Args:
+      linked: the graphs that were made, as `bypassed` leaves them.
+      priced: what they were made of.
+      settled: policy and device.
+      suffix: ending of new functions' names.
+    """
+    if not _compiles(settled.device):
+        return Fused(linked, Fusion())
+    uses = {use: priced.uses[use] for use in linked.graphs}
+    return fuse(linked, uses, settled.device, suffix)
+
+
 def fuse(
     linked: Linked,
-    contexts: Mapping[FunctionUse, Context],
-    weights: Mapping[FunctionUse, float],
-    clocks: Mapping[FunctionUse, CostModel],
+    uses: Mapping[FunctionUse, PricedUse],
     device: Device,
     suffix: str,
 ) -> Fused:
@@ -113,25 +138,26 @@ def fuse(
 
     Args:
       linked: the graphs, casts in place.
-      contexts: as in planning, with a schema for every op.
-      weights: how often each graph runs a step.
-      clocks: times of kernels, with what was measured of this job.
+      uses: what each graph was made of, with the times of kernels on this device.
       device: what to price clusters by; `compiled.call` says what starting one costs.
       suffix: ending of new functions' names.
     """
-    parts = {
+    contexts = _contexts(linked, uses)
+    members = {
         use: Members(graph, contexts[use])
         for use, graph in linked.graphs.items()
         if not use.xla and not contexts[use].policy.emulate
     }
     found = {
-        use: list(_clusters(part, clocks[use], device)) for use, part in parts.items()
+        use: list(_clusters(one, uses[use].cost_model, device))
+        for use, one in members.items()
     }
+    weights = {use: one.use_analysis.weight for use, one in uses.items()}
     names = _named(found, weights, linked.module, suffix)
     graphs = dict(linked.graphs)
     functions: dict[str, ir.Graph] = {}
     total = Fusion()
-    for use, part in parts.items():
+    for use, part in members.items():
         kept = [one for one in found[use] if one.outline.key in names]
         idle = part.idle({name for one in kept for name in one.outline.members})
         total = total.plus(_counted(part, kept, idle, weights[use]))
@@ -143,6 +169,17 @@ def fuse(
     module = _replaced(linked, graphs, functions)
     total = dataclasses.replace(total, functions=len(functions))
     return Fused(Linked(module, graphs), total)
+
+
+def _contexts(
+    linked: Linked, uses: Mapping[FunctionUse, PricedUse]
+) -> dict[FunctionUse, Context]:
+    """As in planning, with a schema for the functions that were made."""
+    lookup = op_schema.lookup_of(linked.module)
+    return {
+        use: dataclasses.replace(one.use_analysis.context, lookup=lookup)
+        for use, one in uses.items()
+    }
 
 
 def _counted(
@@ -236,7 +273,8 @@ def _clusters(
             made = outline.outline(
                 graph, tuple(names), members.copied, gives, members.type_of
             )
-            saved = _saved(members, names, made, (kernels, device))
+            prices = ClusterPrices(members, kernels, device)
+            saved = prices.saved(names, made)
             if len(made.body) > 1 and saved > 0:
                 yield _Cluster(made, saved)
 
@@ -250,52 +288,3 @@ def _casts(members: Members, names: Iterable[str]) -> bool:
     inputs = (members.graph.nodes[name].inputs for name in names)
     reads = {source for edges in inputs for source, _ in edges}
     return any(map(members.is_bridge, names)) or any(map(members.is_up, reads))
-
-
-def _saved(
-    members: Members,
-    names: Sequence[str],
-    made: Outline,
-    prices: tuple[CostModel, Device],
-) -> float:
-    """Seconds that a cluster saves, 0 if that is not clear.
-
-    As kernels, what each node and each cast costs. As a cluster, the start of the call
-    and then the longer of two times: moving what it reads and gives, and the arithmetic
-    of each node in XLA's code.
-    """
-    kernels, device = prices
-    compiled = device.under(True)
-    loop = CostModel(compiled, members.context.format.name)
-    group = set(names)
-    read = {e[0] for name in names for e in members.graph.nodes[name].inputs}
-    ups = [name for name in sorted(read) if members.only_for(name, group)]
-    before = sum(_seconds(members, name, kernels) for name in (*names, *ups))
-    border = sum(
-        shapes.elements(shape) * _ITEM.get(number, 4)
-        for shape, number in zip(made.sizes, made.types, strict=True)
-    )
-    inside = sum(_seconds(members, name, loop, loop=True) for name in (*names, *ups))
-    after = compiled.call + max(border / device.bandwidth, inside)
-    return before - after if after < CLEARLY * before else 0.0
-
-
-_ITEM = {ir.FLOAT: 4, ir.HALF: 2, ir.BFLOAT16: 2, ir.BOOL: 1}
-
-
-def _seconds(
-    members: Members, name: str, clock: CostModel, *, loop: bool = False
-) -> float:
-    """Seconds of one node; in a loop a cast is arithmetic like any other."""
-    graph, node = members.graph, members.graph.nodes[name]
-    if members.is_bridge(name) and not loop:
-        return clock.cast(graph.shape(node.inputs[0]))
-    low, row = members.context.format.number, TABLE.get(node.op)
-    signature = members.signature(name)
-    pairs = zip(node.inputs, signature.ins, strict=True)
-    ins = [graph.shape(e) for e, slot in pairs if slot.type in (ir.FLOAT, low)]
-    outs = [graph.shape((name, 0))]
-    work = "elementwise" if row is None else row.work
-    high, short = clock.node(work, arithmetic.moved(work, ins, outs), 0.0)
-    in16 = low in signature.types and not members.is_bridge(name)
-    return short if in16 else high

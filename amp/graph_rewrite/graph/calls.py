@@ -125,17 +125,18 @@ def uses_with_weights(module: ir.Module) -> dict[FunctionUse, float]:
     weights = dict.fromkeys(order, 0.0)
     weights[order[0]] = 1.0
     for use in order:
-        for node, call in calls(_graph(module, use), module.functions):
+        for node, call in calls(graph_of(module, use), module.functions):
             times = weights[use]
             if call.loop:
-                times *= loop_trips.trips(module, _graph(module, use), node)
+                times *= loop_trips.trips(module, graph_of(module, use), node)
             for callee in uses_of(node, call, use.xla, module.functions):
                 weights[callee] += times
     return weights
 
 
-def _graph(module: ir.Module, use: FunctionUse) -> ir.Graph:
-    return module.functions.get(use.name, module.main)
+def graph_of(module: ir.Module, use: FunctionUse) -> ir.Graph:
+    """The graph that a use is a use of."""
+    return module.main if use.name == module.main.name else module.functions[use.name]
 
 
 def _visit(
@@ -146,7 +147,7 @@ def _visit(
 ) -> None:
     """Depth first; a function that calls itself is met once."""
     state[use] = True
-    for node, call in calls(_graph(module, use), module.functions):
+    for node, call in calls(graph_of(module, use), module.functions):
         for callee in uses_of(node, call, use.xla, module.functions):
             if callee not in state:
                 _visit(callee, module, order, state)
@@ -164,14 +165,14 @@ def sites(
     found: dict[tuple[FunctionUse, str], Site] = {}
     callers: Counter[FunctionUse] = Counter()
     for use in uses:
-        for node, call in calls(_graph(module, use), module.functions):
+        for node, call in calls(graph_of(module, use), module.functions):
             callees = tuple(uses_of(node, call, use.xla, module.functions))
             callers.update(callees)
             if call is _DIRECT or not callees or any(c.xla != use.xla for c in callees):
                 continue
             passed = len(node.inputs) - call.skip
             if len(callees) == len(callees_of(node, call)) and all(
-                len(_graph(module, callee).args) == passed for callee in callees
+                len(graph_of(module, callee).args) == passed for callee in callees
             ):
                 found[use, node.name] = Site(use, node, call, callees)
     return {

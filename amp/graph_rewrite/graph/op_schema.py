@@ -13,7 +13,7 @@ from typing import Any, TypeAlias
 from tensorflow.python.framework import kernels as kernel_registry
 from tensorflow.python.framework import op_def_registry
 
-from amp.graph_rewrite.graph.ir import REF_OFFSET, Node
+from amp.graph_rewrite.graph.ir import REF_OFFSET, Module, Node
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -149,6 +149,12 @@ def lookup_in(functions: Mapping[str, Any]) -> Lookup:
         return schema(op) if function is None else from_op_def(function.signature)
 
     return find
+
+
+def lookup_of(module: Module) -> Lookup:
+    """The schema of any op, or of any function of a module that is called as one."""
+    origins = {name: graph.origin for name, graph in module.functions.items()}
+    return lookup_in(origins)
 
 
 def from_op_def(definition: object) -> Schema:

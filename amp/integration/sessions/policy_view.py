@@ -15,7 +15,8 @@ import tensorflow as tf
 from amp.graph_rewrite.graph import ir, serde
 from amp.graph_rewrite.ops.op_table import TABLE, Kind, facts
 from amp.graph_rewrite.report import Report
-from amp.graph_rewrite.rewrite import rewrite, uncollected
+from amp.graph_rewrite.rewrite import rewrite
+from amp.graph_rewrite.steps import uncollected
 from amp.integration import fallback, reports
 from amp.integration.functions import definitions
 from amp.integration.functions import twins as twins_lib

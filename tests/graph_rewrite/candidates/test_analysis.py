@@ -1,29 +1,25 @@
-"""`program`: all that is known of a module before anything is chosen."""
+"""`analyze`: all that is known of a module before anything is chosen."""
 
 from __future__ import annotations
 
 import dataclasses
 
 import tensorflow as tf
-from rewriting import context_of, graph_def, module_of, program, spec, traced, v1
+from rewriting import analysis_of, context_of, graph_def, module_of, spec, traced, v1
 
-from amp.graph_rewrite.cost.device import A100
-from amp.graph_rewrite.cost.model import CostModel
 from amp.graph_rewrite.plan import Reason
 
-CLOCK = CostModel(A100, "bfloat16")
 
-
-def test_a_part_for_every_use_callers_first_with_its_weight() -> None:
+def test_every_use_is_analyzed_callers_first_with_its_weight() -> None:
     def fn(x: tf.Tensor) -> tf.Tensor:
         body = lambda i, y: (i + 1, tf.matmul(y, x))  # noqa: E731
         return tf.while_loop(lambda i, y: i < 7, body, [tf.constant(0), x])[1]
 
     module, _ = traced(fn, spec(4, 4))
-    parts = program(module, context_of(module), CLOCK).parts
-    names = [use.name for use in parts]
+    uses = analysis_of(module, context_of(module)).uses
+    names = [use.name for use in uses]
     assert names[0] == module.main.name
-    assert [part.weight for part in parts.values()] == [1.0, 7.0, 7.0]
+    assert [one.weight for one in uses.values()] == [1.0, 7.0, 7.0]
 
 
 def test_what_is_refused_later_no_longer_reaches_what_is_behind_it() -> None:
@@ -32,16 +28,16 @@ def test_what_is_refused_later_no_longer_reaches_what_is_behind_it() -> None:
         tf.tanh(tf.matmul(x, x, name="product"), name="after")
 
     module = module_of(graph_def(build))
-    made = program(module, context_of(module), CLOCK)
-    (use,) = made.parts
-    assert set(made.parts[use].found.allowed) == {"product", "after"}
-    found = made.narrowed[use]
+    made = analysis_of(module, context_of(module))
+    (use,) = made.uses
+    assert set(made.uses[use].found.allowed) == {"product", "after"}
+    found = made.eligible[use]
     gone = dataclasses.replace(
         found,
         allowed={n: r for n, r in found.allowed.items() if n != "product"},
         refused={**found.refused, "product": Reason("kernel", "a test")},
     )
-    left = made.without({use: gone}).parts[use].found
+    left = made.without({use: gone}).uses[use].found
     assert not left.allowed
     assert left.refused["product"].rule == "kernel"
     assert left.refused["after"].rule == "unreached"

@@ -5,12 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import tensorflow as tf
-from rewriting import context_of, program, settled, spec, traced
+from rewriting import analysis_of, context_of, settled, spec, traced
 
 import amp
 from amp.graph_rewrite.candidates.call_values import CallValues, running_sums
-from amp.graph_rewrite.cost.device import A100
-from amp.graph_rewrite.cost.model import CostModel
 from amp.graph_rewrite.graph import ir
 from amp.graph_rewrite.normalize import loop_invariants
 from amp.graph_rewrite.normalize.inline import inline
@@ -23,7 +21,7 @@ def crossed(fn: object, *specs: tf.TensorSpec) -> tuple[ir.Module, CallValues]:
     module, _ = traced(fn, *specs)
     module = loop_invariants.hoist_invariants(inline(module))
     context = context_of(module)
-    return module, program(module, context, CostModel(A100, "bfloat16")).call_values
+    return module, analysis_of(module, context).call_values
 
 
 def powers(x: tf.Tensor, w: tf.Tensor) -> tf.Tensor:
@@ -63,8 +61,8 @@ def test_what_either_branch_returns_is_carried_and_arguments_are_the_callers() -
 def sums(fn: object, *specs: tf.TensorSpec) -> set[str]:
     module, _ = traced(fn, *specs)
     module = loop_invariants.hoist_invariants(inline(module))
-    made = program(module, context_of(module), CostModel(A100, "bfloat16"))
-    graphs = {use: part.graph for use, part in made.parts.items()}
+    made = analysis_of(module, context_of(module))
+    graphs = {use: one.graph for use, one in made.uses.items()}
     return {
         graphs[use].nodes[name].op
         for value in made.call_values.carried

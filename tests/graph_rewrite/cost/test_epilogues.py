@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 import tensorflow as tf
-from rewriting import context_of, graph_def, module_of, plan_of, program, v1
+from rewriting import analysis_of, context_of, graph_def, module_of, plan_of, v1
 from tensorflow.python.eager import context as context_lib
 
 from amp.graph_rewrite.cost.device import CPU_AMX, Device
@@ -20,8 +20,8 @@ ROWS, COLUMNS = 512, 1024
 
 def merged(build: Callable[[], object], **fields: object) -> set[str]:
     module = module_of(graph_def(build))
-    (part,) = program(module, context_of(module, **fields), CLOCK).parts.values()
-    return set(epilogues(part.graph, part.found.typed, part.context))
+    (one,) = analysis_of(module, context_of(module, **fields)).uses.values()
+    return set(epilogues(one.graph, one.found.typed, one.context))
 
 
 def layer(activation: Callable[..., tf.Tensor] = tf.nn.relu) -> tf.Tensor:

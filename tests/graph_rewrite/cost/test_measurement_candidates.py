@@ -7,21 +7,21 @@ from typing import Any
 
 import pytest
 import tensorflow as tf
-from rewriting import CPU, context_of, graph_def, module_of, program, v1
+from rewriting import CPU, context_of, graph_def, module_of, priced_of, v1
 
-from amp.graph_rewrite.cost import pricing
-from amp.graph_rewrite.cost.measurement_candidates import COVERED, Priced, wanted
+from amp.graph_rewrite.cost.measurement_candidates import COVERED, wanted
 from amp.graph_rewrite.cost.model import CostModel
+from amp.graph_rewrite.cost.priced import PricedUse
 from amp.graph_rewrite.graph import ir
 
 
-def part(build: Any, runs: float = 1.0, **fields: Any) -> Priced:
+def part(build: Any, runs: float = 1.0, **fields: Any) -> PricedUse:
     module = module_of(graph_def(build))
     context = context_of(module, **fields)
     clock = CostModel(CPU, context.format.name)
-    (one,) = program(module, context, clock).parts.values()
-    one = dataclasses.replace(one, weight=runs)
-    return one, pricing.times(one.graph, one.found, context, clock)
+    (one,) = priced_of(module, context, clock).uses.values()
+    weighted = dataclasses.replace(one.use_analysis, weight=runs)
+    return dataclasses.replace(one, use_analysis=weighted)
 
 
 def layers(*widths: int) -> Any:
@@ -47,10 +47,10 @@ def test_the_largest_share_of_the_time_comes_first() -> None:
 
 
 def test_little_is_left_out() -> None:
-    one, times = part(layers(2048, 2048, 16))
-    found = wanted([(one, times)])
+    one = part(layers(2048, 2048, 16))
+    found = wanted([one])
     assert not any("2048x16" in one.key and "Tanh" in one.key for one in found)
-    total = sum(times[name][0] for name in one.found.allowed)
+    total = sum(one.times[name][0] for name in one.use_analysis.found.allowed)
     nodes = sum(one.share for one in found if one.work != "cast")
     assert nodes >= (COVERED - 0.05) * total
 

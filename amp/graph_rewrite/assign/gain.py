@@ -1,0 +1,47 @@
+"""Whether all plans together gain enough: if not, every one of them is dropped.
+
+Predicted seconds only; no node is priced here, and no plan but "nothing" is made.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+
+from amp.graph_rewrite.cost.priced import Priced
+from amp.graph_rewrite.graph.calls import FunctionUse
+from amp.graph_rewrite.plan import CastsSaved, Interface, Plan, Reason
+
+
+def keep_if_gains(
+    plans: Mapping[FunctionUse, Plan], priced: Priced
+) -> Mapping[FunctionUse, Plan]:
+    """The plans, or plans that change nothing where they gain under `min_gain`.
+
+    Emulation is not asked for a gain, nor is `assignment="all"`.
+    """
+    uses = priced.analysis.uses
+    policy = next(iter(uses.values())).context.policy
+    before = sum(uses[use].weight * plan.seconds32 for use, plan in plans.items())
+    after = sum(uses[use].weight * plan.seconds16 for use, plan in plans.items())
+    gain = 1 - after / before if before else 0.0
+    forced = policy.emulate or policy.assignment == "all"
+    if forced or gain >= policy.min_gain:
+        return plans
+    reason = f"predicted gain {gain:.1%}, under min_gain {policy.min_gain:.1%}"
+    return {use: _dropped(plan, reason) for use, plan in plans.items()}
+
+
+def _dropped(plan: Plan, cause: str) -> Plan:
+    reasons = dict(plan.reasons)
+    reasons.update((name, Reason("gain", cause)) for name in plan.low)
+    return dataclasses.replace(
+        plan,
+        low=frozenset(),
+        attrs={},
+        reasons=reasons,
+        casts=frozenset(),
+        seconds16=plan.seconds32,
+        interface=Interface(),
+        casts_saved=CastsSaved(),
+    )

@@ -1,0 +1,160 @@
+"""The checks of the pipeline: which laws of `verify` hold for which graphs, and when.
+
+What was made is analyzed, priced and decided on as what is given is. Nothing is mended.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+from collections.abc import Iterator, Mapping
+
+from amp.errors import GraphError, VerifyError
+from amp.graph_rewrite import verify
+from amp.graph_rewrite.apply.link import Linked
+from amp.graph_rewrite.candidates.analysis import Analysis, UseAnalysis, analyze
+from amp.graph_rewrite.candidates.context import type_ports
+from amp.graph_rewrite.cost.priced import Priced, price
+from amp.graph_rewrite.cost.pricing import usable
+from amp.graph_rewrite.fusion import outline
+from amp.graph_rewrite.fusion.fuse import Fused
+from amp.graph_rewrite.graph import calls, ir, op_schema
+from amp.graph_rewrite.graph.calls import Call, FunctionUse, graph_of
+from amp.graph_rewrite.plan import Plan
+
+_MEND = "mend the graph where it is built or saved"
+_REPORT = "report this with the graph; the original runs unchanged"
+
+
+def edges_given(given: ir.Module) -> None:
+    """Every graph that a user hands in is well formed.
+
+    Raises:
+      GraphError: one is not.
+    """
+    for graph in given.graphs():
+        laws = verify.well_formed(graph)
+        verify.enforce(laws, GraphError, _where(graph.name), _MEND)
+
+
+def types_given(analysis: Analysis) -> None:
+    """Every graph that a user hands in is well typed.
+
+    Raises:
+      GraphError: one is not.
+    """
+    for use, one in analysis.uses.items():
+        laws = verify.well_typed(one.graph, one.found.typed)
+        verify.enforce(laws, GraphError, _where(use.name), _MEND)
+
+
+def analyze_made(linked: Linked, priced: Priced) -> Analysis:
+    """Analyzes what was made in the circumstances of what was given."""
+    lookup = op_schema.lookup_of(linked.module)
+    before = _originals(linked, priced)
+    return analyze(
+        linked.module,
+        lambda use: dataclasses.replace(before[use].context, lookup=lookup),
+    )
+
+
+def graphs_made(linked: Linked, priced: Priced, made: Analysis) -> None:
+    """Every law of `verify` on every graph that was made.
+
+    Raises:
+      VerifyError: one is broken.
+    """
+    module, originals = linked.module, _originals(linked, priced)
+    for use, one in made.uses.items():
+        before, typed = originals[use], one.found.typed
+        main = use.name == module.main.name
+        laws = itertools.chain(
+            verify.well_formed(one.graph),
+            verify.well_typed(one.graph, typed),
+            verify.calls_agree(typed, _calls(module, use)),
+            verify.same_interface(before.graph, one.graph) if main else (),
+            verify.float32_behind_markers(
+                typed, before.found.typed, one.context.behind
+            ),
+        )
+        where = f"the twin of {before.graph.name or 'the GraphDef'}"
+        verify.enforce(laws, VerifyError, where, _REPORT)
+
+
+def price_made(linked: Linked, priced: Priced, made: Analysis) -> Priced:
+    """Prices what was made as what was given was priced."""
+    models = {
+        _made_use(use, linked): one.cost_model for use, one in priced.uses.items()
+    }
+    return usable(price(made, models.__getitem__))
+
+
+def second_rewrite(
+    plans: Mapping[FunctionUse, Plan],
+    again: Mapping[FunctionUse, Plan],
+    made: Priced,
+) -> None:
+    """A second rewrite of what was made would change nothing.
+
+    Args:
+      plans: what was done.
+      again: what a second rewrite would do.
+      made: what was made, priced.
+
+    Raises:
+      VerifyError: it would gain something.
+    """
+    uses = made.analysis.uses
+    gain = sum(
+        uses[use].weight * (plan.seconds32 - plan.seconds16)
+        for use, plan in again.items()
+    )
+    tie = max(p.tie for p in plans.values()) + max(p.tie for p in again.values())
+    stable = verify.stable(gain, tie, (n for plan in again.values() for n in plan.low))
+    main = next(iter(uses)).name
+    verify.enforce(stable, VerifyError, _where(main), _REPORT)
+
+
+def clusters_made(before: Linked, fused: Fused, priced: Priced) -> None:
+    """The laws that concern clusters, on every graph that has any.
+
+    Raises:
+      VerifyError: one is broken.
+    """
+    lookup = op_schema.lookup_of(before.module)
+    for use, graph in fused.linked.graphs.items():
+        if graph is before.graphs[use]:
+            continue
+        context = priced.analysis.uses[use].context
+        typed = type_ports(graph, dataclasses.replace(context, lookup=lookup))
+        laws = itertools.chain(
+            verify.well_formed(graph),
+            verify.well_typed(graph, typed),
+            verify.same_unfused(before.graphs[use], outline.unfuse(graph)),
+        )
+        where = f"the twin of {use.name or 'the GraphDef'}"
+        verify.enforce(laws, VerifyError, where, _REPORT)
+
+
+def _where(name: str) -> str:
+    return f"function {name}" if name else "the GraphDef"
+
+
+def _made_use(use: FunctionUse, linked: Linked) -> FunctionUse:
+    made = linked.graphs.get(use)
+    return use if made is None else FunctionUse(made.name, use.xla)
+
+
+def _originals(linked: Linked, priced: Priced) -> dict[FunctionUse, UseAnalysis]:
+    """By each use of what was made, the analysis of the use that it was made of."""
+    uses = priced.analysis.uses
+    return {_made_use(use, linked): one for use, one in uses.items()}
+
+
+def _calls(
+    module: ir.Module, use: FunctionUse
+) -> Iterator[tuple[ir.Node, Call, list[ir.Graph]]]:
+    for node, call in calls.calls(graph_of(module, use), module.functions):
+        names = calls.callees_of(node, call)
+        found = [module.functions[name] for name in names if name in module.functions]
+        yield node, call, found

@@ -1,0 +1,83 @@
+"""What a cluster costs: as kernels, each node by itself, and as one compiled call.
+
+Nothing is made and nothing is chosen here.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+
+from amp.graph_rewrite.cost.device import Device
+from amp.graph_rewrite.cost.model import CostModel
+from amp.graph_rewrite.fusion.candidates import Members
+from amp.graph_rewrite.fusion.outline import Outline
+from amp.graph_rewrite.graph import ir, shapes
+from amp.graph_rewrite.ops import arithmetic
+from amp.graph_rewrite.ops.op_table import TABLE
+
+# The most that a cluster may take of its time as kernels. Prices are estimates, and do
+# not know that a kernel may write over its operand, where a compiled call may not.
+CLEARLY = 0.8
+_ITEM = {ir.FLOAT: 4, ir.HALF: 2, ir.BFLOAT16: 2, ir.BOOL: 1}
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class ClusterPrices:
+    """The prices of one graph's nodes, in a cluster and out of it.
+
+    Attributes:
+      members: the graph's nodes.
+      kernels: the times of kernels, with what was measured of this job.
+      device: has the figures of compiled calls.
+    """
+
+    members: Members
+    kernels: CostModel
+    device: Device
+
+    def saved(self, names: Sequence[str], made: Outline) -> float:
+        """Seconds that a cluster saves, 0 if that is not clear.
+
+        As kernels, what each node and each cast costs. As a cluster, the start of the
+        call and then the longer of two times: moving what it reads and gives, and the
+        arithmetic of each node in XLA's code.
+
+        Args:
+          names: the nodes.
+          made: the function that they make.
+        """
+        members, compiled = self.members, self.device.under(True)
+        loop = CostModel(compiled, members.context.format.name)
+        group = set(names)
+        read = {e[0] for name in names for e in members.graph.nodes[name].inputs}
+        ups = [name for name in sorted(read) if members.only_for(name, group)]
+        before = sum(self._kernel(name) for name in (*names, *ups))
+        border = sum(
+            shapes.elements(shape) * _ITEM.get(number, 4)
+            for shape, number in zip(made.sizes, made.types, strict=True)
+        )
+        inside = sum(self._arithmetic(name, loop) for name in (*names, *ups))
+        after = compiled.call + max(border / self.device.bandwidth, inside)
+        return before - after if after < CLEARLY * before else 0.0
+
+    def _kernel(self, name: str) -> float:
+        """Seconds of one node as a kernel."""
+        graph = self.members.graph
+        if self.members.is_bridge(name):
+            return self.kernels.cast(graph.shape(graph.nodes[name].inputs[0]))
+        return self._arithmetic(name, self.kernels)
+
+    def _arithmetic(self, name: str, cost_model: CostModel) -> float:
+        """Seconds of one node; a cast is arithmetic like any other."""
+        members, graph = self.members, self.members.graph
+        node = graph.nodes[name]
+        low, row = members.context.format.number, TABLE.get(node.op)
+        signature = members.signature(name)
+        pairs = zip(node.inputs, signature.ins, strict=True)
+        ins = [graph.shape(e) for e, slot in pairs if slot.type in (ir.FLOAT, low)]
+        outs = [graph.shape((name, 0))]
+        work = "elementwise" if row is None else row.work
+        high, short = cost_model.node(work, arithmetic.moved(work, ins, outs), 0.0)
+        in16 = low in signature.types and not members.is_bridge(name)
+        return short if in16 else high

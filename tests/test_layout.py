@@ -106,7 +106,7 @@ REWRITER = (
     *("verify", "circumstances", "checks", "steps", "report_builder", "rewrite"),
 )
 INTEGRATION = (
-    *("hooks", "active", "fallback", "messages"),
+    *("atomic_files", "hooks", "active", "fallback", "messages"),
     *("measuring", "report_directories", "reports"),
     *("functions", "sessions", "distributed", "training"),
     *("activation", "install", "api", "files", "launch", "autostart", "doctor"),

@@ -106,18 +106,13 @@ REWRITER = (
     *("verify", "circumstances", "checks", "steps", "report_builder", "rewrite"),
 )
 INTEGRATION = (
-    *("atomic_files", "hooks", "active", "fallback", "messages"),
+    *("atomic_files", "process", "imports", "messages", "hooks", "active", "fallback"),
     *("measuring", "report_directories", "reports"),
     *("functions", "sessions", "distributed", "training"),
-    *("activation", "install", "api", "files", "launch", "autostart", "doctor"),
+    *("install", "api", "files", "launch", "autostart", "doctor"),
 )
 # Imports against the order that are still to be taken away; nothing is added here.
-STILL = {
-    ("training", "activation"),
-    ("training", "launch"),
-    ("distributed", "activation"),
-    ("measuring", "files"),
-}
+STILL = {("measuring", "files")}
 
 
 def modules_in(root: pathlib.Path) -> dict[str, pathlib.Path]:

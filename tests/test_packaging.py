@@ -22,7 +22,17 @@ START = """
 import sys, site
 before = set(sys.modules)
 site.addsitedir(sys.argv[1])
-print("imported", sorted(m for m in set(sys.modules) - before if "amp" in m.split(".")))
+new = set(sys.modules) - before
+ours = ("amp", "_tf_amp_start", "_tf_amp_imports")
+print("imported", sorted(m for m in new if m.split(".")[0] in ours))
+"""
+# The same, then a job that imports a stand-in for TensorFlow, beside what `job` holds.
+JOB = """
+import sys, site
+site.addsitedir(sys.argv[1])
+sys.path.insert(0, "job")
+import tensorflow, amp
+print("amp is", getattr(amp, "mine", None) or amp.__file__)
 """
 AUTOSTART = "def install() -> None:\n    print('installed')\n"
 
@@ -48,7 +58,7 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
     """A copy of what is packed, with an autostart that only says it was reached."""
     pytest.importorskip("setuptools", minversion="70.1")
     copy = tmp_path_factory.mktemp("project")
-    for name in ("pyproject.toml", "setup.py", PTH):
+    for name in ("pyproject.toml", "setup.py", PTH, "_tf_amp_start.py"):
         shutil.copy(ROOT / name, copy)
     (copy / "README.md").touch()
     shutil.copytree(
@@ -95,17 +105,64 @@ def test_pth_imports_nothing_without_the_variable(installed: pathlib.Path) -> No
     assert "imported []" in started(installed)
 
 
-def test_pth_installs_with_the_variable(installed: pathlib.Path) -> None:
+def test_pth_imports_no_amp_before_tensorflow(installed: pathlib.Path) -> None:
     output = started(installed, AMP_ENABLE="1")
-    assert output.startswith("installed\n")
-    assert "'amp.integration.autostart'" in output
+    assert "imported ['_tf_amp_imports', '_tf_amp_start']" in output
+
+
+def ran(installed: pathlib.Path, place: pathlib.Path, **files: str) -> str:
+    """What a job under AMP_ENABLE=1 prints, beside files of its own."""
+    for name, text in {"tensorflow.py": "", **files}.items():
+        (place / "job" / name).parent.mkdir(parents=True, exist_ok=True)
+        (place / "job" / name).write_text(text)
+    return python("-ISc", JOB, str(installed), cwd=place, AMP_ENABLE="1")
+
+
+def test_the_job_starts_with_tensorflow(
+    installed: pathlib.Path, tmp_path: pathlib.Path
+) -> None:
+    output = ran(installed, tmp_path)
+    assert output.startswith("installed\namp is /")
+    assert output.rstrip().endswith("amp/__init__.py")
+
+
+@pytest.mark.parametrize("file", ["amp.py", "amp/__init__.py"])
+def test_a_module_of_the_users_called_amp_wins_and_one_line_says_so(
+    installed: pathlib.Path, tmp_path: pathlib.Path, file: str
+) -> None:
+    output = ran(installed, tmp_path, **{file: "mine = 'mine'\nprint('imported')"})
+    said, *job = output.splitlines()
+    assert said.startswith("amp: mixed precision is off: another module is called amp")
+    assert file in said
+    assert job == ["imported", "amp is mine"]  # once, and by the job alone
+
+
+def test_a_folder_called_amp_beside_the_job_hides_nothing(
+    installed: pathlib.Path, tmp_path: pathlib.Path
+) -> None:
+    output = ran(installed, tmp_path, **{"amp/notes.txt": "no package"})
+    assert output.startswith("installed\namp is /")
+    assert output.rstrip().endswith("amp/__init__.py")
+
+
+def test_pth_files_of_earlier_installations_still_work(
+    installed: pathlib.Path, tmp_path: pathlib.Path
+) -> None:
+    earlier = (
+        'import os; os.environ.get("AMP_ENABLE") and __import__('
+        '"amp.integration.autostart", fromlist=["install"]).install()\n'
+    )
+    packages = tmp_path / "packages"
+    shutil.copytree(installed, packages)
+    (packages / PTH).write_text(earlier)
+    assert started(packages, AMP_ENABLE="1").startswith("installed\n")
 
 
 def test_wheel_holds_every_module_and_nothing_else(installed: pathlib.Path) -> None:
-    top = {path.name for path in installed.iterdir()} - {PTH}
+    top = {path.name for path in installed.iterdir()} - {PTH, "__pycache__"}
     top = {name for name in top if not name.startswith(("__editable__", "tf_amp-"))}
     if (installed / "amp").exists():
-        assert top == {"amp"}
+        assert top == {"amp", "_tf_amp_start.py"}
         packed = {str(p.relative_to(installed)) for p in installed.glob("amp/**/*.py")}
         assert packed == {
             str(p.relative_to(ROOT)) for p in ROOT.glob("amp/**/*.py")

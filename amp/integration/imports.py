@@ -1,6 +1,7 @@
 """`after`: something to do once a module that the job may import is loaded.
 
-Knows import machinery only; imports nothing itself.
+Knows import machinery only; imports nothing itself. `_tf_amp_start` loads this file by
+its path, before any module is called `amp`: only the standard library may be used here.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """`AMP_ENABLE=1`: switches mixed precision on in a job that never imports this package.
 
-Called by the `.pth` file at start-up; imports no TensorFlow before the job does.
+Called by `_tf_amp_start`, which waited for TensorFlow, by the `.pth` files of earlier
+installations, and by `amp run`; imports no TensorFlow before the job does.
 """
 
 from __future__ import annotations
@@ -38,8 +39,12 @@ def _say(text: str) -> None:
     sys.stderr.write(f"amp: {text}\n")
 
 
+@functools.cache
 def _enable() -> None:
-    """Switches on; a job never fails because of it unless AMP_STRICT asks for that."""
+    """Switches on, once; a job never fails by it unless AMP_STRICT asks for that.
+
+    Two installations, an earlier one's among them, may both have waited for TensorFlow.
+    """
     strict = os.environ.get("AMP_STRICT", "").strip().lower() in _ON
     part = fallback.Part("mixed precision is off", strict)
     fallback.attempt(part, _enable_now, lambda: None)

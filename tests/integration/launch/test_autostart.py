@@ -161,17 +161,18 @@ def test_enables_once_tensorflow_is_loaded(stand_in, value, job):
 
 def test_starting_imports_no_tensorflow(stand_in):
     done = stand_in.run(MODULES, AMP_ENABLE="1")
-    assert "'amp.integration.launch.autostart'" in done.stdout
+    assert "'_tf_amp_start'" in done.stdout
     assert "tensorflow" not in done.stdout
+    assert "'amp" not in done.stdout  # the job may have a module of that name
 
 
 def test_asking_whether_tensorflow_is_there_does_not_use_the_hook_up(stand_in):
     probe = "import importlib.util as u, sys\nassert u.find_spec('tensorflow')\n" * 2
     code = (
         f"{ACTIVATION}{probe}import tensorflow\n"
-        "assert 'autostart' not in type(tensorflow.__loader__).__module__\n"
+        "assert '_amp_' not in type(tensorflow.__loader__).__module__\n"
         "assert tensorflow.__spec__.loader is tensorflow.__loader__\n"
-        "assert not any('autostart' in type(f).__module__ for f in sys.meta_path)"
+        "assert not any('_amp_' in type(f).__module__ for f in sys.meta_path)"
     )
     done = stand_in.run(code, AMP_ENABLE="1")
     assert done.stdout == "tensorflow\nenabled Policy()\n"

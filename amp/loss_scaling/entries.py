@@ -12,14 +12,15 @@ cannot reach them.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from typing import Any
 
 import tensorflow as tf
-from absl import logging
 
 from amp.loss_scaling.scale import DynamicLossScale, LossScale
 
+_SAID: list[str] = []  # entries that were spoken of
 VALUE = "VARIABLE_VALUE"  # TensorFlow's name of a variable's one entry
 SAVED = {
     "scale": tf.float32,
@@ -99,4 +100,6 @@ def skipped(entry: str, found: str) -> None:
         "amp: the loss-scale entry %s of a checkpoint is left out: it has %s, and a "
         "number was expected. The loss scale goes on as it is; all else is restored."
     )
-    logging.log_first_n(logging.WARNING, message, 1, entry, found)
+    if not _SAID:
+        _SAID.append(entry)
+        logging.getLogger("amp").warning(message, entry, found)

@@ -12,6 +12,7 @@ from __future__ import annotations
 import atexit
 import contextlib
 import dataclasses
+import logging
 import os
 import sys
 import threading
@@ -20,7 +21,6 @@ from collections.abc import Sequence
 from typing import Any
 
 import tensorflow as tf
-from absl import logging
 
 from amp.loss_scaling import branches
 from amp.loss_scaling.scale import DynamicLossScale, LossScale, Where
@@ -141,4 +141,5 @@ def look() -> None:
                 continue
             scale = float(scaler.copies("scale")[0].numpy())
             _WATCHER.watched.pop(key, None)
-            logging.warning("%s", text(watched.names, f"the loss scale is {scale:g}"))
+            said = text(watched.names, f"the loss scale is {scale:g}")
+            logging.getLogger("amp").warning("%s", said)

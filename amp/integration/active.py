@@ -43,27 +43,40 @@ Scopes: TypeAlias = tuple[_Entry, ...]
 _SCOPES: contextvars.ContextVar[Scopes] = contextvars.ContextVar("amp", default=())
 
 
+_scopes = _SCOPES.get
+
+
 def active() -> Active | None:
     """The innermost scope, else what `enable` switched on, else None."""
-    scopes = _SCOPES.get()
+    scopes = _scopes()
     if scopes:
         return scopes[-1].active
-    waiting = PROCESS.waiting
-    if waiting is not None:
-        waiting()
+    if PROCESS.waiting is not None:
+        PROCESS.waiting()
     on: Active | None = PROCESS.on
     return on
 
 
+# The next two do what `active` does without calling it: they are part of every call.
+
+
 def active_twins() -> Any:
     """The twins to call through, None where functions run as they are."""
-    now = active()
-    return None if now is None else now.twins
+    scopes = _scopes()
+    if scopes:
+        return scopes[-1].active.twins
+    if PROCESS.waiting is not None:
+        PROCESS.waiting()
+    on = PROCESS.on
+    return None if on is None else on.twins
 
 
 def active_loss_scale() -> LossScale | None:
     """The loss-scaling rule that gradients are taken with, None where it is off."""
-    now = active()
+    scopes = _scopes()
+    if not scopes and PROCESS.waiting is not None:
+        PROCESS.waiting()
+    now = scopes[-1].active if scopes else PROCESS.on
     if now is None or now.settled.policy is None:
         return None
     rule: LossScale = now.settled.policy.loss_scale

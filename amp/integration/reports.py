@@ -6,6 +6,7 @@ What a report says is not known here, and nothing that goes wrong here stops a j
 from __future__ import annotations
 
 import collections
+import dataclasses
 import itertools
 import os
 import re
@@ -17,7 +18,10 @@ from amp.graph_rewrite.report import Report
 from amp.integration import atomic_files, messages, report_directories
 
 _LOCK = threading.Lock()
-_KEPT = 1000  # a job that keeps making functions must not fill the memory
+# A job that keeps making functions must not fill the memory: of as many the reports are
+# kept, and the decisions of the newest up to as many, at some 260 bytes each.
+_KEPT = 1000
+_DECISIONS = 200_000
 _REPORTS: collections.OrderedDict[int, Report] = collections.OrderedDict()
 _NUMBERS = itertools.count(1)
 directory_of_job = report_directories.of_job
@@ -37,6 +41,7 @@ def add(report: Report, directory: str | None) -> int:
         _REPORTS[number] = report
         if len(_REPORTS) > _KEPT:
             _REPORTS.popitem(last=False)
+        _drop_decisions()
     _save(report, number, directory)
     return number
 
@@ -46,7 +51,17 @@ def replace(number: int, report: Report, directory: str | None) -> None:
     with _LOCK:
         if number in _REPORTS:  # not one of too long ago
             _REPORTS[number] = report
+            _drop_decisions()
     _save(report, number, directory)
+
+
+def _drop_decisions() -> None:
+    """Leaves no decisions in the oldest reports; the newest keeps its own anyway."""
+    kept = 0
+    for count, (number, report) in enumerate(reversed(_REPORTS.items())):
+        kept += len(report.decisions)
+        if count and report.decisions and kept > _DECISIONS:
+            _REPORTS[number] = dataclasses.replace(report, decisions=())
 
 
 def _save(report: Report, number: int, directory: str | None) -> None:
@@ -70,7 +85,11 @@ def _save(report: Report, number: int, directory: str | None) -> None:
 
 
 def reports() -> list[Report]:
-    """The reports of the last 1000 rewrites of this process, oldest first."""
+    """The reports of the last 1000 rewrites of this process, oldest first.
+
+    Older ones have no `decisions` left where all together had more than 200,000; a file
+    (`Policy.report`) has them all.
+    """
     with _LOCK:
         return list(_REPORTS.values())
 

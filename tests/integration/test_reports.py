@@ -68,3 +68,27 @@ def test_steps_that_are_skipped_in_sessions_are_not_told_as_none():
     run()
     assert "7 steps skipped" in reports.summary(None, 7)
     assert "steps skipped in sessions are not counted" in reports.summary(None, None)
+
+
+def test_the_decisions_of_old_reports_do_not_fill_the_memory(monkeypatch, tmp_path):
+    run()
+    (report,) = amp.reports()
+    size = len(report.decisions)
+    monkeypatch.setattr(reports, "_DECISIONS", 2 * size)
+    numbers = [reports.add(report, str(tmp_path)) for _ in range(3)]
+    kept = [len(r.decisions) for r in amp.reports()]
+    assert kept == [0, 0, size, size]
+    assert all(r.nodes_low == report.nodes_low for r in amp.reports())
+    reports.replace(numbers[0], report, None)
+    assert [len(r.decisions) for r in amp.reports()] == kept
+    for path in tmp_path.iterdir():
+        assert len(json.loads(path.read_text())["decisions"]) == size
+
+
+def test_the_newest_report_is_whole_however_large(monkeypatch):
+    monkeypatch.setattr(reports, "_DECISIONS", 0)
+    run()
+    run()
+    old, new = amp.reports()
+    assert not old.decisions
+    assert new.decisions

@@ -137,10 +137,7 @@ def dimensions(shape: tf.TensorShape) -> ir.Shape:
 def concrete_of(original: Any, module: ir.Module) -> Any:
     """A ConcreteFunction of a rewritten module, with the captures of `original`."""
     lookup = lookup_of(module)
-    context = context_lib.context()
-    for name, function in module.functions.items():
-        if not context.has_function(name):
-            context.add_function_def(serde.write_function(function, lookup))
+    added = _registered(module, lookup)
     definition = serde.write_function(module.main, lookup)
     graph = function_def_to_graph.function_def_to_graph(
         definition,
@@ -149,6 +146,7 @@ def concrete_of(original: Any, module: ir.Module) -> Any:
         input_shapes=[tensor.shape for tensor in original.inputs],
         include_library_functions=True,
     )
+    weakref.finalize(graph, _unregister, added).atexit = False
     given = len(original.inputs) - len(original.captured_inputs)
     for outer, inner in zip(
         original.captured_inputs, graph.inputs[given:], strict=True
@@ -163,3 +161,25 @@ def concrete_of(original: Any, module: ir.Module) -> Any:
     made._num_positional_args = original._num_positional_args
     made._amp_original = original  # its variables live as long as this does
     return made
+
+
+def _registered(module: ir.Module, lookup: op_schema.Lookup) -> list[str]:
+    """Registers the functions of a module that are not yet; the names of those."""
+    context = context_lib.context()
+    added = [name for name in module.functions if not context.has_function(name)]
+    for name in added:
+        function = module.functions[name]
+        context.add_function_def(serde.write_function(function, lookup))
+    return added
+
+
+def _unregister(names: Sequence[str]) -> None:
+    """Removes functions once the graph is gone that alone called them.
+
+    Whatever may still run the graph holds it: its ConcreteFunction, and every function
+    that was traced with a call of that.
+    """
+    context = context_lib.context()
+    for name in names:
+        if context.has_function(name):
+            context.remove_function(name)

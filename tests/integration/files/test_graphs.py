@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
 import tensorflow as tf
 from rewriting import GraphDef, graph_def, low, matmul_chain, nodes, run, spec
+from tensorflow.python.eager import context as context_lib
 
 import amp
 from amp.errors import GraphError, PolicyError
@@ -282,3 +285,44 @@ def test_one_value_repeated_stays_one_value() -> None:
             made.graph, {"Placeholder": given["x"]}, [f"{name}:0"], name=""
         )
         np.testing.assert_array_equal(session.run(out[0]), np.full((4, 2048), 1024.0))
+
+
+def branching(x: tf.Tensor) -> tf.Tensor:
+    return tf.cond(
+        tf.reduce_sum(x) > 0, lambda: tf.matmul(x, x), lambda: 2.0 * tf.matmul(x, x)
+    )
+
+
+def registered() -> set[str]:
+    gc.collect()
+    return set(context_lib.context().list_function_names())
+
+
+def test_a_twin_that_is_gone_leaves_no_function_behind() -> None:
+    fn, x = tf.function(branching), tf.eye(4)
+
+    def used() -> set[str]:
+        twin = amp.twin(fn, x, policy=POLICY)
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            y = twin(x)
+        tape.gradient(y, x)
+        return registered()
+
+    used()
+    before = registered()
+    assert all(used() - before for _ in range(3))
+    assert registered() <= before
+
+
+def test_what_was_traced_with_a_call_of_a_twin_outlives_the_twin() -> None:
+    x = tf.eye(4)
+
+    def traced() -> Any:
+        twin = amp.twin(branching, x, policy=POLICY)
+        return tf.function(lambda x: twin(x) + 1.0).get_concrete_function(x)
+
+    concrete = traced()
+    gc.collect()
+    np.testing.assert_array_equal(concrete(x), np.eye(4) + 1.0)
+    np.testing.assert_array_equal(concrete(-x), 2.0 * np.eye(4) + 1.0)

@@ -20,7 +20,9 @@ import tensorflow as tf
 
 from amp.loss_scaling.scale import DynamicLossScale, LossScale
 
-_SAID: list[str] = []  # entries that were spoken of
+_LOG = logging.getLogger("amp")  # Python's own, without a handler of ours
+_SAID: set[str] = set()  # what was said already
+
 VALUE = "VARIABLE_VALUE"  # TensorFlow's name of a variable's one entry
 SAVED = {
     "scale": tf.float32,
@@ -100,6 +102,6 @@ def skipped(entry: str, found: str) -> None:
         "amp: the loss-scale entry %s of a checkpoint is left out: it has %s, and a "
         "number was expected. The loss scale goes on as it is; all else is restored."
     )
-    if not _SAID:
-        _SAID.append(entry)
-        logging.getLogger("amp").warning(message, entry, found)
+    if message not in _SAID:
+        _SAID.add(message)
+        _LOG.warning(message, entry, found)

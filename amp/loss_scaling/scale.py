@@ -76,6 +76,9 @@ class ConstantLossScale:
     def __str__(self) -> str:
         return f"constant {self.value:g}"
 
+    def __repr__(self) -> str:
+        return _call(self)
+
     @property
     def initial(self) -> float:
         return float(self.value)
@@ -147,6 +150,9 @@ class DynamicLossScale:
 
     def __str__(self) -> str:
         return f"dynamic, from {self.initial:g}"
+
+    def __repr__(self) -> str:
+        return _call(self)
 
     def step(self, state: ScaleState, finite: Any, where: Where) -> ScaleState:
         good = where(finite, state.good_steps + 1, state.good_steps * 0)
@@ -227,6 +233,15 @@ def _parse_text(text: str) -> LossScale | None:
     except (SyntaxError, KeyError, ValueError, TypeError):
         pass
     return None
+
+
+def _call(rule: ConstantLossScale | DynamicLossScale) -> str:
+    """Returns the call that makes a rule; `on_overflow` only where it is not usual."""
+    fields = [field.name for field in dataclasses.fields(rule)]
+    if rule.on_overflow == "zeros":
+        fields.remove("on_overflow")
+    given = ", ".join(f"{name}={getattr(rule, name)!r}" for name in fields)
+    return f"{type(rule).__name__}({given})"
 
 
 def _require_positive(name: str, field: str, value: object) -> None:

@@ -25,6 +25,7 @@ import tensorflow as tf
 from amp.loss_scaling import branches
 from amp.loss_scaling.scale import DynamicLossScale, LossScale, Where
 
+_LOG = logging.getLogger("amp")  # Python's own, without a handler of ours
 # A scale that starts at 2**15 fits most jobs after 15 halvings.
 LIMIT = 20
 PERIOD = 10.0  # seconds between two readings
@@ -141,5 +142,4 @@ def look() -> None:
                 continue
             scale = float(scaler.copies("scale")[0].numpy())
             _WATCHER.watched.pop(key, None)
-            said = text(watched.names, f"the loss scale is {scale:g}")
-            logging.getLogger("amp").warning("%s", said)
+            _LOG.warning("%s", text(watched.names, f"the loss scale is {scale:g}"))

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from amp.integration import activation
-from amp.integration.training import gradient_hooks, optimizer_hooks
+from amp.integration import active
+from amp.integration.install import install
 from amp.loss_scaling import DynamicLossScale, current, provenance, state
 
 keras = pytest.importorskip("keras")
@@ -23,10 +23,9 @@ MODES = {
 
 @pytest.fixture(autouse=True)
 def _scope(monkeypatch):
-    gradient_hooks.install()
-    optimizer_hooks.install()
+    install()
     rule = DynamicLossScale(initial=8.0)
-    monkeypatch.setattr(activation, "active_loss_scale", lambda: rule)
+    monkeypatch.setattr(active, "active_loss_scale", lambda: rule)
 
 
 def main_gradient(w, factor):

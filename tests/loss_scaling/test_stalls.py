@@ -9,8 +9,8 @@ import pytest
 import tensorflow as tf
 
 import amp
-from amp.integration import activation
-from amp.integration.training import gradient_hooks, optimizer_hooks
+from amp.integration import active
+from amp.integration.install import install
 from amp.loss_scaling import ConstantLossScale, DynamicLossScale, stalls, state
 
 v1 = tf.compat.v1
@@ -50,10 +50,9 @@ def test_the_names_of_the_first_variables_are_said():
 
 @pytest.fixture
 def scope(monkeypatch):
-    gradient_hooks.install()
-    optimizer_hooks.install()
+    install()
     rule = DynamicLossScale(initial=8.0)
-    monkeypatch.setattr(activation, "active_loss_scale", lambda: rule)
+    monkeypatch.setattr(active, "active_loss_scale", lambda: rule)
 
 
 @pytest.fixture
@@ -65,7 +64,7 @@ def said(monkeypatch):
         lines.append(form % values)
         came.set()
 
-    monkeypatch.setattr(stalls.logging, "warning", warning)
+    monkeypatch.setattr(stalls._LOG, "warning", warning)
     return lines, came
 
 
@@ -113,7 +112,7 @@ def test_a_job_that_only_begins_too_high_is_not_a_stall(scope, said):
 def test_without_a_scaler_no_thread_is_started(monkeypatch):
     fresh = stalls._Watcher()
     monkeypatch.setattr(stalls, "_WATCHER", fresh)
-    gradient_hooks.install()
+    install()
     with amp.mixed_precision_scope(dtype="bfloat16", emulate=True):
         stepped("function", 1.0, 1)
     assert fresh.thread is None

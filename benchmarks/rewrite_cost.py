@@ -1,8 +1,10 @@
 """What rewriting costs: microseconds a node, from 1,000 to 100,000 nodes.
 
 A program anyone can run: `python benchmarks/rewrite_cost.py [--profile]`. It builds
-residual blocks with their gradients and rewrites them several times, in the two ways
-there are, and prints medians:
+residual blocks with their gradients (with `--chain` one long chain of elementwise
+operations after a product, with its gradient; with `--maps` one `tf.map_fn` after the
+other) and rewrites them several times, in the two ways there are, and prints medians.
+The cost is linear where the time a node is the same for all sizes:
 
 * function: what a job pays at the first call of a traced `tf.function`; reading it from
   the runtime, deciding, applying, verifying, writing;
@@ -35,7 +37,10 @@ from amp.integration import api
 from amp.integration.functions import definitions
 
 SIZES = (1_000, 3_000, 10_000, 30_000, 100_000)
-NODES_A_BLOCK = 13  # with its gradient, roughly; the size reached is printed
+# With gradients, roughly; the size reached is printed.
+NODES_A_BLOCK = 13
+NODES_A_LINK = 11
+NODES_A_MAP = 34
 
 
 def blocks(nodes: int) -> Callable[..., list[tf.Tensor]]:
@@ -47,6 +52,30 @@ def blocks(nodes: int) -> Callable[..., list[tf.Tensor]]:
             x = x + tf.nn.tanh(product * 0.5)
         loss = tf.reduce_mean(tf.square(x))
         return [tf.identity(grad) for grad in tf.gradients(loss, weights)]
+
+    return build
+
+
+def chain(nodes: int) -> Callable[..., list[tf.Tensor]]:
+    """A product, then one elementwise operation after the other, and the gradient."""
+
+    def build(x: tf.Tensor, *weights: tf.Tensor) -> list[tf.Tensor]:
+        y = tf.matmul(x, weights[0])
+        for _ in range(max(nodes // NODES_A_LINK, 1)):
+            y = tf.tanh(y) * 1.5
+        return tf.gradients(tf.reduce_mean(y), [x])
+
+    return build
+
+
+def maps(nodes: int) -> Callable[..., list[tf.Tensor]]:
+    """One `tf.map_fn` after the other: a loop with two functions each."""
+
+    def build(x: tf.Tensor, *weights: tf.Tensor) -> list[tf.Tensor]:
+        for index in range(max(nodes // NODES_A_MAP, 1)):
+            weight = weights[index % len(weights)]
+            x = tf.map_fn(lambda row, w=weight: tf.tanh(tf.linalg.matvec(w, row)), x)
+        return [x]
 
     return build
 
@@ -74,6 +103,13 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--sizes", type=int, nargs="+", default=list(SIZES))
     parser.add_argument("--assignment", choices=("cost", "all"), default="all")
+    graphs = parser.add_mutually_exclusive_group()
+    for other, text in ((chain, "a long chain"), (maps, "many map_fn")):
+        flag = f"--{other.__name__}"
+        graphs.add_argument(
+            flag, dest="graph", action="store_const", const=other, help=text
+        )
+    parser.set_defaults(graph=blocks)
     parser.add_argument("--profile", action="store_true", help="profile the largest")
     args = parser.parse_args()
     policy = amp.Policy(dtype="bfloat16", assignment=args.assignment, min_gain=0.0)
@@ -83,9 +119,10 @@ def main() -> None:
     print(f"{'way':9s} {'nodes':>8s} {'us/node':>8s} {'spread':>9s} {'import':>8s}")
     context = context_lib.context()
     for size in args.sizes:
-        concrete = tf.function(blocks(size)).get_concrete_function(*specs())
+        concrete = tf.function(args.graph(size)).get_concrete_function(*specs())
         proto = concrete.graph.as_graph_def()
-        count = len(proto.node)
+        bodies = (len(function.node_def) for function in proto.library.function)
+        count = len(proto.node) + sum(bodies)
 
         def function(concrete: Any = concrete) -> None:
             module = definitions.read(context, concrete.name.decode())

@@ -39,18 +39,19 @@ def _say(text: str) -> None:
     sys.stderr.write(f"amp: {text}\n")
 
 
-@functools.cache
 def _enable() -> None:
-    """Switches on, once; a job never fails by it unless AMP_STRICT asks for that.
-
-    Two installations, an earlier one's among them, may both have waited for TensorFlow.
-    """
+    """Switches on; a job never fails by it unless AMP_STRICT asks for that."""
     strict = os.environ.get("AMP_STRICT", "").strip().lower() in _ON
     part = fallback.Part("mixed precision is off", strict)
     fallback.attempt(part, _enable_now, lambda: None)
 
 
+@functools.cache
 def _enable_now() -> None:
+    """Switches on, once; after a failure it may be tried again.
+
+    Two installations, an earlier one's among them, may both have waited for TensorFlow.
+    """
     # By name, because they import TensorFlow, which the job does first.
     api = importlib.import_module("amp.integration.api")
     summary = importlib.import_module("amp.integration.launch.summary")

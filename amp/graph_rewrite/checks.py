@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping
 from amp.errors import GraphError, VerifyError
 from amp.graph_rewrite import verify
 from amp.graph_rewrite.apply.link import Linked
+from amp.graph_rewrite.assign.decide import gain
 from amp.graph_rewrite.candidates.analysis import Analysis, UseAnalysis, analyze
 from amp.graph_rewrite.candidates.context import type_ports
 from amp.graph_rewrite.cost.priced import Priced, price
@@ -104,14 +105,12 @@ def second_rewrite(
     Raises:
       VerifyError: it would gain something.
     """
-    uses = made.analysis.uses
-    gain = sum(
-        uses[use].weight * (plan.seconds32 - plan.seconds16)
-        for use, plan in again.items()
-    )
+    names = [name for plan in again.values() for name in plan.low]
+    if not names:
+        return
     tie = max(p.tie for p in plans.values()) + max(p.tie for p in again.values())
-    stable = verify.stable(gain, tie, (n for plan in again.values() for n in plan.low))
-    main = next(iter(uses)).name
+    stable = verify.stable(gain(made), tie, names)
+    main = next(iter(made.analysis.uses)).name
     verify.enforce(stable, VerifyError, _where(main), _REPORT)
 
 

@@ -77,7 +77,7 @@ def decide(priced: Priced) -> dict[FunctionUse, Plan]:
     """
     analysis = priced.analysis
     prices = {use: _prices(one) for use, one in priced.uses.items()}
-    tensors = Tensors(priced, {use: p.after_cast for use, p in prices.items()})
+    tensors = _tensors(priced, prices)
     cut = _cut(analysis.uses, tensors, prices)
     low = {
         use: frozenset(
@@ -99,6 +99,28 @@ def decide(priced: Priced) -> dict[FunctionUse, Plan]:
     }
 
 
+def gain(priced: Priced) -> float:
+    """Seconds a step that the choice is cheaper than turning no node, by its prices.
+
+    Those of holding tensors in memory are among them, which are in no plan's seconds.
+    """
+    uses = priced.analysis.uses
+    prices = {use: _prices(one) for use, one in priced.uses.items()}
+    tensors = _tensors(priced, prices)
+    times, priced_tensors = _times(uses, tensors, prices), tensors.priced()
+    others = {variable: times[variable] for variable in tensors.free()}
+
+    def least(free: Mapping[CutVariable, Times]) -> float:
+        low = min_cut.solve(free, {LOW}, priced_tensors) | {LOW}
+        return min_cut.total(times, priced_tensors, low)
+
+    return least(others) - least(times)
+
+
+def _tensors(priced: Priced, prices: Mapping[FunctionUse, _Prices]) -> Tensors:
+    return Tensors(priced, {use: p.after_cast for use, p in prices.items()})
+
+
 def _prices(one: PricedUse) -> _Prices:
     use_analysis, times = one.use_analysis, dict(one.times)
     typed, after_cast = use_analysis.found.typed, {}
@@ -114,20 +136,28 @@ def _cut(
     tensors: Tensors,
     prices: Mapping[FunctionUse, _Prices],
 ) -> _Cut:
+    times = _times(uses, tensors, prices)
+    if any(one.context.policy.assignment == "all" for one in uses.values()):
+        return _Cut(frozenset(times) | {LOW}, -math.inf)
+    priced = tensors.priced()
+    low_side = min_cut.solve(times, {LOW}, priced)
+    return _Cut(low_side | {LOW}, min_cut.rounding(times, priced))
+
+
+def _times(
+    uses: Mapping[FunctionUse, UseAnalysis],
+    tensors: Tensors,
+    prices: Mapping[FunctionUse, _Prices],
+) -> dict[CutVariable, Times]:
+    """Seconds a step of everything that is chosen, in (float32, 16 bits)."""
     times = tensors.free()
-    forced = False
     for use, one in uses.items():
-        forced |= one.context.policy.assignment == "all"
         for name in one.found.allowed:
             variable = tensors.variable(use, name)
             high, low = times.get(variable, (0.0, 0.0))
             own = prices[use].times[name]
             times[variable] = (high + one.weight * own[0], low + one.weight * own[1])
-    if forced:
-        return _Cut(frozenset(times) | {LOW}, -math.inf)
-    priced = tensors.priced()
-    low_side = min_cut.solve(times, {LOW}, priced)
-    return _Cut(low_side | {LOW}, min_cut.rounding(times, priced))
+    return times
 
 
 def _plan(one: PricedUse, prices: _Prices, decision: _Decision) -> Plan:

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from amp.graph_rewrite.assign.min_cut import Tensor, rounding, solve
+from amp.graph_rewrite.assign.min_cut import Tensor, rounding, solve, total
 
 Times = Mapping[str, tuple[float, float]]
 
@@ -100,6 +100,7 @@ def test_real_times_are_optimal_within_the_rounding_to_whole_units(
     low = solve(times, fixed, tensors)
     price, _ = cheapest(times, fixed, tensors)
     found = cost(times, tensors, low | fixed)
+    assert total(times, tensors, low | fixed) == pytest.approx(found, rel=1e-12)
     assert found <= price + rounding(times, tensors) + 1e-12 * price
 
 

@@ -27,10 +27,13 @@ class Active:
       settled: the policy as settled on this machine.
       twins: what makes and calls the twins of functions (a `functions.twins.Twins`),
         None where functions run as they are.
+      kept: whether that is so by `keep_float32`, for functions too in whose trace a
+        scope was entered.
     """
 
     settled: Resolution
     twins: Any
+    kept: bool = False
 
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)
@@ -69,6 +72,12 @@ def active_twins() -> Any:
         PROCESS.waiting()
     on = PROCESS.on
     return None if on is None else on.twins
+
+
+def is_kept() -> bool:
+    """Whether `keep_float32` is what was entered last."""
+    scopes = _scopes()
+    return bool(scopes) and scopes[-1].active.kept
 
 
 def active_loss_scale() -> LossScale | None:

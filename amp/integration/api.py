@@ -7,7 +7,6 @@ how a policy is carried out is known here.
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import functools
 import threading
 from collections.abc import Iterator
@@ -30,6 +29,8 @@ from amp.integration.training import markers
 from amp.policy import Policy
 
 _LOCK = threading.RLock()
+# What holds inside `keep_float32` where no scope was entered before it.
+_NOTHING = device_lib.Resolution(None, device_lib.REFERENCE, "keep_float32")
 
 
 class mixed_precision_scope(contextlib.ContextDecorator):
@@ -121,8 +122,8 @@ def keep_float32() -> Iterator[None]:
     Works in any graph, whether or not mixed precision is on yet.
     """
     now, owner = active.active(), object()
-    if now is not None:
-        active.push(dataclasses.replace(now, twins=None), owner)
+    settled = _NOTHING if now is None else now.settled
+    active.push(Active(settled, twins=None, kept=True), owner)
     try:
         with markers.attribute_scope(ir.KEEP):
             yield

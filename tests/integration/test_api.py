@@ -34,7 +34,10 @@ def test_float32_is_kept_inside():
     with amp.mixed_precision_scope(**ON), amp.keep_float32():
         assert active.active_twins() is None
     with amp.keep_float32():
-        assert active.active() is None
+        assert active.is_kept()
+        assert active.active().settled.policy is None
+        assert active.active_loss_scale() is None
+    assert not active.is_kept()
 
 
 def test_a_policy_that_waits_is_settled_at_first_use():

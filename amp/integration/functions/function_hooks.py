@@ -40,7 +40,7 @@ def _call_function(original: hooks.Function) -> hooks.Function:
         twins = active_twins()
         if twins is None:
             twins = PROCESS.marked.get(name) if PROCESS.marked else None
-            if twins is None:
+            if twins is None or active.is_kept():
                 return original(self, name, *args, **kwargs)
         twin = twins.proven.get(name)
         try:

@@ -538,3 +538,22 @@ def test_a_scope_inside_a_traced_function_covers_its_gradient(weights):
         loss = fn(tf.ones([4, 64]))
     tape.gradient(loss, weights)
     assert [bool(report.nodes_low) for report in amp.reports()] == [True, True]
+
+
+def test_keep_float32_holds_for_a_function_that_enters_a_scope_itself() -> None:
+    @tf.function
+    def marked(x: tf.Tensor) -> tf.Tensor:
+        with amp.mixed_precision_scope(
+            dtype="bfloat16", assignment="all", strict=True, trial=False
+        ):
+            return tf.matmul(x, x)
+
+    x = tf.fill([4, 4], 1 / 3)
+    want = tf.matmul(x, x)
+    with amp.keep_float32():
+        np.testing.assert_array_equal(marked(x), want)
+    assert np.abs(marked(x) - want).max() > 0
+    with amp.keep_float32():
+        np.testing.assert_array_equal(marked(x), want)
+        with amp.mixed_precision_scope(dtype="bfloat16", assignment="all", trial=False):
+            assert np.abs(marked(x) - want).max() > 0

@@ -22,9 +22,9 @@ if TYPE_CHECKING:
     from amp.integration.files.graphs import explain as explain
     from amp.integration.files.graphs import rewrite as rewrite
     from amp.integration.files.graphs import twin as twin
+    from amp.integration.files.tune_function import tune as tune
     from amp.integration.measuring.hardware import device as device
     from amp.integration.measuring.hardware import resolve as resolve
-    from amp.integration.measuring.tune_function import tune as tune
     from amp.integration.reports import reports as reports
     from amp.policy import Policy as Policy
 
@@ -43,7 +43,7 @@ _HOME = {
     "reports": "amp.integration.reports",
     "resolve": "amp.integration.measuring.hardware",
     "rewrite": "amp.integration.files.graphs",
-    "tune": "amp.integration.measuring.tune_function",
+    "tune": "amp.integration.files.tune_function",
     "twin": "amp.integration.files.graphs",
 }
 __all__ = sorted(_HOME)

@@ -111,8 +111,6 @@ INTEGRATION = (
     *("functions", "sessions", "distributed", "training"),
     *("install", "api", "files", "launch", "autostart", "doctor"),
 )
-# Imports against the order that are still to be taken away; nothing is added here.
-STILL = {("measuring", "files")}
 
 
 def modules_in(root: pathlib.Path) -> dict[str, pathlib.Path]:
@@ -201,14 +199,19 @@ def test_the_rooms_of_the_rewriter_import_only_from_those_before():
 
 
 def test_the_rooms_of_the_integration_import_only_from_those_before():
-    found = against("amp.integration", INTEGRATION, ROOT)
-    assert {one for one in found if _ends(*one.split(" -> ")) not in STILL} == set()
+    assert against("amp.integration", INTEGRATION, ROOT) == set()
 
 
-def _ends(importer: str, imported: str) -> tuple[str, str]:
-    """Both rooms of an import, as `STILL` names them."""
-    first, second = (f"{name}...".split(".")[2] for name in (importer, imported))
-    return first, second
+@pytest.mark.parametrize("name", MODULES)
+def test_no_import_stands_in_a_function(name):
+    inside = {
+        ast.unparse(node)
+        for function in ast.walk(tree(MODULES[name]))
+        if isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef)
+        for node in ast.walk(function)
+        if isinstance(node, ast.Import | ast.ImportFrom)
+    }
+    assert not inside, "what may not be imported early is imported by name (importlib)"
 
 
 def test_every_room_has_its_place_in_the_order():
@@ -219,19 +222,11 @@ def test_every_room_has_its_place_in_the_order():
 
 
 def test_no_circle_of_files():
-    needs = {
-        name: {one for one in of if _ends(name, one) not in STILL}
-        for name, of in arrows(ROOT).items()
-    }
-    assert circle(needs) == set()
+    assert circle(arrows(ROOT)) == set()
 
 
 def test_no_circle_of_folders():
-    needs = {
-        name: {one for one in of if _ends(name, one) not in STILL}
-        for name, of in folders(ROOT).items()
-    }
-    assert circle(needs) == set()
+    assert circle(folders(ROOT)) == set()
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,6 @@ from pathlib import Path
 from types import SimpleNamespace
 
 from amp.cli.command import Command
-from amp.integration.files import targets
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -50,7 +49,7 @@ def run(args: argparse.Namespace, modules: SimpleNamespace) -> int:
 
 
 def _tune_saved_model(path: Path, seconds: float, modules: SimpleNamespace) -> int:
-    graph = targets.read(targets.require(path))
+    graph = modules.targets.read(modules.targets.require(path))
     with modules.progress.progress_bar() as progress:
         tuned = modules.tune_function.tune_graph(graph, seconds, progress)
     print(tuned)
@@ -64,7 +63,8 @@ COMMAND = Command(
     modules={
         "hardware": "amp.integration.measuring.hardware",
         "progress": "amp.cli.progress_bar",
+        "targets": "amp.integration.files.targets",
         "tune_device": "amp.integration.measuring.tune_device",
-        "tune_function": "amp.integration.measuring.tune_function",
+        "tune_function": "amp.integration.files.tune_function",
     },
 )

@@ -5,6 +5,7 @@ Importing this package imports no TensorFlow; only `current` needs it, when call
 
 from __future__ import annotations
 
+import importlib
 from typing import TYPE_CHECKING
 
 from amp.loss_scaling.scale import ConstantLossScale, DynamicLossScale, NoLossScale
@@ -24,6 +25,6 @@ def current() -> Scalers:
 
     Inside a `tf.compat.v1` graph these are the scalers of that graph.
     """
-    from amp.loss_scaling import state  # TensorFlow, only now
-
-    return state.current()
+    state = importlib.import_module("amp.loss_scaling.state")  # imports TensorFlow
+    scalers: Scalers = state.current()
+    return scalers

@@ -1,7 +1,7 @@
 """Finds and parses the graphs that a command line names.
 
-Nothing found is executed or loaded into TensorFlow, which is imported only when a graph
-is read.
+A file is parsed as a protobuf message and returned as one: no graph is imported into
+TensorFlow here, and none is run.
 """
 
 from __future__ import annotations
@@ -10,7 +10,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import tensorflow as tf
+from google.protobuf import message, text_format  # type: ignore[import-untyped]
+
 from amp.errors import GraphError
+from amp.graph_rewrite.graph import serde
 
 TEXT = (".pbtxt", ".pbtext", ".textproto")
 _MODELS = ("saved_model.pb", "saved_model.pbtxt")
@@ -65,8 +69,6 @@ def read(path: Path) -> Any:
     """
     if is_saved_model(path):
         return meta_graph(read_model(path), None, path).graph_def
-    import tensorflow as tf
-
     graph = _parsed(require(path), tf.compat.v1.GraphDef())
     if not graph.node:
         raise _no_graph("there is no node in it", path)
@@ -79,8 +81,6 @@ def read_model(path: Path) -> Any:
     Raises:
       GraphError: there is none.
     """
-    from amp.graph_rewrite.graph import serde
-
     file = file_of_model(path)
     saved = _parsed(file, serde.saved_model_type()())
     if not saved.meta_graphs:
@@ -109,11 +109,6 @@ def meta_graph(saved: Any, tags: Sequence[str] | None, path: Path) -> Any:
 
 
 def _parsed(path: Path, proto: Any) -> Any:
-    from google.protobuf import (  # type: ignore[import-untyped]
-        message,
-        text_format,
-    )
-
     try:
         if path.suffix in TEXT:
             text_format.Parse(path.read_text(encoding="utf-8"), proto)

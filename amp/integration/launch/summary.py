@@ -7,6 +7,7 @@ job's affair, and nothing of TensorFlow is imported.
 from __future__ import annotations
 
 import atexit
+import importlib
 import os
 import sys
 
@@ -52,9 +53,10 @@ def _line(*, always: bool) -> str:
     if state is None:
         nothing = "nothing was rewritten: the job imported no TensorFlow, or see above"
         return nothing if always else ""
-    from amp.integration import reports
-
+    # By name: a job that imported this package anew has its reports in the new modules.
+    reports = importlib.import_module("amp.integration.reports")
     if not (always or reports.reports()):
         return ""
     skipped = None if state.in_sessions() else state.skipped_steps()
-    return reports.summary(os.environ.get("AMP_REPORT"), skipped)
+    line: str = reports.summary(os.environ.get("AMP_REPORT"), skipped)
+    return line

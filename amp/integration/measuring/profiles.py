@@ -10,6 +10,8 @@ import os
 import re
 from pathlib import Path
 
+import platformdirs
+
 from amp.errors import ProfileError
 from amp.graph_rewrite.cost.device_profile import Profile
 from amp.integration import atomic_files, fallback
@@ -22,8 +24,6 @@ def cache() -> Path:
     chosen = os.environ.get(VARIABLE)
     if chosen:
         return Path(chosen)
-    import platformdirs
-
     return platformdirs.user_cache_path("tf-amp", appauthor=False)
 
 

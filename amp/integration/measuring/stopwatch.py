@@ -19,6 +19,7 @@ import tensorflow as tf
 from tensorflow.python.eager import context as context_lib
 from tensorflow.python.eager import execute
 
+from amp.errors import PolicyError
 from amp.integration.measuring import hardware
 
 LEAST_ROUNDS, MOST_ROUNDS = 3, 11
@@ -51,6 +52,25 @@ class Runner:
         start = time.perf_counter()
         self.run()
         return time.perf_counter() - start
+
+
+def require_time(seconds: float, where: str) -> None:
+    """Checks the seconds that a user gives a measurement.
+
+    Args:
+      seconds: what was given.
+      where: the argument or flag that it was given in, for the error.
+
+    Raises:
+      PolicyError: it is not above 0.
+    """
+    if not seconds > 0:
+        raise PolicyError(
+            f"{seconds:g} seconds are no time to measure in",
+            where=where,
+            allowed="a number above 0",
+            remedy="leave it out for the default",
+        )
 
 
 @contextlib.contextmanager

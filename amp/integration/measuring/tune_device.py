@@ -13,7 +13,7 @@ from pathlib import Path
 import tensorflow as tf
 
 from amp.graph_rewrite.cost.device_profile import Profile
-from amp.integration.measuring import calibration, hardware, profiles, tune_function
+from amp.integration.measuring import calibration, hardware, profiles, stopwatch
 
 
 def tune(
@@ -33,7 +33,7 @@ def tune(
       PolicyError: there is no time to measure in.
       ProfileError: the profile cannot be stored.
     """
-    tune_function.require_time(seconds, "--seconds")
+    stopwatch.require_time(seconds, "--seconds")
     end = time.perf_counter() + seconds
     for done, executor in enumerate(executors):
         left = max(end - time.perf_counter(), 0.0)

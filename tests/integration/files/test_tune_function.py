@@ -1,4 +1,4 @@
-"""`operations`: `amp.tune` and `amp tune --saved-model` measure what would run."""
+"""`tune_function`: `amp.tune` and `amp tune --saved-model` measure what would run."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ import tensorflow as tf
 import amp
 from amp import cli
 from amp.errors import PolicyError
-from amp.integration.measuring import stored_times, tune_function
+from amp.integration.files import tune_function
+from amp.integration.measuring import stored_times
 
 
 @pytest.fixture(autouse=True)

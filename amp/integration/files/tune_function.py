@@ -13,14 +13,18 @@ from typing import Any
 
 import tensorflow as tf
 
-from amp.errors import PolicyError
 from amp.graph_rewrite import figures
 from amp.graph_rewrite import rewrite as rewrite_lib
 from amp.graph_rewrite.cost.device import Resolution, resolve
 from amp.graph_rewrite.cost.op_instance import Instance, Times
 from amp.graph_rewrite.graph import ir, serde
 from amp.integration.files import graphs
-from amp.integration.measuring import hardware, operation_timer, stored_times
+from amp.integration.measuring import (
+    hardware,
+    operation_timer,
+    stopwatch,
+    stored_times,
+)
 from amp.policy import Policy
 
 
@@ -100,7 +104,7 @@ def tune(
       GraphError: a graph that is not well formed.
       ProfileError: the times cannot be stored.
     """
-    require_time(seconds, "amp.tune(seconds=...)")
+    stopwatch.require_time(seconds, "amp.tune(seconds=...)")
     settled = _settled(policy)
     (_, module), settled = graphs.read(fn, args, settled.policy)
     return _tuned([module], settled, seconds, operation_timer.untold)
@@ -121,7 +125,7 @@ def tune_graph(graph: Any, seconds: float, progress: operation_timer.Progress) -
       GraphError: a graph that is not well formed.
       ProfileError: the times cannot be stored.
     """
-    require_time(seconds, "--seconds")
+    stopwatch.require_time(seconds, "--seconds")
     module = serde.read_graph(graph)
     modules = [
         ir.Module(function, module.functions)
@@ -129,21 +133,6 @@ def tune_graph(graph: Any, seconds: float, progress: operation_timer.Progress) -
         if "internal_grad_fn" not in name  # what a custom gradient was traced as
     ]
     return _tuned([module, *modules], _settled(Policy.from_env()), seconds, progress)
-
-
-def require_time(seconds: float, where: str) -> None:
-    """Checks that there is time to measure in.
-
-    Raises:
-      PolicyError: there is none.
-    """
-    if not seconds > 0:
-        raise PolicyError(
-            f"{seconds:g} seconds are no time to measure in",
-            where=where,
-            allowed="a number above 0",
-            remedy="leave it out for the default",
-        )
 
 
 def _settled(policy: Policy | None) -> Resolution:

@@ -1,4 +1,5 @@
-"""The graph rewriter: protobuf in, protobuf out, deciding apart from doing.
+"""The graph rewriter: takes a GraphDef or functions and returns 16-bit versions.
 
-No TensorFlow session, device or hook may enter; those live in `amp.integration`.
+It first decides (a `Plan` for each function) and then builds the new graph. No
+TensorFlow session, device query or hook may enter; those live in `amp.integration`.
 """

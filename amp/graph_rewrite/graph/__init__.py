@@ -1,5 +1,5 @@
-"""The graph, and what TensorFlow itself says of it: IR, protobuf, op schemas, calls.
+"""The intermediate representation of a graph, its protobuf form, op schemas and calls.
 
-No choice of precision, no price and no fact of ours about an op may enter.
-Before it: nothing of the rewriter. After it: every other room reads graphs through it.
+No choice of precision, no cost and no fact from the op table may enter.
+Before it: nothing of the rewriter. After it: every other folder, which imports it.
 """

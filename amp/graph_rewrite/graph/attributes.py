@@ -1,6 +1,7 @@
-"""Attributes of nodes: values in protobuf to `ir` values, and back.
+"""Reads and writes single node attributes: AttrValue protobufs to `ir` values and back.
 
-Single values only; nodes, edges and graphs are `serde`'s, the other door for protobuf.
+Only attribute values are handled here; `serde` reads and writes nodes and graphs. No
+other module touches protobuf classes.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from amp.graph_rewrite.graph import ir, op_schema, rounding
 
 
 class NodeAttributes:
-    """`ir.Attributes` over a NodeDef that is never changed."""
+    """Implements `ir.Attributes` by reading a NodeDef, which it never changes."""
 
     __slots__ = ("proto",)
 
@@ -102,12 +103,15 @@ def _text(value: attr_value_pb2.AttrValue) -> str:
 
 
 def sizes(shape: Any) -> ir.Shape:
-    """Returns the shape that a TensorShapeProto holds."""
+    """The shape in a TensorShapeProto; None for unknown rank."""
     return None if shape.unknown_rank else tuple(dim.size for dim in shape.dim)
 
 
 def write(proto: attr_value_pb2.AttrValue, value: ir.Value) -> None:
-    """Sets a value; of functions given by name, keeps what else is said of them."""
+    """Writes `value` into `proto`.
+
+    A function that is renamed keeps the attributes that its NameAttrList has.
+    """
     match value:
         case ir.Type(number):
             proto.type = number
@@ -139,31 +143,35 @@ def _write_shapes(protos: Any, shapes: Iterable[ir.Shape]) -> None:
 
 
 def write_shape(proto: Any, shape: ir.Shape) -> None:
-    """Sets a TensorShapeProto that is empty."""
+    """Writes `shape` into a TensorShapeProto, which has to be empty."""
     proto.unknown_rank = shape is None
     for size in shape or ():
         proto.dim.add(size=size)
 
 
 def _values(proto: Any) -> np.ndarray:
-    """A tensor's values; one value repeated is a view of one, whatever its shape."""
+    """A TensorProto's values as an ndarray.
+
+    A float32 tensor that repeats one value is returned as a broadcast view, so that a
+    large constant takes no memory.
+    """
     shape = [dim.size for dim in proto.tensor_shape.dim]
-    once = shape and not proto.tensor_content and len(proto.float_val) == 1
-    if once and proto.dtype == ir.FLOAT:
+    repeated = shape and not proto.tensor_content and len(proto.float_val) == 1
+    if repeated and proto.dtype == ir.FLOAT:
         return np.broadcast_to(np.float32(proto.float_val[0]), shape)
     return np.asarray(tensor_util.MakeNdarray(proto))
 
 
 def _write_tensor(proto: attr_value_pb2.AttrValue, values: Any, number: int) -> None:
     array = np.asarray(values, np.float32)
-    once = rounding.to_bits(rounding.distinct(array), number)
+    bits = rounding.to_bits(rounding.distinct(array), number)
     proto.tensor.Clear()
     proto.tensor.dtype = number
     for size in array.shape:
         proto.tensor.tensor_shape.dim.add().size = size
-    if once.shape == array.shape:
-        proto.tensor.tensor_content = once.tobytes()
+    if bits.shape == array.shape:
+        proto.tensor.tensor_content = bits.tobytes()
     elif number == ir.FLOAT:
-        proto.tensor.float_val.append(float(once.flat[0]))
+        proto.tensor.float_val.append(float(bits.flat[0]))
     else:
-        proto.tensor.half_val.append(int(once.view(np.uint16).flat[0]))
+        proto.tensor.half_val.append(int(bits.view(np.uint16).flat[0]))

@@ -1,6 +1,6 @@
-"""Bridges: casts between float32 and a 16-bit type.
+"""Recognises casts between float32 and a 16-bit type ("bridges").
 
-A rewrite may take one away or move it. Which it does is not decided here.
+A rewrite may remove or move such a cast; whether it does is not decided here.
 """
 
 from __future__ import annotations
@@ -9,22 +9,22 @@ from amp.graph_rewrite.graph import ir
 
 
 def is_down(node: ir.Node, low: int) -> bool:
-    """Whether a node is a cast from float32 to the 16-bit type of this number."""
+    """Whether a node casts float32 to the 16-bit type with DataType number `low`."""
     return node.op == "Cast" and _ends(node) == (ir.FLOAT, low)
 
 
 def is_up(node: ir.Node, low: int) -> bool:
-    """Whether a node is a cast from the 16-bit type of this number to float32."""
+    """Whether a node casts the 16-bit type with DataType number `low` to float32."""
     return node.op == "Cast" and _ends(node) == (low, ir.FLOAT)
 
 
 def is_bridge(node: ir.Node, low: int) -> bool:
-    """Whether a node is a cast between float32 and the 16-bit type of this number."""
+    """Whether a node casts between float32 and the 16-bit type, in either direction."""
     return is_down(node, low) or is_up(node, low)
 
 
 def is_any(node: ir.Node) -> bool:
-    """Whether a node is a cast between float32 and whichever 16-bit type."""
+    """Whether a node casts between float32 and float16 or bfloat16."""
     return is_bridge(node, ir.HALF) or is_bridge(node, ir.BFLOAT16)
 
 

@@ -1,4 +1,4 @@
-"""Calls, branches and loops: what functions a graph reaches, what crosses into them.
+"""Calls, branches and loops: which functions a graph reaches, and by which nodes.
 
 Facts about call ops are rows of `CALLS`. No choice of precision is made here.
 """
@@ -17,14 +17,16 @@ MUST_COMPILE = "_XlaMustCompile"
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Call:
-    """An op that runs functions.
+    """How an op calls functions.
 
     Attributes:
-      attrs: the attributes that name them.
-      skip: leading inputs that are not passed on (a predicate, a branch index).
-      loop: whether results come back as arguments; the last function is the body.
-      takes, gives: the attributes with the types of what is passed and returned.
-      always: whether its one function runs exactly once.
+      attrs: the attributes that name the functions.
+      skip: number of leading inputs that are not passed to the functions (a predicate,
+        a branch index).
+      loop: whether the results of one trip are the arguments of the next; the last
+        function is then the body.
+      takes, gives: the list(type) attributes with the types of arguments and results.
+      always: whether the op has one function and runs it exactly once.
     """
 
     attrs: tuple[str, ...]
@@ -53,12 +55,15 @@ _SHAPES = ("output_shapes", "_output_shapes")
 
 
 def call_of(node: ir.Node, functions: Mapping[str, ir.Graph]) -> Call | None:
-    """How a node calls, None if it does not (or only hands functions to a dataset)."""
+    """How a node calls functions; None if it does not.
+
+    Ops of `tf.data`, which pass functions to a dataset, count as not calling.
+    """
     return _DIRECT if node.op in functions else CALLS.get(node.op)
 
 
 def calls_once(op: str) -> bool:
-    """Whether an op runs the one function that its attribute `f` names, once."""
+    """Whether an op runs the function in its attribute `f` exactly once."""
     return op in CALLS and CALLS[op].always
 
 
@@ -70,7 +75,13 @@ def callees_of(node: ir.Node, call: Call) -> tuple[str, ...]:
 
 
 def renamed(node: ir.Node, call: Call, names: Mapping[str, str]) -> ir.Node:
-    """The calling node with its functions replaced as `names` says."""
+    """The calling node with its functions renamed.
+
+    Args:
+      node: the calling node.
+      call: how it calls.
+      names: new name by old name; functions that are not in it keep their names.
+    """
     if call is _DIRECT:
         return dataclasses.replace(node, op=names.get(node.op, node.op), pristine=False)
     updates: dict[str, ir.Value] = {
@@ -83,9 +94,12 @@ def renamed(node: ir.Node, call: Call, names: Mapping[str, str]) -> ir.Node:
 def extended(
     node: ir.Node, call: Call, edges: Sequence[tuple[ir.Edge, int, ir.Shape]]
 ) -> ir.Node:
-    """The calling node with more arguments: (edge, type, shape) of each.
+    """The calling node with further arguments; a loop also returns them as results.
 
-    A loop gives them back as results.
+    Args:
+      node: the calling node.
+      call: how it calls.
+      edges: the (edge, type, shape) of each further argument.
     """
     types = node.types(call.takes) + tuple(number for _, number, _ in edges)
     updates: dict[str, ir.Value] = {call.takes: ir.Types(types)}
@@ -97,11 +111,14 @@ def extended(
 
 
 class FunctionUse(NamedTuple):
-    """A function as one kind of caller reaches it.
+    """A function, together with whether XLA compiles it.
+
+    A function that is called both under XLA and outside it has two uses, which may get
+    different plans because the kernels differ.
 
     Attributes:
       name: the function, "" for the main graph of a GraphDef.
-      xla: whether XLA compiles it there.
+      xla: whether XLA compiles it for these callers.
     """
 
     name: str
@@ -109,10 +126,10 @@ class FunctionUse(NamedTuple):
 
 
 def uses_with_weights(module: ir.Module) -> dict[FunctionUse, float]:
-    """Every use of a function from the main graph, with how often it runs a step.
+    """Every use of a function that the main graph reaches, with its runs per step.
 
-    Callers stand before what they call. Functions called under `keep_float32` are left
-    out.
+    Callers come before their callees. Loops count with their number of trips
+    (`loop_trips`). Functions called under `keep_float32` are left out.
     """
     order: list[FunctionUse] = []
     _visit(
@@ -135,7 +152,7 @@ def uses_with_weights(module: ir.Module) -> dict[FunctionUse, float]:
 
 
 def graph_of(module: ir.Module, use: FunctionUse) -> ir.Graph:
-    """The graph that a use is a use of."""
+    """The graph of the function that `use` names."""
     return module.main if use.name == module.main.name else module.functions[use.name]
 
 
@@ -145,7 +162,10 @@ def _visit(
     order: list[FunctionUse],
     state: dict[FunctionUse, bool],
 ) -> None:
-    """Depth first; a function that calls itself is met once."""
+    """Appends `use` to `order` after all its callees (depth first).
+
+    `state` holds the uses visited so far, so that recursion ends.
+    """
     state[use] = True
     for node, call in calls(graph_of(module, use), module.functions):
         for callee in uses_of(node, call, use.xla, module.functions):
@@ -157,10 +177,10 @@ def _visit(
 def sites(
     module: ir.Module, uses: Mapping[FunctionUse, float]
 ) -> dict[tuple[FunctionUse, str], Site]:
-    """The calls whose boundary may change, by caller and node.
+    """The calls whose argument and result types may change, by (caller, node name).
 
-    Each function is called from nowhere else (but as the same loop's or branch's other
-    function) and run by what runs its caller, and every argument has its parameter.
+    Each function of such a call is called by this node only, runs under XLA if and only
+    if its caller does, and has as many parameters as the node passes arguments.
     """
     found: dict[tuple[FunctionUse, str], Site] = {}
     callers: Counter[FunctionUse] = Counter()
@@ -184,13 +204,13 @@ def sites(
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Site:
-    """A call of functions that are called from nowhere else.
+    """A call whose functions no other node calls.
 
     Attributes:
       use: the caller.
       node: the calling node.
       call: how it calls.
-      callees: the functions, a loop's body last.
+      callees: the functions in the order of the node's attributes; a loop's body last.
     """
 
     use: FunctionUse
@@ -202,7 +222,14 @@ class Site:
 def uses_of(
     node: ir.Node, call: Call, xla: bool, functions: Mapping[str, ir.Graph]
 ) -> Iterator[FunctionUse]:
-    """The uses that a calling node in a graph (compiled by XLA or not) makes."""
+    """The function uses that a calling node makes.
+
+    Args:
+      node: the calling node.
+      call: how it calls.
+      xla: whether XLA compiles the graph that holds the node.
+      functions: the module's functions by name; others are skipped.
+    """
     for name in callees_of(node, call):
         if name in functions:
             compiled = (
@@ -214,7 +241,7 @@ def uses_of(
 def calls(
     graph: ir.Graph, functions: Mapping[str, ir.Graph]
 ) -> Iterator[tuple[ir.Node, Call]]:
-    """The calling nodes of a graph, but for those under `keep_float32`."""
+    """The calling nodes of a graph, except those under `keep_float32`."""
     for node in graph.nodes.values():
         call = call_of(node, functions)
         if call is not None and not node.flag(ir.KEEP):
@@ -222,53 +249,62 @@ def calls(
 
 
 def behind_markers(module: ir.Module) -> dict[str, frozenset[str]]:
-    """By function, the nodes that are an unscale marker or downstream of one.
+    """For each function, the nodes that are an unscale marker or downstream of one.
 
-    Markers act across calls: a gradient unscaled in one function and applied in another
-    is float32 in both. Solved as a least fixed point over arguments and results.
+    This includes other functions: a gradient unscaled in one function and applied in
+    another is float32 in both. Repeats passes over all graphs until nothing changes.
     """
     graphs = {graph.name: graph for graph in module.graphs()}
     graphs[module.main.name] = module.main
     if not any(n.flag(ir.UNSCALE) for g in graphs.values() for n in g.nodes.values()):
         return {name: frozenset() for name in graphs}
-    state = {name: _Taint() for name in graphs}
+    state = {name: _Downstream() for name in graphs}
     changed = True
     while changed:
         changed = False
         for graph in graphs.values():
-            changed |= _taint(graph, state, module.functions)
-    return {name: frozenset(taint.nodes) for name, taint in state.items()}
+            changed |= _mark_downstream(graph, state, module.functions)
+    return {name: frozenset(marked.nodes) for name, marked in state.items()}
 
 
 @dataclasses.dataclass(slots=True)
-class _Taint:
+class _Downstream:
+    """What is downstream of a marker in one function, as found so far.
+
+    Attributes:
+      nodes: names of nodes.
+      args, results: numbers of the function's arguments and results.
+    """
+
     nodes: set[str] = dataclasses.field(default_factory=set)
     args: set[int] = dataclasses.field(default_factory=set)
     results: set[int] = dataclasses.field(default_factory=set)
 
 
-def _taint(
+def _mark_downstream(
     graph: ir.Graph,
-    state: dict[str, _Taint],
+    state: dict[str, _Downstream],
     functions: Mapping[str, ir.Graph],
 ) -> bool:
-    """One pass over one graph; whether anything that others see has changed."""
+    """Walks one graph, updating `state`; whether anything its callers or callees see
+    (arguments and results) has changed."""
     own = state[graph.name]
     edges = {(graph.args[i].name, 0) for i in own.args}
-    whole: set[str] = set()
+    marked_nodes: set[str] = set()
     changed = False
     for name in graph.order:
         node = graph.nodes[name]
-        hit = [i for i, e in enumerate(node.inputs) if e[0] in whole or e in edges]
-        if hit or node.flag(ir.UNSCALE):
+        sources = enumerate(node.inputs)
+        marked = [i for i, e in sources if e[0] in marked_nodes or e in edges]
+        if marked or node.flag(ir.UNSCALE):
             own.nodes.add(name)
         call = call_of(node, functions)
         known = [f for f in callees_of(node, call) if f in state] if call else []
         if call is None or not known:
-            if hit or node.flag(ir.UNSCALE):
-                whole.add(name)
+            if marked or node.flag(ir.UNSCALE):
+                marked_nodes.add(name)
             continue
-        passed = {i - call.skip for i in hit if i >= call.skip}
+        passed = {i - call.skip for i in marked if i >= call.skip}
         if call.loop:
             passed |= state[known[-1]].results
         for callee in known:
@@ -276,12 +312,12 @@ def _taint(
             state[callee].args |= passed
             if not call.loop:
                 edges |= {(name, i) for i in state[callee].results}
-        if call.loop:  # what its condition returns is no result; its arguments are
+        if call.loop:  # its results are its arguments, not what its condition returns
             edges |= {(name, i) for i in passed}
     results = {
         i
         for i, result in enumerate(graph.results)
-        if result.edge[0] in whole or result.edge in edges
+        if result.edge[0] in marked_nodes or result.edge in edges
     }
     changed |= not results <= own.results
     own.results |= results

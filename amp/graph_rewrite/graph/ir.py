@@ -1,6 +1,7 @@
 """The intermediate representation: one `Graph` for GraphDef and FunctionDef.
 
-No protobuf class and no policy may enter: `serde` reads and writes, passes decide.
+No protobuf class and no policy may enter: `serde` reads and writes protobuf, and the
+later phases make the decisions.
 """
 
 from __future__ import annotations
@@ -19,13 +20,13 @@ DTYPE_NAMES = {number: name for name, number in DTYPE_NUMBERS.items()}
 REF_OFFSET = 100  # a reference type is its base type plus this number
 
 # Attributes that this package writes on nodes.
-UNSCALE = "_amp_unscale"  # the gradient-unscale marker: float32 from here on
+UNSCALE = "_amp_unscale"  # the multiply that unscales a gradient; float32 downstream
 SEED = "_amp_seed"  # the loss scale times the incoming gradient
 KEEP = "_amp_keep"  # built under keep_float32() or by an optimizer
-EMULATED = "_amp_emulated"  # holds 16-bit values in float32 kernels
-CLUSTER = "_amp_cluster"  # a call of a cluster: the edges that its results replace
-LATE = "_amp_late"  # a cast that waits, so that what it makes is held for less long
-AFTER = "_amp_after"  # the control inputs of a node that is after a cluster's call now
+EMULATED = "_amp_emulated"  # a float32 kernel whose results are rounded to 16 bits
+CLUSTER = "_amp_cluster"  # a fused cluster's call: the edges that its results replace
+LATE = "_amp_late"  # a cast with control inputs that delay it to the backward pass
+AFTER = "_amp_after"  # the control inputs a node had before a cluster's call got them
 
 Edge: TypeAlias = tuple[str, int]  # (node or argument, flat output index)
 Shape: TypeAlias = tuple[int, ...] | None  # -1: unknown dimension, None: unknown rank
@@ -34,14 +35,14 @@ ShapeSource: TypeAlias = Callable[[Edge], Shape]
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Type:
-    """A type attribute's new value."""
+    """A new value for a type attribute."""
 
     number: int
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Types:
-    """A list(type) attribute's new value."""
+    """A new value for a list(type) attribute."""
 
     numbers: tuple[int, ...]
 
@@ -55,14 +56,14 @@ class Functions:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Function:
-    """The function that a func attribute of a made node calls."""
+    """The function that a func attribute names, for a node that the rewriter adds."""
 
     name: str
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Shapes:
-    """A list(shape) attribute's new value."""
+    """A new value for a list(shape) attribute."""
 
     shapes: tuple[Shape, ...]
 
@@ -81,12 +82,16 @@ Value: TypeAlias = (
 
 
 class Attributes(Protocol):
-    """What a node was read with; opaque, and written back untouched."""
+    """The attributes that a node was read with; written back unchanged.
+
+    Methods return an empty value ((), "", None, False) for an absent attribute.
+    `NodeAttributes` in `attributes` implements this on a NodeDef.
+    """
 
     def __contains__(self, name: str) -> bool: ...
 
     def types(self, name: str) -> tuple[int, ...]:
-        """The type or types an attribute holds, () where absent."""
+        """The DataType numbers of a type or list(type) attribute."""
 
     def integer(self, name: str, default: int) -> int: ...
 
@@ -100,24 +105,34 @@ class Attributes(Protocol):
     def shape(self, name: str) -> Shape: ...
 
     def shapes(self, name: str) -> tuple[Shape, ...]:
-        """The shapes that a list(shape) attribute holds, () where absent."""
+        """The shapes of a list(shape) attribute."""
 
     def tensor(self, name: str) -> Any:
-        """The ndarray of a tensor attribute, None where absent."""
+        """The values of a tensor attribute as an ndarray, None where absent."""
 
     def texts(self) -> Mapping[str, str]:
-        """All attributes but private ones and defaults, each as a short text."""
+        """Attributes as short texts, without private ones and without defaults."""
 
     def bare(self) -> Attributes:
-        """Those that the op declares, and ours."""
+        """A copy without private attributes, except those named `_amp_*`."""
 
     def key(self) -> bytes:
-        """Equal only if all are."""
+        """Bytes that are equal for equal attributes, and only for those."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)
 class Node:
-    """One operation. `updates` overlay `attrs`; a `pristine` one is written as read."""
+    """One operation of a graph.
+
+    Attributes:
+      name, op, device: as in the NodeDef.
+      inputs: the edges it reads, in order.
+      controls: names of the nodes it waits for.
+      attrs: the attributes it was read with, None for a node that the rewriter adds.
+      updates: new attribute values, which take precedence over `attrs`.
+      pristine: whether nothing changed since it was read; it is then written with the
+        same bytes.
+    """
 
     name: str
     op: str
@@ -129,7 +144,7 @@ class Node:
     pristine: bool = False
 
     def types(self, attr: str) -> tuple[int, ...]:
-        """Types that a type or list(type) attribute holds, () where absent."""
+        """The DataType numbers of a type or list(type) attribute, () where absent."""
         value = self.updates.get(attr)
         if isinstance(value, Type):
             return (value.number,)
@@ -182,7 +197,7 @@ class Node:
         inputs: tuple[Edge, ...] | None = None,
         updates: Mapping[str, Value] | None = None,
     ) -> Node:
-        """A copy with other inputs or attributes."""
+        """A copy with other inputs, and with `updates` added to its attributes."""
         return Node(
             self.name,
             self.op,
@@ -196,7 +211,7 @@ class Node:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Argument:
-    """A function argument: read as the edge (name, 0)."""
+    """A function argument; nodes read it as the edge (name, 0)."""
 
     name: str
     type: int
@@ -204,7 +219,7 @@ class Argument:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Result:
-    """A function result and the edge that gives it."""
+    """A function result and the edge that it returns."""
 
     name: str
     type: int
@@ -212,21 +227,22 @@ class Result:
 
 
 def unknown_shape(edge: Edge) -> Shape:
+    """The `ShapeSource` of a graph without known shapes."""
     return None
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Graph:
-    """A GraphDef's nodes or a FunctionDef.
+    """The nodes of a GraphDef, or a FunctionDef.
 
     Attributes:
       name: the function's name, "" for a GraphDef.
       nodes: by name, in the order they were read.
       args, results: the function's interface, () for a GraphDef.
       control_results: nodes that run even if nothing reads them.
-      origin: what it was read from; opaque, and written back untouched. None for a
-        function that was made.
-      shape: the static shape of an edge as traced.
+      origin: the protobuf that it was read from, which `serde` starts from when it
+        writes; None for a function that the rewriter adds.
+      shape: gives the static shape of an edge, as known when the graph was traced.
       flags: boolean attributes of the function that are set (`_XlaMustCompile`...).
       attributes: names of all the function's attributes.
     """
@@ -243,7 +259,10 @@ class Graph:
 
     @functools.cached_property
     def order(self) -> list[str]:
-        """Node names, inputs first; those on a cycle outside a loop are missing."""
+        """Node names, each after its inputs.
+
+        Nodes on a cycle that is no `tf.compat.v1.while_loop` are missing.
+        """
         return _topological(self)
 
     @functools.cached_property
@@ -258,12 +277,13 @@ class Graph:
     def with_nodes(
         self, nodes: Mapping[str, Node], results: tuple[Result, ...] | None = None
     ) -> Graph:
-        """A copy with other nodes and, if given, results.
+        """A copy with other nodes and, if given, other results.
 
-        A node that was not read but made (no `attrs`) has its operand's shape.
+        A node that the rewriter added (no `attrs`) is a cast or a constant: its shape
+        is that of its input or of its value.
         """
 
-        known: dict[Edge, Shape] = {}  # graphs are made of graphs, some deep
+        known: dict[Edge, Shape] = {}  # copies of copies would look up repeatedly
 
         def shape(edge: Edge) -> Shape:
             if edge not in known:
@@ -284,7 +304,7 @@ class Graph:
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)
 class Module:
-    """A graph and every function it can reach."""
+    """A main graph and the functions of its library, by name."""
 
     main: Graph
     functions: Mapping[str, Graph]
@@ -295,7 +315,10 @@ class Module:
 
 
 def _topological(graph: Graph) -> list[str]:
-    """A back edge of a v1 loop (NextIteration into Merge) does not count."""
+    """Node names in topological order.
+
+    The back edge of a v1 loop (NextIteration into Merge) does not count as an input.
+    """
     nodes = graph.nodes
     waiting: dict[str, int] = {}
     feeds: dict[str, list[str]] = {}

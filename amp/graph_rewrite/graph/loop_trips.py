@@ -1,6 +1,6 @@
-"""How often a loop runs, as far as its condition and its counters tell.
+"""Estimates how many trips a `While` loop makes, from its condition and its counters.
 
-An estimate that weighs costs, read from constants; no choice of precision is made here.
+The estimate only weighs costs; no choice of precision is made here.
 """
 
 from __future__ import annotations
@@ -11,12 +11,12 @@ from collections.abc import Iterator
 
 from amp.graph_rewrite.graph import ir, shapes
 
-# A limit beyond this stands for "no limit" (`np.inf`, `sys.maxsize`): at a microsecond
-# a trip, the least that TensorFlow takes, one call would run for 17 minutes.
+# A larger limit means "no limit" (`np.inf`, `sys.maxsize`): at one microsecond a trip,
+# the least that TensorFlow takes, 10**9 trips would run for 17 minutes.
 MOST_TRIPS = 10**9
 
-# Comparisons: which input is the lower one while the loop goes on, and whether it may
-# equal the other.
+# Comparisons that keep a loop running: which input is the smaller one while the
+# comparison holds, and whether the two may be equal.
 _COMPARISONS = {
     "Less": (0, False),
     "LessEqual": (0, True),
@@ -28,23 +28,24 @@ _STEPS = {"Add": 1.0, "AddV2": 1.0, "Sub": -1.0}
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _Counter:
-    """A number that starts at `start` and grows by `step` on every trip."""
+    """A scalar loop variable that starts at `start` and grows by `step` each trip."""
 
     start: float
     step: float
 
 
 def trips(module: ir.Module, caller: ir.Graph, node: ir.Node) -> int:
-    """How often the loop `node` of the graph `caller` runs.
+    """The number of trips of the loop `node` in the graph `caller`.
 
-    A comparison in the condition tells if both of its sides begin at a constant and the
-    body adds a constant to each (0 to what stays as it is), so that one side meets the
-    other. `tf.while_loop` makes such a comparison for `maximum_iterations`, and most
-    users write one. Of several, the one that ends the loop first counts.
+    It is known from a comparison in the loop's condition if both sides start at a
+    constant and the body adds a constant to each on every trip (0 to a side that does
+    not change), so that the smaller side reaches the other. `tf.while_loop` adds such a
+    comparison for `maximum_iterations`, and most users write one. If there are several,
+    the smallest number counts.
 
     Returns:
-      The number of trips; `shapes.UNKNOWN_TRIPS` where no comparison tells, or the
-      number is more than `MOST_TRIPS`.
+      The number of trips; `shapes.UNKNOWN_TRIPS` where it is not known or is larger
+      than `MOST_TRIPS`.
     """
     cond, body = (
         module.functions.get(name)
@@ -59,13 +60,15 @@ def trips(module: ir.Module, caller: ir.Graph, node: ir.Node) -> int:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _Loop:
+    """A loop node with the graph that holds it and its two functions."""
+
     caller: ir.Graph
     node: ir.Node
     cond: ir.Graph
     body: ir.Graph
 
     def bounds(self) -> Iterator[float]:
-        """The trips after which each comparison that tells ends the loop."""
+        """For each comparison of two counters, the trips after which it fails."""
         for test in self.cond.nodes.values():
             if test.op not in _COMPARISONS:
                 continue
@@ -79,7 +82,7 @@ class _Loop:
                 yield found
 
     def counter(self, edge: ir.Edge) -> _Counter | None:
-        """What a tensor of the condition is over the trips."""
+        """The counter behind an edge of the condition; None if it is no counter."""
         edge = _source(self.cond, edge)
         index = _index(self.cond, edge)
         if index is None:
@@ -89,13 +92,13 @@ class _Loop:
         return None if start is None or step is None else _Counter(start, step)
 
     def start(self, index: int) -> float | None:
-        """The constant that a loop variable begins at."""
+        """The constant that loop variable `index` starts with, None if not known."""
         if index >= len(self.node.inputs):
             return None
         return _constant(self.caller, self.node.inputs[index])
 
     def step(self, index: int) -> float | None:
-        """The constant that the body adds to a loop variable."""
+        """The constant that the body adds to loop variable `index`; None if unknown."""
         if index >= len(self.body.results):
             return None
         edge = _source(self.body, self.body.results[index].edge)
@@ -125,7 +128,7 @@ def _trips(lower: _Counter, upper: _Counter, may_equal: bool) -> float:
 
 
 def _source(graph: ir.Graph, edge: ir.Edge) -> ir.Edge:
-    """The tensor that an edge holds, behind nodes that only hand it on."""
+    """The edge behind any chain of Identity nodes."""
     node = graph.nodes.get(edge[0])
     while node is not None and node.op == "Identity":
         edge = node.inputs[0]
@@ -134,13 +137,13 @@ def _source(graph: ir.Graph, edge: ir.Edge) -> ir.Edge:
 
 
 def _index(graph: ir.Graph, edge: ir.Edge) -> int | None:
-    """Which argument of a function an edge is, None if it is none."""
+    """The number of the function argument that an edge is, None for other edges."""
     names = [arg.name for arg in graph.args]
     return names.index(edge[0]) if edge[0] in names else None
 
 
 def _constant(graph: ir.Graph, edge: ir.Edge) -> float | None:
-    """The number that a tensor is whenever the graph runs, None if it is not known."""
+    """The value of a scalar numeric constant (behind Identities), else None."""
     node = graph.nodes.get(_source(graph, edge)[0])
     if node is None or node.op != "Const":
         return None

@@ -1,6 +1,7 @@
-"""What TensorFlow itself knows of an op: its ports, what types them, its kernels.
+"""What TensorFlow registers about an op: its ports, their types, and its kernels.
 
-Read from the registered OpDefs and kernels, never written down per op. No graph logic.
+Everything is read from registered OpDefs and kernels; no list of ops is kept here, and
+no graph is walked.
 """
 
 from __future__ import annotations
@@ -22,9 +23,10 @@ class Port:
 
     Attributes:
       name: the argument's name.
-      type: its fixed type, 0 where an attribute gives it.
-      type_attr, number_attr, list_attr: attributes giving type, count, types; or "".
-      is_ref: whether it is a v1 reference.
+      type: its DataType number if fixed, 0 where an attribute gives it.
+      type_attr, number_attr, list_attr: the attributes that give its type, its number
+        of tensors, or a list of types; "" for none.
+      is_ref: whether it is a reference to a v1 variable.
     """
 
     name: str
@@ -37,17 +39,24 @@ class Port:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Slot:
-    """One tensor that a node reads or gives: its type and the attribute behind it."""
+    """One input or output tensor of a node.
+
+    Attributes:
+      type: its DataType number.
+      attr: the attribute that gives the type, "" where the type is fixed.
+      port: the OpDef argument that it belongs to.
+      index: its number within that argument.
+    """
 
     type: int
-    attr: str  # "" where the type is fixed
+    attr: str
     port: str
-    index: int  # within the port
+    index: int
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Signature:
-    """A node's tensors in flat order, and all the types among them."""
+    """A node's input and output tensors in flat order, and the set of their types."""
 
     ins: tuple[Slot, ...]
     outs: tuple[Slot, ...]
@@ -59,14 +68,15 @@ UNKNOWN = Signature((), (), frozenset())
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Schema:
-    """An op's ports, and the types its attributes allow (() for any) or default to.
+    """An op's ports and its type attributes.
 
     Attributes:
       inputs, outputs: its ports.
       deciding: the attributes that give the ports their types and counts.
-      allowed: by type attribute, the types it may have.
-      defaults, counts: default of each type, and of each int attribute.
-      met: signatures met so far, by the values of the deciding attributes.
+      allowed: the types that each type attribute may have; () for any.
+      defaults: the default of each type attribute.
+      counts: the default of each int attribute.
+      met: a cache of signatures, by the values of the deciding attributes.
     """
 
     inputs: tuple[Port, ...]
@@ -78,7 +88,7 @@ class Schema:
     met: dict[tuple[object, ...], Signature]
 
     def signature(self, node: Node) -> Signature:
-        """The tensors of a node of this op."""
+        """The input and output tensors of a node of this op."""
         counts = self.counts
         key = tuple(
             node.integer(attr, counts[attr]) if attr in counts else node.types(attr)
@@ -116,14 +126,14 @@ Lookup: TypeAlias = Callable[[str], Schema | None]
 
 @functools.cache
 def schema(op: str) -> Schema | None:
-    """The schema of a registered op, None for an op TensorFlow does not know."""
+    """The schema of a registered op, None for an op that is not registered."""
     definition = op_def_registry.get(op)
     return None if definition is None else from_op_def(definition)
 
 
 @functools.cache
 def defaults(op: str) -> dict[str, Any]:
-    """The default of each attribute of a registered op that has one."""
+    """The default values (AttrValue) of a registered op's attributes, by name."""
     definition = op_def_registry.get(op)
     attrs = () if definition is None else definition.attr
     return {a.name: a.default_value for a in attrs if a.HasField("default_value")}
@@ -131,16 +141,16 @@ def defaults(op: str) -> dict[str, Any]:
 
 @functools.cache
 def is_stateful(op: str) -> bool:
-    """Whether running a registered op has effects; so of one that is not known."""
+    """Whether an op is registered as stateful; True for an unregistered op."""
     definition = op_def_registry.get(op)
     return definition is None or bool(definition.is_stateful)
 
 
 def lookup_in(functions: Mapping[str, Any]) -> Lookup:
-    """The schema of any op, or of a function that is called as one.
+    """A lookup of schemas for registered ops and for functions called as ops.
 
     Args:
-      functions: by name, what has the function's OpDef as `signature`.
+      functions: FunctionDefs by name (or anything with an OpDef as `signature`).
     """
 
     @functools.cache
@@ -152,7 +162,7 @@ def lookup_in(functions: Mapping[str, Any]) -> Lookup:
 
 
 def lookup_of(module: Module) -> Lookup:
-    """The schema of any op, or of any function of a module that is called as one."""
+    """A lookup of schemas for registered ops and for the functions of a module."""
     origins = {name: graph.origin for name, graph in module.functions.items()}
     return lookup_in(origins)
 
@@ -193,7 +203,10 @@ _Kernel: TypeAlias = dict[str, frozenset[int]]  # by attribute, the types it tak
 
 @functools.cache
 def _kernels(op: str, device_type: str) -> list[_Kernel]:
-    """The kernels that serve a device type; those registered as DEFAULT serve any."""
+    """The type constraints of each kernel of an op for a device type.
+
+    Kernels that are registered for DEFAULT serve every device type.
+    """
     return [
         {c.name: frozenset(c.allowed_values.list.type) for c in kernel.constraint}
         for kernel in kernel_registry.get_registered_kernels_for_op(op).kernel
@@ -203,11 +216,13 @@ def _kernels(op: str, device_type: str) -> list[_Kernel]:
 
 @functools.cache
 def _constrained(op: str, device_type: str) -> tuple[str, ...]:
+    """The type attributes that any kernel of the op restricts."""
     return tuple({name for kernel in _kernels(op, device_type) for name in kernel})
 
 
 @functools.cache
 def _takes(op: str, device_type: str, types: tuple[tuple[int, ...], ...]) -> bool:
+    """Whether a kernel takes these types of the attributes of `_constrained`."""
     given = dict(zip(_constrained(op, device_type), types, strict=True))
     return any(
         all(allowed.issuperset(given[name]) for name, allowed in kernel.items())
@@ -216,10 +231,15 @@ def _takes(op: str, device_type: str, types: tuple[tuple[int, ...], ...]) -> boo
 
 
 def has_kernel(node: Node, device_type: str, low: dict[str, int]) -> bool:
-    """Whether a kernel takes `node` with the type attributes `low` changed.
+    """Whether a kernel exists for `node` with its type attributes changed to `low`.
 
-    A device type that this build of TensorFlow has no kernels for at all cannot be
-    asked (planning for another machine), so its kernels are taken to exist.
+    If this build of TensorFlow has no kernels for the device type at all (a GPU plan
+    made by a CPU-only build), the OpDef decides instead.
+
+    Args:
+      node: the node.
+      device_type: "CPU" or "GPU".
+      low: new DataType number by type attribute.
     """
     if not _kernels("MatMul", device_type):
         return accepts(node.op, low)
@@ -231,7 +251,7 @@ def has_kernel(node: Node, device_type: str, low: dict[str, int]) -> bool:
 
 
 def accepts(op: str, low: dict[str, int]) -> bool:
-    """Whether the OpDef allows the type attributes `low` (what XLA goes by)."""
+    """Whether the OpDef allows the type attributes `low`, which is all XLA needs."""
     known = schema(op)
     if known is None:
         return False

@@ -1,6 +1,6 @@
-"""Rounding constants to 16 bits, as TensorFlow's Cast does it.
+"""Rounds arrays of constants to a 16-bit type exactly as TensorFlow's Cast does.
 
-Arrays only; which constants are rounded is decided elsewhere.
+Works on arrays only; which constants are rounded is decided elsewhere.
 """
 
 from __future__ import annotations
@@ -11,10 +11,13 @@ from amp.graph_rewrite.graph import ir
 
 
 def to_bits(values: np.ndarray, number: int) -> np.ndarray:
-    """float32 values rounded to nearest even in type `number`, as that type's bytes.
+    """Rounds float32 values to nearest even in the type with DataType `number`.
 
-    Bit for bit what TensorFlow's Cast gives on a CPU, NaN included: float16 keeps its
-    sign and leading bits and sets the quiet bit, bfloat16 has one NaN.
+    The bits are those of TensorFlow's Cast on a CPU, NaN included: a float16 NaN keeps
+    its sign and leading bits and gets the quiet bit; every bfloat16 NaN is 0x7FC0.
+
+    Returns:
+      A float16 array, or the bits of bfloat16 as uint16; other types unchanged.
     """
     if number not in (ir.HALF, ir.BFLOAT16):
         return values
@@ -32,19 +35,19 @@ def to_bits(values: np.ndarray, number: int) -> np.ndarray:
 
 
 def from_bits(bits: np.ndarray, number: int) -> np.ndarray:
-    """The float32 values of `to_bits`' result."""
+    """Converts the result of `to_bits` back to float32."""
     if number == ir.BFLOAT16:
         return (bits.astype(np.uint32) << 16).view(np.float32)
     return bits.astype(np.float32)
 
 
 def distinct(values: np.ndarray) -> np.ndarray:
-    """The values, or the single one that a view repeats, with as many dimensions."""
+    """The values; of a broadcast view of one value, that value alone (same rank)."""
     repeated = values.size > 1 and not any(values.strides)
     return values[tuple(slice(1) for _ in values.shape)] if repeated else values
 
 
 def rounded(values: np.ndarray, number: int) -> np.ndarray:
-    """float32 values as type `number` holds them; a repeated value stays a view."""
+    """float32 values rounded to type `number` and back; a broadcast view stays one."""
     once = from_bits(to_bits(distinct(values), number), number)
     return once if once.shape == values.shape else np.broadcast_to(once, values.shape)

@@ -1,7 +1,7 @@
-"""The door for protobuf: GraphDef and FunctionDef to `ir.Graph` and back.
+"""Reads GraphDefs and FunctionDefs into `ir.Graph`, and writes them back.
 
-No module but this and `attributes` may touch a protobuf class, and nothing here decides
-anything. A node that no pass changed is written with the very bytes it was read from.
+No other module than this and `attributes` may touch a protobuf class, and nothing is
+decided here. A node that no phase changed is written with the bytes it was read from.
 """
 
 from __future__ import annotations
@@ -29,15 +29,16 @@ def read_graph(
     shape: ir.ShapeSource = ir.unknown_shape,
     traced: Callable[[Any], ir.ShapeSource] | None = None,
 ) -> ir.Module:
-    """Reads a GraphDef and its library.
+    """Reads a GraphDef and its function library.
 
     Args:
       proto: the GraphDef.
-      shape: the shapes of its edges.
-      traced: gives those of a FunctionDef's; by default what is noted in it.
+      shape: gives the shapes of its edges.
+      traced: for a FunctionDef, returns what gives the shapes of its edges; by default
+        the `_output_shapes` attributes in it.
 
     Raises:
-      GraphError: a duplicate node, or an input that is not there.
+      GraphError: two nodes have one name, or an input does not exist.
     """
     library = op_schema.lookup_in({f.signature.name: f for f in proto.library.function})
     nodes = _read_nodes(proto.node, _graph_edge, "the GraphDef")
@@ -50,7 +51,7 @@ def read_graph(
 
 
 def _noted_shapes(proto: function_pb2.FunctionDef) -> ir.ShapeSource:
-    """The shapes that a function of a SavedModel is written with."""
+    """Shapes from the `_output_shapes` attributes that SavedModels are written with."""
     noted = {node.name: node.attr for node in proto.node_def}
     for index, arg in enumerate(proto.signature.input_arg):
         if index in proto.arg_attr:
@@ -71,7 +72,16 @@ def read_function(
     lookup: op_schema.Lookup = op_schema.schema,
     shape: ir.ShapeSource = ir.unknown_shape,
 ) -> ir.Graph:
-    """Reads a FunctionDef; `lookup` gives the schema of any op or function it uses."""
+    """Reads a FunctionDef.
+
+    Args:
+      proto: the FunctionDef.
+      lookup: gives the schema of every op, or function called as an op, in it.
+      shape: gives the shapes of its edges.
+
+    Raises:
+      GraphError: two nodes have one name, or an input does not exist.
+    """
     name = proto.signature.name
     where = f"function {name}"
     reader = _FunctionEdges(proto, lookup, where)
@@ -129,7 +139,7 @@ def _graph_edge(text: str) -> ir.Edge:
 
 
 class _FunctionEdges:
-    """Turns `node:port:index` into a flat output index."""
+    """Converts a FunctionDef's `node:port:index` into (node, flat output index)."""
 
     def __init__(
         self, proto: function_pb2.FunctionDef, lookup: op_schema.Lookup, where: str
@@ -172,9 +182,10 @@ class _FunctionEdges:
 
 
 def write_graph(module: ir.Module) -> graph_pb2.GraphDef:
-    """Writes a module read by `read_graph`; what nobody changed is as it was.
+    """Writes a module that `read_graph` has read.
 
-    A function that changed but kept its name takes the place of the one read.
+    Unchanged nodes and functions are written with the bytes they were read from. A
+    changed function under its old name replaces the one that was read.
     """
     proto = graph_pb2.GraphDef()
     proto.CopyFrom(module.main.origin)
@@ -194,7 +205,7 @@ def write_graph(module: ir.Module) -> graph_pb2.GraphDef:
 def write_function(
     graph: ir.Graph, lookup: op_schema.Lookup = op_schema.schema
 ) -> function_pb2.FunctionDef:
-    """Writes a function under its (possibly new) name."""
+    """Writes a function as a FunctionDef under the name that the graph has."""
     proto = function_pb2.FunctionDef()
     if graph.origin is not None:
         proto.CopyFrom(graph.origin)
@@ -215,7 +226,7 @@ def write_function(
 
 
 def _write_ports(protos: Any, ports: Sequence[ir.Argument | ir.Result]) -> None:
-    """Types of the ports there are, then those that were added."""
+    """Writes the types of arguments or results, adding those that are not there yet."""
     for port in ports[len(protos) :]:
         protos.add(name=port.name)
     for proto, port in zip(protos, ports, strict=True):
@@ -224,7 +235,7 @@ def _write_ports(protos: Any, ports: Sequence[ir.Argument | ir.Result]) -> None:
 
 
 class _EdgeWriter:
-    """Turns a flat output index back into `node:port:index`."""
+    """Converts (node, flat output index) back into `node:port:index`."""
 
     def __init__(self, graph: ir.Graph, lookup: op_schema.Lookup) -> None:
         self._graph = graph
@@ -275,24 +286,27 @@ def _write_node(
 
 
 def public_attributes(node: ir.Node) -> dict[str, Any]:
-    """A node's attributes as TensorFlow takes them, but for private ones."""
+    """A node's attributes as AttrValues by name, without private ones (`_...`)."""
     proto = node_def_pb2.NodeDef()
     _write_node(proto, node, _write_graph_edge)
     return {n: value for n, value in proto.attr.items() if not n.startswith("_")}
 
 
 def graph_proto_types() -> tuple[type, ...]:
-    """The protobuf class that a user's graph may be given as."""
+    """The protobuf classes that a user may pass a graph as."""
     return (graph_pb2.GraphDef,)
 
 
 def saved_model_type() -> Any:
-    """The protobuf class of what a SavedModel's directory holds."""
+    """The protobuf class of a SavedModel's `saved_model.pb`."""
     return saved_model_pb2.SavedModel
 
 
 def variable_names(serialized: bytes) -> list[str]:
-    """The tensors and operations of a variable in a collection, [] of anything else."""
+    """The tensor and operation names in a serialized VariableDef of a collection.
+
+    Returns [] if the bytes are something else.
+    """
     try:
         variable = variable_pb2.VariableDef.FromString(serialized)
     except message.DecodeError:

@@ -1,7 +1,7 @@
-"""Inlines plain function calls, so that precision crosses their boundary.
+"""Inlines function calls, so that 16-bit values can pass between caller and function.
 
-Structure only: no types, no cost. What may not be inlined is planned by itself, with
-float32 at its boundary.
+Changes structure only: no types, no cost. A function whose call may not be inlined is
+planned by itself, with float32 arguments and results.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from amp.graph_rewrite.graph import ir
 from amp.graph_rewrite.graph.calls import MUST_COMPILE, calls_once
 from amp.graph_rewrite.ops.op_table import Kind, facts
 
-# Attributes of a function that say nothing about how it has to be run.
+# Attributes of a function that do not affect how it runs.
 _HARMLESS = frozenset(
     {
         "_construction_context",
@@ -27,11 +27,12 @@ _HARMLESS = frozenset(
 
 
 def inline(module: ir.Module) -> ir.Module:
-    """Every function of a module with its inlinable calls inlined.
+    """Inlines every inlinable call in the functions of a module.
 
-    A call is inlinable if it neither starts an XLA compilation nor is kept in float32,
-    and its function has no attribute of its own and does not call itself. A GraphDef's
-    own nodes stay as they are, since a session may fetch a call by name::
+    A call is inlinable if it neither starts an XLA compilation nor is under
+    `keep_float32`, and its function is not recursive and has no attributes but those
+    of `_HARMLESS`. A GraphDef's own nodes stay as they are, since a session may fetch
+    a call by name::
 
         for each call, innermost first:
           enter = NoOp after the call's control inputs
@@ -55,6 +56,10 @@ def _visit(
     done: dict[str, ir.Graph],
     above: tuple[str, ...],
 ) -> None:
+    """Puts the inlined form of a function, and of its callees, into `done`.
+
+    `above` holds the callers that led here, so that recursion ends.
+    """
     if name in done or name in above:
         return
     graph = functions[name]
@@ -99,7 +104,7 @@ def _inlined(graph: ir.Graph, done: Mapping[str, ir.Graph]) -> ir.Graph:
 
 
 def _shapes(graph: ir.Graph, inlinable: Mapping[str, ir.Graph]) -> ir.ShapeSource:
-    """Shapes as the functions that were inlined have them."""
+    """The graph's shapes, with those of inlined nodes taken from their functions."""
     origin = {
         f"{name}/{inner}": (callee, inner)
         for name, callee in inlinable.items()
@@ -118,10 +123,13 @@ def _shapes(graph: ir.Graph, inlinable: Mapping[str, ir.Graph]) -> ir.ShapeSourc
 def _inlinable_calls(
     graph: ir.Graph, done: Mapping[str, ir.Graph]
 ) -> Iterator[tuple[str, ir.Graph]]:
-    """The inlinable calls of a graph, unless a node has a name that one would get."""
+    """The (node name, function) of each inlinable call.
+
+    A call is left out if a node already has a name that an inlined node would get.
+    """
     compiled = MUST_COMPILE in graph.flags
     for node in graph.nodes.values():
-        if not calls_once(node.op) or not _plain(node, compiled, done):
+        if not calls_once(node.op) or not _is_inlinable(node, compiled, done):
             continue
         callee = done[node.functions("f")[0]]
         made = {f"{node.name}/{inner}" for inner in ("amp_enter", *callee.nodes)}
@@ -129,7 +137,7 @@ def _inlinable_calls(
             yield node.name, callee
 
 
-def _plain(node: ir.Node, compiled: bool, done: Mapping[str, ir.Graph]) -> bool:
+def _is_inlinable(node: ir.Node, compiled: bool, done: Mapping[str, ir.Graph]) -> bool:
     names = node.functions("f")
     callee = done.get(names[0]) if names else None
     if callee is None or node.flag(ir.KEEP) or len(node.inputs) != len(callee.args):
@@ -137,16 +145,16 @@ def _plain(node: ir.Node, compiled: bool, done: Mapping[str, ir.Graph]) -> bool:
     starts_xla = node.flag(MUST_COMPILE) or MUST_COMPILE in callee.flags
     if (starts_xla and not compiled) or not callee.attributes <= _HARMLESS:
         return False
-    return not any(map(_bound, callee.nodes.values()))
+    return not any(map(_cannot_move, callee.nodes.values()))
 
 
-def _bound(node: ir.Node) -> bool:
-    """Whether a node names others, or a frame, in its attributes."""
+def _cannot_move(node: ir.Node) -> bool:
+    """Whether a node's attributes name a loop frame or other nodes."""
     return facts(node.op).kind is Kind.ENTER or node.has("_class")
 
 
 def _within(call: str, edge: ir.Edge, node: ir.Node, callee: ir.Graph) -> ir.Edge:
-    """An edge of a function as its caller sees it."""
+    """The caller's edge for an edge of the function inlined for `call`."""
     if edge[0] in callee.nodes:
         return (f"{call}/{edge[0]}", edge[1])
     arguments = [arg.name for arg in callee.args]
@@ -154,6 +162,7 @@ def _within(call: str, edge: ir.Edge, node: ir.Node, callee: ir.Graph) -> ir.Edg
 
 
 def _body(call: ir.Node, callee: ir.Graph) -> Iterator[ir.Node]:
+    """The nodes that take the place of a call, in the form shown in `inline`."""
     enter, device = f"{call.name}/amp_enter", call.device
     yield ir.Node(enter, "NoOp", (), call.controls, device, None)
     given = {arg.name: e[0] for arg, e in zip(callee.args, call.inputs, strict=True)}

@@ -1,6 +1,6 @@
-"""Makes loops plain: what does not change in a loop passes straight through it.
+"""Makes loop invariants explicit: unchanging loop variables, and variable reads.
 
-Structure only: no types beyond float32, no cost. Values stay what they were.
+Changes structure only: no types, no cost. What is computed stays the same.
 """
 
 from __future__ import annotations
@@ -21,18 +21,21 @@ from amp.graph_rewrite.ops.op_table import Kind, facts
 
 
 def hoist_invariants(module: ir.Module) -> ir.Module:
-    """The module with, in every loop whose functions nothing else calls:
+    """Rewrites every loop whose functions nothing else calls, and shares reads.
 
-    1. results that are an argument's own value named as that argument, so that an
-       invariant can be told by a look, and read before the loop by its readers;
-    2. float32 variables that the loop only reads read once, before it, and passed in::
+    1. A body result that is an argument behind Identities becomes that argument's
+       edge, so that `invariant` recognises it; readers of such a result of the loop
+       read the loop's input instead.
+    2. A float32 variable that a loop only reads is read once, before the loop, and
+       passed in::
 
          while ...: y = f(read(v))    ->    w = read(v); while ...: y = f(w)
 
-       The read keeps the loop's control inputs, and what is ordered after the loop is
-       ordered after the read.
+       The read gets the loop's control inputs, and nodes that wait for the loop thereby
+       wait for the read.
 
-    And in every function a variable is read once before it is first written.
+    In every function, several reads of a variable before its first write become one
+    (`variable_reads.shared`).
     """
     graphs = {graph.name: graph for graph in module.graphs()}
     counts = Counter(
@@ -43,15 +46,15 @@ def hoist_invariants(module: ir.Module) -> ir.Module:
     )
     for use in reversed(calls.uses_with_weights(module)):  # callees first
         if use.name in module.functions or use.name == module.main.name:
-            _mend(graphs, use.name, module, counts)
+            _rewrite_loops(graphs, use.name, module, counts)
     functions = {name: graphs[name] for name in module.functions}
     return ir.Module(graphs[module.main.name], functions)
 
 
-def _mend(
+def _rewrite_loops(
     graphs: dict[str, ir.Graph], name: str, module: ir.Module, counts: Counter[str]
 ) -> None:
-    made: dict[str, str] = {}
+    loop_of_read: dict[str, str] = {}
     for node, call in list(calls.calls(graphs[name], module.functions)):
         if not call.loop or any(
             function not in module.functions or counts[function] != 1
@@ -59,43 +62,43 @@ def _mend(
         ):
             continue
         cond, body = calls.callees_of(node, call)
-        graphs[body] = _named(graphs[body])
+        graphs[body] = _with_named_invariants(graphs[body])
         if name:  # a GraphDef's tensors may be references, which a loop reads once
             graphs[name] = _read_before(graphs[name], node.name, graphs[body])
         before = graphs[name].nodes.keys()
         _hoist(graphs, name, (node.name, call, cond, body))
-        made |= dict.fromkeys(graphs[name].nodes.keys() - before, node.name)
-    if name:  # what a GraphDef's session orders, nobody knows
+        loop_of_read |= dict.fromkeys(graphs[name].nodes.keys() - before, node.name)
+    if name:  # in a GraphDef, a session may run reads and writes in any order
         graphs[name] = shared(
-            graphs[name], made, functools.partial(_only_reads, graphs)
+            graphs[name], loop_of_read, functools.partial(_only_reads, graphs)
         )
 
 
 def invariant(body: ir.Graph) -> Iterator[int]:
-    """The arguments of a loop's body that it hands on as they are."""
+    """The numbers of the loop variables that a body returns unchanged."""
     for index, (arg, result) in enumerate(zip(body.args, body.results, strict=True)):
         if result.edge == (arg.name, 0):
             yield index
 
 
-def _named(body: ir.Graph) -> ir.Graph:
-    """The body with invariant results named as their arguments."""
+def _with_named_invariants(body: ir.Graph) -> ir.Graph:
+    """The body with invariant results that are the argument edges themselves."""
     results = []
     for arg, result in zip(body.args, body.results, strict=True):
         edge = result.edge
-        while edge[0] in body.nodes and _hands_on(body.nodes[edge[0]]):
+        while edge[0] in body.nodes and _is_identity(body.nodes[edge[0]]):
             edge = body.nodes[edge[0]].inputs[0]
         same = edge == (arg.name, 0)
         results.append(dataclasses.replace(result, edge=edge) if same else result)
     return _without_dead(body.with_nodes(body.nodes, tuple(results)), body)
 
 
-def _hands_on(node: ir.Node) -> bool:
+def _is_identity(node: ir.Node) -> bool:
     return facts(node.op).kind is Kind.IDENTITY
 
 
 def _without_dead(graph: ir.Graph, before: ir.Graph) -> ir.Graph:
-    """Without the Identities that only gave the results `before` their names."""
+    """The graph without the Identities that only the results of `before` read."""
     loose = [old.edge[0] for old, new in zip(before.results, graph.results, strict=True)
              if old.edge != new.edge]  # fmt: skip
     read = Counter(edge[0] for node in graph.nodes.values() for edge in node.inputs)
@@ -109,12 +112,12 @@ def _without_dead(graph: ir.Graph, before: ir.Graph) -> ir.Graph:
             node = nodes.pop(name)
             sources = [edge[0] for edge in node.inputs]
             read.subtract([*sources, *node.controls])
-            loose += [s for s in sources if s in nodes and _hands_on(nodes[s])]
+            loose += [s for s in sources if s in nodes and _is_identity(nodes[s])]
     return graph.with_nodes(nodes) if len(nodes) < len(graph.nodes) else graph
 
 
 def _read_before(caller: ir.Graph, loop: str, body: ir.Graph) -> ir.Graph:
-    """The caller with invariant float32 results of a loop read where they come from."""
+    """The caller, reading a loop's inputs instead of its invariant float32 results."""
     inputs = caller.nodes[loop].inputs
     same = {
         (loop, index): inputs[index]
@@ -127,7 +130,13 @@ def _read_before(caller: ir.Graph, loop: str, body: ir.Graph) -> ir.Graph:
 def _hoist(
     graphs: dict[str, ir.Graph], name: str, loop: tuple[str, Call, str, str]
 ) -> None:
-    """Reads before a loop what it only reads (2. of `hoist_invariants`)."""
+    """Moves reads of variables before a loop (2. of `hoist_invariants`).
+
+    Args:
+      graphs: all functions by name; updated in place.
+      name: the caller.
+      loop: the loop node's name, how it calls, its condition and its body.
+    """
     at, call, cond, body = loop
     found = list(_reads(graphs, cond, body))
     if not found:
@@ -137,7 +146,7 @@ def _hoist(
     added, ports, moved = [], [], {}
     for number, (index, read) in enumerate(found):
         made = f"{at}/amp_read_{number}"
-        while made in nodes:  # of an outer loop's
+        while made in nodes:  # a read of an outer loop that was hoisted here
             made += "_"
         source = graphs[body].nodes[read]
         shape = graphs[body].shape((read, 0))
@@ -163,7 +172,10 @@ def _hoist(
 def _reads(
     graphs: dict[str, ir.Graph], cond: str, body: str
 ) -> Iterator[tuple[int, str]]:
-    """(argument index, node) of a body's float32 reads of what the loop only reads."""
+    """The (argument number, node) of each float32 read in a loop's body that can move.
+
+    The variable is passed unchanged and neither body nor condition writes it.
+    """
     inside = graphs[body]
     for index in invariant(inside):
         arg = inside.args[index]
@@ -178,7 +190,7 @@ def _reads(
 
 
 def _only_read(graphs: Mapping[str, ir.Graph], name: str, index: int) -> bool:
-    """Whether a function, and what it calls, only reads the variable of an argument."""
+    """Whether a function, callees included, only reads the variable in an argument."""
     graph = graphs[name]
     readers = graph.readers.get((graph.args[index].name, 0), ())
     return all(_only_reads(graphs, graph.nodes[r], at) for r, at in readers)
@@ -202,7 +214,10 @@ def _only_reads(graphs: Mapping[str, ir.Graph], node: ir.Node, at: int) -> bool:
 def widened(
     graph: ir.Graph, ports: list[tuple[ir.Argument, ir.Shape]], results: bool
 ) -> ir.Graph:
-    """A function with more arguments, which it gives back as results if asked to."""
+    """A function with further arguments, returned as results too if `results`.
+
+    `ports` holds the argument and its shape, in order.
+    """
     args = tuple(arg for arg, _ in ports)
     passed = tuple(ir.Result(f"{a.name}_out", a.type, (a.name, 0)) for a in args)
     wider = dataclasses.replace(
@@ -214,6 +229,7 @@ def widened(
 
 
 def _shaped(graph: ir.Graph, known: dict[ir.Edge, ir.Shape]) -> ir.Graph:
+    """The graph with the shapes of some more edges."""
     before = graph.shape
 
     def shape(edge: ir.Edge) -> ir.Shape:

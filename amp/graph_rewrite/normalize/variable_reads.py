@@ -1,6 +1,6 @@
-"""One read of a variable where several would give the same value.
+"""Merges reads of a variable that give the same value, so that it is cast only once.
 
-Structure only, as in `loops`: what is read once is cast once.
+Changes structure only: no types, no cost.
 """
 
 from __future__ import annotations
@@ -17,19 +17,21 @@ def shared(
     stands_for: Mapping[str, str],
     only_reads: Callable[[ir.Node, int], bool],
 ) -> ir.Graph:
-    """The graph with every float32 variable read once before it is first written::
+    """Merges the reads of each float32 variable that precede its first write::
 
-        for each handle: its reads; its writers (whatever takes it and may write)
-          those reads that every writer waits for read the same: readers of one after
-          the first read the first
+        for each variable handle:
+          writers = nodes that take the handle and may write
+          same = reads that every writer waits for
+          readers of same[1:] read same[0] instead
 
     TensorFlow's automatic control dependencies make a write wait for every read before
-    it. A read that some writer does not wait for may come after it and is left alone.
+    it. A read that some writer does not wait for may run after it and stays.
 
     Args:
       graph: a function.
-      stands_for: by a read that was made before a loop, the loop that writers wait for.
-      only_reads: whether a node only reads the variable at an input.
+      stands_for: for a read that was hoisted out of a loop, the loop: writers that wait
+        for the loop wait for the read.
+      only_reads: whether a node only reads the variable whose handle is at an input.
     """
     reads: dict[ir.Edge, list[str]] = defaultdict(list)
     writers: dict[ir.Edge, list[ir.Node]] = defaultdict(list)
@@ -50,7 +52,7 @@ def shared(
 
 
 def reads_float32(node: ir.Node) -> bool:
-    """Whether a node gives the value of a float32 variable."""
+    """Whether a node reads the value of a float32 variable."""
     reads = facts(node.op).kind is Kind.READ_VARIABLE
     return reads and node.types("dtype") == (ir.FLOAT,)
 
@@ -58,7 +60,7 @@ def reads_float32(node: ir.Node) -> bool:
 def _waited(
     names: Sequence[str], writers: Collection[ir.Node], stands_for: Mapping[str, str]
 ) -> list[str]:
-    """The reads that every writer waits for; a loop waits for those made before it."""
+    """The reads (of `names`) that every writer waits for."""
 
     def waits(writer: ir.Node, name: str) -> bool:
         loop = stands_for.get(name, name)
@@ -68,7 +70,7 @@ def _waited(
 
 
 def redirected(graph: ir.Graph, same: Mapping[ir.Edge, ir.Edge]) -> ir.Graph:
-    """The graph with what reads an edge of `same` reading the other instead."""
+    """The graph in which readers of each edge in `same` read the edge it maps to."""
     nodes = dict(graph.nodes)
     results = tuple(
         ir.Result(r.name, r.type, same.get(r.edge, r.edge)) for r in graph.results

@@ -1,5 +1,5 @@
-"""Every fact about an op type, each in the op's own row, with its reason and source.
+"""The op table: one row per op type with all its facts, the reasons and their sources.
 
-No graph is walked and nothing is decided here; rules elsewhere ask the rows.
-Before it: `graph`, for shapes. After it: every room that asks what an op is.
+No graph is walked and nothing is decided here; other folders look rows up.
+Before it: `graph`, for shapes. After it: every folder that needs facts about an op.
 """

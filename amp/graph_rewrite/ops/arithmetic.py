@@ -1,6 +1,6 @@
-"""What the kinds of work of the op table do: arithmetic, and elements moved.
+"""Counts arithmetic operations and elements moved, for each `work` of the op table.
 
-Formulas over shapes; no device and no seconds may enter.
+Formulas over shapes only; no device and no seconds may enter.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ def _product(ins: Sequence[ir.Shape], outs: Sequence[ir.Shape]) -> float:
 
 
 def _batch_product(ins: Sequence[ir.Shape], outs: Sequence[ir.Shape]) -> float:
-    # One product for each matrix of the output; the inputs' batches may be broadcast.
+    # One matrix product per matrix of the output; input batches may be broadcast.
     if outs[0] is None:
         return _product(ins, outs)
     matrices = [None if shape is None else shape[-2:] for shape in (*ins, outs[0])]
@@ -29,7 +29,7 @@ def _batch_product(ins: Sequence[ir.Shape], outs: Sequence[ir.Shape]) -> float:
 
 
 def _einsum(equation: str, ins: Sequence[ir.Shape], outs: Sequence[ir.Shape]) -> float:
-    # One multiply and add for each setting of all the labels.
+    # One multiply and one add for each combination of values of all labels.
     terms = equation.replace("->", ",").replace(" ", "").split(",")
     sizes: dict[str, int] = {}
     for labels, shape in zip(terms, (*ins, *outs), strict=False):
@@ -46,8 +46,9 @@ def _conv(output: ir.Shape, filters: ir.Shape) -> float:
 
 
 def _depthwise(ins: Sequence[ir.Shape], outs: Sequence[ir.Shape]) -> float:
-    # Each element of the output, or of its gradient, meets every tap of its channel.
-    # (input, filter), (sizes, filter, gradient) or (input, sizes, gradient).
+    # Each element of the output, or of its gradient, is multiplied with every tap of
+    # its channel. The inputs are (input, filter), (sizes, filter, gradient) or (input,
+    # sizes, gradient).
     filters = ins[1] if len(ins) > 1 else None
     if filters is None or len(filters) != 4:
         filters = outs[0]
@@ -73,12 +74,15 @@ def flops(
     outs: Sequence[ir.Shape],
     equation: str = "",
 ) -> float:
-    """Arithmetic operations of a node's products, 0 where its work is moving bytes.
+    """The number of multiplies and adds of a matrix product, convolution or the like.
 
     Args:
-      work: the kind of work, as the op table names it.
+      work: the op's `work` in the op table.
       ins, outs: shapes of every input and output.
-      equation: an einsum's.
+      equation: the `equation` attribute of an Einsum.
+
+    Returns:
+      The number; 0 for work whose time is that of moving its tensors.
     """
     if work == "einsum":
         return _einsum(equation, ins, outs)
@@ -87,15 +91,15 @@ def flops(
 
 
 def moved(work: str, ins: Sequence[ir.Shape], outs: Sequence[ir.Shape]) -> int:
-    """Elements of the convertible type that a node reads and writes.
+    """The number of elements that a node reads and writes.
 
     Args:
-      work: the kind of work.
-      ins, outs: shapes of the inputs and outputs that would turn 16-bit.
+      work: the op's `work` in the op table.
+      ins, outs: shapes of the inputs and outputs that would become 16-bit.
     """
     if work == "free":
         return 0
     written = sum(map(elements, outs))
-    if work in ("gather", "copy"):  # reads what it writes, whatever the operand's size
+    if work in ("gather", "copy"):  # reads only the elements that it writes
         return 2 * written
     return written + sum(map(elements, ins))

@@ -1,4 +1,4 @@
-"""Ops that compute each element from one of each operand, softmax included: rows.
+"""Rows of the op table: elementwise arithmetic and activations, softmax included.
 
 Facts only; nothing is decided here.
 """
@@ -7,19 +7,19 @@ from __future__ import annotations
 
 from amp.graph_rewrite.ops.row import BOTH, FLOAT16, Epilogue, Kind, follow, keep
 
-# Fusible is what has one output, one element of it from one element of each operand
-# (which may be broadcast), is compiled by TensorFlow's bridge to XLA in 2.21, and gives
-# the same NaN, infinity or finite value as TensorFlow's kernel on every NaN, infinity,
-# zero and large operand.
+# An op is marked fusible if it has one output, each element of which depends on one
+# element of each operand (which may be broadcast), if TensorFlow 2.21 compiles it with
+# XLA, and if XLA's code gives the same NaN, infinity or finite value as TensorFlow's
+# kernel for NaN, infinite, zero and large operands.
 #
-# Not so although XLA compiles them, as measured on the CPU (TensorFlow 2.21):
+# Not marked although XLA compiles them, as measured on the CPU (TensorFlow 2.21):
 # - Maximum, Minimum, ClipByValue: max(1, NaN) is 1 in XLA's code and NaN in the kernel.
 # - SqrtGrad, RsqrtGrad, ReciprocalGrad: 0 / 0 is NaN; the kernels give 0 for dy = 0.
-# - EluGrad, SeluGrad: read the sign of a NaN the other way.
+# - EluGrad, SeluGrad: take the other branch for a NaN.
 # - Rsqrt: 4 times as slow as the kernel.
 #
-# ReluGrad and Relu6Grad give 0 for a unit that is off, whatever the gradient; the CPU
-# kernel multiplies, so that there an infinite gradient of such a unit is NaN.
+# Fused ReluGrad and Relu6Grad give 0 where the activation is 0, whatever the gradient;
+# the CPU kernel multiplies by 0, which makes an infinite gradient NaN there.
 
 ELEMENTWISE = (
     follow(

@@ -1,4 +1,4 @@
-"""Ops that move elements and compute none, tensor lists included: rows of the table.
+"""Rows of the op table: ops that move elements without arithmetic, and tensor lists.
 
 Facts only; nothing is decided here.
 """

@@ -1,4 +1,4 @@
-"""Whether the names that a policy gives, of ops and of nodes, are names of anything.
+"""Checks that the ops and node patterns that a policy names exist.
 
 Looks names up; nothing is decided here and no graph may enter.
 """
@@ -16,10 +16,10 @@ from amp.policy import Policy
 
 
 def check_op_names(policy: Policy) -> None:
-    """Raises for an op type in `allow` or `deny` that TensorFlow does not register.
+    """Checks that TensorFlow registers every op in the policy's `allow` and `deny`.
 
     Raises:
-      PolicyError: naming the field, its variable and the closest op there is.
+      PolicyError: one is not registered; the error suggests the closest name.
     """
     for field in ("allow", "deny"):
         for op in getattr(policy, field):
@@ -35,10 +35,10 @@ def check_op_names(policy: Policy) -> None:
 
 
 def check_patterns(policy: Policy, names: Iterable[str]) -> None:
-    """Raises for a `keep` pattern that matches none of the node names.
+    """Checks that every pattern in the policy's `keep` matches a node name.
 
     Raises:
-      PolicyError: naming the pattern.
+      PolicyError: a pattern matches none of `names`.
     """
     names = list(names)
     for pattern in policy.keep:

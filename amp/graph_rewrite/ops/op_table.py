@@ -1,12 +1,12 @@
-"""The op table: the row of each op, and which of them are the white-list.
+"""The op table: the rows of all families by op name, and the white-list among them.
 
 Facts only: no TensorFlow, no graph, no device, no decision that needs more than a row.
-Algorithms name no ops: they ask `facts` for the row of the op that they meet.
+Algorithms do not compare op names: they call `facts` for the row of an op.
 
-An op without a role is never converted. `Cast`, `Const`, `ReadVariableOp` and the
-random ops have none on purpose: the rewrite makes the first, folds the second, and may
-not choose the type of the others. To add an op, write its row in the module of its
-family, and run `python docs/whitelist.py`.
+The white-list are the ops with a role; no other op is converted. `Cast`, `Const`,
+`ReadVariableOp` and the random ops have none on purpose: the rewriter adds the first,
+rounds the second, and may not choose the type of the others. To add an op, write its
+row in the module of its family, and run `python docs/whitelist.py`.
 """
 
 from __future__ import annotations
@@ -50,10 +50,10 @@ FAMILIES: Mapping[str, Iterable[tuple[Row, ...]]] = MappingProxyType(
 
 
 def by_name(rows: Iterable[Row]) -> Mapping[str, Row]:
-    """Returns the rows by op name, read-only.
+    """The rows by op name, read-only.
 
     Raises:
-      AmpError: an op that has two rows.
+      AmpError: two rows have the same op.
     """
     table: dict[str, Row] = {}
     for row in rows:
@@ -72,17 +72,17 @@ _groups = itertools.chain.from_iterable(FAMILIES.values())
 ROWS = by_name(itertools.chain.from_iterable(_groups))
 TABLE = by_name(row for row in ROWS.values() if row.role is not None)
 
-# TensorFlow has some ninety ops that write variables, named alike, and every version
-# adds some: a list of them would soon lack one.
+# TensorFlow has about ninety ops that write variables, with names alike, and every
+# version adds some, so they are recognised by name instead of by a list.
 _WRITERS = ("Assign", "Apply", "SparseApply", "Scatter")
 _WRITER = Row("", None, "writes a variable", "definition", attrs=(), kind=Kind.WRITE)
 _UNKNOWN = Row("", None, "not in the table", "definition", attrs=())
 
 
 def facts(op: str) -> Row:
-    """The row of an op, on the white-list or not.
+    """The row of an op, whether it is on the white-list or not.
 
-    Of an op that has none, a row that knows nothing but whether it writes a variable.
+    An op without a row gets one that only says whether it writes a variable.
     """
     row = ROWS.get(op)
     if row is not None:

@@ -1,6 +1,6 @@
-"""Ops that multiply matrices, convolve, or run a recurrent net: rows of the table.
+"""Rows of the op table: matrix products, convolutions and recurrent kernels.
 
-Here propagation starts. Facts only; nothing is decided here.
+Propagation of 16 bits starts at these. Facts only; nothing is decided here.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Ops that normalise, pool, reduce or scatter: rows of the table.
+"""Rows of the op table: ops that normalise, pool, resize, reduce or scatter.
 
 Facts only; nothing is decided here.
 """

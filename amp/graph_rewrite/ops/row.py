@@ -1,7 +1,7 @@
-"""What a row of the op table holds, and how rows are written.
+"""The type of a row of the op table, and functions that make rows.
 
-The rows themselves are in the modules of their families. No graph is walked and nothing
-is decided here.
+The rows themselves are in the modules of their families (`products`, `elementwise`,
+`reductions`, `moves`, `structure`). No graph is walked and nothing is decided here.
 """
 
 from __future__ import annotations
@@ -14,20 +14,21 @@ from typing import Any
 
 
 class Role(enum.Enum):
-    """What the rewrite may do with an op.
+    """What the rewriter may do with an op.
 
-    `MOVE` is strict: each output value is an input value, 0 or 1, so that a cast may
-    cross the op and no value changes. Whatever compares or changes sign is `FOLLOW`.
+    An op is `MOVE` only if each output value is an input value, 0 or 1, so that casting
+    before or after the op gives the same values. Ops that compare or change signs are
+    `FOLLOW`.
     """
 
     COMPUTE = "compute"  # where propagation starts
-    FOLLOW = "follow"  # converted when beside low nodes
-    MOVE = "move"  # no arithmetic
+    FOLLOW = "follow"  # may be 16-bit downstream of a 16-bit product
+    MOVE = "move"  # no arithmetic; may be 16-bit before or after such nodes
     KEEP = "keep"  # always float32
 
 
 class Kind(enum.Enum):
-    """What an algorithm that walks a graph takes an op for."""
+    """A property of an op that some algorithm on graphs looks for."""
 
     OTHER = "nothing that any algorithm looks for"
     CONSTANT = "a value known before any run"
@@ -46,7 +47,8 @@ class Kind(enum.Enum):
     READ_VARIABLE = "the value of the variable behind a handle"
     READ_PART = "part or shape of the variable behind a handle, which it only reads"
     WRITE = "changes the variable that its first input is, if that is one"
-    # Control flow in frames, with values that may be dead (`tf.compat.v1.while_loop`).
+    # Control flow of `tf.compat.v1`: loops run in frames, and branches that are not
+    # taken give dead values.
     SWITCH = "one of two outputs alive"
     MERGE = "whichever input is alive"
     LOOP_CONDITION = "whether a frame runs once more"
@@ -64,12 +66,12 @@ _FRAMES = frozenset(
 
 
 class Epilogue(enum.Enum):
-    """The part of an op where TensorFlow merges a product with what follows it.
+    """The part of an op when Grappler merges a product with a bias and an activation.
 
-    Seen in the graphs that Grappler's remapper left of training steps on a CPU
+    Observed in the graphs that Grappler's remapper made of training steps on a CPU
     (TensorFlow 2.21: `post_optimization_graph` of the run metadata): _FusedMatMul and
     _FusedConv2D with a bias, and with an activation after it. Tanh, Sigmoid, LeakyRelu
-    and GELU stayed apart, as did a bias added by AddV2.
+    and GELU were not merged, nor was a bias added by AddV2.
     """
 
     PRODUCT = "takes a bias"
@@ -77,13 +79,14 @@ class Epilogue(enum.Enum):
     ACTIVATION = "is taken by a product that took a bias"
 
 
-# The 16-bit types for which a kernel adds up low (`Row.accumulates_low`).
+# The 16-bit types in which a kernel accumulates sums (`Row.accumulates_low`).
 #
 # Measured on a CPU without 16-bit instructions, TensorFlow 2.21, against the same
 # kernel in float32 on the same 16-bit values: ones, and uniform values from 0.5 to 1.5,
-# 10,000 of them along the reduction (60,000 for products, fewer for windows). Listed:
-# off by more than 2 units in the last place (float32 accumulators are off by 1 at most)
-# or past 65504 within the sum. oneDNN, where it serves a type, may do better.
+# 10,000 of them along the reduction (60,000 for products, fewer for windows). A type is
+# listed if the result differs by more than 2 units in the last place (with a float32
+# accumulator it is 1 at most) or a partial sum exceeds 65504. oneDNN's kernels, where
+# they support a type, may be more exact.
 # - Stuck at 256 (bfloat16) or 2048 (float16): BiasAddGrad, Cumsum, the scatters,
 #   UnsortedSegmentSum, depthwise convolutions, Einsum to a scalar or a row.
 # - Stuck later: Sum and Mean in float16 at 8192 over an outer axis, at 2048 over axes 0
@@ -93,7 +96,8 @@ class Epilogue(enum.Enum):
 # - Softmax and LogSoftmax in float16 are exact until the sum of the exponentials passes
 #   65504: 131,072 equal logits give 0 and -inf. Mean overflows alike.
 # MatMul, BatchMatMul*, Conv2D, Conv, L2Loss, SparseSegment*, ResizeBilinearGrad and the
-# statistics of FusedBatchNorm* add up in float32. Types without a kernel are left out.
+# statistics of FusedBatchNorm* accumulate in float32. Types without a kernel are left
+# out.
 FLOAT16 = ("float16",)
 BFLOAT16 = ("bfloat16",)
 BOTH = ("float16", "bfloat16")
@@ -101,36 +105,37 @@ BOTH = ("float16", "bfloat16")
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Row:
-    """All that is known of one op.
+    """The facts about one op.
 
     Attributes:
       op: OpDef name.
-      role: what the rewrite may do with it; None for an op that is not on the
-        white-list, and so never converted.
-      why: the reason for the role, and for a role that differs from TensorFlow's list.
+      role: what the rewriter may do with it; None for an op that is not on the
+        white-list, and so is never converted.
+      why: the reason for the role, also where it differs from TensorFlow's list.
       source: where the reason comes from, a key of `SOURCES`.
-      attrs: type attributes that turn 16-bit, together; empty where the op passes a
-        list handle and names no element type.
+      attrs: type attributes that become 16-bit, all together; empty where the op passes
+        a list handle and names no element type.
       float32_ports: arguments, by OpDef name, that stay float32 when the op is 16-bit.
       work: class of the op in the cost model, one of `WORK`; `arithmetic` has the
         formulas.
-      kind: what algorithms that walk a graph take it for.
-      singular: flat input ports at which a tiny positive value that turns into 0 gives
-        inf, NaN, an infinite derivative, or (`DivNoNan`) a jump to 0.
-      bounded: no input, however large, makes the output large.
+      kind: the property that algorithms on graphs look for.
+      singular: flat input numbers at which a tiny positive value that is rounded to 0
+        gives inf, NaN, an infinite derivative, or (`DivNoNan`) a jump to 0.
+      bounded: whether outputs stay small however large the inputs are.
       sums: a 16-bit output element is the sum or mean of many input elements. Not so
         for Softmax, LRN and FusedBatchNorm*, which divide by a sum or return it in
         float32, and AddN, MirrorPadGrad and gradients of pooling, which add up a few.
-      accumulates_low: 16-bit types for which TensorFlow's CPU kernel, with some set of
-        CPU instructions, adds up in that type (whole or block by block), not in
-        float32. With others it may do better.
-      same_list: a list op; its element type is that of all ops on the same list.
-      hands_on_list: a tensor list among its outputs is, or is made like, the one that
-        is the input of the same number.
-      epilogue: its part where TensorFlow merges a product with what follows it.
-      fusible: it may run in a loop that XLA compiles of elementwise nodes; what is
-        asked of it is in `elementwise`.
-      constant_operands: inputs that XLA needs as constants for that.
+      accumulates_low: 16-bit types in which TensorFlow's CPU kernel accumulates its
+        sums (whole, or block by block) instead of in float32, with at least one set of
+        CPU instructions; with others it may be more exact.
+      same_list: whether it works on a tensor list, so that its element type has to be
+        that of all ops on the same list.
+      hands_on_list: whether a tensor list at an output is that of the input with the
+        same number, or has its element type.
+      epilogue: its part where Grappler merges a product with the ops after it.
+      fusible: whether it may be in a cluster of elementwise nodes that XLA compiles;
+        the conditions are in `elementwise`.
+      constant_operands: numbers of the inputs that XLA then needs as constants.
     """
 
     op: str
@@ -153,22 +158,22 @@ class Row:
 
     @property
     def multiplies(self) -> bool:
-        """Whether each element is a product of two."""
+        """Whether each output element is a product of two elements."""
         return self.kind in (Kind.PRODUCT, Kind.SQUARE)
 
     @property
     def in_frames(self) -> bool:
-        """Whether a graph with it has frames, or values that may be dead."""
+        """Whether it is control flow of `tf.compat.v1` (frames, dead values)."""
         return self.kind in _FRAMES
 
     @property
     def only_reads(self) -> bool:
-        """Whether it only reads the variable behind a handle that it is given."""
+        """Whether it reads, but never writes, the variable whose handle it gets."""
         return self.kind in (Kind.READ_VARIABLE, Kind.READ_PART)
 
     @property
     def in_memory(self) -> bool:
-        """Whether what it gives is in memory anyway: a constant, a variable's own."""
+        """Whether its output takes no memory of its own (a constant or a variable)."""
         return self.kind in (Kind.CONSTANT, Kind.VARIABLE, Kind.READ_VARIABLE)
 
 
@@ -196,11 +201,11 @@ WORK = (
 def rows(
     role: Role | None, ops: str, why: str, source: str, **facts: Any
 ) -> tuple[Row, ...]:
-    """One row for each of some ops of which the same is known.
+    """Makes one row for each of several ops that share all their facts.
 
     Args:
-      role, why, source: as `Row` has them.
-      ops: their names, with spaces between.
+      role, why, source: as in `Row`.
+      ops: OpDef names, separated by spaces.
       **facts: the other attributes of `Row`.
     """
     return tuple(Row(op, role, why, source, **facts) for op in ops.split())

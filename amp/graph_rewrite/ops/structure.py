@@ -1,8 +1,8 @@
-"""Ops that a graph is built with, and ops kept out for what they are: rows.
+"""Rows of the op table: constants, casts, variables and control flow; special cases.
 
-Constants, casts, variables and control flow are here for what algorithms that walk a
-graph have to know of them. Those without a role are not on the white-list, so that
-nothing decides their type.
+`STRUCTURE` rows have no role: they tell algorithms on graphs what the ops are, but are
+not on the white-list, so that their types are never chosen. `EXCLUDED` rows have a role
+that differs from TensorFlow's lists or is `KEEP`, each for its own reason.
 """
 
 from __future__ import annotations
@@ -67,8 +67,8 @@ EXCLUDED = (
 )
 
 
-# No role on purpose: the rewrite makes the first, folds the second, and may not choose
-# the type of the others.
+# No role on purpose: the rewriter adds Cast, rounds Const, and may not choose the type
+# of the others.
 STRUCTURE = (
     structural(
         "Cast", "made where types meet", work="cast", kind=Kind.CAST, fusible=True

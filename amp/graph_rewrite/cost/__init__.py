@@ -1,5 +1,5 @@
-"""What a node and a cast cost on a device, as measured or as modelled.
+"""The cost model: seconds of each node and cast on a device, measured or modelled.
 
-Nothing is chosen, and no device is asked.
+Nothing is chosen here, and no device is queried.
 Before it: `candidates`. After it: `assign` chooses by these prices.
 """

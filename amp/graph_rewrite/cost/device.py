@@ -1,6 +1,6 @@
-"""What a device can do: one frozen `Device`, a table of them, and what "auto" means.
+"""Figures of devices (`Device` and a table of them), and how "auto" is resolved.
 
-Figures and their sources only; `amp.integration.measuring.hardware` asks the machine.
+Figures and sources only; `amp.integration.measuring.hardware` queries the machine.
 """
 
 from __future__ import annotations
@@ -16,28 +16,30 @@ from amp.policy import Policy
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Device:
-    """A device as the cost model sees it. Only ratios of its figures matter.
+    """The figures of a device that the cost model uses. Only their ratios matter.
 
     Attributes:
-      name: what to call it.
+      name: for people.
       kind: TensorFlow's device type, "CPU" or "GPU".
-      native: 16-bit types with arithmetic of their own, the preferred one first.
-      bandwidth: bytes a second, streaming.
-      flops: float32 multiply-adds count twice, operations a second in products.
-      speed: by dtype and work, how many times `flops` a product reaches; "product"
-        where a kind of work has no figure, 1 where there is neither.
-      slowdown: by dtype and work, time over that of moving the same elements in float32
-        at full bandwidth; without a figure, a type costs the bytes it has. Above 1/2
-        for kernels that convert to float32 and back inside.
-      launch: seconds that any operation costs.
+      native: the 16-bit types that its hardware computes in, the preferred one first.
+      bandwidth: memory bandwidth in bytes per second.
+      flops: operations per second that float32 products reach; a multiply-add counts
+        as two.
+      speed: by dtype and work, the rate of products as a multiple of `flops`. The entry
+        "product" is used for work without an entry, and 1 if that is missing too.
+      slowdown: by dtype and work, the time of an operation divided by the time of
+        moving the same number of float32 elements at full bandwidth. Without an entry,
+        the time is in proportion to the bytes of the type. Above 1/2 for 16-bit kernels
+        that convert to float32 and back internally.
+      launch: seconds that every operation takes to start.
       source: where the figures come from.
-      compiled: the device as XLA's code finds it, None where that is the same.
-      start: by dtype and work, seconds that a kernel costs however little it does,
-        `launch` without a figure.
-      casts: by 16-bit type, bytes a second that a cast reads and writes, `bandwidth`
-        without a figure.
-      call: under XLA, seconds of starting a function that XLA compiled from within a
-        graph of kernels; infinite, so that none is started, without a figure.
+      compiled: the figures for code compiled by XLA, None where they are the same.
+      start: by dtype and work, seconds that the smallest operation takes; `launch`
+        without an entry.
+      casts: by 16-bit dtype, bytes per second that a cast reads and writes; `bandwidth`
+        without an entry.
+      call: used in `compiled`: seconds of calling an XLA-compiled function from a graph
+        that XLA does not compile. Infinite by default, so that no such call is made.
     """
 
     name: str
@@ -55,16 +57,16 @@ class Device:
     call: float = math.inf
 
     def under(self, xla: bool) -> Device:
-        """The device as kernels find it, or as XLA's code does."""
+        """The figures for kernels, or for code compiled by XLA."""
         return self.compiled if xla and self.compiled is not None else self
 
     def without_clusters(self) -> Device:
-        """The device if no call of XLA's code may be made from kernels."""
+        """The device with infinite `call`, so that fusion makes no clusters."""
         compiled = dataclasses.replace(self.under(True), call=math.inf)
         return dataclasses.replace(self, compiled=compiled)
 
     def describe(self) -> str:
-        """One line for a person."""
+        """One line for people: name, kind and 16-bit types."""
         types = " and ".join(self.native) or "no 16-bit type"
         return f"{self.name} ({self.kind}; arithmetic in {types})"
 
@@ -75,7 +77,8 @@ _DATA_SHEET = "vendor's data sheet, nothing measured: "
 def _gpu(
     name: str, native: tuple[str, ...], bandwidth: float, flops: float, ratio: float
 ) -> Device:
-    # A type without arithmetic at half of float32's rate, and the launch, are guesses.
+    # Two guesses: a type without hardware support runs at half of float32's rate, and
+    # a launch takes 4 microseconds.
     speed = {dtype: {"product": ratio if dtype in native else 0.5} for dtype in _LOW}
     source = f"{_DATA_SHEET}{name}, memory bandwidth, dense float32 and 16-bit peaks"
     return Device(name, "GPU", native, bandwidth, flops, speed, {}, 4e-6, source)
@@ -145,7 +148,7 @@ CPU_PLAIN = dataclasses.replace(
     speed={"bfloat16": {"product": 0.3}, "float16": {"product": 0.1, "conv": 0.01}},
     source="a cautious guess: 16-bit kernels convert to float32 inside",
 )
-# Peaks of the vendor's data sheets, without sparsity, in TFLOP/s: V100 SXM2 900 GB/s,
+# From the vendor's data sheets, peaks without sparsity in TFLOP/s: V100 SXM2 900 GB/s,
 # float32 15.7, float16 125; A100 SXM 40 GB 1555 GB/s, TF32 (what TensorFlow computes
 # float32 products in, by default) 156, 16 bits 312; H100 SXM5 3.35 TB/s, TF32 494.7,
 # 16 bits 989.4; H200 4.8 TB/s, else as H100; T4 320 GB/s, float32 8.1, float16 65;
@@ -159,24 +162,24 @@ GPU_TENSOR_CORES = _gpu(
 )
 GPU_PLAIN = _gpu("GPU without Tensor Cores (as a GTX 1080)", (), 3.2e11, 8.9e12, 1.0)
 
-# What emulation plans for: arithmetic in both types, and tensors so large that starting
-# a kernel costs nothing, so that a small model is rounded where a large one would be.
+# Emulation plans for this device: it computes in both 16-bit types, and starting a
+# kernel costs nothing, so that a small model is rounded where a large one would be.
 REFERENCE = dataclasses.replace(A100, name="a large GPU (reference)", launch=0.0)
 
 
 def of_cpu(flags: frozenset[str]) -> Device:
-    """The device that a CPU with these feature flags (as Linux names them) is."""
+    """The `Device` for a CPU with these feature flags (names as in /proc/cpuinfo)."""
     if "amx_bf16" in flags:
         return CPU_AMX
     return CPU_AVX512_BF16 if "avx512_bf16" in flags else CPU_PLAIN
 
 
 def of_gpu(name: str, capability: tuple[int, int]) -> Device:
-    """The device that a GPU of this name and compute capability is.
+    """The `Device` for a GPU of this name and compute capability.
 
-    A model counts as known where its name stands as a word of its own ("NVIDIA
-    A100-SXM4-40GB", not "NVIDIA RTX A1000"); any other has the figures of one of the
-    same capability, or of the newest before it.
+    A model is recognised by its name as a whole word ("NVIDIA A100-SXM4-40GB", not
+    "NVIDIA RTX A1000"). Any other GPU gets the figures of a model with the same compute
+    capability, or of the newest older one.
     """
     words = re.findall(r"[A-Z0-9]+", name.upper())
     for known in (V100, A100, H200, H100):
@@ -193,12 +196,12 @@ def of_gpu(name: str, capability: tuple[int, int]) -> Device:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Resolution:
-    """What a policy comes to on a device.
+    """A policy after "auto" was resolved for a device.
 
     Attributes:
-      policy: with every "auto" settled, or None: nothing is to be done.
-      device: the device that costs are taken from.
-      reason: why, in one line.
+      policy: the policy without "auto", or None if mixed precision is off.
+      device: the device whose figures the cost model uses.
+      reason: why, in one line, for the report.
     """
 
     policy: Policy | None
@@ -207,10 +210,10 @@ class Resolution:
 
 
 def resolve(policy: Policy, device: Device) -> Resolution:
-    """Settles "auto" fields.
+    """Replaces the policy's "auto" fields by values for a device.
 
-    float16 with dynamic loss scaling on a GPU of compute capability 7.0 or newer;
-    bfloat16 without scaling on a CPU with AMX or AVX512-BF16; otherwise off.
+    "auto" is float16 with dynamic loss scaling on a GPU of compute capability 7.0 or
+    newer, bfloat16 without scaling on a CPU with AMX or AVX512-BF16, otherwise off.
     """
     dtype = policy.dtype
     if dtype == "auto":

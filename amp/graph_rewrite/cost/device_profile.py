@@ -1,7 +1,7 @@
-"""A device profile: what was measured on a device, and the `Device` that it makes.
+"""A device profile: times measured on a device, their JSON form, and their use.
 
-Prints and parses as JSON. No measuring, no files, no TensorFlow: that is the
-work of `calibration` and `profiles` in `amp.integration.measuring`.
+No measuring, no files, no TensorFlow: `calibration` and `profiles` in
+`amp.integration.measuring` do that.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from amp.graph_rewrite import figures
 from amp.graph_rewrite.cost.device import Device
 from amp.graph_rewrite.cost.model import ITEM
 
-# Raised when the points mean something else than before; older files are measured anew.
+# Increased when the meaning of the points changes; older files are then not used.
 SCHEMA = 1
 EXECUTORS = ("kernels", "xla")
-# What a point's time is spent on, which is the figure that it measures.
+# What most of a point's time is spent on, and so which figure it measures.
 BOUNDS = ("start", "bytes", "arithmetic")
-# From here on a type has arithmetic of its own: the least gain of products in it.
+# A 16-bit type counts as native if its products are at least this much faster.
 NATIVE_GAIN = 1.1
 
 _Figures = dict[str, dict[str, float]]
@@ -32,15 +32,16 @@ class Point:
     """One operation measured in one type.
 
     Attributes:
-      work: kind of work, as the op table names it, "cast", or "call" for starting a
+      work: the op's `work` in the op table, "cast", or "call" for the call of a
         function that XLA compiled.
-      bound: what its time is spent on, one of `BOUNDS`.
-      case: op and shapes, for a person.
+      bound: what most of its time is spent on, one of `BOUNDS`.
+      case: op and shapes, for people.
       dtype: float32 or a 16-bit type; for a cast, the 16-bit one.
       moved: elements of that type read and written; for a cast, elements cast.
       operations: arithmetic operations of a product, else 0.
       seconds: of one operation, the median over the rounds.
-      hopeless: so slow that it was run once, and no other case of this work after it.
+      hopeless: whether it was so slow that it was run once only, and that further
+        cases of this work and type were skipped.
     """
 
     work: str
@@ -55,13 +56,13 @@ class Point:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Profile:
-    """What was measured on one device.
+    """The times measured on one device.
 
     `Profile.parse(profile.to_json()) == profile`.
 
     Attributes:
-      device: model of the device; profiles of other models are not applied to it.
-      tensorflow: version that was measured.
+      device: model of the device; the profile is applied to this model only.
+      tensorflow: the version that was measured.
       executor: "kernels", or "xla" for functions that XLA compiles.
       points: in the order in which they were measured.
     """
@@ -72,7 +73,7 @@ class Profile:
     points: tuple[Point, ...]
 
     def to_json(self) -> str:
-        """The profile as JSON, one point a line."""
+        """The profile as JSON, one point per line."""
         head = {"schema": SCHEMA}
         head |= {f: getattr(self, f) for f in ("device", "tensorflow", "executor")}
         lines = ",\n  ".join(json.dumps(dataclasses.asdict(p)) for p in self.points)
@@ -83,14 +84,14 @@ class Profile:
 
     @classmethod
     def parse(cls, text: str, where: str = "profile") -> Profile:
-        """The profile that a JSON text describes.
+        """Parses the JSON form of a profile.
 
         Args:
-          text: what `to_json` gave.
-          where: the file it was read from.
+          text: the result of `to_json`.
+          where: the file it was read from, for the error.
 
         Raises:
-          ProfileError: no JSON, another schema, or values that make no sense.
+          ProfileError: no JSON, another schema, or impossible values.
         """
         try:
             found = json.loads(text)
@@ -130,18 +131,18 @@ def _checked(profile: Profile) -> Profile:
 
 
 def apply(profile: Profile, device: Device) -> Device:
-    """The device with what a profile measured in place of its figures.
+    """Replaces a device's figures by those that a profile measured.
 
-    1. `launch` is the time of the smallest elementwise ops; `start` that of the
-       smallest ops of other kinds; `call` that of a function that computes as little.
-    2. `bandwidth` is what large elementwise ops reach in float32, `flops` what matrix
-       products reach. Every other figure is a ratio to these two, the geometric mean
-       over the cases of a kind of work, after what an op costs to start.
-    3. A 16-bit type is `native` if its matrix products are `NATIVE_GAIN` faster than
-       float32's; a type that was not measured stays what it was.
+    1. `launch` is the time of the smallest elementwise ops, `start` that of the
+       smallest ops of other work, `call` that of a function with one small op.
+    2. `bandwidth` is the rate of large float32 elementwise ops, `flops` that of float32
+       matrix products. All other figures are ratios to these two: the geometric mean
+       over the cases of a kind of work, with the time to start subtracted.
+    3. A 16-bit type is `native` if its matrix products are `NATIVE_GAIN` times as fast
+       as float32's; a type that was not measured keeps its status.
 
-    A profile of XLA replaces the figures under `compiled` only. What a profile lacks
-    stays as the device has it.
+    A profile of XLA replaces the figures in `compiled` only. Figures that the profile
+    does not measure stay as they are.
     """
     if profile.executor == "xla":
         compiled = _measured(profile, device.under(True))
@@ -159,7 +160,7 @@ def _measured(profile: Profile, device: Device) -> Device:
     launch = start.get("float32", {}).get("elementwise", device.launch)
 
     def net(point: Point) -> float:
-        # An op that is hardly longer than its start is not known to better than this.
+        # If starting takes most of the time, the difference is too inexact to use.
         first = start.get(point.dtype, {}).get(point.work, launch)
         return max(point.seconds - first, point.seconds / 4)
 
@@ -242,7 +243,7 @@ def _over(
 
 
 def _table(profile: Profile) -> str:
-    """The points for a person: time in float32, and the 16-bit types' gain over it."""
+    """A table for people: time in float32, and the speed-up of the 16-bit types."""
     rows: list[tuple[str, ...]] = [("bound by", "case", "float32", *_LOW)]
     rows += _rows(profile.points)
     title = f"{profile.device}, TensorFlow {profile.tensorflow}, {profile.executor}"

@@ -1,7 +1,7 @@
-"""Epilogues: nodes that TensorFlow merges into the product before them.
+"""Finds epilogues: bias and activation nodes that Grappler merges into a product.
 
-A merged node costs nothing of its own; a cast between the two would undo the merging.
-Which ops take part is in their rows; no price and no choice may enter.
+A merged node takes no time of its own, and a cast before it would prevent the merging.
+The ops that take part are marked in the op table; no price and no choice may enter.
 """
 
 from __future__ import annotations
@@ -16,9 +16,15 @@ from amp.graph_rewrite.ops.op_table import Epilogue
 def epilogues(
     graph: ir.Graph, typed: Mapping[str, Typed], context: Context
 ) -> Iterator[str]:
-    """The nodes that are merged into the producer of their first input.
+    """The names of the nodes that are merged into the producer of their first input.
 
-    Each is the only reader of what it reads; under XLA and emulation there are none.
+    Each is the only reader of that input. There are none under XLA, which fuses by its
+    own rules, nor under emulation.
+
+    Args:
+      graph: one function's.
+      typed: its nodes.
+      context: of the use.
     """
     if context.xla or context.policy.emulate:
         return
@@ -29,12 +35,12 @@ def epilogues(
         before = typed.get(node.inputs[0][0]) if node.inputs else None
         if before is None or before.node.name in seen:
             continue
-        part, taker = typed[name].facts.epilogue, before.facts.epilogue
-        bias = part is Epilogue.BIAS and taker is Epilogue.PRODUCT
+        part, part_before = typed[name].facts.epilogue, before.facts.epilogue
+        bias = part is Epilogue.BIAS and part_before is Epilogue.PRODUCT
         activation = part is Epilogue.ACTIVATION and before.node.name in merged
-        if activation and taker is not Epilogue.BIAS:
+        if activation and part_before is not Epilogue.BIAS:
             continue
-        alone = len(graph.readers[node.inputs[0]]) == 1
-        if (bias or activation) and alone and not node.controls:
+        only_reader = len(graph.readers[node.inputs[0]]) == 1
+        if (bias or activation) and only_reader and not node.controls:
             merged.add(name)
             yield name

@@ -1,6 +1,6 @@
-"""Which op instances of a job are worth measuring, and in which order.
+"""Lists the op instances of a job that are worth measuring, the most important first.
 
-Chooses by what the model predicts; nothing is run here, and no plan is made.
+The choice uses predicted times; nothing is run here, and no plan is made.
 """
 
 from __future__ import annotations
@@ -24,26 +24,26 @@ from amp.graph_rewrite.cost.op_instance import (
 from amp.graph_rewrite.cost.priced import PricedUse
 from amp.graph_rewrite.graph import ir, shapes
 
-# What is left out makes up less than 2 % of the predicted time.
+# Instances are listed until they make up this part of the predicted time.
 COVERED = 0.98
-# An operation predicted to take less than this many starts of a kernel is left out too:
-# whatever its type, what it costs is the start.
+# An operation predicted to take less than this many times the start of a kernel is not
+# listed: in either type, most of its time is the start.
 LEAST_STARTS = 1.5
 
 
 def wanted(uses: Sequence[PricedUse]) -> list[Instance]:
-    """What is worth measuring, the most telling first.
+    """The op instances to measure, ordered by predicted float32 seconds per step.
 
-    Every distinct instance among the candidates, and casts of about their tensors'
-    sizes, by the predicted seconds of a step; what is too small to matter is left out
-    (`COVERED`, `LEAST_STARTS`). Without a prediction of 16 bits: where that is wrong is
-    what measuring is to find.
+    They are the distinct instances among the candidates of all uses, and casts of about
+    the sizes of their tensors, without those too small to matter (`COVERED`,
+    `LEAST_STARTS`). The predicted 16-bit times are not used for the choice, because
+    measuring is to find out where these are wrong.
     """
     found: dict[str, Instance] = {}
     for use in uses:
         for one in itertools.chain(_of_nodes(use), _of_casts(use)):
-            was = found.get(one.key)
-            runs = one.runs + (was.runs if was is not None else 0.0)
+            same = found.get(one.key)
+            runs = one.runs + (same.runs if same is not None else 0.0)
             found[one.key] = dataclasses.replace(one, runs=runs)
     ordered = sorted(found.values(), key=lambda one: (-one.share, one.key))
     enough = COVERED * sum(one.share for one in ordered)
@@ -100,9 +100,9 @@ def _form(
 
 
 def _of_casts(use: PricedUse) -> Iterator[Instance]:
-    """Casts of as many elements as the candidates' tensors have, to a power of four.
+    """Casts of the candidates' output sizes, each rounded to a power of four.
 
-    Under XLA a cast is fused with its neighbours, and has no time of its own.
+    None under XLA, which fuses a cast with its neighbours.
     """
     use_analysis = use.use_analysis
     if use_analysis.context.xla:

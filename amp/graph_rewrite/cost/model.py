@@ -1,7 +1,7 @@
 """The cost model: seconds of a node in float32 and in 16 bits, and of a cast.
 
-A roofline over bytes moved and arithmetic done, from static shapes. No choice is made
-here and no graph is walked.
+A roofline model: the larger of the time to move the tensors and the time of the
+arithmetic. No choice is made here and no graph is walked.
 """
 
 from __future__ import annotations
@@ -14,27 +14,28 @@ from collections.abc import Mapping, Sequence
 from amp.graph_rewrite.cost.device import Device
 from amp.graph_rewrite.graph import ir, shapes
 
+# Bytes per element.
 ITEM = {"float32": 4, "float16": 2, "bfloat16": 2}
 
-
-# How often a byte might be moved instead of being held until the gradient needs it. A
-# tensor read in float32 on both sides of a graph's fullest point is cast up twice
-# (2 bytes read and 4 written per element) to hold 2 bytes instead of 4, from 3 on.
-# A choice, not a measurement: memory has no price in seconds.
+# The price of a byte stored until the backward pass, in bytes moved. An activation that
+# is read in float32 both before and after the point of most stored bytes costs a second
+# cast (2 bytes read and 4 written per element) if it is stored in 2 bytes instead of 4:
+# from 3 on, storing 16 bits is cheaper. 4 is a choice, not a measurement, as memory
+# has no price in seconds.
 HOLD = 4.0
 
-# No more is made of a measured ratio, and of an operation that fails.
+# Limit of measured ratios; also the ratio for an operation that fails.
 MOST_RATIO = 1000.0
 
 
 @dataclasses.dataclass(frozen=True)
 class Measured:
-    """What was measured of a job's own operations.
+    """Measured times of a job's own operations.
 
     Attributes:
-      times: seconds in (float32, 16 bits), by the key of an instance.
-      points: of each its work, the seconds that the model gives, and those measured.
-      keys: of nodes met so far; grows. It spares making a key for every look.
+      times: seconds in (float32, 16 bits), by the key of an op instance.
+      points: for each instance its work, the predicted and the measured seconds.
+      keys: a cache of the instance keys of nodes, which `priced.key_of` fills.
     """
 
     times: Mapping[str, tuple[float, float]] = dataclasses.field(default_factory=dict)
@@ -43,14 +44,21 @@ class Measured:
 
     @functools.cached_property
     def ops(self) -> frozenset[str]:
-        """The ops that any was measured of."""
+        """The ops of the measured instances."""
         return frozenset(key.partition(" ")[0] for key in self.times)
 
     def ratios(self, work: str, predicted: float) -> tuple[float, float]:
-        """Measured over predicted, of what is nearest in size among the same work.
+        """The ratios of measured to predicted time, by which predictions are corrected.
 
-        What was not measured is then priced on the scale of what was, so that the two
-        may be compared. (1, 1) where nothing of this work was measured.
+        They are those of the measured instance of the same work whose predicted time is
+        nearest, so that measured and predicted times can be compared.
+
+        Args:
+          work: the op's `work` in the op table, or "cast".
+          predicted: float32 seconds predicted for the node.
+
+        Returns:
+          The ratios in (float32, 16 bits); (1, 1) if no such work was measured.
         """
         same = [(p, seen) for kind, p, seen in self.points if kind == work]
         if not same or predicted <= 0:
@@ -64,12 +72,12 @@ class Measured:
 
 
 class CostModel:
-    """Times on one device, in one 16-bit type.
+    """Predicts times on one device for one 16-bit type.
 
     Args:
-      device: whose figures the model takes.
+      device: the figures.
       dtype: the 16-bit type.
-      measured: what is known better than the model tells.
+      measured: measured times, by which predictions are corrected.
     """
 
     def __init__(
@@ -81,18 +89,24 @@ class CostModel:
         self._ratios: dict[tuple[str, float], tuple[float, float]] = {}
 
     def with_measured(self, measured: Measured) -> CostModel:
-        """The same cost_model, knowing what was measured."""
+        """The same model with measured times."""
         return CostModel(self._device, self._dtype, measured)
 
     @property
     def start(self) -> float:
-        """Seconds that any operation costs."""
+        """Seconds that every operation takes to start."""
         return self._device.launch
 
     def node(
         self, work: str, elements_moved: int, operations: float
     ) -> tuple[float, float]:
-        """Seconds of a node in float32 and in the 16-bit type, launch included."""
+        """Seconds of a node in (float32, 16 bits), its start included.
+
+        Args:
+          work: the op's `work` in the op table.
+          elements_moved: elements read and written (`arithmetic.moved`).
+          operations: arithmetic operations (`arithmetic.flops`).
+        """
         if work == "free":
             return 0.0, 0.0
         high = self._seconds("float32", work, elements_moved, operations)
@@ -109,7 +123,7 @@ class CostModel:
         return self._ratios[size]
 
     def held(self, shape: ir.Shape) -> tuple[float, float]:
-        """Seconds that holding a tensor counts as, in float32 and in 16 bits."""
+        """The price, in seconds, of storing a tensor in (float32, 16 bits)."""
         rate = HOLD * shapes.elements(shape) / self._device.bandwidth
         return rate * ITEM["float32"], rate * ITEM[self._dtype]
 
@@ -126,7 +140,10 @@ class CostModel:
         return start + max(moving, operations / device.flops / speed)
 
     def cast(self, shape: ir.Shape) -> float:
-        """Seconds of one cast: one read and one write, the mean of both directions."""
+        """Seconds of one cast, the mean of both directions.
+
+        A cast reads one type and writes the other: 6 bytes per element.
+        """
         size = ITEM["float32"] + ITEM[self._dtype]
         rate = self._device.casts.get(self._dtype, self._device.bandwidth)
         predicted = self._device.launch + shapes.elements(shape) * size / rate

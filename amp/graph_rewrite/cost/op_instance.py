@@ -1,6 +1,7 @@
-"""Op instances: what an operation's time depends on, and how to run one alone.
+"""Op instances: everything that an operation's time depends on, to run it alone.
 
-Names only: what is worth measuring is `wanted`'s to say, and nothing is run or priced.
+Only describes instances: `measurement_candidates` chooses which of them to measure, and
+nothing is run or priced here.
 """
 
 from __future__ import annotations
@@ -16,9 +17,10 @@ from amp.graph_rewrite.graph import ir, op_schema
 from amp.graph_rewrite.graph.shapes import known_sizes
 from amp.graph_rewrite.ops.op_table import Kind, Role, facts
 
-# Attributes that tell where an op comes from, and not what it does.
+# Attributes that record where an op comes from and do not affect what it computes.
 HINTS = frozenset({"grad_a", "grad_b", "grad_x", "grad_y"})
-# Constants up to here are part of a name; larger ones are rare (tables of indices).
+# Constants of up to this many values are part of a key; larger ones (tables of indices)
+# are rare.
 MOST_VALUES = 64
 
 Times: TypeAlias = tuple[float, float]  # seconds in (float32, 16 bits)
@@ -30,8 +32,8 @@ class Operand:
 
     Attributes:
       shape: of the tensor, without unknown dimensions.
-      number: its type.
-      values: those of a constant, None where any will do.
+      number: its DataType number.
+      values: the values of a constant; None if the time does not depend on them.
     """
 
     shape: tuple[int, ...]
@@ -41,7 +43,7 @@ class Operand:
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)
 class Form:
-    """An operation in one precision: the node, whose edges do not count, and inputs."""
+    """An operation in one precision: its node (edges are not used) and its inputs."""
 
     node: ir.Node
     operands: tuple[Operand, ...]
@@ -49,15 +51,16 @@ class Form:
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)
 class Instance:
-    """An operation whose time in both precisions is wanted.
+    """An operation to be timed in both precisions.
 
     Attributes:
-      key: what its times depend on, on a given device: the same text in every process.
-      work: kind of work, as the op table names it, or "cast".
-      forms: it in float32 and in 16 bits; a cast down and up.
+      key: a text of all that its times depend on besides the device; the same in every
+        process.
+      work: the op's `work` in the op table, or "cast".
+      forms: the operation in float32 and in 16 bits; for a cast, down and up.
       executor: "kernels" or "xla".
-      predicted: seconds of one in either form, by the model.
-      runs: how often a step runs it.
+      predicted: seconds of each form, by the model.
+      runs: number of runs per step.
       moved: bytes of all its tensors in float32.
     """
 
@@ -71,25 +74,25 @@ class Instance:
 
     @property
     def share(self) -> float:
-        """Predicted seconds of a step."""
+        """Predicted float32 seconds per step."""
         return self.runs * self.predicted[0]
 
 
-# Gives the seconds in (float32, 16 bits) of those that it knows or measures, by key;
-# infinite where the operation fails in 16 bits.
+# Returns measured seconds in (float32, 16 bits) by key, for the instances that have
+# some; infinite for an operation that fails in 16 bits.
 Timer: TypeAlias = Callable[[Sequence[Instance]], Mapping[str, Times]]
 
 
 def key(graph: ir.Graph, view: Typed, context: Context) -> str:
-    """The name of a node's instance, "" if it cannot be run alone.
+    """The key of a node's instance, "" if the node cannot be run alone.
 
-    It is made of the op, its inputs (`*` for the type that turns, a constant by its
-    values), attributes other than defaults, the 16-bit type and the executor: all that
-    its times depend on, and neither its name nor which precision it has now.
+    It consists of the op, its inputs (`*` for the type that may become 16-bit, a
+    constant by its values), attributes with other values than the default, the 16-bit
+    type and the executor. It depends neither on the node's name nor on its precision.
 
-    An operation cannot be run alone if it has effects, handles or functions, if its
-    time is that of its neighbours (under XLA, whatever is no product), or if a shape,
-    or a value that is no number of the type that turns, is not known.
+    A node cannot be run alone if it is stateful, has handles or functions, or is fused
+    with its neighbours (under XLA, all but products), or if the rank of an input, or
+    the value of an integer input, is not known.
     """
     operands = operands_of(graph, view, context)
     if operands is None:
@@ -104,7 +107,7 @@ def key(graph: ir.Graph, view: Typed, context: Context) -> str:
 
 
 def executor_of(context: Context) -> str:
-    """What runs a graph: "kernels" or "xla"."""
+    """What runs the nodes of a graph: "kernels" or "xla"."""
     return "xla" if context.xla else "kernels"
 
 
@@ -117,7 +120,7 @@ def _text(operand: Operand, turns: bool) -> str:
 
 
 def turned_attrs(view: Typed, context: Context) -> frozenset[str]:
-    """The type attributes that make the difference between the two precisions."""
+    """The type attributes of a node that differ between the two precisions."""
     numbers = {ir.FLOAT, context.format.number}
     attrs = () if view.row is None else view.row.attrs
     return frozenset(a for a in attrs if numbers & set(view.node.types(a)))
@@ -126,7 +129,7 @@ def turned_attrs(view: Typed, context: Context) -> frozenset[str]:
 def operands_of(
     graph: ir.Graph, view: Typed, context: Context
 ) -> tuple[Operand, ...] | None:
-    """A node's inputs in float32, None where the node cannot be run alone."""
+    """A node's inputs with float32 types; None if the node cannot be run alone."""
     node, row = view.node, view.row
     if row is None or row.work == "free" or op_schema.is_stateful(node.op):
         return None
@@ -157,8 +160,8 @@ def _operand(
     if turns:
         return None if sizes is None else Operand(sizes, ir.FLOAT)
     if slot.type in (ir.FLOAT, ir.BOOL):
-        # Of unknown rank is only what one kernel hands to another of the same device
-        # (the reserve of a batch normalisation), which takes an empty one as well.
+        # Only a kernel's private data for its gradient kernel (reserve space of batch
+        # normalisation) has unknown rank; an empty tensor does as well.
         return Operand((0,) if sizes is None else sizes, slot.type)
     values = constant(graph, edge)
     if values is None or np.size(values) > MOST_VALUES:
@@ -167,7 +170,7 @@ def _operand(
 
 
 def constant(graph: ir.Graph, edge: ir.Edge) -> Any:
-    """The integers of an edge that depends on constants and shapes only, else None."""
+    """The integers of an edge computed from constants and shapes only, else None."""
     node = graph.nodes.get(edge[0])
     if node is None:
         return None

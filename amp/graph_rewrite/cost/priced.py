@@ -1,7 +1,7 @@
-"""What each node of a graph costs: seconds in float32 and in 16 bits.
+"""Prices the nodes of analysed functions: seconds in float32 and in 16 bits.
 
-Brings a node's shapes and a cost model together, and what was measured before what
-the model says; nothing is chosen here.
+Applies the cost model to each node's shapes, and prefers measured times; nothing is
+chosen here.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from amp.graph_rewrite.ops import arithmetic
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class PricedUse:
-    """One use of a function, with what its nodes and casts cost each time it runs.
+    """One use of a function, with the prices of its nodes and casts for one run.
 
     Attributes:
-      use_analysis: what may be done with the use.
-      cost_model: the times of nodes and casts on the device that runs it.
-      times: seconds in (float32, 16 bits) of every node that touches either type.
+      use_analysis: the use with its candidates.
+      cost_model: predicts times on the device that runs it.
+      times: seconds in (float32, 16 bits) of every node that has either type.
     """
 
     use_analysis: UseAnalysis
@@ -35,7 +35,7 @@ class PricedUse:
     times: Mapping[str, Times]
 
     def cast(self, edge: ir.Edge) -> float:
-        """Seconds of one cast of an edge."""
+        """Seconds of one cast of the tensor at an edge."""
         return self.cost_model.cast(self.use_analysis.graph.shape(edge))
 
 
@@ -44,15 +44,15 @@ class Priced:
     """A module's analysis with the prices of every use.
 
     Attributes:
-      analysis: what may be done with each use.
-      uses: the same uses in the same order, with their prices.
+      analysis: the analysis.
+      uses: its uses in the same order, with their prices.
     """
 
     analysis: Analysis
     uses: Mapping[FunctionUse, PricedUse]
 
     def narrowed(self, analysis: Analysis) -> Priced:
-        """The same prices for an analysis that allows less."""
+        """The same prices for an analysis with fewer candidates."""
         uses = {
             use: dataclasses.replace(one, use_analysis=analysis.uses[use])
             for use, one in self.uses.items()
@@ -61,7 +61,7 @@ class Priced:
 
 
 def cost_models(settled: Resolution) -> Callable[[FunctionUse], CostModel]:
-    """The cost model of each use: XLA has figures of its own on some devices."""
+    """Returns the cost model for a use, with the figures of XLA if it compiles it."""
     policy = settled.policy
     assert policy is not None
     return lambda use: CostModel(settled.device.under(use.xla), policy.dtype)
@@ -70,11 +70,11 @@ def cost_models(settled: Resolution) -> Callable[[FunctionUse], CostModel]:
 def price(
     analysis: Analysis, cost_model_of: Callable[[FunctionUse], CostModel]
 ) -> Priced:
-    """Prices every node that touches float32 or the 16-bit type.
+    """Prices every node that has float32 or 16-bit tensors.
 
     Args:
       analysis: of the module.
-      cost_model_of: the cost model of each use.
+      cost_model_of: gives the cost model of a use.
     """
     uses = {}
     for use, one in analysis.uses.items():
@@ -84,7 +84,7 @@ def price(
 
 
 def times(use_analysis: UseAnalysis, cost_model: CostModel) -> dict[str, Times]:
-    """Seconds in (float32, 16 bits) of every node that touches either."""
+    """Seconds in (float32, 16 bits) of every node that has tensors of either type."""
     found = use_analysis.found
     return {
         name: _time(use_analysis, view, cost_model)
@@ -94,7 +94,7 @@ def times(use_analysis: UseAnalysis, cost_model: CostModel) -> dict[str, Times]:
 
 
 def measured_share(priced: Priced) -> float:
-    """Which part of the candidates' seconds in float32 was measured."""
+    """The part (0 to 1) of the candidates' float32 seconds that was measured."""
     if not any(one.cost_model.measured.times for one in priced.uses.values()):
         return 0.0
     known = every = 0.0
@@ -109,7 +109,7 @@ def measured_share(priced: Priced) -> float:
 
 
 def key_of(use_analysis: UseAnalysis, view: Typed, cost_model: CostModel) -> str:
-    """The key under which a node's measured times are found; made once a node."""
+    """The key of a node's op instance, made once per node."""
     keys = cost_model.measured.keys
     if view.node not in keys:
         graph, context = use_analysis.graph, use_analysis.context

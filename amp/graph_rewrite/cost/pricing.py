@@ -1,6 +1,6 @@
-"""Prices that were measured: asks a timer for them, and refuses what failed.
+"""Prices a module with measured times from a timer, and refuses what failed in 16 bits.
 
-Nothing is run here (the timer is given), and nothing is chosen.
+Nothing is run here (the caller passes the timer), and nothing is chosen.
 """
 
 from __future__ import annotations
@@ -27,20 +27,20 @@ from amp.graph_rewrite.plan import Reason
 
 
 def untimed(instances: Sequence[Instance]) -> Mapping[str, Times]:
-    """A timer that knows nothing: the model prices everything."""
+    """A timer without any times, so that the model prices everything."""
     return {}
 
 
 def measured_prices(analysis: Analysis, settled: Resolution, timer: Timer) -> Priced:
-    """Prices a module by the timer where it knows a time, else by the model.
+    """Prices a module by the timer's times where it has some, else by the model.
 
-    What failed in 16 bits when it was measured is no candidate any more. The timer is
-    not asked where no cost is weighed.
+    Operations that failed in 16 bits when they were measured are no candidates any
+    more. The timer is not called if the policy does not choose by cost.
 
     Args:
       analysis: of the module.
-      settled: policy and device; whose figures the model takes.
-      timer: gives times of operations.
+      settled: the policy and the device whose figures the model uses.
+      timer: gives times of op instances.
     """
     priced = price(analysis, cost_models(settled))
     policy = settled.policy
@@ -62,13 +62,13 @@ def measured_prices(analysis: Analysis, settled: Resolution, timer: Timer) -> Pr
 
 
 def usable(priced: Priced) -> Priced:
-    """The module without the candidates that failed when they were measured."""
-    left = {}
+    """The module without the candidates that failed in 16 bits when measured."""
+    changed = {}
     for use, one in priced.uses.items():
         refused = _failed(one)
         if refused:
-            left[use] = _without(priced.analysis.eligible[use], refused)
-    return priced.narrowed(priced.analysis.without(left)) if left else priced
+            changed[use] = _without(priced.analysis.eligible[use], refused)
+    return priced.narrowed(priced.analysis.without(changed)) if changed else priced
 
 
 def _failed(one: PricedUse) -> dict[str, Reason]:

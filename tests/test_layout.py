@@ -107,6 +107,7 @@ REWRITER = (
 )
 INTEGRATION = (
     *("atomic_files", "process", "imports", "messages", "hooks", "active", "fallback"),
+    "once",
     *("measuring", "report_directories", "reports"),
     *("functions", "sessions", "distributed", "training"),
     *("install", "api", "files", "launch", "autostart", "doctor"),

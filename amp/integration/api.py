@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import threading
 from collections.abc import Iterator
 from typing import Any
 
@@ -24,11 +23,12 @@ from amp.integration.functions import function_hooks
 from amp.integration.functions.twins import Twins
 from amp.integration.install import install
 from amp.integration.measuring import hardware
+from amp.integration.once import Once
 from amp.integration.process import PROCESS
 from amp.integration.training import markers
 from amp.policy import Policy
 
-_LOCK = threading.RLock()
+_SETTLING = Once()
 # What holds inside `keep_float32` where no scope was entered before it.
 _NOTHING = device_lib.Resolution(None, device_lib.REFERENCE, "keep_float32")
 
@@ -141,18 +141,19 @@ def settle(policy: Policy) -> Active:
       PolicyError: an op type that TensorFlow does not know.
       TensorFlowError: a TensorFlow that the plugin cannot work with.
     """
-    with _LOCK:
-        if policy not in PROCESS.settled:
-            install()
-            part = fallback.Part(
-                "mixed precision is off", policy.strict, raises=(AmpError,)
-            )
-            off = functools.partial(_off, policy)
-            with fallback.strictly(policy.strict):
-                settled = fallback.attempt(part, lambda: _settled(policy), off)
-            PROCESS.settled[policy] = settled
-        now: Active = PROCESS.settled[policy]
-        return now
+    find = functools.partial(PROCESS.settled.get, policy)
+    now: Active | None = _SETTLING.get(policy, find, lambda: _settle(policy))
+    return _off(policy) if now is None else now
+
+
+def _settle(policy: Policy) -> Active:
+    install()
+    part = fallback.Part("mixed precision is off", policy.strict, raises=(AmpError,))
+    off = functools.partial(_off, policy)
+    with fallback.strictly(policy.strict):
+        settled = fallback.attempt(part, lambda: _settled(policy), off)
+    PROCESS.settled[policy] = settled
+    return settled
 
 
 def _settled(policy: Policy) -> Active:

@@ -29,6 +29,7 @@ class Process:
       traced: the graph that a function was traced as, by the function's name.
       twins: the twins of every policy settled so far.
       sessions: the twins of graphs that sessions run.
+      session_locks: for each of those graphs what is held while its twin grows.
       carried: optimizers whose workers agreed to send gradients in 16 bits.
       told: what the user was warned of already.
     """
@@ -48,6 +49,9 @@ class Process:
     )
     twins: weakref.WeakSet[Any] = dataclasses.field(default_factory=weakref.WeakSet)
     sessions: weakref.WeakKeyDictionary[Any, Any] = dataclasses.field(
+        default_factory=weakref.WeakKeyDictionary
+    )
+    session_locks: weakref.WeakKeyDictionary[Any, Any] = dataclasses.field(
         default_factory=weakref.WeakKeyDictionary
     )
     carried: weakref.WeakSet[Any] = dataclasses.field(default_factory=weakref.WeakSet)

@@ -17,7 +17,8 @@ from pathlib import Path
 from amp.graph_rewrite.report import Report
 from amp.integration import atomic_files, messages, report_directories
 
-_LOCK = threading.Lock()
+# Reentrant: the garbage collector may run a program's `__del__` while it is held.
+_LOCK = threading.RLock()
 # A job that keeps making functions must not fill the memory: of as many the reports are
 # kept, and the decisions of the newest up to as many, at some 260 bytes each.
 _KEPT = 1000

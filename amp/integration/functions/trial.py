@@ -141,7 +141,9 @@ class Trial:
         self._ended = ended
         self._clock = clock or synchronised_clock
         self._order = _order()
-        self._lock = threading.Lock()
+        # Reentrant: the garbage collector may run a program's `__del__`, which may call
+        # the function, while it is held.
+        self._lock = threading.RLock()
         self._started = self._running = 0
         self._times: dict[bytes, list[float]] = collections.defaultdict(list)
         self._warm: set[bytes] = set()  # have run once

@@ -23,6 +23,7 @@ from amp.integration import fallback, messages, reports
 from amp.integration.functions import definitions
 from amp.integration.functions.trial import UNDER_WAY, Trial, why_not
 from amp.integration.measuring import job_timer
+from amp.integration.once import Once
 from amp.integration.process import PROCESS
 from amp.policy import Policy
 
@@ -65,6 +66,9 @@ class Twins:
         self._made: dict[bytes, list[str]] = {}
         self._compiled: set[bytes] = set()  # twins that XLA compiles whole
         self._trials: dict[bytes, _Tried] = {}
+        self._once = Once()
+        # Held for a few lines and by no finalizer. Reentrant: the garbage collector may
+        # run a program's `__del__`, which may call a function, at any of them.
         self._lock = threading.RLock()
         self._unmatched = set(self._policy.keep)
         self._ran = False
@@ -81,10 +85,11 @@ class Twins:
           context: TensorFlow's eager context.
           name: the original's.
         """
-        with self._lock:
-            if name not in self._twin:
-                self._twin[name] = self._make(context, name)
-            twin, tried = self._twin[name], self._trials.get(name)
+        find = functools.partial(self._twin.get, name)
+        twin = self._once.get(name, find, lambda: self._make(context, name))
+        if twin is None:  # the rewrite itself, or who is told of it, calls the function
+            return call.run(name)
+        tried = self._trials.get(name)
         if twin == name:
             self.proven[name] = name
             return call.run(name)
@@ -156,7 +161,9 @@ class Twins:
     def _make(self, context: Any, name: bytes) -> bytes:
         part = as_it_was(f"function {name.decode()}", self._policy.strict)
         with fallback.strictly(self._policy.strict):
-            return fallback.attempt(part, lambda: self.add(context, name), lambda: name)
+            twin = fallback.attempt(part, lambda: self.add(context, name), lambda: name)
+        self._twin[name] = twin
+        return twin
 
     def add(self, context: Any, name: bytes) -> bytes:
         """Rewrites a function and registers its twin; returns its name.
@@ -204,12 +211,15 @@ class Twins:
         return list(self._made.get(name, ()))
 
     def forget(self, name: bytes) -> list[str]:
-        """Drops what is known of a function that is going; what was made for it."""
-        with self._lock:
-            self.proven.pop(name, None)
-            self._compiled.discard(self._twin.pop(name, b""))
-            self._trials.pop(name, None)
-            return self._made.pop(name, [])
+        """Drops what is known of a function that is going; what was made for it.
+
+        Finalizers call this, in any thread and at any line, so it takes no lock: each
+        step is one operation of a dict, and nobody calls a function that is gone.
+        """
+        self.proven.pop(name, None)
+        self._compiled.discard(self._twin.pop(name, b""))
+        self._trials.pop(name, None)
+        return self._made.pop(name, [])
 
     def met(self, module: ir.Module) -> None:
         """Notes which `keep` patterns match a node of what runs."""

@@ -24,7 +24,8 @@ NOTICED_SECONDS = 2.0
 # With less left of the budget nothing is begun.
 LEAST_SECONDS = 0.05
 
-# Held while measuring: what runs beside a measurement spoils it.
+# Held while measuring, by design: what runs beside a measurement spoils it. Nothing
+# else is done meanwhile, and what needs no measurement does not wait for it.
 _LOCK = threading.Lock()
 _kept: dict[str, Times] = {}  # measured here, in case the directory cannot be written
 _tried: set[str] = set()
@@ -57,20 +58,30 @@ def measuring(settled: Resolution, function: str) -> Timer:
         budget = min(budget, Policy.make(tune_budget=everywhere).tune_budget)
 
     def timer(wanted: Sequence[Instance]) -> Mapping[str, Times]:
+        known = stored(wanted)
+        if not _missing(wanted, known) or budget - _spent < LEAST_SECONDS:
+            return known
         with _LOCK:
-            known = stored(wanted)
-            missing = [
-                one for one in wanted if one.key not in known and one.key not in _tried
-            ]
-            left = budget - _spent
+            known = stored(wanted)  # another function may have had them measured
+            missing, left = _missing(wanted, known), budget - _spent
             if not missing or left < LEAST_SECONDS:
                 return known
-            return {**known, **_measured(missing, left, function)}
+            found, took = _measured(missing, left, function)
+        _keep(found, took, function)
+        return {**known, **found}
 
     return timer
 
 
-def _measured(missing: list[Instance], left: float, function: str) -> dict[str, Times]:
+def _missing(wanted: Sequence[Instance], known: Mapping[str, Times]) -> list[Instance]:
+    """What is neither known nor was tried in vain."""
+    return [one for one in wanted if one.key not in known and one.key not in _tried]
+
+
+def _measured(
+    missing: list[Instance], left: float, function: str
+) -> tuple[dict[str, Times], float]:
+    """Measures within the seconds that are left; the times, and what it took."""
     global _spent
     start = time.perf_counter()
     # Under `strict` too: a plan without a measurement is one from the cost model.
@@ -83,12 +94,16 @@ def _measured(missing: list[Instance], left: float, function: str) -> dict[str, 
     if took < left:  # there was time for all: what is missing cannot be measured
         _tried.update(one.key for one in missing)
     _kept.update(found)
+    return found, took
+
+
+def _keep(found: Mapping[str, Times], took: float, function: str) -> None:
+    """Stores what was measured for the next run, and says what took long."""
     where = _store(found)
     if took > NOTICED_SECONDS:
         name = re.sub(r"^__inference_|_\d+$", "", function)  # as the user knows it
         text = "measured %d operations of %s in %.1f s; kept in %s"
         messages.log(text, len(found), name, took, where)
-    return found
 
 
 def _store(found: Mapping[str, Times]) -> str:

@@ -38,7 +38,7 @@ def begin(
       twins: the policy, None for its graph.
       first: makes of the twin what the first run needs.
     """
-    with session_twins.LOCK:
+    with session_twins.lock_of(session._graph):
         twin: SessionTwin | Untwinned | None = session.__dict__.get(TWIN)
         if twin is None:
             twin = Untwinned() if twins is None else _made(session, twins, first)

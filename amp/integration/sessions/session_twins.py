@@ -20,8 +20,16 @@ from amp.integration.process import PROCESS
 from amp.integration.sessions.policy_view import PolicyView, Run, Uncastable
 from amp.integration.sessions.twin_graph import TwinGraph
 
-# Held while a twin grows; several sessions of several threads may share one.
-LOCK = threading.RLock()
+
+def lock_of(graph: Any) -> threading.RLock:
+    """Held while the twin of a graph grows, which sessions of several threads share.
+
+    TensorFlow lets one thread at a time add to a graph as well. Sessions of other
+    graphs go on.
+    """
+    lock: threading.RLock = PROCESS.session_locks.setdefault(graph, threading.RLock())
+    return lock
+
 
 # Added nodes are called after the user's node that they belong to.
 _ADDED = re.compile(
@@ -110,7 +118,7 @@ class SessionTwin:
         feeds: Sequence[Any],
     ) -> Run:
         """The same, of tensors that are fed; runs nothing."""
-        with LOCK:
+        with lock_of(self._views.twin.user):
             view = self._views.view(twins)
             if not all(map(view.accepts, feeds)):
                 view = self._views.view(None)

@@ -1,0 +1,181 @@
+"""No thread waits for ever: functions that go, threads, and handlers that collect."""
+
+from __future__ import annotations
+
+import gc
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import tensorflow as tf
+from tensorflow.python.eager import context as context_lib
+
+import amp
+from amp.integration import active, messages, reports
+from amp.integration.functions import twins as twins_lib
+
+pytestmark = pytest.mark.kernels
+
+ON = {"dtype": "bfloat16", "emulate": True, "assignment": "all", "strict": True}
+PATIENCE = 60.0  # seconds, after which a thread counts as stuck
+SOAKED = 15.0  # seconds
+FUNCTIONS = 1000
+
+
+@pytest.fixture(autouse=True)
+def enabled() -> Iterator[None]:
+    amp.enable(**ON)
+    yield
+    amp.disable()
+
+
+def function() -> Any:
+    """A function of its own, with a product to convert."""
+    return tf.function(lambda x: tf.matmul(x, x), autograph=False)
+
+
+def called(fn: Any) -> tf.Tensor:
+    return fn(tf.ones([2, 2]))
+
+
+def started(work: Callable[[], object]) -> threading.Thread:
+    thread = threading.Thread(target=work, daemon=True)
+    thread.start()
+    return thread
+
+
+def twins_of(fn: Any) -> list[str]:
+    name = fn.get_concrete_function(tf.ones([2, 2])).name
+    made: list[str] = twins_lib.names_of_twins(name)
+    assert made
+    return made
+
+
+def test_a_function_may_go_while_another_thread_holds_every_lock() -> None:
+    kept = [function()]
+    called(kept[0])
+    made = twins_of(kept[0])
+    twins = active.active_twins()
+
+    def lets_go() -> None:
+        kept.clear()
+        gc.collect()
+
+    with twins._lock, twins._once._lock, reports._LOCK:
+        thread = started(lets_go)
+        thread.join(PATIENCE)
+        assert not thread.is_alive()
+    assert not any(context_lib.context().has_function(name) for name in made)
+
+
+def test_a_function_may_go_while_its_thread_makes_the_twin_of_another(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    kept = [function()]
+    called(kept[0])
+    made, rewrite = twins_of(kept[0]), twins_lib.rewrite
+
+    def collects(*args: Any, **kwargs: Any) -> Any:
+        kept.clear()
+        gc.collect()
+        return rewrite(*args, **kwargs)
+
+    monkeypatch.setattr(twins_lib, "rewrite", collects)
+    fn = function()
+    called(fn)
+    assert not any(context_lib.context().has_function(name) for name in made)
+    assert twins_of(fn)
+
+
+def test_a_rewrite_that_takes_long_holds_up_no_other_function(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    begun, go_on, rewrite = threading.Event(), threading.Event(), twins_lib.rewrite
+    held: list[int] = []
+
+    def slow(*args: Any, **kwargs: Any) -> Any:
+        if not held:
+            held.append(1)
+            begun.set()
+            assert go_on.wait(PATIENCE)
+        return rewrite(*args, **kwargs)
+
+    monkeypatch.setattr(twins_lib, "rewrite", slow)
+    first, second = function(), function()
+    waiting = started(lambda: called(first))
+    assert begun.wait(PATIENCE)
+    other = started(lambda: called(second))
+    other.join(PATIENCE)
+    assert not other.is_alive()
+    assert len(amp.reports()) == 1
+    go_on.set()
+    waiting.join(PATIENCE)
+    assert not waiting.is_alive()
+    assert len(amp.reports()) == 2
+
+
+def test_who_is_told_of_a_rewrite_may_call_the_function(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    fn, seen, rewrite = function(), [], twins_lib.rewrite
+
+    def tells(*args: Any, **kwargs: Any) -> Any:
+        seen.append(called(fn).numpy().tolist())
+        return rewrite(*args, **kwargs)
+
+    monkeypatch.setattr(twins_lib, "rewrite", tells)
+    assert called(fn).numpy().tolist() == [[2.0, 2.0], [2.0, 2.0]]
+    assert seen == [[[2.0, 2.0], [2.0, 2.0]]]
+    assert len(amp.reports()) == 1
+
+
+class Collects(logging.Handler):
+    """A handler that lets go of functions and collects, under its own lock."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.kept: list[Any] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.kept.clear()
+        gc.collect()
+
+
+@pytest.mark.slow
+def test_threads_short_lived_functions_and_a_handler_that_collects_go_on(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    handler, rewrite = Collects(), twins_lib.rewrite
+    end = time.monotonic() + SOAKED
+    done: list[int] = []
+    failed: list[Exception] = []
+
+    def tells(*args: Any, **kwargs: Any) -> Any:
+        messages.log("a rewrite")
+        return rewrite(*args, **kwargs)
+
+    def work() -> None:
+        try:
+            while len(done) < FUNCTIONS and time.monotonic() < end:
+                fn = function()
+                assert called(fn).numpy().tolist() == [[2.0, 2.0], [2.0, 2.0]]
+                handler.kept.append(fn)
+                messages.log("a step")
+                done.append(1)
+        except Exception as e:
+            failed.append(e)
+
+    monkeypatch.setattr(twins_lib, "rewrite", tells)
+    logging.getLogger("amp").addHandler(handler)
+    try:
+        threads = [started(work) for _ in range(4)]
+        for thread in threads:
+            thread.join(SOAKED + PATIENCE)
+    finally:
+        logging.getLogger("amp").removeHandler(handler)
+    assert not any(thread.is_alive() for thread in threads)
+    assert not failed
+    assert len(done) >= len(threads)

@@ -22,6 +22,7 @@ from amp.errors import TensorFlowError
 from amp.integration.process import PROCESS
 
 TENSORFLOW, KERAS = "TensorFlow 2.18 to 2.21", "Keras 3.0 to 3.15"
+TF_KERAS = "tf_keras 2.18 to 2.21"
 
 Function: TypeAlias = Callable[..., Any]
 Decorate: TypeAlias = Callable[[Function], Function]
@@ -57,6 +58,8 @@ class Row:
     @property
     def versions(self) -> str:
         """The versions that are known to have it so."""
+        if self.owner.startswith("tf_keras"):
+            return TF_KERAS
         return KERAS if self.owner.startswith("keras") else TENSORFLOW
 
 
@@ -101,6 +104,10 @@ _KERAS_OPTIMIZER = f"{_KERAS_BASE}:BaseOptimizer"
 _KERAS_REDUCES = "keras.src.backend.tensorflow.optimizer:TFOptimizer"
 _KERAS_SCALER = "keras.src.optimizers.loss_scale_optimizer:LossScaleOptimizer"
 _KERAS_SAVING = "keras.src.saving.saving_lib"
+_TF_KERAS = "tf_keras.src.optimizers"
+_TF_KERAS_OPTIMIZER = f"{_TF_KERAS}.optimizer:_BaseOptimizer"
+_TF_KERAS_LEGACY = f"{_TF_KERAS}.legacy.optimizer_v2:OptimizerV2"
+_TF_KERAS_SCALER = "tf_keras.src.mixed_precision.loss_scale_optimizer"
 
 _OPTIONS = "TF_ImportGraphDefOptions"
 _SESSIONS_MADE = (
@@ -187,6 +194,9 @@ ROWS: tuple[Row, ...] = (
     _public(f"{_TRAINING}.sync_replicas_optimizer:SyncReplicasOptimizer",
             "apply_gradients", "self grads_and_vars",
             "never left out: it holds queues that others wait for"),
+    _wrap(f"{_TRAINING}.experimental.loss_scale_optimizer:"
+          "MixedPrecisionLossScaleOptimizer", "_scale_loss", "self loss",
+          "our loss scaling rests where TensorFlow's own is at work"),
     _public(_AVERAGES, "apply", "self var_list",
             "averages stay where the update was left out"),
     _call(_AVERAGES, "average", "self var", "which averages there are already"),
@@ -266,14 +276,26 @@ ROWS: tuple[Row, ...] = (
     _read(_KERAS_BASE, "backend", "the scope that an optimizer builds in"),
     _public(_KERAS_REDUCES, "_all_reduce_sum_gradients", "self grads_and_vars",
             "gradients between hosts in 16 bits"),
-    _public(_KERAS_SCALER, "apply", "self grads trainable_variables",
-            "Keras' own loss scaling rests while ours is at work"),
     _public(_KERAS_SCALER, "scale_loss", "self loss",
-            "Keras' own loss scaling rests while ours is at work"),
+            "our loss scaling rests where Keras' own is at work"),
     _wrap(_KERAS_SAVING, "_save_state", "saveable weights_store assets_store "
           "inner_path", "the loss scale goes into weight files"),
     _wrap(_KERAS_SAVING, "_load_state", "saveable weights_store assets_store "
           "inner_path", "the loss scale comes out of weight files"),
+    # The Keras of TensorFlow 2.15 and before, as a package of its own.
+    _public(_TF_KERAS_OPTIMIZER, "apply_gradients", "self grads_and_vars name",
+            "an update with an overflow is left out"),
+    _call(_TF_KERAS_OPTIMIZER, "build", "self var_list",
+          "slots are made outside the branch that updates"),
+    _public(_TF_KERAS_LEGACY, "apply_gradients", "self grads_and_vars name",
+            "an update with an overflow is left out"),
+    _call(_TF_KERAS_LEGACY, "_create_all_weights", "self var_list",
+          "slots are made outside the branch that updates"),
+    _read(_TF_KERAS_LEGACY, "_name", "the scope that an optimizer's slots are made in"),
+    _public(f"{_TF_KERAS_SCALER}:LossScaleOptimizer", "get_scaled_loss", "self loss",
+            "our loss scaling rests where tf_keras' own is at work"),
+    _public(f"{_TF_KERAS_SCALER}:LossScaleOptimizerV3", "get_scaled_loss", "self loss",
+            "our loss scaling rests where tf_keras' own is at work"),
 )  # fmt: skip
 
 
@@ -282,23 +304,24 @@ def of_tensorflow() -> list[Row]:
     return [row for row in ROWS if row.versions == TENSORFLOW]
 
 
-def of_keras() -> list[Row]:
-    """The rows of the names of Keras."""
-    return [row for row in ROWS if row.versions == KERAS]
+def of_keras(library: str = KERAS) -> list[Row]:
+    """The rows of the names of Keras, or of another library that a job may import."""
+    return [row for row in ROWS if row.versions == library]
 
 
-def keras_modules() -> list[str]:
+def keras_modules(library: str = KERAS) -> list[str]:
     """The modules that Keras' names are in; all are there once Keras is imported."""
-    return sorted({row.owner.partition(":")[0] for row in of_keras()})
+    return sorted({row.owner.partition(":")[0] for row in of_keras(library)})
 
 
-def keras_is_there(loaded: str = "") -> bool:
+def keras_is_there(loaded: str = "", library: str = KERAS) -> bool:
     """Whether Keras is imported, as far as the hooks need, and runs on TensorFlow.
 
     Args:
       loaded: a module whose code has just run; Python counts it as loading still.
+      library: `KERAS` or `TF_KERAS`.
     """
-    found = {name: sys.modules.get(name) for name in keras_modules()}
+    found = {name: sys.modules.get(name) for name in keras_modules(library)}
     return all(
         module is not None
         and (name == loaded or not getattr(module.__spec__, "_initializing", False))

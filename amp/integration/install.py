@@ -21,6 +21,7 @@ from amp.integration.training import (
     gradient_hooks,
     keras_weights,
     optimizer_hooks,
+    scaled_losses,
     session_savers,
 )
 
@@ -32,12 +33,18 @@ DECORATORS: dict[str, hooks.Decorate] = {
     **strategy_threads.HOOKS,
     **gradient_hooks.HOOKS,
     **optimizer_hooks.HOOKS,
+    **scaled_losses.HOOKS,
     **session_savers.HOOKS,
 }
 KERAS_DECORATORS: dict[str, hooks.Decorate] = {
     **optimizer_hooks.KERAS_HOOKS,
+    **scaled_losses.KERAS_HOOKS,
     **wire.KERAS_HOOKS,
     **keras_weights.KERAS_HOOKS,
+}
+TF_KERAS_DECORATORS: dict[str, hooks.Decorate] = {
+    **optimizer_hooks.TF_KERAS_HOOKS,
+    **scaled_losses.TF_KERAS_HOOKS,
 }
 
 _LOCK = threading.RLock()
@@ -58,6 +65,8 @@ def install() -> None:
         PROCESS.installed = True
     for module in hooks.keras_modules():
         imports.after(module, functools.partial(install_keras, module))
+    for module in hooks.keras_modules(hooks.TF_KERAS):
+        imports.after(module, functools.partial(install_tf_keras, module))
 
 
 def install_keras(loaded: str = "") -> None:
@@ -81,6 +90,26 @@ def install_keras(loaded: str = "") -> None:
 def _install_keras() -> None:
     hooks.install(hooks.of_keras(), KERAS_DECORATORS)
     PROCESS.keras_installed = True
+
+
+def install_tf_keras(loaded: str = "") -> None:
+    """The same for tf_keras, the Keras before; a job may have both.
+
+    Args:
+      loaded: the module of tf_keras whose code has just run.
+    """
+    with _LOCK:
+        if PROCESS.tf_keras_installed or not PROCESS.installed:
+            return
+        if hooks.keras_is_there(loaded, hooks.TF_KERAS):
+            says = "tf_keras runs as it was: optimizers skip no update that overflows"
+            part = fallback.Part(says, active.is_strict())
+            fallback.attempt(part, _install_tf_keras, lambda: None)
+
+
+def _install_tf_keras() -> None:
+    hooks.install(hooks.of_keras(hooks.TF_KERAS), TF_KERAS_DECORATORS)
+    PROCESS.tf_keras_installed = True
 
 
 def require_version(version: str) -> None:

@@ -22,6 +22,7 @@ class Process:
       settled: what each policy came to on this machine, by the policy.
       installed: whether the hooks of TensorFlow are in place, all of them.
       keras_installed: the same of Keras.
+      tf_keras_installed: the same of tf_keras, the Keras before.
       wrapped: the hooks that are in place, by their row.
       marked_graphs: graphs that a scope was entered in while they were built, with the
         twins of that scope.
@@ -39,6 +40,7 @@ class Process:
     settled: dict[Any, Any] = dataclasses.field(default_factory=dict)
     installed: bool = False
     keras_installed: bool = False
+    tf_keras_installed: bool = False
     wrapped: dict[Any, Any] = dataclasses.field(default_factory=dict)
     marked_graphs: weakref.WeakKeyDictionary[Any, Any] = dataclasses.field(
         default_factory=weakref.WeakKeyDictionary
@@ -66,6 +68,7 @@ class Process:
         fresh = Process(
             installed=self.installed,
             keras_installed=self.keras_installed,
+            tf_keras_installed=self.tf_keras_installed,
             wrapped=self.wrapped,
         )
         self.__dict__.update(fresh.__dict__)

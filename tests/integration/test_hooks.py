@@ -19,7 +19,8 @@ from amp.integration.process import PROCESS
 ROOT = pathlib.Path(__file__).parents[2]
 FILES = sorted((ROOT / "amp").glob("**/*.py"))
 NAMES = {row.name for row in hooks.ROWS}
-DECORATORS = {**install.DECORATORS, **install.KERAS_DECORATORS}
+TABLES = (install.DECORATORS, install.KERAS_DECORATORS, install.TF_KERAS_DECORATORS)
+DECORATORS = {key: hook for table in TABLES for key, hook in table.items()}
 # Python's own, of frames, named tuples and modules.
 PYTHONS = {"_getframe", "_replace", "_initializing"}
 
@@ -57,7 +58,7 @@ def test_keys_are_unique():
 
 def test_every_wrapped_row_has_one_hook_and_no_other_has():
     assert {row.key for row in hooks.ROWS if row.wrapped} == DECORATORS.keys()
-    assert len(DECORATORS) == len(install.DECORATORS) + len(install.KERAS_DECORATORS)
+    assert len(DECORATORS) == sum(map(len, TABLES))
 
 
 def own_names() -> set[str]:

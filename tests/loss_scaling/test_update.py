@@ -480,7 +480,7 @@ def test_fit_skips_and_goes_on(scope, jit):
     assert scaler.skipped_steps.numpy() == 1
 
 
-def test_keras_loss_scaling_rests_while_ours_is_at_work() -> None:
+def test_keras_loss_scaling_trains_in_16_bits_as_the_one_scaler() -> None:
     x = np.random.default_rng(0).normal(size=(64, 8)).astype("f")
 
     def train(**fields: Any) -> tuple[list[float], float]:
@@ -495,6 +495,6 @@ def test_keras_loss_scaling_rests_while_ours_is_at_work() -> None:
 
     losses, keras_scale = train(assignment="all", strict=True)
     assert losses[-1] < 0.9 * losses[0]
-    assert keras_scale == 2.0**15
+    assert keras_scale < 2.0**15  # 300 x 2^15 is more than float16 holds
     without, _ = train(assignment="all", strict=True, loss_scale="none")
     assert without[-1] < 0.9 * without[0]

@@ -7,6 +7,7 @@ Left alone: calls made while another gradient is being built (`tf.recompute_grad
 custom gradients, bodies of functions, loops, branches: the outer call scales for all),
 calls inside a vectorised loop (jacobians, `tf.vectorized_map`: state cannot be stepped
 there), and calls without a trainable variable or with a target that is not float32.
+Where the program scales the loss itself, ours rests: gradients are marked only.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ import tensorflow as tf
 from amp.errors import CheckpointError, PolicyError
 from amp.integration import active, fallback, hooks
 from amp.integration.distributed import replicas, workers
-from amp.integration.training import gradient_sources, markers
+from amp.integration.training import gradient_sources, markers, scaled_losses
 from amp.loss_scaling import gradients, state
 from amp.loss_scaling.scale import LossScale, NoLossScale
 from amp.loss_scaling.scaler import Scaler, ScalerSite
@@ -121,8 +122,11 @@ def _scaled(
 ) -> list[Any] | None:
     """Returns the call's gradients with loss scaling, None if it is left alone."""
     targets, flat, seeds = call
-    fits = seeds is None or len(seeds) == len(targets)
-    if not fits or not gradients.scalable(targets):
+    if scaled_losses.scaled(targets):
+        rule = NoLossScale()
+    elif not gradients.scalable(targets):
+        return None
+    if seeds is not None and len(seeds) != len(targets):
         return None
     if any(gradient_sources.composite(source) for source in flat):
         return None

@@ -1,4 +1,4 @@
-"""Where optimizers update: Keras 3 and `tf.compat.v1`, skipped as a whole on overflow.
+"""Where optimizers update: Keras 3, tf_keras, `tf.compat.v1`; an overflow skips it all.
 
 Knows how these optimizers are built and called; the decision itself lives in
 `amp.loss_scaling.update`.
@@ -26,7 +26,6 @@ from amp.integration import active, fallback, hooks
 from amp.integration.distributed import collectives, replicas
 from amp.integration.training import gradient_sources, markers
 from amp.loss_scaling import provenance, state, update
-from amp.loss_scaling.scale import NoLossScale
 
 _KERAS = "keras.src.optimizers.base_optimizer"
 _TRAIN_OP = "train_op"
@@ -74,60 +73,56 @@ def _build(optimizer: Any, variables: Sequence[Any]) -> None:
     optimizer.built = True
 
 
-def _scaler_apply(original: hooks.Function) -> hooks.Function:
-    """Keras' own loss scaling rests while ours is at work: two would hide overflows."""
-    arguments = hooks.reader("LossScaleOptimizer.apply", original)
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Kind:
+    """A kind of optimizer whose `apply_gradients` takes pairs.
 
-    def apply(self: Any, *args: Any, **kwargs: Any) -> Any:
-        if not _scaling():
-            return original(self, *args, **kwargs)
-        given = arguments(self, *args, **kwargs)
-        if not self.built:
-            self.build(given.get("trainable_variables"))
-            self.built = True
-        inner = dataclasses.replace(given, args=given.args[1:])
-        return inner.call(self.inner_optimizer.apply)
+    Attributes:
+      key: of its row.
+      make: makes the slots of an optimizer for pairs, as its `apply_gradients` does.
+      name: what its training operation is called by default.
+    """
 
-    return apply
+    key: str
+    make: Callable[[Any, list[Any]], None]
+    name: Callable[[Any], str]
+
+    def decorate(self, original: hooks.Function) -> hooks.Function:
+        """Makes the hook."""
+        arguments = hooks.reader(self.key, original)
+
+        def apply(optimizer: Any, *args: Any, **kwargs: Any) -> Any:
+            if not _answers():
+                return original(optimizer, *args, **kwargs)
+            given = arguments(optimizer, *args, **kwargs)
+            pairs = [tuple(pair) for pair in given.get("grads_and_vars")]
+            grads, variables = [p[0] for p in pairs], [p[1] for p in pairs]
+            given = given.replaced("grads_and_vars", pairs)
+            call = functools.partial(given.call, original)
+            concerns = _concerns(grads, variables)
+            if not concerns:
+                return _run(call)
+            if not replicas.merges():  # otherwise they are made where replicas meet
+                self.make(optimizer, pairs)
+            name = given.get("name") or self.name(optimizer)
+            return _as_operation(grads, name, concerns, _branch(call))
+
+        return apply
 
 
-def _scaler_scale_loss(original: hooks.Function) -> hooks.Function:
-    arguments = hooks.reader("LossScaleOptimizer.scale_loss", original)
-
-    def scale_loss(*args: Any, **kwargs: Any) -> Any:
-        if not _scaling():
-            return original(*args, **kwargs)
-        return arguments(*args, **kwargs).get("loss")
-
-    return scale_loss
+def _make_slots(optimizer: Any, pairs: list[Any]) -> None:
+    with tf.init_scope():
+        optimizer._create_slots([v for g, v in pairs if g is not None])
 
 
-def _scaling() -> bool:
-    """Whether gradients taken now are scaled."""
-    rule = active.active_loss_scale()
-    return rule is not None and not isinstance(rule, NoLossScale)
+def _build_tf_keras(optimizer: Any, pairs: list[Any]) -> None:
+    with tf.name_scope(optimizer.name or "optimizer"), tf.init_scope():
+        optimizer.build([v for _, v in pairs])
 
 
-def _session_apply(original: hooks.Function) -> hooks.Function:
-    arguments = hooks.reader("Optimizer.apply_gradients", original)
-
-    def apply(self: Any, *args: Any, **kwargs: Any) -> Any:
-        if not _answers():
-            return original(self, *args, **kwargs)
-        given = arguments(self, *args, **kwargs)
-        pairs = [tuple(pair) for pair in given.get("grads_and_vars")]
-        grads, variables = [p[0] for p in pairs], [p[1] for p in pairs]
-        call = functools.partial(given.replaced("grads_and_vars", pairs).call, original)
-        concerns = _concerns(grads, variables)
-        if not concerns:
-            return _run(call)
-        if not replicas.merges():  # otherwise they are made where replicas meet
-            with tf.init_scope():
-                self._create_slots([v for g, v in pairs if g is not None])
-        name = given.get("name") or self.get_name()
-        return _as_operation(grads, name, concerns, _branch(call))
-
-    return apply
+def _build_legacy(optimizer: Any, pairs: list[Any]) -> None:
+    with tf.name_scope(optimizer._name), tf.init_scope():
+        optimizer._create_all_weights([v for g, v in pairs if g is not None])
 
 
 def _as_operation(
@@ -251,13 +246,20 @@ def _values(grad: Any) -> Any:
     return grad.values if isinstance(grad, tf.IndexedSlices) else grad
 
 
+_SESSION = _Kind("Optimizer.apply_gradients", _make_slots, lambda o: o.get_name())
+_TF_KERAS = _Kind(
+    "_BaseOptimizer.apply_gradients", _build_tf_keras, lambda o: o.name or "optimizer"
+)
+_LEGACY = _Kind("OptimizerV2.apply_gradients", _build_legacy, lambda o: o._name)
+
 HOOKS: dict[str, hooks.Decorate] = {
-    "Optimizer.apply_gradients": _session_apply,
+    _SESSION.key: _SESSION.decorate,
     "SyncReplicasOptimizer.apply_gradients": _left_alone,
     "ExponentialMovingAverage.apply": _averages_apply,
 }
 KERAS_HOOKS: dict[str, hooks.Decorate] = {
     "BaseOptimizer.apply": _keras_apply,
-    "LossScaleOptimizer.apply": _scaler_apply,
-    "LossScaleOptimizer.scale_loss": _scaler_scale_loss,
+}
+TF_KERAS_HOOKS: dict[str, hooks.Decorate] = {
+    each.key: each.decorate for each in (_TF_KERAS, _LEGACY)
 }

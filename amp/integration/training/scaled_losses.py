@@ -1,0 +1,100 @@
+"""Losses that the program scales itself, by a wrapper of its optimizer that is known.
+
+Only notes and finds them; that our own scaling rests for them is `gradient_hooks`'
+decision. Two scalers for one gradient would hide each other's overflows, and one that
+rests must do so before the gradient is taken, so it is ours that rests: the wrapper
+scales, unscales and skips as its authors wrote it.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from amp.graph_rewrite.ops.op_table import Kind, facts
+from amp.integration import hooks
+
+# Not a str: meta graphs are exported with the collections that have a str key.
+_SCALED = ("amp", "scaled_losses")
+_EAGER_TENSOR = tf.__internal__.EagerTensor
+# By the identity of each eager loss, which is held weakly.
+_EAGER: dict[int, weakref.ref[Any]] = {}
+
+
+def note(loss: Any) -> None:
+    """Remembers that a tensor is a loss times somebody else's scale."""
+    if isinstance(loss, _EAGER_TENSOR):
+        _EAGER[id(loss)] = weakref.ref(loss)
+        weakref.finalize(loss, _EAGER.pop, id(loss), None).atexit = False
+    elif isinstance(loss, tf.Tensor):
+        loss.graph.add_to_collection(_SCALED, loss)
+
+
+def scaled(targets: Sequence[Any]) -> bool:
+    """Whether any target is a noted loss, or in a graph computed from one."""
+    tensors = [target for target in targets if isinstance(target, tf.Tensor)]
+    eager = [t for t in tensors if isinstance(t, _EAGER_TENSOR)]
+    if any(_EAGER.get(id(t), tuple)() is t for t in eager):
+        return True
+    built = [t for t in tensors if not isinstance(t, _EAGER_TENSOR)]
+    noted = {id(t) for t in built for t in _noted(t.graph)}
+    return bool(noted) and any(id(t) in noted for t in _origins(built))
+
+
+def _noted(graph: Any) -> Iterator[Any]:
+    """Yields the losses noted in a graph and in those around it."""
+    while graph is not None:
+        yield from graph.get_collection(_SCALED)
+        graph = getattr(graph, "outer_graph", None)
+
+
+def _origins(tensors: Sequence[Any]) -> Iterator[Any]:
+    """Yields tensors and all that they are computed from, outside their function too.
+
+    Not behind the operation of a loss that was found scaled or not: the caller stops.
+    """
+    waiting, seen = list(tensors), set()
+    while waiting:
+        tensor = waiting.pop()
+        if id(tensor) in seen or isinstance(tensor, _EAGER_TENSOR):
+            continue
+        seen.add(id(tensor))
+        yield tensor
+        waiting += tensor.op.inputs
+        if facts(tensor.op.type).kind is Kind.PLACEHOLDER:
+            captures = getattr(tensor.graph, "captures", ())
+            waiting += [outer for outer, inner in captures if inner is tensor]
+
+
+def _noting(original: hooks.Function) -> hooks.Function:
+    """Decorates what scales a loss: a tensor, or a function that returns one."""
+
+    def scale(*args: Any, **kwargs: Any) -> Any:
+        made = original(*args, **kwargs)
+        if not callable(made):
+            note(made)
+            return made
+
+        def loss() -> Any:
+            value = made()
+            note(value)
+            return value
+
+        return loss
+
+    return scale
+
+
+HOOKS: dict[str, hooks.Decorate] = {
+    "MixedPrecisionLossScaleOptimizer._scale_loss": _noting,
+}
+KERAS_HOOKS: dict[str, hooks.Decorate] = {
+    "LossScaleOptimizer.scale_loss": _noting,
+}
+TF_KERAS_HOOKS: dict[str, hooks.Decorate] = {
+    "LossScaleOptimizer.get_scaled_loss": _noting,
+    "LossScaleOptimizerV3.get_scaled_loss": _noting,
+}

@@ -32,8 +32,7 @@ from tensorflow.python.eager import context as context_lib
 
 import amp
 from amp.graph_rewrite import rewrite
-from amp.graph_rewrite.graph import ir, serde
-from amp.integration.functions import definitions
+from amp.graph_rewrite.graph import ir, op_schema, serde
 from models import lstm_lm, mlp, resnet, transformer
 
 pytestmark = pytest.mark.kernels
@@ -119,7 +118,7 @@ def test_a_second_rewrite_of_a_train_step_changes_nothing(
     how = settled(dtype=dtype, emulate=emulate, assignment=assignment)
     once = rewrite.rewrite(module, how).graph
     twice = rewrite.rewrite(once, how).graph
-    lookup = definitions.lookup_of(once)
+    lookup = op_schema.lookup_of(once)
     assert serde.write_function(twice.main, lookup) == serde.write_function(
         once.main, lookup
     )

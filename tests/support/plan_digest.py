@@ -38,9 +38,10 @@ from tensorflow.python.eager import context as context_lib
 import amp
 from amp.errors import AmpError
 from amp.graph_rewrite.cost import device as devices
-from amp.graph_rewrite.graph import ir, serde
+from amp.graph_rewrite.graph import ir, op_schema, serde
 from amp.graph_rewrite.rewrite import Rewrite, rewrite
 from amp.integration.functions import definitions
+from amp.loss_scaling import stalls
 from amp.policy import Policy
 from models import (
     bert,
@@ -59,6 +60,8 @@ from models import (
     wide_deep,
 )
 
+# A thread that reads the loss scale meanwhile would number functions differently.
+stalls.PERIOD = 1e6
 RANDOM_GRAPHS = 200
 STEPS = 12  # of a random graph
 BATCH = 4
@@ -152,7 +155,7 @@ def digest(text: str | bytes) -> str:
 
 def written(module: ir.Module) -> bytes:
     """The bytes of all that a module holds, in the order of names."""
-    lookup = definitions.lookup_of(module)
+    lookup = op_schema.lookup_of(module)
     functions = [module.functions[name] for name in sorted(module.functions)]
     protos = [serde.write_function(graph, lookup) for graph in functions]
     if module.main.name:

@@ -163,8 +163,7 @@ def lookup_in(functions: Mapping[str, Any]) -> Lookup:
 
 def lookup_of(module: Module) -> Lookup:
     """A lookup of schemas for registered ops and for the functions of a module."""
-    origins = {name: graph.origin for name, graph in module.functions.items()}
-    return lookup_in(origins)
+    return lookup_in({graph.name: graph.origin for graph in module.graphs()})
 
 
 def from_op_def(definition: object) -> Schema:

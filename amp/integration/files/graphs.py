@@ -17,7 +17,7 @@ from tensorflow.python.eager import context as context_lib
 from amp.errors import GraphError, PolicyError
 from amp.graph_rewrite import rewrite as rewrite_lib
 from amp.graph_rewrite.cost.device import Resolution
-from amp.graph_rewrite.graph import calls, ir, serde
+from amp.graph_rewrite.graph import calls, ir, op_schema, serde
 from amp.graph_rewrite.ops.op_names import check_patterns
 from amp.graph_rewrite.ops.op_table import Kind, facts
 from amp.graph_rewrite.report import Report
@@ -168,7 +168,7 @@ def _exists(module: ir.Module, name: str) -> bool:
     node, index = module.main.nodes.get(node_of(name)), name.partition(":")[2]
     if node is None or ":" not in name:
         return node is not None
-    known = definitions.lookup_of(module)(node.op)
+    known = op_schema.lookup_of(module)(node.op)
     most = math.inf if known is None else len(known.signature(node).outs)
     return index.isdecimal() and int(index) < most
 

@@ -78,11 +78,6 @@ def _named(node: Any) -> list[str]:
     return [f for a in calls.CALLS[node.op].attrs for f in attrs.functions(a)]
 
 
-def lookup_of(module: ir.Module) -> op_schema.Lookup:
-    """The schema of any op, or of any function of a module that is called as one."""
-    return op_schema.lookup_in({graph.name: graph.origin for graph in module.graphs()})
-
-
 class StaticShapes:
     """Static shapes of edges, from tensors that are looked up when first asked for.
 
@@ -136,7 +131,7 @@ def dimensions(shape: tf.TensorShape) -> ir.Shape:
 
 def concrete_of(original: Any, module: ir.Module) -> Any:
     """A ConcreteFunction of a rewritten module, with the captures of `original`."""
-    lookup = lookup_of(module)
+    lookup = op_schema.lookup_of(module)
     added = _registered(module, lookup)
     definition = serde.write_function(module.main, lookup)
     graph = function_def_to_graph.function_def_to_graph(

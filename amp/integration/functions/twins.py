@@ -16,7 +16,7 @@ import tensorflow as tf
 
 from amp.errors import PolicyError
 from amp.graph_rewrite.cost.device import Resolution
-from amp.graph_rewrite.graph import calls, ir, serde
+from amp.graph_rewrite.graph import calls, ir, op_schema, serde
 from amp.graph_rewrite.report import Report, TrialOutcome
 from amp.graph_rewrite.rewrite import rewrite
 from amp.integration import fallback, messages, reports
@@ -185,7 +185,7 @@ class Twins:
         if not made:
             reports.add(result.report, self._policy.report)
             return name
-        lookup = definitions.lookup_of(result.graph)
+        lookup = op_schema.lookup_of(result.graph)
         for graph in made:
             context.add_function_def(serde.write_function(graph, lookup))
         self._made[name] = [graph.name for graph in made]

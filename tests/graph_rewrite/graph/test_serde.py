@@ -76,7 +76,7 @@ def definition_of(fn: Callable[..., Any], **options: Any) -> Any:
 def round_trips(concrete: Any) -> int:
     context = context_lib.context()
     module = definitions.read(context, concrete.name)
-    lookup = definitions.lookup_of(module)
+    lookup = op_schema.lookup_of(module)
     originals = originals_of(concrete)
     for graph in module.graphs():
         written = serde.write_function(graph, lookup)

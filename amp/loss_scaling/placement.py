@@ -6,7 +6,9 @@ Nothing is known here of what the variables hold; `scaler` makes them.
 from __future__ import annotations
 
 import contextlib
+import functools
 from collections.abc import Iterator
+from typing import Any
 
 import tensorflow as tf
 
@@ -80,10 +82,34 @@ def copies(
     return contextlib.nullcontext() if strategy is None else strategy.scope()
 
 
+@functools.cache
+def _number(kind: Any) -> Any:
+    """A strategy's type of variables, whose copies are one number to `int`, `float`.
+
+    TensorFlow's own variables are; those that have a copy for each replica are not.
+    """
+
+    def first(self: Any) -> Any:
+        return self.distribute_strategy.experimental_local_results(self)[0].numpy()
+
+    methods = {
+        "__int__": lambda self: int(first(self)),
+        "__float__": lambda self: float(first(self)),
+    }
+    return type(kind.__name__, (kind,), methods)
+
+
 def variable(name: str, value: tf.Tensor) -> tf.Variable:
-    """Returns a variable that a session's job does not find among its own."""
+    """Returns a variable that a session's job does not find among its own.
+
+    `int` and `float` take it, under every strategy.
+    """
     if tf.executing_eagerly():
-        return tf.Variable(value, trainable=False, name=name)
+        made: Any = tf.Variable(value, trainable=False, name=name)
+        if not hasattr(type(made), "__int__"):
+            kind: Any = type(made)
+            made.__class__ = _number(kind)
+        return made
     return tf.compat.v1.Variable(
         value, trainable=False, name=name, collections=[], use_resource=True
     )

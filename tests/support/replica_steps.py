@@ -43,6 +43,7 @@ def watched(strategy: Any, w: Any, run: Any, slots: list[Any], bad: int = 1) -> 
     before = set(map(id, amp.loss_scaling.current().states))
     reports = len(amp.reports())
     found: Found = {"weights": [], "scales": [], "skipped": [], "slots": []}
+    found["numbers"] = []
     with amp.mixed_precision_scope(dtype="float16", loss_scale=RULE, **POLICY):
         for i in range(STEPS):
             run(tf.constant(bad if i == BAD else -1))
@@ -52,6 +53,8 @@ def watched(strategy: Any, w: Any, run: Any, slots: list[Any], bad: int = 1) -> 
             found["weights"].append(copies(strategy, w))
             found["scales"].append(copies(strategy, scaler.scale))
             found["skipped"].append(copies(strategy, scaler.skipped_steps))
+            numbers = [int(scaler.skipped_steps), float(scaler.scale)]
+            found["numbers"].append([*numbers, float(amp.loss_scaling.current().scale)])
             found["slots"].append([copies(strategy, slot) for slot in slots])
     found["low"] = max((r.nodes_low for r in amp.reports()[reports:]), default=0)
     return found

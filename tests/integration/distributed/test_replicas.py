@@ -129,6 +129,14 @@ def test_skipped_steps_are_counted_and_step_counters_stay(processes, job):
             assert all(n == i + 1 - answered[i] for slot in step for n in slot)
 
 
+@pytest.mark.parametrize("job", TRAINED)
+def test_what_a_scaler_holds_is_a_number_to_the_program(processes, job):
+    for found in (process[job] for process in processes):
+        skipped, scales = ([c[0] for c in found[key]] for key in ("skipped", "scales"))
+        want = [list(each) for each in zip(skipped, scales, scales, strict=True)]
+        assert found["numbers"] == want
+
+
 def test_what_replicas_run_is_rewritten(processes):
     for process in processes:
         functions = (job for job in TRAINED if job != "step_by_step")

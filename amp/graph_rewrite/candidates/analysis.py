@@ -1,6 +1,6 @@
-"""`analyze`: everything that is known of a module before its nodes are priced.
+"""`analyze` finds the candidates of all functions of a module.
 
-Runs the other files of this folder in their order; nothing is priced or chosen here.
+It runs the other files of this folder in their order; nothing is priced or chosen here.
 """
 
 from __future__ import annotations
@@ -19,11 +19,13 @@ from amp.graph_rewrite.ops.op_table import Role
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class UseAnalysis:
-    """One use of a function.
+    """The analysis of one use of a function.
 
     Attributes:
-      graph, context, found: the graph and what may be done with it.
-      weight: how often it runs a step.
+      graph: the function.
+      context: policy, device and the like.
+      found: its candidates.
+      weight: number of runs per step.
     """
 
     graph: ir.Graph
@@ -34,14 +36,14 @@ class UseAnalysis:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Analysis:
-    """Every use of a function, and how they hang together.
+    """The analysis of a module.
 
     Attributes:
-      uses: what is known of each, callers first.
-      call_values: what crosses between them.
-      turning: the values between them that may be held in 16 bits.
-      eligible: who might be 16-bit in each if every node were downstream of a product
-        in 16 bits, which `propagate` then asks.
+      uses: the analysis of each use of a function, callers first.
+      call_values: the tensors that are passed between functions.
+      turning: the loop and branch values that may be 16-bit.
+      eligible: the candidates of each use before `propagate` removed the nodes that 16
+        bits do not reach.
     """
 
     uses: Mapping[FunctionUse, UseAnalysis]
@@ -50,10 +52,10 @@ class Analysis:
     eligible: Mapping[FunctionUse, Candidates]
 
     def without(self, refused: Mapping[FunctionUse, Candidates]) -> Analysis:
-        """The analysis with some candidates less.
+        """The analysis with fewer candidates, propagated anew.
 
         Args:
-          refused: what takes the place of `eligible` for some of the uses.
+          refused: replaces `eligible` for some of the uses.
         """
         eligible = {**self.eligible, **refused}
         graphs = {use: one.graph for use, one in self.uses.items()}
@@ -69,11 +71,11 @@ def analyze(
     module: ir.Module,
     context_of: Callable[[FunctionUse], Context],
 ) -> Analysis:
-    """Everything that is known of a module before its nodes are priced.
+    """Finds the candidates of every function that the main graph reaches.
 
     Args:
-      module: as `normalize` leaves it.
-      context_of: what decisions on a use depend on, for each use that is reached.
+      module: the result of the steps of `normalize`.
+      context_of: gives the context of a use.
     """
     weights = calls.uses_with_weights(module)
     graphs = {use: graph_of(module, use) for use in weights}
@@ -100,12 +102,12 @@ def _products(
     graphs: Mapping[FunctionUse, ir.Graph],
     typed: Mapping[FunctionUse, Mapping[str, Typed]],
 ) -> dict[FunctionUse, frozenset[str]]:
-    """Of each use the nodes that compute a product, themselves or by what they call.
+    """For each use, its products, and its calls of functions that have products.
 
-    What a function that calls itself calls is taken for one that does.
+    A recursive call counts as having some.
     """
     found: dict[FunctionUse, frozenset[str]] = {}
-    for use in reversed([*graphs]):  # what is called first
+    for use in reversed([*graphs]):  # callees first
         own = {
             name
             for name, view in typed[use].items()

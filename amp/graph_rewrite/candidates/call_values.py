@@ -1,7 +1,7 @@
-"""What crosses between functions: arguments, carried values and tensor lists.
+"""Tensors that pass between functions: arguments, loop variables and tensor lists.
 
-Says which edges of different functions are one tensor or have one type. No choice of
-what type that is may enter.
+Finds which edges of different functions are the same tensor or have to have the same
+type. No choice of that type may enter.
 """
 
 from __future__ import annotations
@@ -21,14 +21,17 @@ Member: TypeAlias = tuple[FunctionUse, str]  # a node of one use
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)
 class Carried:
-    """A float32 value that a loop carries around or a branch returns, in one type.
+    """A float32 loop variable, or a float32 result of a branch.
+
+    All its edges have to have the same type.
 
     Attributes:
       site: the loop or branch.
-      index: which of its results.
-      begins: the edge that a loop begins with, None for a branch.
-      returned: what each function returns for it.
-      made: the edges that it is: the arguments, the loop's or branch's output.
+      index: the number of the result.
+      begins: the edge with a loop variable's initial value, None for a branch.
+      returned: the edge that the loop's body, or each branch function, returns.
+      made: the edges on which it is read: the output of the loop or branch node and,
+        for a loop, the argument of each function.
     """
 
     site: Site
@@ -39,24 +42,25 @@ class Carried:
 
     @property
     def read(self) -> tuple[UseEdge, ...]:
-        """All edges that give it its values."""
+        """All edges that provide its value: the initial and the returned ones."""
         return self.returned if self.begins is None else (self.begins, *self.returned)
 
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)
 class CallValues:
-    """How the functions of a module hang together.
+    """The tensors that pass between the functions of a module.
 
     Attributes:
-      sites: the calls whose boundary may change, by caller and node.
-      alias: arguments that are their caller's tensor, whatever trip it is.
-      carried: values that may change from trip to trip, or come from either branch.
-      made: the same by the edges that they are.
-      returns: the same by function and result.
-      inner: the functions of the sites.
-      passed: the arguments that have an alias, by last function and number.
-      lists: by node, the tensor lists (a number each) that it works on.
-      open: the lists that others than list ops and `sites` handle.
+      sites: the calls whose argument and result types may change, by (use, node).
+      alias: for each argument edge that always is a tensor of the caller, that tensor:
+        arguments of branches and invariant arguments of loops.
+      carried: the other float32 loop variables, and the float32 results of branches.
+      made: `carried` by the edges in `Carried.made`.
+      returns: `carried` by (use, result number) of the functions that return them.
+      inner: the uses that the sites call.
+      passed: the arguments in `alias`, as (last function of the site, number).
+      lists: for each node on a tensor list, the number of the list.
+      open: the lists that are also used by other nodes than list ops and `sites`.
     """
 
     sites: Mapping[Member, Site]
@@ -70,13 +74,13 @@ class CallValues:
     open: frozenset[int]
 
     def source(self, place: UseEdge) -> UseEdge:
-        """The place that an argument's tensor comes from, or the place itself."""
+        """The edge where a tensor is made, following `alias` out of functions."""
         while place in self.alias:
             place = self.alias[place]
         return place
 
     def passes(self, site: Site, index: int) -> bool:
-        """Whether the functions of a site read its input `index` as it is."""
+        """Whether input `index` of a site's node is in `alias` inside its functions."""
         if index < site.call.skip:
             return False
         return (site.callees[-1], index - site.call.skip) in self.passed
@@ -88,9 +92,16 @@ def cross(
     typed: Mapping[FunctionUse, Mapping[str, Typed]],
     contexts: Mapping[FunctionUse, Context],
 ) -> CallValues:
-    """Finds what crosses, for each site as for the whole.
+    """Finds the tensors that pass between functions.
 
-    A call that is fed, fetched or behind an unscale marker keeps its boundary.
+    A call that is fed, fetched or downstream of an unscale marker keeps its types and
+    is left out.
+
+    Args:
+      graphs: every use's graph.
+      sites: the calls whose types may change (`calls.sites`).
+      typed: every use's nodes.
+      contexts: every use's context.
     """
     usable = {
         (use, name): site
@@ -102,7 +113,9 @@ def cross(
     passed: set[tuple[FunctionUse, int]] = set()
     for site in usable.values():
         for index, edge in _passed(site):
-            if not site.call.loop or _hands_on(graphs[site.callees[-1]], index):
+            if not site.call.loop or _returns_unchanged(
+                graphs[site.callees[-1]], index
+            ):
                 passed.add((site.callees[-1], index))
                 for callee in site.callees:
                     arg = graphs[callee].args[index]
@@ -128,7 +141,7 @@ def _passed(site: Site) -> Iterator[tuple[int, ir.Edge]]:
     return enumerate(site.node.inputs[site.call.skip :])
 
 
-def _hands_on(body: ir.Graph, index: int) -> bool:
+def _returns_unchanged(body: ir.Graph, index: int) -> bool:
     return body.results[index].edge == (body.args[index].name, 0)
 
 
@@ -138,7 +151,7 @@ def _carried(site: Site, graphs: Mapping[FunctionUse, ir.Graph]) -> Iterator[Car
     for index in range(len(inner[-1].results)):
         if any(graph.results[index].type != ir.FLOAT for graph in givers):
             continue
-        if site.call.loop and _hands_on(inner[-1], index):
+        if site.call.loop and _returns_unchanged(inner[-1], index):
             continue
         returned = tuple(
             (callee, graph.results[index].edge)
@@ -156,16 +169,18 @@ def _carried(site: Site, graphs: Mapping[FunctionUse, ir.Graph]) -> Iterator[Car
         yield Carried(site, index, begins, returned, tuple(made))
 
 
+# The ops between a loop variable and the value that a running sum returns for it.
 _TOTALS = (Kind.SUM, Kind.IDENTITY)
 
 
 def running_sums(
     value: Carried, graphs: Mapping[FunctionUse, ir.Graph]
 ) -> Iterator[Member]:
-    """The nodes by which a loop adds to a value on every trip (a gradient, a total).
+    """The nodes by which a loop adds to a loop variable on every trip.
 
-    Adding many small terms in 16 bits loses all that are below half a unit in the last
-    place of the sum (Higham, Accuracy and Stability of Numerical Algorithms, ch. 4).
+    Such sums (gradients of an RNN's weights, totals) stay float32: a 16-bit sum loses
+    all terms below half a unit in its last place (Higham, Accuracy and Stability of
+    Numerical Algorithms, ch. 4).
     """
     if value.begins is None:
         return
@@ -178,20 +193,22 @@ def running_sums(
         if node is not None and facts(node.op).kind in _TOTALS:
             pending += [source for source in node.inputs if source[0] not in chain]
             chain.update(source[0] for source in node.inputs)
-    through: dict[str, bool] = {}  # by node that hands the value on: whether it adds
+    through: dict[str, bool] = {}  # nodes that the variable passes: whether one added
     for name in graph.order if own & graph.readers.keys() else ():
         node, kind = graph.nodes[name], facts(graph.nodes[name].op).kind
         if name in chain and kind in _TOTALS:
-            hit = [e for e in node.inputs if e in own or e[0] in through]
-            if hit:
+            from_variable = [e for e in node.inputs if e in own or e[0] in through]
+            if from_variable:
                 adds = kind is Kind.SUM
-                through[name] = adds or any(through.get(e[0], False) for e in hit)
+                through[name] = adds or any(
+                    through.get(e[0], False) for e in from_variable
+                )
     if through.get(edge[0], False):
         yield from ((use, name) for name in through)
 
 
 class _Union:
-    """Disjoint sets of places, by path halving."""
+    """Union-find over edges, with path halving."""
 
     def __init__(self) -> None:
         self._above: dict[UseEdge, UseEdge] = {}
@@ -214,10 +231,13 @@ def _lists(
     sites: Mapping[Member, Site],
     typed: Mapping[FunctionUse, Mapping[str, Typed]],
 ) -> tuple[dict[Member, int], frozenset[int]]:
-    """Numbers the tensor lists, by what hands one variant on to another."""
+    """The list number of every node on a tensor list, and the numbers in `open`.
+
+    Variants that one node or call passes on to another are one list.
+    """
     union = _Union()
     members: dict[Member, UseEdge] = {}
-    strange: list[UseEdge] = []
+    other_uses: list[UseEdge] = []
     for site in sites.values():
         _join_site(site, graphs, union)
     for use, views in typed.items():
@@ -238,24 +258,25 @@ def _lists(
                 for before, after in zip(ins, outs, strict=True):
                     union.join(before, after)
             elif (use, name) not in sites:
-                strange += ins + outs
+                other_uses += ins + outs
     inner = {callee for site in sites.values() for callee in site.callees}
     for use, graph in graphs.items():
         if use not in inner:
-            strange += [(use, (arg.name, 0)) for arg in graph.args]
-            strange += [(use, result.edge) for result in graph.results]
+            other_uses += [(use, (arg.name, 0)) for arg in graph.args]
+            other_uses += [(use, result.edge) for result in graph.results]
     numbers: dict[UseEdge, int] = {}
     lists = {
         member: numbers.setdefault(union.find(place), len(numbers))
         for member, place in members.items()
     }
-    found = (numbers.get(union.find(place)) for place in strange)
+    found = (numbers.get(union.find(place)) for place in other_uses)
     return lists, frozenset(number for number in found if number is not None)
 
 
 def _join_site(
     site: Site, graphs: Mapping[FunctionUse, ir.Graph], union: _Union
 ) -> None:
+    """Joins the variants that a call passes in and returns."""
     for index, edge in _passed(site):
         if graphs[site.callees[-1]].args[index].type == ir.VARIANT:
             for callee in site.callees:

@@ -1,4 +1,4 @@
-"""What decisions depend on: a 16-bit format, the circumstances, and nodes with types.
+"""What rules take as input: the 16-bit format, the context of a use, and typed nodes.
 
 Facts about one node at a time; no rule that looks at neighbours may enter.
 """
@@ -15,13 +15,13 @@ from amp.policy import Policy
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Format:
-    """A 16-bit type's limits.
+    """The limits of a 16-bit type.
 
     Attributes:
-      name, number: as TensorFlow has them.
+      name, number: its name and DataType number in TensorFlow.
       largest: largest finite value.
       smallest: smallest positive normal value.
-      counts: the integers up to here are exact (2 to the number of significant bits).
+      counts: all integers up to here are exact (2 to the number of significant bits).
     """
 
     name: str
@@ -42,18 +42,19 @@ FORMATS = {
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Context:
-    """What decisions depend on besides the graph.
+    """What the rules about one use of a function depend on besides its graph.
 
     Attributes:
-      policy: with every "auto" settled.
+      policy: the policy, without "auto".
       format: the 16-bit type.
       device_type: whose kernels run, "CPU" or "GPU".
-      native: whether the device has arithmetic in the type.
-      xla: whether XLA compiles the graph (then kernels are whatever the op allows).
+      native: whether the device computes in the 16-bit type.
+      xla: whether XLA compiles the graph (every type that the OpDef allows then has a
+        kernel).
       behind: nodes downstream of an unscale marker, markers included.
       fed: nodes that the caller feeds, which stay float32.
       fetched: nodes whose tensors the caller reads in float32.
-      lookup: schema of any op or function.
+      lookup: gives the schema of any op or function.
     """
 
     policy: Policy
@@ -69,12 +70,12 @@ class Context:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Typed:
-    """A node with its row and its ports' types.
+    """A node with its row of the op table and the types of its tensors.
 
     Attributes:
       node: the node.
-      row: of its op, None where that is not on the white-list.
-      signature: types of its ports.
+      row: the row of its op, None if that is not on the white-list.
+      signature: its input and output tensors.
     """
 
     node: ir.Node
@@ -83,7 +84,7 @@ class Typed:
 
     @property
     def facts(self) -> Row:
-        """What is known of its op, on the white-list or not."""
+        """The row of its op, whether it is on the white-list or not."""
         return facts(self.node.op) if self.row is None else self.row
 
     @property
@@ -95,7 +96,7 @@ class Typed:
         return self.signature.outs
 
     def touches(self, number: int) -> bool:
-        """Whether any of its tensors, or of those in its list, has this type."""
+        """Whether one of its tensors, or its tensor list's elements, has this type."""
         if number in self.signature.types:
             return True
         listed = self.row is not None and self.row.same_list
@@ -103,7 +104,7 @@ class Typed:
 
 
 def type_ports(graph: ir.Graph, context: Context) -> dict[str, Typed]:
-    """Every node with the types of its ports; an unknown op has none."""
+    """Every node with the types of its tensors; an unregistered op has no types."""
     typed = {}
     extra = set(context.policy.allow)
     for name, node in graph.nodes.items():
@@ -119,10 +120,10 @@ def type_ports(graph: ir.Graph, context: Context) -> dict[str, Typed]:
 
 
 def _allowed_row(op: str, known: op_schema.Schema) -> Row:
-    """The row of an op that the policy allows: a role, and all else that is known.
+    """The row of an op in the policy's `allow`: role `FOLLOW`, other facts unchanged.
 
-    What has no role has no attributes that turn either: then every type attribute that
-    may be 16-bit does.
+    For an op that is not on the white-list, `attrs` are all type attributes that may be
+    16-bit.
     """
     row = facts(op)
     attrs = row.attrs
@@ -138,7 +139,7 @@ def _allowed_row(op: str, known: op_schema.Schema) -> Row:
 
 
 def turning(view: Typed, format_number: int) -> dict[str, int]:
-    """The type attributes of a node that turn, with their new type."""
+    """The type attributes to change for a 16-bit node, with the new type of each."""
     row = view.row
     if row is None:
         return {}
@@ -146,7 +147,7 @@ def turning(view: Typed, format_number: int) -> dict[str, int]:
 
 
 def is_low(view: Typed, number: int) -> bool:
-    """Whether a node computes in the 16-bit type already (a cast does not compute)."""
+    """Whether a node is 16-bit as given, natively or emulated; casts do not count."""
     node, row = view.node, view.row
     if node.has(ir.EMULATED):
         return True

@@ -1,17 +1,17 @@
-"""Which nodes may be held in 16 bits: white-list, gates, hazards, then propagation.
+"""Which nodes may be 16-bit in one function: white-list, kernels, hazards and ranges.
 
-Each phase is a function on explicit sets and gives every node it refuses a `Reason`. No
-cost and no change to the graph may enter.
+Each phase gives every node that it refuses a `Reason`. No cost and no change to the
+graph may enter.
 
-Order of the phases, each of which only narrows what the one before allowed:
+Order of the phases, each of which can only refuse further nodes:
 
-1. `eligible`: the op table, the policy, the kernel gate, one node at a time;
+1. `eligible`: the policy, the op table and the kernels, one node at a time;
 2. `hazards.references`, `hazards.sinks` and `hazards.decisions`: readers of v1
    references; arithmetic that only updates variables, is only summed to a scalar, or
-   only decides (on an index, a mask, a target);
-3. `ranges.ranges`: values that the 16-bit type cannot hold;
-4. `propagation.propagate`: downstream of a compute node, plus the move nodes that feed
-   one, over all functions together.
+   only leads to a discrete choice (an index, a mask, a target);
+3. `ranges.ranges`: values that the 16-bit type cannot represent;
+4. `propagation.propagate`, called by `analysis` for all functions together: keeps the
+   nodes downstream of a compute node, and the move nodes that feed one.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ from amp.graph_rewrite.plan import Reason
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Candidates:
-    """Who may be low, who is already, and why the others may not.
+    """The candidates of one function, and why the other nodes are none.
 
     Attributes:
-      typed: every node with its ports' types.
-      allowed: who may be low, with the reason.
-      already: who is low as the graph was given.
-      refused: who touches float32 and stays, with the reason.
+      typed: every node with its types.
+      allowed: the nodes that may become 16-bit, with the reason.
+      already: the nodes that are 16-bit in the graph as given.
+      refused: the other nodes with float32 tensors, with the reason.
     """
 
     typed: Mapping[str, Typed]
@@ -50,13 +50,17 @@ def find_eligible(
     typed: Mapping[str, Typed],
     products: Container[str],
 ) -> Candidates:
-    """Runs the first three phases on one graph; `allowed` is who may be reached.
+    """Runs the first three phases on one function.
 
     Args:
-      graph: one function's.
+      graph: the function.
       context: of the use.
       typed: the graph's nodes.
-      products: nodes that compute a product, in functions that they call included.
+      products: nodes that compute a product, or call a function that does.
+
+    Returns:
+      The candidates. All of `allowed` have the reason "unreached" until `propagate`
+      reaches them.
     """
     already = frozenset(n for n, t in typed.items() if is_low(t, context.format.number))
     refused: dict[str, Reason] = {}
@@ -79,10 +83,12 @@ def find_eligible(
 
 
 def eligible(view: Typed, context: Context) -> Reason | None:
-    """Why a node cannot be held in 16 bits whatever its neighbours do, or None.
+    """Why a node cannot be 16-bit whatever its neighbours are, or None if it can.
 
-    Case 1: the policy or the user's code keeps it. Case 2: it is downstream of a
-    marker. Case 3: the table does not have it or keeps it. Case 4: nothing can turn.
+    Case 1: the policy or the user's code keeps it, or it is fed. Case 2: it is
+    downstream of an unscale marker. Case 3: the policy denies its op, or its op is not
+    on the white-list or always float32. Case 4: no type attribute can become 16-bit, or
+    no kernel exists.
     """
     node, row, policy = view.node, view.row, context.policy
     if node.flag(ir.KEEP):
@@ -106,15 +112,15 @@ def eligible(view: Typed, context: Context) -> Reason | None:
         )
     if any(slot.type == ir.RESOURCE for slot in view.ins):
         return Reason("variable", node.op)
-    return _gate(view, low, context)
+    return _check_kernel(view, low, context)
 
 
-def _gate(view: Typed, low: dict[str, int], context: Context) -> Reason | None:
+def _check_kernel(view: Typed, low: dict[str, int], context: Context) -> Reason | None:
     node = view.node
     device = "CPU" if "CPU:" in node.device.upper() else context.device_type
-    turned = f"{node.op} in {context.format.name} on {device}"
+    cause = f"{node.op} in {context.format.name} on {device}"
     if context.policy.emulate or context.xla:
         if op_schema.accepts(node.op, low):
             return None
-        return Reason("kernel", turned)
-    return None if op_schema.has_kernel(node, device, low) else Reason("kernel", turned)
+        return Reason("kernel", cause)
+    return None if op_schema.has_kernel(node, device, low) else Reason("kernel", cause)

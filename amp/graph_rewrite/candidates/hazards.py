@@ -1,7 +1,7 @@
-"""Hazards: arithmetic that must not turn 16-bit, by what it reads or what it is for.
+"""Hazards: nodes that must stay float32 because of what reads them or what they read.
 
-Each function looks at a typed graph and returns the nodes it refuses, with the reason.
-What its values may grow to is the matter of `ranges`.
+Each function takes a typed graph and returns the nodes that it refuses, with reasons.
+Nothing here looks at the size of values; `ranges` does.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ def _writes_state(view: Typed) -> bool:
 def references(
     graph: ir.Graph, typed: Mapping[str, Typed], refused: Mapping[str, Reason]
 ) -> dict[str, Reason]:
-    """Refuses what reads a v1 reference, since a cast of it would read at another time.
+    """Refuses nodes that read a v1 reference: a cast would read it at another time.
 
-    The reader's own result may be cast, unless control inputs say when it reads: to
-    make it smaller sooner, Grappler moves a cast before an Identity and leaves the
-    control inputs of the Identity behind.
+    The results of such a node may be cast, unless the node has control inputs that
+    determine when it reads: Grappler moves a cast in front of an Identity, and the cast
+    does not get the control inputs of the Identity. Then the readers are refused too.
     """
     found: dict[str, Reason] = {}
-    timed: set[str] = set()
+    timed: set[str] = set()  # readers with control inputs
     if not any(t > ir.REF_OFFSET for v in typed.values() for t in v.signature.types):
         return found
     for name in graph.order:
@@ -59,12 +59,12 @@ def _is_reference(edge: ir.Edge, typed: Mapping[str, Typed]) -> bool:
 def sinks(
     graph: ir.Graph, typed: Mapping[str, Typed], refused: Mapping[str, Reason]
 ) -> dict[str, Reason]:
-    """Refuses arithmetic whose every reader has the same end that 16 bits do not serve.
+    """Refuses arithmetic all of whose results end in one of two ways.
 
-    Case 1: it only updates variables; the walk against the edges stops at products, at
+    Case 1: they only update variables. The walk against the edges stops at products, at
     sums (the gradient of a bias) and at the function's results.
-    Case 2: it only is summed to a scalar (the squared errors of a loss, which float16
-    cannot hold from 256 on); the walk stops at products and at results.
+    Case 2: they are only summed to a scalar (the squared errors of a loss, which
+    overflow in float16 from 256 on). The walk stops at products and at results.
     """
     found: dict[str, Reason] = {}
     returned = {result.edge[0] for result in graph.results}
@@ -87,6 +87,7 @@ def sinks(
 
 
 def _sink(graph: ir.Graph, view: Typed, found: Mapping[str, Reason]) -> Reason | None:
+    """Why a node counts as an end in the sense of `sinks`, None if it does not."""
     node = view.node
     if node.name in found:
         return found[node.name]
@@ -103,19 +104,21 @@ def decisions(
     refused: Mapping[str, Reason],
     products: Container[str],
 ) -> dict[str, Reason]:
-    """Refuses arithmetic that only decides: on an index, a mask, an integer, a target.
+    """Refuses arithmetic whose results only lead to a discrete choice or a target.
 
-    Every reader gives truth values, integers or text alone (a comparison, TopK for its
-    indices), stops the gradient, or only decides itself. Rounding such values gains
-    little and may decide otherwise, which no gradient mends: other boxes are kept, ties
-    appear. The walk against the edges passes what is refused already, loops included,
-    and stops at products, at what reads one (TensorFlow fuses those two), at results,
-    and at values of other types, such as tensor lists.
+    Every reader returns only bools, integers or strings (a comparison, TopK read for
+    its indices), stops the gradient, or only leads to such nodes itself. Rounding these
+    values saves little time and may change the choice, which training does not correct:
+    a detector keeps other boxes, or ties appear. The walk against the edges passes
+    nodes that are refused already, loops included. It stops at products, at nodes that
+    read a product (TensorFlow fuses the two), at results, and at values of other types,
+    such as tensor lists.
 
     Args:
-      graph, typed: looked at.
-      refused: by earlier rules.
-      products: nodes that compute a product, in functions that they call included.
+      graph: one function.
+      typed: its nodes.
+      refused: the nodes that earlier rules refused.
+      products: nodes that compute a product, or call a function that does.
     """
     found: dict[str, Reason] = {}
     ends: dict[str, Reason] = {}

@@ -1,7 +1,7 @@
-"""Propagation: which free nodes 16 bits reach, over all functions together.
+"""Propagation: which eligible nodes 16 bits reach, over all functions together.
 
-Walks along and against the edges, and across calls as `call_values` says they hang
-together. No rule about one node and no cost may enter.
+Walks the edges forwards and backwards, and from function to function as `call_values`
+tells. No rule about one node and no cost may enter.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ from amp.graph_rewrite.plan import Reason
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Propagated:
-    """The outcome of propagation.
+    """The result of propagation.
 
     Attributes:
       found: the candidates of each use.
-      turning: values between functions that may be held in 16 bits.
+      turning: the loop variables and branch results that may be 16-bit.
     """
 
     found: Mapping[FunctionUse, Candidates]
@@ -42,28 +42,34 @@ def propagate(
     narrowed: Mapping[FunctionUse, Candidates],
     call_values: CallValues,
 ) -> Propagated:
-    """The free nodes downstream of a compute node through free nodes, and move nodes
-    that feed one.
+    """Keeps as candidates the eligible nodes that 16 bits reach.
 
-    Nodes that are low already, and casts between the types, are walked through as the
-    free ones are, so that a second rewrite reaches what the first one did. The least
-    fixed point over the functions; the walks of one are linear.
+    These are compute nodes, the eligible nodes downstream of them on paths of eligible
+    nodes, and the move nodes on a path into one of these. Nodes that are 16-bit already
+    and casts between the types count as eligible on a path, so that a second rewrite
+    reaches the same nodes as the first. Walks all functions, each in linear time, until
+    nothing changes.
+
+    Args:
+      graphs: every use's graph.
+      narrowed: the eligible nodes of every use.
+      call_values: the tensors that pass between functions.
     """
     sums = {
         value: members
         for value in call_values.carried
         if (members := list(running_sums(value, graphs)))
     }
-    held = {member: _SUM for members in sums.values() for member in members}
-    narrowed = _without(narrowed, held)
+    growing = {member: _SUM for members in sums.values() for member in members}
+    narrowed = _without(narrowed, growing)
     narrowed = _without(narrowed, _on_mixed_lists(narrowed, call_values))
     walks = {use: _Walk(graphs[use], part) for use, part in narrowed.items()}
-    around = _Around(walks, call_values)
+    neighbours = _Neighbours(walks, call_values)
     changed = True
     while changed:
         changed = False
         for use, walk in walks.items():
-            changed |= walk.run(*around.of(use))
+            changed |= walk.run(*neighbours.of(use))
     found = {}
     for use, part in narrowed.items():
         allowed = {n: r for n, r in walks[use].found.items() if n in part.allowed}
@@ -80,22 +86,22 @@ _SUM = Reason("count", "a sum that grows on every trip of a loop")
 def _on_mixed_lists(
     narrowed: Mapping[FunctionUse, Candidates], call_values: CallValues
 ) -> dict[Member, Reason]:
-    """The ops on lists of which not every op is free, or which others handle too."""
-    held = dict.fromkeys(call_values.open, "an op that is no list op handles it")
+    """Refuses the ops of each tensor list that has an op that may not be 16-bit."""
+    causes = dict.fromkeys(call_values.open, "an op that is no list op handles it")
     for (use, name), number in call_values.lists.items():
         if name in narrowed[use].refused:
-            held.setdefault(number, f"{name} works on the same list")
+            causes.setdefault(number, f"{name} works on the same list")
     return {
-        member: Reason("list", held[number])
+        member: Reason("list", causes[number])
         for member, number in call_values.lists.items()
-        if number in held
+        if number in causes
     }
 
 
 def _without(
     narrowed: Mapping[FunctionUse, Candidates], refused: Mapping[Member, Reason]
 ) -> dict[FunctionUse, Candidates]:
-    """The candidates less those refused, of which each is told why."""
+    """The candidates of each use with some of them moved to its `refused`."""
     moved: dict[FunctionUse, dict[str, Reason]] = {}
     for (use, name), reason in refused.items():
         if name in narrowed[use].allowed:
@@ -111,7 +117,7 @@ def _without(
 
 
 class _Walk:
-    """What is found in one graph so far."""
+    """The nodes of one graph that 16 bits reach, as found so far."""
 
     def __init__(self, graph: ir.Graph, part: Candidates) -> None:
         self.graph = graph
@@ -135,12 +141,12 @@ class _Walk:
         exits: frozenset[ir.Edge],
         forced: frozenset[str],
     ) -> bool:
-        """Walks again if anything around has changed; whether anything has.
+        """Walks the graph again if the arguments changed; returns whether they did.
 
         Args:
-          entries: edges that are reached from outside.
-          exits: edges that a compute node elsewhere reads.
-          forced: nodes on a list that is reached elsewhere.
+          entries: edges that are downstream of a product in another function.
+          exits: edges that a reached node in another function reads.
+          forced: nodes on tensor lists that are reached in another function.
         """
         if (entries, exits, forced) == (self.entries, self.exits, self._forced):
             return False
@@ -185,15 +191,15 @@ class _Walk:
         return edge[0] in self._after or edge in self.entries
 
     def wanted(self, edge: ir.Edge) -> str | None:
-        """A reader of an edge that is found, None if none is."""
+        """A reached node that reads an edge, None if there is none."""
         if edge in self.exits:
             return "a function"
         readers = self.graph.readers.get(edge, ())
         return next((reader for reader, _ in readers if reader in self.found), None)
 
 
-class _Around:
-    """What each use is told of the others, indexed by use."""
+class _Neighbours:
+    """What the walk of each use has to know of the walks of the others."""
 
     def __init__(
         self, walks: Mapping[FunctionUse, _Walk], call_values: CallValues
@@ -217,7 +223,7 @@ class _Around:
     def of(
         self, use: FunctionUse
     ) -> tuple[frozenset[ir.Edge], frozenset[ir.Edge], frozenset[str]]:
-        """The entries, the exits and the nodes on lists that are reached."""
+        """The arguments of `_Walk.run` for one use."""
         reached, wanted = self._reached, self._wanted
         entries = {edge for edge, at in self._inward.get(use, ()) if reached(at)}
         exits = {edge for edge, at in self._outward.get(use, ()) if wanted(at)}
@@ -226,8 +232,9 @@ class _Around:
                 entries.update(edge for at, edge in value.made if at == use)
             if any(map(wanted, value.made)):
                 exits.update(edge for at, edge in value.read if at == use)
-        hit = {k for k in {k for _, k in self._lists.get(use, ())} if self._hit(k)}
-        forced = (name for name, k in self._lists.get(use, ()) if k in hit)
+        numbers = {number for _, number in self._lists.get(use, ())}
+        lists = {number for number in numbers if self._list_reached(number)}
+        forced = (name for name, k in self._lists.get(use, ()) if k in lists)
         return frozenset(entries), frozenset(exits), frozenset(forced)
 
     def _reached(self, place: UseEdge) -> bool:
@@ -236,12 +243,12 @@ class _Around:
     def _wanted(self, place: UseEdge) -> bool:
         return self._walks[place[0]].wanted(place[1]) is not None
 
-    def _hit(self, number: int) -> bool:
+    def _list_reached(self, number: int) -> bool:
         members = self._members[number]
         return any(name in self._walks[use].found for use, name in members)
 
 
-# Reasons for which a node's own result must not be rounded, whoever reads it.
+# Rules by which the result of a node must not be rounded at all.
 _EXACT = frozenset(
     {"count", "decision", "deny", "fed", "keep", "range", "scalar", "state", "unscale"}
 )
@@ -254,11 +261,12 @@ def _turning(
     call_values: CallValues,
     sums: Container[Carried],
 ) -> frozenset[Carried]:
-    """The carried values whose rounding adds nothing to what is rounded anyway.
+    """The loop variables and branch results that may be 16-bit.
 
-    What is returned may be 16-bit where it is made, nothing tests the value to end the
-    loop, no sum grows in it, and it does not begin with what has to be exact. The
-    greatest fixed point, since one loop may return what another carries.
+    Conditions: the nodes that return the value are candidates, the loop's condition
+    does not read it, it is no running sum, and its initial value need not be exact.
+    Starts from all of them and removes those that fail until nothing changes, since one
+    loop may return what another one carries.
     """
     left = {
         value
@@ -304,6 +312,7 @@ def _made_low(
     call_values: CallValues,
     turning: set[Carried],
 ) -> bool:
+    """Whether the tensor on an edge may be 16-bit where it is made."""
     use, edge = place
     if place in call_values.made:
         return call_values.made[place] in turning

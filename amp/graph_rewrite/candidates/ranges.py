@@ -1,7 +1,7 @@
-"""Values that the 16-bit type cannot hold, and what must stay float32 for them.
+"""Refuses nodes whose values the 16-bit type may not be able to represent.
 
-Looks at a typed graph and returns the nodes it refuses, with the reason. No values of a
-run are known: constants, counts of terms, and what operations do to ranges are.
+No values of a run are known: the rules use constants, numbers of terms, and what the
+op table says about ranges.
 """
 
 from __future__ import annotations
@@ -26,22 +26,30 @@ def ranges(
     context: Context,
     refused: Mapping[str, Reason],
 ) -> dict[str, Reason]:
-    """Refuses what reads or sums to values that the 16-bit type cannot hold.
+    """Refuses nodes with values that the 16-bit type cannot represent.
 
-    Case 1: a constant (an epsilon, a mask of -1e9) that rounds away or to infinity; its
-      readers stay float32, and theirs, until a bounded result, a product, or an op that
-      is singular there (a division by it) has used it up.
-    Case 2: what that singular op gives may be huge (1/sqrt(1e-12)); its readers stay.
-    Case 3: the scaled gradient seed (a loss scale may exceed float16's largest value);
-      its readers stay.
+    Case 1: a constant (an epsilon, a mask of -1e9) that rounds to 0 or to infinity. Its
+      readers stay float32, and theirs, up to a bounded op, a product, or an op that is
+      singular at this input (a division by it).
+    Case 2: the result of such a singular op may be huge (1/sqrt(1e-12)); its readers
+      stay float32.
+    Case 3: the scaled gradient seed, as a loss scale may exceed float16's largest
+      value; its readers stay float32.
     Case 4: a sum of more elements than the type, or its kernel, can count.
-    Case 5: a sum to a scalar (a loss, a norm), which people and thresholds read.
-    Case 6: a bounded result (a probability) beside an epsilon, or where tiny values are
-      singular: it may be as tiny, so it is made in float32 too.
-    Case 7: products that are summed (a norm, a variance, a gradient by a scale), the
-      sum, and statistics computed from it: in float16 a square is infinite from 256
-      on, and a product of gradients vanishes as soon; a factor bounded by 1 does no
-      harm. All readers of a sum of squares stay, as in case 1.
+    Case 5: a sum to a scalar (a loss, a norm), which is printed or compared.
+    Case 6: a bounded result (a probability) added to an epsilon, or the input of an op
+      that is singular there: it may be as small as the epsilon, so the op that
+      computes it stays float32 too.
+    Case 7: products that are summed (a norm, a variance, the gradient of a scale), the
+      sum, and statistics computed from it: in float16 a square overflows from 256 on,
+      and products of small gradients underflow. Not if a factor is bounded by 1. All
+      readers of a sum of squares stay float32, as in case 1.
+
+    Args:
+      graph: one function.
+      typed: its nodes.
+      context: of the use.
+      refused: the nodes that earlier rules refused.
     """
     found: dict[str, Reason] = {}
     marks: dict[str, _Mark] = {}
@@ -76,7 +84,13 @@ def ranges(
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _Mark:
-    """An output may hold `magnitude`, from `source`; `once`: one reader uses it up."""
+    """Values out of range in the outputs of a node.
+
+    Attributes:
+      magnitude: their size.
+      source: the node that they come from, for the reason.
+      once: whether only the direct readers have to stay float32.
+    """
 
     magnitude: float
     source: str
@@ -88,13 +102,14 @@ def _is_half(limits: Format) -> bool:
 
 
 def _summed_products(graph: ir.Graph, typed: Mapping[str, Typed]) -> dict[str, Reason]:
-    """Products of float32 values that are summed, the sums, and statistics after them.
+    """Case 7: float32 products that are summed, the sums, and statistics of them.
 
-    Moves may come between. Statistics are what is computed from sums and is no larger.
+    There may be moves between product and sum. Statistics are nodes downstream of a sum
+    with no more elements than it.
     """
     products, leads = _products(graph, typed)
     found: dict[str, Reason] = {}
-    sums: dict[str, float] = {}  # and what follows: elements
+    sums: dict[str, float] = {}  # number of elements of each sum and statistic
     for name in graph.order:
         view = typed[name]
         row = view.row
@@ -114,7 +129,7 @@ def _summed_products(graph: ir.Graph, typed: Mapping[str, Typed]) -> dict[str, R
 
 
 def _products(graph: ir.Graph, typed: Mapping[str, Typed]) -> tuple[set[str], set[str]]:
-    """Products that lead to sums, and the sums and moves that they lead to."""
+    """The products that are summed, and the sums and the moves in between."""
     products: set[str] = set()
     leads: set[str] = set()
     for name in reversed(graph.order):
@@ -156,7 +171,7 @@ def _constant_mark(view: Typed, limits: Format) -> _Mark | None:
 def _read_mark(
     view: Typed, marks: Mapping[str, _Mark], found: dict[str, Reason]
 ) -> _Mark | None:
-    """Refuses a reader of marked values; what its own result is marked with, if so."""
+    """Refuses a node that reads marked values, and returns the mark of its result."""
     node, row = view.node, view.row
     read = [
         (index, marks[edge[0]])
@@ -169,12 +184,12 @@ def _read_mark(
     if row is not None:
         found[node.name] = Reason("range", read[0][1].source)
     after = [_after(view, index, mark) for index, mark in read]
-    left = [mark for mark in after if mark is not None]
-    return min(left, key=lambda mark: mark.once, default=None)
+    remaining = [mark for mark in after if mark is not None]
+    return min(remaining, key=lambda mark: mark.once, default=None)
 
 
 def _after(view: Typed, index: int, mark: _Mark) -> _Mark | None:
-    """What a mark on an input makes of the output."""
+    """The mark of a node's output, given the mark of one input."""
     row = view.row
     if row is None or row.role is Role.MOVE:
         return mark
@@ -192,9 +207,9 @@ def _probabilities(
     marks: Mapping[str, _Mark],
     limits: Format,
 ) -> dict[str, Reason]:
-    """Case 6 of `ranges`, from the reader back to where the result is made."""
+    """Case 6 of `ranges`: walks from the reader back to the op that computes it."""
     found: dict[str, Reason] = {}
-    small: dict[str, list[str]] = {}  # by bounded result or copy of one: what it copies
+    small: dict[str, list[str]] = {}  # bounded results and copies: what they copy
     for name in order:
         view = typed[name]
         row = view.row
@@ -207,14 +222,14 @@ def _probabilities(
             continue
         epsilons = [s for s in sources if s in marks and _is_epsilon(typed[s], limits)]
         ends = sources if epsilons else [sources[i] for i in row.singular]
-        held = [source for source in ends if source in small]
-        if held:
+        pending = [source for source in ends if source in small]
+        if pending:
             reason = found[name] = Reason("range", (epsilons or [name])[0])
-            while held:
-                source = held.pop()
+            while pending:
+                source = pending.pop()
                 if source not in found:
                     found[source] = reason
-                    held += small[source]
+                    pending += small[source]
     return found
 
 
@@ -224,6 +239,7 @@ def _is_epsilon(view: Typed, limits: Format) -> bool:
 
 
 def _count(graph: ir.Graph, view: Typed, context: Context) -> Reason | None:
+    """Cases 4 and 5 of `ranges` for one node."""
     row, limits = view.row, context.format
     assert row is not None
     if row.sums and graph.shape((view.node.name, 0)) == ():
@@ -241,10 +257,10 @@ def _count(graph: ir.Graph, view: Typed, context: Context) -> Reason | None:
 
 
 def _sums_low(row: Row, context: Context) -> bool:
-    """Whether the kernel that will run adds up in the 16-bit type itself.
+    """Whether the kernel that will run accumulates in the 16-bit type.
 
-    TensorFlow's own CPU kernels may; products of a type that the CPU computes run in
-    oneDNN, which adds up in float32, as GPU kernels and XLA do.
+    Some of TensorFlow's own CPU kernels do. Products in a type that the CPU supports
+    run in oneDNN, which accumulates in float32, as GPU kernels and XLA do.
     """
     if context.xla or context.device_type != "CPU" or context.policy.emulate:
         return False
@@ -254,9 +270,9 @@ def _sums_low(row: Row, context: Context) -> bool:
 
 
 def _terms(graph: ir.Graph, view: Typed) -> float | None:
-    """How many terms each output element sums, None where shapes do not tell.
+    """The number of terms that each output element sums, None if shapes do not tell.
 
-    Unknown dimensions (a batch) that stay in the output cancel out.
+    Unknown dimensions (a batch) that are also in the output cancel out.
     """
     row = view.row
     assert row is not None

@@ -1,4 +1,4 @@
-"""Makes the graph that a `Plan` describes, and links what was made into the module.
+"""Builds the graphs that `Plan`s describe, and links them into the module.
 
 Nothing is decided here.
 Before it: `assign`. After it: `fusion` works on the graphs that were made.

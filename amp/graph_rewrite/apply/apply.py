@@ -1,7 +1,7 @@
-"""`apply`: makes the graph that a plan describes. It decides nothing.
+"""Builds the graph that a plan describes; nothing is decided here.
 
-Two forms of the same plan: native (16-bit kernels, casts at the borders) and emulated
-(float32 kernels, every tensor that the plan holds in 16 bits rounded).
+There are two forms of a plan: native (16-bit kernels, with casts between the types) and
+emulated (float32 kernels, with every tensor that would be 16-bit rounded).
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from amp.graph_rewrite.plan import Plan
 def apply_plans(
     priced: Priced, plans: Mapping[FunctionUse, Plan]
 ) -> dict[FunctionUse, ir.Graph]:
-    """By use, the graph that its plan describes, or the graph it has where none does.
+    """The graph that the plan of each use describes.
 
-    What a caller fetches by name is given back in float32.
+    A use whose plan changes nothing keeps its graph. Fetched tensors are float32.
     """
     graphs = {}
     for use, one in priced.analysis.uses.items():
@@ -41,13 +41,13 @@ def apply_plans(
 
 
 def apply(graph: ir.Graph, plan: Plan, found: Candidates, context: Context) -> ir.Graph:
-    """The graph that the plan describes, in the form that the policy asks for.
+    """The graph that a plan describes, native or emulated as the policy says.
 
     Args:
       graph: the graph that was planned.
-      plan: what to do.
-      found: the ports' types, from planning.
-      context: as in planning.
+      plan: the plan.
+      found: the candidates of the graph, for the types of its nodes.
+      context: of the use.
     """
     make = emulated if context.policy.emulate else native
     return make(graph, plan, found, context)
@@ -56,11 +56,11 @@ def apply(graph: ir.Graph, plan: Plan, found: Candidates, context: Context) -> i
 def native(
     graph: ir.Graph, plan: Plan, found: Candidates, context: Context
 ) -> ir.Graph:
-    """The graph with the plan's nodes in 16-bit kernels."""
+    """The graph with 16-bit kernels and with casts where types differ."""
     nodes = dict(graph.nodes)
-    face = plan.interface
+    interface = plan.interface
     casts = Casts(nodes, plan.dtype, barrier=False)
-    for name, given in face.given.items():
+    for name, given in interface.given.items():
         casts.know_down((name, 0), (given, 0))
 
     def made_low(edge: ir.Edge) -> bool:
@@ -69,7 +69,7 @@ def native(
     for name in graph.nodes:
         view = found.typed[name]
         turned = plan.attrs.get(name, ())
-        takes = face.takes.get(name, ())
+        takes = interface.takes.get(name, ())
         inputs = list(view.node.inputs)
         for index, slot in enumerate(view.ins):
             if slot.type != ir.FLOAT:
@@ -88,30 +88,31 @@ def native(
                 a: _turned(view.node, a, plan.dtype) for a in turned
             }
             nodes[name] = view.node.changed(tuple(inputs), updates)
-        if takes or name in face.gives or name in face.adds:
-            more = [
+        if takes or name in interface.gives or name in interface.adds:
+            added = [
                 (e if made_low(e) else casts.down(e), plan.dtype, graph.shape(e))
-                for e in face.adds.get(name, ())
+                for e in interface.adds.get(name, ())
             ]
-            nodes[name] = _call(nodes[name], plan, more)
+            nodes[name] = _call(nodes[name], plan, added)
     return _with_boundary(graph.with_nodes(nodes), plan, casts, made_low)
 
 
 def _made_low(edge: ir.Edge, plan: Plan, found: Candidates) -> bool:
+    """Whether a plan makes the tensor on an edge 16-bit."""
     name, index = edge
     if name in plan.low:
         return _turns(found.typed[name], index, plan)
-    face = plan.interface
-    return name in face.args or index in face.gives.get(name, ())
+    interface = plan.interface
+    return name in interface.args or index in interface.gives.get(name, ())
 
 
 def _call(
-    node: ir.Node, plan: Plan, more: Sequence[tuple[ir.Edge, int, ir.Shape]]
+    node: ir.Node, plan: Plan, added: Sequence[tuple[ir.Edge, int, ir.Shape]]
 ) -> ir.Node:
-    """A calling node with the types, and the arguments more, of its functions."""
-    call, face = calls.CALLS[node.op], plan.interface
-    takes = {index - call.skip for index in face.takes.get(node.name, ())}
-    turning = [(call.takes, takes), (call.gives, face.gives.get(node.name, ()))]
+    """A calling node with the types and the further arguments of its functions."""
+    call, interface = calls.CALLS[node.op], plan.interface
+    takes = {index - call.skip for index in interface.takes.get(node.name, ())}
+    turning = [(call.takes, takes), (call.gives, interface.gives.get(node.name, ()))]
     updates: dict[str, ir.Value] = {
         attr: ir.Types(
             tuple(
@@ -121,32 +122,35 @@ def _call(
         )
         for attr, turned in turning
     }
-    return calls.extended(node.changed(updates=updates), call, more)
+    return calls.extended(node.changed(updates=updates), call, added)
 
 
 def _with_boundary(
     graph: ir.Graph, plan: Plan, casts: Casts, made_low: Callable[[ir.Edge], bool]
 ) -> ir.Graph:
-    face, number = plan.interface, plan.dtype
+    """The graph with the arguments and results that the plan's interface describes."""
+    interface, number = plan.interface, plan.dtype
     results = []
     for index, result in enumerate(graph.results):
         edge, kind = result.edge, result.type
-        if index in face.results:
+        if index in interface.results:
             edge, kind = edge if made_low(edge) else casts.down(edge), number
         elif made_low(edge):
             edge = casts.up(edge)
         results.append(ir.Result(result.name, kind, edge))
     args = tuple(
-        ir.Argument(arg.name, number if arg.name in face.args else arg.type)
+        ir.Argument(arg.name, number if arg.name in interface.args else arg.type)
         for arg in graph.args
     )
-    more = [
+    added = [
         (ir.Argument(new, number), graph.shape((name, 0)))
-        for name, new in face.given.items()
+        for name, new in interface.given.items()
     ]
     turned = dataclasses.replace(graph, args=args, results=tuple(results))
     return (
-        loop_invariants.widened(turned, more, results=face.returns) if more else turned
+        loop_invariants.widened(turned, added, results=interface.returns)
+        if added
+        else turned
     )
 
 
@@ -157,21 +161,21 @@ def emulated(
     nodes = dict(graph.nodes)
     casts = Casts(nodes, plan.dtype, barrier=context.xla)
     name16 = ir.DTYPE_NAMES[plan.dtype]
-    face = plan.interface
+    interface = plan.interface
 
     def rounded(edge: ir.Edge) -> bool:
         return _made_low(edge, plan, found)
 
-    def exact(edge: ir.Edge) -> bool:  # moving rounded values needs no new rounding
+    def exact(edge: ir.Edge) -> bool:  # values that are rounded already
         view = found.typed.get(edge[0])
-        if view is None or edge[1] in face.gives.get(edge[0], ()):
-            return True  # a boundary: what crosses it has been rounded
+        if view is None or edge[1] in interface.gives.get(edge[0], ()):
+            return True  # an argument or a call's result: rounded in the other function
         return view.row is not None and view.row.role is Role.MOVE
 
     for name in graph.nodes:
         view = found.typed[name]
         turned = plan.attrs.get(name, ())
-        takes = face.takes.get(name, ())
+        takes = interface.takes.get(name, ())
         inputs = list(view.node.inputs)
         for index, slot in enumerate(view.ins):
             edge = inputs[index]
@@ -185,7 +189,7 @@ def emulated(
     results = []
     for index, result in enumerate(graph.results):
         edge = result.edge
-        if (rounded(edge) or index in face.results) and not (
+        if (rounded(edge) or index in interface.results) and not (
             rounded(edge) and exact(edge)
         ):
             edge = casts.rounded(edge)
@@ -214,27 +218,32 @@ def restore_fetched(
     found: Candidates,
     context: Context,
 ) -> ir.Graph:
-    """Gives the tensors that a caller fetches by name back in float32.
+    """Makes the tensors that a caller fetches by name float32 again.
 
-    A fetched 16-bit node moves aside and an IdentityN of float32 values takes its name,
-    marked to be kept, so that no later rewrite takes it for a node to convert.
+    A fetched 16-bit node is renamed, and an IdentityN of float32 casts gets its name,
+    with the attribute `ir.KEEP`, so that no later rewrite converts it.
+
+    Args:
+      graph: the result of `apply`.
+      names: the fetched nodes.
+      plan, found, context: as in `apply`.
     """
     suffix = f"amp_{ir.DTYPE_NAMES[plan.dtype]}"
-    aside = {name: f"{name}/{suffix}" for name in sorted(names & plan.low)}
+    renamed = {name: f"{name}/{suffix}" for name in sorted(names & plan.low)}
 
     def moved(node: ir.Node) -> ir.Node:
-        if any(edge[0] in aside for edge in node.inputs):
+        if any(edge[0] in renamed for edge in node.inputs):
             node = node.changed(
-                tuple((aside.get(e[0], e[0]), e[1]) for e in node.inputs)
+                tuple((renamed.get(e[0], e[0]), e[1]) for e in node.inputs)
             )
-        if node.name not in aside:
+        if node.name not in renamed:
             return node
-        return dataclasses.replace(node, name=aside[node.name], pristine=False)
+        return dataclasses.replace(node, name=renamed[node.name], pristine=False)
 
-    nodes = {aside.get(name, name): moved(node) for name, node in graph.nodes.items()}
+    nodes = {renamed.get(name, name): moved(node) for name, node in graph.nodes.items()}
     casts = Casts(nodes, plan.dtype, barrier=context.xla)
     back = casts.rounded if context.policy.emulate else casts.up
-    for name, new in aside.items():
+    for name, new in renamed.items():
         view = found.typed[name]
         edges = tuple(
             back((new, index)) if _turns(view, index, plan) else (new, index)
@@ -246,7 +255,7 @@ def restore_fetched(
         }
         device = nodes[new].device
         nodes[name] = ir.Node(name, "IdentityN", edges, (), device, None, updates)
-    before = {new: name for name, new in aside.items()}
+    before = {new: name for name, new in renamed.items()}
 
     def shape(edge: ir.Edge) -> ir.Shape:
         return graph.shape((before.get(edge[0], edge[0]), edge[1]))

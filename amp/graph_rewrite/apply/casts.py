@@ -1,6 +1,6 @@
-"""The casts of one graph: one per tensor and direction, folded and cancelled.
+"""Adds casts to one graph: one per tensor and direction; constants are rounded instead.
 
-Where a cast is needed is the caller's to say; nothing is decided here.
+The caller says where a cast is needed; nothing is decided here.
 """
 
 from __future__ import annotations
@@ -15,17 +15,17 @@ MakeEdge = Callable[[ir.Edge], ir.Edge]
 
 
 class Casts:
-    """Gives the 16-bit or float32 form of an edge, adding a node at first use.
+    """Returns the 16-bit or float32 form of an edge, adding a node when first asked.
 
-    A constant is rounded at once. The 16-bit form of a value that a cast made out of 16
-    bits is that value itself (16 -> 32 -> 16 changes nothing); the other order,
-    32 -> 16 -> 32, rounds and is never cancelled.
+    A constant gets a rounded copy instead of a cast. The 16-bit form of a cast from 16
+    bits is the input of that cast, as 16 -> 32 -> 16 bits changes no value; the other
+    order, 32 -> 16 -> 32, rounds and is never removed.
 
     Args:
-      nodes: the graph's nodes; new ones are added to it.
-      number: the 16-bit type.
-      barrier: whether XLA compiles the graph, whose simplifier may take a cast down and
-        up for the identity, so that emulation needs a barrier between the two.
+      nodes: the graph's nodes by name; new nodes are added to it.
+      number: DataType number of the 16-bit type.
+      barrier: whether XLA compiles the graph. Its simplifier may remove a cast down and
+        up, so emulation puts a barrier between the two.
     """
 
     def __init__(self, nodes: dict[str, ir.Node], number: int, barrier: bool) -> None:
@@ -40,19 +40,19 @@ class Casts:
         return self._once(edge, "down", self._down)
 
     def know_down(self, edge: ir.Edge, low: ir.Edge) -> None:
-        """Notes that the 16-bit form of an edge is there already."""
+        """Sets `low` as the existing 16-bit form of an edge."""
         self._made[edge, "down"] = low
 
     def up(self, edge: ir.Edge) -> ir.Edge:
-        """A 16-bit edge in float32."""
+        """The float32 form of a 16-bit edge."""
         return self._once(edge, "up", lambda e: self._cast(e, self._number, ir.FLOAT))
 
     def late(self, edge: ir.Edge, after: str) -> ir.Edge:
-        """A 16-bit edge in float32 once more, not before a node has run."""
+        """Another float32 form of a 16-bit edge, cast after node `after` has run."""
         return self._once(edge, "late", lambda e: self._late(e, after))
 
     def _late(self, edge: ir.Edge, after: str) -> ir.Edge:
-        if not after:  # it would run at once, like the other
+        if not after:  # a second cast would run at once, like the first
             return self.up(edge)
         name, _ = made = self._cast(edge, self._number, ir.FLOAT)
         node = self._nodes[name].changed(updates={ir.LATE: True})

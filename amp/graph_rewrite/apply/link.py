@@ -1,6 +1,6 @@
-"""Puts rewritten functions beside their originals and points the calls at them.
+"""Adds rewritten functions to the module under new names and makes calls use them.
 
-Names only; what a function holds was settled before.
+Only names change here; the bodies of functions are done before.
 """
 
 from __future__ import annotations
@@ -16,7 +16,12 @@ from amp.graph_rewrite.graph.calls import Call, FunctionUse, graph_of
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Linked:
-    """The module with everything in it, and what was made for which use."""
+    """A module with originals and rewritten functions.
+
+    Attributes:
+      module: the module.
+      graphs: the rewritten graph of each use that changed.
+    """
 
     module: ir.Module
     graphs: Mapping[FunctionUse, ir.Graph]
@@ -25,11 +30,14 @@ class Linked:
 def link(
     given: ir.Module, graphs: Mapping[FunctionUse, ir.Graph], suffix: str
 ) -> Linked:
-    """Names what is not as given, or calls such, anew and points the calls there.
+    """Gives changed functions, and all their callers, new names, and updates the calls.
+
+    The functions of the module given stay in it unchanged. The main graph of a GraphDef
+    keeps its empty name.
 
     Args:
       given: the module as it was read.
-      graphs: what became of each use.
+      graphs: the graph of each use after `apply_plans`.
       suffix: ending of the new functions' names.
     """
     calls = {use: list(_calls(given, graphs, use)) for use in graphs}
@@ -60,6 +68,7 @@ def _named(
     calls: Mapping[FunctionUse, _Calls],
     suffix: str,
 ) -> dict[FunctionUse, str]:
+    """The new name of each use that changed or that calls one that changed."""
     changed = {use for use in graphs if graphs[use] is not graph_of(given, use)}
     pending = True
     while pending:
@@ -74,7 +83,7 @@ def _named(
     for use in (use for use in graphs if use in changed):
         both = use.xla and FunctionUse(use.name, False) in changed
         name = f"{use.name}{suffix}{'_xla' if both else ''}"
-        while name in given.functions:  # of an earlier rewrite
+        while name in given.functions:  # the name is from an earlier rewrite
             name += "_"
         names[use] = name if use.name else ""
     return names

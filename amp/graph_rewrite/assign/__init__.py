@@ -1,5 +1,5 @@
-"""The exact choice: tensors and casts as a graph, its minimum cut, the frozen `Plan`.
+"""Chooses the 16-bit nodes among the candidates by a minimum cut, and makes `Plan`s.
 
 No node is changed, and no rule about ops may enter.
-Before it: `cost`. After it: `apply` makes what the plan describes.
+Before it: `cost`. After it: `apply` builds the graph that a plan describes.
 """

@@ -1,8 +1,7 @@
-"""The casts of a module: every tensor, who makes it, who reads it, what that takes.
+"""The tensors of a module with their producers and readers, and so the casts needed.
 
-The one description of which casts there are: `decide` prices by it, a plan lists its
-casts by it, and `verify` holds what was made against it. Nothing is chosen here: which
-nodes are 16-bit is given.
+`decide` prices casts with this description and plans list their casts from it, so that
+both agree. Nothing is chosen here: the caller says which nodes are 16-bit.
 """
 
 from __future__ import annotations
@@ -24,7 +23,8 @@ from amp.graph_rewrite.graph.calls import FunctionUse
 from amp.graph_rewrite.ops.op_table import Kind
 from amp.graph_rewrite.plan import Cast, CastsSaved, Read
 
-# By an edge, the seconds in (float32, 16 bits) that a cast on it adds besides its own.
+# By edge, the seconds in (float32, 16 bits) that a cast on it costs besides its own
+# time, because it prevents a merging.
 CastPrices: TypeAlias = dict[ir.Edge, Times]
 Late: TypeAlias = dict[Read, str]  # as in a plan
 
@@ -35,8 +35,9 @@ class UseCasts:
 
     Attributes:
       casts: tensors that are read in both types.
-      late: reads that have a cast of their own, with the node that it waits for.
-      saved: casts that sharing, folding and hoisting make needless.
+      late: reads with a cast of their own in the backward pass, and the node that the
+        cast waits for.
+      saved: the casts saved by sharing, folding and hoisting.
     """
 
     casts: frozenset[Cast]
@@ -45,9 +46,15 @@ class UseCasts:
 
 
 class Tensors:
-    """Every tensor of a module, with who makes it and who reads it.
+    """All tensors of a module, with their producers and readers.
 
-    A tensor that crosses a call is one tensor, named by where it comes from.
+    A tensor that is passed into functions is one tensor, named by the edge where it is
+    made. A tensor and existing casts of it are one tensor too, so that a second rewrite
+    sees the same tensors.
+
+    Args:
+      priced: the module's analysis and prices.
+      cast_prices: of each use, what casts cost besides their own time.
     """
 
     def __init__(
@@ -69,7 +76,7 @@ class Tensors:
         self._returned()
 
     def variable(self, use: FunctionUse, name: str) -> CutVariable:
-        """What the precision of a node is chosen as."""
+        """The variable of the cut that decides the precision of a node."""
         found = self._uses[use].found
         if name in found.already:
             return LOW
@@ -95,7 +102,7 @@ class Tensors:
                 reader = LOW if slot.type == number else HIGH
                 if site is not None and slot.type == ir.FLOAT:
                     if self._call_values.passes(site, index):
-                        continue  # those inside read it
+                        continue  # the readers inside the function count instead
                     reader = (
                         self._carried((use, (name, index))) if site.call.loop else HIGH
                     )
@@ -105,7 +112,7 @@ class Tensors:
                 self._read((use, edge), slot.type, reader, (name, index), late)
 
     def _read_outside(self, use: FunctionUse, one: UseAnalysis) -> None:
-        """What the user sees, and what is returned to calls that stay as they are."""
+        """Adds float32 readers for fetched tensors and for results to other callers."""
         if use not in self._call_values.inner:
             for result in one.graph.results:
                 if result.type == ir.FLOAT:
@@ -144,7 +151,7 @@ class Tensors:
         return CutVariable("carried", value)
 
     def _of(self, place: UseEdge, number: int) -> Tensor:
-        """The tensor that an edge of type `number` is, or is a cast of."""
+        """The tensor at an edge of type `number`, or that the edge is a cast of."""
         low = self._number
         while True:
             place = self._call_values.source(place)
@@ -158,20 +165,21 @@ class Tensors:
             if producer == HIGH and view is not None and _turns(view.outs[index], view):
                 producer = self.variable(use, name)
             constant = view is not None and view.facts.kind is Kind.CONSTANT
-            # Only what may be 16-bit where it is made may be so where it is held.
+            # A tensor may be stored in 16 bits only if its producer may be 16-bit.
             holds = producer != HIGH and self._uses[place[0]].weight <= 1
             holds = holds and self._lives[place[0]].held(place[1])
             self._tensors[place] = Tensor(place, producer, constant, holds)
         return self._tensors[place]
 
     def _kept(self) -> Iterator[Tensor]:
+        """The tensors with a producer or reader that may be 16-bit."""
         for tensor in self._tensors.values():
             variables = [tensor.producer, *(r.variable for r in tensor.readers)]
             if any(variable != HIGH for variable in variables):
                 yield tensor
 
     def priced(self) -> list[min_cut.Tensor[CutVariable]]:
-        """The tensors as `min_cut` takes them."""
+        """The tensors in the form that `min_cut` takes, in seconds per step."""
         priced = []
         for tensor in self._kept():
             use, edge = tensor.place
@@ -181,8 +189,8 @@ class Tensors:
             down = 0.0 if tensor.free else seconds
             after = self._cast_prices[use].get(edge, (0.0, 0.0))
             up, down = (
-                cast + weight * more
-                for cast, more in zip((seconds, down), after, strict=True)
+                cast + weight * lost
+                for cast, lost in zip((seconds, down), after, strict=True)
             )
             priced.append(min_cut.Tensor(producer, tensor.early, up, down))
             if tensor.stored:
@@ -191,10 +199,10 @@ class Tensors:
         return priced
 
     def free(self) -> dict[CutVariable, Times]:
-        """What is chosen for besides nodes, with its seconds in (float32, 16 bits).
+        """The variables that are no nodes, with their seconds in (float32, 16 bits).
 
-        A value that calls hand on takes no time of its own; holding a tensor counts as
-        what `CostModel.held` says.
+        Loop variables and branch results take no time of their own; a stored tensor
+        costs `CostModel.held`.
         """
         prices: dict[CutVariable, Times] = {
             CutVariable("carried", value): (0.0, 0.0)
@@ -210,7 +218,7 @@ class Tensors:
         return prices
 
     def casts(self, low: Set[CutVariable]) -> dict[FunctionUse, frozenset[Cast]]:
-        """By use, the tensors that are cast if what is in `low` is 16-bit."""
+        """By use, the casts of an assignment; `low` are the 16-bit variables."""
         found: dict[FunctionUse, set[Cast]] = {use: set() for use in self._uses}
         for tensor in self._kept():
             use, edge = tensor.place
@@ -218,7 +226,7 @@ class Tensors:
         return {use: frozenset(casts) for use, casts in found.items()}
 
     def use_casts(self, low: Set[CutVariable]) -> dict[FunctionUse, UseCasts]:
-        """By use, all of its casts if what is in `low` is 16-bit, as in a plan."""
+        """By use, its casts in the form of a plan; `low` are the 16-bit variables."""
         casts, late, saved = self.casts(low), self._late(low), self._saved(low)
         return {use: UseCasts(casts[use], late[use], saved[use]) for use in self._uses}
 

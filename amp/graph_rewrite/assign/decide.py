@@ -1,7 +1,7 @@
-"""From priced candidates to plans: sets up the minimum cut and reads the plans off it.
+"""Turns priced candidates into plans: sets up the minimum cut and reads its result.
 
-Nothing is changed here, and no rule about ops may enter. All functions of a module are
-decided together, each weighted by how often it runs.
+All functions of a module are decided together, each weighted by its runs per step.
+Nothing is changed here, and no rule about ops may enter.
 """
 
 from __future__ import annotations
@@ -26,12 +26,13 @@ from amp.graph_rewrite.plan import Cast, Interface, Plan, Reason
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _Prices:
-    """The prices of one use, each time it runs.
+    """The prices of one use for one run.
 
     Attributes:
-      times: of nodes; of one that is merged into the product before it, nothing.
-      after_cast: by the edge between the two, what the merged node costs after all if a
-        cast on that edge keeps them apart.
+      times: seconds of each node in (float32, 16 bits); 0 for a node that Grappler
+        merges into the product before it.
+      after_cast: for the edge between the two, the seconds of that node if a cast on
+        the edge prevents the merging.
     """
 
     times: Mapping[str, Times]
@@ -40,11 +41,12 @@ class _Prices:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _Cut:
-    """What the minimum cut puts on the 16-bit side, and how exact it is.
+    """The result of the minimum cut.
 
     Attributes:
       low: the variables that are to be 16-bit, and `LOW`.
-      tie: seconds that the choice may be over the cheapest; -inf: none was weighed.
+      tie: seconds per step by which the choice may exceed the optimum due to rounding;
+        -inf if costs were not compared.
     """
 
     low: frozenset[CutVariable]
@@ -53,14 +55,14 @@ class _Cut:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _Decision:
-    """What was decided for one use.
+    """The decisions for one use.
 
     Attributes:
       low: the nodes that are to be 16-bit.
       tie: as in `_Cut`.
-      before: the casts that the use has as it was given.
+      before: the casts in the graph as given.
       after: the casts that it will have.
-      interface: how its boundary turns.
+      interface: the argument and result types that change.
     """
 
     low: frozenset[str]
@@ -71,9 +73,16 @@ class _Decision:
 
 
 def decide(priced: Priced) -> dict[FunctionUse, Plan]:
-    """Chooses among the candidates of all uses together.
+    """Chooses the candidates to hold in 16 bits so that a step is fastest.
 
-    With `assignment="all"` every candidate is taken, whatever it costs.
+    All uses of functions are decided together. With the policy's `assignment="all"`
+    every candidate is chosen, whatever it costs.
+
+    Args:
+      priced: the module's candidates and prices.
+
+    Returns:
+      The plan of each use.
     """
     analysis = priced.analysis
     prices = {use: _prices(one) for use, one in priced.uses.items()}
@@ -100,9 +109,9 @@ def decide(priced: Priced) -> dict[FunctionUse, Plan]:
 
 
 def gain(priced: Priced) -> float:
-    """Seconds a step that the choice is cheaper than turning no node, by its prices.
+    """The seconds per step that the best choice saves over converting no node.
 
-    Those of holding tensors in memory are among them, which are in no plan's seconds.
+    Unlike the seconds of plans, this includes the price of storing tensors.
     """
     uses = priced.analysis.uses
     prices = {use: _prices(one) for use, one in priced.uses.items()}
@@ -122,6 +131,7 @@ def _tensors(priced: Priced, prices: Mapping[FunctionUse, _Prices]) -> Tensors:
 
 
 def _prices(one: PricedUse) -> _Prices:
+    """The use's prices with those of merged epilogues moved to `after_cast`."""
     use_analysis, times = one.use_analysis, dict(one.times)
     typed, after_cast = use_analysis.found.typed, {}
     for name in epilogues(use_analysis.graph, typed, use_analysis.context):
@@ -149,7 +159,7 @@ def _times(
     tensors: Tensors,
     prices: Mapping[FunctionUse, _Prices],
 ) -> dict[CutVariable, Times]:
-    """Seconds a step of everything that is chosen, in (float32, 16 bits)."""
+    """Seconds per step of each variable in (float32, 16 bits)."""
     times = tensors.free()
     for use, one in uses.items():
         for name in one.found.allowed:
@@ -183,9 +193,9 @@ def _plan(one: PricedUse, prices: _Prices, decision: _Decision) -> Plan:
 def _seconds(
     one: PricedUse, prices: _Prices, low: frozenset[str], casts: frozenset[Cast]
 ) -> float:
-    """What one run of a use takes with these nodes in 16 bits and these casts."""
+    """Seconds of one run of a use with these 16-bit nodes and these casts."""
     total = sum(times[name in low] for name, times in prices.times.items())
-    for edge, down in sorted(casts):  # sums depend on the order
+    for edge, down in sorted(casts):  # so that rounding of the sum is reproducible
         total += one.cast(edge)
         total += prices.after_cast[edge][down] if edge in prices.after_cast else 0.0
     return total
@@ -196,6 +206,7 @@ def _reasons(
     chosen: frozenset[str],
     times: Mapping[str, Times],
 ) -> dict[str, Reason]:
+    """The reason for the type of every node with float32 or 16-bit tensors."""
     reasons = dict(found.refused)
     for name in found.already:
         reasons[name] = Reason("already", name)

@@ -1,6 +1,6 @@
-"""Whether all plans together gain enough: if not, every one of them is dropped.
+"""Drops all plans of a module if their predicted gain is less than `min_gain`.
 
-Predicted seconds only; no node is priced here, and no plan but "nothing" is made.
+Works on predicted seconds only; no node is priced here.
 """
 
 from __future__ import annotations
@@ -16,9 +16,13 @@ from amp.graph_rewrite.plan import CastsSaved, Interface, Plan, Reason
 def keep_if_gains(
     plans: Mapping[FunctionUse, Plan], priced: Priced
 ) -> Mapping[FunctionUse, Plan]:
-    """The plans, or plans that change nothing where they gain under `min_gain`.
+    """The plans as they are, or plans that change nothing if the gain is too small.
 
-    Emulation is not asked for a gain, nor is `assignment="all"`.
+    Plans for emulation and those of `assignment="all"` always stay.
+
+    Args:
+      plans: the plan of each use.
+      priced: the module's analysis, with the weight of each use.
     """
     uses = priced.analysis.uses
     policy = next(iter(uses.values())).context.policy

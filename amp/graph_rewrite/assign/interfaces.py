@@ -1,6 +1,6 @@
-"""How boundaries of functions turn 16-bit, once it is decided what is 16-bit in them.
+"""Which arguments and results of functions become 16-bit, given the 16-bit nodes.
 
-Follows from the decisions; nothing is weighed here.
+It follows from the decisions of `decide`; nothing is chosen here.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from amp.graph_rewrite.graph import ir
 from amp.graph_rewrite.graph.calls import FunctionUse, Site
 from amp.graph_rewrite.plan import Interface
 
-# The forms in which an argument is read: float32, 16 bits.
+# The types in which an argument is read: False for float32, True for 16 bits.
 _Forms: TypeAlias = frozenset[bool]
 
 
 @dataclasses.dataclass(slots=True)
 class _InterfaceBuilder:
-    """An `Interface` in the making."""
+    """Collects the parts of an `Interface`, with the same attributes."""
 
     args: set[str] = dataclasses.field(default_factory=set)
     given: dict[str, str] = dataclasses.field(default_factory=dict)
@@ -45,12 +45,12 @@ class _InterfaceBuilder:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _Chosen:
-    """What was decided to be 16-bit.
+    """What was chosen to be 16-bit.
 
     Attributes:
       analysis: of the module.
-      low: the nodes of each use.
-      carried: the values that calls hand on.
+      low: the 16-bit nodes of each use.
+      carried: the 16-bit loop variables and branch results.
     """
 
     analysis: Analysis
@@ -63,35 +63,38 @@ def interfaces(
     low: Mapping[FunctionUse, frozenset[str]],
     carried: Set[Carried],
 ) -> dict[FunctionUse, Interface]:
-    """How the boundary of each use turns.
+    """The change of argument and result types of each use, and of the calls in it.
 
-    1. A carried value that was decided to be 16-bit is so at every edge that it is.
-    2. An argument that is its caller's tensor turns if it is only read in 16 bits;
-       where it is read in both forms, its 16-bit form becomes another argument.
+    1. A loop variable or branch result that was chosen to be 16-bit is 16-bit on all
+       its edges.
+    2. An argument that is a tensor of the caller (`CallValues.alias`) becomes 16-bit if
+       it is read in 16 bits only. If it is read in both types, the 16-bit form is
+       passed as a further argument.
 
     Args:
       analysis: of the module.
-      low: the nodes of each use that turn.
-      carried: the carried values that do.
+      low: the 16-bit nodes of each use.
+      carried: the 16-bit loop variables and branch results.
     """
     chosen = _Chosen(analysis, low, carried)
     builders = {use: _InterfaceBuilder() for use in analysis.uses}
     for value in carried:
-        _carry(value, analysis, builders)
+        _turn_carried(value, analysis, builders)
     forms: dict[tuple[FunctionUse, str], _Forms] = {}
     for use in reversed(list(analysis.uses)):
         if use in analysis.call_values.inner:
             forms |= _forms(use, chosen, forms)
     for site in analysis.call_values.sites.values():
-        _pass_on(site, analysis, forms, builders)
+        _turn_passed(site, analysis, forms, builders)
     return {use: builder.frozen() for use, builder in builders.items()}
 
 
-def _carry(
+def _turn_carried(
     value: Carried,
     analysis: Analysis,
     builders: Mapping[FunctionUse, _InterfaceBuilder],
 ) -> None:
+    """Case 1 of `interfaces` for one value."""
     site, index = value.site, value.index
     caller = builders[site.use]
     caller.gives.setdefault(site.node.name, set()).add(index)
@@ -109,7 +112,7 @@ def _forms(
     chosen: _Chosen,
     inside: Mapping[tuple[FunctionUse, str], _Forms],
 ) -> dict[tuple[FunctionUse, str], _Forms]:
-    """The forms in which each argument of a use is read, its own calls included."""
+    """The types in which each argument of a use is read, in its callees too."""
     analysis, low, turned = chosen.analysis, chosen.low[use], chosen.carried
     call_values = analysis.call_values
     graph, typed = analysis.uses[use].graph, analysis.uses[use].found.typed
@@ -138,12 +141,13 @@ def _forms(
     return found
 
 
-def _pass_on(
+def _turn_passed(
     site: Site,
     analysis: Analysis,
     forms: Mapping[tuple[FunctionUse, str], _Forms],
     builders: Mapping[FunctionUse, _InterfaceBuilder],
 ) -> None:
+    """Case 2 of `interfaces` for the arguments of one call."""
     caller, name = builders[site.use], site.node.name
     for callee in site.callees:
         builders[callee].returns = site.call.loop and callee == site.callees[-1]

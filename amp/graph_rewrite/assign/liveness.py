@@ -1,6 +1,6 @@
-"""How long tensors live: who reads them after the point where most bytes are held.
+"""Liveness of tensors: which are stored for the backward pass, and their late readers.
 
-Order and sizes only; what holding is worth is priced elsewhere.
+Order and sizes only; the price of memory is not known here.
 """
 
 from __future__ import annotations
@@ -17,16 +17,18 @@ _FLOATS = frozenset({ir.FLOAT, ir.HALF, ir.BFLOAT16})
 
 
 class Liveness:
-    """The order of a graph's nodes, and its fullest point.
+    """Levels of a graph's nodes, and the level after which most bytes are stored.
 
-    The level of a node is the most nodes that do work on a path that ends there. A
-    tensor is held from its node's level to that of its last reader. Nodes that hand on
-    the same bytes, and casts between floating types, do no work here, so that a graph
-    has the same levels before and after it is rewritten.
+    The level of a node is the largest number of working nodes on a path that ends at
+    it. A tensor is stored from the level of its producer to that of its last reader.
+    The peak is the level after which the stored tensors have most elements; in a
+    training step it is where the backward pass begins. Nodes that pass their inputs on
+    unchanged, and casts between floating types, do not count as working, so that a
+    graph has the same levels before and after it is rewritten.
 
     Args:
       graph: the graph.
-      typed: its ports' types.
+      typed: its nodes with their types.
     """
 
     def __init__(self, graph: ir.Graph, typed: Mapping[str, Typed]) -> None:
@@ -39,22 +41,22 @@ class Liveness:
             if not node.has(ir.LATE):
                 waits += map(self._level, node.controls)
             self._levels[name] = max(waits, default=0) + (not self._idle(name))
-        self._peak = self._fullest()
+        self._peak = self._find_peak()
 
     def late(self, name: str) -> bool:
-        """Whether a node runs after the point where most bytes are held."""
+        """Whether a node runs after the peak (in the backward pass)."""
         return self._level(name) > self._peak
 
     def held(self, edge: ir.Edge) -> bool:
-        """Whether a tensor takes memory of its own, and is made before that point."""
+        """Whether a tensor is made before the peak and takes memory of its own."""
         view = self._typed.get(edge[0])
         return view is not None and not view.facts.in_memory and not self.late(edge[0])
 
     def before(self, reads: Collection[Read]) -> str:
-        """A late node that runs before any of some late reads, "" if there is none.
+        """A late node that a cast for some late reads can wait for, "" if none.
 
-        What waits for it cannot be waited for by it: levels never fall along a path,
-        and it is on a lower one than all of the readers.
+        It is another input of the first of the readers, on a lower level than all of
+        them. As levels never fall along a path, waiting for it makes no cycle.
         """
         first, given = min(reads, key=lambda read: (self._level(read[0]), read))
         node, level = self._graph.nodes[first], self._level(first)
@@ -66,7 +68,7 @@ class Liveness:
     def _level(self, name: str) -> int:
         return self._levels.get(name, 0)
 
-    def _fullest(self) -> int:
+    def _find_peak(self) -> int:
         last: dict[ir.Edge, int] = {}
         for name, node in self._graph.nodes.items():
             for edge in map(self._origin, node.inputs):
@@ -82,21 +84,21 @@ class Liveness:
                 size = shapes.elements(self._graph.shape((name, index)))
                 change[self._level(name)] += size
                 change[until] -= size
-        held, most, peak = 0, 0, 0
+        stored, most, peak = 0, 0, 0
         for level in sorted(change):
-            held += change[level]
-            if held > most:
-                most, peak = held, level
+            stored += change[level]
+            if stored > most:
+                most, peak = stored, level
         return peak
 
     def _origin(self, edge: ir.Edge) -> ir.Edge:
-        """The edge whose bytes this one hands on."""
+        """The edge of which this one is an unchanged copy."""
         while self._idle(edge[0]):
             edge = self._graph.nodes[edge[0]].inputs[edge[1]]
         return edge
 
     def _idle(self, name: str) -> bool:
-        """Whether a node's outputs are its inputs, one by one."""
+        """Whether a node passes its inputs on one by one, at most cast."""
         view = self._typed.get(name)
         if view is None or not view.node.inputs or not view.outs:
             return False

@@ -1,4 +1,4 @@
-"""The exact assignment: which candidates to hold in 16 bits, by one minimum cut.
+"""Finds the cheapest assignment of two types to nodes exactly, by a minimum cut.
 
 Knows numbers and sets only: no op, no shape, no device.
 """
@@ -19,19 +19,19 @@ from scipy.sparse.csgraph import breadth_first_order, maximum_flow
 _TOTAL = 2**30
 _INFINITE = 2**31 - 1
 
-V = TypeVar("V", bound=Hashable)  # what stands for a node
+V = TypeVar("V", bound=Hashable)  # a variable of the cut
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Tensor(Generic[V]):
-    """A tensor that costs a cast when it is read in the type it is not made in.
+    """A tensor, which costs a cast if a reader needs another type than its producer's.
 
     Attributes:
-      producer: the candidate or fixed node that makes it, None for one that is float32
-        for ever (an argument, a variable).
-      readers: the nodes that read it.
-      cast: seconds of a cast, shared by all readers, either direction.
-      down: seconds of the cast to 16 bits if another figure (0 for a constant).
+      producer: the variable of the node that makes it, None if it always is float32 (an
+        argument, a variable).
+      readers: the variables of the nodes that read it.
+      cast: seconds of the cast to float32, which all readers share.
+      down: seconds of the cast to 16 bits (0 for a constant).
     """
 
     producer: V | None
@@ -45,19 +45,20 @@ def solve(
     fixed_low: Set[V],
     tensors: Sequence[Tensor[V]],
 ) -> frozenset[V]:
-    """Returns the candidates whose conversion makes the total time least.
+    """Returns the variables to be 16-bit so that the total time is smallest.
 
-    With x = 1 for 16 bits: minimise the sum of each candidate's time in its type, plus,
-    for each tensor, one cast if its producer and any of its readers differ. That is a
-    minimum s-t cut (s the 16-bit side): s -> v carries what v gains, v -> t what it
-    loses; each tensor has one auxiliary node per direction, so that a cast counts once
-    however many readers share it. Among equal cuts the one with fewest 16-bit nodes is
-    taken, so a tie stays float32 (to within `rounding`).
+    It minimises the sum of each variable's time in its type plus, for each tensor, one
+    cast if the type of its producer and of any reader differ. That is a minimum s-t cut
+    with s the 16-bit side: the edge s -> v has the seconds that v gains in 16 bits as
+    its capacity, v -> t the seconds that it loses; each tensor has one auxiliary vertex
+    per direction, so that a cast counts once however many readers share it. Among equal
+    cuts the one with the fewest 16-bit variables is taken, so a tie stays float32 (to
+    within `rounding`).
 
     Args:
-      times: seconds of each candidate in (float32, 16 bits).
-      fixed_low: nodes that are in 16 bits whatever is decided.
-      tensors: every tensor that a candidate or fixed node makes or reads.
+      times: seconds of each variable in (float32, 16 bits).
+      fixed_low: variables that are 16-bit in any case.
+      tensors: every tensor that one of these variables makes or reads.
     """
     if not times:
         return frozenset()
@@ -72,11 +73,11 @@ def total(
     tensors: Sequence[Tensor[V]],
     low: Set[V],
 ) -> float:
-    """Seconds that an assignment takes: what `solve` makes least.
+    """The total seconds of an assignment, which `solve` minimises.
 
     Args:
-      times, tensors: as of `solve`.
-      low: the nodes in 16 bits, those fixed there included.
+      times, tensors: as in `solve`.
+      low: the 16-bit variables, `fixed_low` included.
     """
     seconds = sum(time[name in low] for name, time in times.items())
     for tensor in tensors:
@@ -89,10 +90,10 @@ def total(
 def rounding(
     times: Mapping[V, tuple[float, float]], tensors: Sequence[Tensor[V]]
 ) -> float:
-    """Seconds that the assignment of `solve` may be over the cheapest.
+    """The most seconds by which the result of `solve` may exceed the optimum.
 
-    Every capacity is off its whole number of units by half a unit at most, in the price
-    of the cut found and in that of the cheapest.
+    `solve` rounds every capacity to a whole number of units, an error of half a unit at
+    most, in the cost of the cut found and in that of the optimum.
     """
     total = math.fsum(abs(high - low) for high, low in times.values())
     total += math.fsum(tensor.cast + tensor.down for tensor in tensors)
@@ -101,11 +102,13 @@ def rounding(
 
 
 def _units(total: float) -> float:
-    """How many units a second has. A power of two: scaling by it rounds nothing."""
+    """Units per second; a power of two, so that scaling itself does not round."""
     return float(2.0 ** math.floor(math.log2(_TOTAL / total)))
 
 
 class _Network(Generic[V]):
+    """The flow network: vertex 0 is the source (16 bits), 1 the sink (float32)."""
+
     def __init__(
         self, times: Mapping[V, tuple[float, float]], fixed_low: Set[V]
     ) -> None:
@@ -136,9 +139,9 @@ class _Network(Generic[V]):
         readers = {self._vertex.get(name, 1) for name in tensor.readers} - {producer}
         if not readers:
             return
-        if producer != 1 and tensor.cast > 0:  # 16 bits made, float32 read
+        if producer != 1 and tensor.cast > 0:  # made in 16 bits, read in float32
             self._shared(producer, readers - {0}, tensor.cast, up=True)
-        if producer != 0 and tensor.down > 0:  # float32 made, 16 bits read
+        if producer != 0 and tensor.down > 0:  # made in float32, read in 16 bits
             self._shared(producer, readers - {1}, tensor.down, up=False)
 
     def _shared(self, producer: int, readers: set[int], cost: float, up: bool) -> None:

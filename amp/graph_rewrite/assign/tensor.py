@@ -1,6 +1,6 @@
-"""One tensor: who makes it, who reads it, and which casts that takes.
+"""A tensor with its producer and readers, the casts it needs, and cut variables.
 
-What precision is chosen for has a name here (`CutVariable`); nothing is chosen here.
+Nothing is chosen here: the caller says which variables are 16-bit.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from amp.graph_rewrite.plan import CastsSaved, Read
 
 
 class CutVariable(NamedTuple):
-    """Something that one precision is chosen for; a vertex of the minimum cut.
+    """Something with one precision to be chosen: a vertex of the minimum cut.
 
     Attributes:
-      kind: what it is. "low" and "high" are the two that are settled: always in 16
-        bits, always in float32.
-      of: which one. Of "node" the use and the node's name; of "carried" the value that
-        calls hand on; of "list" the number of the tensor list; of "stored" the edge of
-        a tensor, from the point on where its graph holds most bytes.
+      kind: "node"; "carried" for a loop variable or branch result; "list" for a tensor
+        list; "stored" for a tensor while it is stored for the backward pass; "low" and
+        "high" for what always is 16-bit or float32.
+      of: which one. For "node" the use and the node's name, for "carried" the value,
+        for "list" its number, for "stored" the tensor's edge.
     """
 
     kind: Literal["node", "carried", "list", "stored", "low", "high"]
@@ -34,7 +34,14 @@ LOW, HIGH = CutVariable("low"), CutVariable("high")
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Reader:
-    """Who reads a tensor, where, and whether the tensor is held for it."""
+    """A reader of a tensor.
+
+    Attributes:
+      variable: decides the type in which it reads.
+      use: the function that it is in.
+      at: the node and its input; None for a result or a fetch.
+      late: whether it is in the backward pass, so that the tensor is stored for it.
+    """
 
     variable: CutVariable
     use: FunctionUse
@@ -44,36 +51,45 @@ class Reader:
 
 @dataclasses.dataclass(slots=True)
 class Tensor:
-    """A tensor under one name, however many casts the graph already has on it.
+    """A tensor; casts of it that the graph already has are the same tensor.
 
-    Where it is held for late readers, it may be so in another type than it is made in:
-    then it counts as two, the tensor as it is made and the tensor as it is held, which
-    reads the first.
+    A tensor that is stored for the backward pass may be stored in another type than it
+    is made in. The cut then has two tensors: the one that is made, and the stored one,
+    which reads the first and is read by the late readers.
+
+    Attributes:
+      place: the edge where it is made.
+      producer: decides the type in which it is made.
+      free: whether it is a constant, whose cast costs nothing.
+      holds: whether its type may change for storage.
+      readers: all its readers.
     """
 
     place: UseEdge
     producer: CutVariable
-    free: bool  # a constant: its cast is folded
+    free: bool
     holds: bool
     readers: list[Reader] = dataclasses.field(default_factory=list)
 
     @property
     def stored(self) -> CutVariable | None:
+        """The variable of the stored tensor, None if it is not stored."""
         return CutVariable("stored", self.place) if self.late else None
 
     @property
     def late(self) -> list[Reader]:
+        """The readers that read the stored tensor."""
         return [reader for reader in self.readers if self.holds and reader.late]
 
     @property
     def early(self) -> list[CutVariable]:
-        """Who reads it as it is made."""
+        """The variables that read it as it is made."""
         early = [r.variable for r in self.readers if not (self.holds and r.late)]
         stored = self.stored
         return early if stored is None else [*early, stored]
 
     def casts(self, low: Set[CutVariable]) -> set[bool]:
-        """Whether it is cast as soon as it is made: to 16 bits (True), to float32."""
+        """The casts right after it is made: True to 16 bits, False to float32."""
         made_low = self.producer in low
         casts = {r in low for r in self.early if (r in low) != made_low}
         if not made_low and any(r.variable in low for r in self.late):
@@ -81,7 +97,7 @@ class Tensor:
         return casts - {True} if self.free else casts
 
     def waiting(self, low: Set[CutVariable]) -> list[Read]:
-        """The late reads that get a cast of their own."""
+        """The late float32 reads that need a cast in the backward pass."""
         if self.stored not in low:
             return []
         return sorted(r.at for r in self.late if r.at and r.variable not in low)
@@ -89,7 +105,12 @@ class Tensor:
     def casts_saved(
         self, low: Set[CutVariable], inner: Container[FunctionUse]
     ) -> CastsSaved:
-        """What the reads in another type do without; `inner`: in loops."""
+        """The casts saved for reads in another type than the tensor is made in.
+
+        Args:
+          low: the 16-bit variables.
+          inner: functions that run inside loops.
+        """
         made_low = self.producer in low
         other = [r.use for r in self.readers if (r.variable in low) != made_low]
         if not other:

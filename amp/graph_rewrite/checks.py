@@ -1,6 +1,6 @@
-"""The checks of the pipeline: which laws of `verify` hold for which graphs, and when.
+"""The steps of the pipeline that check graphs by the laws of `verify`.
 
-What was made is analyzed, priced and decided on as what is given is. Nothing is mended.
+Rewritten graphs are analyzed and priced again for this. Nothing is corrected here.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _REPORT = "report this with the graph; the original runs unchanged"
 
 
 def edges_given(given: ir.Module) -> None:
-    """Every graph that a user hands in is well formed.
+    """Checks that every graph of the module given is well formed.
 
     Raises:
       GraphError: one is not.
@@ -39,7 +39,7 @@ def edges_given(given: ir.Module) -> None:
 
 
 def types_given(analysis: Analysis) -> None:
-    """Every graph that a user hands in is well typed.
+    """Checks that every graph of the module given is well typed.
 
     Raises:
       GraphError: one is not.
@@ -50,7 +50,7 @@ def types_given(analysis: Analysis) -> None:
 
 
 def analyze_made(linked: Linked, priced: Priced) -> Analysis:
-    """Analyzes what was made in the circumstances of what was given."""
+    """Analyzes the rewritten functions, in the contexts of their originals."""
     lookup = op_schema.lookup_of(linked.module)
     before = _originals(linked, priced)
     return analyze(
@@ -60,7 +60,12 @@ def analyze_made(linked: Linked, priced: Priced) -> Analysis:
 
 
 def graphs_made(linked: Linked, priced: Priced, made: Analysis) -> None:
-    """Every law of `verify` on every graph that was made.
+    """Checks every rewritten graph by all laws of `verify` that concern it.
+
+    Args:
+      linked: the module with the rewritten functions.
+      priced: the analysis of the originals.
+      made: the analysis of the rewritten functions.
 
     Raises:
       VerifyError: one is broken.
@@ -83,7 +88,7 @@ def graphs_made(linked: Linked, priced: Priced, made: Analysis) -> None:
 
 
 def price_made(linked: Linked, priced: Priced, made: Analysis) -> Priced:
-    """Prices what was made as what was given was priced."""
+    """Prices the rewritten functions with the cost models of their originals."""
     models = {
         _made_use(use, linked): one.cost_model for use, one in priced.uses.items()
     }
@@ -95,15 +100,15 @@ def second_rewrite(
     again: Mapping[FunctionUse, Plan],
     made: Priced,
 ) -> None:
-    """A second rewrite of what was made would change nothing.
+    """Checks that a second rewrite would change nothing.
 
     Args:
-      plans: what was done.
-      again: what a second rewrite would do.
-      made: what was made, priced.
+      plans: the plans that were applied.
+      again: the plans of a second rewrite.
+      made: the rewritten functions, priced.
 
     Raises:
-      VerifyError: it would gain something.
+      VerifyError: a second rewrite would save time.
     """
     names = [name for plan in again.values() for name in plan.low]
     if not names:
@@ -115,7 +120,12 @@ def second_rewrite(
 
 
 def clusters_made(before: Linked, fused: Fused, priced: Priced) -> None:
-    """The laws that concern clusters, on every graph that has any.
+    """Checks every graph with clusters by the laws of `verify` that concern them.
+
+    Args:
+      before: the graphs without clusters.
+      fused: the graphs with clusters.
+      priced: the analysis of the originals.
 
     Raises:
       VerifyError: one is broken.
@@ -145,7 +155,7 @@ def _made_use(use: FunctionUse, linked: Linked) -> FunctionUse:
 
 
 def _originals(linked: Linked, priced: Priced) -> dict[FunctionUse, UseAnalysis]:
-    """By each use of what was made, the analysis of the use that it was made of."""
+    """For each use of the rewritten module, the analysis of its original."""
     uses = priced.analysis.uses
     return {_made_use(use, linked): one for use, one in uses.items()}
 

@@ -1,6 +1,6 @@
-"""The circumstances of each use of a function, from what is asked of `rewrite`.
+"""Makes the `Context` of each use of a function from the arguments of `rewrite`.
 
-Brings policy, device and graph together; nothing is decided here.
+Nothing is decided here.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ def contexts(
     fetches: frozenset[str],
     feeds: frozenset[str],
 ) -> Callable[[FunctionUse], Context]:
-    """What decisions on a use depend on besides its graph, for any use of a module.
+    """Returns a function that gives the context of any use in a module.
 
     Args:
-      module: as it is analyzed.
-      settled: policy and device.
-      fetches, feeds: nodes of the main graph, as in `rewrite`.
+      module: the module to be analyzed.
+      settled: policy and device; the policy is not None.
+      fetches, feeds: names of nodes of the main graph, as in `rewrite`.
     """
     policy = settled.policy
     assert policy is not None

@@ -1,6 +1,6 @@
-"""Times and tables as text, for reports and measurements.
+"""Formats times and tables as text, for reports and measurements.
 
-Which figures there are is not known here; nothing is printed.
+Nothing is printed here, and nothing is known of where the figures come from.
 """
 
 from __future__ import annotations
@@ -9,16 +9,16 @@ from collections.abc import Sequence
 
 
 def time(seconds: float) -> str:
-    """A time in microseconds, or from a millisecond on in milliseconds."""
+    """A time as text in microseconds, or in milliseconds from one millisecond on."""
     return f"{seconds * 1e6:.1f} us" if seconds < 1e-3 else f"{seconds * 1e3:.2f} ms"
 
 
 def table(rows: Sequence[Sequence[str]], left: int = 1) -> str:
-    """Rows as lines of equally wide columns; the first row is the head.
+    """Formats rows as a table with aligned columns; the first row is the head.
 
     Args:
-      rows: cells, as many in each row.
-      left: how many columns are words and stand to the left; figures to the right.
+      rows: the cells, the same number in each row.
+      left: number of columns that are aligned left; the others are aligned right.
     """
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     lines = [_line(row, widths, left) for row in rows]

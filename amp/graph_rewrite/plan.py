@@ -1,6 +1,6 @@
-"""`Plan`: what was decided for every node of a graph, and why. Frozen, and only data.
+"""`Plan`: the type decided for every node of a graph, and why.
 
-Neither deciding nor doing may enter.
+Frozen data only: `assign` makes plans and `apply` carries them out.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ Read: TypeAlias = tuple[str, int]  # a node and which of its inputs
 
 
 class Cast(NamedTuple):
-    """A tensor that is also needed in the other type.
+    """A cast of a tensor.
 
     Attributes:
-      edge: the tensor, by the edge on which it is made.
-      down: whether the other type is the 16-bit one; else float32.
+      edge: the edge on which the tensor is made.
+      down: whether it is cast to 16 bits; otherwise to float32.
     """
 
     edge: Edge
@@ -67,15 +67,17 @@ RULES: Mapping[str, str] = {
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Interface:
-    """How the boundary of a function, and of the calls in it, turns 16-bit.
+    """The arguments and results that become 16-bit, of a function and of calls in it.
 
     Attributes:
-      args: float32 arguments that turn.
-      given: by argument that stays, the new one that brings its 16-bit form.
-      returns: whether the new arguments are results as well (a loop's body).
-      results: results that turn.
-      takes, gives: by calling node, its inputs and outputs that turn.
-      adds: by calling node, the edges whose 16-bit form it passes besides.
+      args: names of float32 arguments that become 16-bit.
+      given: for an argument that stays float32, the name of a further argument with its
+        16-bit form.
+      returns: whether the function returns these further arguments (a loop's body).
+      results: numbers of the results that become 16-bit.
+      takes, gives: by calling node, the numbers of its inputs and outputs that become
+        16-bit.
+      adds: by calling node, the edges whose 16-bit form it passes as further arguments.
     """
 
     args: frozenset[str] = frozenset()
@@ -94,12 +96,12 @@ class Interface:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class CastsSaved:
-    """Casts that a plan does without, against one for every read in another type.
+    """The casts that a plan saves, compared with one cast for each read that needs one.
 
     Attributes:
-      shared: reads that a cast made for another read serves.
-      folded: reads of constants, which are rounded when the graph is written.
-      hoisted: casts made once before a loop and not in it.
+      shared: reads that use the cast made for another read.
+      folded: reads of constants, of which a rounded copy is made instead.
+      hoisted: casts made once before a loop instead of in it.
     """
 
     shared: int = 0
@@ -112,17 +114,18 @@ class Plan:
     """The decisions for one graph.
 
     Attributes:
-      dtype: number of the 16-bit type.
-      low: nodes to hold in 16 bits.
-      attrs: for each low node, the type attributes that turn.
-      reasons: for every node that touches float32, why it is as it is.
-      casts: tensors read in a type other than they are made in.
-      seconds32, seconds16: predicted time before and after, casts included.
-      tie: seconds that the choice may be over the cheapest; -inf: none was weighed.
-      interface: how the boundary turns.
-      casts_saved: casts that the plan does without.
-      late: reads in float32 of tensors that are held in 16 bits until then, with a node
-        that each cast up waits for ("": none).
+      dtype: DataType number of the 16-bit type.
+      low: nodes to make 16-bit.
+      attrs: for each of these, the type attributes that change.
+      reasons: why each node with float32 or 16-bit tensors has its type.
+      casts: the casts to make.
+      seconds32, seconds16: predicted time of one run before and after, casts included.
+      tie: seconds per step by which the choice may exceed the optimum due to rounding;
+        -inf if costs were not compared.
+      interface: the arguments and results that become 16-bit.
+      casts_saved: the casts that the plan saves.
+      late: float32 reads in the backward pass of tensors stored in 16 bits, each with
+        the node that its cast waits for ("" for none).
     """
 
     dtype: int

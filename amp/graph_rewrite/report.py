@@ -1,6 +1,6 @@
-"""`Report`: what a rewrite did, for a person and for a program.
+"""`Report`: what a rewrite did, as data, as text and as JSON.
 
-Data and its text only; nothing is decided, measured or drawn here.
+Nothing is decided, measured or drawn here.
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ class Decision:
     """One node's type and why.
 
     Attributes:
-      node, op: the node; its function stands before a slash-free "::" if it has one.
+      node: the node's name, after "function::" if it is in a function.
+      op: its op.
       dtype: the type it computes in.
       rule: name of the rule that decided (see `plan.RULES`).
       cause: the node, pattern or figure that made the rule apply.
@@ -34,14 +35,14 @@ class Decision:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class TrialOutcome:
-    """What came of a trial of a twin against its original.
+    """The result of a trial, in which a twin and its original are timed in turn.
 
     Attributes:
       twin: whether the twin runs from now on.
       seconds32, seconds16: median time of a call of the original and of the twin, None
         for one that was never timed.
-      timed: calls that were timed, of both.
-      text: how it ended, in words.
+      timed: number of timed calls of both together.
+      text: how it ended, for the report.
     """
 
     twin: bool
@@ -69,10 +70,13 @@ class Report:
       verdict: the outcome in one line.
       measured32, measured16: median time of a call, in seconds, of the original and of
         its twin; None before a trial has ended, and where there is none.
-      timed: calls that were timed, of both.
+      timed: number of timed calls of both together.
       trial: how a trial stands, or why there is none; "" where there is nothing to try.
       measured_share: share of the candidates' float32 seconds that was measured at
         their own shapes; the cost model gives the rest.
+      casts_spared: the casts saved, by how (as in `CastsSaved`, and "fused").
+      clusters: number of calls of clusters.
+      fused_seconds: predicted saving of the clusters, already in `seconds16`.
     """
 
     function: str
@@ -128,10 +132,10 @@ class Report:
         return lines
 
     def after(self, outcome: TrialOutcome) -> Report:
-        """The report once a trial has ended.
+        """The report with the result of a trial.
 
-        If the original runs from now on, nothing is in 16 bits but what was so before;
-        the predicted times stay, to be compared.
+        If the original runs from now on, only the nodes that were 16-bit as given are
+        listed as 16-bit. The predicted times stay, for comparison.
         """
         result = f"predicted {self.seconds32 / self.seconds16:.2f}x"
         before, after = outcome.seconds32, outcome.seconds16
@@ -165,15 +169,17 @@ class Report:
         )
 
     def _casts_saved(self) -> str:
-        told = [f"{n} {how}" for how, n in self.casts_spared.items() if n]
-        if not told:
+        parts = [
+            f"{count} {kind}" for kind, count in self.casts_spared.items() if count
+        ]
+        if not parts:
             return ""
-        # A hoisted cast is one of those made, at another place.
-        more = sum(n for how, n in self.casts_spared.items() if how != "hoisted")
-        return f" of {self.casts + more} reads in another type ({', '.join(told)})"
+        # A hoisted cast is made, at another place, so it is in `casts` already.
+        spared = sum(n for kind, n in self.casts_spared.items() if kind != "hoisted")
+        return f" of {self.casts + spared} reads in another type ({', '.join(parts)})"
 
     def explain(self, node: str) -> str:
-        """Why a node has its type, in one line a match (the name or its end)."""
+        """Why a node has its type; one line for each name that is or ends in `node`."""
         ends = (f"::{node}", f"/{node}")
         found = [d for d in self.decisions if d.node == node or d.node.endswith(ends)]
         return "\n".join(
@@ -182,5 +188,5 @@ class Report:
         )
 
     def to_json(self) -> str:
-        """The report as JSON, keys as the attributes."""
+        """The report as JSON, with the attributes as keys."""
         return json.dumps(dataclasses.asdict(self), indent=1)

@@ -1,6 +1,6 @@
-"""The report on a rewrite: what was decided, counted and told.
+"""Makes the `Report` of a rewrite from its plans, prices and clusters.
 
-Nothing is decided here; what a report is, is `report`'s to say.
+Nothing is decided here; `report` defines the attributes and their text.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from amp.policy import Policy
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _Seconds:
-    """Predicted seconds of a step: in float32, and as planned."""
+    """Predicted seconds of a step in float32, and as planned."""
 
     before: float
     after: float
@@ -33,12 +33,12 @@ def report_on(
     made: Fused,
     settled: Resolution,
 ) -> Report:
-    """The report on the plans for a module, and on what was fused afterwards.
+    """Makes the report of a rewrite.
 
     Args:
       priced: the module's analysis and prices.
-      plans: what was done to each use.
-      made: the module that was made, and what was fused in it.
+      plans: the plan of each use.
+      made: the rewritten module, and the counts of its clusters.
       settled: policy and device.
     """
     policy = settled.policy
@@ -111,7 +111,7 @@ def _decisions(
 
 
 def switched_off(module: ir.Module, settled: Resolution) -> Report:
-    """The report where the policy comes to nothing on the device."""
+    """The report if mixed precision is off for this policy and device."""
     return Report(
         function=module.main.name,
         dtype="",

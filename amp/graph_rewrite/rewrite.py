@@ -1,6 +1,7 @@
-"""The pipeline on one screen: the phases in their order, what goes in, what comes out.
+"""`rewrite`: the phases of a rewrite as lists of named steps, in their order.
 
-No phase's work is here. Values have names: what a step gives, later ones take.
+Only the order is here; the work of each phase is in its own folder. A step takes values
+by name and gives a value under a name for later steps.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from amp.graph_rewrite.report import Report
 from amp.graph_rewrite.report_builder import report_on, switched_off
 from amp.graph_rewrite.steps import Step, run, uncollected
 
-# What is given and what is known of it, then what it costs, then what to do.
+# Checks and prepares the module, finds and prices the candidates, and makes the plans.
 DECIDE = (
     Step("check the policy", check_op_names, ("policy",)),
     Step("check the graph given", checks.edges_given, ("given",)),
@@ -41,7 +42,7 @@ DECIDE = (
     Step("decide", decide, ("priced",), "chosen"),
     Step("keep if it gains", keep_if_gains, ("chosen", "priced"), "plans"),
 )
-# What the plans describe is made, decided on once more, checked, and fused.
+# Builds the graphs that the plans describe, checks them, and makes clusters.
 MAKE = (
     Step("apply", apply_plans, ("priced", "plans"), "applied"),
     Step("link", link, ("unfused", "applied", "suffix"), "linked"),
@@ -62,7 +63,7 @@ class Rewrite:
     """A rewritten graph and the report on it.
 
     Attributes:
-      graph: what was given, rewritten: a GraphDef (inside the package, a module).
+      graph: the rewritten graph: a GraphDef for users, an `ir.Module` in this package.
       report: what was done and why.
     """
 
@@ -79,18 +80,18 @@ def rewrite(
     suffix: str = "__amp",
     timer: Timer = untimed,
 ) -> Rewrite:
-    """Rewrites the main graph and every function it reaches.
+    """Rewrites the main graph and every function that it reaches.
 
-    A rewrite is whole or raises; the module given is not changed. Rewritten functions
-    get new names and stand beside the originals.
+    The module given is not changed. Rewritten functions are added to the result under
+    new names; the originals stay in it.
 
     Args:
       module: a graph with its functions.
-      settled: policy and device; a policy of None gives the graph back as it is.
+      settled: policy and device; with a policy of None the module is returned as it is.
       fetches: nodes whose tensors the caller reads by name, in float32.
       feeds: nodes whose tensors the caller replaces by name, in float32.
       suffix: ending of the new functions' names.
-      timer: gives times of a job's own operations, which come before the model's.
+      timer: gives measured times of operations, used instead of the model's.
 
     Raises:
       GraphError: the graph given is not well formed.

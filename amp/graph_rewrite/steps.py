@@ -1,6 +1,7 @@
-"""`Step`: one phase of the rewrite by name, and what runs a list of them in order.
+"""`Step`: a named phase of a rewrite; `run` runs a list of them.
 
-An unexpected error names the phase, the function and the node. No phase's work is here.
+An unexpected error becomes a `RewriteError` that names the phase, the function and the
+node. No phase's work is here.
 """
 
 from __future__ import annotations
@@ -26,10 +27,10 @@ class Step:
     """One phase.
 
     Attributes:
-      name: what errors call it.
-      run: does its work; a pure function.
-      takes: the names of the values that go in, in the order of `run`'s parameters.
-      gives: the name of the value that comes out, "" for a check, which only raises.
+      name: its name in errors.
+      run: a pure function that does its work.
+      takes: the names of its input values, in the order of `run`'s parameters.
+      gives: the name of its result, "" for a check, which only raises.
     """
 
     name: str
@@ -39,11 +40,18 @@ class Step:
 
 
 def run(steps: Iterable[Step], given: Mapping[str, Any]) -> dict[str, Any]:
-    """Runs steps in their order; returns every value by name, those given included.
+    """Runs steps in their order.
+
+    Args:
+      steps: the steps.
+      given: the values by name that the steps take and do not give themselves.
+
+    Returns:
+      All values by name, those in `given` included.
 
     Raises:
-      AmpError: as a step raised it.
-      RewriteError: a step raised anything else: a fault of this package.
+      AmpError: a step raised it.
+      RewriteError: a step raised any other exception: a fault of this package.
     """
     values = dict(given)
     for step in steps:
@@ -60,9 +68,10 @@ def run(steps: Iterable[Step], given: Mapping[str, Any]) -> dict[str, Any]:
 
 @contextlib.contextmanager
 def uncollected() -> Iterator[None]:
-    """No garbage collection: a rewrite makes many objects and no cycle of them.
+    """Switches Python's cyclic garbage collector off.
 
-    The collector walks all of them each time it runs, a third of a rewrite's time.
+    A rewrite makes many objects and no reference cycles, and the collector would take a
+    third of its time.
     """
     was = gc.isenabled()
     gc.disable()
@@ -74,10 +83,10 @@ def uncollected() -> Iterator[None]:
 
 
 def _fault(step: Step, error: Exception) -> RewriteError:
-    """What an unexpected error is reported as.
+    """The error to raise for an unexpected exception of a step.
 
-    The function and the node are those that the innermost frame with any was at work
-    on, so that naming them costs nothing as long as nothing fails.
+    The function and the node are read from the local variables of the innermost stack
+    frames that have one, so that nothing need be recorded while all goes well.
     """
     frames = [frame.f_locals for frame in _frames(error.__traceback__)]
     node = next((n for f in frames for n in _nodes(f)), "")
@@ -102,7 +111,7 @@ def _frames(trace: TracebackType | None) -> list[Any]:
 
 
 def _nodes(names: Mapping[str, Any]) -> Iterator[str]:
-    """The nodes that a frame's variables hold, the one bound last first."""
+    """Names of the nodes in a frame's variables, the variable bound last first."""
     for value in reversed([*names.values()]):
         match value:
             case ir.Node(name=name):
@@ -116,7 +125,7 @@ def _nodes(names: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _functions(names: Mapping[str, Any]) -> Iterator[str]:
-    """The functions that a frame's variables hold; "" is the graph of a GraphDef."""
+    """Names of the functions in a frame's variables; "" is the graph of a GraphDef."""
     for value in reversed([*names.values()]):
         match value:
             case FunctionUse(name=name) | ir.Graph(name=name):

@@ -1,7 +1,7 @@
-"""The laws of a graph, one sentence and one function each, and who breaks them.
+"""The laws that graphs have to obey: one function each, which yields the violations.
 
-Nothing is mended here. The first two laws hold for any graph and so check what a user
-hands in; the others compare a rewritten graph with its original.
+Nothing is corrected here. The first two laws hold for any graph and also check the
+graph that a user passes; the others compare a rewritten graph with its original.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class Problem:
 
 
 def well_formed(graph: ir.Graph) -> Iterator[Problem]:
-    """Every input names a node or argument that is there; cycles are loops."""
+    """Every input names an existing node or argument, and every cycle is a loop."""
     known = set(graph.nodes) | {arg.name for arg in graph.args}
     for node in graph.nodes.values():
         for source in [name for name, _ in node.inputs] + list(node.controls):
@@ -69,7 +69,7 @@ def _type(
     if view is None:
         return args.get(source)
     if not view.outs:
-        return None  # an op that this TensorFlow does not know
+        return None  # an op that this TensorFlow does not register
     return view.outs[index].type if index < len(view.outs) else -1
 
 
@@ -115,7 +115,7 @@ def calls_agree(
     typed: Mapping[str, Typed],
     calls: Iterable[tuple[ir.Node, Call, Sequence[ir.Graph]]],
 ) -> Iterator[Problem]:
-    """A call passes what its functions take, and gives what they return."""
+    """A call's argument and result types are those of its functions."""
     for node, call, functions in calls:
         view = typed[node.name]
         passed = [slot.type for slot in view.ins[call.skip :]]
@@ -135,7 +135,7 @@ def calls_agree(
 def float32_behind_markers(
     typed: Mapping[str, Typed], before: Mapping[str, Typed], behind: frozenset[str]
 ) -> Iterator[Problem]:
-    """Nothing downstream of an unscale marker has turned 16-bit."""
+    """No node downstream of an unscale marker has become 16-bit."""
     for name in behind & typed.keys() & before.keys():
         new, old = typed[name], before[name]
         if [s.type for s in new.outs] != [s.type for s in old.outs]:
@@ -144,7 +144,7 @@ def float32_behind_markers(
 
 
 def same_unfused(before: ir.Graph, unfused: ir.Graph) -> Iterator[Problem]:
-    """A graph whose clusters are taken apart is the one that they were made in."""
+    """A graph with its clusters removed is the graph that they were made in."""
     allowed = "calls that stand in for nodes of the graph"
     if before.results != unfused.results:
         yield Problem(f"the results changed to {unfused.results}", before.name, allowed)
@@ -159,11 +159,11 @@ def _reads(node: ir.Node) -> tuple[object, ...]:
 
 
 def stable(gain: float, tie: float, low: Iterable[str]) -> Iterator[Problem]:
-    """A second rewrite changes nothing (gains that rounding may hide aside).
+    """A second rewrite saves no time, except what the cut's rounding explains.
 
     Args:
-      gain: seconds a step that the second rewrite would still gain.
-      tie: seconds that either may be over the cheapest.
+      gain: seconds per step that the second rewrite would save.
+      tie: seconds by which both choices may exceed the optimum due to rounding.
       low: the nodes that it would convert.
     """
     names = sorted(low)

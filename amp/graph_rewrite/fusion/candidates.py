@@ -1,6 +1,6 @@
-"""Who may be in a cluster: one graph's nodes with their types, shapes and readers.
+"""Which nodes of a graph may be in a cluster, and which may be in the same one.
 
-Nothing is priced here and nothing made.
+Nothing is priced here and no cluster is made.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ _SMALL = 16
 
 
 class Members:
-    """A graph's nodes with their types and shapes, and what clusters may do with them.
+    """A graph's nodes with their types and shapes, and the conditions for clusters.
 
     Args:
-      graph: the graph.
-      context: as in planning.
+      graph: the graph, casts in place.
+      context: of the use, with a lookup for the functions that were made.
     """
 
     def __init__(self, graph: ir.Graph, context: Context) -> None:
@@ -55,7 +55,10 @@ class Members:
         return node is not None and bridges.is_up(node, self.context.format.number)
 
     def copied(self, name: str) -> bool:
-        """Whether a cluster that reads a node takes a copy of it: it costs nothing."""
+        """Whether a cluster that reads a node gets a copy of it inside.
+
+        These are small constants and casts to float32, so that clusters read 16 bits.
+        """
         node = self.graph.nodes.get(name)
         if node is None:
             return False
@@ -66,7 +69,7 @@ class Members:
         return small or (self.is_up(name) and self.elements((name, 0)) > 0)
 
     def elements(self, edge: ir.Edge) -> int:
-        """Number of elements, 0 where that is unknown (or there are none)."""
+        """Number of elements, 0 if it is not known."""
         shape = self.graph.shape(edge)
         known = shape is not None and all(size >= 0 for size in shape)
         return shapes.elements(shape) if known else 0
@@ -100,7 +103,11 @@ class Members:
         return floats and all(slot.type in allowed for slot in slots)
 
     def links(self, fusible: set[str]) -> Iterator[Link]:
-        """Who waits for whom, and who may be in one cluster."""
+        """The dependencies between nodes, for `convex_groups.convex`.
+
+        Two nodes may be in one cluster if both are fusible, on one device, and have the
+        same number of elements.
+        """
         graph = self.graph
         for name, node in graph.nodes.items():
             inside = name in fusible
@@ -121,20 +128,23 @@ class Members:
         return len(devices) == 1 and self.elements(edge) == self.elements((name, 0))
 
     def idle(self, members: set[str]) -> frozenset[str]:
-        """Members of clusters, and casts up that only members read."""
+        """The nodes that need not run any more when the `members` run in clusters.
+
+        These are the members, and casts to float32 that only members read.
+        """
         read = self.graph.readers
         ups = (n for n in self.graph.nodes if self.is_up(n) and (n, 0) in read)
         return frozenset(members.union(n for n in ups if self.only_for(n, members)))
 
     def given(self, group: set[str], name: str) -> bool:
-        """Whether anything needs a member's result but what its group computes."""
+        """Whether a node outside the group reads a member's result."""
         readers = {reader for reader, _ in self.graph.readers.get((name, 0), ())}
         if name in self.returned:
             return True
         return any(not self.only_for(reader, group) for reader in readers - group)
 
     def only_for(self, name: str, group: set[str]) -> bool:
-        """Whether a node is a cast up that none but members of a group read."""
+        """Whether a node is a cast to float32 that only members of a group read."""
         if name in self._needed or not (self.is_up(name) and self.copied(name)):
             return False
         return all(r in group for r, _ in self.graph.readers.get((name, 0), ()))

@@ -1,4 +1,4 @@
-"""What a cluster costs: as kernels, each node by itself, and as one compiled call.
+"""The price of a cluster: as separate kernels, and as one call compiled by XLA.
 
 Nothing is made and nothing is chosen here.
 """
@@ -16,20 +16,21 @@ from amp.graph_rewrite.graph import ir, shapes
 from amp.graph_rewrite.ops import arithmetic
 from amp.graph_rewrite.ops.op_table import TABLE
 
-# The most that a cluster may take of its time as kernels. Prices are estimates, and do
-# not know that a kernel may write over its operand, where a compiled call may not.
+# A cluster is made if its time is at most this part of its time as kernels. Prices are
+# estimates, and ignore that a kernel may write its result over its operand, which a
+# compiled call may not.
 CLEARLY = 0.8
 _ITEM = {ir.FLOAT: 4, ir.HALF: 2, ir.BFLOAT16: 2, ir.BOOL: 1}
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class ClusterPrices:
-    """The prices of one graph's nodes, in a cluster and out of it.
+    """Prices clusters of one graph.
 
     Attributes:
       members: the graph's nodes.
-      kernels: the times of kernels, with what was measured of this job.
-      device: has the figures of compiled calls.
+      kernels: the cost model of kernels, with the job's measured times.
+      device: has the figures for compiled calls.
     """
 
     members: Members
@@ -37,15 +38,15 @@ class ClusterPrices:
     device: Device
 
     def saved(self, names: Sequence[str], made: Outline) -> float:
-        """Seconds that a cluster saves, 0 if that is not clear.
+        """Seconds per run that a cluster saves, 0 if it is not clearly faster.
 
-        As kernels, what each node and each cast costs. As a cluster, the start of the
-        call and then the longer of two times: moving what it reads and gives, and the
-        arithmetic of each node in XLA's code.
+        As kernels, it costs the sum of its nodes and casts. As a cluster, it costs the
+        start of the call and then the larger of two times: moving its arguments and
+        results, and the arithmetic of its nodes in XLA's code.
 
         Args:
           names: the nodes.
-          made: the function that they make.
+          made: the function made of them.
         """
         members, compiled = self.members, self.device.under(True)
         loop = CostModel(compiled, members.context.format.name)
@@ -69,7 +70,7 @@ class ClusterPrices:
         return self._arithmetic(name, self.kernels)
 
     def _arithmetic(self, name: str, cost_model: CostModel) -> float:
-        """Seconds of one node; a cast is arithmetic like any other."""
+        """Seconds of one node by a cost model; a cast counts as elementwise work."""
         members, graph = self.members, self.members.graph
         node = graph.nodes[name]
         low, row = members.context.format.number, TABLE.get(node.op)

@@ -1,6 +1,6 @@
-"""Convex groups of nodes, in time linear in nodes and edges.
+"""Groups of nodes that can each run as one node, in time linear in nodes and edges.
 
-Structure only: who may be joined with whom is the caller's to say.
+Works on names and links only: the caller says which nodes may be joined.
 """
 
 from __future__ import annotations
@@ -13,21 +13,21 @@ Link: TypeAlias = tuple[str, str, bool]
 
 
 def convex(nodes: Iterable[str], links: Sequence[Link]) -> dict[str, str]:
-    """The group of every node, named by one of its members.
+    """Joins nodes into convex groups; returns each node's group, named by a member.
 
-    No path leaves a group and comes back to it, nor do paths between groups make a
-    circle, so that each group can run as one node::
+    No path leaves a group and returns to it, and the groups depend on each other
+    without a cycle, so that each group can run as one node::
 
-        once from the ends backwards, once from the beginnings on:
-          level = the most links that may not be joined on any path to here
-          join the two ends of a link that may be joined where their levels are equal
+        once on the reversed links, then once on the links:
+          level = largest number of links that may not be joined on a path to the node
+          join the two ends of a link that may be joined if their levels are equal
 
-    Levels never fall along a path, and rise on each link that is not joined: where it
-    may not be, by definition, and elsewhere because only equal levels are joined. So
-    a path that leaves a group ends on another level. The second pass runs on the groups
-    of the first. Levels counted from the ends put what only the backward pass reads
-    beside its readers; counted from the beginnings they join a side branch with what it
-    comes from.
+    Levels never fall along a path, and they rise on each link that is not joined: by
+    definition if it may not be joined, and otherwise because equal levels are joined.
+    So a path that leaves a group never comes back to its level. The second pass runs on
+    the groups of the first. Levels from the reversed links put a node that only the
+    backward pass reads beside its readers; levels from the links join a side branch
+    with its source.
     """
     group = {name: name for name in nodes}
     back = [(reader, source, joins) for source, reader, joins in links]

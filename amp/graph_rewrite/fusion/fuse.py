@@ -1,7 +1,7 @@
-"""Fusion of what is left: casts and elementwise arithmetic into loops of XLA's.
+"""Makes clusters of casts and elementwise nodes, each compiled by XLA as one loop.
 
-Runs on graphs whose casts are in place. No node changes its type here, and no other
-node its result's place: what a second rewrite decides does not depend on it.
+Runs on graphs whose casts are in place. No node changes its type here, and a second
+rewrite takes the clusters apart first, so that its decisions do not depend on them.
 """
 
 from __future__ import annotations
@@ -27,22 +27,23 @@ from amp.graph_rewrite.graph.calls import FunctionUse
 from amp.graph_rewrite.normalize.variable_reads import redirected
 from amp.graph_rewrite.ops.op_table import Kind, facts
 
-# What XLA takes to compile a cluster, which alike ones share, and the steps in which
-# that has to be won back. Measured: 50 to 150 ms on a CPU for 2 to 16 nodes.
+# Seconds that XLA takes to compile a cluster's function (measured: 50 to 150 ms on a
+# CPU for 2 to 16 nodes), and the number of steps in which its calls have to save that
+# time.
 COMPILE_SECONDS = 0.1
 STEPS = 1000
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Fusion:
-    """What fusing did.
+    """Counts of what fusion did, for the report.
 
     Attributes:
-      clusters: calls that were made.
-      functions: functions that they call, each compiled once.
-      nodes: nodes that the calls compute.
-      casts_before, casts_after: casts between the types that run as kernels.
-      seconds: predicted to be saved a step.
+      clusters: number of calls made.
+      functions: number of functions that they call, each compiled once.
+      nodes: number of nodes in the clusters.
+      casts_before, casts_after: casts that run as kernels without and with clusters.
+      seconds: predicted saving per step.
     """
 
     clusters: int = 0
@@ -53,36 +54,41 @@ class Fusion:
     seconds: float = 0.0
 
     def plus(self, other: Fusion) -> Fusion:
-        """Both, added up."""
+        """The sums of both."""
         mine, theirs = dataclasses.astuple(self), dataclasses.astuple(other)
         return Fusion(*map(operator.add, mine, theirs))
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Fused:
-    """The module with its clusters, and what they are."""
+    """The module with its clusters, and the counts."""
 
     linked: Linked
     fusion: Fusion
 
 
 def unfuse(module: ir.Module) -> ir.Module:
-    """The module with every cluster's nodes back in place of its call."""
+    """The module without clusters: readers of their calls read the nodes again."""
     functions = {name: outline.unfuse(g) for name, g in module.functions.items()}
     return ir.Module(outline.unfuse(module.main), functions)
 
 
 def unfused(module: ir.Module) -> Fused:
-    """A module as it was given, in which nothing was made and so nothing fused."""
+    """The module as given, for a rewrite that changes nothing."""
     return Fused(Linked(module, {}), Fusion())
 
 
 def bypassed(linked: Linked, settled: Resolution) -> Linked:
-    """The graphs with what reads an IdentityN reading what that passes on.
+    """Makes readers of an IdentityN read its inputs instead.
 
-    Keras hands all gradients to an optimizer through one (a custom gradient, which only
-    matters to who differentiates): it would stand between every cast and the update.
-    Where the device makes no clusters, the graphs are left as they are.
+    Keras passes all gradients to an optimizer through an IdentityN (for a custom
+    gradient, which has no effect after differentiation). It would separate the casts of
+    gradients from the arithmetic of the update. On a device without clusters, the
+    graphs stay as they are.
+
+    Args:
+      linked: the graphs that were made.
+      settled: policy and device.
     """
     if not _compiles(settled.device):
         return linked
@@ -102,16 +108,16 @@ def _bypassed(graph: ir.Graph) -> ir.Graph:
 
 
 def _compiles(device: Device) -> bool:
-    """Whether it is known what starting a compiled cluster costs."""
+    """Whether the device has a figure for the call of a compiled cluster."""
     return device.under(True).call != math.inf
 
 
 def fused(linked: Linked, priced: Priced, settled: Resolution, suffix: str) -> Fused:
-    """The module with clusters, where the device is known to gain by any.
+    """The module with clusters, if the device has a figure for their calls.
 
     Args:
-      linked: the graphs that were made, as `bypassed` leaves them.
-      priced: what they were made of.
+      linked: the result of `bypassed`.
+      priced: the analysis and prices that the graphs were made from.
       settled: policy and device.
       suffix: ending of new functions' names.
     """
@@ -127,19 +133,19 @@ def fuse(
     device: Device,
     suffix: str,
 ) -> Fused:
-    """Makes clusters in every graph that was rewritten, where the device gains by it::
+    """Makes clusters where they are faster than kernels::
 
-        in each graph that kernels run:
-          groups = convex groups of elementwise nodes of as many elements
-          outline each, with the casts up and constants that it reads
-        for each outline, over all graphs:
-          make a function and calls of it, if they are clearly faster than kernels and
-            win back what the function takes to compile
+        in each graph that XLA does not compile:
+          groups = convex groups of fusible nodes with equal numbers of elements
+          outline each, with copies of the casts to float32 and constants that it reads
+        for each distinct outline, over all graphs:
+          make a function and calls of it, if the calls are clearly faster than kernels
+            and save the time to compile the function within `STEPS` steps
 
     Args:
       linked: the graphs, casts in place.
-      uses: what each graph was made of, with the times of kernels on this device.
-      device: what to price clusters by; `compiled.call` says what starting one costs.
+      uses: the priced use that each graph was made from.
+      device: has the figures to price clusters; `compiled.call` is the time of a call.
       suffix: ending of new functions' names.
     """
     contexts = _contexts(linked, uses)
@@ -174,7 +180,7 @@ def fuse(
 def _contexts(
     linked: Linked, uses: Mapping[FunctionUse, PricedUse]
 ) -> dict[FunctionUse, Context]:
-    """As in planning, with a schema for the functions that were made."""
+    """The context of each use, with a lookup for the functions that were made."""
     lookup = op_schema.lookup_of(linked.module)
     return {
         use: dataclasses.replace(one.use_analysis.context, lookup=lookup)
@@ -211,7 +217,7 @@ def _replaced(
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)
 class _Cluster:
-    """Nodes that may run as one, and the seconds that it saves."""
+    """A cluster that is faster than its kernels, and the seconds it saves per run."""
 
     outline: Outline
     seconds: float
@@ -223,7 +229,7 @@ def _named(
     module: ir.Module,
     suffix: str,
 ) -> dict[Any, str]:
-    """A name for each function that is worth compiling, by the outlines' key."""
+    """The name of each function that is worth compiling, by the key of its outlines."""
     saved: dict[Any, float] = defaultdict(float)
     for use, clusters in found.items():
         for one in clusters:
@@ -232,7 +238,7 @@ def _named(
     for key, seconds in saved.items():
         if seconds * STEPS > COMPILE_SECONDS:
             name = f"amp_cluster_{len(names) + 1}{suffix}"
-            while name in module.functions:  # of an earlier rewrite
+            while name in module.functions:  # the name is from an earlier rewrite
                 name += "_"
             names[key] = name
     return names
@@ -280,10 +286,11 @@ def _clusters(
 
 
 def _casts(members: Members, names: Iterable[str]) -> bool:
-    """Whether there is a cast among the nodes or what they read.
+    """Whether there is a cast among the nodes or the nodes that they read.
 
-    Without one they are all float32, which mixed precision leaves alone, or all 16-bit,
-    which XLA's code converts to float32 and back as kernels do.
+    Groups without a cast are left alone: all-float32 groups are no matter of mixed
+    precision, and in all-16-bit groups XLA's code converts to float32 and back for each
+    node, just as kernels do.
     """
     inputs = (members.graph.nodes[name].inputs for name in names)
     reads = {source for edges in inputs for source, _ in edges}

@@ -1,6 +1,6 @@
-"""A cluster of nodes as a function and a call of it, and calls taken apart again.
+"""Turns a cluster of nodes into a function and a call of it, and undoes that.
 
-Structure only: which nodes make a cluster, and whether it pays, is `fuse`'s to say.
+Changes structure only: `fuse` says which nodes make a cluster.
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ TypeOf = Callable[[ir.Edge], int]
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Outline:
-    """A function to be made of some nodes, the same for all that compute the same.
+    """A function made of some nodes, before it has a name.
 
     Attributes:
-      body: nodes under names of their own, which read each other and arguments.
-      members: the nodes of the graph that it is made of, but for copies.
-      after: nodes that they wait for besides what they read.
-      reads: the graph's edges that the arguments stand for.
+      body: the function's nodes, with names that do not depend on the graph.
+      members: names of the graph's nodes that it computes, without copied nodes.
+      after: nodes that these wait for by control inputs.
+      reads: the graph's edges that are passed as arguments.
       gives: the graph's edges that the results replace.
-      results: the same edges within the body.
-      types: of arguments, then of results.
+      results: the edges of the body that are returned, in the order of `gives`.
+      types: types of arguments, then of results.
       sizes: shapes of arguments, then of results.
-      key: equal for two outlines that one function serves.
+      key: equal for two outlines that can share one function.
     """
 
     body: tuple[ir.Node, ...]
@@ -49,13 +49,13 @@ def outline(
     gives: tuple[ir.Edge, ...],
     type_of: TypeOf,
 ) -> Outline:
-    """The function that nodes of a graph make.
+    """Makes a function of some nodes of a graph.
 
     Args:
-      graph: where the nodes are; the shapes of all that they touch are known.
-      members: the nodes, inputs first.
-      copied: whether a node that is read but no member is to be copied into the body.
-      gives: the members' edges that others read.
+      graph: the graph; the shapes of all edges that the nodes read or make are known.
+      members: names of the nodes, inputs first.
+      copied: whether a node that the members read is to be copied into the body.
+      gives: the members' edges that other nodes read.
       type_of: the type of an edge.
     """
     body: dict[str, ir.Node] = {}  # by name in the graph
@@ -93,18 +93,18 @@ def outline(
 
 
 def _key(node: ir.Node) -> Any:
-    values = tuple((k, _plain(v)) for k, v in sorted(node.updates.items()))
+    values = tuple((k, _hashable(v)) for k, v in sorted(node.updates.items()))
     return node.op, node.inputs, node.attrs and node.attrs.key(), values
 
 
-def _plain(value: ir.Value) -> Any:
+def _hashable(value: ir.Value) -> Any:
     if isinstance(value, ir.Tensor):
         return value.number, value.values.shape, value.values.tobytes()
     return value
 
 
 def function(made: Outline, name: str) -> ir.Graph:
-    """The function, under a name."""
+    """The outline as a function with a name."""
     count = len(made.reads)
     args = (ir.Argument(f"arg_{i}", t) for i, t in enumerate(made.types[:count]))
     triples = zip(made.types[count:], made.results, strict=True)
@@ -114,10 +114,10 @@ def function(made: Outline, name: str) -> ir.Graph:
 
 
 def call(made: Outline, name: str, function_name: str, device: str) -> ir.Node:
-    """A node that runs the function, compiled by XLA.
+    """A node that calls the function, compiled by XLA.
 
-    It is marked to be left alone by a later rewrite, and with the edges that its
-    results stand in for, by which `unfuse` finds back to the graph without it.
+    Its attributes keep later rewrites from changing it (`ir.KEEP`), and name the edges
+    that its results replace (`ir.CLUSTER`), so that `unfuse` can remove it.
     """
     count = len(made.reads)
     updates: dict[str, ir.Value] = {
@@ -137,15 +137,15 @@ def call(made: Outline, name: str, function_name: str, device: str) -> ir.Node:
 def with_calls(
     graph: ir.Graph, calls: Mapping[str, tuple[Outline, str]], idle: Set[str]
 ) -> ir.Graph:
-    """The graph with others reading the results of calls.
+    """The graph with calls of clusters, whose results the other nodes read.
 
-    The nodes that a call computes stay as they are: whoever fetches one by name gets it
-    from its kernel, and otherwise TensorFlow drops it, as nothing reads it.
+    The nodes of a cluster stay in the graph. If one is fetched by name its kernel runs;
+    otherwise nothing reads them, and TensorFlow prunes them.
 
     Args:
       graph: the graph without the calls.
-      calls: outline and function of each call, by the call's name.
-      idle: the nodes that nothing but calls' nodes needs any more.
+      calls: outline and function name of each call, by the call's node name.
+      idle: nodes that need not run any more (`Members.idle`).
     """
     moved = {
         edge: (name, index)
@@ -163,7 +163,7 @@ def with_calls(
 
 
 def _waiting(node: ir.Node, runs: Mapping[str, str]) -> ir.Node:
-    """The node, after calls where it was after nodes that they run."""
+    """The node, waiting for calls instead of the nodes that they compute."""
     if runs.keys().isdisjoint(node.controls):
         return node
     controls = tuple(dict.fromkeys(runs.get(name, name) for name in node.controls))
@@ -175,7 +175,7 @@ def _waiting(node: ir.Node, runs: Mapping[str, str]) -> ir.Node:
 def unfuse(graph: ir.Graph) -> ir.Graph:
     """The graph as it was before `with_calls`.
 
-    A call of which an original node is gone, as after a pruning, stays.
+    A call stays if one of the nodes that it computes is gone (as after pruning).
     """
     moved: dict[ir.Edge, ir.Edge] = {}
     nodes = dict(graph.nodes)

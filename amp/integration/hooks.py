@@ -145,6 +145,8 @@ ROWS: tuple[Row, ...] = (
     _call(_CONTEXT, "add_function_def", "self fdef", "twins are registered"),
     _call(_CONTEXT, "get_server_def", "self", "no trial in a cluster"),
     _read(_CONTEXT, "_collective_ops_server_def", "no trial in a cluster"),
+    _read(_CONTEXT, "device_name", "whether a call runs in another process"),
+    _call(_CONTEXT, "host_address_space", "self", "which process this is"),
     _read(_CONTEXT, "function_call_options", "measured as written, not optimized"),
     _call(f"{_EAGER}.execute", "execute", "op_name num_outputs inputs attrs ctx",
           "measured calls go past the hook"),

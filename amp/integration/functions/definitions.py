@@ -17,6 +17,8 @@ from tensorflow.python.eager.polymorphic_function import concrete_function
 from tensorflow.python.framework import function_def_to_graph, op_def_registry
 
 from amp.graph_rewrite.graph import attributes, calls, ir, op_schema, serde
+from amp.graph_rewrite.ops.op_table import facts
+from amp.graph_rewrite.ops.row import Kind
 from amp.integration.process import PROCESS
 
 _REWRITES = itertools.count(1)
@@ -76,6 +78,21 @@ def read(context: Any, name: str) -> ir.Module:
 def _named(node: Any) -> list[str]:
     attrs = attributes.NodeAttributes(node)
     return [f for a in calls.CALLS[node.op].attrs for f in attrs.functions(a)]
+
+
+# What only looks at a variable's memory, though TensorFlow calls it stateful.
+_READS = frozenset({Kind.VARIABLE, Kind.READ_VARIABLE, Kind.READ_PART})
+
+
+def has_effects(module: ir.Module) -> bool:
+    """Whether running a function changes anything: a variable, an iterator, a seed."""
+    return any(
+        op_schema.is_stateful(node.op)
+        and facts(node.op).kind not in _READS
+        and calls.call_of(node, module.functions) is None
+        for graph in module.graphs()
+        for node in graph.nodes.values()
+    )
 
 
 class StaticShapes:

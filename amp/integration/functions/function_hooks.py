@@ -48,7 +48,9 @@ def _call_function(original: hooks.Function) -> hooks.Function:
                 return original(self, twin, *args, **kwargs)
             call = FunctionCall(
                 run=lambda which: original(self, which, *args, **kwargs),
-                starts=lambda which: _starts(arguments(self, which, *args, **kwargs)),
+                starts=lambda which, error: _starts(
+                    arguments(self, which, *args, **kwargs), error
+                ),
             )
             return twins.call(call, self, name)
         except tf.errors.OpError as e:
@@ -59,10 +61,30 @@ def _call_function(original: hooks.Function) -> hooks.Function:
     return call_function
 
 
-def _starts(given: hooks.Arguments) -> bool:
-    """`starts`, of the arguments of a call of `Context.call_function`."""
+# What a worker says of a function before any of it has run.
+_NO_KERNEL = "No OpKernel was registered"
+
+
+def _starts(given: hooks.Arguments, error: tf.errors.OpError) -> bool:
+    """`starts`, of the arguments of a call of `Context.call_function` that failed.
+
+    Another process cannot be asked: a call of it that is cancelled is not even sent. A
+    worker makes all kernels of a function first, and only for them says that there is
+    none, so there the error itself tells.
+    """
+    context = given.get("self")
+    if _elsewhere(context):
+        return _NO_KERNEL not in error.message
     inputs, count = given.get("tensor_inputs"), given.get("num_outputs")
-    return starts(given.get("self"), given.get("name"), inputs, count)
+    return starts(context, given.get("name"), inputs, count)
+
+
+def _elsewhere(context: Any) -> bool:
+    """Whether functions that are called now run in another process."""
+    device = tf.DeviceSpec.from_string(context.device_name or "")
+    own = tf.DeviceSpec.from_string(context.host_address_space())
+    task = (device.job, device.task)
+    return device.job is not None and task != (own.job, own.task)
 
 
 def starts(context: Any, name: bytes, inputs: Any, num_outputs: int) -> bool:

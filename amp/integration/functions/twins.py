@@ -34,12 +34,13 @@ class FunctionCall:
 
     Attributes:
       run: runs the function of a name and returns its outputs.
-      starts: whether TensorFlow can start the function of a name: it places the nodes
+      starts: whether TensorFlow could start the function of a name, after the call of
+        it ended in an error, which is given: it places the nodes
         and makes their kernels as for a call, and runs none of them.
     """
 
     run: Callable[[bytes], Any]
-    starts: Callable[[bytes], bool]
+    starts: Callable[[bytes, tf.errors.OpError], bool]
 
 
 class _Tried(NamedTuple):
@@ -64,7 +65,7 @@ class Twins:
         self._policy: Policy = settled.policy
         self._twin: dict[bytes, bytes] = {}
         self._made: dict[bytes, list[str]] = {}
-        self._compiled: set[bytes] = set()  # twins that XLA compiles whole
+        self._repeatable: set[bytes] = set()  # twins that leave nothing if they fail
         self._trials: dict[bytes, _Tried] = {}
         self._once = Once()
         # Held for a few lines and by no finalizer. Reentrant: the garbage collector may
@@ -120,7 +121,7 @@ class Twins:
                 self._settle(name, twin, "ended: float32 ran out of memory")
                 _warn_of_memory(name.decode())
                 return call.run(twin)
-            if which == name or self._may_have_run(call, twin):
+            if which == name or self._has_begun(call, twin, e):
                 raise
             refusal = e
         outputs = call.run(name)  # fails too if the error is the user's own
@@ -128,13 +129,15 @@ class Twins:
         fallback.failed(as_it_was(f"function {name.decode()}").says, refusal)
         return outputs
 
-    def _may_have_run(self, call: FunctionCall, twin: bytes) -> bool:
+    def _has_begun(
+        self, call: FunctionCall, twin: bytes, error: tf.errors.OpError
+    ) -> bool:
         """Whether a twin that failed may have had an effect by then.
 
-        A function that XLA compiles whole has none before all of it has succeeded: its
-        variables are written with what it returns.
+        A function that only computes never has. One that XLA compiles whole has none
+        before all of it has succeeded: its variables are written with what it returns.
         """
-        return twin not in self._compiled and call.starts(twin)
+        return twin not in self._repeatable and call.starts(twin, error)
 
     def _settle(self, name: bytes, which: bytes, text: str) -> None:
         """Ends a trial, if there is one, and has `which` called from now on."""
@@ -190,8 +193,9 @@ class Twins:
             context.add_function_def(serde.write_function(graph, lookup))
         self._made[name] = [graph.name for graph in made]
         twin = str(result.graph.main.name).encode()
-        if calls.MUST_COMPILE in result.graph.main.flags:
-            self._compiled.add(twin)
+        whole = calls.MUST_COMPILE in result.graph.main.flags
+        if whole or not definitions.has_effects(module):
+            self._repeatable.add(twin)
         compiled = any(use.xla for use in calls.uses_with_weights(module))
         reason = why_not(self._policy, compiled, result.report)
         self._try(name, twin, result.report, reason)
@@ -217,7 +221,7 @@ class Twins:
         step is one operation of a dict, and nobody calls a function that is gone.
         """
         self.proven.pop(name, None)
-        self._compiled.discard(self._twin.pop(name, b""))
+        self._repeatable.discard(self._twin.pop(name, b""))
         self._trials.pop(name, None)
         return self._made.pop(name, [])
 

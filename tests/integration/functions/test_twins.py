@@ -258,7 +258,7 @@ def fails(
                     raise error
             return inner.run(name)
 
-        return original(self, FunctionCall(failing, lambda name: starts), *args)
+        return original(self, FunctionCall(failing, lambda name, error: starts), *args)
 
     monkeypatch.setattr(Twins, "call", call)
 

@@ -15,7 +15,7 @@ from typing import Any, TypeAlias
 
 import tensorflow as tf
 
-from amp.loss_scaling import backup, placement, stalls
+from amp.loss_scaling import backup, placement, stalls, traced_updates
 from amp.loss_scaling.scale import LossScale
 from amp.loss_scaling.scaler import Scaler, ScalerSite
 
@@ -156,6 +156,11 @@ def serving(variables: Sequence[tf.Variable]) -> list[tuple[Scaler, list[int]]]:
     return [(scaler, positions) for scaler, positions in found if positions]
 
 
+def any_scaler() -> bool:
+    """Whether there is any scaler, of a session graph too."""
+    return bool(_SCALERS)
+
+
 def kept(variables: Sequence[tf.Variable]) -> backup.Numbers:
     """Returns what the scalers of these variables hold, the oldest first."""
     with _LOCK:
@@ -192,6 +197,7 @@ def _create(key: _Key, sources: Sequence[tf.Variable], place: ScalerSite) -> Sca
     scaler = Scaler(key[2], sources, number, place)
     group.add(scaler, number)
     _SCALERS[key] = scaler
+    traced_updates.made(sources)
     backup.begin(scaler, sources)
     if group in _PROCESS and not scaler.shared:
         stalls.watch(scaler, sources)

@@ -17,6 +17,7 @@ from amp.integration.functions import definitions
 from amp.integration.functions import twins as twins_lib
 from amp.integration.functions.twins import FunctionCall, Twins
 from amp.integration.process import PROCESS
+from amp.loss_scaling import traced_updates
 from amp.loss_scaling.scale import NoLossScale
 
 
@@ -176,13 +177,16 @@ def _captured(graph: Any) -> list[Any]:
 
 def _make_function_context(original: hooks.Function) -> hooks.Function:
     active_loss_scale = active.active_loss_scale
+    generation = traced_updates.generation
 
     def make_function_context(*args: Any, **kwargs: Any) -> Any:
         made = original(*args, **kwargs)
-        rule = active_loss_scale()
-        if rule is None or isinstance(rule, NoLossScale):
+        rule, current = active_loss_scale(), generation()
+        if isinstance(rule, NoLossScale):
+            rule = None
+        if rule is None and not current:
             return made
-        return made._replace(context=(made.context, rule))
+        return made._replace(context=(made.context, rule, current))
 
     return make_function_context
 

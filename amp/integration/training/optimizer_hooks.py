@@ -22,10 +22,11 @@ from typing import Any
 import tensorflow as tf
 
 from amp.graph_rewrite.graph import ir
+from amp.graph_rewrite.ops.op_table import Kind, facts
 from amp.integration import active, fallback, hooks
 from amp.integration.distributed import collectives, replicas
 from amp.integration.training import gradient_sources, markers
-from amp.loss_scaling import provenance, state, update
+from amp.loss_scaling import provenance, state, traced_updates, update
 
 _KERAS = "keras.src.optimizers.base_optimizer"
 _TRAIN_OP = "train_op"
@@ -51,14 +52,14 @@ def _keras_apply(original: hooks.Function) -> hooks.Function:
         if variables is not None:
             variables = list(variables)
             given = given.replaced("trainable_variables", variables)
-        if variables and not self.built:
-            _build(self, variables)
         grads = list(given.get("grads"))
         call = functools.partial(given.replaced("grads", grads).call, original)
         updated = variables or getattr(self, "_trainable_variables", ())
         concerns = _concerns(grads, updated)
         if not concerns:
             return _run(call)
+        if variables and not self.built:
+            _build(self, variables)
         update.unless_overflow(concerns, _branch(call), _replicas())
         return None
 
@@ -171,7 +172,7 @@ def _averages_apply(original: hooks.Function) -> hooks.Function:
 
 def _left_alone(original: hooks.Function) -> hooks.Function:
     def apply(*args: Any, **kwargs: Any) -> Any:
-        if active.active_loss_scale() is None:
+        if active.active_loss_scale() is None and not state.any_scaler():
             return original(*args, **kwargs)
         return _kept(functools.partial(original, *args, **kwargs))()
 
@@ -179,8 +180,15 @@ def _left_alone(original: hooks.Function) -> hooks.Function:
 
 
 def _answers() -> bool:
-    """Whether the update that starts now is the outermost one in an active scope."""
-    return not _DEPTH.value and active.active_loss_scale() is not None
+    """Whether the update that starts now is to find out whose overflow it answers.
+
+    It is the outermost one, and there may be a scaler of its variables: one is made in
+    this scope, was made in another, or will be made when a trace is in use already.
+    """
+    if _DEPTH.value:
+        return False
+    scope = active.active_loss_scale() is not None
+    return scope or state.any_scaler() or bool(tf.inside_function())
 
 
 def _concerns(grads: Sequence[Any], variables: Sequence[Any]) -> list[update.Concern]:
@@ -196,10 +204,26 @@ def _served(grads: Sequence[Any], variables: Sequence[Any]) -> list[update.Conce
     pairs = zip(grads, variables, strict=False)
     resolved = (gradient_sources.variable(v) for grad, v in pairs if grad is not None)
     updated = [v for v in resolved if v is not None]
-    concerns = update.concerns(updated, provenance.calls(grads, updated))
+    calls = provenance.calls(grads, updated)
+    concerns = update.concerns(updated, calls)
+    if calls is None and tf.inside_function() and _may_grow(grads):
+        traced_updates.note(updated)
     # What replicas reduce among themselves they have agreed on.
     elsewhere = () if replicas.several() else grads
     return [] if concerns and collectives.combined(elsewhere) else concerns
+
+
+def _may_grow(grads: Sequence[Any]) -> bool:
+    """Whether a scaler made later may have to do with an update that is traced now.
+
+    Outside a scope this is so where gradients are given to the function or are kept in
+    variables. Those that it takes itself, there, are not scaled.
+    """
+    if active.active_loss_scale() is not None:
+        return True
+    values = [value for value in map(_values, grads) if isinstance(value, tf.Tensor)]
+    kinds = {facts(v.op.type).kind for v in values if tf.is_symbolic_tensor(v)}
+    return not kinds.isdisjoint((Kind.PLACEHOLDER, Kind.READ_VARIABLE))
 
 
 def _replicas() -> update.Replicas:
@@ -213,7 +237,9 @@ def _branch(call: Callable[[], Any]) -> Callable[[], Any]:
 
 
 def _run(call: Callable[[], Any]) -> Any:
-    """Runs an update that nothing can skip."""
+    """Runs an update that nothing can skip; outside a scope as it was."""
+    if active.active_loss_scale() is None:
+        return call()
     if not replicas.merges() or not replicas.can_meet():
         return _kept(call)()
 

@@ -236,7 +236,6 @@ def versions() -> dict[str, str]:
 
 
 def main() -> int:
-    stalls.PERIOD = 1e6  # a thread that reads would shift the numbers in names
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--out", type=Path, help="file to write the digests to")
     parser.add_argument("--against", type=Path, help="file to compare them with")

@@ -5,6 +5,7 @@ Runs by a function that it is given; holds no hook and no private name of sessio
 
 from __future__ import annotations
 
+import functools
 import re
 import threading
 from collections.abc import Callable, Iterable, Sequence
@@ -100,13 +101,22 @@ class SessionTwin:
           twins: the policy, None for float32.
           targets, fetches: the user's operations and tensors.
           feeds: references of the tensors that are fed.
+
+        Raises:
+          InvalidArgumentError: the user changed a node that a session had run.
         """
         # The graph keeps them, so that no other object has their ids.
         key = (twins, *map(id, targets), None, *map(id, fetches), None, *feeds)
         found = self._found.get(key)
         if found is None:
             tensors = [reference.deref() for reference in feeds]
-            found = self.prepare(twins, targets, fetches, tensors)
+            prepare = functools.partial(
+                self.prepare, targets=targets, fetches=fetches, feeds=tensors
+            )
+            # The state is in the twin, so what the user's graph is run as is there too.
+            found = fallback.attempt(
+                _later(twins), lambda: prepare(twins), lambda: prepare(None)
+            )
             self._found[key] = found
         return found
 
@@ -189,6 +199,14 @@ class SessionTwin:
             devices.clear()
             devices.update(placed)
         return made
+
+
+def _later(twins: Twins | None) -> fallback.Part:
+    """The part of a later run that finds what it is in the twin."""
+    policy = None if twins is None else twins.settled.policy
+    strict = policy is None or policy.strict
+    says = "a session's run is in float32: its rewrite failed"
+    return fallback.Part(says, strict, raises=(tf.errors.OpError,))
 
 
 def _tensor(graph: Any, name: str) -> Any:

@@ -479,6 +479,29 @@ def test_what_the_original_is_refused_too_is_the_users_error_alone():
     assert "amp_" not in str(error.value)
 
 
+def test_a_later_run_that_fails_of_ours_is_float32_in_the_same_twin(monkeypatch):
+    """The state is in the twin by then, so the user's graph itself cannot run."""
+    original = policy_view.PolicyView.run
+
+    def broken(self, *args):
+        if self._twins is not None:
+            raise RuntimeError("broken")
+        return original(self, *args)
+
+    policy = amp.Policy.make(POLICY, strict=False)
+    with tf.Graph().as_default(), amp.mixed_precision_scope(policy):
+        parts = model()
+        with v1.Session() as session:
+            session.run(v1.global_variables_initializer())
+            session.run(v1.assign(parts["w"], W * 2))
+            monkeypatch.setattr(policy_view.PolicyView, "run", broken)
+            with pytest.warns(RuntimeWarning, match="broken") as told:
+                given = [session.run(parts["out"], feed(parts)) for _ in range(2)]
+    assert len(told) == 1
+    np.testing.assert_array_equal(given[0], np.maximum(X @ (W * 2), 0) @ W)
+    np.testing.assert_array_equal(given[1], given[0])
+
+
 def test_a_first_run_that_fails_of_ours_is_as_it_was(monkeypatch):
     """Nothing has state yet, so the session goes on with its own graph."""
 

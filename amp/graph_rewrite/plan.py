@@ -49,6 +49,8 @@ RULES: Mapping[str, str] = {
     "unlisted": "not in the white-list",
     "listed": "listed as float32",
     "kernel": "no 16-bit kernel for this op and device",
+    "device": "placed on another kind of device than the plan is for",
+    "tied": "tied to a node that stays float32, by a comparison or by opaque bytes",
     "unscale": "the gradient unscale or downstream of it",
     "state": "only updates variables",
     "decision": "only decides: on an index, a mask, an integer, a target",

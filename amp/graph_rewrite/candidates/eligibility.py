@@ -88,7 +88,8 @@ def eligible(view: Typed, context: Context) -> Reason | None:
     Case 1: the policy or the user's code keeps it, or it is fed. Case 2: it is
     downstream of an unscale marker. Case 3: the policy denies its op, or its op is not
     on the white-list or always float32. Case 4: no type attribute can become 16-bit, or
-    no kernel exists.
+    no kernel exists. Case 5: it is placed on the CPU in a plan for another device,
+    whose prices say nothing of the CPU's kernels.
     """
     node, row, policy = view.node, view.row, context.policy
     if node.flag(ir.KEEP):
@@ -116,11 +117,12 @@ def eligible(view: Typed, context: Context) -> Reason | None:
 
 
 def _check_kernel(view: Typed, low: dict[str, int], context: Context) -> Reason | None:
-    node = view.node
-    device = "CPU" if "CPU:" in node.device.upper() else context.device_type
+    node, device = view.node, context.device_type
     cause = f"{node.op} in {context.format.name} on {device}"
-    if context.policy.emulate or context.xla:
+    if context.policy.emulate or context.xla:  # XLA compiles a graph for one device
         if op_schema.accepts(node.op, low):
             return None
         return Reason("kernel", cause)
+    if device != "CPU" and "CPU:" in node.device.upper():
+        return Reason("device", f"{node.device}, where the plan is for a {device}")
     return None if op_schema.has_kernel(node, device, low) else Reason("kernel", cause)

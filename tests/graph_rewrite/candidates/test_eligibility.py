@@ -155,14 +155,28 @@ def test_the_gate_refuses_a_type_without_a_kernel() -> None:
     assert decided(build, emulate=True)["lstm"] == "kernel"
 
 
-def test_a_node_placed_on_the_cpu_is_asked_of_the_cpu() -> None:
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+@pytest.mark.parametrize("device", ["/CPU:0", "/job:worker/task:1/device:cpu:0"])
+def test_a_node_placed_on_the_cpu_stays_float32_in_a_plan_for_a_gpu(
+    device: str, dtype: str
+) -> None:
+    """The CPU has kernels in both types, which the GPU's prices say nothing of."""
+
     def build() -> None:
-        product = tf.matmul(x(), x(), name="product")
-        with tf.device("/CPU:0"):
-            tf.nn.relu(product, name="relu")
+        with tf.device(device):
+            here = tf.matmul(x(), x(), name="here")
+            tf.nn.relu(here, name="relu")
+        tf.matmul(here, here, name="there")
 
     proto = graph_def(build)
-    assert rules(rewritten(proto, A100).report)["relu"] == "follow"
+    report = rewritten(proto, A100, dtype=dtype).report
+    found = rules(report)
+    assert (found["here"], found["relu"]) == ("device", "device")
+    assert "there" in low(report)
+    (decision,) = [d for d in report.decisions if d.node == "here"]
+    assert "device:CPU:0, where the plan is for a GPU" in decision.cause
+    assert low(rewritten(proto, dtype=dtype).report) == {"here", "relu", "there"}
+    assert "here" in low(rewritten(proto, A100, dtype=dtype, emulate=True).report)
 
 
 def test_a_node_that_only_updates_a_variable_stays_float32() -> None:

@@ -73,9 +73,17 @@ def cells(row: Row) -> tuple[str, ...]:
         f"`{row.source}`",
         ", ".join(row.float32_ports),
         "; ".join(hazards(row)),
-        ", ".join(row.accumulates_low),
+        "; ".join(adds_up_low(row)),
         "yes" if row.fusible else "",
     )
+
+
+def adds_up_low(row: Row) -> Iterator[str]:
+    """The 16-bit types in which kernels add up: those of CPUs, then those of GPUs."""
+    if row.accumulates_low:
+        yield ", ".join(row.accumulates_low)
+    if row.gpu_accumulates_low:
+        yield f"GPU: {', '.join(row.gpu_accumulates_low)}"
 
 
 def hazards(row: Row) -> Iterator[str]:

@@ -14,7 +14,7 @@ import numpy as np
 from amp.graph_rewrite.candidates.context import Context, Format, Typed
 from amp.graph_rewrite.graph import ir, op_schema, rounding, shapes
 from amp.graph_rewrite.ops import arithmetic
-from amp.graph_rewrite.ops.op_table import Kind, Role, Row
+from amp.graph_rewrite.ops.op_table import Kind, Role, Row, facts
 from amp.graph_rewrite.plan import Reason
 
 _SMALLEST_FLOAT32 = 2.0**-126
@@ -259,14 +259,14 @@ def _count(graph: ir.Graph, view: Typed, context: Context) -> Reason | None:
 def _sums_low(row: Row, context: Context) -> bool:
     """Whether the kernel that will run accumulates in the 16-bit type.
 
-    Some of TensorFlow's own CPU kernels do. Products in a type that the CPU supports
-    run in oneDNN, which accumulates in float32, as GPU kernels and XLA do.
+    Some of TensorFlow's own kernels do. Products in a type that the CPU supports run in
+    oneDNN, which accumulates in float32, as XLA does.
     """
-    if context.xla or context.device_type != "CPU" or context.policy.emulate:
+    if context.xla or context.policy.emulate:
         return False
     if context.native and row.role is Role.COMPUTE:
         return False
-    return context.format.name in row.accumulates_low
+    return context.format.name in row.adds_up_low(context.device_type)
 
 
 def _terms(graph: ir.Graph, view: Typed) -> float | None:
@@ -282,6 +282,8 @@ def _terms(graph: ir.Graph, view: Typed) -> float | None:
     if not data or not outs or outs[0] is None or any(s is None for s in data):
         return None
     largest = max(data, key=shapes.elements) or ()
+    if row.running:
+        return _along(graph, view.node, largest)
     if largest.count(-1) > outs[0].count(-1):
         return None
     out = max(shapes.elements(outs[0]), 1)
@@ -289,6 +291,17 @@ def _terms(graph: ir.Graph, view: Typed) -> float | None:
         return shapes.elements(largest) / out
     equation = view.node.text("equation")
     return arithmetic.flops(row.work, ins, outs, equation) / 2 / out
+
+
+def _along(graph: ir.Graph, node: ir.Node, shape: tuple[int, ...]) -> float | None:
+    """How long the axis is that a running sum goes along, None where unknown."""
+    given = graph.nodes.get(node.inputs[1][0])
+    if given is None or facts(given.op).kind is not Kind.CONSTANT:
+        return None
+    axis = given.tensor()
+    if axis is None or not -len(shape) <= int(axis) < len(shape):
+        return None
+    return shape[int(axis)] if shape[int(axis)] >= 0 else None
 
 
 def _float(slot: op_schema.Slot) -> bool:

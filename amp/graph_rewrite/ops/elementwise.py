@@ -137,7 +137,12 @@ ELEMENTWISE = (
         work="transcendental",
     ),
     follow("Abs Neg", "sign bit; rounds nothing", "tf:clear", fusible=True),
-    follow("Maximum Minimum ClipByValue", "selects by comparing", "tf:clear"),
+    follow(
+        "Maximum Minimum ClipByValue",
+        "selects by comparing",
+        "tf:clear",
+        selects=True,
+    ),
     follow("Ceil Floor Round", "exact on a 16-bit operand", "tf:clear", fusible=True),
     follow("Sign", "exact on a 16-bit operand", "tf:clear", bounded=True, fusible=True),
     follow(
@@ -145,6 +150,7 @@ ELEMENTWISE = (
         "exact on 16-bit operands; a float32 operand may turn into a tie",
         "tf:clear",
         bounded=True,
+        compares=(0, 1),
         fusible=True,
     ),
 )

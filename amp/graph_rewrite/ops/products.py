@@ -88,6 +88,7 @@ PRODUCTS = (
         "matrix products of a whole recurrent net; weights are one block of T",
         "tf:allow",
         work="rnn",
+        opaque=("reserve_space",),
     ),
     compute(
         "BlockLSTM BlockLSTMV2 LSTMBlockCell LSTMBlockCellGrad",

@@ -25,6 +25,7 @@ NORMALISATION = (
         "tf:infer",
         float32_ports=(*_STATISTICS, *_SAVED[:3]),
         work="normalise",
+        opaque=("reserve_space_3",),
     ),
     follow(
         "FusedBatchNormGradV2",
@@ -39,6 +40,7 @@ NORMALISATION = (
         "tf:infer",
         float32_ports=(*_STATISTICS_GRAD, *_SAVED),
         work="normalise",
+        opaque=("reserve_space_3",),
     ),
     keep(
         "FusedBatchNorm FusedBatchNormGrad",
@@ -87,12 +89,14 @@ POOLING = (
         "selects; the gradient must see the same operand, or it finds no maximum",
         "tf:clear",
         work="pool",
+        selects=True,
     ),
     follow(
         "MaxPoolGrad MaxPoolGradV2",
         "adds the gradients of windows that overlap",
         "tf:clear",
         work="pool",
+        compares=(0, 1),
         accumulates_low=BOTH,
     ),
     follow(
@@ -101,6 +105,7 @@ POOLING = (
         "tf:clear",
         attrs=("T", "TInput"),
         work="pool",
+        compares=(0, 1),
         accumulates_low=BFLOAT16,
     ),
     follow(
@@ -108,6 +113,7 @@ POOLING = (
         "selects by comparing",
         "tf:clear",
         work="pool",
+        compares=(0, 1),
     ),
     follow(
         "MaxPoolWithArgmax MaxPoolGradGradWithArgmax",
@@ -129,6 +135,7 @@ POOLING = (
         work="reduce",
         sums=True,
         accumulates_low=BOTH,
+        gpu_accumulates_low=BOTH,
     ),
     follow(
         "ResizeBilinear",
@@ -147,13 +154,23 @@ POOLING = (
 
 REDUCTIONS = (
     follow(
-        "Mean Sum",
+        "Mean",
         "follows, as TensorFlow infers it with oneDNN; it denies it in half because "
         "of kernels that add up in half, which accumulates_low names",
         "tf:infer",
         work="reduce",
         sums=True,
         accumulates_low=FLOAT16,
+    ),
+    follow(
+        "Sum",
+        "follows, as TensorFlow infers it with oneDNN; it denies it in half because "
+        "of kernels that add up in half, which accumulates_low names",
+        "tf:infer",
+        work="reduce",
+        sums=True,
+        accumulates_low=FLOAT16,
+        gpu_accumulates_low=BOTH,
     ),
     follow(
         "BiasAddGrad",
@@ -168,6 +185,7 @@ REDUCTIONS = (
         "its gradient compares operand and result for equality; TensorFlow clears it, "
         "but one rounded without the other would match nowhere",
         "tf:clear",
+        selects=True,
     ),
     follow(
         "ArgMax ArgMin",
@@ -181,6 +199,7 @@ REDUCTIONS = (
         "selects; a float32 operand may turn into a tie",
         "tf:clear",
         work="reduce",
+        selects=True,
     ),
     follow(
         "Cumsum",
@@ -188,7 +207,9 @@ REDUCTIONS = (
         "definition",
         work="reduce",
         sums=True,
+        running=True,
         accumulates_low=BOTH,
+        gpu_accumulates_low=BOTH,
     ),
     follow(
         "SegmentMean SegmentSum UnsortedSegmentSum",
@@ -197,6 +218,7 @@ REDUCTIONS = (
         work="reduce",
         sums=True,
         accumulates_low=BOTH,
+        gpu_accumulates_low=BOTH,
     ),
     follow(
         "SparseSegmentMean SparseSegmentSqrtN SparseSegmentSum",
@@ -210,6 +232,7 @@ REDUCTIONS = (
         "selects by comparing",
         "definition",
         work="reduce",
+        selects=True,
     ),
     follow(
         "ScatterNd",
@@ -218,6 +241,7 @@ REDUCTIONS = (
         work="gather",
         sums=True,
         accumulates_low=BOTH,
+        gpu_accumulates_low=BOTH,
     ),
     follow(
         "TensorScatterAdd TensorScatterSub",
@@ -226,6 +250,7 @@ REDUCTIONS = (
         work="gather",
         sums=True,
         accumulates_low=BOTH,
+        gpu_accumulates_low=BOTH,
     ),
     follow(
         "MirrorPadGrad",
@@ -260,6 +285,7 @@ REDUCTIONS = (
         "measured",
         work="reduce",
         sums=True,
+        running=True,
         accumulates_low=BOTH,
     ),
 )

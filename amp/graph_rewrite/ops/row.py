@@ -98,6 +98,13 @@ class Epilogue(enum.Enum):
 # MatMul, BatchMatMul*, Conv2D, Conv, L2Loss, SparseSegment*, ResizeBilinearGrad and the
 # statistics of FusedBatchNorm* accumulate in float32. Types without a kernel are left
 # out.
+#
+# Of GPU kernels (`Row.gpu_accumulates_low`) TensorFlow's source tells; none was measured.
+# - Sum: per thread, warp and block in the type of its input (reduction_gpu_kernels).
+#   Mean converts to float32 first, BiasAddGrad has float32 accumulators.
+# - ScatterNd, TensorScatter*, UnsortedSegmentSum, SegmentSum and SegmentMean,
+#   ResizeNearestNeighborGrad: atomic additions to an output of the type.
+# - Cumsum: a scan in the type.
 FLOAT16 = ("float16",)
 BFLOAT16 = ("bfloat16",)
 BOTH = ("float16", "bfloat16")
@@ -125,9 +132,17 @@ class Row:
       sums: a 16-bit output element is the sum or mean of many input elements. Not so
         for Softmax, LRN and FusedBatchNorm*, which divide by a sum or return it in
         float32, and AddN, MirrorPadGrad and gradients of pooling, which add up a few.
+      running: whether each output element is the sum of those before it along an axis,
+        which the second input gives.
       accumulates_low: 16-bit types in which TensorFlow's CPU kernel accumulates its
         sums (whole, or block by block) instead of in float32, with at least one set of
         CPU instructions; with others it may be more exact.
+      gpu_accumulates_low: the same for TensorFlow's GPU kernel.
+      selects: whether each output element is an input element (or a constant) chosen by
+        size, such as the largest of a window.
+      compares: the two inputs that are compared, element by element.
+      opaque: arguments, by OpDef name, that hold no numbers but bytes that one kernel
+        leaves for another, in a layout that may depend on the kernel's type.
       same_list: whether it works on a tensor list, so that its element type has to be
         that of all ops on the same list.
       hands_on_list: whether a tensor list at an output is that of the input with the
@@ -149,12 +164,22 @@ class Row:
     singular: tuple[int, ...] = ()
     bounded: bool = False
     sums: bool = False
+    running: bool = False
     accumulates_low: tuple[str, ...] = ()
+    gpu_accumulates_low: tuple[str, ...] = ()
+    selects: bool = False
+    compares: tuple[int, ...] = ()
+    opaque: tuple[str, ...] = ()
     same_list: bool = False
     hands_on_list: bool = False
     epilogue: Epilogue | None = None
     fusible: bool = False
     constant_operands: tuple[int, ...] = ()
+
+    def adds_up_low(self, device_type: str) -> tuple[str, ...]:
+        """The 16-bit types for which the kernel of a device type adds up low."""
+        on_cpu = device_type == "CPU"
+        return self.accumulates_low if on_cpu else self.gpu_accumulates_low
 
     @property
     def multiplies(self) -> bool:

@@ -80,6 +80,12 @@ STRUCTURE = (
     structural("Variable VariableV2", "a variable's memory", kind=Kind.VARIABLE),
     structural("ReadVariableOp", "its type is the variable's", kind=Kind.READ_VARIABLE),
     structural("VariableShape", "gives integers", kind=Kind.READ_PART),
+    structural(
+        "FractionalMaxPool SegmentMin TensorScatterMax TensorScatterMin",
+        "stays float32; its gradient compares for equality",
+        selects=True,
+    ),
+    structural("FractionalMaxPoolGrad", "finds the maximum again", compares=(0, 1)),
     structural("ScatterNdNonAliasingAdd", "only sounds like a writer"),
     structural("PartitionedCall", "a call; its function is planned", work="call"),
     structural("LoopCond", "ends a frame's loop", kind=Kind.LOOP_CONDITION),

@@ -15,6 +15,7 @@ from rewriting import graph_def, low, rewritten, rules, run, settled, spec, trac
 
 import amp
 from amp.graph_rewrite import rewrite as rewrite_lib
+from amp.graph_rewrite.cost.device import A100
 from amp.graph_rewrite.graph import ir
 from amp.integration.training import markers
 
@@ -239,6 +240,42 @@ def test_a_sum_in_a_kernel_that_adds_in_float16_is_held_at_its_last_integer() ->
         for n in (2048, 2049)
     ]
     assert held == ["follow", "count"]
+
+
+@pytest.mark.parametrize(("dtype", "counts"), [("float16", 2048), ("bfloat16", 256)])
+@pytest.mark.parametrize("op", ["sum", "scatter", "segment", "running"])
+def test_a_sum_in_a_gpu_kernel_that_adds_in_16_bits_is_held_there_too(
+    op: str, dtype: str, counts: int
+) -> None:
+    def make(terms: int) -> Callable[[], None]:
+        def build() -> None:
+            x = v1.placeholder(tf.float32, [terms, 8], name="x")
+            product = tf.matmul(x, tf.ones([8, 8]), name="product")
+            ids = tf.zeros([terms], tf.int32)
+            if op == "sum":
+                tf.reduce_sum(product, 0, name="sum")
+            elif op == "scatter":
+                tf.scatter_nd(ids[:, None], product, [1, 8], name="sum")
+            elif op == "segment":
+                tf.math.unsorted_segment_sum(product, ids, 1, name="sum")
+            else:
+                tf.cumsum(product, name="sum")
+
+        return build
+
+    long = rules(rewritten(graph_def(make(counts + 1)), A100, dtype=dtype).report)
+    short = rules(rewritten(graph_def(make(counts)), A100, dtype=dtype).report)
+    assert (short["sum"], long["sum"]) == ("follow", "count")
+
+
+def test_a_mean_in_a_gpu_kernel_adds_up_in_float32() -> None:
+    def build() -> None:
+        x = v1.placeholder(tf.float32, [4096, 8], name="x")
+        product = tf.matmul(x, tf.ones([8, 8]), name="product")
+        tf.reduce_mean(product, 0, name="mean")
+
+    found = rules(rewritten(graph_def(build), A100, dtype="bfloat16").report)
+    assert found["mean"] == "follow"
 
 
 def test_a_sum_over_an_unknown_batch_in_such_a_kernel_stays_float32() -> None:

@@ -134,7 +134,8 @@ def test_row_is_whole(row: Row) -> None:
     assert row.op == row.op.strip() != ""
     assert 3 < len(row.why) <= 160
     assert row.work in op_table.WORK
-    assert set(row.accumulates_low) <= {"float16", "bfloat16"}
+    for device_type in ("CPU", "GPU"):
+        assert set(row.adds_up_low(device_type)) <= {"float16", "bfloat16"}
     assert len(set(row.attrs)) == len(row.attrs)
 
 

@@ -164,6 +164,12 @@ def emulated(
     interface = plan.interface
 
     def rounded(edge: ir.Edge) -> bool:
+        outs = found.typed[edge[0]].outs if edge[0] in found.typed else ()
+        if (
+            edge[1] < len(outs)
+            and outs[edge[1]].port in found.typed[edge[0]].facts.opaque
+        ):
+            return False
         return _made_low(edge, plan, found)
 
     def exact(edge: ir.Edge) -> bool:  # values that are rounded already
@@ -179,6 +185,8 @@ def emulated(
         inputs = list(view.node.inputs)
         for index, slot in enumerate(view.ins):
             edge = inputs[index]
+            if slot.port in view.facts.opaque:
+                continue
             low = slot.attr in turned or index in takes or (name, index) in plan.late
             wanted = slot.type == ir.FLOAT and (rounded(edge) or low)
             if wanted and not (rounded(edge) and exact(edge)):

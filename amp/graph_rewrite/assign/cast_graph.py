@@ -14,7 +14,7 @@ from amp.graph_rewrite.assign import min_cut
 from amp.graph_rewrite.assign.liveness import Liveness
 from amp.graph_rewrite.assign.tensor import HIGH, LOW, CutVariable, Reader, Tensor
 from amp.graph_rewrite.candidates.analysis import UseAnalysis
-from amp.graph_rewrite.candidates.call_values import UseEdge
+from amp.graph_rewrite.candidates.call_values import Carried, Member, UseEdge
 from amp.graph_rewrite.candidates.context import Typed
 from amp.graph_rewrite.cost.op_instance import Times
 from amp.graph_rewrite.cost.priced import Priced
@@ -66,6 +66,11 @@ class Tensors:
         self._call_values = priced.analysis.call_values
         self._cast_prices = cast_prices
         self._number = next(iter(self._uses.values())).context.format.number
+        self._ties: dict[Member | Carried, int] = {
+            member: number
+            for number, tie in enumerate(priced.analysis.ties)
+            for member in tie.members
+        }
         self._tensors: dict[UseEdge, Tensor] = {}
         self._lives = {
             use: Liveness(one.graph, one.found.typed) for use, one in self._uses.items()
@@ -82,6 +87,8 @@ class Tensors:
             return LOW
         if name not in found.allowed:
             return HIGH
+        if (use, name) in self._ties:
+            return CutVariable("tie", self._ties[use, name])
         number = self._call_values.lists.get((use, name))
         if number is not None:
             return CutVariable("list", number)
@@ -108,7 +115,9 @@ class Tensors:
                     )
                 elif variable != HIGH and _turns(slot, view):
                     reader = variable
-                late = site is None and self._lives[use].late(name)
+                # What was held is not what its tie knows: it reads what was made.
+                late = site is None and (use, name) not in self._ties
+                late = late and self._lives[use].late(name)
                 self._read((use, edge), slot.type, reader, (name, index), late)
 
     def _read_outside(self, use: FunctionUse, one: UseAnalysis) -> None:
@@ -146,8 +155,14 @@ class Tensors:
 
     def _carried(self, place: UseEdge) -> CutVariable:
         value = self._call_values.made.get(place)
-        if value is None or value not in self._turning:
+        return HIGH if value is None else self.carried(value)
+
+    def carried(self, value: Carried) -> CutVariable:
+        """What the precision of a value that calls hand on is chosen as."""
+        if value not in self._turning:
             return HIGH
+        if value in self._ties:
+            return CutVariable("tie", self._ties[value])
         return CutVariable("carried", value)
 
     def _of(self, place: UseEdge, number: int) -> Tensor:
@@ -168,6 +183,8 @@ class Tensors:
             # A tensor may be stored in 16 bits only if its producer may be 16-bit.
             holds = producer != HIGH and self._uses[place[0]].weight <= 1
             holds = holds and self._lives[place[0]].held(place[1])
+            if view is not None and view.outs:  # no opaque bytes
+                holds = holds and view.outs[index].port not in view.facts.opaque
             self._tensors[place] = Tensor(place, producer, constant, holds)
         return self._tensors[place]
 
@@ -205,7 +222,7 @@ class Tensors:
         costs `CostModel.held`.
         """
         prices: dict[CutVariable, Times] = {
-            CutVariable("carried", value): (0.0, 0.0)
+            self.carried(value): (0.0, 0.0)
             for value in self._call_values.carried
             if value in self._turning
         }

@@ -94,8 +94,9 @@ def decide(priced: Priced) -> dict[FunctionUse, Plan]:
         )
         for use, one in analysis.uses.items()
     }
-    turned = {of for kind, of in cut.low if kind == "carried"}
-    carried = frozenset(v for v in analysis.call_values.carried if v in turned)
+    carried = frozenset(
+        v for v in analysis.call_values.carried if tensors.carried(v) in cut.low
+    )
     boundaries = interfaces(analysis, low, carried)
     before, after = tensors.casts({LOW}), tensors.use_casts(cut.low)
     return {

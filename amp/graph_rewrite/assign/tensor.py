@@ -19,13 +19,14 @@ class CutVariable(NamedTuple):
 
     Attributes:
       kind: "node"; "carried" for a loop variable or branch result; "list" for a tensor
-        list; "stored" for a tensor while it is stored for the backward pass; "low" and
-        "high" for what always is 16-bit or float32.
+        list; "tie" for what turns only together; "stored" for a tensor while it is
+        stored for the backward pass; "low" and "high" for what always is 16-bit or
+        float32.
       of: which one. For "node" the use and the node's name, for "carried" the value,
-        for "list" its number, for "stored" the tensor's edge.
+        for "list" and "tie" its number, for "stored" the tensor's edge.
     """
 
-    kind: Literal["node", "carried", "list", "stored", "low", "high"]
+    kind: Literal["node", "carried", "list", "tie", "stored", "low", "high"]
     of: tuple[FunctionUse, str] | Carried | int | UseEdge | None = None
 
 

@@ -11,7 +11,8 @@ from collections.abc import Callable, Mapping
 from amp.graph_rewrite.candidates.call_values import CallValues, Carried, cross
 from amp.graph_rewrite.candidates.context import Context, Typed, type_ports
 from amp.graph_rewrite.candidates.eligibility import Candidates, find_eligible
-from amp.graph_rewrite.candidates.propagation import propagate
+from amp.graph_rewrite.candidates.propagation import Propagated, propagate, without
+from amp.graph_rewrite.candidates.ties import Tie, held_by_ties, ties
 from amp.graph_rewrite.graph import calls, ir
 from amp.graph_rewrite.graph.calls import FunctionUse, graph_of
 from amp.graph_rewrite.ops.op_table import Role
@@ -42,6 +43,7 @@ class Analysis:
       uses: the analysis of each use of a function, callers first.
       call_values: the tensors that are passed between functions.
       turning: the loop and branch values that may be 16-bit.
+      ties: the nodes and values that become 16-bit together or not at all.
       eligible: the candidates of each use before `propagate` removed the nodes that 16
         bits do not reach.
     """
@@ -49,6 +51,7 @@ class Analysis:
     uses: Mapping[FunctionUse, UseAnalysis]
     call_values: CallValues
     turning: frozenset[Carried]
+    ties: tuple[Tie, ...]
     eligible: Mapping[FunctionUse, Candidates]
 
     def without(self, refused: Mapping[FunctionUse, Candidates]) -> Analysis:
@@ -59,12 +62,14 @@ class Analysis:
         """
         eligible = {**self.eligible, **refused}
         graphs = {use: one.graph for use, one in self.uses.items()}
-        propagated = propagate(graphs, eligible, self.call_values)
+        propagated = _propagated(graphs, eligible, self.call_values, self.ties)
         uses = {
             use: dataclasses.replace(one, found=propagated.found[use])
             for use, one in self.uses.items()
         }
-        return Analysis(uses, self.call_values, propagated.turning, eligible)
+        return dataclasses.replace(
+            self, uses=uses, turning=propagated.turning, eligible=eligible
+        )
 
 
 def analyze(
@@ -89,12 +94,28 @@ def analyze(
         use: find_eligible(graphs[use], contexts[use], typed[use], products[use])
         for use in graphs
     }
-    propagated = propagate(graphs, eligible, call_values)
+    tied = ties(graphs, typed, contexts, call_values)
+    propagated = _propagated(graphs, eligible, call_values, tied)
     uses = {
         use: UseAnalysis(graphs[use], contexts[use], found, weights[use])
         for use, found in propagated.found.items()
     }
-    return Analysis(uses, call_values, propagated.turning, eligible)
+    return Analysis(uses, call_values, propagated.turning, tied, eligible)
+
+
+def _propagated(
+    graphs: Mapping[FunctionUse, ir.Graph],
+    eligible: Mapping[FunctionUse, Candidates],
+    call_values: CallValues,
+    tied: tuple[Tie, ...],
+) -> Propagated:
+    """What 16 bits reach without what is tied to nodes that they do not reach."""
+    while True:
+        propagated = propagate(graphs, eligible, call_values)
+        held = held_by_ties(tied, propagated.found, propagated.turning)
+        if not held:
+            return propagated
+        eligible = without(eligible, held)  # fewer each time
 
 
 def _products(

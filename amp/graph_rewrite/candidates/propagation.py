@@ -61,8 +61,8 @@ def propagate(
         if (members := list(running_sums(value, graphs)))
     }
     growing = {member: _SUM for members in sums.values() for member in members}
-    narrowed = _without(narrowed, growing)
-    narrowed = _without(narrowed, _on_mixed_lists(narrowed, call_values))
+    narrowed = without(narrowed, growing)
+    narrowed = without(narrowed, _on_mixed_lists(narrowed, call_values))
     walks = {use: _Walk(graphs[use], part) for use, part in narrowed.items()}
     neighbours = _Neighbours(walks, call_values)
     changed = True
@@ -98,7 +98,7 @@ def _on_mixed_lists(
     }
 
 
-def _without(
+def without(
     narrowed: Mapping[FunctionUse, Candidates], refused: Mapping[Member, Reason]
 ) -> dict[FunctionUse, Candidates]:
     """The candidates of each use with some of them moved to its `refused`."""

@@ -99,7 +99,7 @@ class Epilogue(enum.Enum):
 # statistics of FusedBatchNorm* accumulate in float32. Types without a kernel are left
 # out.
 #
-# Of GPU kernels (`Row.gpu_accumulates_low`) TensorFlow's source tells; none was measured.
+# Of GPU kernels (`Row.gpu_accumulates_low`) its source tells; none was measured.
 # - Sum: per thread, warp and block in the type of its input (reduction_gpu_kernels).
 #   Mean converts to float32 first, BiasAddGrad has float32 accumulators.
 # - ScatterNd, TensorScatter*, UnsortedSegmentSum, SegmentSum and SegmentMean,

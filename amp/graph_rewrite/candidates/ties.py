@@ -1,0 +1,341 @@
+"""Ties: nodes that must turn 16-bit together or not at all, and why.
+
+Looks at typed graphs and what crosses between them. Whether a tied group can turn, and
+whether it does, is decided elsewhere.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Container, Iterable, Iterator, Mapping
+from typing import TypeAlias
+
+from amp.graph_rewrite.candidates.call_values import (
+    CallValues,
+    Carried,
+    Member,
+    UseEdge,
+)
+from amp.graph_rewrite.candidates.context import Context, Typed
+from amp.graph_rewrite.candidates.eligibility import Candidates
+from amp.graph_rewrite.graph import bridges, ir
+from amp.graph_rewrite.graph.calls import FunctionUse
+from amp.graph_rewrite.graph.op_schema import Slot
+from amp.graph_rewrite.ops.op_table import Role
+from amp.graph_rewrite.plan import Reason
+
+Tied: TypeAlias = Member | Carried  # a node, or a value that calls hand on
+_Typed: TypeAlias = Mapping[FunctionUse, Mapping[str, Typed]]
+_FLOATS = frozenset({ir.FLOAT, ir.BFLOAT16, ir.HALF})
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Tie:
+    """Nodes and carried values that have one type.
+
+    Attributes:
+      members: what is tied.
+      cause: the node that asks for it.
+      held: whether they stay float32 whatever they might do.
+    """
+
+    members: frozenset[Tied]
+    cause: str
+    held: bool = False
+
+
+def ties(
+    graphs: Mapping[FunctionUse, ir.Graph],
+    typed: _Typed,
+    contexts: Mapping[FunctionUse, Context],
+    call_values: CallValues,
+) -> tuple[Tie, ...]:
+    """The ties of a module; what is in several is in one that joins them.
+
+    Case 1: a comparison of a tensor with one selected from it (in the gradient of a
+      maximum, in that of pooling). Rounding is monotonic, so equal values stay equal
+      if both sides are rounded or none is; if one is, the gradient is zero nowhere but
+      by luck.
+    Case 2: the same two tensors leave a function, to be compared outside.
+    Case 3: bytes that one kernel leaves for another (cuDNN's reserve space), which
+      have the form of the kernel's type. No cast may touch them, so both kernels and
+      what hands the bytes on have one type; where the other end is out of sight, the
+      kernel stays float32.
+    """
+    module = _Module(graphs, typed, contexts, call_values)
+    found = [*_comparisons(module), *_compared_outside(module), *_opaque(module)]
+    return _joined(found)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Module:
+    graphs: Mapping[FunctionUse, ir.Graph]
+    typed: _Typed
+    contexts: Mapping[FunctionUse, Context]
+    call_values: CallValues
+
+    def nodes(self) -> Iterator[tuple[Member, Typed]]:
+        for use, views in self.typed.items():
+            for name, view in views.items():
+                yield (use, name), view
+
+    def view(self, place: UseEdge) -> Typed | None:
+        return self.typed[place[0]].get(place[1][0])
+
+
+class _Walk:
+    """Against the edges from some tensors, past what hands their elements on.
+
+    Args:
+      module: where.
+      starts: the tensors.
+      selects: whether to go past what selects among elements, too.
+
+    Attributes:
+      passed: every place met, with what hands it on (nothing: a cast, an argument).
+      roots: the places at which the walk ended.
+    """
+
+    def __init__(
+        self, module: _Module, starts: Iterable[UseEdge], selects: bool
+    ) -> None:
+        self._module, self._selects = module, selects
+        self.passed: dict[UseEdge, tuple[Tied, ...]] = {}
+        self.roots: set[UseEdge] = set()
+        pending = [*starts]
+        while pending:
+            place = pending.pop()
+            if place not in self.passed:
+                onward = self._onward(place)
+                self.passed[place], sources = onward or ((), ())
+                pending += sources
+                if onward is None:
+                    self.roots.add(place)
+
+    def _onward(
+        self, place: UseEdge
+    ) -> tuple[tuple[Tied, ...], Iterable[UseEdge]] | None:
+        call_values, (use, (name, _)) = self._module.call_values, place
+        if place in call_values.alias:
+            return (), (call_values.alias[place],)
+        if place in call_values.made:
+            value = call_values.made[place]
+            return (value,), value.read
+        view = self._module.view(place)
+        if view is None:
+            return None
+        number = call_values.lists.get((use, name))
+        if number is not None:
+            return self._listed(number)
+        if bridges.is_any(view.node):
+            return (), _floats(use, view)
+        if _hands_on(view) or (self._selects and view.facts.selects):
+            return ((use, name),), _floats(use, view)
+        return None
+
+    def _listed(self, number: int) -> tuple[tuple[Tied, ...], Iterable[UseEdge]]:
+        lists = self._module.call_values.lists
+        members = tuple(member for member, other in lists.items() if other == number)
+        views = ((use, self._module.typed[use][name]) for use, name in members)
+        return members, [place for use, view in views for place in _floats(use, view)]
+
+
+def _hands_on(view: Typed) -> bool:
+    row = view.row
+    return row is not None and row.role is Role.MOVE and not row.bounded
+
+
+def _floats(use: FunctionUse, view: Typed) -> list[UseEdge]:
+    pairs = zip(view.node.inputs, view.ins, strict=False)
+    return [(use, edge) for edge, slot in pairs if slot.type in _FLOATS]
+
+
+def _comparisons(module: _Module) -> Iterator[Tie]:
+    """Case 1 of `ties`."""
+    for (use, name), view in module.nodes():
+        compared = [
+            (use, view.node.inputs[index])
+            for index in view.facts.compares
+            if index < len(view.ins) and view.ins[index].type in _FLOATS
+        ]
+        if len(compared) < 2:
+            continue
+        first, second = (_Walk(module, [place], selects=True) for place in compared)
+        if first.passed.keys() & second.passed.keys():
+            apart = first.passed.keys() ^ second.passed.keys()
+            between = {
+                member
+                for walk in (first, second)
+                for place in walk.passed.keys() & apart
+                for member in walk.passed[place]
+            }
+            if between:
+                yield Tie(frozenset({(use, name), *between}), name)
+
+
+def _compared_outside(module: _Module) -> Iterator[Tie]:
+    """Case 2 of `ties`: what selects has the type of what makes the values."""
+    for use, graph in module.graphs.items():
+        if use in module.call_values.inner:
+            continue
+        returned = {(use, result.edge) for result in graph.results}
+        for _, (name, index) in sorted(returned, key=lambda place: place[1]):
+            view = module.typed[use].get(name)
+            if view is None or index or not view.facts.selects:
+                continue
+            walk = _Walk(module, _floats(use, view), selects=False)
+            makers = {
+                (use, edge[0])
+                for at, edge in walk.passed.keys() & returned
+                if at == use and edge[0] in module.typed[use]
+            }
+            if makers:
+                passed = {member for found in walk.passed.values() for member in found}
+                yield Tie(frozenset({(use, name), *makers, *passed}), name)
+
+
+def _opaque(module: _Module) -> Iterator[Tie]:
+    """Case 3 of `ties`."""
+    for (use, name), view in module.nodes():
+        opaque = view.facts.opaque
+        if not opaque:
+            continue
+        apart = _apart(module.contexts[use])
+        for edge, slot in zip(view.node.inputs, view.ins, strict=False):
+            if slot.port in opaque and slot.type in _FLOATS:
+                yield from _from_kernel(module, (use, name), (use, edge), slot)
+        seen = all(
+            _reaches_kernels(module, use, (name, index))
+            for index, slot in enumerate(view.outs)
+            if slot.port in opaque and slot.type in _FLOATS
+        )
+        if apart and not seen:
+            yield Tie(frozenset({(use, name)}), name, held=True)
+
+
+def _apart(context: Context) -> bool:
+    """Whether kernels run whose reserve space has the form of their type."""
+    emulated = context.policy.emulate
+    return context.device_type != "CPU" and not context.xla and not emulated
+
+
+def _from_kernel(
+    module: _Module, reader: Member, place: UseEdge, slot: Slot
+) -> Iterator[Tie]:
+    """The ties of a kernel with the one that left it some bytes."""
+    context, view = module.contexts[reader[0]], module.typed[reader[0]][reader[1]]
+    walk = _Walk(module, [place], selects=False)
+    makers = {(use, edge[0]) for use, edge in walk.roots if _leaves(module, use, edge)}
+    between = {member for found in walk.passed.values() for member in found}
+    known = len(makers) == len(walk.roots)
+    held = not known and _apart(context)
+    row = view.row
+    turns = row is not None and slot.attr in row.attrs and not context.policy.emulate
+    yield Tie(frozenset({reader, *makers}), reader[1], held)
+    if turns:
+        yield Tie(frozenset({reader, *between}), reader[1], held)
+    elif between:
+        yield Tie(frozenset(between), reader[1], held=True)
+
+
+def _leaves(module: _Module, use: FunctionUse, edge: ir.Edge) -> bool:
+    view = module.typed[use].get(edge[0])
+    return (
+        view is not None
+        and edge[1] < len(view.outs)
+        and view.outs[edge[1]].port in view.facts.opaque
+    )
+
+
+def _reaches_kernels(module: _Module, use: FunctionUse, edge: ir.Edge) -> bool:
+    """Whether all readers of opaque bytes are kernels that take them, as far as seen.
+
+    What goes on through a list or a call is followed from where it is read.
+    """
+    graph, typed = module.graphs[use], module.typed[use]
+    fetched = module.contexts[use].fetched
+    pending, seen = [edge], {edge}
+    while pending:
+        place = pending.pop()
+        returned = any(result.edge == place for result in graph.results)
+        if place[0] in fetched or (returned and use not in module.call_values.inner):
+            return False
+        for name, index in graph.readers.get(place, ()):
+            view = typed[name]
+            member = (use, name)
+            if member in module.call_values.lists or member in module.call_values.sites:
+                continue
+            if _hands_on(view):
+                onward = {(name, number) for number in range(len(view.outs))} - seen
+                pending += onward
+                seen |= onward
+            elif not (
+                index < len(view.ins) and view.ins[index].port in view.facts.opaque
+            ):
+                return False
+    return True
+
+
+def _joined(found: Iterable[Tie]) -> tuple[Tie, ...]:
+    """The ties without overlaps."""
+    above: dict[Tied, Tied] = {}
+
+    def top(member: Tied) -> Tied:
+        while (parent := above.setdefault(member, member)) != member:
+            above[member] = above[parent]
+            member = parent
+        return member
+
+    asked = [(tie, list(tie.members)) for tie in found if tie.members]
+    for _, (first, *others) in asked:
+        for other in others:
+            above[top(other)] = top(first)
+    groups: dict[Tied, Tie] = {}
+    for tie, (first, *_) in asked:
+        before = groups.get(top(first), Tie(frozenset(), tie.cause))
+        groups[top(first)] = Tie(
+            before.members | tie.members, before.cause, before.held or tie.held
+        )
+    return tuple(groups.values())
+
+
+def held_by_ties(
+    tied: Iterable[Tie],
+    found: Mapping[FunctionUse, Candidates],
+    turning: Container[Carried],
+) -> dict[Member, Reason]:
+    """Who may not turn because what it is tied to may not.
+
+    What is 16-bit already ties nobody: it is as it was given.
+
+    Args:
+      tied: the ties of a module.
+      found: the candidates of each use, as far as 16 bits reach.
+      turning: the carried values that may turn.
+    """
+    held: dict[Member, Reason] = {}
+    for tie in tied:
+        free = [m for m in tie.members if not isinstance(m, Carried)]
+        allowed = [(use, name) for use, name in free if name in found[use].allowed]
+        if not allowed:
+            continue
+        cause = tie.cause if tie.held else _held_member(tie, found, turning)
+        if cause:
+            held |= dict.fromkeys(allowed, Reason("tied", cause))
+    return held
+
+
+def _held_member(
+    tie: Tie,
+    found: Mapping[FunctionUse, Candidates],
+    turning: Container[Carried],
+) -> str:
+    """A member of a tie that stays float32, "" if all may turn."""
+    names = set()
+    for member in tie.members:
+        if isinstance(member, Carried):
+            if member not in turning:
+                names.add(member.site.node.name)
+        elif member[1] in found[member[0]].refused:
+            names.add(member[1])
+    return min(names, default="")

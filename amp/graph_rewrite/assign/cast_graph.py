@@ -115,7 +115,8 @@ class Tensors:
                     )
                 elif variable != HIGH and _turns(slot, view):
                     reader = variable
-                # What was held is not what its tie knows: it reads what was made.
+                # A stored tensor may have another type than the one made, so a tied
+                # reader reads the one made, like the other members of its tie.
                 late = site is None and (use, name) not in self._ties
                 late = late and self._lives[use].late(name)
                 self._read((use, edge), slot.type, reader, (name, index), late)
@@ -158,7 +159,7 @@ class Tensors:
         return HIGH if value is None else self.carried(value)
 
     def carried(self, value: Carried) -> CutVariable:
-        """What the precision of a value that calls hand on is chosen as."""
+        """The variable that decides the type of a loop variable or branch result."""
         if value not in self._turning:
             return HIGH
         if value in self._ties:

@@ -19,8 +19,8 @@ class CutVariable(NamedTuple):
 
     Attributes:
       kind: "node"; "carried" for a loop variable or branch result; "list" for a tensor
-        list; "tie" for what turns only together; "stored" for a tensor while it is
-        stored for the backward pass; "low" and "high" for what always is 16-bit or
+        list; "tie" for the members of a tie together; "stored" for a tensor while it
+        is stored for the backward pass; "low" and "high" for what always is 16-bit or
         float32.
       of: which one. For "node" the use and the node's name, for "carried" the value,
         for "list" and "tie" its number, for "stored" the tensor's edge.

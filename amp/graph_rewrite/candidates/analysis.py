@@ -109,13 +109,13 @@ def _propagated(
     call_values: CallValues,
     tied: tuple[Tie, ...],
 ) -> Propagated:
-    """What 16 bits reach without what is tied to nodes that they do not reach."""
+    """Propagates, refusing members of ties that cannot all be 16-bit, until stable."""
     while True:
         propagated = propagate(graphs, eligible, call_values)
         held = held_by_ties(tied, propagated.found, propagated.turning)
         if not held:
             return propagated
-        eligible = without(eligible, held)  # fewer each time
+        eligible = without(eligible, held)  # ends, as there are fewer each time
 
 
 def _products(

@@ -294,7 +294,7 @@ def _terms(graph: ir.Graph, view: Typed) -> float | None:
 
 
 def _along(graph: ir.Graph, node: ir.Node, shape: tuple[int, ...]) -> float | None:
-    """How long the axis is that a running sum goes along, None where unknown."""
+    """The length of the axis of a running sum, None if not known."""
     given = graph.nodes.get(node.inputs[1][0])
     if given is None or facts(given.op).kind is not Kind.CONSTANT:
         return None

@@ -1,7 +1,7 @@
-"""Ties: nodes that must turn 16-bit together or not at all, and why.
+"""Ties: groups of nodes that must all be 16-bit or all be float32.
 
-Looks at typed graphs and what crosses between them. Whether a tied group can turn, and
-whether it does, is decided elsewhere.
+Finds the groups, and the candidates to refuse because of them. Whether a group becomes
+16-bit is not decided here.
 """
 
 from __future__ import annotations
@@ -24,19 +24,19 @@ from amp.graph_rewrite.graph.op_schema import Slot
 from amp.graph_rewrite.ops.op_table import Role
 from amp.graph_rewrite.plan import Reason
 
-Tied: TypeAlias = Member | Carried  # a node, or a value that calls hand on
+Tied: TypeAlias = Member | Carried  # a node, or a loop variable or branch result
 _Typed: TypeAlias = Mapping[FunctionUse, Mapping[str, Typed]]
 _FLOATS = frozenset({ir.FLOAT, ir.BFLOAT16, ir.HALF})
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Tie:
-    """Nodes and carried values that have one type.
+    """Nodes, loop variables and branch results that must have the same type.
 
     Attributes:
-      members: what is tied.
-      cause: the node that asks for it.
-      held: whether they stay float32 whatever they might do.
+      members: the members of the group.
+      cause: the node that needs them to have the same type.
+      held: whether all of them stay float32 in any case.
     """
 
     members: frozenset[Tied]
@@ -50,17 +50,24 @@ def ties(
     contexts: Mapping[FunctionUse, Context],
     call_values: CallValues,
 ) -> tuple[Tie, ...]:
-    """The ties of a module; what is in several is in one that joins them.
+    """The ties of a module; ties with a common member are joined to one.
 
-    Case 1: a comparison of a tensor with one selected from it (in the gradient of a
-      maximum, in that of pooling). Rounding is monotonic, so equal values stay equal
-      if both sides are rounded or none is; if one is, the gradient is zero nowhere but
-      by luck.
-    Case 2: the same two tensors leave a function, to be compared outside.
-    Case 3: bytes that one kernel leaves for another (cuDNN's reserve space), which
-      have the form of the kernel's type. No cast may touch them, so both kernels and
-      what hands the bytes on have one type; where the other end is out of sight, the
-      kernel stays float32.
+    Case 1: a comparison of a tensor with values selected from it (in the gradient of a
+      maximum and of pooling). Rounding is monotonic, so equal values stay equal if both
+      sides are rounded or none is. If only one is, they are equal only by chance, and
+      the gradient is lost.
+    Case 2: both tensors of such a comparison are results of a function, so that they
+      may be compared outside.
+    Case 3: opaque bytes that one kernel leaves for another (cuDNN's reserve space),
+      whose layout depends on the kernel's type. They cannot be cast, so both kernels
+      and the nodes in between have the same type. If the other kernel is not in the
+      module, the kernel stays float32.
+
+    Args:
+      graphs: every use's graph.
+      typed: every use's nodes.
+      contexts: every use's context.
+      call_values: the tensors that pass between functions.
     """
     module = _Module(graphs, typed, contexts, call_values)
     found = [*_comparisons(module), *_compared_outside(module), *_opaque(module)]
@@ -69,6 +76,8 @@ def ties(
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _Module:
+    """The arguments of `ties`."""
+
     graphs: Mapping[FunctionUse, ir.Graph]
     typed: _Typed
     contexts: Mapping[FunctionUse, Context]
@@ -84,16 +93,17 @@ class _Module:
 
 
 class _Walk:
-    """Against the edges from some tensors, past what hands their elements on.
+    """A walk against the edges from some tensors, through move nodes and casts.
 
     Args:
-      module: where.
-      starts: the tensors.
-      selects: whether to go past what selects among elements, too.
+      module: the module.
+      starts: the edges to start from.
+      selects: whether to walk through nodes that select elements (`Row.selects`) too.
 
     Attributes:
-      passed: every place met, with what hands it on (nothing: a cast, an argument).
-      roots: the places at which the walk ended.
+      passed: every edge reached, with the nodes and values that it passed there (none
+        for a cast or an argument).
+      roots: the edges at which the walk ended.
     """
 
     def __init__(
@@ -174,7 +184,7 @@ def _comparisons(module: _Module) -> Iterator[Tie]:
 
 
 def _compared_outside(module: _Module) -> Iterator[Tie]:
-    """Case 2 of `ties`: what selects has the type of what makes the values."""
+    """Case 2 of `ties`: ties a node that selects to the nodes that make the values."""
     for use, graph in module.graphs.items():
         if use in module.call_values.inner:
             continue
@@ -214,7 +224,7 @@ def _opaque(module: _Module) -> Iterator[Tie]:
 
 
 def _apart(context: Context) -> bool:
-    """Whether kernels run whose reserve space has the form of their type."""
+    """Whether the kernels that run may have opaque bytes whose layout has a type."""
     emulated = context.policy.emulate
     return context.device_type != "CPU" and not context.xla and not emulated
 
@@ -222,7 +232,7 @@ def _apart(context: Context) -> bool:
 def _from_kernel(
     module: _Module, reader: Member, place: UseEdge, slot: Slot
 ) -> Iterator[Tie]:
-    """The ties of a kernel with the one that left it some bytes."""
+    """The ties of a kernel with the kernel that left it opaque bytes."""
     context, view = module.contexts[reader[0]], module.typed[reader[0]][reader[1]]
     walk = _Walk(module, [place], selects=False)
     makers = {(use, edge[0]) for use, edge in walk.roots if _leaves(module, use, edge)}
@@ -248,9 +258,10 @@ def _leaves(module: _Module, use: FunctionUse, edge: ir.Edge) -> bool:
 
 
 def _reaches_kernels(module: _Module, use: FunctionUse, edge: ir.Edge) -> bool:
-    """Whether all readers of opaque bytes are kernels that take them, as far as seen.
+    """Whether only kernels that take opaque bytes read those on an edge.
 
-    What goes on through a list or a call is followed from where it is read.
+    Tensor lists and calls on the way are not followed: `_from_kernel` finds what is
+    behind them from the reading kernel.
     """
     graph, typed = module.graphs[use], module.typed[use]
     fetched = module.contexts[use].fetched
@@ -277,7 +288,7 @@ def _reaches_kernels(module: _Module, use: FunctionUse, edge: ir.Edge) -> bool:
 
 
 def _joined(found: Iterable[Tie]) -> tuple[Tie, ...]:
-    """The ties without overlaps."""
+    """Joins ties with common members, by union-find."""
     above: dict[Tied, Tied] = {}
 
     def top(member: Tied) -> Tied:
@@ -304,14 +315,14 @@ def held_by_ties(
     found: Mapping[FunctionUse, Candidates],
     turning: Container[Carried],
 ) -> dict[Member, Reason]:
-    """Who may not turn because what it is tied to may not.
+    """The candidates to refuse because another member of their tie stays float32.
 
-    What is 16-bit already ties nobody: it is as it was given.
+    Members that are 16-bit in the graph as given do not count.
 
     Args:
       tied: the ties of a module.
-      found: the candidates of each use, as far as 16 bits reach.
-      turning: the carried values that may turn.
+      found: the candidates of each use after propagation.
+      turning: the loop variables and branch results that may be 16-bit.
     """
     held: dict[Member, Reason] = {}
     for tie in tied:
@@ -330,7 +341,7 @@ def _held_member(
     found: Mapping[FunctionUse, Candidates],
     turning: Container[Carried],
 ) -> str:
-    """A member of a tie that stays float32, "" if all may turn."""
+    """A member of a tie that stays float32, "" if all may be 16-bit."""
     names = set()
     for member in tie.members:
         if isinstance(member, Carried):

@@ -99,7 +99,7 @@ class Epilogue(enum.Enum):
 # statistics of FusedBatchNorm* accumulate in float32. Types without a kernel are left
 # out.
 #
-# Of GPU kernels (`Row.gpu_accumulates_low`) its source tells; none was measured.
+# For GPU kernels (`Row.gpu_accumulates_low`), by TensorFlow's source; not measured:
 # - Sum: per thread, warp and block in the type of its input (reduction_gpu_kernels).
 #   Mean converts to float32 first, BiasAddGrad has float32 accumulators.
 # - ScatterNd, TensorScatter*, UnsortedSegmentSum, SegmentSum and SegmentMean,
@@ -140,9 +140,9 @@ class Row:
       gpu_accumulates_low: the same for TensorFlow's GPU kernel.
       selects: whether each output element is an input element (or a constant) chosen by
         size, such as the largest of a window.
-      compares: the two inputs that are compared, element by element.
-      opaque: arguments, by OpDef name, that hold no numbers but bytes that one kernel
-        leaves for another, in a layout that may depend on the kernel's type.
+      compares: numbers of the two inputs that are compared, element by element.
+      opaque: arguments, by OpDef name, with bytes that one kernel leaves for another
+        instead of numbers, in a layout that may depend on the kernel's type.
       same_list: whether it works on a tensor list, so that its element type has to be
         that of all ops on the same list.
       hands_on_list: whether a tensor list at an output is that of the input with the
@@ -177,7 +177,7 @@ class Row:
     constant_operands: tuple[int, ...] = ()
 
     def adds_up_low(self, device_type: str) -> tuple[str, ...]:
-        """The 16-bit types for which the kernel of a device type adds up low."""
+        """The 16-bit types in which the kernel for a device type accumulates sums."""
         on_cpu = device_type == "CPU"
         return self.accumulates_low if on_cpu else self.gpu_accumulates_low
 

@@ -257,8 +257,8 @@ def plugin(rewriting: list[float]) -> dict[str, Any]:
     """
     import amp
 
-    feedback = sys.modules.get("amp.integration.measuring.job_timer")
-    measuring = getattr(feedback, "_spent", 0.0)
+    process = importlib.import_module("amp.integration.process")
+    measuring: float = process.PROCESS.measuring.spent
     found: dict[str, Any] = {
         "rewrite_seconds": sum(rewriting) - measuring,
         "measuring_seconds": measuring,

@@ -79,12 +79,11 @@ def seeded() -> Iterator[None]:
     """Every test starts from the same seed, with mixed precision off."""
     import tensorflow as tf
 
-    from amp.integration import active, api, reports
+    from amp.integration import active, api
     from amp.integration.process import PROCESS
 
     tf.keras.utils.set_random_seed(0)
     yield
     api.disable()
     assert active.active() is None
-    reports.clear()
-    PROCESS.told.clear()
+    PROCESS.reset()

@@ -38,7 +38,6 @@ ELSEWHERE = {
     "cli/policy_flags.py": "cli/test_explain.py",
     "cli/progress_bar.py": "cli/test_tune.py",
     # One thing in two files: what it does is seen through the other.
-    "integration/process.py": "integration/test_active.py",
     "integration/messages.py": "integration/test_fallback.py",
     "integration/autostart.py": "integration/launch/test_autostart.py",
     "integration/distributed/strategy_threads.py": (

@@ -1,15 +1,29 @@
 """What the package keeps for the whole process, in one object with one `reset`.
 
 Each room reads and writes its own fields of `PROCESS`. No hook and no logic lives here.
-What a thread or an asyncio task keeps to itself is in `active`, not here.
+What a thread or an asyncio task keeps to itself is in `active`, not here; the scalers,
+which users save in checkpoints, are in `loss_scaling.state`.
 """
 
 from __future__ import annotations
 
+import collections
 import dataclasses
+import itertools
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
+
+
+def _forgotten(make: Callable[[], Any]) -> Any:
+    """A field that `reset` makes anew."""
+    return dataclasses.field(default_factory=make)
+
+
+def _kept(make: Callable[[], Any]) -> Any:
+    """A field that `reset` leaves as it is."""
+    return dataclasses.field(default_factory=make, metadata={"kept": True})
 
 
 @dataclasses.dataclass
@@ -20,58 +34,93 @@ class Process:
       on: what `enable` switched on (an `active.Active`), None where it is off.
       waiting: settles a policy that is to be on from the first call; None once done.
       settled: what each policy came to on this machine, by the policy.
-      installed: whether the hooks of TensorFlow are in place, all of them.
-      keras_installed: the same of Keras.
-      tf_keras_installed: the same of tf_keras, the Keras before.
-      wrapped: the hooks that are in place, by their row.
       marked_graphs: graphs that a scope was entered in while they were built, with the
         twins of that scope.
       marked: the functions that those graphs became, by name.
-      traced: the graph that a function was traced as, by the function's name.
       twins: the twins of every policy settled so far.
       sessions: the twins of graphs that sessions run.
       session_locks: for each of those graphs what is held while its twin grows.
       carried: optimizers whose workers agreed to send gradients in 16 bits.
+      scaled_losses: eager losses that the program scaled itself, weakly, by their id.
       told: what the user was warned of already.
+      reports: the newest reports by their numbers, the oldest first.
+      unwritable: directories for reports that the user was warned of.
+      measuring: the time that measuring operations has taken, and what it found.
+      stored_times: by the file of measured times, its version (time of change, size,
+        inode) when it was last parsed, and its contents.
+      traced: the graph that a function was traced as, by the function's name. Kept by
+        `reset`, because TensorFlow does not trace again what it has.
+      installed: whether the hooks of TensorFlow are in place, all of them. Kept.
+      keras_installed: the same of Keras. Kept.
+      tf_keras_installed: the same of tf_keras, the Keras before. Kept.
+      wrapped: the hooks that are in place, by their row. Kept.
+      at_exit: who asked for the line at the end of the job, as `summary.at_exit` got
+        it; empty where nobody did. Kept, because Python calls what is registered.
+      open_locks: descriptors of the lock files that are open now. Kept.
+      rewrite_numbers: end the names of functions made. Kept, like the next two, because
+        no number may be used twice.
+      report_numbers: of reports, in the names of their files.
+      agreement_numbers: of the agreements between workers, which count alike.
     """
 
     on: Any = None
     waiting: Callable[[], Any] | None = None
-    settled: dict[Any, Any] = dataclasses.field(default_factory=dict)
-    installed: bool = False
-    keras_installed: bool = False
-    tf_keras_installed: bool = False
-    wrapped: dict[Any, Any] = dataclasses.field(default_factory=dict)
-    marked_graphs: weakref.WeakKeyDictionary[Any, Any] = dataclasses.field(
-        default_factory=weakref.WeakKeyDictionary
+    settled: dict[Any, Any] = _forgotten(dict)
+    marked_graphs: weakref.WeakKeyDictionary[Any, Any] = _forgotten(
+        weakref.WeakKeyDictionary
     )
-    marked: dict[bytes, Any] = dataclasses.field(default_factory=dict)
-    traced: dict[str, weakref.ReferenceType[Any]] = dataclasses.field(
-        default_factory=dict
+    marked: dict[bytes, Any] = _forgotten(dict)
+    twins: weakref.WeakSet[Any] = _forgotten(weakref.WeakSet)
+    sessions: weakref.WeakKeyDictionary[Any, Any] = _forgotten(
+        weakref.WeakKeyDictionary
     )
-    twins: weakref.WeakSet[Any] = dataclasses.field(default_factory=weakref.WeakSet)
-    sessions: weakref.WeakKeyDictionary[Any, Any] = dataclasses.field(
-        default_factory=weakref.WeakKeyDictionary
+    session_locks: weakref.WeakKeyDictionary[Any, Any] = _forgotten(
+        weakref.WeakKeyDictionary
     )
-    session_locks: weakref.WeakKeyDictionary[Any, Any] = dataclasses.field(
-        default_factory=weakref.WeakKeyDictionary
-    )
-    carried: weakref.WeakSet[Any] = dataclasses.field(default_factory=weakref.WeakSet)
-    told: set[str] = dataclasses.field(default_factory=set)
+    carried: weakref.WeakSet[Any] = _forgotten(weakref.WeakSet)
+    scaled_losses: dict[int, weakref.ReferenceType[Any]] = _forgotten(dict)
+    told: set[str] = _forgotten(set)
+    reports: collections.OrderedDict[int, Any] = _forgotten(collections.OrderedDict)
+    unwritable: set[str] = _forgotten(set)
+    measuring: Measuring = _forgotten(lambda: Measuring())
+    stored_times: dict[Path, Any] = _forgotten(dict)
+    traced: dict[str, weakref.ReferenceType[Any]] = _kept(dict)
+    installed: bool = _kept(bool)
+    keras_installed: bool = _kept(bool)
+    tf_keras_installed: bool = _kept(bool)
+    wrapped: dict[Any, Any] = _kept(dict)
+    at_exit: set[bool] = _kept(set)
+    open_locks: set[int] = _kept(set)
+    rewrite_numbers: Iterator[int] = _kept(lambda: itertools.count(1))
+    report_numbers: Iterator[int] = _kept(lambda: itertools.count(1))
+    agreement_numbers: Iterator[int] = _kept(itertools.count)
 
     def reset(self) -> None:
-        """Forgets everything but which hooks are in place; those have nothing to do.
+        """Forgets everything but the fields that say that they are kept.
 
         Called between tests, and by a second copy of the package, whose hooks take the
-        place of this one's.
+        place of this one's: hooks that stay in place then have nothing to do.
         """
-        fresh = Process(
-            installed=self.installed,
-            keras_installed=self.keras_installed,
-            tf_keras_installed=self.tf_keras_installed,
-            wrapped=self.wrapped,
-        )
-        self.__dict__.update(fresh.__dict__)
+        fresh = Process()
+        for field in dataclasses.fields(self):
+            if not field.metadata.get("kept"):
+                setattr(self, field.name, getattr(fresh, field.name))
+
+
+@dataclasses.dataclass
+class Measuring:
+    """What `measuring.job_timer` has done in this process.
+
+    Attributes:
+      spent: seconds taken of the budget.
+      times: what was measured, by the key of an operation: (float32, 16 bits) seconds.
+        It counts even where the directory for measured times cannot be written.
+      unmeasurable: the keys of operations that gave no time; not tried again.
+    """
+
+    spent: float = 0.0
+    times: dict[str, tuple[float, float]] = dataclasses.field(default_factory=dict)
+    unmeasurable: set[str] = dataclasses.field(default_factory=set)
 
 
 PROCESS = Process()

@@ -5,9 +5,7 @@ What a report says is not known here, and nothing that goes wrong here stops a j
 
 from __future__ import annotations
 
-import collections
 import dataclasses
-import itertools
 import os
 import re
 import threading
@@ -16,6 +14,7 @@ from pathlib import Path
 
 from amp.graph_rewrite.report import Report
 from amp.integration import atomic_files, messages, report_directories
+from amp.integration.process import PROCESS
 
 # Reentrant: the garbage collector may run a program's `__del__` while it is held.
 _LOCK = threading.RLock()
@@ -23,10 +22,7 @@ _LOCK = threading.RLock()
 # kept, and the decisions of the newest up to as many, at some 260 bytes each.
 _KEPT = 1000
 _DECISIONS = 200_000
-_REPORTS: collections.OrderedDict[int, Report] = collections.OrderedDict()
-_NUMBERS = itertools.count(1)
 directory_of_job = report_directories.of_job
-_UNWRITABLE: set[str] = set()  # directories that were warned of
 
 
 def add(report: Report, directory: str | None) -> int:
@@ -38,10 +34,10 @@ def add(report: Report, directory: str | None) -> int:
       The report's number in this process, by which it may be replaced.
     """
     with _LOCK:
-        number = next(_NUMBERS)
-        _REPORTS[number] = report
-        if len(_REPORTS) > _KEPT:
-            _REPORTS.popitem(last=False)
+        number = next(PROCESS.report_numbers)
+        PROCESS.reports[number] = report
+        if len(PROCESS.reports) > _KEPT:
+            PROCESS.reports.popitem(last=False)
         _drop_decisions()
     _save(report, number, directory)
     return number
@@ -50,8 +46,8 @@ def add(report: Report, directory: str | None) -> int:
 def replace(number: int, report: Report, directory: str | None) -> None:
     """Puts a later state of a report in its place, where it is kept and in its file."""
     with _LOCK:
-        if number in _REPORTS:  # not one of too long ago
-            _REPORTS[number] = report
+        if number in PROCESS.reports:  # not one of too long ago
+            PROCESS.reports[number] = report
             _drop_decisions()
     _save(report, number, directory)
 
@@ -59,14 +55,14 @@ def replace(number: int, report: Report, directory: str | None) -> None:
 def _drop_decisions() -> None:
     """Leaves no decisions in the oldest reports; the newest keeps its own anyway."""
     kept = 0
-    for count, (number, report) in enumerate(reversed(_REPORTS.items())):
+    for count, (number, report) in enumerate(reversed(PROCESS.reports.items())):
         kept += len(report.decisions)
         if count and report.decisions and kept > _DECISIONS:
-            _REPORTS[number] = dataclasses.replace(report, decisions=())
+            PROCESS.reports[number] = dataclasses.replace(report, decisions=())
 
 
 def _save(report: Report, number: int, directory: str | None) -> None:
-    if directory is None or directory in _UNWRITABLE:
+    if directory is None or directory in PROCESS.unwritable:
         return
     name = re.sub(r"\W+", "_", report.function)[:80].strip("_") or "graph"
     target = Path(directory) / f"{os.getpid()}_{number:04d}_{name}.json"
@@ -74,7 +70,7 @@ def _save(report: Report, number: int, directory: str | None) -> None:
         report_directories.mark(Path(directory))
         atomic_files.write(target, report.to_json())
     except OSError as e:
-        _UNWRITABLE.add(directory)
+        PROCESS.unwritable.add(directory)
         messages.warn(
             f"reports are not written: {e}\n"
             "  where:   Policy(report=...), AMP_REPORT\n"
@@ -92,13 +88,7 @@ def reports() -> list[Report]:
     (`Policy.report`) has them all.
     """
     with _LOCK:
-        return list(_REPORTS.values())
-
-
-def clear() -> None:
-    """Forgets the reports so far; the files written stay."""
-    with _LOCK:
-        _REPORTS.clear()
+        return list(PROCESS.reports.values())
 
 
 def summary(directory: str | None, skipped: int | None) -> str:

@@ -17,7 +17,6 @@ import pytest
 import tensorflow as tf
 
 import amp
-from amp.integration import reports
 from amp.integration.functions import function_hooks
 from benchmarks import bench_models, worker
 from models import mlp, wide_deep
@@ -235,7 +234,6 @@ def test_only_the_plugins_own_warnings_are_kept_once_and_short() -> None:
 
 
 def test_off_says_why() -> None:
-    reports.clear()
     found = worker.plugin([])
     assert found["rewrite_seconds"] == 0
     assert found["verdict"] == amp.resolve().reason

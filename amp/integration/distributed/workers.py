@@ -7,7 +7,6 @@ which a worker that does not take part would leave waiting. No gradients and no 
 from __future__ import annotations
 
 import importlib.metadata
-import itertools
 import time
 from typing import Any, TypeAlias
 
@@ -16,12 +15,12 @@ from tensorflow.python.eager import context as context_lib
 
 from amp.errors import PolicyError
 from amp.integration import messages
+from amp.integration.process import PROCESS
 
 Task: TypeAlias = tuple[str, int]
 
 PATIENCE = 600.0  # seconds; other workers may have more to prepare
 _SOON = 30.0  # seconds, after which a job that waits is told why
-_NUMBERS = itertools.count()  # of scalers; workers make theirs in the same order
 
 
 def same(rule: str) -> None:
@@ -37,7 +36,7 @@ def same(rule: str) -> None:
     own, others = _tasks()
     if not others:
         return
-    number, context = next(_NUMBERS), context_lib.context()
+    number, context = next(PROCESS.agreement_numbers), context_lib.context()
     said = f"tf-amp {_release()}, {rule}"
     context.delete_config_key_value(_key(number, own))  # of a worker that came back
     context.set_config_key_value(_key(number, own), said)

@@ -5,7 +5,6 @@ Knows TensorFlow's private names for that; holds no hook and no graph algorithm.
 
 from __future__ import annotations
 
-import itertools
 import re
 import weakref
 from collections.abc import Callable, Mapping, Sequence
@@ -21,12 +20,10 @@ from amp.graph_rewrite.ops.op_table import facts
 from amp.graph_rewrite.ops.row import Kind
 from amp.integration.process import PROCESS
 
-_REWRITES = itertools.count(1)
-
 
 def new_suffix() -> str:
     """Ends the names of one rewrite's functions; no two rewrites share a name."""
-    return f"__amp{next(_REWRITES)}"
+    return f"__amp{next(PROCESS.rewrite_numbers)}"
 
 
 def without_suffix(text: str) -> str:

@@ -12,9 +12,7 @@ import os
 import sys
 
 from amp.integration import fallback
-
-# What was asked for: `amp run` asks, and so does the start under AMP_ENABLE=1 in it.
-_ASKED: set[bool] = set()
+from amp.integration.process import PROCESS
 
 
 def at_exit(always: bool) -> None:
@@ -28,9 +26,9 @@ def at_exit(always: bool) -> None:
         is what `amp run` was asked about; `AMP_ENABLE=1` is inherited by every process
         that a job starts, and those that compute nothing keep silent.
     """
-    if not _ASKED:
+    if not PROCESS.at_exit:
         atexit.register(_say, os.getpid())
-    _ASKED.add(always)
+    PROCESS.at_exit.add(always)
 
 
 def _say(process: int) -> None:
@@ -39,7 +37,7 @@ def _say(process: int) -> None:
         return
 
     def say() -> None:
-        line = _line(always=True in _ASKED)
+        line = _line(always=True in PROCESS.at_exit)
         if line:
             errors.write(f"amp: {line}\n")
             errors.flush()

@@ -17,6 +17,7 @@ from amp.graph_rewrite.cost.device import Resolution
 from amp.graph_rewrite.cost.op_instance import Instance, Timer, Times
 from amp.integration import fallback, messages
 from amp.integration.measuring import operation_timer, stored_times
+from amp.integration.process import PROCESS
 from amp.policy import Policy
 
 # What takes longer is told.
@@ -27,15 +28,12 @@ LEAST_SECONDS = 0.05
 # Held while measuring, by design: what runs beside a measurement spoils it. Nothing
 # else is done meanwhile, and what needs no measurement does not wait for it.
 _LOCK = threading.Lock()
-_kept: dict[str, Times] = {}  # measured here, in case the directory cannot be written
-_tried: set[str] = set()
-_spent = 0.0
 
 
 def stored(wanted: Sequence[Instance]) -> dict[str, Times]:
     """A timer that measures nothing: it gives what is stored for this device."""
-    known = stored_times.load()
-    found = {one.key: _kept.get(one.key) or known.get(one.key) for one in wanted}
+    known, here = stored_times.load(), PROCESS.measuring.times
+    found = {one.key: here.get(one.key) or known.get(one.key) for one in wanted}
     return {key: times for key, times in found.items() if times is not None}
 
 
@@ -58,12 +56,13 @@ def measuring(settled: Resolution, function: str) -> Timer:
         budget = min(budget, Policy.make(tune_budget=everywhere).tune_budget)
 
     def timer(wanted: Sequence[Instance]) -> Mapping[str, Times]:
+        state = PROCESS.measuring
         known = stored(wanted)
-        if not _missing(wanted, known) or budget - _spent < LEAST_SECONDS:
+        if not _missing(wanted, known) or budget - state.spent < LEAST_SECONDS:
             return known
         with _LOCK:
             known = stored(wanted)  # another function may have had them measured
-            missing, left = _missing(wanted, known), budget - _spent
+            missing, left = _missing(wanted, known), budget - state.spent
             if not missing or left < LEAST_SECONDS:
                 return known
             found, took = _measured(missing, left, function)
@@ -75,25 +74,25 @@ def measuring(settled: Resolution, function: str) -> Timer:
 
 def _missing(wanted: Sequence[Instance], known: Mapping[str, Times]) -> list[Instance]:
     """What is neither known nor was tried in vain."""
-    return [one for one in wanted if one.key not in known and one.key not in _tried]
+    done = known.keys() | PROCESS.measuring.unmeasurable
+    return [one for one in wanted if one.key not in done]
 
 
 def _measured(
     missing: list[Instance], left: float, function: str
 ) -> tuple[dict[str, Times], float]:
     """Measures within the seconds that are left; the times, and what it took."""
-    global _spent
-    start = time.perf_counter()
+    state, start = PROCESS.measuring, time.perf_counter()
     # Under `strict` too: a plan without a measurement is one from the cost model.
     part = fallback.Part(f"operations of {function} cannot be measured", strict=False)
     found: dict[str, Times] = fallback.attempt(
         part, lambda: operation_timer.measure(missing, left), lambda: {}
     )
     took = time.perf_counter() - start
-    _spent += took
+    state.spent += took
     if took < left:  # there was time for all: what is missing cannot be measured
-        _tried.update(one.key for one in missing)
-    _kept.update(found)
+        state.unmeasurable.update(one.key for one in missing)
+    state.times.update(found)
     return found, took
 
 

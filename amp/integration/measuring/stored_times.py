@@ -19,6 +19,7 @@ from amp.errors import ProfileError
 from amp.graph_rewrite.cost.op_instance import Times
 from amp.integration import fallback
 from amp.integration.measuring import hardware, profiles
+from amp.integration.process import PROCESS
 
 try:
     import fcntl
@@ -35,9 +36,6 @@ MOST = 10_000
 # kept in memory, and a job loses no more than that.
 PATIENCE_SECONDS = 1.0
 _PAUSE_SECONDS = 0.02
-
-# By file, what it held when it had this time, size and number.
-_read: dict[Path, tuple[tuple[int, int, int], dict[str, Times]]] = {}
 
 
 def path() -> Path:
@@ -63,10 +61,11 @@ def _loaded(file: Path) -> Mapping[str, Times]:
         return {}
     status = os.stat(file)
     version = status.st_mtime_ns, status.st_size, status.st_ino
-    known = _read.get(file)
+    known: tuple[tuple[int, int, int], dict[str, Times]] | None
+    known = PROCESS.stored_times.get(file)
     if known is None or known[0] != version:
         known = version, _parsed(file.read_text(encoding="utf-8"))
-        _read[file] = known
+        PROCESS.stored_times[file] = known
     return known[1]
 
 
@@ -140,7 +139,7 @@ def _opened(file: Path) -> int | None:
         file.parent.mkdir(parents=True, exist_ok=True)
         if fcntl is not None:
             lock = os.open(file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
-            _open_locks.add(lock)
+            PROCESS.open_locks.add(lock)
             return lock
     return None
 
@@ -166,7 +165,7 @@ def _wait_for(lock: int, file: Path) -> None:
 
 def _release(lock: int) -> None:
     """Gives the lock up, even where a child of this process has the file open too."""
-    _open_locks.discard(lock)
+    PROCESS.open_locks.discard(lock)
     with contextlib.suppress(OSError):
         fcntl.flock(lock, fcntl.LOCK_UN)
     with contextlib.suppress(OSError):
@@ -175,12 +174,10 @@ def _release(lock: int) -> None:
 
 def _close_in_child() -> None:
     """A fork shares its parent's lock, and would keep it were the parent killed."""
-    while _open_locks:
+    while PROCESS.open_locks:
         with contextlib.suppress(OSError):
-            os.close(_open_locks.pop())
+            os.close(PROCESS.open_locks.pop())
 
 
-# Files of locks that this process has open.
-_open_locks: set[int] = set()
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_close_in_child)

@@ -16,19 +16,19 @@ import tensorflow as tf
 
 from amp.graph_rewrite.ops.op_table import Kind, facts
 from amp.integration import hooks
+from amp.integration.process import PROCESS
 
 # Not a str: meta graphs are exported with the collections that have a str key.
 _SCALED = ("amp", "scaled_losses")
 _EAGER_TENSOR = tf.__internal__.EagerTensor
-# By the identity of each eager loss, which is held weakly.
-_EAGER: dict[int, weakref.ref[Any]] = {}
 
 
 def note(loss: Any) -> None:
     """Remembers that a tensor is a loss times somebody else's scale."""
     if isinstance(loss, _EAGER_TENSOR):
-        _EAGER[id(loss)] = weakref.ref(loss)
-        weakref.finalize(loss, _EAGER.pop, id(loss), None).atexit = False
+        losses = PROCESS.scaled_losses
+        losses[id(loss)] = weakref.ref(loss)
+        weakref.finalize(loss, losses.pop, id(loss), None).atexit = False
     elif isinstance(loss, tf.Tensor):
         loss.graph.add_to_collection(_SCALED, loss)
 
@@ -37,7 +37,7 @@ def scaled(targets: Sequence[Any]) -> bool:
     """Whether any target is a noted loss, or in a graph computed from one."""
     tensors = [target for target in targets if isinstance(target, tf.Tensor)]
     eager = [t for t in tensors if isinstance(t, _EAGER_TENSOR)]
-    if any(_EAGER.get(id(t), tuple)() is t for t in eager):
+    if any(PROCESS.scaled_losses.get(id(t), tuple)() is t for t in eager):
         return True
     built = [t for t in tensors if not isinstance(t, _EAGER_TENSOR)]
     noted = {id(t) for t in built for t in _noted(t.graph)}

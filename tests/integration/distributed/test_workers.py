@@ -9,6 +9,7 @@ import tensorflow as tf
 
 from amp.errors import PolicyError
 from amp.integration.distributed import workers
+from amp.integration.process import PROCESS
 
 OTHER = ("worker", 1)
 
@@ -57,7 +58,7 @@ def test_workers_that_say_the_same_go_on(between):
 def test_a_worker_that_came_back_says_it_again(between, monkeypatch):
     service = between(Service(told=None))
     for _ in range(2):
-        monkeypatch.setattr(workers, "_NUMBERS", iter([0]))
+        monkeypatch.setattr(PROCESS, "agreement_numbers", iter([0]))
         workers.same("rule")
     assert len(service.said) == 1
 

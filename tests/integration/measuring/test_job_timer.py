@@ -18,6 +18,7 @@ from rewriting import settled
 
 import amp
 from amp.integration.measuring import job_timer, operation_timer, stored_times
+from amp.integration.process import PROCESS
 from tests.integration.measuring.test_operation_timer import instances, made
 
 pytestmark = pytest.mark.kernels
@@ -26,14 +27,14 @@ ROOT = Path(__file__).parents[3]
 POLICY = {"dtype": "bfloat16", "strict": True, "min_gain": 0.0}
 JOB = """
 import amp, tensorflow as tf
-from amp.integration.measuring import job_timer
+from amp.integration.process import PROCESS
 @tf.function
 def step(x, w):
     return tf.reduce_sum(tf.nn.relu(tf.matmul(tf.nn.relu(tf.matmul(x, w)), w)), 0)
 with amp.mixed_precision_scope(dtype="bfloat16", min_gain=0.0, strict=True):
     step(tf.ones([256, 512]), tf.ones([512, 512]))
 (report,) = amp.reports()
-print(f"spent {job_timer._spent:.3f} share {report.measured_share:.3f}",
+print(f"spent {PROCESS.measuring.spent:.3f} share {report.measured_share:.3f}",
       f"seconds {report.seconds32:.9f}")
 """
 
@@ -43,9 +44,6 @@ def cache(tmp_path: Path, monkeypatch: Any) -> Path:
     """A cache and a budget of its own."""
     monkeypatch.setenv("AMP_CACHE_DIR", str(tmp_path))
     monkeypatch.delenv("AMP_TUNE_BUDGET")
-    monkeypatch.setattr(job_timer, "_spent", 0.0)
-    monkeypatch.setattr(job_timer, "_kept", {})
-    monkeypatch.setattr(job_timer, "_tried", set())
     return tmp_path
 
 
@@ -71,12 +69,12 @@ def test_a_first_call_measures_keeps_and_plans_from_it() -> None:
     times = stored_times.load()
     (product,) = (k for k in times if k.startswith("MatMul *256x512 *512x512"))
     assert report.seconds32 >= 2 * times[product][0]
-    spent = job_timer._spent
+    spent = PROCESS.measuring.spent
     assert 0 < spent < 20
     again = first_call(tune_budget=20.0)
     assert again.measured_share == report.measured_share
     assert again.seconds32 == pytest.approx(report.seconds32)
-    assert job_timer._spent == spent
+    assert PROCESS.measuring.spent == spent
 
 
 def test_without_a_budget_what_is_stored_still_counts() -> None:
@@ -84,7 +82,7 @@ def test_without_a_budget_what_is_stored_still_counts() -> None:
     assert stored_times.load() == {}
     first_call(tune_budget=20.0)
     stored = stored_times.load()
-    job_timer._kept.clear()
+    PROCESS.measuring.times.clear()
     assert first_call(tune_budget=0).measured_share > 0.9
     assert stored_times.load() == stored
 
@@ -93,7 +91,7 @@ def test_without_a_budget_what_is_stored_still_counts() -> None:
 def test_the_variable_bounds_every_policy(budget: str, monkeypatch: Any) -> None:
     monkeypatch.setenv("AMP_TUNE_BUDGET", budget)
     assert first_call(tune_budget=20.0).measured_share == 0.0
-    assert job_timer._spent == 0.0
+    assert PROCESS.measuring.spent == 0.0
 
 
 def test_a_budget_is_one_for_all_functions() -> None:
@@ -103,13 +101,13 @@ def test_a_budget_is_one_for_all_functions() -> None:
     for begin in range(0, 500, 50):
         job_timer.measuring(given, "f")(many[begin : begin + 50])
     assert time.perf_counter() - start < 2.0
-    assert 0.3 < job_timer._spent < 1.5
+    assert 0.3 < PROCESS.measuring.spent < 1.5
 
 
 def test_what_a_plan_weighs_no_cost_for_is_not_measured() -> None:
     first_call(assignment="all", tune_budget=20.0)
     first_call(emulate=True, tune_budget=20.0)
-    assert job_timer._spent == 0.0
+    assert PROCESS.measuring.spent == 0.0
 
 
 def test_what_cannot_be_measured_is_tried_once(monkeypatch: Any) -> None:
@@ -152,9 +150,9 @@ def test_explain_plans_from_what_is_stored_and_measures_nothing() -> None:
     policy = amp.Policy(**POLICY)
     assert amp.explain(fn, *args, policy=policy).measured_share == 0.0
     first_call(tune_budget=20.0)
-    spent = job_timer._spent
+    spent = PROCESS.measuring.spent
     assert amp.explain(fn, *args, policy=policy).measured_share > 0.9
-    assert job_timer._spent == spent
+    assert PROCESS.measuring.spent == spent
 
 
 def test_inside_fit_the_same_numbers_come_out() -> None:
@@ -172,9 +170,9 @@ def test_inside_fit_the_same_numbers_come_out() -> None:
             return model.fit(x, x[:, :1], epochs=2, verbose=0).history["loss"]
 
     plain = history(0.0)
-    assert job_timer._spent == 0.0
+    assert PROCESS.measuring.spent == 0.0
     measured = history(20.0)
-    assert job_timer._spent > 0.0
+    assert PROCESS.measuring.spent > 0.0
     assert measured == plain
     assert any("MatMul *32x512 *512x512" in key for key in stored_times.load())
 

@@ -15,6 +15,7 @@ import pytest
 import amp
 from amp.errors import ProfileError
 from amp.integration.measuring import hardware, stored_times
+from amp.integration.process import PROCESS
 
 pytestmark = pytest.mark.kernels
 
@@ -146,13 +147,14 @@ def test_a_forked_child_has_no_lock_of_its_parents() -> None:
     code = """
 import os, sys, time
 from amp.integration.measuring import stored_times
+from amp.integration.process import PROCESS
 file = stored_times.path()
 with stored_times._locked(file):
-    (lock,) = stored_times._open_locks
+    (lock,) = PROCESS.open_locks
     child = os.fork()
     if child == 0:
         sys.stdin.read()
-        os._exit(bool(stored_times._open_locks))
+        os._exit(bool(PROCESS.open_locks))
     os.kill(os.getpid(), 9)  # nobody is left to unlock it
 """
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
@@ -167,7 +169,7 @@ with stored_times._locked(file):
 
 def test_a_lock_is_given_up_while_a_child_still_runs() -> None:
     with stored_times._locked(stored_times.path()):
-        (lock,) = stored_times._open_locks
+        (lock,) = PROCESS.open_locks
         copy = os.dup(lock)  # as a child has it that another library forked
     try:
         stored_times.add({"a": (1.0, 2.0)})

@@ -44,12 +44,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     except AmpError as e:
         print(f"amp: {type(e).__name__}: {e}", file=sys.stderr)
         return 2
-    except BrokenPipeError:  # the reader of our output has seen enough
+    except BrokenPipeError:  # the reader of the output has closed it (`| head`)
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     if isinstance(done, int):
         return done
-    done()  # here, since what a job raises is its own
+    done()  # outside the `try`: a job's errors are not caught
     return 0
 
 

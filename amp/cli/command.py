@@ -22,10 +22,11 @@ class Command:
       help: one line for `amp --help`.
       add_arguments: gives its parser the arguments, the usage and the description.
       run: called with the parsed arguments and with `modules`, imported, as attributes.
-        Returns the exit code, or a job to be called with no error of its caught.
+        Returns the exit code, or a job to call, whose errors are not caught.
       modules: by a name of our choice, the modules that it needs and that import
         TensorFlow or are slow to import, so that `amp --help` does without them.
-      end: how many of the arguments are its own; those after are in `args.args`.
+      end: returns how many of the arguments are for the sub-command; the others are in
+        `args.args`.
     """
 
     help: str

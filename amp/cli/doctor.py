@@ -1,6 +1,6 @@
 """`amp doctor`: prints what this machine can do.
 
-What there is to find is not known here.
+What is looked at is listed in `integration.doctor`, not here.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace, modules: SimpleNamespace) -> int:
-    """Prints a finding a line; 1 if a hook is missing."""
+    """Prints one finding per line; returns 1 if a hook is missing."""
     for name, value in modules.doctor.findings():
         print(f"{name:<12} {value}")
     try:

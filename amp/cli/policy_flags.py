@@ -1,6 +1,6 @@
-"""The flags that stand for the fields of a policy, and the policy that they give.
+"""The command line flags for the fields of a policy, and the policy made from them.
 
-No field is declared here: `amp.policy` says which there are and what they take.
+No field is declared here: the flags follow from `amp.policy.FIELDS`.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ def add(parser: argparse.ArgumentParser) -> None:
 
 
 def variables(args: argparse.Namespace) -> dict[str, str]:
-    """The policy flags given, as the variables that they stand for."""
+    """The policy flags given, as the `AMP_*` variables of the same fields."""
     given = {field.variable: getattr(args, name) for name, field in FIELDS.items()}
     return {name: value for name, value in given.items() if value is not None}
 

@@ -1,4 +1,4 @@
-"""A bar on stderr that shows how far a measurement is.
+"""A progress bar on stderr for the measurements of `amp tune`.
 
 What is measured is not known here.
 """
@@ -13,7 +13,7 @@ from rich import console, progress
 
 @contextlib.contextmanager
 def progress_bar() -> Iterator[Callable[[str, int, int], None]]:
-    """Gives what is to be called with a case, how many are done, and of how many."""
+    """Shows a bar; yields a callback: the next case, how many are done, the total."""
     columns = (progress.BarColumn(), progress.MofNCompleteColumn())
     text = progress.TextColumn("{task.description}")
     elapsed = progress.TimeElapsedColumn()

@@ -32,7 +32,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def end(argv: Sequence[str]) -> int:
-    """Where the arguments of the script begin; those are not ours to parse."""
+    """The index in argv at which the arguments of the script begin.
+
+    They are left to the script.
+    """
     index = 1
     while index < len(argv) and argv[index].startswith("-") and argv[index] != "-":
         if argv[index] == "--":
@@ -45,8 +48,8 @@ def end(argv: Sequence[str]) -> int:
 def run(args: argparse.Namespace, modules: SimpleNamespace) -> Result:
     """Prepares the process for the job, and returns the job."""
     os.environ.update(policy_flags.variables(args), AMP_ENABLE="1")
-    policy = Policy.from_env()  # what is malformed is said before the job starts
-    if policy.report is not None:  # wherever the job goes
+    policy = Policy.from_env()  # a malformed value is an error before the job starts
+    if policy.report is not None:  # also if the job changes its directory
         os.environ["AMP_REPORT"] = os.path.abspath(policy.report)
     autostart.install()
     script = _script(args)

@@ -1,7 +1,7 @@
 """Whether mixed precision is on here and now: the stack of scopes, the process switch.
 
-Read by every hook, at every call. Who enters scopes and settles policies is `api`'s
-affair; no hook and nothing of how a policy is carried out is known here.
+Read by every hook, at every call; `api` enters scopes and settles policies. No hook
+lives here, and how a policy is carried out is not known.
 
 The stack is a context variable: each thread, and each asyncio task, has its own, and a
 new thread's is empty. A generator shares that of its caller, so a scope is left by what
@@ -27,8 +27,8 @@ class Active:
       settled: the policy as settled on this machine.
       twins: what makes and calls the twins of functions (a `functions.twins.Twins`),
         None where functions run as they are.
-      kept: whether that is so by `keep_float32`, for functions too in whose trace a
-        scope was entered.
+      kept: whether `keep_float32` was entered. Functions in whose trace a scope was
+        entered then run in float32 too.
     """
 
     settled: Resolution
@@ -93,7 +93,7 @@ def active_loss_scale() -> LossScale | None:
 
 
 def is_strict() -> bool:
-    """Whether what fails of ours is to be raised, by the policy that holds now."""
+    """Whether the policy that holds now is `strict`: failures are raised."""
     now = active()
     policy = None if now is None else now.settled.policy
     return policy is not None and policy.strict
@@ -128,5 +128,5 @@ def scopes() -> Scopes:
 
 
 def restore(scopes: Scopes) -> None:
-    """Has scopes hold that were carried from another thread."""
+    """Makes scopes that `scopes` returned in another thread hold here."""
     _SCOPES.set(scopes)

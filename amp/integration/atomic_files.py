@@ -1,7 +1,6 @@
 """Writes a file or a directory so that it is there whole or not at all.
 
-What is written, and what a failure means to the user, is the callers' to say; nothing
-is caught here.
+Errors are not caught here: callers know what a failure means to the user.
 """
 
 from __future__ import annotations

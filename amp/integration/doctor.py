@@ -1,6 +1,6 @@
 """What a machine can do, finding by finding: `amp doctor`.
 
-Asks and tells; nothing is changed, and nothing is printed here.
+Returns text for the command to print; nothing is changed or printed here.
 """
 
 from __future__ import annotations

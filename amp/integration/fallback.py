@@ -1,8 +1,8 @@
-"""What happens when something of ours fails: the user's code runs as it was.
+"""What happens when a part of the plugin fails: the user's code runs unchanged.
 
-The only place that says so, and the only one that catches every exception: under
-`strict` the failure is raised, otherwise the user is warned once and goes on. What the
-user's own code raises never comes by here.
+The only module that catches every exception: under `strict` the failure is raised,
+otherwise the user is warned once and the job goes on. Errors of the user's own code are
+never caught here.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ _STRICT: contextvars.ContextVar[bool] = contextvars.ContextVar("strict", default
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Part:
-    """A part of a call that is ours, and what becomes of the call without it.
+    """A part of a call that the plugin adds, and what to do if it fails.
 
     Attributes:
       says: what the warning says, such as "function f runs in float32, as it was".
       strict: whether a failure is raised; None: as `strictly` around it says.
-      raises: errors that are the user's to see whatever `strict` says.
+      raises: errors that the user always sees, whatever `strict` says.
     """
 
     says: str
@@ -36,12 +36,12 @@ class Part:
 
 
 def attempt(part: Part, ours: Callable[[], _T], otherwise: Callable[[], _T]) -> _T:
-    """Returns what `ours` gives; where that fails, what `otherwise` gives.
+    """Returns what `ours` returns, or, where that fails, what `otherwise` returns.
 
     Args:
       part: what is attempted, and what to do when it fails.
       ours: must not call the user's code, which would run a second time.
-      otherwise: gives what leaves the user's code as it was.
+      otherwise: returns a value with which the user's code runs unchanged.
 
     Raises:
       Exception: what `ours` raised, under `strict` or if it is one of `part.raises`.
@@ -59,7 +59,7 @@ def attempt(part: Part, ours: Callable[[], _T], otherwise: Callable[[], _T]) -> 
 
 @contextlib.contextmanager
 def strictly(strict: bool) -> Iterator[None]:
-    """Has parts that know of no policy raise inside, or not: a file, a device."""
+    """Sets `strict` for parts inside that know no policy, such as reading a file."""
     before = _STRICT.set(strict)
     try:
         yield
@@ -68,7 +68,7 @@ def strictly(strict: bool) -> Iterator[None]:
 
 
 def attempt_quietly(ours: Callable[[], _T], otherwise: _T) -> _T:
-    """As `attempt`, where nobody misses what fails: a measurement among hundreds."""
+    """As `attempt`, without a warning: for what may be missing, such as one time."""
     try:
         return ours()
     except Exception:
@@ -76,7 +76,7 @@ def attempt_quietly(ours: Callable[[], _T], otherwise: _T) -> _T:
 
 
 def failed(says: str, error: Exception) -> None:
-    """Warns, once, of a failure of ours that was made good."""
+    """Warns, once, of a failure of the plugin that the job goes on without."""
     text = f"{type(error).__name__}: {error}"
     ours = "" if isinstance(error, AmpError) else "Please report this. "
     messages.warn_once(

@@ -1,8 +1,8 @@
 """Every private name of TensorFlow and Keras that the package uses, one row for each.
 
-A TensorFlow that renamed something is met here: mend its row, and the code that the row
-names. Rows are checked together and hooks put in place together; what a hook does is
-the business of the rooms after this one, and no policy is known here.
+Where TensorFlow has renamed something, change its row here and the code that uses it.
+Rows are checked together and hooks put in place together, by `install`. What a hook
+does is defined in the rooms after this one; no policy is known here.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class Row:
 
     @property
     def key(self) -> str:
-        """Class or module, and the name: what the rooms call the row by."""
+        """Class or module, and the name: by it the `HOOKS` tables refer to the row."""
         return f"{self.owner.replace(':', '.').rpartition('.')[2]}.{self.name}"
 
     @property
@@ -412,8 +412,8 @@ class Wrapped:
 
     Attributes:
       owner: the class or module.
-      wrapper: what took the name.
-      original: what the name stood for.
+      wrapper: the hook, which now has the name.
+      original: the function that had the name before.
       inherited: whether the owner itself had no such name, but inherited it.
     """
 
@@ -428,7 +428,7 @@ def install(rows: Iterable[Row], decorators: Mapping[str, Decorate]) -> None:
 
     Args:
       rows: names to check, wrapped or not.
-      decorators: makes a hook of what a name stood for, by the row's key.
+      decorators: by a row's key, makes its hook of the original function.
 
     Raises:
       TensorFlowError: listing every name that does not fit; nothing was changed.
@@ -451,7 +451,8 @@ def wrap(row: Row, decorate: Decorate) -> None:
     """Puts one hook in place of what a name stands for.
 
     A hook of an earlier copy of the package (imported, removed from `sys.modules`, and
-    imported again) is replaced; one that another library has wrapped is told to rest.
+    imported again) is replaced. One that another library has wrapped stays in place,
+    but the earlier copy forgets its state: the hook then only calls what it wraps.
     """
     owner = _owner(row)
     found: Any = getattr(owner, row.name)
@@ -459,7 +460,8 @@ def wrap(row: Row, decorate: Decorate) -> None:
     if earlier is not None and earlier != PROCESS.reset:
         earlier()
     inherited = row.name not in vars(owner)
-    # Others copy the marks when they wrap ours, but then are not what `_amp_hook` says.
+    # Another library's wrapper may copy these attributes from our hook, but `_amp_hook`
+    # then returns the hook and not the wrapper.
     hook = getattr(found, "_amp_hook", None)
     if hook is not None and hook() is found:
         original, inherited = found._amp_original, found._amp_inherited
@@ -477,7 +479,7 @@ def wrap(row: Row, decorate: Decorate) -> None:
 
 
 def original(key: str) -> Function:
-    """What the name of a row stood for, for code that goes past its hook."""
+    """The function that a row's hook wraps, for calls past the hook."""
     if key in PROCESS.wrapped:
         found: Function = PROCESS.wrapped[key].original
         return found
@@ -486,9 +488,9 @@ def original(key: str) -> Function:
 
 
 def unwrap() -> None:
-    """Takes every hook off that no other library has wrapped since.
+    """Takes off every hook that no other library has wrapped since.
 
-    One that is wrapped stays in place, and is not put there again.
+    A hook that is wrapped stays in place; `install` does not add a second one.
     """
     for key in reversed(list(PROCESS.wrapped)):
         _take_off(key)
@@ -510,7 +512,7 @@ def _take_off(key: str) -> None:
 class Arguments:
     """The arguments of one call, to look at and to pass on.
 
-    What other libraries' wrappers add to a call is in here too, and goes along.
+    Arguments that other libraries' wrappers add are included, and passed on.
 
     Attributes:
       names: the parameters that may be given by position, in their order.
@@ -546,7 +548,7 @@ def reader(key: str, original: Function) -> Callable[..., Arguments]:
 
     Args:
       key: of the function's row.
-      original: what is called when the hook has done its part.
+      original: the function that the hook wraps.
     """
     (row,) = (row for row in ROWS if row.key == key)
     return reader_of(row, original)

@@ -1,7 +1,7 @@
 """Puts every hook in place, whole or not at all; those of Keras once it is imported.
 
-What a hook does is said in its room, which names it in a table `HOOKS`. No policy is
-settled here and no scope entered.
+Each room has a table `HOOKS` with the hooks it defines. No policy is settled here and
+no scope entered.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """What the package tells the user: one style, one logger, warnings that never raise.
 
 Every text begins with "amp: ". The logger is Python's own, by the name "amp"; no
-handler is installed and no level is set, which is the program's to do. Prints nothing.
+handler is installed and no level is set: that is left to the program. Prints nothing.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ _LOG = logging.getLogger("amp")
 
 
 def info(text: str, *values: Any) -> None:
-    """Logs what only somebody who asks for it wants to know."""
+    """Logs at level INFO, which Python does not show by default."""
     _LOG.info(f"amp: {text}", *values)
 
 
 def log(text: str, *values: Any) -> None:
-    """Logs what everybody should know of, and nothing went wrong."""
+    """Logs at level WARNING, which Python shows by default: news, not failures."""
     _LOG.warning(f"amp: {text}", *values)
 
 
@@ -38,8 +38,8 @@ def warn(
 ) -> None:
     """Warns through Python's `warnings`, without ever raising.
 
-    Where the program turns warnings into errors (`python -W error`), ours is logged:
-    it would end a job that goes on well without us.
+    Where the program turns warnings into errors (`python -W error`), the text is logged
+    instead: a job that can go on must not end by it.
 
     Args:
       text: without "amp: " before it.

@@ -1,6 +1,7 @@
 """Where the reports of `amp run` go by default: in the cache, a directory for each job.
 
-Only what bears our mark is ever removed, and only the files that we write into it.
+Of earlier jobs' directories the oldest are removed: only those with the mark file, and
+in them only the files that the plugin writes.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from pathlib import Path
 
 from amp.integration.measuring import profiles
 
-JOBS = 20  # of as many, the newest, the reports are kept
+JOBS = 20  # how many jobs' directories stay, the newest
 # A file in every directory that `of_job` named. Earlier versions made none: their
 # directories stay until the user removes them.
 MARK = ".amp_reports"

@@ -1,6 +1,7 @@
 """The reports of this process, their files, and what became of a job in one line.
 
-What a report says is not known here, and nothing that goes wrong here stops a job.
+`functions.twins`, `sessions` and `files` add to them. What a report says is decided in
+`graph_rewrite`; nothing that goes wrong here stops a job.
 """
 
 from __future__ import annotations
@@ -18,8 +19,8 @@ from amp.integration.process import PROCESS
 
 # Reentrant: the garbage collector may run a program's `__del__` while it is held.
 _LOCK = threading.RLock()
-# A job that keeps making functions must not fill the memory: of as many the reports are
-# kept, and the decisions of the newest up to as many, at some 260 bytes each.
+# A job that keeps making functions must not fill the memory: the newest `_KEPT` reports
+# stay, with up to `_DECISIONS` decisions in all, at some 260 bytes each.
 _KEPT = 1000
 _DECISIONS = 200_000
 directory_of_job = report_directories.of_job
@@ -53,7 +54,10 @@ def replace(number: int, report: Report, directory: str | None) -> None:
 
 
 def _drop_decisions() -> None:
-    """Leaves no decisions in the oldest reports; the newest keeps its own anyway."""
+    """Removes decisions from the oldest reports until the limit holds.
+
+    The newest report always keeps its own.
+    """
     kept = 0
     for count, (number, report) in enumerate(reversed(PROCESS.reports.items())):
         kept += len(report.decisions)

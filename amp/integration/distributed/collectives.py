@@ -1,9 +1,11 @@
 """Whether gradients were combined with those of other processes before the update.
 
-Looks only; knows how the operations that do so are called, and nothing about them.
+Asked by `training.optimizer_hooks`. Recognises the operations that combine by the names
+of their types; nothing is changed here.
 
-One process's overflow is then no reason to leave its update out: the others do not, and
-the weights would part. All of them apply what they share, with zeros for the overflow.
+Where gradients were combined, one process must not skip an update because of its own
+overflow: the others apply theirs, and the weights of the processes would differ. All
+apply the combined gradients, in which the overflow counts as zeros.
 """
 
 from __future__ import annotations
@@ -19,8 +21,8 @@ from amp.graph_rewrite.graph.calls import calls_once
 from amp.graph_rewrite.graph.ir import UNSCALE
 
 # Reductions and gathers of TensorFlow (Collective*, Nccl*, CrossReplicaSum), Horovod's
-# and BytePS's (HorovodAllreduce, BytepsPushPull), and what comes from somewhere else: a
-# queue, an accumulator, another task, Python.
+# and BytePS's (HorovodAllreduce, BytepsPushPull), and operations whose result does not
+# come from their inputs: a queue, an accumulator, another task, Python.
 _COMBINES = re.compile(
     r"(?i)horovod|byteps|nccl|collective|all_?reduce|all_?gather|crossreplica"
     r"|dequeue|accumulator.*takegradient|^_?recv|pyfunc"
@@ -34,7 +36,8 @@ def combined(grads: Sequence[Any]) -> bool:
 
 
 def _many_processes() -> bool:
-    """Whether Horovod runs several processes; eager gradients tell nothing."""
+    """Whether Horovod runs several processes; an eager gradient does not
+    show what it was combined by."""
     for name in _LIBRARIES:
         library: Any = sys.modules.get(name)
         started = getattr(library, "is_initialized", None)

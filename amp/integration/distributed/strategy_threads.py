@@ -1,7 +1,7 @@
-"""Threads of strategies: what holds for the thread that starts them holds in them too.
+"""Hooks by which the threads of strategies run under the scopes of their starter.
 
-MirroredStrategy runs each replica in a thread of its own, and a coordinator what was
-scheduled with it; agreeing on overflows is not the work of this room's file.
+MirroredStrategy runs each replica, and a ClusterCoordinator each scheduled step, in a
+thread of its own, where no scope would hold. How replicas agree is not known here.
 """
 
 from __future__ import annotations
@@ -10,11 +10,12 @@ from typing import Any
 
 from amp.integration import active, hooks
 
-_SCOPES = "_amp_state"  # of an object that runs in another thread
+# The attribute with the scopes, of a replica's thread or a coordinator's closure.
+_SCOPES = "_amp_state"
 
 
 def _made(original: hooks.Function) -> hooks.Function:
-    """Notes the scopes that hold where a replica's thread or a closure is made."""
+    """Wraps `__init__`: notes the scopes that the maker of the object is in."""
 
     def __init__(self: Any, *args: Any, **kwargs: Any) -> None:
         original(self, *args, **kwargs)
@@ -26,7 +27,7 @@ def _made(original: hooks.Function) -> hooks.Function:
 
 
 def _run(original: hooks.Function) -> hooks.Function:
-    """Has those scopes hold in the thread that runs it."""
+    """Wraps the method that runs in the other thread: enters the noted scopes there."""
 
     def run(self: Any, *args: Any, **kwargs: Any) -> Any:
         scopes, before = getattr(self, _SCOPES, ()), active.scopes()
@@ -36,7 +37,7 @@ def _run(original: hooks.Function) -> hooks.Function:
         try:
             return original(self, *args, **kwargs)
         finally:
-            active.restore(before)  # a coordinator's thread goes on with something else
+            active.restore(before)  # this thread runs other steps later
 
     return run
 

@@ -1,10 +1,10 @@
-"""16 bits on the wire: what Keras 3 optimizers sum over the hosts of a strategy.
+"""Has Keras 3 optimizers sum gradients over the hosts of a strategy in bfloat16.
 
-Knows how an optimizer reduces its gradients; whether that gains is
-`cost.all_reduce`'s to say. A program's own all-reduce never comes by here.
+For policies with `wire`. Whether a gradient gains by it is decided in
+`cost.all_reduce`. An all-reduce of the program's own is not changed.
 
-Gradients are unscaled by then, so they are carried in bfloat16, which has float32's
-range, whatever type the job computes in.
+Gradients are unscaled by then, so they are sent as bfloat16, which has float32's
+range, whichever 16-bit type the policy names.
 """
 
 from __future__ import annotations
@@ -23,8 +23,9 @@ from amp.integration.process import PROCESS
 def _carried(original: hooks.Function) -> hooks.Function:
     """Decorates the method by which a Keras optimizer sums its gradients.
 
-    Dense float32 gradients that gain by it are summed in bfloat16, the others as ever:
-    one all-reduce each, since TensorFlow joins what it reduces together.
+    Dense float32 gradients that gain by it are summed in bfloat16, the others in
+    float32. Each of the two groups is one call, because TensorFlow joins the gradients
+    of a call.
     """
 
     arguments = hooks.reader("TFOptimizer._all_reduce_sum_gradients", original)
@@ -38,15 +39,15 @@ def _carried(original: hooks.Function) -> hooks.Function:
         def reduce(some: list[Any]) -> list[Any]:
             return list(given.replaced("grads_and_vars", some).call(original))
 
-        narrow = _narrow(pairs)
-        if not narrow:
+        chosen = _chosen(pairs)
+        if not chosen:
             return reduce(pairs)
         if self not in PROCESS.carried:
             workers.same("gradients in bfloat16 on the wire")
             PROCESS.carried.add(self)
         low, rest = [], []
         for i, (grad, variable) in enumerate(pairs):
-            if i in narrow:
+            if i in chosen:
                 low.append((tf.cast(grad, tf.bfloat16), variable))
             else:
                 rest.append((grad, variable))
@@ -54,13 +55,13 @@ def _carried(original: hooks.Function) -> hooks.Function:
         if any(grad is not None for grad, _ in rest):
             rest = reduce(rest)
         low_sums, others = iter(sums), iter(rest)
-        return [next(low_sums if i in narrow else others) for i in range(len(pairs))]
+        return [next(low_sums if i in chosen else others) for i in range(len(pairs))]
 
     return aggregate
 
 
 def _wanted() -> bool:
-    """Whether what is built now is to be carried in 16 bits, and can be."""
+    """Whether the policy asks for 16 bits on the wire, and the strategy allows them."""
     now = active.active()
     policy = None if now is None else now.settled.policy
     strategy = tf.distribute.get_strategy()
@@ -77,8 +78,8 @@ def _wanted() -> bool:
     return True
 
 
-def _narrow(pairs: Sequence[tuple[Any, Any]]) -> frozenset[int]:
-    """The positions of the gradients to be carried in 16 bits, alike in all workers."""
+def _chosen(pairs: Sequence[tuple[Any, Any]]) -> frozenset[int]:
+    """The positions of the gradients to send in 16 bits; the same in all workers."""
     count = tf.distribute.get_strategy().num_replicas_in_sync
     return frozenset(
         i

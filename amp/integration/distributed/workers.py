@@ -1,7 +1,8 @@
-"""Workers that take steps together: whether all of them do it by the same rules.
+"""Checks that all workers of a MultiWorkerMirroredStrategy have the same settings.
 
-Asks through the service that a cluster's tasks coordinate by, so never by a collective,
-which a worker that does not take part would leave waiting. No gradients and no state.
+Called before a scaler is made (`replicas`) and before gradients are sent in 16 bits
+(`wire`). Workers tell each other through TensorFlow's coordination service, never by a
+collective: one would wait for ever for a worker that has the plugin off.
 """
 
 from __future__ import annotations
@@ -19,16 +20,18 @@ from amp.integration.process import PROCESS
 
 Task: TypeAlias = tuple[str, int]
 
-PATIENCE = 600.0  # seconds; other workers may have more to prepare
-_SOON = 30.0  # seconds, after which a job that waits is told why
+PATIENCE = 600.0  # seconds to wait for a worker, which may have more to prepare
+_SOON = 30.0  # seconds after which the log says whom a job is waiting for
 
 
 def same(rule: str) -> None:
-    """Returns once every worker of the strategy's cluster has asked the same.
+    """Returns once every worker of the strategy's cluster has called it with `rule`.
 
-    Called before anything in which all have to take part alike is made; the n-th call
-    in one worker meets the n-th in the others. A strategy within one process needs no
-    one.
+    The n-th call in one worker is compared with the n-th in the others. With any other
+    strategy, or none, it returns at once.
+
+    Args:
+      rule: the settings to compare, in words.
 
     Raises:
       PolicyError: another worker has another rule, or none.
@@ -38,7 +41,7 @@ def same(rule: str) -> None:
         return
     number, context = next(PROCESS.agreement_numbers), context_lib.context()
     said = f"tf-amp {_release()}, {rule}"
-    context.delete_config_key_value(_key(number, own))  # of a worker that came back
+    context.delete_config_key_value(_key(number, own))  # left from before a restart
     context.set_config_key_value(_key(number, own), said)
     for task in others:
         _compare(task, said, _told(_key(number, task), task))
@@ -73,7 +76,7 @@ def _key(number: int, task: Task) -> str:
 
 
 def _told(key: str, task: Task) -> str | None:
-    """What another worker said; None if it says nothing for too long."""
+    """What another worker wrote under a key; None if nothing for `PATIENCE` seconds."""
     end, wait = time.monotonic() + PATIENCE, min(_SOON, PATIENCE)
     while wait > 0:
         try:

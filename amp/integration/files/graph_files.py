@@ -1,6 +1,7 @@
-"""Graphs in files: `amp explain` and `amp rewrite`.
+"""Reads, explains, rewrites and writes graphs in files: `amp explain`, `amp rewrite`.
 
-What is read is parsed, never executed; what is written is there whole or not at all.
+A graph that is read is never executed; a file or directory is written completely or
+not at all.
 """
 
 from __future__ import annotations
@@ -54,7 +55,9 @@ def explain(
 
 
 def decision(report: Report, node: str, path: Path) -> str:
-    """Why a node has its type; one inside a function may be named without its calls.
+    """Why a node has its type, in words.
+
+    A node inside a function may be named without the names of the calls around it.
 
     Raises:
       GraphError: nothing was decided about such a node.
@@ -109,7 +112,7 @@ def rewrite(
 
 
 def _told(made: Sequence[Report], directory: str | None) -> str:
-    """What the reports come to."""
+    """The line that `amp rewrite` prints: what the reports come to in all."""
     if not any(report.nodes_low for report in made):
         why = {report.verdict for report in made} or {"nothing to convert"}
         text = f"the same graph; {'; '.join(sorted(why))}"

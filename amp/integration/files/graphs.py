@@ -1,6 +1,7 @@
 """Graphs and functions given by hand: `rewrite`, `explain`, `twin`.
 
-Knows how to get a graph and its shapes out of what a user has; rewrites nothing itself.
+Gets a graph and its shapes out of what the user passes, and hands them to
+`graph_rewrite`, which alone changes them; nothing is changed here.
 """
 
 from __future__ import annotations
@@ -76,7 +77,7 @@ def rewrite(
 def rewrite_file(
     graph: Any, policy: Policy, *, fetches: Iterable[str], feeds: Iterable[str]
 ) -> Rewrite:
-    """As `rewrite`, without clusters, for whoever may load the graph and wherever.
+    """As `rewrite`, for a file: without clusters, which other machines may not run.
 
     Raises:
       GraphError: a graph that TensorFlow cannot import, or a name that is not in it.
@@ -112,16 +113,17 @@ def read_graph(graph: Any) -> ir.Module:
 
 
 def updates(graph: ir.Graph) -> bool:
-    """Whether a graph updates variables: a step of training, with all its gradients."""
+    """Whether a graph updates variables, as a training step with its gradients does."""
     return any(facts(node.op).kind is Kind.WRITE for node in graph.nodes.values())
 
 
 def exported(module: ir.Module, settled: Resolution) -> tuple[ir.Module, Resolution]:
-    """As what goes elsewhere is rewritten, and may be differentiated there.
+    """Prepares a module and policy for a graph that is saved or handed back.
 
-    There are no clusters, whose calls have no gradient and need XLA. A node with a
-    custom gradient stays float32, as its gradient was written for, unless the graph
-    updates variables and so has its gradients in it.
+    Another program may take gradients of such a graph, perhaps without XLA. So there
+    are no clusters (their calls have no gradient and need XLA), and nodes with a custom
+    gradient stay float32, which their gradient functions expect. A graph that updates
+    variables has its gradients in it already, and its nodes need not stay float32.
     """
     settled = _without_clusters(settled)
     if any(map(updates, module.graphs())):
@@ -266,7 +268,12 @@ def explain(target: Any, *args: Any, policy: Policy | None = None) -> Report:
 def read(
     target: Any, args: tuple[Any, ...], policy: Policy | None
 ) -> tuple[tuple[Any, ir.Module], Resolution]:
-    """A function as traced under a policy: itself and its module, and the policy.
+    """Traces a function under a policy and reads its graph.
+
+    Called by `explain` and `twin`, and by `tune_function`.
+
+    Returns:
+      (The ConcreteFunction, its module), and the policy as settled on this machine.
 
     Raises:
       PolicyError: a pattern that matches nothing, an unknown target.

@@ -1,6 +1,7 @@
-"""The graphs of a SavedModel: rewritten in place, or cut down to one signature.
+"""Rewrites the graphs of a SavedModel in place, or cuts one down to a signature.
 
-Reads names and protobuf only; nothing is executed, and no decision is made here.
+Called by `graph_files`. Works on the protobuf messages; nothing is executed, and which
+nodes become 16-bit is not decided here.
 """
 
 from __future__ import annotations
@@ -26,14 +27,15 @@ _STATEFUL = "StatefulPartitionedCall"
 def rewrite(meta: Any, settled: Resolution) -> list[Report]:
     """Rewrites a MetaGraphDef in place.
 
-    Who loads a SavedModel finds functions by the names that its objects give, and
-    tensors by those of signatures, collections, savers and custom gradients. Both keep
-    their names, types and meaning; what else a function calls gets twins beside::
+    A program that loads a SavedModel finds functions by the names in its object graph,
+    and tensors by the names in signatures, collections, savers and custom gradients.
+    Both keep their names, types and meaning. Functions that those call get twins, which
+    are added to the library::
 
         for each function that an object names or a custom gradient reads:
-          unless it only hands on to another of them:
+          unless all it does is call another of them:
             put its rewritten body under its name
-        rewrite the graph around them, in which they are calls like any other op
+        rewrite the main graph, in which they are calls like any other op
 
     There are no clusters, since a server may have no XLA.
 
@@ -77,11 +79,11 @@ def rewrite(meta: Any, settled: Resolution) -> list[Report]:
 
 
 def _note_ops(meta: Any) -> None:
-    """Adds the ops that came in to those that the file says it needs."""
+    """Adds new ops to the list of ops that the file says it needs."""
     noted = meta.meta_info_def.stripped_op_list.op
     names = {op.name for op in noted}
     needed = meta_graph.stripped_op_list_for_graph(meta.graph_def).op
-    if names:  # not every writer notes them
+    if names:  # not every writer makes that list
         noted.extend(op for op in needed if op.name not in names)
         noted.sort(key=lambda op: op.name)
 
@@ -89,7 +91,7 @@ def _note_ops(meta: Any) -> None:
 def _around(
     meta: Any, module: ir.Module, how: tuple[Resolution, str], roots: list[str]
 ) -> rewrite_lib.Rewrite:
-    """The graph itself rewritten, with the calls of `roots` as they are."""
+    """Rewrites the main graph; calls of `roots` stay calls of those functions."""
     settled, suffix = how
     inner = {n: f for n, f in module.functions.items() if n not in roots}
     return rewrite_lib.rewrite(
@@ -102,10 +104,10 @@ def _around(
 
 
 def _read_by_gradients(meta: Any) -> dict[str, frozenset[str]]:
-    """By function, the nodes that functions of custom gradients read by name.
+    """By function name, the nodes in it that functions of custom gradients read.
 
-    They read them in that function and nowhere else, so that it must not be inlined
-    into what may be differentiated.
+    Such a function must not be inlined into a graph that may be differentiated, where
+    the gradient would not find those nodes.
     """
     found: dict[str, frozenset[str]] = {}
     for node in meta.object_graph_def.nodes:
@@ -122,7 +124,7 @@ def _added(made: ir.Module, given: ir.Module) -> dict[str, ir.Graph]:
 
 
 def _new_suffix(module: ir.Module) -> str:
-    """Ends the names of new functions as those of no earlier rewrite do."""
+    """A suffix for the names of new functions that no name in the module has yet."""
     number = 1
     while any(f"__amp{number}" in name for name in module.functions):
         number += 1
@@ -130,7 +132,7 @@ def _new_suffix(module: ir.Module) -> str:
 
 
 def _hands_on(function: ir.Graph, roots: list[str]) -> bool:
-    """Whether a function does nothing but call one other that keeps its name too."""
+    """Whether all that a function does is call one function of `roots`."""
     nodes = function.nodes.values()
     called = [node for node in nodes if calls.calls_once(node.op)]
     callees = [function for node in called for function in node.functions("f")]
@@ -140,7 +142,10 @@ def _hands_on(function: ir.Graph, roots: list[str]) -> bool:
 
 
 def _reached(module: ir.Module, name: str, excluded: Collection[str]) -> ir.Module:
-    """A function with those that it reaches, unless they are to stay apart."""
+    """A function as a module, with the functions that it calls, directly or not.
+
+    Without those of `excluded`, which stay calls, unless it updates variables.
+    """
     whole = _module(module, name, module.functions)
     if not any(map(graphs.updates, whole.graphs())):
         near = {n: f for n, f in module.functions.items() if n not in excluded}
@@ -157,7 +162,7 @@ def _module(
 
 
 def _fetched(meta: Any) -> Iterator[str]:
-    """The nodes whose tensors others read by name."""
+    """The nodes that signatures, collections and savers read by name."""
     for signature in meta.signature_def.values():
         for info in signature.outputs.values():
             yield from map(graphs.node_of, _tensors(info))
@@ -191,7 +196,10 @@ def _tensors(info: Any) -> Iterator[str]:
 
 
 def whole_graph(meta: Any) -> Any:
-    """The graph, with calls of the functions that objects name if no signature does."""
+    """The graph to explain: where it has no signature, with calls of its functions.
+
+    The functions are those that the object graph names.
+    """
     graph = type(meta.graph_def)()
     graph.CopyFrom(meta.graph_def)
     if _signatures(meta):

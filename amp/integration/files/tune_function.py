@@ -1,7 +1,7 @@
 """Measures the operations of given functions: `amp.tune`, `amp tune --saved-model`.
 
-What is worth measuring, and what the times do, is `graph_rewrite`'s to say; no function
-that is given here is run, and none of a SavedModel is even loaded.
+Which operations are worth measuring is decided by the rewriter, which is run for that
+alone. No function given here is run, and a SavedModel is only parsed.
 """
 
 from __future__ import annotations
@@ -33,10 +33,11 @@ class Operation:
     """One operation that a function runs, and what it takes.
 
     Attributes:
-      key: the op, its inputs (`*` for the type that turns) and what else matters.
+      key: the op, the shapes of its inputs (`*` for those that become 16-bit), and what
+        else its time depends on.
       runs: how often the functions given run it.
-      seconds: of one in (float32, 16 bits), None: no time was left, or it does not run
-        alone; the second infinite: it fails in 16 bits.
+      seconds: of one run in (float32, 16 bits). None if no time was left or it cannot
+        run alone; the second is infinite if it fails in 16 bits.
     """
 
     key: str
@@ -51,8 +52,8 @@ class Tuned:
     Attributes:
       device: what it was measured on.
       dtype: the 16-bit type.
-      operations: those that matter, the largest share of the time first.
-      file: where their times are kept.
+      operations: those worth measuring, the largest share of the time first.
+      file: where their times are stored.
     """
 
     device: str
@@ -92,8 +93,8 @@ def tune(
       fn: a tf.function or callable (traced with `args`), or a ConcreteFunction.
       *args: arguments or TensorSpecs to trace with.
       seconds: time to spend; operations that were never measured come first.
-      policy: the policy, `Policy()` by default; where it comes to nothing on this
-        device, its usual 16-bit type is measured.
+      policy: the policy, `Policy()` by default; where it is off on this device, the
+        usual 16-bit type of the device is measured.
 
     Returns:
       The operations with their times, to look at or print.
@@ -113,7 +114,8 @@ def tune(
 def tune_graph(graph: Any, seconds: float, progress: operation_timer.Progress) -> Tuned:
     """As `tune`, for a GraphDef and every function in it, called or not.
 
-    A SavedModel's GraphDef does not call its functions, which say their shapes.
+    A SavedModel's GraphDef does not call its functions, so each is read by itself, with
+    the shapes noted in it.
 
     Args:
       graph: a `tf.compat.v1.GraphDef`.
@@ -136,7 +138,7 @@ def tune_graph(graph: Any, seconds: float, progress: operation_timer.Progress) -
 
 
 def _settled(policy: Policy | None) -> Resolution:
-    """A policy that weighs costs, in a 16-bit type if need be the usual one."""
+    """The policy to measure for: it weighs costs, and always has a 16-bit type."""
     device = hardware.device()
     policy = Policy.make(policy, emulate=False, assignment="cost")
     settled = resolve(policy, device)

@@ -40,7 +40,7 @@ def _say(text: str) -> None:
 
 
 def _enable() -> None:
-    """Switches on; a job never fails by it unless AMP_STRICT asks for that."""
+    """Switches on; an error stops the job only if AMP_STRICT is set, else it warns."""
     strict = os.environ.get("AMP_STRICT", "").strip().lower() in _ON
     part = fallback.Part("mixed precision is off", strict)
     fallback.attempt(part, _enable_now, lambda: None)
@@ -50,7 +50,7 @@ def _enable() -> None:
 def _enable_now() -> None:
     """Switches on, once; after a failure it may be tried again.
 
-    Two installations, an earlier one's among them, may both have waited for TensorFlow.
+    Called twice where an earlier installation waits for TensorFlow as well.
     """
     # By name, because they import TensorFlow, which the job does first.
     api = importlib.import_module("amp.integration.api")

@@ -1,7 +1,7 @@
 """Finds and runs a job as Python's own command would: `amp run`.
 
-Scripts, archives and directories with a `__main__.py`, modules, text. What a job
-prints, raises or exits with is not touched, and TensorFlow is not known here.
+For `amp run`: scripts, archives and directories with a `__main__.py`, modules, text.
+What a job prints, raises or exits with is not changed; TensorFlow is not imported here.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ class Script:
 
     Attributes:
       name: what `sys.argv[0]` becomes.
-      load: gives the code; what it raises is the job's.
-      names: what the module `__main__` says of itself.
+      load: returns the code; its errors are shown as the job's own.
+      names: the attributes that the module `__main__` gets (`__file__`, ...).
     """
 
     name: str
@@ -149,7 +149,7 @@ def _print_without_us(error: BaseException) -> None:
 
 
 def _is_safe() -> bool:
-    """Whether Python was told (-P) to put no place of a script into `sys.path`."""
+    """Whether Python (-P, -I) is to put no directory of a script into `sys.path`."""
     return bool(getattr(sys.flags, "safe_path", False) or sys.flags.isolated)
 
 

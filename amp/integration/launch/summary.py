@@ -1,7 +1,7 @@
 """The line that a job ends with: what ran in 16 bits, its gain, what was skipped.
 
-For `AMP_ENABLE=1` and `amp run`, once a process. What went wrong here is never the
-job's affair, and nothing of TensorFlow is imported.
+`AMP_ENABLE=1` (`autostart`) and `amp run` ask for it; it is printed once in a process.
+An error here never reaches the job, and nothing of TensorFlow is imported.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ from amp.integration.process import PROCESS
 
 
 def at_exit(always: bool) -> None:
-    """Lets the process say at its end, on stderr, what became of the job.
+    """Has the process print a line about the job on stderr when it ends.
 
-    Handlers that are registered later, such as most of the job's own, come before.
-    Children made by `fork` say nothing.
+    Python calls exit handlers in reverse order, so most of the job's own come before.
+    Children made by `fork` print nothing.
 
     Args:
-      always: whether a process that has run no function in mixed precision says so. It
-        is what `amp run` was asked about; `AMP_ENABLE=1` is inherited by every process
-        that a job starts, and those that compute nothing keep silent.
+      always: whether to print the line also if no function ran in mixed precision, as
+        `amp run` does. Not with `AMP_ENABLE=1`, which every process that a job starts
+        inherits, also those that compute nothing.
     """
     if not PROCESS.at_exit:
         atexit.register(_say, os.getpid())
@@ -42,7 +42,7 @@ def _say(process: int) -> None:
             errors.write(f"amp: {line}\n")
             errors.flush()
 
-    # At the end of a process there is nobody left to tell.
+    # Errors are dropped: at the end of a process a warning helps nobody.
     fallback.attempt_quietly(say, None)
 
 

@@ -1,6 +1,7 @@
-"""Measures the device: each case in float32 and in both 16-bit types, in turn.
+"""Measures the device for `amp tune`: each case in float32 and both 16-bit types.
 
-Nothing is stored, and what the times mean is `graph_rewrite.profile`'s to say.
+Called by `tune_device`, which stores the profile. What a profile's times mean is in
+`cost.device_profile`; nothing is stored here.
 """
 
 from __future__ import annotations
@@ -32,8 +33,8 @@ class _Bench:
 
     Attributes:
       executor: "kernels" or "xla".
-      idle: a call that does nothing, timed among the others and taken off.
-      given_up: works and types that are hopeless; grows.
+      idle: a call that does nothing; its time is subtracted from the others'.
+      given_up: kinds of work, with the type they are far too slow in; grows.
     """
 
     executor: str
@@ -55,9 +56,9 @@ def calibrate(
 
     Args:
       executor: "kernels", or "xla" for functions that XLA compiles.
-      seconds: time to spend, kept but for the case under way.
+      seconds: time to spend; only the last case may exceed it.
       table: what to run, by default all cases at the size that the device needs.
-      progress: told the case to come, how many are done, and how many there are.
+      progress: called with the next case, how many are done, and how many there are.
     """
     scale = 8.0 if hardware.shipped().kind == "GPU" else 1.0
     table = table or cases(scale)
@@ -80,7 +81,7 @@ def _measured(case: Case, bench: _Bench, share: float) -> Iterator[Point]:
     if bench.executor == "xla" and case.bound == "start" and not case.chained:
         return  # one call costs far more than the operation
     if bench.executor == "kernels" and case.op == CALL:
-        return  # the figure of the other
+        return  # measured for "xla" only
     work = op_table.facts(case.op).work
     end = time.perf_counter() + share
     runners: dict[str, Runner] = {}
@@ -111,7 +112,7 @@ def _measured(case: Case, bench: _Bench, share: float) -> Iterator[Point]:
 
 
 def _of_interest(work: str, dtype: str) -> bool:
-    """Whether a type says something of its own: a cast's 16-bit one, any of a call."""
+    """Whether to measure a type: not 16 bits for a call, nor float32 for a cast."""
     if work == "call":
         return dtype == "float32"
     return (work, dtype) != ("cast", "float32")
@@ -160,11 +161,11 @@ def _runner(case: Case, dtype: str, executor: str) -> Runner | None:
 def _body(
     case: Case, build: Callable[..., Any], executor: str
 ) -> tuple[Callable[..., Any], int]:
-    """What runs the case some times over, and how often.
+    """Builds the function to time; returns it and how often it runs the case.
 
-    Kernels run one after the other and give nothing back. XLA would drop what gives
-    nothing and merge what is alike, so there it is one operation and its result, or, of
-    those that it fuses or that are small, a chain.
+    With kernels the case runs `repeat` times and nothing is returned. XLA would remove
+    operations whose result is unused and merge equal ones. There the case runs once and
+    its result is returned, or (`chained`) each operation takes the result before it.
     """
 
     def in_turn(*operands: Any) -> Any:

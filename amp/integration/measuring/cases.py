@@ -1,6 +1,6 @@
 """What calibration runs: a table of operations, each with the figure that it measures.
 
-Rows only; nothing is timed here, and what a time means is `graph_rewrite.profile`'s.
+Read by `calibration`. Rows only; nothing is timed here.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class Case:
       repeat: how often the measured function runs it.
       chained: whether XLA is measured on a chain of them, each on the result of the
         one before: it is small, or XLA fuses it with its neighbours.
-      note: tells cases of the same op and shapes apart.
+      note: distinguishes cases of the same op and shapes.
     """
 
     op: str
@@ -43,10 +43,10 @@ class Case:
 
 
 def cases(scale: float) -> list[Case]:
-    """The table, the most telling figures first.
+    """The table, the most important cases first.
 
     Args:
-      scale: what sizes that a batch would change are multiplied by. At 1 an operation
+      scale: multiplies the sizes that grow with the batch. At 1 an operation
         takes about a millisecond on two cores; a GPU needs more to be kept busy.
     """
 

@@ -1,6 +1,7 @@
-"""Asks the machine what it is.
+"""Finds the device that TensorFlow computes on, and the figures to plan with.
 
-What that means is `graph_rewrite.device`'s to say, and no figure may enter here.
+Which figures belong to which device is in `graph_rewrite.cost.device`; none is written
+here.
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ def device() -> device_lib.Device:
 
 
 def _with_profile(executor: str, device: device_lib.Device) -> device_lib.Device:
-    """A device with the figures that were stored of one executor, if there are any."""
+    """The device with the figures that `amp tune` stored for one executor, if any."""
     profile = profiles.load(model(), tf.__version__, executor)
     return device if profile is None else profile_lib.apply(profile, device)
 
@@ -59,16 +60,17 @@ def _as_it_is(device: device_lib.Device) -> device_lib.Device:
 
 
 def shipped() -> device_lib.Device:
-    """The device with the figures that the package knows."""
+    """The device with the figures of the package, not those of `amp tune`."""
     gpu = _gpu()
     return device_lib.of_cpu(_cpu_flags()) if gpu is None else device_lib.of_gpu(*gpu)
 
 
 def model() -> str:
-    """What a profile is kept for: what times depend on, in words.
+    """The name of the device under which measured times are stored.
 
-    For a CPU also its number of cores, and what the user chose that changes its
-    kernels: oneDNN off, oneDNN's instruction set, the number of threads.
+    For a CPU also its number of cores, and the settings that change its kernels: oneDNN
+    off, oneDNN's instruction set, the number of threads. Times measured under other
+    settings would not hold.
     """
     gpu = _gpu()
     if gpu is not None:
@@ -110,7 +112,8 @@ def _cpu_flags() -> frozenset[str]:
 def _limited(flags: frozenset[str]) -> frozenset[str]:
     """The flags that oneDNN may use: ONEDNN_MAX_CPU_ISA takes off what is above it.
 
-    oneDNN asks for the older name second, and passes over a value it does not know.
+    As in oneDNN, the older name of the variable counts if the newer one is not set, and
+    an unknown value is ignored.
     """
     asked = (os.environ.get(f"{name}_MAX_CPU_ISA") for name in ("ONEDNN", "DNNL"))
     isa = next((value.upper() for value in asked if value), "")
@@ -122,7 +125,7 @@ def _limited(flags: frozenset[str]) -> frozenset[str]:
 
 
 def _cpuinfo(field: str) -> str:
-    """A field of the first core, "" where the system tells none."""
+    """A field of the first core in /proc/cpuinfo, "" where there is none."""
     lines = _CPUINFO.read_text().splitlines() if _CPUINFO.exists() else ()
     for line in lines:
         name, _, value = line.partition(":")
@@ -132,5 +135,5 @@ def _cpuinfo(field: str) -> str:
 
 
 def resolve(policy: Policy | None = None) -> device_lib.Resolution:
-    """What a policy comes to on this machine: settled, or off and why."""
+    """What a policy does on this machine: its 16-bit type, or why it is off."""
     return device_lib.resolve(Policy.make(policy), device())

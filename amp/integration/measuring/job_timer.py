@@ -1,7 +1,8 @@
-"""The timers that a rewrite is given: what is stored, and what a job measures itself.
+"""The `timer` arguments of `rewrite`: they look up, or measure, how long ops take.
 
-Keeps the time budget of the process; nothing that goes wrong here stops a job. How an
-instance is measured is `measure`'s work, what its times do to a plan `graph_rewrite`'s.
+`functions.twins` passes `measuring`, which spends the time budget of the process; who
+rewrites without running passes `stored`. Nothing that goes wrong here stops a job. How
+an operation is timed is in `operation_timer`, what a plan makes of it in `cost`.
 """
 
 from __future__ import annotations
@@ -20,9 +21,9 @@ from amp.integration.measuring import operation_timer, stored_times
 from amp.integration.process import PROCESS
 from amp.policy import Policy
 
-# What takes longer is told.
+# A measurement that takes longer is logged.
 NOTICED_SECONDS = 2.0
-# With less left of the budget nothing is begun.
+# With less of the budget left no measurement is begun.
 LEAST_SECONDS = 0.05
 
 # Held while measuring, by design: what runs beside a measurement spoils it. Nothing
@@ -31,18 +32,24 @@ _LOCK = threading.Lock()
 
 
 def stored(wanted: Sequence[Instance]) -> dict[str, Times]:
-    """A timer that measures nothing: it gives what is stored for this device."""
+    """A timer that measures nothing: returns the times known for this device.
+
+    Args:
+      wanted: the operations that a plan asks for.
+
+    Returns:
+      By the operation's key, its seconds in (float32, 16 bits), where known.
+    """
     known, here = stored_times.load(), PROCESS.measuring.times
     found = {one.key: here.get(one.key) or known.get(one.key) for one in wanted}
     return {key: times for key, times in found.items() if times is not None}
 
 
 def measuring(settled: Resolution, function: str) -> Timer:
-    """A timer that gives what is stored, and measures what is not.
+    """A timer that returns the times known for this device, and measures the others.
 
-    Within what is left of `tune_budget`, the seconds that all functions of the process
-    may take together, and of `AMP_TUNE_BUDGET`, which bounds every policy; what was
-    measured is stored.
+    It measures and stores within what is left of `tune_budget`, the seconds that all
+    functions of the process share. `AMP_TUNE_BUDGET` bounds the budget of every policy.
 
     Args:
       settled: the policy and device that a function is planned for.
@@ -73,7 +80,7 @@ def measuring(settled: Resolution, function: str) -> Timer:
 
 
 def _missing(wanted: Sequence[Instance], known: Mapping[str, Times]) -> list[Instance]:
-    """What is neither known nor was tried in vain."""
+    """The operations without a known time, but those that gave none before."""
     done = known.keys() | PROCESS.measuring.unmeasurable
     return [one for one in wanted if one.key not in done]
 
@@ -81,7 +88,7 @@ def _missing(wanted: Sequence[Instance], known: Mapping[str, Times]) -> list[Ins
 def _measured(
     missing: list[Instance], left: float, function: str
 ) -> tuple[dict[str, Times], float]:
-    """Measures within the seconds that are left; the times, and what it took."""
+    """Measures within `left` seconds; returns the times and the seconds it took."""
     state, start = PROCESS.measuring, time.perf_counter()
     # Under `strict` too: a plan without a measurement is one from the cost model.
     part = fallback.Part(f"operations of {function} cannot be measured", strict=False)
@@ -97,7 +104,7 @@ def _measured(
 
 
 def _keep(found: Mapping[str, Times], took: float, function: str) -> None:
-    """Stores what was measured for the next run, and says what took long."""
+    """Stores what was measured for later runs; logs it if it took long."""
     where = _store(found)
     if took > NOTICED_SECONDS:
         name = re.sub(r"^__inference_|_\d+$", "", function)  # as the user knows it

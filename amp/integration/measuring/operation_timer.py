@@ -1,6 +1,7 @@
-"""Runs the instances of a job alone, in both precisions, and says how long they take.
+"""Measures single operations of a job, each in float32 and in its 16-bit type.
 
-What is worth measuring is `graph_rewrite.instance`'s to say; nothing is stored here.
+Called by `job_timer` and `tune_function`. Which operations are worth measuring is
+decided in `cost.measurement_candidates`; nothing is stored here.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from amp.integration import fallback
 from amp.integration.measuring import hardware, stopwatch
 from amp.integration.measuring.stopwatch import Runner
 
-# One call is to take this long, or runs the operation this often.
+# An operation is repeated in one call until the call takes this long, at most so often.
 CALL_SECONDS, MOST_REPEATS = 1e-3, 64
 # Rounds go on until the median is known to about this part of itself, and for this long
 # or this often: three short rounds in a row may all meet the same disturbance.
@@ -30,15 +31,15 @@ LEAST_MEASURED, ROUNDS = 0.1, 5
 # Where one precision takes this many times the other's time, rounds are taken twice and
 # the shorter times count: what else the machine does may have met one of the two only.
 SURPRISING = 3.0
-# From here on a single call tells enough where there is no time for rounds.
+# Where no time is left for rounds, one call counts if the operation takes this long.
 LONG_SECONDS = 0.02
-# A time under this part of an idle call's cannot be told from it.
+# A time below this part of that of a call that does nothing is not told from zero.
 UNCERTAIN = 0.1
 # Operands take at most this part of the memory that is free; on a GPU, whose allocator
 # does not say how much there is, this many bytes.
 MOST_MEMORY = 0.25
 MOST_GPU_BYTES = 2**30
-# Errors that say nothing of the operation.
+# Errors that do not mean that the operation cannot run in a type.
 _PASSING = (
     tf.errors.ResourceExhaustedError,
     tf.errors.CancelledError,
@@ -49,7 +50,7 @@ Progress = Callable[[str, int, int], None]
 
 
 def untold(key: str, done: int, total: int) -> None:
-    """Progress that nobody is told of."""
+    """A progress callback that does nothing."""
 
 
 def measure(
@@ -57,15 +58,17 @@ def measure(
 ) -> dict[str, Times]:
     """Seconds of each instance in (float32, 16 bits), as far as there is time.
 
-    In the order given. Each is called in both precisions in turn, several rounds, and
-    the median is taken, less what a call costs that does nothing. One that fails in 16
-    bits only takes infinitely long there; one that is slower beyond hope is called
-    once; one that fails in float32, or needs too much memory, is left out.
+    In the order given. Both precisions are called in turn, for several rounds; the
+    result is the median less the time of a call that does nothing. An operation that
+    fails only in 16 bits gets infinite seconds there, and one that is many times slower
+    there is called once. One that fails in float32, or needs too much memory, is left
+    out.
 
     Args:
-      wanted: the instances, the most telling first.
-      seconds: time to spend, kept but for the call under way.
-      progress: told the instance to come, how many are done, and how many there are.
+      wanted: the operations, the most important first.
+      seconds: time to spend; only the last call may exceed it.
+      progress: called with the next operation's key, how many are done, and how many
+        there are.
     """
     deadline = time.perf_counter() + seconds
     found: dict[str, Times] = {}
@@ -93,7 +96,7 @@ def measure(
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _Attempt:
-    """One instance on its way: until `end` if all goes well, never past `deadline`."""
+    """The measurement of one operation: aims to end at `end`, stops at `deadline`."""
 
     one: Instance
     idle: Runner
@@ -129,9 +132,9 @@ class _Attempt:
         return stopwatch.ready(_body(form, repeat), operands, what, self.one.executor)
 
     def _gets_ready(self) -> bool:
-        """Whether a first call does more than the operation.
+        """Whether the first call takes longer than later ones.
 
-        XLA compiles, and a GPU's libraries are loaded and try algorithms.
+        In it XLA compiles, and libraries of a GPU are loaded and try algorithms.
         """
         return self.one.executor == "xla" or hardware.shipped().kind != "CPU"
 
@@ -166,7 +169,7 @@ class _Attempt:
         return times
 
     def _repeat(self, once: float) -> int:
-        """How often one call runs it. XLA would merge what is alike."""
+        """How often one call runs the operation; once if XLA would merge them."""
         if self.one.executor == "xla":
             return 1
         nothing = min(self.idle.seconds() for _ in range(3))
@@ -189,7 +192,7 @@ def _certain(times: Mapping[str, Sequence[float]]) -> bool:
 
 
 def _body(form: Form, repeat: int) -> Callable[..., Any]:
-    """What runs an operation some times over, one after the other."""
+    """Builds the function to time: an operation, `repeat` times one after the other."""
     node, attrs = form.node, serde.public_attributes(form.node)
 
     def body(*given: Any) -> Any:
@@ -216,7 +219,7 @@ def _operand(operand: Any) -> Any:
 
 
 def _room() -> float:
-    """Bytes that an instance may take."""
+    """The bytes of memory that measuring one operation may take."""
     if hardware.shipped().kind != "CPU":
         return MOST_GPU_BYTES
     free = [*_free_of_system(), *_free_of_group()]
@@ -230,7 +233,7 @@ def _free_of_system() -> Iterable[float]:
 
 
 def _free_of_group(group: str = "/sys/fs/cgroup") -> Iterable[float]:
-    """What the control group of a container leaves."""
+    """The free bytes within the limit of the container's control group."""
     most, used = (_lines(f"{group}/memory.{name}") for name in ("max", "current"))
     if most and used and most[0].isdecimal():
         yield float(most[0]) - float(used[0])

@@ -1,6 +1,7 @@
 """Where device profiles are stored: one file per device, TensorFlow and executor.
 
-In the user's cache directory, or in `AMP_CACHE_DIR`; nothing is measured here.
+In the user's cache directory, or in `AMP_CACHE_DIR`. `tune_device` writes them and
+`hardware` reads them; nothing is measured here.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ VARIABLE = "AMP_CACHE_DIR"
 
 
 def cache() -> Path:
-    """The directory of all that is kept from run to run, which may not exist yet."""
+    """The directory of everything the package stores; it may not exist yet."""
     chosen = os.environ.get(VARIABLE)
     if chosen:
         return Path(chosen)
@@ -33,7 +34,10 @@ def directory() -> Path:
 
 
 def path(device: str, tensorflow: str, what: str) -> Path:
-    """The file of a profile: readable, and different wherever one of the three is."""
+    """The file of a profile.
+
+    Its name can be read, and differs wherever one of the three arguments does.
+    """
     readable = re.sub(r"[^a-z0-9]+", "-", device.lower()).strip("-")[:48]
     digest = hashlib.sha256(device.encode()).hexdigest()[:8]
     version = re.sub(r"[^\w.+-]", "_", tensorflow)
@@ -71,8 +75,8 @@ def write(file: Path, content: str) -> None:
 def load(device: str, tensorflow: str, executor: str) -> Profile | None:
     """The stored profile, None where there is none that can be used.
 
-    A file that cannot be read, or is of something else, is left where it is, with a
-    warning.
+    The user is warned of a file that cannot be read or is of another device; it is not
+    removed.
     """
     file = path(device, tensorflow, executor)
 

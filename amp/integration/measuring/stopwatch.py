@@ -1,6 +1,7 @@
-"""Times operations: compiled alone, run in turn, less what an idle call costs.
+"""Times functions of one operation, less the time of a call that does nothing.
 
-What is timed, for how long and to what end is the callers' choice; nothing is kept.
+Used by `calibration` and `operation_timer`, which choose what to time and for how long;
+nothing is stored here.
 """
 
 from __future__ import annotations
@@ -23,9 +24,9 @@ from amp.errors import PolicyError
 from amp.integration.measuring import hardware
 
 LEAST_ROUNDS, MOST_ROUNDS = 3, 11
-# Less cannot be told from a call that does nothing.
+# The shortest time reported: clocks and calls vary by more.
 LEAST_SECONDS = 1e-7
-# A type is hopeless if one call takes this long, and this many times float32's time.
+# A type is given up if one call takes this long, and so many times float32's time.
 SLOW_SECONDS, SLOW_RATIO = 0.3, 20.0
 # What TensorFlow says when an operation cannot be built, or has no kernel.
 FAILURES = (tf.errors.OpError, TypeError, ValueError)
@@ -33,13 +34,13 @@ FAILURES = (tf.errors.OpError, TypeError, ValueError)
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Runner:
-    """A compiled function on its operands.
+    """A function that TensorFlow has compiled, with the operands to call it on.
 
     Attributes:
       run: calls it and waits for the device; it has been called before.
       repeat: how many operations one call runs.
-      operation: one of them in the graph.
-      first: seconds of the call that made it ready.
+      operation: one of them in the function's graph.
+      first: seconds of its first call.
     """
 
     run: Callable[[], None]
@@ -75,7 +76,7 @@ def require_time(seconds: float, where: str) -> None:
 
 @contextlib.contextmanager
 def alone() -> Iterator[None]:
-    """Outside any graph, and on the device that TensorFlow chooses."""
+    """Leaves any graph for what is inside; TensorFlow chooses its device."""
     with tf.init_scope(), tf.device(None):
         yield
 
@@ -89,7 +90,7 @@ def ready(
     """Compiles a function and calls it once.
 
     Args:
-      body: builds it, given its operands; what it gives is its result.
+      body: builds the function's graph from its operands, and returns its result.
       operands: eager tensors.
       what: the op to be timed, and how many of it one call runs.
       executor: "kernels", or "xla" for a function that XLA compiles.
@@ -117,7 +118,7 @@ def ready(
 def _as_written() -> tuple[Any, ...]:
     """Options of a call whose graph is not optimized.
 
-    TensorFlow's graph optimizers would merge and fold what is alike. The options go
+    TensorFlow's graph optimizers would merge the repeated operations. The options go
     with the call, so that no setting of the process or the thread changes, and the call
     goes past `Context.call_function`, so that what is measured gets no twin.
     """

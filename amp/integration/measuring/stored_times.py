@@ -1,6 +1,7 @@
-"""Where the times of a job's operations are stored: one file per device and TensorFlow.
+"""Stores measured times of operations: one file per device and TensorFlow version.
 
-Beside the device profiles. Nothing is measured here, and no file is ever half written.
+The files lie beside the device profiles. `job_timer` and `tune_function` read and add;
+nothing is measured here, and no reader ever sees a file half written.
 """
 
 from __future__ import annotations
@@ -26,14 +27,14 @@ try:
 except ImportError:  # no POSIX: the last of two writers at a time wins
     fcntl = None  # type: ignore[assignment]
 
-# Raised when keys or times mean something else than before.
+# To be raised by one whenever the meaning of keys or times changes.
 SCHEMA = 1
-# The newest are kept; a job has some hundreds.
+# How many operations a file holds, the newest; a job has some hundreds.
 MOST = 10_000
 
-# Whoever holds the lock reads and writes a file of at most 10,000 lines, in some 0.1 s.
-# After ten times as long the holder is taken to be stopped: what was measured is then
-# kept in memory, and a job loses no more than that.
+# A process holds the lock while it reads and writes a file of at most 10,000 lines,
+# about 0.1 s. One that holds it ten times as long is assumed to be stopped: others then
+# give up storing, and keep what they measured in memory.
 PATIENCE_SECONDS = 1.0
 _PAUSE_SECONDS = 0.02
 
@@ -45,10 +46,10 @@ def path() -> Path:
 
 
 def load() -> Mapping[str, Times]:
-    """What is stored for this device and TensorFlow, by the key of an instance.
+    """The stored times for this device and TensorFlow, by the key of an `Instance`.
 
-    The file is parsed once, and again only when it is another one. A file that cannot
-    be read, or is of something else, gives nothing and a warning.
+    The file is parsed again only after it has changed. One that cannot be read, or is
+    of another device, counts as empty, with a warning.
     """
     file = path()
     part = fallback.Part(f"the measured operations in {file} are ignored")
@@ -70,10 +71,11 @@ def _loaded(file: Path) -> Mapping[str, Times]:
 
 
 def add(times: Mapping[str, Times]) -> Path:
-    """Adds to what is stored, and returns the file.
+    """Adds times to the file, and returns its path.
 
-    One process at a time reads, adds and moves the new file over the old one, so that
-    none loses what another has added. One that is stopped meanwhile holds up nobody.
+    One process at a time reads the file, adds, and moves the new file over the old one,
+    so that none loses what another has added. A process that is stopped meanwhile makes
+    the others wait for `PATIENCE_SECONDS` at most.
 
     Raises:
       ProfileError: the directory cannot be written, or another process holds the lock
@@ -92,7 +94,7 @@ def _head() -> dict[str, object]:
 
 
 def _text(times: Mapping[str, Times]) -> str:
-    """A head, then one instance a line; null where it fails in 16 bits."""
+    """The file's text: a head, then one operation a line; null where 16 bits fail."""
     lines = [json.dumps(_head())]
     for key, (high, low) in times.items():
         seconds = [high, None if math.isinf(low) else low]
@@ -134,7 +136,7 @@ def _locked(file: Path) -> Iterator[None]:
 
 
 def _opened(file: Path) -> int | None:
-    """The lock's file, which no other program that this one starts inherits."""
+    """Opens the lock's file, which started programs do not inherit; None: no locks."""
     with contextlib.suppress(OSError):
         file.parent.mkdir(parents=True, exist_ok=True)
         if fcntl is not None:
@@ -164,7 +166,7 @@ def _wait_for(lock: int, file: Path) -> None:
 
 
 def _release(lock: int) -> None:
-    """Gives the lock up, even where a child of this process has the file open too."""
+    """Releases the lock, even if a forked child of this process has the file open."""
     PROCESS.open_locks.discard(lock)
     with contextlib.suppress(OSError):
         fcntl.flock(lock, fcntl.LOCK_UN)
@@ -173,7 +175,7 @@ def _release(lock: int) -> None:
 
 
 def _close_in_child() -> None:
-    """A fork shares its parent's lock, and would keep it were the parent killed."""
+    """Closes the locks in a fork, which would keep them if its parent were killed."""
     while PROCESS.open_locks:
         with contextlib.suppress(OSError):
             os.close(PROCESS.open_locks.pop())

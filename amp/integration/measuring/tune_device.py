@@ -1,7 +1,6 @@
-"""Calibrates this device and stores the result; finds what is stored.
+"""`amp tune`: calibrates this device and stores its profiles; lists what is stored.
 
-How a case is measured is `calibration`'s work, and what it means `graph_rewrite`'s; no
-figure may enter here.
+How a case is measured is in `calibration`; no figure of a device is written here.
 """
 
 from __future__ import annotations
@@ -19,11 +18,11 @@ from amp.integration.measuring import calibration, hardware, profiles, stopwatch
 def tune(
     executors: Sequence[str], seconds: float, progress: calibration.Progress
 ) -> Iterator[tuple[Path, Profile]]:
-    """Measures one executor after the other; each profile is stored when it is whole.
+    """Measures one executor after the other; stores each profile once it is complete.
 
     Args:
       executors: "kernels", "xla", or both.
-      seconds: time for all of them; what one leaves goes to the next.
+      seconds: time for all of them; what one does not use goes to the next.
       progress: as `calibration.calibrate` calls it.
 
     Yields:

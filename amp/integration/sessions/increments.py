@@ -1,6 +1,7 @@
-"""What a run needs of a session's graph and the twin lacks, as a graph by itself.
+"""Cuts out the nodes that a run needs and the twin lacks, as a graph of their own.
 
-Put together here, out of definitions; nothing is rewritten, imported or run.
+Used by `policy_view`, which rewrites that graph and imports it into the twin; nothing
+is rewritten, imported or run here.
 """
 
 from __future__ import annotations
@@ -17,28 +18,34 @@ from amp.integration.sessions.user_graph import Definitions, Twin, edge_of, sour
 
 
 class ViewOfTwin(Twin, Protocol):
-    """What is known of the nodes that are in a twin already."""
+    """The nodes that a twin has already, as an increment needs to know them."""
 
     def unchanged(self, name: str) -> bool:
         """Whether the twin has a node as the user's graph has it, with its inputs."""
 
     def steps(self, edge: ir.Edge) -> tuple[int, ...]:
-        """The types that an edge must be cast to, in turn, for the user's value."""
+        """The types to cast an edge to, in turn, to get the user's type and value.
+
+        Empty where the twin's tensor has them already.
+        """
 
     def behind(self, name: str) -> bool:
-        """Whether a node is downstream of an unscale marker."""
+        """Whether a node depends on an unscaled gradient (attribute UNSCALE)."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Increment:
-    """New nodes, and stand-ins for what they read of the nodes that are placed.
+    """New nodes, with stand-ins for the nodes of the twin that they read.
+
+    A stand-in is a placeholder, a copied constant or variable, or a `NoOp` for a
+    control input. It is replaced by the twin's own node when the rest is imported.
 
     Attributes:
-      proto: a GraphDef of both.
-      fresh: the names of the new nodes, in the order in which they were built.
-      edges: the twin's tensor for each edge of a stand-in.
-      controls: the twin's operation for each stand-in that others wait for.
-      shown: the user's edge that a stand-in's value is.
+      proto: a GraphDef of new nodes and stand-ins.
+      fresh: the names of the new nodes, in the order in which the user built them.
+      edges: for each output of a stand-in, the twin's tensor that replaces it.
+      controls: for each stand-in that is a control input, the twin's operation.
+      shown: for each stand-in, by name, the edge of the user's graph it stands in for.
     """
 
     proto: Any
@@ -54,22 +61,22 @@ class Increment:
 
 
 def increment(
-    nodes: Sequence[Any], definitions: Definitions, placed: ViewOfTwin
+    nodes: Sequence[Any], definitions: Definitions, twin: ViewOfTwin
 ) -> Increment:
-    """New nodes as a graph by itself.
+    """Makes a graph of new nodes, with stand-ins for what they read of the twin.
 
     Args:
-      nodes: their definitions, none of which is placed.
-      definitions: of the whole graph.
-      placed: what the twin has.
+      nodes: the definitions of nodes that are not in the twin, in built order.
+      definitions: of the user's whole graph.
+      twin: the nodes that the twin has.
     """
-    return _Making(definitions, placed).make(nodes)
+    return _Making(definitions, twin).make(nodes)
 
 
 class _Making:
-    def __init__(self, definitions: Definitions, placed: ViewOfTwin) -> None:
+    def __init__(self, definitions: Definitions, twin: ViewOfTwin) -> None:
         self._definitions = definitions
-        self._placed = placed
+        self._twin = twin
         self._proto = tf.compat.v1.GraphDef()
         self._names: set[str] = set()
         self._edges: dict[ir.Edge, Any] = {}
@@ -107,12 +114,16 @@ class _Making:
                 self._copy(name)
             else:
                 self._add(name, "NoOp")
-        self._controls[name] = self._placed.operation(name)
+        self._controls[name] = self._twin.operation(name)
 
     def _whole(self, name: str) -> bool:
-        """Whether a placed node may be seen whole: a constant, a variable."""
+        """Whether to copy a node of the twin rather than stand in for it.
+
+        So for those without inputs, such as constants and variables: the rewriter then
+        sees their values or types.
+        """
         reads = self._definitions.nodes[name].input
-        return not reads and self._placed.unchanged(name)
+        return not reads and self._twin.unchanged(name)
 
     def _copy(self, name: str) -> None:
         self._proto.node.add().CopyFrom(self._definitions.nodes[name])
@@ -139,7 +150,7 @@ class _Making:
             more outputs after a session had run it (the gradient of a `tf.cond`).
         """
         name, index = edge
-        outputs = self._placed.operation(name).outputs
+        outputs = self._twin.operation(name).outputs
         if index < len(outputs):
             return outputs[index]
         raise tf.errors.InvalidArgumentError(
@@ -160,13 +171,13 @@ class _Making:
         made.attr["dtype"].type = number % ir.REF_OFFSET
         if reference:
             made.attr["shape"].shape.unknown_rank = True
-        if self._placed.behind(edge[0]):
+        if self._twin.behind(edge[0]):
             made.attr[ir.UNSCALE].b = True
         if ir.SEED in node.attr:
             made.attr[ir.SEED].CopyFrom(node.attr[ir.SEED])
         self._edges[name, 0] = tensor
         self._shown[name] = edge
-        for target in self._placed.steps(edge):
+        for target in self._twin.steps(edge):
             cast = f"{name}_to_{ir.DTYPE_NAMES[target]}"
             made = self._add(cast, "Cast", name)
             made.attr["SrcT"].type, made.attr["DstT"].type = number, target
@@ -182,9 +193,10 @@ class _Making:
 def bypassed(
     nodes: Iterable[Any], made: ir.Graph, shown: Mapping[str, ir.Edge]
 ) -> set[str]:
-    """Nodes of which a reader no longer takes the value, itself or cast.
+    """Nodes whose value some reader takes from elsewhere after the rewrite.
 
-    What is fed to one would not reach all who read it.
+    A later run must not feed them: the value fed would not reach that reader. A cast of
+    the node's value does not count as elsewhere.
 
     Args:
       nodes: the new nodes, as the user's graph has them.

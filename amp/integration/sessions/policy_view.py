@@ -1,6 +1,7 @@
 """`PolicyView`: the nodes of a twin graph that run under one policy.
 
-Holds no hook, runs nothing, and how a graph is rewritten is not its work.
+Made by `session_twins`. Finds them by the user's names, and has missing ones rewritten
+and added; no hook lives here, and nothing is run.
 """
 
 from __future__ import annotations
@@ -31,17 +32,17 @@ _UNTRIED = "off: nodes of a session's graph are there once, for their state"
 
 
 class Uncastable(Exception):
-    """A run would read a tensor list that was made in another type."""
+    """A run would read a tensor list whose elements have another type in the twin."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Run:
-    """What a run of the user's graph is in the twin.
+    """A run of the user's graph, translated to the twin.
 
     Attributes:
-      targets: operations.
-      fetches: tensors, with the user's types and values.
-      feeds: the reference of the twin's tensor, by that of the user's.
+      targets: the twin's operations to run.
+      fetches: the twin's tensors to fetch, with the types and values of the user's.
+      feeds: the reference of the twin's tensor, by that of the user's tensor fed.
     """
 
     targets: list[Any]
@@ -50,21 +51,21 @@ class Run:
 
 
 class PolicyView:
-    """The operations that runs under one policy find by the user's names.
+    """The operations of a twin that runs under one policy use, by the user's names.
 
     Args:
-      twin: the graph that they are in.
-      twins: the policy, None for float32.
+      twin: the graph that they are in, which views of other policies share.
+      twins: the policy's twins, None for the view of float32 runs.
     """
 
     def __init__(self, twin: TwinGraph, twins: Twins | None) -> None:
         self._twin = twin
         self._twins = twins
         self._own: dict[str, Any] = {}
-        self._behind: set[str] = set()  # unscale markers
-        self._looping: set[str] = set()  # in a frame
-        self._fed: set[str] = set()  # fed, and so left as they are
-        self._bypassed: set[str] = set()  # by who read them before the rewrite
+        self._behind: set[str] = set()  # depend on an unscaled gradient
+        self._looping: set[str] = set()  # inside a while loop of TensorFlow 1
+        self._fed: set[str] = set()  # fed by a run so far, so not rewritten
+        self._bypassed: set[str] = set()  # as `increments.bypassed` says
         self._shown: dict[ir.Edge, Any] = {}
 
     def operation(self, name: str) -> Any:
@@ -76,11 +77,11 @@ class PolicyView:
         return name in self._twin.shared and name not in self._own
 
     def behind(self, name: str) -> bool:
-        """Whether a node is downstream of an unscale marker."""
+        """Whether a node depends on an unscaled gradient (attribute UNSCALE)."""
         return name in self._behind
 
     def steps(self, edge: ir.Edge) -> tuple[int, ...]:
-        """The types that an edge must be cast to, in turn, for the user's value."""
+        """The types to cast an edge to, in turn, to get the user's type and value."""
         if self._twins is None or edge[0] not in self._own:
             return ()
         tensor = self._own[edge[0]].outputs[edge[1]]
@@ -94,11 +95,15 @@ class PolicyView:
 
     @property
     def rewritten(self) -> bool:
-        """Whether any node is not as the user's graph has it."""
+        """Whether any node of this view differs from the user's graph."""
         return self._twins is not None and bool(self._own)
 
     def accepts(self, tensor: Any) -> bool:
-        """Whether a tensor of the user's may be fed: nothing was made of it."""
+        """Whether feeding the user's tensor works in the twin as in the user's graph.
+
+        Not if it has another type in the twin, or if a reader takes its value from
+        elsewhere.
+        """
         name = tensor.op.name
         operation = self.operation(name)
         if self._twins is None or operation is None:
@@ -109,10 +114,13 @@ class PolicyView:
     def run(
         self, targets: Sequence[Any], fetches: Sequence[Any], feeds: Sequence[Any]
     ) -> Run:
-        """What the twin has for the user's operations, fetched and fed tensors.
+        """Translates a run; adds to the twin what it lacks for it.
+
+        Args:
+          targets, fetches, feeds: operations and tensors of the user's graph.
 
         Raises:
-          Uncastable: it is to be had in float32 only.
+          Uncastable: the run is possible in the float32 view only.
         """
         fed = [tensor.op.name for tensor in feeds]
         self._fed.update(fed)
@@ -129,7 +137,7 @@ class PolicyView:
         return self.operation(edge[0]).outputs[edge[1]]
 
     def _value(self, edge: ir.Edge) -> Any:
-        """The tensor that has the user's values; a cast is made at the first fetch."""
+        """The tensor to fetch for the user's edge, cast to its type if need be."""
         tensor, steps = self._tensor(edge), self.steps(edge)
         if not steps:
             return tensor
@@ -160,7 +168,7 @@ class PolicyView:
         nodes = known.needed(missing, self)
         compute = known.compute(nodes)
         if self._twins is not None and compute:
-            nodes = known.missing(self)  # plans are made for all there is
+            nodes = known.missing(self)  # a plan sees the whole graph
         part = increment(nodes, known, self)
         if any(self._uncastable(edge) for edge in part.shown.values()):
             raise Uncastable
@@ -177,7 +185,7 @@ class PolicyView:
         return changed and self._tensor(edge).dtype == tf.variant
 
     def _follow(self, nodes: Iterable[Any]) -> None:
-        """Notes which new nodes are in a frame, and which behind a marker."""
+        """Notes which new nodes are inside loops, and which read unscaled gradients."""
         behind, looping = self._behind, self._looping
         before = -1
         while before != len(behind) + len(looping):
@@ -192,14 +200,17 @@ class PolicyView:
                     looping.add(node.name)
 
     def _halves(self, part: Increment) -> bool:
-        """Whether a loop is new in part only: its frame is not to be seen."""
+        """Whether an increment reads nodes inside a loop of which the twin has a part.
+
+        It is then not rewritten, because the rewriter has to see a loop whole.
+        """
         read = {edge[0] for edge in part.shown.values()}
         return not read.isdisjoint(self._looping)
 
     def _rewritten(
         self, twins: Twins, part: Increment, nodes: Sequence[Any], asked: str
     ) -> bool:
-        """Places an increment rewritten, or says why it is to stay as it is."""
+        """Rewrites an increment and adds it to the twin; False if it did neither."""
         what = f"a session's graph ({asked})"
         policy = twins.settled.policy
         assert policy is not None
@@ -213,7 +224,11 @@ class PolicyView:
         return report.trial == _UNTRIED
 
     def _rewrite(self, twins: Twins, part: Increment, nodes: Sequence[Any]) -> Report:
-        """Places an increment if a rewrite changes it, which its report tells."""
+        """Rewrites an increment; adds it to the twin if that changed it.
+
+        Returns:
+          The report, whose `trial` is `_UNTRIED` if the increment was added.
+        """
         shape = functools.partial(_shape, self._twin, part.shown)
         module = serde.read_graph(part.proto, shape, definitions.traced_shapes)
         twins.met(module)
@@ -233,12 +248,13 @@ class PolicyView:
         return dataclasses.replace(result.report, trial=_UNTRIED)
 
     def _place(self, part: Increment, proto: Any, alike: set[str]) -> None:
-        """Imports an increment, and notes what every view may share of it.
+        """Imports an increment into the twin, and notes which nodes all views share.
 
         Args:
           part: the increment.
-          proto: what it has become.
-          alike: the new nodes that every view may have, if it has what they read.
+          proto: its GraphDef, rewritten or as it was.
+          alike: the new nodes that are the same under every policy, provided that what
+            they read is. Those that turn out not to be are taken out.
         """
         stand_ins = part.stand_ins
         nodes = [node for node in proto.node if node.name not in stand_ins]
@@ -263,7 +279,7 @@ def _edge(tensor: Any) -> ir.Edge:
 
 
 def _rounds(tensor: Any) -> bool:
-    """Whether an emulated operation holds 16-bit values in this result."""
+    """Whether an emulated operation rounds this result to 16 bits."""
     if ir.EMULATED not in tensor.op.node_def.attr:
         return False
     results = tensor.op.op_def.output_arg

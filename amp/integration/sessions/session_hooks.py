@@ -21,7 +21,7 @@ from amp.integration.sessions.session_twins import SessionTwin
 
 
 def _wanted(graph: Any) -> Twins | None:
-    """The twins that a run goes by: of this thread, else of a scope in the graph."""
+    """The twins to run by: of this thread's policy, else of the graph's scope."""
     return active.active_twins() or function_hooks.marked(graph)
 
 
@@ -54,7 +54,7 @@ def can_start(session: Any, run: Run) -> bool:
 
 
 def _run(given: hooks.Arguments, original: hooks.Function, twins: Twins | None) -> Any:
-    """A run of a session that has a twin, or is to decide now whether it has."""
+    """Runs a session that has a twin, or has not run; returns the outputs."""
     session, handle = given.get("self"), given.get("handle")
     targets, fetches = given.get("target_list"), given.get("fetch_list")
     feeds = given.get("feed_dict")
@@ -76,7 +76,7 @@ def _run(given: hooks.Arguments, original: hooks.Function, twins: Twins | None) 
         return call.call(original)
 
     def starts(which: Twins | None) -> bool:
-        if handle is not None:  # a part of a run that has begun
+        if handle is not None:  # a later part of a partial run
             return True
         return can_start(session, twin.find(which, targets, fetches, feeds))
 
@@ -102,7 +102,7 @@ def _do_call(original: hooks.Function) -> hooks.Function:
 
 
 class _View:
-    """A session with some attributes replaced, for one call of one method."""
+    """Passes for a session in one call of a method, with some attributes replaced."""
 
     def __init__(self, session: Any, **replaced: Any) -> None:
         self._amp_session = session
@@ -145,7 +145,7 @@ def _make_callable(original: hooks.Function) -> hooks.Function:
 
     def make_callable(self: Any, *args: Any, **kwargs: Any) -> Any:
         given = arguments(self, *args, **kwargs)
-        if given.get("feed_list") is not None:  # goes by `run`
+        if given.get("feed_list") is not None:  # such a callable calls `Session.run`
             return original(self, *args, **kwargs)
         graph = self._graph
         known: dict[Twins | None, Run] = {}
@@ -153,7 +153,7 @@ def _make_callable(original: hooks.Function) -> hooks.Function:
         def sessionrun(
             options: Any, feeds: Any, fetched: Any, run: Any, metadata: Any
         ) -> Any:
-            """Like the session's own, of the user's graph."""
+            """Replaces the session's own method in a callable of the user's."""
             twins = _wanted(graph)
             twin = self.__dict__.get(TWIN) or begin(self, twins)
             call = self._call_tf_sessionrun

@@ -1,6 +1,7 @@
-"""Where a session's state is to be: in its graph or in its twin, once and for all.
+"""Decides at a session's first run whether it runs its own graph or the twin.
 
-Knows how TensorFlow opens sessions; holds no hook.
+The decision holds for the session's life, since its variables then live in that graph.
+Called by `session_hooks`. Knows how TensorFlow opens sessions; no hook lives here.
 """
 
 from __future__ import annotations
@@ -16,11 +17,16 @@ from amp.integration.functions.twins import Twins
 from amp.integration.sessions import session_twins
 from amp.integration.sessions.session_twins import SessionTwin
 
-TWIN = "_amp_twin"  # of a session that has run: its SessionTwin, or Untwinned
+# The attribute of a session that has run: its `SessionTwin`, or `Untwinned`.
+TWIN = "_amp_twin"
 
 
 class Untwinned:
-    """Of a session whose first run was without a policy: its state is in its graph."""
+    """Marks a session whose first run had no policy: it runs its own graph ever after.
+
+    Attributes:
+      told: whether the user was warned that a policy came too late for it.
+    """
 
     def __init__(self) -> None:
         self.told = False
@@ -31,12 +37,13 @@ def begin(
     twins: Twins | None,
     first: Callable[[SessionTwin], None] = lambda twin: None,
 ) -> SessionTwin | Untwinned:
-    """Decides, once, where a session's state is to be: in its twin, or in its graph.
+    """Returns a session's `SessionTwin` or `Untwinned`; decides at the first call.
 
     Args:
-      session: the session, of which nothing has run.
-      twins: the policy, None for its graph.
-      first: makes of the twin what the first run needs.
+      session: a `tf.compat.v1` session.
+      twins: the twins of the policy of its first run; None leaves it untwinned.
+      first: adds to a new twin what the first run needs, so that a failure to do so
+        shows before the decision.
     """
     with session_twins.lock_of(session._graph):
         twin: SessionTwin | Untwinned | None = session.__dict__.get(TWIN)
@@ -67,9 +74,11 @@ def _made(
 
 
 def _switch(session: Any, twin: SessionTwin) -> None:
-    """Gives a session that has not run the runtime's session of its twin.
+    """Replaces the C API session of a session by one of the twin's graph.
 
-    Closing, deleting and listing devices concern that one from now on.
+    The session must not have run.
+
+    Closing the session, deleting it and listing its devices then act on the new one.
     """
     api = pywrap_tf_session
     options = api.TF_NewSessionOptions(target=session._target, config=session._config)
@@ -84,7 +93,7 @@ def _switch(session: Any, twin: SessionTwin) -> None:
 
 
 def tell(untwinned: Untwinned, twins: Twins | None) -> None:
-    """Warns, once, of a session that a policy comes too late for."""
+    """Warns, once for each session, that it had run before a policy was switched on."""
     if twins is not None and not untwinned.told:
         untwinned.told = True
         messages.warn(

@@ -1,6 +1,7 @@
-"""`SessionTwin`: what one session runs in place of its graph.
+"""`SessionTwin`: finds, for each run of one session, what to run in the graph's twin.
 
-Runs by a function that it is given; holds no hook and no private name of sessions.
+Used by `session_hooks`, which passes in functions that do the running; no hook and no
+private name of sessions lives here.
 """
 
 from __future__ import annotations
@@ -32,19 +33,19 @@ def lock_of(graph: Any) -> threading.RLock:
     return lock
 
 
-# Added nodes are called after the user's node that they belong to.
+# Nodes that the rewrite added are named after the user's node, with such an ending.
 _ADDED = re.compile(
     r"/amp_(?:to|given|read|b?float(?:16|32)|barrier|cluster|enter|\d)\w*"
 )
 
 
 def as_the_user_has_it(message: str) -> str:
-    """A message of TensorFlow's with the names of the user's nodes and functions."""
+    """TensorFlow's message, with the user's names in place of the twin's."""
     return definitions.without_suffix(_ADDED.sub("", message))
 
 
-class _Layers:
-    """The twin of a graph, and its views by policy."""
+class _GraphViews:
+    """The twin of a graph, and its `PolicyView` for each policy asked for."""
 
     def __init__(self, user: tf.Graph) -> None:
         self.twin = TwinGraph(user)
@@ -56,36 +57,39 @@ class _Layers:
         return self._views[twins]
 
 
-def _layers_of(graph: Any) -> _Layers:
-    views: _Layers | None = PROCESS.sessions.get(graph)
+def _views_of(graph: Any) -> _GraphViews:
+    views: _GraphViews | None = PROCESS.sessions.get(graph)
     if views is None or views.twin.outdated():
-        views = PROCESS.sessions[graph] = _Layers(graph)
+        views = PROCESS.sessions[graph] = _GraphViews(graph)
     return views
 
 
 class SessionTwin:
-    """One session's view of the twin of its graph.
+    """What one session runs: an entry in the twin of its graph for each kind of run.
+
+    All sessions of a graph share its twin; this object remembers, for one session,
+    what each combination of operations, fetches and feeds became there.
 
     Args:
       graph: the user's graph.
 
     Attributes:
-      partial: the policy that each partial run under way began with.
+      partial: by the handle of each partial run that has begun, its policy's twins.
     """
 
     def __init__(self, graph: Any) -> None:
-        self._views = _layers_of(graph)
+        self._views = _views_of(graph)
         self._found: dict[tuple[Any, ...], Run] = {}
         self._refused: set[Twins] = set()
         self.partial: dict[Any, Twins | None] = {}
 
     @property
     def graph(self) -> Any:
-        """The twin."""
+        """The twin of the user's graph, a `tf.Graph`."""
         return self._views.twin.graph
 
     def policy_of(self, handle: Any, twins: Twins | None) -> Twins | None:
-        """The policy of a run: a partial one goes on with what it began with."""
+        """The twins to run by; later parts of a partial run keep those of its first."""
         return twins if handle is None else self.partial.get(handle, twins)
 
     def find(
@@ -95,12 +99,12 @@ class SessionTwin:
         fetches: Sequence[Any],
         feeds: Iterable[Any],
     ) -> Run:
-        """What a run is in the twin.
+        """Translates a run of the user's graph into one of the twin; remembers it.
 
         Args:
-          twins: the policy, None for float32.
+          twins: the policy's twins, None for float32.
           targets, fetches: the user's operations and tensors.
-          feeds: references of the tensors that are fed.
+          feeds: references (`tensor.ref()`) of the user's tensors that are fed.
 
         Raises:
           InvalidArgumentError: the user changed a node that a session had run.
@@ -113,7 +117,7 @@ class SessionTwin:
             prepare = functools.partial(
                 self.prepare, targets=targets, fetches=fetches, feeds=tensors
             )
-            # The state is in the twin, so what the user's graph is run as is there too.
+            # In float32 too the twin runs, not the user's graph: the state is in the twin.
             found = fallback.attempt(
                 _later(twins), lambda: prepare(twins), lambda: prepare(None)
             )
@@ -127,7 +131,11 @@ class SessionTwin:
         fetches: Sequence[Any],
         feeds: Sequence[Any],
     ) -> Run:
-        """The same, of tensors that are fed; runs nothing."""
+        """As `find`, with the fed tensors themselves; the result is not remembered.
+
+        Adds to the twin what it lacks. A run that cannot be had under the policy
+        (a fed value that was rewritten, say) becomes one in float32.
+        """
         with lock_of(self._views.twin.user):
             view = self._views.view(twins)
             if not all(map(view.accepts, feeds)):
@@ -143,12 +151,17 @@ class SessionTwin:
         twins: Twins | None,
         starts: Callable[[Twins | None], bool],
     ) -> Any:
-        """Runs under a policy; as it was if what was rewritten cannot start.
+        """Runs under a policy; in float32 where TensorFlow cannot start that.
+
+        After such a failure the session stays in float32 under that policy.
 
         Args:
-          run: runs what was asked for under a policy.
-          twins: the policy, None for float32.
-          starts: whether TensorFlow can make the kernels of that run under a policy.
+          run: runs what the user asked for, given the twins of a policy or None.
+          twins: the policy's twins, None for float32.
+          starts: whether TensorFlow can make the kernels of that run, given the same.
+
+        Returns:
+          What `run` returned.
         """
         if twins is None or twins in self._refused:
             return run(None)
@@ -167,13 +180,13 @@ class SessionTwin:
         return outputs
 
     def callable(self, twins: Twins | None, graph: Any, fetched: Any, run: Any) -> Run:
-        """What a run is in the twin, by the runtime's names for the user's graph."""
+        """As `find`, for outputs and operations given as C API handles."""
         fetches = [graph._get_tensor_by_tf_output(output) for output in fetched]
         targets = [graph._get_operation_by_tf_operation(op) for op in run]
         return self.find(twins, targets, fetches, ())
 
     def options(self, twins: Twins | None, graph: Any, given: Any) -> Any:
-        """CallableOptions for the twin, of those for the user's graph."""
+        """Translates CallableOptions for the user's graph into those for the twin."""
         pairs = given.tensor_connection
         fed = [*given.feed, *(pair.to_tensor for pair in pairs)]
         fetched = [*given.fetch, *(pair.from_tensor for pair in pairs)]
@@ -195,9 +208,11 @@ class SessionTwin:
                 fetch[pair.from_tensor],
             )
         for devices, names in ((made.feed_devices, feed), (made.fetch_devices, fetch)):
-            placed = {names.get(name, name): device for name, device in devices.items()}
+            renamed = {
+                names.get(name, name): device for name, device in devices.items()
+            }
             devices.clear()
-            devices.update(placed)
+            devices.update(renamed)
         return made
 
 

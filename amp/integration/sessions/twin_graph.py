@@ -1,7 +1,7 @@
-"""`TwinGraph`: what the sessions of one graph run, made piece by piece as it is run.
+"""`TwinGraph`: the graph that sessions run in place of the user's; grows run by run.
 
-Knows how graphs are imported; decides nothing about who runs what, and the user's graph
-is only read.
+Filled by the `PolicyView`s of the graph. Knows how TensorFlow imports nodes into a
+graph; which nodes, and who runs them, is not decided here.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from amp.integration.sessions.user_graph import Definitions, scopes_of
 class TwinGraph:
     """A graph beside the user's, with what its sessions have run so far.
 
-    What a run needs and the twin lacks joins it; a node that is there stays as it is,
-    as its state must. A node has the user's name, but for one that is needed both as it
-    was rewritten and as it was: the second to come gets another.
+    Nodes are only added, never changed, because variables and other state live in them.
+    A node has the user's name, unless it is needed both rewritten and as it was: the
+    one added second then gets another name.
 
     Args:
       user: the user's graph, held weakly.
@@ -40,7 +40,7 @@ class TwinGraph:
         self.definitions = Definitions()
         self.shared: dict[str, Any] = {}
         self._user = weakref.ref(user)
-        self._taken: set[str] = set()  # names and scopes
+        self._taken: set[str] = set()  # names of nodes, and their name scopes
 
     @property
     def user(self) -> Any:
@@ -68,12 +68,15 @@ class TwinGraph:
     def add(
         self, proto: Any, edges: Mapping[ir.Edge, Any], controls: Mapping[str, Any]
     ) -> dict[str, Any]:
-        """Imports nodes; returns the operations, by the names that they came with.
+        """Imports nodes into the twin.
 
         Args:
-          proto: a GraphDef; a name that is taken is changed.
-          edges: what nodes read that is in the twin: the tensor for each edge.
-          controls: operations that they wait for, by name.
+          proto: a GraphDef; a node whose name is taken is renamed in it.
+          edges: for each edge that the nodes read of the twin, the twin's tensor.
+          controls: for each control input from the twin, its operation, by name.
+
+        Returns:
+          The new operations, by the names that the nodes had when given.
         """
         names = self._renamed(proto)
         self._import(proto, edges, controls)
@@ -104,7 +107,7 @@ class TwinGraph:
         options = scoped.options
         api.TF_ImportGraphDefOptionsSetPrefix(options, "")
         api.TF_ImportGraphDefOptionsSetUniquifyNames(options, False)
-        # What a node is placed with may have come before.
+        # The node that a new one is colocated with may be in the twin already.
         api.TF_ImportGraphDefOptionsSetValidateColocationConstraints(options, False)
         for (name, index), tensor in edges.items():
             output = tensor._as_tf_output()

@@ -1,6 +1,7 @@
 """The nodes of a session's graph as it grows, and what depends on what.
 
-Definitions are read here; nothing is put together, rewritten, imported or run.
+Used by `policy_view`, `twin_graph` and `increments`. Node definitions are only read
+here; nothing is rewritten, imported or run.
 """
 
 from __future__ import annotations
@@ -21,24 +22,30 @@ COMPUTE = frozenset(op for op, row in TABLE.items() if row.role is Role.COMPUTE)
 
 
 class Twin(Protocol):
-    """What is in a twin already, by the names of the user's graph."""
+    """The nodes that a twin has already, by the names of the user's graph."""
 
     def operation(self, name: str) -> Any:
         """The twin's operation, None where there is none yet."""
 
 
 class Definitions:
-    """The definitions of a graph that grows, by name, as of the last `update`."""
+    """The node and function definitions of the user's graph, as of the last `update`.
+
+    Attributes:
+      nodes: the NodeDef of each node, by name.
+      order: the position of each node in the order in which the user built them.
+      versions: the graph's VersionDef, None until it was read.
+    """
 
     def __init__(self) -> None:
         self.nodes: dict[str, Any] = {}
-        self.order: dict[str, int] = {}  # a node's place among those that were built
+        self.order: dict[str, int] = {}
         self.versions: Any = None
         self._functions: dict[str, Any] = {}
         self._gradients: list[Any] = []
-        self._implementing: dict[bytes, list[str]] = {}  # functions, by interface
+        self._implementing: dict[bytes, list[str]] = {}  # names, by interface
         self._version = -1
-        self._readers: dict[str, list[str]] = {}  # of variants
+        self._readers: dict[str, list[str]] = {}  # of tensor lists
 
     def behind(self, graph: Any) -> bool:
         """Whether `graph` has grown since the last update."""
@@ -65,15 +72,19 @@ class Definitions:
         if any(map(_lists, new)):
             self._readers = _readers(self.nodes, graph)
 
-    def needed(self, roots: Iterable[str], placed: Twin) -> list[Any]:
-        """The nodes that roots depend on and that are not placed, in built order.
+    def needed(self, roots: Iterable[str], twin: Twin) -> list[Any]:
+        """The nodes that some nodes depend on and the twin lacks, in built order.
 
-        With a node come those whose names are scopes that it is in: no graph imports
-        `a` once it has `a/b`. With tensor lists come their readers: in what type a loop
-        keeps what its gradient reads is one decision.
+        With a node `a/b` comes a node `a`, if there is one, because a graph that has
+        `a/b` cannot import `a`. With a node that makes a tensor list come the readers
+        of the list, because all must agree on the type of its elements.
+
+        Args:
+          roots: the names of the nodes to begin with, which are included.
+          twin: the nodes that the twin has.
         """
         found: set[str] = set()
-        waiting = [name for name in roots if placed.operation(name) is None]
+        waiting = [name for name in roots if twin.operation(name) is None]
         while waiting:
             name = waiting.pop()
             if name not in found:
@@ -81,18 +92,16 @@ class Definitions:
                 scopes = (scope for scope in scopes_of(name) if scope in self.nodes)
                 readers = self._readers.get(name, ())
                 wanted = (*sources_of(self.nodes[name]), *scopes, *readers)
-                waiting += [
-                    other for other in wanted if placed.operation(other) is None
-                ]
+                waiting += [other for other in wanted if twin.operation(other) is None]
         return [self.nodes[name] for name in sorted(found, key=self.order.__getitem__)]
 
-    def missing(self, placed: Twin) -> list[Any]:
-        """All nodes that are not placed, in built order."""
+    def missing(self, twin: Twin) -> list[Any]:
+        """All nodes that the twin lacks, in built order."""
         nodes = self.nodes.items()
-        return [node for name, node in nodes if placed.operation(name) is None]
+        return [node for name, node in nodes if twin.operation(name) is None]
 
     def ancestors(self, roots: Iterable[str]) -> set[str]:
-        """The nodes that roots depend on, themselves included."""
+        """The names of all nodes that `roots` depend on, themselves included."""
         found: set[str] = set()
         waiting = list(roots)
         while waiting:
@@ -127,13 +136,13 @@ class Definitions:
         return library
 
     def compute(self, nodes: Sequence[Any]) -> bool:
-        """Whether there is an operation worth rewriting in nodes or their functions."""
+        """Whether nodes, or functions they call, have an op that gains by 16 bits."""
         functions = self.library(nodes).function
         bodies = (node for function in functions for node in function.node_def)
         return any(node.op in COMPUTE for node in (*nodes, *bodies))
 
 
-# The attribute by which functions say that one may run in place of another.
+# The attribute of functions of which any may run in place of another.
 _INTERFACE = "api_implements"
 
 
@@ -148,7 +157,7 @@ def _by_interface(functions: Iterable[Any]) -> dict[bytes, list[str]]:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _Call:
-    """Reads like a node that calls a function."""
+    """A call of a function, with the fields of a NodeDef that `_called` reads."""
 
     op: str
     attr: Mapping[str, Any] = dataclasses.field(default_factory=dict)
@@ -167,7 +176,7 @@ def _calls(node: Any) -> bool:
 
 
 def _lists(node: Any) -> bool:
-    """Whether a node may make or hand on a tensor list."""
+    """Whether an output of a node may be a tensor list."""
     return node.op in CALLS or facts(node.op).same_list
 
 
@@ -191,7 +200,7 @@ def scopes_of(name: str) -> Iterator[str]:
 
 
 def sources_of(node: Any) -> Iterator[str]:
-    """The nodes that a definition names: inputs, controls, what it is placed with."""
+    """The names of a node's inputs, control inputs and nodes it is colocated with."""
     for text in node.input:
         yield source_of(text)
     if "_class" in node.attr:
@@ -202,20 +211,27 @@ def sources_of(node: Any) -> Iterator[str]:
 
 
 def source_of(text: str) -> str:
-    """The node that an input, or a control input, names."""
+    """The node in the text of an input or control input (`a:1`, `^a`)."""
     return text[1:] if text.startswith("^") else edge_of(text)[0]
 
 
 def edge_of(text: str) -> ir.Edge:
-    """The edge that an input names."""
+    """The edge in the text of an input: `a:1` is output 1 of a, `a` output 0."""
     name, _, index = text.rpartition(":")
     return (name, int(index)) if name and index.isdecimal() else (text, 0)
 
 
 def before_compute(nodes: Sequence[Any]) -> set[str]:
-    """What has state and what that depends on, but for what computing comes before.
+    """The stateful nodes, and what they depend on, that read no compute op's result.
 
-    So that all views have its state; what else a policy may rewrite is left to it.
+    Nodes of a float32 run that the views of all policies may share: variables and
+    queues must exist once. Other nodes are left for each view to add by itself.
+
+    Args:
+      nodes: definitions in built order.
+
+    Returns:
+      The names of those nodes.
     """
     after: set[str] = set()
     for node in nodes:

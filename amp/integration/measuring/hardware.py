@@ -1,7 +1,7 @@
 """Finds the device that TensorFlow computes on, and the figures to plan with.
 
-Which figures belong to which device is in `graph_rewrite.cost.device`; none is written
-here.
+Which figures belong to which device is in `graph_rewrite.cost.device`; no figure is
+written here.
 """
 
 from __future__ import annotations

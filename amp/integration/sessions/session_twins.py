@@ -117,7 +117,7 @@ class SessionTwin:
             prepare = functools.partial(
                 self.prepare, targets=targets, fetches=fetches, feeds=tensors
             )
-            # In float32 too the twin runs, not the user's graph: the state is in the twin.
+            # In float32 too it is the twin that runs, because the state is there.
             found = fallback.attempt(
                 _later(twins), lambda: prepare(twins), lambda: prepare(None)
             )

@@ -39,4 +39,4 @@ def test_slices_other_types_and_small_tensors_stay_as_they_are(monkeypatch):
         (slices, large),
         (tf.ones([65536], tf.float64), large),
     ]
-    assert wire._narrow(pairs) == {1}
+    assert wire._chosen(pairs) == {1}

@@ -21,7 +21,7 @@ def test_without_several_hosts_an_optimizers_own_reduction_is_all_there_is(on):
         return grads_and_vars
 
     with amp.mixed_precision_scope(wire=on, **ON):
-        assert wire.carried(original)(None, iter(pairs)) == pairs
+        assert wire._carried(original)(None, iter(pairs)) == pairs
     assert seen == [pairs]
 
 

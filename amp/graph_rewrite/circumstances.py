@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 from amp.graph_rewrite.candidates.context import FORMATS, Context
 from amp.graph_rewrite.cost.device import Resolution
-from amp.graph_rewrite.graph import calls, ir, op_schema
+from amp.graph_rewrite.graph import ir, op_schema, unscale_markers
 from amp.graph_rewrite.graph.calls import FunctionUse
 
 
@@ -28,7 +28,7 @@ def contexts(
     """
     policy = settled.policy
     assert policy is not None
-    behind = calls.behind_markers(module)
+    behind = unscale_markers.behind_markers(module)
     lookup = op_schema.lookup_of(module)
     nothing: frozenset[str] = frozenset()
 

@@ -20,8 +20,7 @@ from amp.graph_rewrite import rewrite as rewrite_lib
 from amp.graph_rewrite.cost import device
 from amp.graph_rewrite.cost.device import Device
 from amp.graph_rewrite.fusion import candidates, fuse
-from amp.graph_rewrite.graph import calls as calls_lib
-from amp.graph_rewrite.graph import ir, serde
+from amp.graph_rewrite.graph import ir, serde, unscale_markers
 from amp.graph_rewrite.ops import op_table
 from amp.integration.measuring import hardware
 from amp.integration.process import PROCESS
@@ -301,7 +300,7 @@ def test_the_unscale_multiply_takes_its_cast_along_and_stays_marked():
     (call,) = calls(proto)
     assert call.attr["Tin"].list.type == [tf.bfloat16.as_datatype_enum]
     assert list(call.attr["Tout"].list.type) == [1]
-    behind = calls_lib.behind_markers(serde.read_graph(proto))[""]
+    behind = unscale_markers.behind_markers(serde.read_graph(proto))[""]
     assert behind >= {"unscale", "update"}
     x = np.full([ROWS, WIDTH], 2.0, np.float32)
     (out,) = run(proto, ["update"], {"x": x})

@@ -163,9 +163,11 @@ def _floats(use: FunctionUse, view: Typed) -> list[UseEdge]:
 def _comparisons(module: _Module) -> Iterator[Tie]:
     """Case 1 of `ties`."""
     for (use, name), view in module.nodes():
+        context, facts = module.contexts[use], view.facts
+        on_gpu = context.device_type != "CPU" and not context.xla
         compared = [
             (use, view.node.inputs[index])
-            for index in view.facts.compares
+            for index in facts.compares or (facts.gpu_compares if on_gpu else ())
             if index < len(view.ins) and view.ins[index].type in _FLOATS
         ]
         if len(compared) < 2:

@@ -96,7 +96,7 @@ POOLING = (
         "adds the gradients of windows that overlap",
         "tf:clear",
         work="pool",
-        compares=(0, 1),
+        gpu_compares=(0, 1),
         accumulates_low=BOTH,
     ),
     follow(
@@ -105,7 +105,7 @@ POOLING = (
         "tf:clear",
         attrs=("T", "TInput"),
         work="pool",
-        compares=(0, 1),
+        gpu_compares=(0, 1),
         accumulates_low=BFLOAT16,
     ),
     follow(
@@ -113,7 +113,7 @@ POOLING = (
         "selects by comparing",
         "tf:clear",
         work="pool",
-        compares=(0, 1),
+        gpu_compares=(0, 1),
     ),
     follow(
         "MaxPoolWithArgmax MaxPoolGradGradWithArgmax",

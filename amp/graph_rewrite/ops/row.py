@@ -141,6 +141,8 @@ class Row:
       selects: whether each output element is an input element (or a constant) chosen by
         size, such as the largest of a window.
       compares: numbers of the two inputs that are compared, element by element.
+      gpu_compares: the same for TensorFlow's GPU kernel: cuDNN's gradient of pooling
+        looks for the result in the operand; that of the CPU pools the operand again.
       opaque: arguments, by OpDef name, with bytes that one kernel leaves for another
         instead of numbers, in a layout that may depend on the kernel's type.
       same_list: whether it works on a tensor list, so that its element type has to be
@@ -169,6 +171,7 @@ class Row:
     gpu_accumulates_low: tuple[str, ...] = ()
     selects: bool = False
     compares: tuple[int, ...] = ()
+    gpu_compares: tuple[int, ...] = ()
     opaque: tuple[str, ...] = ()
     same_list: bool = False
     hands_on_list: bool = False

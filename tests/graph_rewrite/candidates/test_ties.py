@@ -247,3 +247,14 @@ def test_batch_normalisation_and_its_gradient_turn_together(
         turned = low(twin.report)
         assert turned & {"forward", "backward"} in (set(), {"forward", "backward"})
         assert "kept" not in turned
+
+
+def test_pooling_is_tied_to_its_gradient_only_on_a_gpu() -> None:
+    """The CPU's kernel pools again and does not look at the result of the first."""
+    proto = graph_def(gradient(SELECTS["MaxPool"]))
+    fields = {"fetches": ["grad"], "deny": ("MaxPoolGrad",)}
+    here, there = rewritten(proto, **fields), rewritten(proto, A100, **fields)
+    found = [
+        next(d for d in r.report.decisions if d.op == "MaxPool") for r in (here, there)
+    ]
+    assert [d.rule for d in found] == ["follow", "tied"]

@@ -2,6 +2,7 @@
 # make test    the test suite
 # make test-quick  the tests that take a moment: not those marked slow or processes
 # make test-isa  the tests that depend on kernels, on older CPUs that this one can stand for
+# make test-gpu-kernels  whether GPUs have the kernels that plans for them need; no GPU needed
 # make bench   time whole training steps, against the neighbours; see BENCH below
 # make convergence  train every model family in float32 and in mixed precision, quickly
 # make check   format, lint, types, tests: all that .ci/run asks
@@ -37,7 +38,7 @@ export TF_CPP_MIN_LOG_LEVEL ?= 2
 # all of TensorFlow takes longer than the modules that are used.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: demo test test-quick test-isa bench convergence check clean
+.PHONY: demo test test-quick test-isa test-gpu-kernels bench convergence check clean
 
 demo: $(STAMP)
 	$(BIN)/python examples/demo.py
@@ -61,6 +62,11 @@ test-isa: $(STAMP)
 	done; \
 	test -z "$$failed" || { echo "failed:$$failed"; exit 1; }
 
+# The registry of a TensorFlow that is built for GPUs tells, in an environment of its own.
+test-gpu-kernels:
+	$(MAKE) VENV=.venv-gpu EXTRAS=tensorflow,convergence,dev .venv-gpu/.installed
+	.venv-gpu/bin/python -m pytest -q -m gpu_kernels tests/graph_rewrite
+
 bench: $(STAMP)
 	$(BIN)/python -m benchmarks.training_step $(BENCH)
 
@@ -76,7 +82,7 @@ check: $(STAMP)
 	$(MAKE) test
 
 clean:
-	rm -rf build dist $(VENV) *.egg-info .hypothesis .mypy_cache .pytest_cache .ruff_cache
+	rm -rf build dist $(VENV) .venv-gpu *.egg-info .hypothesis .mypy_cache .pytest_cache .ruff_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # Installed again when the packaging changes. The stamp comes last: an interrupted

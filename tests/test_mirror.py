@@ -68,6 +68,7 @@ WHOLE = {
     "graph_rewrite/ops/test_op_names_in_algorithms.py",
     "graph_rewrite/test_cases.py",
     "graph_rewrite/test_emulation.py",
+    "graph_rewrite/test_gpu_kernels.py",
     "graph_rewrite/test_numerics.py",
     "graph_rewrite/test_properties.py",
     "cli/test_cli.py",

@@ -27,8 +27,6 @@ from types import ModuleType
 from typing import Any
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
-os.environ["AMP_CACHE_DIR"] = "/nowhere"  # plans come from the model's figures alone
-os.environ["AMP_TUNE_BUDGET"] = "0"
 
 import keras
 import random_graphs
@@ -240,6 +238,10 @@ def main() -> int:
     parser.add_argument("--out", type=Path, help="file to write the digests to")
     parser.add_argument("--against", type=Path, help="file to compare them with")
     args = parser.parse_args()
+    os.environ["AMP_CACHE_DIR"] = (
+        "/nowhere"  # plans come from the model's figures alone
+    )
+    os.environ["AMP_TUNE_BUDGET"] = "0"
     found = {"versions": versions(), "digests": record()}
     if args.out:
         args.out.write_text(json.dumps(found, indent=1) + "\n")

@@ -93,6 +93,7 @@ _TRAINING = "tensorflow.python.training"
 _SAVER = f"{_TRAINING}.saver:Saver"
 _VIEW = "tensorflow.python.saved_model.save:_AugmentedGraphView"
 _THREAD = "tensorflow.python.distribute.mirrored_run:_MirroredReplicaThread"
+_REPLICA = "tensorflow.python.distribute.distribute_lib:ReplicaContext"
 _CLOSURE = "tensorflow.python.distribute.coordinator.cluster_coordinator:Closure"
 _OPTIMIZER = f"{_TRAINING}.optimizer:Optimizer"
 _AVERAGES = f"{_TRAINING}.moving_averages:ExponentialMovingAverage"
@@ -201,6 +202,8 @@ ROWS: tuple[Row, ...] = (
           "our loss scaling rests where TensorFlow's own is at work"),
     _public(_AVERAGES, "apply", "self var_list",
             "averages stay where the update was left out"),
+    _public(_REPLICA, "all_reduce", "self reduce_op value",
+            "gradients that replicas sum are zeros in all if one overflowed"),
     _call(_AVERAGES, "average", "self var", "which averages there are already"),
     # Saving.
     _wrap(_SAVER, "_build", "self checkpoint_path build_save build_restore",

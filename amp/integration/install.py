@@ -21,6 +21,7 @@ from amp.integration.training import (
     gradient_hooks,
     keras_weights,
     optimizer_hooks,
+    replica_sums,
     scaled_losses,
     session_savers,
 )
@@ -33,6 +34,7 @@ DECORATORS: dict[str, hooks.Decorate] = {
     **strategy_threads.HOOKS,
     **gradient_hooks.HOOKS,
     **optimizer_hooks.HOOKS,
+    **replica_sums.HOOKS,
     **scaled_losses.HOOKS,
     **session_savers.HOOKS,
 }

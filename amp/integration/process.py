@@ -40,6 +40,8 @@ class Process:
       twins: the twins of every policy settled so far.
       sessions: the twins of graphs that sessions run.
       session_locks: for each of those graphs what is held while its twin grows.
+      agreed: the rules of loss scaling that all workers are known to have, for each
+        optimizer, and for each strategy whose replicas sum gradients themselves.
       carried: optimizers whose workers agreed to send gradients in 16 bits.
       scaled_losses: eager losses that the program scaled itself, weakly, by their id.
       told: what the user was warned of already.
@@ -75,6 +77,9 @@ class Process:
         weakref.WeakKeyDictionary
     )
     session_locks: weakref.WeakKeyDictionary[Any, Any] = _forgotten(
+        weakref.WeakKeyDictionary
+    )
+    agreed: weakref.WeakKeyDictionary[Any, set[str]] = _forgotten(
         weakref.WeakKeyDictionary
     )
     carried: weakref.WeakSet[Any] = _forgotten(weakref.WeakSet)

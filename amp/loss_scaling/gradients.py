@@ -7,7 +7,7 @@ A scaled gradient call, in order::
 
     scale  = scaler.factor()
     grads  = compute(seeds * scale)            # the products carry SEED
-    finite = agree(all(is_finite(g) for g in grads))    # of all replicas
+    finite = all(is_finite(g) for g in grads)           # this replica's
     scaler.step(finite)
     return [MulNoNan(g, 1 / scale if finite else 0) for g in grads]    # carry UNSCALE
            (what is no gradient but its variable's new value: as it is)
@@ -65,7 +65,6 @@ class Scaling:
         fixed factor.
       factor: the factor without a scaler.
       waits: whether an overflow waits for an optimizer to answer it.
-      agree: this replica's flag (bool, shape ()) to that of all; as it is by default.
       values: which results are no gradients but new values of their variables, and are
         handed on as they are.
     """
@@ -73,7 +72,6 @@ class Scaling:
     scaler: Scaler | None
     factor: float
     waits: bool = True
-    agree: Callable[[tf.Tensor], tf.Tensor] = tf.identity
     values: frozenset[int] = frozenset()
 
     def scale(self) -> tf.Tensor:
@@ -123,7 +121,7 @@ def scaled(
     grads = compute(scale_seeds(targets, seeds, scale, placing))
     if not any(map(_scales, grads)):
         return grads
-    finite = scaling.agree(all_finite(grads, placing))
+    finite = all_finite(grads, placing)
     with tf.control_dependencies(scaling.step(finite)):
         wide = {_inverse_dtype(grad) for grad in grads if _scales(grad)}
         inverses = {dtype: scaling.inverse(scale, finite, dtype) for dtype in wide}

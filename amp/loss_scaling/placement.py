@@ -69,10 +69,16 @@ def elsewhere(device: str) -> bool:
 
 
 def replicas() -> tf.distribute.Strategy | None:
-    """Returns the strategy of which the caller is one of several replicas, if any."""
+    """Returns the strategy of whose replicas several are in this process, if any.
+
+    The only one of a worker has a variable of its own: to make one of the strategy's,
+    all workers have to take part.
+    """
     strategy = tf.distribute.get_strategy()
     inside = not tf.distribute.in_cross_replica_context()
-    return strategy if inside and strategy.num_replicas_in_sync > 1 else None
+    if not inside or strategy.num_replicas_in_sync == 1:
+        return None
+    return strategy if len(strategy.extended.worker_devices) > 1 else None
 
 
 def copies(

@@ -34,11 +34,13 @@ class Call:
       scaler: what it was scaled by.
       finite: whether all of its gradients were, bool, shape ().
       waits: whether its overflow waits for an optimizer to answer it.
+      moved: whether replicas have agreed on it, and moved the scale.
     """
 
     scaler: Scaler
     finite: tf.Tensor
     waits: bool = True
+    moved: bool = False
 
 
 # By the identity of each eager gradient, which is held weakly.

@@ -4,9 +4,9 @@ No gradients, no optimizers, no registry and no private name of TensorFlow: whic
 variables a scaler serves, and the place it belongs to, is told by the caller.
 
 Under several replicas of a `tf.distribute` strategy the variables are the strategy's: a
-copy for each. Each replica writes its own copy, and copies stay equal because replicas
-agree on a flag before they write. Workers of a coordinator share one copy, and do not
-agree: each knows its own flag.
+copy for each. Each replica notes its overflows in its own copy, and the scales in all
+copies stay equal because they move where replicas update, by what they agree on.
+Workers of a coordinator share one copy, and do not agree: each knows its own flag.
 """
 
 from __future__ import annotations
@@ -54,10 +54,10 @@ class ScalerSite:
 
     Args:
       device: where the scaler is kept.
-      agreed: whether replicas agree on each flag where the gradient is taken; if not,
-        the optimizer has them agree, and moves the scale.
-      same: told the rule before a scaler is made; raises where another process that
-        would share it has another rule.
+      agreed: whether the flag of a gradient call is that of all who take part, as it is
+        without replicas; if not, the update has them agree, and moves the scale.
+      same: told the rule before a scaler is made of which other processes have to make
+        a copy; raises where one has another rule.
     """
 
     device: str = ""

@@ -191,7 +191,8 @@ def skipped_steps() -> int:
 
 
 def _create(key: _Key, sources: Sequence[tf.Variable], place: ScalerSite) -> Scaler:
-    place.same(repr(key[2]))
+    if placement.replicas() is not None:
+        place.same(repr(key[2]))
     group = current()
     number = group.next_number()
     scaler = Scaler(key[2], sources, number, place)

@@ -23,11 +23,13 @@ class Concern(NamedTuple):
       positions: where the variables that are updated stand among those it serves.
       finite: the flags of the gradient calls that flow into the update; None where they
         are not known, and what the scaler remembers decides.
+      moved: whether replicas have agreed on these, and moved the scale, before.
     """
 
     scaler: Scaler
     positions: list[int]
     finite: tuple[tf.Tensor, ...] | None = None
+    moved: bool = False
 
 
 def concerns(
@@ -38,18 +40,20 @@ def concerns(
     Args:
       variables: what is updated.
       calls: the gradient calls that flow into it, None if that is not known. Then every
-        scaler of the variables is asked, as it is where replicas agree only now.
+        scaler of the variables is asked.
     """
-    if calls is None or not all(call.scaler.agreed for call in calls):
+    if calls is None:
         return [Concern(*found) for found in state.serving(variables)]
     flags: dict[int, list[tf.Tensor]] = {}
-    scalers = {}
+    scalers: dict[int, Scaler] = {}
+    moved: dict[int, bool] = {}
     for call in calls:
         if call.waits:
             scalers[id(call.scaler)] = call.scaler
+            moved[id(call.scaler)] = call.moved and moved.get(id(call.scaler), True)
             flags.setdefault(id(call.scaler), []).append(call.finite)
     return [
-        Concern(scaler, scaler.positions(variables), tuple(flags[key]))
+        Concern(scaler, scaler.positions(variables), tuple(flags[key]), moved[key])
         for key, scaler in scalers.items()
     ]
 
@@ -60,11 +64,14 @@ class Replicas:
 
     Args:
       cond: as `branches.cond`; replicas may meet in its branches.
-      agree: whether this replica's gradients were finite, to whether all were.
+      agree: whether this replica's gradients were finite, to whether all were; None
+        where there is one. All replicas call it once for each update.
+      gather: an object of each replica, to those of all that this process traces.
     """
 
     cond: Callable[..., Any] = branches.cond
-    agree: Callable[[tf.Tensor], tf.Tensor] = tf.identity
+    agree: Callable[[tf.Tensor], tf.Tensor] | None = None
+    gather: Callable[[Any], list[Any]] = lambda own: [own]
 
 
 ONE = Replicas()
@@ -77,26 +84,33 @@ def unless_overflow(
 
     ::
 
-        if a gradient that flows into the update overflowed
+        if a gradient that flows into the update overflowed, in any replica
            (not known which do: any overflow of a concerned scaler, for the
            variables updated here):
           clear these; skipped_steps += 1; left_out = 1
         else:
           apply(); left_out = 0
 
+    Replicas move their scales here, by what they agreed on: not where a gradient is
+    taken, which some of them may do alone.
+
     Args:
       concerns: as `concerns` returned them.
       apply: the whole update, with nothing left to build; its result is dropped.
-      replicas: how those that take part decide.
+      replicas: how those that take part decide; of these, each may have concerns of
+        its own, or none.
 
     Returns:
       Whether the update ran, bool, shape ().
     """
-    flags = [_settled(concern, replicas) for concern in concerns]
+    flags = [_pending(concern) for concern in concerns]
+    if replicas.agree is not None:
+        concerns, finite = _agreed(concerns, flags, replicas)
+        flags = [tf.logical_not(finite)] * max(1, len(concerns))
     pending = tf.reduce_any(tf.stack(flags)) if len(flags) > 1 else flags[0]
 
     def skip() -> tf.Tensor:
-        pairs = zip(concerns, flags, strict=True)
+        pairs = zip(concerns, flags, strict=False)
         return _after(tf.group(*[_answer(c, flag) for c, flag in pairs]), False)
 
     def run() -> tf.Tensor:
@@ -106,13 +120,41 @@ def unless_overflow(
     return replicas.cond(pending, skip, run)
 
 
-def _settled(concern: Concern, replicas: Replicas) -> tf.Tensor:
-    """Returns whether an overflow is to be answered, in any replica."""
-    pending = _pending(concern)
-    if concern.scaler.agreed:
-        return pending
+def agree_now(
+    calls: Sequence[provenance.Call], replicas: Replicas
+) -> tuple[list[Scaler], tf.Tensor]:
+    """Has replicas agree on calls whose gradients they sum, as for an update.
+
+    Args:
+      calls: the gradient calls behind this replica's part of the sum.
+      replicas: how they decide.
+
+    Returns:
+      The scalers of all replicas' calls, and whether all were finite, bool, shape ().
+    """
+    own = [Concern(c.scaler, [], (c.finite,)) for c in calls if not c.moved]
+    everyone, finite = _agreed(own, [_pending(c) for c in own], replicas)
+    return [concern.scaler for concern in everyone], finite
+
+
+def _agreed(
+    own: Sequence[Concern], flags: Sequence[tf.Tensor], replicas: Replicas
+) -> tuple[list[Concern], tf.Tensor]:
+    """Has replicas agree, once, on the overflows of all that concerns any of them.
+
+    Returns:
+      The concerns of all replicas, one for each scaler, and whether no gradient
+      overflowed in any replica, bool, shape (), after which the scales have moved.
+    """
+    assert replicas.agree is not None
+    everyone: dict[int, Concern] = {}
+    for concern in [c for each in replicas.gather(list(own)) for c in each]:
+        everyone.setdefault(id(concern.scaler), concern)
+    pending = tf.reduce_any(tf.stack(flags)) if flags else tf.constant(False)
     finite = replicas.agree(tf.logical_not(pending))
-    return tf.logical_not(_after(tf.group(*concern.scaler.move(finite)), finite))
+    still = [c.scaler for c in everyone.values() if not c.moved]
+    moved = [write for scaler in still for write in scaler.move(finite)]
+    return list(everyone.values()), _after(tf.group(*moved), finite)
 
 
 def unless_left_out(
@@ -142,7 +184,7 @@ def unless_left_out(
 
 
 def _pending(concern: Concern) -> tf.Tensor:
-    scaler, positions, finite = concern
+    scaler, positions, finite, _ = concern
     here = scaler.stepped_here() if finite is None else list(finite)
     if here:
         return tf.logical_not(tf.reduce_all(tf.stack(here)))

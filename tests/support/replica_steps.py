@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import keras
@@ -179,6 +180,56 @@ def step_by_step(strategy: Any) -> Found:
     return watched(strategy, w, run, [optimizer.iterations.value])
 
 
+def _by_one(strategy: Any, step_of: Any) -> Found:
+    """Trains by a step of which a gradient is taken in one replica only, in each."""
+    found: Found = {"weights": [], "taken": [], "scales": []}
+    for one in (0, 1):
+        with strategy.scope():
+            w = tf.Variable(tf.ones([4, 1]))
+            optimizer = keras.optimizers.SGD(RATE)
+            optimizer.build([w])
+        before = set(map(id, amp.loss_scaling.current().states))
+        step = functools.partial(step_of, w, optimizer, one)
+        run = tf.function(lambda bad, step=step: strategy.run(step, args=(bad,)))
+        with amp.mixed_precision_scope(dtype="float16", loss_scale=RULE, **POLICY):
+            for i in range(STEPS):
+                run(tf.constant(one if i == BAD else -1))
+        made = [s for s in amp.loss_scaling.current().states if id(s) not in before]
+        found["weights"].append(copies(strategy, w))
+        found["taken"].append(copies(strategy, optimizer.iterations.value))
+        found["scales"].append([copies(strategy, s.scale) for s in made])
+    return found
+
+
+def looked_at_by_one(strategy: Any) -> Found:
+    """One replica looks at a gradient, as for a log; all take one for the update."""
+
+    def step(w: Any, optimizer: Any, one: int, bad: tf.Tensor) -> None:
+        context = tf.distribute.get_replica_context()
+        with tf.GradientTape(persistent=True) as tape:
+            loss = loss_of(w, bad)
+        if context.replica_id_in_sync_group == one:
+            tf.norm(tape.gradient(loss, w))
+        optimizer.apply(tape.gradient(loss, [w]), [w])
+
+    return _by_one(strategy, step)
+
+
+def given_by_one(strategy: Any) -> Found:
+    """One replica has a gradient for the update, the others have zeros."""
+
+    def step(w: Any, optimizer: Any, one: int, bad: tf.Tensor) -> None:
+        context = tf.distribute.get_replica_context()
+        grads = [tf.zeros([4, 1])]
+        if context.replica_id_in_sync_group == one:
+            with tf.GradientTape() as tape:
+                loss = loss_of(w, bad)
+            grads = tape.gradient(loss, [w])
+        optimizer.apply(grads, [w])
+
+    return _by_one(strategy, step)
+
+
 JOBS = (
     keras_optimizer,
     v1_optimizer,
@@ -187,4 +238,6 @@ JOBS = (
     reduced_by_the_program,
     step_by_step,
     without_a_scale,
+    looked_at_by_one,
+    given_by_one,
 )

@@ -109,10 +109,15 @@ def _model(strategy: Any) -> Any:
 
 
 def _overflow(strategy: Any, model: Any) -> None:
+    weight = model.weights[0].value
+    with strategy.scope():
+        optimizer = keras.optimizers.SGD(RATE)
+        optimizer.build([weight])
+
     def step() -> None:
         with tf.GradientTape() as tape:
-            loss = loss_of(model.weights[0].value, tf.constant(1))
-        tape.gradient(loss, model.weights[0].value)
+            loss = loss_of(weight, tf.constant(1))
+        optimizer.apply([tape.gradient(loss, weight)], [weight])
 
     with amp.mixed_precision_scope(dtype="float16", loss_scale=RULE, **POLICY):
         tf.function(lambda: strategy.run(step))()
@@ -205,14 +210,16 @@ def session(strategy: Any) -> Found:
 
 
 def one_gradient(strategy: Any, rule: Any) -> str:
-    """What went wrong; the job has a variable of its own, and no update."""
+    """What went wrong; the job has a variable of its own, and one update."""
     with strategy.scope():
         w = tf.Variable(tf.ones([4, 1]))
+        optimizer = keras.optimizers.SGD(RATE)
+        optimizer.build([w])
 
-    def step() -> Any:
+    def step() -> None:
         with tf.GradientTape() as tape:
             loss = loss_of(w, tf.constant(-1))
-        return tape.gradient(loss, [w])[0]
+        optimizer.apply(tape.gradient(loss, [w]), [w])
 
     try:
         with amp.mixed_precision_scope(dtype="float16", loss_scale=rule, **POLICY):

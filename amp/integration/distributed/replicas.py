@@ -55,6 +55,14 @@ def can_meet() -> bool:
     return graph is None or graph is tf.compat.v1.get_default_graph()
 
 
+def one_process() -> bool:
+    """Whether this process traces all replicas of the strategy, and they meet."""
+    workers = isinstance(
+        tf.distribute.get_strategy(), tf.distribute.MultiWorkerMirroredStrategy
+    )
+    return merges() and not workers
+
+
 def agree(finite: tf.Tensor) -> tf.Tensor:
     """Returns whether a flag holds in every replica; all have to call it.
 
@@ -67,6 +75,30 @@ def agree(finite: tf.Tensor) -> tf.Tensor:
     # Float: every all-reduce has it, and counts so small are exact.
     bad = tf.cast(tf.logical_not(finite), tf.float32)
     return tf.equal(context.all_reduce(tf.distribute.ReduceOp.SUM, bad), 0.0)
+
+
+def gather(value: Any) -> list[Any]:
+    """Returns what each replica of this process gives, in their order; builds nothing.
+
+    All replicas have to call it. Those of other processes, and under XLA on GPUs, where
+    replicas do not meet while they are traced, each see their own only.
+
+    Args:
+      value: any object of Python's.
+    """
+    if not merges():
+        return [value]
+
+    def merged(strategy: Any, given: Any) -> Callable[[], list[Any]]:
+        values = [each() for each in strategy.experimental_local_results(given)]
+        return lambda: values
+
+    context = tf.distribute.get_replica_context()
+    # In functions, because TensorFlow takes lists and tuples apart.
+    gathered: Callable[[], list[Any]] = context.merge_call(
+        merged, args=(lambda: value,)
+    )
+    return gathered()
 
 
 def cond(

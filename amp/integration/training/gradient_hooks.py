@@ -139,18 +139,15 @@ def _scaled(
     if found is None or isinstance(rule, NoLossScale):
         return [gradients.marked(grad, placing) for grad in how.compute(seeds)]
     values = frozenset(i for i, s in enumerate(flat) if gradient_sources.overwritten(s))
-    scaling = gradients.Scaling(
-        found.scaler, rule.initial, how.waits, found.agree, values
-    )
+    scaling = gradients.Scaling(found.scaler, rule.initial, how.waits, values)
     return gradients.scaled(scaling, targets, seeds, how.compute, placing)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _Found:
-    """That a call is to be scaled, by which scaler if any, and who is to agree."""
+    """That a call is to be scaled, and by which scaler if any."""
 
     scaler: Scaler | None
-    agree: Callable[[tf.Tensor], tf.Tensor] = tf.identity
 
 
 def _found(
@@ -169,9 +166,9 @@ def _found(
             return None
         if isinstance(rule, NoLossScale) or replicas.cannot_agree():
             return _Found(None)
-        place = ScalerSite(device, replicas.can_meet(), workers.same)
-        scaler = state.find(gradient_sources.call_site(), variables, rule, place)
-        return _Found(scaler, replicas.agree if scaler.agreed else tf.identity)
+        # Replicas agree where they update: one of them may take a gradient alone.
+        place = ScalerSite(device, not replicas.several(), workers.same)
+        return _Found(state.find(gradient_sources.call_site(), variables, rule, place))
 
     return fallback.attempt(part, find, lambda: None)
 

@@ -21,12 +21,15 @@ from typing import Any
 
 import tensorflow as tf
 
+from amp.errors import PolicyError
 from amp.graph_rewrite.graph import ir
 from amp.graph_rewrite.ops.op_table import Kind, facts
 from amp.integration import active, fallback, hooks
-from amp.integration.distributed import collectives, replicas
+from amp.integration.distributed import collectives, replicas, workers
+from amp.integration.process import PROCESS
 from amp.integration.training import gradient_sources, markers
 from amp.loss_scaling import provenance, state, traced_updates, update
+from amp.loss_scaling.scale import NoLossScale
 
 _KERAS = "keras.src.optimizers.base_optimizer"
 _TRAIN_OP = "train_op"
@@ -55,12 +58,12 @@ def _keras_apply(original: hooks.Function) -> hooks.Function:
         grads = list(given.get("grads"))
         call = functools.partial(given.replaced("grads", grads).call, original)
         updated = variables or getattr(self, "_trainable_variables", ())
-        concerns = _concerns(grads, updated)
-        if not concerns:
+        concerns = _asked(self, grads, updated)
+        if concerns is None:
             return _run(call)
         if variables and not self.built:
             _build(self, variables)
-        update.unless_overflow(concerns, _branch(call), _replicas())
+        update.unless_overflow(concerns, _branch(call), together())
         return None
 
     return apply
@@ -100,8 +103,8 @@ class _Kind:
             grads, variables = [p[0] for p in pairs], [p[1] for p in pairs]
             given = given.replaced("grads_and_vars", pairs)
             call = functools.partial(given.call, original)
-            concerns = _concerns(grads, variables)
-            if not concerns:
+            concerns = _asked(optimizer, grads, variables)
+            if concerns is None:
                 return _run(call)
             if not replicas.merges():  # otherwise they are made where replicas meet
                 self.make(optimizer, pairs)
@@ -134,13 +137,13 @@ def _as_operation(
 ) -> Any:
     """Returns the conditional update as the one training operation of its graph."""
     if tf.executing_eagerly():
-        update.unless_overflow(concerns, call, _replicas())
+        update.unless_overflow(concerns, call, together())
         return None
     collection = tf.compat.v1.get_collection_ref(_TRAIN_OP)
     before = list(collection)
     # Without automatic control dependencies only these order flag and gradient.
     with tf.control_dependencies([g for g in map(_values, grads) if g is not None]):
-        ran = update.unless_overflow(concerns, call, _replicas())
+        ran = update.unless_overflow(concerns, call, together())
     operation = tf.group(ran, name=name)
     collection[:] = [*before, operation]
     return operation
@@ -164,7 +167,7 @@ def _averages_apply(original: hooks.Function) -> hooks.Function:
         out = replicas.cannot_agree() or len(averaged) < len(given)
         if out or not concerns or not made:
             return _run(call)
-        ran = update.unless_left_out(concerns, _branch(call), _replicas())
+        ran = update.unless_left_out(concerns, _branch(call), together())
         return tf.group(ran, name=self.name)
 
     return apply
@@ -177,6 +180,52 @@ def _left_alone(original: hooks.Function) -> hooks.Function:
         return _kept(functools.partial(original, *args, **kwargs))()
 
     return apply
+
+
+def agrees() -> bool:
+    """Whether replicas are to agree on what starts now, whatever concerns this one.
+
+    Every update of a replica is one, and every sum over replicas that is not part of
+    one: all replicas get there, though some may have no gradient for it.
+    """
+    rule = active.active_loss_scale()
+    if _DEPTH.value or rule is None or isinstance(rule, NoLossScale):
+        return False
+    return _can_agree()
+
+
+def _can_agree() -> bool:
+    can = replicas.several() and replicas.can_meet()
+    return can and not replicas.cannot_agree()
+
+
+def same_rule(owner: Any) -> None:
+    """Returns once all workers agree as this one does, asked once for each owner.
+
+    Raises:
+      PolicyError: another worker has another rule, or none.
+    """
+    says = "it is not known whether all workers have the same loss scale"
+    part = fallback.Part(says, active.is_strict(), raises=(PolicyError,))
+    rule = repr(active.active_loss_scale())
+    told = PROCESS.agreed.setdefault(owner, set())
+    if rule not in told:
+        fallback.attempt(part, lambda: workers.same(rule), lambda: None)
+        told.add(rule)
+
+
+def _asked(
+    optimizer: Any, grads: Sequence[Any], variables: Sequence[Any]
+) -> list[update.Concern] | None:
+    """Whose overflows an update has to answer; None where nothing can leave it out."""
+    concerns = _concerns(grads, variables)
+    if agrees():
+        same_rule(optimizer)
+        return concerns
+    # Outside a scope: what concerns one of them, all have to answer.
+    here = _can_agree() and replicas.one_process()
+    some = here and any(replicas.gather(bool(concerns)))
+    return concerns if some else concerns or None
 
 
 def _answers() -> bool:
@@ -226,10 +275,18 @@ def _may_grow(grads: Sequence[Any]) -> bool:
     return not kinds.isdisjoint((Kind.PLACEHOLDER, Kind.READ_VARIABLE))
 
 
-def _replicas() -> update.Replicas:
+def together() -> update.Replicas:
+    """How the replicas of which this is one decide."""
+    if not replicas.several():
+        return update.ONE
     if not replicas.merges():
-        return update.Replicas(agree=replicas.agree)
-    return update.Replicas(replicas.cond, replicas.agree)
+        return update.Replicas(agree=_agree)
+    return update.Replicas(replicas.cond, _agree, replicas.gather)
+
+
+def _agree(finite: tf.Tensor) -> tf.Tensor:
+    with inside():
+        return replicas.agree(finite)
 
 
 def _branch(call: Callable[[], Any]) -> Callable[[], Any]:
@@ -244,7 +301,7 @@ def _run(call: Callable[[], Any]) -> Any:
         return _kept(call)()
 
     def replica() -> Any:
-        with _inside():
+        with inside():
             return call()
 
     # Entered by each of them, a scope of the graph that they share would stay.
@@ -253,14 +310,15 @@ def _run(call: Callable[[], Any]) -> Any:
 
 def _kept(call: Callable[[], Any]) -> Callable[[], Any]:
     def kept() -> Any:
-        with _inside(), markers.attribute_scope(ir.KEEP):
+        with inside(), markers.attribute_scope(ir.KEEP):
             return call()
 
     return kept
 
 
 @contextlib.contextmanager
-def _inside() -> Iterator[None]:
+def inside() -> Iterator[None]:
+    """What is called inside is part of one update, or of one sum over replicas."""
     _DEPTH.value += 1
     try:
         yield

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping
 
 from amp.errors import GraphError, VerifyError
 from amp.graph_rewrite import verify
+from amp.graph_rewrite.apply import casts
 from amp.graph_rewrite.apply.link import Linked
 from amp.graph_rewrite.assign.decide import gain
 from amp.graph_rewrite.candidates.analysis import Analysis, UseAnalysis, analyze
@@ -47,6 +48,28 @@ def types_given(analysis: Analysis) -> None:
     for use, one in analysis.uses.items():
         laws = verify.well_typed(one.graph, one.found.typed)
         verify.enforce(laws, GraphError, _where(use.name), _MEND)
+
+
+def casts_made(
+    priced: Priced,
+    plans: Mapping[FunctionUse, Plan],
+    applied: Mapping[FunctionUse, ir.Graph],
+) -> None:
+    """The casts of every native twin are those that its plan has.
+
+    An emulated twin has pairs of casts where a native one has 16-bit kernels.
+
+    Raises:
+      VerifyError: one is missing, or is made twice, or was not planned.
+    """
+    for use, one in priced.analysis.uses.items():
+        plan, before, after = plans[use], one.graph, applied[use]
+        if one.context.policy.emulate or after is before:
+            continue
+        made = casts.casts_made(before, after, plan.dtype)
+        laws = verify.casts_as_planned(plan.to_make, made)
+        where = f"the twin of {use.name or 'the GraphDef'}"
+        verify.enforce(laws, VerifyError, where, _REPORT)
 
 
 def analyze_made(linked: Linked, priced: Priced) -> Analysis:

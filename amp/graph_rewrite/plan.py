@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
-from typing import NamedTuple, TypeAlias
+from typing import Literal, NamedTuple, TypeAlias
 
 from amp.graph_rewrite.graph.ir import Edge
 
@@ -24,6 +24,37 @@ class Cast(NamedTuple):
 
     edge: Edge
     down: bool
+
+
+CastForm: TypeAlias = Literal["down", "up", "late", "folded"]
+
+
+class MadeCast(NamedTuple):
+    """A cast as `apply` makes it.
+
+    Attributes:
+      edge: the tensor that is cast, by the edge on which it is made.
+      form: "down" to 16 bits and "up" to float32 as soon as the tensor is made; "late"
+        up to float32 once a later node has run; "folded" a constant that is rounded to
+        16 bits when the graph is written.
+    """
+
+    edge: Edge
+    form: CastForm
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class CastsToMake:
+    """The casts that `apply` is to add to one graph, for `verify` to compare.
+
+    Attributes:
+      casts: each of them.
+      open: tensors that the graph given has casts of. Which casts are added to those
+        is not told: a given cast may serve a reader, or be left over.
+    """
+
+    casts: frozenset[MadeCast] = frozenset()
+    open: frozenset[Edge] = frozenset()
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -128,6 +159,7 @@ class Plan:
       casts_saved: the casts that the plan saves.
       late: float32 reads in the backward pass of tensors stored in 16 bits, each with
         the node that its cast waits for ("" for none).
+      to_make: every cast to make, those that no price counts too.
     """
 
     dtype: int
@@ -141,3 +173,4 @@ class Plan:
     interface: Interface = Interface()
     casts_saved: CastsSaved = CastsSaved()
     late: Mapping[Read, str] = dataclasses.field(default_factory=dict)
+    to_make: CastsToMake = CastsToMake()

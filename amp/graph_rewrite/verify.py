@@ -7,12 +7,14 @@ graph that a user passes; the others compare a rewritten graph with its original
 from __future__ import annotations
 
 import dataclasses
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from amp.errors import AmpError
 from amp.graph_rewrite.candidates.context import Typed
 from amp.graph_rewrite.graph import ir
 from amp.graph_rewrite.graph.calls import Call
+from amp.graph_rewrite.plan import CastsToMake, MadeCast
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -141,6 +143,20 @@ def float32_behind_markers(
         if [s.type for s in new.outs] != [s.type for s in old.outs]:
             found = f"node {name!r} is downstream of the unscale but turned 16-bit"
             yield Problem(found, name, "float32 from the unscale marker on")
+
+
+def casts_as_planned(
+    planned: CastsToMake, made: Iterable[MadeCast]
+) -> Iterator[Problem]:
+    """Every cast that a plan has is made, once, and no other is."""
+    counts = Counter(cast for cast in made if cast.edge not in planned.open)
+    awaited = {cast for cast in planned.casts if cast.edge not in planned.open}
+    for cast in sorted(counts.keys() | awaited):
+        (name, index), form = cast
+        count = counts[cast]
+        if count != (cast in awaited):
+            found = f"{name}:{index} has {count} casts of the form {form!r}"
+            yield Problem(found, name, f"what the plan has: {int(cast in awaited)}")
 
 
 def same_unfused(before: ir.Graph, unfused: ir.Graph) -> Iterator[Problem]:

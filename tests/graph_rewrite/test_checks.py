@@ -1,4 +1,4 @@
-"""A second rewrite is judged by the prices that the choice was made by."""
+"""The casts made are those planned; a second rewrite is judged as the first was."""
 
 from __future__ import annotations
 
@@ -8,11 +8,13 @@ from collections.abc import Mapping, Sequence
 import pytest
 import random_graphs
 import tensorflow as tf
-from rewriting import module_of, settled, spec, traced
+from rewriting import graph_def, module_of, settled, spec, traced, v1
 
+from amp.errors import VerifyError
+from amp.graph_rewrite.apply import casts
 from amp.graph_rewrite.cost.device import CPU_AMX
 from amp.graph_rewrite.cost.op_instance import Instance, Times
-from amp.graph_rewrite.graph import ir
+from amp.graph_rewrite.graph import bridges, ir
 from amp.graph_rewrite.rewrite import rewrite
 
 
@@ -64,3 +66,74 @@ def test_no_prices_and_no_unknown_shapes_break_the_law(seed: int) -> None:
     module, _ = traced(block, spec(None, None, 8), spec(8, 16))
     policy = settled(CPU_AMX, dtype="bfloat16", assignment="cost", min_gain=0.0)
     rewrite(module, policy, timer=timer)
+
+
+def reused() -> None:
+    """A 16-bit product that float32 nodes read, and a tensor read by two products."""
+    x = v1.placeholder(tf.float32, [8, 8], name="x")
+    y = tf.matmul(x, tf.matmul(x, x, name="inner"), name="outer")
+    tf.math.lgamma(y, name="one")
+    tf.math.lgamma(tf.math.lgamma(y), name="two")
+
+
+def test_a_cast_that_is_left_out_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(casts.Casts, "up", lambda self, edge: edge)
+    with pytest.raises(VerifyError, match=r"outer:0 has 0 casts of the form 'up'"):
+        rewrite(module_of(graph_def(reused)), settled())
+
+
+def test_a_cast_that_is_made_for_every_reader_is_found(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(casts.Casts, "_once", lambda self, edge, kind, make: make(edge))
+    with pytest.raises(VerifyError, match=r"outer:0 has 2 casts of the form 'up'"):
+        rewrite(module_of(graph_def(reused)), settled())
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_the_casts_made_are_those_planned_whatever_is_fetched_and_fed(
+    seed: int,
+) -> None:
+    """Every rewrite checks it: none is refused."""
+    draw, module = random.Random(seed), random_module(seed)
+    nodes = list(module.main.nodes)
+    fetches = frozenset(draw.sample(nodes, len(nodes) // 4))
+    feeds = frozenset(draw.sample(nodes, len(nodes) // 10))
+    report = rewrite(module, settled(), fetches=fetches, feeds=feeds).report
+    assert report.decisions
+
+
+@pytest.mark.parametrize("denied", ["MatMul", "Tanh", "AddV2", "Mul"])
+@pytest.mark.parametrize("seed", range(3))
+def test_graphs_that_come_with_casts_are_rewritten(seed: int, denied: str) -> None:
+    """Their own casts may serve a reader or be left over, and no law forbids it."""
+    module = random_module(seed)
+    first = rewrite(module, settled(deny=(denied,)), fetches=frozenset({"end"}))
+    rewrite(first.graph, settled(), fetches=frozenset({"end"}))
+
+
+def loop() -> None:
+    """A loop of a GraphDef whose invariant is read behind it, in float32."""
+    x = v1.placeholder(tf.float32, [8, 8], name="x")
+    w = v1.placeholder(tf.float32, [8, 8], name="w")
+    made = tf.raw_ops.StatelessWhile(
+        input=[tf.constant(0), x, w],
+        cond=tf.function(lambda i, x, w: i < 3).get_concrete_function(
+            spec(dtype=tf.int32), spec(8, 8), spec(8, 8)
+        ),
+        body=tf.function(lambda i, x, w: (i + 1, x @ w, w)).get_concrete_function(
+            spec(dtype=tf.int32), spec(8, 8), spec(8, 8)
+        ),
+        name="loop",
+    )
+    tf.math.lgamma(made[2], name="end")
+
+
+def test_a_cast_of_what_a_loop_hands_on_is_planned_too() -> None:
+    made = rewrite(module_of(graph_def(loop)), settled()).graph.main
+    added = {
+        node.inputs[0]
+        for node in made.nodes.values()
+        if bridges.is_up(node, ir.BFLOAT16)
+    }
+    assert ("loop", 2) in added

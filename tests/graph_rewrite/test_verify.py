@@ -12,6 +12,7 @@ from amp.graph_rewrite import rewrite, verify
 from amp.graph_rewrite.apply import apply
 from amp.graph_rewrite.candidates.context import type_ports
 from amp.graph_rewrite.graph import ir
+from amp.graph_rewrite.plan import CastsToMake, MadeCast
 from amp.graph_rewrite.verify import Problem
 
 
@@ -165,3 +166,40 @@ def test_a_rewrite_checks_what_it_made(
         rewrite.rewrite(module, settled())
     assert "the twin of the GraphDef" in caught.value.where
     assert "the original runs unchanged" in caught.value.remedy
+
+
+PLANNED = CastsToMake(
+    frozenset({MadeCast(("product", 0), "up"), MadeCast(("w", 0), "folded")}),
+    open=frozenset({("x", 0)}),
+)
+
+
+def test_the_casts_planned_are_the_casts_made() -> None:
+    assert found(verify.casts_as_planned(PLANNED, PLANNED.casts)) == []
+
+
+@pytest.mark.parametrize("missing", sorted(PLANNED.casts))
+def test_a_planned_cast_that_is_not_made_is_found(missing: MadeCast) -> None:
+    made = PLANNED.casts - {missing}
+    (problem,) = found(verify.casts_as_planned(PLANNED, made))
+    assert problem.at == missing.edge[0]
+    assert f"has 0 casts of the form '{missing.form}'" in problem.found
+
+
+def test_a_cast_that_is_made_twice_is_found() -> None:
+    made = [*PLANNED.casts, MadeCast(("product", 0), "up")]
+    (problem,) = found(verify.casts_as_planned(PLANNED, made))
+    assert "product:0 has 2 casts of the form 'up'" in problem.found
+    assert problem.allowed == "what the plan has: 1"
+
+
+@pytest.mark.parametrize("form", ["down", "late"])
+def test_a_cast_that_was_not_planned_is_found(form: str) -> None:
+    made = [*PLANNED.casts, MadeCast(("product", 0), form)]
+    (problem,) = found(verify.casts_as_planned(PLANNED, made))
+    assert problem.allowed == "what the plan has: 0"
+
+
+def test_casts_of_what_had_casts_before_are_not_asked_for() -> None:
+    made = [*PLANNED.casts, MadeCast(("x", 0), "up")]
+    assert found(verify.casts_as_planned(PLANNED, made)) == []

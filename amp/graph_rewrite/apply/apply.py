@@ -13,7 +13,7 @@ from amp.graph_rewrite.apply.casts import Casts
 from amp.graph_rewrite.candidates.context import Context, Typed
 from amp.graph_rewrite.candidates.eligibility import Candidates
 from amp.graph_rewrite.cost.priced import Priced
-from amp.graph_rewrite.graph import calls, ir, op_schema
+from amp.graph_rewrite.graph import bridges, calls, ir, op_schema
 from amp.graph_rewrite.graph.calls import FunctionUse
 from amp.graph_rewrite.normalize import loop_invariants
 from amp.graph_rewrite.ops.op_table import Role
@@ -250,6 +250,10 @@ def restore_fetched(
 
     nodes = {renamed.get(name, name): moved(node) for name, node in graph.nodes.items()}
     casts = Casts(nodes, plan.dtype, barrier=context.xla)
+    for name, node in graph.nodes.items():
+        made = name not in found.typed and bridges.is_up(node, plan.dtype)
+        if made and not node.has(ir.LATE):
+            casts.know_up(nodes[name].inputs[0], (name, 0))
     back = casts.rounded if context.policy.emulate else casts.up
     for name, new in renamed.items():
         view = found.typed[name]

@@ -6,10 +6,11 @@ The caller says where a cast is needed; nothing is decided here.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
-from amp.graph_rewrite.graph import ir, rounding
+from amp.graph_rewrite.graph import bridges, ir, rounding
 from amp.graph_rewrite.ops.op_table import Kind, facts
+from amp.graph_rewrite.plan import CastForm, MadeCast
 
 MakeEdge = Callable[[ir.Edge], ir.Edge]
 
@@ -42,6 +43,10 @@ class Casts:
     def know_down(self, edge: ir.Edge, low: ir.Edge) -> None:
         """Sets `low` as the existing 16-bit form of an edge."""
         self._made[edge, "down"] = low
+
+    def know_up(self, edge: ir.Edge, high: ir.Edge) -> None:
+        """Notes that the float32 form of a 16-bit edge is there already."""
+        self._made[edge, "up"] = high
 
     def up(self, edge: ir.Edge) -> ir.Edge:
         """The float32 form of a 16-bit edge."""
@@ -131,3 +136,26 @@ class Casts:
             count += 1
             name = f"{base}/amp_{kind}_{count}"
         return name
+
+
+def casts_made(before: ir.Graph, after: ir.Graph, number: int) -> Iterator[MadeCast]:
+    """The casts that a native twin has and its original has not.
+
+    Args:
+      before: the original.
+      after: what was made of it.
+      number: the 16-bit type.
+    """
+    aside = f"/amp_{ir.DTYPE_NAMES[number]}"  # where a fetched node has moved to
+    for name in after.nodes.keys() - before.nodes.keys():
+        node = after.nodes[name]
+        base, _, _ = name.rpartition("/amp_")
+        if facts(node.op).kind is Kind.CONSTANT and base in before.nodes:
+            yield MadeCast((base, 0), "folded")
+        elif bridges.is_bridge(node, number):
+            ((source, index),) = node.inputs
+            if source not in before.nodes and source.endswith(aside):
+                source = source.removesuffix(aside)
+            up: CastForm = "late" if node.has(ir.LATE) else "up"
+            down = bridges.is_down(node, number)
+            yield MadeCast((source, index), "down" if down else up)

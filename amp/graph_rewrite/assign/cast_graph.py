@@ -21,7 +21,7 @@ from amp.graph_rewrite.cost.priced import Priced
 from amp.graph_rewrite.graph import bridges, ir, op_schema
 from amp.graph_rewrite.graph.calls import FunctionUse
 from amp.graph_rewrite.ops.op_table import Kind
-from amp.graph_rewrite.plan import Cast, CastsSaved, Read
+from amp.graph_rewrite.plan import Cast, CastsSaved, CastsToMake, MadeCast, Read
 
 # By edge, the seconds in (float32, 16 bits) that a cast on it costs besides its own
 # time, because it prevents a merging.
@@ -38,11 +38,13 @@ class UseCasts:
       late: reads with a cast of their own in the backward pass, and the node that the
         cast waits for.
       saved: the casts saved by sharing, folding and hoisting.
+      to_make: every cast to make, those that no price counts too.
     """
 
     casts: frozenset[Cast]
     late: Late
     saved: CastsSaved
+    to_make: CastsToMake
 
 
 class Tensors:
@@ -169,12 +171,8 @@ class Tensors:
     def _of(self, place: UseEdge, number: int) -> Tensor:
         """The tensor at an edge of type `number`, or that the edge is a cast of."""
         low = self._number
-        while True:
-            place = self._call_values.source(place)
-            view = self._uses[place[0]].found.typed.get(place[1][0])
-            if view is None or not bridges.is_bridge(view.node, low):
-                break
-            place, number = (place[0], view.node.inputs[0]), view.ins[0].type
+        *_, (place, number) = self._path(place, number)
+        view = self._uses[place[0]].found.typed.get(place[1][0])
         if place not in self._tensors:
             use, (name, index) = place
             producer = LOW if number == low else self._carried(place)
@@ -188,6 +186,25 @@ class Tensors:
                 holds = holds and view.outs[index].port not in view.facts.opaque
             self._tensors[place] = Tensor(place, producer, constant, holds)
         return self._tensors[place]
+
+    def _path(self, place: UseEdge, number: int) -> Iterator[tuple[UseEdge, int]]:
+        """The edges and their types, from one back to where its tensor is made."""
+        while True:
+            place = self._call_values.source(place)
+            yield place, number
+            view = self._uses[place[0]].found.typed.get(place[1][0])
+            if view is None or not bridges.is_bridge(view.node, self._number):
+                return
+            place, number = (place[0], view.node.inputs[0]), view.ins[0].type
+            yield place, number
+
+    def _given(self) -> Iterator[UseEdge]:
+        """The edges of every tensor that the module has a cast of already."""
+        for use, one in self._uses.items():
+            for name, view in one.found.typed.items():
+                if bridges.is_bridge(view.node, self._number):
+                    path = self._path((use, (name, 0)), view.outs[0].type)
+                    yield from (place for place, _ in path)
 
     def _kept(self) -> Iterator[Tensor]:
         """The tensors with a producer or reader that may be 16-bit."""
@@ -243,10 +260,37 @@ class Tensors:
             found[use].update(Cast(edge, down) for down in tensor.casts(low))
         return {use: frozenset(casts) for use, casts in found.items()}
 
-    def use_casts(self, low: Set[CutVariable]) -> dict[FunctionUse, UseCasts]:
-        """By use, its casts in the form of a plan; `low` are the 16-bit variables."""
+    def use_casts(
+        self, low: Set[CutVariable], handed_on: Set[UseEdge]
+    ) -> dict[FunctionUse, UseCasts]:
+        """By use, its casts in the form of a plan.
+
+        `low` are the 16-bit variables, `handed_on` as `interfaces.handed_on` gives it.
+        """
         casts, late, saved = self.casts(low), self._late(low), self._saved(low)
-        return {use: UseCasts(casts[use], late[use], saved[use]) for use in self._uses}
+        make = self._to_make(low, handed_on, late)
+        return {u: UseCasts(casts[u], late[u], saved[u], make[u]) for u in self._uses}
+
+    def _to_make(
+        self,
+        low: Set[CutVariable],
+        handed_on: Set[UseEdge],
+        late: Mapping[FunctionUse, Late],
+    ) -> dict[FunctionUse, CastsToMake]:
+        """By use, every cast that is to be added, those without a price too."""
+        found: dict[FunctionUse, set[MadeCast]] = {use: set() for use in self._uses}
+        given: dict[FunctionUse, set[ir.Edge]] = {use: set() for use in self._uses}
+        for (use, edge), tensor in self._tensors.items():
+            if (use, edge) in handed_on:
+                tensor = dataclasses.replace(tensor, producer=LOW)
+            forms = tensor.forms(low, late[use])
+            found[use] |= {MadeCast(edge, form) for form in forms}
+        for use, edge in self._given():
+            given[use].add(edge)
+        return {
+            use: CastsToMake(frozenset(made), frozenset(given[use]))
+            for use, made in found.items()
+        }
 
     def _late(self, low: Set[CutVariable]) -> dict[FunctionUse, Late]:
         found: dict[FunctionUse, Late] = {use: {} for use in self._uses}

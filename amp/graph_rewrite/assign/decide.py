@@ -12,7 +12,7 @@ from collections.abc import Mapping
 
 from amp.graph_rewrite.assign import min_cut
 from amp.graph_rewrite.assign.cast_graph import CastPrices, Tensors, UseCasts
-from amp.graph_rewrite.assign.interfaces import interfaces
+from amp.graph_rewrite.assign.interfaces import handed_on, interfaces
 from amp.graph_rewrite.assign.tensor import LOW, CutVariable
 from amp.graph_rewrite.candidates.analysis import UseAnalysis
 from amp.graph_rewrite.candidates.context import turning
@@ -98,7 +98,8 @@ def decide(priced: Priced) -> dict[FunctionUse, Plan]:
         v for v in analysis.call_values.carried if tensors.carried(v) in cut.low
     )
     boundaries = interfaces(analysis, low, carried)
-    before, after = tensors.casts({LOW}), tensors.use_casts(cut.low)
+    before = tensors.casts({LOW})
+    after = tensors.use_casts(cut.low, handed_on(analysis, boundaries))
     return {
         use: _plan(
             one,
@@ -188,6 +189,7 @@ def _plan(one: PricedUse, prices: _Prices, decision: _Decision) -> Plan:
         interface=decision.interface,
         casts_saved=after.saved,
         late=after.late,
+        to_make=after.to_make,
     )
 
 

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 
 from amp.graph_rewrite.cost.priced import Priced
 from amp.graph_rewrite.graph.calls import FunctionUse
-from amp.graph_rewrite.plan import CastsSaved, Interface, Plan, Reason
+from amp.graph_rewrite.plan import CastsSaved, CastsToMake, Interface, Plan, Reason
 
 
 def keep_if_gains(
@@ -48,4 +48,6 @@ def _dropped(plan: Plan, cause: str) -> Plan:
         seconds16=plan.seconds32,
         interface=Interface(),
         casts_saved=CastsSaved(),
+        late={},
+        to_make=CastsToMake(),
     )

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Set
 from typing import TypeAlias
 
 from amp.graph_rewrite.candidates.analysis import Analysis
-from amp.graph_rewrite.candidates.call_values import Carried
+from amp.graph_rewrite.candidates.call_values import Carried, UseEdge
 from amp.graph_rewrite.graph import ir
 from amp.graph_rewrite.graph.calls import FunctionUse, Site
 from amp.graph_rewrite.plan import Interface
@@ -87,6 +87,20 @@ def interfaces(
     for site in analysis.call_values.sites.values():
         _turn_passed(site, analysis, forms, builders)
     return {use: builder.frozen() for use, builder in builders.items()}
+
+
+def handed_on(
+    analysis: Analysis, boundaries: Mapping[FunctionUse, Interface]
+) -> frozenset[UseEdge]:
+    """Outputs of loops that turn because what goes in does and comes out unchanged."""
+    made = analysis.call_values.made
+    gives = (
+        (use, (name, index))
+        for use, boundary in boundaries.items()
+        for name, turned in boundary.gives.items()
+        for index in turned
+    )
+    return frozenset(place for place in gives if place not in made)
 
 
 def _turn_carried(

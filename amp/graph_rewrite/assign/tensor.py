@@ -6,12 +6,12 @@ Nothing is chosen here: the caller says which variables are 16-bit.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Container, Set
+from collections.abc import Container, Mapping, Set
 from typing import Literal, NamedTuple
 
 from amp.graph_rewrite.candidates.call_values import Carried, UseEdge
 from amp.graph_rewrite.graph.calls import FunctionUse
-from amp.graph_rewrite.plan import CastsSaved, Read
+from amp.graph_rewrite.plan import CastForm, CastsSaved, Read
 
 
 class CutVariable(NamedTuple):
@@ -97,11 +97,29 @@ class Tensor:
             casts.add(True)
         return casts - {True} if self.free else casts
 
+    def folded(self, low: Set[CutVariable]) -> bool:
+        """Whether it is a constant that is also needed rounded to 16 bits."""
+        reads = (reader in low for reader in self.early)
+        return self.free and self.producer not in low and any(reads)
+
     def waiting(self, low: Set[CutVariable]) -> list[Read]:
         """The late float32 reads that need a cast in the backward pass."""
         if self.stored not in low:
             return []
         return sorted(r.at for r in self.late if r.at and r.variable not in low)
+
+    def forms(self, low: Set[CutVariable], late: Mapping[Read, str]) -> set[CastForm]:
+        """The forms of all its casts.
+
+        Args:
+          low: what is 16-bit.
+          late: by late read, the node that its cast waits for, "" if there is none.
+        """
+        forms: set[CastForm] = {"down" if down else "up" for down in self.casts(low)}
+        if self.folded(low):
+            forms.add("folded")
+        forms.update("late" if late[read] else "up" for read in self.waiting(low))
+        return forms
 
     def casts_saved(
         self, low: Set[CutVariable], inner: Container[FunctionUse]

@@ -1,0 +1,98 @@
+"""`price`: seconds of every node that may matter, measured before modelled."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import tensorflow as tf
+from rewriting import (
+    analysis_of,
+    context_of,
+    graph_def,
+    matmul_chain,
+    module_of,
+    priced_of,
+    spec,
+    traced,
+)
+
+from amp.graph_rewrite.cost.device import A100
+from amp.graph_rewrite.cost.model import MOST_RATIO, CostModel, Measured
+from amp.graph_rewrite.cost.op_instance import Times
+from amp.graph_rewrite.cost.priced import Priced, PricedUse, key_of, measured_share
+from amp.graph_rewrite.ops import arithmetic
+
+MODEL = CostModel(A100, "bfloat16")
+
+
+def chain(model: CostModel = MODEL) -> Priced:
+    module = module_of(graph_def(matmul_chain))
+    return priced_of(module, context_of(module, A100), model)
+
+
+def only(priced: Priced) -> PricedUse:
+    (one,) = priced.uses.values()
+    return one
+
+
+def measured(**by_node: Times) -> CostModel:
+    """A model that has measured these nodes of `matmul_chain`."""
+    use = only(chain()).use_analysis
+    times = {
+        key_of(use, use.found.typed[name], MODEL): both
+        for name, both in by_node.items()
+    }
+    return CostModel(A100, "bfloat16", Measured(times))
+
+
+def test_a_node_costs_what_the_model_says_of_its_shapes() -> None:
+    one = only(chain())
+    ins = [(8, 16), (16, 16)]
+    moved = arithmetic.moved("matmul", ins, [(8, 16)])
+    operations = 2.0 * 8 * 16 * 16
+    assert one.times["product"] == MODEL.node("matmul", moved, operations)
+    assert one.cast(("product", 0)) == MODEL.cast((8, 16))
+
+
+def test_what_touches_no_float32_has_no_price() -> None:
+    def fn(x: tf.Tensor) -> tf.Tensor:
+        return tf.range(tf.shape(tf.tanh(x))[0])
+
+    module, _ = traced(fn, spec(4, 4))
+    one = only(priced_of(module, context_of(module, A100), MODEL))
+    ops = {name: node.op for name, node in one.use_analysis.graph.nodes.items()}
+    priced = {ops[name] for name in one.times}
+    assert "Tanh" in priced
+    assert "Range" not in priced
+
+
+def test_what_was_measured_comes_before_the_model() -> None:
+    one = only(chain(measured(product=(3.0, 2.0))))
+    assert one.times["product"] == (3.0, 2.0)
+    assert one.times["tanh"] == only(chain()).times["tanh"]
+
+
+def test_no_measurement_says_that_16_bits_take_endlessly_longer() -> None:
+    one = only(chain(measured(product=(3.0, math.inf))))
+    assert one.times["product"] == (3.0, MOST_RATIO * 3.0)
+
+
+def test_the_share_measured_is_by_seconds_of_candidates() -> None:
+    assert measured_share(chain()) == 0.0
+    priced = chain(measured(product=(3.0, 2.0)))
+    one = only(priced)
+    every = sum(one.times[name][0] for name in one.use_analysis.found.allowed)
+    assert "product" in one.use_analysis.found.allowed
+    assert measured_share(priced) == pytest.approx(3.0 / every)
+
+
+def test_an_analysis_that_allows_less_has_the_same_prices() -> None:
+    priced = chain()
+    module = module_of(graph_def(matmul_chain))
+    less = analysis_of(module, context_of(module, A100, deny=("MatMul",)))
+    narrowed = priced.narrowed(less)
+    assert narrowed.analysis is less
+    assert only(narrowed).use_analysis is next(iter(less.uses.values()))
+    assert only(narrowed).times == only(priced).times
+    assert only(narrowed).cost_model is only(priced).cost_model

@@ -1,0 +1,91 @@
+"""`ClusterPrices`: a compiled call is worth what it saves of its nodes as kernels."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+
+import pytest
+import tensorflow as tf
+from rewriting import context_of, graph_def, module_of, v1
+
+from amp.graph_rewrite.cost.device import CPU_AMX, Device
+from amp.graph_rewrite.cost.model import CostModel
+from amp.graph_rewrite.fusion import outline
+from amp.graph_rewrite.fusion.candidates import Members
+from amp.graph_rewrite.fusion.cluster_prices import CLEARLY, ClusterPrices
+
+SIZE = 8  # elements of every tensor
+HIGH, LOW = 4 * SIZE, 2 * SIZE  # their bytes
+EXP, CAST = 2 * HIGH, HIGH + LOW  # bytes that an operation and a cast move
+
+
+def device(start: float, bandwidth: float, call: float, compiled: float) -> Device:
+    """Seconds an operation takes to start, bytes a second; the same two of XLA."""
+    figures = {"speed": {}, "slowdown": {}, "start": {}, "casts": {}, "flops": 1.0}
+    kernels = dataclasses.replace(
+        CPU_AMX, launch=start, bandwidth=bandwidth, compiled=None, **figures
+    )
+    loop = dataclasses.replace(kernels, launch=0.0, bandwidth=compiled, call=call)
+    return dataclasses.replace(kernels, compiled=loop)
+
+
+def saved(build: Callable[[], object], names: tuple[str, ...], on: Device) -> float:
+    module = module_of(graph_def(build))
+    members = Members(module.main, context_of(module))
+    prices = ClusterPrices(members, CostModel(on, "bfloat16"), on)
+    gives = tuple((name, 0) for name in names if members.given(set(names), name))
+    made = outline.outline(module.main, names, members.copied, gives, members.type_of)
+    return prices.saved(names, made)
+
+
+def x(dtype: tf.DType = tf.float32) -> tf.Tensor:
+    return v1.placeholder(dtype, [SIZE], name="x")
+
+
+def down() -> None:
+    tf.identity(tf.cast(tf.exp(x(), name="exp"), tf.bfloat16, name="down"))
+
+
+def both() -> None:
+    high = tf.cast(x(tf.bfloat16), tf.float32, name="up")
+    tf.identity(tf.cast(tf.exp(high, name="exp"), tf.bfloat16, name="down"))
+
+
+NAMES = ("exp", "down")
+FAST = 1e9  # at which moving these few bytes takes under 1e-6 seconds
+NEARLY = 1e-6
+
+
+def test_a_call_saves_the_starts_of_its_kernels() -> None:
+    on = device(start=10.0, bandwidth=FAST, call=5.0, compiled=FAST)
+    assert saved(down, NAMES, on) == pytest.approx(2 * 10.0 - 5.0, abs=NEARLY)
+
+
+def test_a_cast_up_that_only_the_cluster_reads_is_saved_too() -> None:
+    on = device(start=10.0, bandwidth=FAST, call=5.0, compiled=FAST)
+    assert saved(both, NAMES, on) == pytest.approx(3 * 10.0 - 5.0, abs=NEARLY)
+
+
+@pytest.mark.parametrize(("share", "pays"), [(-0.01, True), (0.01, False)])
+def test_what_is_not_clearly_saved_is_nothing(share: float, pays: bool) -> None:
+    call = (CLEARLY + share) * 2 * 10.0
+    on = device(start=10.0, bandwidth=FAST, call=call, compiled=FAST)
+    assert (saved(down, NAMES, on) > 0) is pays
+
+
+def test_moving_what_crosses_the_border_takes_its_time() -> None:
+    on = device(start=0.0, bandwidth=1.0, call=0.0, compiled=FAST)
+    moved = HIGH + LOW  # in float32, out in 16 bits
+    assert saved(down, NAMES, on) == pytest.approx(EXP + CAST - moved, abs=NEARLY)
+    moved = LOW + LOW  # the cast up is inside
+    ups = EXP + 2 * CAST - moved
+    assert saved(both, NAMES, on) == pytest.approx(ups, abs=NEARLY)
+
+
+def test_arithmetic_inside_counts_where_it_is_the_longer() -> None:
+    rate = 1.5
+    on = device(start=0.0, bandwidth=1.0, call=0.0, compiled=rate)
+    inside = 2 * EXP / rate  # a cast is arithmetic like any other
+    assert inside > HIGH + LOW
+    assert saved(down, NAMES, on) == pytest.approx(EXP + CAST - inside)

@@ -35,7 +35,10 @@ def epilogues(
         before = typed.get(node.inputs[0][0]) if node.inputs else None
         if before is None or before.node.name in seen:
             continue
-        part, part_before = typed[name].facts.epilogue, before.facts.epilogue
+        part, part_before = (
+            view.facts.epilogue_on(context.device_type)
+            for view in (typed[name], before)
+        )
         bias = part is Epilogue.BIAS and part_before is Epilogue.PRODUCT
         activation = part is Epilogue.ACTIVATION and before.node.name in merged
         if activation and part_before is not Epilogue.BIAS:

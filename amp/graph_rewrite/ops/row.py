@@ -150,6 +150,8 @@ class Row:
       hands_on_list: whether a tensor list at an output is that of the input with the
         same number, or has its element type.
       epilogue: its part where Grappler merges a product with the ops after it.
+      epilogue_devices: device types on which it has that part. Observed on a CPU; a
+        GPU is taken to be alike until its graphs have been read.
       fusible: whether it may be in a cluster of elementwise nodes that XLA compiles;
         the conditions are in `elementwise`.
       constant_operands: numbers of the inputs that XLA then needs as constants.
@@ -176,6 +178,7 @@ class Row:
     same_list: bool = False
     hands_on_list: bool = False
     epilogue: Epilogue | None = None
+    epilogue_devices: tuple[str, ...] = ("CPU", "GPU")
     fusible: bool = False
     constant_operands: tuple[int, ...] = ()
 
@@ -183,6 +186,10 @@ class Row:
         """The 16-bit types in which the kernel for a device type accumulates sums."""
         on_cpu = device_type == "CPU"
         return self.accumulates_low if on_cpu else self.gpu_accumulates_low
+
+    def epilogue_on(self, device_type: str) -> Epilogue | None:
+        """Its part where Grappler merges a product with what follows, on a device."""
+        return self.epilogue if device_type in self.epilogue_devices else None
 
     @property
     def multiplies(self) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 
 import pytest
@@ -12,6 +13,7 @@ from tensorflow.python.eager import context as context_lib
 from amp.graph_rewrite.cost.device import CPU_AMX, Device
 from amp.graph_rewrite.cost.epilogues import epilogues
 from amp.graph_rewrite.cost.model import CostModel
+from amp.graph_rewrite.ops import op_table
 from amp.graph_rewrite.plan import Plan
 
 CLOCK = CostModel(CPU_AMX, "bfloat16")
@@ -35,6 +37,14 @@ def layer(activation: Callable[..., tf.Tensor] = tf.nn.relu) -> tf.Tensor:
 def test_a_bias_and_the_activation_after_it_are_merged() -> None:
     assert merged(layer) == {"bias", "activation"}
     assert merged(lambda: layer(tf.tanh)) == {"bias"}
+
+
+def test_rows_say_on_which_devices_an_op_is_merged(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    relu = dataclasses.replace(op_table.facts("Relu"), epilogue_devices=("GPU",))
+    monkeypatch.setattr(op_table, "ROWS", {**op_table.ROWS, "Relu": relu})
+    assert merged(layer) == {"bias"}
 
 
 def test_what_others_read_as_well_is_not_merged() -> None:

@@ -57,6 +57,7 @@ ELSEWHERE = {
     "integration/training/gradient_hooks.py": "loss_scaling/test_gradients.py",
     "integration/training/gradient_sources.py": "loss_scaling/test_gradients.py",
     "integration/training/markers.py": "loss_scaling/test_gradients.py",
+    "integration/training/agreement.py": "integration/distributed/test_replicas.py",
     "integration/training/replica_sums.py": "integration/distributed/test_replicas.py",
     "loss_scaling/entries.py": "loss_scaling/test_state.py",
     "loss_scaling/scaler.py": "loss_scaling/test_state.py",

@@ -11,37 +11,23 @@ deadlocks.
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import functools
 import sys
-import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import tensorflow as tf
 
-from amp.errors import PolicyError
 from amp.graph_rewrite.graph import ir
 from amp.graph_rewrite.ops.op_table import Kind, facts
 from amp.integration import active, fallback, hooks
-from amp.integration.distributed import collectives, replicas, workers
-from amp.integration.process import PROCESS
-from amp.integration.training import gradient_sources, markers
+from amp.integration.distributed import collectives, replicas
+from amp.integration.training import agreement, gradient_sources, markers
 from amp.loss_scaling import provenance, state, traced_updates, update
-from amp.loss_scaling.scale import NoLossScale
 
 _KERAS = "keras.src.optimizers.base_optimizer"
 _TRAIN_OP = "train_op"
-
-
-class _Depth(threading.local):
-    """How many updates this thread is inside of."""
-
-    value = 0
-
-
-_DEPTH = _Depth()
 
 
 def _keras_apply(original: hooks.Function) -> hooks.Function:
@@ -63,7 +49,7 @@ def _keras_apply(original: hooks.Function) -> hooks.Function:
             return _run(call)
         if variables and not self.built:
             _build(self, variables)
-        update.unless_overflow(concerns, _branch(call), together())
+        update.unless_overflow(concerns, _branch(call), agreement.together())
         return None
 
     return apply
@@ -137,13 +123,13 @@ def _as_operation(
 ) -> Any:
     """Returns the conditional update as the one training operation of its graph."""
     if tf.executing_eagerly():
-        update.unless_overflow(concerns, call, together())
+        update.unless_overflow(concerns, call, agreement.together())
         return None
     collection = tf.compat.v1.get_collection_ref(_TRAIN_OP)
     before = list(collection)
     # Without automatic control dependencies only these order flag and gradient.
     with tf.control_dependencies([g for g in map(_values, grads) if g is not None]):
-        ran = update.unless_overflow(concerns, call, together())
+        ran = update.unless_overflow(concerns, call, agreement.together())
     operation = tf.group(ran, name=name)
     collection[:] = [*before, operation]
     return operation
@@ -167,7 +153,7 @@ def _averages_apply(original: hooks.Function) -> hooks.Function:
         out = replicas.cannot_agree() or len(averaged) < len(given)
         if out or not concerns or not made:
             return _run(call)
-        ran = update.unless_left_out(concerns, _branch(call), together())
+        ran = update.unless_left_out(concerns, _branch(call), agreement.together())
         return tf.group(ran, name=self.name)
 
     return apply
@@ -182,48 +168,16 @@ def _left_alone(original: hooks.Function) -> hooks.Function:
     return apply
 
 
-def agrees() -> bool:
-    """Whether replicas are to agree on what starts now, whatever concerns this one.
-
-    Every update of a replica is one, and every sum over replicas that is not part of
-    one: all replicas get there, though some may have no gradient for it.
-    """
-    rule = active.active_loss_scale()
-    if _DEPTH.value or rule is None or isinstance(rule, NoLossScale):
-        return False
-    return _can_agree()
-
-
-def _can_agree() -> bool:
-    can = replicas.several() and replicas.can_meet()
-    return can and not replicas.cannot_agree()
-
-
-def same_rule(owner: Any) -> None:
-    """Returns once all workers agree as this one does, asked once for each owner.
-
-    Raises:
-      PolicyError: another worker has another rule, or none.
-    """
-    says = "it is not known whether all workers have the same loss scale"
-    part = fallback.Part(says, active.is_strict(), raises=(PolicyError,))
-    rule = repr(active.active_loss_scale())
-    told = PROCESS.agreed.setdefault(owner, set())
-    if rule not in told:
-        fallback.attempt(part, lambda: workers.same(rule), lambda: None)
-        told.add(rule)
-
-
 def _asked(
     optimizer: Any, grads: Sequence[Any], variables: Sequence[Any]
 ) -> list[update.Concern] | None:
     """Whose overflows an update has to answer; None where nothing can leave it out."""
     concerns = _concerns(grads, variables)
-    if agrees():
-        same_rule(optimizer)
+    if agreement.agrees():
+        agreement.same_rule(optimizer)
         return concerns
     # Outside a scope: what concerns one of them, all have to answer.
-    here = _can_agree() and replicas.one_process()
+    here = agreement.can_agree() and replicas.one_process()
     some = here and any(replicas.gather(bool(concerns)))
     return concerns if some else concerns or None
 
@@ -234,7 +188,7 @@ def _answers() -> bool:
     It is the outermost one, and there may be a scaler of its variables: one is made in
     this scope, was made in another, or will be made when a trace is in use already.
     """
-    if _DEPTH.value:
+    if agreement.under_way():
         return False
     scope = active.active_loss_scale() is not None
     return scope or state.any_scaler() or bool(tf.inside_function())
@@ -275,20 +229,6 @@ def _may_grow(grads: Sequence[Any]) -> bool:
     return not kinds.isdisjoint((Kind.PLACEHOLDER, Kind.READ_VARIABLE))
 
 
-def together() -> update.Replicas:
-    """How the replicas of which this is one decide."""
-    if not replicas.several():
-        return update.ONE
-    if not replicas.merges():
-        return update.Replicas(agree=_agree)
-    return update.Replicas(replicas.cond, _agree, replicas.gather)
-
-
-def _agree(finite: tf.Tensor) -> tf.Tensor:
-    with inside():
-        return replicas.agree(finite)
-
-
 def _branch(call: Callable[[], Any]) -> Callable[[], Any]:
     return _kept(replicas.alone(call))
 
@@ -301,7 +241,7 @@ def _run(call: Callable[[], Any]) -> Any:
         return _kept(call)()
 
     def replica() -> Any:
-        with inside():
+        with agreement.inside():
             return call()
 
     # Entered by each of them, a scope of the graph that they share would stay.
@@ -310,20 +250,10 @@ def _run(call: Callable[[], Any]) -> Any:
 
 def _kept(call: Callable[[], Any]) -> Callable[[], Any]:
     def kept() -> Any:
-        with inside(), markers.attribute_scope(ir.KEEP):
+        with agreement.inside(), markers.attribute_scope(ir.KEEP):
             return call()
 
     return kept
-
-
-@contextlib.contextmanager
-def inside() -> Iterator[None]:
-    """What is called inside is part of one update, or of one sum over replicas."""
-    _DEPTH.value += 1
-    try:
-        yield
-    finally:
-        _DEPTH.value -= 1
 
 
 def _values(grad: Any) -> Any:

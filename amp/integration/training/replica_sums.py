@@ -13,7 +13,7 @@ import tensorflow as tf
 
 from amp.integration import active, fallback, hooks
 from amp.integration.distributed import replicas
-from amp.integration.training import optimizer_hooks
+from amp.integration.training import agreement
 from amp.loss_scaling import provenance, update
 
 
@@ -21,15 +21,15 @@ def _all_reduce(original: hooks.Function) -> hooks.Function:
     arguments = hooks.reader("ReplicaContext.all_reduce", original)
 
     def all_reduce(self: Any, *args: Any, **kwargs: Any) -> Any:
-        if not optimizer_hooks.agrees():
+        if not agreement.agrees():
             return original(self, *args, **kwargs)
         value = arguments(self, *args, **kwargs).get("value")
         calls = _calls(tf.nest.flatten(value))
         if replicas.one_process() and not any(replicas.gather(bool(calls))):
             return original(self, *args, **kwargs)
-        with optimizer_hooks.inside():
-            optimizer_hooks.same_rule(tf.distribute.get_strategy())
-            scalers, finite = update.agree_now(calls, optimizer_hooks.together())
+        with agreement.inside():
+            agreement.same_rule(tf.distribute.get_strategy())
+            scalers, finite = update.agree_now(calls, agreement.together())
             summed = original(self, *args, **kwargs)
         if any(scaler.settings.on_overflow == "nan" for scaler in scalers):
             return summed  # which is NaN, in all replicas

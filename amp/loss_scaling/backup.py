@@ -1,7 +1,8 @@
-"""What scalers hold as plain numbers: kept, given back, also before they are made.
+"""Copies the state of scalers to a NumPy array, and sets scalers from such an array.
 
-No files, no gradients, no registry: which scalers are meant is told by the caller, one
-thread at a time. Overflows that wait for an optimizer are not kept.
+For Keras weight files, by `state.kept` and `state.give_back`, which hold a lock. No
+files, no gradients, no registry: the caller passes the scalers. Overflows that no
+optimizer has answered yet are not copied.
 """
 
 from __future__ import annotations
@@ -23,12 +24,12 @@ Numbers: TypeAlias = NDArray[np.float64]
 FIELDS = ("scale", "good_steps", "bad_steps", "skipped_steps")
 _References: TypeAlias = tuple[weakref.ref[Any], ...]
 
-# What the scalers of these variables begin with that are not made yet, in order.
+# For variables whose scalers do not exist yet: the rows that those will start from.
 _WAITING: list[tuple[_References, list[NDArray[np.float64]]]] = []
 
 
 def kept(scalers: Sequence[Scaler], variables: Sequence[tf.Variable]) -> Numbers:
-    """Returns what the scalers of variables hold, float64, shape (scalers, FIELDS).
+    """Returns the state of scalers, float64, shape (scalers, FIELDS).
 
     Args:
       scalers: those there are, the oldest first.
@@ -40,7 +41,7 @@ def kept(scalers: Sequence[Scaler], variables: Sequence[tf.Variable]) -> Numbers
 
 
 def checked(numbers: Any, where: str) -> Numbers:
-    """Returns numbers that were read from somewhere, if `kept` can have given them.
+    """Returns numbers read from a file, after checking that `kept` may have made them.
 
     Raises:
       CheckpointError: they are of another shape or type, or out of range.
@@ -70,7 +71,7 @@ def _damaged(found: str, where: str) -> CheckpointError:
 def give_back(
     scalers: Sequence[Scaler], variables: Sequence[tf.Variable], numbers: Numbers
 ) -> None:
-    """Sets the scalers of variables, those that are made later when they are made.
+    """Sets scalers to what `kept` returned; rows left over go to scalers made later.
 
     Args:
       scalers: those there are, the oldest first.
@@ -86,7 +87,7 @@ def give_back(
 
 
 def begin(scaler: Scaler, sources: Sequence[tf.Variable]) -> None:
-    """Gives a scaler that was just made what waits for it, if anything does."""
+    """Sets a scaler that was just made to the row that waits for it, if any."""
     for references, rows in _WAITING:
         if _meant(references, sources):
             _set(scaler, rows.pop(0))

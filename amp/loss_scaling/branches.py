@@ -1,6 +1,6 @@
-"""Branches: `tf.cond`, as the graph that is being built needs it.
+"""`tf.cond`, with v1 control flow in session graphs.
 
-No state and no gradients; what is done in a branch is the caller's.
+Used by `scaler`, `stalls` and the optimizer hooks. No state and no gradients here.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import tensorflow as tf
 def cond(
     pred: tf.Tensor, true_fn: Callable[[], tf.Tensor], false_fn: Callable[[], tf.Tensor]
 ) -> Any:
-    """Returns what one of two branches gives.
+    """Runs one of two branches and returns its tensor.
 
     In a session graph these are branches of v1 control flow, whichever the program
     uses: references cannot enter a function, and an operation keeps its own device, on
@@ -32,7 +32,7 @@ def cond(
 
 @contextlib.contextmanager
 def _session_branches() -> Iterator[None]:
-    """Functions and eager code have control flow of their own, and are left alone."""
+    """Switches v1 control flow on inside, in a session graph; else changes nothing."""
     functional = tf.executing_eagerly() or tf.inside_function()
     if functional or not tf.compat.v1.control_flow_v2_enabled():
         yield

@@ -21,7 +21,7 @@ import tensorflow as tf
 from amp.loss_scaling.scale import DynamicLossScale, LossScale
 
 _LOG = logging.getLogger("amp")  # Python's own, without a handler of ours
-_SAID: set[str] = set()  # what was said already
+_SAID: set[str] = set()  # the texts logged so far
 
 VALUE = "VARIABLE_VALUE"  # TensorFlow's name of a variable's one entry
 SAVED = {
@@ -56,7 +56,7 @@ class Entry(tf.__internal__.tracking.Trackable):  # type: ignore[misc]
 
 
 def dropped(field: str) -> Entry:
-    """Returns an entry that takes what an earlier version saved, and forgets it."""
+    """Returns an entry for a value of an earlier version: it is read and dropped."""
     return Entry(lambda: tf.zeros([], DROPPED[field]), lambda value: None)
 
 
@@ -97,7 +97,7 @@ def from_file(
 
 
 def skipped(entry: str, found: str) -> None:
-    """Says, once in a process, that a part of a checkpoint does not fit."""
+    """Logs, once in a process, that an entry of a checkpoint is not restored."""
     message = (
         "amp: the loss-scale entry %s of a checkpoint is left out: it has %s, and a "
         "number was expected. The loss scale goes on as it is; all else is restored."

@@ -1,6 +1,6 @@
-"""Where a scaler's variables are made: outside functions, on the device they serve.
+"""Chooses where a scaler's variables are made: outside functions, and on which device.
 
-Nothing is known here of what the variables hold; `scaler` makes them.
+Used by `scaler` and `state`; what the variables hold is not known here.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ import tensorflow as tf
 def outside_functions(device: str) -> Iterator[None]:
     """Enters eager code, or the session graph that everything is built in.
 
-    The scopes that surround the call (a parameter server's, say) do not place what is
-    built; `device` does.
+    Device scopes around the call (a parameter server's, say) have no effect inside:
+    what is built there is on `device`.
 
     A function being traced makes the variables created inside it its own, traces itself
     again for them, and forbids them after its first call. It does so through its graph,
@@ -62,7 +62,7 @@ def task(device: str) -> str | None:
 
 
 def elsewhere(device: str) -> bool:
-    """Whether a device is of another task than the one that asks."""
+    """Whether a device belongs to another task of the cluster than this process."""
     with tf.device(None):
         here = tf.constant(0).device
     return task(device) not in (None, task(here))
@@ -84,7 +84,7 @@ def replicas() -> tf.distribute.Strategy | None:
 def copies(
     strategy: tf.distribute.Strategy | None,
 ) -> contextlib.AbstractContextManager[None]:
-    """Variables made inside have a copy for each replica; to be made where entered."""
+    """A scope in which variables get a copy for each replica of a strategy."""
     return contextlib.nullcontext() if strategy is None else strategy.scope()
 
 

@@ -1,4 +1,4 @@
-"""Says once that the updates of some variables are skipped for good.
+"""Warns, once for each scaler, that the updates of its variables are always skipped.
 
 A job whose gradients overflow at every step stands still without an error. Each scaler
 counts (`Scaler.stalled`), inside the step and on the device. Outside sessions one
@@ -37,7 +37,7 @@ def count(rule: LossScale, scale: Any, stalled: Any, step: tuple[Any, Where]) ->
 
     ::
 
-        if stalled >= LIMIT: stalled                    # said, or about to be
+        if stalled >= LIMIT: stalled                    # the warning is given, or due
         elif not finite:     stalled + 1
         elif at the floor:   stalled                    # a good step changes nothing
         else:                0
@@ -57,7 +57,7 @@ def count(rule: LossScale, scale: Any, stalled: Any, step: tuple[Any, Where]) ->
 
 
 def text(names: Sequence[str], scale: str) -> str:
-    """Returns what is said of a scaler that serves variables of these names."""
+    """Returns the warning for a scaler whose variables have these names."""
     first = ", ".join(name.partition(":")[0] for name in names[:_NAMED])
     more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
     return (
@@ -90,7 +90,7 @@ class _Watched:
 
 
 class _Watcher:
-    """The thread that reads, started by the first scaler that it is to watch."""
+    """The thread that reads the counts; the first scaler to watch starts it."""
 
     def __init__(self) -> None:
         self.watched: dict[int, _Watched] = {}
@@ -111,7 +111,7 @@ class _Watcher:
             look()
 
     def stop(self) -> None:
-        """Reads a last time; nothing in a fork, which has no such thread."""
+        """Reads a last time. Does nothing in a fork, which has no such thread."""
         if os.getpid() != self.process or self.thread is None:
             return
         self.ends.set()
@@ -124,7 +124,7 @@ _WATCHER = _Watcher()
 
 
 def watch(scaler: Any, sources: Sequence[tf.Variable]) -> None:
-    """Has a scaler of this process watched while it lives; held weakly."""
+    """Adds a scaler to those watched; a weak reference is kept."""
     names = tuple(source.name for source in sources)
     key = id(scaler)
     _WATCHER.watched[key] = _Watched(weakref.ref(scaler), names)
@@ -133,7 +133,7 @@ def watch(scaler: Any, sources: Sequence[tf.Variable]) -> None:
 
 
 def look() -> None:
-    """Reads every count, and says what has reached the limit, each scaler once."""
+    """Reads every count, and warns of each scaler that has reached the limit."""
     for key, watched in list(_WATCHER.watched.items()):
         scaler = watched.scaler()
         # A device in an error state is the job's to report.

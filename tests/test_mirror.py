@@ -32,17 +32,12 @@ ELSEWHERE = {
     "graph_rewrite/candidates/hazards.py": (
         "graph_rewrite/candidates/test_eligibility.py"
     ),
-    "graph_rewrite/assign/tensor.py": "graph_rewrite/assign/test_cast_graph.py",
-    "graph_rewrite/circumstances.py": "graph_rewrite/test_steps.py",
-    "graph_rewrite/cost/priced.py": "graph_rewrite/cost/test_pricing.py",
     "integration/measuring/cases.py": "integration/measuring/test_calibration.py",
     "integration/functions/definitions.py": "graph_rewrite/graph/test_serde.py",
     "cli/command.py": "cli/test_cli.py",
     "cli/policy_flags.py": "cli/test_explain.py",
     "cli/progress_bar.py": "cli/test_tune.py",
     # One thing in two files: what it does is seen through the other.
-    "graph_rewrite/assign/gain.py": "graph_rewrite/assign/test_decide.py",
-    "graph_rewrite/fusion/cluster_prices.py": "graph_rewrite/fusion/test_fuse.py",
     "integration/messages.py": "integration/test_fallback.py",
     "integration/autostart.py": "integration/launch/test_autostart.py",
     "integration/distributed/strategy_threads.py": (

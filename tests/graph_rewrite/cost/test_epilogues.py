@@ -10,6 +10,7 @@ import tensorflow as tf
 from rewriting import analysis_of, context_of, graph_def, module_of, plan_of, v1
 from tensorflow.python.eager import context as context_lib
 
+from amp.graph_rewrite.candidates import context
 from amp.graph_rewrite.cost.device import CPU_AMX, Device
 from amp.graph_rewrite.cost.epilogues import epilogues
 from amp.graph_rewrite.cost.model import CostModel
@@ -43,7 +44,7 @@ def test_rows_say_on_which_devices_an_op_is_merged(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     relu = dataclasses.replace(op_table.facts("Relu"), epilogue_devices=("GPU",))
-    monkeypatch.setattr(op_table, "ROWS", {**op_table.ROWS, "Relu": relu})
+    monkeypatch.setattr(context, "TABLE", {**op_table.TABLE, "Relu": relu})
     assert merged(layer) == {"bias"}
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from amp.graph_rewrite.candidates.context import FORMATS, Context
+from amp.graph_rewrite.candidates.unscaled import unscaled
 from amp.graph_rewrite.cost.device import Resolution
 from amp.graph_rewrite.graph import ir, op_schema, unscale_markers
 from amp.graph_rewrite.graph.calls import FunctionUse
@@ -29,6 +30,7 @@ def contexts(
     policy = settled.policy
     assert policy is not None
     behind = unscale_markers.behind_markers(module)
+    without_scale = unscaled(module, policy)
     lookup = op_schema.lookup_of(module)
     nothing: frozenset[str] = frozenset()
 
@@ -44,6 +46,7 @@ def contexts(
             fed=feeds if main else nothing,
             fetched=fetches if main else nothing,
             lookup=lookup,
+            unscaled=without_scale,
         )
 
     return context_of

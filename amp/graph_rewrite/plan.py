@@ -83,6 +83,7 @@ RULES: Mapping[str, str] = {
     "device": "placed on another kind of device than the plan is for",
     "tied": "tied to a node that stays float32, by a comparison or by opaque bytes",
     "unscale": "the gradient unscale or downstream of it",
+    "unscaled": "a training step whose gradients were taken without a loss scale",
     "state": "only updates variables",
     "decision": "only decides: on an index, a mask, an integer, a target",
     "range": "a value that the 16-bit type cannot hold",

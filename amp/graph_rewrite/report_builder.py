@@ -90,7 +90,7 @@ def _verdict(
         return f"rewritten, predicted {seconds.before / seconds.after:.2f}x faster"
     for plan in plans.values():
         for reason in plan.reasons.values():
-            if reason.rule == "gain":
+            if reason.rule in ("gain", "unscaled"):
                 return f"left in float32: {reason.cause}"
     already = any(one.found.already for one in uses.values())
     return "nothing more to convert" if already else "left in float32: no gain"

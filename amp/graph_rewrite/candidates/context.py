@@ -55,6 +55,7 @@ class Context:
       fed: nodes that the caller feeds, which stay float32.
       fetched: nodes whose tensors the caller reads in float32.
       lookup: gives the schema of any op or function.
+      unscaled: why no node may become 16-bit for want of a loss scale, "" if it may.
     """
 
     policy: Policy
@@ -66,6 +67,7 @@ class Context:
     fed: frozenset[str]
     fetched: frozenset[str]
     lookup: Callable[[str], op_schema.Schema | None]
+    unscaled: str = ""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -89,7 +89,8 @@ def eligible(view: Typed, context: Context) -> Reason | None:
     downstream of an unscale marker. Case 3: the policy denies its op, or its op is not
     on the white-list or always float32. Case 4: no type attribute can become 16-bit, or
     no kernel exists. Case 5: it is placed on the CPU in a plan for another device,
-    whose prices say nothing of the CPU's kernels.
+    whose prices say nothing of the CPU's kernels. Case 6: the training step that it
+    belongs to has no loss scale.
     """
     node, row, policy = view.node, view.row, context.policy
     if node.flag(ir.KEEP):
@@ -113,6 +114,8 @@ def eligible(view: Typed, context: Context) -> Reason | None:
         )
     if any(slot.type == ir.RESOURCE for slot in view.ins):
         return Reason("variable", node.op)
+    if context.unscaled:
+        return Reason("unscaled", context.unscaled)
     return _check_kernel(view, low, context)
 
 

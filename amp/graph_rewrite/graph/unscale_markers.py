@@ -7,7 +7,7 @@ of precision is made here.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from amp.graph_rewrite.graph import calls, ir
 
@@ -18,11 +18,25 @@ def behind_markers(module: ir.Module) -> dict[str, frozenset[str]]:
     This includes other functions: a gradient unscaled in one function and applied in
     another is float32 in both. Repeats passes over all graphs until nothing changes.
     """
+    return downstream(module, lambda node: node.flag(ir.UNSCALE))
+
+
+def downstream(
+    module: ir.Module, starts: Callable[[ir.Node], bool]
+) -> dict[str, frozenset[str]]:
+    """For each function, the nodes that a predicate picks, and all downstream of them.
+
+    As `behind_markers`, in other functions too.
+    """
     graphs = {graph.name: graph for graph in module.graphs()}
     graphs[module.main.name] = module.main
-    if not any(n.flag(ir.UNSCALE) for g in graphs.values() for n in g.nodes.values()):
-        return {name: frozenset() for name in graphs}
-    state = {name: _Downstream() for name in graphs}
+    picked = {
+        name: frozenset(node.name for node in graph.nodes.values() if starts(node))
+        for name, graph in graphs.items()
+    }
+    if not any(picked.values()):
+        return picked
+    state = {name: _Downstream(nodes) for name, nodes in picked.items()}
     changed = True
     while changed:
         changed = False
@@ -33,13 +47,15 @@ def behind_markers(module: ir.Module) -> dict[str, frozenset[str]]:
 
 @dataclasses.dataclass(slots=True)
 class _Downstream:
-    """What is downstream of a marker in one function, as found so far.
+    """What is downstream of some nodes in one function, as found so far.
 
     Attributes:
+      starts: names of those nodes.
       nodes: names of nodes.
       args, results: numbers of the function's arguments and results.
     """
 
+    starts: frozenset[str]
     nodes: set[str] = dataclasses.field(default_factory=set)
     args: set[int] = dataclasses.field(default_factory=set)
     results: set[int] = dataclasses.field(default_factory=set)
@@ -60,12 +76,12 @@ def _mark_downstream(
         node = graph.nodes[name]
         sources = enumerate(node.inputs)
         marked = [i for i, e in sources if e[0] in marked_nodes or e in edges]
-        if marked or node.flag(ir.UNSCALE):
+        if marked or name in own.starts:
             own.nodes.add(name)
         call = calls.call_of(node, functions)
         known = [f for f in calls.callees_of(node, call) if f in state] if call else []
         if call is None or not known:
-            if marked or node.flag(ir.UNSCALE):
+            if marked or name in own.starts:
                 marked_nodes.add(name)
             continue
         passed = {i - call.skip for i in marked if i >= call.skip}

@@ -15,16 +15,21 @@ from typing import Any
 import tensorflow as tf
 
 from amp.graph_rewrite.ops.op_table import Kind, facts
-from amp.integration import hooks
+from amp.integration import fallback, hooks
 from amp.integration.process import PROCESS
 
 # Not a str: meta graphs are exported with the collections that have a str key.
 _SCALED = ("amp", "scaled_losses")
+_PART = fallback.Part("a loss that the program scales is taken for an unscaled one")
 _EAGER_TENSOR = tf.__internal__.EagerTensor
 
 
 def note(loss: Any) -> None:
     """Remembers that a tensor is a loss times somebody else's scale."""
+    fallback.attempt(_PART, lambda: _note(loss), lambda: None)
+
+
+def _note(loss: Any) -> None:
     if isinstance(loss, _EAGER_TENSOR):
         losses = PROCESS.scaled_losses
         losses[id(loss)] = weakref.ref(loss)
@@ -35,6 +40,10 @@ def note(loss: Any) -> None:
 
 def scaled(targets: Sequence[Any]) -> bool:
     """Whether any target is a noted loss, or in a graph computed from one."""
+    return fallback.attempt(_PART, lambda: _scaled(targets), lambda: False)
+
+
+def _scaled(targets: Sequence[Any]) -> bool:
     tensors = [target for target in targets if isinstance(target, tf.Tensor)]
     eager = [t for t in tensors if isinstance(t, _EAGER_TENSOR)]
     if any(PROCESS.scaled_losses.get(id(t), tuple)() is t for t in eager):

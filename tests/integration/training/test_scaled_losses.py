@@ -8,6 +8,7 @@ import tensorflow as tf
 
 import amp
 from amp.integration.install import install
+from amp.integration.training import scaled_losses
 from amp.loss_scaling import DynamicLossScale, state
 
 pytestmark = pytest.mark.kernels
@@ -161,6 +162,17 @@ def test_a_loss_computed_from_a_scaled_one_is_scaled_already(mode):
     assert w.numpy().tolist() == [0.75]
     assert float(optimizer.dynamic_scale) == 4.0
     assert len(scalers()) == before
+
+
+def test_a_failure_to_note_a_loss_is_not_the_jobs(monkeypatch):
+    def broken(loss):
+        raise RuntimeError("broken")
+
+    monkeypatch.setattr(scaled_losses, "_note", broken)
+    optimizer = keras_scaler()
+    optimizer.build([tf.Variable([1.0])])
+    with pytest.warns(RuntimeWarning, match="taken for an unscaled one.*broken"):
+        assert optimizer.scale_loss(tf.constant(2.0)).numpy() == 16.0
 
 
 def test_what_keras_scales_is_marked_for_the_rewriter():

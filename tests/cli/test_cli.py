@@ -41,6 +41,7 @@ def test_without_a_command_it_is_a_usage_error(capsys):
 
 
 def test_python_runs_the_room_as_the_command(capsys, monkeypatch):
+    monkeypatch.delitem(sys.modules, "amp.cli.__main__", raising=False)
     monkeypatch.setattr(sys, "argv", ["amp", "explain", "nowhere.pb"])
     with pytest.raises(SystemExit) as caught:
         runpy.run_module("amp.cli", run_name="__main__")

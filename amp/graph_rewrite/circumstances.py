@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 from amp.graph_rewrite.candidates.context import FORMATS, Context
 from amp.graph_rewrite.candidates.unscaled import unscaled
-from amp.graph_rewrite.cost.device import Resolution
+from amp.graph_rewrite.cost.resolution import Resolution
 from amp.graph_rewrite.graph import ir, op_schema, unscale_markers
 from amp.graph_rewrite.graph.calls import FunctionUse
 

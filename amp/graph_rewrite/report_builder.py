@@ -9,8 +9,8 @@ import dataclasses
 from collections.abc import Iterator, Mapping
 
 from amp.graph_rewrite.candidates.analysis import UseAnalysis
-from amp.graph_rewrite.cost.device import Resolution
 from amp.graph_rewrite.cost.priced import Priced, measured_share
+from amp.graph_rewrite.cost.resolution import Resolution
 from amp.graph_rewrite.fusion.fuse import Fused
 from amp.graph_rewrite.graph import ir
 from amp.graph_rewrite.graph.calls import FunctionUse

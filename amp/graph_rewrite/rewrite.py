@@ -16,9 +16,9 @@ from amp.graph_rewrite.assign.decide import decide
 from amp.graph_rewrite.assign.gain import keep_if_gains
 from amp.graph_rewrite.candidates.analysis import analyze
 from amp.graph_rewrite.circumstances import contexts
-from amp.graph_rewrite.cost.device import Resolution
 from amp.graph_rewrite.cost.op_instance import Timer
 from amp.graph_rewrite.cost.pricing import measured_prices, untimed
+from amp.graph_rewrite.cost.resolution import Resolution
 from amp.graph_rewrite.fusion import fuse
 from amp.graph_rewrite.graph import ir
 from amp.graph_rewrite.normalize.inline import inline

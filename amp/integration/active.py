@@ -14,7 +14,7 @@ import contextvars
 import dataclasses
 from typing import Any, TypeAlias
 
-from amp.graph_rewrite.cost.device import Resolution
+from amp.graph_rewrite.cost.resolution import Resolution
 from amp.integration.process import PROCESS
 from amp.loss_scaling.scale import LossScale
 

@@ -14,7 +14,7 @@ from typing import Any
 import tensorflow as tf
 
 from amp.errors import AmpError
-from amp.graph_rewrite.cost import device as device_lib
+from amp.graph_rewrite.cost import resolution, shipped_devices
 from amp.graph_rewrite.graph import ir
 from amp.graph_rewrite.ops.op_names import check_op_names
 from amp.integration import active, fallback, messages
@@ -30,7 +30,7 @@ from amp.policy import Policy
 
 _SETTLING = Once()
 # What holds inside `keep_float32` where no scope was entered before it.
-_NOTHING = device_lib.Resolution(None, device_lib.REFERENCE, "keep_float32")
+_NOTHING = resolution.Resolution(None, shipped_devices.REFERENCE, "keep_float32")
 
 
 class mixed_precision_scope(contextlib.ContextDecorator):
@@ -157,7 +157,7 @@ def _settle(policy: Policy) -> Active:
 
 
 def _settled(policy: Policy) -> Active:
-    settled = device_lib.resolve(policy, hardware.device())
+    settled = resolution.resolve(policy, hardware.device())
     if settled.policy is None:
         messages.log("%s", settled.reason)
         return Active(settled, None)
@@ -169,4 +169,4 @@ def _settled(policy: Policy) -> Active:
 def _off(policy: Policy) -> Active:
     """What holds under a policy that could not be settled."""
     reason = "mixed precision is off: this machine could not be asked what it is"
-    return Active(device_lib.Resolution(None, device_lib.CPU_PLAIN, reason), None)
+    return Active(resolution.Resolution(None, shipped_devices.CPU_PLAIN, reason), None)

@@ -1,8 +1,8 @@
 """Golden cases: a textproto in, `# output`, a textproto out; one law a file.
 
 Comment lines at the top of a case: its law, and `# policy:` (a Policy), `# device:` (a
-name in `cost.device`), `# fetches:` (names; the ends by default). A case without an
-output must not change. `pytest --update-golden` rewrites the outputs.
+name in `cost.shipped_devices`), `# fetches:` (names; the ends by default). A case
+without an output must not change. `pytest --update-golden` rewrites the outputs.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import pytest
 from google.protobuf import text_format
 from rewriting import CPU, GraphDef, rewritten
 
-from amp.graph_rewrite.cost import device as devices
+from amp.graph_rewrite.cost import shipped_devices
 from amp.policy import Policy
 
 CASES = sorted((Path(__file__).parents[1] / "cases").glob("*.pbtxt"))
@@ -46,7 +46,7 @@ def text(proto: GraphDef) -> str:
 
 def output(case: Case) -> str:
     policy = Policy.parse(case.flags.get("policy", "Policy()"))
-    device = getattr(devices, case.flags.get("device", ""), CPU)
+    device = getattr(shipped_devices, case.flags.get("device", ""), CPU)
     fields = {f.name: getattr(policy, f.name) for f in dataclasses.fields(Policy)}
     fetches = case.flags.get("fetches", "").split()
     made = rewritten(case.graph, device, fetches=fetches, **fields).graph

@@ -12,8 +12,8 @@ from rewriting import graph_def, module_of, settled, spec, traced, v1
 
 from amp.errors import VerifyError
 from amp.graph_rewrite.apply import casts
-from amp.graph_rewrite.cost.device import CPU_AMX
 from amp.graph_rewrite.cost.op_instance import Instance, Times
+from amp.graph_rewrite.cost.shipped_devices import CPU_AMX
 from amp.graph_rewrite.graph import bridges, ir
 from amp.graph_rewrite.rewrite import rewrite
 

@@ -15,7 +15,8 @@ from rewriting import CPU, settled
 from tensorflow.python.framework import kernels
 
 from amp.graph_rewrite import rewrite as rewrite_lib
-from amp.graph_rewrite.cost.device import A100, Device
+from amp.graph_rewrite.cost.device import Device
+from amp.graph_rewrite.cost.shipped_devices import A100
 from amp.graph_rewrite.graph import calls, ir, op_schema
 from models import mlp
 

@@ -105,13 +105,13 @@ def test_off_says_why_and_decides_nothing() -> None:
 
 
 def plain() -> object:
-    from amp.graph_rewrite.cost.device import CPU_PLAIN
+    from amp.graph_rewrite.cost.shipped_devices import CPU_PLAIN
 
     return CPU_PLAIN
 
 
 def test_a_gain_under_the_least_leaves_the_whole_graph_and_says_so() -> None:
-    from amp.graph_rewrite.cost.device import A100
+    from amp.graph_rewrite.cost.shipped_devices import A100
 
     proto = graph_def(large_product)
     taken = rewritten(proto, A100, assignment="cost").report

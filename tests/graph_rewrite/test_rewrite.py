@@ -20,7 +20,7 @@ from rewriting import (
 
 from amp.errors import GraphError, PolicyError
 from amp.graph_rewrite import rewrite
-from amp.graph_rewrite.cost.device import A100, CPU_AMX
+from amp.graph_rewrite.cost.shipped_devices import A100, CPU_AMX
 from amp.graph_rewrite.graph import serde
 from amp.policy import Policy
 
@@ -49,7 +49,8 @@ def test_nothing_to_convert_gives_the_module_back() -> None:
 
 
 def test_off_gives_the_module_back_with_the_reason() -> None:
-    from amp.graph_rewrite.cost.device import CPU_PLAIN, resolve
+    from amp.graph_rewrite.cost.resolution import resolve
+    from amp.graph_rewrite.cost.shipped_devices import CPU_PLAIN
 
     module = module_of(graph_def(matmul_chain))
     off = resolve(Policy(), CPU_PLAIN)

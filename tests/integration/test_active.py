@@ -7,7 +7,7 @@ import asyncio
 import pathlib
 import threading
 
-from amp.graph_rewrite.cost import device
+from amp.graph_rewrite.cost import resolution, shipped_devices
 from amp.integration import active
 from amp.integration.active import Active
 from amp.integration.process import PROCESS
@@ -17,7 +17,9 @@ FILE = pathlib.Path(active.__file__)
 
 
 def scope(reason: str) -> Active:
-    return Active(device.Resolution(Policy(), device.CPU_PLAIN, reason), None)
+    return Active(
+        resolution.Resolution(Policy(), shipped_devices.CPU_PLAIN, reason), None
+    )
 
 
 A, B = scope("a"), scope("b")

@@ -12,7 +12,7 @@ import random_graphs
 import tensorflow as tf
 from rewriting import CPU, module_of
 
-from amp.graph_rewrite.cost import device as devices
+from amp.graph_rewrite.cost import resolution, shipped_devices
 from amp.graph_rewrite.graph import ir, serde
 from amp.graph_rewrite.rewrite import rewrite
 from amp.policy import Policy
@@ -20,7 +20,7 @@ from amp.policy import Policy
 SEEDS = (150, 3)
 FUNCTIONS = 3
 POLICIES = (
-    (devices.CPU_AMX, Policy(dtype="float16", emulate=True)),
+    (shipped_devices.CPU_AMX, Policy(dtype="float16", emulate=True)),
     (CPU, Policy(dtype="bfloat16", assignment="all")),
     (CPU, Policy(dtype="float16", min_gain=0.0)),
 )
@@ -57,7 +57,7 @@ def main() -> None:
     modules["functions"] = of_many_functions()
     for name, module in modules.items():
         for device, policy in POLICIES:
-            made = rewrite(module, devices.resolve(policy, device))
+            made = rewrite(module, resolution.resolve(policy, device))
             graph = serde.write_graph(made.graph)
             # The library in the order in which it is written; attributes in theirs.
             digest = hashlib.sha256(graph.SerializeToString(deterministic=True))

@@ -37,6 +37,7 @@ from tensorflow.python.eager import context as context_lib
 import amp
 from amp.errors import AmpError
 from amp.graph_rewrite.cost import device as devices
+from amp.graph_rewrite.cost import resolution, shipped_devices
 from amp.graph_rewrite.graph import ir, op_schema, serde
 from amp.graph_rewrite.rewrite import Rewrite, rewrite
 from amp.integration.functions import definitions
@@ -137,12 +138,12 @@ def random_module(seed: int) -> ir.Module:
     return module_of(graph.as_graph_def())
 
 
-GPU = devices.of_gpu("NVIDIA A100-SXM4-40GB", (8, 0))
+GPU = shipped_devices.of_gpu("NVIDIA A100-SXM4-40GB", (8, 0))
 CONFIGURATIONS: dict[str, tuple[devices.Device, dict[str, Any]]] = {
-    "amx": (devices.CPU_AMX, {"dtype": "bfloat16"}),
+    "amx": (shipped_devices.CPU_AMX, {"dtype": "bfloat16"}),
     "every candidate": (CPU, {"dtype": "bfloat16", "assignment": "all"}),
     "float16": (CPU, {"dtype": "float16", "min_gain": 0.0}),
-    "emulated": (devices.CPU_AMX, {"dtype": "float16", "emulate": True}),
+    "emulated": (shipped_devices.CPU_AMX, {"dtype": "float16", "emulate": True}),
     "gpu": (GPU, {"dtype": "float16"}),
 }
 
@@ -192,7 +193,7 @@ def digests(result: Rewrite) -> dict[str, Any]:
     }
 
 
-def outcome(module: ir.Module, settled: devices.Resolution) -> dict[str, Any]:
+def outcome(module: ir.Module, settled: resolution.Resolution) -> dict[str, Any]:
     try:
         return digests(rewrite(module, settled, fetches=ends(module)))
     except AmpError as e:  # a refusal is to stay the same one
@@ -219,7 +220,7 @@ def record() -> dict[str, Any]:
     found = {}
     for name, module in cases():
         for label, (device, fields) in CONFIGURATIONS.items():
-            settled = devices.resolve(Policy(**fields), device)
+            settled = resolution.resolve(Policy(**fields), device)
             found[f"{name} / {label}"] = outcome(module, settled)
         print(name, file=sys.stderr, flush=True)
     return found

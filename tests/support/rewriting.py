@@ -17,10 +17,11 @@ from amp.graph_rewrite import rewrite as rewrite_lib
 from amp.graph_rewrite.assign.decide import decide
 from amp.graph_rewrite.candidates.analysis import Analysis, analyze
 from amp.graph_rewrite.candidates.context import FORMATS, Context
-from amp.graph_rewrite.cost import device as devices
-from amp.graph_rewrite.cost.device import Device, Resolution
+from amp.graph_rewrite.cost import resolution, shipped_devices
+from amp.graph_rewrite.cost.device import Device
 from amp.graph_rewrite.cost.model import CostModel
 from amp.graph_rewrite.cost.priced import Priced, price
+from amp.graph_rewrite.cost.resolution import Resolution
 from amp.graph_rewrite.graph import ir, op_schema, serde
 from amp.graph_rewrite.plan import Plan
 from amp.graph_rewrite.report import Decision, Report
@@ -32,7 +33,7 @@ GraphDef = tf.compat.v1.GraphDef
 v1 = tf.compat.v1
 # A CPU that has arithmetic in both types: kernels are asked for, nothing costs more.
 CPU = dataclasses.replace(
-    devices.CPU_AMX, native=("bfloat16", "float16"), slowdown={}, speed={}
+    shipped_devices.CPU_AMX, native=("bfloat16", "float16"), slowdown={}, speed={}
 )
 
 
@@ -63,7 +64,7 @@ def settled(device: Device = CPU, **fields: Any) -> Resolution:
     """A policy (bfloat16, every candidate, and what `fields` say) on a device."""
     chosen = {"dtype": "bfloat16", "assignment": "all", "min_gain": 0.0}
     fields = chosen | fields
-    return devices.resolve(Policy(**fields), device)
+    return resolution.resolve(Policy(**fields), device)
 
 
 def context_of(

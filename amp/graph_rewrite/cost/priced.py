@@ -12,9 +12,9 @@ from collections.abc import Callable, Mapping, Sequence
 from amp.graph_rewrite.candidates.analysis import Analysis, UseAnalysis
 from amp.graph_rewrite.candidates.context import Context, Typed
 from amp.graph_rewrite.cost import op_instance
-from amp.graph_rewrite.cost.device import Resolution
 from amp.graph_rewrite.cost.model import MOST_RATIO, CostModel
 from amp.graph_rewrite.cost.op_instance import Times
+from amp.graph_rewrite.cost.resolution import Resolution
 from amp.graph_rewrite.graph import ir, op_schema
 from amp.graph_rewrite.graph.calls import FunctionUse
 from amp.graph_rewrite.ops import arithmetic

@@ -12,7 +12,6 @@ from collections.abc import Mapping, Sequence
 from amp.graph_rewrite.candidates.analysis import Analysis
 from amp.graph_rewrite.candidates.eligibility import Candidates
 from amp.graph_rewrite.cost import op_instance
-from amp.graph_rewrite.cost.device import Resolution
 from amp.graph_rewrite.cost.measurement_candidates import wanted
 from amp.graph_rewrite.cost.model import Measured
 from amp.graph_rewrite.cost.op_instance import Instance, Timer, Times
@@ -23,6 +22,7 @@ from amp.graph_rewrite.cost.priced import (
     key_of,
     price,
 )
+from amp.graph_rewrite.cost.resolution import Resolution
 from amp.graph_rewrite.plan import Reason
 
 

@@ -15,9 +15,10 @@ from typing import Any
 
 from amp.graph_rewrite.apply.link import Linked
 from amp.graph_rewrite.candidates.context import Context
-from amp.graph_rewrite.cost.device import Device, Resolution
+from amp.graph_rewrite.cost.device import Device
 from amp.graph_rewrite.cost.model import CostModel
 from amp.graph_rewrite.cost.priced import Priced, PricedUse
+from amp.graph_rewrite.cost.resolution import Resolution
 from amp.graph_rewrite.fusion import convex_groups, outline
 from amp.graph_rewrite.fusion.candidates import Members
 from amp.graph_rewrite.fusion.cluster_prices import ClusterPrices

@@ -17,7 +17,7 @@ from tensorflow.python.eager import context as context_lib
 
 from amp.errors import GraphError, PolicyError
 from amp.graph_rewrite import rewrite as rewrite_lib
-from amp.graph_rewrite.cost.device import Resolution
+from amp.graph_rewrite.cost.resolution import Resolution
 from amp.graph_rewrite.graph import calls, ir, op_schema, serde
 from amp.graph_rewrite.ops.op_names import check_patterns
 from amp.graph_rewrite.ops.op_table import Kind, facts

@@ -14,7 +14,7 @@ from tensorflow.python.framework import meta_graph
 
 from amp.errors import GraphError
 from amp.graph_rewrite import rewrite as rewrite_lib
-from amp.graph_rewrite.cost.device import Resolution
+from amp.graph_rewrite.cost.resolution import Resolution
 from amp.graph_rewrite.graph import calls, ir, serde
 from amp.graph_rewrite.ops.op_table import Kind, facts
 from amp.graph_rewrite.report import Report

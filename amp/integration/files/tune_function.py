@@ -15,8 +15,8 @@ import tensorflow as tf
 
 from amp.graph_rewrite import figures
 from amp.graph_rewrite import rewrite as rewrite_lib
-from amp.graph_rewrite.cost.device import Resolution, resolve
 from amp.graph_rewrite.cost.op_instance import Instance, Times
+from amp.graph_rewrite.cost.resolution import Resolution, resolve
 from amp.graph_rewrite.graph import ir, serde
 from amp.integration.files import graphs
 from amp.integration.measuring import (

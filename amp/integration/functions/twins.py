@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import tensorflow as tf
 
 from amp.errors import PolicyError
-from amp.graph_rewrite.cost.device import Resolution
+from amp.graph_rewrite.cost.resolution import Resolution
 from amp.graph_rewrite.graph import calls, ir, op_schema, serde
 from amp.graph_rewrite.report import Report, TrialOutcome
 from amp.graph_rewrite.rewrite import rewrite

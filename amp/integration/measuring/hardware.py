@@ -1,6 +1,6 @@
 """Finds the device that TensorFlow computes on, and the figures to plan with.
 
-Which figures belong to which device is in `graph_rewrite.cost.device`; no figure is
+Which figures belong to which device is in `cost.shipped_devices`; no figure is
 written here.
 """
 
@@ -13,8 +13,9 @@ from pathlib import Path
 
 import tensorflow as tf
 
-from amp.graph_rewrite.cost import device as device_lib
 from amp.graph_rewrite.cost import device_profile as profile_lib
+from amp.graph_rewrite.cost import resolution, shipped_devices
+from amp.graph_rewrite.cost.device import Device
 from amp.integration import fallback
 from amp.integration.measuring import profiles
 from amp.policy import Policy
@@ -32,7 +33,7 @@ _WITHOUT_AMX = ("AVX512_CORE_BF16", "AVX512_CORE_FP16", "AVX10_1_512")
 
 
 @functools.cache
-def device() -> device_lib.Device:
+def device() -> Device:
     """The device that TensorFlow computes on: the first visible GPU, else the CPU.
 
     With the figures that `amp tune` stored for it and this TensorFlow, else with those
@@ -49,20 +50,22 @@ def device() -> device_lib.Device:
     return found
 
 
-def _with_profile(executor: str, device: device_lib.Device) -> device_lib.Device:
+def _with_profile(executor: str, device: Device) -> Device:
     """The device with the figures that `amp tune` stored for one executor, if any."""
     profile = profiles.load(model(), tf.__version__, executor)
     return device if profile is None else profile_lib.apply(profile, device)
 
 
-def _as_it_is(device: device_lib.Device) -> device_lib.Device:
+def _as_it_is(device: Device) -> Device:
     return device
 
 
-def shipped() -> device_lib.Device:
+def shipped() -> Device:
     """The device with the figures of the package, not those of `amp tune`."""
     gpu = _gpu()
-    return device_lib.of_cpu(_cpu_flags()) if gpu is None else device_lib.of_gpu(*gpu)
+    if gpu is None:
+        return shipped_devices.of_cpu(_cpu_flags())
+    return shipped_devices.of_gpu(*gpu)
 
 
 def model() -> str:
@@ -81,7 +84,7 @@ def model() -> str:
     most = f", oneDNN up to {isa}" if isa else ""
     chosen = tf.config.threading.get_intra_op_parallelism_threads()
     threads = f", {chosen} threads" if chosen else ""
-    kind = device_lib.of_cpu(_cpu_flags()).name
+    kind = shipped_devices.of_cpu(_cpu_flags()).name
     return f"{name}, {_cores()} cores, {kind}{off}{most}{threads}"
 
 
@@ -134,6 +137,6 @@ def _cpuinfo(field: str) -> str:
     return ""
 
 
-def resolve(policy: Policy | None = None) -> device_lib.Resolution:
+def resolve(policy: Policy | None = None) -> resolution.Resolution:
     """What a policy does on this machine: its 16-bit type, or why it is off."""
-    return device_lib.resolve(Policy.make(policy), device())
+    return resolution.resolve(Policy.make(policy), device())

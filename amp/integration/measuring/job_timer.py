@@ -14,8 +14,8 @@ import time
 from collections.abc import Mapping, Sequence
 
 from amp.errors import ProfileError
-from amp.graph_rewrite.cost.device import Resolution
 from amp.graph_rewrite.cost.op_instance import Instance, Timer, Times
+from amp.graph_rewrite.cost.resolution import Resolution
 from amp.integration import fallback, messages
 from amp.integration.measuring import operation_timer, stored_times
 from amp.integration.process import PROCESS

@@ -14,8 +14,8 @@ from rewriting import (
     v1,
 )
 
-from amp.graph_rewrite.cost.device import A100
 from amp.graph_rewrite.cost.model import CostModel
+from amp.graph_rewrite.cost.shipped_devices import A100
 from amp.graph_rewrite.plan import CastsSaved, Plan
 from amp.graph_rewrite.rewrite import rewrite
 

@@ -11,9 +11,9 @@ from rewriting import context_of, graph_def, matmul_chain, module_of, priced_of
 
 from amp.graph_rewrite.assign.decide import decide
 from amp.graph_rewrite.assign.gain import keep_if_gains
-from amp.graph_rewrite.cost.device import A100
 from amp.graph_rewrite.cost.model import CostModel
 from amp.graph_rewrite.cost.priced import Priced
+from amp.graph_rewrite.cost.shipped_devices import A100
 from amp.graph_rewrite.graph.calls import FunctionUse
 from amp.graph_rewrite.plan import CastsToMake, Interface, Plan, Reason
 

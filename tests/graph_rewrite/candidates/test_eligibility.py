@@ -10,7 +10,7 @@ from rewriting import context_of, graph_def, low, module_of, rewritten, rules, v
 
 from amp.graph_rewrite.candidates.context import type_ports
 from amp.graph_rewrite.candidates.eligibility import find_eligible
-from amp.graph_rewrite.cost.device import A100
+from amp.graph_rewrite.cost.shipped_devices import A100
 from amp.graph_rewrite.graph import ir, op_schema
 from amp.integration.training import markers
 

@@ -15,7 +15,7 @@ from rewriting import graph_def, low, rewritten, rules, run, settled, spec, trac
 
 import amp
 from amp.graph_rewrite import rewrite as rewrite_lib
-from amp.graph_rewrite.cost.device import A100
+from amp.graph_rewrite.cost.shipped_devices import A100
 from amp.graph_rewrite.graph import ir
 from amp.integration.training import markers
 

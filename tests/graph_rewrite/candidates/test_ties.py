@@ -27,8 +27,8 @@ from rewriting import (
 
 from amp.graph_rewrite import rewrite as rewrite_lib
 from amp.graph_rewrite.cost import priced
-from amp.graph_rewrite.cost.device import A100
 from amp.graph_rewrite.cost.op_instance import Times
+from amp.graph_rewrite.cost.shipped_devices import A100
 
 Select = Callable[[tf.Tensor], tf.Tensor]
 GAINS, LOSES = (1.0, 0.5), (0.5, 1.0)  # seconds in (float32, 16 bits)

@@ -18,6 +18,7 @@ from rewriting import context_of, graph_def, module_of, plan_of, v1
 
 from amp.errors import ProfileError
 from amp.graph_rewrite.cost import device as devices
+from amp.graph_rewrite.cost import resolution, shipped_devices
 from amp.graph_rewrite.cost.device_profile import (
     BOUNDS,
     EXECUTORS,
@@ -68,7 +69,7 @@ def planned(device: devices.Device) -> Plan:
         tf.exp(tf.matmul(hidden, hidden, name="second"), name="end")
 
     module = module_of(graph_def(build))
-    context = context_of(module, devices.A100, assignment="cost")
+    context = context_of(module, shipped_devices.A100, assignment="cost")
     return plan_of(module, context, CostModel(device, "bfloat16"))
 
 
@@ -124,7 +125,7 @@ def test_a_time_that_cannot_be_is_refused(seconds: float) -> None:
 
 @pytest.mark.parametrize("gain", [0.5, 0.9])
 @pytest.mark.parametrize(
-    "device", [devices.CPU_PLAIN, devices.CPU_AMX], ids=lambda d: d.name
+    "device", [shipped_devices.CPU_PLAIN, shipped_devices.CPU_AMX], ids=lambda d: d.name
 )
 def test_slower_everywhere_converts_nothing(
     device: devices.Device, gain: float
@@ -132,21 +133,21 @@ def test_slower_everywhere_converts_nothing(
     measured = apply(profile(gain), device)
     assert planned(measured).low == frozenset()
     assert measured.native == ()
-    assert devices.resolve(Policy(), measured).policy is None
+    assert resolution.resolve(Policy(), measured).policy is None
 
 
 def test_ten_times_faster_converts_the_products() -> None:
-    measured = apply(profile(10.0), devices.CPU_PLAIN)
+    measured = apply(profile(10.0), shipped_devices.CPU_PLAIN)
     plan = planned(measured)
     assert {"first", "activation", "second"} <= plan.low
     assert plan.seconds16 < plan.seconds32
     assert measured.native == ("bfloat16",)
-    assert devices.resolve(Policy(), measured).policy is not None
+    assert resolution.resolve(Policy(), measured).policy is not None
 
 
 def test_each_point_is_predicted_as_it_was_measured() -> None:
     given = profile(3.0)
-    device = apply(given, devices.CPU_AMX)
+    device = apply(given, shipped_devices.CPU_AMX)
     clock = CostModel(device, "bfloat16")
     for measured in given.points:
         if measured.work == "cast":
@@ -161,23 +162,25 @@ def test_each_point_is_predicted_as_it_was_measured() -> None:
 
 
 def test_what_was_not_measured_stays_as_it_was() -> None:
-    device = apply(dataclasses.replace(profile(3.0), points=()), devices.CPU_AMX)
+    device = apply(
+        dataclasses.replace(profile(3.0), points=()), shipped_devices.CPU_AMX
+    )
     told = {"name", "source"}
     for field in dataclasses.fields(device):
         if field.name not in told:
-            was = getattr(devices.CPU_AMX, field.name)
+            was = getattr(shipped_devices.CPU_AMX, field.name)
             assert getattr(device, field.name) == was
 
 
 def test_xla_and_kernels_are_apart() -> None:
-    kernels = apply(profile(10.0), devices.CPU_AMX)
-    assert kernels.compiled == devices.CPU_AMX.compiled
+    kernels = apply(profile(10.0), shipped_devices.CPU_AMX)
+    assert kernels.compiled == shipped_devices.CPU_AMX.compiled
     both = apply(profile(0.5, "xla"), kernels)
     assert both.under(False).speed == kernels.speed
     assert planned(both.under(True)).low == frozenset()
     assert "calibrated" in both.name
-    gpu = apply(profile(10.0), devices.A100)
-    assert gpu.under(True) == devices.A100
+    gpu = apply(profile(10.0), shipped_devices.A100)
+    assert gpu.under(True) == shipped_devices.A100
 
 
 def test_a_person_can_read_it() -> None:

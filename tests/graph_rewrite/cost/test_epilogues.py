@@ -11,9 +11,10 @@ from rewriting import analysis_of, context_of, graph_def, module_of, plan_of, v1
 from tensorflow.python.eager import context as context_lib
 
 from amp.graph_rewrite.candidates import context
-from amp.graph_rewrite.cost.device import CPU_AMX, Device
+from amp.graph_rewrite.cost.device import Device
 from amp.graph_rewrite.cost.epilogues import epilogues
 from amp.graph_rewrite.cost.model import CostModel
+from amp.graph_rewrite.cost.shipped_devices import CPU_AMX
 from amp.graph_rewrite.ops import op_table
 from amp.graph_rewrite.plan import Plan
 

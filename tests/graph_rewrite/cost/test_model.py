@@ -6,8 +6,9 @@ import pytest
 import tensorflow as tf
 from rewriting import graph_def, low, rewritten, v1
 
-from amp.graph_rewrite.cost.device import A100, CPU_AMX, Device
+from amp.graph_rewrite.cost.device import Device
 from amp.graph_rewrite.cost.model import CostModel
+from amp.graph_rewrite.cost.shipped_devices import A100, CPU_AMX
 from amp.graph_rewrite.graph import shapes
 from amp.graph_rewrite.ops import arithmetic
 

@@ -17,10 +17,10 @@ from rewriting import (
     traced,
 )
 
-from amp.graph_rewrite.cost.device import A100
 from amp.graph_rewrite.cost.model import MOST_RATIO, CostModel, Measured
 from amp.graph_rewrite.cost.op_instance import Times
 from amp.graph_rewrite.cost.priced import Priced, PricedUse, key_of, measured_share
+from amp.graph_rewrite.cost.shipped_devices import A100
 from amp.graph_rewrite.ops import arithmetic
 
 MODEL = CostModel(A100, "bfloat16")

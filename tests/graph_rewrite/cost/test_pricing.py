@@ -12,11 +12,11 @@ import tensorflow as tf
 from rewriting import graph_def, low, module_of, rules, settled, v1
 
 from amp.graph_rewrite import rewrite as rewrite_lib
-from amp.graph_rewrite.cost import device as devices
+from amp.graph_rewrite.cost import shipped_devices
 from amp.graph_rewrite.cost.op_instance import Instance, Timer, Times
 from amp.graph_rewrite.report import Report
 
-FAST = dataclasses.replace(devices.CPU_AMX, native=("bfloat16", "float16"))
+FAST = dataclasses.replace(shipped_devices.CPU_AMX, native=("bfloat16", "float16"))
 SLOW = dataclasses.replace(FAST, speed={"bfloat16": {"product": 0.1}})
 
 

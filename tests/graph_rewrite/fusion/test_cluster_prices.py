@@ -9,8 +9,9 @@ import pytest
 import tensorflow as tf
 from rewriting import context_of, graph_def, module_of, v1
 
-from amp.graph_rewrite.cost.device import CPU_AMX, Device
+from amp.graph_rewrite.cost.device import Device
 from amp.graph_rewrite.cost.model import CostModel
+from amp.graph_rewrite.cost.shipped_devices import CPU_AMX
 from amp.graph_rewrite.fusion import outline
 from amp.graph_rewrite.fusion.candidates import Members
 from amp.graph_rewrite.fusion.cluster_prices import CLEARLY, ClusterPrices

@@ -17,7 +17,7 @@ from rewriting import CPU, GraphDef, graph_def, nodes, run, v1
 
 import amp
 from amp.graph_rewrite import rewrite as rewrite_lib
-from amp.graph_rewrite.cost import device
+from amp.graph_rewrite.cost import shipped_devices
 from amp.graph_rewrite.cost.device import Device
 from amp.graph_rewrite.fusion import candidates, fuse
 from amp.graph_rewrite.graph import ir, serde, unscale_markers
@@ -31,11 +31,11 @@ pytestmark = pytest.mark.kernels
 FREE = dataclasses.replace(
     CPU,
     compiled=dataclasses.replace(
-        device.CPU_AMX, call=0.0, launch=0.0, bandwidth=1e30, slowdown={}
+        shipped_devices.CPU_AMX, call=0.0, launch=0.0, bandwidth=1e30, slowdown={}
     ),
 )
 NEVER = dataclasses.replace(
-    CPU, compiled=dataclasses.replace(device.CPU_AMX, call=math.inf)
+    CPU, compiled=dataclasses.replace(shipped_devices.CPU_AMX, call=math.inf)
 )
 ROWS, WIDTH = 8, 4
 UNIT = {"bfloat16": 2.0**-8, "float16": 2.0**-11}
@@ -213,7 +213,7 @@ def test_no_cluster(fields):
 
 
 def test_no_cluster_on_shipped_figures_of_a_gpu():
-    assert not calls(rewrite(graph_def(between_products), device.A100))
+    assert not calls(rewrite(graph_def(between_products), shipped_devices.A100))
 
 
 def test_no_cluster_where_it_is_compiled_already():

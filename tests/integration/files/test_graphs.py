@@ -239,7 +239,7 @@ def test_a_graph_that_tensorflow_cannot_type_is_rewritten_without_shapes() -> No
 
 
 def test_off_gives_the_graph_back(monkeypatch: pytest.MonkeyPatch) -> None:
-    from amp.graph_rewrite.cost.device import CPU_PLAIN
+    from amp.graph_rewrite.cost.shipped_devices import CPU_PLAIN
     from amp.integration.measuring import hardware
     from amp.integration.process import PROCESS
 

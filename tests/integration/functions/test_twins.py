@@ -16,7 +16,7 @@ import pytest
 import tensorflow as tf
 
 import amp
-from amp.graph_rewrite.cost.device import CPU_AMX
+from amp.graph_rewrite.cost.shipped_devices import CPU_AMX
 from amp.graph_rewrite.graph import ir
 from amp.graph_rewrite.rewrite import rewrite
 from amp.integration.functions import trial, twins

@@ -1,0 +1,53 @@
+"""What a policy comes to on a device: "auto" replaced by values, or off and why.
+
+No figure of a device and no graph may enter.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+from amp.graph_rewrite.cost.device import Device
+from amp.graph_rewrite.cost.shipped_devices import REFERENCE
+from amp.loss_scaling.scale import DynamicLossScale, NoLossScale
+from amp.policy import Policy
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Resolution:
+    """A policy after "auto" was resolved for a device.
+
+    Attributes:
+      policy: the policy without "auto", or None if mixed precision is off.
+      device: the device whose figures the cost model uses.
+      reason: why, in one line, for the report.
+    """
+
+    policy: Policy | None
+    device: Device
+    reason: str
+
+
+def resolve(policy: Policy, device: Device) -> Resolution:
+    """Replaces the policy's "auto" fields by values for a device.
+
+    "auto" is float16 with dynamic loss scaling on a GPU of compute capability 7.0 or
+    newer, bfloat16 without scaling on a CPU with AMX or AVX512-BF16, otherwise off.
+    """
+    dtype = policy.dtype
+    if dtype == "auto":
+        native = device.native or (("bfloat16",) if policy.emulate else ())
+        if not native:
+            reason = (
+                f"mixed precision is off: no 16-bit arithmetic on this {device.name}; "
+                "AMP_EMULATE=1 (emulate=True) shows how the model converges"
+            )
+            return Resolution(None, device, reason)
+        dtype = native[0]
+    scale = policy.loss_scale
+    if scale == "auto":
+        scale = DynamicLossScale() if dtype == "float16" else NoLossScale()
+    settled = dataclasses.replace(policy, dtype=dtype, loss_scale=scale)
+    how = "emulated on" if policy.emulate else "on"
+    reason = f"{dtype} {how} {device.name}, loss scale {scale}"
+    return Resolution(settled, REFERENCE if policy.emulate else device, reason)

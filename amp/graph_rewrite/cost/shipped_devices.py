@@ -1,0 +1,134 @@
+"""The figures of the devices that the package knows, and how a device is recognised.
+
+One table; a new device is a new entry here. Figures and their sources only: what a
+figure means is said in `device`, and nothing is asked of the machine.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+
+from amp.graph_rewrite.cost.device import Device
+
+_DATA_SHEET = "vendor's data sheet, nothing measured: "
+
+
+def _gpu(
+    name: str, native: tuple[str, ...], bandwidth: float, flops: float, ratio: float
+) -> Device:
+    # Two guesses: a type without hardware support runs at half of float32's rate, and
+    # a launch takes 4 microseconds.
+    speed = {dtype: {"product": ratio if dtype in native else 0.5} for dtype in _LOW}
+    source = f"{_DATA_SHEET}{name}, memory bandwidth, dense float32 and 16-bit peaks"
+    return Device(name, "GPU", native, bandwidth, flops, speed, {}, 4e-6, source)
+
+
+_LOW = ("float16", "bfloat16")
+
+_CPU_XLA = Device(
+    name="CPU under XLA",
+    kind="CPU",
+    native=(),
+    bandwidth=3.0e10,
+    flops=2.0e11,
+    speed={dtype: {"product": 0.42} for dtype in _LOW},
+    slowdown={
+        "float32": {"transcendental": 4.0},
+        **{dtype: {"elementwise": 1.5, "transcendental": 6.0} for dtype in _LOW},
+    },
+    launch=1e-6,
+    source=(
+        "measured on one 2-core AMX machine: an LSTM step under XLA in bfloat16; on a "
+        "2-core AVX2 machine: chains of 4 elementwise operations, which XLA runs in "
+        "half the time of kernels, and of tanh, in twice, and the start of a call; the "
+        "rest reckoned from them"
+    ),
+    call=5e-5,
+)
+CPU_AMX = Device(
+    name="x86 CPU with AMX bfloat16",
+    kind="CPU",
+    native=("bfloat16",),
+    bandwidth=1.5e10,
+    flops=2.0e11,
+    speed={
+        "bfloat16": {
+            "product": 4.1,
+            "conv": 6.4,
+            "conv_grad_input": 4.4,
+            "conv_grad_filter": 3.1,
+        },
+        "float16": {"product": 0.1, "conv": 0.01},
+    },
+    slowdown={
+        "bfloat16": {"elementwise": 1.25, "transcendental": 1.8, "reduce": 1.2},
+        "float16": {"elementwise": 4.0, "transcendental": 4.0, "reduce": 4.0},
+    },
+    launch=3e-6,
+    source=(
+        "measured on one 2-core AMX machine: ratios of TensorFlow 2.21's kernels in "
+        "bfloat16; float16 and the absolute figures are estimates"
+    ),
+    compiled=_CPU_XLA,
+)
+CPU_AVX512_BF16 = dataclasses.replace(
+    CPU_AMX,
+    name="x86 CPU with AVX512-BF16",
+    speed={"bfloat16": {"product": 1.8}, "float16": {"product": 0.1, "conv": 0.01}},
+    source=(
+        "not measured: two multiply-adds a lane and cycle (VDPBF16PS, Intel's manual); "
+        "the rest as on AMX"
+    ),
+)
+CPU_PLAIN = dataclasses.replace(
+    CPU_AMX,
+    name="CPU without AMX or AVX512-BF16",
+    native=(),
+    speed={"bfloat16": {"product": 0.3}, "float16": {"product": 0.1, "conv": 0.01}},
+    source="a cautious guess: 16-bit kernels convert to float32 inside",
+)
+# From the vendor's data sheets, peaks without sparsity in TFLOP/s: V100 SXM2 900 GB/s,
+# float32 15.7, float16 125; A100 SXM 40 GB 1555 GB/s, TF32 (what TensorFlow computes
+# float32 products in, by default) 156, 16 bits 312; H100 SXM5 3.35 TB/s, TF32 494.7,
+# 16 bits 989.4; H200 4.8 TB/s, else as H100; T4 320 GB/s, float32 8.1, float16 65;
+# GTX 1080 320 GB/s, float32 8.9.
+V100 = _gpu("NVIDIA V100", ("float16",), 9.0e11, 1.57e13, 8.0)
+A100 = _gpu("NVIDIA A100", ("float16", "bfloat16"), 1.555e12, 1.56e14, 2.0)
+H100 = _gpu("NVIDIA H100", ("float16", "bfloat16"), 3.35e12, 4.94e14, 2.0)
+H200 = _gpu("NVIDIA H200", ("float16", "bfloat16"), 4.8e12, 4.94e14, 2.0)
+GPU_TENSOR_CORES = _gpu(
+    "GPU with Tensor Cores (as a T4)", ("float16",), 3.2e11, 8.1e12, 8.0
+)
+GPU_PLAIN = _gpu("GPU without Tensor Cores (as a GTX 1080)", (), 3.2e11, 8.9e12, 1.0)
+
+# Emulation plans for this device: it computes in both 16-bit types, and starting a
+# kernel costs nothing, so that a small model is rounded where a large one would be.
+REFERENCE = dataclasses.replace(A100, name="a large GPU (reference)", launch=0.0)
+
+
+def of_cpu(flags: frozenset[str]) -> Device:
+    """The `Device` for a CPU with these feature flags (names as in /proc/cpuinfo)."""
+    if "amx_bf16" in flags:
+        return CPU_AMX
+    return CPU_AVX512_BF16 if "avx512_bf16" in flags else CPU_PLAIN
+
+
+def of_gpu(name: str, capability: tuple[int, int]) -> Device:
+    """The `Device` for a GPU of this name and compute capability.
+
+    A model is recognised by its name as a whole word ("NVIDIA A100-SXM4-40GB", not
+    "NVIDIA RTX A1000"). Any other GPU gets the figures of a model with the same compute
+    capability, or of the newest older one.
+    """
+    words = re.findall(r"[A-Z0-9]+", name.upper())
+    for known in (V100, A100, H200, H100):
+        if known.name.split()[-1] in words:
+            return known
+    for least, known in ((9, 0), H100), ((8, 0), A100):
+        if capability >= least:
+            model = known.name.split()[-1]
+            return dataclasses.replace(known, name=f"{name} (figures of an {model})")
+    if capability >= (7, 0):
+        return dataclasses.replace(GPU_TENSOR_CORES, name=name)
+    return dataclasses.replace(GPU_PLAIN, name=name)

@@ -81,6 +81,7 @@ class Tensors:
             self._read_by_nodes(use, one)
             self._read_outside(use, one)
         self._returned()
+        self._kept = [tensor for tensor in self._tensors.values() if _may_turn(tensor)]
 
     def variable(self, use: FunctionUse, name: str) -> CutVariable:
         """The variable of the cut that decides the precision of a node."""
@@ -206,17 +207,10 @@ class Tensors:
                     path = self._path((use, (name, 0)), view.outs[0].type)
                     yield from (place for place, _ in path)
 
-    def _kept(self) -> Iterator[Tensor]:
-        """The tensors with a producer or reader that may be 16-bit."""
-        for tensor in self._tensors.values():
-            variables = [tensor.producer, *(r.variable for r in tensor.readers)]
-            if any(variable != HIGH for variable in variables):
-                yield tensor
-
     def priced(self) -> list[min_cut.Tensor[CutVariable]]:
         """The tensors in the form that `min_cut` takes, in seconds per step."""
         priced = []
-        for tensor in self._kept():
+        for tensor in self._kept:
             use, edge = tensor.place
             weight = self._uses[use].weight
             seconds = weight * self._priced[use].cast(edge)
@@ -244,7 +238,7 @@ class Tensors:
             for value in self._call_values.carried
             if value in self._turning
         }
-        for tensor in self._kept():
+        for tensor in self._kept:
             if tensor.stored:
                 use, edge = tensor.place
                 one = self._uses[use]
@@ -255,7 +249,7 @@ class Tensors:
     def casts(self, low: Set[CutVariable]) -> dict[FunctionUse, frozenset[Cast]]:
         """By use, the casts of an assignment; `low` are the 16-bit variables."""
         found: dict[FunctionUse, set[Cast]] = {use: set() for use in self._uses}
-        for tensor in self._kept():
+        for tensor in self._kept:
             use, edge = tensor.place
             found[use].update(Cast(edge, down) for down in tensor.casts(low))
         return {use: frozenset(casts) for use, casts in found.items()}
@@ -294,7 +288,7 @@ class Tensors:
 
     def _late(self, low: Set[CutVariable]) -> dict[FunctionUse, Late]:
         found: dict[FunctionUse, Late] = {use: {} for use in self._uses}
-        for tensor in self._kept():
+        for tensor in self._kept:
             reads = tensor.waiting(low)
             if reads:
                 use = tensor.place[0]
@@ -305,11 +299,17 @@ class Tensors:
         sites = self._call_values.sites.values()
         inner = {c for site in sites if site.call.loop for c in site.callees}
         counts = {use: [0, 0, 0] for use in self._uses}
-        for tensor in self._kept():
+        for tensor in self._kept:
             one = tensor.casts_saved(low, inner)
             for index, count in enumerate((one.shared, one.folded, one.hoisted)):
                 counts[tensor.place[0]][index] += count
         return {use: CastsSaved(*count) for use, count in counts.items()}
+
+
+def _may_turn(tensor: Tensor) -> bool:
+    """Whether the producer or a reader of a tensor may be 16-bit."""
+    readers = (reader.variable for reader in tensor.readers)
+    return tensor.producer != HIGH or any(variable != HIGH for variable in readers)
 
 
 def _turns(slot: op_schema.Slot, view: Typed) -> bool:

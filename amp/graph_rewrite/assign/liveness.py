@@ -35,6 +35,7 @@ class Liveness:
         self._graph = graph
         self._typed = typed
         self._levels: dict[str, int] = {}
+        self._known_idle: dict[str, bool] = {}
         for name in graph.order:
             node = graph.nodes[name]
             waits = [self._level(self._origin(edge)[0]) for edge in node.inputs]
@@ -99,6 +100,12 @@ class Liveness:
 
     def _idle(self, name: str) -> bool:
         """Whether a node passes its inputs on one by one, at most cast."""
+        known = self._known_idle.get(name)
+        if known is None:
+            known = self._known_idle[name] = self._is_idle(name)
+        return known
+
+    def _is_idle(self, name: str) -> bool:
         view = self._typed.get(name)
         if view is None or not view.node.inputs or not view.outs:
             return False

@@ -31,14 +31,14 @@ def epilogues(
     seen = {result.edge[0] for result in graph.results} | context.fetched
     merged: set[str] = set()
     for name in graph.order:
+        part = typed[name].facts.epilogue_on(context.device_type)
+        if part is None:
+            continue
         node = typed[name].node
         before = typed.get(node.inputs[0][0]) if node.inputs else None
         if before is None or before.node.name in seen:
             continue
-        part, part_before = (
-            view.facts.epilogue_on(context.device_type)
-            for view in (typed[name], before)
-        )
+        part_before = before.facts.epilogue_on(context.device_type)
         bias = part is Epilogue.BIAS and part_before is Epilogue.PRODUCT
         activation = part is Epilogue.ACTIVATION and before.node.name in merged
         if activation and part_before is not Epilogue.BIAS:

@@ -29,17 +29,6 @@ def casts_are_checked(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rewrite_lib, "MAKE", (first, step, *rest))
 
 
-def random_module(seed: int) -> ir.Module:
-    draw = random.Random(seed)
-    program = [
-        tuple(draw.randrange(1000) for _ in range(3))
-        for _ in range(draw.randrange(1, 12))
-    ]
-    with tf.Graph().as_default() as graph:
-        random_graphs.build(program, 2.0**-8)
-    return module_of(graph.as_graph_def())
-
-
 @pytest.mark.parametrize("seed", [87, 177])
 def test_what_holding_a_tensor_is_worth_counts_as_it_did_in_the_choice(
     seed: int,
@@ -48,7 +37,7 @@ def test_what_holding_a_tensor_is_worth_counts_as_it_did_in_the_choice(
     which are in no plan's seconds.
     """
     policy = {"dtype": "float16", "emulate": True, "assignment": "cost"}
-    module = random_module(seed)
+    module = random_graphs.module(seed)
     rewrite(module, settled(CPU_AMX, **policy), fetches=frozenset({"end"}))
 
 
@@ -106,7 +95,7 @@ def test_the_casts_made_are_those_planned_whatever_is_fetched_and_fed(
     seed: int,
 ) -> None:
     """The check is made of each: none is refused."""
-    draw, module = random.Random(seed), random_module(seed)
+    draw, module = random.Random(seed), random_graphs.module(seed)
     nodes = list(module.main.nodes)
     fetches = frozenset(draw.sample(nodes, len(nodes) // 4))
     feeds = frozenset(draw.sample(nodes, len(nodes) // 10))
@@ -118,7 +107,7 @@ def test_the_casts_made_are_those_planned_whatever_is_fetched_and_fed(
 @pytest.mark.parametrize("seed", range(3))
 def test_graphs_that_come_with_casts_are_rewritten(seed: int, denied: str) -> None:
     """Their own casts may serve a reader or be left over, and no law forbids it."""
-    module = random_module(seed)
+    module = random_graphs.module(seed)
     first = rewrite(module, settled(deny=(denied,)), fetches=frozenset({"end"}))
     rewrite(first.graph, settled(), fetches=frozenset({"end"}))
 

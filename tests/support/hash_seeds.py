@@ -6,7 +6,6 @@ Run by a test with several values of PYTHONHASHSEED, on which the order of sets 
 from __future__ import annotations
 
 import hashlib
-import random
 
 import random_graphs
 import tensorflow as tf
@@ -26,17 +25,6 @@ POLICIES = (
 )
 
 
-def random_module(seed: int) -> ir.Module:
-    chosen = random.Random(seed)
-    program = [
-        tuple(chosen.randrange(1000) for _ in range(3))
-        for _ in range(chosen.randrange(1, 12))
-    ]
-    with tf.Graph().as_default() as graph:
-        random_graphs.build(program, 2.0**-8)
-    return module_of(graph.as_graph_def())
-
-
 def of_many_functions() -> ir.Module:
     """Branches and loops, whose functions are all rewritten."""
     with tf.Graph().as_default() as graph:
@@ -53,7 +41,7 @@ def of_many_functions() -> ir.Module:
 
 
 def main() -> None:
-    modules = {f"random {seed}": random_module(seed) for seed in SEEDS}
+    modules = {f"random {seed}": random_graphs.module(seed) for seed in SEEDS}
     modules["functions"] = of_many_functions()
     for name, module in modules.items():
         for device, policy in POLICIES:

@@ -18,7 +18,6 @@ import hashlib
 import json
 import os
 import platform
-import random
 import re
 import sys
 from collections.abc import Callable, Collection, Iterator
@@ -31,7 +30,7 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 import keras
 import random_graphs
 import tensorflow as tf
-from rewriting import CPU, module_of
+from rewriting import CPU
 from tensorflow.python.eager import context as context_lib
 
 import amp
@@ -63,7 +62,6 @@ from models import (
 # A thread that reads the loss scale meanwhile would number functions differently.
 stalls.PERIOD = 1e6
 RANDOM_GRAPHS = 200
-STEPS = 12  # of a random graph
 BATCH = 4
 
 Loss = Callable[[], tf.Tensor]
@@ -125,17 +123,6 @@ def traced(module: ModuleType, xla: bool) -> ir.Module:
     with amp.mixed_precision_scope(dtype="float16", emulate=True):
         concrete = step.get_concrete_function()
     return definitions.read(context_lib.context(), concrete.name)
-
-
-def random_module(seed: int) -> ir.Module:
-    chosen = random.Random(seed)
-    program = [
-        tuple(chosen.randrange(1000) for _ in range(3))
-        for _ in range(chosen.randrange(1, STEPS))
-    ]
-    with tf.Graph().as_default() as graph:
-        random_graphs.build(program, 2.0**-8)
-    return module_of(graph.as_graph_def())
 
 
 GPU = shipped_devices.of_gpu("NVIDIA A100-SXM4-40GB", (8, 0))
@@ -207,7 +194,7 @@ def cases() -> Iterator[tuple[str, ir.Module]]:
         if module in COMPILED:
             yield f"{name} under XLA", traced(module, xla=True)
     for seed in range(RANDOM_GRAPHS):
-        yield f"random {seed}", random_module(seed)
+        yield f"random {seed}", random_graphs.module(seed)
 
 
 def ends(module: ir.Module) -> frozenset[str]:

@@ -24,11 +24,14 @@ No test lives here.
 from __future__ import annotations
 
 import dataclasses
+import random
 from collections.abc import Callable, Sequence
 
 import numpy as np
 import tensorflow as tf
-from rewriting import v1
+from rewriting import module_of, v1
+
+from amp.graph_rewrite.graph import ir
 
 N = 6  # every tensor is [N, N]
 SIZE = 0.25  # of what is fed: a product of products is under 1 then
@@ -202,3 +205,15 @@ def build(program: Sequence[tuple[int, int, int]], unit: float) -> Bounded:
     return dataclasses.replace(
         made[-1], tensor=tf.identity(made[-1].tensor, name="end")
     )
+
+
+def module(seed: int) -> ir.Module:
+    """The graph of a program of up to 11 steps that a seed gives, as a module."""
+    draw = random.Random(seed)
+    program = [
+        tuple(draw.randrange(1000) for _ in range(3))
+        for _ in range(draw.randrange(1, 12))
+    ]
+    with tf.Graph().as_default() as graph:
+        build(program, 2.0**-8)
+    return module_of(graph.as_graph_def())

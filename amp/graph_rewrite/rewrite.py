@@ -45,6 +45,7 @@ DECIDE = (
 # Builds the graphs that the plans describe, checks them, and makes clusters.
 MAKE = (
     Step("apply", apply_plans, ("priced", "plans"), "applied"),
+    Step("check the casts", checks.casts_made, ("priced", "plans", "applied")),
     Step("link", link, ("unfused", "applied", "suffix"), "linked"),
     Step("analyze again", checks.analyze_made, ("linked", "priced"), "made"),
     Step("check what was made", checks.graphs_made, ("linked", "priced", "made")),

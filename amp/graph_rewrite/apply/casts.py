@@ -147,14 +147,18 @@ def casts_made(before: ir.Graph, after: ir.Graph, number: int) -> Iterator[MadeC
       number: the 16-bit type.
     """
     aside = f"/amp_{ir.DTYPE_NAMES[number]}"  # where a fetched node has moved to
-    for name in after.nodes.keys() - before.nodes.keys():
+    added = after.nodes.keys() - before.nodes.keys()
+    for name in added:
         node = after.nodes[name]
         base, _, _ = name.rpartition("/amp_")
         if facts(node.op).kind is Kind.CONSTANT and base in before.nodes:
             yield MadeCast((base, 0), "folded")
         elif bridges.is_bridge(node, number):
             ((source, index),) = node.inputs
-            if source not in before.nodes and source.endswith(aside):
+            # What is made in float32 and stored in 16 bits is cast twice.
+            while source in added and bridges.is_bridge(after.nodes[source], number):
+                ((source, index),) = after.nodes[source].inputs
+            if source not in before.nodes:
                 source = source.removesuffix(aside)
             up: CastForm = "late" if node.has(ir.LATE) else "up"
             down = bridges.is_down(node, number)

@@ -1,8 +1,8 @@
 """What the package keeps for the whole process, in one object with one `reset`.
 
 Each room reads and writes its own fields of `PROCESS`. No hook and no logic lives here.
-What a thread or an asyncio task keeps to itself is in `active`, not here; the scalers,
-which users save in checkpoints, are in `loss_scaling.state`.
+What a thread or an asyncio task keeps to itself is in `active`, not here; the scalers
+are in `loss_scaling.process`, which is reset with this.
 """
 
 from __future__ import annotations
@@ -14,6 +14,8 @@ import weakref
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
+
+from amp.loss_scaling.process import SCALING
 
 
 def _forgotten(make: Callable[[], Any]) -> Any:
@@ -110,6 +112,7 @@ class Process:
         for field in dataclasses.fields(self):
             if not field.metadata.get("kept"):
                 setattr(self, field.name, getattr(fresh, field.name))
+        SCALING.reset()
 
 
 @dataclasses.dataclass

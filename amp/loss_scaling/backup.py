@@ -16,6 +16,7 @@ import tensorflow as tf
 from numpy.typing import NDArray
 
 from amp.errors import CheckpointError
+from amp.loss_scaling.process import SCALING
 from amp.loss_scaling.scale import LARGEST, SMALLEST
 from amp.loss_scaling.scaler import Scaler
 
@@ -24,8 +25,8 @@ Numbers: TypeAlias = NDArray[np.float64]
 FIELDS = ("scale", "good_steps", "bad_steps", "skipped_steps")
 _References: TypeAlias = tuple[weakref.ref[Any], ...]
 
-# For variables whose scalers do not exist yet: the rows that those will start from.
-_WAITING: list[tuple[_References, list[NDArray[np.float64]]]] = []
+# Variables whose scalers do not exist yet, and the rows that those will start from.
+_Waiting: TypeAlias = tuple[_References, list[NDArray[np.float64]]]
 
 
 def kept(scalers: Sequence[Scaler], variables: Sequence[tf.Variable]) -> Numbers:
@@ -36,7 +37,8 @@ def kept(scalers: Sequence[Scaler], variables: Sequence[tf.Variable]) -> Numbers
       variables: what they serve, and those that are made later.
     """
     rows: list[Any] = [[getattr(s, f).numpy() for f in FIELDS] for s in scalers]
-    rows += [row for each in _WAITING if _meant(each[0], variables) for row in each[1]]
+    waiting = (each for each in _waiting() if _meant(each[0], variables))
+    rows += [row for each in waiting for row in each[1]]
     return np.array(rows, np.float64).reshape(-1, len(FIELDS))
 
 
@@ -80,19 +82,25 @@ def give_back(
     """
     for scaler, row in zip(scalers, numbers, strict=False):
         _set(scaler, row)
-    _WAITING[:] = [each for each in _WAITING if not _meant(each[0], variables)]
+    waiting = _waiting()
+    waiting[:] = [each for each in waiting if not _meant(each[0], variables)]
     left = list(numbers[len(scalers) :])
     if left:
-        _WAITING.append((tuple(weakref.ref(v) for v in variables), left))
+        waiting.append((tuple(weakref.ref(v) for v in variables), left))
 
 
 def begin(scaler: Scaler, sources: Sequence[tf.Variable]) -> None:
     """Sets a scaler that was just made to the row that waits for it, if any."""
-    for references, rows in _WAITING:
+    waiting = _waiting()
+    for references, rows in waiting:
         if _meant(references, sources):
             _set(scaler, rows.pop(0))
             break
-    _WAITING[:] = [e for e in _WAITING if e[1] and any(r() is not None for r in e[0])]
+    waiting[:] = [e for e in waiting if e[1] and any(r() is not None for r in e[0])]
+
+
+def _waiting() -> list[_Waiting]:
+    return SCALING.waiting
 
 
 def _set(scaler: Scaler, row: NDArray[np.float64]) -> None:

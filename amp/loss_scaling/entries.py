@@ -18,10 +18,10 @@ from typing import Any
 
 import tensorflow as tf
 
+from amp.loss_scaling.process import SCALING
 from amp.loss_scaling.scale import DynamicLossScale, LossScale
 
 _LOG = logging.getLogger("amp")  # Python's own, without a handler of ours
-_SAID: set[str] = set()  # the texts logged so far
 
 VALUE = "VARIABLE_VALUE"  # TensorFlow's name of a variable's one entry
 SAVED = {
@@ -102,6 +102,6 @@ def skipped(entry: str, found: str) -> None:
         "amp: the loss-scale entry %s of a checkpoint is left out: it has %s, and a "
         "number was expected. The loss scale goes on as it is; all else is restored."
     )
-    if message not in _SAID:
-        _SAID.add(message)
+    if message not in SCALING.told:
+        SCALING.told.add(message)
         _LOG.warning(message, entry, found)

@@ -15,6 +15,7 @@ from typing import Any, TypeAlias
 import tensorflow as tf
 
 from amp.graph_rewrite.graph.ir import UNSCALE
+from amp.loss_scaling.process import SCALING
 from amp.loss_scaling.scaler import Scaler
 
 # Not a str: meta graphs are exported with the collections that have a str key.
@@ -43,17 +44,14 @@ class Call:
     moved: bool = False
 
 
-# By the identity of each eager gradient, which is held weakly.
-_EAGER: dict[int, tuple[weakref.ref[Any], Call]] = {}
-
-
 def note(call: Call, grads: Sequence[Any]) -> None:
     """Remembers which call gave these gradients, while they or their graph live."""
     for tensor in _tensors(grads):
         if isinstance(tensor, _EAGER_TENSOR):
             key = id(tensor)
-            _EAGER[key] = (weakref.ref(tensor), call)
-            weakref.finalize(tensor, _EAGER.pop, key, None).atexit = False
+            SCALING.gradients[key] = (weakref.ref(tensor), call)
+            forget = SCALING.gradients.pop
+            weakref.finalize(tensor, forget, key, None).atexit = False
         else:
             tensor.graph.add_to_collection(_CALLS, (tensor.op, call))
 
@@ -71,7 +69,7 @@ def calls(grads: Sequence[Any], variables: Sequence[tf.Variable]) -> list[Call] 
         if not isinstance(tensor, _EAGER_TENSOR):
             waiting.append(tensor.op)
             continue
-        reference, call = _EAGER.get(id(tensor), (None, None))
+        reference, call = SCALING.gradients.get(id(tensor), (None, None))
         if call is None or reference is None or reference() is not tensor:
             return None
         found[id(call)] = call

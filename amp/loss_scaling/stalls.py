@@ -23,6 +23,7 @@ from typing import Any
 import tensorflow as tf
 
 from amp.loss_scaling import branches
+from amp.loss_scaling.process import SCALING
 from amp.loss_scaling.scale import DynamicLossScale, LossScale, Where
 
 _LOG = logging.getLogger("amp")  # Python's own, without a handler of ours
@@ -93,7 +94,6 @@ class _Watcher:
     """The thread that reads the counts; the first scaler to watch starts it."""
 
     def __init__(self) -> None:
-        self.watched: dict[int, _Watched] = {}
         self.ends = threading.Event()
         self.thread: threading.Thread | None = None
         self.process = os.getpid()
@@ -127,19 +127,20 @@ def watch(scaler: Any, sources: Sequence[tf.Variable]) -> None:
     """Adds a scaler to those watched; a weak reference is kept."""
     names = tuple(source.name for source in sources)
     key = id(scaler)
-    _WATCHER.watched[key] = _Watched(weakref.ref(scaler), names)
-    weakref.finalize(scaler, _WATCHER.watched.pop, key, None).atexit = False
+    SCALING.watched[key] = _Watched(weakref.ref(scaler), names)
+    forget = SCALING.watched.pop
+    weakref.finalize(scaler, forget, key, None).atexit = False
     _WATCHER.start()
 
 
 def look() -> None:
     """Reads every count, and warns of each scaler that has reached the limit."""
-    for key, watched in list(_WATCHER.watched.items()):
+    for key, watched in list(SCALING.watched.items()):
         scaler = watched.scaler()
         # A device in an error state is the job's to report.
         with contextlib.suppress(tf.errors.OpError, RuntimeError):
             if scaler is None or int(scaler.copies("stalled")[0].numpy()) < LIMIT:
                 continue
             scale = float(scaler.copies("scale")[0].numpy())
-            _WATCHER.watched.pop(key, None)
+            SCALING.watched.pop(key, None)
             _LOG.warning("%s", text(watched.names, f"the loss scale is {scale:g}"))

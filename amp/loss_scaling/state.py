@@ -6,7 +6,6 @@ belongs to, and which variables it serves, is told by the caller.
 
 from __future__ import annotations
 
-import collections
 import dataclasses
 import threading
 import weakref
@@ -16,6 +15,7 @@ from typing import Any, TypeAlias
 import tensorflow as tf
 
 from amp.loss_scaling import backup, placement, stalls, traced_updates
+from amp.loss_scaling.process import SCALING
 from amp.loss_scaling.scale import LossScale
 from amp.loss_scaling.scaler import Scaler, ScalerSite
 
@@ -90,21 +90,14 @@ class _Numbers:
 _COLLECTION = ("amp", "loss_scalers")
 # Reentrant: `kept` asks `serving`, and letting go of a scaler happens in both.
 _LOCK = threading.RLock()
-# Held by their group: a `tf.compat.v1` graph and its scalers go together.
-_SCALERS: weakref.WeakValueDictionary[_Key, Scaler] = weakref.WeakValueDictionary()
 _ANYWHERE = ScalerSite()
-_PROCESS: list[Scalers] = []
-_IN_SESSIONS: list[_Key] = []  # the first scaler of a `tf.compat.v1` graph
-# What to let go of: appended to by finalizers, which take no lock and run no operation.
-_GONE: collections.deque[_Gone] = collections.deque()
-_PAST = [0]  # updates skipped by this process's scalers that are gone
 
 
 def current() -> Scalers:
     """Returns the scalers of this process, or of the session graph being built."""
     with _LOCK, tf.init_scope():
         if tf.executing_eagerly():
-            place: list[Scalers] = _PROCESS
+            place: list[Scalers] = SCALING.group
         else:
             graph = tf.compat.v1.get_default_graph()
             place = graph.get_collection_ref(_COLLECTION)
@@ -141,7 +134,7 @@ def find(
         device = first if eager else placement.in_session(place.device, first)
         place = dataclasses.replace(place, device=device)
         key = (site, identities, rule, place.agreed, call)
-        scaler = _SCALERS.get(key)
+        scaler = SCALING.scalers.get(key)
         if scaler is None:
             scaler = _create(key, sources, place)
         return scaler
@@ -151,14 +144,14 @@ def serving(variables: Sequence[tf.Variable]) -> list[tuple[Scaler, list[int]]]:
     """Returns the scalers with sources among `variables`, and where they stand."""
     with _LOCK:
         _let_go()
-        scalers = list(_SCALERS.values())
+        scalers = list(SCALING.scalers.values())
     found = [(scaler, scaler.positions(variables)) for scaler in scalers]
     return [(scaler, positions) for scaler, positions in found if positions]
 
 
 def any_scaler() -> bool:
     """Whether there is any scaler, of a session graph too."""
-    return bool(_SCALERS)
+    return bool(SCALING.scalers)
 
 
 def kept(variables: Sequence[tf.Variable]) -> backup.Numbers:
@@ -176,7 +169,7 @@ def give_back(variables: Sequence[tf.Variable], numbers: backup.Numbers) -> None
 
 def in_sessions() -> bool:
     """Whether a `tf.compat.v1` graph has had a scaler, which counts in its sessions."""
-    return bool(_IN_SESSIONS)
+    return bool(SCALING.in_sessions)
 
 
 def skipped_steps() -> int:
@@ -185,9 +178,9 @@ def skipped_steps() -> int:
     Those of `tf.compat.v1` graphs are not among them.
     """
     with _LOCK:
-        groups = [group.scalers for group in _PROCESS]
+        groups = [group.scalers for group in SCALING.group]
         living = [scaler.skipped_steps for group in groups for scaler in group]
-        return _PAST[0] + sum(int(variable.numpy()) for variable in living)
+        return SCALING.past + sum(int(variable.numpy()) for variable in living)
 
 
 def _create(key: _Key, sources: Sequence[tf.Variable], place: ScalerSite) -> Scaler:
@@ -197,31 +190,31 @@ def _create(key: _Key, sources: Sequence[tf.Variable], place: ScalerSite) -> Sca
     number = group.next_number()
     scaler = Scaler(key[2], sources, number, place)
     group.add(scaler, number)
-    _SCALERS[key] = scaler
+    SCALING.scalers[key] = scaler
     traced_updates.made(sources)
     backup.begin(scaler, sources)
-    if group in _PROCESS and not scaler.shared:
+    if group in SCALING.group and not scaler.shared:
         stalls.watch(scaler, sources)
-    elif group not in _PROCESS and not _IN_SESSIONS:
-        _IN_SESSIONS.append(key)
+    elif group not in SCALING.group and not SCALING.in_sessions:
+        SCALING.in_sessions.append(key)
     gone = _Gone(key, weakref.ref(group), number)
     for variable in sources:
-        weakref.finalize(variable, _GONE.append, gone).atexit = False
+        weakref.finalize(variable, SCALING.gone.append, gone).atexit = False
     return scaler
 
 
 def _let_go() -> None:
     """Drops the scalers whose variables are gone, and keeps what they counted."""
     with _LOCK:
-        while _GONE:
-            gone = _GONE.popleft()
-            scaler = _SCALERS.pop(gone.key, None)
+        while SCALING.gone:
+            gone = SCALING.gone.popleft()
+            scaler = SCALING.scalers.pop(gone.key, None)
             if scaler is None:
                 continue
             living = gone.group()
-            if living in _PROCESS:
+            if living in SCALING.group:
                 with tf.__internal__.eager_context.eager_mode():
-                    _PAST[0] += int(scaler.copies("skipped_steps")[0].numpy())
+                    SCALING.past += int(scaler.copies("skipped_steps")[0].numpy())
             if living is not None:
                 living.remove(gone.number)
 

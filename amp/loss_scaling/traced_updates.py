@@ -11,27 +11,27 @@ import weakref
 from collections.abc import Sequence
 from typing import Any
 
-# By the identity of each variable, which is held weakly.
-_UPDATED: dict[int, weakref.ref[Any]] = {}
-_GENERATION = [0]
+from amp.loss_scaling.process import SCALING
 
 
 def note(variables: Sequence[Any]) -> None:
     """Remembers variables whose update is traced without knowing all their scalers."""
     for variable in variables:
         key = id(variable)
-        if key not in _UPDATED:
-            _UPDATED[key] = weakref.ref(variable)
-            weakref.finalize(variable, _UPDATED.pop, key, None).atexit = False
+        if key not in SCALING.updated:
+            SCALING.updated[key] = weakref.ref(variable)
+            forget = SCALING.updated.pop
+            weakref.finalize(variable, forget, key, None).atexit = False
 
 
 def made(sources: Sequence[Any]) -> None:
     """A scaler of these variables was made: functions that update one trace again."""
-    if any(_UPDATED.get(id(source), tuple)() is source for source in sources):
-        _UPDATED.clear()  # what traces again is noted again
-        _GENERATION[0] += 1
+    updated = SCALING.updated
+    if any(updated.get(id(source), tuple)() is source for source in sources):
+        updated.clear()  # what traces again is noted again
+        SCALING.generation += 1
 
 
 def generation() -> int:
     """A number that is part of every trace key: traces of an earlier one are stale."""
-    return _GENERATION[0]
+    return SCALING.generation

@@ -10,6 +10,7 @@ import tensorflow as tf
 
 from amp.errors import CheckpointError
 from amp.loss_scaling import ConstantLossScale, DynamicLossScale, backup, state
+from amp.loss_scaling.process import SCALING
 
 RULE = DynamicLossScale(initial=8.0, hysteresis=3)
 # Off every default, and the largest step count that fits.
@@ -18,9 +19,8 @@ ROW = [4.0, 7.0, 2.0, 2.0**31 - 1]
 
 @pytest.fixture(autouse=True)
 def nothing_waits():
-    backup._WAITING.clear()
     yield
-    assert backup._WAITING == []
+    assert SCALING.waiting == []
 
 
 @pytest.fixture

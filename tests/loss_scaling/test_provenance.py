@@ -11,6 +11,7 @@ import tensorflow as tf
 from amp.integration import active
 from amp.integration.install import install
 from amp.loss_scaling import DynamicLossScale, current, provenance, state
+from amp.loss_scaling.process import SCALING
 
 keras = pytest.importorskip("keras")
 v1 = tf.compat.v1
@@ -172,7 +173,7 @@ def test_fit_goes_on_beside_a_loss_that_is_never_finite():
 
 def test_eager_gradients_are_forgotten_with_their_tensors():
     gc.collect()
-    before = len(provenance._EAGER)
+    before = len(SCALING.gradients)
     w = tf.Variable([1.0, 2.0])
     grad = main_gradient(w, 1.0)
     (call,) = provenance.calls([grad], [w])
@@ -180,5 +181,5 @@ def test_eager_gradients_are_forgotten_with_their_tensors():
     assert provenance.calls([grad + 0.0], [w]) is None
     del grad, call
     gc.collect()
-    assert len(provenance._EAGER) == before
+    assert len(SCALING.gradients) == before
     assert current().states

@@ -86,8 +86,6 @@ def stepped(mode, factor, times):
 @pytest.mark.parametrize("mode", ["eager", "function", "xla"])
 def test_a_stall_is_said_once_by_the_thread(scope, said, monkeypatch, mode):
     lines, came = said
-    stalls.look()  # what other tests left
-    lines.clear(), came.clear()
     fast = stalls._Watcher()
     monkeypatch.setattr(stalls, "PERIOD", 0.01)
     monkeypatch.setattr(stalls, "_WATCHER", fast)
@@ -101,8 +99,6 @@ def test_a_stall_is_said_once_by_the_thread(scope, said, monkeypatch, mode):
 
 
 def test_a_job_that_only_begins_too_high_is_not_a_stall(scope, said):
-    stalls.look()
-    said[0].clear()
     w = stepped("function", np.inf, LIMIT - 1)
     stalls.look()
     assert said[0] == []

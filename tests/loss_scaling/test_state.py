@@ -12,6 +12,7 @@ import tensorflow as tf
 
 from amp import loss_scaling
 from amp.loss_scaling import ConstantLossScale, DynamicLossScale, state
+from amp.loss_scaling.process import SCALING
 
 RULE = DynamicLossScale(initial=8.0, hysteresis=3)
 VALUES = {
@@ -24,13 +25,12 @@ FLAGS = ("overflow", "left_out")
 
 
 @pytest.fixture
-def group(monkeypatch):
+def group():
     """Returns a maker of a process without scalers."""
 
     def fresh():
         gc.collect()
-        monkeypatch.setattr(state, "_PROCESS", [])
-        monkeypatch.setattr(state, "_SCALERS", type(state._SCALERS)())
+        SCALING.reset()
         return loss_scaling.current()
 
     return fresh
@@ -249,13 +249,13 @@ def test_a_graph_has_its_own_scalers_and_takes_them_along(group):
         w = tf.Variable(1.0)
         scaler_of([w])
         assert len(loss_scaling.current().states) == 1
-        assert len(state._SCALERS) == 1
+        assert len(SCALING.scalers) == 1
     assert scalers.states == []
     del w
     gc.collect()
     tf.compat.v1.reset_default_graph()
     gc.collect()
-    assert len(state._SCALERS) == 0
+    assert len(SCALING.scalers) == 0
 
 
 def test_settings_pickle_with_every_field_off_default():

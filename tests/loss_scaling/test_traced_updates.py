@@ -11,6 +11,7 @@ import tensorflow as tf
 import amp
 from amp.integration.install import install
 from amp.loss_scaling import state, traced_updates
+from amp.loss_scaling.process import SCALING
 
 pytestmark = pytest.mark.kernels
 
@@ -158,10 +159,10 @@ def test_noted_variables_are_held_weakly():
     w = tf.Variable([1.0])
     key = id(w)
     traced_updates.note([w])
-    assert key in traced_updates._UPDATED
+    assert key in SCALING.updated
     del w
     gc.collect()
-    assert key not in traced_updates._UPDATED
+    assert key not in SCALING.updated
 
 
 @pytest.mark.parametrize("resource", [True, False])

@@ -9,6 +9,7 @@ import tensorflow as tf
 from amp.integration import active
 from amp.integration.install import install
 from amp.loss_scaling import DynamicLossScale, entries, state
+from amp.loss_scaling.process import SCALING
 
 v1 = tf.compat.v1
 RULE = DynamicLossScale(initial=8.0, growth_interval=3)
@@ -225,10 +226,9 @@ def taken(variables):
 
 
 @pytest.mark.parametrize("made", ["before", "after"])
-def test_what_trains_other_variables_restores(scope, tmp_path, monkeypatch, made):
+def test_what_trains_other_variables_restores(scope, tmp_path, made):
     def fresh():
-        monkeypatch.setattr(state, "_PROCESS", [])
-        monkeypatch.setattr(state, "_SCALERS", type(state._SCALERS)())
+        SCALING.reset()
         return tf.train.Checkpoint(v=tf.Variable(1.0), loss_scale=state.current())
 
     saved = fresh()

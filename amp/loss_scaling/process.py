@@ -1,0 +1,59 @@
+"""What loss scaling keeps for the whole process, in one object with one `reset`.
+
+Each file reads and writes its own fields of `SCALING`; `integration.process` resets it
+with everything else. No TensorFlow, no logic.
+"""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+import weakref
+from typing import Any
+
+
+@dataclasses.dataclass
+class Scaling:
+    """The state of loss scaling in the process.
+
+    Attributes:
+      group: the `state.Scalers` of the process, which users save in checkpoints; empty
+        before the first scaler, then of length 1. A `tf.compat.v1` graph keeps its own.
+      scalers: every scaler, of session graphs too, by its gradient call. Held by their
+        group: a graph and its scalers go together.
+      in_sessions: the first scaler of a `tf.compat.v1` graph, by its key; else empty.
+      gone: scalers to let go of; appended to by finalizers, which take no lock and run
+        no operation.
+      past: the updates skipped by scalers of this process that are gone.
+      waiting: rows of a weight file, for variables without a scaler so far.
+      watched: the scalers whose counts `stalls` reads, by their identity.
+      gradients: by the identity of an eager gradient, which is held weakly, the call
+        that it comes from.
+      told: the warnings logged so far.
+      updated: by their identity, variables whose update was traced before a scaler of
+        theirs was made. Kept by `reset`, like the next: TensorFlow keeps its traces.
+      generation: a number that is part of every trace key.
+    """
+
+    group: list[Any] = dataclasses.field(default_factory=list)
+    scalers: weakref.WeakValueDictionary[Any, Any] = dataclasses.field(
+        default_factory=weakref.WeakValueDictionary
+    )
+    in_sessions: list[Any] = dataclasses.field(default_factory=list)
+    gone: collections.deque[Any] = dataclasses.field(default_factory=collections.deque)
+    past: int = 0
+    waiting: list[Any] = dataclasses.field(default_factory=list)
+    watched: dict[int, Any] = dataclasses.field(default_factory=dict)
+    gradients: dict[int, Any] = dataclasses.field(default_factory=dict)
+    told: set[str] = dataclasses.field(default_factory=set)
+    updated: dict[int, weakref.ref[Any]] = dataclasses.field(default_factory=dict)
+    generation: int = 0
+
+    def reset(self) -> None:
+        """Forgets everything but what TensorFlow's traces depend on."""
+        fresh = Scaling(updated=self.updated, generation=self.generation)
+        for field in dataclasses.fields(self):
+            setattr(self, field.name, getattr(fresh, field.name))
+
+
+SCALING = Scaling()

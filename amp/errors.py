@@ -54,7 +54,7 @@ class TensorFlowError(AmpError, ImportError):
 
 
 class CheckpointError(AmpError, ValueError):
-    """A checkpoint whose loss-scale state is of another shape; nothing was restored."""
+    """A checkpoint whose loss-scale state is damaged; without `strict` a warning."""
 
 
 class ProfileError(AmpError, ValueError):

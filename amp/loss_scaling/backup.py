@@ -66,7 +66,8 @@ def _damaged(found: str, where: str) -> CheckpointError:
         where=where,
         allowed=f"a row for each scaler with a positive scale and three counts "
         f"({', '.join(FIELDS)})",
-        remedy="load the file without the plugin (AMP_ENABLE=0), and save it anew",
+        remedy="nothing has to be done: the loss scale goes on as it is, and saving "
+        "the weights again replaces the entry",
     )
 
 

@@ -123,7 +123,7 @@ def test_what_cannot_have_been_kept_is_refused(found):
     with pytest.raises(CheckpointError, match="cannot be read") as error:
         backup.checked(found, "the place")
     assert error.value.where == "the place"
-    for part in ("scale, good_steps", "without the plugin"):
+    for part in ("scale, good_steps", "goes on as it is"):
         assert part in str(error.value)
 
 

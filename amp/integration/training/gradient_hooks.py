@@ -20,7 +20,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from amp.errors import CheckpointError, PolicyError
+from amp.errors import PolicyError
 from amp.integration import active, fallback, hooks
 from amp.integration.distributed import replicas, workers
 from amp.integration.training import gradient_sources, markers, scaled_losses
@@ -157,7 +157,7 @@ def _found(
     part = fallback.Part(
         "gradients at {}:{} are not scaled".format(*gradient_sources.call_site()),
         active.is_strict(),
-        raises=(CheckpointError, PolicyError),
+        raises=(PolicyError,),
     )
 
     def find() -> _Found | None:

@@ -4,7 +4,7 @@
 What is kept of a scaler is not decided here.
 
 The entry stands beside those that Keras looks for, so a job without the plugin reads
-the file as ever.
+the file as ever. A damaged entry does not keep the weights from being loaded.
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ from typing import Any
 
 import tensorflow as tf
 
-from amp.errors import CheckpointError
 from amp.integration import active, fallback, hooks
 from amp.integration.training import gradient_sources
 from amp.loss_scaling import backup, state
@@ -59,8 +58,8 @@ def _saved(call: Callable[[], Any], model: Any, store: Any) -> Any:
 
 
 def _loaded(call: Callable[[], Any], model: Any, store: Any) -> Any:
-    says = "the loss scale in a weight file is not read"
-    part = fallback.Part(says, active.is_strict(), raises=(CheckpointError,))
+    says = "a weight file is read without its loss scale"
+    part = fallback.Part(says, active.is_strict())
 
     def read() -> backup.Numbers | None:
         entry = store.get(_ENTRY)

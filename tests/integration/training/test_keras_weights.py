@@ -167,12 +167,46 @@ def test_a_model_of_another_shape_loads_what_fits(file):
     assert kept(fit(other, 1)) == NEXT
 
 
-@pytest.mark.parametrize("value", [np.ones([1, 3]), np.zeros([1, 4]), "text"])
-def test_a_damaged_entry_is_an_error_and_nothing_is_loaded(weights, value):
+def spoil(weights, value):
+    """Puts a value in the place of the entry: None for a folder."""
     with h5py.File(weights, "r+") as content:
         entry = content["amp_loss_scale/vars"]
         del entry["scalers"]
-        entry["scalers"] = value
+        if value is None:
+            entry.create_group("scalers")
+        else:
+            entry["scalers"] = value
+
+
+DAMAGED = [np.ones([1, 3]), np.zeros([1, 4]), np.ones([]), "text", None]
+
+
+@pytest.mark.parametrize("value", DAMAGED)
+def test_weights_load_whatever_has_become_of_the_loss_scale(weights, value):
+    """The scale goes on as it is, and one warning names the entry."""
+    expected = model()
+    expected.load_weights(weights)
+    spoil(weights, value)
+    restored = model()
+    with pytest.warns(RuntimeWarning, match="read without its loss scale"):
+        restored.load_weights(weights)
+    for got, want in zip(restored.variables, expected.variables, strict=True):
+        np.testing.assert_array_equal(got, want)
+    assert int(restored.optimizer.iterations.numpy()) == 4
+    assert kept(fit(restored, 1)) == [[8.0, 1.0, 0.0, 0.0]]
+
+
+def test_a_damaged_entry_leaves_a_living_scale_as_it_is(weights):
+    spoil(weights, np.ones([1, 3]))
+    trained = fit(model(), 4)
+    with pytest.warns(RuntimeWarning, match="amp_loss_scale/scalers"):
+        trained.load_weights(weights)
+    assert kept(trained) == TRAINED
+
+
+def test_strict_raises_a_damaged_entry_before_anything_is_loaded(weights):
+    spoil(weights, np.ones([1, 3]))
+    amp.enable(dtype="float16", emulate=True, loss_scale=RULE, strict=True)
     restored = model()
     before = [v.numpy() for v in restored.variables]
     with pytest.raises(CheckpointError, match="amp_loss_scale/scalers"):

@@ -19,7 +19,7 @@ from typing import Any
 import tensorflow as tf
 
 from amp.loss_scaling.process import SCALING
-from amp.loss_scaling.scale import DynamicLossScale, LossScale
+from amp.loss_scaling.scale import LossScale
 
 _LOG = logging.getLogger("amp")  # Python's own, without a handler of ours
 
@@ -80,17 +80,17 @@ def from_file(
       value: what was read, of any shape.
       variable: the variable itself.
     """
-    old = variable.read_value()
-    if field != "skipped_steps" and not isinstance(rule, DynamicLossScale):
+    old, bounds = variable.read_value(), rule.bounds
+    if field != "skipped_steps" and bounds is None:
         return old
     if value.shape.rank not in (0, None):
         skipped(field, f"shape {value.shape}")
         return old
     # Several devices restore inside a function, where no shape is known before it runs.
     one = tf.reduce_max(tf.reshape(tf.cast(value, variable.dtype), [-1]))
-    if isinstance(rule, DynamicLossScale) and field == "scale":
+    if bounds is not None and field == "scale":
         fits = tf.math.is_finite(one)
-        one = tf.clip_by_value(one, rule.minimum, rule.maximum)
+        one = tf.clip_by_value(one, *bounds)
     else:
         fits = one >= 0
     return tf.where(tf.logical_and(fits, tf.equal(tf.size(value), 1)), one, old)

@@ -1,7 +1,11 @@
-"""The rules of loss scaling: frozen settings, a small state, a pure step.
+"""The rules of loss scaling: how the scale changes after each gradient call.
 
-Arithmetic only: no variables, no TensorFlow, no gradients. The same step serves Python
-numbers, NumPy arrays and tensors, because the caller passes the `where` to select with.
+Each rule is a frozen class with a pure function `step`. `LossScale` says what a rule
+has; `RULES` lists the rules, and all other code works with any of them.
+
+Arithmetic only: no variables, no TensorFlow, no gradients. `Scaler` keeps the state in
+variables and calls `step`. The same `step` computes with Python numbers, NumPy arrays
+and tensors, because the caller passes the function `where` that selects between two.
 """
 
 from __future__ import annotations
@@ -10,7 +14,7 @@ import ast
 import dataclasses
 import math
 from collections.abc import Callable
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple, Protocol, TypeAlias, cast
 
 from amp.errors import PolicyError
 
@@ -37,9 +41,40 @@ class ScaleState(NamedTuple):
     bad_steps: Any
 
 
+class LossScale(Protocol):
+    """What every rule has. Rules are frozen dataclasses of numbers and texts.
+
+    A rule prints as the call that makes it, and `parse` reads that text again.
+    """
+
+    @property
+    def initial(self) -> float:
+        """The scale of the first gradient call."""
+
+    @property
+    def bounds(self) -> tuple[float, float] | None:
+        """The smallest and the largest scale; None if the scale never changes.
+
+        A rule without bounds has no state: checkpoints do not change its scale.
+        """
+
+    @property
+    def on_overflow(self) -> str:
+        """What the program gets as gradients after an overflow: "zeros" or "nan"."""
+
+    def step(self, state: ScaleState, finite: Any, where: Where) -> ScaleState:
+        """Returns the state after one gradient call.
+
+        Args:
+          state: before the call.
+          finite: whether all gradients of the call were finite, bool, shape ().
+          where: `where(condition, yes, no)` for values like those in `state`.
+        """
+
+
 @dataclasses.dataclass(frozen=True, slots=True)
 class NoLossScale:
-    """The null object: gradients pass as they are, and nothing is remembered."""
+    """No loss scaling: gradients stay as they are, and there is no state."""
 
     @property
     def on_overflow(self) -> str:
@@ -51,6 +86,10 @@ class NoLossScale:
     @property
     def initial(self) -> float:
         return 1.0
+
+    @property
+    def bounds(self) -> None:
+        return None
 
     def step(self, state: ScaleState, finite: Any, where: Where) -> ScaleState:
         return state
@@ -82,6 +121,10 @@ class ConstantLossScale:
     @property
     def initial(self) -> float:
         return float(self.value)
+
+    @property
+    def bounds(self) -> None:
+        return None
 
     def step(self, state: ScaleState, finite: Any, where: Where) -> ScaleState:
         return state
@@ -154,6 +197,10 @@ class DynamicLossScale:
     def __repr__(self) -> str:
         return _call(self)
 
+    @property
+    def bounds(self) -> tuple[float, float]:
+        return self.minimum, self.maximum
+
     def step(self, state: ScaleState, finite: Any, where: Where) -> ScaleState:
         good = where(finite, state.good_steps + 1, state.good_steps * 0)
         bad = where(finite, state.bad_steps * 0, state.bad_steps + 1)
@@ -171,14 +218,26 @@ class DynamicLossScale:
         )
 
 
-LossScale: TypeAlias = NoLossScale | ConstantLossScale | DynamicLossScale
-_KINDS: dict[str, type[LossScale]] = {
-    kind.__name__: kind for kind in (NoLossScale, ConstantLossScale, DynamicLossScale)
+# The rules, by the names that a policy's text or a variable gives; those that a word
+# names too; and how an error shows them. A new rule is a class above and an entry here.
+RULES: dict[str, type[Any]] = {
+    rule.__name__: rule for rule in (NoLossScale, ConstantLossScale, DynamicLossScale)
 }
-ALLOWED = (
-    '"auto", "dynamic", "none", a positive number, or '
-    "NoLossScale(), ConstantLossScale(value), DynamicLossScale(...)"
-)
+WORDS: dict[str, Callable[[], LossScale]] = {
+    "dynamic": DynamicLossScale,
+    "none": NoLossScale,
+}
+
+
+def _shown(rule: type[Any]) -> str:
+    """A rule's name and the parameters that it needs, "..." for those it only takes."""
+    fields = dataclasses.fields(rule)
+    needed = [f.name for f in fields if f.default is dataclasses.MISSING]
+    return f"{rule.__name__}({', '.join(needed) or ('...' if fields else '')})"
+
+
+ALLOWED = ", ".join(('"auto"', *(f'"{word}"' for word in WORDS), "a positive number"))
+ALLOWED += f", or {', '.join(map(_shown, RULES.values()))}"
 
 
 def parse(value: object, *, where: str) -> LossScale | str:
@@ -191,18 +250,16 @@ def parse(value: object, *, where: str) -> LossScale | str:
     Raises:
       PolicyError: anything else.
     """
-    if isinstance(value, (NoLossScale, ConstantLossScale, DynamicLossScale)):
-        return value
+    if isinstance(value, tuple(RULES.values())):
+        return cast(LossScale, value)
     if isinstance(value, (int, float)) and not isinstance(value, bool):
         return ConstantLossScale(float(value))
     if isinstance(value, str):
         text = value.strip()
         if text in ("auto", ""):
             return "auto"
-        if text == "dynamic":
-            return DynamicLossScale()
-        if text == "none":
-            return NoLossScale()
+        if text in WORDS:
+            return WORDS[text]()
         parsed = _parse_text(text)
         if parsed is not None:
             return parsed
@@ -224,10 +281,10 @@ def _parse_text(text: str) -> LossScale | None:
     try:
         call = ast.parse(text, mode="eval").body
         if isinstance(call, ast.Call) and isinstance(call.func, ast.Name):
-            kind = _KINDS[call.func.id]
+            kind = RULES[call.func.id]
             args = [ast.literal_eval(arg) for arg in call.args]
             fields = {str(k.arg): ast.literal_eval(k.value) for k in call.keywords}
-            return kind(*args, **fields)
+            return kind(*args, **fields)  # type: ignore[no-any-return]
     except PolicyError:
         raise
     except (SyntaxError, KeyError, ValueError, TypeError):
@@ -235,8 +292,8 @@ def _parse_text(text: str) -> LossScale | None:
     return None
 
 
-def _call(rule: ConstantLossScale | DynamicLossScale) -> str:
-    """Returns the call that makes a rule; `on_overflow` only where it is not usual."""
+def _call(rule: Any) -> str:
+    """Returns the call that makes a rule, without `on_overflow` if that is "zeros"."""
     fields = [field.name for field in dataclasses.fields(rule)]
     if rule.on_overflow == "zeros":
         fields.remove("on_overflow")

@@ -20,12 +20,7 @@ from typing import Any
 import tensorflow as tf
 
 from amp.loss_scaling import branches, entries, placement, stalls
-from amp.loss_scaling.scale import (
-    ConstantLossScale,
-    DynamicLossScale,
-    LossScale,
-    ScaleState,
-)
+from amp.loss_scaling.scale import LossScale, ScaleState
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -199,7 +194,7 @@ class Scaler(tf.Module):  # type: ignore[misc]
 
     def factor(self) -> tf.Tensor:
         """Returns the scale to use now, float32, shape ()."""
-        if isinstance(self.settings, ConstantLossScale):
+        if self.settings.bounds is None:
             return tf.constant(self.settings.initial, tf.float32)
         with self.ready():
             return self.scale.read_value()
@@ -245,7 +240,7 @@ class Scaler(tf.Module):  # type: ignore[misc]
         writes = [self.stalled.assign(stalled)]
         if self._ready is not None:
             writes.append(stalls.printed(before, stalled, self._names))
-        if isinstance(self.settings, DynamicLossScale):
+        if self.settings.bounds is not None:
             old = ScaleState(
                 scale=scale,
                 good_steps=self.good_steps.read_value(),

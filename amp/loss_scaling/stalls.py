@@ -24,7 +24,7 @@ import tensorflow as tf
 
 from amp.loss_scaling import branches
 from amp.loss_scaling.process import SCALING
-from amp.loss_scaling.scale import DynamicLossScale, LossScale, Where
+from amp.loss_scaling.scale import LossScale, Where
 
 _LOG = logging.getLogger("amp")  # Python's own, without a handler of ours
 # A scale that starts at 2**15 fits most jobs after 15 halvings.
@@ -51,8 +51,8 @@ def count(rule: LossScale, scale: Any, stalled: Any, step: tuple[Any, Where]) ->
     """
     finite, where = step
     good = stalled * 0
-    if isinstance(rule, DynamicLossScale):
-        good = where(scale <= rule.minimum, stalled, good)
+    if rule.bounds is not None:
+        good = where(scale <= rule.bounds[0], stalled, good)
     counted = where(finite, good, stalled + 1)
     return where(stalled >= LIMIT, stalled, counted)
 

@@ -9,9 +9,10 @@ import pytest
 import tensorflow as tf
 from hypothesis import strategies as st
 
+from amp import loss_scaling
 from amp.errors import PolicyError
 from amp.loss_scaling import ConstantLossScale, DynamicLossScale, NoLossScale
-from amp.loss_scaling.scale import LARGEST, ScaleState, parse
+from amp.loss_scaling.scale import ALLOWED, LARGEST, RULES, ScaleState, parse
 
 POWERS = st.integers(-8, 24).map(lambda e: 2.0**e)
 
@@ -64,7 +65,7 @@ def test_dynamic_step_follows_its_law(rule, history):
         state = rule.step(state, finite, choose)
         expected = reference(rule, *expected, finite)
         assert tuple(state) == expected
-        assert rule.minimum <= state.scale <= rule.maximum
+        assert rule.bounds[0] <= state.scale <= rule.bounds[1]
 
 
 @hypothesis.given(settings(), st.lists(st.booleans(), max_size=8))
@@ -95,10 +96,21 @@ def test_growth_never_leaves_float32():
     assert math.isfinite(1 / state.scale.numpy())
 
 
+def test_every_rule_is_public_and_named_in_errors():
+    for name, rule in RULES.items():
+        assert getattr(loss_scaling, name) is rule
+        assert f"{name}(" in ALLOWED
+    assert '"dynamic", "none", a positive number' in ALLOWED
+    assert ALLOWED.endswith(
+        "NoLossScale(), ConstantLossScale(value), DynamicLossScale(...)"
+    )
+
+
 @pytest.mark.parametrize("rule", [NoLossScale(), ConstantLossScale(1024)])
 def test_fixed_rules_never_move(rule):
     state = ScaleState(rule.initial, 3, 4)
     assert rule.step(state, False, choose) is state
+    assert rule.bounds is None
 
 
 def test_counts_may_be_written_as_floats():

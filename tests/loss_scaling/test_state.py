@@ -1,5 +1,6 @@
 """The state of scalers survives checkpoints, in every order of making and restoring."""
 
+import dataclasses
 import gc
 import pickle
 import subprocess
@@ -297,3 +298,30 @@ def test_a_scaler_that_is_gone_leaves_no_variable():
         state.skipped_steps()
         gc.collect()
     assert [reference() for reference in left if reference() is not None] == []
+
+
+@dataclasses.dataclass(frozen=True)
+class AddsOne:
+    """A rule that no other code names: the scale grows by 1 at every finite call."""
+
+    initial: float = 4.0
+    bounds: tuple[float, float] = (1.0, 6.0)
+    on_overflow: str = "zeros"
+
+    def step(self, before, finite, where):
+        grown = where(
+            before.scale + 1.0 > 6.0, before.scale * 0 + 6.0, before.scale + 1
+        )
+        return before._replace(scale=where(finite, grown, before.scale * 0 + 1.0))
+
+
+def test_any_rule_moves_its_scale_and_bounds_what_is_restored(group, sources):
+    group()
+    scaler = state.find(("here.py", 1), sources, AddsOne())
+    scales = []
+    for finite in (True, True, True, False, True):
+        scaler.step(tf.constant(finite))
+        scales.append(float(scaler.factor()))
+    assert scales == [5.0, 6.0, 6.0, 1.0, 2.0]
+    scaler.restore("scale", tf.constant(64.0))
+    assert float(scaler.factor()) == 6.0

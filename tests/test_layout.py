@@ -106,8 +106,8 @@ REWRITER = (
     *("verify", "circumstances", "checks", "steps", "report_builder", "rewrite"),
 )
 INTEGRATION = (
-    *("atomic_files", "process", "imports", "messages", "hooks", "active", "fallback"),
-    "once",
+    *("atomic_files", "process", "imports", "messages", "hooks", "wrapping"),
+    *("active", "fallback", "once"),
     *("measuring", "report_directories", "reports"),
     *("functions", "sessions", "distributed", "training"),
     *("install", "api", "files", "launch", "autostart", "doctor"),

@@ -1,31 +1,28 @@
 """Every private name of TensorFlow and Keras that the package uses, one row for each.
 
-Where TensorFlow has renamed something, change its row here and the code that uses it.
-Rows are checked together and hooks put in place together, by `install`. What a hook
-does is defined in the rooms after this one; no policy is known here.
+`install` has the rows checked and hooks put in place, through `wrapping`. Where a
+version of TensorFlow has another name for something, add that name to the row (`also`).
+A hook needs no more; code that only calls or reads the name asks `current_name`.
+
+No hook is made here, and nothing is changed in TensorFlow.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import functools
 import importlib
 import inspect
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from types import CodeType
-from typing import Any, TypeAlias
+from typing import Any
 
 import tensorflow as tf
 
 from amp.errors import TensorFlowError
-from amp.integration.process import PROCESS
 
 TENSORFLOW, KERAS = "TensorFlow 2.18 to 2.21", "Keras 3.0 to 3.15"
 TF_KERAS = "tf_keras 2.18 to 2.21"
-
-Function: TypeAlias = Callable[..., Any]
-Decorate: TypeAlias = Callable[[Function], Function]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -41,6 +38,7 @@ class Row:
       wrapped: whether a hook replaces it; else it is only called or read.
       autograph: whether users call it from code that AutoGraph converts, so that the
         hook has to be exempt from that.
+      also: names that other supported versions have for it.
     """
 
     owner: str
@@ -49,6 +47,7 @@ class Row:
     use: str
     wrapped: bool = False
     autograph: bool = False
+    also: tuple[str, ...] = ()
 
     @property
     def key(self) -> str:
@@ -63,21 +62,20 @@ class Row:
         return KERAS if self.owner.startswith("keras") else TENSORFLOW
 
 
-def _call(owner: str, name: str, parameters: str, use: str) -> Row:
-    return Row(owner, name, tuple(parameters.split()), use)
+def _call(owner: str, name: str, parameters: str, use: str, **more: Any) -> Row:
+    return Row(owner, name, tuple(parameters.split()), use, **more)
 
 
-def _read(owner: str, name: str, use: str) -> Row:
-    return Row(owner, name, None, use)
+def _read(owner: str, name: str, use: str, **more: Any) -> Row:
+    return Row(owner, name, None, use, **more)
 
 
-def _wrap(owner: str, name: str, parameters: str, use: str) -> Row:
-    return Row(owner, name, tuple(parameters.split()), use, wrapped=True)
+def _wrap(owner: str, name: str, parameters: str, use: str, **more: Any) -> Row:
+    return _call(owner, name, parameters, use, wrapped=True, **more)
 
 
-def _public(owner: str, name: str, parameters: str, use: str) -> Row:
-    row = _wrap(owner, name, parameters, use)
-    return dataclasses.replace(row, autograph=True)
+def _public(owner: str, name: str, parameters: str, use: str, **more: Any) -> Row:
+    return _wrap(owner, name, parameters, use, autograph=True, **more)
 
 
 _EAGER = "tensorflow.python.eager"
@@ -304,6 +302,28 @@ ROWS: tuple[Row, ...] = (
 )  # fmt: skip
 
 
+def row_of(key: str) -> Row:
+    """The row with a key (`Row.key`)."""
+    (row,) = (row for row in ROWS if row.key == key)
+    return row
+
+
+def current_name(row: Row) -> str:
+    """The name of a row in the TensorFlow that is installed: `name` or one of `also`.
+
+    Raises:
+      ImportError, AttributeError: the module or class of the row is not there.
+    """
+    if not row.also:
+        return row.name
+    names = (row.name, *row.also)
+    return next((name for name in names if _has(owner_of(row), name)), row.name)
+
+
+def _has(owner: Any, name: str) -> bool:
+    return hasattr(owner, name) or name in _assigned(owner)
+
+
 def of_tensorflow() -> list[Row]:
     """The rows of TensorFlow's names."""
     return [row for row in ROWS if row.versions == TENSORFLOW]
@@ -355,31 +375,37 @@ def require(rows: Iterable[Row]) -> None:
 def _misfits(row: Row) -> Iterator[str]:
     """What is wrong with a name, in words; nothing if it fits."""
     try:
-        owner = _owner(row)
+        owner = owner_of(row)
     except (ImportError, AttributeError):
         yield f"{row.owner} is not there (for {row.name}: {row.use})"
         return
+    name = current_name(row)
     if row.parameters is None:
-        if not hasattr(owner, row.name) and row.name not in _assigned(owner):
+        if not _has(owner, name):
             yield f"{row.key} is not there ({row.use})"
         return
-    found = getattr(owner, row.name, None)
+    found = getattr(owner, name, None)
     if not callable(found):
         yield f"{row.key} is not there ({row.use})"
         return
-    known = _parameters(found)
+    known = parameters_of(found)
     missing = [] if known is None else [p for p in row.parameters if p not in known]
     if missing:
         yield f"{row.key} does not take {', '.join(missing)} ({row.use})"
 
 
-def _owner(row: Row) -> Any:
+def owner_of(row: Row) -> Any:
+    """The module or class of a row.
+
+    Raises:
+      ImportError, AttributeError: it is not there.
+    """
     module, _, name = row.owner.partition(":")
     owner = importlib.import_module(module)
     return getattr(owner, name) if name else owner
 
 
-def _parameters(function: Function) -> list[str] | None:
+def parameters_of(function: Callable[..., Any]) -> list[str] | None:
     """The parameters of a function; None where it takes any, or Python cannot tell.
 
     A wrapper of another library may say only that it takes any, and pass all on.
@@ -407,164 +433,3 @@ def _assigned(owner: Any) -> set[str]:
         names.update(code.co_names)
         waiting += [c for c in code.co_consts if isinstance(c, CodeType)]
     return names
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Wrapped:
-    """A hook that is in place.
-
-    Attributes:
-      owner: the class or module.
-      wrapper: the hook, which now has the name.
-      original: the function that had the name before.
-      inherited: whether the owner itself had no such name, but inherited it.
-    """
-
-    owner: Any
-    wrapper: Any
-    original: Any
-    inherited: bool
-
-
-def install(rows: Iterable[Row], decorators: Mapping[str, Decorate]) -> None:
-    """Checks rows and puts their hooks in place, all of them or none.
-
-    Args:
-      rows: names to check, wrapped or not.
-      decorators: by a row's key, makes its hook of the original function.
-
-    Raises:
-      TensorFlowError: listing every name that does not fit; nothing was changed.
-    """
-    rows = list(rows)
-    require(rows)
-    done: list[Row] = []
-    try:
-        for row in rows:
-            if row.wrapped and row.key not in PROCESS.wrapped:
-                wrap(row, decorators[row.key])
-                done.append(row)
-    except BaseException:
-        for row in reversed(done):
-            _take_off(row.key)
-        raise
-
-
-def wrap(row: Row, decorate: Decorate) -> None:
-    """Puts one hook in place of what a name stands for.
-
-    A hook of an earlier copy of the package (imported, removed from `sys.modules`, and
-    imported again) is replaced. One that another library has wrapped stays in place,
-    but the earlier copy forgets its state: the hook then only calls what it wraps.
-    """
-    owner = _owner(row)
-    found: Any = getattr(owner, row.name)
-    earlier = getattr(found, "_amp_retire", None)
-    if earlier is not None and earlier != PROCESS.reset:
-        earlier()
-    inherited = row.name not in vars(owner)
-    # Another library's wrapper may copy these attributes from our hook, but `_amp_hook`
-    # then returns the hook and not the wrapper.
-    hook = getattr(found, "_amp_hook", None)
-    if hook is not None and hook() is found:
-        original, inherited = found._amp_original, found._amp_inherited
-    else:
-        original = found
-    wrapper: Any = functools.wraps(original)(decorate(original))
-    if row.autograph:
-        wrapper = tf.autograph.experimental.do_not_convert(wrapper)
-    wrapper._amp_original = original
-    wrapper._amp_inherited = inherited
-    wrapper._amp_hook = lambda: wrapper
-    wrapper._amp_retire = PROCESS.reset
-    setattr(owner, row.name, wrapper)
-    PROCESS.wrapped[row.key] = Wrapped(owner, wrapper, original, inherited)
-
-
-def original(key: str) -> Function:
-    """The function that a row's hook wraps, for calls past the hook."""
-    if key in PROCESS.wrapped:
-        found: Function = PROCESS.wrapped[key].original
-        return found
-    (row,) = (row for row in ROWS if row.key == key)
-    return getattr(_owner(row), row.name)  # type: ignore[no-any-return]
-
-
-def unwrap() -> None:
-    """Takes off every hook that no other library has wrapped since.
-
-    A hook that is wrapped stays in place; `install` does not add a second one.
-    """
-    for key in reversed(list(PROCESS.wrapped)):
-        _take_off(key)
-
-
-def _take_off(key: str) -> None:
-    hook = PROCESS.wrapped[key]
-    name = key.rpartition(".")[2]
-    if getattr(hook.owner, name, None) is not hook.wrapper:
-        return
-    if hook.inherited:
-        delattr(hook.owner, name)
-    else:
-        setattr(hook.owner, name, hook.original)
-    del PROCESS.wrapped[key]
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Arguments:
-    """The arguments of one call, to look at and to pass on.
-
-    Arguments that other libraries' wrappers add are included, and passed on.
-
-    Attributes:
-      names: the parameters that may be given by position, in their order.
-      args, kwargs: as they were given.
-    """
-
-    names: tuple[str, ...]
-    args: tuple[Any, ...]
-    kwargs: dict[str, Any]
-
-    def get(self, name: str, default: Any = None) -> Any:
-        """The value of a parameter, `default` where the call leaves it out."""
-        if name in self.kwargs:
-            return self.kwargs[name]
-        index = self.names.index(name)
-        return self.args[index] if index < len(self.args) else default
-
-    def replaced(self, name: str, value: Any) -> Arguments:
-        """The same arguments with another value for one parameter."""
-        index = self.names.index(name)
-        if name in self.kwargs or index >= len(self.args):
-            return dataclasses.replace(self, kwargs={**self.kwargs, name: value})
-        args = (*self.args[:index], value, *self.args[index + 1 :])
-        return dataclasses.replace(self, args=args)
-
-    def call(self, function: Function) -> Any:
-        """Calls a function with them."""
-        return function(*self.args, **self.kwargs)
-
-
-def reader(key: str, original: Function) -> Callable[..., Arguments]:
-    """Returns what makes `Arguments` of a call of a hooked function.
-
-    Args:
-      key: of the function's row.
-      original: the function that the hook wraps.
-    """
-    (row,) = (row for row in ROWS if row.key == key)
-    return reader_of(row, original)
-
-
-def reader_of(row: Row, original: Function) -> Callable[..., Arguments]:
-    """As `reader`. The order of the parameters is the function's own.
-
-    Where another library's wrapper hides it, it is that of the row.
-    """
-    names = tuple(_parameters(original) or row.parameters or ())
-
-    def arguments(*args: Any, **kwargs: Any) -> Arguments:
-        return Arguments(names, args, kwargs)
-
-    return arguments

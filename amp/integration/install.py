@@ -12,7 +12,7 @@ import threading
 import tensorflow as tf
 
 from amp.errors import TensorFlowError
-from amp.integration import active, fallback, hooks, imports
+from amp.integration import active, fallback, hooks, imports, wrapping
 from amp.integration.distributed import strategy_threads, wire
 from amp.integration.functions import function_hooks
 from amp.integration.process import PROCESS
@@ -28,7 +28,7 @@ from amp.integration.training import (
 
 OLDEST = (2, 18)
 
-DECORATORS: dict[str, hooks.Decorate] = {
+DECORATORS: dict[str, wrapping.Decorate] = {
     **function_hooks.HOOKS,
     **session_hooks.HOOKS,
     **strategy_threads.HOOKS,
@@ -38,13 +38,13 @@ DECORATORS: dict[str, hooks.Decorate] = {
     **scaled_losses.HOOKS,
     **session_savers.HOOKS,
 }
-KERAS_DECORATORS: dict[str, hooks.Decorate] = {
+KERAS_DECORATORS: dict[str, wrapping.Decorate] = {
     **optimizer_hooks.KERAS_HOOKS,
     **scaled_losses.KERAS_HOOKS,
     **wire.KERAS_HOOKS,
     **keras_weights.KERAS_HOOKS,
 }
-TF_KERAS_DECORATORS: dict[str, hooks.Decorate] = {
+TF_KERAS_DECORATORS: dict[str, wrapping.Decorate] = {
     **optimizer_hooks.TF_KERAS_HOOKS,
     **scaled_losses.TF_KERAS_HOOKS,
 }
@@ -63,7 +63,7 @@ def install() -> None:
         if PROCESS.installed:
             return
         require_version(tf.__version__)
-        hooks.install(hooks.of_tensorflow(), DECORATORS)
+        wrapping.install(hooks.of_tensorflow(), DECORATORS)
         PROCESS.installed = True
     for module in hooks.keras_modules():
         imports.after(module, functools.partial(install_keras, module))
@@ -90,7 +90,7 @@ def install_keras(loaded: str = "") -> None:
 
 
 def _install_keras() -> None:
-    hooks.install(hooks.of_keras(), KERAS_DECORATORS)
+    wrapping.install(hooks.of_keras(), KERAS_DECORATORS)
     PROCESS.keras_installed = True
 
 
@@ -110,7 +110,7 @@ def install_tf_keras(loaded: str = "") -> None:
 
 
 def _install_tf_keras() -> None:
-    hooks.install(hooks.of_keras(hooks.TF_KERAS), TF_KERAS_DECORATORS)
+    wrapping.install(hooks.of_keras(hooks.TF_KERAS), TF_KERAS_DECORATORS)
     PROCESS.tf_keras_installed = True
 
 

@@ -90,7 +90,7 @@ def test_a_second_copy_of_the_package_wraps_once(monkeypatch):
         assert second is not first
         assert second._amp_original is first._amp_original
     finally:
-        copy = importlib.import_module("amp.integration.hooks")
+        copy = importlib.import_module("amp.integration.wrapping")
         copy.unwrap()
         for name in list(sys.modules):
             if name.partition(".")[0] == "amp":

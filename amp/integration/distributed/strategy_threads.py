@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from amp.integration import active, hooks
+from amp.integration import active, wrapping
 
 # The attribute with the scopes, of a replica's thread or a coordinator's closure.
 _SCOPES = "_amp_state"
 
 
-def _made(original: hooks.Function) -> hooks.Function:
+def _made(original: wrapping.Function) -> wrapping.Function:
     """Wraps `__init__`: notes the scopes that the maker of the object is in."""
 
     def __init__(self: Any, *args: Any, **kwargs: Any) -> None:
@@ -26,7 +26,7 @@ def _made(original: hooks.Function) -> hooks.Function:
     return __init__
 
 
-def _run(original: hooks.Function) -> hooks.Function:
+def _run(original: wrapping.Function) -> wrapping.Function:
     """Wraps the method that runs in the other thread: enters the noted scopes there."""
 
     def run(self: Any, *args: Any, **kwargs: Any) -> Any:
@@ -42,7 +42,7 @@ def _run(original: hooks.Function) -> hooks.Function:
     return run
 
 
-HOOKS: dict[str, hooks.Decorate] = {
+HOOKS: dict[str, wrapping.Decorate] = {
     "_MirroredReplicaThread.__init__": _made,
     "_MirroredReplicaThread.run": _run,
     "Closure.__init__": _made,

@@ -15,12 +15,12 @@ from typing import Any
 import tensorflow as tf
 
 from amp.graph_rewrite.cost import all_reduce
-from amp.integration import active, hooks, messages
+from amp.integration import active, messages, wrapping
 from amp.integration.distributed import replicas, workers
 from amp.integration.process import PROCESS
 
 
-def _carried(original: hooks.Function) -> hooks.Function:
+def _carried(original: wrapping.Function) -> wrapping.Function:
     """Decorates the method by which a Keras optimizer sums its gradients.
 
     Dense float32 gradients that gain by it are summed in bfloat16, the others in
@@ -28,7 +28,7 @@ def _carried(original: hooks.Function) -> hooks.Function:
     of a call.
     """
 
-    arguments = hooks.reader("TFOptimizer._all_reduce_sum_gradients", original)
+    arguments = wrapping.reader("TFOptimizer._all_reduce_sum_gradients", original)
 
     def aggregate(self: Any, *args: Any, **kwargs: Any) -> Any:
         if not _wanted():
@@ -90,6 +90,6 @@ def _chosen(pairs: Sequence[tuple[Any, Any]]) -> frozenset[int]:
     )
 
 
-KERAS_HOOKS: dict[str, hooks.Decorate] = {
+KERAS_HOOKS: dict[str, wrapping.Decorate] = {
     "TFOptimizer._all_reduce_sum_gradients": _carried,
 }

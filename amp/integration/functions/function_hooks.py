@@ -12,7 +12,7 @@ from typing import Any
 import tensorflow as tf
 from tensorflow.python.eager import cancellation, execute
 
-from amp.integration import active, fallback, hooks
+from amp.integration import active, fallback, wrapping
 from amp.integration.functions import definitions
 from amp.integration.functions import twins as twins_lib
 from amp.integration.functions.twins import FunctionCall, Twins
@@ -33,9 +33,9 @@ def marked(graph: Any) -> Twins | None:
     return PROCESS.marked_graphs.get(graph) if PROCESS.marked_graphs else None
 
 
-def _call_function(original: hooks.Function) -> hooks.Function:
+def _call_function(original: wrapping.Function) -> wrapping.Function:
     active_twins = active.active_twins
-    arguments = hooks.reader("Context.call_function", original)
+    arguments = wrapping.reader("Context.call_function", original)
 
     def call_function(self: Any, name: bytes, *args: Any, **kwargs: Any) -> Any:
         twins = active_twins()
@@ -66,7 +66,7 @@ def _call_function(original: hooks.Function) -> hooks.Function:
 _NO_KERNEL = "No OpKernel was registered"
 
 
-def _starts(given: hooks.Arguments, error: tf.errors.OpError) -> bool:
+def _starts(given: wrapping.Arguments, error: tf.errors.OpError) -> bool:
     """`starts`, of the arguments of a call of `Context.call_function` that failed.
 
     Another process cannot be asked: a call of it that is cancelled is not even sent. A
@@ -118,7 +118,7 @@ def starts(context: Any, name: bytes, inputs: Any, num_outputs: int) -> bool:
     return True
 
 
-def _remove_function(original: hooks.Function) -> hooks.Function:
+def _remove_function(original: wrapping.Function) -> wrapping.Function:
     part = fallback.Part("what was made for a function that is gone is kept")
 
     def remove_function(self: Any, name: Any, *args: Any, **kwargs: Any) -> Any:
@@ -138,8 +138,8 @@ def _forget(key: bytes) -> list[str]:
     return [made for twins in twins_lib.every() for made in twins.forget(key)]
 
 
-def _from_func_graph(original: hooks.Function) -> hooks.Function:
-    arguments = hooks.reader("atomic_function.from_func_graph", original)
+def _from_func_graph(original: wrapping.Function) -> wrapping.Function:
+    arguments = wrapping.reader("atomic_function.from_func_graph", original)
     part = fallback.Part("a function runs as it was, unless called in a scope")
 
     def from_func_graph(*args: Any, **kwargs: Any) -> Any:
@@ -175,7 +175,7 @@ def _captured(graph: Any) -> list[Any]:
     return [t for t in captured if not isinstance(t, tf.__internal__.EagerTensor)]
 
 
-def _make_function_context(original: hooks.Function) -> hooks.Function:
+def _make_function_context(original: wrapping.Function) -> wrapping.Function:
     active_loss_scale = active.active_loss_scale
     generation = traced_updates.generation
 
@@ -191,7 +191,7 @@ def _make_function_context(original: hooks.Function) -> hooks.Function:
     return make_function_context
 
 
-HOOKS: dict[str, hooks.Decorate] = {
+HOOKS: dict[str, wrapping.Decorate] = {
     "Context.call_function": _call_function,
     "Context.remove_function": _remove_function,
     "atomic_function.from_func_graph": _from_func_graph,

@@ -11,7 +11,7 @@ from typing import Any
 import tensorflow as tf
 from tensorflow.python.client import session as session_lib
 
-from amp.integration import active, hooks
+from amp.integration import active, wrapping
 from amp.integration.functions import function_hooks
 from amp.integration.functions.twins import Twins
 from amp.integration.sessions import session_twins
@@ -25,8 +25,8 @@ def _wanted(graph: Any) -> Twins | None:
     return active.active_twins() or function_hooks.marked(graph)
 
 
-def _do_run(original: hooks.Function) -> hooks.Function:
-    arguments = hooks.reader("BaseSession._do_run", original)
+def _do_run(original: wrapping.Function) -> wrapping.Function:
+    arguments = wrapping.reader("BaseSession._do_run", original)
 
     def do_run(self: Any, *args: Any, **kwargs: Any) -> Any:
         twins = _wanted(self._graph)
@@ -45,7 +45,7 @@ def can_start(session: Any, run: Run) -> bool:
     options.feed.extend(reference.deref().name for reference in run.feeds.values())
     options.fetch.extend(tensor.name for tensor in run.fetches)
     options.target.extend(operation.name for operation in run.targets)
-    make = hooks.original("BaseSession._make_callable_from_options")
+    make = wrapping.original("BaseSession._make_callable_from_options")
     try:
         make(session, options)
     except tf.errors.OpError:
@@ -53,7 +53,9 @@ def can_start(session: Any, run: Run) -> bool:
     return True
 
 
-def _run(given: hooks.Arguments, original: hooks.Function, twins: Twins | None) -> Any:
+def _run(
+    given: wrapping.Arguments, original: wrapping.Function, twins: Twins | None
+) -> Any:
     """Runs a session that has a twin, or has not run; returns the outputs."""
     session, handle = given.get("self"), given.get("handle")
     targets, fetches = given.get("target_list"), given.get("fetch_list")
@@ -83,7 +85,7 @@ def _run(given: hooks.Arguments, original: hooks.Function, twins: Twins | None) 
     return twin.guarded(run, twin.policy_of(handle, twins), starts)
 
 
-def _do_call(original: hooks.Function) -> hooks.Function:
+def _do_call(original: wrapping.Function) -> wrapping.Function:
     def do_call(self: Any, fn: Any, *args: Any, **kwargs: Any) -> Any:
         if not isinstance(self.__dict__.get(TWIN), SessionTwin):
             return original(self, fn, *args, **kwargs)
@@ -112,7 +114,7 @@ class _View:
         return getattr(self._amp_session, name)
 
 
-def _partial_run_setup(original: hooks.Function) -> hooks.Function:
+def _partial_run_setup(original: wrapping.Function) -> wrapping.Function:
     def partial_run_setup(self: Any, *args: Any, **kwargs: Any) -> Any:
         twins, graph = _wanted(self._graph), self._graph
         twin = self.__dict__.get(TWIN) or begin(self, twins)
@@ -140,8 +142,8 @@ def _partial_run_setup(original: hooks.Function) -> hooks.Function:
     return partial_run_setup
 
 
-def _make_callable(original: hooks.Function) -> hooks.Function:
-    arguments = hooks.reader("BaseSession.make_callable", original)
+def _make_callable(original: wrapping.Function) -> wrapping.Function:
+    arguments = wrapping.reader("BaseSession.make_callable", original)
 
     def make_callable(self: Any, *args: Any, **kwargs: Any) -> Any:
         given = arguments(self, *args, **kwargs)
@@ -180,8 +182,8 @@ def _make_callable(original: hooks.Function) -> hooks.Function:
     return make_callable
 
 
-def _from_options(original: hooks.Function) -> hooks.Function:
-    arguments = hooks.reader("BaseSession._make_callable_from_options", original)
+def _from_options(original: wrapping.Function) -> wrapping.Function:
+    arguments = wrapping.reader("BaseSession._make_callable_from_options", original)
 
     def make_callable_from_options(self: Any, *args: Any, **kwargs: Any) -> Any:
         twins = _wanted(self._graph)
@@ -196,7 +198,7 @@ def _from_options(original: hooks.Function) -> hooks.Function:
     return make_callable_from_options
 
 
-HOOKS: dict[str, hooks.Decorate] = {
+HOOKS: dict[str, wrapping.Decorate] = {
     "BaseSession._do_run": _do_run,
     "BaseSession._do_call": _do_call,
     "BaseSession.partial_run_setup": _partial_run_setup,

@@ -21,7 +21,7 @@ from typing import Any
 import tensorflow as tf
 
 from amp.errors import PolicyError
-from amp.integration import active, fallback, hooks
+from amp.integration import active, fallback, wrapping
 from amp.integration.distributed import replicas, workers
 from amp.integration.training import gradient_sources, markers, scaled_losses
 from amp.loss_scaling import gradients, state
@@ -38,8 +38,8 @@ class _Depth(threading.local):
 _DEPTH = _Depth()
 
 
-def _tape_gradient(original: hooks.Function) -> hooks.Function:
-    arguments = hooks.reader("GradientTape.gradient", original)
+def _tape_gradient(original: wrapping.Function) -> wrapping.Function:
+    arguments = wrapping.reader("GradientTape.gradient", original)
 
     def gradient(self: tf.GradientTape, *args: Any, **kwargs: Any) -> Any:
         rule = _rule()
@@ -71,8 +71,8 @@ def _tape_gradient(original: hooks.Function) -> hooks.Function:
     return gradient
 
 
-def _gradients_helper(original: hooks.Function) -> hooks.Function:
-    arguments = hooks.reader("gradients_util._GradientsHelper", original)
+def _gradients_helper(original: wrapping.Function) -> wrapping.Function:
+    arguments = wrapping.reader("gradients_util._GradientsHelper", original)
 
     def helper(*args: Any, **kwargs: Any) -> Any:
         given = arguments(*args, **kwargs)
@@ -173,7 +173,7 @@ def _found(
     return fallback.attempt(part, find, lambda: None)
 
 
-def _left_alone(original: hooks.Function) -> hooks.Function:
+def _left_alone(original: wrapping.Function) -> wrapping.Function:
     def left_alone(*args: Any, **kwargs: Any) -> Any:
         with _inside():
             return original(*args, **kwargs)
@@ -209,7 +209,7 @@ def _list(value: Any) -> list[Any]:
     return list(value) if isinstance(value, (list, tuple)) else [value]
 
 
-HOOKS: dict[str, hooks.Decorate] = {
+HOOKS: dict[str, wrapping.Decorate] = {
     "GradientTape.gradient": _tape_gradient,
     "GradientTape.jacobian": _left_alone,
     "GradientTape.batch_jacobian": _left_alone,

@@ -15,7 +15,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from amp.integration import active, fallback, hooks
+from amp.integration import active, fallback, wrapping
 from amp.integration.training import gradient_sources
 from amp.loss_scaling import backup, state
 
@@ -25,11 +25,11 @@ _ENTRY, _KEY = "amp_loss_scale", "scalers"
 _Around = Callable[[Callable[[], Any], Any, Any], Any]
 
 
-def _at_root(key: str, around: _Around) -> hooks.Decorate:
+def _at_root(key: str, around: _Around) -> wrapping.Decorate:
     """Decorates the call for a whole object; Keras calls itself for its parts."""
 
-    def decorate(original: hooks.Function) -> hooks.Function:
-        arguments = hooks.reader(key, original)
+    def decorate(original: wrapping.Function) -> wrapping.Function:
+        arguments = wrapping.reader(key, original)
 
         def state_of(*args: Any, **kwargs: Any) -> Any:
             call = functools.partial(original, *args, **kwargs)
@@ -83,7 +83,7 @@ def _variables(model: Any) -> Iterator[tf.Variable]:
             yield found
 
 
-KERAS_HOOKS: dict[str, hooks.Decorate] = {
+KERAS_HOOKS: dict[str, wrapping.Decorate] = {
     "saving_lib._save_state": _at_root("saving_lib._save_state", _saved),
     "saving_lib._load_state": _at_root("saving_lib._load_state", _loaded),
 }

@@ -21,7 +21,7 @@ import tensorflow as tf
 
 from amp.graph_rewrite.graph import ir
 from amp.graph_rewrite.ops.op_table import Kind, facts
-from amp.integration import active, fallback, hooks
+from amp.integration import active, fallback, wrapping
 from amp.integration.distributed import collectives, replicas
 from amp.integration.training import agreement, gradient_sources, markers
 from amp.loss_scaling import provenance, state, traced_updates, update
@@ -30,8 +30,8 @@ _KERAS = "keras.src.optimizers.base_optimizer"
 _TRAIN_OP = "train_op"
 
 
-def _keras_apply(original: hooks.Function) -> hooks.Function:
-    arguments = hooks.reader("BaseOptimizer.apply", original)
+def _keras_apply(original: wrapping.Function) -> wrapping.Function:
+    arguments = wrapping.reader("BaseOptimizer.apply", original)
 
     def apply(self: Any, *args: Any, **kwargs: Any) -> Any:
         if not _answers():
@@ -77,9 +77,9 @@ class _Kind:
     make: Callable[[Any, list[Any]], None]
     name: Callable[[Any], str]
 
-    def decorate(self, original: hooks.Function) -> hooks.Function:
+    def decorate(self, original: wrapping.Function) -> wrapping.Function:
         """Makes the hook."""
-        arguments = hooks.reader(self.key, original)
+        arguments = wrapping.reader(self.key, original)
 
         def apply(optimizer: Any, *args: Any, **kwargs: Any) -> Any:
             if not _answers():
@@ -135,9 +135,9 @@ def _as_operation(
     return operation
 
 
-def _averages_apply(original: hooks.Function) -> hooks.Function:
+def _averages_apply(original: wrapping.Function) -> wrapping.Function:
     """Moving averages of variables stay where the variables' update was left out."""
-    arguments = hooks.reader("ExponentialMovingAverage.apply", original)
+    arguments = wrapping.reader("ExponentialMovingAverage.apply", original)
 
     def apply(self: Any, *args: Any, **kwargs: Any) -> Any:
         call = functools.partial(original, self, *args, **kwargs)
@@ -159,7 +159,7 @@ def _averages_apply(original: hooks.Function) -> hooks.Function:
     return apply
 
 
-def _left_alone(original: hooks.Function) -> hooks.Function:
+def _left_alone(original: wrapping.Function) -> wrapping.Function:
     def apply(*args: Any, **kwargs: Any) -> Any:
         if active.active_loss_scale() is None and not state.any_scaler():
             return original(*args, **kwargs)
@@ -266,14 +266,14 @@ _TF_KERAS = _Kind(
 )
 _LEGACY = _Kind("OptimizerV2.apply_gradients", _build_legacy, lambda o: o._name)
 
-HOOKS: dict[str, hooks.Decorate] = {
+HOOKS: dict[str, wrapping.Decorate] = {
     _SESSION.key: _SESSION.decorate,
     "SyncReplicasOptimizer.apply_gradients": _left_alone,
     "ExponentialMovingAverage.apply": _averages_apply,
 }
-KERAS_HOOKS: dict[str, hooks.Decorate] = {
+KERAS_HOOKS: dict[str, wrapping.Decorate] = {
     "BaseOptimizer.apply": _keras_apply,
 }
-TF_KERAS_HOOKS: dict[str, hooks.Decorate] = {
+TF_KERAS_HOOKS: dict[str, wrapping.Decorate] = {
     each.key: each.decorate for each in (_TF_KERAS, _LEGACY)
 }

@@ -11,14 +11,14 @@ from typing import Any
 
 import tensorflow as tf
 
-from amp.integration import active, fallback, hooks
+from amp.integration import active, fallback, wrapping
 from amp.integration.distributed import replicas
 from amp.integration.training import agreement
 from amp.loss_scaling import provenance, update
 
 
-def _all_reduce(original: hooks.Function) -> hooks.Function:
-    arguments = hooks.reader("ReplicaContext.all_reduce", original)
+def _all_reduce(original: wrapping.Function) -> wrapping.Function:
+    arguments = wrapping.reader("ReplicaContext.all_reduce", original)
 
     def all_reduce(self: Any, *args: Any, **kwargs: Any) -> Any:
         if not agreement.agrees():
@@ -58,6 +58,6 @@ def _zeroed(value: Any, finite: tf.Tensor) -> Any:
     return tf.where(finite, value, tf.zeros_like(value))
 
 
-HOOKS: dict[str, hooks.Decorate] = {
+HOOKS: dict[str, wrapping.Decorate] = {
     "ReplicaContext.all_reduce": _all_reduce,
 }

@@ -15,7 +15,7 @@ from typing import Any
 import tensorflow as tf
 
 from amp.graph_rewrite.ops.op_table import Kind, facts
-from amp.integration import fallback, hooks
+from amp.integration import fallback, wrapping
 from amp.integration.process import PROCESS
 
 # Not a str: meta graphs are exported with the collections that have a str key.
@@ -78,7 +78,7 @@ def _origins(tensors: Sequence[Any]) -> Iterator[Any]:
             waiting += [outer for outer, inner in captures if inner is tensor]
 
 
-def _noting(original: hooks.Function) -> hooks.Function:
+def _noting(original: wrapping.Function) -> wrapping.Function:
     """Decorates what scales a loss: a tensor, or a function that returns one."""
 
     def scale(*args: Any, **kwargs: Any) -> Any:
@@ -97,13 +97,13 @@ def _noting(original: hooks.Function) -> hooks.Function:
     return scale
 
 
-HOOKS: dict[str, hooks.Decorate] = {
+HOOKS: dict[str, wrapping.Decorate] = {
     "MixedPrecisionLossScaleOptimizer._scale_loss": _noting,
 }
-KERAS_HOOKS: dict[str, hooks.Decorate] = {
+KERAS_HOOKS: dict[str, wrapping.Decorate] = {
     "LossScaleOptimizer.scale_loss": _noting,
 }
-TF_KERAS_HOOKS: dict[str, hooks.Decorate] = {
+TF_KERAS_HOOKS: dict[str, wrapping.Decorate] = {
     "LossScaleOptimizer.get_scaled_loss": _noting,
     "LossScaleOptimizerV3.get_scaled_loss": _noting,
 }

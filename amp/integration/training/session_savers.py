@@ -15,7 +15,7 @@ import tensorflow as tf
 from tensorflow.python.ops import variables
 from tensorflow.python.training.saving.saveable_object import SaveableObject, SaveSpec
 
-from amp.integration import active, fallback, hooks
+from amp.integration import active, fallback, wrapping
 from amp.loss_scaling import entries, state
 from amp.loss_scaling.scaler import Scaler
 
@@ -24,7 +24,7 @@ _AS_LISTED = "_amp_as_listed"
 _Concrete = tf.types.experimental.ConcreteFunction
 
 
-def _traversal(original: hooks.Function) -> hooks.Function:
+def _traversal(original: wrapping.Function) -> wrapping.Function:
     """Functions that take gradients bring the scalers' variables along, at the root.
 
     Otherwise they belong to no object that is saved, and TensorFlow refuses to save it.
@@ -87,7 +87,7 @@ class _Saved(SaveableObject):  # type: ignore[misc]
         return self.scaler.restore(self.field, restored_tensors[0])
 
 
-def _build(original: hooks.Function) -> hooks.Function:
+def _build(original: wrapping.Function) -> wrapping.Function:
     """A session's saver of all variables saves the scalers' too."""
     part = fallback.Part("a session's checkpoints come without the loss scale")
 
@@ -119,8 +119,8 @@ def _saved(saver: Any) -> list[_Saved]:
     return [_Saved(scaler, field) for scaler in states for field in entries.SAVED]
 
 
-def _restore(original: hooks.Function) -> hooks.Function:
-    arguments = hooks.reader("Saver.restore", original)
+def _restore(original: wrapping.Function) -> wrapping.Function:
+    arguments = wrapping.reader("Saver.restore", original)
 
     def restore(self: Any, *args: Any, **kwargs: Any) -> Any:
         given = arguments(self, *args, **kwargs)
@@ -197,7 +197,7 @@ def _open(graph: Any) -> Iterator[None]:
             graph.finalize()
 
 
-HOOKS: dict[str, hooks.Decorate] = {
+HOOKS: dict[str, wrapping.Decorate] = {
     "Saver._build": _build,
     "Saver.restore": _restore,
     "_AugmentedGraphView._breadth_first_traversal": _traversal,

@@ -2,7 +2,7 @@
 
 `install` has the rows checked and hooks put in place, through `wrapping`. Where a
 version of TensorFlow has another name for something, add that name to the row (`also`).
-A hook needs no more; code that only calls or reads the name asks `current_name`.
+A hook needs no more; code that only calls or reads the name uses `attribute`.
 
 No hook is made here, and nothing is changed in TensorFlow.
 """
@@ -318,6 +318,15 @@ def current_name(row: Row) -> str:
         return row.name
     names = (row.name, *row.also)
     return next((name for name in names if _has(owner_of(row), name)), row.name)
+
+
+def attribute(holder: Any, key: str) -> Any:
+    """What a module or an object has under the name of a row.
+
+    For names that versions of TensorFlow have differently (`Row.also`), and that are
+    called or read, but not hooked.
+    """
+    return getattr(holder, current_name(row_of(key)))
 
 
 def _has(owner: Any, name: str) -> bool:

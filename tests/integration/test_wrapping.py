@@ -125,6 +125,11 @@ def test_a_hook_finds_the_name_that_this_version_has(owner):
     assert not hasattr(owner, "salute")
 
 
+def test_a_name_that_is_only_called_is_found_too(owner, monkeypatch):
+    monkeypatch.setattr(hooks, "ROWS", (dataclasses.replace(RENAMED, wrapped=False),))
+    assert hooks.attribute(owner(), "Owner.salute")("a") == ("a",)
+
+
 def test_a_name_that_no_version_has_is_a_misfit(owner):
     nowhere = dataclasses.replace(GREET, name="salute", also=("hail",))
     with pytest.raises(TensorFlowError, match="Owner.salute is not there"):

@@ -19,9 +19,9 @@ if TYPE_CHECKING:
     from amp.integration.api import (
         mixed_precision_scope as mixed_precision_scope,
     )
-    from amp.integration.files.graphs import explain as explain
+    from amp.integration.files.given_functions import explain as explain
+    from amp.integration.files.given_functions import twin as twin
     from amp.integration.files.graphs import rewrite as rewrite
-    from amp.integration.files.graphs import twin as twin
     from amp.integration.files.tune_function import tune as tune
     from amp.integration.measuring.hardware import device as device
     from amp.integration.measuring.hardware import resolve as resolve
@@ -36,7 +36,7 @@ _HOME = {
     "device": "amp.integration.measuring.hardware",
     "disable": "amp.integration.api",
     "enable": "amp.integration.api",
-    "explain": "amp.integration.files.graphs",
+    "explain": "amp.integration.files.given_functions",
     "keep_float32": "amp.integration.api",
     "loss_scaling": "",
     "mixed_precision_scope": "amp.integration.api",
@@ -44,7 +44,7 @@ _HOME = {
     "resolve": "amp.integration.measuring.hardware",
     "rewrite": "amp.integration.files.graphs",
     "tune": "amp.integration.files.tune_function",
-    "twin": "amp.integration.files.graphs",
+    "twin": "amp.integration.files.given_functions",
 }
 __all__ = sorted(_HOME)
 

@@ -14,7 +14,8 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from amp.errors import PolicyError
-from amp.loss_scaling import scale as scale_lib
+from amp.loss_scaling import scale_text
+from amp.loss_scaling.scale import LossScale
 
 DTYPES = ("auto", "float16", "bfloat16")
 ASSIGNMENTS = ("cost", "all")
@@ -90,8 +91,8 @@ def _directory(value: object, where: str) -> str | None:
     raise _bad(value, where, "the path of a directory")
 
 
-def _loss_scale(value: object, where: str) -> scale_lib.LossScale | str:
-    return scale_lib.parse(value, where=where)
+def _loss_scale(value: object, where: str) -> LossScale | str:
+    return scale_text.parse(value, where=where)
 
 
 def _declared(

@@ -55,6 +55,7 @@ ELSEWHERE = {
     "integration/training/agreement.py": "integration/distributed/test_replicas.py",
     "integration/training/replica_sums.py": "integration/distributed/test_replicas.py",
     "loss_scaling/entries.py": "loss_scaling/test_state.py",
+    "loss_scaling/scale_text.py": "loss_scaling/test_scale.py",
     "loss_scaling/scaler.py": "loss_scaling/test_state.py",
 }
 

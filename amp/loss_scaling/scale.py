@@ -10,11 +10,10 @@ and tensors, because the caller passes the function `where` that selects between
 
 from __future__ import annotations
 
-import ast
 import dataclasses
 import math
 from collections.abc import Callable
-from typing import Any, NamedTuple, Protocol, TypeAlias, cast
+from typing import Any, NamedTuple, Protocol, TypeAlias
 
 from amp.errors import PolicyError
 
@@ -44,7 +43,7 @@ class ScaleState(NamedTuple):
 class LossScale(Protocol):
     """What every rule has. Rules are frozen dataclasses of numbers and texts.
 
-    A rule prints as the call that makes it, and `parse` reads that text again.
+    A rule prints as the call that makes it, and `scale_text.parse` reads that again.
     """
 
     @property
@@ -218,78 +217,10 @@ class DynamicLossScale:
         )
 
 
-# The rules, by the names that a policy's text or a variable gives; those that a word
-# names too; and how an error shows them. A new rule is a class above and an entry here.
+# The rules, by name. A new rule is a class above and an entry here.
 RULES: dict[str, type[Any]] = {
     rule.__name__: rule for rule in (NoLossScale, ConstantLossScale, DynamicLossScale)
 }
-WORDS: dict[str, Callable[[], LossScale]] = {
-    "dynamic": DynamicLossScale,
-    "none": NoLossScale,
-}
-
-
-def _shown(rule: type[Any]) -> str:
-    """A rule's name and the parameters that it needs, "..." for those it only takes."""
-    fields = dataclasses.fields(rule)
-    needed = [f.name for f in fields if f.default is dataclasses.MISSING]
-    return f"{rule.__name__}({', '.join(needed) or ('...' if fields else '')})"
-
-
-ALLOWED = ", ".join(('"auto"', *(f'"{word}"' for word in WORDS), "a positive number"))
-ALLOWED += f", or {', '.join(map(_shown, RULES.values()))}"
-
-
-def parse(value: object, *, where: str) -> LossScale | str:
-    """Returns the rule that a policy field or environment value names ("auto" stays).
-
-    Args:
-      value: "auto", "dynamic", "none", a number, a LossScale, or the text of one.
-      where: the field or variable, for the error.
-
-    Raises:
-      PolicyError: anything else.
-    """
-    if isinstance(value, tuple(RULES.values())):
-        return cast(LossScale, value)
-    if isinstance(value, (int, float)) and not isinstance(value, bool):
-        return ConstantLossScale(float(value))
-    if isinstance(value, str):
-        text = value.strip()
-        if text in ("auto", ""):
-            return "auto"
-        if text in WORDS:
-            return WORDS[text]()
-        parsed = _parse_text(text)
-        if parsed is not None:
-            return parsed
-    raise PolicyError(
-        f"loss scale {value!r} is not understood",
-        where=where,
-        allowed=ALLOWED,
-        remedy='give one of these, for example "dynamic" or 1024',
-    )
-
-
-def _parse_text(text: str) -> LossScale | None:
-    try:
-        return ConstantLossScale(float(text))
-    except PolicyError:
-        raise
-    except ValueError:
-        pass
-    try:
-        call = ast.parse(text, mode="eval").body
-        if isinstance(call, ast.Call) and isinstance(call.func, ast.Name):
-            kind = RULES[call.func.id]
-            args = [ast.literal_eval(arg) for arg in call.args]
-            fields = {str(k.arg): ast.literal_eval(k.value) for k in call.keywords}
-            return kind(*args, **fields)  # type: ignore[no-any-return]
-    except PolicyError:
-        raise
-    except (SyntaxError, KeyError, ValueError, TypeError):
-        pass
-    return None
 
 
 def _call(rule: Any) -> str:

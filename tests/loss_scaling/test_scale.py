@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from amp import loss_scaling
 from amp.errors import PolicyError
 from amp.loss_scaling import ConstantLossScale, DynamicLossScale, NoLossScale
-from amp.loss_scaling.scale import ALLOWED, LARGEST, RULES, ScaleState, parse
+from amp.loss_scaling.scale import LARGEST, RULES, ScaleState
+from amp.loss_scaling.scale_text import ALLOWED, parse
 
 POWERS = st.integers(-8, 24).map(lambda e: 2.0**e)
 

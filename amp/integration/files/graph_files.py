@@ -44,12 +44,12 @@ def explain(
         for flag, given in (("--tags", tags), ("--signature", signature)):
             if given is not None:
                 raise _only(flag, "a SavedModel", path)
-        return graphs.explain(targets.read(path), policy=policy)
+        return graphs.rewrite(targets.read(path), policy).report
     saved = targets.read_model(path)
     chosen = None if tags is None else [tag for tag in tags.split(",") if tag]
     meta = targets.meta_graph(saved, chosen, path)
     if signature is None:
-        return graphs.explain(saved_models.whole_graph(meta), policy=policy)
+        return graphs.rewrite(saved_models.whole_graph(meta), policy).report
     part, fetches = saved_models.signature_graph(meta, signature, str(path))
     return graphs.rewrite(part, policy, fetches=fetches).report
 

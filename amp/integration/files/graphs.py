@@ -1,7 +1,8 @@
-"""Graphs and functions given by hand: `rewrite`, `explain`, `twin`.
+"""GraphDefs that users pass to `amp.rewrite`, and those of files.
 
-Gets a graph and its shapes out of what the user passes, and hands them to
-`graph_rewrite`, which alone changes them; nothing is changed here.
+Reads a GraphDef with its shapes, checks the names that the user gives, and has
+`graph_rewrite` make the rewritten graph; nothing is changed here. Functions are the
+matter of `given_functions`.
 """
 
 from __future__ import annotations
@@ -13,15 +14,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import tensorflow as tf
-from tensorflow.python.eager import context as context_lib
 
-from amp.errors import GraphError, PolicyError
+from amp.errors import GraphError
 from amp.graph_rewrite import rewrite as rewrite_lib
 from amp.graph_rewrite.cost.resolution import Resolution
 from amp.graph_rewrite.graph import calls, ir, op_schema, serde
 from amp.graph_rewrite.ops.op_names import check_patterns
 from amp.graph_rewrite.ops.op_table import Kind, facts
-from amp.graph_rewrite.report import Report
 from amp.graph_rewrite.rewrite import Rewrite
 from amp.integration import api
 from amp.integration.functions import definitions
@@ -56,13 +55,7 @@ def rewrite(
       GraphError: a graph that is not well formed, or a name that is not in it.
       PolicyError: an unknown op, or a `keep` pattern that matches nothing.
     """
-    if not isinstance(graph, serde.graph_proto_types()):
-        raise GraphError(
-            f"a {type(graph).__name__} was given",
-            where="amp.rewrite(graph)",
-            allowed="a tf.compat.v1.GraphDef",
-            remedy="pass graph.as_graph_def(), or use amp.twin for a function",
-        )
+    _require_graph(graph)
     settled = api.settle(Policy.make(policy)).settled
     module = read_graph(graph)
     named = (
@@ -72,6 +65,16 @@ def rewrite(
     if not any(map(updates, module.graphs())):
         module, settled = exported(module, settled)
     return _rewritten(module, settled, *named)
+
+
+def _require_graph(graph: Any) -> None:
+    if not isinstance(graph, serde.graph_proto_types()):
+        raise GraphError(
+            f"a {type(graph).__name__} was given",
+            where="amp.rewrite(graph)",
+            allowed="a tf.compat.v1.GraphDef",
+            remedy="pass graph.as_graph_def(), or use amp.twin for a function",
+        )
 
 
 def rewrite_file(
@@ -125,14 +128,15 @@ def exported(module: ir.Module, settled: Resolution) -> tuple[ir.Module, Resolut
     gradient stay float32, which their gradient functions expect. A graph that updates
     variables has its gradients in it already, and its nodes need not stay float32.
     """
-    settled = _without_clusters(settled)
+    settled = without_clusters(settled)
     if any(map(updates, module.graphs())):
         return module, settled
     functions = {name: _custom_kept(f) for name, f in module.functions.items()}
     return ir.Module(_custom_kept(module.main), functions), settled
 
 
-def _without_clusters(settled: Resolution) -> Resolution:
+def without_clusters(settled: Resolution) -> Resolution:
+    """The same policy and device, but no clusters are made."""
     return dataclasses.replace(settled, device=settled.device.without_clusters())
 
 
@@ -224,92 +228,3 @@ def require_importable(proto: Any) -> None:
             remedy="mend it where it is made; for ops of other libraries, import them "
             "and use amp.rewrite",
         ) from e
-
-
-def _concrete(target: Any, args: tuple[Any, ...]) -> Any:
-    """The ConcreteFunction that a target is, or is when traced with `args`."""
-    if hasattr(target, "get_concrete_function") and not _is_concrete(target):
-        return target.get_concrete_function(*args)
-    if _is_concrete(target):
-        return target
-    if callable(target):
-        return tf.function(target).get_concrete_function(*args)
-    raise PolicyError(
-        f"a {type(target).__name__} was given",
-        where="amp.explain(target), amp.twin(fn)",
-        allowed="a tf.function, ConcreteFunction, callable, or (explain) a GraphDef",
-        remedy="pass the function itself and the arguments to trace it with",
-    )
-
-
-def _is_concrete(target: Any) -> bool:
-    return hasattr(target, "captured_inputs") and hasattr(target, "function_def")
-
-
-def explain(target: Any, *args: Any, policy: Policy | None = None) -> Report:
-    """What a rewrite of `target` would do and why, without doing it.
-
-    Args:
-      target: a tf.function or callable (traced with `args`), a ConcreteFunction, or a
-        GraphDef.
-      *args: arguments or TensorSpecs to trace with.
-      policy: the policy, `Policy()` by default.
-
-    Raises:
-      GraphError: a graph that is not well formed.
-      PolicyError: an unknown op, a pattern that matches nothing, an unknown target.
-    """
-    if isinstance(target, serde.graph_proto_types()):
-        return rewrite(target, policy).report
-    module, settled = read(target, args, policy)
-    return rewrite_lib.rewrite(module[1], settled, timer=job_timer.stored).report
-
-
-def read(
-    target: Any, args: tuple[Any, ...], policy: Policy | None
-) -> tuple[tuple[Any, ir.Module], Resolution]:
-    """Traces a function under a policy and reads its graph.
-
-    Called by `explain` and `twin`, and by `tune_function`.
-
-    Returns:
-      (The ConcreteFunction, its module), and the policy as settled on this machine.
-
-    Raises:
-      PolicyError: a pattern that matches nothing, an unknown target.
-    """
-    policy = Policy.make(policy)
-    settled = api.settle(policy).settled
-    with api.mixed_precision_scope(policy):
-        concrete = _concrete(target, args)
-    module = definitions.read(context_lib.context(), concrete.name)
-    check_keep(settled, module)
-    return (concrete, module), settled
-
-
-def twin(fn: Any, *args: Any, policy: Policy | None = None) -> Any:
-    """The twin of a function as a ConcreteFunction, to look at, call or export.
-
-    Args:
-      fn: a tf.function or callable (traced with `args`), or a ConcreteFunction.
-      *args: arguments or TensorSpecs to trace with.
-      policy: the policy, `Policy()` by default.
-
-    Returns:
-      A ConcreteFunction with the signature of the original's, reading the same
-      variables; the original itself where there is nothing to convert.
-
-    Raises:
-      GraphError: a graph that is not well formed.
-      PolicyError: an unknown op, a pattern that matches nothing, an unknown target.
-    """
-    (concrete, module), settled = read(fn, args, policy)
-    result = rewrite_lib.rewrite(
-        module,
-        _without_clusters(settled),
-        suffix=definitions.new_suffix(),
-        timer=job_timer.stored,
-    )
-    if result.graph.main is module.main:
-        return concrete
-    return definitions.concrete_of(concrete, result.graph)

@@ -57,25 +57,53 @@ def rewrite(meta: Any, settled: Resolution) -> list[Report]:
     named = {*meta.object_graph_def.concrete_functions, *read}
     roots = sorted(module.functions.keys() & named)
     suffix = _new_suffix(module)
-    functions, found = dict(module.functions), []
-    for number, name in enumerate(roots):
-        if _hands_on(module.functions[name], roots):
-            continue
-        made = rewrite_lib.rewrite(
-            *graphs.exported(_reached(module, name, read.keys()), settled),
-            fetches=read.get(name, frozenset()) & module.functions[name].nodes.keys(),
-            suffix=f"{suffix}_{number}",
-            timer=job_timer.stored,
-        )
-        found.append(made.report)
-        functions.update(_added(made.graph, module))
-        functions[name] = dataclasses.replace(made.graph.main, name=name)
+    made = {
+        name: _named_function(module, name, (settled, f"{suffix}_{number}"), read)
+        for number, name in enumerate(roots)
+        if not _hands_on(module.functions[name], roots)
+    }
     around = _around(meta, module, (settled, suffix), roots)
-    functions.update(_added(around.graph, module))
-    whole = ir.Module(around.graph.main, functions)
-    meta.graph_def.CopyFrom(serde.write_graph(whole))
+    meta.graph_def.CopyFrom(serde.write_graph(_joined(module, made, around)))
     _note_ops(meta)
-    return [*([around.report] if around.report.nodes_low or not roots else []), *found]
+    first = [around.report] if around.report.nodes_low or not roots else []
+    return [*first, *(each.report for each in made.values())]
+
+
+def _joined(
+    module: ir.Module,
+    made: Mapping[str, rewrite_lib.Rewrite],
+    around: rewrite_lib.Rewrite,
+) -> ir.Module:
+    """The rewritten main graph, with the rewritten functions under their old names."""
+    functions = dict(module.functions)
+    for name, each in made.items():
+        functions.update(_added(each.graph, module))
+        functions[name] = dataclasses.replace(each.graph.main, name=name)
+    functions.update(_added(around.graph, module))
+    return ir.Module(around.graph.main, functions)
+
+
+def _named_function(
+    module: ir.Module,
+    name: str,
+    how: tuple[Resolution, str],
+    read: Mapping[str, frozenset[str]],
+) -> rewrite_lib.Rewrite:
+    """Rewrites a function that an object names.
+
+    Args:
+      module: the main graph with all functions.
+      name: of the function.
+      how: policy and device, and the ending of new functions' names.
+      read: by function, the nodes that custom gradients read, which stay float32.
+    """
+    settled, suffix = how
+    return rewrite_lib.rewrite(
+        *graphs.exported(_reached(module, name, read.keys()), settled),
+        fetches=read.get(name, frozenset()) & module.functions[name].nodes.keys(),
+        suffix=suffix,
+        timer=job_timer.stored,
+    )
 
 
 def _note_ops(meta: Any) -> None:

@@ -18,7 +18,7 @@ from amp.graph_rewrite import rewrite as rewrite_lib
 from amp.graph_rewrite.cost.op_instance import Instance, Times
 from amp.graph_rewrite.cost.resolution import Resolution, resolve
 from amp.graph_rewrite.graph import ir, serde
-from amp.integration.files import graphs
+from amp.integration.files import given_functions
 from amp.integration.measuring import (
     hardware,
     operation_timer,
@@ -107,7 +107,7 @@ def tune(
     """
     stopwatch.require_time(seconds, "amp.tune(seconds=...)")
     settled = _settled(policy)
-    (_, module), settled = graphs.read(fn, args, settled.policy)
+    (_, module), settled = given_functions.read(fn, args, settled.policy)
     return _tuned([module], settled, seconds, operation_timer.untold)
 
 

@@ -7,7 +7,6 @@ and added; no hook lives here, and nothing is run.
 from __future__ import annotations
 
 import dataclasses
-import functools
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -229,7 +228,10 @@ class PolicyView:
         Returns:
           The report, whose `trial` is `_UNTRIED` if the increment was added.
         """
-        shape = functools.partial(_shape, self._twin, part.shown)
+
+        def shape(edge: ir.Edge) -> ir.Shape:
+            return self._twin.user_shape(part.shown.get(edge[0], edge))
+
         module = serde.read_graph(part.proto, shape, definitions.traced_shapes)
         twins.met(module)
         result = rewrite(
@@ -292,12 +294,3 @@ def _rounds(tensor: Any) -> bool:
 def _some(names: Sequence[str]) -> str:
     more = f" and {len(names) - 3} more" if len(names) > 3 else ""
     return f"{', '.join(names[:3])}{more}"
-
-
-def _shape(twin: TwinGraph, shown: Mapping[str, ir.Edge], edge: ir.Edge) -> ir.Shape:
-    """The static shape of an increment's edge, as the user's graph has it."""
-    try:
-        tensor = twin.user_tensor(shown.get(edge[0], edge))
-    except (KeyError, IndexError):  # not of the user's graph
-        return None
-    return definitions.dimensions(tensor.shape)

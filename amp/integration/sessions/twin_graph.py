@@ -15,6 +15,7 @@ from tensorflow.python.client import pywrap_tf_session
 from tensorflow.python.framework import c_api_util
 
 from amp.graph_rewrite.graph import ir
+from amp.integration.functions import definitions
 from amp.integration.sessions.user_graph import Definitions, scopes_of
 
 
@@ -50,6 +51,14 @@ class TwinGraph:
     def user_tensor(self, edge: ir.Edge) -> Any:
         """A tensor of the user's graph."""
         return self.user.get_operation_by_name(edge[0]).outputs[edge[1]]
+
+    def user_shape(self, edge: ir.Edge) -> ir.Shape:
+        """The static shape of a tensor of the user's graph; None if there is none."""
+        try:
+            tensor = self.user_tensor(edge)
+        except (KeyError, IndexError):
+            return None
+        return definitions.dimensions(tensor.shape)
 
     def outdated(self) -> bool:
         """Whether the user has changed nodes that are in the twin already.

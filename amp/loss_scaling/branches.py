@@ -1,4 +1,4 @@
-"""`tf.cond`, with v1 control flow in session graphs.
+"""`cond`: `tf.cond`, but with TensorFlow 1's control flow in session graphs.
 
 Used by `scaler`, `stalls` and the optimizer hooks. No state and no gradients here.
 """
@@ -17,14 +17,15 @@ def cond(
 ) -> Any:
     """Runs one of two branches and returns its tensor.
 
-    In a session graph these are branches of v1 control flow, whichever the program
-    uses: references cannot enter a function, and an operation keeps its own device, on
-    a parameter server too.
+    In a session graph the branches are built with TensorFlow 1's control flow (Switch
+    and Merge), also if the program uses functions for its own: reference variables
+    cannot be passed to functions, and without a function every operation keeps its
+    device, also on a parameter server.
 
     Args:
       pred: bool, shape ().
-      true_fn: builds what runs if `pred` holds.
-      false_fn: builds what runs otherwise; a tensor of the same dtype and shape.
+      true_fn: builds what runs if `pred` is true, and returns a tensor.
+      false_fn: the same if it is false; a tensor of the same dtype and shape.
     """
     with _session_branches():
         return tf.cond(pred, true_fn, false_fn)
@@ -32,7 +33,10 @@ def cond(
 
 @contextlib.contextmanager
 def _session_branches() -> Iterator[None]:
-    """Switches v1 control flow on inside, in a session graph; else changes nothing."""
+    """A scope in which a session graph is built with TensorFlow 1's control flow.
+
+    In eager code and in functions it has no effect.
+    """
     functional = tf.executing_eagerly() or tf.inside_function()
     if functional or not tf.compat.v1.control_flow_v2_enabled():
         yield

@@ -1,20 +1,21 @@
-"""Gradient arithmetic: seeds times the scale, results by its inverse, overflow found.
+"""The arithmetic of one gradient call: scale, unscale, and detect overflow.
 
-Public TensorFlow only. Which gradient call is scaled, which scaler serves it and how an
-operation gets an attribute is decided by the caller.
-
-A scaled gradient call, in order::
+Called by `integration.training.gradient_hooks` in place of `GradientTape.gradient` and
+`tf.gradients`. A *seed* is the incoming gradient of a target (`output_gradients`, or
+ones). Scaling all seeds scales all gradients, because gradients are linear in them::
 
     scale  = scaler.factor()
-    grads  = compute(seeds * scale)            # the products carry SEED
-    finite = all(is_finite(g) for g in grads)           # this replica's
+    grads  = compute(seeds * scale)          # these products get the attribute SEED
+    finite = all(is_finite(g) for g in grads)                # in this replica
     scaler.step(finite)
-    return [MulNoNan(g, 1 / scale if finite else 0) for g in grads]    # carry UNSCALE
-           (what is no gradient but its variable's new value: as it is)
+    return [MulNoNan(g, 1 / scale if finite else 0) for g in grads]   # with UNSCALE
 
-`MulNoNan(x, 0)` is 0 for every x, infinite and NaN included, so an update by hand sees
-exact zeros where an optimizer skips its step (NaN, if the rule's `on_overflow` asks for
-it). float64 gradients are multiplied by a float64 inverse.
+`MulNoNan(x, 0)` is 0 for every x, also if x is infinite or NaN. So after an overflow a
+program that updates by hand gets exact zeros (NaN if the rule's `on_overflow` says so);
+optimizers skip the update. float64 gradients are multiplied by a float64 inverse.
+
+Public TensorFlow only. Which calls are scaled, by which scaler, and how a node gets an
+attribute is not decided here.
 """
 
 from __future__ import annotations
@@ -37,11 +38,12 @@ Compute: TypeAlias = Callable[[list[tf.Tensor]], list[Gradient]]
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class GradientPlacement:
-    """How nodes are built.
+    """The scopes in which nodes are built around a gradient call.
 
     Args:
-      mark: makes a scope whose nodes carry a boolean attribute of that name.
-      beside: makes a scope whose nodes are colocated with a tensor.
+      mark: returns a scope for an attribute's name; nodes built in it have the boolean
+        attribute of that name.
+      beside: returns a scope for a tensor; nodes built in it are colocated with it.
     """
 
     mark: Callable[[str], contextlib.AbstractContextManager[None]]
@@ -61,12 +63,13 @@ class Scaling:
     """What a gradient call is scaled by.
 
     Args:
-      scaler: the state to read and step; None (where replicas cannot have one) for a
-        fixed factor.
-      factor: the factor without a scaler.
-      waits: whether an overflow waits for an optimizer to answer it.
-      values: which results are no gradients but new values of their variables, and are
-        handed on as they are.
+      scaler: has the scale, and is told whether gradients overflowed. None for a fixed
+        factor, where replicas cannot share a scaler.
+      factor: the fixed factor if there is no scaler.
+      waits: whether an overflow is kept until an optimizer has skipped an update for it
+        (see `Scaler.overflow`).
+      values: positions of results that are not gradients but new values of variables
+        (the histories of Keras' float8 layers). These are not unscaled.
     """
 
     scaler: Scaler | None
@@ -81,12 +84,14 @@ class Scaling:
         return self.scaler.factor()
 
     def inverse(self, scale: tf.Tensor, finite: tf.Tensor, dtype: Any) -> tf.Tensor:
-        """Returns what gradients are multiplied by, constant to gradients of these.
+        """Returns what gradients are multiplied by: 1/scale, or 0 after an overflow.
+
+        A second gradient call, of these gradients, treats it as a constant.
 
         Args:
-          scale: the factor of the seeds.
-          finite: whether all gradients are, bool, shape ().
-          dtype: float32 or float64, at least as precise as the gradient.
+          scale: what the seeds were multiplied by.
+          finite: whether all gradients are finite, bool, shape ().
+          dtype: of the result: float32, or float64 for float64 gradients.
         """
         nan = self.scaler is not None and self.scaler.settings.on_overflow == "nan"
         overflow = tf.constant(math.nan if nan else 0.0, dtype)
@@ -94,7 +99,11 @@ class Scaling:
         return inverse if tf.executing_eagerly() else tf.stop_gradient(inverse)
 
     def step(self, finite: tf.Tensor) -> list[Any]:
-        """Answers the call; returns what is to run before its gradients are used."""
+        """Tells the scaler whether the gradients of a call are finite.
+
+        Returns:
+          Operations that have to run before the gradients are used.
+        """
         if self.scaler is None:
             return []
         step = self.scaler.step(finite, waits=self.waits)
@@ -108,14 +117,17 @@ def scaled(
     compute: Compute,
     placing: GradientPlacement,
 ) -> list[Gradient]:
-    """Returns the gradients that `compute` gives for `seeds`, with loss scaling around.
+    """Makes a gradient call with loss scaling, as in this module's docstring.
 
     Args:
-      scaling: the factor, and what remembers it.
+      scaling: the scaler, or a fixed factor.
       targets: what is differentiated, float32 or float64.
-      seeds: incoming gradient of each target, None for ones.
-      compute: seeds to gradients.
-      placing: how nodes are built.
+      seeds: the incoming gradient of each target; None for ones.
+      compute: the gradient call itself: takes the scaled seeds, returns gradients.
+      placing: the scopes in which nodes are built.
+
+    Returns:
+      The unscaled gradients, in the order in which `compute` returned them.
     """
     scale = scaling.scale()
     grads = compute(scale_seeds(targets, seeds, scale, placing))
@@ -165,7 +177,11 @@ def _scale_seed(
 
 
 def all_finite(grads: Sequence[Gradient], placing: GradientPlacement) -> tf.Tensor:
-    """Whether every gradient is finite, bool, shape (); duplicate rows are summed."""
+    """Whether every gradient is finite, bool, shape ().
+
+    Rows of IndexedSlices with the same index are summed first, because optimizers sum
+    them, and a sum of finite rows may overflow.
+    """
     checks = []
     for grad in grads:
         if _scales(grad):
@@ -177,12 +193,15 @@ def all_finite(grads: Sequence[Gradient], placing: GradientPlacement) -> tf.Tens
 def unscale(
     grad: Gradient, inverse: tf.Tensor | None, placing: GradientPlacement
 ) -> Gradient:
-    """Returns a gradient times `inverse`, by one marked node, in its own dtype.
+    """Returns a gradient times `inverse`, in its own dtype.
+
+    The multiplication has the attribute UNSCALE: the rewriter keeps it, and everything
+    computed from it, in float32.
 
     Args:
-      grad: a tensor, IndexedSlices (the values only), or None.
+      grad: a tensor, IndexedSlices (whose values are multiplied), or None.
       inverse: 1/scale, or 0 after an overflow; float32 or float64, shape ().
-      placing: how nodes are built.
+      placing: the scopes in which nodes are built.
     """
 
     def multiply(values: tf.Tensor) -> tf.Tensor:
@@ -197,7 +216,11 @@ def unscale(
 
 
 def marked(grad: Gradient, placing: GradientPlacement) -> Gradient:
-    """Returns a gradient through one marked Identity; as it is when eager."""
+    """Returns a gradient through an Identity with the attribute UNSCALE.
+
+    For gradients that are not scaled, so that the update computed from them stays
+    float32. An eager gradient is returned as it is.
+    """
     if tf.executing_eagerly():
         return grad
 
@@ -220,7 +243,7 @@ def _on_values(
 
 
 def _scales(grad: Gradient) -> bool:
-    """Whether a gradient carries the scale: not None, nor the zeros of an integer."""
+    """Whether a gradient is a number that was scaled: not None, and not an integer."""
     if grad is None:
         return False
     return bool(grad.dtype.is_floating or grad.dtype.is_complex)

@@ -1,28 +1,51 @@
-"""Chooses where a scaler's variables are made: outside functions, and on which device.
+"""Where a scaler's variables are made: outside of functions, and on which device.
 
-Used by `scaler` and `state`; what the variables hold is not known here.
+Used by `scaler` and `state`. What the variables mean is not known here.
 """
 
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import functools
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import tensorflow as tf
 
 
+@dataclasses.dataclass(frozen=True, slots=True)
+class ScalerSite:
+    """Where a gradient is taken.
+
+    Args:
+      device: the device on which the scaler's variables are kept.
+      agreed: whether a gradient call's flag (all gradients finite) is already that of
+        all replicas, as it is where there is only one. Otherwise replicas agree when
+        they update, and the scale changes there.
+      same: called with the rule as text before a scaler is made that other processes
+        have to make too; raises if one of them has another rule.
+    """
+
+    device: str = ""
+    agreed: bool = True
+    same: Callable[[str], None] = lambda rule: None
+
+
 @contextlib.contextmanager
 def outside_functions(device: str) -> Iterator[None]:
-    """Enters eager code, or the session graph that everything is built in.
+    """A scope outside of all functions: eager, or in the session graph being built.
 
-    Device scopes around the call (a parameter server's, say) have no effect inside:
-    what is built there is on `device`.
+    What is made in it is on `device`; device scopes around it (a parameter server's,
+    say) have no effect.
 
-    A function being traced makes the variables created inside it its own, traces itself
-    again for them, and forbids them after its first call. It does so through its graph,
-    also under `tf.init_scope`; under an empty graph the variables are ordinary ones.
+    `tf.init_scope` alone does not do: a `tf.function` that is being traced notes every
+    variable made meanwhile, also under `tf.init_scope`. It then traces a second time,
+    and raises if that trace makes variables again. It notes them through the default
+    graph, so here that is an empty graph.
+
+    Args:
+      device: name of a device, "" for TensorFlow's choice.
     """
     place = device or None
     with tf.init_scope():
@@ -38,15 +61,15 @@ def outside_functions(device: str) -> Iterator[None]:
 
 
 def in_session(target: str, source: str) -> str:
-    """Returns the device of a session graph's scaler.
+    """Returns the device on which a session graph's scaler is made.
 
-    It stays in the task that computes the loss, because workers of one parameter server
-    do not share scalers. Inside that task it stands where the variables do; if they are
-    kept in another task, where the loss is computed.
+    It is in the task that computes the loss, so that workers that share a parameter
+    server have a scaler each. In that task it is on the device of the variables or, if
+    these are in another task, on that of the loss.
 
     Args:
-      target: device of the loss, "" where the program gave none.
-      source: device of the first variable, likewise.
+      target: the device of the loss, "" if the program gave none.
+      source: the device of the first variable, "" if the program gave none.
     """
     loss, variable = (tf.DeviceSpec.from_string(d) for d in (target, source))
     if variable.device_type is None or task(source) not in (None, task(target)):
@@ -69,10 +92,10 @@ def elsewhere(device: str) -> bool:
 
 
 def replicas() -> tf.distribute.Strategy | None:
-    """Returns the strategy of whose replicas several are in this process, if any.
+    """Returns the current strategy if several of its replicas are in this process.
 
-    The only one of a worker has a variable of its own: to make one of the strategy's,
-    all workers have to take part.
+    Otherwise None. A worker with one replica makes an ordinary variable: to make one of
+    the strategy's, all workers would have to do so at the same time.
     """
     strategy = tf.distribute.get_strategy()
     inside = not tf.distribute.in_cross_replica_context()
@@ -90,9 +113,10 @@ def copies(
 
 @functools.cache
 def _number(kind: Any) -> Any:
-    """A strategy's type of variables, whose copies are one number to `int`, `float`.
+    """A subclass of a strategy's variable class that has `int()` and `float()`.
 
-    TensorFlow's own variables are; those that have a copy for each replica are not.
+    TensorFlow's ordinary variables have them; those of strategies do not. The value is
+    that of the first copy.
     """
 
     def first(self: Any) -> Any:
@@ -106,9 +130,10 @@ def _number(kind: Any) -> Any:
 
 
 def variable(name: str, value: tf.Tensor) -> tf.Variable:
-    """Returns a variable that a session's job does not find among its own.
+    """Makes a variable that is in none of the graph's collections.
 
-    `int` and `float` take it, under every strategy.
+    So a program with sessions does not find it among its own variables. `int(variable)`
+    and `float(variable)` work under every strategy.
     """
     if tf.executing_eagerly():
         made: Any = tf.Variable(value, trainable=False, name=name)

@@ -1,8 +1,12 @@
-"""Which gradient calls flow into an update, found from the gradients it is given.
+"""Finds the gradient calls from which the gradients of an update were computed.
 
-A gradient may be taken only to be looked at; its overflow is then no reason to leave an
-update out. Nothing is decided here: where the origin cannot be told, None is returned,
-and `update` goes by the flags of all scalers of the variables. Public TensorFlow only.
+An update is skipped only if a gradient that it uses overflowed. A program may also take
+gradients by the same variables for something else (to print a norm, say), and their
+overflow must not skip the update. `note` records which call made a tensor; `calls`
+follows the gradients that an optimizer gets back to such tensors.
+
+If that is not possible, `calls` returns None, and `update` goes by all scalers of the
+variables. No decision is made here. Public TensorFlow only.
 """
 
 from __future__ import annotations
@@ -22,8 +26,8 @@ from amp.loss_scaling.scaler import Scaler
 _CALLS = ("amp", "gradient_calls")
 _Key: TypeAlias = tuple[int, str]  # identity of a graph, name of an operation
 _EAGER_TENSOR = tf.__internal__.EagerTensor
-# Where TensorFlow 1 enters and leaves loops and branches: what is computed there is not
-# to be read from outside.
+# Ops at the edges of loops and branches in TensorFlow 1's control flow. A tensor that
+# is computed inside cannot be read outside, so the search stops at them.
 _FRAMES = ("Switch", "Merge", "Enter", "Exit", "NextIteration")
 
 
@@ -32,10 +36,10 @@ class Call:
     """One scaled gradient call.
 
     Args:
-      scaler: what it was scaled by.
-      finite: whether all of its gradients were, bool, shape ().
-      waits: whether its overflow waits for an optimizer to answer it.
-      moved: whether replicas have agreed on it, and moved the scale.
+      scaler: the scaler of the call.
+      finite: whether all gradients of the call were finite, bool, shape ().
+      waits: whether an overflow is noted until an optimizer skips an update for it.
+      moved: whether replicas have agreed on `finite` already, and changed the scale.
     """
 
     scaler: Scaler
@@ -45,7 +49,11 @@ class Call:
 
 
 def note(call: Call, grads: Sequence[Any]) -> None:
-    """Remembers which call gave these gradients, while they or their graph live."""
+    """Records that these gradients come from `call`.
+
+    The record of an eager tensor is dropped with the tensor; that of a graph tensor is
+    part of its graph.
+    """
     for tensor in _tensors(grads):
         if isinstance(tensor, _EAGER_TENSOR):
             key = id(tensor)
@@ -57,11 +65,15 @@ def note(call: Call, grads: Sequence[Any]) -> None:
 
 
 def calls(grads: Sequence[Any], variables: Sequence[tf.Variable]) -> list[Call] | None:
-    """Returns the calls whose gradients flow into these tensors, None if unknown.
+    """Returns the calls from whose gradients these tensors are computed.
 
     Args:
       grads: what an optimizer is given: tensors, IndexedSlices, or None.
-      variables: what it updates; to read these brings no gradient along.
+      variables: the variables that it updates. Gradients may be computed from their
+        values too (weight decay); the search does not continue behind such a read.
+
+    Returns:
+      The calls, each once; None if the origin of a tensor is not known.
     """
     found: dict[int, Call] = {}
     waiting = []
@@ -81,15 +93,19 @@ def calls(grads: Sequence[Any], variables: Sequence[tf.Variable]) -> list[Call] 
 
 
 def _behind(waiting: list[Any], handles: list[Any]) -> Iterator[Call | None]:
-    """Yields the calls behind operations of a graph; None where something is unknown.
+    """Yields the calls that operations of a graph depend on, None for unknown.
 
-    ::
+    For each operation that is reached::
 
-        a gradient of a call:           that call
+        recorded by `note`:             its call
         another unscaled gradient:      nothing
         a constant, an updated weight:  nothing
-        arithmetic:                     whatever is behind its inputs
-        anything else:                  unknown
+        arithmetic:                     go on with its inputs
+        anything else:                  None, and stop
+
+    Args:
+      waiting: the operations to begin with.
+      handles: the handles of the variables that are updated.
     """
     known = _known(waiting)
     seen: set[_Key] = set()
@@ -118,7 +134,7 @@ def _known(operations: Sequence[Any]) -> dict[_Key, Call]:
 
 
 def _arithmetic(op: Any) -> bool:
-    """Whether what an operation gives comes from its inputs and from nowhere else."""
+    """Whether the results of an operation depend on its inputs and nothing else."""
     if op.type == "Placeholder" or op.type.removeprefix("Ref") in _FRAMES:
         return False
     if op.op_def is None or op.op_def.is_stateful:
@@ -133,7 +149,7 @@ def _unscales(op: Any) -> bool:
 
 
 def _reads(op: Any, handles: list[Any]) -> bool:
-    """Whether an operation reads one of the variables that are updated."""
+    """Whether an operation reads a variable with one of these handles."""
     if op.type != "ReadVariableOp":
         return False
     read = op.inputs[0]

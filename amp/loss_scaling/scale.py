@@ -96,7 +96,7 @@ class NoLossScale:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class ConstantLossScale:
-    """A fixed factor; an overflow skips the step and changes nothing.
+    """A fixed factor. An overflow skips the update and does not change the factor.
 
     Args:
       value: the factor; a power of two keeps scaling and unscaling exact.
@@ -150,10 +150,10 @@ class DynamicLossScale:
       growth_interval: finite steps before the scale grows, at least 1.
       factor: what growth multiplies by, over 1.
       backoff: what an overflow multiplies by, between 0 and 1.
-      minimum: the floor; reaching it never aborts a job. At 2**-14, float16's smallest
-        normal number, the scaled seed 1 is still exact in float16, and gradients up to
-        65504 * 2**14 = 1.07e9 fit; at a lower one seeds lose bits themselves.
-      maximum: the ceiling (2**24: below it a float32 loss keeps its precision).
+      minimum: the smallest scale; a job that reaches it goes on. At 2**-14, float16's
+        smallest normal number, a seed of 1 times the scale is exact in float16, and
+        gradients up to 65504 * 2**14 = 1.07e9 fit. Below, seeds are rounded too.
+      maximum: the largest scale (2**24: up to it a float32 loss keeps its precision).
       hysteresis: overflows in a row before the scale backs off, at least 1.
       on_overflow: what a program gets as gradients after an overflow, "zeros" or "nan".
     """

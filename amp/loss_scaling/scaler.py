@@ -1,12 +1,17 @@
-"""One scaler: its variables, their first values, and where they are kept.
+"""`Scaler`: the state of loss scaling for one gradient call of the program.
 
-No gradients, no optimizers, no registry and no private name of TensorFlow: which
-variables a scaler serves, and the place it belongs to, is told by the caller.
+A scaler holds the scale and its counts in TensorFlow variables. `state.find` makes one
+for each gradient call; `gradients` reads its scale and steps it; `update` asks it
+whether an update is to be skipped.
 
-Under several replicas of a `tf.distribute` strategy the variables are the strategy's: a
-copy for each. Each replica notes its overflows in its own copy, and the scales in all
-copies stay equal because they move where replicas update, by what they agree on.
-Workers of a coordinator share one copy, and do not agree: each knows its own flag.
+Under several replicas of a `tf.distribute` strategy each replica has a copy of these
+variables. It notes overflows in its own copy. All copies have the same scale, because
+it changes only where replicas update, by what they agreed on. Workers of a parameter
+server's coordinator share one copy and do not agree: each looks at the flags of its own
+gradient calls (`stepped_here`).
+
+No gradients, no optimizers and no private name of TensorFlow: the caller says for which
+variables a scaler is and where it is kept.
 """
 
 from __future__ import annotations
@@ -14,7 +19,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -25,7 +30,7 @@ from amp.loss_scaling.scale import LossScale, ScaleState
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _Sources:
-    """The variables a scaler serves, by weak reference, in order."""
+    """The variables by which a gradient is taken, by weak reference, in order."""
 
     references: tuple[weakref.ref[Any], ...]
 
@@ -37,27 +42,18 @@ class _Sources:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _Entries:
-    """What checkpoints see, where TensorFlow's attribute tracking does not look."""
+    """The entries of a checkpoint, by name.
+
+    In a class of their own, because TensorFlow tracks everything that is an attribute
+    of the scaler itself, and would save it under another name.
+
+    Args:
+      saved: entries that are written and read.
+      dropped: entries of earlier versions, which are read and ignored.
+    """
 
     saved: Mapping[str, entries.Entry]
     dropped: Mapping[str, entries.Entry]
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class ScalerSite:
-    """Where a gradient is taken.
-
-    Args:
-      device: where the scaler is kept.
-      agreed: whether the flag of a gradient call is that of all who take part, as it is
-        without replicas; if not, the update has them agree, and moves the scale.
-      same: told the rule before a scaler is made of which other processes have to make
-        a copy; raises where one has another rule.
-    """
-
-    device: str = ""
-    agreed: bool = True
-    same: Callable[[str], None] = lambda rule: None
 
 
 # Not a str: meta graphs are exported with the collections that have a str key.
@@ -65,25 +61,28 @@ _STEPPED = ("amp", "stepped")
 
 
 class Scaler(tf.Module):  # type: ignore[misc]
-    """The state of the gradient calls of one place in the program.
+    """The state of one gradient call: a line of the program, however often it runs.
+
+    Source variables are those by which the gradient is taken.
 
     Attributes:
-      settings: the rule.
-      scale: the factor of the next loss, float32, shape ().
+      settings: the rule by which the scale changes.
+      scale: what the next seeds are multiplied by, float32, shape ().
       good_steps: finite calls since the scale last changed, int64, shape ().
-      bad_steps: overflows in a row not yet answered by a backoff, int64, shape ().
-      overflow: overflows that no optimizer has answered yet, for each source variable,
+      bad_steps: overflows in a row since the scale last backed off, int64, shape ().
+      overflow: for each source variable, the number of overflows for which no optimizer
+        has skipped an update yet, int64, shape (number of source variables,).
+      left_out: for each source variable, 1 if its last update was skipped, else 0,
         int64, shape (number of source variables,).
-      left_out: 1 where a source variable's last update was left out, else 0, int64,
-        shape (number of source variables,).
-      skipped_steps: updates that were skipped, int64, shape ().
-      stalled: overflows that no good step followed, as `stalls.count` says, int64,
-        shape ().
-      shared: whether several workers step it at once: it is kept on another task.
-      agreed: as of `ScalerSite`.
+      skipped_steps: the number of updates that were skipped, int64, shape ().
+      stalled: the number of overflows without a good step after them, as counted by
+        `stalls.count`, int64, shape ().
+      shared: whether several workers step it at the same time, because it is kept on
+        another task than theirs.
+      agreed: see `placement.ScalerSite`.
 
-    No variable is int32: TensorFlow keeps those on the host, where a step that XLA
-    compiles for a GPU does not reach them. Checkpoints hold what `entries` says.
+    No variable is int32: TensorFlow keeps those on the host, which a step that XLA
+    compiles for a GPU cannot reach. `entries` says what checkpoints contain.
     """
 
     def __init__(
@@ -91,11 +90,11 @@ class Scaler(tf.Module):  # type: ignore[misc]
         settings: LossScale,
         sources: Sequence[tf.Variable],
         index: int,
-        place: ScalerSite | None = None,
+        place: placement.ScalerSite | None = None,
     ) -> None:
         super().__init__(name="loss_scaler")
         self.settings = settings
-        place = place or ScalerSite()
+        place = place or placement.ScalerSite()
         self.shared, self.agreed = False, place.agreed
         self._sources = _Sources(tuple(weakref.ref(v) for v in sources))
         self._names = tuple(source.name for source in sources)
@@ -106,7 +105,7 @@ class Scaler(tf.Module):  # type: ignore[misc]
         )
 
     def _make(self, device: str, index: int, sources: int) -> None:
-        """Makes the variables; in a session graph, what gives them values too."""
+        """Makes the variables and, in a session graph, their initialisation."""
         # The trailing slash makes the names the same wherever a gradient is taken.
         name, strategy = f"amp_loss_scale_{index}/", placement.replicas()
         make, zero = placement.variable, tf.int64.as_numpy_dtype(0)
@@ -165,10 +164,11 @@ class Scaler(tf.Module):  # type: ignore[misc]
         return cached.get(name) or self._entries.dropped.get(name)
 
     def _initialised(self) -> tf.Tensor:
-        """Returns a tensor that has a value once the variables have theirs.
+        """Builds the initialisation of the variables in a session graph.
 
-        A session's job runs the initialisers that it knows of; it knows of none here.
-        The scale comes last, so that it speaks for all.
+        The user's program does not know these variables and so runs no initialiser for
+        them. The tensor returned, when evaluated, initialises them if they are not. The
+        scale is initialised last: if it has a value, all have.
         """
 
         def begin() -> tf.Tensor:
@@ -183,11 +183,11 @@ class Scaler(tf.Module):  # type: ignore[misc]
 
     @property
     def value(self) -> Any:
-        """The scale, to be read at any time, before a session's first step too."""
+        """The scale, which sessions may read before their first step too."""
         return self.scale if self._value is None else self._value
 
     def ready(self) -> Any:
-        """What is built inside runs when every variable has a value."""
+        """A scope; what is built in it runs after the variables are initialised."""
         if self._ready is None:
             return contextlib.nullcontext()
         return tf.control_dependencies([self._ready])
@@ -200,11 +200,11 @@ class Scaler(tf.Module):  # type: ignore[misc]
             return self.scale.read_value()
 
     def step(self, finite: tf.Tensor, *, waits: bool = True) -> Any:
-        """Answers one gradient call.
+        """Notes the result of one gradient call, and changes the scale if `agreed`.
 
         Args:
-          finite: whether all of its gradients were, bool, shape ().
-          waits: whether an overflow waits for an optimizer to answer it.
+          finite: whether all gradients of the call were finite, bool, shape ().
+          waits: whether an overflow is noted until an optimizer skips an update for it.
 
         Returns:
           The operation to run before the gradients are used; None when eager.
@@ -215,9 +215,10 @@ class Scaler(tf.Module):  # type: ignore[misc]
             return tf.group(*self._writes(finite, waits))
 
     def stepped_here(self) -> list[tf.Tensor]:
-        """Whether gradients were finite, of the calls in the function being traced.
+        """The `finite` flags of the gradient calls in the function being traced.
 
-        Workers that share a scaler know by these whose overflow it was.
+        Only for a scaler that workers share. Its variables do not tell which worker an
+        overflow came from, and a worker skips an update only for its own.
         """
         if not self.shared or not tf.inside_function():
             return []
@@ -234,7 +235,14 @@ class Scaler(tf.Module):  # type: ignore[misc]
         return writes + (self.move(finite) if self.agreed else [])
 
     def move(self, finite: tf.Tensor) -> list[Any]:
-        """Moves the scale as the rule says; returns the operations that do."""
+        """Changes the scale and its counts by the rule.
+
+        Args:
+          finite: whether all gradients were finite, in all replicas, bool, shape ().
+
+        Returns:
+          The operations that assign the new values.
+        """
         scale, before = self.scale.read_value(), self.stalled.read_value()
         stalled = stalls.count(self.settings, scale, before, (finite, tf.where))
         writes = [self.stalled.assign(stalled)]
@@ -255,7 +263,7 @@ class Scaler(tf.Module):  # type: ignore[misc]
         return writes
 
     def copies(self, name: str) -> Sequence[tf.Variable]:
-        """Returns the variable of that name, of each replica in this process."""
+        """Returns the variable of that name in each replica of this process."""
         variable = getattr(self, name)
         strategy = getattr(variable, "distribute_strategy", None)
         if strategy is None:
@@ -263,12 +271,16 @@ class Scaler(tf.Module):  # type: ignore[misc]
         return strategy.experimental_local_results(variable)  # type: ignore[no-any-return]
 
     def forget(self) -> Any:
-        """Clears what is known of past overflows; returns the operation that does."""
+        """Forgets past overflows, when a checkpoint is restored in a session.
+
+        Returns:
+          The operation that does it.
+        """
         each = (self.overflow, self.left_out, self.stalled)
         return tf.group(*[v.assign(tf.zeros(v.shape, v.dtype)) for v in each])
 
     def positions(self, variables: Sequence[tf.Variable]) -> list[int]:
-        """Returns where `variables` stand among the source variables."""
+        """Returns the positions of those source variables that are in `variables`."""
         return self._sources.positions(variables)
 
 

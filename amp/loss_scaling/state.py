@@ -1,7 +1,11 @@
-"""The scalers of this process or graph, and the registry that finds one again.
+"""The scalers of this process or session graph, and how one is found again.
 
-No gradients, no optimizers and no private name of TensorFlow: which call a scaler
-belongs to, and which variables it serves, is told by the caller.
+`find` is called for every gradient call that is scaled, and returns the same scaler
+each time a function is retraced. `serving` finds scalers by their variables, for
+optimizers. `current` is what users save in checkpoints.
+
+No gradients, no optimizers and no private name of TensorFlow: the caller says which
+gradient call it is and by which variables.
 """
 
 from __future__ import annotations
@@ -15,9 +19,10 @@ from typing import Any, TypeAlias
 import tensorflow as tf
 
 from amp.loss_scaling import backup, placement, stalls, traced_updates
+from amp.loss_scaling.placement import ScalerSite
 from amp.loss_scaling.process import SCALING
 from amp.loss_scaling.scale import LossScale
-from amp.loss_scaling.scaler import Scaler, ScalerSite
+from amp.loss_scaling.scaler import Scaler
 
 CallSite: TypeAlias = tuple[str, int]
 _Key: TypeAlias = tuple[CallSite, tuple[int, ...], LossScale, bool, int]
@@ -25,7 +30,13 @@ _Key: TypeAlias = tuple[CallSite, tuple[int, ...], LossScale, bool, int]
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _Gone:
-    """A scaler one of whose variables is gone."""
+    """A scaler that is to be dropped, since one of its source variables is deleted.
+
+    Args:
+      key: of `SCALING.scalers`.
+      group: the `Scalers` that it is in.
+      number: its number in that group.
+    """
 
     key: _Key
     group: weakref.ref[Scalers]
@@ -35,8 +46,8 @@ class _Gone:
 class Scalers(tf.Module):  # type: ignore[misc]
     """The scalers of this process (or of one `tf.compat.v1` graph), for checkpoints.
 
-    A scaler keeps its number, so a checkpoint finds it again, whether it was made
-    before the checkpoint was restored or is made only afterwards.
+    Each scaler is an attribute `scaler_<number>`, by which a checkpoint refers to it.
+    A scaler that is made after a checkpoint was restored gets its values then.
     """
 
     def __init__(self) -> None:
@@ -45,13 +56,13 @@ class Scalers(tf.Module):  # type: ignore[misc]
 
     @property
     def scalers(self) -> list[Scaler]:
-        """The scalers, the oldest first."""
+        """The scalers, in the order in which they were made."""
         _let_go()
         return [getattr(self, f"scaler_{n}") for n in tuple(self._numbers.order)]
 
     @property
     def states(self) -> list[Scaler]:
-        """The same as `scalers`, under its older name."""
+        """The same as `scalers`, under an older name."""
         return self.scalers
 
     @property
@@ -61,7 +72,7 @@ class Scalers(tf.Module):  # type: ignore[misc]
         return scalers[-1].value if scalers else tf.constant(1.0, tf.float32)
 
     def numbered(self) -> list[tuple[int, Scaler]]:
-        """Returns the scalers with their numbers, the oldest first."""
+        """Returns (number, scaler) for each, in the order in which they were made."""
         return list(zip(self._numbers.order, self.scalers, strict=True))
 
     def next_number(self) -> int:
@@ -69,26 +80,26 @@ class Scalers(tf.Module):  # type: ignore[misc]
         return min(set(range(len(self._numbers.order) + 1)) - set(self._numbers.order))
 
     def add(self, scaler: Scaler, number: int) -> None:
-        """Takes in a scaler; a restored checkpoint that waits for it is applied."""
+        """Adds a scaler. If a restored checkpoint has values for it, it gets these."""
         setattr(self, f"scaler_{number}", scaler)
         self._numbers.order.append(number)
 
     def remove(self, number: int) -> None:
-        """Lets go of a scaler whose variables are gone."""
+        """Drops a scaler whose source variables are deleted."""
         self._numbers.order.remove(number)
         delattr(self, f"scaler_{number}")
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _Numbers:
-    """A plain list that TensorFlow's attribute tracking does not wrap."""
+    """The numbers of the scalers, in a class because TensorFlow would wrap a list."""
 
     order: list[int]
 
 
 # Not a str: meta graphs are exported with the collections that have a str key.
 _COLLECTION = ("amp", "loss_scalers")
-# Reentrant: `kept` asks `serving`, and letting go of a scaler happens in both.
+# Reentrant, because functions that hold it call one another.
 _LOCK = threading.RLock()
 _ANYWHERE = ScalerSite()
 
@@ -112,18 +123,19 @@ def find(
     rule: LossScale,
     place: ScalerSite = _ANYWHERE,
 ) -> Scaler:
-    """Returns the scaler of a gradient call, the same one at every retrace.
+    """Returns the scaler of a gradient call; makes it at the first call.
 
-    A session graph is built once and its calls run side by side (a tower for each
-    device, say), so there every call has one of its own.
+    Calls of one line by the same variables share a scaler, so that a function which is
+    retraced finds it again. In a session graph every call gets its own: there a line in
+    a Python loop builds several calls, which run at the same time (one per GPU, say).
 
     Args:
       site: file name and line of the call.
-      sources: the trainable variables differentiated by; held weakly.
-      rule: the settings, not NoLossScale.
-      place: where the call's target is computed; a session graph's scaler is kept in
-        the same task (see `placement.in_session`). Any other is kept on the device of
-        its first variable, which the steps that update it reach.
+      sources: the trainable variables by which the gradient is taken; held weakly.
+      rule: the rule of the policy; not NoLossScale.
+      place: where the call's target is computed. The scaler of a session graph is made
+        in the same task (see `placement.in_session`), any other on the device of its
+        first variable, because steps that update the variable can reach that device.
     """
     identities = tuple(id(variable) for variable in sources)
     with _LOCK:
@@ -141,7 +153,11 @@ def find(
 
 
 def serving(variables: Sequence[tf.Variable]) -> list[tuple[Scaler, list[int]]]:
-    """Returns the scalers with sources among `variables`, and where they stand."""
+    """Returns the scalers that have source variables among `variables`.
+
+    Returns:
+      (scaler, positions of those variables among its source variables) for each.
+    """
     with _LOCK:
         _let_go()
         scalers = list(SCALING.scalers.values())
@@ -150,32 +166,36 @@ def serving(variables: Sequence[tf.Variable]) -> list[tuple[Scaler, list[int]]]:
 
 
 def any_scaler() -> bool:
-    """Whether there is any scaler, of a session graph too."""
+    """Whether there is any scaler, those of session graphs included."""
     return bool(SCALING.scalers)
 
 
 def kept(variables: Sequence[tf.Variable]) -> backup.Numbers:
-    """Returns what the scalers of these variables hold, the oldest first."""
+    """Returns the state of the scalers of these variables, for a weight file."""
     with _LOCK:
         return backup.kept([scaler for scaler, _ in serving(variables)], variables)
 
 
 def give_back(variables: Sequence[tf.Variable], numbers: backup.Numbers) -> None:
-    """Sets the scalers of these variables to what `kept` returned, now or when made."""
+    """Restores what `kept` returned; a scaler made later gets its values then."""
     with _LOCK:
         scalers = [scaler for scaler, _ in serving(variables)]
         backup.give_back(scalers, variables, numbers)
 
 
 def in_sessions() -> bool:
-    """Whether a `tf.compat.v1` graph has had a scaler, which counts in its sessions."""
+    """Whether any `tf.compat.v1` graph has had a scaler.
+
+    Its skipped steps are counted in sessions and so are not in `skipped_steps()`.
+    """
     return bool(SCALING.in_sessions)
 
 
 def skipped_steps() -> int:
-    """Returns the updates skipped by this process, by optimizers that are gone too.
+    """Returns the number of updates that this process has skipped.
 
-    Those of `tf.compat.v1` graphs are not among them.
+    Scalers that are deleted meanwhile are included, those of `tf.compat.v1` graphs are
+    not.
     """
     with _LOCK:
         groups = [group.scalers for group in SCALING.group]
@@ -204,7 +224,10 @@ def _create(key: _Key, sources: Sequence[tf.Variable], place: ScalerSite) -> Sca
 
 
 def _let_go() -> None:
-    """Drops the scalers whose variables are gone, and keeps what they counted."""
+    """Drops scalers whose source variables are deleted; keeps their skipped steps.
+
+    Finalizers of variables only append to `SCALING.gone`, as they may run at any time.
+    """
     with _LOCK:
         while SCALING.gone:
             gone = SCALING.gone.popleft()

@@ -1,4 +1,8 @@
-"""What an optimizer does with an overflow: leave the whole update out, and say so once.
+"""Skips an optimizer's update if a gradient that it uses overflowed.
+
+Called by `integration.training.optimizer_hooks` in place of an optimizer's `apply`, and
+by `replica_sums` for gradients that replicas sum themselves. A *concern* is a scaler
+with the flags that decide about an update.
 
 Public TensorFlow only; how an optimizer is found, built and called is not known here.
 """
@@ -16,14 +20,14 @@ from amp.loss_scaling.scaler import Scaler
 
 
 class Concern(NamedTuple):
-    """A scaler that an update is to ask.
+    """A scaler whose overflow skips an update.
 
     Attributes:
-      scaler: whose overflow it is.
-      positions: where the variables that are updated stand among those it serves.
-      finite: the flags of the gradient calls that flow into the update; None where they
-        are not known, and what the scaler remembers decides.
-      moved: whether replicas have agreed on these, and moved the scale, before.
+      scaler: the scaler.
+      positions: the positions of the updated variables among its source variables.
+      finite: the flags of its gradient calls from which the update is computed. None if
+        these are not known; then `Scaler.overflow` decides.
+      moved: whether replicas have agreed on these flags before, and changed the scale.
     """
 
     scaler: Scaler
@@ -35,12 +39,12 @@ class Concern(NamedTuple):
 def concerns(
     variables: Sequence[tf.Variable], calls: Sequence[provenance.Call] | None
 ) -> list[Concern]:
-    """Returns whom an update of variables is to ask.
+    """Returns the scalers whose overflow skips an update.
 
     Args:
-      variables: what is updated.
-      calls: the gradient calls that flow into it, None if that is not known. Then every
-        scaler of the variables is asked.
+      variables: the variables that are updated.
+      calls: the gradient calls from which the update is computed. None if they are not
+        known; then it is every scaler of the variables.
     """
     if calls is None:
         return [Concern(*found) for found in state.serving(variables)]
@@ -60,13 +64,15 @@ def concerns(
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Replicas:
-    """How replicas decide together; by default there is one.
+    """How the replicas of a strategy decide together. The default is for one replica.
 
     Args:
-      cond: as `branches.cond`; replicas may meet in its branches.
-      agree: whether this replica's gradients were finite, to whether all were; None
-        where there is one. All replicas call it once for each update.
-      gather: an object of each replica, to those of all that this process traces.
+      cond: like `branches.cond`, but replicas may wait for each other in its branches.
+      agree: takes whether this replica's gradients are finite, and returns whether
+        those of all replicas are. Every replica calls it once per update. None if there
+        is only one replica.
+      gather: takes a Python object of this replica, and returns those of all replicas
+        that this process traces.
     """
 
     cond: Callable[..., Any] = branches.cond
@@ -80,25 +86,24 @@ ONE = Replicas()
 def unless_overflow(
     concerns: Sequence[Concern], apply: Callable[[], Any], replicas: Replicas = ONE
 ) -> Any:
-    """Runs `apply`, or instead answers the overflow that waits for these variables.
+    """Runs `apply`, or skips it after an overflow.
 
     ::
 
-        if a gradient that flows into the update overflowed, in any replica
-           (not known which do: any overflow of a concerned scaler, for the
-           variables updated here):
-          clear these; skipped_steps += 1; left_out = 1
+        if a gradient of the update overflowed, in any replica
+           (if it is not known which gradients these are: any gradient by the
+           variables, since their last update):
+          overflow = 0; skipped_steps += 1; left_out = 1
         else:
           apply(); left_out = 0
 
-    Replicas move their scales here, by what they agreed on: not where a gradient is
-    taken, which some of them may do alone.
+    With several replicas the scale changes here too, because all of them get here; a
+    gradient may be taken by one of them alone.
 
     Args:
-      concerns: as `concerns` returned them.
-      apply: the whole update, with nothing left to build; its result is dropped.
-      replicas: how those that take part decide; of these, each may have concerns of
-        its own, or none.
+      concerns: what `concerns` returned. Each replica may have its own, or none.
+      apply: the whole update; slots must exist already. Its result is not used.
+      replicas: how the replicas decide together.
 
     Returns:
       Whether the update ran, bool, shape ().
@@ -123,11 +128,11 @@ def unless_overflow(
 def agree_now(
     calls: Sequence[provenance.Call], replicas: Replicas
 ) -> tuple[list[Scaler], tf.Tensor]:
-    """Has replicas agree on calls whose gradients they sum, as for an update.
+    """Has replicas agree on gradients that they sum outside an optimizer.
 
     Args:
-      calls: the gradient calls behind this replica's part of the sum.
-      replicas: how they decide.
+      calls: the gradient calls from which this replica's part of the sum is computed.
+      replicas: how the replicas decide together.
 
     Returns:
       The scalers of all replicas' calls, and whether all were finite, bool, shape ().
@@ -140,11 +145,17 @@ def agree_now(
 def _agreed(
     own: Sequence[Concern], flags: Sequence[tf.Tensor], replicas: Replicas
 ) -> tuple[list[Concern], tf.Tensor]:
-    """Has replicas agree, once, on the overflows of all that concerns any of them.
+    """Has replicas agree whether a gradient overflowed in any of them.
+
+    Args:
+      own: the concerns of this replica.
+      flags: for each of them, whether a gradient overflowed, bool, shape ().
+      replicas: how the replicas decide together.
 
     Returns:
       The concerns of all replicas, one for each scaler, and whether no gradient
-      overflowed in any replica, bool, shape (), after which the scales have moved.
+      overflowed in any replica, bool, shape (). The scales change before that tensor
+      has a value.
     """
     assert replicas.agree is not None
     everyone: dict[int, Concern] = {}
@@ -162,12 +173,16 @@ def unless_left_out(
     apply: Callable[[], Any],
     replicas: Replicas = ONE,
 ) -> Any:
-    """Runs `apply`, unless the last update of one of these variables was left out.
+    """Runs `apply`, unless the last update of one of these variables was skipped.
+
+    Called in place of `tf.train.ExponentialMovingAverage.apply`: if the variables did
+    not change, their averages are not to change either.
 
     Args:
-      concerns: the scalers of the variables that are averaged, and their positions.
-      apply: the moving averages' update, with nothing left to build.
-      replicas: how those that take part decide.
+      concerns: the scalers of the variables that are averaged, and the positions of
+        these variables among the scaler's source variables.
+      apply: the update of the averages, which must exist already.
+      replicas: how the replicas decide together.
 
     Returns:
       Whether it ran, bool, shape ().

@@ -39,10 +39,6 @@ def rewrite(meta: Any, settled: Resolution) -> list[Report]:
 
     There are no clusters, since a server may have no XLA.
 
-    Args:
-      meta: a MetaGraphDef.
-      settled: policy and device.
-
     Returns:
       The reports on what was rewritten or could have been.
 

@@ -25,8 +25,9 @@ from amp.integration import active, fallback, wrapping
 from amp.integration.distributed import replicas, workers
 from amp.integration.training import gradient_sources, markers, scaled_losses
 from amp.loss_scaling import gradients, state
+from amp.loss_scaling.placement import ScalerSite
 from amp.loss_scaling.scale import LossScale, NoLossScale
-from amp.loss_scaling.scaler import Scaler, ScalerSite
+from amp.loss_scaling.scaler import Scaler
 
 
 class _Depth(threading.local):

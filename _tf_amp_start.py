@@ -1,24 +1,54 @@
-"""What `tf_amp.pth` calls when Python starts: waits for TensorFlow, then for `amp`.
+"""What starts with Python, by `tf_amp.pth` or `amp run`: waits for TensorFlow.
 
+Then `amp` is imported; at the end of the process a line says what became of the job.
 Nothing called `amp` is imported before TensorFlow is, and none but ours ever: a project
 may have a module of that name. Not part of the package, so that it is found either way.
 """
 
 from __future__ import annotations
 
+import atexit
+import contextlib
 import functools
 import importlib.util
 import os
 import sys
+from collections.abc import Callable
 from types import ModuleType
 
 _OFF = ("", "0", "false", "off", "no")
+_ASKED: set[bool] = set()  # with what `install` was called
+_SAYS: list[Callable[[bool], None]] = []  # our `summary.say`, once we have started
+_NOTHING = "nothing was rewritten: the job imported no TensorFlow, or see above"
 
 
-def install() -> None:
-    """Arranges for `AMP_ENABLE` to be answered once the job has imported TensorFlow."""
-    if os.environ.get("AMP_ENABLE", "").strip().lower() not in _OFF:
-        _imports().after("tensorflow", _start)
+def install(*, by_command: bool = False) -> None:
+    """Arranges for `AMP_ENABLE` to be answered once the job has imported TensorFlow.
+
+    A second call changes nothing: Python may run a `.pth` file several times.
+
+    Args:
+      by_command: whether this is the process of `amp run`, whose last line comes also
+        where nothing ran in mixed precision. Not with `AMP_ENABLE=1`, which every
+        process that a job starts inherits, also those that compute nothing.
+    """
+    if os.environ.get("AMP_ENABLE", "").strip().lower() in _OFF:
+        return
+    if not _ASKED:  # before the job's own handlers, so as to come last
+        atexit.register(_say_at_end, os.getpid())
+    _ASKED.add(by_command)
+    _imports().after("tensorflow", _start)
+
+
+def _say_at_end(process: int) -> None:
+    """Says what became of the job; children made by `fork` say nothing."""
+    always = True in _ASKED
+    if os.getpid() != process:
+        return
+    for say in _SAYS:
+        say(always)
+    if always and not _SAYS:
+        _say(_NOTHING)
 
 
 @functools.cache
@@ -38,7 +68,9 @@ def _start() -> None:
     other = _other()
     if other is None:
         from amp.integration import autostart
+        from amp.integration.launch import summary
 
+        _SAYS[:] = [summary.say]
         autostart.install()
     else:
         _say(f"mixed precision is off: another module is called amp ({other})")
@@ -62,6 +94,8 @@ def _other() -> str | None:
 
 @functools.cache
 def _say(text: str) -> None:
-    """Says a thing once: Python may run a `.pth` file several times."""
-    if sys.stderr is not None:
-        sys.stderr.write(f"amp: {text}\n")
+    """Says a thing once, where anybody still listens."""
+    if sys.__stderr__ is not None:  # the job may have replaced and closed its own
+        with contextlib.suppress(OSError, ValueError):
+            sys.__stderr__.write(f"amp: {text}\n")
+            sys.__stderr__.flush()

@@ -40,17 +40,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     args = _parser().parse_args(argv[:end])
     args.args = argv[end:]
     try:
-        done = args.command.run(args, _modules(args.command))
+        code: int = args.command.run(args, _modules(args.command))
     except AmpError as e:
         print(f"amp: {type(e).__name__}: {e}", file=sys.stderr)
         return 2
     except BrokenPipeError:  # the reader of the output has closed it (`| head`)
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
-    if isinstance(done, int):
-        return done
-    done()  # outside the `try`: a job's errors are not caught
-    return 0
+    return code
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -9,9 +9,6 @@ import argparse
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from types import SimpleNamespace
-from typing import TypeAlias
-
-Result: TypeAlias = int | Callable[[], None]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -22,7 +19,7 @@ class Command:
       help: one line for `amp --help`.
       add_arguments: gives its parser the arguments, the usage and the description.
       run: called with the parsed arguments and with `modules`, imported, as attributes.
-        Returns the exit code, or a job to call, whose errors are not caught.
+        Returns the exit code, unless the process becomes another program.
       modules: by a name of our choice, the modules that it needs and that import
         TensorFlow or are slow to import, so that `amp --help` does without them.
       end: returns how many of the arguments are for the sub-command; the others are in
@@ -31,6 +28,6 @@ class Command:
 
     help: str
     add_arguments: Callable[[argparse.ArgumentParser], None]
-    run: Callable[[argparse.Namespace, SimpleNamespace], Result]
+    run: Callable[[argparse.Namespace, SimpleNamespace], int]
     modules: Mapping[str, str] = dataclasses.field(default_factory=dict)
     end: Callable[[Sequence[str]], int] = len

@@ -1,20 +1,24 @@
 """`amp run`: runs somebody's script or module as Python would, in mixed precision.
 
-How Python runs a script is not known here, nor is TensorFlow: the job imports it.
+The process becomes Python itself (`execve`), which then runs the job: nothing that
+Python does is imitated here, and TensorFlow is not imported.
 """
 
 from __future__ import annotations
 
 import argparse
-import functools
 import os
+import pkgutil
+import subprocess
+import sys
 from collections.abc import Sequence
 from types import SimpleNamespace
+from typing import Any
 
-from amp.cli import policy_flags
-from amp.cli.command import Command, Result
+from amp.cli import policy_flags, start
+from amp.cli.command import Command
+from amp.errors import GraphError
 from amp.integration import reports
-from amp.integration.launch import autostart, scripts, summary
 from amp.policy import Policy
 
 
@@ -45,34 +49,66 @@ def end(argv: Sequence[str]) -> int:
     return index + 1
 
 
-def run(args: argparse.Namespace, modules: SimpleNamespace) -> Result:
-    """Prepares the process for the job, and returns the job."""
-    os.environ.update(policy_flags.variables(args), AMP_ENABLE="1")
-    policy = Policy.from_env()  # a malformed value is an error before the job starts
+def run(args: argparse.Namespace, modules: SimpleNamespace) -> int:
+    """Becomes the job's process; returns only where the job cannot be started."""
+    environment = {**os.environ, **policy_flags.variables(args), "AMP_ENABLE": "1"}
+    policy = Policy.from_env(
+        environment
+    )  # a malformed value is an error before the job
     if policy.report is not None:  # also if the job changes its directory
-        os.environ["AMP_REPORT"] = os.path.abspath(policy.report)
-    autostart.install()
-    script = _script(args)
-    if policy.report is None:
-        _report_into_cache()
-    summary.at_exit(always=True)  # before the job's own handlers, to come last
-    return functools.partial(scripts.run, script, args.args)
+        environment["AMP_REPORT"] = os.path.abspath(policy.report)
+    else:
+        environment |= _reports_into_cache()
+    paths = [start.__path__[0], os.environ.get("PYTHONPATH", "")]
+    environment["PYTHONPATH"] = os.pathsep.join(path for path in paths if path)
+    command = [sys.executable, *_options(), *_target(args), *args.args]
+    print(end="", flush=True)  # what was printed so far would be lost
+    os.execve(sys.executable, command, environment)
 
 
-def _script(args: argparse.Namespace) -> scripts.Script:
-    if args.module:
-        return scripts.module(args.target, args.args)
-    if args.text:
-        return scripts.text(args.target)
-    if args.target == "-":
-        return scripts.standard_input()
-    return scripts.at(args.target)
+def _options() -> list[str]:
+    """The options of the Python that runs this, such as `-W error`."""
+    unbuffered = getattr(sys.stdout, "write_through", False)
+    # Of the standard library; `multiprocessing` starts its children with it.
+    options: list[str] = subprocess._args_from_interpreter_flags()  # type: ignore[attr-defined]
+    return [*options, "-u"] if unbuffered else options
 
 
-def _report_into_cache() -> None:
+def _target(args: argparse.Namespace) -> list[str]:
+    """The job as Python's own command line has it.
+
+    Raises:
+      GraphError: nothing is there, or a directory without `__main__.py`.
+    """
+    if args.module or args.text:
+        return ["-m" if args.module else "-c", args.target]
+    if args.target != "-":
+        _check(args.target)
+    return [args.target]
+
+
+def _check(target: str) -> None:
+    if not os.path.exists(target):
+        raise GraphError(
+            "there is no such file",
+            where=target,
+            allowed="a Python script, or a directory or archive with __main__.py",
+            remedy="name the script itself, without `python`; for a module, "
+            "amp run -m MODULE",
+        )
+    importer: Any = pkgutil.get_importer(os.path.abspath(target))
+    if importer is not None and importer.find_spec("__main__") is None:
+        raise GraphError(
+            "there is no __main__.py",
+            where=target,
+            allowed="a directory or archive that holds one",
+            remedy="name a script in it",
+        )
+
+
+def _reports_into_cache() -> dict[str, str]:
     made = reports.directory_of_job()
-    if made is not None:
-        os.environ["AMP_REPORT"] = str(made)
+    return {} if made is None else {"AMP_REPORT": str(made)}
 
 
 COMMAND = Command(

@@ -58,8 +58,6 @@ class Process:
       keras_installed: the same of Keras. Kept.
       tf_keras_installed: the same of tf_keras, the Keras before. Kept.
       wrapped: the hooks that are in place, by their row. Kept.
-      at_exit: who asked for the line at the end of the job, as `summary.at_exit` got
-        it; empty where nobody did. Kept, because Python calls what is registered.
       open_locks: descriptors of the lock files that are open now. Kept.
       rewrite_numbers: end the names of functions made. Kept, like the next two, because
         no number may be used twice.
@@ -96,7 +94,6 @@ class Process:
     keras_installed: bool = _kept(bool)
     tf_keras_installed: bool = _kept(bool)
     wrapped: dict[Any, Any] = _kept(dict)
-    at_exit: set[bool] = _kept(set)
     open_locks: set[int] = _kept(set)
     rewrite_numbers: Iterator[int] = _kept(lambda: itertools.count(1))
     report_numbers: Iterator[int] = _kept(lambda: itertools.count(1))

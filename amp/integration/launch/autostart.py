@@ -1,7 +1,7 @@
 """`AMP_ENABLE=1`: switches mixed precision on in a job that never imports this package.
 
-Called by `_tf_amp_start`, which waited for TensorFlow, by the `.pth` files of earlier
-installations, and by `amp run`; imports no TensorFlow before the job does.
+Called by `_tf_amp_start`, which waited for TensorFlow, and by the `.pth` files of
+earlier installations; imports no TensorFlow before the job does.
 """
 
 from __future__ import annotations
@@ -52,10 +52,8 @@ def _enable_now() -> None:
 
     Called twice where an earlier installation waits for TensorFlow as well.
     """
-    # By name, because they import TensorFlow, which the job does first.
+    # By name, because it imports TensorFlow, which the job does first.
     api = importlib.import_module("amp.integration.api")
-    summary = importlib.import_module("amp.integration.launch.summary")
     api.enable_at_first_use(Policy.from_env())
-    summary.at_exit(always=False)
     # Only at the end is it known that a pattern of AMP_KEEP matched nothing.
     atexit.register(api.disable)

@@ -1,56 +1,39 @@
 """The line that a job ends with: what ran in 16 bits, its gain, what was skipped.
 
-`AMP_ENABLE=1` (`autostart`) and `amp run` ask for it; it is printed once in a process.
-An error here never reaches the job, and nothing of TensorFlow is imported.
+`_tf_amp_start` asks for it when the process ends. An error here never reaches the job,
+and nothing of TensorFlow is imported.
 """
 
 from __future__ import annotations
 
-import atexit
 import importlib
 import os
 import sys
 
 from amp.integration import fallback
-from amp.integration.process import PROCESS
 
 
-def at_exit(always: bool) -> None:
-    """Has the process print a line about the job on stderr when it ends.
-
-    Python calls exit handlers in reverse order, so most of the job's own come before.
-    Children made by `fork` print nothing.
+def say(always: bool) -> None:
+    """Prints a line about the job on stderr.
 
     Args:
-      always: whether to print the line also if no function ran in mixed precision, as
-        `amp run` does. Not with `AMP_ENABLE=1`, which every process that a job starts
-        inherits, also those that compute nothing.
+      always: whether to print it also if no function ran in mixed precision.
     """
-    if not PROCESS.at_exit:
-        atexit.register(_say, os.getpid())
-    PROCESS.at_exit.add(always)
 
-
-def _say(process: int) -> None:
-    errors = sys.__stderr__  # the job may have replaced and closed its own
-    if os.getpid() != process or errors is None:
-        return
-
-    def say() -> None:
-        line = _line(always=True in PROCESS.at_exit)
-        if line:
-            errors.write(f"amp: {line}\n")
-            errors.flush()
+    def write() -> None:
+        line = _line(always=always)
+        if line and sys.__stderr__ is not None:  # the job may have closed its own
+            sys.__stderr__.write(f"amp: {line}\n")
+            sys.__stderr__.flush()
 
     # Errors are dropped: at the end of a process a warning helps nobody.
-    fallback.attempt_quietly(say, None)
+    fallback.attempt_quietly(write, None)
 
 
 def _line(*, always: bool) -> str:
     state = sys.modules.get("amp.loss_scaling.state")
     if state is None:
-        nothing = "nothing was rewritten: the job imported no TensorFlow, or see above"
-        return nothing if always else ""
+        return "nothing was rewritten: see above" if always else ""
     # By name: a job that imported this package anew has its reports in the new modules.
     reports = importlib.import_module("amp.integration.reports")
     if not (always or reports.reports()):

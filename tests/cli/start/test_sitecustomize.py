@@ -1,4 +1,8 @@
-"""`amp run` runs what Python runs, as Python runs it."""
+"""`amp run` runs what Python runs, as Python runs it, whatever is called `amp` there.
+
+Every job runs in a process of its own. A stand-in for TensorFlow saves the seconds that
+importing it takes.
+"""
 
 from __future__ import annotations
 
@@ -6,14 +10,17 @@ import os
 import signal
 import subprocess
 import sys
+import venv
 import zipfile
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 pytestmark = pytest.mark.processes
 
 ROOT = Path(__file__).parents[3]
+PACKAGES = [place for place in sys.path if place.endswith("-packages")]
 
 TELL = """
 import re, sys, __main__
@@ -21,6 +28,13 @@ names = {n: str(v) for n, v in globals().items() if n.startswith("__")}
 names.pop("__builtins__"), names.pop("__main__")
 told = re.sub(" at 0x[0-9a-f]+|0x[0-9a-f]+", "", str(sorted(names.items())))
 print(told, sys.argv, sys.path[0], vars(__main__) is globals())
+"""
+MINE = "mine = 'mine'\nprint('imported')\n"
+OWN = """
+import os, sys
+sys.path.insert(1, os.path.join(os.path.dirname(__file__), ".."))  # the stand-in
+import tensorflow, amp
+print(amp.mine, amp.__file__)
 """
 FILES = {
     "tell.py": TELL,
@@ -52,6 +66,18 @@ FILES = {
     "ours.py": "from amp.errors import GraphError\n"
     "raise GraphError('a', where='b', allowed='c', remedy='d')\n",
     "closes.py": "import sys; sys.stderr.close()",
+    "started.py": "import os, sys\n"
+    "print(os.environ.get('PYTHONPATH'), sys.path, sys.flags, sys.warnoptions)\n"
+    "print(sys.stdout.write_through)\n",
+    "site/sitecustomize.py": "print('a start of their own')",
+    "wrong_site/sitecustomize.py": "import nowhere",
+    # A project with an `amp` of its own: a module, and a package.
+    "own/amp.py": MINE,
+    "own/train.py": OWN,
+    "owned/amp/__init__.py": MINE,
+    "owned/__main__.py": OWN,
+    "command/command.py": "import sys; from amp.cli import main; sys.exit(main())",
+    "tensorflow.py": "",
 }
 
 
@@ -59,7 +85,7 @@ FILES = {
 def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     place = tmp_path_factory.mktemp("scripts")
     for name, text in FILES.items():
-        (place / name).parent.mkdir(exist_ok=True)
+        (place / name).parent.mkdir(parents=True, exist_ok=True)
         (place / name).write_text(text)
     with zipfile.ZipFile(place / "archive.zip", "w") as archive:
         archive.writestr("__main__.py", TELL)
@@ -68,14 +94,15 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def run(
-    place: Path, *command: str, given: str = ""
+    *command: str, cwd: Path, given: str = "", python: str = sys.executable, path: str
 ) -> subprocess.CompletedProcess[str]:
-    environment = {k: v for k, v in os.environ.items() if not k.startswith("AMP_")}
+    others = ("AMP_", "PYTHON")
+    environment = {k: v for k, v in os.environ.items() if not k.startswith(others)}
     environment["AMP_CACHE_DIR"] = os.environ["AMP_CACHE_DIR"]
-    environment["PYTHONPATH"] = str(ROOT)
+    environment["PYTHONPATH"] = path
     return subprocess.run(
-        [sys.executable, *command],
-        cwd=place,
+        [python, *command],
+        cwd=cwd,
         env=environment,
         text=True,
         input=given,
@@ -84,11 +111,16 @@ def run(
 
 
 def as_python(
-    place: Path, *command: str, given: str = ""
+    place: Path,
+    *command: str,
+    given: str = "",
+    options: tuple[str, ...] = (),
+    path: str = str(ROOT),
 ) -> subprocess.CompletedProcess[str]:
     """Checks that `amp run` does what python does; one line on stderr comes last."""
-    python = run(place, *command, given=given)
-    ours = run(place, "-m", "amp.cli", "run", *command, given=given)
+    python = run(*options, *command, cwd=place, given=given, path=path)
+    amp = (*options, "-m", "amp.cli", "run")
+    ours = run(*amp, *command, cwd=place, given=given, path=path)
     assert ours.returncode == python.returncode, ours.stderr
     assert ours.stdout == python.stdout
     assert ours.stderr.startswith(python.stderr)
@@ -122,11 +154,77 @@ def as_python(
         ("spawns.py",),
         ("ours.py",),
         ("closes.py",),
+        ("started.py",),
+        ("-m", "missing"),
+        ("-m", "package.missing"),
+        ("-m", "tell.missing"),
     ],
     ids=lambda command: command[-1].strip()[:12],
 )
 def test_a_script_runs_as_under_python(place: Path, command: tuple[str, ...]) -> None:
     as_python(place, *command)
+
+
+@pytest.mark.parametrize(
+    "options", [("-W", "error", "-O"), ("-u",), ("-B", "-X", "utf8")]
+)
+def test_the_options_of_python_are_the_jobs_too(place: Path, options: Any) -> None:
+    as_python(place, "started.py", options=options)
+
+
+@pytest.mark.parametrize("site", ["site", "wrong_site"])
+def test_the_jobs_own_sitecustomize_is_imported(place: Path, site: str) -> None:
+    """By the process while it is that of the command, and again by the job."""
+    path = os.pathsep.join([str(place / site), str(ROOT)])
+    python = run("code.py", cwd=place, path=path)
+    ours = run("-m", "amp.cli", "run", "code.py", cwd=place, path=path)
+    assert ours.stdout == 2 * python.stdout
+    assert ours.stderr.startswith(2 * python.stderr + "amp: nothing was rewritten")
+    assert ("a start of their own" in ours.stdout) == (site == "site")
+    assert ("No module named 'nowhere'" in ours.stderr) == (site == "wrong_site")
+
+
+@pytest.fixture(scope="module")
+def bare(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """A Python that has no `.pth` file of ours; packages are found by PYTHONPATH."""
+    place = tmp_path_factory.mktemp("bare")
+    venv.create(place, with_pip=False, symlinks=True)
+    return str(place / "bin" / "python")
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("own", "train.py"),
+        ("own", "-m", "train"),
+        (".", "own/train.py"),
+        (".", "owned"),
+    ],
+)
+@pytest.mark.parametrize("installed", [True, False])
+def test_the_users_own_amp_wins_and_one_line_says_so(
+    place: Path, bare: str, command: tuple[str, ...], installed: bool
+) -> None:
+    ours = run(
+        *(str(place / "command/command.py"), "run", *command[1:]),
+        cwd=place / command[0],
+        python=sys.executable if installed else bare,
+        path=os.pathsep.join([str(ROOT), *PACKAGES]),
+    )
+    assert ours.returncode == 0, ours.stderr
+    assert ours.stdout.startswith("imported\nmine ")
+    assert ours.stderr.count("\n") == 2, ours.stderr
+    off, last = ours.stderr.splitlines()
+    assert off.startswith("amp: mixed precision is off: another module is called amp")
+    assert last.startswith("amp: nothing was rewritten")
+
+
+def test_a_checkout_that_the_job_would_not_find_is_found(
+    place: Path, bare: str
+) -> None:
+    command = ("-m", "amp.cli", "run", str(place / "ours.py"))
+    ours = run(*command, cwd=ROOT, python=bare, path=os.pathsep.join(PACKAGES))
+    assert "amp.errors.GraphError: a" in ours.stderr
 
 
 def test_the_line_is_the_last_and_leaves_no_directory_behind(place: Path) -> None:
@@ -143,7 +241,8 @@ def test_standard_input_is_a_script_too(place: Path) -> None:
 
 
 def test_options_may_end_before_the_script(place: Path) -> None:
-    ours = run(place, "-m", "amp.cli", "run", "--", "tell.py", "a")
+    command = ("-m", "amp.cli", "run", "--", "tell.py", "a")
+    ours = run(*command, cwd=place, path=str(ROOT))
     assert "['tell.py', 'a']" in ours.stdout
 
 
@@ -195,9 +294,6 @@ def test_a_signal_from_outside_reaches_the_job(
     [
         (("missing.py",), "there is no such file"),
         (("python", "tell.py"), "there is no such file"),
-        (("-m", "missing"), "there is no module 'missing'"),
-        (("-m", "package.missing"), "there is no module 'package.missing'"),
-        (("-m", "tell.missing"), "there is no module 'tell.missing'"),
         (("empty",), "there is no __main__.py"),
         (("--dtype", "float8", "tell.py"), "'float8' is not accepted"),
     ],
@@ -206,7 +302,7 @@ def test_what_is_not_there_is_said_in_four_parts(
     place: Path, command: tuple[str, ...], found: str
 ) -> None:
     (place / "empty").mkdir(exist_ok=True)
-    done = run(place, "-m", "amp.cli", "run", *command)
+    done = run("-m", "amp.cli", "run", *command, cwd=place, path=str(ROOT))
     assert done.returncode == 2
     assert f"Error: {found}" in done.stderr
     for part in ("where:", "allowed:", "do now:"):

@@ -1,0 +1,1 @@
+"""What `amp run` puts on the path of the job; only `sitecustomize`, no code here."""

@@ -2,7 +2,8 @@
 # make test    the test suite
 # make test-quick  the tests that take a moment: not those marked slow or processes
 # make test-isa  the tests that depend on kernels, on older CPUs that this one can stand for
-# make test-gpu-kernels  whether GPUs have the kernels that plans for them need; no GPU needed
+# make test-gpu-kernels  whether GPUs have the kernels that plans for them need; no GPU
+#                needed, but the large TensorFlow that is built for them
 # make bench   time whole training steps, against the neighbours; see BENCH below
 # make convergence  train every model family in float32 and in mixed precision, quickly
 # make check   format, lint, types, tests: all that .ci/run asks

@@ -72,12 +72,16 @@ def text(names: Sequence[str], scale: str) -> str:
 def printed(old: tf.Tensor, new: tf.Tensor, names: Sequence[str]) -> Any:
     """Returns an operation that prints in the step that reaches the limit.
 
-    For session graphs, whose variables only a session can read.
+    For session graphs, whose variables only a session can read. It prints on the CPU
+    of the task: no GPU has a kernel for that, and a session refuses a graph that asks
+    for one.
     """
     said = text(names, "see amp.loss_scaling.current().scale")
 
     def say() -> tf.Tensor:
-        with tf.control_dependencies([tf.print(said, output_stream=sys.stderr)]):
+        with tf.device("/device:CPU:0"):
+            shown = tf.print(said, output_stream=sys.stderr)
+        with tf.control_dependencies([shown]):
             return tf.constant(True)
 
     reached = tf.logical_and(old < LIMIT, new >= LIMIT)

@@ -130,6 +130,17 @@ def test_a_session_prints_in_the_step_that_stalls(scope, capfd):
     assert capfd.readouterr().err.count("gradients of stuck") == 1
 
 
+@pytest.mark.parametrize("task", ["", "/job:worker/task:1"])
+def test_a_session_prints_on_the_cpu_of_the_task(scope, task):
+    """No GPU has a kernel that prints, and a session may be told to place strictly."""
+    with tf.Graph().as_default() as graph, tf.device(f"{task}/device:GPU:0"):
+        w = v1.get_variable("stuck", initializer=[1.0])
+        v1.train.GradientDescentOptimizer(0.1).minimize(tf.reduce_sum(w**2))
+    says = [o for o in graph.get_operations() if o.type in ("PrintV2", "StringFormat")]
+    assert {operation.type for operation in says} == {"PrintV2", "StringFormat"}
+    assert {operation.device for operation in says} == {f"{task}/device:CPU:0"}
+
+
 def test_a_large_sum_finds_its_scale_in_float16():
     """A sum over 16,384 examples needs a scale below 1."""
     keras = pytest.importorskip("keras")

@@ -14,6 +14,7 @@ and one for the report. Nothing is run; two runs of one version give the same di
 from __future__ import annotations
 
 import argparse
+import contextlib
 import hashlib
 import json
 import os
@@ -105,8 +106,8 @@ MODELS: dict[ModuleType, Callable[[ModuleType], tuple[keras.Model, Loss]]] = {
 COMPILED = (mlp, transformer)  # traced for XLA as well
 
 
-def traced(module: ModuleType, xla: bool) -> ir.Module:
-    """A training step as it is traced where gradients are scaled."""
+def traced(module: ModuleType, xla: bool, scaled: bool = True) -> ir.Module:
+    """A training step as it is traced where gradients are scaled, or are not."""
     keras.utils.set_random_seed(0)
     model, loss = MODELS[module](module)
     optimizer = keras.optimizers.Adam(1e-3)
@@ -120,7 +121,8 @@ def traced(module: ModuleType, xla: bool) -> ir.Module:
         optimizer.apply(tape.gradient(value, variables), variables)
         return value
 
-    with amp.mixed_precision_scope(dtype="float16", emulate=True):
+    scope = amp.mixed_precision_scope(dtype="float16", emulate=True)
+    with scope if scaled else contextlib.nullcontext():
         concrete = step.get_concrete_function()
     return definitions.read(context_lib.context(), concrete.name)
 

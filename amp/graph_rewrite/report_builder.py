@@ -12,7 +12,7 @@ from amp.graph_rewrite.candidates.analysis import UseAnalysis
 from amp.graph_rewrite.cost.priced import Priced, measured_share
 from amp.graph_rewrite.cost.resolution import Resolution
 from amp.graph_rewrite.fusion.fuse import Fused
-from amp.graph_rewrite.graph import ir
+from amp.graph_rewrite.graph import ir, op_schema
 from amp.graph_rewrite.graph.calls import FunctionUse
 from amp.graph_rewrite.plan import CastsSaved, Plan
 from amp.graph_rewrite.report import Decision, Report
@@ -125,4 +125,32 @@ def switched_off(module: ir.Module, settled: Resolution) -> Report:
         seconds16=0.0,
         decisions=(),
         verdict=settled.reason,
+    )
+
+
+def called_elsewhere(module: ir.Module, settled: Resolution, device: str) -> Report:
+    """The report on a function that is called on a device that no plan is made for.
+
+    Args:
+      module: the function, which runs as it is.
+      settled: the policy, and the device that its plans are for.
+      device: the name of the one that the function is called on.
+    """
+    assert settled.policy is not None
+    cause = f"called on {device}, where the plan is for a {settled.device.kind}"
+    reason = f"left in float32: {cause}"
+    report = switched_off(module, dataclasses.replace(settled, reason=reason))
+    lookup = op_schema.lookup_of(module)
+    return dataclasses.replace(
+        report,
+        dtype=settled.policy.dtype,
+        loss_scale=str(settled.policy.loss_scale),
+        decisions=tuple(
+            Decision(f"{prefix}{node.name}", node.op, "float32", "device", cause)
+            for graph in module.graphs()
+            for prefix in ("" if graph is module.main else f"{graph.name}::",)
+            for node in graph.nodes.values()
+            if (known := lookup(node.op)) is not None
+            and ir.FLOAT in known.signature(node).types
+        ),
     )

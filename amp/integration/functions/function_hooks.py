@@ -43,6 +43,10 @@ def _call_function(original: wrapping.Function) -> wrapping.Function:
             twins = PROCESS.marked.get(name) if PROCESS.marked else None
             if twins is None or active.is_kept():
                 return original(self, name, *args, **kwargs)
+        device = self.device_name  # "" outside device scopes
+        if device and twins.devices.is_other(device):
+            twins.devices.tell(self, name, device)
+            return original(self, name, *args, **kwargs)
         twin = twins.proven.get(name)
         try:
             if twin is not None:

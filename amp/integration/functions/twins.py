@@ -21,6 +21,7 @@ from amp.graph_rewrite.report import Report, TrialOutcome
 from amp.graph_rewrite.rewrite import rewrite
 from amp.integration import fallback, messages, reports
 from amp.integration.functions import definitions
+from amp.integration.functions.call_devices import CallDevices
 from amp.integration.functions.trial import UNDER_WAY, Trial, why_not
 from amp.integration.measuring import job_timer
 from amp.integration.once import Once
@@ -61,6 +62,7 @@ class Twins:
     def __init__(self, settled: Resolution) -> None:
         assert settled.policy is not None
         self.settled = settled
+        self.devices = CallDevices(settled)
         self.proven: dict[bytes, bytes] = {}  # what to call, no more questions asked
         self._policy: Policy = settled.policy
         self._twin: dict[bytes, bytes] = {}
@@ -221,6 +223,7 @@ class Twins:
         step is one operation of a dict, and nobody calls a function that is gone.
         """
         self.proven.pop(name, None)
+        self.devices.forget(name)
         self._repeatable.discard(self._twin.pop(name, b""))
         self._trials.pop(name, None)
         return self._made.pop(name, [])

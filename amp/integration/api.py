@@ -64,7 +64,7 @@ class mixed_precision_scope(contextlib.ContextDecorator):
     def __exit__(self, *error: object) -> None:
         was = active.pop(self)
         if was is not None and was.twins is not None:
-            was.twins.warn_unmatched()
+            was.twins.keep_patterns.warn()
 
 
 def enable(policy: Policy | None = None, **fields: Any) -> Policy:
@@ -112,7 +112,7 @@ def disable() -> None:
     """Switches off what `enable` switched on, from the next call of a function."""
     was, PROCESS.on, PROCESS.waiting = PROCESS.on, None, None
     if was is not None and was.twins is not None:
-        was.twins.warn_unmatched()
+        was.twins.keep_patterns.warn()
 
 
 @contextlib.contextmanager

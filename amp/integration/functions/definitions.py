@@ -1,6 +1,8 @@
-"""Definitions out of the runtime and back: functions as modules, shapes, twins.
+"""Reads functions from TensorFlow's runtime, and makes functions of rewritten graphs.
 
-Knows TensorFlow's private names for that; holds no hook and no graph algorithm.
+Used by `twins`, the session folder and `files`. A function and all that it calls is
+read as an `ir.Module`, with the static shapes of the graph that it was traced as. No
+hook and no graph algorithm is here.
 """
 
 from __future__ import annotations
@@ -22,31 +24,31 @@ from amp.integration.process import PROCESS
 
 
 def new_suffix() -> str:
-    """Ends the names of one rewrite's functions; no two rewrites share a name."""
+    """Returns a new ending for the names of the functions that one rewrite makes."""
     return f"__amp{next(PROCESS.rewrite_numbers)}"
 
 
 def without_suffix(text: str) -> str:
-    """A text with the names of twins replaced by those of their originals."""
+    """Returns an error's message with twins' names replaced by their originals'."""
     return re.sub(r"__amp\d+(_xla)?\b", "", text)
 
 
 def remember(name: str, graph: Any) -> None:
-    """Notes, weakly, what a function was traced as."""
+    """Records the `FuncGraph` that a function was traced as, by a weak reference."""
     PROCESS.traced[name] = weakref.ref(graph)
 
 
 def forget(name: str) -> None:
-    """Drops the note on a function that is going."""
+    """Drops that record, when TensorFlow removes the function."""
     PROCESS.traced.pop(name, None)
 
 
 def read(context: Any, name: str) -> ir.Module:
-    """Reads a function and every function it reaches from the eager runtime.
+    """Reads a function, and every function that it calls, from the eager runtime.
 
     Args:
       context: TensorFlow's eager context.
-      name: of a registered function.
+      name: the name of a registered function.
 
     Raises:
       GraphError: its definition is damaged.
@@ -77,12 +79,12 @@ def _named(node: Any) -> list[str]:
     return [f for a in calls.CALLS[node.op].attrs for f in attrs.functions(a)]
 
 
-# What only looks at a variable's memory, though TensorFlow calls it stateful.
+# Ops that TensorFlow registers as stateful, but that only read a variable.
 _READS = frozenset({Kind.VARIABLE, Kind.READ_VARIABLE, Kind.READ_PART})
 
 
 def has_effects(module: ir.Module) -> bool:
-    """Whether running a function changes anything: a variable, an iterator, a seed."""
+    """Whether running a function changes state: a variable, an iterator, a seed."""
     return any(
         op_schema.is_stateful(node.op)
         and facts(node.op).kind not in _READS
@@ -93,10 +95,11 @@ def has_effects(module: ir.Module) -> bool:
 
 
 class StaticShapes:
-    """Static shapes of edges, from tensors that are looked up when first asked for.
+    """A function from an edge to its static shape, for the rewriter.
 
     Args:
-      load: gives the output tensors of each node, by its name.
+      load: returns the output tensors of each node, by the node's name; called when the
+        first shape is asked for.
     """
 
     def __init__(self, load: Callable[[], Mapping[str, Sequence[Any]]]) -> None:
@@ -137,14 +140,20 @@ def traced_shapes(definition: Any) -> StaticShapes:
 
 
 def dimensions(shape: tf.TensorShape) -> ir.Shape:
-    """A TensorShape as the rewriter has shapes: -1 unknown, None for unknown rank."""
+    """A TensorShape as a tuple: -1 for unknown sizes, None if the rank is unknown."""
     if shape.rank is None:
         return None
     return tuple(-1 if size is None else size for size in shape.as_list())
 
 
 def concrete_of(original: Any, module: ir.Module) -> Any:
-    """A ConcreteFunction of a rewritten module, with the captures of `original`."""
+    """Makes a ConcreteFunction of a rewritten module, for `amp.twin`.
+
+    Args:
+      original: the ConcreteFunction that was rewritten; the new one takes the same
+        arguments and captures the same tensors and variables.
+      module: the rewritten function, and the functions that it calls.
+    """
     lookup = op_schema.lookup_of(module)
     added = _registered(module, lookup)
     definition = serde.write_function(module.main, lookup)
@@ -173,7 +182,11 @@ def concrete_of(original: Any, module: ir.Module) -> Any:
 
 
 def _registered(module: ir.Module, lookup: op_schema.Lookup) -> list[str]:
-    """Registers the functions of a module that are not yet; the names of those."""
+    """Registers those functions of a module that are not registered yet.
+
+    Returns:
+      Their names.
+    """
     context = context_lib.context()
     added = [name for name in module.functions if not context.has_function(name)]
     for name in added:
@@ -183,10 +196,10 @@ def _registered(module: ir.Module, lookup: op_schema.Lookup) -> list[str]:
 
 
 def _unregister(names: Sequence[str]) -> None:
-    """Removes functions once the graph is gone that alone called them.
+    """Removes functions from the runtime, when the graph that calls them is deleted.
 
-    Whatever may still run the graph holds it: its ConcreteFunction, and every function
-    that was traced with a call of that.
+    Nothing can call them then: a ConcreteFunction holds its graph, and so does every
+    function that was traced with a call of it.
     """
     context = context_lib.context()
     for name in names:

@@ -1,7 +1,8 @@
-"""The function adapter: under a policy a function's twin is called in its place.
+"""The hooks for functions: under a policy, a function's twin is called in its place.
 
-Behind `tf.function`, eager calls and tracing; what a twin is and when it runs is not
-decided here. The names that are hooked are rows of `integration.hooks`.
+TensorFlow comes here whenever eager Python calls a function, and when a function is
+traced or deleted. How a twin is made, and whether it or the original runs, is decided
+in `twins`, not here. The names that are hooked are rows of `integration.hooks`.
 """
 
 from __future__ import annotations
@@ -22,7 +23,14 @@ from amp.loss_scaling.scale import NoLossScale
 
 
 def mark(graph: Any, twins: Twins) -> None:
-    """Notes that a scope was entered while `graph` was being traced."""
+    """Records that a scope was entered while `graph` was being traced.
+
+    The function then runs by the scope's policy wherever it is called (`_note`).
+
+    Args:
+      graph: a function's graph; the graphs around it are marked too.
+      twins: the twins of the scope's policy.
+    """
     while graph is not None:
         PROCESS.marked_graphs[graph] = twins
         graph = getattr(graph, "outer_graph", None)
@@ -66,16 +74,20 @@ def _call_function(original: wrapping.Function) -> wrapping.Function:
     return call_function
 
 
-# What a worker says of a function before any of it has run.
+# In the error of a worker that lacks a kernel for a function; nothing of it has run.
 _NO_KERNEL = "No OpKernel was registered"
 
 
 def _starts(given: wrapping.Arguments, error: tf.errors.OpError) -> bool:
-    """`starts`, of the arguments of a call of `Context.call_function` that failed.
+    """Whether TensorFlow could start the function of a call that failed.
 
-    Another process cannot be asked: a call of it that is cancelled is not even sent. A
-    worker makes all kernels of a function first, and only for them says that there is
-    none, so there the error itself tells.
+    Args:
+      given: the arguments of that call of `Context.call_function`.
+      error: what it raised.
+
+    In this process `starts` finds out. A function on another worker cannot be tested in
+    that way, because a cancelled call is not sent. But a worker makes all kernels of a
+    function before it runs any, and has an error of its own for a missing kernel.
     """
     context = given.get("self")
     if _elsewhere(context):
@@ -93,15 +105,15 @@ def _elsewhere(context: Any) -> bool:
 
 
 def starts(context: Any, name: bytes, inputs: Any, num_outputs: int) -> bool:
-    """Whether TensorFlow can start a function; nothing of it runs.
+    """Whether TensorFlow can place the nodes of a function and make their kernels.
 
-    The call is cancelled before it is made. TensorFlow places the nodes and makes their
-    kernels before it looks at that.
+    Nothing of the function runs: the call is cancelled before it is made, and
+    TensorFlow notices that only after making the kernels.
 
     Args:
       context: TensorFlow's eager context.
-      name: of a registered function that XLA does not compile whole.
-      inputs, num_outputs: as of `Context.call_function`.
+      name: a registered function that XLA does not compile as a whole.
+      inputs, num_outputs: the arguments of `Context.call_function`.
     """
     cancelled = cancellation.CancellationManager()
     cancelled.start_cancel()
@@ -136,7 +148,11 @@ def _remove_function(original: wrapping.Function) -> wrapping.Function:
 
 
 def _forget(key: bytes) -> list[str]:
-    """Drops what is known of a function that is going; what was made for it."""
+    """Drops all records of a function that TensorFlow removes.
+
+    Returns:
+      The names of the functions that were made for it, to be removed too.
+    """
     PROCESS.marked.pop(key, None)
     definitions.forget(key.decode())
     return [made for twins in twins_lib.every() for made in twins.forget(key)]
@@ -156,7 +172,7 @@ def _from_func_graph(original: wrapping.Function) -> wrapping.Function:
 
 
 def _note(made: Any, graph: Any) -> None:
-    """Notes what a function was traced as, and whether a scope was entered in it."""
+    """Records a new function's graph, and whether a scope was entered in it."""
     definitions.remember(made.name.decode(), graph)
     twins = _mark_of(made, graph) if PROCESS.marked_graphs else None
     if twins is not None:
@@ -164,9 +180,11 @@ def _note(made: Any, graph: Any) -> None:
 
 
 def _mark_of(made: Any, graph: Any) -> Twins | None:
-    """The mark of a function's graph, of a function it calls, or of what it captures.
+    """The twins that a function was marked with, None if it was not.
 
-    A backward function captures the activations of the graph it is the gradient of.
+    The mark may be on its own graph, on a function that it calls, or on the graph of a
+    tensor that it captures: a backward function captures activations of the forward
+    function and so gets its mark.
     """
     sources = [graph, *(getattr(tensor, "graph", None) for tensor in _captured(graph))]
     found = [marked(source) for source in sources if source is not None]

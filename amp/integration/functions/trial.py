@@ -1,6 +1,7 @@
-"""`Trial`: the first calls of a function alternate between original and twin, timed.
+"""`Trial`: times the first calls of a function, by turns its original and its twin.
 
-Who runs next, a clock, and who was faster; nothing of how a function is called or made.
+Used by `twins`, which calls the faster from then on. Here it is decided whose turn it
+is and which is faster; how a function is called or made is not known.
 """
 
 from __future__ import annotations
@@ -22,28 +23,28 @@ from tensorflow.python.framework import config as config_lib
 from amp.graph_rewrite.report import Report, TrialOutcome
 from amp.policy import Policy
 
-LEAST = 3  # calls timed of each before anything is said
+LEAST = 3  # timed calls of each before there is a verdict
 MOST = 50  # calls of each, besides their first ones
-# Standard errors, of a normal distribution one-sided: 5 % for what the cost model
-# predicted anyway; 1 % against it, and 5 % when no more calls are to be timed.
+# Standard errors of a one-sided test: 5 % for a verdict that the cost model predicted;
+# 1 % for the opposite one, and 5 % for it once no more calls are timed.
 AGREES, CONTRADICTS, LAST = 1.645, 2.326, 1.645
 
 UNDER_WAY = "under way: calls alternate until the faster is known"
 
 
-# A prediction is not tried if this share of it was measured and this is its gain: to
-# try takes the memory of the original, which may not be there. That each was measured
-# alone matters less to a ratio than to a time, and the gain leaves room for it.
+# There is no trial if this share of the predicted time was measured and the predicted
+# gain is this large: a trial runs the original too, whose memory may not be there. Each
+# operation was measured alone, but a gain of this size leaves room for that error.
 MEASURED, CLEAR = 0.8, 1.3
 
 
 def why_not(policy: Policy, compiled: bool, report: Report) -> str:
-    """Why a twin is not tried against its original, "" if it is.
+    """Returns the reason why a function gets no trial, "" if it gets one.
 
     Args:
-      policy: settled.
-      compiled: whether XLA compiles any of the function.
-      report: on the twin.
+      policy: with every "auto" settled.
+      compiled: whether XLA compiles any part of the function.
+      report: the report on the twin.
     """
     if policy.trial is False:
         return "trial=False, AMP_TRIAL=0"
@@ -73,16 +74,16 @@ def _in_cluster(context: Any) -> bool:
 def twin_is_faster(
     original: Sequence[float], twin: Sequence[float], *, last: bool = False
 ) -> bool | None:
-    """Whether the twin is faster, None while that is not known.
+    """Whether the twin is faster; None if more calls are needed to tell.
 
-    The rank-sum test (Mann and Whitney, 1947) on whole calls, one-sided: a slow call is
-    one slow call however slow, and no distribution of the noise is assumed. What the
-    cost model predicted is evidence too, so it takes less to agree with it than to
-    contradict it.
+    A one-sided rank-sum test (Mann and Whitney, 1947). It compares the order of the
+    times only, so one very slow call counts no more than any slow call, and no
+    distribution of the noise is assumed. A twin exists only if the cost model predicts
+    that it is faster; therefore less evidence is asked for that than for the opposite.
 
     Args:
-      original, twin: seconds of single calls, taken in turns.
-      last: no more calls will be timed: in doubt it is as predicted.
+      original, twin: seconds of single calls.
+      last: whether no more calls will be timed; then in doubt the prediction holds.
     """
     if min(len(original), len(twin)) < LEAST:
         return True if last else None
@@ -94,10 +95,11 @@ def twin_is_faster(
 
 
 def _evidence(shorter: Sequence[float], longer: Sequence[float]) -> float:
-    """Standard errors by which U exceeds what equal distributions would give.
+    """Standard errors by which the statistic U exceeds its mean for equal times.
 
-    The normal approximation with continuity correction; three of each, all apart, are
-    1.75 (exactly: 1 in 20), five of each 2.51 (1 in 252).
+    By the normal approximation with continuity correction. If all of `shorter` are
+    shorter than all of `longer`, three of each give 1.75 (by chance 1 in 20), and five
+    of each 2.51 (1 in 252).
     """
     wins = sum((a < b) + (a == b) / 2 for a in shorter for b in longer)
     pairs = len(shorter) * len(longer)
@@ -107,27 +109,36 @@ def _evidence(shorter: Sequence[float], longer: Sequence[float]) -> float:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _Turn:
+    """One call of a trial.
+
+    Attributes:
+      name: the function to call, the original's or the twin's.
+      number: how many calls of this trial had begun, this one included.
+      counted: whether its time counts, provided that no other call begins meanwhile.
+    """
+
     name: bytes
     number: int
     counted: bool
 
 
 class Trial:
-    """Calls an original and its twin by turns until the faster is known.
+    """Calls an original and its twin by turns until it is known which is faster::
 
         call 1: the twin; call 2: the original; then pairs, each in random order
         a call's time counts if the function has run before, and no other call of this
             trial overlapped
         after each call: ended if twin_is_faster says which, or MOST pairs were called
 
-    Random order, so that no pattern of the user's (an update every fourth step) falls
-    on one of the two; pairs, so that drift falls on both. Any number of threads may
-    call at once, and none waits for another.
+    The order in a pair is random, so that a pattern in the user's program (an update at
+    every fourth step, say) does not always fall on the same one of the two. A machine
+    that becomes slower or faster affects both members of a pair alike. Threads may call
+    at the same time, and none waits for another.
 
     Args:
-      original, twin: the names.
-      ended: is given the trial and its outcome, once.
-      clock: seconds, read when devices have done all that was asked of them.
+      original, twin: the names of the two functions.
+      ended: called once, with the trial and its outcome.
+      clock: returns seconds, after the devices have finished their work.
     """
 
     def __init__(
@@ -150,7 +161,11 @@ class Trial:
         self._outcome: TrialOutcome | None = None
 
     def call(self, call: Callable[[bytes], Any]) -> Any:
-        """Calls whichever has its turn, once, and returns what it returns."""
+        """Calls the function whose turn it is, and returns its outputs.
+
+        Args:
+          call: calls the function of a name, the original's or the twin's.
+        """
         turn = self._begin()
         seconds = None
         try:
@@ -177,7 +192,15 @@ class Trial:
         return self._twin if twin else self._original
 
     def _end(self, turn: _Turn, seconds: float | None) -> TrialOutcome | None:
-        """Notes a call's time, None for one that raised; the outcome if this is it."""
+        """Records the end of a call.
+
+        Args:
+          turn: of the call.
+          seconds: the time that it took, None if it raised.
+
+        Returns:
+          The trial's outcome if this call decided it, else None.
+        """
         with self._lock:
             self._running -= 1
             if seconds is None or self._outcome is not None:
@@ -210,7 +233,10 @@ class Trial:
 
 
 def _order() -> Iterator[bool]:
-    """Whether it is the twin's turn, call after call; the same in every trial."""
+    """Yields for each call whether it is the twin's turn; the same in every trial.
+
+    The twin, the original, then pairs of both in random order.
+    """
     yield True
     yield False
     draw = random.Random(0)
@@ -221,9 +247,9 @@ def _order() -> Iterator[bool]:
 
 
 def synchronised_clock() -> float:
-    """Seconds, read once every device has done what it was asked to.
+    """The clock in seconds, read after every device has finished its work.
 
-    On a CPU a call returns when it is done, but not under asynchronous execution.
+    A call on a GPU, or under asynchronous execution, returns before it is done.
     """
     tf.test.experimental.sync_devices()
     return time.perf_counter()

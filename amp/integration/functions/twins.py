@@ -1,7 +1,11 @@
-"""`Twins`: made at a function's first call, tried, and called from then on.
+"""`Twins`: makes the twin of a function at its first call, and decides which runs.
 
-Holds no hook and no graph algorithm: it reads definitions, calls `rewrite` once, and
-registers the result beside the original, which is never touched.
+A *twin* is the rewritten function. It is registered in TensorFlow's runtime beside the
+original, which is never changed, and takes and returns the same tensors, so that at any
+call either may run. `function_hooks` asks `Twins` at each call which to run.
+
+No hook and no graph algorithm is here: functions are read and written by `definitions`,
+and rewritten by `graph_rewrite`.
 """
 
 from __future__ import annotations
@@ -14,14 +18,14 @@ from typing import Any, NamedTuple
 
 import tensorflow as tf
 
-from amp.errors import PolicyError
 from amp.graph_rewrite.cost.resolution import Resolution
-from amp.graph_rewrite.graph import calls, ir, op_schema, serde
+from amp.graph_rewrite.graph import calls, op_schema, serde
 from amp.graph_rewrite.report import Report, TrialOutcome
 from amp.graph_rewrite.rewrite import rewrite
 from amp.integration import fallback, messages, reports
 from amp.integration.functions import definitions
 from amp.integration.functions.call_devices import CallDevices
+from amp.integration.functions.keep_patterns import KeepPatterns
 from amp.integration.functions.trial import UNDER_WAY, Trial, why_not
 from amp.integration.measuring import job_timer
 from amp.integration.once import Once
@@ -31,13 +35,14 @@ from amp.policy import Policy
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class FunctionCall:
-    """One call of a function, which may be made of its original or of its twin.
+    """One call of a function by the user, before it is decided which function runs.
 
     Attributes:
-      run: runs the function of a name and returns its outputs.
-      starts: whether TensorFlow could start the function of a name, after the call of
-        it ended in an error, which is given: it places the nodes
-        and makes their kernels as for a call, and runs none of them.
+      run: takes the name of the original or of the twin, calls that function with the
+        user's arguments, and returns its outputs.
+      starts: takes a name and the error that its call raised. Returns whether
+        TensorFlow can start that function (place its nodes and make their kernels)
+        without running any of it. If it can, the failed call may have run in part.
     """
 
     run: Callable[[bytes], Any]
@@ -53,17 +58,26 @@ class _Tried(NamedTuple):
 
 
 class Twins:
-    """The twins made under one settled policy, by the name of their original.
+    """The twins made under one policy, by the names of their originals.
+
+    For each function that was called there is one of these states: a trial is under way
+    (`_trials`); it is decided what to call (`proven`); or its twin was made and has not
+    returned yet. A function without anything to convert is its own twin.
 
     Args:
       settled: the policy, with every "auto" settled, and the device.
+
+    Attributes:
+      devices: on which devices a call of a function runs its original.
+      proven: by a function's name, the name to call from now on without any question.
+      keep_patterns: which `keep` patterns of the policy matched a node so far.
     """
 
     def __init__(self, settled: Resolution) -> None:
         assert settled.policy is not None
         self.settled = settled
         self.devices = CallDevices(settled)
-        self.proven: dict[bytes, bytes] = {}  # what to call, no more questions asked
+        self.proven: dict[bytes, bytes] = {}
         self._policy: Policy = settled.policy
         self._twin: dict[bytes, bytes] = {}
         self._made: dict[bytes, list[str]] = {}
@@ -73,24 +87,26 @@ class Twins:
         # Held for a few lines and by no finalizer. Reentrant: the garbage collector may
         # run a program's `__del__`, which may call a function, at any of them.
         self._lock = threading.RLock()
-        self._unmatched = set(self._policy.keep)
-        self._ran = False
+        self.keep_patterns = KeepPatterns(self._policy.keep)
         PROCESS.twins.add(self)
 
     def call(self, call: FunctionCall, context: Any, name: bytes) -> Any:
-        """Calls a function that is not proven yet, once, or its twin in its place.
+        """Makes one call of a function that has no entry in `proven` yet.
 
-        The first call makes the twin. Where there is a trial, this and the next calls
-        are its turns; otherwise a twin that has run is proven.
+        The first call makes the twin. If there is a trial, this call is a turn of it.
+        Otherwise the twin is called, and gets its entry in `proven` if it returns.
 
         Args:
-          call: the call that TensorFlow was asked for.
+          call: the call that the user made.
           context: TensorFlow's eager context.
-          name: the original's.
+          name: the original's name.
+
+        Returns:
+          The outputs of the call.
         """
         find = functools.partial(self._twin.get, name)
         twin = self._once.get(name, find, lambda: self._make(context, name))
-        if twin is None:  # the rewrite itself, or who is told of it, calls the function
+        if twin is None:  # the call comes from within the making of this very twin
             return call.run(name)
         tried = self._trials.get(name)
         if twin == name:
@@ -106,27 +122,38 @@ class Twins:
     def _guarded(
         self, call: FunctionCall, name: bytes, twin: bytes, which: bytes
     ) -> Any:
-        """Calls one of the two, and the other where the first cannot start.
+        """Calls the twin or the original; if that fails to start, the other.
 
-        The original may only run instead where nothing of the twin has run: a second
-        run would update variables twice and take another batch. No text of an error
-        tells that, so after one TensorFlow is asked to start the twin once more.
+        1. The twin fails: the original is called if nothing of the twin has run.
+           Otherwise variables might be updated twice, so the error is raised.
+        2. The original runs out of memory in its turn of a trial: the twin is called,
+           also if a part of the original has run. Without the trial the twin alone
+           would have been called, so the failure is the plugin's.
+        3. The original fails otherwise: the error is the user's and is raised.
+
+        Args:
+          call: the call that the user made.
+          name: the original's name.
+          twin: the twin's name.
+          which: the one of the two to call first.
+
+        Returns:
+          The outputs of the call that succeeded.
         """
         try:
             return call.run(which)
         except tf.errors.OpError as e:
             if self._policy.strict:
                 raise
-            # Without the trial the original would not have run: its want of memory is
-            # our fault, and worth what the twin may now do twice.
+            # Case 2.
             if which == name and isinstance(e, tf.errors.ResourceExhaustedError):
                 self._settle(name, twin, "ended: float32 ran out of memory")
                 _warn_of_memory(name.decode())
                 return call.run(twin)
-            if which == name or self._has_begun(call, twin, e):
+            if which == name or self._has_begun(call, twin, e):  # Cases 3 and 1
                 raise
             refusal = e
-        outputs = call.run(name)  # fails too if the error is the user's own
+        outputs = call.run(name)  # Case 1; raises too if the user's code is at fault
         self._settle(name, name, "ended: TensorFlow refused the twin")
         fallback.failed(as_it_was(f"function {name.decode()}").says, refusal)
         return outputs
@@ -134,15 +161,23 @@ class Twins:
     def _has_begun(
         self, call: FunctionCall, twin: bytes, error: tf.errors.OpError
     ) -> bool:
-        """Whether a twin that failed may have had an effect by then.
+        """Whether a twin that failed may have changed state before it did.
 
-        A function that only computes never has. One that XLA compiles whole has none
-        before all of it has succeeded: its variables are written with what it returns.
+        A function that only computes changes none. One that XLA compiles as a whole
+        writes its variables only after all of it has succeeded. For any other, the
+        message of the error does not tell, so TensorFlow is asked whether the twin can
+        start: if it can, it has probably run in part.
         """
         return twin not in self._repeatable and call.starts(twin, error)
 
     def _settle(self, name: bytes, which: bytes, text: str) -> None:
-        """Ends a trial, if there is one, and has `which` called from now on."""
+        """Has `which` called from now on, and ends the trial if there is one.
+
+        Args:
+          name: the original's name.
+          which: the name to call, the original's or the twin's.
+          text: says in the report how the trial ended.
+        """
         with self._lock:
             tried = self._trials.get(name)
             self.proven[name] = which
@@ -151,7 +186,10 @@ class Twins:
             self._conclude(name, tried.trial, outcome)
 
     def _conclude(self, name: bytes, trial: Trial, outcome: TrialOutcome) -> None:
-        """Acts on the outcome of a trial, unless another came first."""
+        """Records the outcome of a trial in `proven` and in the function's report.
+
+        Does nothing if the trial was ended before, by a call in another thread.
+        """
         with self._lock:
             tried = self._trials.get(name)
             if tried is None or tried.trial is not trial:
@@ -171,9 +209,14 @@ class Twins:
         return twin
 
     def add(self, context: Any, name: bytes) -> bytes:
-        """Rewrites a function and registers its twin; returns its name.
+        """Rewrites a function and registers its twin in the runtime.
 
-        The name is the original's where there is nothing to convert.
+        Args:
+          context: TensorFlow's eager context.
+          name: the original's name.
+
+        Returns:
+          The twin's name; the original's if there is nothing to convert.
 
         Raises:
           AmpError: what the rewrite found wrong.
@@ -182,7 +225,7 @@ class Twins:
         timer = job_timer.measuring(self.settled, name.decode())
         suffix = definitions.new_suffix()
         result = rewrite(module, self.settled, suffix=suffix, timer=timer)
-        self.met(module)
+        self.keep_patterns.met(module)
         made = [graph for key, graph in result.graph.functions.items()
                 if key not in module.functions]  # fmt: skip
         if result.graph.main is not module.main:
@@ -204,7 +247,7 @@ class Twins:
         return twin
 
     def _try(self, name: bytes, twin: bytes, report: Report, why_not: str) -> None:
-        """Keeps the report, and begins a trial if nothing speaks against it."""
+        """Stores a new twin's report; begins a trial unless `why_not` has a reason."""
         text = f"off: {why_not}" if why_not else UNDER_WAY
         report = dataclasses.replace(report, trial=text)
         number = reports.add(report, self._policy.report)
@@ -212,44 +255,20 @@ class Twins:
             ended = functools.partial(self._conclude, name)
             self._trials[name] = _Tried(Trial(name, twin, ended), number, report)
 
-    def made_for(self, name: bytes) -> list[str]:
-        """The functions registered for one original."""
-        return list(self._made.get(name, ()))
-
     def forget(self, name: bytes) -> list[str]:
-        """Drops what is known of a function that is going; what was made for it.
+        """Drops all that is stored for a function that TensorFlow removes.
 
-        Finalizers call this, in any thread and at any line, so it takes no lock: each
-        step is one operation of a dict, and nobody calls a function that is gone.
+        Called by finalizers, in any thread and at any line, so it takes no lock. Each
+        step is a single operation of a dict, and nobody can call the function any more.
+
+        Returns:
+          The names of the functions that were registered for it.
         """
         self.proven.pop(name, None)
         self.devices.forget(name)
         self._repeatable.discard(self._twin.pop(name, b""))
         self._trials.pop(name, None)
         return self._made.pop(name, [])
-
-    def met(self, module: ir.Module) -> None:
-        """Notes which `keep` patterns match a node of what runs."""
-        self._ran = True
-        for pattern in list(self._unmatched):
-            one = Policy(keep=(pattern,))
-            if any(
-                one.keeps(node) for graph in module.graphs() for node in graph.nodes
-            ):
-                self._unmatched.discard(pattern)
-
-    def warn_unmatched(self) -> None:
-        """Warns of `keep` patterns that matched no node of any function so far."""
-        if self._unmatched and self._ran:
-            patterns = ", ".join(sorted(self._unmatched))
-            self._unmatched.clear()
-            error = PolicyError(
-                f"keep pattern {patterns} matched no node of the functions that ran",
-                where="Policy(keep=...), AMP_KEEP",
-                allowed="patterns (fnmatch) that match the name of at least one node",
-                remedy="print(amp.reports()[-1].decisions) for the names there are",
-            )
-            messages.warn(str(error), UserWarning, stacklevel=3)
 
 
 def every() -> list[Twins]:
@@ -258,16 +277,16 @@ def every() -> list[Twins]:
 
 
 def names_of_twins(name: bytes) -> list[str]:
-    """The functions registered beside an original, under any policy."""
-    return [made for twins in every() for made in twins.made_for(name)]
+    """The names of the functions registered for one original, by any policy."""
+    return [made for twins in every() for made in twins._made.get(name, ())]
 
 
 def as_it_was(what: str, strict: bool | None = None) -> fallback.Part:
-    """The part of a call that rewrites a function or a session's graph.
+    """What `fallback` is to do if the rewrite of a function or session's graph fails.
 
     Args:
-      what: the function or session, for the warning if it fails.
-      strict: whether a failure is raised.
+      what: the function or session, for the warning.
+      strict: whether a failure is raised instead.
     """
     says = f"{what} runs in float32, as it was: its rewrite failed"
     return fallback.Part(says, strict)

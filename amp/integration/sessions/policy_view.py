@@ -233,7 +233,7 @@ class PolicyView:
             return self._twin.user_shape(part.shown.get(edge[0], edge))
 
         module = serde.read_graph(part.proto, shape, definitions.traced_shapes)
-        twins.met(module)
+        twins.keep_patterns.met(module)
         result = rewrite(
             module,
             twins.settled,

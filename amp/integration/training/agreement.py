@@ -1,7 +1,12 @@
-"""One update, or one sum, of several replicas: when they agree, and how.
+"""When the replicas of a strategy have to agree on an overflow, and by which functions.
 
-Knows strategies, the active rule and the depth of updates; no optimizer and no hook.
-The decision itself lives in `amp.loss_scaling.update`.
+Used by `optimizer_hooks` for updates and by `replica_sums` for sums by hand. Replicas
+*agree* by an all-reduce of their flags, so either all of them take part or none: a
+replica that takes part alone waits for ever.
+
+Here it is found out whether the code that is being built is at a point where all
+replicas agree. No optimizer and no hook is here, and what follows from an overflow is
+decided in `amp.loss_scaling.update`.
 """
 
 from __future__ import annotations
@@ -22,7 +27,7 @@ from amp.loss_scaling.scale import NoLossScale
 
 
 class _Depth(threading.local):
-    """How many updates this thread is inside of."""
+    """How many updates (or sums) this thread is inside of: those that call others."""
 
     value = 0
 
@@ -32,7 +37,10 @@ _DEPTH = _Depth()
 
 @contextlib.contextmanager
 def inside() -> Iterator[None]:
-    """What is called inside is part of one update, or of one sum over replicas."""
+    """A scope for an update or a sum over replicas, which may call hooked functions.
+
+    Hooks that are called in it belong to the same update, and do nothing of their own.
+    """
     _DEPTH.value += 1
     try:
         yield
@@ -41,15 +49,15 @@ def inside() -> Iterator[None]:
 
 
 def under_way() -> bool:
-    """Whether this thread is inside of an update."""
+    """Whether this thread is inside of an update or a sum."""
     return _DEPTH.value > 0
 
 
 def agrees() -> bool:
-    """Whether replicas are to agree on what starts now, whatever concerns this one.
+    """Whether replicas have to agree on the update or sum that starts now.
 
-    Every update of a replica is one, and every sum over replicas that is not part of
-    one: all replicas get there, though some may have no gradient for it.
+    Not if it is part of another update or sum. Otherwise all replicas get to this
+    point, so they agree here even if this one has no scaled gradient for it.
     """
     rule = active.active_loss_scale()
     if _DEPTH.value or rule is None or isinstance(rule, NoLossScale):
@@ -58,13 +66,19 @@ def agrees() -> bool:
 
 
 def can_agree() -> bool:
-    """Whether what is built now is one of several replicas', which can agree here."""
+    """Whether there are several replicas, and they can agree where they are now."""
     can = replicas.several() and replicas.can_meet()
     return can and not replicas.cannot_agree()
 
 
 def same_rule(owner: Any) -> None:
-    """Returns once all workers agree as this one does, asked once for each owner.
+    """Returns when all workers are known to have the same loss-scale rule.
+
+    Without that check, a worker that has no loss scaling would not take part when the
+    others agree, and they would wait for ever.
+
+    Args:
+      owner: the optimizer or strategy; workers compare rules once for each.
 
     Raises:
       PolicyError: another worker has another rule, or none.
@@ -79,7 +93,7 @@ def same_rule(owner: Any) -> None:
 
 
 def together() -> update.Replicas:
-    """How the replicas of which this is one decide."""
+    """How the replicas decide together: the argument of `update.unless_overflow`."""
     if not replicas.several():
         return update.ONE
     if not replicas.merges():

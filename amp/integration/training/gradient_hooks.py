@@ -1,13 +1,18 @@
-"""Where gradients are taken: `GradientTape.gradient`, `tf.gradients` and its v1 form.
+"""The hooks for gradients: `GradientTape.gradient`, `tf.gradients` and its v1 form.
 
-Knows which of these calls are the user's own; no arithmetic. The names that are hooked
-are rows of `integration.hooks`.
+For a gradient call of the user's program, they find its scaler and have
+`loss_scaling.gradients` make the call with loss scaling. These calls are made as they
+are, without loss scaling:
 
-Left alone: calls made while another gradient is being built (`tf.recompute_grad`,
-custom gradients, bodies of functions, loops, branches: the outer call scales for all),
-calls inside a vectorised loop (jacobians, `tf.vectorized_map`: state cannot be stepped
-there), and calls without a trainable variable or with a target that is not float32.
-Where the program scales the loss itself, ours rests: gradients are marked only.
+* calls made while another gradient is being built (`tf.recompute_grad`, custom
+  gradients, bodies of functions, loops and branches), since that gradient is scaled;
+* calls inside a vectorised loop (jacobians, `tf.vectorized_map`), where the state of a
+  scaler cannot change;
+* calls without a trainable variable, or with a target that is not float32 or float64.
+
+If the program itself scales the loss (`scaled_losses`), gradients are not scaled again,
+but marked, so that the update stays float32. No arithmetic is here. The names that are
+hooked are rows of `integration.hooks`.
 """
 
 from __future__ import annotations
@@ -31,7 +36,7 @@ from amp.loss_scaling.scaler import Scaler
 
 
 class _Depth(threading.local):
-    """How many gradient constructions this thread is inside of."""
+    """How many gradient calls this thread is inside of: those that call others."""
 
     value = 0
 
@@ -106,10 +111,11 @@ class _How:
     """How a gradient call is made.
 
     Args:
-      compute: seeds to gradients.
-      watched: variables that may be meant, besides those that the graph knows.
-      beside: as of `gradients.GradientPlacement`.
-      waits: whether an overflow waits for an optimizer to answer it.
+      compute: makes the call: takes incoming gradients (seeds), returns gradients.
+      watched: returns variables that the sources may belong to, besides those that the
+        graph knows.
+      beside: see `gradients.GradientPlacement`.
+      waits: whether an overflow is noted until an optimizer skips an update for it.
     """
 
     compute: Callable[[Any], list[Any]]
@@ -121,7 +127,16 @@ class _How:
 def _scaled(
     rule: LossScale, call: tuple[list[Any], list[Any], list[Any] | None], how: _How
 ) -> list[Any] | None:
-    """Returns the call's gradients with loss scaling, None if it is left alone."""
+    """Makes a gradient call with loss scaling.
+
+    Args:
+      rule: the active rule.
+      call: the targets, the sources, and the incoming gradients or None.
+      how: how the call is made.
+
+    Returns:
+      The gradients; None if the call is to be made as it is.
+    """
     targets, flat, seeds = call
     if scaled_losses.scaled(targets):
         rule = NoLossScale()
@@ -146,7 +161,7 @@ def _scaled(
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _Found:
-    """That a call is to be scaled, and by which scaler if any."""
+    """A call that is to be scaled; without a scaler, by a fixed factor."""
 
     scaler: Scaler | None
 
@@ -154,7 +169,18 @@ class _Found:
 def _found(
     rule: LossScale, flat: list[Any], watched: Callable[[], Any], device: str
 ) -> _Found | None:
-    """Returns what scales a call, or None; an error of ours leaves the call alone."""
+    """Finds the scaler of a gradient call.
+
+    Args:
+      rule: the rule that applies to the call.
+      flat: the sources.
+      watched: see `_How`.
+      device: the device of the first target.
+
+    Returns:
+      None if the call is to be made as it is: no source is a trainable variable, or
+      finding its scaler failed (without `strict`).
+    """
     part = fallback.Part(
         "gradients at {}:{} are not scaled".format(*gradient_sources.call_site()),
         active.is_strict(),
@@ -183,7 +209,7 @@ def _left_alone(original: wrapping.Function) -> wrapping.Function:
 
 
 def _rule() -> LossScale | None:
-    """Returns the active rule, or None where gradients are to be left alone."""
+    """Returns the active rule; None outside of scopes and inside a gradient call."""
     return None if _DEPTH.value else active.active_loss_scale()
 
 

@@ -1,6 +1,8 @@
-"""Whose gradient is taken, and from which line: variables behind handles and reads.
+"""Finds the variables by which a gradient is taken, and the line that takes it.
 
-Looks only; builds no node and changes nothing.
+Used by `gradient_hooks` and others of this folder. The sources of a gradient call may
+be variables of TensorFlow or Keras, resource handles, or tensors that were read from a
+variable. No node is built and nothing is changed.
 """
 
 from __future__ import annotations
@@ -20,9 +22,10 @@ _READS = (Kind.READ_VARIABLE, Kind.IDENTITY)
 
 
 def call_site() -> CallSite:
-    """Returns file and line of the innermost frame outside the libraries.
+    """Returns file and line of the innermost stack frame of the user's program.
 
-    Where every frame belongs to them, the innermost one of all.
+    That is a frame outside of TensorFlow and this package. If there is none, it is the
+    innermost frame of all.
     """
     innermost = frame = sys._getframe(1)
     walk: FrameType | None = frame
@@ -47,9 +50,9 @@ def variable(source: Any) -> tf.Variable | None:
 
 
 def overwritten(source: Any) -> bool:
-    """Whether a Keras variable takes what comes as its gradient for its new value.
+    """Whether Keras assigns a variable's gradient to the variable.
 
-    The histories of float8 layers do.
+    Keras' float8 layers pass new values of their scales and histories in that way.
     """
     return getattr(source, "overwrite_with_gradient", False) is True
 
@@ -63,8 +66,8 @@ def composite(source: Any) -> bool:
 def arguments(sources: Sequence[Any]) -> bool:
     """Whether all sources are arguments of the function being traced.
 
-    Such are the weights of a program that passes them along instead of keeping
-    variables: what is done with their gradients may be an update.
+    A program may keep its weights in tensors that it passes to functions. Gradients by
+    such arguments may be used for an update, which is to be float32.
     """
     if tf.executing_eagerly() or not sources:
         return False
@@ -84,7 +87,7 @@ def trainable(
 
     Args:
       sources: variables, resource handles, reference tensors, or reads of variables.
-      watched: variables that may be meant, besides those that the graph knows.
+      watched: variables that handles may belong to, besides those that the graph knows.
     """
     found: dict[int, tf.Variable] = {}
     by_handle: dict[int, tf.Variable] | None = None
@@ -107,7 +110,7 @@ def _behind(source: tf.Tensor, by_handle: dict[int, tf.Variable]) -> tf.Variable
 
 
 def _origins(tensor: Any) -> Iterator[Any]:
-    """Yields a tensor and what it is read from or captured from, step by step."""
+    """Yields a tensor, then what it is a read or a capture of, and so on."""
     while tensor is not None:
         yield tensor
         if isinstance(tensor, tf.__internal__.EagerTensor):
@@ -129,7 +132,7 @@ def _captured(tensor: Any) -> Any:
 
 
 def _known(watched: Iterable[tf.Variable]) -> list[tf.Variable]:
-    """Returns watched variables and those of the graphs, the current one outward."""
+    """Returns `watched`, and the variables of the current graph and those around it."""
     known = list(watched)
     if tf.executing_eagerly():
         return known

@@ -1,10 +1,9 @@
-"""Where Keras 3 writes and reads weights: the loss scale goes along.
+"""The hooks for weight files of Keras 3, which save and load the loss scale too.
 
 `BackupAndRestore`, `ModelCheckpoint`, `save_weights` and `.keras` files all come here.
-What is kept of a scaler is not decided here.
-
-The entry stands beside those that Keras looks for, so a job without the plugin reads
-the file as ever. A damaged entry does not keep the weights from being loaded.
+The state is a further entry in the file, which Keras does not look for, so a job
+without this package can read the file. If the entry is damaged, the weights are loaded
+without it. What is saved of a scaler is decided in `loss_scaling.backup`, not here.
 """
 
 from __future__ import annotations
@@ -26,7 +25,15 @@ _Around = Callable[[Callable[[], Any], Any, Any], Any]
 
 
 def _at_root(key: str, around: _Around) -> wrapping.Decorate:
-    """Decorates the call for a whole object; Keras calls itself for its parts."""
+    """Returns what makes a hook for Keras' saving or loading of one object.
+
+    Keras calls the hooked function for the object that the user saves, and then for
+    each of its parts. Only the first of these calls is changed.
+
+    Args:
+      key: of the function's row.
+      around: is given the original call, the object, and the file's store.
+    """
 
     def decorate(original: wrapping.Function) -> wrapping.Function:
         arguments = wrapping.reader(key, original)

@@ -1,6 +1,7 @@
-"""Attributes on the nodes being built: how the rewriter is told what is what.
+"""Sets attributes on nodes while they are built, by which the rewriter knows them.
 
-Nothing else; which nodes are marked is decided where they are built.
+Which nodes get which attribute is decided by the callers, not here. docs/design.md
+lists the attributes (`_amp_*`).
 """
 
 from __future__ import annotations
@@ -16,10 +17,10 @@ _TRUE = tf.compat.v1.AttrValue(b=True)
 
 @contextlib.contextmanager
 def attribute_scope(name: str) -> Iterator[None]:
-    """Sets the boolean attribute `name` on what the default graph builds inside.
+    """A scope; nodes that are built in it get the boolean attribute `name`.
 
-    Graphs of branches and loop bodies begun inside are graphs of their own: enter the
-    scope in them again. Eager code is left alone.
+    It is a scope of the current graph. Branches and loop bodies have graphs of their
+    own, in which it has to be entered again. In eager code it has no effect.
     """
     if tf.executing_eagerly():
         yield

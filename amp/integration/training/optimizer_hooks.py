@@ -1,12 +1,12 @@
-"""Where optimizers update: Keras 3, tf_keras, `tf.compat.v1`; an overflow skips it all.
+"""The hooks for optimizers of Keras 3, tf_keras and `tf.compat.v1`.
 
-Knows how these optimizers are built and called; the decision itself lives in
-`amp.loss_scaling.update`.
+If a gradient overflowed, the whole update is skipped, by `loss_scaling.update`, which
+decides that. Replicas of a strategy agree first, so that all skip or none.
 
-Replicas of a strategy agree first, and then skip together. For gradients that were
-combined with those of other processes, and for optimizers that wrap others and hold
-queues (SyncReplicas), nothing is skipped: gradients are exact zeros, so nothing
-deadlocks.
+An update is not skipped if its gradients were combined with those of other processes
+(`distributed.collectives`), or if its optimizer exchanges gradients through queues
+(SyncReplicas): other processes would wait for this one. Gradients with an overflow are
+zeros then.
 """
 
 from __future__ import annotations
@@ -56,7 +56,11 @@ def _keras_apply(original: wrapping.Function) -> wrapping.Function:
 
 
 def _build(optimizer: Any, variables: Sequence[Any]) -> None:
-    """Builds as Keras' `apply` does, so that its variables get the same paths."""
+    """Builds a Keras optimizer in the scope in which its `apply` would.
+
+    So its variables get the same paths. They have to exist before the conditional
+    update is built, because variables cannot be made in a branch.
+    """
     base: Any = sys.modules[_KERAS]
     with base.backend.name_scope(optimizer.name, caller=optimizer):
         optimizer.build(variables)
@@ -65,12 +69,12 @@ def _build(optimizer: Any, variables: Sequence[Any]) -> None:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _Kind:
-    """A kind of optimizer whose `apply_gradients` takes pairs.
+    """A kind of optimizer whose `apply_gradients` takes (gradient, variable) pairs.
 
     Attributes:
-      key: of its row.
-      make: makes the slots of an optimizer for pairs, as its `apply_gradients` does.
-      name: what its training operation is called by default.
+      key: of the row of its `apply_gradients` in `integration.hooks`.
+      make: takes an optimizer and pairs, and makes its slots as `apply_gradients` does.
+      name: takes an optimizer, returns the default name of its training operation.
     """
 
     key: str
@@ -121,13 +125,23 @@ def _as_operation(
     concerns: Sequence[update.Concern],
     call: Callable[[], Any],
 ) -> Any:
-    """Returns the conditional update as the one training operation of its graph."""
+    """Builds the conditional update as one training operation.
+
+    Args:
+      grads: the gradients of the update.
+      name: of the operation.
+      concerns: as of `update.unless_overflow`.
+      call: the update itself.
+
+    Returns:
+      The operation; None when eager.
+    """
     if tf.executing_eagerly():
         update.unless_overflow(concerns, call, agreement.together())
         return None
     collection = tf.compat.v1.get_collection_ref(_TRAIN_OP)
     before = list(collection)
-    # Without automatic control dependencies only these order flag and gradient.
+    # In a session graph only these make the flag be read after the gradients are taken.
     with tf.control_dependencies([g for g in map(_values, grads) if g is not None]):
         ran = update.unless_overflow(concerns, call, agreement.together())
     operation = tf.group(ran, name=name)
@@ -136,7 +150,7 @@ def _as_operation(
 
 
 def _averages_apply(original: wrapping.Function) -> wrapping.Function:
-    """Moving averages of variables stay where the variables' update was left out."""
+    """If the last update of variables was skipped, their averages do not change."""
     arguments = wrapping.reader("ExponentialMovingAverage.apply", original)
 
     def apply(self: Any, *args: Any, **kwargs: Any) -> Any:
@@ -171,7 +185,10 @@ def _left_alone(original: wrapping.Function) -> wrapping.Function:
 def _asked(
     optimizer: Any, grads: Sequence[Any], variables: Sequence[Any]
 ) -> list[update.Concern] | None:
-    """Whose overflows an update has to answer; None where nothing can leave it out."""
+    """The concerns of an update; None if it cannot be skipped.
+
+    They may be empty if this replica has none, but others may have.
+    """
     concerns = _concerns(grads, variables)
     if agreement.agrees():
         agreement.same_rule(optimizer)
@@ -183,10 +200,11 @@ def _asked(
 
 
 def _answers() -> bool:
-    """Whether the update that starts now is to find out whose overflow it answers.
+    """Whether to look for scalers that may skip the update which starts now.
 
-    It is the outermost one, and there may be a scaler of its variables: one is made in
-    this scope, was made in another, or will be made when a trace is in use already.
+    Not if it is part of another update, and not if there can be no scaler of its
+    variables. A scaler may belong to the active scope or to an earlier one, or may be
+    made later, while a trace of this update is still in use.
     """
     if agreement.under_way():
         return False
@@ -195,7 +213,7 @@ def _answers() -> bool:
 
 
 def _concerns(grads: Sequence[Any], variables: Sequence[Any]) -> list[update.Concern]:
-    """Whose overflows an update has to answer; nobody's where that cannot be found."""
+    """The scalers whose overflow skips an update; none if finding them fails."""
     if replicas.cannot_agree():
         return []
     says = "an optimizer updates as it was; gradients with an overflow are zeros"
@@ -217,10 +235,10 @@ def _served(grads: Sequence[Any], variables: Sequence[Any]) -> list[update.Conce
 
 
 def _may_grow(grads: Sequence[Any]) -> bool:
-    """Whether a scaler made later may have to do with an update that is traced now.
+    """Whether an update that is traced now may get scaled gradients later.
 
-    Outside a scope this is so where gradients are given to the function or are kept in
-    variables. Those that it takes itself, there, are not scaled.
+    In a scope it may. Outside, gradients that the function takes itself are not scaled,
+    but those that it gets as arguments or reads from variables may be.
     """
     if active.active_loss_scale() is not None:
         return True
@@ -234,7 +252,7 @@ def _branch(call: Callable[[], Any]) -> Callable[[], Any]:
 
 
 def _run(call: Callable[[], Any]) -> Any:
-    """Runs an update that nothing can skip; outside a scope as it was."""
+    """Runs an update that cannot be skipped; in a scope its nodes are marked KEEP."""
     if active.active_loss_scale() is None:
         return call()
     if not replicas.merges() or not replicas.can_meet():
@@ -244,7 +262,8 @@ def _run(call: Callable[[], Any]) -> Any:
         with agreement.inside():
             return call()
 
-    # Entered by each of them, a scope of the graph that they share would stay.
+    # One scope for all: replicas share a graph, and the scopes that each of them enters
+    # and leaves would not be nested.
     return replicas.together(replica, lambda: markers.attribute_scope(ir.KEEP))
 
 

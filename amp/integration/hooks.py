@@ -126,6 +126,12 @@ _GRAPHS_IMPORTED = (
     "TF_NewBufferFromString",
     "TF_DeleteBuffer",
 )
+_DEVICES_LISTED = (
+    "TF_DeviceListCount",
+    "TF_DeviceListName",
+    "TF_DeviceListMemoryBytes",
+    "TF_DeleteDeviceList",
+)
 
 ROWS: tuple[Row, ...] = (
     # Functions: calls go to twins.
@@ -147,6 +153,11 @@ ROWS: tuple[Row, ...] = (
     _read(_CONTEXT, "device_name",
           "on which device a call runs, and whether in another process"),
     _call(_CONTEXT, "host_address_space", "self", "which process this is"),
+    _call(_CONTEXT, "ensure_initialized", "self", "how much memory a device has"),
+    _read(_CONTEXT, "_handle", "how much memory a device has"),
+    _read("tensorflow.python.pywrap_tfe", "TFE_ContextListDevices",
+          "how much memory a device has"),
+    *(_read(_API, name, "how much memory a device has") for name in _DEVICES_LISTED),
     _read(_CONTEXT, "function_call_options", "measured as written, not optimized"),
     _call(f"{_EAGER}.execute", "execute", "op_name num_outputs inputs attrs ctx",
           "measured calls go past the hook"),

@@ -118,13 +118,16 @@ class Measuring:
 
     Attributes:
       spent: seconds taken of the budget.
-      times: what was measured, by the key of an operation: (float32, 16 bits) seconds.
-        It counts even where the directory for measured times cannot be written.
+      times: what was measured, by the name of the device (`hardware.model`) and by the
+        key of an operation: (float32, 16 bits) seconds. It counts even where the
+        directory for measured times cannot be written.
       unmeasurable: the keys of operations that gave no time; not tried again.
     """
 
     spent: float = 0.0
-    times: dict[str, tuple[float, float]] = dataclasses.field(default_factory=dict)
+    times: dict[str, dict[str, tuple[float, float]]] = dataclasses.field(
+        default_factory=dict
+    )
     unmeasurable: set[str] = dataclasses.field(default_factory=set)
 
 

@@ -6,9 +6,11 @@ written here.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import os
 import platform
+import re
 from pathlib import Path
 
 import tensorflow as tf
@@ -21,6 +23,8 @@ from amp.integration.measuring import profiles
 from amp.policy import Policy
 
 _CPUINFO = Path("/proc/cpuinfo")
+# Where Linux tells the version of NVIDIA's driver: alone, or in a line of text.
+_DRIVERS = (Path("/sys/module/nvidia/version"), Path("/proc/driver/nvidia/version"))
 
 # The instruction sets, of those that ONEDNN_MAX_CPU_ISA may name, whose kernels have no
 # 16-bit arithmetic, and those that have AVX512-BF16 but not AMX:
@@ -72,12 +76,13 @@ def model() -> str:
     """The name of the device under which measured times are stored.
 
     For a CPU also its number of cores, and the settings that change its kernels: oneDNN
-    off, oneDNN's instruction set, the number of threads. Times measured under other
-    settings would not hold.
+    off, oneDNN's instruction set, the number of threads. For a GPU also the version of
+    its driver, and whether TensorFloat-32 is off, which makes products of float32
+    several times slower. Times measured under other settings would not hold.
     """
     gpu = _gpu()
     if gpu is not None:
-        return gpu[0]
+        return f"{gpu[0]}{_driver()}{'' if _is_tf32_on() else ', TF32 off'}"
     name = _cpuinfo("model name") or platform.machine()
     off = ", oneDNN off" if os.environ.get("TF_ENABLE_ONEDNN_OPTS") == "0" else ""
     isa = os.environ.get("ONEDNN_MAX_CPU_ISA")
@@ -86,6 +91,26 @@ def model() -> str:
     threads = f", {chosen} threads" if chosen else ""
     kind = shipped_devices.of_cpu(_cpu_flags()).name
     return f"{name}, {_cores()} cores, {kind}{off}{most}{threads}"
+
+
+def _driver() -> str:
+    for file in _DRIVERS:
+        with contextlib.suppress(OSError):
+            version = re.search(r"\d+(\.\d+)+", file.read_text())
+            if version:
+                return f", driver {version[0]}"
+    return ""
+
+
+def _is_tf32_on() -> bool:
+    """Whether products of float32 may be computed in TensorFloat-32.
+
+    The variable is of NVIDIA's libraries, which then ignore what TensorFlow asks for:
+    https://docs.nvidia.com/cuda/cublas/#tensor-core-usage
+    """
+    if os.environ.get("NVIDIA_TF32_OVERRIDE") == "0":
+        return False
+    return bool(tf.config.experimental.tensor_float_32_execution_enabled())
 
 
 def _cores() -> int:

@@ -17,7 +17,7 @@ from amp.errors import ProfileError
 from amp.graph_rewrite.cost.op_instance import Instance, Timer, Times
 from amp.graph_rewrite.cost.resolution import Resolution
 from amp.integration import fallback, messages
-from amp.integration.measuring import operation_timer, stored_times
+from amp.integration.measuring import hardware, operation_timer, stored_times
 from amp.integration.process import PROCESS
 from amp.policy import Policy
 
@@ -40,7 +40,7 @@ def stored(wanted: Sequence[Instance]) -> dict[str, Times]:
     Returns:
       By the operation's key, its seconds in (float32, 16 bits), where known.
     """
-    known, here = stored_times.load(), PROCESS.measuring.times
+    known, here = stored_times.load(), _times_here()
     found = {one.key: here.get(one.key) or known.get(one.key) for one in wanted}
     return {key: times for key, times in found.items() if times is not None}
 
@@ -98,9 +98,16 @@ def _measured(
     took = time.perf_counter() - start
     state.spent += took
     if took < left:  # there was time for all: what is missing cannot be measured
-        state.unmeasurable.update(one.key for one in missing)
-    state.times.update(found)
+        state.unmeasurable.update({one.key for one in missing} - found.keys())
+    _times_here().update(found)
     return found, took
+
+
+def _times_here() -> dict[str, Times]:
+    """What this process measured, under the settings that hold now."""
+    times: dict[str, Times]
+    times = PROCESS.measuring.times.setdefault(hardware.model(), {})
+    return times
 
 
 def _keep(found: Mapping[str, Times], took: float, function: str) -> None:

@@ -10,8 +10,7 @@ import dataclasses
 import math
 import statistics
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -19,7 +18,7 @@ import tensorflow as tf
 from amp.graph_rewrite.cost.op_instance import Form, Instance, Times
 from amp.graph_rewrite.graph import ir, serde
 from amp.integration import fallback
-from amp.integration.measuring import hardware, stopwatch
+from amp.integration.measuring import hardware, memory, stopwatch
 from amp.integration.measuring.stopwatch import Runner
 
 # An operation is repeated in one call until the call takes this long, at most so often.
@@ -35,10 +34,10 @@ SURPRISING = 3.0
 LONG_SECONDS = 0.02
 # A time below this part of that of a call that does nothing is not told from zero.
 UNCERTAIN = 0.1
-# Operands take at most this part of the memory that is free; on a GPU, whose allocator
-# does not say how much there is, this many bytes.
+# Operands and results take at most this part of the memory that is free, because some
+# kernels need as much again; where that is not known, this many bytes.
 MOST_MEMORY = 0.25
-MOST_GPU_BYTES = 2**30
+UNTOLD_BYTES = 2**30
 # Errors that do not mean that the operation cannot run in a type.
 _PASSING = (
     tf.errors.ResourceExhaustedError,
@@ -220,27 +219,5 @@ def _operand(operand: Any) -> Any:
 
 def _room() -> float:
     """The bytes of memory that measuring one operation may take."""
-    if hardware.shipped().kind != "CPU":
-        return MOST_GPU_BYTES
-    free = [*_free_of_system(), *_free_of_group()]
-    return MOST_MEMORY * min(free, default=4 * MOST_GPU_BYTES)
-
-
-def _free_of_system() -> Iterable[float]:
-    for line in _lines("/proc/meminfo"):
-        if line.startswith("MemAvailable:"):
-            yield 1024.0 * int(line.split()[1])
-
-
-def _free_of_group(group: str = "/sys/fs/cgroup") -> Iterable[float]:
-    """The free bytes within the limit of the container's control group."""
-    most, used = (_lines(f"{group}/memory.{name}") for name in ("max", "current"))
-    if most and used and most[0].isdecimal():
-        yield float(most[0]) - float(used[0])
-
-
-def _lines(path: str) -> list[str]:
-    try:
-        return Path(path).read_text(encoding="utf-8").splitlines()
-    except OSError:
-        return []
+    free = memory.free()
+    return UNTOLD_BYTES if free is None else MOST_MEMORY * free

@@ -10,6 +10,7 @@ import contextlib
 import dataclasses
 import functools
 import itertools
+import math
 import statistics
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -110,6 +111,7 @@ def ready(
         execute.execute(name, count, inputs, options, context)
         _synchronise()
 
+    _synchronise()  # the operands may still be being made
     start = time.perf_counter()
     run()
     return Runner(run, repeat, operation, time.perf_counter() - start)
@@ -170,9 +172,13 @@ def rounds(
 
 
 def operand(shape: tuple[int, ...], dtype: str) -> Any:
-    """A tensor of values from 0.5 to 1: some CPUs take longer over denormal numbers."""
-    values = np.resize(_values(), shape)
-    return tf.cast(tf.constant(values, tf.float32), dtype)
+    """A tensor of values from 0.5 to 1: some CPUs take longer over denormal numbers.
+
+    The device makes it: one of several gigabytes would take the host seconds.
+    """
+    values, size = tf.constant(_values()), math.prod(shape)
+    often = tf.tile(values, [math.ceil(size / len(_values()))])
+    return tf.cast(tf.reshape(often[:size], shape), dtype)
 
 
 @functools.cache

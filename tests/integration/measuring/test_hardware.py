@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import pathlib
+from collections.abc import Iterator
 
 import pytest
+import tensorflow as tf
 
 from amp.graph_rewrite.cost import device, shipped_devices
 from amp.integration.measuring import hardware
@@ -63,3 +65,68 @@ def test_a_cpu_of_another_kind_has_none(monkeypatch: pytest.MonkeyPatch) -> None
 def test_no_file_that_tells(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(hardware, "_CPUINFO", pathlib.Path("/nowhere"))
     assert hardware.shipped() is shipped_devices.CPU_PLAIN
+
+
+@pytest.fixture
+def gpu(monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path) -> Iterator[None]:
+    """An A100, whose driver is not told; TensorFloat-32 is on, as it is by default."""
+    monkeypatch.setattr(hardware, "_gpu", lambda: ("NVIDIA A100-SXM4-40GB", (8, 0)))
+    files = tmp_path / "module", tmp_path / "driver"
+    monkeypatch.setattr(hardware, "_DRIVERS", files)
+    monkeypatch.delenv("NVIDIA_TF32_OVERRIDE", raising=False)
+    yield
+    tf.config.experimental.enable_tensor_float_32_execution(True)
+
+
+@pytest.mark.parametrize(
+    ("file", "text", "version"),
+    [
+        ("module", "550.54.15\n", "550.54.15"),
+        ("module", "470.82\n", "470.82"),
+        (
+            "driver",
+            "NVRM version: NVIDIA UNIX x86_64 Kernel Module  535.104.05  Sat\nGCC 12.3",
+            "535.104.05",
+        ),
+        (
+            "driver",
+            "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  535.129.03\n",
+            "535.129.03",
+        ),
+    ],
+)
+def test_the_name_of_a_gpu_has_the_version_of_its_driver(
+    gpu: None, tmp_path: pathlib.Path, file: str, text: str, version: str
+) -> None:
+    assert hardware.model() == "NVIDIA A100-SXM4-40GB"
+    (tmp_path / file).write_text(text)
+    assert hardware.model() == f"NVIDIA A100-SXM4-40GB, driver {version}"
+
+
+def test_a_driver_that_cannot_be_read_is_not_told(
+    gpu: None, tmp_path: pathlib.Path
+) -> None:
+    (tmp_path / "module").mkdir()
+    (tmp_path / "driver").write_text("unknown\n")
+    assert hardware.model() == "NVIDIA A100-SXM4-40GB"
+
+
+def test_the_name_of_a_gpu_says_where_products_are_not_in_tensorfloat_32(
+    gpu: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tf.config.experimental.enable_tensor_float_32_execution(False)
+    assert hardware.model() == "NVIDIA A100-SXM4-40GB, TF32 off"
+    tf.config.experimental.enable_tensor_float_32_execution(True)
+    assert hardware.model() == "NVIDIA A100-SXM4-40GB"
+    monkeypatch.setenv("NVIDIA_TF32_OVERRIDE", "0")
+    assert hardware.model() == "NVIDIA A100-SXM4-40GB, TF32 off"
+
+
+def test_the_name_of_a_cpu_has_neither(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path
+) -> None:
+    (tmp_path / "module").write_text("550.54.15\n")
+    monkeypatch.setattr(hardware, "_DRIVERS", (tmp_path / "module",))
+    monkeypatch.setenv("NVIDIA_TF32_OVERRIDE", "0")
+    assert "550" not in hardware.model()
+    assert "TF32" not in hardware.model()

@@ -17,7 +17,12 @@ import tensorflow as tf
 from rewriting import settled
 
 import amp
-from amp.integration.measuring import job_timer, operation_timer, stored_times
+from amp.integration.measuring import (
+    hardware,
+    job_timer,
+    operation_timer,
+    stored_times,
+)
 from amp.integration.process import PROCESS
 from tests.integration.measuring.test_operation_timer import instances, made
 
@@ -85,6 +90,20 @@ def test_without_a_budget_what_is_stored_still_counts() -> None:
     PROCESS.measuring.times.clear()
     assert first_call(tune_budget=0).measured_share > 0.9
     assert stored_times.load() == stored
+
+
+def test_what_was_measured_under_other_settings_does_not_count(
+    monkeypatch: Any,
+) -> None:
+    """TensorFloat-32 may be switched off in the middle of a job."""
+    one, here = made("Relu", (512, 1024)), "a GPU"
+    monkeypatch.setattr(hardware, "model", lambda: here)
+    timer = job_timer.measuring(settled(assignment="cost", tune_budget=20.0), "f")
+    assert timer([one]).keys() == {"Relu"}
+    assert job_timer.stored([one]).keys() == {"Relu"}
+    here = "a GPU, TF32 off"
+    assert job_timer.stored([one]) == {}
+    assert timer([one]).keys() == {"Relu"}
 
 
 @pytest.mark.parametrize("budget", ["0", "0.02"])

@@ -14,7 +14,7 @@ from rewriting import v1
 from amp.graph_rewrite.cost.measurement_candidates import wanted
 from amp.graph_rewrite.cost.op_instance import Form, Instance, Operand
 from amp.graph_rewrite.graph import ir
-from amp.integration.measuring import operation_timer, stopwatch
+from amp.integration.measuring import memory, operation_timer, stopwatch
 from tests.graph_rewrite.cost.test_measurement_candidates import layers, part
 
 pytestmark = pytest.mark.kernels
@@ -89,8 +89,26 @@ def test_what_fails_in_float32_is_left_out() -> None:
 def test_what_needs_too_much_memory_is_left_out(monkeypatch: Any) -> None:
     huge = dataclasses.replace(made("Relu", (2**20, 2**20)), moved=2**43)
     assert operation_timer.measure([huge], 60.0) == {}
-    monkeypatch.setattr(operation_timer, "_free_of_group", lambda: [100.0])
+    monkeypatch.setattr(memory, "free", lambda: 100.0)
     assert operation_timer.measure([made("Relu", (512, 1024))], 60.0) == {}
+
+
+@pytest.mark.parametrize(
+    ("free", "measured"),
+    [
+        (80 * 2**30, {"small", "2 GiB"}),
+        (15 * 2**30, {"small"}),
+        (None, {"small"}),
+    ],
+)
+def test_what_is_large_is_measured_where_the_device_has_the_memory(
+    free: float | None, measured: set[str], monkeypatch: Any
+) -> None:
+    """Both precisions of one that moves 2 GiB are a quarter of 16 GiB."""
+    monkeypatch.setattr(memory, "free", lambda: free)
+    small = dataclasses.replace(made("Relu", (512, 1024)), key="small", moved=2**22)
+    large = dataclasses.replace(small, key="2 GiB", moved=2**31)
+    assert operation_timer.measure([large, small], 60.0).keys() == measured
 
 
 def test_what_is_hopeless_is_called_once(monkeypatch: Any) -> None:

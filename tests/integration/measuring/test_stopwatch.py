@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 import time
+import types
 from typing import Any
 
 import numpy as np
@@ -104,3 +106,77 @@ def test_operands_are_normal_numbers_and_no_state_is_used() -> None:
         assert values.max() <= 1.0
         assert np.unique(values).size > 100
     assert (np.random.get_state()[1] == before).all()
+
+
+@dataclasses.dataclass
+class Gpu:
+    """A device that only notes what it is to do, and does it when it is waited for."""
+
+    now: float = 0.0
+    pending: float = 0.0
+
+    def call(self, *args: Any) -> None:
+        self.now += 0.001
+        self.pending += 1.0
+
+    def wait(self) -> None:
+        self.now += self.pending
+        self.pending = 0.0
+
+
+@pytest.fixture
+def gpu(monkeypatch: pytest.MonkeyPatch) -> Gpu:
+    made = Gpu()
+    monkeypatch.setattr(stopwatch, "_kind", lambda: "GPU")
+    monkeypatch.setattr(tf.test.experimental, "sync_devices", made.wait)
+    clock = types.SimpleNamespace(perf_counter=lambda: made.now)
+    monkeypatch.setattr(stopwatch, "time", clock)
+    calls = types.SimpleNamespace(execute=made.call)
+    monkeypatch.setattr(stopwatch, "execute", calls)
+    return made
+
+
+def test_a_call_of_a_gpu_takes_until_the_gpu_is_done(gpu: Gpu) -> None:
+    x = stopwatch.operand((8, 8), "float32")
+    runner = stopwatch.ready(square, [x], ("MatMul", 1), "kernels")
+    assert runner.first == pytest.approx(1.001)
+    assert [runner.seconds() for _ in range(3)] == pytest.approx([1.001] * 3)
+
+
+def test_what_the_gpu_was_asked_before_is_no_part_of_the_first_call(gpu: Gpu) -> None:
+    x = stopwatch.operand((8, 8), "float32")
+    gpu.pending = 50.0  # operands, or a step of the job
+    runner = stopwatch.ready(square, [x], ("MatMul", 1), "kernels")
+    assert runner.first == pytest.approx(1.001)
+
+
+def test_under_asynchronous_execution_a_call_is_over_when_it_is_timed() -> None:
+    done: list[bool] = []
+
+    def slow(x: Any) -> Any:
+        time.sleep(0.2)
+        done.append(True)
+        return x
+
+    x = stopwatch.operand((8, 8), "float32")
+    tf.config.experimental.set_synchronous_execution(False)
+    try:
+        runner = stopwatch.ready(
+            lambda x: tf.py_function(slow, [x], tf.float32),
+            *([x], ("EagerPyFunc", 1), "kernels"),
+        )
+        assert done == [True]
+        assert runner.first >= 0.2
+        assert runner.seconds() >= 0.2
+        assert done == [True] * 2
+    finally:
+        tf.config.experimental.set_synchronous_execution(True)
+
+
+@pytest.mark.parametrize("shape", [(), (0, 3), (2**16 + 1,), (3, 70_000)])
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "int32"])
+def test_operands_have_the_shape_and_type_asked_for(
+    shape: tuple[int, ...], dtype: str
+) -> None:
+    made = stopwatch.operand(shape, dtype)
+    assert (made.shape, made.dtype.name) == (shape, dtype)

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import tensorflow as tf
 
 import amp
 from amp.errors import ProfileError
@@ -32,6 +33,28 @@ for number in range(20):
 def cache(tmp_path: Path, monkeypatch: Any) -> Path:
     monkeypatch.setenv("AMP_CACHE_DIR", str(tmp_path))
     return tmp_path
+
+
+def test_times_hold_only_under_the_driver_and_settings_they_were_measured_with(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Else a job with TensorFloat-32 off would plan from products that had it on."""
+    monkeypatch.setattr(hardware, "_gpu", lambda: ("NVIDIA A100-SXM4-40GB", (8, 0)))
+    monkeypatch.setattr(hardware, "_DRIVERS", (tmp_path / "driver",))
+    monkeypatch.delenv("NVIDIA_TF32_OVERRIDE", raising=False)
+    first, second = {"MatMul": (2e-3, 1e-3)}, {"MatMul": (8e-3, 1e-3)}
+    (tmp_path / "driver").write_text("550.54.15\n")
+    stored_times.add(first)
+    tf.config.experimental.enable_tensor_float_32_execution(False)
+    try:
+        assert stored_times.load() == {}
+        stored_times.add(second)
+        assert stored_times.load() == second
+    finally:
+        tf.config.experimental.enable_tensor_float_32_execution(True)
+    assert stored_times.load() == first
+    (tmp_path / "driver").write_text("570.10\n")
+    assert stored_times.load() == {}
 
 
 def test_what_is_added_comes_back() -> None:

@@ -1,0 +1,76 @@
+"""How much memory of the device is free for measuring an operation.
+
+Asked by `operation_timer`. Nothing is allocated or measured here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+import tensorflow as tf
+from tensorflow.python import pywrap_tfe
+from tensorflow.python.client import pywrap_tf_session
+from tensorflow.python.eager import context as context_lib
+
+from amp.integration import fallback
+from amp.integration.measuring import hardware
+
+# What measures runs on the first GPU.
+_GPU = "GPU:0"
+
+
+def free() -> float | None:
+    """The free bytes of the memory that operations are computed in; None: unknown.
+
+    Of a GPU, what its allocator may still hand out in this process. Of a CPU, what the
+    system and the container have left.
+    """
+    if hardware.shipped().kind == "CPU":
+        return min([*_free_of_system(), *_free_of_group()], default=None)
+    return fallback.attempt_quietly(_free_of_gpu, None)
+
+
+def _free_of_gpu() -> float:
+    """What TensorFlow may have of the first GPU's memory, less what it has given out.
+
+    Raises:
+      ValueError: the device keeps no statistics.
+      KeyError: it does not say how much memory it has.
+    """
+    used = tf.config.experimental.get_memory_info(_GPU)["current"]
+    context = context_lib.context()
+    limits = dict(_limits(context))
+    return float(limits[f"{context.host_address_space()}/device:{_GPU}"] - used)
+
+
+def _limits(context: context_lib.Context) -> Iterator[tuple[str, int]]:
+    """The name of each device of the eager runtime, and the bytes that it may use."""
+    context.ensure_initialized()
+    devices = pywrap_tfe.TFE_ContextListDevices(context._handle)
+    try:
+        for number in range(pywrap_tf_session.TF_DeviceListCount(devices)):
+            name = pywrap_tf_session.TF_DeviceListName(devices, number)
+            yield name, pywrap_tf_session.TF_DeviceListMemoryBytes(devices, number)
+    finally:
+        pywrap_tf_session.TF_DeleteDeviceList(devices)
+
+
+def _free_of_system() -> Iterable[float]:
+    for line in _lines("/proc/meminfo"):
+        if line.startswith("MemAvailable:"):
+            yield 1024.0 * int(line.split()[1])
+
+
+def _free_of_group(group: str = "/sys/fs/cgroup") -> Iterable[float]:
+    """The free bytes within the limit of the container's control group."""
+    most, used = (_lines(f"{group}/memory.{name}") for name in ("max", "current"))
+    if most and used and most[0].isdecimal():
+        yield float(most[0]) - float(used[0])
+
+
+def _lines(path: str) -> list[str]:
+    try:
+        return Path(path).read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return []

@@ -49,6 +49,7 @@ ELSEWHERE = {
     "integration/sessions/session_starts.py": (
         "integration/sessions/test_session_hooks.py"
     ),
+    "integration/sessions/shown_casts.py": "integration/sessions/test_policy_view.py",
     "integration/training/gradient_hooks.py": "loss_scaling/test_gradients.py",
     "integration/training/gradient_sources.py": "loss_scaling/test_gradients.py",
     "integration/training/markers.py": "loss_scaling/test_gradients.py",

@@ -1,11 +1,12 @@
-"""Whether gradients were combined with those of other processes before the update.
+"""Finds out whether gradients were combined with those of other processes.
 
-Asked by `training.optimizer_hooks`. Recognises the operations that combine by the names
-of their types; nothing is changed here.
+Called by `training.optimizer_hooks` before an update. If they were, the update must not
+be skipped for an overflow in this process alone: the other processes update, and the
+weights would differ from then on. The combined gradients are applied then; those that
+overflowed here went into them as zeros.
 
-Where gradients were combined, one process must not skip an update because of its own
-overflow: the others apply theirs, and the weights of the processes would differ. All
-apply the combined gradients, in which the overflow counts as zeros.
+Operations that combine gradients are recognised by the names of their types. Nothing is
+changed here.
 """
 
 from __future__ import annotations
@@ -31,13 +32,20 @@ _LIBRARIES = ("horovod.tensorflow", "horovod.keras", "horovod.tensorflow.keras")
 
 
 def combined(grads: Sequence[Any]) -> bool:
-    """Whether gradients passed through other processes on the way to their update."""
+    """Whether gradients were combined with those of other processes.
+
+    Args:
+      grads: what an optimizer is given.
+    """
     return _many_processes() or any(_COMBINES.search(kind) for kind in _kinds(grads))
 
 
 def _many_processes() -> bool:
-    """Whether Horovod runs several processes; an eager gradient does not
-    show what it was combined by."""
+    """Whether Horovod runs several processes.
+
+    In eager code the operations that made a gradient are not known, so that with
+    several processes it is taken to be combined.
+    """
     for name in _LIBRARIES:
         library: Any = sys.modules.get(name)
         started = getattr(library, "is_initialized", None)
@@ -47,7 +55,10 @@ def _many_processes() -> bool:
 
 
 def _kinds(grads: Sequence[Any]) -> Iterator[str]:
-    """Yields the types of the operations between unscaled gradients and `grads`."""
+    """Yields the types of the operations that were applied to unscaled gradients.
+
+    Those between the nodes that unscale and `grads`, in called functions too.
+    """
     waiting = [op for grad in grads for op in _operations(grad)]
     seen = set()
     while waiting:

@@ -1,11 +1,11 @@
-"""Replicas of a strategy: whether there are several, agreeing, updating together.
+"""The replicas of a `tf.distribute` strategy: how they agree and build nodes together.
 
-Knows how strategies run replicas; what is agreed on or updated is not known here.
+`MirroredStrategy` traces its replicas by turns, each up to the next `merge_call`, where
+they *meet*: one function is called for all of them. They can meet only in the function
+that the strategy runs, not in a function, branch or loop inside it. Under XLA on GPUs
+replicas do not meet; they use collectives, which may be anywhere.
 
-`MirroredStrategy` traces its replicas one after another, as far as the next place where
-they meet (`merge_call`). They can meet only in the function that the strategy runs, not
-in a function, branch or loop inside it. Under XLA on GPUs they have collectives, and
-meet anywhere.
+What replicas agree on or build is not known here.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ _KINDS = (tf.distribute.MirroredStrategy, tf.distribute.MultiWorkerMirroredStrat
 
 
 def several() -> bool:
-    """Whether what is built now runs in each of several replicas."""
+    """Whether the code that runs now is that of one of several replicas."""
     strategy = tf.distribute.get_strategy()
     inside = not tf.distribute.in_cross_replica_context()
     return inside and strategy.num_replicas_in_sync > 1 and isinstance(strategy, _KINDS)
 
 
 def cannot_agree() -> bool:
-    """Whether there are several replicas that cannot agree.
+    """Whether a strategy has several replicas, but they cannot agree here.
 
-    Those of a session graph and of strategies that keep one copy of a variable for all,
-    and what is built outside replicas.
+    They cannot in a session graph, under strategies that have one copy of a variable
+    for all replicas, and in code outside of replicas.
     """
     if tf.distribute.get_strategy().num_replicas_in_sync == 1:
         return False
@@ -41,14 +41,17 @@ def cannot_agree() -> bool:
 
 
 def merges() -> bool:
-    """Whether what is built now is one of several replicas', which meet to update."""
+    """Whether there are several replicas, and they meet (`merge_call`) to update."""
     return (
         several() and not tf.__internal__.distribute.strategy_supports_no_merge_call()
     )
 
 
 def can_meet() -> bool:
-    """Whether replicas can meet in the graph that is being built."""
+    """Whether replicas can agree in the graph that is being built.
+
+    Those that meet can do so only in the graph of the function that the strategy runs.
+    """
     if not merges():
         return True
     graph = getattr(threading.current_thread(), "graph", None)
@@ -56,7 +59,7 @@ def can_meet() -> bool:
 
 
 def one_process() -> bool:
-    """Whether this process traces all replicas of the strategy, and they meet."""
+    """Whether replicas meet, and all of them are traced by this process."""
     workers = isinstance(
         tf.distribute.get_strategy(), tf.distribute.MultiWorkerMirroredStrategy
     )
@@ -64,10 +67,10 @@ def one_process() -> bool:
 
 
 def agree(finite: tf.Tensor) -> tf.Tensor:
-    """Returns whether a flag holds in every replica; all have to call it.
+    """Returns whether a flag is true in every replica. All replicas have to call it.
 
     Args:
-      finite: this replica's, bool, shape ().
+      finite: the flag in this replica, bool, shape ().
     """
     if not several():
         return finite
@@ -78,13 +81,13 @@ def agree(finite: tf.Tensor) -> tf.Tensor:
 
 
 def gather(value: Any) -> list[Any]:
-    """Returns what each replica of this process gives, in their order; builds nothing.
+    """Returns the objects that the replicas of this process pass, in their order.
 
-    All replicas have to call it. Those of other processes, and under XLA on GPUs, where
-    replicas do not meet while they are traced, each see their own only.
+    All replicas have to call it. No node is built. Under XLA on GPUs, where replicas do
+    not meet, each gets only its own object.
 
     Args:
-      value: any object of Python's.
+      value: any Python object.
     """
     if not merges():
         return [value]
@@ -104,9 +107,11 @@ def gather(value: Any) -> list[Any]:
 def cond(
     pred: tf.Tensor, true_fn: Callable[[], Any], false_fn: Callable[[], Any]
 ) -> Any:
-    """`tf.cond` on a flag that is the same in all replicas, which may meet in branches.
+    """`tf.cond` for replicas that meet in its branches. All replicas have to call it.
 
-    Called by every replica; a branch is built by each of them.
+    Args:
+      pred: a flag that is the same in all replicas, bool, shape ().
+      true_fn, false_fn: as of `tf.cond`; each replica's is called in its branch.
     """
     context = tf.distribute.get_replica_context()
     return context.merge_call(_cond, args=(pred, true_fn, false_fn))
@@ -123,7 +128,11 @@ def together(
     call: Callable[[], Any],
     scope: Callable[[], contextlib.AbstractContextManager[None]],
 ) -> Any:
-    """Returns what `call` gives in this replica, built inside one scope for all."""
+    """Calls each replica's `call` in one scope for all. All replicas have to call it.
+
+    Returns:
+      What `call` returned in this replica.
+    """
 
     def merged(strategy: Any, call: Any) -> Any:
         with scope():
@@ -133,9 +142,11 @@ def together(
 
 
 def alone(call: Callable[[], Any]) -> Callable[[], Any]:
-    """Returns `call` so that a strategy's only replica may make it in a branch.
+    """Returns `call` in a form that a strategy's only replica may call in a branch.
 
-    To merge, replicas meet in the graph that they began in; one has no one to meet.
+    A `merge_call` in a branch fails, because replicas meet only in the graph that they
+    began in. A replica without others need not meet any, so it gets a context of its
+    own for the call.
     """
     strategy = tf.distribute.get_strategy()
     inside = not tf.distribute.in_cross_replica_context()

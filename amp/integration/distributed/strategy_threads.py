@@ -1,7 +1,8 @@
-"""Hooks by which the threads of strategies run under the scopes of their starter.
+"""The hooks by which mixed-precision scopes hold in the threads of strategies.
 
 MirroredStrategy runs each replica, and a ClusterCoordinator each scheduled step, in a
-thread of its own, where no scope would hold. How replicas agree is not known here.
+thread of its own. Scopes belong to a thread, so these threads enter the scopes of the
+thread that made them. How replicas agree is not known here.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
-"""Has Keras 3 optimizers sum gradients over the hosts of a strategy in bfloat16.
+"""The hook by which Keras 3 optimizers sum gradients over hosts in bfloat16.
 
-For policies with `wire`. Whether a gradient gains by it is decided in
-`cost.all_reduce`. An all-reduce of the program's own is not changed.
+For policies with `wire=True`. Whether a gradient gains by it is decided in
+`cost.all_reduce`. A sum that the program makes itself is not changed.
 
-Gradients are unscaled by then, so they are sent as bfloat16, which has float32's
-range, whichever 16-bit type the policy names.
+Gradients are unscaled by then and need float32's range, so they are sent as bfloat16,
+also if the policy's type is float16.
 """
 
 from __future__ import annotations

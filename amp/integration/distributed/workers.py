@@ -1,8 +1,9 @@
 """Checks that all workers of a MultiWorkerMirroredStrategy have the same settings.
 
-Called before a scaler is made (`replicas`) and before gradients are sent in 16 bits
-(`wire`). Workers tell each other through TensorFlow's coordination service, never by a
-collective: one would wait for ever for a worker that has the plugin off.
+Called before replicas agree on an overflow (`training.agreement`), before a scaler is
+made and before gradients are sent in 16 bits (`wire`). Workers compare their settings
+through TensorFlow's coordination service and never by a collective, which would wait
+for ever for a worker that does not use this package.
 """
 
 from __future__ import annotations
@@ -25,13 +26,13 @@ _SOON = 30.0  # seconds after which the log says whom a job is waiting for
 
 
 def same(rule: str) -> None:
-    """Returns once every worker of the strategy's cluster has called it with `rule`.
+    """Returns when every worker of the strategy has called it with the same `rule`.
 
     The n-th call in one worker is compared with the n-th in the others. With any other
     strategy, or none, it returns at once.
 
     Args:
-      rule: the settings to compare, in words.
+      rule: the settings to compare, as text.
 
     Raises:
       PolicyError: another worker has another rule, or none.

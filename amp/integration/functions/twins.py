@@ -255,6 +255,10 @@ class Twins:
             ended = functools.partial(self._conclude, name)
             self._trials[name] = _Tried(Trial(name, twin, ended), number, report)
 
+    def made_for(self, name: bytes) -> list[str]:
+        """The names of the functions that were registered for one original."""
+        return list(self._made.get(name, ()))
+
     def forget(self, name: bytes) -> list[str]:
         """Drops all that is stored for a function that TensorFlow removes.
 
@@ -274,11 +278,6 @@ class Twins:
 def every() -> list[Twins]:
     """The twins of every policy settled so far."""
     return list(PROCESS.twins)
-
-
-def names_of_twins(name: bytes) -> list[str]:
-    """The names of the functions registered for one original, by any policy."""
-    return [made for twins in every() for made in twins._made.get(name, ())]
 
 
 def as_it_was(what: str, strict: bool | None = None) -> fallback.Part:

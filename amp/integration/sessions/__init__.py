@@ -1,5 +1,5 @@
-"""Sessions of `tf.compat.v1`: a twin of the user's graph, and runs mapped onto it.
+"""Sessions of `tf.compat.v1`: a rewritten graph (twin), which they run instead.
 
-No graph algorithm may enter.
+No graph algorithm is here.
 Before it: `functions`. After it: `distributed`, `training`.
 """

@@ -1,7 +1,7 @@
-"""Cuts out the nodes that a run needs and the twin lacks, as a graph of their own.
+"""Makes a graph of the nodes that a run needs and that the twin does not have yet.
 
-Used by `policy_view`, which rewrites that graph and imports it into the twin; nothing
-is rewritten, imported or run here.
+Such a graph is an *increment*. `policy_view` has it rewritten and imports it into the
+twin; nothing is rewritten, imported or run here.
 """
 
 from __future__ import annotations
@@ -18,15 +18,19 @@ from amp.integration.sessions.user_graph import Definitions, Twin, edge_of, sour
 
 
 class ViewOfTwin(Twin, Protocol):
-    """The nodes that a twin has already, as an increment needs to know them."""
+    """What an increment has to know of the nodes that the twin has already.
+
+    A `PolicyView` is one.
+    """
 
     def unchanged(self, name: str) -> bool:
         """Whether the twin has a node as the user's graph has it, with its inputs."""
 
     def steps(self, edge: ir.Edge) -> tuple[int, ...]:
-        """The types to cast an edge to, in turn, to get the user's type and value.
+        """The types to cast the twin's tensor to, one after another, for an edge.
 
-        Empty where the twin's tensor has them already.
+        The result has the type and value of the user's tensor. Empty if the twin's
+        tensor has them already.
         """
 
     def behind(self, name: str) -> bool:
@@ -45,7 +49,8 @@ class Increment:
       fresh: the names of the new nodes, in the order in which the user built them.
       edges: for each output of a stand-in, the twin's tensor that replaces it.
       controls: for each stand-in that is a control input, the twin's operation.
-      shown: for each stand-in, by name, the edge of the user's graph it stands in for.
+      shown: for each stand-in that has a value, by name, the user's edge with that
+        value.
     """
 
     proto: Any
@@ -63,10 +68,11 @@ class Increment:
 def increment(
     nodes: Sequence[Any], definitions: Definitions, twin: ViewOfTwin
 ) -> Increment:
-    """Makes a graph of new nodes, with stand-ins for what they read of the twin.
+    """Makes a graph of new nodes, with stand-ins for the twin's nodes that they read.
 
     Args:
-      nodes: the definitions of nodes that are not in the twin, in built order.
+      nodes: the NodeDefs of nodes that are not in the twin, in the order in which the
+        user built them.
       definitions: of the user's whole graph.
       twin: the nodes that the twin has.
     """
@@ -74,6 +80,12 @@ def increment(
 
 
 class _Making:
+    """An increment while it is made.
+
+    Args:
+      definitions, twin: as of `increment`.
+    """
+
     def __init__(self, definitions: Definitions, twin: ViewOfTwin) -> None:
         self._definitions = definitions
         self._twin = twin
@@ -117,10 +129,10 @@ class _Making:
         self._controls[name] = self._twin.operation(name)
 
     def _whole(self, name: str) -> bool:
-        """Whether to copy a node of the twin rather than stand in for it.
+        """Whether a node of the twin is copied into the increment.
 
-        So for those without inputs, such as constants and variables: the rewriter then
-        sees their values or types.
+        Nodes without inputs are, such as constants and variables, because the rewriter
+        uses their values or types. Others get a placeholder as a stand-in.
         """
         reads = self._definitions.nodes[name].input
         return not reads and self._twin.unchanged(name)
@@ -143,11 +155,11 @@ class _Making:
         return f"{name}:{index}" if index else name
 
     def _output(self, edge: ir.Edge) -> Any:
-        """The twin's tensor for an edge.
+        """The twin's tensor for an edge of the user's graph.
 
         Raises:
-          InvalidArgumentError: as TensorFlow's own, where the user's code gave a node
-            more outputs after a session had run it (the gradient of a `tf.cond`).
+          InvalidArgumentError: the user's code gave a node more outputs after a session
+            had run it (the gradient of a `tf.cond` does). TensorFlow raises the same.
         """
         name, index = edge
         outputs = self._twin.operation(name).outputs
@@ -193,15 +205,18 @@ class _Making:
 def bypassed(
     nodes: Iterable[Any], made: ir.Graph, shown: Mapping[str, ir.Edge]
 ) -> set[str]:
-    """Nodes whose value some reader takes from elsewhere after the rewrite.
+    """Finds nodes whose value some reader no longer reads from them after a rewrite.
 
-    A later run must not feed them: the value fed would not reach that reader. A cast of
-    the node's value does not count as elsewhere.
+    A run that feeds such a node cannot use the rewritten nodes, because the value fed
+    would not reach that reader. Reading a cast of the node's value is no such case.
 
     Args:
       nodes: the new nodes, as the user's graph has them.
       made: the graph that they were rewritten to.
-      shown: the user's edge that a stand-in's value is.
+      shown: as of `Increment`.
+
+    Returns:
+      The names of the nodes.
     """
     clustered = any(node.has(ir.CLUSTER) for node in made.nodes.values())
 

@@ -13,7 +13,7 @@ from typing import Any
 import tensorflow as tf
 
 from amp.graph_rewrite.graph import ir, serde
-from amp.graph_rewrite.ops.op_table import TABLE, Kind, facts
+from amp.graph_rewrite.ops.op_table import Kind, facts
 from amp.graph_rewrite.report import Report
 from amp.graph_rewrite.rewrite import rewrite
 from amp.graph_rewrite.steps import uncollected
@@ -22,6 +22,7 @@ from amp.integration.functions import definitions
 from amp.integration.functions import twins as twins_lib
 from amp.integration.functions.twins import Twins
 from amp.integration.measuring import job_timer
+from amp.integration.sessions import shown_casts
 from amp.integration.sessions.increments import Increment, bypassed, increment
 from amp.integration.sessions.twin_graph import TwinGraph
 from amp.integration.sessions.user_graph import before_compute, source_of
@@ -31,7 +32,10 @@ _UNTRIED = "off: nodes of a session's graph are there once, for their state"
 
 
 class Uncastable(Exception):
-    """A run would read a tensor list whose elements have another type in the twin."""
+    """A run would read a tensor list whose elements have another type in the twin.
+
+    A tensor list cannot be cast, so such a run has to use float32 nodes.
+    """
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -53,8 +57,8 @@ class PolicyView:
     """The operations of a twin that runs under one policy use, by the user's names.
 
     Args:
-      twin: the graph that they are in, which views of other policies share.
-      twins: the policy's twins, None for the view of float32 runs.
+      twin: the graph that they are in; views of other policies have theirs in it too.
+      twins: of the policy; None for the view of float32 runs.
     """
 
     def __init__(self, twin: TwinGraph, twins: Twins | None) -> None:
@@ -68,7 +72,7 @@ class PolicyView:
         self._shown: dict[ir.Edge, Any] = {}
 
     def operation(self, name: str) -> Any:
-        """The twin's operation, None where there is none yet."""
+        """The twin's operation for the user's of that name, None if there is none."""
         return self._own.get(name) or self._twin.shared.get(name)
 
     def unchanged(self, name: str) -> bool:
@@ -80,7 +84,10 @@ class PolicyView:
         return name in self._behind
 
     def steps(self, edge: ir.Edge) -> tuple[int, ...]:
-        """The types to cast an edge to, in turn, to get the user's type and value."""
+        """The types to cast the twin's tensor to, in turn: see `increments.ViewOfTwin`.
+
+        An emulated operation has the user's type, but its value may have to be rounded.
+        """
         if self._twins is None or edge[0] not in self._own:
             return ()
         tensor = self._own[edge[0]].outputs[edge[1]]
@@ -88,7 +95,7 @@ class PolicyView:
         if tensor.dtype.base_dtype != user.dtype.base_dtype:
             return (int(user.dtype.base_dtype.as_datatype_enum),)
         policy = self._twins.settled.policy
-        if policy is not None and policy.emulate and _rounds(tensor):
+        if policy is not None and policy.emulate and shown_casts.rounds(tensor):
             return (ir.DTYPE_NUMBERS[policy.dtype], ir.FLOAT)
         return ()
 
@@ -98,10 +105,9 @@ class PolicyView:
         return self._twins is not None and bool(self._own)
 
     def accepts(self, tensor: Any) -> bool:
-        """Whether feeding the user's tensor works in the twin as in the user's graph.
+        """Whether a run in this view may feed the user's tensor.
 
-        Not if it has another type in the twin, or if a reader takes its value from
-        elsewhere.
+        Not if it has another type in the twin, or is one of `increments.bypassed`.
         """
         name = tensor.op.name
         operation = self.operation(name)
@@ -113,7 +119,7 @@ class PolicyView:
     def run(
         self, targets: Sequence[Any], fetches: Sequence[Any], feeds: Sequence[Any]
     ) -> Run:
-        """Translates a run; adds to the twin what it lacks for it.
+        """Translates a run; first adds the nodes to the twin that it lacks.
 
         Args:
           targets, fetches, feeds: operations and tensors of the user's graph.
@@ -141,20 +147,17 @@ class PolicyView:
         if not steps:
             return tensor
         if edge not in self._shown:
-            proto = tf.compat.v1.GraphDef()
-            given, number = edge, tensor.dtype.base_dtype.as_datatype_enum
-            for step in steps:
-                name = f"{edge[0]}/amp_to_{ir.DTYPE_NAMES[step]}_{edge[1]}"
-                node = proto.node.add(name=name, op="Cast", device=tensor.op.device)
-                node.input.append(f"{given[0]}:{given[1]}")
-                node.attr["SrcT"].type, node.attr["DstT"].type = number, step
-                given, number = (name, 0), step
+            proto, last = shown_casts.chain(edge, tensor, steps)
             made = self._twin.add(proto, {edge: tensor}, {})
-            self._shown[edge] = made[given[0]].outputs[0]
+            self._shown[edge] = made[last].outputs[0]
         return self._shown[edge]
 
     def _add(self, asked: Sequence[str], fed: Sequence[str]) -> None:
-        """Adds what is missing of what a run needs, rewritten if there is a policy.
+        """Adds the nodes that a run needs and the twin lacks, rewritten by the policy.
+
+        Args:
+          asked: names of the operations to run and those that make fetched tensors.
+          fed: names of the operations that make fed tensors.
 
         Raises:
           AmpError: under `strict`, what the rewrite found wrong.
@@ -184,7 +187,7 @@ class PolicyView:
         return changed and self._tensor(edge).dtype == tf.variant
 
     def _follow(self, nodes: Iterable[Any]) -> None:
-        """Notes which new nodes are inside loops, and which read unscaled gradients."""
+        """Records which new nodes are in loops, and which use unscaled gradients."""
         behind, looping = self._behind, self._looping
         before = -1
         while before != len(behind) + len(looping):
@@ -199,9 +202,9 @@ class PolicyView:
                     looping.add(node.name)
 
     def _halves(self, part: Increment) -> bool:
-        """Whether an increment reads nodes inside a loop of which the twin has a part.
+        """Whether a part of a loop is in the increment and another in the twin already.
 
-        It is then not rewritten, because the rewriter has to see a loop whole.
+        Such an increment is not rewritten: the rewriter needs all nodes of a loop.
         """
         read = {edge[0] for edge in part.shown.values()}
         return not read.isdisjoint(self._looping)
@@ -209,7 +212,17 @@ class PolicyView:
     def _rewritten(
         self, twins: Twins, part: Increment, nodes: Sequence[Any], asked: str
     ) -> bool:
-        """Rewrites an increment and adds it to the twin; False if it did neither."""
+        """Rewrites an increment and adds it to the twin.
+
+        Args:
+          twins: of the view's policy.
+          part: the increment.
+          nodes: its new nodes, as the user's graph has them.
+          asked: says in the report what the run was asked for.
+
+        Returns:
+          Whether it was added: not if the rewrite failed or changed nothing.
+        """
         what = f"a session's graph ({asked})"
         policy = twins.settled.policy
         assert policy is not None
@@ -223,7 +236,7 @@ class PolicyView:
         return report.trial == _UNTRIED
 
     def _rewrite(self, twins: Twins, part: Increment, nodes: Sequence[Any]) -> Report:
-        """Rewrites an increment; adds it to the twin if that changed it.
+        """Rewrites an increment, and adds it to the twin if that changed anything.
 
         Returns:
           The report, whose `trial` is `_UNTRIED` if the increment was added.
@@ -250,13 +263,15 @@ class PolicyView:
         return dataclasses.replace(result.report, trial=_UNTRIED)
 
     def _place(self, part: Increment, proto: Any, alike: set[str]) -> None:
-        """Imports an increment into the twin, and notes which nodes all views share.
+        """Imports an increment into the twin, and records which nodes all views share.
+
+        A node is shared if it was not changed and all that it reads is shared.
 
         Args:
           part: the increment.
           proto: its GraphDef, rewritten or as it was.
-          alike: the new nodes that are the same under every policy, provided that what
-            they read is. Those that turn out not to be are taken out.
+          alike: the new nodes that were not changed. Those that are not shared are
+            removed from this set.
         """
         stand_ins = part.stand_ins
         nodes = [node for node in proto.node if node.name not in stand_ins]
@@ -278,17 +293,6 @@ class PolicyView:
 
 def _edge(tensor: Any) -> ir.Edge:
     return tensor.op.name, tensor.value_index
-
-
-def _rounds(tensor: Any) -> bool:
-    """Whether an emulated operation rounds this result to 16 bits."""
-    if ir.EMULATED not in tensor.op.node_def.attr:
-        return False
-    results = tensor.op.op_def.output_arg
-    if len(results) != len(tensor.op.outputs):
-        return True
-    row = TABLE.get(tensor.op.type)
-    return row is None or results[tensor.value_index].type_attr in row.attrs
 
 
 def _some(names: Sequence[str]) -> str:

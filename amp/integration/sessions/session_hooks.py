@@ -1,7 +1,8 @@
-"""The session adapter: under a policy a session runs a twin of its graph.
+"""The hooks for sessions of `tf.compat.v1`: under a policy they run a twin graph.
 
-What is in a twin is not decided here. The names that are hooked are rows of
-`integration.hooks`.
+TensorFlow comes here whenever a session runs something or makes a callable. What the
+user asked for is translated to the twin by `session_twins`; what is in the twin is not
+decided here. The names that are hooked are rows of `integration.hooks`.
 """
 
 from __future__ import annotations
@@ -21,7 +22,10 @@ from amp.integration.sessions.session_twins import SessionTwin
 
 
 def _wanted(graph: Any) -> Twins | None:
-    """The twins to run by: of this thread's policy, else of the graph's scope."""
+    """The twins of the policy that is active in this thread, or of the graph's scope.
+
+    The latter is the scope that was entered while the graph was built.
+    """
     return active.active_twins() or function_hooks.marked(graph)
 
 
@@ -40,7 +44,10 @@ def _do_run(original: wrapping.Function) -> wrapping.Function:
 
 
 def can_start(session: Any, run: Run) -> bool:
-    """Whether TensorFlow can place and make the kernels of a run; nothing runs."""
+    """Whether TensorFlow can place the nodes of a run and make their kernels.
+
+    Nothing runs: TensorFlow does that much to make a callable.
+    """
     options = session_lib.config_pb2.CallableOptions()
     options.feed.extend(reference.deref().name for reference in run.feeds.values())
     options.fetch.extend(tensor.name for tensor in run.fetches)
@@ -56,7 +63,16 @@ def can_start(session: Any, run: Run) -> bool:
 def _run(
     given: wrapping.Arguments, original: wrapping.Function, twins: Twins | None
 ) -> Any:
-    """Runs a session that has a twin, or has not run; returns the outputs."""
+    """Makes a run of a session that has a twin, or that has not run yet.
+
+    Args:
+      given: the arguments of the hooked `BaseSession._do_run`.
+      original: the function that was hooked.
+      twins: of the policy; None for float32.
+
+    Returns:
+      The outputs.
+    """
     session, handle = given.get("self"), given.get("handle")
     targets, fetches = given.get("target_list"), given.get("fetch_list")
     feeds = given.get("feed_dict")
@@ -104,7 +120,7 @@ def _do_call(original: wrapping.Function) -> wrapping.Function:
 
 
 class _View:
-    """Passes for a session in one call of a method, with some attributes replaced."""
+    """Stands for a session in one call of a method, with some attributes replaced."""
 
     def __init__(self, session: Any, **replaced: Any) -> None:
         self._amp_session = session

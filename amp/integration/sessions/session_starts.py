@@ -22,7 +22,7 @@ TWIN = "_amp_twin"
 
 
 class Untwinned:
-    """Marks a session whose first run had no policy: it runs its own graph ever after.
+    """Marks a session whose first run had no policy. It always runs its own graph.
 
     Attributes:
       told: whether the user was warned that a policy came too late for it.
@@ -37,13 +37,16 @@ def begin(
     twins: Twins | None,
     first: Callable[[SessionTwin], None] = lambda twin: None,
 ) -> SessionTwin | Untwinned:
-    """Returns a session's `SessionTwin` or `Untwinned`; decides at the first call.
+    """Decides, at a session's first run, whether it runs the twin of its graph.
 
     Args:
       session: a `tf.compat.v1` session.
-      twins: the twins of the policy of its first run; None leaves it untwinned.
-      first: adds to a new twin what the first run needs, so that a failure to do so
-        shows before the decision.
+      twins: of the policy of its first run; None if it runs without a policy.
+      first: adds to a new twin what the first run needs. If that fails, the session
+        runs its own graph.
+
+    Returns:
+      The session's `SessionTwin` or `Untwinned`; at later calls what it was at first.
     """
     with session_twins.lock_of(session._graph):
         twin: SessionTwin | Untwinned | None = session.__dict__.get(TWIN)
@@ -74,11 +77,10 @@ def _made(
 
 
 def _switch(session: Any, twin: SessionTwin) -> None:
-    """Replaces the C API session of a session by one of the twin's graph.
+    """Replaces the runtime's session in a Python session by one of the twin's graph.
 
-    The session must not have run.
-
-    Closing the session, deleting it and listing its devices then act on the new one.
+    The session must not have run. Whatever is done with it later (closing it, deleting
+    it, listing its devices) is then done with the new one.
     """
     api = pywrap_tf_session
     options = api.TF_NewSessionOptions(target=session._target, config=session._config)

@@ -1,7 +1,7 @@
-"""`SessionTwin`: finds, for each run of one session, what to run in the graph's twin.
+"""`SessionTwin`: translates the runs of one session to the twin of its graph.
 
-Used by `session_hooks`, which passes in functions that do the running; no hook and no
-private name of sessions lives here.
+Used by `session_hooks`, which then makes the runs. No hook and no private name of
+sessions is here.
 """
 
 from __future__ import annotations
@@ -24,10 +24,9 @@ from amp.integration.sessions.twin_graph import TwinGraph
 
 
 def lock_of(graph: Any) -> threading.RLock:
-    """Held while the twin of a graph grows, which sessions of several threads share.
+    """The lock that is held while nodes are added to the twin of a graph.
 
-    TensorFlow lets one thread at a time add to a graph as well. Sessions of other
-    graphs go on.
+    All sessions of the graph share the twin, and may run in several threads.
     """
     lock: threading.RLock = PROCESS.session_locks.setdefault(graph, threading.RLock())
     return lock
@@ -40,7 +39,7 @@ _ADDED = re.compile(
 
 
 def as_the_user_has_it(message: str) -> str:
-    """TensorFlow's message, with the user's names in place of the twin's."""
+    """An error's message with the names of the user's nodes instead of the twin's."""
     return definitions.without_suffix(_ADDED.sub("", message))
 
 
@@ -65,16 +64,16 @@ def _views_of(graph: Any) -> _GraphViews:
 
 
 class SessionTwin:
-    """What one session runs: an entry in the twin of its graph for each kind of run.
+    """Translates the runs of one session, and remembers the translations.
 
-    All sessions of a graph share its twin; this object remembers, for one session,
-    what each combination of operations, fetches and feeds became there.
+    All sessions of a graph share its twin, and each has an object of this class. It
+    stores what each combination of operations, fetches and feeds is in the twin.
 
     Args:
       graph: the user's graph.
 
     Attributes:
-      partial: by the handle of each partial run that has begun, its policy's twins.
+      partial: by the handle of each partial run, the twins of its policy.
     """
 
     def __init__(self, graph: Any) -> None:
@@ -89,7 +88,13 @@ class SessionTwin:
         return self._views.twin.graph
 
     def policy_of(self, handle: Any, twins: Twins | None) -> Twins | None:
-        """The twins to run by; later parts of a partial run keep those of its first."""
+        """The twins of the policy of a run.
+
+        Args:
+          handle: of a partial run, whose later parts run by the policy of its first;
+            None for an ordinary run.
+          twins: of the active policy.
+        """
         return twins if handle is None else self.partial.get(handle, twins)
 
     def find(
@@ -99,7 +104,7 @@ class SessionTwin:
         fetches: Sequence[Any],
         feeds: Iterable[Any],
     ) -> Run:
-        """Translates a run of the user's graph into one of the twin; remembers it.
+        """Translates a run of the user's graph to one of the twin; remembers it.
 
         Args:
           twins: the policy's twins, None for float32.
@@ -131,10 +136,14 @@ class SessionTwin:
         fetches: Sequence[Any],
         feeds: Sequence[Any],
     ) -> Run:
-        """As `find`, with the fed tensors themselves; the result is not remembered.
+        """Translates a run, and adds to the twin the nodes that it lacks.
 
-        Adds to the twin what it lacks. A run that cannot be had under the policy
-        (a fed value that was rewritten, say) becomes one in float32.
+        A run that is not possible under the policy (it feeds a tensor that is 16-bit in
+        the twin, say) becomes a run of float32 nodes. Nothing is remembered.
+
+        Args:
+          twins, targets, fetches: as of `find`.
+          feeds: the user's tensors that are fed.
         """
         with lock_of(self._views.twin.user):
             view = self._views.view(twins)
@@ -151,14 +160,14 @@ class SessionTwin:
         twins: Twins | None,
         starts: Callable[[Twins | None], bool],
     ) -> Any:
-        """Runs under a policy; in float32 where TensorFlow cannot start that.
+        """Makes a run under a policy, or in float32 if TensorFlow cannot start that.
 
-        After such a failure the session stays in float32 under that policy.
+        After such a failure the session runs float32 nodes under that policy.
 
         Args:
-          run: runs what the user asked for, given the twins of a policy or None.
-          twins: the policy's twins, None for float32.
-          starts: whether TensorFlow can make the kernels of that run, given the same.
+          run: makes the run; takes the twins of a policy, or None for float32.
+          twins: of the policy; None for float32.
+          starts: takes the same; whether TensorFlow can make the kernels of that run.
 
         Returns:
           What `run` returned.
@@ -217,7 +226,7 @@ class SessionTwin:
 
 
 def _later(twins: Twins | None) -> fallback.Part:
-    """The part of a later run that finds what it is in the twin."""
+    """What `fallback` is to do if a run after the first cannot be translated."""
     policy = None if twins is None else twins.settled.policy
     strict = policy is None or policy.strict
     says = "a session's run is in float32: its rewrite failed"

@@ -1,7 +1,7 @@
-"""`TwinGraph`: the graph that sessions run in place of the user's; grows run by run.
+"""`TwinGraph`: the graph that sessions run in place of the user's graph.
 
-Filled by the `PolicyView`s of the graph. Knows how TensorFlow imports nodes into a
-graph; which nodes, and who runs them, is not decided here.
+It begins empty. Before a run, the `PolicyView` of the run's policy adds the nodes that
+the run needs. Here nodes are imported; which ones, and when, is not decided here.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from amp.integration.sessions.user_graph import Definitions, scopes_of
 
 
 class TwinGraph:
-    """A graph beside the user's, with what its sessions have run so far.
+    """A graph with the nodes that sessions of the user's graph have run so far.
 
-    Nodes are only added, never changed, because variables and other state live in them.
-    A node has the user's name, unless it is needed both rewritten and as it was: the
-    one added second then gets another name.
+    Nodes are only added and never changed, since variables and other state belong to
+    them. A node has the name that it has in the user's graph. If it is needed both
+    rewritten and as it was, the one that is added second gets another name.
 
     Args:
       user: the user's graph, held weakly.
@@ -45,7 +45,7 @@ class TwinGraph:
 
     @property
     def user(self) -> Any:
-        """The user's graph, which a session that runs keeps alive."""
+        """The user's graph; sessions keep it alive."""
         return self._user()
 
     def user_tensor(self, edge: ir.Edge) -> Any:
@@ -61,10 +61,10 @@ class TwinGraph:
         return definitions.dimensions(tensor.shape)
 
     def outdated(self) -> bool:
-        """Whether the user has changed nodes that are in the twin already.
+        """Whether the user's code has changed nodes that are in the twin already.
 
-        A session that has run goes on with the nodes as they were, and so do ours; a
-        new one gets a new twin.
+        TensorFlow's sessions ignore changes of nodes that they have run, so sessions
+        that use this twin keep it. A session that begins now gets a new twin.
         """
         if not self.definitions.behind(self.user):
             return False

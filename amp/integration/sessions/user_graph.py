@@ -1,4 +1,4 @@
-"""The nodes of a session's graph as it grows, and what depends on what.
+"""The definitions of the nodes of the user's graph, and on which others they depend.
 
 Used by `policy_view`, `twin_graph` and `increments`. Node definitions are only read
 here; nothing is rewritten, imported or run.
@@ -16,16 +16,16 @@ from amp.graph_rewrite.graph import ir, op_schema
 from amp.graph_rewrite.graph.calls import CALLS
 from amp.graph_rewrite.ops.op_table import TABLE, Role, facts
 
-# Above so many new nodes, reading a whole graph is faster than reading each.
+# From so many new nodes on, reading the whole graph is faster than reading each.
 _MANY = 200
 COMPUTE = frozenset(op for op, row in TABLE.items() if row.role is Role.COMPUTE)
 
 
 class Twin(Protocol):
-    """The nodes that a twin has already, by the names of the user's graph."""
+    """The nodes that are in the twin already. A `PolicyView` is one."""
 
     def operation(self, name: str) -> Any:
-        """The twin's operation, None where there is none yet."""
+        """The twin's operation for the user's of that name, None if there is none."""
 
 
 class Definitions:
@@ -52,7 +52,7 @@ class Definitions:
         return bool(graph.version != self._version)
 
     def update(self, graph: Any) -> None:
-        """Reads what is new in `graph`; costs little where nothing is."""
+        """Reads the nodes that were added to `graph` since the last update."""
         if not self.behind(graph):
             return
         self._version = graph.version

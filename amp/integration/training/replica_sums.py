@@ -1,7 +1,8 @@
-"""What the replicas of a strategy sum themselves: an overflow of one zeroes it in all.
+"""The hook for `ReplicaContext.all_reduce`, by which replicas sum gradients themselves.
 
-For updates by hand. What optimizers sum never comes by here, and nothing is decided
-about updates; the decision itself lives in `amp.loss_scaling.update`.
+A program that updates by hand sums gradients so. If a gradient overflowed in one
+replica, the sum becomes zeros in all of them, so that none is updated by a part. Sums
+that an optimizer makes are not changed here; `loss_scaling.update` skips its update.
 """
 
 from __future__ import annotations
@@ -42,14 +43,14 @@ def _all_reduce(original: wrapping.Function) -> wrapping.Function:
 
 
 def _calls(values: Sequence[Any]) -> list[provenance.Call]:
-    """The gradient calls behind what a replica sums; none where that is not known."""
+    """The gradient calls from which a replica's values are computed, if known."""
     says = "a sum over replicas is as it was: of gradients with an overflow, a part"
     part = fallback.Part(says, active.is_strict())
     return fallback.attempt(part, lambda: provenance.calls(values, ()) or [], list)
 
 
 def _zeroed(value: Any, finite: tf.Tensor) -> Any:
-    """A sum where all gradients in it were finite, else zeros."""
+    """Returns a sum if `finite` is true, else zeros."""
     if isinstance(value, tf.IndexedSlices):
         values = _zeroed(value.values, finite)
         return tf.IndexedSlices(values, value.indices, value.dense_shape)

@@ -1,9 +1,10 @@
-"""Losses that the program scales itself, by a wrapper of its optimizer that is known.
+"""Recognises losses that the program scales itself, by an optimizer wrapper.
 
-Only notes and finds them; that our own scaling rests for them is `gradient_hooks`'
-decision. Two scalers for one gradient would hide each other's overflows, and one that
-rests must do so before the gradient is taken, so it is ours that rests: the wrapper
-scales, unscales and skips as its authors wrote it.
+These wrappers are Keras' `LossScaleOptimizer` and the like; the hooks here record every
+loss that one of them has scaled. `gradient_hooks` then does not scale the gradient of
+such a loss a second time. With two scalers, the zeros that ours returns after an
+overflow would look finite to the wrapper, and its scale would grow. So the wrapper
+scales, unscales and skips as its authors wrote it. Nothing is decided here.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ _EAGER_TENSOR = tf.__internal__.EagerTensor
 
 
 def note(loss: Any) -> None:
-    """Remembers that a tensor is a loss times somebody else's scale."""
+    """Records that a tensor is a loss that the program has scaled."""
     fallback.attempt(_PART, lambda: _note(loss), lambda: None)
 
 
@@ -39,7 +40,7 @@ def _note(loss: Any) -> None:
 
 
 def scaled(targets: Sequence[Any]) -> bool:
-    """Whether any target is a noted loss, or in a graph computed from one."""
+    """Whether any target is a recorded loss or, in a graph, computed from one."""
     return fallback.attempt(_PART, lambda: _scaled(targets), lambda: False)
 
 
@@ -54,17 +55,14 @@ def _scaled(targets: Sequence[Any]) -> bool:
 
 
 def _noted(graph: Any) -> Iterator[Any]:
-    """Yields the losses noted in a graph and in those around it."""
+    """Yields the losses recorded in a graph and in those around it."""
     while graph is not None:
         yield from graph.get_collection(_SCALED)
         graph = getattr(graph, "outer_graph", None)
 
 
 def _origins(tensors: Sequence[Any]) -> Iterator[Any]:
-    """Yields tensors and all that they are computed from, outside their function too.
-
-    Not behind the operation of a loss that was found scaled or not: the caller stops.
-    """
+    """Yields tensors and all that they are computed from, in outer graphs too."""
     waiting, seen = list(tensors), set()
     while waiting:
         tensor = waiting.pop()
@@ -79,7 +77,10 @@ def _origins(tensors: Sequence[Any]) -> Iterator[Any]:
 
 
 def _noting(original: wrapping.Function) -> wrapping.Function:
-    """Decorates what scales a loss: a tensor, or a function that returns one."""
+    """Makes a hook of a function that scales a loss, and records its result.
+
+    The result is a tensor, or a function that returns one.
+    """
 
     def scale(*args: Any, **kwargs: Any) -> Any:
         made = original(*args, **kwargs)

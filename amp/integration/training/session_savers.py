@@ -1,6 +1,8 @@
-"""Where jobs save and restore: old session checkpoints, and SavedModels with gradients.
+"""The hooks for checkpoints of sessions, and for SavedModels of training functions.
 
-Nothing else is changed about saving or restoring.
+Session checkpoints contain the loss scale too, and those without it can be restored. A
+SavedModel of functions that take gradients contains the scalers' variables. Nothing
+else is changed about saving or restoring.
 """
 
 from __future__ import annotations
@@ -19,15 +21,16 @@ from amp.integration import active, fallback, wrapping
 from amp.loss_scaling import entries, state
 from amp.loss_scaling.scaler import Scaler
 
-# Set on a saver whose list is taken as it is.
+# Set on a saver that is to save what its list has, and no loss scale.
 _AS_LISTED = "_amp_as_listed"
 _Concrete = tf.types.experimental.ConcreteFunction
 
 
 def _traversal(original: wrapping.Function) -> wrapping.Function:
-    """Functions that take gradients bring the scalers' variables along, at the root.
+    """Makes the hook that adds scalers' variables to the objects of a SavedModel.
 
-    Otherwise they belong to no object that is saved, and TensorFlow refuses to save it.
+    Those that saved functions use become children of the root object. Otherwise they
+    would belong to no object that is saved, and TensorFlow would refuse to save.
     """
 
     def traversal(self: Any, *args: Any, **kwargs: Any) -> Any:
@@ -41,7 +44,7 @@ def _traversal(original: wrapping.Function) -> wrapping.Function:
 
 
 def _captured(view: Any) -> dict[str, tf.Variable]:
-    """The scalers' variables that functions in an object graph use, by their names."""
+    """The scalers' variables that functions in an object graph use, by name."""
     states = state.current().states
     ours = {id(v.handle): v for scaler in states for v in scaler.variables}
     functions = [x for x in _reachable(view) if isinstance(x, _Concrete)]
@@ -66,9 +69,9 @@ def _reachable(view: Any) -> list[Any]:
 
 
 class _Saved(SaveableObject):  # type: ignore[misc]
-    """A scaler's variable as a session's saver sees it.
+    """A scaler's variable in the form that a session's saver takes.
 
-    Saving gives it its first value where it has none yet.
+    When it is saved before it has a value, it gets its first value.
     """
 
     def __init__(self, scaler: Scaler, field: str) -> None:
@@ -88,7 +91,7 @@ class _Saved(SaveableObject):  # type: ignore[misc]
 
 
 def _build(original: wrapping.Function) -> wrapping.Function:
-    """A session's saver of all variables saves the scalers' too."""
+    """Makes the hook by which a saver of all variables saves the scalers' too."""
     part = fallback.Part("a session's checkpoints come without the loss scale")
 
     def build(self: Any, *args: Any, **kwargs: Any) -> Any:
@@ -107,7 +110,10 @@ def _build(original: wrapping.Function) -> wrapping.Function:
 
 
 def _saved(saver: Any) -> list[_Saved]:
-    """Returns what is to be added to what a saver saves: nothing to a choice."""
+    """Returns the scalers' variables that a saver is to save besides its own.
+
+    None if the user has chosen which variables are saved.
+    """
     listed = saver._var_list
     if listed is not None:
         if not isinstance(listed, (list, tuple)) or getattr(saver, _AS_LISTED, False):
@@ -148,7 +154,7 @@ def _ours(saver: Any) -> list[_Saved]:
 
 
 def _without(saver: Any, absent: list[_Saved]) -> Any:
-    """Returns a saver like `saver` that leaves what is absent alone."""
+    """Returns a saver like `saver` that does not restore what is absent."""
     left = {id(item) for item in absent}
     rest = [item for item in saver._var_list if id(item) not in left]
     partial = tf.compat.v1.train.Saver(
@@ -161,7 +167,7 @@ def _without(saver: Any, absent: list[_Saved]) -> Any:
 
 
 def _exists(path: Any) -> bool:
-    """Whether it is there; TensorFlow's own question is deprecated, and says so."""
+    """Whether a checkpoint exists. TensorFlow's function for this warns when called."""
     if path is None:
         return False
     gfile, first = tf.io.gfile, f"{path}.index"
@@ -169,7 +175,7 @@ def _exists(path: Any) -> bool:
 
 
 def _absent(ours: list[_Saved], path: Any) -> list[_Saved]:
-    """Returns what a file does not hold, or holds in a form that does not fit."""
+    """Returns the variables that a checkpoint lacks or has in a wrong type or shape."""
     reader = tf.train.load_checkpoint(path)
     shapes, dtypes = reader.get_variable_to_shape_map(), None
     absent = []
@@ -186,7 +192,7 @@ def _absent(ours: list[_Saved], path: Any) -> list[_Saved]:
 
 @contextlib.contextmanager
 def _open(graph: Any) -> Iterator[None]:
-    """Allows building in a graph that may be finalized, as monitored sessions do."""
+    """A scope in which nodes can be added to a graph that may be finalized."""
     finalized = graph.finalized
     graph._unsafe_unfinalize()
     try:

@@ -49,7 +49,7 @@ def started(work: Callable[[], object]) -> threading.Thread:
 
 def twins_of(fn: Any) -> list[str]:
     name = fn.get_concrete_function(tf.ones([2, 2])).name
-    made: list[str] = twins_lib.names_of_twins(name)
+    made: list[str] = [n for each in twins_lib.every() for n in each.made_for(name)]
     assert made
     return made
 

@@ -98,7 +98,8 @@ def report(label: str, nodes: int, times: list[float], extra: str = "") -> None:
     print(f"{label:9s} {nodes:8d} {middle:8.1f} {spread:>9s} {extra:>8s}", flush=True)
 
 
-def main() -> None:
+def arguments() -> argparse.Namespace:
+    """The options of the command line."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--sizes", type=int, nargs="+", default=list(SIZES))
@@ -111,7 +112,11 @@ def main() -> None:
         )
     parser.set_defaults(graph=blocks)
     parser.add_argument("--profile", action="store_true", help="profile the largest")
-    args = parser.parse_args()
+    return parser.parse_args()
+
+
+def main() -> None:
+    args = arguments()
     policy = amp.Policy(dtype="bfloat16", assignment=args.assignment, min_gain=0.0)
     settled = api.settle(policy).settled
     print(f"TensorFlow {tf.__version__}, Python {platform.python_version()}, "

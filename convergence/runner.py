@@ -10,7 +10,7 @@ import dataclasses
 import functools
 import gc
 import importlib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -73,16 +73,9 @@ def run(family: Family, options: Options, tell: Tell) -> dict[str, Any]:
     result["seeds"] = max(wanted, result["seeds"])
     results.write(path, result)
     first: dict[int, list[np.ndarray]] = {}
-    for setting in settings.SETTINGS:
-        done = {run["seed"] for run in result["runs"] if run["setting"] == setting}
-        missing = [seed for seed in range(wanted) if seed not in done]
-        if not missing:
-            continue
+    for setting, missing in _missing(result["runs"], wanted):
         policy = settings.policy(
-            setting,
-            dtype=options.dtype,
-            emulate=result["emulated"],
-            steps=size.steps,
+            setting, dtype=options.dtype, emulate=result["emulated"], steps=size.steps
         )
         trainer = Trainer(module.make(data, size), policy)
         for seed in missing:
@@ -98,15 +91,30 @@ def run(family: Family, options: Options, tell: Tell) -> dict[str, Any]:
             )
             advance = functools.partial(tell, setting, seed, size.steps)
             told = trainer.run(spec, advance)
-            nodes = trainer.nodes()
-            result["runs"].append(
-                {"setting": setting, "seed": seed, "nodes": nodes, **told}
-            )
+            own = {"setting": setting, "seed": seed, "nodes": trainer.nodes()}
+            result["runs"].append({**own, **told})
             results.write(path, result)
             spec.place.unlink(missing_ok=True)
         del trainer
         _forget()
     return result
+
+
+def _missing(
+    runs: Sequence[Mapping[str, Any]], wanted: int
+) -> list[tuple[str, list[int]]]:
+    """The settings that lack runs, each with the seeds that it lacks.
+
+    Args:
+      runs: those there are.
+      wanted: how many seeds each setting is to have.
+    """
+    done = {(run["setting"], run["seed"]) for run in runs}
+    lacking = (
+        (setting, [seed for seed in range(wanted) if (setting, seed) not in done])
+        for setting in settings.SETTINGS
+    )
+    return [(setting, seeds) for setting, seeds in lacking if seeds]
 
 
 def _begin(family: Family, options: Options, data: str) -> tuple[dict[str, Any], Path]:

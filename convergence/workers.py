@@ -53,16 +53,20 @@ def run(
         for done in futures.as_completed(runs):
             yield done.result()
     except futures.process.BrokenProcessPool as e:
-        raise ResultError(
-            "a process was ended before its family was done",
-            where="one of " + ", ".join(names),
-            allowed="memory for as many families as there are cores",
-            remedy="go on with --resume, with fewer families at a time",
-        ) from e
+        raise _ended(names) from e
     finally:
         pool.shutdown(cancel_futures=True)
         told.put(None)
         listener.join()
+
+
+def _ended(names: Sequence[str]) -> ResultError:
+    return ResultError(
+        "a process was ended before its family was done",
+        where="one of " + ", ".join(names),
+        allowed="memory for as many families as there are cores",
+        remedy="go on with --resume, with fewer families at a time",
+    )
 
 
 def _listen(told: Any, tell: Tell) -> None:

@@ -8,6 +8,7 @@ generator.
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import keras
 import numpy as np
@@ -30,39 +31,11 @@ def make(data: images.Images, size: Size) -> task.Task:
     latent = sizes.setdefault("latent", 16)
     stages = len(sizes["channels"])
     gan = gans.build(**sizes, colours=data.channels)
-    # Karras et al., appendix A.1: no first moment.
-    options = {"beta_1": 0.0, "beta_2": 0.99, "epsilon": 1e-8}
-    optimizers = [keras.optimizers.Adam(size.rate, **options) for _ in range(2)]
+    optimizers = _optimizers(gan, size.rate)
     share = size.steps // stages
-    for optimizer, network in zip(
-        optimizers, (gan.discriminator, gan.generator), strict=True
-    ):
-        optimizer.build(network.trainable_variables)
 
     def stage_of(step: int) -> int:
         return min(step // share, stages - 1)
-
-    def parts(stage: int) -> tuple[task.Part, ...]:
-        def judge(batch: task.Batch) -> tf.Tensor:
-            real, latents, places, alpha = batch
-            return gans.discriminator_loss(
-                gan, real, (latents[0], places), stage=stage, alpha=alpha
-            )
-
-        def deceive(batch: task.Batch) -> tf.Tensor:
-            _, latents, _, alpha = batch
-            return gans.generator_loss(gan, latents[1], stage=stage, alpha=alpha)
-
-        variables = (
-            gan.discriminator.trained(stage),
-            gan.generator.trained(stage),
-        )
-        return tuple(
-            task.Part(loss, ((optimizer, some),))
-            for loss, optimizer, some in zip(
-                (judge, deceive), optimizers, variables, strict=True
-            )
-        )
 
     def batch(seed: int, step: int) -> task.Batch:
         chosen = task.rows(seed, step, batch=size.batch, count=len(data.train))
@@ -84,11 +57,46 @@ def make(data: images.Images, size: Size) -> task.Task:
 
     return task.Task(
         gan,
-        parts,
+        lambda stage: _parts(gan, optimizers, stage),
         batch,
         evaluate,
         stages=tuple(range(stages)),
         stage=stage_of,
+    )
+
+
+def _optimizers(gan: Any, rate: float) -> list[keras.Optimizer]:
+    """The optimizers of the discriminator and the generator, built."""
+    # Karras et al., appendix A.1: no first moment.
+    options = {"beta_1": 0.0, "beta_2": 0.99, "epsilon": 1e-8}
+    optimizers = [keras.optimizers.Adam(rate, **options) for _ in range(2)]
+    networks = gan.discriminator, gan.generator
+    for optimizer, network in zip(optimizers, networks, strict=True):
+        optimizer.build(network.trainable_variables)
+    return optimizers
+
+
+def _parts(
+    gan: Any, optimizers: list[keras.Optimizer], stage: int
+) -> tuple[task.Part, ...]:
+    """The two losses of a step at a stage, each with what it trains."""
+
+    def judge(batch: task.Batch) -> tf.Tensor:
+        real, latents, places, alpha = batch
+        return gans.discriminator_loss(
+            gan, real, (latents[0], places), stage=stage, alpha=alpha
+        )
+
+    def deceive(batch: task.Batch) -> tf.Tensor:
+        _, latents, _, alpha = batch
+        return gans.generator_loss(gan, latents[1], stage=stage, alpha=alpha)
+
+    variables = gan.discriminator.trained(stage), gan.generator.trained(stage)
+    return tuple(
+        task.Part(loss, ((optimizer, some),))
+        for loss, optimizer, some in zip(
+            (judge, deceive), optimizers, variables, strict=True
+        )
     )
 
 

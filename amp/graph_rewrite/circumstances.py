@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from amp.graph_rewrite.candidates.context import FORMATS, Context
+from amp.graph_rewrite.candidates.context import FORMATS, Context, is_cpu
 from amp.graph_rewrite.candidates.unscaled import unscaled
 from amp.graph_rewrite.cost.resolution import Resolution
-from amp.graph_rewrite.graph import ir, op_schema, unscale_markers
+from amp.graph_rewrite.graph import calls, ir, op_schema, unscale_markers
 from amp.graph_rewrite.graph.calls import FunctionUse
 
 
@@ -31,6 +31,7 @@ def contexts(
     assert policy is not None
     behind = unscale_markers.behind_markers(module)
     without_scale = unscaled(module, policy)
+    devices = calls.devices_called_on(module)
     lookup = op_schema.lookup_of(module)
     nothing: frozenset[str] = frozenset()
 
@@ -47,6 +48,7 @@ def contexts(
             fetched=fetches if main else nothing,
             lookup=lookup,
             unscaled=without_scale,
+            called_on=next(filter(is_cpu, sorted(devices.get(use, ()))), ""),
         )
 
     return context_of

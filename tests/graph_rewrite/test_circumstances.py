@@ -66,3 +66,25 @@ def test_functions_of_the_module_have_schemas() -> None:
     assert all(lookup(name) is not None for name in module.functions)
     assert lookup("MatMul") is not None
     assert lookup("NoSuchOp") is None
+
+
+def test_a_function_that_any_call_places_on_the_cpu_is_called_there() -> None:
+    @tf.function(autograph=False)
+    def inner(x: tf.Tensor) -> tf.Tensor:
+        return tf.matmul(x, x)
+
+    product = inner.get_concrete_function(spec(8, 8))
+
+    def on(place: str) -> str:
+        def fn(x: tf.Tensor) -> tf.Tensor:
+            with tf.device(place):
+                return product(x) + product(tf.tanh(x))
+
+        module, _ = traced(lambda x: product(x) + fn(x), spec(8, 8))
+        (name,) = module.functions
+        return contexts(module, settled(), NONE, NONE)(
+            FunctionUse(name, xla=False)
+        ).called_on
+
+    assert on("/CPU:0") == "/device:CPU:0"
+    assert on("/GPU:0") == ""

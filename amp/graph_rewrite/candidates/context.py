@@ -56,6 +56,7 @@ class Context:
       fetched: nodes whose tensors the caller reads in float32.
       lookup: gives the schema of any op or function.
       unscaled: why no node may become 16-bit for want of a loss scale, "" if it may.
+      called_on: the CPU that any call of the function is placed on, "" if none is.
     """
 
     policy: Policy
@@ -68,6 +69,7 @@ class Context:
     fetched: frozenset[str]
     lookup: Callable[[str], op_schema.Schema | None]
     unscaled: str = ""
+    called_on: str = ""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -156,3 +158,8 @@ def is_low(view: Typed, number: int) -> bool:
     if row is None or row.role is Role.KEEP or row.kind is Kind.CONSTANT:
         return False
     return any(number in node.types(attr) for attr in row.attrs)
+
+
+def is_cpu(device: str) -> bool:
+    """Whether a device's name, of which parts may be missing, says that it is a CPU."""
+    return "CPU:" in device.upper()

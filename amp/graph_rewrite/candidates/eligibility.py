@@ -19,7 +19,13 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Container, Mapping
 
-from amp.graph_rewrite.candidates.context import Context, Typed, is_low, turning
+from amp.graph_rewrite.candidates.context import (
+    Context,
+    Typed,
+    is_cpu,
+    is_low,
+    turning,
+)
 from amp.graph_rewrite.candidates.hazards import decisions, references, sinks
 from amp.graph_rewrite.candidates.ranges import ranges
 from amp.graph_rewrite.graph import ir, op_schema
@@ -88,9 +94,9 @@ def eligible(view: Typed, context: Context) -> Reason | None:
     Case 1: the policy or the user's code keeps it, or it is fed. Case 2: it is
     downstream of an unscale marker. Case 3: the policy denies its op, or its op is not
     on the white-list or always float32. Case 4: no type attribute can become 16-bit, or
-    no kernel exists. Case 5: it is placed on the CPU in a plan for another device,
-    whose prices say nothing of the CPU's kernels. Case 6: the training step that it
-    belongs to has no loss scale.
+    no kernel exists. Case 5: it is placed on the CPU, itself or by a call of its
+    function, in a plan for another device, whose prices say nothing of the CPU. Case 6:
+    the training step that it belongs to has no loss scale.
     """
     node, row, policy = view.node, view.row, context.policy
     if node.flag(ir.KEEP):
@@ -122,10 +128,12 @@ def eligible(view: Typed, context: Context) -> Reason | None:
 def _check_kernel(view: Typed, low: dict[str, int], context: Context) -> Reason | None:
     node, device = view.node, context.device_type
     cause = f"{node.op} in {context.format.name} on {device}"
-    if context.policy.emulate or context.xla:  # XLA compiles a graph for one device
-        if op_schema.accepts(node.op, low):
-            return None
-        return Reason("kernel", cause)
-    if device != "CPU" and "CPU:" in node.device.upper():
-        return Reason("device", f"{node.device}, where the plan is for a {device}")
-    return None if op_schema.has_kernel(node, device, low) else Reason("kernel", cause)
+    # XLA compiles a graph for one device, whatever its nodes say.
+    place = context.called_on if context.xla else node.device or context.called_on
+    if not context.policy.emulate and device != "CPU" and is_cpu(place):
+        return Reason("device", f"{place}, where the plan is for a {device}")
+    if context.policy.emulate or context.xla:
+        there = op_schema.accepts(node.op, low)
+    else:
+        there = op_schema.has_kernel(node, device, low)
+    return None if there else Reason("kernel", cause)

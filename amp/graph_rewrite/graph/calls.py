@@ -131,14 +131,7 @@ def uses_with_weights(module: ir.Module) -> dict[FunctionUse, float]:
     Callers come before their callees. Loops count with their number of trips
     (`loop_trips`). Functions called under `keep_float32` are left out.
     """
-    order: list[FunctionUse] = []
-    _visit(
-        FunctionUse(module.main.name, MUST_COMPILE in module.main.flags),
-        module,
-        order,
-        {},
-    )
-    order.reverse()
+    order = _callers_first(module)
     weights = dict.fromkeys(order, 0.0)
     weights[order[0]] = 1.0
     for use in order:
@@ -149,6 +142,32 @@ def uses_with_weights(module: ir.Module) -> dict[FunctionUse, float]:
             for callee in uses_of(node, call, use.xla, module.functions):
                 weights[callee] += times
     return weights
+
+
+def devices_called_on(module: ir.Module) -> dict[FunctionUse, set[str]]:
+    """The devices that each use of a function is called on, "" where a call has none.
+
+    There its nodes run that have no device of their own. Where a call has none, its
+    function runs where the caller was called. XLA compiles all that a function calls
+    for one device, and does not look at the devices of nodes.
+    """
+    order = _callers_first(module)
+    found: dict[FunctionUse, set[str]] = {use: set() for use in order}
+    found[order[0]].add("")
+    for use in order:
+        for node, call in calls(graph_of(module, use), module.functions):
+            own = "" if use.xla else node.device
+            for callee in uses_of(node, call, use.xla, module.functions):
+                found[callee] |= {own} if own else found[use]
+    return found
+
+
+def _callers_first(module: ir.Module) -> list[FunctionUse]:
+    order: list[FunctionUse] = []
+    main = FunctionUse(module.main.name, MUST_COMPILE in module.main.flags)
+    _visit(main, module, order, {})
+    order.reverse()
+    return order
 
 
 def graph_of(module: ir.Module, use: FunctionUse) -> ir.Graph:

@@ -3,15 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import tensorflow as tf
-from rewriting import context_of, graph_def, low, module_of, rewritten, rules, v1
+from rewriting import (
+    context_of,
+    graph_def,
+    low,
+    module_of,
+    rewritten,
+    rules,
+    settled,
+    traced,
+    v1,
+)
 
 from amp.graph_rewrite.candidates.context import type_ports
 from amp.graph_rewrite.candidates.eligibility import find_eligible
 from amp.graph_rewrite.cost.shipped_devices import A100
 from amp.graph_rewrite.graph import ir, op_schema
+from amp.graph_rewrite.rewrite import rewrite
 from amp.integration.training import markers
 
 
@@ -177,6 +189,45 @@ def test_a_node_placed_on_the_cpu_stays_float32_in_a_plan_for_a_gpu(
     assert "device:CPU:0, where the plan is for a GPU" in decision.cause
     assert low(rewritten(proto, dtype=dtype).report) == {"here", "relu", "there"}
     assert "here" in low(rewritten(proto, A100, dtype=dtype, emulate=True).report)
+
+
+# Of two kinds that are not inlined: one that grappler may swap, and one XLA compiles.
+@pytest.mark.parametrize(
+    "kind", [{"experimental_implements": "a product"}, {"jit_compile": True}]
+)
+@pytest.mark.parametrize("loop", [False, True])
+def test_so_does_a_function_that_is_called_there(
+    kind: dict[str, Any], loop: bool
+) -> None:
+    inner = tf.function(lambda x: tf.tanh(tf.matmul(x, x)), **kind)
+    given = tf.TensorSpec([8, 8])
+    product = inner.get_concrete_function(given)
+
+    def calling(place: str) -> set[str]:
+        def outer(x: tf.Tensor) -> tf.Tensor:
+            with tf.device(place):
+                if not loop:
+                    return product(x)
+                step = lambda i, y: (i + 1, product(y))  # noqa: E731
+                return tf.while_loop(lambda i, y: i < 3, step, (0, x))[1]
+
+        module, _ = traced(outer, given)
+        report = rewrite(module, settled(A100, dtype="float16")).report
+        return {d.rule for d in report.decisions if d.op in ("MatMul", "Tanh")}
+
+    assert calling("/CPU:0") == {"device"}
+    assert calling("/GPU:0") == {"compute", "follow"}
+
+
+def test_xla_does_not_look_at_the_devices_of_the_nodes_it_compiles() -> None:
+    @tf.function(jit_compile=True)
+    def product(x: tf.Tensor) -> tf.Tensor:
+        with tf.device("/CPU:0"):
+            return tf.matmul(x, x)
+
+    module, _ = traced(product, tf.TensorSpec([8, 8]))
+    report = rewrite(module, settled(A100, dtype="float16")).report
+    assert "compute" in {decision.rule for decision in report.decisions}
 
 
 def test_a_node_that_only_updates_a_variable_stays_float32() -> None:

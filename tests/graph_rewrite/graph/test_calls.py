@@ -88,3 +88,44 @@ def test_what_loops_and_branches_hand_on_is_16_bit_and_results_are_float32(
     bodies = [found for name, found in types.items() if "while_body" in name]
     # The invariant x and the product's result are held in 16 bits from trip to trip.
     assert [kinds.count(ir.BFLOAT16) for kinds in bodies] == [0 if emulate else 2]
+
+
+def test_a_function_is_called_on_the_devices_of_its_calls_and_of_its_callers() -> None:
+    here, there = "/device:CPU:0", "/device:GPU:0"
+
+    @tf.function
+    def inner(x: tf.Tensor) -> tf.Tensor:
+        return x + 1.0
+
+    @tf.function(jit_compile=True)
+    def compiled(x: tf.Tensor) -> tf.Tensor:
+        with tf.device(here):  # XLA does not look at it
+            return inner(x)
+
+    @tf.function
+    def outer(x: tf.Tensor) -> tf.Tensor:
+        return inner(x)
+
+    @tf.function
+    def main(x: tf.Tensor) -> tf.Tensor:
+        with tf.device(there):
+            x = compiled(x)
+        with tf.device(here):
+            x = outer.get_concrete_function(given)(x)
+        return outer.get_concrete_function(given)(x)
+
+    given = spec(2)
+    inner.get_concrete_function(given)
+    outer.get_concrete_function(given)
+    module, _ = traced(main, given)
+    found = {
+        (use.name.removeprefix("__inference_").rpartition("_")[0], use.xla): devices
+        for use, devices in calls.devices_called_on(module).items()
+    }
+    assert found == {
+        ("main", False): {""},
+        ("outer", False): {"", here},
+        ("inner", False): {"", here},
+        ("compiled", True): {there},
+        ("inner", True): {there},
+    }

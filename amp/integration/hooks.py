@@ -178,6 +178,8 @@ ROWS: tuple[Row, ...] = (
     _call(f"{_FRAMEWORK}.kernels", "get_registered_kernels_for_op", "name",
           "which types an op has kernels for"),
     _call(f"{_FRAMEWORK}.tensor_util", "MakeNdarray", "tensor", "values of constants"),
+    _read("tensorflow.python.debug.lib.check_numerics_callback", "_state",
+          "no loss scale while every infinite value is an error"),
     _read(f"{_FRAMEWORK}.errors_impl:OpError", "_message",
           "errors name the user's function, not its twin"),
     _read(f"{_FRAMEWORK}.func_graph:FuncGraph", "_watched_variables",

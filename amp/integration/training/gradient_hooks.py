@@ -10,8 +10,9 @@ are, without loss scaling:
   scaler cannot change;
 * calls without a trainable variable, or with a target that is not float32 or float64.
 
-If the program itself scales the loss (`scaled_losses`), gradients are not scaled again,
-but marked, so that the update stays float32. No arithmetic is here. The names that are
+If the program itself scales the loss (`scaled_losses`), or every infinite value is an
+error (`numeric_checks`), gradients are not scaled, but marked, so that the update stays
+float32. No arithmetic is here. The names that are
 hooked are rows of `integration.hooks`.
 """
 
@@ -28,7 +29,12 @@ import tensorflow as tf
 from amp.errors import PolicyError
 from amp.integration import active, fallback, wrapping
 from amp.integration.distributed import replicas, workers
-from amp.integration.training import gradient_sources, markers, scaled_losses
+from amp.integration.training import (
+    gradient_sources,
+    markers,
+    numeric_checks,
+    scaled_losses,
+)
 from amp.loss_scaling import gradients, state
 from amp.loss_scaling.placement import ScalerSite
 from amp.loss_scaling.scale import LossScale, NoLossScale
@@ -142,6 +148,8 @@ def _scaled(
         rule = NoLossScale()
     elif not gradients.scalable(targets):
         return None
+    elif numeric_checks.forbid(rule):
+        rule = NoLossScale()
     if seeds is not None and len(seeds) != len(targets):
         return None
     if any(gradient_sources.composite(source) for source in flat):

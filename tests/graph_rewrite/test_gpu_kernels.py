@@ -40,15 +40,13 @@ def registered(device_type: str) -> bool:
     return any(kernel.device_type == device_type for kernel in found)
 
 
-ON_GPU = pytest.param(
-    "GPU",
-    marks=[
-        pytest.mark.gpu_kernels,
-        pytest.mark.skipif(
-            not registered("GPU"), reason="TensorFlow built without a GPU's"
-        ),
-    ],
-)
+ASKS_GPU = [
+    pytest.mark.gpu_kernels,
+    pytest.mark.skipif(
+        not registered("GPU"), reason="TensorFlow built without a GPU's"
+    ),
+]
+ON_GPU = pytest.param("GPU", marks=ASKS_GPU)
 
 
 def nodes(module: ir.Module) -> Iterator[ir.Node]:
@@ -61,6 +59,13 @@ def nodes(module: ir.Module) -> Iterator[ir.Node]:
                 for node in graph.nodes.values()
                 if op_schema.schema(node.op) is not None
             )
+
+
+def compiled(module: ir.Module) -> Iterator[ir.Node]:
+    """What XLA compiles."""
+    for use in calls.uses_with_weights(module):
+        if use.xla:
+            yield from calls.graph_of(module, use).nodes.values()
 
 
 def kinds(found: Iterable[ir.Node]) -> dict[Kind, ir.Node]:
@@ -126,6 +131,22 @@ def test_every_kernel_that_loss_scaling_adds_is_there(device_type: str) -> None:
     assert {"AssignAddVariableOp", "AssignVariableOp", "IsFinite"} <= ops
     found = [scaled[kind] for kind in scaled.keys() - plain.keys()]
     assert missing(found, device_type) == set()
+
+
+@pytest.mark.parametrize(
+    "device_type", ["XLA_CPU_JIT", pytest.param("XLA_GPU_JIT", marks=ASKS_GPU)]
+)
+@pytest.mark.parametrize("model", plan_digest.COMPILED, ids=lambda m: m.__name__)
+def test_xla_has_every_kernel_of_a_step_that_it_compiles(
+    model: ModuleType, device_type: str
+) -> None:
+    tf.function(tf.abs, jit_compile=True)(tf.ones([2]))  # XLA registers its kernels
+    module = plan_digest.traced(model, xla=True)
+    given = settled(shipped_devices.A100, dtype="float16")
+    twin = list(compiled(rewrite_lib.rewrite(module, given).graph))
+    assert {"Cast", "AssignAddVariableOp", "IsFinite"} <= {node.op for node in twin}
+    known = [node for node in twin if op_schema.schema(node.op) is not None]
+    assert missing(known, device_type) == set()
 
 
 def descent(scaled: bool) -> tf.compat.v1.GraphDef:

@@ -23,9 +23,9 @@ from amp.integration.functions import function_hooks
 from amp.integration.functions.twins import Twins
 from amp.integration.install import install
 from amp.integration.measuring import hardware
-from amp.integration.once import Once
 from amp.integration.process import PROCESS
 from amp.integration.training import markers
+from amp.loss_scaling.once import Once
 from amp.policy import Policy
 
 _SETTLING = Once()

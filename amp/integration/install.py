@@ -80,18 +80,19 @@ def install_keras(loaded: str = "") -> None:
     Args:
       loaded: the module of Keras whose code has just run.
     """
+    says = "Keras runs as it was: optimizers skip no update that overflows"
+    part = fallback.Part(says, active.is_strict())
+    # A warning may run the program's code: it comes when the lock is free again.
+    fallback.attempt(part, lambda: _install_keras(loaded), lambda: None)
+
+
+def _install_keras(loaded: str) -> None:
     with _LOCK:
         if PROCESS.keras_installed or not PROCESS.installed:
             return
         if hooks.keras_is_there(loaded):
-            says = "Keras runs as it was: optimizers skip no update that overflows"
-            part = fallback.Part(says, active.is_strict())
-            fallback.attempt(part, _install_keras, lambda: None)
-
-
-def _install_keras() -> None:
-    wrapping.install(hooks.of_keras(), KERAS_DECORATORS)
-    PROCESS.keras_installed = True
+            wrapping.install(hooks.of_keras(), KERAS_DECORATORS)
+            PROCESS.keras_installed = True
 
 
 def install_tf_keras(loaded: str = "") -> None:
@@ -100,18 +101,18 @@ def install_tf_keras(loaded: str = "") -> None:
     Args:
       loaded: the module of tf_keras whose code has just run.
     """
+    says = "tf_keras runs as it was: optimizers skip no update that overflows"
+    part = fallback.Part(says, active.is_strict())
+    fallback.attempt(part, lambda: _install_tf_keras(loaded), lambda: None)
+
+
+def _install_tf_keras(loaded: str) -> None:
     with _LOCK:
         if PROCESS.tf_keras_installed or not PROCESS.installed:
             return
         if hooks.keras_is_there(loaded, hooks.TF_KERAS):
-            says = "tf_keras runs as it was: optimizers skip no update that overflows"
-            part = fallback.Part(says, active.is_strict())
-            fallback.attempt(part, _install_tf_keras, lambda: None)
-
-
-def _install_tf_keras() -> None:
-    wrapping.install(hooks.of_keras(hooks.TF_KERAS), TF_KERAS_DECORATORS)
-    PROCESS.tf_keras_installed = True
+            wrapping.install(hooks.of_keras(hooks.TF_KERAS), TF_KERAS_DECORATORS)
+            PROCESS.tf_keras_installed = True
 
 
 def require_version(version: str) -> None:

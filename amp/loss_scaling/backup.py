@@ -1,8 +1,9 @@
 """Copies the state of scalers to a NumPy array, and sets scalers from such an array.
 
-For Keras weight files, by `state.kept` and `state.give_back`, which hold a lock. No
-files, no gradients, no registry: the caller passes the scalers. Overflows that no
-optimizer has answered yet are not copied.
+For Keras weight files, by `state.kept` and `state.give_back`, which hold a lock while
+rows that wait are read or changed, and only then. No files, no gradients, no registry:
+the caller passes the scalers. Overflows that no optimizer has answered yet are not
+copied.
 """
 
 from __future__ import annotations
@@ -29,17 +30,15 @@ _References: TypeAlias = tuple[weakref.ref[Any], ...]
 _Waiting: TypeAlias = tuple[_References, list[NDArray[np.float64]]]
 
 
-def kept(scalers: Sequence[Scaler], variables: Sequence[tf.Variable]) -> Numbers:
+def kept(scalers: Sequence[Scaler], waiting: Sequence[Any]) -> Numbers:
     """Returns the state of scalers, float64, shape (scalers, FIELDS).
 
     Args:
       scalers: those there are, the oldest first.
-      variables: what they serve, and those that are made later.
+      waiting: the rows of those that are made later.
     """
     rows: list[Any] = [[getattr(s, f).numpy() for f in FIELDS] for s in scalers]
-    waiting = (each for each in _waiting() if _meant(each[0], variables))
-    rows += [row for each in waiting for row in each[1]]
-    return np.array(rows, np.float64).reshape(-1, len(FIELDS))
+    return np.array([*rows, *waiting], np.float64).reshape(-1, len(FIELDS))
 
 
 def checked(numbers: Any, where: str) -> Numbers:
@@ -71,43 +70,42 @@ def _damaged(found: str, where: str) -> CheckpointError:
     )
 
 
-def give_back(
-    scalers: Sequence[Scaler], variables: Sequence[tf.Variable], numbers: Numbers
+def give_back(scaler: Scaler, row: NDArray[np.float64]) -> None:
+    """Sets a scaler to a row of what `kept` returned."""
+    with tf.init_scope():
+        for field, value in zip(FIELDS, row.tolist(), strict=True):
+            scaler.restore(field, tf.constant(value, tf.float64))
+
+
+def waiting(variables: Sequence[tf.Variable]) -> list[NDArray[np.float64]]:
+    """Returns the rows that wait for scalers of these variables."""
+    meant = (each for each in _waiting() if _meant(each[0], variables))
+    return [row for each in meant for row in each[1]]
+
+
+def keep_waiting(
+    variables: Sequence[tf.Variable], rows: list[NDArray[np.float64]]
 ) -> None:
-    """Sets scalers to what `kept` returned; rows left over go to scalers made later.
-
-    Args:
-      scalers: those there are, the oldest first.
-      variables: what they serve.
-      numbers: as `kept` returned it.
-    """
-    for scaler, row in zip(scalers, numbers, strict=False):
-        _set(scaler, row)
-    waiting = _waiting()
-    waiting[:] = [each for each in waiting if not _meant(each[0], variables)]
-    left = list(numbers[len(scalers) :])
-    if left:
-        waiting.append((tuple(weakref.ref(v) for v in variables), left))
+    """Has rows wait for scalers of these variables, in place of those that wait."""
+    waits = _waiting()
+    waits[:] = [each for each in waits if not _meant(each[0], variables)]
+    if rows:
+        waits.append((tuple(weakref.ref(v) for v in variables), rows))
 
 
-def begin(scaler: Scaler, sources: Sequence[tf.Variable]) -> None:
-    """Sets a scaler that was just made to the row that waits for it, if any."""
-    waiting = _waiting()
-    for references, rows in waiting:
+def taken(sources: Sequence[tf.Variable]) -> NDArray[np.float64] | None:
+    """Returns the row that waits for a scaler that was just made, None without one."""
+    waits, row = _waiting(), None
+    for references, rows in waits:
         if _meant(references, sources):
-            _set(scaler, rows.pop(0))
+            row = rows.pop(0)
             break
-    waiting[:] = [e for e in waiting if e[1] and any(r() is not None for r in e[0])]
+    waits[:] = [e for e in waits if e[1] and any(r() is not None for r in e[0])]
+    return row
 
 
 def _waiting() -> list[_Waiting]:
     return SCALING.waiting
-
-
-def _set(scaler: Scaler, row: NDArray[np.float64]) -> None:
-    with tf.init_scope():
-        for field, value in zip(FIELDS, row.tolist(), strict=True):
-            scaler.restore(field, tf.constant(value, tf.float64))
 
 
 def _meant(references: _References, variables: Sequence[tf.Variable]) -> bool:

@@ -10,15 +10,17 @@ gradient call it is and by which variables.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import threading
 import weakref
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, TypeAlias
 
 import tensorflow as tf
 
 from amp.loss_scaling import backup, placement, stalls, traced_updates
+from amp.loss_scaling.once import Once
 from amp.loss_scaling.placement import ScalerSite
 from amp.loss_scaling.process import SCALING
 from amp.loss_scaling.scale import LossScale
@@ -52,13 +54,18 @@ class Scalers(tf.Module):  # type: ignore[misc]
 
     def __init__(self) -> None:
         super().__init__(name="loss_scalers")
-        self._numbers = _Numbers([])
+        self._numbers = _Numbers([], set())
 
     @property
     def scalers(self) -> list[Scaler]:
         """The scalers, in the order in which they were made."""
         _let_go()
-        return [getattr(self, f"scaler_{n}") for n in tuple(self._numbers.order)]
+        return self.living()
+
+    def living(self) -> list[Scaler]:
+        """As `scalers`, those of deleted variables included; runs no operation."""
+        with _LOCK:
+            return [getattr(self, f"scaler_{n}") for n in self._numbers.order]
 
     @property
     def states(self) -> list[Scaler]:
@@ -76,8 +83,20 @@ class Scalers(tf.Module):  # type: ignore[misc]
         return list(zip(self._numbers.order, self.scalers, strict=True))
 
     def next_number(self) -> int:
-        """Returns the smallest number that no living scaler has."""
-        return min(set(range(len(self._numbers.order) + 1)) - set(self._numbers.order))
+        """Returns the smallest number that is neither used nor reserved."""
+        used = {*self._numbers.order, *self._numbers.reserved}
+        return min(set(range(len(used) + 1)) - used)
+
+    @contextlib.contextmanager
+    def reserved(self) -> Iterator[int]:
+        """Keeps a number for a scaler that is made, and then added, inside."""
+        with _LOCK:
+            number = self.next_number()
+            self._numbers.reserved.add(number)
+        try:
+            yield number
+        finally:
+            self._numbers.reserved.discard(number)
 
     def add(self, scaler: Scaler, number: int) -> None:
         """Adds a scaler. If a restored checkpoint has values for it, it gets these."""
@@ -92,15 +111,24 @@ class Scalers(tf.Module):  # type: ignore[misc]
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _Numbers:
-    """The numbers of the scalers, in a class because TensorFlow would wrap a list."""
+    """The numbers of the scalers, in a class because TensorFlow would wrap a list.
+
+    Attributes:
+      order: of the scalers that are made, in that order.
+      reserved: of those that are being made.
+    """
 
     order: list[int]
+    reserved: set[int]
 
 
 # Not a str: meta graphs are exported with the collections that have a str key.
 _COLLECTION = ("amp", "loss_scalers")
-# Reentrant, because functions that hold it call one another.
+# Held to read and write the registry only: meanwhile no operation runs, no variable is
+# made and no worker is waited for.
+# Reentrant, because the garbage collector may run a program's `__del__` at any line.
 _LOCK = threading.RLock()
+_MAKING = Once()
 _ANYWHERE = ScalerSite()
 
 
@@ -138,18 +166,21 @@ def find(
         first variable, because steps that update the variable can reach that device.
     """
     identities = tuple(id(variable) for variable in sources)
-    with _LOCK:
-        _let_go()
-        eager = _outermost_is_eager()
-        call = 0 if eager else current().next_number()
-        first = sources[0].device
-        device = first if eager else placement.in_session(place.device, first)
-        place = dataclasses.replace(place, device=device)
-        key = (site, identities, rule, place.agreed, call)
-        scaler = SCALING.scalers.get(key)
-        if scaler is None:
-            scaler = _create(key, sources, place)
-        return scaler
+    _let_go()
+    eager = _outermost_is_eager()
+    call = 0 if eager else current().next_number()
+    first = sources[0].device
+    device = first if eager else placement.in_session(place.device, first)
+    place = dataclasses.replace(place, device=device)
+    key = (site, identities, rule, place.agreed, call)
+
+    def known() -> Scaler | None:
+        return SCALING.scalers.get(key)
+
+    found = _MAKING.get(key, known, lambda: _create(key, sources, place))
+    if found is None:  # making it led back here, in the same thread
+        raise RuntimeError(f"a scaler of {site[0]}:{site[1]} is being made already")
+    return found
 
 
 def serving(variables: Sequence[tf.Variable]) -> list[tuple[Scaler, list[int]]]:
@@ -158,9 +189,13 @@ def serving(variables: Sequence[tf.Variable]) -> list[tuple[Scaler, list[int]]]:
     Returns:
       (scaler, positions of those variables among its source variables) for each.
     """
+    _let_go()
     with _LOCK:
-        _let_go()
-        scalers = list(SCALING.scalers.values())
+        return _serving(variables)
+
+
+def _serving(variables: Sequence[tf.Variable]) -> list[tuple[Scaler, list[int]]]:
+    scalers = list(SCALING.scalers.values())
     found = [(scaler, scaler.positions(variables)) for scaler in scalers]
     return [(scaler, positions) for scaler, positions in found if positions]
 
@@ -172,15 +207,21 @@ def any_scaler() -> bool:
 
 def kept(variables: Sequence[tf.Variable]) -> backup.Numbers:
     """Returns the state of the scalers of these variables, for a weight file."""
+    _let_go()
     with _LOCK:
-        return backup.kept([scaler for scaler, _ in serving(variables)], variables)
+        scalers = [scaler for scaler, _ in _serving(variables)]
+        waiting = backup.waiting(variables)
+    return backup.kept(scalers, waiting)
 
 
 def give_back(variables: Sequence[tf.Variable], numbers: backup.Numbers) -> None:
     """Restores what `kept` returned; a scaler made later gets its values then."""
+    _let_go()
     with _LOCK:
-        scalers = [scaler for scaler, _ in serving(variables)]
-        backup.give_back(scalers, variables, numbers)
+        scalers = [scaler for scaler, _ in _serving(variables)]
+        backup.keep_waiting(variables, list(numbers[len(scalers) :]))
+    for scaler, row in zip(scalers, numbers, strict=False):
+        backup.give_back(scaler, row)
 
 
 def in_sessions() -> bool:
@@ -197,22 +238,26 @@ def skipped_steps() -> int:
     Scalers that are deleted meanwhile are included, those of `tf.compat.v1` graphs are
     not.
     """
+    _let_go()
     with _LOCK:
-        groups = [group.scalers for group in SCALING.group]
-        living = [scaler.skipped_steps for group in groups for scaler in group]
-        return SCALING.past + sum(int(variable.numpy()) for variable in living)
+        past = SCALING.past
+        scalers = [scaler for group in SCALING.group for scaler in group.living()]
+    return past + sum(int(scaler.skipped_steps.numpy()) for scaler in scalers)
 
 
 def _create(key: _Key, sources: Sequence[tf.Variable], place: ScalerSite) -> Scaler:
     if placement.replicas() is not None:
         place.same(repr(key[2]))
     group = current()
-    number = group.next_number()
-    scaler = Scaler(key[2], sources, number, place)
-    group.add(scaler, number)
-    SCALING.scalers[key] = scaler
+    with group.reserved() as number:
+        scaler = Scaler(key[2], sources, number, place)
+        group.add(scaler, number)
+    with _LOCK:
+        SCALING.scalers[key] = scaler
+        row = backup.taken(sources)
     traced_updates.made(sources)
-    backup.begin(scaler, sources)
+    if row is not None:
+        backup.give_back(scaler, row)
     if group in SCALING.group and not scaler.shared:
         stalls.watch(scaler, sources)
     elif group not in SCALING.group and not SCALING.in_sessions:
@@ -228,18 +273,25 @@ def _let_go() -> None:
 
     Finalizers of variables only append to `SCALING.gone`, as they may run at any time.
     """
-    with _LOCK:
-        while SCALING.gone:
+    while SCALING.gone:
+        try:
             gone = SCALING.gone.popleft()
+        except IndexError:  # another thread was faster
+            return
+        with _LOCK:
             scaler = SCALING.scalers.pop(gone.key, None)
-            if scaler is None:
-                continue
-            living = gone.group()
-            if living in SCALING.group:
-                with tf.__internal__.eager_context.eager_mode():
-                    SCALING.past += int(scaler.copies("skipped_steps")[0].numpy())
-            if living is not None:
-                living.remove(gone.number)
+        living = gone.group()
+        if scaler is None or living is None:
+            continue
+        skipped = _skipped(scaler) if living in SCALING.group else 0
+        with _LOCK:
+            SCALING.past += skipped
+            living.remove(gone.number)
+
+
+def _skipped(scaler: Scaler) -> int:
+    with tf.__internal__.eager_context.eager_mode():
+        return int(scaler.copies("skipped_steps")[0].numpy())
 
 
 def _outermost_is_eager() -> bool:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import importlib
 import sys
+import threading
+import warnings
 
 import keras
 import pytest
@@ -69,6 +71,26 @@ def test_a_keras_with_other_names_is_left_alone_as_a_whole(no_keras_hooks, monke
     with tf.GradientTape() as tape:
         y = x * x
     assert tape.gradient(y, x).numpy() == 4.0
+
+
+def test_no_thread_waits_for_the_programs_own_answer_to_a_warning(
+    no_keras_hooks, monkeypatch
+):
+    """A handler may wait for a thread that imports a module of Keras."""
+    hangs = []
+
+    def answer(*arguments, **more):
+        thread = threading.Thread(target=install.install, daemon=True)
+        thread.start()
+        thread.join(60)  # only a thread that hangs takes so long
+        hangs.append(thread.is_alive())
+
+    monkeypatch.setattr(saving_lib, "_save_state", lambda model, place: None)
+    with warnings.catch_warnings():
+        warnings.simplefilter("always")
+        monkeypatch.setattr(warnings, "showwarning", answer)
+        install.install_keras()
+    assert hangs == [False]
 
 
 def test_too_old_a_tensorflow_is_refused():

@@ -1,10 +1,13 @@
 """The state of scalers survives checkpoints, in every order of making and restoring."""
 
+import contextlib
 import dataclasses
 import gc
 import pickle
 import subprocess
 import sys
+import threading
+import types
 import weakref
 
 import numpy as np
@@ -12,7 +15,13 @@ import pytest
 import tensorflow as tf
 
 from amp import loss_scaling
-from amp.loss_scaling import ConstantLossScale, DynamicLossScale, state
+from amp.loss_scaling import (
+    ConstantLossScale,
+    DynamicLossScale,
+    placement,
+    scaler,
+    state,
+)
 from amp.loss_scaling.process import SCALING
 
 RULE = DynamicLossScale(initial=8.0, hysteresis=3)
@@ -325,3 +334,58 @@ def test_any_rule_moves_its_scale_and_bounds_what_is_restored(group, sources):
     assert scales == [5.0, 6.0, 6.0, 1.0, 2.0]
     scaler.restore("scale", tf.constant(64.0))
     assert float(scaler.factor()) == 6.0
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda variables: scaler_of(variables, line=2),
+        state.serving,
+        state.kept,
+        lambda variables: state.skipped_steps(),
+    ],
+    ids=["find", "serving", "kept", "skipped_steps"],
+)
+def test_no_thread_waits_while_another_waits_for_workers(
+    group, sources, call, monkeypatch
+):
+    """A worker that has more to prepare may take minutes."""
+    several = types.SimpleNamespace(scope=contextlib.nullcontext)
+    monkeypatch.setattr(placement, "replicas", lambda: several)
+    group()
+    others, hangs = [tf.Variable(3.0)], []
+
+    def same(rule):
+        thread = threading.Thread(target=call, args=(others,), daemon=True)
+        thread.start()
+        thread.join(60)  # only a thread that hangs takes so long
+        hangs.append(thread.is_alive())
+
+    place = placement.ScalerSite(same=same)
+    state.find(("here.py", 1), sources, RULE, place)
+    assert hangs == [False]
+
+
+def test_scalers_that_are_made_at_once_have_numbers_of_their_own(
+    group, sources, monkeypatch
+):
+    scalers, others, made = group(), [tf.Variable(3.0)], []
+
+    def make(*arguments):
+        monkeypatch.undo()
+        made.append(scaler_of(others, line=2))
+        return scaler.Scaler(*arguments)
+
+    monkeypatch.setattr(state, "Scaler", make)
+    made.append(scaler_of(sources))
+    assert dict(scalers.numbered()) == {1: made[0], 0: made[1]}
+
+
+def test_a_scaler_that_cannot_be_made_leaves_its_number(group, sources, monkeypatch):
+    scalers = group()
+    monkeypatch.setattr(state, "Scaler", lambda *arguments: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        scaler_of(sources)
+    monkeypatch.undo()
+    made = scaler_of(sources)
+    assert scalers.numbered() == [(0, made)]

@@ -28,8 +28,8 @@ from amp.integration.functions.call_devices import CallDevices
 from amp.integration.functions.keep_patterns import KeepPatterns
 from amp.integration.functions.trial import UNDER_WAY, Trial, why_not
 from amp.integration.measuring import job_timer
-from amp.integration.once import Once
 from amp.integration.process import PROCESS
+from amp.loss_scaling.once import Once
 from amp.policy import Policy
 
 

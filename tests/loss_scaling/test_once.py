@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from amp.integration.once import Once
+from amp.loss_scaling.once import Once
 
 PATIENCE = 30.0  # seconds, after which a thread counts as stuck
 

@@ -61,10 +61,11 @@ def test_no_prices_and_no_unknown_shapes_break_the_law(seed: int) -> None:
 
 
 def step() -> None:
-    """A product, a Relu whose output its gradient reads too, and the gradients."""
+    """A Relu between products, whose output its gradient reads too."""
     x = v1.placeholder(tf.float32, [4096, 512], name="x")
     w = v1.placeholder(tf.float32, [512, 512], name="w")
-    loss = tf.reduce_mean(tf.square(tf.nn.relu(tf.matmul(x, w))))
+    hidden = tf.nn.relu(tf.matmul(x, w))
+    loss = tf.reduce_mean(tf.matmul(hidden, w, transpose_b=True))
     tf.gradients(loss, [x, w])
 
 

@@ -8,14 +8,18 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Mapping
 
-from amp.graph_rewrite.candidates.call_values import CallValues, Carried, cross
+from amp.graph_rewrite.candidates.call_values import CallValues, Carried, Member, cross
+from amp.graph_rewrite.candidates.conditioning import conditioning
 from amp.graph_rewrite.candidates.context import Context, Typed, type_ports
 from amp.graph_rewrite.candidates.eligibility import Candidates, find_eligible
+from amp.graph_rewrite.candidates.loss import loss
+from amp.graph_rewrite.candidates.passes import Passes, passes
 from amp.graph_rewrite.candidates.propagation import Propagated, propagate, without
 from amp.graph_rewrite.candidates.ties import Tie, held_by_ties, ties
 from amp.graph_rewrite.graph import calls, ir
 from amp.graph_rewrite.graph.calls import FunctionUse, graph_of
 from amp.graph_rewrite.ops.op_table import Role
+from amp.graph_rewrite.plan import Reason
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -94,6 +98,9 @@ def analyze(
         use: find_eligible(graphs[use], contexts[use], typed[use], products[use])
         for use in graphs
     }
+    found = passes(graphs, typed, products, call_values)
+    eligible = without(eligible, loss(typed, found))
+    eligible = without(eligible, _ill_conditioned(graphs, typed, contexts, found))
     tied = ties(graphs, typed, contexts, call_values)
     propagated = _propagated(graphs, eligible, call_values, tied)
     uses = {
@@ -101,6 +108,24 @@ def analyze(
         for use, found in propagated.found.items()
     }
     return Analysis(uses, call_values, propagated.turning, tied, eligible)
+
+
+def _ill_conditioned(
+    graphs: Mapping[FunctionUse, ir.Graph],
+    typed: Mapping[FunctionUse, Mapping[str, Typed]],
+    contexts: Mapping[FunctionUse, Context],
+    found: Passes,
+) -> dict[Member, Reason]:
+    flowing: dict[FunctionUse, set[str]] = {use: set() for use in graphs}
+    for use, name in found.downstream & found.order.keys():
+        flowing[use].add(name)
+    return {
+        (use, name): reason
+        for use, graph in graphs.items()
+        for name, reason in conditioning(
+            graph, typed[use], contexts[use], flowing[use]
+        ).items()
+    }
 
 
 def _propagated(

@@ -250,7 +250,10 @@ class _Neighbours:
 
 # Rules by which the result of a node must not be rounded at all.
 _EXACT = frozenset(
-    {"count", "decision", "deny", "fed", "keep", "range", "scalar", "state", "unscale"}
+    {
+        *("cancels", "count", "decay", "decision", "deny", "fed", "keep", "loss"),
+        *("range", "scalar", "state", "steep", "unscale"),
+    }
 )
 
 

@@ -8,14 +8,16 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 
-from amp.graph_rewrite.graph import ir, op_schema, unscale_markers
+from amp.graph_rewrite.graph import (
+    gradient_scopes,
+    ir,
+    op_schema,
+    unscale_markers,
+)
 from amp.graph_rewrite.ops.op_table import Kind, facts
 from amp.loss_scaling.scale import NoLossScale
 from amp.policy import Policy
 
-# TensorFlow builds a gradient in a name scope of its own: `GradientTape.gradient` in
-# gradient_tape, `tf.gradients` and the optimizers of TensorFlow 1 in gradients.
-_SCOPE = re.compile(r"(?:^|/)gradient(?:_tape|s)(?:_\d+)?/")
 # The derivative of an op: ReluGrad, Conv2DBackpropFilter.
 _OP = re.compile(r"(?:Grad|BackpropFilter)(?:V\d)?$")
 
@@ -45,7 +47,7 @@ def unscaled(module: ir.Module, policy: Policy) -> str:
 
 
 def _is_gradient(node: ir.Node) -> bool:
-    return bool(_SCOPE.search(node.name) or _OP.search(node.op))
+    return gradient_scopes.depth(node.name) > 0 or bool(_OP.search(node.op))
 
 
 def _writers(module: ir.Module, behind: Mapping[str, frozenset[str]]) -> Iterator[str]:

@@ -23,10 +23,18 @@ from amp.graph_rewrite.ops.row import BOTH, FLOAT16, Epilogue, Kind, follow, kee
 
 ELEMENTWISE = (
     follow(
-        "Add AddV2 Sub",
+        "Add AddV2",
         "sums of two, products",
         "tf:infer",
         kind=Kind.SUM,
+        fusible=True,
+    ),
+    follow(
+        "Sub",
+        "sums of two, products",
+        "tf:infer",
+        kind=Kind.SUM,
+        subtracts=True,
         fusible=True,
     ),
     follow("Mul", "sums of two, products", "tf:infer", kind=Kind.PRODUCT, fusible=True),
@@ -43,6 +51,7 @@ ELEMENTWISE = (
         "adds its inputs; few in a gradient",
         "tf:infer",
         kind=Kind.SUM,
+        adds_gradients=True,
         accumulates_low=BOTH,
         fusible=True,
     ),
@@ -57,10 +66,18 @@ ELEMENTWISE = (
         fusible=True,
     ),
     follow(
-        "Square SquaredDifference",
+        "Square",
         "one product; inf from 256 in half",
         "tf:infer",
         kind=Kind.SQUARE,
+        fusible=True,
+    ),
+    follow(
+        "SquaredDifference",
+        "one product; inf from 256 in half",
+        "tf:infer",
+        kind=Kind.SQUARE,
+        subtracts=True,
         fusible=True,
     ),
     follow(
@@ -99,10 +116,16 @@ ELEMENTWISE = (
         "tf:infer",
         work="transcendental",
         singular=(0,),
+        steep=True,
         fusible=True,
     ),
     follow(
-        "Log1p", "compresses the range", "tf:infer", work="transcendental", fusible=True
+        "Log1p",
+        "compresses the range",
+        "tf:infer",
+        work="transcendental",
+        steep=True,
+        fusible=True,
     ),
     keep(
         "RsqrtGrad ReciprocalGrad InvGrad",
@@ -120,7 +143,22 @@ ELEMENTWISE = (
         "inf from 12 in half; rounding of the argument is relative error of the result",
         "tf:deny",
         work="transcendental",
+        steep=True,
         fusible=True,
+    ),
+    keep(
+        "Sin Cos Tan Sinh Cosh",
+        "rounding of a large argument is an error of the result of any size",
+        "definition",
+        work="transcendental",
+        steep=True,
+    ),
+    keep(
+        "Acos Asin Acosh Atanh",
+        "their slope is infinite at the ends of their range",
+        "definition",
+        work="transcendental",
+        steep=True,
     ),
     keep("Pow", "range and error grow with the exponent", "tf:deny", singular=(0,)),
     keep(
@@ -136,7 +174,8 @@ ELEMENTWISE = (
         "definition",
         work="transcendental",
     ),
-    follow("Abs Neg", "sign bit; rounds nothing", "tf:clear", fusible=True),
+    follow("Abs", "sign bit; rounds nothing", "tf:clear", fusible=True),
+    follow("Neg", "sign bit; rounds nothing", "tf:clear", subtracts=True, fusible=True),
     follow(
         "Maximum Minimum ClipByValue",
         "selects by comparing",

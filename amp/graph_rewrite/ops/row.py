@@ -128,10 +128,15 @@ class Row:
       kind: the property that algorithms on graphs look for.
       singular: flat input numbers at which a tiny positive value that is rounded to 0
         gives inf, NaN, an infinite derivative, or (`DivNoNan`) a jump to 0.
+      steep: whether its condition number |x f'(x) / f(x)| is unbounded, so that where x
+        is large, or near a pole, a rounding of x is a far larger error of the output.
+      subtracts: whether it subtracts an input from another one or from 0.
       bounded: whether outputs stay small however large the inputs are.
       sums: a 16-bit output element is the sum or mean of many input elements. Not so
         for Softmax, LRN and FusedBatchNorm*, which divide by a sum or return it in
         float32, and AddN, MirrorPadGrad and gradients of pooling, which add up a few.
+      adds_gradients: whether `GradientTape.gradient` adds up by it what several readers
+        of a tensor give, outside the name scope of the gradient.
       running: whether each output element is the sum of those before it along an axis,
         which the second input gives.
       accumulates_low: 16-bit types in which TensorFlow's CPU kernel accumulates its
@@ -166,8 +171,11 @@ class Row:
     work: str = "elementwise"
     kind: Kind = Kind.OTHER
     singular: tuple[int, ...] = ()
+    steep: bool = False
+    subtracts: bool = False
     bounded: bool = False
     sums: bool = False
+    adds_gradients: bool = False
     running: bool = False
     accumulates_low: tuple[str, ...] = ()
     gpu_accumulates_low: tuple[str, ...] = ()

@@ -79,7 +79,10 @@ def gradient(select: Select) -> Callable[[], None]:
     def build() -> None:
         x = v1.placeholder(tf.float32, [8, 8], name="x")
         y = tf.matmul(x, tf.eye(8), name="product")
-        (grad,) = tf.gradients(select(y), y)
+        chosen = select(y)
+        rows = tf.reshape(chosen, [-1, chosen.shape[-1]])
+        again = tf.matmul(rows, tf.eye(chosen.shape[-1]), name="again")
+        (grad,) = tf.gradients(again, y)
         tf.identity(grad, name="grad")
 
     return build

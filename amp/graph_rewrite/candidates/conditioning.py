@@ -1,0 +1,204 @@
+"""Nodes whose result the rounding of an operand would spoil, and what feeds them.
+
+A rounding of an operand by u changes the result by u times the condition number of the
+operation (Higham, Accuracy and Stability of Numerical Algorithms, ch. 1). Where that
+may be large, the node reads float32: it is refused, and so is everything between it and
+the products upstream, whose results are rounded in any case. No values of a run are
+known here, and no edge is followed into another function.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Mapping, Set
+
+import numpy as np
+
+from amp.graph_rewrite.candidates.context import Context, Typed
+from amp.graph_rewrite.graph import ir
+from amp.graph_rewrite.ops.op_table import Kind, Role
+from amp.graph_rewrite.plan import Reason
+
+# A state that decays by the factor c is the sum of about 1 / (1 - c) terms, and rounded
+# as often: by u / (1 - c) of itself. More than this is too much.
+_DECAY = 1 / 16
+# How many nodes are looked at upstream of an operand for what both operands share.
+_NEAR = 24
+_CLOSE = 4
+_FLOATS = frozenset({ir.FLOAT, ir.HALF, ir.BFLOAT16})
+_COPIES = frozenset({Kind.CAST, Kind.IDENTITY, Kind.BUNDLE})
+
+
+def conditioning(
+    graph: ir.Graph,
+    typed: Mapping[str, Typed],
+    context: Context,
+    flowing: Set[str],
+) -> dict[str, Reason]:
+    """Refuses ill-conditioned nodes and what computes their operands.
+
+    Case 1: a difference of values with a part in common that one of them has from a
+      reduction: x - mean(x), a mean of squares less the square of a mean.
+    Case 2: a function that is steep where its operand is large or near a pole (`steep`
+      in the op table), or has a pole and reads a difference: 1 / (1 - x).
+    Case 3: a constant factor near 1, as the decay of a state.
+
+    A gradient that flows back through the first two is as well-conditioned as any, so
+    there they are not looked for. Its products with the operands of case 1 and 2 stay
+    float32: their sum cancels as the difference does, and a pole comes back as a zero.
+
+    Args:
+      graph: one function.
+      typed: its nodes.
+      context: of the use.
+      flowing: the nodes of a backward pass that are downstream of its products.
+    """
+    found: dict[str, Reason] = {}
+    for name in graph.order:
+        view = typed[name]
+        if view.touches(ir.FLOAT):
+            reason = _reason(view, typed, context, name in flowing)
+            if reason is not None:
+                found[name] = reason
+    feeding = _feeding(graph, typed, found)
+    return found | feeding | _mirrored(graph, typed, feeding, flowing)
+
+
+def _reason(
+    view: Typed, typed: Mapping[str, Typed], context: Context, flowing: bool
+) -> Reason | None:
+    allowed = view.node.op in context.policy.allow
+    if not flowing and not allowed and (view.facts.steep or _at_pole(view, typed)):
+        return Reason("steep", view.node.name)
+    if view.facts.kind is Kind.PRODUCT and _decays(view, typed, context):
+        return Reason("decay", view.node.name)
+    if not flowing and _cancels(view, typed):
+        return Reason("cancels", view.node.name)
+    return None
+
+
+def _decays(view: Typed, typed: Mapping[str, Typed], context: Context) -> bool:
+    rounding = 0.5 / context.format.counts
+    for name, _ in view.node.inputs:
+        source = typed.get(name)
+        if source is not None and source.facts.kind is Kind.CONSTANT:
+            off = np.abs(source.node.tensor().astype(np.float64) - 1.0)
+            if np.any((off > 0) & (rounding > _DECAY * off)):
+                return True
+    return False
+
+
+def _at_pole(view: Typed, typed: Mapping[str, Typed]) -> bool:
+    """Whether an input at which an op has a pole is a difference, or close behind one.
+
+    A sum over many elements between the two takes a rounded 0 away.
+    """
+    for port in view.facts.singular:
+        near = itertools.islice(_behind(view.node.inputs[port], typed), _CLOSE)
+        for (name, _), (reduced, _) in near:
+            source = typed.get(name)
+            if source is not None and source.facts.subtracts and not reduced:
+                return len(source.ins) == 2  # a sign is no difference
+    return False
+
+
+def _cancels(view: Typed, typed: Mapping[str, Typed]) -> bool:
+    """Whether a node subtracts what is computed from the same values by a reduction."""
+    kind, pair = view.facts.kind, len(view.ins) == 2
+    if not pair or kind not in (Kind.SUM, Kind.SQUARE) or view.facts.adds_gradients:
+        return False
+    one, other = (dict(_behind(edge, typed)) for edge in view.node.inputs)
+    for edge in one.keys() & other.keys():
+        (reduced, taken), (reduced_too, taken_too) = one[edge], other[edge]
+        if reduced and (view.facts.subtracts or taken):
+            return True
+        if reduced_too and (view.facts.subtracts or taken_too):
+            return True
+    return False
+
+
+def _behind(
+    edge: ir.Edge, typed: Mapping[str, Typed]
+) -> Iterator[tuple[ir.Edge, tuple[bool, bool]]]:
+    """The edges that one is computed from, up to the results of products.
+
+    Yields each once, with whether a reduction and a subtraction lie between, on the
+    shortest path. Casts count as what they cast, as a rewrite adds some.
+    """
+    edge = _origin(edge, typed)
+    pending, seen = [(edge, (False, False))], {edge}
+    for count, (at, between) in enumerate(pending):
+        yield at, between
+        view = typed.get(at[0])
+        row = None if view is None else view.row
+        if view is None or row is None or row.role is Role.COMPUTE or count >= _NEAR:
+            continue
+        below = (between[0] or row.sums, between[1] or row.subtracts)
+        for source in _read(view, typed):
+            if source not in seen:
+                seen.add(source)
+                pending.append((source, below))
+
+
+def _read(view: Typed, typed: Mapping[str, Typed]) -> list[ir.Edge]:
+    """Where the floating-point inputs of a node are made."""
+    pairs = zip(view.node.inputs, view.ins, strict=False)
+    return [_origin(edge, typed) for edge, slot in pairs if slot.type in _FLOATS]
+
+
+def _origin(edge: ir.Edge, typed: Mapping[str, Typed]) -> ir.Edge:
+    """The edge that this one is a cast, or an unchanged copy, of."""
+    while (view := typed.get(edge[0])) is not None and view.facts.kind in _COPIES:
+        if view.ins[edge[1]].type not in _FLOATS:
+            break
+        edge = view.node.inputs[edge[1]]
+    return edge
+
+
+def _feeding(
+    graph: ir.Graph, typed: Mapping[str, Typed], found: Mapping[str, Reason]
+) -> dict[str, Reason]:
+    """What computes the operands of some nodes, up to products and other types."""
+    feeding: dict[str, Reason] = {}
+    for name in reversed(graph.order):
+        reason = found.get(name) or feeding.get(name)
+        if reason is None:
+            continue
+        for edge, slot in zip(typed[name].node.inputs, typed[name].ins, strict=False):
+            made = typed.get(edge[0])
+            if slot.type not in _FLOATS or made is None:
+                continue
+            if made.facts.kind in _COPIES or _may_turn(made, edge[1]):
+                feeding.setdefault(edge[0], reason)
+    return feeding
+
+
+def _may_turn(view: Typed, index: int) -> bool:
+    """Whether an output of a node is of the type that its row lets become 16-bit."""
+    row = view.row
+    if row is None or row.role not in (Role.FOLLOW, Role.MOVE):
+        return False
+    return view.outs[index].attr in row.attrs
+
+
+def _mirrored(
+    graph: ir.Graph,
+    typed: Mapping[str, Typed],
+    feeding: Mapping[str, Reason],
+    flowing: Set[str],
+) -> dict[str, Reason]:
+    """Gradients times the operands of cases 1 and 2, up to where they are added up."""
+    found: dict[str, Reason] = {}
+    for name in graph.order:
+        view = typed[name]
+        if name not in flowing or view.row is None or view.row.role is Role.COMPUTE:
+            continue
+        for source, _ in _read(view, typed):
+            reason = found.get(source)
+            if reason is not None and typed[source].facts.adds_gradients:
+                continue
+            if reason is None and source not in flowing:
+                reason = feeding.get(source)
+            if reason is not None and reason.rule != "decay":
+                found[name] = reason
+    return found

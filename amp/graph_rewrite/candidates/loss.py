@@ -1,0 +1,59 @@
+"""The loss stays float32: 16 bits belong to products and to what lies between products.
+
+Which nodes lie where is found by `passes`; only the rule is here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from amp.graph_rewrite.candidates.call_values import Member
+from amp.graph_rewrite.candidates.context import Typed
+from amp.graph_rewrite.candidates.passes import Passes
+from amp.graph_rewrite.graph import ir
+from amp.graph_rewrite.graph.calls import FunctionUse
+from amp.graph_rewrite.ops.op_table import Role
+from amp.graph_rewrite.plan import Reason
+
+_AFTER = Reason("loss", "after the last product of the forward pass")
+_BEFORE = Reason("loss", "before the first product of the backward pass")
+
+
+def loss(
+    typed: Mapping[FunctionUse, Mapping[str, Typed]], passes: Passes
+) -> dict[Member, Reason]:
+    """Refuses what computes the loss, and the gradient of the loss.
+
+    In a module that is differentiated these are, in the forward pass, the nodes that no
+    product follows, and in a backward pass those that lead to its first products. The
+    cast then stands on the output of the last product, and on the operand of the first
+    product of the backward pass: targets, weights of samples and the differences to
+    them are not rounded. A node that moves one tensor, or moves operands of a product,
+    rounds nothing that the product does not round, and is not refused. Neither is what
+    a backward pass computes after its last product.
+    """
+    if not passes.differentiated:
+        return {}
+    found = {}
+    for use, views in typed.items():
+        for name, view in views.items():
+            if view.row is None or view.row.role not in (Role.FOLLOW, Role.MOVE):
+                continue
+            reason = _reason((use, name), view, passes)
+            if reason is not None:
+                found[use, name] = reason
+    return found
+
+
+def _reason(member: Member, view: Typed, passes: Passes) -> Reason | None:
+    if member in passes.order:
+        reason = _BEFORE if member in passes.opening else None
+        return None if _moves(view) else reason
+    if member in passes.upstream:
+        return None
+    alone = sum(slot.type == ir.FLOAT for slot in view.ins) <= 1
+    return None if _moves(view) and alone else _AFTER
+
+
+def _moves(view: Typed) -> bool:
+    return view.row is not None and view.row.role is Role.MOVE

@@ -1,0 +1,165 @@
+"""What a rounded operand would spoil reads float32, and so does what computes it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import tensorflow as tf
+from rewriting import graph_def, rewritten, rules, v1
+
+WIDTH = 8
+Between = Callable[[tf.Tensor], tf.Tensor]
+
+
+def found(between: Between, gradient: bool = False, **fields: object) -> dict[str, str]:
+    """The rules for a layer with a bias, something, and another product."""
+
+    def build() -> None:
+        x = v1.placeholder(tf.float32, [WIDTH, WIDTH], name="x")
+        one = tf.matmul(x, tf.ones([WIDTH, WIDTH]), name="one")
+        biased = tf.nn.bias_add(one, tf.ones([WIDTH]), name="biased")
+        two = tf.matmul(between(biased), tf.ones([WIDTH, WIDTH]), name="two")
+        if gradient:
+            tf.identity(tf.gradients(two, x)[0], name="grad")
+
+    fetches = ["grad"] if gradient else ["two"]
+    return rules(rewritten(graph_def(build), fetches=fetches, **fields).report)
+
+
+def mean(x: tf.Tensor) -> tf.Tensor:
+    return tf.reduce_mean(x, -1, keepdims=True, name="mean")
+
+
+def centered_sum(x: tf.Tensor) -> tf.Tensor:
+    return tf.subtract(x, mean(x), name="it")
+
+
+def square_of_a_difference(x: tf.Tensor) -> tf.Tensor:
+    return tf.math.squared_difference(x, tf.stop_gradient(mean(x)), name="it")
+
+
+def variance_by_moments(x: tf.Tensor) -> tf.Tensor:
+    squares = tf.reduce_mean(x * x, -1, keepdims=True)
+    return x * tf.subtract(squares, tf.square(mean(x)), name="it")
+
+
+def folded_norm(x: tf.Tensor) -> tf.Tensor:
+    """As `tf.nn.batch_normalization` has it: a product and a sum with an offset."""
+    inverse = tf.constant(0.7)
+    offset = tf.subtract(0.3, mean(x) * inverse)
+    return tf.add(x * inverse, offset, name="it")
+
+
+def window_of_a_running_sum(x: tf.Tensor) -> tf.Tensor:
+    total = tf.cumsum(x, -1)
+    return tf.subtract(total, tf.roll(total, 1, -1), name="it")
+
+
+CANCELS = [
+    centered_sum,
+    square_of_a_difference,
+    variance_by_moments,
+    folded_norm,
+    window_of_a_running_sum,
+]
+
+
+@pytest.mark.parametrize("between", CANCELS)
+def test_a_difference_that_may_cancel_reads_float32(between: Between) -> None:
+    one = found(between)
+    assert one["it"] == "cancels"
+    assert one["biased"] == "cancels"
+    assert (one["one"], one["two"]) == ("compute", "compute")
+
+
+STEEP: dict[str, Between] = {
+    "Log": lambda x: tf.math.log(x, name="it"),
+    "Log1p": lambda x: tf.math.log1p(x, name="it"),
+    "Exp": lambda x: tf.exp(x, name="it"),
+    "Sin": lambda x: tf.sin(x, name="it"),
+    "Acos": lambda x: tf.acos(x, name="it"),
+    "1 / (1 - x)": lambda x: tf.divide(1.0, tf.abs(1.0 - x), name="it"),
+    "rsqrt": lambda x: tf.math.rsqrt(1.0 - tf.square(x) + 1e-3, name="it"),
+}
+
+
+@pytest.mark.parametrize("name", STEEP)
+def test_a_steep_function_reads_float32(name: str) -> None:
+    one = found(STEEP[name])
+    assert one["it"] in ("steep", "listed", "range")
+    assert one["biased"] == "steep"
+
+
+def test_what_the_policy_allows_may_be_steep() -> None:
+    one = found(STEEP["Exp"], allow=("Exp",))
+    assert (one["it"], one["biased"]) == ("follow", "follow")
+
+
+@pytest.mark.parametrize(
+    ("dtype", "factor", "rule"),
+    [
+        ("bfloat16", 0.999, "decay"),
+        ("bfloat16", 0.99, "decay"),
+        ("bfloat16", 0.9, "follow"),
+        ("bfloat16", 1.0, "follow"),
+        ("bfloat16", 0.1, "follow"),
+        ("float16", 0.999, "decay"),
+        ("float16", 0.99, "follow"),
+    ],
+)
+def test_a_factor_near_one_decays(dtype: str, factor: float, rule: str) -> None:
+    """Half a unit in the last place over 1 - factor is more than 1/16, or less."""
+    half_a_unit = {"bfloat16": 2.0**-9, "float16": 2.0**-12}[dtype]
+    decays = factor != 1.0 and half_a_unit / abs(1.0 - factor) > 1 / 16
+    assert decays == (rule == "decay")
+    one = found(lambda x: tf.multiply(x, factor, name="it"), dtype=dtype)
+    assert one["it"] == rule
+
+
+NOT: dict[str, Between] = {
+    "a sum with its own mean": lambda x: tf.add(x, mean(x), name="it"),
+    "1 - x": lambda x: tf.subtract(1.0, x, name="it"),
+    "halves of one tensor": lambda x: tf.tile(
+        tf.subtract(*tf.split(x, 2, -1), name="it"), [1, 2]
+    ),
+    "a quotient by a sum": lambda x: tf.divide(x, 1.0 + mean(tf.abs(x)), name="it"),
+    "GELU": lambda x: tf.identity(tf.nn.gelu(x), name="it"),
+}
+
+
+@pytest.mark.parametrize("name", NOT)
+def test_well_conditioned_arithmetic_is_no_hazard(name: str) -> None:
+    one = found(NOT[name])
+    assert one["it"] in ("follow", "move")
+    assert one["biased"] == "follow"
+
+
+def test_what_flows_back_is_not_looked_at_as_the_forward_pass_is() -> None:
+    """The gradient of a softmax subtracts a sum from what it is a sum of."""
+    one = found(lambda x: tf.nn.softmax(x, name="it"), gradient=True)
+    backward = {one[name] for name in one if name.startswith("gradients/it")}
+    assert "cancels" not in backward
+    assert "follow" in backward
+
+
+def test_gradients_times_operands_of_a_difference_stay_float32() -> None:
+    one = found(variance_by_moments, gradient=True)
+    backward = [one[name] for name in one if name.startswith("gradients/mul")]
+    assert "cancels" in backward
+
+
+def test_a_port_that_is_float32_in_any_case_needs_nothing() -> None:
+    def between(x: tf.Tensor) -> tf.Tensor:
+        made = tf.raw_ops.FusedBatchNormV3(
+            x=tf.reshape(x, [1, 2, 4, WIDTH]),
+            scale=tf.ones([WIDTH]),
+            offset=tf.zeros([WIDTH]),
+            mean=[],
+            variance=[],
+            name="norm",
+        )
+        tf.exp(made.batch_mean, name="of_the_mean")
+        return tf.reshape(made.y, [WIDTH, WIDTH])
+
+    assert found(between)["norm"] == "follow"

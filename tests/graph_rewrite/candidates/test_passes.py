@@ -1,0 +1,126 @@
+"""`passes`: which nodes are in a backward pass, and where products are in each pass."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import tensorflow as tf
+from rewriting import context_of, spec, traced
+
+from amp.graph_rewrite.candidates import passes as passes_lib
+from amp.graph_rewrite.candidates.analysis import analyze
+from amp.graph_rewrite.candidates.passes import Passes
+from amp.graph_rewrite.normalize.inline import inline
+
+WIDTH = 4
+
+
+@pytest.fixture
+def found(monkeypatch: pytest.MonkeyPatch) -> Callable[..., dict[str, Any]]:
+    """Analyzes a function; gives the fields of its passes, by node name."""
+
+    def analyzed(fn: Any, *specs: Any) -> dict[str, Any]:
+        kept: list[Passes] = []
+        whole = passes_lib.passes
+
+        def passes(*args: Any) -> Passes:
+            kept.append(whole(*args))
+            return kept[-1]
+
+        monkeypatch.setattr("amp.graph_rewrite.candidates.analysis.passes", passes)
+        module = inline(traced(fn, *specs)[0])
+        analyze(module, lambda use: context_of(module))
+        (one,) = kept
+        fields = ("downstream", "upstream", "opening")
+        return {
+            "order": {name: order for (_, name), order in one.order.items()},
+            "differentiated": one.differentiated,
+            **{f: {name for _, name in getattr(one, f)} for f in fields},
+        }
+
+    return analyzed
+
+
+def layer(x: tf.Tensor, name: str) -> tf.Tensor:
+    return tf.tanh(tf.matmul(x, tf.ones([WIDTH, WIDTH]), name=name), name=f"{name}_act")
+
+
+def step(x: tf.Tensor) -> tf.Tensor:
+    """Two layers, each read twice, so that their gradients are added up."""
+    with tf.GradientTape() as tape:
+        tape.watch(x)
+        y = layer(x, "one")
+        y = layer(y, "two") + y
+        loss = tf.reduce_mean(tf.square(y, name="square"), name="loss")
+    return tape.gradient(loss, x)
+
+
+def test_what_adds_up_gradients_is_in_their_pass(found: Any) -> None:
+    orders = found(tf.function(step), spec(WIDTH, WIDTH))["order"]
+    assert orders["AddN"] == 1
+    assert {"one", "two_act", "square", "loss"}.isdisjoint(orders)
+    assert all(orders[name] == 1 for name in orders)
+
+
+def test_products_are_found_upstream_and_downstream(found: Any) -> None:
+    one = found(tf.function(step), spec(WIDTH, WIDTH))
+    assert {"one_act", "two_act", "square", "loss"} <= one["downstream"]
+    assert {"one_act"} <= one["upstream"]
+    assert {"two_act", "square", "loss"}.isdisjoint(one["upstream"])
+
+
+def test_the_opening_ends_at_the_first_products_and_sums(found: Any) -> None:
+    one = found(tf.function(step), spec(WIDTH, WIDTH))
+    opens, behind = (n for n in sorted(one["order"]) if "TanhGrad" in n)
+    assert opens in one["opening"]
+    assert behind in one["downstream"] - one["opening"]
+
+
+def test_a_gradient_of_a_called_function_is_one_pass_with_its_callers(
+    found: Any,
+) -> None:
+    called = tf.function(lambda x: layer(x, "called"))
+
+    def outer(x: tf.Tensor) -> tf.Tensor:
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            loss = tf.reduce_sum(called(called(x)))
+        return tape.gradient(loss, x)
+
+    one = found(tf.function(outer), spec(WIDTH, WIDTH))
+    assert set(one["order"].values()) == {1}
+    grads = {n for n in one["order"] if n.endswith("TanhGrad")}
+    assert len(grads) == 2
+    assert len(grads & one["downstream"]) == 1  # the other one opens the pass
+
+
+def test_loops_are_walked_from_trip_to_trip(found: Any) -> None:
+    def fn(x: tf.Tensor) -> tf.Tensor:
+        def body(i: tf.Tensor, y: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+            return i + 1, layer(y, "inside")
+
+        y = tf.while_loop(lambda i, _: i < 3, body, [tf.constant(0), x])[1]
+        return tf.gradients(tf.square(y, name="square"), x)[0]
+
+    one = found(tf.function(fn), spec(WIDTH, WIDTH))
+    assert "while/inside_act" in one["upstream"] & one["downstream"]
+    assert "square" in one["downstream"] - one["upstream"]
+
+
+@pytest.mark.parametrize("differentiated", [False, True])
+def test_a_function_differentiated_from_outside_is_told_by_its_attributes(
+    differentiated: bool, found: Any
+) -> None:
+    fn = tf.function(lambda x: layer(x, "only"))
+    if differentiated:
+        made = fn.get_concrete_function(spec(WIDTH, WIDTH))
+        with tf.GradientTape() as tape:
+            x = tf.ones([WIDTH, WIDTH])
+            tape.watch(x)
+            made(x)
+        forward, _ = made._delayed_rewrite_functions.forward_backward()
+        fn = lambda: None  # noqa: E731
+        fn.get_concrete_function = lambda *_: forward
+    assert found(fn, spec(WIDTH, WIDTH))["differentiated"] is differentiated

@@ -164,6 +164,9 @@ def find(
       place: where the call's target is computed. The scaler of a session graph is made
         in the same task (see `placement.in_session`), any other on the device of its
         first variable, because steps that update the variable can reach that device.
+
+    Raises:
+      RuntimeError: making the scaler led back here, in the same thread.
     """
     identities = tuple(id(variable) for variable in sources)
     _let_go()

@@ -54,8 +54,11 @@ def hoist_invariants(module: ir.Module) -> ir.Module:
 def _rewrite_loops(
     graphs: dict[str, ir.Graph], name: str, module: ir.Module, counts: Counter[str]
 ) -> None:
+    nodes = dict(graphs[name].nodes)
+    shapes: dict[ir.Edge, ir.Shape] = {}  # of the reads that are moved before a loop
     loop_of_read: dict[str, str] = {}
-    for node, call in list(calls.calls(graphs[name], module.functions)):
+    same: dict[ir.Edge, ir.Edge] = {}
+    for node, call in calls.calls(graphs[name], module.functions):
         if not call.loop or any(
             function not in module.functions or counts[function] != 1
             for function in calls.callees_of(node, call)
@@ -64,14 +67,28 @@ def _rewrite_loops(
         cond, body = calls.callees_of(node, call)
         graphs[body] = _with_named_invariants(graphs[body])
         if name:  # a GraphDef's tensors may be references, which a loop reads once
-            graphs[name] = _read_before(graphs[name], node.name, graphs[body])
-        before = graphs[name].nodes.keys()
-        _hoist(graphs, name, (node.name, call, cond, body))
-        loop_of_read |= dict.fromkeys(graphs[name].nodes.keys() - before, node.name)
+            same |= _read_before(node, graphs[body])
+        added = _hoist(graphs, nodes, (node.name, call, cond, body))
+        loop_of_read |= dict.fromkeys((read for read, _ in added), node.name)
+        shapes |= added
+    if shapes:
+        graphs[name] = _shaped(graphs[name].with_nodes(nodes), shapes)
+    if same:
+        graphs[name] = redirected(graphs[name], _followed(same))
     if name:  # in a GraphDef, a session may run reads and writes in any order
         graphs[name] = shared(
             graphs[name], loop_of_read, functools.partial(_only_reads, graphs)
         )
+
+
+def _followed(same: Mapping[ir.Edge, ir.Edge]) -> dict[ir.Edge, ir.Edge]:
+    """A map of edges to edges that none of them is mapped from."""
+    found = {}
+    for edge, other in same.items():
+        while other in same:
+            other = same[other]
+        found[edge] = other
+    return found
 
 
 def invariant(body: ir.Graph) -> Iterator[int]:
@@ -116,32 +133,34 @@ def _without_dead(graph: ir.Graph, before: ir.Graph) -> ir.Graph:
     return graph.with_nodes(nodes) if len(nodes) < len(graph.nodes) else graph
 
 
-def _read_before(caller: ir.Graph, loop: str, body: ir.Graph) -> ir.Graph:
-    """The caller, reading a loop's inputs instead of its invariant float32 results."""
-    inputs = caller.nodes[loop].inputs
-    same = {
-        (loop, index): inputs[index]
+def _read_before(loop: ir.Node, body: ir.Graph) -> dict[ir.Edge, ir.Edge]:
+    """For each invariant float32 result of a loop, the input that it is."""
+    return {
+        (loop.name, index): loop.inputs[index]
         for index in invariant(body)
         if body.args[index].type == ir.FLOAT
     }
-    return redirected(caller, same)
 
 
 def _hoist(
-    graphs: dict[str, ir.Graph], name: str, loop: tuple[str, Call, str, str]
-) -> None:
+    graphs: dict[str, ir.Graph],
+    nodes: dict[str, ir.Node],
+    loop: tuple[str, Call, str, str],
+) -> dict[ir.Edge, ir.Shape]:
     """Moves reads of variables before a loop (2. of `hoist_invariants`).
 
     Args:
-      graphs: all functions by name; updated in place.
-      name: the caller.
+      graphs: all functions by name; condition and body are updated in place.
+      nodes: of the caller; updated in place.
       loop: the loop node's name, how it calls, its condition and its body.
+
+    Returns:
+      The tensors that are read before the loop now, with their shapes.
     """
     at, call, cond, body = loop
     found = list(_reads(graphs, cond, body))
     if not found:
-        return
-    nodes = dict(graphs[name].nodes)
+        return {}
     node = nodes[at]
     added, ports, moved = [], [], {}
     for number, (index, read) in enumerate(found):
@@ -162,11 +181,10 @@ def _hoist(
         port = f"amp_{made.replace('/', '_')}".lower()
         ports.append((ir.Argument(port, ir.FLOAT), shape))
         moved[read, 0] = (port, 0)
-    origin = {edge: shape for edge, _, shape in added}
     nodes[at] = calls.extended(node, call, added)
-    graphs[name] = _shaped(graphs[name].with_nodes(nodes), origin)
     graphs[body] = redirected(widened(graphs[body], ports, results=True), moved)
     graphs[cond] = widened(graphs[cond], ports, results=False)
+    return {edge: shape for edge, _, shape in added}
 
 
 def _reads(

@@ -54,27 +54,37 @@ def conditioning(
       flowing: the nodes of a backward pass that are downstream of its products.
     """
     found: dict[str, Reason] = {}
+    summed = _summed(graph, typed)
     for name in graph.order:
-        view = typed[name]
-        if view.touches(ir.FLOAT):
-            reason = _reason(view, typed, context, name in flowing)
-            if reason is not None:
-                found[name] = reason
+        view, forward = typed[name], name not in flowing
+        if not view.touches(ir.FLOAT):
+            continue
+        if forward and _is_steep(view, typed, context):
+            found[name] = Reason("steep", name)
+        elif view.facts.kind is Kind.PRODUCT and _decays(view, typed, context):
+            found[name] = Reason("decay", name)
+        elif forward and name in summed and _cancels(view, typed):
+            found[name] = Reason("cancels", name)
     feeding = _feeding(graph, typed, found)
     return found | feeding | _mirrored(graph, typed, feeding, flowing)
 
 
-def _reason(
-    view: Typed, typed: Mapping[str, Typed], context: Context, flowing: bool
-) -> Reason | None:
-    allowed = view.node.op in context.policy.allow
-    if not flowing and not allowed and (view.facts.steep or _at_pole(view, typed)):
-        return Reason("steep", view.node.name)
-    if view.facts.kind is Kind.PRODUCT and _decays(view, typed, context):
-        return Reason("decay", view.node.name)
-    if not flowing and _cancels(view, typed):
-        return Reason("cancels", view.node.name)
-    return None
+def _summed(graph: ir.Graph, typed: Mapping[str, Typed]) -> set[str]:
+    """The nodes that are computed from a sum, by no product: others cannot cancel."""
+    found: set[str] = set()
+    for name in graph.order:
+        facts = typed[name].facts
+        if facts.role is not Role.COMPUTE:
+            sources = (edge[0] for edge in typed[name].node.inputs)
+            if facts.sums or not found.isdisjoint(sources):
+                found.add(name)
+    return found
+
+
+def _is_steep(view: Typed, typed: Mapping[str, Typed], context: Context) -> bool:
+    if view.node.op in context.policy.allow:
+        return False
+    return view.facts.steep or _at_pole(view, typed)
 
 
 def _decays(view: Typed, typed: Mapping[str, Typed], context: Context) -> bool:

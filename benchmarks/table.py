@@ -37,7 +37,8 @@ def page(results: Mapping[str, Any], chart: str) -> str:
     """
     rows = summary.rows(results["runs"])
     parts = ["# Whole training steps", machine(results), *warnings(results)]
-    parts += [LEGEND, f"![Speed-up over float32, a bar each]({chart})"]
+    if not all(row.for_memory for row in rows):
+        parts += [LEGEND, f"![Speed-up over float32, a bar each]({chart})"]
     parts += speed_tables(rows)
     if any(row.for_memory for row in rows):
         parts += ["## Peak memory where activations dominate", memory_table(rows)]

@@ -242,7 +242,7 @@ class Twins:
         if whole or not definitions.has_effects(module):
             self._repeatable.add(twin)
         compiled = any(use.xla for use in calls.uses_with_weights(module))
-        reason = why_not(self._policy, compiled, result.report)
+        reason = why_not(self._policy, compiled)
         self._try(name, twin, result.report, reason)
         return twin
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import random
 import threading
 import time
@@ -11,7 +10,7 @@ from collections.abc import Callable
 import pytest
 import tensorflow as tf
 
-from amp.graph_rewrite.report import Report, TrialOutcome
+from amp.graph_rewrite.report import TrialOutcome
 from amp.integration.functions import trial as trial_lib
 from amp.integration.functions.trial import LEAST, MOST, Trial, twin_is_faster, why_not
 from amp.policy import Policy
@@ -19,14 +18,6 @@ from amp.policy import Policy
 pytestmark = pytest.mark.kernels
 
 FIRST_CALLS = 2  # one of each, not timed
-
-
-def report(gain: float = 1.1, share: float = 0.0) -> Report:
-    """A report that predicts a gain, of which a share was measured."""
-    return Report(
-        *("f", "bfloat16", False, "a device", "none", 2, 1, 1, gain, 1.0, (), "done"),
-        measured_share=share,
-    )
 
 
 class Machine:
@@ -272,7 +263,7 @@ def test_the_clock_waits_for_what_was_asked_of_the_devices() -> None:
 def test_a_trial_is_on_where_compiling_twice_is_cheap(
     fields: dict[str, object], compiled: bool, why: str
 ) -> None:
-    found = why_not(Policy(dtype="bfloat16", **fields), compiled, report())
+    found = why_not(Policy(dtype="bfloat16", **fields), compiled)
     assert (why in found) if why else found == ""
 
 
@@ -283,25 +274,14 @@ def test_deterministic_operations_and_several_workers_have_no_trial(
     with monkeypatch.context() as patch:
         config = trial_lib.config_lib
         patch.setattr(config, "is_op_determinism_enabled", lambda: True)
-        assert "deterministic" in why_not(policy, False, report())
-        assert why_not(Policy(dtype="bfloat16", trial=True), False, report()) == ""
+        assert "deterministic" in why_not(policy, False)
+        assert why_not(Policy(dtype="bfloat16", trial=True), False) == ""
     with monkeypatch.context() as patch:
         patch.setattr(
             trial_lib.context_lib.context(), "_collective_ops_server_def", object()
         )
-        assert "several workers" in why_not(policy, False, report())
+        assert "several workers" in why_not(policy, False)
     with monkeypatch.context() as patch:
         patch.setattr(tf.config.optimizer, "get_jit", lambda: "autoclustering")
-        assert "XLA" in why_not(policy, False, report())
-    assert why_not(policy, False, report()) == ""
-
-
-def test_a_clear_gain_that_was_measured_is_not_tried_again() -> None:
-    policy = Policy(dtype="bfloat16")
-    assert "measured" in why_not(policy, False, report(1.5, 0.9))
-    assert why_not(policy, False, report(1.5, 0.5)) == ""
-    assert why_not(policy, False, report(1.2, 0.9)) == ""
-    always = Policy(dtype="bfloat16", trial=True)
-    assert why_not(always, False, report(1.5, 0.9)) == ""
-    fused = dataclasses.replace(report(1.5, 0.9), fused_seconds=0.3)
-    assert why_not(policy, False, fused) == ""  # what clusters save was not measured
+        assert "XLA" in why_not(policy, False)
+    assert why_not(policy, False) == ""

@@ -89,6 +89,7 @@ RULES: Mapping[str, str] = {
     "range": "a value that the 16-bit type cannot hold",
     "count": "sums more elements than the 16-bit type can count",
     "loss": "computes the loss or its gradient: not between two products",
+    "result": "a sum after all products, whose rounding would reach the results",
     "cancels": "a difference that rounded operands would spoil, or what computes them",
     "steep": "a function that a rounded operand would spoil, or what computes it",
     "decay": "a factor near 1 that the 16-bit type cannot hold, or what it multiplies",

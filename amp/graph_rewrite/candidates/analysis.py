@@ -99,7 +99,7 @@ def analyze(
         for use in graphs
     }
     found = passes(graphs, typed, products, call_values)
-    eligible = without(eligible, loss(typed, found))
+    eligible = without(eligible, loss(graphs, typed, found))
     eligible = without(eligible, _ill_conditioned(graphs, typed, contexts, found))
     tied = ties(graphs, typed, contexts, call_values)
     propagated = _propagated(graphs, eligible, call_values, tied)

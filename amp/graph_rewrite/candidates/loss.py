@@ -1,4 +1,4 @@
-"""The loss stays float32: 16 bits belong to products and to what lies between products.
+"""The loss stays float32, and so do results that a sum after all products gives.
 
 Which nodes lie where is found by `passes`; only the rule is here.
 """
@@ -12,15 +12,18 @@ from amp.graph_rewrite.candidates.context import Typed
 from amp.graph_rewrite.candidates.passes import Passes
 from amp.graph_rewrite.graph import ir
 from amp.graph_rewrite.graph.calls import FunctionUse
-from amp.graph_rewrite.ops.op_table import Role
+from amp.graph_rewrite.ops.op_table import Epilogue, Kind, Role
 from amp.graph_rewrite.plan import Reason
 
 _AFTER = Reason("loss", "after the last product of the forward pass")
 _BEFORE = Reason("loss", "before the first product of the backward pass")
+_RESULT = Reason("result", "a sum after the last product, or what is computed from it")
 
 
 def loss(
-    typed: Mapping[FunctionUse, Mapping[str, Typed]], passes: Passes
+    graphs: Mapping[FunctionUse, ir.Graph],
+    typed: Mapping[FunctionUse, Mapping[str, Typed]],
+    passes: Passes,
 ) -> dict[Member, Reason]:
     """Refuses what computes the loss, and the gradient of the loss.
 
@@ -31,9 +34,13 @@ def loss(
     them are not rounded. A node that moves one tensor, or moves operands of a product,
     rounds nothing that the product does not round, and is not refused. Neither is what
     a backward pass computes after its last product.
+
+    In inference these are the sums after the last product and what follows them: there
+    a bias of 300 is added to what the products give, and nothing would make its
+    rounding good.
     """
     if not passes.differentiated:
-        return {}
+        return _results(graphs, typed, passes)
     found = {}
     for use, views in typed.items():
         for name, view in views.items():
@@ -42,6 +49,23 @@ def loss(
             reason = _reason((use, name), view, passes)
             if reason is not None:
                 found[use, name] = reason
+    return found
+
+
+def _results(
+    graphs: Mapping[FunctionUse, ir.Graph],
+    typed: Mapping[FunctionUse, Mapping[str, Typed]],
+    passes: Passes,
+) -> dict[Member, Reason]:
+    found: dict[Member, Reason] = {}
+    for use, graph in graphs.items():
+        for name in graph.order:
+            view, member = typed[use][name], (use, name)
+            if member in passes.upstream or member not in passes.downstream:
+                continue
+            adds = view.facts.kind is Kind.SUM or view.facts.epilogue is Epilogue.BIAS
+            if adds or any((use, edge[0]) in found for edge in view.node.inputs):
+                found[member] = _RESULT
     return found
 
 

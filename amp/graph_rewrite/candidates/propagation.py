@@ -252,7 +252,7 @@ class _Neighbours:
 _EXACT = frozenset(
     {
         *("cancels", "count", "decay", "decision", "deny", "fed", "keep", "loss"),
-        *("range", "scalar", "state", "steep", "unscale"),
+        *("range", "result", "scalar", "state", "steep", "unscale"),
     }
 )
 

@@ -149,7 +149,7 @@ def test_an_epsilon_holds_its_readers_until_it_is_used_up() -> None:
     def build(y: tf.Tensor) -> tf.Tensor:
         shifted = tf.add(tf.nn.relu(y), 1e-8, name="shifted")
         quotient = tf.realdiv(y, shifted, name="quotient")
-        return tf.nn.relu(quotient, name="after")
+        return tf.matmul(tf.nn.relu(quotient, name="after"), y)
 
     found = tail(build)
     assert found["shifted"] == "range"
@@ -176,7 +176,7 @@ def test_a_statistic_stays_float32_and_what_it_scales_does_not() -> None:
     def build(y: tf.Tensor) -> tf.Tensor:
         total = tf.reduce_sum(y * (y + 1), -1, keepdims=True)
         statistic = tf.nn.relu(total * 0.5, name="statistic")
-        return tf.multiply(tf.nn.elu(y), statistic, name="scaled")
+        return tf.matmul(tf.multiply(tf.nn.elu(y), statistic, name="scaled"), y)
 
     found = tail(build)
     assert found["statistic"] == "range"
@@ -191,7 +191,7 @@ def test_a_product_with_a_bounded_factor_or_that_is_not_summed_may_turn() -> Non
 
 
 def test_a_constant_that_the_type_holds_holds_nobody() -> None:
-    found = tail(lambda y: tf.add(y, 0.5, name="shifted"))
+    found = tail(lambda y: tf.matmul(tf.add(y, 0.5, name="shifted"), y))
     assert found["shifted"] == "follow"
 
 

@@ -29,7 +29,6 @@ _BETWEEN = tuple(op for op, row in TABLE.items() if row.role is Role.FOLLOW)
 _SCALES = range(24, -15, -1)  # binary logarithms, from a dynamic scaler's maximum on
 _DRAWS = 9
 _STEPS, _RATE = 30, 0.01  # of Adam, for trained weights
-_NUMBERS = {"float16": tf.float16, "bfloat16": tf.bfloat16, "float32": tf.float32}
 
 
 class Model:
@@ -37,13 +36,12 @@ class Model:
 
     Args:
       name: of the case; all its random numbers follow from it, and from `draw`.
-      dtype: of every tensor.
       draw: which of several sets of random numbers.
     """
 
-    def __init__(self, name: str, dtype: str, draw: int = 0) -> None:
+    def __init__(self, name: str, draw: int) -> None:
         self.draw = np.random.default_rng([draw, zlib.crc32(name.encode())])
-        self.dtype = _NUMBERS[dtype]
+        self.dtype = tf.float32
         self.weights: list[tf.Tensor] = []
         self.start: list[Array] = []
         self.feeds: dict[str, Array] = {}
@@ -56,7 +54,7 @@ class Model:
         made = v1.placeholder(tf.float32, shape, name=f"weight_{len(self.weights)}")
         self.weights.append(made)
         self.start.append(values)
-        return tf.cast(made, self.dtype)
+        return made
 
     def filled(self, value: float, *shape: int) -> tf.Tensor:
         """A weight that starts at one value."""
@@ -76,8 +74,7 @@ class Model:
         """Numbers that are fed."""
         name = f"data_{len(self.feeds)}"
         self.feeds[f"{name}:0"] = np.asarray(values, np.float32)
-        fed = v1.placeholder(tf.float32, np.shape(values), name=name)
-        return tf.cast(fed, self.dtype)
+        return v1.placeholder(tf.float32, np.shape(values), name=name)
 
     def integers(self, high: int, *shape: int) -> tf.Tensor:
         return tf.constant(self.draw.integers(0, high, shape), tf.int32)
@@ -113,11 +110,11 @@ class Built:
 
 
 @functools.cache
-def built(build: Build, dtype: str = "float32", draw: int = 0) -> Built:
+def built(build: Build, draw: int = 0) -> Built:
     """Builds a case, with the gradients of its loss times the scale that is fed."""
     with tf.Graph().as_default() as graph:
-        model = Model(build.__name__, dtype, draw)
-        loss = tf.cast(build(model), tf.float32)
+        model = Model(build.__name__, draw)
+        loss = build(model)
         scale = v1.placeholder(tf.float32, [], name="scale")
         grads = tf.gradients(loss, model.weights, grad_ys=scale)
         names = []
@@ -180,13 +177,6 @@ def twin(build: Build, dtype: str, products_only: bool) -> Runner:
     fetches = frozenset(case.grads)
     made = rewrite(module_of(case.proto), policy, fetches=fetches)
     return Runner(serde.write_graph(made.graph), case.grads)
-
-
-@functools.cache
-def whole_model(build: Build, dtype: str) -> Runner:
-    """A case built in a 16-bit type."""
-    case = built(build, dtype)
-    return Runner(case.proto, case.grads)
 
 
 def error(build: Build, runner: Runner, dtype: str, after_training: bool) -> float:

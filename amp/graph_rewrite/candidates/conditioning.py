@@ -24,6 +24,7 @@ from amp.graph_rewrite.plan import Reason
 _DECAY = 1 / 16
 # How many nodes are looked at upstream of an operand for what both operands share.
 _NEAR = 24
+# How many are, upstream of an input with a pole, for a difference.
 _CLOSE = 4
 _FLOATS = frozenset({ir.FLOAT, ir.HALF, ir.BFLOAT16})
 _COPIES = frozenset({Kind.CAST, Kind.IDENTITY, Kind.BUNDLE})

@@ -293,7 +293,9 @@ def test_only_rewrite_knows_the_whole_pipeline():
     assert {name for name in needs if phases <= needs[name]} == {
         "amp.graph_rewrite.rewrite"
     }
-    assert len((ROOT / "amp/graph_rewrite/rewrite.py").read_text().splitlines()) < 120
+    text = (ROOT / "amp/graph_rewrite/rewrite.py").read_text()
+    phases_end = text[: text.index("class Rewrite")]
+    assert len(phases_end.splitlines()) < 90
 
 
 DOOR = {"amp.graph_rewrite.graph.serde", "amp.graph_rewrite.graph.attributes"}

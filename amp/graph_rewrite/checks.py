@@ -14,6 +14,7 @@ from amp.graph_rewrite import verify
 from amp.graph_rewrite.apply import casts
 from amp.graph_rewrite.apply.link import Linked
 from amp.graph_rewrite.assign.decide import gain
+from amp.graph_rewrite.assign.nominee import Nominee, nominated_again
 from amp.graph_rewrite.candidates.analysis import Analysis, UseAnalysis, analyze
 from amp.graph_rewrite.candidates.context import type_ports
 from amp.graph_rewrite.cost.priced import Priced, price
@@ -110,12 +111,19 @@ def graphs_made(linked: Linked, priced: Priced, made: Analysis) -> None:
         verify.enforce(laws, VerifyError, where, _REPORT)
 
 
-def price_made(linked: Linked, priced: Priced, made: Analysis) -> Priced:
-    """Prices the rewritten functions with the cost models of their originals."""
+def price_made(
+    linked: Linked, priced: Priced, made: Analysis, nominee: Nominee
+) -> Priced:
+    """Prices the rewritten functions with the cost models of their originals.
+
+    What the nominee left in float32 is no candidate there either.
+    """
+    originals = {_made_use(use, linked): use for use in priced.uses}
     models = {
         _made_use(use, linked): one.cost_model for use, one in priced.uses.items()
     }
-    return usable(price(made, models.__getitem__))
+    again = usable(price(made, models.__getitem__))
+    return nominated_again(again, nominee, originals)
 
 
 def second_rewrite(

@@ -97,6 +97,8 @@ RULES: Mapping[str, str] = {
     "list": "one element type for a whole tensor list",
     "variable": "reads a float32 variable in place, or at a set time",
     "fed": "fed by the caller",
+    "products": "not a product, in a plan of products only",
+    "accuracy": "found at fault where gradients were compared in the job",
     "unreached": "not downstream of a product in 16 bits",
     "cost": "16 bits would not be faster",
     "gain": "the whole function would gain too little",

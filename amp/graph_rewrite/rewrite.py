@@ -7,6 +7,7 @@ by name and gives a value under a name for later steps.
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
 from typing import Any
 
 from amp.graph_rewrite import checks
@@ -14,9 +15,11 @@ from amp.graph_rewrite.apply.apply import apply_plans
 from amp.graph_rewrite.apply.link import link
 from amp.graph_rewrite.assign.decide import decide
 from amp.graph_rewrite.assign.gain import keep_if_gains
+from amp.graph_rewrite.assign.nominee import CUT, Nominee, nominated
 from amp.graph_rewrite.candidates.analysis import analyze
 from amp.graph_rewrite.circumstances import contexts
 from amp.graph_rewrite.cost.op_instance import Timer
+from amp.graph_rewrite.cost.priced import Priced
 from amp.graph_rewrite.cost.pricing import measured_prices, untimed
 from amp.graph_rewrite.cost.resolution import Resolution
 from amp.graph_rewrite.fusion import fuse
@@ -28,8 +31,8 @@ from amp.graph_rewrite.report import Report
 from amp.graph_rewrite.report_builder import report_on, switched_off
 from amp.graph_rewrite.steps import Step, run, uncollected
 
-# Checks and prepares the module, finds and prices the candidates, and makes the plans.
-DECIDE = (
+# Checks and prepares the module, and finds and prices the candidates.
+PREPARE = (
     Step("check the policy", check_op_names, ("policy",)),
     Step("check the graph given", checks.edges_given, ("given",)),
     Step("unfuse", fuse.unfuse, ("given",), "unfused"),
@@ -38,9 +41,13 @@ DECIDE = (
     Step("contexts", contexts, ("module", "settled", "fetches", "feeds"), "contexts"),
     Step("analyze", analyze, ("module", "contexts"), "analysis"),
     Step("check the types given", checks.types_given, ("analysis",)),
-    Step("price", measured_prices, ("analysis", "settled", "timer"), "priced"),
-    Step("decide", decide, ("priced",), "chosen"),
-    Step("keep if it gains", keep_if_gains, ("chosen", "priced"), "plans"),
+    Step("price", measured_prices, ("analysis", "settled", "timer"), "every"),
+)
+# Makes the plans that a nominee asks for.
+DECIDE = (
+    Step("nominate", nominated, ("every", "nominee"), "priced"),
+    Step("decide", decide, ("priced", "nominee"), "chosen"),
+    Step("keep if it gains", keep_if_gains, ("chosen", "priced", "nominee"), "plans"),
 )
 # Builds the graphs that the plans describe, checks them, and makes clusters.
 MAKE = (
@@ -49,11 +56,16 @@ MAKE = (
     Step("link", link, ("unfused", "applied", "suffix"), "linked"),
     Step("analyze again", checks.analyze_made, ("linked", "priced"), "made"),
     Step("check what was made", checks.graphs_made, ("linked", "priced", "made")),
-    Step("price again", checks.price_made, ("linked", "priced", "made"), "repriced"),
-    Step("decide again", decide, ("repriced",), "again"),
+    Step(
+        "price again",
+        checks.price_made,
+        ("linked", "priced", "made", "nominee"),
+        "repriced",
+    ),
+    Step("decide again", decide, ("repriced", "nominee"), "again"),
     Step("check a second time", checks.second_rewrite, ("plans", "again", "repriced")),
     Step("bypass", fuse.bypassed, ("linked", "settled"), "bypassed"),
-    Step("fuse", fuse.fused, ("bypassed", "priced", "settled", "suffix"), "fused"),
+    Step("fuse", fuse.fused, ("bypassed", "priced", "fusing", "suffix"), "fused"),
     Step("check the clusters", checks.clusters_made, ("bypassed", "fused", "priced")),
 )
 REPORT = (Step("report", report_on, ("priced", "plans", "fused", "settled"), "report"),)
@@ -72,6 +84,79 @@ class Rewrite:
     report: Report
 
 
+@dataclasses.dataclass(frozen=True, slots=True)
+class Prepared:
+    """A module that was analyzed and priced, of which several plans can be made.
+
+    Attributes:
+      settled: policy and device; without a policy every plan is the module as given.
+      values: what the steps of `PREPARE` gave, by name.
+    """
+
+    settled: Resolution
+    values: Mapping[str, Any]
+
+    def made(self, nominee: Nominee = CUT, suffix: str = "__amp") -> Rewrite:
+        """Rewrites the main graph and every function that it reaches.
+
+        Rewritten functions are added to the result under new names; the originals stay
+        in it.
+
+        Args:
+          nominee: the plan to make.
+          suffix: ending of the new functions' names.
+
+        Raises:
+          VerifyError: the result breaks a law; a fault of this package.
+          RewriteError: a phase failed otherwise; a fault of this package.
+        """
+        module, settled = self.values["given"], self.settled
+        if settled.policy is None:
+            return Rewrite(module, switched_off(module, settled))
+        fusing = settled
+        if not nominee.clusters:
+            device = settled.device.without_clusters()
+            fusing = dataclasses.replace(settled, device=device)
+        asked = {"nominee": nominee, "fusing": fusing, "suffix": suffix}
+        values = {**self.values, **asked, "fused": fuse.unfused(module)}
+        with uncollected():
+            values = run(DECIDE, values)
+            if any(plan.low for plan in values["plans"].values()):
+                values = run(MAKE, values)
+            values = run(REPORT, values)
+        return Rewrite(values["fused"].linked.module, values["report"])
+
+    @property
+    def priced(self) -> Priced:
+        """The candidates and prices of every use."""
+        priced: Priced = self.values["every"]
+        return priced
+
+
+def prepare(
+    module: ir.Module,
+    settled: Resolution,
+    *,
+    fetches: frozenset[str] = frozenset(),
+    feeds: frozenset[str] = frozenset(),
+    timer: Timer = untimed,
+) -> Prepared:
+    """Analyzes and prices a module, for any number of plans.
+
+    Args, Raises: as those of `rewrite`.
+    """
+    values: dict[str, Any] = {
+        "given": module,
+        "settled": settled,
+        "policy": settled.policy,
+    }
+    values |= {"fetches": fetches, "feeds": feeds, "timer": timer}
+    if settled.policy is not None:
+        with uncollected():
+            values = run(PREPARE, values)
+    return Prepared(settled, values)
+
+
 def rewrite(
     module: ir.Module,
     settled: Resolution,
@@ -81,7 +166,7 @@ def rewrite(
     suffix: str = "__amp",
     timer: Timer = untimed,
 ) -> Rewrite:
-    """Rewrites the main graph and every function that it reaches.
+    """Rewrites the main graph and every function that it reaches, by the cheapest plan.
 
     The module given is not changed. Rewritten functions are added to the result under
     new names; the originals stay in it.
@@ -100,18 +185,5 @@ def rewrite(
       VerifyError: the result breaks a law; a fault of this package.
       RewriteError: a phase failed otherwise; a fault of this package.
     """
-    if settled.policy is None:
-        return Rewrite(module, switched_off(module, settled))
-    values: dict[str, Any] = {
-        "given": module,
-        "settled": settled,
-        "policy": settled.policy,
-    }
-    values |= {"fetches": fetches, "feeds": feeds, "suffix": suffix, "timer": timer}
-    values["fused"] = fuse.unfused(module)
-    with uncollected():
-        values = run(DECIDE, values)
-        if any(plan.low for plan in values["plans"].values()):
-            values = run(MAKE, values)
-        values = run(REPORT, values)
-    return Rewrite(values["fused"].linked.module, values["report"])
+    prepared = prepare(module, settled, fetches=fetches, feeds=feeds, timer=timer)
+    return prepared.made(CUT, suffix)

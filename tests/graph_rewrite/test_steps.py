@@ -18,7 +18,7 @@ from amp.graph_rewrite.graph import ir
 from amp.graph_rewrite.graph.calls import FunctionUse
 from amp.graph_rewrite.steps import Step, run, uncollected
 
-LISTS = ("DECIDE", "MAKE", "REPORT")
+LISTS = ("PREPARE", "DECIDE", "MAKE", "REPORT")
 STEPS = [
     (name, index) for name in LISTS for index in range(len(getattr(pipeline, name)))
 ]
@@ -104,8 +104,9 @@ def test_every_value_is_given_before_it_is_taken_and_has_one_type() -> None:
     """What a type checker would say if the steps were calls, one after the other."""
     known = {"given", "settled", "policy", "fetches", "feeds", "suffix", "timer"}
     known.add("fused")  # nothing, as long as nothing is made
+    known |= {"nominee", "fusing"}
     types: dict[str, set[str]] = {}
-    for step in (*pipeline.DECIDE, *pipeline.MAKE, *pipeline.REPORT):
+    for step in (step for name in LISTS for step in getattr(pipeline, name)):
         assert set(step.takes) <= known, step.name
         hints = typing.get_type_hints(step.run)
         made = hints.pop("return")

@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from amp.graph_rewrite.assign import min_cut
 from amp.graph_rewrite.assign.cast_graph import CastPrices, Tensors, UseCasts
 from amp.graph_rewrite.assign.interfaces import handed_on, interfaces
+from amp.graph_rewrite.assign.nominee import CUT, Nominee
 from amp.graph_rewrite.assign.tensor import LOW, CutVariable
 from amp.graph_rewrite.candidates.analysis import UseAnalysis
 from amp.graph_rewrite.candidates.context import turning
@@ -72,14 +73,15 @@ class _Decision:
     interface: Interface
 
 
-def decide(priced: Priced) -> dict[FunctionUse, Plan]:
+def decide(priced: Priced, nominee: Nominee = CUT) -> dict[FunctionUse, Plan]:
     """Chooses the candidates to hold in 16 bits so that a step is fastest.
 
-    All uses of functions are decided together. With the policy's `assignment="all"`
-    every candidate is chosen, whatever it costs.
+    All uses of functions are decided together. With the policy's `assignment="all"`,
+    or for a nominee of everything, every candidate is chosen, whatever it costs.
 
     Args:
-      priced: the module's candidates and prices.
+      priced: the module's candidates and prices, without what the nominee leaves out.
+      nominee: the plan that is asked for.
 
     Returns:
       The plan of each use.
@@ -87,7 +89,7 @@ def decide(priced: Priced) -> dict[FunctionUse, Plan]:
     analysis = priced.analysis
     prices = {use: _prices(one) for use, one in priced.uses.items()}
     tensors = _tensors(priced, prices)
-    cut = _cut(analysis.uses, tensors, prices)
+    cut = _cut(priced, tensors, prices, nominee)
     low = {
         use: frozenset(
             name for name in one.found.allowed if tensors.variable(use, name) in cut.low
@@ -144,16 +146,18 @@ def _prices(one: PricedUse) -> _Prices:
 
 
 def _cut(
-    uses: Mapping[FunctionUse, UseAnalysis],
+    priced: Priced,
     tensors: Tensors,
     prices: Mapping[FunctionUse, _Prices],
+    nominee: Nominee,
 ) -> _Cut:
+    uses = priced.analysis.uses
     times = _times(uses, tensors, prices)
-    if any(one.context.policy.assignment == "all" for one in uses.values()):
+    if any(nominee.forced(one.context.policy) for one in uses.values()):
         return _Cut(frozenset(times) | {LOW}, -math.inf)
-    priced = tensors.priced()
-    low_side = min_cut.solve(times, {LOW}, priced)
-    return _Cut(low_side | {LOW}, min_cut.rounding(times, priced))
+    priced_tensors = tensors.priced()
+    low_side = min_cut.solve(times, {LOW}, priced_tensors)
+    return _Cut(low_side | {LOW}, min_cut.rounding(times, priced_tensors))
 
 
 def _times(

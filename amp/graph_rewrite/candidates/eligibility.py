@@ -49,6 +49,12 @@ class Candidates:
     already: frozenset[str]
     refused: Mapping[str, Reason]
 
+    def refusing(self, reasons: Mapping[str, Reason]) -> Candidates:
+        """The candidates without some nodes, with the reason for each of those."""
+        allowed = {n: why for n, why in self.allowed.items() if n not in reasons}
+        refused = {**self.refused, **reasons}
+        return dataclasses.replace(self, allowed=allowed, refused=refused)
+
 
 def find_eligible(
     graph: ir.Graph,

@@ -5,12 +5,10 @@ Nothing is run here (the caller passes the timer), and nothing is chosen.
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from collections.abc import Mapping, Sequence
 
 from amp.graph_rewrite.candidates.analysis import Analysis
-from amp.graph_rewrite.candidates.eligibility import Candidates
 from amp.graph_rewrite.cost import op_instance
 from amp.graph_rewrite.cost.measurement_candidates import wanted
 from amp.graph_rewrite.cost.model import Measured
@@ -67,7 +65,7 @@ def usable(priced: Priced) -> Priced:
     for use, one in priced.uses.items():
         refused = _failed(one)
         if refused:
-            changed[use] = _without(priced.analysis.eligible[use], refused)
+            changed[use] = priced.analysis.eligible[use].refusing(refused)
     return priced.narrowed(priced.analysis.without(changed)) if changed else priced
 
 
@@ -85,10 +83,3 @@ def _failed(one: PricedUse) -> dict[str, Reason]:
         for name in use_analysis.found.allowed
         if key_of(use_analysis, typed[name], one.cost_model) in failed
     }
-
-
-def _without(found: Candidates, refused: Mapping[str, Reason]) -> Candidates:
-    allowed = {n: reason for n, reason in found.allowed.items() if n not in refused}
-    return dataclasses.replace(
-        found, allowed=allowed, refused={**found.refused, **refused}
-    )

@@ -28,7 +28,6 @@ ELSEWHERE = {
     "graph_rewrite/ops/reductions.py": "graph_rewrite/ops/test_op_table.py",
     "graph_rewrite/ops/row.py": "graph_rewrite/ops/test_op_table.py",
     "graph_rewrite/ops/structure.py": "graph_rewrite/ops/test_op_table.py",
-    "graph_rewrite/ops/arithmetic.py": "graph_rewrite/cost/test_model.py",
     "graph_rewrite/candidates/hazards.py": (
         "graph_rewrite/candidates/test_eligibility.py"
     ),

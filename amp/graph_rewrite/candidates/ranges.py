@@ -289,8 +289,11 @@ def _terms(graph: ir.Graph, view: Typed) -> float | None:
     out = max(shapes.elements(outs[0]), 1)
     if row.sums:
         return shapes.elements(largest) / out
+    if row.work == "rnn":  # the gradient of a weight sums over all rows of the data
+        data_rows = ins[row.weights.data]
+        return shapes.elements(data_rows[:-1] if data_rows else None)
     equation = view.node.text("equation")
-    return arithmetic.flops(row.work, ins, outs, equation) / 2 / out
+    return arithmetic.flops(row, ins, outs, equation) / 2 / out
 
 
 def _along(graph: ir.Graph, node: ir.Node, shape: tuple[int, ...]) -> float | None:

@@ -138,7 +138,8 @@ def _time(use_analysis: UseAnalysis, view: Typed, cost_model: CostModel) -> Time
     turned_outs = _turning_shapes(outs, view.outs, context)
     moved = arithmetic.moved(work, turned_ins, turned_outs)
     equation = node.text("equation") if work == "einsum" else ""
-    return cost_model.node(work, moved, arithmetic.flops(work, ins, outs, equation))
+    operations = arithmetic.flops(view.facts, ins, outs, equation)
+    return cost_model.node(work, moved, operations)
 
 
 def _turning_shapes(

@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 
 from amp.graph_rewrite.graph import ir
 from amp.graph_rewrite.graph.shapes import UNKNOWN_DIMENSION, elements
+from amp.graph_rewrite.ops.row import Row, Weights
 
 
 def _product(ins: Sequence[ir.Shape], outs: Sequence[ir.Shape]) -> float:
@@ -29,13 +30,18 @@ def _batch_product(ins: Sequence[ir.Shape], outs: Sequence[ir.Shape]) -> float:
 
 
 def _einsum(equation: str, ins: Sequence[ir.Shape], outs: Sequence[ir.Shape]) -> float:
-    # One multiply and one add for each combination of values of all labels.
+    # One multiply and one add for each combination of values of all labels. An ellipsis
+    # stands for the dimensions that its term does not name, counted from the last one.
     terms = equation.replace("->", ",").replace(" ", "").split(",")
     sizes: dict[str, int] = {}
-    for labels, shape in zip(terms, (*ins, *outs), strict=False):
-        if shape is None or len(shape) != len(labels):  # unknown, or an ellipsis
+    for term, shape in zip(terms, (*ins, *outs), strict=False):
+        first, dots, last = term.partition("...")
+        rest = len(shape or ()) - len(first) - len(last)
+        if shape is None or rest < 0 or (rest and not dots):
             return _product(ins, outs)
-        sizes.update(zip(labels, shape, strict=True))
+        labels = (*first, *(f"...{i}" for i in range(rest, 0, -1)), *last)
+        for label, size in zip(labels, shape, strict=True):
+            sizes[label] = max(size, sizes.get(label, size))  # 1 may be broadcast
     return 2.0 * elements(tuple(sizes.values()))
 
 
@@ -56,11 +62,18 @@ def _depthwise(ins: Sequence[ir.Shape], outs: Sequence[ir.Shape]) -> float:
     return 2.0 * elements(output) * elements(filters[:2] if filters else None)
 
 
+def _recurrent(weights: Weights, ins: Sequence[ir.Shape]) -> float:
+    # Every row of the data, and of the state that goes with it, is multiplied with all
+    # weights of its step; biases among them are few.
+    data = ins[weights.data]
+    used = sum(elements(ins[number]) for number in weights.numbers)
+    rows = elements(None if data is None else data[:-1])
+    return 2.0 * weights.products * rows * used
+
+
 _FLOPS: dict[str, Callable[[Sequence[ir.Shape], Sequence[ir.Shape]], float]] = {
     "matmul": _product,
     "batch_matmul": _batch_product,
-    "rnn": _product,
-    "conv": lambda ins, outs: _conv(outs[0], ins[1] if len(ins) > 1 else None),
     # ...Input reads (sizes, filter, gradient), ...Filter (input, sizes, gradient).
     "conv_grad_input": lambda ins, outs: _conv(ins[-1], ins[1]),
     "conv_grad_filter": lambda ins, outs: _conv(ins[-1], outs[0]),
@@ -69,7 +82,7 @@ _FLOPS: dict[str, Callable[[Sequence[ir.Shape], Sequence[ir.Shape]], float]] = {
 
 
 def flops(
-    work: str,
+    row: Row,
     ins: Sequence[ir.Shape],
     outs: Sequence[ir.Shape],
     equation: str = "",
@@ -77,17 +90,25 @@ def flops(
     """The number of multiplies and adds of a matrix product, convolution or the like.
 
     Args:
-      work: the op's `work` in the op table.
+      row: the op's row of the op table.
       ins, outs: shapes of every input and output.
       equation: the `equation` attribute of an Einsum.
 
     Returns:
       The number; 0 for work whose time is that of moving its tensors.
     """
+    work, weights = row.work, row.weights
+    if not ins or not outs:
+        return 0.0
     if work == "einsum":
         return _einsum(equation, ins, outs)
+    if max((weights.data, *weights.numbers)) < len(ins):
+        if work == "rnn":
+            return _recurrent(weights, ins)
+        if work == "conv":
+            return _conv(outs[0], ins[weights.numbers[0]])
     count = _FLOPS.get(work)
-    return count(ins, outs) if count is not None and ins and outs else 0.0
+    return count(ins, outs) if count is not None else 0.0
 
 
 def moved(work: str, ins: Sequence[ir.Shape], outs: Sequence[ir.Shape]) -> int:

@@ -5,7 +5,15 @@ Propagation of 16 bits starts at these. Facts only; nothing is decided here.
 
 from __future__ import annotations
 
-from amp.graph_rewrite.ops.row import BOTH, FLOAT16, Epilogue, compute, keep
+from amp.graph_rewrite.ops.row import (
+    BOTH,
+    FLOAT16,
+    Epilogue,
+    Weights,
+    compute,
+    keep,
+    structural,
+)
 
 PRODUCTS = (
     compute(
@@ -37,6 +45,7 @@ PRODUCTS = (
         "convolution that pads",
         "tf:allow",
         work="conv",
+        weights=Weights((2,)),
         accumulates_low=FLOAT16,
     ),
     compute("Conv", "Conv2D or Conv3D, by rank", "definition", work="conv"),
@@ -83,24 +92,48 @@ PRODUCTS = (
         accumulates_low=BOTH,
     ),
     compute(
-        "CudnnRNN CudnnRNNBackprop CudnnRNNBackpropV2 CudnnRNNBackpropV3 CudnnRNNV2 "
-        "CudnnRNNV3",
+        "CudnnRNN CudnnRNNV2 CudnnRNNV3",
         "matrix products of a whole recurrent net; weights are one block of T",
         "tf:allow",
         work="rnn",
+        weights=Weights((3,)),
         opaque=("reserve_space",),
     ),
     compute(
-        "BlockLSTM BlockLSTMV2 LSTMBlockCell LSTMBlockCellGrad",
+        "CudnnRNNBackprop CudnnRNNBackpropV2 CudnnRNNBackpropV3",
+        "matrix products of a whole recurrent net; weights are one block of T",
+        "tf:allow",
+        work="rnn",
+        weights=Weights((3,), products=2),
+        opaque=("reserve_space",),
+    ),
+    compute(
+        "BlockLSTM BlockLSTMV2",
         "matrix products and gates in one kernel; T may be half, not bfloat16",
         "tf:allow",
         work="rnn",
+        weights=Weights((4,), data=1),
+    ),
+    compute(
+        "LSTMBlockCell",
+        "matrix product and gates in one kernel; T may be half, not bfloat16",
+        "tf:allow",
+        work="rnn",
+        weights=Weights((3,)),
+    ),
+    compute(
+        "LSTMBlockCellGrad",
+        "gates in one kernel; its products are MatMuls; T may be half, not bfloat16",
+        "tf:allow",
+        work="rnn",
+        weights=Weights(()),
     ),
     compute(
         "BlockLSTMGrad BlockLSTMGradV2",
         "matrix products and gates in one kernel; T may be half, not bfloat16",
         "tf:allow",
         work="rnn",
+        weights=Weights((4,), data=1, products=2),
         accumulates_low=FLOAT16,
     ),
     keep(
@@ -108,11 +141,18 @@ PRODUCTS = (
         "TensorFlow allows it, but its T may only be float32",
         "opdef",
         work="rnn",
+        weights=Weights((2, 3)),
     ),
     keep(
         "FastUnsortedSegmentMax FusedSparseConvGpuV2 Mha MhaV2 Pmlp Tmlp TmlpV2 "
         "TmlpV3 VoxelMax",
         "TensorFlow allows it, but no OpDef is public that would type its ports",
         "opdef",
+    ),
+    structural(
+        "FusedResizeAndPadConv2D",
+        "a convolution that resizes and pads",
+        work="conv",
+        weights=Weights((3,)),
     ),
 )

@@ -79,6 +79,23 @@ class Epilogue(enum.Enum):
     ACTIVATION = "is taken by a product that took a bias"
 
 
+@dataclasses.dataclass(frozen=True, slots=True)
+class Weights:
+    """The inputs with the weights of a kernel that multiplies, by their numbers.
+
+    Attributes:
+      numbers: numbers of the inputs with weights, filters or matrices.
+      data: number of the input whose rows (steps and batch) are multiplied by each of
+        the weights of a recurrent kernel.
+      products: number of products with each weight and row: 2 for the gradient kernels
+        that give the gradients of both data and weights.
+    """
+
+    numbers: tuple[int, ...]
+    data: int = 0
+    products: int = 1
+
+
 # The 16-bit types in which a kernel accumulates sums (`Row.accumulates_low`).
 #
 # Measured on a CPU without 16-bit instructions, TensorFlow 2.21, against the same
@@ -125,6 +142,8 @@ class Row:
       float32_ports: arguments, by OpDef name, that stay float32 when the op is 16-bit.
       work: class of the op in the cost model, one of `WORK`; `arithmetic` has the
         formulas.
+      weights: where the weights are, for the ops of its `work` that do not have them
+        at input 1.
       kind: the property that algorithms on graphs look for.
       singular: flat input numbers at which a tiny positive value that is rounded to 0
         gives inf, NaN, an infinite derivative, or (`DivNoNan`) a jump to 0.
@@ -169,6 +188,7 @@ class Row:
     attrs: tuple[str, ...] = ("T",)
     float32_ports: tuple[str, ...] = ()
     work: str = "elementwise"
+    weights: Weights = Weights((1,))
     kind: Kind = Kind.OTHER
     singular: tuple[int, ...] = ()
     steep: bool = False

@@ -130,7 +130,9 @@ def _point(case: Case, work: str, dtype: str, runner: Runner, seconds: float) ->
         case=str(case),
         dtype=dtype,
         moved=moved,
-        operations=arithmetic.flops(work, _shapes(ins), _shapes(outs)),
+        operations=arithmetic.flops(
+            op_table.facts(case.op), _shapes(ins), _shapes(outs)
+        ),
         seconds=max(seconds / runner.repeat, stopwatch.LEAST_SECONDS),
     )
 

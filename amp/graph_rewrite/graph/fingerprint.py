@@ -1,0 +1,98 @@
+"""`fingerprint`: a name for what a function computes, the same in each run of a job.
+
+Used to find what earlier runs found out about the function. Names do not enter, because
+TensorFlow numbers them by what else the process has made; neither do values.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Mapping
+
+from amp.graph_rewrite.graph import calls, ir
+
+# Attributes that differ between runs of a job and say nothing about its speed: seeds,
+# names of resources, a runtime's options, and the functions that are called, which
+# enter by what they compute.
+_LEFT_OUT = frozenset(
+    {"seed", "seed2", "shared_name", "container", "config_proto", "config"}
+)
+# How far around a node its neighbours enter into what is known of it. Two graphs of the
+# same nodes that differ only in how distant parts are connected would be taken for one.
+_ROUNDS = 2
+
+
+def fingerprint(module: ir.Module, *further: str) -> str:
+    """The fingerprint of a module's main graph and of what it calls, in hexadecimal.
+
+    Each node's digest is of its op, attributes and types; then, several times, of its
+    own digest and those of its inputs (as in the graph hashes of Weisfeiler and Leman,
+    1968). The order of the nodes does not matter.
+
+    Args:
+      module: the function, with the shapes that it was traced with.
+      further: what else has to be the same, such as the device.
+    """
+    known: dict[str, bytes] = {}
+    return _digest([_of(module.main, module, known), *map(str.encode, further)]).hex()
+
+
+def _digest(parts: Iterable[bytes]) -> bytes:
+    """16 bytes for a sequence of digests and texts without control characters."""
+    return hashlib.blake2b(b"\x1f".join(parts), digest_size=16).digest()
+
+
+def _of(graph: ir.Graph, module: ir.Module, known: dict[str, bytes]) -> bytes:
+    if graph.name in known:
+        return known[graph.name]
+    known[graph.name] = b"recursive"
+    digests = {
+        name: _constant(node, graph)
+        if node.op == "Const"
+        else _node(node, module, known)
+        for name, node in graph.nodes.items()
+    }
+    for number, arg in enumerate(graph.args):
+        parts = (number, arg.type, graph.shape((arg.name, 0)))
+        digests[arg.name] = _digest([repr(parts).encode()])
+    for _ in range(_ROUNDS):
+        digests = _refined(graph, digests)
+    results = [_edge(result.edge, digests) for result in graph.results]
+    nodes = sorted(digests[name] for name in graph.nodes)
+    flags = repr(sorted(graph.flags)).encode()
+    known[graph.name] = _digest([flags, *results, *nodes])
+    return known[graph.name]
+
+
+def _refined(graph: ir.Graph, digests: Mapping[str, bytes]) -> dict[str, bytes]:
+    finer = dict(digests)
+    for name, node in graph.nodes.items():
+        inputs = [_edge(edge, digests) for edge in node.inputs]
+        controls = sorted(digests.get(control, b"") for control in node.controls)
+        finer[name] = _digest([digests[name], *inputs, b"controls", *controls])
+    return finer
+
+
+def _edge(edge: ir.Edge, digests: Mapping[str, bytes]) -> bytes:
+    return digests.get(edge[0], b"") + edge[1].to_bytes(4, "little")
+
+
+def _constant(node: ir.Node, graph: ir.Graph) -> bytes:
+    parts = (node.op, node.types("dtype"), graph.shape((node.name, 0)))
+    return _digest([repr(parts).encode()])
+
+
+def _node(node: ir.Node, module: ir.Module, known: dict[str, bytes]) -> bytes:
+    parts = [node.op.encode(), node.device.encode()]
+    call = calls.call_of(node, module.functions)
+    if call is not None:
+        named = calls.callees_of(node, call)
+        called = [module.functions[name] for name in named if name in module.functions]
+        parts[0] = b"call" if node.op in module.functions else parts[0]
+        parts += [_of(graph, module, known) for graph in called]
+    texts = node.attrs.texts() if node.attrs is not None else {}
+    for attr, text in texts.items():
+        names_a_function = "func" in text and node.functions(attr)
+        if attr not in _LEFT_OUT and not names_a_function:
+            parts.append(f"{attr}={text}".encode())
+    return _digest(parts)

@@ -1,0 +1,128 @@
+"""Keeps what was found out about a function's plans, for the next runs of the job.
+
+One JSON file for each function's fingerprint, beside the measured times. `twins` adds
+which plan won its race; nothing is timed or decided here, and no reader ever sees a
+file half written.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import functools
+import json
+import threading
+from collections.abc import Mapping
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import tensorflow as tf
+
+from amp.errors import ProfileError
+from amp.graph_rewrite.cost.resolution import Resolution
+from amp.graph_rewrite.graph import fingerprint as graph_fingerprint
+from amp.graph_rewrite.graph import ir
+from amp.integration import fallback, messages
+from amp.integration.measuring import hardware, profiles
+from amp.policy import Policy
+
+# To be raised by one whenever the meaning of an entry changes.
+SCHEMA = 1
+# How many functions are kept, the newest; a job has some dozens, of some 500 bytes.
+MOST = 2000
+# What changes no plan and no time.
+_IRRELEVANT = ("report", "strict", "trial", "tune_budget")
+
+_LOCK = threading.RLock()
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Record:
+    """What is known of one function's plans.
+
+    Attributes:
+      winner: name of the plan that won its race, "" where it is not known.
+      seconds: median time of a call, by the name of the plan.
+      accuracy: what was found out about the plans' accuracy.
+    """
+
+    winner: str = ""
+    seconds: Mapping[str, float] = dataclasses.field(default_factory=dict)
+    accuracy: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+
+
+def fingerprint(module: ir.Module, settled: Resolution) -> str:
+    """The name of a function's record: by what changes its plans or their times.
+
+    That is what the function computes with which shapes (not what it or its nodes are
+    called), the device, the versions of TensorFlow and this package, and the policy.
+    """
+    assert settled.policy is not None
+    default = Policy()
+    same = {name: getattr(default, name) for name in _IRRELEVANT}
+    policy = dataclasses.replace(settled.policy, **same)
+    device = f"{hardware.model()}, {settled.device.name}"
+    versions = f"{tf.__version__}, {_version()}, {SCHEMA}"
+    return graph_fingerprint.fingerprint(module, device, versions, str(policy))
+
+
+@functools.cache
+def _version() -> str:
+    with contextlib.suppress(metadata.PackageNotFoundError):
+        return metadata.version("tf-amp")
+    return "unknown"
+
+
+def path(name: str) -> Path:
+    """The file of a fingerprint."""
+    return profiles.cache() / "plans" / f"{name}.json"
+
+
+def load(name: str) -> Record:
+    """What is known of the function of a fingerprint; an empty record if nothing is.
+
+    A file that cannot be read counts as empty, with a warning.
+    """
+    file = path(name)
+    part = fallback.Part(f"what is known of a function in {file} is ignored")
+    return fallback.attempt(part, lambda: _loaded(file), Record)
+
+
+def _loaded(file: Path) -> Record:
+    if not file.exists():
+        return Record()
+    found = json.loads(file.read_text(encoding="utf-8"))
+    seconds = {str(plan): float(time) for plan, time in found["seconds"].items()}
+    return Record(str(found["winner"]), seconds, dict(found["accuracy"]))
+
+
+def save(name: str, **changes: Any) -> None:
+    """Replaces attributes of a function's record, and keeps the others as they are.
+
+    Where the directory cannot be written, the log says so and the job goes on. If two
+    processes save at a time, the last one's record stays.
+
+    Args:
+      name: the fingerprint.
+      changes: new values of attributes of `Record`.
+    """
+    with _LOCK:
+        record = dataclasses.replace(load(name), **changes)
+        try:
+            profiles.write(path(name), json.dumps(dataclasses.asdict(record), indent=1))
+        except ProfileError as e:
+            messages.log("%s", e)
+            return
+    _drop_oldest(path(name).parent)
+
+
+def _drop_oldest(directory: Path) -> None:
+    """Removes the files beyond `MOST` that were not written for longest."""
+    files = list(directory.glob("*.json"))
+    if len(files) <= MOST:
+        return
+    with contextlib.suppress(OSError):  # another process may have removed one
+        files.sort(key=lambda file: file.stat().st_mtime)
+        for file in files[:-MOST]:
+            file.unlink(missing_ok=True)

@@ -1,0 +1,86 @@
+"""`plan_store`: what one run of a job found out is there in the next."""
+
+from __future__ import annotations
+
+import os
+import pathlib
+from typing import Any
+
+import pytest
+import tensorflow as tf
+from rewriting import settled
+from tensorflow.python.eager import context as context_lib
+
+from amp.graph_rewrite.cost.shipped_devices import CPU_AMX
+from amp.integration.functions import definitions, plan_store
+from amp.integration.functions.plan_store import Record
+
+pytestmark = pytest.mark.kernels
+
+NAME = "0123456789abcdef"
+
+
+@pytest.fixture(autouse=True)
+def own_cache(monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path) -> None:
+    monkeypatch.setenv("AMP_CACHE_DIR", str(tmp_path))
+
+
+def test_what_was_saved_is_there_and_the_rest_stays() -> None:
+    assert plan_store.load(NAME) == Record()
+    plan_store.save(NAME, winner="everything", seconds={"everything": 0.25})
+    plan_store.save(NAME, accuracy={"loss": 1e-3})
+    want = Record("everything", {"everything": 0.25}, {"loss": 1e-3})
+    assert plan_store.load(NAME) == want
+
+
+def test_a_damaged_record_counts_as_none_and_is_told() -> None:
+    plan_store.save(NAME, winner="everything")
+    plan_store.path(NAME).write_text("{")
+    with pytest.warns(RuntimeWarning, match="is ignored"):
+        assert plan_store.load(NAME) == Record()
+
+
+def test_a_directory_that_cannot_be_written_stops_nobody(
+    tmp_path: pathlib.Path,
+) -> None:
+    (tmp_path / "plans").write_text("a file in the way")
+    plan_store.save(NAME, winner="everything")
+    assert plan_store.load(NAME) == Record()
+
+
+def test_the_oldest_records_go_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(plan_store, "MOST", 3)
+    for number in range(5):
+        plan_store.save(str(number), winner="float32")
+        os.utime(plan_store.path(str(number)), (number, number))
+    kept = {path.stem for path in plan_store.path(NAME).parent.glob("*.json")}
+    assert kept == {"2", "3", "4"}
+
+
+def fingerprint(size: int = 8, **policy: Any) -> str:
+    """Of a new function with a product of this size; it is another one at each call."""
+
+    @tf.function
+    def fn(x: tf.Tensor) -> tf.Tensor:
+        inner = tf.function(lambda x: tf.tanh(tf.matmul(x, x)))
+        return tf.cond(tf.reduce_sum(x) > 0, lambda: inner(x), lambda: x)
+
+    concrete = fn.get_concrete_function(tf.TensorSpec([size, size]))
+    module = definitions.read(context_lib.context(), concrete.name.decode())
+    return plan_store.fingerprint(module, settled(CPU_AMX, **policy))
+
+
+def test_a_fingerprint_is_of_the_function_and_not_of_its_name() -> None:
+    assert fingerprint() == fingerprint()
+
+
+@pytest.mark.parametrize(
+    "other",
+    [{"size": 16}, {"assignment": "cost"}, {"keep": ("x",)}, {"dtype": "float16"}],
+)
+def test_shapes_and_policy_are_in_the_fingerprint(other: dict[str, Any]) -> None:
+    assert fingerprint(**other) != fingerprint()
+
+
+def test_what_changes_no_plan_is_not_in_the_fingerprint() -> None:
+    assert fingerprint(strict=False, report="x", trial=False) == fingerprint()

@@ -43,7 +43,7 @@ def _flag(value: object, where: str) -> bool:
     raise _bad(value, where, allowed)
 
 
-def _trial(value: object, where: str) -> bool | str:
+def _auto_or_flag(value: object, where: str) -> bool | str:
     if isinstance(value, str) and value.strip().lower() == "auto":
         return "auto"
     try:
@@ -129,6 +129,11 @@ class Policy:
         little (not under XLA, deterministic operations, several workers, emulation or
         assignment="all"). Which of these calls run in 16 bits depends on their times,
         so False for runs that are to be repeated bit for bit.
+      check: whether a training step's gradients, computed from its first batch, are
+        compared with those in float32 before it runs in 16 bits, and once more later;
+        where they are off by more than its products make them, the nodes at fault stay
+        float32. "auto": within a few steps' time, and not for assignment="all"; True:
+        however long the search for these nodes takes.
       tune_budget: seconds that this process may spend, in all, on measuring operations
         of its functions before their first calls; 0 plans from what is stored.
       wire: whether gradients that Keras optimizers sum over the workers of a
@@ -153,7 +158,12 @@ class Policy:
     assignment: str = _declared("cost", _choice(ASSIGNMENTS), "cost or all")
     min_gain: float = _declared(0.02, _gain, "a fraction of the float32 time")
     trial: bool | str = _declared(
-        "auto", _trial, "auto, 1 or 0: first calls alternate until the faster is known"
+        "auto",
+        _auto_or_flag,
+        "auto, 1 or 0: first calls alternate until the faster is known",
+    )
+    check: bool | str = _declared(
+        "auto", _auto_or_flag, "auto, 1 or 0: gradients are compared with float32's"
     )
     tune_budget: float = _declared(
         10.0, _seconds, "seconds to spend on measuring the job's operations; 0 for none"

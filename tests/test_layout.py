@@ -107,7 +107,7 @@ REWRITER = (
 )
 INTEGRATION = (
     *("atomic_files", "process", "imports", "messages", "hooks", "wrapping"),
-    *("active", "fallback"),
+    *("active", "fallback", "as_written"),
     *("measuring", "report_directories", "reports"),
     *("functions", "sessions", "distributed", "training"),
     *("install", "api", "files", "launch", "autostart", "doctor"),

@@ -33,6 +33,15 @@ ELSEWHERE = {
     ),
     "integration/measuring/cases.py": "integration/measuring/test_calibration.py",
     "integration/functions/definitions.py": "graph_rewrite/graph/test_serde.py",
+    "integration/functions/function_call.py": "integration/functions/test_twins.py",
+    "integration/functions/function_reports.py": (
+        "integration/functions/test_twins.py"
+    ),
+    "integration/functions/twin_making.py": "integration/functions/test_twins.py",
+    "integration/functions/gradient_copies.py": (
+        "integration/functions/test_gradient_check.py"
+    ),
+    "integration/as_written.py": "integration/measuring/test_stopwatch.py",
     "cli/command.py": "cli/test_cli.py",
     "cli/policy_flags.py": "cli/test_explain.py",
     "cli/progress_bar.py": "cli/test_tune.py",

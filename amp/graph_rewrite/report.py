@@ -53,6 +53,40 @@ class TrialOutcome:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
+class GradientError:
+    """The error of one gradient in 16 bits, in units of its norm in float32.
+
+    Attributes:
+      name: the node that makes the gradient.
+      error: as planned.
+      products: with products only in 16 bits.
+    """
+
+    name: str
+    error: float
+    products: float
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class AccuracyOutcome:
+    """What a comparison of gradients in the job found.
+
+    Attributes:
+      text: in one line.
+      kept: number of nodes that were at fault and stay float32.
+      error, products: the error of all gradients together, as planned and with products
+        only in 16 bits; None where nothing was compared.
+      worst: the gradients with the largest errors, the worst first.
+    """
+
+    text: str
+    kept: int = 0
+    error: float | None = None
+    products: float | None = None
+    worst: tuple[GradientError, ...] = ()
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
 class Report:
     """What one rewrite did.
 
@@ -77,6 +111,7 @@ class Report:
       casts_spared: the casts saved, by how (as in `CastsSaved`, and "fused").
       clusters: number of calls of clusters.
       fused_seconds: predicted saving of the clusters, already in `seconds16`.
+      accuracy: what a comparison of gradients found, None before there was one.
     """
 
     function: str
@@ -99,6 +134,7 @@ class Report:
     casts_spared: Mapping[str, int] = dataclasses.field(default_factory=dict)
     clusters: int = 0
     fused_seconds: float = 0.0
+    accuracy: AccuracyOutcome | None = None
 
     def __str__(self) -> str:
         rules = Counter(d.rule for d in self.decisions if d.dtype == "float32")
@@ -114,6 +150,7 @@ class Report:
             *([f"  clusters     {self.clusters}"] if self.clusters else []),
             f"  predicted    {times}",
             *self._trial_lines(),
+            *self._accuracy_lines(),
             f"  priced by    {priced}",
             f"  loss scale   {self.loss_scale}",
         ]
@@ -130,6 +167,14 @@ class Report:
             times = f"{high} in float32, {mixed} mixed"
             lines.insert(0, f"  measured     {times}, over {self.timed} calls")
         return lines
+
+    def _accuracy_lines(self) -> list[str]:
+        if self.accuracy is None:
+            return []
+        return [f"  accuracy     {self.accuracy.text}"] + [
+            f"    {one.error:8.2g}  {one.name} ({one.products:.2g} by products only)"
+            for one in self.accuracy.worst
+        ]
 
     def after(self, outcome: TrialOutcome) -> Report:
         """The report with the result of a trial.

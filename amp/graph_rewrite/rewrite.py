@@ -24,6 +24,7 @@ from amp.graph_rewrite.cost.pricing import measured_prices, untimed
 from amp.graph_rewrite.cost.resolution import Resolution
 from amp.graph_rewrite.fusion import fuse
 from amp.graph_rewrite.graph import ir
+from amp.graph_rewrite.graph.calls import FunctionUse
 from amp.graph_rewrite.normalize.inline import inline
 from amp.graph_rewrite.normalize.loop_invariants import hoist_invariants
 from amp.graph_rewrite.ops.op_names import check_op_names
@@ -49,11 +50,14 @@ DECIDE = (
     Step("decide", decide, ("priced", "nominee"), "chosen"),
     Step("keep if it gains", keep_if_gains, ("chosen", "priced", "nominee"), "plans"),
 )
-# Builds the graphs that the plans describe, checks them, and makes clusters.
-MAKE = (
+# Builds the graphs that the plans describe.
+BUILD = (
     Step("apply", apply_plans, ("priced", "plans"), "applied"),
     Step("check the casts", checks.casts_made, ("priced", "plans", "applied")),
     Step("link", link, ("unfused", "applied", "suffix"), "linked"),
+)
+# Checks them, and makes clusters.
+FINISH = (
     Step("analyze again", checks.analyze_made, ("linked", "priced"), "made"),
     Step("check what was made", checks.graphs_made, ("linked", "priced", "made")),
     Step(
@@ -78,10 +82,12 @@ class Rewrite:
     Attributes:
       graph: the rewritten graph: a GraphDef for users, an `ir.Module` in this package.
       report: what was done and why.
+      low: the nodes made 16-bit, by the use of the function as given.
     """
 
     graph: Any
     report: Report
+    low: Mapping[FunctionUse, frozenset[str]] = dataclasses.field(default_factory=dict)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -110,21 +116,46 @@ class Prepared:
           VerifyError: the result breaks a law; a fault of this package.
           RewriteError: a phase failed otherwise; a fault of this package.
         """
-        module, settled = self.values["given"], self.settled
+        module, settled = self.given, self.settled
         if settled.policy is None:
             return Rewrite(module, switched_off(module, settled))
-        fusing = settled
-        if not nominee.clusters:
-            device = settled.device.without_clusters()
-            fusing = dataclasses.replace(settled, device=device)
-        asked = {"nominee": nominee, "fusing": fusing, "suffix": suffix}
-        values = {**self.values, **asked, "fused": fuse.unfused(module)}
         with uncollected():
-            values = run(DECIDE, values)
+            values = self._decided(nominee, suffix)
             if any(plan.low for plan in values["plans"].values()):
-                values = run(MAKE, values)
+                values = run((*BUILD, *FINISH), values)
             values = run(REPORT, values)
-        return Rewrite(values["fused"].linked.module, values["report"])
+        low = {use: plan.low for use, plan in values["plans"].items()}
+        return Rewrite(values["fused"].linked.module, values["report"], low)
+
+    def draft(self, nominee: Nominee, suffix: str) -> ir.Module:
+        """The module by one of its plans, without clusters and without most checks.
+
+        To compute values with; not to be run in place of the original.
+        """
+        with uncollected():
+            values = self._decided(nominee, suffix)
+            module: ir.Module = run(BUILD, values)["linked"].module
+        return module
+
+    def _decided(self, nominee: Nominee, suffix: str) -> dict[str, Any]:
+        fusing = self.settled
+        if not nominee.clusters:
+            device = fusing.device.without_clusters()
+            fusing = dataclasses.replace(fusing, device=device)
+        asked = {"nominee": nominee, "fusing": fusing, "suffix": suffix}
+        nothing = fuse.unfused(self.given)
+        return run(DECIDE, {**self.values, **asked, "fused": nothing})
+
+    def in_float32(self, suffix: str) -> ir.Module:
+        """The module as the plans start from: calls inlined, all in float32."""
+        graphs = {use: one.graph for use, one in self.priced.analysis.uses.items()}
+        return link(self.values["unfused"], graphs, suffix).module
+
+    @property
+    def given(self) -> ir.Module:
+        """The module as it was given."""
+        given: ir.Module = self.values["given"]
+        return given
 
     @property
     def priced(self) -> Priced:

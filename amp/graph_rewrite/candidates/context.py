@@ -30,6 +30,11 @@ class Format:
     smallest: float
     counts: int
 
+    @property
+    def unit(self) -> float:
+        """The unit roundoff: half the distance from 1 to the next number."""
+        return 1.0 / self.counts
+
 
 # IEEE 754 binary16: 5 exponent and 11 significant bits. bfloat16: 8 and 8.
 FORMATS = {

@@ -13,10 +13,11 @@ from typing import Any
 import tensorflow as tf
 from tensorflow.python.eager import cancellation, execute
 
-from amp.integration import active, fallback, wrapping
+from amp.integration import active, as_written, fallback, wrapping
 from amp.integration.functions import definitions
 from amp.integration.functions import twins as twins_lib
-from amp.integration.functions.twins import FunctionCall, Twins
+from amp.integration.functions.function_call import FunctionCall
+from amp.integration.functions.twins import Twins
 from amp.integration.process import PROCESS
 from amp.loss_scaling import traced_updates
 from amp.loss_scaling.scale import NoLossScale
@@ -59,11 +60,14 @@ def _call_function(original: wrapping.Function) -> wrapping.Function:
         try:
             if twin is not None:
                 return original(self, twin, *args, **kwargs)
+            given = arguments(self, name, *args, **kwargs)
             call = FunctionCall(
-                run=lambda which: original(self, which, *args, **kwargs),
-                starts=lambda which, error: _starts(
-                    arguments(self, which, *args, **kwargs), error
+                run=lambda which: given.replaced("name", which).call(original),
+                record=lambda which, more: _recorded(given, which, more),
+                starts=lambda which, error, more: _starts(
+                    _with_more(given.replaced("name", which), more), error
                 ),
+                inputs=given.get("tensor_inputs"),
             )
             return twins.call(call, self, name)
         except tf.errors.OpError as e:
@@ -72,6 +76,22 @@ def _call_function(original: wrapping.Function) -> wrapping.Function:
             raise
 
     return call_function
+
+
+def _with_more(given: wrapping.Arguments, more: int) -> wrapping.Arguments:
+    """The call of a function that has further outputs."""
+    return given.replaced("num_outputs", given.get("num_outputs") + more)
+
+
+def _recorded(given: wrapping.Arguments, which: bytes, more: int) -> Any:
+    """Calls a function that runs once, with the user's arguments."""
+    return execute.execute(
+        which.decode(),
+        num_outputs=given.get("num_outputs") + more,
+        inputs=given.get("tensor_inputs"),
+        attrs=as_written.options(),
+        ctx=given.get("self"),
+    )
 
 
 # In the error of a worker that lacks a kernel for a function; nothing of it has run.

@@ -13,56 +13,36 @@ from __future__ import annotations
 import dataclasses
 import functools
 import threading
-from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 import tensorflow as tf
 
+from amp.graph_rewrite.assign.nominee import CUT, Nominee
 from amp.graph_rewrite.cost.resolution import Resolution
-from amp.graph_rewrite.graph import calls, op_schema, serde
 from amp.graph_rewrite.report import Report, TrialOutcome
-from amp.graph_rewrite.rewrite import rewrite
-from amp.integration import fallback, messages, reports
-from amp.integration.functions import definitions
+from amp.graph_rewrite.rewrite import Prepared
+from amp.integration import fallback, messages
+from amp.integration.functions import definitions, gradient_check, twin_making
 from amp.integration.functions.call_devices import CallDevices
+from amp.integration.functions.checks import AGAIN, Checks, Refused
+from amp.integration.functions.function_call import FunctionCall
+from amp.integration.functions.function_reports import FunctionReports
+from amp.integration.functions.gradient_check import Checked, GradientCheck
 from amp.integration.functions.keep_patterns import KeepPatterns
 from amp.integration.functions.trial import UNDER_WAY, Trial, why_not
-from amp.integration.measuring import job_timer
+from amp.integration.functions.twin_making import MadeTwin
 from amp.integration.process import PROCESS
 from amp.loss_scaling.once import Once
 from amp.policy import Policy
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class FunctionCall:
-    """One call of a function by the user, before it is decided which function runs.
-
-    Attributes:
-      run: takes the name of the original or of the twin, calls that function with the
-        user's arguments, and returns its outputs.
-      starts: takes a name and the error that its call raised. Returns whether
-        TensorFlow can start that function (place its nodes and make their kernels)
-        without running any of it. If it can, the failed call may have run in part.
-    """
-
-    run: Callable[[bytes], Any]
-    starts: Callable[[bytes, tf.errors.OpError], bool]
-
-
-class _Tried(NamedTuple):
-    """A trial under way, and the report that its outcome goes into."""
-
-    trial: Trial
-    number: int
-    report: Report
-
-
 class Twins:
     """The twins made under one policy, by the names of their originals.
 
-    For each function that was called there is one of these states: a trial is under way
-    (`_trials`); it is decided what to call (`proven`); or its twin was made and has not
-    returned yet. A function without anything to convert is its own twin.
+    For each function that was called there is one of these states: its gradients are to
+    be compared (`_checks`); a trial is under way (`_trials`); it is decided what to
+    call (`proven`); or its twin was made and has not returned yet. A function without
+    anything to convert is its own twin.
 
     Args:
       settled: the policy, with every "auto" settled, and the device.
@@ -80,9 +60,11 @@ class Twins:
         self.proven: dict[bytes, bytes] = {}
         self._policy: Policy = settled.policy
         self._twin: dict[bytes, bytes] = {}
-        self._made: dict[bytes, list[str]] = {}
-        self._repeatable: set[bytes] = set()  # twins that leave nothing if they fail
-        self._trials: dict[bytes, _Tried] = {}
+        self._made: dict[bytes, MadeTwin] = {}
+        self._trials: dict[bytes, Trial] = {}
+        self._checked: set[bytes] = set()  # once, and to be checked again
+        self._reports = FunctionReports(self._policy)
+        self._checks = Checks(self._policy.strict)
         self._once = Once()
         # Held for a few lines and by no finalizer. Reentrant: the garbage collector may
         # run a program's `__del__`, which may call a function, at any of them.
@@ -93,8 +75,9 @@ class Twins:
     def call(self, call: FunctionCall, context: Any, name: bytes) -> Any:
         """Makes one call of a function that has no entry in `proven` yet.
 
-        The first call makes the twin. If there is a trial, this call is a turn of it.
-        Otherwise the twin is called, and gets its entry in `proven` if it returns.
+        The first call makes the twin, and is a step of the check if there is one. Then,
+        if there is a trial, a call is a turn of it. Otherwise the twin is called, and
+        gets its entry in `proven` if it returns and no check is to come.
 
         Args:
           call: the call that the user made.
@@ -108,15 +91,25 @@ class Twins:
         twin = self._once.get(name, find, lambda: self._make(context, name))
         if twin is None:  # the call comes from within the making of this very twin
             return call.run(name)
-        tried = self._trials.get(name)
+        if twin != name and self._checks.waits(name):
+            record = functools.partial(self._record, call, name)
+            step = dataclasses.replace(call, record=record)
+            done, outputs, checked = self._checks.call(name, step)
+            if done:
+                return outputs
+            if checked is not None:
+                self._take_in(context, name, checked)
+                twin = self._twin[name]
         if twin == name:
-            self.proven[name] = name
+            self._prove(name, name)
             return call.run(name)
+        trial = self._trials.get(name)
         guarded = functools.partial(self._guarded, call, name, twin)
-        if tried is not None:
-            return tried.trial.call(guarded)
+        if trial is not None:
+            return trial.call(guarded)
         outputs = guarded(twin)
-        self.proven.setdefault(name, twin)
+        if not self._checks.waits(name) and name not in self.proven:
+            self._prove(name, twin)
         return outputs
 
     def _guarded(
@@ -150,25 +143,35 @@ class Twins:
                 self._settle(name, twin, "ended: float32 ran out of memory")
                 _warn_of_memory(name.decode())
                 return call.run(twin)
-            if which == name or self._has_begun(call, twin, e):  # Cases 3 and 1
-                raise
+            if which == name or call.has_begun(twin, e, self._made.get(name)):
+                raise  # Cases 3 and 1
             refusal = e
         outputs = call.run(name)  # Case 1; raises too if the user's code is at fault
         self._settle(name, name, "ended: TensorFlow refused the twin")
         fallback.failed(as_it_was(f"function {name.decode()}").says, refusal)
         return outputs
 
-    def _has_begun(
-        self, call: FunctionCall, twin: bytes, error: tf.errors.OpError
-    ) -> bool:
-        """Whether a twin that failed may have changed state before it did.
+    def _record(self, call: FunctionCall, name: bytes, which: bytes, more: int) -> Any:
+        """Calls the function that also returns what the original takes from elsewhere.
 
-        A function that only computes changes none. One that XLA compiles as a whole
-        writes its variables only after all of it has succeeded. For any other, the
-        message of the error does not tell, so TensorFlow is asked whether the twin can
-        start: if it can, it has probably run in part.
+        Args:
+          call: the call that the user made.
+          name: the original's name.
+          which: the one to call.
+          more: how many results it has more than the original.
+
+        Raises:
+          Refused: TensorFlow cannot start it; nothing has run.
         """
-        return twin not in self._repeatable and call.starts(twin, error)
+        try:
+            return call.record(which, more)
+        except tf.errors.OpError as e:
+            begun = call.has_begun(which, e, self._made.get(name), more)
+            if self._policy.strict or begun:
+                raise
+            says = f"gradients of function {name.decode()} are not compared"
+            fallback.failed(says, e)
+            raise Refused from e
 
     def _settle(self, name: bytes, which: bytes, text: str) -> None:
         """Has `which` called from now on, and ends the trial if there is one.
@@ -179,11 +182,14 @@ class Twins:
           text: says in the report how the trial ended.
         """
         with self._lock:
-            tried = self._trials.get(name)
+            trial = self._trials.get(name)
             self.proven[name] = which
-        if tried is not None:
+        self._checks.forget(name)
+        if trial is None:
+            self._reports.forget(name)
+        else:
             outcome = TrialOutcome(which != name, None, None, 0, text)
-            self._conclude(name, tried.trial, outcome)
+            self._conclude(name, trial, outcome)
 
     def _conclude(self, name: bytes, trial: Trial, outcome: TrialOutcome) -> None:
         """Records the outcome of a trial in `proven` and in the function's report.
@@ -191,15 +197,22 @@ class Twins:
         Does nothing if the trial was ended before, by a call in another thread.
         """
         with self._lock:
-            tried = self._trials.get(name)
-            if tried is None or tried.trial is not trial:
+            if self._trials.get(name) is not trial:
                 return
             del self._trials[name]
-            self.proven[name] = self._twin[name] if outcome.twin else name
-        report = tried.report.after(outcome)
-        part = fallback.Part("a trial's outcome is in no report", self._policy.strict)
-        replace = functools.partial(reports.replace, tried.number, report)
-        fallback.attempt(part, lambda: replace(self._policy.report), lambda: None)
+            if not outcome.twin:
+                self._checks.forget(name)
+            last = not self._checks.waits(name)
+            if last:
+                self.proven[name] = self._twin[name] if outcome.twin else name
+        self._reports.change(name, lambda report: report.after(outcome))
+        if last:
+            self._reports.forget(name)
+
+    def _prove(self, name: bytes, which: bytes) -> None:
+        """Has `which` called from now on; nothing more is to come of the function."""
+        self.proven[name] = which
+        self._reports.forget(name)
 
     def _make(self, context: Any, name: bytes) -> bytes:
         part = as_it_was(f"function {name.decode()}", self._policy.strict)
@@ -221,43 +234,66 @@ class Twins:
         Raises:
           AmpError: what the rewrite found wrong.
         """
-        module = definitions.read(context, name.decode())
-        timer = job_timer.measuring(self.settled, name.decode())
-        suffix = definitions.new_suffix()
-        result = rewrite(module, self.settled, suffix=suffix, timer=timer)
-        self.keep_patterns.met(module)
-        made = [graph for key, graph in result.graph.functions.items()
-                if key not in module.functions]  # fmt: skip
-        if result.graph.main is not module.main:
-            made.append(result.graph.main)
-        if not made:
-            reports.add(result.report, self._policy.report)
-            return name
-        lookup = op_schema.lookup_of(result.graph)
-        for graph in made:
-            context.add_function_def(serde.write_function(graph, lookup))
-        self._made[name] = [graph.name for graph in made]
-        twin = str(result.graph.main.name).encode()
-        whole = calls.MUST_COMPILE in result.graph.main.flags
-        if whole or not definitions.has_effects(module):
-            self._repeatable.add(twin)
-        compiled = any(use.xla for use in calls.uses_with_weights(module))
-        reason = why_not(self._policy, compiled)
-        self._try(name, twin, result.report, reason)
-        return twin
+        prepared = twin_making.prepared(context, name, self.settled)
+        self.keep_patterns.met(prepared.given)
+        made, result = twin_making.registered(context, prepared, CUT)
+        self._add(name, made, result.report)
+        if made.name != name and not gradient_check.why_not(self._policy):
+            check = functools.partial(GradientCheck, context, prepared, result, CUT)
+            self._checks.plan(name, check, due=1)
+        return made.name
 
-    def _try(self, name: bytes, twin: bytes, report: Report, why_not: str) -> None:
-        """Stores a new twin's report; begins a trial unless `why_not` has a reason."""
-        text = f"off: {why_not}" if why_not else UNDER_WAY
-        report = dataclasses.replace(report, trial=text)
-        number = reports.add(report, self._policy.report)
-        if not why_not:
+    def _add(self, name: bytes, made: MadeTwin, report: Report) -> None:
+        """Keeps a new twin and its report, and begins its trial if it gets one."""
+        if made.name == name:
+            self._reports.put(name, report)
+            return
+        self._made[name] = made
+        reason = why_not(self._policy, made.compiled)
+        text = f"off: {reason}" if reason else UNDER_WAY
+        self._reports.put(name, dataclasses.replace(report, trial=text))
+        if not reason:
             ended = functools.partial(self._conclude, name)
-            self._trials[name] = _Tried(Trial(name, twin, ended), number, report)
+            self._trials[name] = Trial(name, made.name, ended)
+
+    def _take_in(self, context: Any, name: bytes, checked: Checked) -> None:
+        """Records the result of a check, and makes the twin that it asks for."""
+        prepared, nominee = checked.prepared, checked.nominee
+        if prepared is not None and nominee is not None:
+            part = as_it_was(f"function {name.decode()}", self._policy.strict)
+            replace = functools.partial(self._replace, context, name, prepared)
+            with fallback.strictly(self._policy.strict):
+                self._twin[name] = fallback.attempt(
+                    part, lambda: replace(nominee), lambda: name
+                )
+        self._reports.change(name, checked.noted_in)
+        if prepared is None or self._twin[name] == name or name in self._checked:
+            return
+        self._checked.add(name)
+        again = functools.partial(self._again, context, name, nominee or CUT)
+        self._checks.plan(name, again, due=AGAIN)
+
+    def _replace(
+        self, context: Any, name: bytes, prepared: Prepared, nominee: Nominee
+    ) -> bytes:
+        """Makes a twin by another plan, in place of the one before."""
+        before = self._made.pop(name)
+        self._trials.pop(name, None)
+        made, result = twin_making.registered(context, prepared, nominee)
+        self._add(name, made, result.report)
+        twin_making.removed(context, before)
+        return made.name
+
+    def _again(self, context: Any, name: bytes, nominee: Nominee) -> GradientCheck:
+        """A check of the plan that runs, at weights that have been trained."""
+        prepared = twin_making.prepared(context, name, self.settled)
+        made = prepared.made(nominee, definitions.new_suffix())
+        return GradientCheck(context, prepared, made, nominee)
 
     def made_for(self, name: bytes) -> list[str]:
         """The names of the functions that were registered for one original."""
-        return list(self._made.get(name, ()))
+        made = self._made.get(name)
+        return [] if made is None else list(made.functions)
 
     def forget(self, name: bytes) -> list[str]:
         """Drops all that is stored for a function that TensorFlow removes.
@@ -270,9 +306,13 @@ class Twins:
         """
         self.proven.pop(name, None)
         self.devices.forget(name)
-        self._repeatable.discard(self._twin.pop(name, b""))
+        self._checks.forget(name)
+        self._twin.pop(name, None)
         self._trials.pop(name, None)
-        return self._made.pop(name, [])
+        self._checked.discard(name)
+        self._reports.forget(name)
+        made = self._made.pop(name, None)
+        return [] if made is None else list(made.functions)
 
 
 def every() -> list[Twins]:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
-import itertools
 import math
 import statistics
 import time
@@ -22,6 +21,7 @@ from tensorflow.python.eager import context as context_lib
 from tensorflow.python.eager import execute
 
 from amp.errors import PolicyError
+from amp.integration import as_written
 from amp.integration.measuring import hardware
 
 LEAST_ROUNDS, MOST_ROUNDS = 3, 11
@@ -104,7 +104,7 @@ def ready(
     concrete = function.get_concrete_function(*operands)
     operation = next(o for o in concrete.graph.get_operations() if o.type == op)
     context, count = context_lib.context(), len(concrete.outputs)
-    name, options, inputs = concrete.name, _as_written(), list(operands)
+    name, options, inputs = concrete.name, as_written.options(), list(operands)
 
     def run() -> None:
         concrete  # noqa: B018  (the function lives as long as this)
@@ -115,20 +115,6 @@ def ready(
     start = time.perf_counter()
     run()
     return Runner(run, repeat, operation, time.perf_counter() - start)
-
-
-def _as_written() -> tuple[Any, ...]:
-    """Options of a call whose graph is not optimized.
-
-    TensorFlow's graph optimizers would merge the repeated operations. The options go
-    with the call, so that no setting of the process or the thread changes, and the call
-    goes past `Context.call_function`, so that what is measured gets no twin.
-    """
-    options = context_lib.context().function_call_options.as_attrs()
-    config = tf.compat.v1.ConfigProto.FromString(options["config_proto"])
-    config.graph_options.rewrite_options.disable_meta_optimizer = True
-    options["config_proto"] = config.SerializeToString(deterministic=True)
-    return tuple(itertools.chain(*options.items()))
 
 
 def _synchronise() -> None:

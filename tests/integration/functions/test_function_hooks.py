@@ -13,6 +13,7 @@ import tensorflow as tf
 from tensorflow.python.eager import context as context_lib
 
 import amp
+from amp.integration.functions import twin_making
 from amp.integration.functions import twins as twins_lib
 
 pytestmark = pytest.mark.kernels
@@ -318,7 +319,7 @@ def test_a_failure_inside_a_rewrite_leaves_the_original_and_warns_once(
     def broken(*args, **kwargs):
         raise RuntimeError("a fault of ours")
 
-    monkeypatch.setattr(twins_lib, "rewrite", broken)
+    monkeypatch.setattr(twin_making, "prepare", broken)
     fn = tf.function(lambda x: dense(x, weights))
     x = tf.random.normal([32, 64])
     want = fn(x)

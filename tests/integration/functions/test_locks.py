@@ -15,6 +15,7 @@ from tensorflow.python.eager import context as context_lib
 
 import amp
 from amp.integration import active, messages, reports
+from amp.integration.functions import twin_making
 from amp.integration.functions import twins as twins_lib
 
 pytestmark = pytest.mark.kernels
@@ -76,14 +77,14 @@ def test_a_function_may_go_while_its_thread_makes_the_twin_of_another(
 ) -> None:
     kept = [function()]
     called(kept[0])
-    made, rewrite = twins_of(kept[0]), twins_lib.rewrite
+    made, rewrite = twins_of(kept[0]), twin_making.prepare
 
     def collects(*args: Any, **kwargs: Any) -> Any:
         kept.clear()
         gc.collect()
         return rewrite(*args, **kwargs)
 
-    monkeypatch.setattr(twins_lib, "rewrite", collects)
+    monkeypatch.setattr(twin_making, "prepare", collects)
     fn = function()
     called(fn)
     assert not any(context_lib.context().has_function(name) for name in made)
@@ -93,7 +94,7 @@ def test_a_function_may_go_while_its_thread_makes_the_twin_of_another(
 def test_a_rewrite_that_takes_long_holds_up_no_other_function(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    begun, go_on, rewrite = threading.Event(), threading.Event(), twins_lib.rewrite
+    begun, go_on, rewrite = threading.Event(), threading.Event(), twin_making.prepare
     held: list[int] = []
 
     def slow(*args: Any, **kwargs: Any) -> Any:
@@ -103,7 +104,7 @@ def test_a_rewrite_that_takes_long_holds_up_no_other_function(
             assert go_on.wait(PATIENCE)
         return rewrite(*args, **kwargs)
 
-    monkeypatch.setattr(twins_lib, "rewrite", slow)
+    monkeypatch.setattr(twin_making, "prepare", slow)
     first, second = function(), function()
     waiting = started(lambda: called(first))
     assert begun.wait(PATIENCE)
@@ -120,13 +121,13 @@ def test_a_rewrite_that_takes_long_holds_up_no_other_function(
 def test_who_is_told_of_a_rewrite_may_call_the_function(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    fn, seen, rewrite = function(), [], twins_lib.rewrite
+    fn, seen, rewrite = function(), [], twin_making.prepare
 
     def tells(*args: Any, **kwargs: Any) -> Any:
         seen.append(called(fn).numpy().tolist())
         return rewrite(*args, **kwargs)
 
-    monkeypatch.setattr(twins_lib, "rewrite", tells)
+    monkeypatch.setattr(twin_making, "prepare", tells)
     assert called(fn).numpy().tolist() == [[2.0, 2.0], [2.0, 2.0]]
     assert seen == [[[2.0, 2.0], [2.0, 2.0]]]
     assert len(amp.reports()) == 1
@@ -148,7 +149,7 @@ class Collects(logging.Handler):
 def test_threads_short_lived_functions_and_a_handler_that_collects_go_on(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    handler, rewrite = Collects(), twins_lib.rewrite
+    handler, rewrite = Collects(), twin_making.prepare
     end = time.monotonic() + SOAKED
     done: list[int] = []
     failed: list[Exception] = []
@@ -168,7 +169,7 @@ def test_threads_short_lived_functions_and_a_handler_that_collects_go_on(
         except Exception as e:
             failed.append(e)
 
-    monkeypatch.setattr(twins_lib, "rewrite", tells)
+    monkeypatch.setattr(twin_making, "prepare", tells)
     logging.getLogger("amp").addHandler(handler)
     try:
         threads = [started(work) for _ in range(4)]

@@ -18,9 +18,10 @@ import tensorflow as tf
 import amp
 from amp.graph_rewrite.cost.shipped_devices import CPU_AMX
 from amp.graph_rewrite.graph import ir
-from amp.graph_rewrite.rewrite import rewrite
-from amp.integration.functions import trial, twins
-from amp.integration.functions.twins import FunctionCall, Twins
+from amp.graph_rewrite.rewrite import Prepared
+from amp.integration.functions import trial
+from amp.integration.functions.function_call import FunctionCall
+from amp.integration.functions.twins import Twins
 from amp.integration.measuring import hardware
 from amp.integration.process import PROCESS
 
@@ -56,7 +57,7 @@ class Calls(list[str]):
                 time.sleep(0.02)  # a step here takes a few milliseconds
             return call.run(name)
 
-        return FunctionCall(counted, call.starts)
+        return dataclasses.replace(call, run=counted)
 
 
 @pytest.fixture
@@ -90,6 +91,8 @@ class Step:
         return loss
 
     def train(self, steps: int, **policy: Any) -> list[float]:
+        # Of trials alone; what a check of gradients does is in test_checks.
+        policy = {"check": False, **policy}
         with amp.mixed_precision_scope(dtype="bfloat16", **policy):
             return [float(self.run()) for _ in range(steps)]
 
@@ -258,7 +261,10 @@ def fails(
                     raise error
             return inner.run(name)
 
-        return original(self, FunctionCall(failing, lambda name, error: starts), *args)
+        call = dataclasses.replace(
+            inner, run=failing, starts=lambda name, error, more: starts
+        )
+        return original(self, call, *args)
 
     monkeypatch.setattr(Twins, "call", call)
 
@@ -317,8 +323,10 @@ def test_a_twin_without_a_kernel_is_found_out_before_it_runs(
         count.assign_add(1.0)
         return tf.matmul(x, x, name="product")
 
-    def misplaced(module: ir.Module, *args: Any, **kwargs: Any) -> Any:
-        made = rewrite(module, *args, **kwargs)
+    honest = Prepared.made
+
+    def misplaced(prepared: Prepared, *args: Any) -> Any:
+        made = honest(prepared, *args)
         main = made.graph.main
         node = dataclasses.replace(
             main.nodes["product"], device="/job:worker/task:7", pristine=False
@@ -326,7 +334,7 @@ def test_a_twin_without_a_kernel_is_found_out_before_it_runs(
         main = main.with_nodes({**main.nodes, "product": node})
         return dataclasses.replace(made, graph=ir.Module(main, made.graph.functions))
 
-    monkeypatch.setattr(twins, "rewrite", misplaced)
+    monkeypatch.setattr(Prepared, "made", misplaced)
     with (
         amp.mixed_precision_scope(dtype="bfloat16", assignment="all"),
         pytest.warns(RuntimeWarning, match="runs in float32, as it was"),

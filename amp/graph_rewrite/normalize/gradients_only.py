@@ -1,0 +1,230 @@
+"""Copies of a training step that compute its gradients and change nothing.
+
+The gradients are what the unscale markers read. A copy has only the nodes that they
+are computed from: no update, no print, no counter. What a step takes from elsewhere (a
+batch of an iterator, a number from a stateful generator) cannot be taken twice; such
+tensors are further results of one function, `recorded`, and further arguments of the
+copies. Nothing is run here and no precision is chosen.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import zlib
+from collections.abc import Callable, Container, Iterable, Mapping
+from typing import TypeAlias
+
+from amp.graph_rewrite.graph import calls, ir, op_schema
+from amp.graph_rewrite.ops.op_table import facts
+from amp.graph_rewrite.ops.row import Kind
+
+_READS = frozenset({Kind.VARIABLE, Kind.READ_VARIABLE, Kind.READ_PART})
+_OPAQUE = frozenset({ir.RESOURCE, ir.VARIANT})
+_SEEDS = ("seed", "seed2")
+_SCALE = "amp_check_scale"
+_RECORD = "amp_check_input"
+
+Tensor: TypeAlias = tuple[ir.Edge, int]  # with its DataType number
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Gradients:
+    """What a copy of a training step takes and gives.
+
+    Attributes:
+      markers: the unscale markers that read the gradients, one for each gradient.
+      names: for each, the node that makes it in float32.
+      taken: the tensors that are taken from elsewhere.
+      scaled: whether the step multiplies the incoming gradient by a loss scale.
+    """
+
+    markers: tuple[str, ...]
+    names: tuple[str, ...]
+    taken: tuple[Tensor, ...]
+    scaled: bool
+
+
+class NotRepeatable(Exception):
+    """The gradients of a step cannot be computed a second time; says why."""
+
+
+def gradients(module: ir.Module) -> Gradients:
+    """Finds the gradients of a training step.
+
+    Args:
+      module: the step in float32, with its calls inlined.
+
+    Raises:
+      NotRepeatable: it has none, or they depend on what can neither be repeated nor be
+        recorded.
+    """
+    graph, lookup = module.main, op_schema.lookup_of(module)
+    first: dict[ir.Edge, str] = {}  # by gradient, one of the markers that read it
+    for node in graph.nodes.values():
+        if node.flag(ir.UNSCALE) and _type(node, 0, lookup) == ir.FLOAT:
+            first.setdefault(node.inputs[0], node.name)
+    if not first:
+        raise NotRepeatable(_why_none(module))
+    taken: list[Tensor] = []
+    nodes = _upstream(graph, first, lambda node: not _taken(node, module))
+    for name in nodes:
+        node = graph.nodes[name]
+        if _taken(node, module):
+            taken += _outputs(node, lookup, graph)
+    seeds = [graph.nodes[name] for name in nodes if graph.nodes[name].flag(ir.SEED)]
+    scaled = bool(seeds) and all(_type(node, 1, lookup) == ir.FLOAT for node in seeds)
+    names = tuple(name for name, _ in first)
+    return Gradients(tuple(first.values()), names, tuple(taken), scaled)
+
+
+def _type(node: ir.Node, index: int, lookup: op_schema.Lookup) -> int:
+    known = lookup(node.op)
+    return 0 if known is None else known.signature(node).ins[index].type
+
+
+def _why_none(module: ir.Module) -> str:
+    for graph in module.functions.values():
+        if any(node.flag(ir.UNSCALE) for node in graph.nodes.values()):
+            return f"its gradients are computed in function {graph.name}, not in it"
+    return "it has no gradients of variables"
+
+
+def _outputs(
+    node: ir.Node, lookup: op_schema.Lookup, graph: ir.Graph
+) -> Iterable[Tensor]:
+    """The outputs of a node that are read; each must be one that can be recorded."""
+    known = lookup(node.op)
+    outs = () if known is None else known.signature(node).outs
+    for index, slot in enumerate(outs):
+        edge = (node.name, index)
+        if edge in graph.readers:
+            if slot.type in _OPAQUE or slot.type > ir.REF_OFFSET:
+                raise NotRepeatable(f"node {node.name} ({node.op}) cannot run twice")
+            yield edge, slot.type
+
+
+def _taken(node: ir.Node, module: ir.Module) -> bool:
+    """Whether a second run of a node might give something else, or change something."""
+    call = calls.call_of(node, module.functions)
+    if call is not None:
+        return any(
+            name in module.functions and _changes(module.functions[name], module)
+            for name in calls.callees_of(node, call)
+        )
+    if not op_schema.is_stateful(node.op) or facts(node.op).kind in _READS:
+        return False
+    return not _is_random(node)
+
+
+def _changes(graph: ir.Graph, module: ir.Module) -> bool:
+    """Whether a function, or one that it calls, has a node that must not run twice."""
+    seen = {graph.name}
+    pending = [graph]
+    while pending:
+        for node in pending.pop().nodes.values():
+            call = calls.call_of(node, module.functions)
+            if call is None:
+                if _taken(node, module):
+                    return True
+                continue
+            for name in calls.callees_of(node, call):
+                if name in module.functions and name not in seen:
+                    seen.add(name)
+                    pending.append(module.functions[name])
+    return False
+
+
+def _is_random(node: ir.Node) -> bool:
+    """Whether a node is a generator that starts from its seeds in each new function."""
+    return all(node.has(attr) for attr in _SEEDS)
+
+
+def _upstream(
+    graph: ir.Graph,
+    edges: Iterable[ir.Edge],
+    onward: Callable[[ir.Node], bool],
+) -> list[str]:
+    """The nodes that edges are computed from, in the order of the graph.
+
+    Args:
+      graph: the graph.
+      edges: where to begin.
+      onward: whether to go on behind a node.
+    """
+    found: set[str] = set()
+    pending = [name for name, _ in edges if name in graph.nodes]
+    while pending:
+        name = pending.pop()
+        if name in found:
+            continue
+        found.add(name)
+        if onward(graph.nodes[name]):
+            sources = graph.nodes[name].inputs
+            pending += [source for source, _ in sources if source in graph.nodes]
+    return [name for name in graph.nodes if name in found]
+
+
+def recorded(module: ir.Module, wanted: Gradients, name: str) -> ir.Module:
+    """The step, under another name, also returning what it takes from elsewhere."""
+    main = module.main
+    further = tuple(
+        ir.Result(f"{_RECORD}_{index}", number, edge)
+        for index, (edge, number) in enumerate(wanted.taken)
+    )
+    main = main.with_nodes(main.nodes, main.results + further)
+    return ir.Module(dataclasses.replace(main, name=name), module.functions)
+
+
+def gradients_only(module: ir.Module, wanted: Gradients, name: str) -> ir.Module:
+    """A copy of a step that returns its gradients.
+
+    Its arguments are those of the step, the tensors of `wanted.taken`, and, if
+    `wanted.scaled`, a loss scale to use in place of the step's own.
+
+    Args:
+      module: the step, in float32 or rewritten.
+      wanted: of the step in float32.
+      name: of the copy.
+
+    Raises:
+      NotRepeatable: a rewritten step depends on more than the step in float32 does.
+    """
+    graph = module.main
+    given = {edge: (f"{_RECORD}_{i}", 0) for i, (edge, _) in enumerate(wanted.taken)}
+    stops = {edge[0] for edge in given}
+    edges = [graph.nodes[marker].inputs[0] for marker in wanted.markers]
+    found = _upstream(graph, edges, lambda node: node.name not in stops)
+    kept = set(found) - stops
+    nodes = {}
+    for each in (each for each in found if each in kept):
+        if _taken(graph.nodes[each], module):
+            op = graph.nodes[each].op
+            raise NotRepeatable(f"node {each} ({op}) cannot run twice")
+        nodes[each] = _copied(graph.nodes[each], kept, given, wanted.scaled)
+    args = [*graph.args]
+    args += [ir.Argument(given[edge][0], number) for edge, number in wanted.taken]
+    if wanted.scaled:
+        args.append(ir.Argument(_SCALE, ir.FLOAT))
+    results = tuple(
+        ir.Result(f"gradient_{index}", ir.FLOAT, given.get(edge, edge))
+        for index, edge in enumerate(edges)
+    )
+    copy = ir.Graph(name, nodes, tuple(args), results, shape=graph.shape)
+    return ir.Module(copy, module.functions)
+
+
+def _copied(
+    node: ir.Node,
+    kept: Container[str],
+    given: Mapping[ir.Edge, ir.Edge],
+    scaled: bool,
+) -> ir.Node:
+    inputs = tuple(given.get(edge, edge) for edge in node.inputs)
+    if scaled and node.flag(ir.SEED):
+        inputs = (inputs[0], (_SCALE, 0))
+    controls = tuple(name for name in node.controls if name in kept)
+    node = dataclasses.replace(node, inputs=inputs, controls=controls, pristine=False)
+    if _is_random(node) and not any(node.integer(attr, 0) for attr in _SEEDS):
+        seed = zlib.crc32(node.name.encode()) >> 1
+        node = node.changed(updates={"seed": seed, "seed2": 1})
+    return node

@@ -1,0 +1,131 @@
+"""Judges the gradients of a plan by those of float32 and of products only.
+
+Used by `gradient_check`, which computes them. Here it is decided whether a plan is at
+fault, and which nodes to keep in float32; no function is made or run.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable, Sequence
+from typing import Any, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+# A plan may have this many times the error of products only: over all gradients, where
+# the yardstick of the tests has the same bound, and in the gradient of one variable,
+# whose error is a sum of fewer roundings and so varies more (docs/decisions/0019).
+ALL, ONE = 2.0, 4.0
+# Where products only lose half of a gradient it is noise, and no plan is judged by it.
+NOISE = 0.5
+
+Gradient: TypeAlias = NDArray[Any]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Errors:
+    """The distances of gradients from those in float32, in units of the latter.
+
+    Attributes:
+      each: of the gradient of each variable; 0 for one that is 0 in float32.
+      all: of all of them together.
+      finite: whether every gradient is finite.
+    """
+
+    each: tuple[float, ...]
+    all: float
+    finite: bool
+
+
+def errors(found: Sequence[Gradient], wanted: Sequence[Gradient]) -> Errors:
+    """The errors of gradients.
+
+    Args:
+      found: a gradient for each variable, finite or not.
+      wanted: the same in float32, all finite.
+    """
+    offs = [_square(f, w) for f, w in zip(found, wanted, strict=True)]
+    sizes = [_square(w, None) for w in wanted]
+    each = [math.sqrt(o / s) if s else 0.0 for o, s in zip(offs, sizes, strict=True)]
+    size = sum(sizes)
+    total = math.sqrt(sum(offs) / size) if size else 0.0
+    return Errors(tuple(each), total, math.isfinite(sum(offs)))
+
+
+def _square(values: Gradient, less: Gradient | None) -> float:
+    """The sum of squares of `values - less`; infinite if any is not finite."""
+    off = values.astype(np.float64)
+    if less is not None:
+        off -= less
+    with np.errstate(over="ignore", invalid="ignore"):
+        found = float(np.vdot(off, off))
+    return found if math.isfinite(found) else math.inf
+
+
+def faults(plan: Errors, products: Errors, unit: float) -> list[int]:
+    """The gradients by which a plan is worse than it may be, the worst first.
+
+    Args:
+      plan: the plan's errors.
+      products: those with products only in 16 bits, finite.
+      unit: the unit roundoff of the 16-bit type. Errors below it are no fault: a single
+        rounding of an operand makes them.
+
+    Returns:
+      Numbers of gradients; empty if the plan is as good as it may be.
+    """
+    judged = [i for i, error in enumerate(products.each) if error <= NOISE]
+    worse = [i for i in judged if plan.each[i] > ONE * max(products.each[i], unit)]
+    if not worse and plan.all > ALL * max(products.all, unit):
+        worse = [i for i in judged if plan.each[i] > ALL * max(products.each[i], unit)]
+        worse = worse or judged[:1]
+    if not plan.finite and not worse:
+        worse = [i for i, error in enumerate(plan.each) if not math.isfinite(error)]
+    return sorted(worse, key=lambda i: -_ratio(plan, products, unit, i))
+
+
+def _ratio(plan: Errors, products: Errors, unit: float, index: int) -> float:
+    return plan.each[index] / max(products.each[index], unit)
+
+
+def search(
+    count: int, is_fine: Callable[[frozenset[int]], bool], spent: Callable[[], bool]
+) -> frozenset[int]:
+    """The nodes to keep in float32 for a plan to be fine, found by bisection::
+
+        kept = none; none of the first `fine` nodes is at fault
+        while the rest without `kept` is not fine:
+          the first node that is at fault = bisection over how many of the first nodes
+              may be 16-bit, with `kept` and all others in float32
+          keep it
+
+    Every set that is returned was found to be fine, or is all of the nodes, which is
+    products only. If the time
+    is spent before the search has ended, the nodes that were not cleared are all kept.
+
+    Args:
+      count: of the nodes, in the order of the graph.
+      is_fine: takes the numbers of the nodes that stay float32.
+      spent: whether the search has to end.
+    """
+    kept: frozenset[int] = frozenset()
+    fine = 0
+    while fine < count:
+        if fine and is_fine(kept):
+            return kept
+        low, high = fine, count  # the first `low` may be 16-bit, the first `high` not
+        while high - low > 1:
+            if spent():
+                return kept | frozenset(range(low, count))
+            middle = (low + high) // 2
+            if is_fine(kept | frozenset(range(middle, count))):
+                low = middle
+            else:
+                high = middle
+        kept |= {low}
+        fine = low + 1
+        if fine == count or spent():
+            return kept | frozenset(range(fine, count))
+    return kept

@@ -1,0 +1,125 @@
+"""`Checks`: when the gradients of which function are compared with those in float32.
+
+Used by `twins`, which makes another twin if the one that was checked is at fault. What
+is compared is in `gradient_check`, and no gradient is computed here.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import threading
+from collections.abc import Callable
+from typing import Any
+
+from amp.graph_rewrite.normalize.gradients_only import NotRepeatable
+from amp.graph_rewrite.report import AccuracyOutcome
+from amp.integration import fallback
+from amp.integration.functions.gradient_check import Checked, GradientCheck
+from amp.integration.functions.gradient_copies import Step
+
+AGAIN = 500  # calls until a second check, of weights that have been trained
+
+
+@dataclasses.dataclass(slots=True)
+class _Pending:
+    """The check of one function.
+
+    Attributes:
+      make: makes it; raises NotRepeatable where it cannot be made.
+      due: number of the call at which it is made.
+      calls: how many there were.
+      check: once it was made.
+      busy: held while a thread makes a step of it.
+    """
+
+    make: Callable[[], GradientCheck]
+    due: int
+    calls: int = 0
+    check: GradientCheck | None = None
+    busy: Any = dataclasses.field(default_factory=threading.Lock)
+
+
+class Refused(Exception):
+    """TensorFlow could not start a function, and nothing of it has run."""
+
+
+class Checks:
+    """The checks that are still to be made under one policy, by function.
+
+    A check takes two calls. The first runs the step in float32 and records what it was
+    computed from. At the next, before the step, gradients are compared.
+    """
+
+    def __init__(self, strict: bool) -> None:
+        self._strict = strict
+        self._pending: dict[bytes, _Pending] = {}
+
+    def plan(self, name: bytes, make: Callable[[], GradientCheck], due: int) -> None:
+        """Has a function checked from its call number `due` (from 1) on."""
+        self._pending[name] = _Pending(make, due)
+
+    def waits(self, name: bytes) -> bool:
+        """Whether a function is still to be checked."""
+        return name in self._pending
+
+    def forget(self, name: bytes) -> None:
+        """Drops the check of a function that is going; takes no lock."""
+        self._pending.pop(name, None)
+
+    def call(self, name: bytes, call: Step) -> tuple[bool, Any, Checked | None]:
+        """Makes what a call of a function has to do for its check.
+
+        Another thread that calls meanwhile makes nothing of it.
+
+        Args:
+          name: the function's.
+          call: the call that the user made; `record` may raise `Refused`.
+
+        Returns:
+          Whether the step was made; if so its results; and the result of the check if
+          this call ended it.
+        """
+        pending = self._pending.get(name)
+        if pending is None or not pending.busy.acquire(blocking=False):
+            return False, None, None
+        try:
+            pending.calls += 1
+            if pending.calls < pending.due:
+                return False, None, None
+            return self._made(name, pending, call)
+        finally:
+            pending.busy.release()
+
+    def _made(
+        self, name: bytes, pending: _Pending, call: Step
+    ) -> tuple[bool, Any, Checked | None]:
+        check = pending.check
+        if check is None:
+            made = self._attempt(name, pending.make)
+            if not isinstance(made, GradientCheck):
+                self.forget(name)
+                return False, None, made
+            pending.check = check = made
+        if check.has_batch:
+            self.forget(name)
+            checked = self._attempt(name, check.compare)
+            return False, None, checked if isinstance(checked, Checked) else None
+        try:
+            return True, check.first(call), None
+        except Refused:
+            self.forget(name)
+            return False, None, None
+
+    def _attempt(
+        self, name: bytes, ours: Callable[[], GradientCheck | Checked]
+    ) -> GradientCheck | Checked | None:
+        says = f"gradients of function {name.decode()} are not compared with float32"
+        part = fallback.Part(says, self._strict)
+
+        def attempted() -> GradientCheck | Checked | None:
+            try:
+                return ours()
+            except NotRepeatable as e:
+                return Checked(AccuracyOutcome(f"not checked: {e}"))
+
+        return fallback.attempt(part, attempted, lambda: None)

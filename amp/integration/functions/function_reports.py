@@ -1,0 +1,56 @@
+"""`FunctionReports`: the newest report on each function under one policy.
+
+Used by `twins`. What a report says is not decided here.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import NamedTuple
+
+from amp.graph_rewrite.report import Report
+from amp.integration import fallback, reports
+from amp.policy import Policy
+
+
+class _Reported(NamedTuple):
+    """A report, and its number among the process's reports."""
+
+    number: int
+    report: Report
+
+
+class FunctionReports:
+    """The newest report on each function of which a later state is to come.
+
+    Of others nothing is kept here: the process keeps a bounded number (`reports`).
+    """
+
+    def __init__(self, policy: Policy) -> None:
+        self._policy = policy
+        self._newest: dict[bytes, _Reported] = {}
+
+    def put(self, name: bytes, report: Report) -> None:
+        """Adds a function's report, or puts it in the place of the one before."""
+        before = self._newest.get(name)
+        if before is None:
+            number = reports.add(report, self._policy.report)
+            self._newest[name] = _Reported(number, report)
+        else:
+            self.change(name, lambda _: report)
+
+    def change(self, name: bytes, change: Callable[[Report], Report]) -> None:
+        """Replaces the report on a function, if it is kept, by a later state of it."""
+        before = self._newest.get(name)
+        if before is None:
+            return
+        report = change(before.report)
+        self._newest[name] = _Reported(before.number, report)
+        part = fallback.Part("what came later is in no report", self._policy.strict)
+        replace = functools.partial(reports.replace, before.number, report)
+        fallback.attempt(part, lambda: replace(self._policy.report), lambda: None)
+
+    def forget(self, name: bytes) -> None:
+        """Keeps a report no longer, as nothing more is to come; takes no lock."""
+        self._newest.pop(name, None)

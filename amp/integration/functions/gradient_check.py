@@ -1,0 +1,249 @@
+"""`GradientCheck`: compares a function's gradients as planned with those in float32.
+
+Used by `twins` before a twin runs for the first time. The gradients are computed on the
+job's own batch in float32, as planned, and with products only in 16 bits. If the plan
+is worse than `accuracy` allows, the nodes at fault are found and kept in float32.
+
+How gradients are computed is in `gradient_copies`; when a twin runs, in `twins`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from amp.graph_rewrite.assign.nominee import PRODUCTS, Nodes, Nominee
+from amp.graph_rewrite.candidates.context import FORMATS
+from amp.graph_rewrite.fusion import fuse
+from amp.graph_rewrite.graph.calls import FunctionUse
+from amp.graph_rewrite.normalize.gradients_only import NotRepeatable
+from amp.graph_rewrite.ops.op_table import Role
+from amp.graph_rewrite.plan import Reason
+from amp.graph_rewrite.report import AccuracyOutcome, GradientError, Report
+from amp.graph_rewrite.rewrite import Prepared, Rewrite
+from amp.integration.functions import accuracy, definitions
+from amp.integration.functions.accuracy import Errors, Gradient
+from amp.integration.functions.gradient_copies import GradientCopies, Step
+from amp.policy import Policy
+
+STEPS = 5  # a check may take this many times as long as the job's first step did,
+SECONDS = 5.0  # or this long, whichever is more,
+MOST = 40  # and compare this many plans
+_SHOWN = 5  # gradients in a report
+
+
+def why_not(policy: Policy) -> str:
+    """Returns the reason why no function is checked under a policy, "" for none."""
+    if policy.check is False:
+        return "check=False, AMP_CHECK=0"
+    if policy.check == "auto" and policy.assignment == "all":
+        return "assignment='all' is to convert everything"
+    return ""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Checked:
+    """The result of a check.
+
+    Attributes:
+      outcome: the figures, for the report.
+      nominee: the plan to use instead, None if the one that was checked is fine.
+      prepared: the function, to make that plan of; None where nothing was compared.
+    """
+
+    outcome: AccuracyOutcome
+    nominee: Nominee | None = None
+    prepared: Prepared | None = None
+
+    def noted_in(self, report: Report) -> Report:
+        """The report on the function, with these figures."""
+        return dataclasses.replace(report, accuracy=self.outcome)
+
+
+class GradientCheck:
+    """The check of one function.
+
+    Args:
+      context: TensorFlow's eager context.
+      prepared: the function, analyzed and priced.
+      made: its twin.
+      nominee: the plan that the twin was made by.
+
+    Raises:
+      NotRepeatable: its gradients cannot be computed a second time.
+    """
+
+    def __init__(
+        self, context: Any, prepared: Prepared, made: Rewrite, nominee: Nominee
+    ) -> None:
+        policy = prepared.settled.policy
+        assert policy is not None
+        self._policy: Policy = policy
+        self._prepared, self._made, self._nominee = prepared, made, nominee
+        self._suffix = f"{definitions.new_suffix()}_check"
+        self._float32 = prepared.in_float32(self._suffix)
+        self._copies = GradientCopies(
+            context, self._float32, prepared.given, policy.loss_scale
+        )
+        self._unit = FORMATS[policy.dtype].unit
+
+    @property
+    def has_batch(self) -> bool:
+        """Whether the first step was made, so that `compare` may be called."""
+        return self._copies.batch is not None
+
+    def first(self, call: Step) -> Any:
+        """Makes the job's first step, in float32 (see `GradientCopies.first`)."""
+        return self._copies.first(call)
+
+    def compare(self) -> Checked:
+        """Compares gradients, and finds the nodes to keep in float32.
+
+        Raises:
+          NotRepeatable: float32 or products only give no finite gradients, or a plan
+            depends on more than the step in float32 does.
+        """
+        try:
+            return self._compare()
+        finally:
+            self._copies.drop()
+
+    def _compare(self) -> Checked:
+        start = time.perf_counter()
+        exact = self._copies.gradients(self._float32)
+        judge = _Judge(exact, self._unit, self._copies.names)
+        judge.yardstick(self._of(self._products()))
+        # Without its clusters, which take long to compile.
+        planned = self._copies.gradients(fuse.unfuse(self._made.graph))
+        first = judge.errors(planned)
+        if judge.is_fine(first):
+            return Checked(judge.outcome(first, 0), None, self._prepared)
+        nodes, cause = self._suspects(), judge.cause(first)
+        met: dict[frozenset[int], Errors] = {}
+
+        def nominee(kept: frozenset[int]) -> Nominee:
+            return self._nominee.keeping(
+                _nodes((nodes[i] for i in sorted(kept)), cause)
+            )
+
+        def is_fine(kept: frozenset[int]) -> bool:
+            met[kept] = judge.errors(self._of(nominee(kept)))
+            return judge.is_fine(met[kept])
+
+        limit = max(STEPS * self._first_seconds(), SECONDS)
+
+        def spent() -> bool:
+            late = time.perf_counter() - start > limit
+            # What runs must not depend on time where calls are to repeat bit for bit.
+            timed = self._policy.check is not True and self._policy.trial is not False
+            return len(met) >= MOST or (late and timed)
+
+        kept = accuracy.search(len(nodes), is_fine, spent)
+        after = met.get(kept, judge.products)
+        outcome = judge.outcome(after, len(kept), first)
+        return Checked(outcome, nominee(kept), self._prepared)
+
+    def _first_seconds(self) -> float:
+        assert self._copies.batch is not None
+        return self._copies.batch.seconds
+
+    def _of(self, nominee: Nominee) -> list[Gradient]:
+        suffix = f"{definitions.new_suffix()}_check"
+        return self._copies.gradients(self._prepared.draft(nominee, suffix))
+
+    def _products(self) -> Nominee:
+        """The products that the plan has in 16 bits, and no other node."""
+        why = Reason("products", "stays float32 in the plan")
+        uses = self._prepared.priced.analysis.uses
+        return PRODUCTS.keeping(
+            {
+                use: dict.fromkeys(one.found.allowed.keys() - self._made.low[use], why)
+                for use, one in uses.items()
+            }
+        )
+
+    def _suspects(self) -> list[tuple[FunctionUse, str]]:
+        """The 16-bit nodes that are no products, in the order of the graphs."""
+        return [
+            (use, name)
+            for use, one in self._prepared.priced.analysis.uses.items()
+            for name in one.graph.order
+            if name in self._made.low[use]
+            and (row := one.found.typed[name].row) is not None
+            and row.role is Role.FOLLOW
+        ]
+
+
+def _nodes(nodes: Iterable[tuple[FunctionUse, str]], cause: str) -> Nodes:
+    kept: dict[FunctionUse, dict[str, Reason]] = {}
+    for use, name in nodes:
+        kept.setdefault(use, {})[name] = Reason("accuracy", cause)
+    return kept
+
+
+class _Judge:
+    """Judges gradients by those in float32 and with products only.
+
+    Args:
+      exact: the gradients in float32.
+      unit: the unit roundoff of the 16-bit type.
+      names: of the nodes that make the gradients.
+
+    Raises:
+      NotRepeatable: they are not finite.
+    """
+
+    def __init__(
+        self, exact: Sequence[Gradient], unit: float, names: Sequence[str]
+    ) -> None:
+        self._exact, self._unit, self._names = exact, unit, names
+        self.products = self.errors(exact)
+        if not self.products.finite:
+            raise NotRepeatable("its gradients are not finite in float32 either")
+
+    def yardstick(self, found: Sequence[Gradient]) -> None:
+        """Sets the errors with products only, by which others are judged."""
+        self.products = self.errors(found)
+        if not self.products.finite:
+            raise NotRepeatable("no loss scale makes gradients of products finite")
+
+    def errors(self, found: Sequence[Gradient]) -> Errors:
+        return accuracy.errors(found, self._exact)
+
+    def is_fine(self, found: Errors) -> bool:
+        return not accuracy.faults(found, self.products, self._unit)
+
+    def cause(self, found: Errors) -> str:
+        """The worst fault in one line."""
+        number = accuracy.faults(found, self.products, self._unit)[0]
+        off, least = found.each[number], self.products.each[number]
+        return (
+            f"gradient {self._names[number]} off by {off:.2g}, {least:.2g} by products"
+        )
+
+    def outcome(
+        self, found: Errors, kept: int, before: Errors | None = None
+    ) -> AccuracyOutcome:
+        """The figures of a plan, for the report.
+
+        Args:
+          found: the plan's errors.
+          kept: number of nodes that it keeps in float32.
+          before: the errors without these.
+        """
+        worst = sorted(range(len(found.each)), key=lambda i: -found.each[i])
+        text = f"off by {found.all:.2g}, {self.products.all:.2g} by products only"
+        if before is not None:
+            text += f"; {before.all:.2g} before {kept} nodes were kept in float32"
+        return AccuracyOutcome(
+            text=f"gradients {text}",
+            kept=kept,
+            error=found.all,
+            products=self.products.all,
+            worst=tuple(
+                GradientError(self._names[i], found.each[i], self.products.each[i])
+                for i in worst[:_SHOWN]
+            ),
+        )

@@ -1,0 +1,159 @@
+"""`GradientCopies`: registers and runs copies of a step that only compute gradients.
+
+Used by `gradient_check`. What a copy has in it is `graph.gradients_only`'s to say, and
+what its gradients mean that of `accuracy`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import time
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+import numpy as np
+import tensorflow as tf
+from tensorflow.python.eager import execute
+
+from amp.graph_rewrite.graph import ir, op_schema, serde
+from amp.graph_rewrite.normalize import gradients_only
+from amp.integration import as_written
+from amp.integration.functions.accuracy import Gradient
+from amp.loss_scaling.scale import DynamicLossScale, LossScale
+
+_BACKOFF = 2.0**-4  # from one loss scale to the next to try
+_TRIES = 8  # so the last is 2**-28 of the first
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Batch:
+    """What the copies are called with, and the seconds of the job's step with it."""
+
+    inputs: tuple[Any, ...]
+    seconds: float
+
+
+class Step(Protocol):
+    """The job's own step, as the user called it."""
+
+    @property
+    def inputs(self) -> Sequence[Any]:
+        """The user's arguments."""
+
+    def run(self, which: bytes) -> Any:
+        """Calls a function with them."""
+
+    def record(self, which: bytes, more: int) -> Any:
+        """Calls a function that has so many further results."""
+
+
+class GradientCopies:
+    """The copies of one step, all run on one batch.
+
+    Args:
+      context: TensorFlow's eager context.
+      step: the step in float32, calls inlined.
+      given: the step as the user made it.
+      rule: of loss scaling.
+
+    Attributes:
+      batch: what the copies are called with, None before `first`.
+
+    Raises:
+      NotRepeatable: the step's gradients cannot be computed a second time.
+    """
+
+    def __init__(
+        self, context: Any, step: ir.Module, given: ir.Module, rule: LossScale
+    ) -> None:
+        self._context, self._step, self._given, self._rule = context, step, given, rule
+        self._registered: list[str] = []
+        self._numbers = itertools.count()
+        self._wanted = gradients_only.gradients(step)
+        self.batch: _Batch | None = None
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """For each gradient, the node that makes it."""
+        return self._wanted.names
+
+    def first(self, call: Step) -> Any:
+        """Makes the job's first step, in float32, and keeps what it was computed from.
+
+        Args:
+          call: the call that the user made.
+
+        Returns:
+          The step's results.
+        """
+        start, taken = time.perf_counter(), self._wanted.taken
+        if taken:
+            name = f"{self._step.main.name}_recorded"
+            recorder = self._add(
+                gradients_only.recorded(self._step, self._wanted, name)
+            )
+            outputs = call.record(recorder, len(taken))
+            given, outputs = outputs[-len(taken) :], outputs[: -len(taken)] or None
+        else:
+            given, outputs = [], call.run(self._given.main.name.encode())
+        self.batch = _Batch((*call.inputs, *given), time.perf_counter() - start)
+        return outputs
+
+    def gradients(self, step: ir.Module) -> list[Gradient]:
+        """The gradients of a step, divided by the loss scale.
+
+        They are scaled as a dynamic scaler would after some steps: by the largest scale
+        at which they are finite.
+
+        Args:
+          step: in float32 or rewritten.
+
+        Raises:
+          NotRepeatable: it depends on more than the step in float32 does.
+        """
+        assert self.batch is not None
+        name = f"{step.main.name}_gradients_{next(self._numbers)}"
+        copy = gradients_only.gradients_only(step, self._wanted, name)
+        function, found = self._add(copy), []
+        for scale in self._scales():
+            found = self._run(function, scale)
+            if all(np.isfinite(gradient).all() for gradient in found):
+                break
+        return found
+
+    def _scales(self) -> list[float]:
+        if not self._wanted.scaled:
+            return [1.0]
+        tries = _TRIES if isinstance(self._rule, DynamicLossScale) else 1
+        return [self._rule.initial * _BACKOFF**number for number in range(tries)]
+
+    def _run(self, function: bytes, scale: float) -> list[Gradient]:
+        assert self.batch is not None
+        inputs = [*self.batch.inputs]
+        if self._wanted.scaled:
+            inputs.append(tf.constant(scale, tf.float32))
+        outputs = execute.execute(
+            function.decode(),
+            num_outputs=len(self._wanted.markers),
+            inputs=inputs,
+            attrs=as_written.options(),
+            ctx=self._context,
+        )
+        return [output.numpy() / np.float32(scale) for output in outputs]
+
+    def _add(self, module: ir.Module) -> bytes:
+        """Registers a main function, and of what it calls what TensorFlow lacks."""
+        lookup = op_schema.lookup_of(module)
+        for graph in (*module.functions.values(), module.main):
+            if not self._context.has_function(graph.name):
+                self._context.add_function_def(serde.write_function(graph, lookup))
+                self._registered.append(graph.name)
+        return module.main.name.encode()
+
+    def drop(self) -> None:
+        """Forgets the batch and removes the functions from TensorFlow's runtime."""
+        self.batch = None
+        for name in self._registered:
+            self._context.remove_function(name)
+        self._registered.clear()

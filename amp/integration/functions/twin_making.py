@@ -1,0 +1,91 @@
+"""Makes the twin of a function: reads it, has it rewritten, and registers the result.
+
+Used by `twins`, which decides when a twin is made and whether it runs. No choice of
+precision is made here.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+from amp.graph_rewrite.assign.nominee import Nominee
+from amp.graph_rewrite.cost.resolution import Resolution
+from amp.graph_rewrite.graph import calls, op_schema, serde
+from amp.graph_rewrite.rewrite import Prepared, Rewrite, prepare
+from amp.integration.functions import definitions
+from amp.integration.measuring import job_timer
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class MadeTwin:
+    """A twin that is registered in TensorFlow's runtime.
+
+    Attributes:
+      name: its name; the original's if the plan converts nothing.
+      functions: the names of all functions that were registered.
+      repeatable: whether it leaves nothing behind if it fails: it only computes, or XLA
+        compiles it as a whole and writes variables after all has succeeded.
+      compiled: whether XLA compiles any part of it.
+    """
+
+    name: bytes
+    functions: tuple[str, ...]
+    repeatable: bool
+    compiled: bool
+
+
+def prepared(context: Any, name: bytes, settled: Resolution) -> Prepared:
+    """Reads a function, and analyzes and prices it.
+
+    Args:
+      context: TensorFlow's eager context.
+      name: the function's.
+      settled: policy and device.
+
+    Raises:
+      AmpError: what was found wrong.
+    """
+    module = definitions.read(context, name.decode())
+    timer = job_timer.measuring(settled, name.decode())
+    return prepare(module, settled, timer=timer)
+
+
+def registered(
+    context: Any, prepared: Prepared, nominee: Nominee
+) -> tuple[MadeTwin, Rewrite]:
+    """Makes a function's twin by one of its plans.
+
+    Args:
+      context: TensorFlow's eager context.
+      prepared: the function.
+      nominee: the plan.
+
+    Raises:
+      AmpError: what the rewrite found wrong.
+    """
+    given = prepared.given
+    result = prepared.made(nominee, definitions.new_suffix())
+    made = [
+        g for key, g in result.graph.functions.items() if key not in given.functions
+    ]
+    if result.graph.main is not given.main:
+        made.append(result.graph.main)
+    lookup = op_schema.lookup_of(result.graph)
+    for graph in made:
+        context.add_function_def(serde.write_function(graph, lookup))
+    main = result.graph.main
+    twin = MadeTwin(
+        name=str(main.name).encode(),
+        functions=tuple(graph.name for graph in made),
+        repeatable=calls.MUST_COMPILE in main.flags
+        or not definitions.has_effects(given),
+        compiled=any(use.xla for use in calls.uses_with_weights(given)),
+    )
+    return twin, result
+
+
+def removed(context: Any, made: MadeTwin) -> None:
+    """Takes a twin that never runs again out of TensorFlow's runtime."""
+    for function in made.functions:
+        context.remove_function(function)

@@ -1,0 +1,106 @@
+"""`accuracy`: a plan is at fault exactly if it is worse than products only allow."""
+
+from __future__ import annotations
+
+import math
+
+import hypothesis
+import hypothesis.strategies as st
+import numpy as np
+import pytest
+from hypothesis import given
+
+from amp.integration.functions import accuracy
+from amp.integration.functions.accuracy import ALL, NOISE, ONE, Errors
+
+UNIT = 2.0**-8
+
+
+def of(*each: float, whole: float = 0.01) -> Errors:
+    return Errors(each, whole, all(map(math.isfinite, each)))
+
+
+def test_errors_are_in_units_of_the_float32_gradient() -> None:
+    wanted = [np.array([3.0, 4.0], np.float32), np.array([0.0], np.float32)]
+    found = [np.array([3.0, 4.5], np.float32), np.array([0.0], np.float32)]
+    assert accuracy.errors(found, wanted) == Errors((0.1, 0.0), 0.1, True)
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf])
+def test_a_gradient_that_is_not_finite_is_infinitely_far(bad: float) -> None:
+    wanted = [np.ones(2, np.float32)]
+    found = accuracy.errors([np.array([1.0, bad], np.float32)], wanted)
+    assert found.each == (math.inf,)
+    assert not found.finite
+
+
+def test_one_gradient_may_be_so_far_off_and_no_further() -> None:
+    products = of(0.01, 0.02)
+    assert accuracy.faults(of(0.01, 0.02 * ONE), products, UNIT) == []
+    assert accuracy.faults(of(0.01, 0.021 * ONE), products, UNIT) == [1]
+
+
+def test_all_together_may_be_so_far_off_and_no_further() -> None:
+    products = of(0.01, 0.02)
+    assert not accuracy.faults(of(0.03, 0.05, whole=0.01 * ALL), products, UNIT)
+    assert accuracy.faults(of(0.03, 0.05, whole=0.011 * ALL), products, UNIT) == [0, 1]
+
+
+def test_what_one_rounding_makes_is_no_fault() -> None:
+    assert not accuracy.faults(of(UNIT, whole=UNIT), of(0.0, whole=0.0), UNIT)
+
+
+def test_noise_is_not_judged() -> None:
+    products = of(0.01, NOISE * 1.01)
+    assert not accuracy.faults(of(0.01, 1e6), products, UNIT)
+
+
+def test_a_plan_that_is_not_finite_is_at_fault() -> None:
+    assert accuracy.faults(of(0.01, math.inf, whole=math.inf), of(0.01, 0.7), UNIT)
+
+
+@given(st.integers(1, 40), st.frozensets(st.integers(0, 39), max_size=5))
+def test_the_search_finds_just_the_nodes_at_fault(
+    count: int, bad: frozenset[int]
+) -> None:
+    """Where each fault shows by itself, whatever the other nodes do."""
+    bad = frozenset(i for i in bad if i < count)
+    hypothesis.assume(bad)  # the search is made only where there is a fault
+    found = accuracy.search(count, lambda kept: bad <= kept, lambda: False)
+    assert found == bad
+
+
+@given(
+    st.integers(1, 40),
+    st.frozensets(
+        st.frozensets(st.integers(0, 39), min_size=1), min_size=1, max_size=4
+    ),
+    st.integers(0, 30),
+)
+def test_what_is_found_is_fine_however_soon_the_time_is_spent(
+    count: int, groups: frozenset[frozenset[int]], most: int
+) -> None:
+    """Faults of several nodes together: a group harms unless one of it is kept."""
+    groups = frozenset(group & frozenset(range(count)) for group in groups) - {
+        frozenset()
+    }
+    hypothesis.assume(groups)
+    tried = [0]
+
+    def is_fine(kept: frozenset[int]) -> bool:
+        tried[0] += 1
+        return all(group & kept for group in groups)
+
+    found = accuracy.search(count, is_fine, lambda: tried[0] >= most)
+    assert all(group & found for group in groups)
+
+
+def test_the_search_takes_a_logarithm_of_the_nodes_for_each_fault() -> None:
+    tried = []
+
+    def is_fine(kept: frozenset[int]) -> bool:
+        tried.append(kept)
+        return kept >= {100, 900}
+
+    assert accuracy.search(1024, is_fine, lambda: False) == {100, 900}
+    assert len(tried) <= 2 * (10 + 1)

@@ -1,0 +1,216 @@
+"""A job's gradients are compared with float32's before its twin runs.
+
+The fault that is planted is the one the rule for losses prevents: a target near 1000
+that is subtracted in 16 bits.
+"""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from tensorflow.python.eager import context as context_lib
+
+import amp
+from amp.graph_rewrite.candidates import analysis
+from amp.integration.functions import checks, gradient_check
+from amp.integration.functions.accuracy import ALL
+from amp.policy import Policy
+
+EMULATED = {"dtype": "bfloat16", "emulate": True}
+
+
+@pytest.fixture
+def no_loss_rule(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The planted fault: the loss is computed in 16 bits."""
+    monkeypatch.setattr(analysis, "loss", lambda *_: {})
+
+
+class Regression:
+    """A step that learns targets of 1000 and a little from an iterator's batches."""
+
+    def __init__(self, steps: int = 64) -> None:
+        tf.random.set_seed(1)
+        x = tf.random.normal([steps, 32, 16])
+        y = 1000.0 + tf.random.normal([steps, 32, 4])
+        self.taken: list[int] = []
+        numbers = tf.data.Dataset.range(steps)
+        data = tf.data.Dataset.zip(tf.data.Dataset.from_tensor_slices((x, y)), numbers)
+        self.batches = iter(data)
+        self.first = tf.Variable(tf.random.normal([16, 16]))
+        self.second = tf.Variable(tf.random.normal([16, 4]))
+        self.bias = tf.Variable(tf.fill([4], 1000.0))
+        self.count = tf.Variable(0)
+        self.gradients: list[np.ndarray] = []
+
+        @tf.function
+        def step() -> tuple[tf.Tensor, tf.Tensor]:
+            (x, y), number = next(self.batches)
+            weights = [self.first, self.second]
+            with tf.GradientTape() as tape:
+                out = tf.matmul(tf.tanh(x @ self.first), self.second, name="out")
+                off = tf.subtract(out + self.bias, y, name="off")
+                loss = tf.reduce_mean(tf.square(off))
+            grads = tape.gradient(loss, weights)
+            for weight, grad in zip(weights, grads, strict=True):
+                weight.assign_sub(0.0 * grad)
+            self.count.assign_add(1)
+            return number, grads[1]
+
+        self.step = step
+
+    def train(self, steps: int, **policy: Any) -> list[np.ndarray]:
+        grads = []
+        with amp.mixed_precision_scope(**{**EMULATED, **policy}):
+            for _ in range(steps):
+                number, grad = self.step()
+                self.taken.append(int(number))
+                grads.append(grad.numpy())
+        return grads
+
+
+def distance(found: np.ndarray, wanted: np.ndarray) -> float:
+    return float(np.linalg.norm(found - wanted) / np.linalg.norm(wanted))
+
+
+def report() -> Any:
+    (found,) = [r for r in amp.reports() if r.accuracy is not None]
+    return found
+
+
+def test_a_plan_as_good_as_products_only_runs_as_it_is() -> None:
+    job = Regression()
+    job.train(3)
+    found = report()
+    assert found.accuracy.kept == 0
+    assert found.accuracy.error <= ALL * found.accuracy.products
+    assert "Tanh" in {d.op for d in found.decisions if d.dtype == "bfloat16"}
+    assert not [d for d in found.decisions if d.rule == "accuracy"]
+    assert [one.name for one in found.accuracy.worst]
+    assert "accuracy     gradients off by" in str(found)
+
+
+def test_nodes_at_fault_are_found_and_kept_in_float32(no_loss_rule: None) -> None:
+    plain = Regression().train(4, check=False, dtype="bfloat16")
+    exact = Regression().train(4, deny=("MatMul",))
+    job = Regression()
+    mended = job.train(4)
+    found = report()
+    assert found.accuracy.kept > 0
+    assert found.accuracy.error <= ALL * found.accuracy.products
+    kept = [d for d in found.decisions if d.rule == "accuracy"]
+    assert len(kept) == found.accuracy.kept
+    assert all(d.dtype == "float32" and "off by" in d.cause for d in kept)
+    np.testing.assert_array_equal(mended[0], exact[0])  # the first step is float32
+    for step in (1, 2, 3):
+        off = distance(mended[step], exact[step])
+        assert distance(plain[step], exact[step]) > 2 * ALL * off
+
+
+def test_every_batch_is_taken_once_and_every_call_is_one_step() -> None:
+    job = Regression()
+    job.train(6)
+    assert job.taken == list(range(6))
+    assert int(job.count) == 6
+
+
+def test_what_was_made_for_a_check_is_removed(no_loss_rule: None) -> None:
+    context = context_lib.context()
+    job = Regression()
+    job.train(3)
+    names = set(context.list_function_names())
+    assert not [name for name in names if "_check" in name or "_recorded" in name]
+
+
+def test_training_is_checked_once_more(
+    monkeypatch: pytest.MonkeyPatch, no_loss_rule: None
+) -> None:
+    """Planted: a plan that was fine at the first step, and is not any more."""
+    monkeypatch.setattr(checks, "AGAIN", 3)
+    monkeypatch.setattr("amp.integration.functions.twins.AGAIN", 3)
+    job = Regression()
+    honest = gradient_check.GradientCheck.compare
+    compared = []
+
+    def first_is_fine(self: gradient_check.GradientCheck) -> Any:
+        compared.append(int(job.count))
+        found = honest(self)
+        if len(compared) == 1:
+            return gradient_check.Checked(found.outcome, None, found.prepared)
+        return found
+
+    monkeypatch.setattr(gradient_check.GradientCheck, "compare", first_is_fine)
+    job.train(12)
+    assert compared == [1, 5]
+    assert job.taken == list(range(12))
+    assert [d for d in report().decisions if d.rule == "accuracy"]
+
+
+def test_a_step_whose_gradients_cannot_be_repeated_says_so() -> None:
+    weight = tf.Variable(tf.ones([8, 8]))
+
+    @tf.function
+    def steps(x: tf.Tensor) -> None:
+        for _ in tf.range(2):
+            with tf.GradientTape() as tape:
+                loss = tf.reduce_sum(tf.tanh(x @ weight) @ weight)
+            (grad,) = tape.gradient(loss, [weight])
+            weight.assign_sub(0.1 * grad)
+
+    with amp.mixed_precision_scope(**EMULATED):
+        steps(tf.ones([4, 8]))
+        steps(tf.ones([4, 8]))
+    assert report().accuracy.text.startswith("not checked: its gradients are computed")
+
+
+@pytest.mark.parametrize(
+    ("fields", "reason"),
+    [
+        ({"check": False}, "check=False, AMP_CHECK=0"),
+        ({"assignment": "all"}, "assignment='all' is to convert everything"),
+        ({"assignment": "all", "check": True}, ""),
+        ({}, ""),
+    ],
+)
+def test_it_is_said_why_nothing_is_checked(fields: dict[str, Any], reason: str) -> None:
+    assert gradient_check.why_not(Policy(**fields)) == reason
+
+
+def test_without_checks_the_twin_runs_from_the_first_call_on() -> None:
+    job = Regression()
+    grads = job.train(2, check=False)
+    exact = Regression().train(2, deny=("MatMul",))
+    assert not np.array_equal(grads[0], exact[0])
+    assert not [r for r in amp.reports() if r.accuracy]
+
+
+def test_threads_may_call_during_a_check() -> None:
+    job = Regression()
+
+    def work() -> None:
+        job.train(4)
+
+    threads = [threading.Thread(target=work) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(job.taken) == list(range(16))
+    assert int(job.count) == 16
+
+
+def test_a_check_that_fails_leaves_the_plan_and_warns(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def broken(self: Any) -> None:
+        raise ZeroDivisionError("planted")
+
+    monkeypatch.setattr(gradient_check.GradientCheck, "compare", broken)
+    job = Regression()
+    with pytest.warns(RuntimeWarning, match="are not compared with float32.*planted"):
+        job.train(3)
+    assert job.taken == [0, 1, 2]
+    assert amp.reports()[-1].nodes_low > 0

@@ -76,7 +76,8 @@ class AccuracyOutcome:
       kept: number of nodes that were at fault and stay float32.
       error, products: the error of all gradients together, as planned and with products
         only in 16 bits; None where nothing was compared.
-      worst: the gradients with the largest errors, the worst first.
+      worst: the gradients with the largest errors, the worst first; without those of
+        which products only lose half.
     """
 
     text: str

@@ -45,6 +45,12 @@ class NodeAttributes:
         value = self._get(name)
         return "" if value is None else value.s.decode("utf-8", "replace")
 
+    def strings(self, name: str) -> tuple[str, ...]:
+        value = self._get(name)
+        if value is None:
+            return ()
+        return tuple(text.decode("utf-8", "replace") for text in value.list.s)
+
     def flag(self, name: str) -> bool:
         value = self._get(name)
         return value is not None and bool(value.b)
@@ -124,10 +130,12 @@ def write(proto: attr_value_pb2.AttrValue, value: ir.Value) -> None:
         case ir.Functions(names):
             for function, name in zip(proto.list.func, names, strict=True):
                 function.name = name
+        case ir.Strings(values):
+            proto.list.s[:] = [text.encode("utf-8") for text in values]
         case ir.Shapes(shapes):
             _write_shapes(proto.list.shape, shapes)
-        case ir.Tensor(values, number):
-            _write_tensor(proto, values, number)
+        case ir.Tensor(numbers, number):
+            _write_tensor(proto, numbers, number)
         case bool():
             proto.b = value
         case int():

@@ -69,6 +69,13 @@ class Shapes:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
+class Strings:
+    """A new value for a list(string) attribute."""
+
+    values: tuple[str, ...]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
 class Tensor:
     """A constant: float32 `values` (an ndarray) to be stored as type `number`."""
 
@@ -77,7 +84,7 @@ class Tensor:
 
 
 Value: TypeAlias = (
-    Type | Types | Function | Functions | Shapes | Tensor | bool | int | str
+    Type | Types | Function | Functions | Shapes | Strings | Tensor | bool | int | str
 )
 
 
@@ -96,6 +103,9 @@ class Attributes(Protocol):
     def integer(self, name: str, default: int) -> int: ...
 
     def text(self, name: str) -> str: ...
+
+    def strings(self, name: str) -> tuple[str, ...]:
+        """The values of a list(string) attribute."""
 
     def flag(self, name: str) -> bool: ...
 
@@ -171,6 +181,12 @@ class Node:
         if isinstance(value, str):
             return value
         return self.attrs.text(attr) if self.attrs is not None else ""
+
+    def strings(self, attr: str) -> tuple[str, ...]:
+        value = self.updates.get(attr)
+        if isinstance(value, Strings):
+            return value.values
+        return self.attrs.strings(attr) if self.attrs is not None else ()
 
     def functions(self, attr: str) -> tuple[str, ...]:
         value = self.updates.get(attr)

@@ -4,7 +4,10 @@ The gradients are what the unscale markers read. A copy has only the nodes that 
 are computed from: no update, no print, no counter. What a step takes from elsewhere (a
 batch of an iterator, a number from a stateful generator) cannot be taken twice; such
 tensors are further results of one function, `recorded`, and further arguments of the
-copies. Nothing is run here and no precision is chosen.
+copies. Where the gradients are in a function that XLA compiles, and so is not inlined, the
+copies are of that function, and what is recorded are its arguments.
+
+Nothing is run here and no precision is chosen.
 """
 
 from __future__ import annotations
@@ -34,14 +37,17 @@ class Gradients:
     Attributes:
       markers: the unscale markers that read the gradients, one for each gradient.
       names: for each, the node that makes it in float32.
-      taken: the tensors that are taken from elsewhere.
+      taken: the tensors that are taken from elsewhere, or all arguments of `inner`.
       scaled: whether the step multiplies the incoming gradient by a loss scale.
+      inner: the node that calls the function they are computed in; "" for the step
+        itself.
     """
 
     markers: tuple[str, ...]
     names: tuple[str, ...]
     taken: tuple[Tensor, ...]
     scaled: bool
+    inner: str = ""
 
 
 class NotRepeatable(Exception):
@@ -58,35 +64,60 @@ def gradients(module: ir.Module) -> Gradients:
       NotRepeatable: it has none, or they depend on what can neither be repeated nor be
         recorded.
     """
-    graph, lookup = module.main, op_schema.lookup_of(module)
+    inner, graph = _holder(module)
+    lookup = op_schema.lookup_of(module)
     first: dict[ir.Edge, str] = {}  # by gradient, one of the markers that read it
     for node in graph.nodes.values():
         if node.flag(ir.UNSCALE) and _type(node, 0, lookup) == ir.FLOAT:
             first.setdefault(node.inputs[0], node.name)
     if not first:
-        raise NotRepeatable(_why_none(module))
+        raise NotRepeatable("it has no gradients of variables")
     taken: list[Tensor] = []
     nodes = _upstream(graph, first, lambda node: not _taken(node, module))
     for name in nodes:
         node = graph.nodes[name]
         if _taken(node, module):
             taken += _outputs(node, lookup, graph)
+    if inner is not None:
+        if taken:
+            raise NotRepeatable(f"node {taken[0][0][0]} cannot run twice")
+        types = (arg.type for arg in graph.args)
+        taken = [*zip(inner.inputs, types, strict=True)]
     seeds = [graph.nodes[name] for name in nodes if graph.nodes[name].flag(ir.SEED)]
-    scaled = bool(seeds) and all(_type(node, 1, lookup) == ir.FLOAT for node in seeds)
-    names = tuple(name for name, _ in first)
-    return Gradients(tuple(first.values()), names, tuple(taken), scaled)
+    return Gradients(
+        markers=tuple(first.values()),
+        names=tuple(name for name, _ in first),
+        taken=tuple(taken),
+        scaled=bool(seeds) and all(_type(n, 1, lookup) == ir.FLOAT for n in seeds),
+        inner="" if inner is None else inner.name,
+    )
+
+
+def _holder(module: ir.Module) -> tuple[ir.Node | None, ir.Graph]:
+    """The graph with the unscale markers, and the node of the step that calls it."""
+    if _is_marked(module.main):
+        return None, module.main
+    marked = {name for name, graph in module.functions.items() if _is_marked(graph)}
+    if not marked:
+        return None, module.main
+    callers = [
+        node
+        for node in module.main.nodes.values()
+        if calls.calls_once(node.op) and not marked.isdisjoint(node.functions("f"))
+    ]
+    if len(callers) != 1:
+        where = f"in function {min(marked)}, not in it"
+        raise NotRepeatable(f"its gradients are computed {where}")
+    return callers[0], module.functions[callers[0].functions("f")[0]]
+
+
+def _is_marked(graph: ir.Graph) -> bool:
+    return any(node.flag(ir.UNSCALE) for node in graph.nodes.values())
 
 
 def _type(node: ir.Node, index: int, lookup: op_schema.Lookup) -> int:
     known = lookup(node.op)
     return 0 if known is None else known.signature(node).ins[index].type
-
-
-def _why_none(module: ir.Module) -> str:
-    for graph in module.functions.values():
-        if any(node.flag(ir.UNSCALE) for node in graph.nodes.values()):
-            return f"its gradients are computed in function {graph.name}, not in it"
-    return "it has no gradients of variables"
 
 
 def _outputs(
@@ -178,8 +209,9 @@ def recorded(module: ir.Module, wanted: Gradients, name: str) -> ir.Module:
 def gradients_only(module: ir.Module, wanted: Gradients, name: str) -> ir.Module:
     """A copy of a step that returns its gradients.
 
-    Its arguments are those of the step, the tensors of `wanted.taken`, and, if
-    `wanted.scaled`, a loss scale to use in place of the step's own.
+    Its arguments are those of the step (none of them if there is `wanted.inner`), the
+    tensors of `wanted.taken`, and, if `wanted.scaled`, a loss scale to use in place of
+    the step's own.
 
     Args:
       module: the step, in float32 or rewritten.
@@ -189,8 +221,7 @@ def gradients_only(module: ir.Module, wanted: Gradients, name: str) -> ir.Module
     Raises:
       NotRepeatable: a rewritten step depends on more than the step in float32 does.
     """
-    graph = module.main
-    given = {edge: (f"{_RECORD}_{i}", 0) for i, (edge, _) in enumerate(wanted.taken)}
+    graph, given = _copied_graph(module, wanted)
     stops = {edge[0] for edge in given}
     edges = [graph.nodes[marker].inputs[0] for marker in wanted.markers]
     found = _upstream(graph, edges, lambda node: node.name not in stops)
@@ -201,8 +232,9 @@ def gradients_only(module: ir.Module, wanted: Gradients, name: str) -> ir.Module
             op = graph.nodes[each].op
             raise NotRepeatable(f"node {each} ({op}) cannot run twice")
         nodes[each] = _copied(graph.nodes[each], kept, given, wanted.scaled)
+    types = dict(wanted.taken)
     args = [*graph.args]
-    args += [ir.Argument(given[edge][0], number) for edge, number in wanted.taken]
+    args += [ir.Argument(arg, types[edge]) for edge, (arg, _) in given.items()]
     if wanted.scaled:
         args.append(ir.Argument(_SCALE, ir.FLOAT))
     results = tuple(
@@ -211,6 +243,20 @@ def gradients_only(module: ir.Module, wanted: Gradients, name: str) -> ir.Module
     )
     copy = ir.Graph(name, nodes, tuple(args), results, shape=graph.shape)
     return ir.Module(copy, module.functions)
+
+
+def _copied_graph(
+    module: ir.Module, wanted: Gradients
+) -> tuple[ir.Graph, dict[ir.Edge, ir.Edge]]:
+    """The graph to copy, and the arguments that take the place of its edges."""
+    if not wanted.inner:
+        taken = enumerate(wanted.taken)
+        return module.main, {edge: (f"{_RECORD}_{i}", 0) for i, (edge, _) in taken}
+    (name,) = module.main.nodes[wanted.inner].functions("f")
+    graph = module.functions[name]
+    if [arg.type for arg in graph.args] != [number for _, number in wanted.taken]:
+        raise NotRepeatable(f"function {name} takes arguments in 16 bits")
+    return graph, {}
 
 
 def _copied(

@@ -25,6 +25,9 @@ _HARMLESS = frozenset(
     }
 )
 
+# The attribute that names nodes to be placed with, and what it says before each name.
+_CLASS, _BESIDE = "_class", "loc:@"
+
 
 def inline(module: ir.Module) -> ir.Module:
     """Inlines every inlinable call in the functions of a module.
@@ -145,12 +148,7 @@ def _is_inlinable(node: ir.Node, compiled: bool, done: Mapping[str, ir.Graph]) -
     starts_xla = node.flag(MUST_COMPILE) or MUST_COMPILE in callee.flags
     if (starts_xla and not compiled) or not callee.attributes <= _HARMLESS:
         return False
-    return not any(map(_cannot_move, callee.nodes.values()))
-
-
-def _cannot_move(node: ir.Node) -> bool:
-    """Whether a node's attributes name a loop frame or other nodes."""
-    return facts(node.op).kind is Kind.ENTER or node.has("_class")
+    return not any(facts(n.op).kind is Kind.ENTER for n in callee.nodes.values())
 
 
 def _within(call: str, edge: ir.Edge, node: ir.Node, callee: ir.Graph) -> ir.Edge:
@@ -173,7 +171,7 @@ def _body(call: ir.Node, callee: ir.Graph) -> Iterator[ir.Node]:
         )
         sources = [edge[0] for edge in node.inputs] + list(node.controls)
         first = callee.nodes.keys().isdisjoint(sources)
-        yield dataclasses.replace(
+        moved = dataclasses.replace(
             node,
             name=f"{call.name}/{node.name}",
             inputs=tuple(_within(call.name, e, call, callee) for e in node.inputs),
@@ -181,5 +179,13 @@ def _body(call: ir.Node, callee: ir.Graph) -> Iterator[ir.Node]:
             device=node.device or device,
             pristine=False,
         )
+        beside = [text.removeprefix(_BESIDE) for text in node.strings(_CLASS)]
+        if beside:
+            # An argument is its maker in the caller. A name that is no node's is one of
+            # a group (TensorFlow writes arguments' names as they were when traced).
+            names = (given.get(name, f"{call.name}/{name}") for name in beside)
+            loc = ir.Strings(tuple(f"{_BESIDE}{name}" for name in names))
+            moved = moved.changed(updates={_CLASS: loc})
+        yield moved
     after = tuple(f"{call.name}/{name}" for name in callee.control_results)
     yield ir.Node(call.name, "NoOp", (), (enter, *after), device, None)

@@ -51,11 +51,13 @@ class Checked:
       outcome: the figures, for the report.
       nominee: the plan to use instead, None if the one that was checked is fine.
       prepared: the function, to make that plan of; None where nothing was compared.
+      unfit: names of the other plans that are worse than they may be.
     """
 
     outcome: AccuracyOutcome
     nominee: Nominee | None = None
     prepared: Prepared | None = None
+    unfit: frozenset[str] = frozenset()
 
     def noted_in(self, report: Report) -> Report:
         """The report on the function, with these figures."""
@@ -70,14 +72,21 @@ class GradientCheck:
       prepared: the function, analyzed and priced.
       made: its twin.
       nominee: the plan that the twin was made by.
+      others: further plans, of which it is only to be known whether they are fine.
 
     Raises:
       NotRepeatable: its gradients cannot be computed a second time.
     """
 
     def __init__(
-        self, context: Any, prepared: Prepared, made: Rewrite, nominee: Nominee
+        self,
+        context: Any,
+        prepared: Prepared,
+        made: Rewrite,
+        nominee: Nominee,
+        others: Sequence[Nominee] = (),
     ) -> None:
+        self._others = others
         policy = prepared.settled.policy
         assert policy is not None
         self._policy: Policy = policy
@@ -118,8 +127,13 @@ class GradientCheck:
         # Without its clusters, which take long to compile.
         planned = self._copies.gradients(fuse.unfuse(self._made.graph))
         first = judge.errors(planned)
+        unfit = frozenset(
+            other.name
+            for other in self._others
+            if not judge.is_fine(judge.errors(self._of(other)))
+        )
         if judge.is_fine(first):
-            return Checked(judge.outcome(first, 0), None, self._prepared)
+            return Checked(judge.outcome(first, 0), None, self._prepared, unfit)
         nodes, cause = self._suspects(), judge.cause(first)
         met: dict[frozenset[int], Errors] = {}
 
@@ -143,7 +157,7 @@ class GradientCheck:
         kept = accuracy.search(len(nodes), is_fine, spent)
         after = met.get(kept, judge.products)
         outcome = judge.outcome(after, len(kept), first)
-        return Checked(outcome, nominee(kept), self._prepared)
+        return Checked(outcome, nominee(kept), self._prepared, unfit)
 
     def _first_seconds(self) -> float:
         assert self._copies.batch is not None
@@ -233,8 +247,16 @@ class _Judge:
           kept: number of nodes that it keeps in float32.
           before: the errors without these.
         """
-        worst = sorted(range(len(found.each)), key=lambda i: -found.each[i])
+        judged = [
+            index
+            for index, error in enumerate(self.products.each)
+            if error <= accuracy.NOISE
+        ]
+        worst = sorted(judged, key=lambda i: -found.each[i])
         text = f"off by {found.all:.2g}, {self.products.all:.2g} by products only"
+        if len(judged) < len(found.each):
+            lost = len(found.each) - len(judged)
+            text += f" ({lost} of {len(found.each)} are noise in any 16 bits)"
         if before is not None:
             text += f"; {before.all:.2g} before {kept} nodes were kept in float32"
         return AccuracyOutcome(

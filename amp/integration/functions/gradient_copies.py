@@ -18,6 +18,7 @@ from tensorflow.python.eager import execute
 
 from amp.graph_rewrite.graph import ir, op_schema, serde
 from amp.graph_rewrite.normalize import gradients_only
+from amp.graph_rewrite.normalize.gradients_only import NotRepeatable
 from amp.integration import as_written
 from amp.integration.functions.accuracy import Gradient
 from amp.loss_scaling.scale import DynamicLossScale, LossScale
@@ -97,7 +98,8 @@ class GradientCopies:
             given, outputs = outputs[-len(taken) :], outputs[: -len(taken)] or None
         else:
             given, outputs = [], call.run(self._given.main.name.encode())
-        self.batch = _Batch((*call.inputs, *given), time.perf_counter() - start)
+        own = () if self._wanted.inner else call.inputs
+        self.batch = _Batch((*own, *given), time.perf_counter() - start)
         return outputs
 
     def gradients(self, step: ir.Module) -> list[Gradient]:
@@ -110,7 +112,8 @@ class GradientCopies:
           step: in float32 or rewritten.
 
         Raises:
-          NotRepeatable: it depends on more than the step in float32 does.
+          NotRepeatable: it depends on more than the step in float32 does, or TensorFlow
+        cannot run it.
         """
         assert self.batch is not None
         name = f"{step.main.name}_gradients_{next(self._numbers)}"
@@ -133,13 +136,16 @@ class GradientCopies:
         inputs = [*self.batch.inputs]
         if self._wanted.scaled:
             inputs.append(tf.constant(scale, tf.float32))
-        outputs = execute.execute(
-            function.decode(),
-            num_outputs=len(self._wanted.markers),
-            inputs=inputs,
-            attrs=as_written.options(),
-            ctx=self._context,
-        )
+        try:
+            outputs = execute.execute(
+                function.decode(),
+                num_outputs=len(self._wanted.markers),
+                inputs=inputs,
+                attrs=as_written.options(),
+                ctx=self._context,
+            )
+        except tf.errors.OpError as e:  # no memory, or no kernel where XLA needs none
+            raise NotRepeatable(f"a copy does not run: {e.message}") from e
         return [output.numpy() / np.float32(scale) for output in outputs]
 
     def _add(self, module: ir.Module) -> bytes:

@@ -126,3 +126,43 @@ def test_a_function_called_twice_is_copied_twice(weights):
     inner = tf.function(lambda x: tf.matmul(x, weights))
     fn = tf.function(lambda x: inner(inner(x)))
     assert ops(inline(module_of(fn, tf.ones([32, 32])))).count("MatMul") == 2
+
+
+def test_what_is_colocated_stays_beside_its_like(weights):
+    """A lookup in a table that is an argument of a function, as Keras' layers have."""
+    table = tf.Variable(tf.random.normal([16, 32]))
+
+    @tf.function
+    def embed(ids):
+        rows = tf.nn.embedding_lookup(table, ids)
+        return tf.matmul(rows, weights)
+
+    @tf.function
+    def step(ids):
+        return embed(ids)
+
+    module = module_of(step, tf.constant([1, 2]))
+    inlined = inline(module)
+    assert "ResourceGather" in ops(inlined)
+    (gather,) = [n for n in inlined.main.nodes.values() if n.op == "ResourceGather"]
+    (text,) = gather.strings("_class")
+    assert text.startswith("loc:@StatefulPartitionedCall/embedding_lookup")
+
+
+def test_nodes_of_one_call_are_colocated_and_those_of_two_are_not():
+    def beside(x):
+        with tf.compat.v1.colocate_with(x.op):
+            return tf.tanh(x)
+
+    layer = tf.function(lambda x: beside(tf.nn.relu(x, name="relu")))
+    module = module_of(tf.function(lambda x: layer(layer(x))), tf.ones([4, 4]))
+    inlined = inline(module)
+    groups = {
+        node.name.rpartition("/")[0]: node.strings("_class")
+        for node in inlined.main.nodes.values()
+        if node.op == "Tanh"
+    }
+    assert len(groups) == 2
+    for call, named in groups.items():
+        assert named == (f"loc:@{call}/relu",)
+        assert f"{call}/relu" in inlined.main.nodes

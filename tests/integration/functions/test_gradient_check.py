@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 from typing import Any
 
 import keras
 import numpy as np
 import pytest
+import tensorflow as tf
+from rewriting import settled
+from tensorflow.python.eager import context as context_lib
 
 import amp
+from amp.graph_rewrite.assign.nominee import EVERYTHING, PRODUCTS
+from amp.graph_rewrite.candidates import analysis
+from amp.graph_rewrite.rewrite import prepare
+from amp.integration.functions import definitions
+from amp.integration.functions.gradient_check import GradientCheck
 from amp.integration.functions.gradient_copies import GradientCopies
 
 RANDOM = np.random.default_rng(1)
@@ -27,6 +36,12 @@ def dropped_out() -> tuple[Any, np.ndarray, np.ndarray]:
     return model, RANDOM.normal(size=[64, 8]), RANDOM.normal(size=[64, 4])
 
 
+def embedded() -> tuple[Any, np.ndarray, np.ndarray]:
+    layers = [keras.layers.Embedding(32, 16), keras.layers.LSTM(16)]
+    model = keras.Sequential([*layers, keras.layers.Dense(4)])
+    return model, RANDOM.integers(0, 32, [64, 8]), RANDOM.normal(size=[64, 4])
+
+
 def convolved() -> tuple[Any, np.ndarray, np.ndarray]:
     layers = [keras.layers.Conv2D(8, 3, activation="relu"), keras.layers.MaxPool2D()]
     model = keras.Sequential(
@@ -35,17 +50,19 @@ def convolved() -> tuple[Any, np.ndarray, np.ndarray]:
     return model, RANDOM.normal(size=[32, 8, 8, 3]), RANDOM.normal(size=[32, 4])
 
 
-MODELS = (dense, dropped_out, convolved)
+MODELS = (dense, dropped_out, embedded, convolved)
 
 
 @pytest.mark.parametrize("make", MODELS)
-@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+@pytest.mark.parametrize(
+    ("dtype", "jit"), [("bfloat16", False), ("float16", False), ("bfloat16", True)]
+)
 def test_fit_of_keras_is_checked(
-    make: Callable[[], tuple[Any, np.ndarray, np.ndarray]], dtype: str
+    make: Callable[[], tuple[Any, np.ndarray, np.ndarray]], dtype: str, jit: bool
 ) -> None:
     keras.utils.set_random_seed(1)
     model, x, y = make()
-    model.compile("sgd", "mse", jit_compile=False)
+    model.compile("sgd", "mse", jit_compile=jit)
     # However small the model, all that may be is 16-bit.
     forced = {"assignment": "all", "check": True}
     with amp.mixed_precision_scope(dtype=dtype, emulate=True, **forced):
@@ -53,7 +70,7 @@ def test_fit_of_keras_is_checked(
     (report,) = [r for r in amp.reports() if r.accuracy is not None]
     assert report.accuracy.error is not None, report.accuracy.text
     variables = len(model.trainable_variables)
-    assert len(report.accuracy.worst) == min(5, variables)
+    assert 0 < len(report.accuracy.worst) <= min(5, variables)
     # Rounding is what the figures are of, so none of them is 0.
     assert 0 < report.accuracy.products < 0.5
     assert 0 < report.accuracy.error < 0.5
@@ -97,3 +114,43 @@ def test_the_copies_give_what_the_step_itself_gives(
         # The update rounds weights of size 1 to 2**-24, eightfold in the change.
         assert abs(found - wanted) <= 2.0**-8 * wanted
     assert len(exact) == len(products) == len(planned) == 4
+
+
+def test_other_plans_are_judged_by_the_same_measure(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Planted: the loss in 16 bits, which the plan itself leaves in float32."""
+    monkeypatch.setattr(analysis, "loss", lambda *_: {})
+    weight = tf.Variable(tf.random.stateless_normal([16, 4], [1, 2]))
+
+    @tf.function
+    def step(x: tf.Tensor, y: tf.Tensor) -> None:
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean(tf.square(tf.tanh(x) @ weight + 1000.0 - y))
+        (grad,) = tape.gradient(loss, [weight])
+        weight.assign_sub(0.0 * grad)
+
+    x = tf.random.stateless_normal([64, 16], [3, 4])
+    batch = (x, 1000.0 + tf.random.stateless_normal([64, 4], [5, 6]))
+    with amp.mixed_precision_scope(dtype="bfloat16", emulate=True):
+        concrete = step.get_concrete_function(*batch)
+    context = context_lib.context()
+    module = definitions.read(context, concrete.name.decode())
+    prepared = prepare(module, settled(emulate=True, assignment="cost"))
+    made = prepared.made(PRODUCTS)
+    others = [EVERYTHING, dataclasses.replace(PRODUCTS, name="again")]
+    check = GradientCheck(context, prepared, made, PRODUCTS, others)
+
+    class Call:
+        inputs = (*batch, *concrete.captured_inputs)
+
+        def run(self, which: bytes) -> None:
+            concrete(*batch)
+
+        def record(self, which: bytes, more: int) -> None:
+            raise AssertionError("nothing is taken from elsewhere")
+
+    check.first(Call())
+    checked = check.compare()
+    assert checked.nominee is None
+    assert checked.unfit == {"everything"}

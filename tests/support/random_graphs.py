@@ -29,6 +29,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 import tensorflow as tf
+from frames import version_1
 from rewriting import module_of, v1
 
 from amp.graph_rewrite.graph import ir
@@ -161,6 +162,29 @@ def _branched(rules: Arithmetic, a: Bounded, b: Bounded) -> Bounded:
     return rules.made(tensor, size, error)
 
 
+def _in_frames(rule: Rule) -> Rule:
+    """The same with the control flow of TensorFlow 1."""
+
+    def built(rules: Arithmetic, a: Bounded, b: Bounded) -> Bounded:
+        with version_1():
+            made = rule(rules, a, b)
+        # Whoever imports a graph does not infer shapes through such a loop.
+        return dataclasses.replace(made, tensor=tf.ensure_shape(made.tensor, [N, N]))
+
+    return built
+
+
+def _arrayed(rules: Arithmetic, a: Bounded, b: Bounded) -> Bounded:
+    rows = v1.TensorArray(tf.float32, N).unstack(a.tensor)
+
+    def body(i: tf.Tensor, out: v1.TensorArray) -> tuple[tf.Tensor, v1.TensorArray]:
+        return i + 1, out.write(i, tf.matmul(rows.read(i)[None], b.tensor)[0])
+
+    begin = (tf.constant(0), v1.TensorArray(tf.float32, N))
+    _, out = tf.while_loop(lambda i, _: i < N, body, begin)
+    return rules.product(out.stack(), a, b, N)
+
+
 def _stopped(rules: Arithmetic, a: Bounded, b: Bounded) -> Bounded:
     return rules.linear(tf.stop_gradient(tf.multiply(a.tensor, 0.5)), a, 0.5)
 
@@ -177,17 +201,25 @@ RULES: Sequence[Rule] = (
     *(_matmul, _conv, _add, _multiply, _tanh, _sigmoid, _softmax, _mean, _move),
     *(_join, _constant, _called, _looped, _branched, _stopped, _decided),
 )
+# With the control flow of TensorFlow 1 too, before the last two.
+VERSION_1 = tuple(map(_in_frames, (_looped, _branched, _arrayed)))
+EVERY_RULE = (*RULES[:-2], *VERSION_1, *RULES[-2:])
 # The size over which a result is brought back by tanh, so that float16 holds it.
 LARGEST = 10.0
 
 
-def build(program: Sequence[tuple[int, int, int]], unit: float) -> Bounded:
+def build(
+    program: Sequence[tuple[int, int, int]],
+    unit: float,
+    choice: Sequence[Rule] = EVERY_RULE,
+) -> Bounded:
     """Builds the graph of a program in the default graph; its result is "end".
 
     Args:
       program: for each step a rule and two of the tensors there are, all by number,
         modulo how many there are.
       unit: the unit roundoff of the type.
+      choice: the rules there are.
     """
     rules = Arithmetic(unit)
     v1.placeholder(tf.bool, [], name="flag")
@@ -198,7 +230,7 @@ def build(program: Sequence[tuple[int, int, int]], unit: float) -> Bounded:
     made.append(_matmul(rules, *made))
     for rule, first, second in program:
         operands = made[first % len(made)], made[-1 - second % len(made)]
-        result = RULES[rule % len(RULES)](rules, *operands)
+        result = choice[rule % len(choice)](rules, *operands)
         if result.size > LARGEST:
             result = _tanh(rules, result, result)
         made.append(result)
@@ -215,5 +247,5 @@ def module(seed: int) -> ir.Module:
         for _ in range(draw.randrange(1, 12))
     ]
     with tf.Graph().as_default() as graph:
-        build(program, 2.0**-8)
+        build(program, 2.0**-8, RULES)
     return module_of(graph.as_graph_def())

@@ -121,6 +121,7 @@ class Tensors:
                 # A stored tensor may have another type than the one made, so a tied
                 # reader reads the one made, like the other members of its tie.
                 late = site is None and (use, name) not in self._ties
+                late = late and not view.facts.in_frames
                 late = late and self._lives[use].late(name)
                 self._read((use, edge), slot.type, reader, (name, index), late)
 
@@ -181,7 +182,9 @@ class Tensors:
                 producer = self.variable(use, name)
             constant = view is not None and view.facts.kind is Kind.CONSTANT
             # A tensor may be stored in 16 bits only if its producer may be 16-bit.
-            holds = producer != HIGH and self._uses[place[0]].weight <= 1
+            one = self._uses[place[0]]
+            once = one.weight <= 1 and place[1][0] not in one.runs
+            holds = producer != HIGH and once
             holds = holds and self._lives[place[0]].held(place[1])
             if view is not None and view.outs:  # no opaque bytes
                 holds = holds and view.outs[index].port not in view.facts.opaque

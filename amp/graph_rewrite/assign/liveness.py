@@ -9,7 +9,7 @@ from collections import defaultdict
 from collections.abc import Collection, Mapping
 
 from amp.graph_rewrite.candidates.context import Typed
-from amp.graph_rewrite.graph import ir, shapes
+from amp.graph_rewrite.graph import frames, ir, shapes
 from amp.graph_rewrite.ops.op_table import Kind
 from amp.graph_rewrite.plan import Read
 
@@ -36,6 +36,7 @@ class Liveness:
         self._typed = typed
         self._levels: dict[str, int] = {}
         self._known_idle: dict[str, bool] = {}
+        self._branches = frames.Branches(graph)
         for name in graph.order:
             node = graph.nodes[name]
             waits = [self._level(self._origin(edge)[0]) for edge in node.inputs]
@@ -64,7 +65,12 @@ class Liveness:
         inputs = [edge for i, edge in enumerate(node.inputs) if i != given]
         others = (*(self._origin(edge)[0] for edge in inputs), *node.controls)
         late = {n for n in others if self.late(n) and self._level(n) < level}
+        late = {n for n in late if self._runs_with(n, node.inputs[given])}
         return max(late, key=lambda name: (self._level(name), name), default="")
+
+    def _runs_with(self, name: str, edge: ir.Edge) -> bool:
+        """Whether a node runs wherever there is a tensor: it is in no other branch."""
+        return self._branches.of((name, 0)) <= self._branches.of(edge)
 
     def _level(self, name: str) -> int:
         return self._levels.get(name, 0)
@@ -113,4 +119,5 @@ class Liveness:
         if view.facts.kind is Kind.CAST:
             return all({i.type, o.type} <= _FLOATS for i, o in pairs)
         free = view.row is not None and view.row.work == "free"
+        free = free and not view.facts.in_frames
         return free and all(i.type == o.type for i, o in pairs)

@@ -12,12 +12,14 @@ from amp.graph_rewrite.candidates.call_values import CallValues, Carried, Member
 from amp.graph_rewrite.candidates.conditioning import conditioning
 from amp.graph_rewrite.candidates.context import Context, Typed, type_ports
 from amp.graph_rewrite.candidates.eligibility import Candidates, find_eligible
+from amp.graph_rewrite.candidates.frame_variables import held, unfit
 from amp.graph_rewrite.candidates.loss import loss
 from amp.graph_rewrite.candidates.passes import Passes, passes
 from amp.graph_rewrite.candidates.propagation import Propagated, propagate, without
 from amp.graph_rewrite.candidates.ties import Tie, held_by_ties, ties
 from amp.graph_rewrite.graph import calls, ir
 from amp.graph_rewrite.graph.calls import FunctionUse, graph_of
+from amp.graph_rewrite.graph.frame_trips import frame_trips
 from amp.graph_rewrite.ops.op_table import Role
 from amp.graph_rewrite.plan import Reason
 
@@ -31,12 +33,15 @@ class UseAnalysis:
       context: policy, device and the like.
       found: its candidates.
       weight: number of runs per step.
+      runs: how often a node in a loop of TensorFlow 1 runs in one run of the function;
+        the others run once.
     """
 
     graph: ir.Graph
     context: Context
     found: Candidates
     weight: float
+    runs: Mapping[str, int] = dataclasses.field(default_factory=dict)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -101,10 +106,13 @@ def analyze(
     found = passes(graphs, typed, products, call_values)
     eligible = without(eligible, loss(graphs, typed, found))
     eligible = without(eligible, _ill_conditioned(graphs, typed, contexts, found))
+    eligible = without(eligible, unfit(graphs, typed, call_values))
     tied = ties(graphs, typed, contexts, call_values)
     propagated = _propagated(graphs, eligible, call_values, tied)
     uses = {
-        use: UseAnalysis(graphs[use], contexts[use], found, weights[use])
+        use: UseAnalysis(
+            graphs[use], contexts[use], found, weights[use], frame_trips(graphs[use])
+        )
         for use, found in propagated.found.items()
     }
     return Analysis(uses, call_values, propagated.turning, tied, eligible)
@@ -134,13 +142,18 @@ def _propagated(
     call_values: CallValues,
     tied: tuple[Tie, ...],
 ) -> Propagated:
-    """Propagates, refusing members of ties that cannot all be 16-bit, until stable."""
+    """Propagates, refusing members of ties that cannot all be 16-bit, until stable.
+
+    So it refuses loop variables of TensorFlow 1 that are given float32.
+    """
     while True:
         propagated = propagate(graphs, eligible, call_values)
-        held = held_by_ties(tied, propagated.found, propagated.turning)
-        if not held:
+        found = propagated.found
+        refused = held_by_ties(tied, found, propagated.turning)
+        refused |= held(found, call_values)
+        if not refused:
             return propagated
-        eligible = without(eligible, held)  # ends, as there are fewer each time
+        eligible = without(eligible, refused)  # ends, as there are fewer each time
 
 
 def _products(

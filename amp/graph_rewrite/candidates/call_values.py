@@ -1,19 +1,20 @@
 """Tensors that pass between functions: arguments, loop variables and tensor lists.
 
 Finds which edges of different functions are the same tensor or have to have the same
-type. No choice of that type may enter.
+type, and which nodes of a loop of TensorFlow 1 have. No choice of that type may enter.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Mapping
-from typing import TypeAlias
+from collections.abc import Container, Iterator, Mapping
+from typing import NamedTuple, TypeAlias
 
 from amp.graph_rewrite.candidates.context import Context, Typed
-from amp.graph_rewrite.graph import ir
+from amp.graph_rewrite.graph import frames, ir
 from amp.graph_rewrite.graph.calls import FunctionUse, Site
-from amp.graph_rewrite.ops.op_table import Kind, facts
+
+_FLOATS = frozenset({ir.FLOAT, ir.HALF, ir.BFLOAT16})
 
 UseEdge: TypeAlias = tuple[FunctionUse, ir.Edge]  # an edge of one use of a function
 Member: TypeAlias = tuple[FunctionUse, str]  # a node of one use
@@ -46,6 +47,13 @@ class Carried:
         return self.returned if self.begins is None else (self.begins, *self.returned)
 
 
+class UseVariable(NamedTuple):
+    """A loop variable of TensorFlow 1 with a floating type, in a use of a function."""
+
+    use: FunctionUse
+    variable: frames.LoopVariable
+
+
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)
 class CallValues:
     """The tensors that pass between the functions of a module.
@@ -59,8 +67,10 @@ class CallValues:
       returns: `carried` by (use, result number) of the functions that return them.
       inner: the uses that the sites call.
       passed: the arguments in `alias`, as (last function of the site, number).
-      lists: for each node on a tensor list, the number of the list.
+      lists: for each node on a tensor list (a TensorArray, a stack), or on a loop
+        variable of TensorFlow 1, the number of the list or variable.
       open: the lists that are also used by other nodes than list ops and `sites`.
+      variables: the loop variables of TensorFlow 1 by their number in `lists`.
     """
 
     sites: Mapping[Member, Site]
@@ -72,6 +82,7 @@ class CallValues:
     passed: frozenset[tuple[FunctionUse, int]]
     lists: Mapping[Member, int]
     open: frozenset[int]
+    variables: Mapping[int, UseVariable]
 
     def source(self, place: UseEdge) -> UseEdge:
         """The edge where a tensor is made, following `alias` out of functions."""
@@ -122,6 +133,9 @@ def cross(
                     alias[callee, (arg.name, 0)] = (site.use, edge)
         carried += _carried(site, graphs)
     lists, open_lists = _lists(graphs, usable, typed)
+    variables = dict(enumerate(_variables(graphs, typed), len(set(lists.values()))))
+    for number, (use, variable) in variables.items():
+        lists |= dict.fromkeys(((use, name) for name in variable.nodes), number)
     return CallValues(
         sites=usable,
         alias=alias,
@@ -134,7 +148,18 @@ def cross(
         passed=frozenset(passed),
         lists=lists,
         open=open_lists,
+        variables=variables,
     )
+
+
+def _variables(
+    graphs: Mapping[FunctionUse, ir.Graph],
+    typed: Mapping[FunctionUse, Mapping[str, Typed]],
+) -> Iterator[UseVariable]:
+    for use, graph in graphs.items():
+        for variable in frames.loop_variables(graph):
+            if typed[use][variable.merge].outs[0].type in _FLOATS:
+                yield UseVariable(use, variable)
 
 
 def _passed(site: Site) -> Iterator[tuple[int, ir.Edge]]:
@@ -169,44 +194,6 @@ def _carried(site: Site, graphs: Mapping[FunctionUse, ir.Graph]) -> Iterator[Car
         yield Carried(site, index, begins, returned, tuple(made))
 
 
-# The ops between a loop variable and the value that a running sum returns for it.
-_TOTALS = (Kind.SUM, Kind.IDENTITY)
-
-
-def running_sums(
-    value: Carried, graphs: Mapping[FunctionUse, ir.Graph]
-) -> Iterator[Member]:
-    """The nodes by which a loop adds to a loop variable on every trip.
-
-    Such sums (gradients of an RNN's weights, totals) stay float32: a 16-bit sum loses
-    all terms below half a unit in its last place (Higham, Accuracy and Stability of
-    Numerical Algorithms, ch. 4).
-    """
-    if value.begins is None:
-        return
-    ((use, edge),) = value.returned
-    graph = graphs[use]
-    own = {place[1] for place in value.made if place[0] == use}
-    chain, pending = {edge[0]}, [edge]
-    while pending:
-        node = graph.nodes.get(pending.pop()[0])
-        if node is not None and facts(node.op).kind in _TOTALS:
-            pending += [source for source in node.inputs if source[0] not in chain]
-            chain.update(source[0] for source in node.inputs)
-    through: dict[str, bool] = {}  # nodes that the variable passes: whether one added
-    for name in graph.order if own & graph.readers.keys() else ():
-        node, kind = graph.nodes[name], facts(graph.nodes[name].op).kind
-        if name in chain and kind in _TOTALS:
-            from_variable = [e for e in node.inputs if e in own or e[0] in through]
-            if from_variable:
-                adds = kind is Kind.SUM
-                through[name] = adds or any(
-                    through.get(e[0], False) for e in from_variable
-                )
-    if through.get(edge[0], False):
-        yield from ((use, name) for name in through)
-
-
 class _Union:
     """Union-find over edges, with path halving."""
 
@@ -235,27 +222,30 @@ def _lists(
 
     Variants that one node or call passes on to another are one list.
     """
+    handles = _handles(typed)
     union = _Union()
     members: dict[Member, UseEdge] = {}
     other_uses: list[UseEdge] = []
     for site in sites.values():
-        _join_site(site, graphs, union)
+        _join_site(site, graphs, union, handles)
     for use, views in typed.items():
         for name, view in views.items():
-            if ir.VARIANT not in view.signature.types:
+            if handles.isdisjoint(view.signature.types):
                 continue
             pairs = zip(view.node.inputs, view.ins, strict=False)
-            ins = [(use, e) for e, slot in pairs if slot.type == ir.VARIANT]
+            ins = [(use, e) for e, slot in pairs if slot.type in handles]
             outs = [
                 (use, (name, index))
                 for index, slot in enumerate(view.outs)
-                if slot.type == ir.VARIANT
+                if slot.type in handles
             ]
             if view.row is not None and view.row.same_list:
                 members[use, name] = (ins + outs)[0]
                 union.join(*ins, *outs)
-            elif view.facts.hands_on_list and len(ins) == len(outs):
-                for before, after in zip(ins, outs, strict=True):
+            elif view.facts.in_frames:
+                union.join(*ins, *outs)
+            elif view.facts.hands_on_list:
+                for before, after in zip(ins, outs, strict=False):
                     union.join(before, after)
             elif (use, name) not in sites:
                 other_uses += ins + outs
@@ -273,18 +263,29 @@ def _lists(
     return lists, frozenset(number for number in found if number is not None)
 
 
+def _handles(typed: Mapping[FunctionUse, Mapping[str, Typed]]) -> frozenset[int]:
+    """The types of what may be a list: those of TensorFlow 1 have resource handles."""
+    views = (view for part in typed.values() for view in part.values())
+    if any(v.facts.same_list and ir.RESOURCE in v.signature.types for v in views):
+        return frozenset({ir.VARIANT, ir.RESOURCE})
+    return frozenset({ir.VARIANT})
+
+
 def _join_site(
-    site: Site, graphs: Mapping[FunctionUse, ir.Graph], union: _Union
+    site: Site,
+    graphs: Mapping[FunctionUse, ir.Graph],
+    union: _Union,
+    handles: Container[int],
 ) -> None:
-    """Joins the variants that a call passes in and returns."""
+    """Joins the lists that a call passes in and returns."""
     for index, edge in _passed(site):
-        if graphs[site.callees[-1]].args[index].type == ir.VARIANT:
+        if graphs[site.callees[-1]].args[index].type in handles:
             for callee in site.callees:
                 arg = graphs[callee].args[index]
                 union.join((site.use, edge), (callee, (arg.name, 0)))
     givers = site.callees[-1:] if site.call.loop else site.callees
     for index, result in enumerate(graphs[givers[0]].results):
-        if result.type == ir.VARIANT:
+        if result.type in handles:
             output = (site.use, (site.node.name, index))
             union.join(output, *((c, graphs[c].results[index].edge) for c in givers))
             if site.call.loop:

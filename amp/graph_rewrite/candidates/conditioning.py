@@ -169,8 +169,27 @@ def _origin(edge: ir.Edge, typed: Mapping[str, Typed]) -> ir.Edge:
 def _feeding(
     graph: ir.Graph, typed: Mapping[str, Typed], found: Mapping[str, Reason]
 ) -> dict[str, Reason]:
-    """What computes the operands of some nodes, up to products and other types."""
+    """What computes the operands of some nodes, up to products and other types.
+
+    Walks again where a loop of TensorFlow 1 goes back to what was walked before.
+    """
     feeding: dict[str, Reason] = {}
+    back: set[str] = set()
+    while True:
+        _feed(graph, typed, found, feeding)
+        known = len(back)
+        back.update(n for n in feeding if typed[n].facts.kind is Kind.NEXT_ITERATION)
+        if len(back) == known:
+            return feeding
+
+
+def _feed(
+    graph: ir.Graph,
+    typed: Mapping[str, Typed],
+    found: Mapping[str, Reason],
+    feeding: dict[str, Reason],
+) -> None:
+    """One walk of `_feeding`, which adds to `feeding`."""
     for name in reversed(graph.order):
         reason = found.get(name) or feeding.get(name)
         if reason is None:
@@ -181,7 +200,6 @@ def _feeding(
                 continue
             if made.facts.kind in _COPIES or _may_turn(made, edge[1]):
                 feeding.setdefault(edge[0], reason)
-    return feeding
 
 
 def _may_turn(view: Typed, index: int) -> bool:

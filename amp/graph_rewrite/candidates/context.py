@@ -108,8 +108,9 @@ class Typed:
         """Whether one of its tensors, or its tensor list's elements, has this type."""
         if number in self.signature.types:
             return True
-        listed = self.row is not None and self.row.same_list
-        return listed and number in self.node.types("element_dtype")
+        if self.row is None or not self.row.same_list:
+            return False
+        return any(number in self.node.types(attr) for attr in self.row.attrs)
 
 
 def type_ports(graph: ir.Graph, context: Context) -> dict[str, Typed]:

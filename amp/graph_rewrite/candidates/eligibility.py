@@ -6,9 +6,10 @@ graph may enter.
 Order of the phases, each of which can only refuse further nodes:
 
 1. `eligible`: the policy, the op table and the kernels, one node at a time;
-2. `hazards.references`, `hazards.sinks` and `hazards.decisions`: readers of v1
-   references; arithmetic that only updates variables, is only summed to a scalar, or
-   only leads to a discrete choice (an index, a mask, a target);
+2. `hazards.references`, `hazards.flows`, `hazards.sinks` and `hazards.decisions`:
+   readers of v1 references; what hands on a TensorArray's flow; arithmetic that only
+   updates variables, is only summed to a scalar, or only leads to a discrete choice (an
+   index, a mask, a target);
 3. `ranges.ranges`: values that the 16-bit type cannot represent;
 4. `propagation.propagate`, called by `analysis` for all functions together: keeps the
    nodes downstream of a compute node, and the move nodes that feed one.
@@ -26,7 +27,12 @@ from amp.graph_rewrite.candidates.context import (
     is_low,
     turning,
 )
-from amp.graph_rewrite.candidates.hazards import decisions, references, sinks
+from amp.graph_rewrite.candidates.hazards import (
+    decisions,
+    flows,
+    references,
+    sinks,
+)
 from amp.graph_rewrite.candidates.ranges import ranges
 from amp.graph_rewrite.graph import ir, op_schema
 from amp.graph_rewrite.ops.op_table import Role
@@ -82,6 +88,7 @@ def find_eligible(
             if reason is not None:
                 refused[name] = reason
     refused |= references(graph, typed, refused)
+    refused |= flows(graph, typed)
     refused |= sinks(graph, typed, refused)
     refused |= decisions(graph, typed, refused, products)
     refused |= ranges(graph, typed, context, refused)
@@ -124,7 +131,7 @@ def eligible(view: Typed, context: Context) -> Reason | None:
         return Reason(
             "unlisted", f"{node.op} without a float32 attribute that may turn"
         )
-    if any(slot.type == ir.RESOURCE for slot in view.ins):
+    if not row.same_list and any(slot.type == ir.RESOURCE for slot in view.ins):
         return Reason("variable", node.op)
     if context.unscaled:
         return Reason("unscaled", context.unscaled)

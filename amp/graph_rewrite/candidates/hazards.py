@@ -56,6 +56,36 @@ def _is_reference(edge: ir.Edge, typed: Mapping[str, Typed]) -> bool:
     return producer.outs[edge[1]].type > ir.REF_OFFSET
 
 
+_FLOW = Reason("listed", "a TensorArray's flow, which orders the ops on it")
+
+
+def flows(graph: ir.Graph, typed: Mapping[str, Typed]) -> dict[str, Reason]:
+    """Refuses what hands on a TensorArray's flow, a float32 that has no meaning.
+
+    The ops on the array take flows themselves, and only in float32.
+    """
+    found: dict[str, Reason] = {}
+    pending = [
+        (name, index)
+        for name, view in typed.items()
+        for index, slot in enumerate(view.outs)
+        if slot.port in view.facts.flows
+    ]
+    seen = set(pending)
+    while pending:
+        for name, index in graph.readers.get(pending.pop(), ()):
+            view = typed[name]
+            if view.ins[index].port in view.facts.flows:
+                continue
+            found[name] = _FLOW
+            made = {(name, i) for i, s in enumerate(view.outs) if s.type in _FLOATS}
+            if view.facts.kind is Kind.BUNDLE:
+                made = {(name, index)}
+            pending += made - seen
+            seen |= made
+    return found
+
+
 def sinks(
     graph: ir.Graph, typed: Mapping[str, Typed], refused: Mapping[str, Reason]
 ) -> dict[str, Reason]:

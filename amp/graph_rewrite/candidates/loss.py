@@ -75,7 +75,8 @@ def _reason(member: Member, view: Typed, passes: Passes) -> Reason | None:
         return None if _moves(view) else reason
     if member in passes.upstream:
         return None
-    alone = sum(slot.type == ir.FLOAT for slot in view.ins) <= 1
+    values = [slot for slot in view.ins if slot.port not in view.facts.flows]
+    alone = sum(slot.type == ir.FLOAT for slot in values) <= 1
     return None if _moves(view) and alone else _AFTER
 
 

@@ -14,10 +14,10 @@ from amp.graph_rewrite.candidates.call_values import (
     Carried,
     Member,
     UseEdge,
-    running_sums,
 )
 from amp.graph_rewrite.candidates.context import Typed
 from amp.graph_rewrite.candidates.eligibility import Candidates
+from amp.graph_rewrite.candidates.running_sums import running_sums
 from amp.graph_rewrite.graph import bridges, ir
 from amp.graph_rewrite.graph.calls import FunctionUse
 from amp.graph_rewrite.ops.op_table import Role
@@ -60,7 +60,7 @@ def propagate(
         for value in call_values.carried
         if (members := list(running_sums(value, graphs)))
     }
-    growing = {member: _SUM for members in sums.values() for member in members}
+    growing = {member: SUM for members in sums.values() for member in members}
     narrowed = without(narrowed, growing)
     narrowed = without(narrowed, _on_mixed_lists(narrowed, call_values))
     walks = {use: _Walk(graphs[use], part) for use, part in narrowed.items()}
@@ -80,21 +80,28 @@ def propagate(
     return Propagated(found, _turning(graphs, found, walks, call_values, sums))
 
 
-_SUM = Reason("count", "a sum that grows on every trip of a loop")
+SUM = Reason("count", "a sum that grows on every trip of a loop")
 
 
 def _on_mixed_lists(
     narrowed: Mapping[FunctionUse, Candidates], call_values: CallValues
 ) -> dict[Member, Reason]:
-    """Refuses the ops of each tensor list that has an op that may not be 16-bit."""
-    causes = dict.fromkeys(call_values.open, "an op that is no list op handles it")
+    """Refuses the ops of each tensor list that has an op that may not be 16-bit.
+
+    So it does those of a loop variable of TensorFlow 1.
+    """
+    unlisted = Reason("list", "an op that is no list op handles it")
+    reasons = dict.fromkeys(call_values.open, unlisted)
     for (use, name), number in call_values.lists.items():
         if name in narrowed[use].refused:
-            causes.setdefault(number, f"{name} works on the same list")
+            reason = Reason("list", f"{name} works on the same list")
+            if number in call_values.variables:
+                reason = Reason("loop", f"{name} is of the same loop variable")
+            reasons.setdefault(number, reason)
     return {
-        member: Reason("list", causes[number])
+        member: reasons[number]
         for member, number in call_values.lists.items()
-        if number in causes
+        if number in reasons
     }
 
 
@@ -127,6 +134,7 @@ class _Walk:
         self.entries: frozenset[ir.Edge] = frozenset()
         self.exits: frozenset[ir.Edge] = frozenset()
         self._forced: frozenset[str] | None = None  # not run yet
+        self._asked: frozenset[str] = frozenset()
         self._walked = [
             name
             for name in graph.order
@@ -140,17 +148,22 @@ class _Walk:
         entries: frozenset[ir.Edge],
         exits: frozenset[ir.Edge],
         forced: frozenset[str],
+        asked: frozenset[str],
     ) -> bool:
         """Walks the graph again if the arguments changed; returns whether they did.
 
         Args:
           entries: edges that are downstream of a product in another function.
           exits: edges that a reached node in another function reads.
-          forced: nodes on tensor lists that are reached in another function.
+          forced: nodes on tensor lists that are reached in another function, and of
+            loop variables that a node elsewhere in the loop is downstream of a product.
+          asked: nodes of loop variables that are reached elsewhere in the loop.
         """
-        if (entries, exits, forced) == (self.entries, self.exits, self._forced):
+        before = (self.entries, self.exits, self._forced, self._asked)
+        if (entries, exits, forced, asked) == before:
             return False
-        self.entries, self.exits, self._forced = entries, exits, forced
+        self.entries, self.exits = entries, exits
+        self._forced, self._asked = forced, asked
         self._forward(forced)
         self._backward()
         return True
@@ -183,12 +196,18 @@ class _Walk:
                 continue
             for index in range(len(view.outs)):
                 reader = self.wanted((name, index))
+                if reader is None and name in self._asked:
+                    reader = "its loop"
                 if reader is not None:
                     self.found[name] = Reason("move", reader)
 
     def reached(self, edge: ir.Edge) -> bool:
         """Whether an edge is downstream of a product."""
         return edge[0] in self._after or edge in self.entries
+
+    def follows(self, name: str) -> bool:
+        """Whether a node is reached and downstream of a product."""
+        return name in self._after
 
     def wanted(self, edge: ir.Edge) -> str | None:
         """A reached node that reads an edge, None if there is none."""
@@ -216,13 +235,14 @@ class _Neighbours:
                 self._carried.setdefault(use, []).append(value)
         self._lists: dict[FunctionUse, list[tuple[str, int]]] = {}
         self._members: dict[int, list[Member]] = {}
+        self._variables = call_values.variables
         for (use, name), number in call_values.lists.items():
             self._lists.setdefault(use, []).append((name, number))
             self._members.setdefault(number, []).append((use, name))
 
     def of(
         self, use: FunctionUse
-    ) -> tuple[frozenset[ir.Edge], frozenset[ir.Edge], frozenset[str]]:
+    ) -> tuple[frozenset[ir.Edge], frozenset[ir.Edge], frozenset[str], frozenset[str]]:
         """The arguments of `_Walk.run` for one use."""
         reached, wanted = self._reached, self._wanted
         entries = {edge for edge, at in self._inward.get(use, ()) if reached(at)}
@@ -233,9 +253,14 @@ class _Neighbours:
             if any(map(wanted, value.made)):
                 exits.update(edge for at, edge in value.read if at == use)
         numbers = {number for _, number in self._lists.get(use, ())}
-        lists = {number for number in numbers if self._list_reached(number)}
-        forced = (name for name, k in self._lists.get(use, ()) if k in lists)
-        return frozenset(entries), frozenset(exits), frozenset(forced)
+        asked = {number for number in numbers if self._list_reached(number)}
+        forced = {k for k in asked if k not in self._variables or self._follows(k)}
+        return (
+            frozenset(entries),
+            frozenset(exits),
+            frozenset(name for name, k in self._lists.get(use, ()) if k in forced),
+            frozenset(name for name, k in self._lists.get(use, ()) if k in asked),
+        )
 
     def _reached(self, place: UseEdge) -> bool:
         return self._walks[place[0]].reached(place[1])
@@ -247,9 +272,13 @@ class _Neighbours:
         members = self._members[number]
         return any(name in self._walks[use].found for use, name in members)
 
+    def _follows(self, number: int) -> bool:
+        members = self._members[number]
+        return any(self._walks[use].follows(name) for use, name in members)
+
 
 # Rules by which the result of a node must not be rounded at all.
-_EXACT = frozenset(
+EXACT = frozenset(
     {
         *("cancels", "count", "decay", "decision", "deny", "fed", "keep", "loss"),
         *("range", "result", "scalar", "state", "steep", "unscale"),
@@ -304,7 +333,7 @@ def _may_round(
             return False
     for use, (name, _) in value.read:
         reason = found[use].refused.get(name)
-        if reason is not None and reason.rule in _EXACT:
+        if reason is not None and reason.rule in EXACT:
             return False
     return True
 

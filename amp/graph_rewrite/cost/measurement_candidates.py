@@ -60,7 +60,9 @@ def _of_nodes(use: PricedUse) -> Iterator[Instance]:
     graph, context = use_analysis.graph, use_analysis.context
     for name in use_analysis.found.allowed:
         view = use_analysis.found.typed[name]
-        if not _matters(use.times[name][0], use):
+        runs = use_analysis.runs.get(name, 1)
+        high, low = (seconds / runs for seconds in use.times[name])
+        if not _matters(high, use):
             continue
         text = key(graph, view, context)
         operands = operands_of(graph, view, context) if text else None
@@ -77,8 +79,8 @@ def _of_nodes(use: PricedUse) -> Iterator[Instance]:
                 _form(view, operands, turned, context.format.number),
             ),
             executor=executor_of(context),
-            predicted=use.times[name],
-            runs=use_analysis.weight,
+            predicted=(high, low),
+            runs=use_analysis.weight * runs,
             moved=ITEM["float32"] * sum(map(shapes.elements, tensors)),
         )
 
@@ -114,7 +116,8 @@ def _of_casts(use: PricedUse) -> Iterator[Instance]:
             shape = use_analysis.graph.shape((name, index))
             if slot.type == ir.FLOAT and shape is not None:
                 size = 4 ** round(math.log(max(shapes.elements(shape), 1), 4))
-                counts[size] = counts.get(size, 0) + 1
+                runs = use_analysis.runs.get(name, 1)
+                counts[size] = counts.get(size, 0) + runs
     low = use_analysis.context.format.number
     for size, count in counts.items():
         ends = ((ir.FLOAT, low), (low, ir.FLOAT))

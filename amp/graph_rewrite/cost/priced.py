@@ -24,6 +24,8 @@ from amp.graph_rewrite.ops import arithmetic
 class PricedUse:
     """One use of a function, with the prices of its nodes and casts for one run.
 
+    Nodes and casts in a loop of TensorFlow 1 have the price of all trips.
+
     Attributes:
       use_analysis: the use with its candidates.
       cost_model: predicts times on the device that runs it.
@@ -35,8 +37,9 @@ class PricedUse:
     times: Mapping[str, Times]
 
     def cast(self, edge: ir.Edge) -> float:
-        """Seconds of one cast of the tensor at an edge."""
-        return self.cost_model.cast(self.use_analysis.graph.shape(edge))
+        """Seconds of the cast of the tensor at an edge."""
+        runs = self.use_analysis.runs.get(edge[0], 1)
+        return runs * self.cost_model.cast(self.use_analysis.graph.shape(edge))
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -85,12 +88,16 @@ def price(
 
 def times(use_analysis: UseAnalysis, cost_model: CostModel) -> dict[str, Times]:
     """Seconds in (float32, 16 bits) of every node that has tensors of either type."""
-    found = use_analysis.found
-    return {
+    found, runs = use_analysis.found, use_analysis.runs
+    times = {
         name: _time(use_analysis, view, cost_model)
         for name, view in found.typed.items()
         if view.touches(ir.FLOAT) or name in found.already
     }
+    for name in runs.keys() & times.keys():
+        high, low = times[name]
+        times[name] = (runs[name] * high, runs[name] * low)
+    return times
 
 
 def measured_share(priced: Priced) -> float:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 from amp.graph_rewrite.graph import ir, shapes
 
@@ -27,7 +27,7 @@ _STEPS = {"Add": 1.0, "AddV2": 1.0, "Sub": -1.0}
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class _Counter:
+class Counter:
     """A scalar loop variable that starts at `start` and grows by `step` each trip."""
 
     start: float
@@ -55,7 +55,27 @@ def trips(module: ir.Module, caller: ir.Graph, node: ir.Node) -> int:
     if cond is None or body is None:
         return shapes.UNKNOWN_TRIPS
     loop = _Loop(caller, node, cond, body)
-    return math.ceil(min(loop.bounds(), default=shapes.UNKNOWN_TRIPS))
+    return least(bounds(cond.nodes.values(), loop.counter))
+
+
+def least(bounds: Iterable[float]) -> int:
+    return math.ceil(min(bounds, default=shapes.UNKNOWN_TRIPS))
+
+
+def bounds(
+    tests: Iterable[ir.Node], counter: Callable[[ir.Edge], Counter | None]
+) -> Iterator[float]:
+    """For each comparison of two counters, the trips after which it fails."""
+    for test in tests:
+        if test.op not in _COMPARISONS:
+            continue
+        first, may_equal = _COMPARISONS[test.op]
+        lower, upper = counter(test.inputs[first]), counter(test.inputs[1 - first])
+        if lower is None or upper is None:
+            continue
+        found = _trips(lower, upper, may_equal)
+        if 0 < found <= MOST_TRIPS:
+            yield found
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -67,56 +87,57 @@ class _Loop:
     cond: ir.Graph
     body: ir.Graph
 
-    def bounds(self) -> Iterator[float]:
-        """For each comparison of two counters, the trips after which it fails."""
-        for test in self.cond.nodes.values():
-            if test.op not in _COMPARISONS:
-                continue
-            first, may_equal = _COMPARISONS[test.op]
-            lower = self.counter(test.inputs[first])
-            upper = self.counter(test.inputs[1 - first])
-            if lower is None or upper is None:
-                continue
-            found = _trips(lower, upper, may_equal)
-            if 0 < found <= MOST_TRIPS:
-                yield found
-
-    def counter(self, edge: ir.Edge) -> _Counter | None:
+    def counter(self, edge: ir.Edge) -> Counter | None:
         """The counter behind an edge of the condition; None if it is no counter."""
-        edge = _source(self.cond, edge)
+        edge = source(self.cond, edge)
         index = _index(self.cond, edge)
         if index is None:
-            constant = _constant(self.cond, edge)
-            return None if constant is None else _Counter(constant, 0.0)
+            value = constant(self.cond, edge)
+            return None if value is None else Counter(value, 0.0)
         start, step = self.start(index), self.step(index)
-        return None if start is None or step is None else _Counter(start, step)
+        return None if start is None or step is None else Counter(start, step)
 
     def start(self, index: int) -> float | None:
         """The constant that loop variable `index` starts with, None if not known."""
         if index >= len(self.node.inputs):
             return None
-        return _constant(self.caller, self.node.inputs[index])
+        return constant(self.caller, self.node.inputs[index])
 
     def step(self, index: int) -> float | None:
         """The constant that the body adds to loop variable `index`; None if unknown."""
         if index >= len(self.body.results):
             return None
-        edge = _source(self.body, self.body.results[index].edge)
+        edge = source(self.body, self.body.results[index].edge)
         if _index(self.body, edge) == index:
             return 0.0
-        node = self.body.nodes.get(edge[0])
-        if node is None or node.op not in _STEPS:
+        return step_of(
+            self.body,
+            edge,
+            lambda side: _index(self.body, side) == index,
+            lambda side: constant(self.body, side),
+        )
+
+
+def step_of(
+    graph: ir.Graph,
+    edge: ir.Edge,
+    is_variable: Callable[[ir.Edge], bool],
+    value: Callable[[ir.Edge], float | None],
+) -> float | None:
+    """What the value at an edge adds to a variable, None if it is no such sum."""
+    node = graph.nodes.get(edge[0])
+    if node is None or node.op not in _STEPS:
+        return None
+    sides = [source(graph, side) for side in node.inputs]
+    if not is_variable(sides[0]):
+        sides.reverse()
+        if node.op == "Sub" or not is_variable(sides[0]):
             return None
-        sides = [_source(self.body, side) for side in node.inputs]
-        if _index(self.body, sides[0]) != index:
-            sides.reverse()
-            if node.op == "Sub" or _index(self.body, sides[0]) != index:
-                return None
-        added = _constant(self.body, sides[1])
-        return None if added is None else _STEPS[node.op] * added
+    added = value(sides[1])
+    return None if added is None else _STEPS[node.op] * added
 
 
-def _trips(lower: _Counter, upper: _Counter, may_equal: bool) -> float:
+def _trips(lower: Counter, upper: Counter, may_equal: bool) -> float:
     """How often `lower < upper` (or `<=`) holds before it fails; 0 if not known."""
     gap, closed = upper.start - lower.start, lower.step - upper.step
     if not (math.isfinite(gap) and math.isfinite(closed) and gap >= 0 and closed > 0):
@@ -127,7 +148,7 @@ def _trips(lower: _Counter, upper: _Counter, may_equal: bool) -> float:
     return math.floor(found) + 1 if may_equal else math.ceil(found)
 
 
-def _source(graph: ir.Graph, edge: ir.Edge) -> ir.Edge:
+def source(graph: ir.Graph, edge: ir.Edge) -> ir.Edge:
     """The edge behind any chain of Identity nodes."""
     node = graph.nodes.get(edge[0])
     while node is not None and node.op == "Identity":
@@ -142,9 +163,9 @@ def _index(graph: ir.Graph, edge: ir.Edge) -> int | None:
     return names.index(edge[0]) if edge[0] in names else None
 
 
-def _constant(graph: ir.Graph, edge: ir.Edge) -> float | None:
+def constant(graph: ir.Graph, edge: ir.Edge) -> float | None:
     """The value of a scalar numeric constant (behind Identities), else None."""
-    node = graph.nodes.get(_source(graph, edge)[0])
+    node = graph.nodes.get(source(graph, edge)[0])
     if node is None or node.op != "Const":
         return None
     values = node.tensor()

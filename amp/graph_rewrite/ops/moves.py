@@ -13,10 +13,21 @@ listed = functools.partial(
     rows, Role.MOVE, source="tf:clear", attrs=("element_dtype",), same_list=True
 )
 
-_IN_A_FRAME = (
-    "TensorFlow clears it, but around a loop the type must agree, and a cast between "
-    "NextIteration and Merge would be a cycle"
+in_frame = functools.partial(rows, Role.MOVE, source="tf:clear", work="free")
+_ONE_TYPE = "hands on a loop variable, all ops of which have one type"
+
+array = functools.partial(
+    rows, Role.MOVE, source="definition", work="free", same_list=True
 )
+untyped = functools.partial(
+    keep,
+    why="names no element type: that of the array or stack is its own",
+    source="definition",
+    attrs=(),
+    work="free",
+    hands_on_list=True,
+)
+_FLOWS = ("flow_in", "flow_out")
 
 MOVES = (
     move(
@@ -61,11 +72,11 @@ MOVES = (
         kind=Kind.BUNDLE,
         hands_on_list=True,
     ),
-    keep("Enter", _IN_A_FRAME, "tf:clear", kind=Kind.ENTER),
-    keep("Exit", _IN_A_FRAME, "tf:clear", kind=Kind.EXIT),
-    keep("Merge", _IN_A_FRAME, "tf:clear", kind=Kind.MERGE),
-    keep("NextIteration", _IN_A_FRAME, "tf:clear", kind=Kind.NEXT_ITERATION),
-    keep("Switch", _IN_A_FRAME, "tf:clear", kind=Kind.SWITCH),
+    in_frame("Enter", _ONE_TYPE, kind=Kind.ENTER),
+    in_frame("Exit", _ONE_TYPE, kind=Kind.EXIT),
+    in_frame("Merge", _ONE_TYPE, kind=Kind.MERGE),
+    in_frame("NextIteration", _ONE_TYPE, kind=Kind.NEXT_ITERATION),
+    in_frame("Switch", _ONE_TYPE, kind=Kind.SWITCH),
     move("Snapshot", "a copy", "tf:clear", work="copy", fusible=True),
     move("DeepCopy", "a copy", "definition", work="copy"),
     move(
@@ -165,4 +176,42 @@ LISTS = (
         work="free",
         same_list=True,
     ),
+)
+
+# The TensorArrays and stacks of TensorFlow 1's loops.
+ARRAYS = (
+    array(
+        "TensorArrayV3",
+        why="makes the array, and so its element type",
+        attrs=("dtype",),
+        float32_ports=("flow",),
+    ),
+    array(
+        "TensorArrayReadV3",
+        why="hands on an element",
+        attrs=("dtype",),
+        float32_ports=("flow_in",),
+    ),
+    array("TensorArrayWriteV3", why="hands on an element", float32_ports=_FLOWS),
+    array(
+        "TensorArrayConcatV3 TensorArrayGatherV3",
+        why="copies out of the array",
+        attrs=("dtype",),
+        float32_ports=("flow_in",),
+        work="copy",
+    ),
+    array(
+        "TensorArrayScatterV3 TensorArraySplitV3",
+        why="copies into the array",
+        float32_ports=_FLOWS,
+        work="copy",
+    ),
+    untyped("TensorArrayGradV3 TensorArrayGradWithShape", float32_ports=_FLOWS),
+    untyped("TensorArraySizeV3", float32_ports=("flow_in",)),
+    untyped("TensorArrayCloseV3 StackCloseV2"),
+    array(
+        "StackV2", why="makes the stack, and so its element type", attrs=("elem_type",)
+    ),
+    array("StackPushV2", why="hands on an element"),
+    array("StackPopV2", why="hands on an element", attrs=("elem_type",)),
 )

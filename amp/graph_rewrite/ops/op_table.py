@@ -43,6 +43,7 @@ FAMILIES: Mapping[str, Iterable[tuple[Row, ...]]] = MappingProxyType(
         "Reductions and scatters": reductions.REDUCTIONS,
         "Moves": moves.MOVES,
         "Tensor lists": moves.LISTS,
+        "Arrays and stacks of TensorFlow 1": moves.ARRAYS,
         "Special cases": structure.EXCLUDED,
         "Structure": structure.STRUCTURE,
     }

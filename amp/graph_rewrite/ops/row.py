@@ -169,10 +169,10 @@ class Row:
         looks for the result in the operand; that of the CPU pools the operand again.
       opaque: arguments, by OpDef name, with bytes that one kernel leaves for another
         instead of numbers, in a layout that may depend on the kernel's type.
-      same_list: whether it works on a tensor list, so that its element type has to be
-        that of all ops on the same list.
-      hands_on_list: whether a tensor list at an output is that of the input with the
-        same number, or has its element type.
+      same_list: whether it works on a tensor list, a TensorArray or a stack, so that
+        its element type has to be that of all ops on the same list.
+      hands_on_list: whether the lists at its outputs are those at its inputs, in this
+        order, or have their element types.
       epilogue: its part where Grappler merges a product with the ops after it.
       epilogue_devices: device types on which it has that part. Observed on a CPU; a
         GPU is taken to be alike until its graphs have been read.
@@ -223,6 +223,11 @@ class Row:
     def multiplies(self) -> bool:
         """Whether each output element is a product of two elements."""
         return self.kind in (Kind.PRODUCT, Kind.SQUARE)
+
+    @property
+    def flows(self) -> tuple[str, ...]:
+        """Arguments with a TensorArray's flow: a float32 that only orders the ops."""
+        return self.float32_ports if self.same_list or self.hands_on_list else ()
 
     @property
     def in_frames(self) -> bool:

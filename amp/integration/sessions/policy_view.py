@@ -10,8 +10,6 @@ import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-import tensorflow as tf
-
 from amp.graph_rewrite.graph import ir, serde
 from amp.graph_rewrite.ops.op_table import Kind, facts
 from amp.graph_rewrite.report import Report
@@ -184,7 +182,7 @@ class PolicyView:
 
     def _uncastable(self, edge: ir.Edge) -> bool:
         changed = self._twins is not None and edge[0] in self._own
-        return changed and self._tensor(edge).dtype == tf.variant
+        return changed and shown_casts.is_list(self._tensor(edge))
 
     def _follow(self, nodes: Iterable[Any]) -> None:
         """Records which new nodes are in loops, and which use unscaled gradients."""

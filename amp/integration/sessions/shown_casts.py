@@ -11,7 +11,22 @@ from typing import Any
 import tensorflow as tf
 
 from amp.graph_rewrite.graph import ir
-from amp.graph_rewrite.ops.op_table import TABLE
+from amp.graph_rewrite.ops.op_table import TABLE, Kind, facts
+
+
+def is_list(tensor: Any) -> bool:
+    """Whether a tensor is a list, an array or a stack, whose elements may be 16-bit."""
+    if tensor.dtype != tf.resource:
+        return bool(tensor.dtype == tf.variant)
+    made, seen = tensor.op, set()
+    while _hands_on(made.type) and made.name not in seen:
+        seen.add(made.name)
+        made = made.inputs[0].op
+    return facts(made.type).same_list
+
+
+def _hands_on(op: str) -> bool:
+    return facts(op).in_frames or facts(op).kind is Kind.IDENTITY
 
 
 def rounds(tensor: Any) -> bool:

@@ -4,13 +4,22 @@ from __future__ import annotations
 
 import numpy as np
 import tensorflow as tf
-from rewriting import context_of, graph_def, module_of, settled, spec, traced, v1
+from rewriting import (
+    context_of,
+    graph_def,
+    module_of,
+    plan_of,
+    settled,
+    spec,
+    traced,
+    v1,
+)
 from rewriting import rewritten as rewritten_graph
 
 from amp.graph_rewrite.assign.liveness import Liveness
 from amp.graph_rewrite.candidates.context import type_ports
 from amp.graph_rewrite.cost import model
-from amp.graph_rewrite.cost.model import HOLD
+from amp.graph_rewrite.cost.model import HOLD, CostModel
 from amp.graph_rewrite.cost.shipped_devices import A100, CPU_AMX
 from amp.graph_rewrite.graph import ir, shapes
 from amp.graph_rewrite.rewrite import rewrite
@@ -144,3 +153,49 @@ def test_the_values_are_those_of_early_casts(monkeypatch) -> None:
             results.append(session.run("out:0", {"x:0": data}))
             assert twin is session.graph
     np.testing.assert_array_equal(*results)
+
+
+def branching() -> ir.Module:
+    """ "early" is read late: beside a node that one branch runs, and after it."""
+    x = v1.placeholder(tf.float32, [64, 64], name="x")
+    flag = v1.placeholder(tf.bool, [], name="flag")
+    early = tf.exp(x, name="early")
+    y = tf.tile(x, [8, 8])
+    for _ in range(4):
+        y = tf.exp(y)
+    y = tf.exp(y[:64, :64])
+    _, taken = tf.raw_ops.Switch(data=y, pred=flag)
+    taken = tf.exp(taken, name="taken")
+    tf.multiply(early, taken, name="beside")
+    tf.multiply(early, tf.exp(tf.exp(y), name="always"), name="after")
+    return y
+
+
+def test_a_cast_waits_for_no_node_that_only_a_branch_runs() -> None:
+    """It would never be made where the branch is not taken, but read."""
+    lives = lives_of(module_of(graph_def(branching)))
+    assert lives.held(("early", 0))
+    assert lives.late("beside")
+    assert lives.before([("after", 0)]) == "always"
+    assert lives.before([("beside", 0)]) == ""
+
+
+def test_a_merge_is_no_late_reader_as_its_inputs_are_not_there_together() -> None:
+    def build() -> None:
+        x = v1.placeholder(tf.float32, [512, 256], name="x")
+        flag = v1.placeholder(tf.bool, [], name="flag")
+        w = v1.placeholder(tf.float32, [256, 256], name="w")
+        early = y = tf.matmul(x, w)
+        for _ in range(LAYERS):
+            y = tf.matmul(y, w)
+            y = y + tf.math.lgamma(y * y)
+        ends, here = tf.raw_ops.Switch(data=early, pred=flag)
+        late, _ = tf.raw_ops.Switch(data=tf.math.lgamma(y), pred=flag)
+        joined = tf.raw_ops.Merge(inputs=[here, tf.exp(late)], name="joined")[0]
+        tf.add(tf.add(tf.math.lgamma(early), ends), joined * y, name="after")
+
+    module = module_of(graph_def(build))
+    context = context_of(module, keep=("joined", "after"))
+    plan = plan_of(module, context, CostModel(CPU_AMX, "bfloat16"))
+    assert lives_of(module).late("joined")
+    assert "joined" not in {name for name, _ in plan.late}

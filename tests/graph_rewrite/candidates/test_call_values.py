@@ -8,7 +8,8 @@ import tensorflow as tf
 from rewriting import analysis_of, context_of, settled, spec, traced
 
 import amp
-from amp.graph_rewrite.candidates.call_values import CallValues, running_sums
+from amp.graph_rewrite.candidates.call_values import CallValues
+from amp.graph_rewrite.candidates.running_sums import running_sums
 from amp.graph_rewrite.graph import ir
 from amp.graph_rewrite.normalize import loop_invariants
 from amp.graph_rewrite.normalize.inline import inline

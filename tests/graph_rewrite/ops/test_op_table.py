@@ -176,15 +176,16 @@ def test_moves_have_one_converted_type(row: Row) -> None:
     if row.role is not Role.MOVE:
         return
     definition = op_def(row)
-    assert row.float32_ports == row.accumulates_low == ()
+    assert row.float32_ports == row.flows
+    assert row.accumulates_low == ()
     assert not row.sums
     assert len(row.attrs) == 1 or row.same_list
-    others = (tf.int32, tf.int64, tf.bool, tf.variant)
+    others = (tf.int32, tf.int64, tf.bool, tf.variant, tf.resource)
     for argument in arguments(definition):
         attr = type_attr(argument)
-        if not attr:
+        if not attr and argument.name not in row.flows:
             assert argument.type in {t.as_datatype_enum for t in others}
-        elif attr not in row.attrs:
+        elif attr and attr not in row.attrs:
             assert not allows_float32(definition, attr)
 
 
@@ -196,7 +197,17 @@ def test_singular_ports_exist(row: Row) -> None:
 
 @every_row
 def test_list_ops_are_known_as_such(row: Row) -> None:
-    assert row.same_list == (row.op.startswith("TensorList") or "TensorList" in row.op)
+    named = re.match(r"(Empty)?TensorList|TensorArray|Stack", row.op) is not None
+    assert named == (row.same_list or (row.hands_on_list and row.role is Role.KEEP))
+
+
+@every_row
+def test_flows_are_the_float32_that_has_no_type_attribute(row: Row) -> None:
+    """Law: they are named as such; no cast may change them, nor is there one."""
+    plain = (a for a in arguments(op_def(row)) if a.type == tf.float32.as_datatype_enum)
+    if row.flows:
+        assert {argument.name for argument in plain} == set(row.flows)
+        assert all("flow" in name for name in row.flows)
 
 
 @pytest.mark.parametrize("row", ROWS.values(), ids=lambda row: row.op)

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from session_graphs import POLICY, W, X, both, feed, lowered, model, v1
+from tensorflow.python.ops import control_flow_util
 
 import amp
 from amp.graph_rewrite.fusion import fuse
@@ -55,6 +56,75 @@ def test_loops_branches_and_their_gradients(forward_first: bool):
             ordered = asked if forward_first else asked[::-1]
             results = [session.run(one, feed(parts)) for one in ordered]
         return results if forward_first else results[::-1]
+
+    both(run)
+
+
+class Cell:
+    """A recurrent cell as `tf.compat.v1.nn.dynamic_rnn` takes one."""
+
+    state_size = output_size = 4
+
+    def __init__(self, weights):
+        self.weights = weights
+
+    def zero_state(self, batch_size, dtype):
+        return tf.zeros([batch_size, 4], dtype)
+
+    def get_initial_state(self, inputs=None, batch_size=None, dtype=None):
+        return self.zero_state(batch_size, dtype)
+
+    def __call__(self, inputs, state, scope=None):
+        x, h = (
+            tf.matmul(one, w)
+            for one, w in zip((inputs, state), self.weights, strict=True)
+        )
+        state = tf.nn.relu(x + h)
+        return state, state
+
+
+@pytest.mark.usefixtures("control_flow")
+@pytest.mark.parametrize("cached", [True, False], ids=["read before", "read in it"])
+def test_dynamic_rnn_trains(cached: bool):
+    """Its state, its arrays and, in gradients, its stacks hold 16 bits."""
+
+    def run():
+        parts = model(rate=0.125)
+        turn = np.roll(np.eye(4, dtype="f"), 1, 0)
+        weights = [v1.get_variable(n, initializer=turn) for n in ("in", "back")]
+        read = [w.read_value() if cached else w for w in weights]
+        rows = tf.tile(parts["x"][:, None], [1, 5, 1])
+        out, _ = v1.nn.dynamic_rnn(Cell(read), rows, dtype=tf.float32, swap_memory=True)
+        out = tf.matmul(tf.reshape(out, [-1, 4]), parts["v"])
+        descent = v1.train.GradientDescentOptimizer(2.0**-9)
+        gradients = descent.compute_gradients(tf.reduce_sum(out), weights)
+        train = descent.apply_gradients(gradients)
+        with v1.Session() as session:
+            session.run(v1.global_variables_initializer())
+            asked = [[g for g, _ in gradients], out]
+            results = session.run(asked, feed(parts))
+            session.run(train, feed(parts))
+            return results, session.run(weights)
+
+    both(run)
+    wanted = {"Merge", "StackPushV2", "TensorArrayReadV3", "TensorArrayWriteV3"}
+    if not control_flow_util.ENABLE_CONTROL_FLOW_V2:
+        decisions = amp.reports()[-1].decisions
+        assert wanted <= {d.op for d in decisions if d.dtype == "bfloat16"}
+
+
+@pytest.mark.usefixtures("control_flow")
+def test_an_array_that_is_read_by_what_is_built_later_is_float32_there():
+    def run():
+        parts = model()
+        rows = v1.TensorArray(tf.float32, 2, clear_after_read=False)
+        rows = rows.unstack(tf.matmul(parts["x"], parts["w"]))
+        first = tf.matmul(rows.stack(), parts["v"])
+        with v1.Session() as session:
+            session.run(v1.global_variables_initializer())
+            results = [session.run(first, feed(parts))]
+            later = tf.matmul(rows.gather([1, 0]), parts["v"])
+            return [*results, session.run(later, feed(parts))]
 
     both(run)
 

@@ -31,6 +31,11 @@ ELSEWHERE = {
     "graph_rewrite/candidates/hazards.py": (
         "graph_rewrite/candidates/test_eligibility.py"
     ),
+    "graph_rewrite/normalize/graph_sizes.py": "graph_rewrite/normalize/test_sizes.py",
+    "graph_rewrite/normalize/size_questions.py": (
+        "graph_rewrite/normalize/test_sizes.py"
+    ),
+    "integration/functions/node_import.py": ("integration/sessions/test_twin_graph.py"),
     "integration/measuring/cases.py": "integration/measuring/test_calibration.py",
     "integration/functions/definitions.py": "graph_rewrite/graph/test_serde.py",
     "integration/functions/function_call.py": "integration/functions/test_twins.py",

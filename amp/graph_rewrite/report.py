@@ -8,10 +8,12 @@ from __future__ import annotations
 import dataclasses
 import json
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from amp.graph_rewrite import figures
 from amp.graph_rewrite.plan import RULES
+
+_MOST_LISTED = 6  # arguments and nodes in one line
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -113,6 +115,9 @@ class Report:
       clusters: number of calls of clusters.
       fused_seconds: predicted saving of the clusters, already in `seconds16`.
       accuracy: what a comparison of gradients found, None before there was one.
+      made_for: the sizes of the call that the plan was made for, by argument or node;
+        of those only that were traced with unknown dimensions.
+      sizes_assumed: arguments and nodes whose sizes no call told before the plan.
     """
 
     function: str
@@ -136,6 +141,8 @@ class Report:
     clusters: int = 0
     fused_seconds: float = 0.0
     accuracy: AccuracyOutcome | None = None
+    made_for: Mapping[str, list[int]] = dataclasses.field(default_factory=dict)
+    sizes_assumed: tuple[str, ...] = ()
 
     def __str__(self) -> str:
         rules = Counter(d.rule for d in self.decisions if d.dtype == "float32")
@@ -152,6 +159,7 @@ class Report:
             f"  predicted    {times}",
             *self._trial_lines(),
             *self._accuracy_lines(),
+            *self._size_lines(),
             f"  priced by    {priced}",
             f"  loss scale   {self.loss_scale}",
         ]
@@ -176,6 +184,15 @@ class Report:
             f"    {one.error:8.2g}  {one.name} ({one.products:.2g} by products only)"
             for one in self.accuracy.worst
         ]
+
+    def _size_lines(self) -> list[str]:
+        given = (f"{name} {sizes}" for name, sizes in self.made_for.items())
+        lines = []
+        if self.made_for:
+            lines.append(f"  made for     sizes {_listed(given)}")
+        if self.sizes_assumed:
+            lines.append(f"  assumed      the sizes of {_listed(self.sizes_assumed)}")
+        return lines
 
     def after(self, outcome: TrialOutcome) -> Report:
         """The report with the result of a trial.
@@ -236,3 +253,10 @@ class Report:
     def to_json(self) -> str:
         """The report as JSON, with the attributes as keys."""
         return json.dumps(dataclasses.asdict(self), indent=1)
+
+
+def _listed(items: Iterable[str]) -> str:
+    """Items in a line; those beyond the first few are counted."""
+    found = list(items)
+    more = len(found) - _MOST_LISTED
+    return ", ".join(found[:_MOST_LISTED]) + (f", {more} more" if more > 0 else "")

@@ -14,6 +14,7 @@ from amp.graph_rewrite.cost.resolution import Resolution
 from amp.graph_rewrite.fusion.fuse import Fused
 from amp.graph_rewrite.graph import ir, op_schema
 from amp.graph_rewrite.graph.calls import FunctionUse
+from amp.graph_rewrite.normalize.sizes import Sized
 from amp.graph_rewrite.plan import CastsSaved, Plan
 from amp.graph_rewrite.report import Decision, Report
 from amp.policy import Policy
@@ -32,6 +33,7 @@ def report_on(
     plans: Mapping[FunctionUse, Plan],
     made: Fused,
     settled: Resolution,
+    sized: Sized,
 ) -> Report:
     """Makes the report of a rewrite.
 
@@ -40,6 +42,7 @@ def report_on(
       plans: the plan of each use.
       made: the rewritten module, and the counts of its clusters.
       settled: policy and device.
+      sized: which sizes were taken from a call, and which were assumed.
     """
     policy = settled.policy
     assert policy is not None
@@ -75,6 +78,8 @@ def report_on(
         casts_spared={**casts_saved, "fused": fused},
         clusters=fusion.clusters,
         fused_seconds=fusion.seconds,
+        made_for={name: list(shape or ()) for name, shape in sized.given.items()},
+        sizes_assumed=tuple(dict.fromkeys(name for name, _ in sized.assumed)),
     )
 
 

@@ -27,6 +27,7 @@ from amp.graph_rewrite.graph import ir
 from amp.graph_rewrite.graph.calls import FunctionUse
 from amp.graph_rewrite.normalize.inline import inline
 from amp.graph_rewrite.normalize.loop_invariants import hoist_invariants
+from amp.graph_rewrite.normalize.sizes import SizesAtCall, sized, sized_module
 from amp.graph_rewrite.ops.op_names import check_op_names
 from amp.graph_rewrite.report import Report
 from amp.graph_rewrite.report_builder import report_on, switched_off
@@ -38,7 +39,9 @@ PREPARE = (
     Step("check the graph given", checks.edges_given, ("given",)),
     Step("unfuse", fuse.unfuse, ("given",), "unfused"),
     Step("inline", inline, ("unfused",), "inlined"),
-    Step("hoist invariants", hoist_invariants, ("inlined",), "module"),
+    Step("hoist invariants", hoist_invariants, ("inlined",), "hoisted"),
+    Step("size", sized, ("hoisted", "sizes"), "sized"),
+    Step("take the module", sized_module, ("sized",), "module"),
     Step("contexts", contexts, ("module", "settled", "fetches", "feeds"), "contexts"),
     Step("analyze", analyze, ("module", "contexts"), "analysis"),
     Step("check the types given", checks.types_given, ("analysis",)),
@@ -72,7 +75,11 @@ FINISH = (
     Step("fuse", fuse.fused, ("bypassed", "priced", "fusing", "suffix"), "fused"),
     Step("check the clusters", checks.clusters_made, ("bypassed", "fused", "priced")),
 )
-REPORT = (Step("report", report_on, ("priced", "plans", "fused", "settled"), "report"),)
+REPORT = (
+    Step(
+        "report", report_on, ("priced", "plans", "fused", "settled", "sized"), "report"
+    ),
+)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -158,6 +165,12 @@ class Prepared:
         return given
 
     @property
+    def sizes(self) -> SizesAtCall | None:
+        """What was known of the call that plans are made for."""
+        sizes: SizesAtCall | None = self.values["sizes"]
+        return sizes
+
+    @property
     def priced(self) -> Priced:
         """The candidates and prices of every use."""
         priced: Priced = self.values["every"]
@@ -171,6 +184,7 @@ def prepare(
     fetches: frozenset[str] = frozenset(),
     feeds: frozenset[str] = frozenset(),
     timer: Timer = untimed,
+    sizes: SizesAtCall | None = None,
 ) -> Prepared:
     """Analyzes and prices a module, for any number of plans.
 
@@ -181,7 +195,7 @@ def prepare(
         "settled": settled,
         "policy": settled.policy,
     }
-    values |= {"fetches": fetches, "feeds": feeds, "timer": timer}
+    values |= {"fetches": fetches, "feeds": feeds, "timer": timer, "sizes": sizes}
     if settled.policy is not None:
         with uncollected():
             values = run(PREPARE, values)
@@ -196,6 +210,7 @@ def rewrite(
     feeds: frozenset[str] = frozenset(),
     suffix: str = "__amp",
     timer: Timer = untimed,
+    sizes: SizesAtCall | None = None,
 ) -> Rewrite:
     """Rewrites the main graph and every function that it reaches, by the cheapest plan.
 
@@ -209,6 +224,8 @@ def rewrite(
       feeds: nodes whose tensors the caller replaces by name, in float32.
       suffix: ending of the new functions' names.
       timer: gives measured times of operations, used instead of the model's.
+      sizes: tells the sizes at a call of what was traced with unknown dimensions; None
+        if nothing tells them.
 
     Raises:
       GraphError: the graph given is not well formed.
@@ -216,5 +233,7 @@ def rewrite(
       VerifyError: the result breaks a law; a fault of this package.
       RewriteError: a phase failed otherwise; a fault of this package.
     """
-    prepared = prepare(module, settled, fetches=fetches, feeds=feeds, timer=timer)
+    prepared = prepare(
+        module, settled, fetches=fetches, feeds=feeds, timer=timer, sizes=sizes
+    )
     return prepared.made(CUT, suffix)

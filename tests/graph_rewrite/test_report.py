@@ -130,3 +130,14 @@ def large_product() -> None:
 
     x = tf.compat.v1.placeholder(tf.float32, [4096, 4096], name="x")
     tf.matmul(x, x, name="out")
+
+
+def test_the_text_lists_the_first_few_sizes_and_counts_the_others() -> None:
+    report = dataclasses.replace(
+        chain(),
+        made_for={f"x{i}": [i, 4] for i in range(8)},
+        sizes_assumed=("IteratorGetNext",),
+    )
+    assert "made for     sizes x0 [0, 4], x1 [1, 4]" in str(report)
+    assert "x5 [5, 4], 2 more\n" in str(report)
+    assert "assumed      the sizes of IteratorGetNext\n" in str(report)

@@ -142,16 +142,13 @@ def _with_boundary(
         ir.Argument(arg.name, number if arg.name in interface.args else arg.type)
         for arg in graph.args
     )
-    added = [
-        (ir.Argument(new, number), graph.shape((name, 0)))
-        for name, new in interface.given.items()
-    ]
     turned = dataclasses.replace(graph, args=args, results=tuple(results))
-    return (
-        loop_invariants.widened(turned, added, results=interface.returns)
-        if added
-        else turned
-    )
+    if not interface.given:
+        return turned
+    added = tuple(ir.Argument(new, number) for new in interface.given.values())
+    whole = {(new, 0): (name, 0) for name, new in interface.given.items()}
+    wider = loop_invariants.widened(turned, added, results=interface.returns)
+    return wider.with_shapes(lambda known: lambda edge: known(whole.get(edge, edge)))
 
 
 def emulated(
@@ -269,7 +266,7 @@ def restore_fetched(
         nodes[name] = ir.Node(name, "IdentityN", edges, (), device, None, updates)
     before = {new: name for name, new in renamed.items()}
 
-    def shape(edge: ir.Edge) -> ir.Shape:
-        return graph.shape((before.get(edge[0], edge[0]), edge[1]))
+    def of_renamed(known: ir.ShapeSource) -> ir.ShapeSource:
+        return lambda edge: known((before.get(edge[0], edge[0]), edge[1]))
 
-    return dataclasses.replace(graph, shape=shape).with_nodes(nodes)
+    return graph.with_shapes(of_renamed).with_nodes(nodes)

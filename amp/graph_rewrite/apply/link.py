@@ -51,6 +51,9 @@ def link(
                 nodes[node.name] = calls_lib.renamed(nodes[node.name], call, new)
         made[use] = dataclasses.replace(graphs[use].with_nodes(nodes), name=name)
     main, functions = given.main, dict(given.functions)
+    for use, graph in graphs.items():  # unchanged, with the sizes they are priced by
+        if use not in made and use.name in functions:
+            functions[use.name] = graph
     for use, graph in made.items():
         if graph_of(given, use) is given.main:
             main = graph
@@ -69,7 +72,7 @@ def _named(
     suffix: str,
 ) -> dict[FunctionUse, str]:
     """The new name of each use that changed or that calls one that changed."""
-    changed = {use for use in graphs if graphs[use] is not graph_of(given, use)}
+    changed = {use for use in graphs if _differ(graphs[use], graph_of(given, use))}
     pending = True
     while pending:
         callers = {
@@ -87,6 +90,13 @@ def _named(
             name += "_"
         names[use] = name if use.name else ""
     return names
+
+
+def _differ(made: ir.Graph, given: ir.Graph) -> bool:
+    """Whether a function was changed, other than by what is known of its shapes."""
+    if made.nodes is not given.nodes:
+        return True
+    return (made.args, made.results) != (given.args, given.results)
 
 
 def _calls(

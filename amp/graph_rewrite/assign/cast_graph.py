@@ -245,7 +245,7 @@ class Tensors:
             if tensor.stored:
                 use, edge = tensor.place
                 one = self._uses[use]
-                high, low = self._priced[use].cost_model.held(one.graph.shape(edge))
+                high, low = self._priced[use].cost_model.held(one.graph.size(edge))
                 prices[tensor.stored] = (one.weight * high, one.weight * low)
         return prices
 

@@ -88,7 +88,7 @@ class Liveness:
             if view is None or view.facts.in_memory or name not in self._levels:
                 continue
             if view.outs[index : index + 1] and view.outs[index].type in _FLOATS:
-                size = shapes.elements(self._graph.shape((name, index)))
+                size = shapes.elements(self._graph.size((name, index)))
                 change[self._level(name)] += size
                 change[until] -= size
         stored, most, peak = 0, 0, 0

@@ -121,7 +121,7 @@ def _sink(graph: ir.Graph, view: Typed, found: Mapping[str, Reason]) -> Reason |
     node = view.node
     if node.name in found:
         return found[node.name]
-    if view.row is not None and view.row.sums and graph.shape((node.name, 0)) == ():
+    if view.row is not None and view.row.sums and graph.size((node.name, 0)) == ():
         return Reason("scalar", node.name)
     if _writes_state(view):
         return Reason("state", node.name)

@@ -13,7 +13,7 @@ from amp.graph_rewrite.candidates.call_values import CallValues, Member, UseEdge
 from amp.graph_rewrite.candidates.context import Typed
 from amp.graph_rewrite.graph import gradient_scopes, ir
 from amp.graph_rewrite.graph.calls import FunctionUse, Site
-from amp.graph_rewrite.ops.op_table import Role
+from amp.graph_rewrite.ops.op_table import Kind, Role
 
 # The tensors of these types hold no value that a product gave.
 _NO_VALUES = ir.INTEGERS | {ir.BOOL, ir.STRING, ir.RESOURCE}
@@ -99,12 +99,18 @@ def _orders(
         for name in graph.order:
             view = typed[use][name]
             own = max(gradient_scopes.depth(name), least)
-            if not own and (view.facts.adds_gradients or view.facts.role is Role.MOVE):
+            if not own and _hands_on(view):
                 edges = _values(view)
                 own = min((found.get((use, edge[0]), 0) for edge in edges), default=0)
             if own:
                 found[use, name] = own
     return found
+
+
+def _hands_on(view: Typed) -> bool:
+    """Whether a node adds up or passes on gradients; a rewrite's casts do as well."""
+    moves = view.facts.role is Role.MOVE or view.facts.kind is Kind.CAST
+    return moves or view.facts.adds_gradients
 
 
 def _values(view: Typed) -> list[ir.Edge]:

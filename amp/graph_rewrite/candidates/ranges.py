@@ -35,7 +35,9 @@ def ranges(
       stay float32.
     Case 3: the scaled gradient seed, as a loss scale may exceed float16's largest
       value; its readers stay float32.
-    Case 4: a sum of more elements than the type, or its kernel, can count.
+    Case 4: a sum of more elements than the type, or its kernel, can count: more at the
+      call that plans are made for, or, where the kernel counts in 16 bits, a number
+      that may be larger at another call.
     Case 5: a sum to a scalar (a loss, a norm), which is printed or compared.
     Case 6: a bounded result (a probability) added to an epsilon, or the input of an op
       that is singular there: it may be as small as the epsilon, so the op that
@@ -242,15 +244,17 @@ def _count(graph: ir.Graph, view: Typed, context: Context) -> Reason | None:
     """Cases 4 and 5 of `ranges` for one node."""
     row, limits = view.row, context.format
     assert row is not None
-    if row.sums and graph.shape((view.node.name, 0)) == ():
+    if row.sums and graph.size((view.node.name, 0)) == ():
         return Reason("scalar", view.node.name)
     low = _sums_low(row, context)
     if not low and not (row.sums and _is_half(limits)):
         return None
     limit = limits.counts if low else limits.largest
-    terms = _terms(graph, view)
+    terms = _terms(graph, view, graph.shape)
     if terms is None and low:
         return Reason("count", f"an unknown number of terms, at most {limit:.0f}")
+    if graph.sizes is not None:
+        terms = max(terms or 0.0, _terms(graph, view, graph.size) or 0.0)
     if terms is not None and terms > limit:
         return Reason("count", f"{terms:.0f} terms, at most {limit:.0f}")
     return None
@@ -269,16 +273,16 @@ def _sums_low(row: Row, context: Context) -> bool:
     return context.format.name in row.adds_up_low(context.device_type)
 
 
-def _terms(graph: ir.Graph, view: Typed) -> float | None:
+def _terms(graph: ir.Graph, view: Typed, shape: ir.ShapeSource) -> float | None:
     """The number of terms that each output element sums, None if shapes do not tell.
 
     Unknown dimensions (a batch) that are also in the output cancel out.
     """
     row = view.row
     assert row is not None
-    ins = [graph.shape(edge) for edge in view.node.inputs]
-    outs = [graph.shape((view.node.name, i)) for i in range(len(view.outs))]
-    data = [shape for shape, slot in zip(ins, view.ins, strict=False) if _float(slot)]
+    ins = [shape(edge) for edge in view.node.inputs]
+    outs = [shape((view.node.name, i)) for i in range(len(view.outs))]
+    data = [s for s, slot in zip(ins, view.ins, strict=False) if _float(slot)]
     if not data or not outs or outs[0] is None or any(s is None for s in data):
         return None
     largest = max(data, key=shapes.elements) or ()

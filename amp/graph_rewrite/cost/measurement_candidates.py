@@ -69,7 +69,7 @@ def _of_nodes(use: PricedUse) -> Iterator[Instance]:
         if operands is None or view.row is None:
             continue
         turned = turned_attrs(view, context)
-        outs = [graph.shape((name, i)) for i in range(len(view.outs))]
+        outs = [graph.size((name, i)) for i in range(len(view.outs))]
         tensors = [*(operand.shape for operand in operands), *outs]
         yield Instance(
             key=text,
@@ -113,7 +113,7 @@ def _of_casts(use: PricedUse) -> Iterator[Instance]:
     for name in use_analysis.found.allowed:
         view = use_analysis.found.typed[name]
         for index, slot in enumerate(view.outs):
-            shape = use_analysis.graph.shape((name, index))
+            shape = use_analysis.graph.size((name, index))
             if slot.type == ir.FLOAT and shape is not None:
                 size = 4 ** round(math.log(max(shapes.elements(shape), 1), 4))
                 runs = use_analysis.runs.get(name, 1)

@@ -15,6 +15,7 @@ import numpy as np
 from amp.graph_rewrite.candidates.context import Context, Typed
 from amp.graph_rewrite.graph import ir, op_schema
 from amp.graph_rewrite.graph.shapes import known_sizes
+from amp.graph_rewrite.ops import arithmetic
 from amp.graph_rewrite.ops.op_table import Kind, Role, facts
 
 # Attributes that record where an op comes from and do not affect what it computes.
@@ -156,7 +157,7 @@ def operands_of(
 def _operand(
     graph: ir.Graph, edge: ir.Edge, slot: op_schema.Slot, turns: bool
 ) -> Operand | None:
-    sizes = known_sizes(graph.shape(edge))
+    sizes = known_sizes(graph.size(edge))
     if turns:
         return None if sizes is None else Operand(sizes, ir.FLOAT)
     if slot.type in (ir.FLOAT, ir.BOOL):
@@ -180,21 +181,10 @@ def constant(graph: ir.Graph, edge: ir.Edge) -> Any:
     if kind is Kind.IDENTITY:
         return constant(graph, node.inputs[0])
     if kind is Kind.SHAPE:
-        return known_sizes(graph.shape(node.inputs[edge[1]]))
+        return known_sizes(graph.size(node.inputs[edge[1]]))
     if kind is Kind.BROADCAST_AXES:
         shapes = [constant(graph, source) for source in node.inputs]
-        return None if any(s is None for s in shapes) else _summed(shapes, edge[1])
+        if any(shape is None for shape in shapes):
+            return None
+        return arithmetic.broadcast_axes(shapes, edge[1])
     return None
-
-
-def _summed(shapes: Sequence[Sequence[int]], which: int) -> list[int]:
-    """The axes over which the gradient of a broadcast operand is summed."""
-    rank = max(map(len, shapes))
-    padded = [[1] * (rank - len(shape)) + list(shape) for shape in shapes]
-    own = [1] * (rank - len(shapes[which]))
-    wide = padded[1 - which]
-    return [
-        axis
-        for axis, size in enumerate(padded[which])
-        if axis < len(own) or (size == 1 and wide[axis] != 1)
-    ]

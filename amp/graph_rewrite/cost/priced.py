@@ -39,7 +39,7 @@ class PricedUse:
     def cast(self, edge: ir.Edge) -> float:
         """Seconds of the cast of the tensor at an edge."""
         runs = self.use_analysis.runs.get(edge[0], 1)
-        return runs * self.cost_model.cast(self.use_analysis.graph.shape(edge))
+        return runs * self.cost_model.cast(self.use_analysis.graph.size(edge))
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -138,8 +138,8 @@ def _time(use_analysis: UseAnalysis, view: Typed, cost_model: CostModel) -> Time
         return seen[0], min(seen[1], MOST_RATIO * seen[0])
     graph, context = use_analysis.graph, use_analysis.context
     node, row = view.node, view.row
-    ins = [graph.shape(edge) for edge in node.inputs]
-    outs = [graph.shape((node.name, i)) for i in range(len(view.outs))]
+    ins = [graph.size(edge) for edge in node.inputs]
+    outs = [graph.size((node.name, i)) for i in range(len(view.outs))]
     work = "elementwise" if row is None else row.work
     turned_ins = _turning_shapes(ins, view.ins, context)
     turned_outs = _turning_shapes(outs, view.outs, context)

@@ -70,9 +70,8 @@ class Members:
 
     def elements(self, edge: ir.Edge) -> int:
         """Number of elements, 0 if it is not known."""
-        shape = self.graph.shape(edge)
-        known = shape is not None and all(size >= 0 for size in shape)
-        return shapes.elements(shape) if known else 0
+        size = self.graph.size(edge)
+        return shapes.elements(size) if shapes.whole(size) else 0
 
     def fusible(self, name: str) -> bool:
         """Whether a node may be in a cluster."""

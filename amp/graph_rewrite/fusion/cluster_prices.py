@@ -66,7 +66,7 @@ class ClusterPrices:
         """Seconds of one node as a kernel."""
         graph = self.members.graph
         if self.members.is_bridge(name):
-            return self.kernels.cast(graph.shape(graph.nodes[name].inputs[0]))
+            return self.kernels.cast(graph.size(graph.nodes[name].inputs[0]))
         return self._arithmetic(name, self.kernels)
 
     def _arithmetic(self, name: str, cost_model: CostModel) -> float:
@@ -76,8 +76,8 @@ class ClusterPrices:
         low, row = members.context.format.number, TABLE.get(node.op)
         signature = members.signature(name)
         pairs = zip(node.inputs, signature.ins, strict=True)
-        ins = [graph.shape(e) for e, slot in pairs if slot.type in (ir.FLOAT, low)]
-        outs = [graph.shape((name, 0))]
+        ins = [graph.size(e) for e, slot in pairs if slot.type in (ir.FLOAT, low)]
+        outs = [graph.size((name, 0))]
         work = "elementwise" if row is None else row.work
         high, short = cost_model.node(work, arithmetic.moved(work, ins, outs), 0.0)
         in16 = low in signature.types and not members.is_bridge(name)

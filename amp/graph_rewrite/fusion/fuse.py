@@ -23,7 +23,7 @@ from amp.graph_rewrite.fusion import convex_groups, outline
 from amp.graph_rewrite.fusion.candidates import Members
 from amp.graph_rewrite.fusion.cluster_prices import ClusterPrices
 from amp.graph_rewrite.fusion.outline import Outline
-from amp.graph_rewrite.graph import ir, op_schema
+from amp.graph_rewrite.graph import ir, op_schema, shapes
 from amp.graph_rewrite.graph.calls import FunctionUse
 from amp.graph_rewrite.normalize.variable_reads import redirected
 from amp.graph_rewrite.ops.op_table import Kind, facts
@@ -33,6 +33,9 @@ from amp.graph_rewrite.ops.op_table import Kind, facts
 # time.
 COMPILE_SECONDS = 0.1
 STEPS = 1000
+# A function whose sizes differ from call to call is compiled once for each. So many
+# sizes are assumed: a few lengths that batches are padded to, or a smaller last batch.
+SIZES = 4
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -141,7 +144,8 @@ def fuse(
           outline each, with copies of the casts to float32 and constants that it reads
         for each distinct outline, over all graphs:
           make a function and calls of it, if the calls are clearly faster than kernels
-            and save the time to compile the function within `STEPS` steps
+            and save the time to compile the function, for as many sizes as are
+            assumed, within `STEPS` steps
 
     Args:
       linked: the graphs, casts in place.
@@ -232,12 +236,16 @@ def _named(
 ) -> dict[Any, str]:
     """The name of each function that is worth compiling, by the key of its outlines."""
     saved: dict[Any, float] = defaultdict(float)
+    compiled: dict[Any, int] = {}
     for use, clusters in found.items():
         for one in clusters:
-            saved[one.outline.key] += one.seconds * weights[use]
+            key = one.outline.key
+            saved[key] += one.seconds * weights[use]
+            fixed = all(map(shapes.whole, one.outline.shapes))
+            compiled[key] = max(compiled.get(key, 1), 1 if fixed else SIZES)
     names: dict[Any, str] = {}
     for key, seconds in saved.items():
-        if seconds * STEPS > COMPILE_SECONDS:
+        if seconds * STEPS > COMPILE_SECONDS * compiled[key]:
             name = f"amp_cluster_{len(names) + 1}{suffix}"
             while name in module.functions:  # the name is from an earlier rewrite
                 name += "_"

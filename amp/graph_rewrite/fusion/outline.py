@@ -27,7 +27,8 @@ class Outline:
       gives: the graph's edges that the results replace.
       results: the edges of the body that are returned, in the order of `gives`.
       types: types of arguments, then of results.
-      sizes: shapes of arguments, then of results.
+      sizes: shapes of arguments, then of results, at the call that plans are made for.
+      shapes: the shapes of results as far as they are the same at every call.
       key: equal for two outlines that can share one function.
     """
 
@@ -39,6 +40,7 @@ class Outline:
     results: tuple[ir.Edge, ...]
     types: tuple[int, ...]
     sizes: tuple[tuple[int, ...], ...]
+    shapes: tuple[ir.Shape, ...]
     key: Any
 
 
@@ -52,7 +54,7 @@ def outline(
     """Makes a function of some nodes of a graph.
 
     Args:
-      graph: the graph; the shapes of all edges that the nodes read or make are known.
+      graph: the graph; the sizes of all edges that the nodes read or make are known.
       members: names of the nodes, inputs first.
       copied: whether a node that the members read is to be copied into the body.
       gives: the members' edges that other nodes read.
@@ -80,7 +82,8 @@ def outline(
         add(name)
     border = (*reads, *gives)
     types = tuple(map(type_of, border))
-    sizes = tuple(graph.shape(e) or () for e in border)
+    sizes = tuple(graph.size(e) or () for e in border)
+    shapes = tuple(map(graph.shape, gives))
     results = tuple((body[name].name, index) for name, index in gives)
     nodes = tuple(body.values())
     device = graph.nodes[gives[0][0]].device
@@ -88,7 +91,7 @@ def outline(
     waits = (source for name in members for source in graph.nodes[name].controls)
     after = tuple(dict.fromkeys(source for source in waits if source not in body))
     return Outline(
-        nodes, members, after, tuple(reads), gives, results, types, sizes, key
+        nodes, members, after, tuple(reads), gives, results, types, sizes, shapes, key
     )
 
 
@@ -124,7 +127,7 @@ def call(made: Outline, name: str, function_name: str, device: str) -> ir.Node:
         "f": ir.Function(function_name),
         "Tin": ir.Types(made.types[:count]),
         "Tout": ir.Types(made.types[count:]),
-        "_output_shapes": ir.Shapes(made.sizes[count:]),
+        "_output_shapes": ir.Shapes(made.shapes),
         MUST_COMPILE: True,
         ir.KEEP: True,
         ir.CLUSTER: ",".join(f"{source}:{index}" for source, index in made.gives),
@@ -210,13 +213,13 @@ def _moved(
     graph: ir.Graph, nodes: dict[str, ir.Node], moved: Mapping[ir.Edge, ir.Edge]
 ) -> ir.Graph:
     before = {new: old for old, new in moved.items()}
-    shapes = graph.shape
 
-    def shape(edge: ir.Edge) -> ir.Shape:
-        return shapes(before.get(edge, edge))
+    def of_moved(known: ir.ShapeSource) -> ir.ShapeSource:
+        return lambda edge: known(before.get(edge, edge))
 
     results = tuple(
         dataclasses.replace(result, edge=moved.get(result.edge, result.edge))
         for result in graph.results
     )
-    return dataclasses.replace(graph, nodes=nodes, results=results, shape=shape)
+    shaped = graph.with_shapes(of_moved)
+    return dataclasses.replace(shaped, nodes=nodes, results=results)

@@ -134,6 +134,8 @@ def write(proto: attr_value_pb2.AttrValue, value: ir.Value) -> None:
             proto.list.s[:] = [text.encode("utf-8") for text in values]
         case ir.Shapes(shapes):
             _write_shapes(proto.list.shape, shapes)
+        case ir.OneShape(shape):
+            write_shape(proto.shape, shape)
         case ir.Tensor(numbers, number):
             _write_tensor(proto, numbers, number)
         case bool():
@@ -152,6 +154,7 @@ def _write_shapes(protos: Any, shapes: Iterable[ir.Shape]) -> None:
 
 def write_shape(proto: Any, shape: ir.Shape) -> None:
     """Writes `shape` into a TensorShapeProto, which has to be empty."""
+    proto.SetInParent()  # a scalar's shape has nothing to write
     proto.unknown_rank = shape is None
     for size in shape or ():
         proto.dim.add(size=size)

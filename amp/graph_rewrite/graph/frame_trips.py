@@ -147,7 +147,7 @@ def _element(graph: ir.Graph, node: ir.Node) -> float | None:
     made = graph.nodes.get(source[0])
     if made is None or at is None or at.size != 1 or graph.shape((node.name, 0)) != ():
         return None
-    known = graph.shape(made.inputs[0]) if made.op == "Shape" else made.tensor()
+    known = graph.size(made.inputs[0]) if made.op == "Shape" else made.tensor()
     index = int(at.reshape(()))
     if known is None or not -len(known) <= index < len(known) or known[index] < 0:
         return None

@@ -76,6 +76,13 @@ class Strings:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
+class OneShape:
+    """A new value for a shape attribute."""
+
+    shape: Shape
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
 class Tensor:
     """A constant: float32 `values` (an ndarray) to be stored as type `number`."""
 
@@ -84,7 +91,17 @@ class Tensor:
 
 
 Value: TypeAlias = (
-    Type | Types | Function | Functions | Shapes | Strings | Tensor | bool | int | str
+    Type
+    | Types
+    | Function
+    | Functions
+    | Shapes
+    | OneShape
+    | Strings
+    | Tensor
+    | bool
+    | int
+    | str
 )
 
 
@@ -258,7 +275,10 @@ class Graph:
       control_results: nodes that run even if nothing reads them.
       origin: the protobuf that it was read from, which `serde` starts from when it
         writes; None for a function that the rewriter adds.
-      shape: gives the static shape of an edge, as known when the graph was traced.
+      shape: gives the shape of an edge as far as it is the same at every call, as known
+        when the graph was traced. Whatever affects results is decided by it.
+      sizes: gives the shape of an edge at the call that plans are made for, None if it
+        is not known more exactly than by `shape`. Only costs depend on it.
       flags: boolean attributes of the function that are set (`_XlaMustCompile`...).
       attributes: names of all the function's attributes.
     """
@@ -270,6 +290,7 @@ class Graph:
     control_results: tuple[str, ...] = ()
     origin: Any = None
     shape: ShapeSource = unknown_shape
+    sizes: ShapeSource | None = None
     flags: frozenset[str] = frozenset()
     attributes: frozenset[str] = frozenset()
 
@@ -290,6 +311,15 @@ class Graph:
                 readers.setdefault(edge, []).append((node.name, index))
         return readers
 
+    def size(self, edge: Edge) -> Shape:
+        """The shape of an edge at the call that plans are made for."""
+        return self.shape(edge) if self.sizes is None else self.sizes(edge)
+
+    def with_shapes(self, change: Callable[[ShapeSource], ShapeSource]) -> Graph:
+        """A copy with both sources of shapes, `shape` and `sizes`, changed alike."""
+        sizes = None if self.sizes is None else change(self.sizes)
+        return dataclasses.replace(self, shape=change(self.shape), sizes=sizes)
+
     def with_nodes(
         self, nodes: Mapping[str, Node], results: tuple[Result, ...] | None = None
     ) -> Graph:
@@ -298,24 +328,9 @@ class Graph:
         A node that the rewriter added (no `attrs`) is a cast or a constant: its shape
         is that of its input or of its value.
         """
-
-        known: dict[Edge, Shape] = {}  # copies of copies would look up repeatedly
-
-        def shape(edge: Edge) -> Shape:
-            if edge not in known:
-                known[edge] = found(edge)
-            return known[edge]
-
-        def found(edge: Edge) -> Shape:
-            node = nodes.get(edge[0])
-            if node is None or node.attrs is not None:
-                return self.shape(edge)
-            if not node.inputs:
-                return tuple(node.tensor().shape)
-            return shape(node.inputs[edge[1]])
-
         results = self.results if results is None else results
-        return dataclasses.replace(self, nodes=nodes, results=results, shape=shape)
+        shaped = self.with_shapes(lambda known: _with_added(known, nodes))
+        return dataclasses.replace(shaped, nodes=nodes, results=results)
 
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)
@@ -328,6 +343,26 @@ class Module:
     def graphs(self) -> Iterator[Graph]:
         yield self.main
         yield from self.functions.values()
+
+
+def _with_added(before: ShapeSource, nodes: Mapping[str, Node]) -> ShapeSource:
+    """Shapes as `before`, and those of the nodes that the rewriter added."""
+    known: dict[Edge, Shape] = {}  # copies of copies would look up repeatedly
+
+    def shape(edge: Edge) -> Shape:
+        if edge not in known:
+            known[edge] = found(edge)
+        return known[edge]
+
+    def found(edge: Edge) -> Shape:
+        node = nodes.get(edge[0])
+        if node is None or node.attrs is not None:
+            return before(edge)
+        if not node.inputs:
+            return tuple(node.tensor().shape)
+        return shape(node.inputs[edge[1]])
+
+    return shape
 
 
 def _topological(graph: Graph) -> list[str]:

@@ -202,6 +202,18 @@ def write_graph(module: ir.Module) -> graph_pb2.GraphDef:
     return proto
 
 
+def write_nodes(nodes: Iterable[ir.Node]) -> graph_pb2.GraphDef:
+    """Writes a GraphDef of nodes that read nothing but one another.
+
+    Args:
+      nodes: none of them pristine, as edges are written differently in functions.
+    """
+    proto = graph_pb2.GraphDef()
+    for node in nodes:
+        _write_node(proto.node.add(), node, _write_graph_edge)
+    return proto
+
+
 def write_function(
     graph: ir.Graph, lookup: op_schema.Lookup = op_schema.schema
 ) -> function_pb2.FunctionDef:

@@ -17,6 +17,11 @@ UNKNOWN_ELEMENTS = 1024
 UNKNOWN_TRIPS = 10
 
 
+def whole(shape: ir.Shape) -> bool:
+    """Whether all of a shape is known."""
+    return shape is not None and -1 not in shape
+
+
 def elements(shape: ir.Shape) -> int:
     """Number of elements, with the defaults above for what is unknown."""
     if shape is None:

@@ -182,8 +182,11 @@ def _hoist(
         ports.append((ir.Argument(port, ir.FLOAT), shape))
         moved[read, 0] = (port, 0)
     nodes[at] = calls.extended(node, call, added)
-    graphs[body] = redirected(widened(graphs[body], ports, results=True), moved)
-    graphs[cond] = widened(graphs[cond], ports, results=False)
+    args = tuple(arg for arg, _ in ports)
+    sizes = {(arg.name, 0): shape for arg, shape in ports}
+    wider = _shaped(widened(graphs[body], args, results=True), sizes)
+    graphs[body] = redirected(wider, moved)
+    graphs[cond] = _shaped(widened(graphs[cond], args, results=False), sizes)
     return {edge: shape for edge, _, shape in added}
 
 
@@ -229,28 +232,20 @@ def _only_reads(graphs: Mapping[str, ir.Graph], node: ir.Node, at: int) -> bool:
     )
 
 
-def widened(
-    graph: ir.Graph, ports: list[tuple[ir.Argument, ir.Shape]], results: bool
-) -> ir.Graph:
-    """A function with further arguments, returned as results too if `results`.
-
-    `ports` holds the argument and its shape, in order.
-    """
-    args = tuple(arg for arg, _ in ports)
+def widened(graph: ir.Graph, args: tuple[ir.Argument, ...], results: bool) -> ir.Graph:
+    """A function with further arguments, returned as results too if `results`."""
     passed = tuple(ir.Result(f"{a.name}_out", a.type, (a.name, 0)) for a in args)
-    wider = dataclasses.replace(
+    return dataclasses.replace(
         graph,
         args=graph.args + args,
         results=graph.results + passed if results else graph.results,
     )
-    return _shaped(wider, {(arg.name, 0): shape for arg, shape in ports})
 
 
 def _shaped(graph: ir.Graph, known: dict[ir.Edge, ir.Shape]) -> ir.Graph:
     """The graph with the shapes of some more edges."""
-    before = graph.shape
 
-    def shape(edge: ir.Edge) -> ir.Shape:
-        return known[edge] if edge in known else before(edge)
+    def known_too(before: ir.ShapeSource) -> ir.ShapeSource:
+        return lambda edge: known[edge] if edge in known else before(edge)
 
-    return dataclasses.replace(graph, shape=shape)
+    return graph.with_shapes(known_too)

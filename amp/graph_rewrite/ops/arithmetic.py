@@ -124,3 +124,21 @@ def moved(work: str, ins: Sequence[ir.Shape], outs: Sequence[ir.Shape]) -> int:
     if work in ("gather", "copy"):  # reads only the elements that it writes
         return 2 * written
     return written + sum(map(elements, ins))
+
+
+def broadcast_axes(shapes: Sequence[Sequence[int]], which: int) -> list[int]:
+    """The axes over which the gradient of a broadcast operand is summed.
+
+    Args:
+      shapes: of the two operands.
+      which: the number of the one.
+    """
+    rank = max(map(len, shapes))
+    padded = [[1] * (rank - len(shape)) + list(shape) for shape in shapes]
+    own = [1] * (rank - len(shapes[which]))
+    wide = padded[1 - which]
+    return [
+        axis
+        for axis, size in enumerate(padded[which])
+        if axis < len(own) or (size == 1 and wide[axis] != 1)
+    ]

@@ -63,6 +63,7 @@ MOVES = (
         work="free",
         fusible=True,
         constant_operands=(1,),
+        kind=Kind.RESHAPE,
     ),
     move(
         "IdentityN",

@@ -38,6 +38,7 @@ class Kind(enum.Enum):
     BUNDLE = "its inputs as they are, each given once all are there"
     STOP_GRADIENT = "its input, past which no gradient flows"
     NOTHING = "no tensors; only what waits for it and what it waits for"
+    RESHAPE = "its elements in another shape, which an input tells"
     SHAPE = "the shape of each input"
     BROADCAST_AXES = "the axes over which gradients of broadcast operands are summed"
     SUM = "the sum or difference of operands, by which a loop may grow a total"

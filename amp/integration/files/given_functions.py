@@ -18,7 +18,7 @@ from amp.graph_rewrite.graph import ir, serde
 from amp.graph_rewrite.report import Report
 from amp.integration import api
 from amp.integration.files import graphs
-from amp.integration.functions import definitions
+from amp.integration.functions import definitions, shape_inference
 from amp.integration.measuring import job_timer
 from amp.policy import Policy
 
@@ -39,7 +39,11 @@ def explain(target: Any, *args: Any, policy: Policy | None = None) -> Report:
     if isinstance(target, serde.graph_proto_types()):
         return graphs.rewrite(target, policy).report
     module, settled = read(target, args, policy)
-    return rewrite_lib.rewrite(module[1], settled, timer=job_timer.stored).report
+    sizes = shape_inference.at_call(())
+    result = rewrite_lib.rewrite(
+        module[1], settled, timer=job_timer.stored, sizes=sizes
+    )
+    return result.report
 
 
 def read(
@@ -86,6 +90,7 @@ def twin(fn: Any, *args: Any, policy: Policy | None = None) -> Any:
         graphs.without_clusters(settled),
         suffix=definitions.new_suffix(),
         timer=job_timer.stored,
+        sizes=shape_inference.at_call(()),
     )
     if result.graph.main is module.main:
         return concrete

@@ -23,7 +23,7 @@ from amp.graph_rewrite.ops.op_names import check_patterns
 from amp.graph_rewrite.ops.op_table import Kind, facts
 from amp.graph_rewrite.rewrite import Rewrite
 from amp.integration import api
-from amp.integration.functions import definitions
+from amp.integration.functions import definitions, shape_inference
 from amp.integration.measuring import job_timer
 from amp.policy import Policy
 
@@ -106,6 +106,7 @@ def _rewritten(
         fetches=fetches or _sinks(module.main),
         feeds=feeds,
         timer=job_timer.stored,
+        sizes=shape_inference.at_call(()),
     )
     return Rewrite(serde.write_graph(result.graph), result.report)
 

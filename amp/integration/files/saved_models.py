@@ -19,6 +19,7 @@ from amp.graph_rewrite.graph import calls, ir, serde
 from amp.graph_rewrite.ops.op_table import Kind, facts
 from amp.graph_rewrite.report import Report
 from amp.integration.files import graphs
+from amp.integration.functions import shape_inference
 from amp.integration.measuring import job_timer
 
 _STATEFUL = "StatefulPartitionedCall"
@@ -99,6 +100,7 @@ def _named_function(
         fetches=read.get(name, frozenset()) & module.functions[name].nodes.keys(),
         suffix=suffix,
         timer=job_timer.stored,
+        sizes=shape_inference.at_call(()),
     )
 
 
@@ -124,6 +126,7 @@ def _around(
         feeds=frozenset(_fed(meta)) & module.main.nodes.keys(),
         suffix=suffix,
         timer=job_timer.stored,
+        sizes=shape_inference.at_call(()),
     )
 
 

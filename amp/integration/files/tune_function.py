@@ -19,6 +19,7 @@ from amp.graph_rewrite.cost.op_instance import Instance, Times
 from amp.graph_rewrite.cost.resolution import Resolution, resolve
 from amp.graph_rewrite.graph import ir, serde
 from amp.integration.files import given_functions
+from amp.integration.functions import shape_inference
 from amp.integration.measuring import (
     hardware,
     operation_timer,
@@ -189,5 +190,6 @@ def _wanted(modules: Iterable[ir.Module], settled: Resolution) -> list[Instance]
         return {}
 
     for module in modules:
-        rewrite_lib.rewrite(module, settled, timer=note)
+        sizes = shape_inference.at_call(())
+        rewrite_lib.rewrite(module, settled, timer=note, sizes=sizes)
     return sorted(found.values(), key=lambda one: (-one.share, one.key))

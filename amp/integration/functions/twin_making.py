@@ -12,6 +12,7 @@ from typing import Any
 from amp.graph_rewrite.assign.nominee import Nominee
 from amp.graph_rewrite.cost.resolution import Resolution
 from amp.graph_rewrite.graph import calls, op_schema, serde
+from amp.graph_rewrite.normalize.sizes import SizesAtCall
 from amp.graph_rewrite.rewrite import Prepared, Rewrite, prepare
 from amp.integration.functions import definitions
 from amp.integration.measuring import job_timer
@@ -35,20 +36,23 @@ class MadeTwin:
     compiled: bool
 
 
-def prepared(context: Any, name: bytes, settled: Resolution) -> Prepared:
+def prepared(
+    context: Any, name: bytes, settled: Resolution, sizes: SizesAtCall | None = None
+) -> Prepared:
     """Reads a function, and analyzes and prices it.
 
     Args:
       context: TensorFlow's eager context.
       name: the function's.
       settled: policy and device.
+      sizes: of the call that plans are made for.
 
     Raises:
       AmpError: what was found wrong.
     """
     module = definitions.read(context, name.decode())
     timer = job_timer.measuring(settled, name.decode())
-    return prepare(module, settled, timer=timer)
+    return prepare(module, settled, timer=timer, sizes=sizes)
 
 
 def registered(

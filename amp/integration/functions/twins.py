@@ -13,16 +13,23 @@ from __future__ import annotations
 import dataclasses
 import functools
 import threading
+from collections.abc import Sequence
 from typing import Any
 
 import tensorflow as tf
 
 from amp.graph_rewrite.assign.nominee import CUT, Nominee
 from amp.graph_rewrite.cost.resolution import Resolution
+from amp.graph_rewrite.normalize.sizes import SizesAtCall
 from amp.graph_rewrite.report import Report, TrialOutcome
 from amp.graph_rewrite.rewrite import Prepared
 from amp.integration import fallback, messages
-from amp.integration.functions import definitions, gradient_check, twin_making
+from amp.integration.functions import (
+    definitions,
+    gradient_check,
+    shape_inference,
+    twin_making,
+)
 from amp.integration.functions.call_devices import CallDevices
 from amp.integration.functions.checks import AGAIN, Checks, Refused
 from amp.integration.functions.function_call import FunctionCall
@@ -88,7 +95,7 @@ class Twins:
           The outputs of the call.
         """
         find = functools.partial(self._twin.get, name)
-        twin = self._once.get(name, find, lambda: self._make(context, name))
+        twin = self._once.get(name, find, lambda: self._make(context, name, call))
         if twin is None:  # the call comes from within the making of this very twin
             return call.run(name)
         if twin != name and self._checks.waits(name):
@@ -214,19 +221,22 @@ class Twins:
         self.proven[name] = which
         self._reports.forget(name)
 
-    def _make(self, context: Any, name: bytes) -> bytes:
+    def _make(self, context: Any, name: bytes, call: FunctionCall) -> bytes:
         part = as_it_was(f"function {name.decode()}", self._policy.strict)
         with fallback.strictly(self._policy.strict):
-            twin = fallback.attempt(part, lambda: self.add(context, name), lambda: name)
+            add = functools.partial(self.add, context, name, call.inputs)
+            twin = fallback.attempt(part, add, lambda: name)
         self._twin[name] = twin
         return twin
 
-    def add(self, context: Any, name: bytes) -> bytes:
+    def add(self, context: Any, name: bytes, inputs: Sequence[Any] = ()) -> bytes:
         """Rewrites a function and registers its twin in the runtime.
 
         Args:
           context: TensorFlow's eager context.
           name: the original's name.
+          inputs: the tensors of its first call, which plans are made for; () if there
+            is none yet.
 
         Returns:
           The twin's name; the original's if there is nothing to convert.
@@ -234,7 +244,8 @@ class Twins:
         Raises:
           AmpError: what the rewrite found wrong.
         """
-        prepared = twin_making.prepared(context, name, self.settled)
+        sizes = shape_inference.at_call(inputs)
+        prepared = twin_making.prepared(context, name, self.settled, sizes)
         self.keep_patterns.met(prepared.given)
         made, result = twin_making.registered(context, prepared, CUT)
         self._add(name, made, result.report)
@@ -270,7 +281,8 @@ class Twins:
         if prepared is None or self._twin[name] == name or name in self._checked:
             return
         self._checked.add(name)
-        again = functools.partial(self._again, context, name, nominee or CUT)
+        plan, sizes = nominee or CUT, prepared.sizes
+        again = functools.partial(self._again, context, name, plan, sizes)
         self._checks.plan(name, again, due=AGAIN)
 
     def _replace(
@@ -284,9 +296,11 @@ class Twins:
         twin_making.removed(context, before)
         return made.name
 
-    def _again(self, context: Any, name: bytes, nominee: Nominee) -> GradientCheck:
+    def _again(
+        self, context: Any, name: bytes, nominee: Nominee, sizes: SizesAtCall | None
+    ) -> GradientCheck:
         """A check of the plan that runs, at weights that have been trained."""
-        prepared = twin_making.prepared(context, name, self.settled)
+        prepared = twin_making.prepared(context, name, self.settled, sizes)
         made = prepared.made(nominee, definitions.new_suffix())
         return GradientCheck(context, prepared, made, nominee)
 

@@ -16,7 +16,7 @@ from amp.graph_rewrite.report import Report
 from amp.graph_rewrite.rewrite import rewrite
 from amp.graph_rewrite.steps import uncollected
 from amp.integration import fallback, reports
-from amp.integration.functions import definitions
+from amp.integration.functions import definitions, shape_inference
 from amp.integration.functions import twins as twins_lib
 from amp.integration.functions.twins import Twins
 from amp.integration.measuring import job_timer
@@ -251,6 +251,7 @@ class PolicyView:
             feeds=frozenset(part.stand_ins | self._fed),
             suffix=definitions.new_suffix(),
             timer=job_timer.stored,
+            sizes=shape_inference.at_call(()),
         )
         if result.graph.main is module.main:
             return result.report

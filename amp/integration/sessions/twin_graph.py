@@ -1,7 +1,7 @@
 """`TwinGraph`: the graph that sessions run in place of the user's graph.
 
 It begins empty. Before a run, the `PolicyView` of the run's policy adds the nodes that
-the run needs. Here nodes are imported; which ones, and when, is not decided here.
+the run needs. Which nodes are imported, and when, is not decided here.
 """
 
 from __future__ import annotations
@@ -11,11 +11,10 @@ from collections.abc import Mapping
 from typing import Any
 
 import tensorflow as tf
-from tensorflow.python.client import pywrap_tf_session
-from tensorflow.python.framework import c_api_util
 
 from amp.graph_rewrite.graph import ir
 from amp.integration.functions import definitions
+from amp.integration.functions.node_import import import_nodes
 from amp.integration.sessions.user_graph import Definitions, scopes_of
 
 
@@ -88,7 +87,7 @@ class TwinGraph:
           The new operations, by the names that the nodes had when given.
         """
         names = self._renamed(proto)
-        self._import(proto, edges, controls)
+        import_nodes(self.graph, proto, edges, controls)
         for name in names.values():
             self._taken.update((name, *scopes_of(name)))
         find = self.graph.get_operation_by_name
@@ -107,34 +106,6 @@ class TwinGraph:
             for node in proto.node:
                 _rename(node, changed)
         return names
-
-    def _import(
-        self, proto: Any, edges: Mapping[ir.Edge, Any], controls: Mapping[str, Any]
-    ) -> None:
-        api = pywrap_tf_session
-        scoped = c_api_util.ScopedTFImportGraphDefOptions()
-        options = scoped.options
-        api.TF_ImportGraphDefOptionsSetPrefix(options, "")
-        api.TF_ImportGraphDefOptionsSetUniquifyNames(options, False)
-        # The node that a new one is colocated with may be in the twin already.
-        api.TF_ImportGraphDefOptionsSetValidateColocationConstraints(options, False)
-        for (name, index), tensor in edges.items():
-            output = tensor._as_tf_output()
-            api.TF_ImportGraphDefOptionsAddInputMapping(options, name, index, output)
-        for name, operation in controls.items():
-            api.TF_ImportGraphDefOptionsRemapControlDependency(
-                options, name, operation._c_op
-            )
-        buffer = api.TF_NewBufferFromString(proto.SerializeToString())
-        try:
-            with self.graph._c_graph.get() as c_graph:
-                results = api.TF_GraphImportGraphDefWithResults(
-                    c_graph, buffer, options
-                )
-            c_api_util.ScopedTFImportGraphDefResults(results)  # deletes them
-        finally:
-            api.TF_DeleteBuffer(buffer)
-        self.graph._add_new_tf_operations(compute_devices=False)
 
 
 def _rename(node: Any, changed: Mapping[str, str]) -> None:

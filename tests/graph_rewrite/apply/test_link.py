@@ -20,7 +20,7 @@ def linked(build: Callable[[tf.Tensor], object]) -> tuple[ir.Module, ir.Module]:
     for use in calls.uses_with_weights(module):
         graph = calls.graph_of(module, use)
         products = any(node.op == "MatMul" for node in graph.nodes.values())
-        graphs[use] = graph.with_nodes(graph.nodes) if products else graph
+        graphs[use] = graph.with_nodes({**graph.nodes}) if products else graph
     return module, link.link(module, graphs, "__t").module
 
 

@@ -64,6 +64,12 @@ def test_what_adds_up_gradients_is_in_their_pass(found: Any) -> None:
     assert all(orders[name] == 1 for name in orders)
 
 
+def test_a_cast_of_added_gradients_is_in_their_pass(found: Any) -> None:
+    """A rewrite makes some, and what it made is analyzed again."""
+    fn = tf.function(lambda x: tf.cast(step(x), tf.bfloat16, name="cast"))
+    assert found(fn, spec(WIDTH, WIDTH))["order"]["cast"] == 1
+
+
 def test_products_are_found_upstream_and_downstream(found: Any) -> None:
     one = found(tf.function(step), spec(WIDTH, WIDTH))
     assert {"one_act", "two_act", "square", "loss"} <= one["downstream"]

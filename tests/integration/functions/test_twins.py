@@ -421,3 +421,24 @@ def test_asynchronous_execution_is_tried_as_well(ran: Calls) -> None:
         tf.test.experimental.sync_devices()
         tf.config.experimental.set_synchronous_execution(True)
     assert amp.reports()[0].trial == "ended: float32 is faster"
+
+
+def test_a_plan_is_made_for_the_sizes_of_the_first_call_and_kept() -> None:
+    weights = tf.random.normal([SIZE, 2 * SIZE]) / SIZE**0.5
+
+    @tf.function(input_signature=[tf.TensorSpec([None, None, SIZE])])
+    def fn(x: tf.Tensor) -> tf.Tensor:
+        y = tf.matmul(tf.reshape(x, [-1, SIZE]), weights)
+        return tf.reshape(tf.tanh(y), [tf.shape(x)[0], -1, 2 * SIZE])
+
+    before = len(amp.reports())
+    with amp.mixed_precision_scope(dtype="bfloat16", trial=False):
+        for sizes in ((8, 64), (3, 5), (0, 7)):
+            x = tf.random.normal([*sizes, SIZE])
+            want = fn.python_function(x)
+            np.testing.assert_allclose(fn(x), want, atol=BFLOAT16)
+    (report,) = amp.reports()[before:]
+    assert report.made_for == {"x": [8, 64, SIZE]}
+    assert report.nodes_low
+    assert f"made for     sizes x [8, 64, {SIZE}]" in str(report)
+    assert report.sizes_assumed == ()

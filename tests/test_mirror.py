@@ -42,6 +42,9 @@ ELSEWHERE = {
     "integration/functions/function_reports.py": (
         "integration/functions/test_twins.py"
     ),
+    "integration/functions/clusters.py": (
+        "integration/distributed/test_parameter_server_strategy.py"
+    ),
     "integration/functions/twin_making.py": "integration/functions/test_twins.py",
     "integration/functions/gradient_copies.py": (
         "integration/functions/test_gradient_check.py"

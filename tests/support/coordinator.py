@@ -22,7 +22,7 @@ import tensorflow as tf
 from parameter_server import free_ports
 
 import amp
-from amp.integration.functions import twins
+from amp.graph_rewrite.graph import serde
 
 RULE = amp.loss_scaling.DynamicLossScale(initial=8.0, growth_interval=4)
 FIELDS = {"dtype": "float16", "emulate": True, "loss_scale": RULE}
@@ -152,7 +152,7 @@ def scope(coordinator):
 def refused(coordinator):
     """No worker has the kernels that the twins ask for."""
     amp.enable(**FIELDS)
-    job, original = Job(coordinator, by_keras=True), twins.serde.write_function
+    job, original = Job(coordinator, by_keras=True), serde.write_function
 
     def write(*args):
         function = original(*args)
@@ -163,9 +163,9 @@ def refused(coordinator):
 
     with warnings.catch_warnings(record=True) as said:
         warnings.simplefilter("always")
-        twins.serde.write_function = write
+        serde.write_function = write
         products = job.run([GOOD, BAD, GOOD], in_turn=True)
-        twins.serde.write_function = original
+        serde.write_function = original
     return {**job.found(products), "said": [str(each.message) for each in said]}
 
 

@@ -23,7 +23,7 @@ from amp.graph_rewrite.ops.op_table import Role
 from amp.graph_rewrite.plan import Reason
 from amp.graph_rewrite.report import AccuracyOutcome, GradientError, Report
 from amp.graph_rewrite.rewrite import Prepared, Rewrite
-from amp.integration.functions import accuracy, definitions
+from amp.integration.functions import accuracy, clusters, definitions
 from amp.integration.functions.accuracy import Errors, Gradient
 from amp.integration.functions.gradient_copies import GradientCopies, Step
 from amp.policy import Policy
@@ -40,6 +40,8 @@ def why_not(policy: Policy) -> str:
         return "check=False, AMP_CHECK=0"
     if policy.check == "auto" and policy.assignment == "all":
         return "assignment='all' is to convert everything"
+    if clusters.is_in_one():
+        return "several workers take a step together, and would decide apart"
     return ""
 
 

@@ -17,10 +17,10 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import tensorflow as tf
-from tensorflow.python.eager import context as context_lib
 from tensorflow.python.framework import config as config_lib
 
 from amp.graph_rewrite.report import TrialOutcome
+from amp.integration.functions import clusters
 from amp.policy import Policy
 
 LEAST = 3  # timed calls of each before there is a verdict
@@ -54,14 +54,9 @@ def why_not(policy: Policy, compiled: bool) -> str:
         return "XLA compiles the function, and would have to twice"
     if config_lib.is_op_determinism_enabled():
         return "operations are to be deterministic"
-    if _in_cluster(context_lib.context()):
+    if clusters.is_in_one():
         return "several workers take a step together, and none is timed alone"
     return ""
-
-
-def _in_cluster(context: Any) -> bool:
-    collective = getattr(context, "_collective_ops_server_def", None)
-    return collective is not None or context.get_server_def() is not None
 
 
 def twin_is_faster(

@@ -11,6 +11,7 @@ import pytest
 import tensorflow as tf
 
 from amp.graph_rewrite.report import TrialOutcome
+from tensorflow.python.eager import context as context_lib
 from amp.integration.functions import trial as trial_lib
 from amp.integration.functions.trial import LEAST, MOST, Trial, twin_is_faster, why_not
 from amp.policy import Policy
@@ -278,7 +279,7 @@ def test_deterministic_operations_and_several_workers_have_no_trial(
         assert why_not(Policy(dtype="bfloat16", trial=True), False) == ""
     with monkeypatch.context() as patch:
         patch.setattr(
-            trial_lib.context_lib.context(), "_collective_ops_server_def", object()
+            context_lib.context(), "_collective_ops_server_def", object()
         )
         assert "several workers" in why_not(policy, False)
     with monkeypatch.context() as patch:

@@ -124,11 +124,11 @@ class Policy:
       assignment: "cost" (the fastest by the cost model) or "all" (every candidate).
       min_gain: least predicted gain, as a fraction of the float32 time, for which a
         function is rewritten at all; not asked of emulation or assignment="all".
-      trial: whether the first calls of a function alternate, timed, between original
-        and twin until the faster is known, which then runs; "auto": where that costs
-        little (not under XLA, deterministic operations, several workers, emulation or
-        assignment="all"). Which of these calls run in 16 bits depends on their times,
-        so False for runs that are to be repeated bit for bit.
+      trial: whether the first calls of a function are turns of a race between the
+        original and several plans, after which the fastest runs; "auto": not with
+        deterministic operations, several workers, emulation or assignment="all". Which
+        of these calls run in 16 bits depends on their times, so False for runs that are
+        to be repeated bit for bit.
       check: whether a training step's gradients, computed from its first batch, are
         compared with those in float32 before it runs in 16 bits, and once more later;
         where they are off by more than its products make them, the nodes at fault stay
@@ -160,7 +160,7 @@ class Policy:
     trial: bool | str = _declared(
         "auto",
         _auto_or_flag,
-        "auto, 1 or 0: first calls alternate until the faster is known",
+        "auto, 1 or 0: first calls alternate until the fastest is known",
     )
     check: bool | str = _declared(
         "auto", _auto_or_flag, "auto, 1 or 0: gradients are compared with float32's"

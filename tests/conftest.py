@@ -16,7 +16,7 @@ from collections.abc import Iterator
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 # No test plans from a profile that the machine's user has made, or another process of
 # the tests.
-os.environ["AMP_CACHE_DIR"] = tempfile.mkdtemp(prefix="amp-tests-")
+CACHE = os.environ["AMP_CACHE_DIR"] = tempfile.mkdtemp(prefix="amp-tests-")
 # Plans depend on the cost model alone, unless a test says otherwise.
 os.environ["AMP_TUNE_BUDGET"] = "0"
 
@@ -76,13 +76,17 @@ def no_failure_of_ours() -> Iterator[None]:
 
 @pytest.fixture(autouse=True)
 def seeded() -> Iterator[None]:
-    """Every test starts from the same seed, with mixed precision off."""
+    """Every test starts from the same seed, with mixed precision off.
+
+    And without knowing who won the races of other tests.
+    """
     import tensorflow as tf
 
     from amp.integration import active, api
     from amp.integration.process import PROCESS
 
     tf.keras.utils.set_random_seed(0)
+    shutil.rmtree(os.path.join(CACHE, "plans"), ignore_errors=True)
     yield
     api.disable()
     assert active.active() is None

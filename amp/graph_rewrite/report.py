@@ -36,15 +36,44 @@ class Decision:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class TrialOutcome:
-    """The result of a trial, in which a twin and its original are timed in turn.
+class RacedPlan:
+    """What a race found about one plan of a function.
 
     Attributes:
-      twin: whether the twin runs from now on.
-      seconds32, seconds16: median time of a call of the original and of the twin, None
-        for one that was never timed.
-      timed: number of timed calls of both together.
+      name: of the plan; "float32" is the function as it was given.
+      predicted: seconds of a call, by the cost model; None if the plan was not made.
+      seconds: median time of a call, None if it was never timed.
+      timed: number of its timed calls.
+      fate: "won", or why it is not called any more.
+    """
+
+    name: str
+    predicted: float | None
+    seconds: float | None
+    timed: int
+    fate: str
+
+    def __str__(self) -> str:
+        measured = "not timed"
+        if self.seconds is not None:
+            measured = f"{figures.time(self.seconds)} over {self.timed} calls"
+        parts = [self.fate, measured]
+        if self.predicted is not None:
+            parts.append(f"predicted {figures.time(self.predicted)}")
+        return f"{self.name}: {', '.join(parts)}"
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class TrialOutcome:
+    """The result of a race, in which plans and the original are timed in turn.
+
+    Attributes:
+      twin: whether a plan's function runs from now on, and not the original.
+      seconds32, seconds16: median time of a call of the original, and of the winner (of
+        the fastest plan, if the original won); None for what was never timed.
+      timed: number of timed calls of all together.
       text: how it ended, for the report.
+      plans: each one that raced, the original among them.
     """
 
     twin: bool
@@ -52,6 +81,7 @@ class TrialOutcome:
     seconds16: float | None
     timed: int
     text: str
+    plans: tuple[RacedPlan, ...] = ()
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -106,9 +136,11 @@ class Report:
       decisions: one per node that touches float32 or 16 bits.
       verdict: the outcome in one line.
       measured32, measured16: median time of a call, in seconds, of the original and of
-        its twin; None before a trial has ended, and where there is none.
-      timed: number of timed calls of both together.
-      trial: how a trial stands, or why there is none; "" where there is nothing to try.
+        the winner (of the fastest plan, if the original won); None before a race has
+        ended, and where there is none.
+      timed: number of timed calls of all plans together.
+      plans: what the race found about each plan, once it has ended.
+      trial: how a race stands, or why there is none; "" where there is nothing to try.
       measured_share: share of the candidates' float32 seconds that was measured at
         their own shapes; the cost model gives the rest.
       casts_spared: the casts saved, by how (as in `CastsSaved`, and "fused").
@@ -143,6 +175,7 @@ class Report:
     accuracy: AccuracyOutcome | None = None
     made_for: Mapping[str, list[int]] = dataclasses.field(default_factory=dict)
     sizes_assumed: tuple[str, ...] = ()
+    plans: tuple[RacedPlan, ...] = ()
 
     def __str__(self) -> str:
         rules = Counter(d.rule for d in self.decisions if d.dtype == "float32")
@@ -175,6 +208,8 @@ class Report:
             high, mixed = figures.time(self.measured32), figures.time(self.measured16)
             times = f"{high} in float32, {mixed} mixed"
             lines.insert(0, f"  measured     {times}, over {self.timed} calls")
+        for number, plan in enumerate(self.plans):
+            lines.append(f"  {'' if number else 'plans':<12} {plan}")
         return lines
 
     def _accuracy_lines(self) -> list[str]:
@@ -195,7 +230,7 @@ class Report:
         return lines
 
     def after(self, outcome: TrialOutcome) -> Report:
-        """The report with the result of a trial.
+        """The report with the result of a race, or of a later check of its winner.
 
         If the original runs from now on, only the nodes that were 16-bit as given are
         listed as 16-bit. The predicted times stay, for comparison.
@@ -210,6 +245,7 @@ class Report:
             measured16=after,
             timed=outcome.timed,
             trial=outcome.text,
+            plans=outcome.plans,
             verdict=f"rewritten, {result}",
         )
         return report if outcome.twin else report._left(result)

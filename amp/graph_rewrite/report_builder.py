@@ -141,8 +141,20 @@ def called_elsewhere(module: ir.Module, settled: Resolution, device: str) -> Rep
       settled: the policy, and the device that its plans are for.
       device: the name of the one that the function is called on.
     """
-    assert settled.policy is not None
     cause = f"called on {device}, where the plan is for a {settled.device.kind}"
+    return left(module, settled, "device", cause)
+
+
+def left(module: ir.Module, settled: Resolution, rule: str, cause: str) -> Report:
+    """The report on a function that runs as it is, for a reason that needs no plan.
+
+    Args:
+      module: the function.
+      settled: policy and device.
+      rule: the name of the rule that leaves each of its nodes in float32.
+      cause: what made the rule apply.
+    """
+    assert settled.policy is not None
     reason = f"left in float32: {cause}"
     report = switched_off(module, dataclasses.replace(settled, reason=reason))
     lookup = op_schema.lookup_of(module)
@@ -151,7 +163,7 @@ def called_elsewhere(module: ir.Module, settled: Resolution, device: str) -> Rep
         dtype=settled.policy.dtype,
         loss_scale=str(settled.policy.loss_scale),
         decisions=tuple(
-            Decision(f"{prefix}{node.name}", node.op, "float32", "device", cause)
+            Decision(f"{prefix}{node.name}", node.op, "float32", rule, cause)
             for graph in module.graphs()
             for prefix in ("" if graph is module.main else f"{graph.name}::",)
             for node in graph.nodes.values()

@@ -131,7 +131,7 @@ def total(made: Sequence[Report]) -> str:
 
 
 def _measured(done: Sequence[Report]) -> str:
-    """What the trials found of the functions that had one, "" if none had."""
+    """What the races found of the functions that had one, "" if none had."""
     tried = [r for r in done if r.measured32 is not None and r.measured16 is not None]
     before = sum(r.measured32 or 0.0 for r in tried)
     after = sum(r.measured16 or 0.0 for r in tried)

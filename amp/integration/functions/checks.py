@@ -62,6 +62,17 @@ class Checks:
         """Whether a function is still to be checked."""
         return name in self._pending
 
+    def calls_left(self, name: bytes) -> int | None:
+        """The calls of a function before the one that is checked; None: none is."""
+        pending = self._pending.get(name)
+        return None if pending is None else max(0, pending.due - 1 - pending.calls)
+
+    def passed(self, name: bytes, calls: int) -> None:
+        """Is told of calls that are made without a question."""
+        pending = self._pending.get(name)
+        if pending is not None:
+            pending.calls += calls
+
     def forget(self, name: bytes) -> None:
         """Drops the check of a function that is going; takes no lock."""
         self._pending.pop(name, None)

@@ -8,6 +8,7 @@ in `twins`, not here. The names that are hooked are rows of `integration.hooks`.
 from __future__ import annotations
 
 import itertools
+from collections.abc import Iterator
 from typing import Any
 
 import tensorflow as tf
@@ -42,6 +43,9 @@ def marked(graph: Any) -> Twins | None:
     return PROCESS.marked_graphs.get(graph) if PROCESS.marked_graphs else None
 
 
+_UNKNOWN: Iterator[bytes] = iter(())
+
+
 def _call_function(original: wrapping.Function) -> wrapping.Function:
     active_twins = active.active_twins
     arguments = wrapping.reader("Context.call_function", original)
@@ -56,7 +60,7 @@ def _call_function(original: wrapping.Function) -> wrapping.Function:
         if device and twins.devices.is_other(device):
             twins.devices.tell(self, name, device)
             return original(self, name, *args, **kwargs)
-        twin = twins.proven.get(name)
+        twin = next(twins.proven.get(name, _UNKNOWN), None)
         try:
             if twin is not None:
                 return original(self, twin, *args, **kwargs)
@@ -71,6 +75,9 @@ def _call_function(original: wrapping.Function) -> wrapping.Function:
             )
             return twins.call(call, self, name)
         except tf.errors.OpError as e:
+            if twin is not None and not self.has_function(twin):
+                # Another thread has found out meanwhile that float32 is faster.
+                return original(self, name, *args, **kwargs)
             # By the original's name TensorFlow finds the user's source lines.
             e._message = definitions.without_suffix(e.message)
             raise

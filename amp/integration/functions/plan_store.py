@@ -23,6 +23,7 @@ from amp.errors import ProfileError
 from amp.graph_rewrite.cost.resolution import Resolution
 from amp.graph_rewrite.graph import fingerprint as graph_fingerprint
 from amp.graph_rewrite.graph import ir
+from amp.graph_rewrite.report import TrialOutcome
 from amp.integration import fallback, messages
 from amp.integration.measuring import hardware, profiles
 from amp.policy import Policy
@@ -115,6 +116,19 @@ def save(name: str, **changes: Any) -> None:
             messages.log("%s", e)
             return
     _drop_oldest(path(name).parent)
+
+
+def keep_outcome(name: str, winner: str, outcome: TrialOutcome) -> None:
+    """Saves the winner of a race, if it was found by timing.
+
+    Args:
+      name: the fingerprint.
+      winner: the name of its plan.
+      outcome: of the race.
+    """
+    seconds = {p.name: p.seconds for p in outcome.plans if p.seconds is not None}
+    if len(seconds) > 1 and winner in seconds:
+        save(name, winner=winner, seconds=seconds)
 
 
 def _drop_oldest(directory: Path) -> None:

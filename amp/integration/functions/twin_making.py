@@ -1,4 +1,4 @@
-"""Makes the twin of a function: reads it, has it rewritten, and registers the result.
+"""Makes the twin of a function: has it rewritten, and registers the result.
 
 Used by `twins`, which decides when a twin is made and whether it runs. No choice of
 precision is made here.
@@ -11,7 +11,7 @@ from typing import Any
 
 from amp.graph_rewrite.assign.nominee import Nominee
 from amp.graph_rewrite.cost.resolution import Resolution
-from amp.graph_rewrite.graph import calls, op_schema, serde
+from amp.graph_rewrite.graph import calls, ir, op_schema, serde
 from amp.graph_rewrite.normalize.sizes import SizesAtCall
 from amp.graph_rewrite.rewrite import Prepared, Rewrite, prepare
 from amp.integration.functions import definitions
@@ -27,31 +27,27 @@ class MadeTwin:
       functions: the names of all functions that were registered.
       repeatable: whether it leaves nothing behind if it fails: it only computes, or XLA
         compiles it as a whole and writes variables after all has succeeded.
-      compiled: whether XLA compiles any part of it.
     """
 
     name: bytes
     functions: tuple[str, ...]
     repeatable: bool
-    compiled: bool
 
 
 def prepared(
-    context: Any, name: bytes, settled: Resolution, sizes: SizesAtCall | None = None
+    module: ir.Module, settled: Resolution, sizes: SizesAtCall | None = None
 ) -> Prepared:
-    """Reads a function, and analyzes and prices it.
+    """Analyzes and prices a function.
 
     Args:
-      context: TensorFlow's eager context.
-      name: the function's.
+      module: the function, as `definitions` read it.
       settled: policy and device.
       sizes: of the call that plans are made for.
 
     Raises:
       AmpError: what was found wrong.
     """
-    module = definitions.read(context, name.decode())
-    timer = job_timer.measuring(settled, name.decode())
+    timer = job_timer.measuring(settled, module.main.name)
     return prepare(module, settled, timer=timer, sizes=sizes)
 
 
@@ -84,7 +80,6 @@ def registered(
         functions=tuple(graph.name for graph in made),
         repeatable=calls.MUST_COMPILE in main.flags
         or not definitions.has_effects(given),
-        compiled=any(use.xla for use in calls.uses_with_weights(given)),
     )
     return twin, result
 
@@ -92,4 +87,5 @@ def registered(
 def removed(context: Any, made: MadeTwin) -> None:
     """Takes a twin that never runs again out of TensorFlow's runtime."""
     for function in made.functions:
-        context.remove_function(function)
+        if context.has_function(function):
+            context.remove_function(function)

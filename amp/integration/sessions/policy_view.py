@@ -16,8 +16,7 @@ from amp.graph_rewrite.report import Report
 from amp.graph_rewrite.rewrite import rewrite
 from amp.graph_rewrite.steps import uncollected
 from amp.integration import fallback, reports
-from amp.integration.functions import definitions, shape_inference
-from amp.integration.functions import twins as twins_lib
+from amp.integration.functions import definitions, failures, shape_inference
 from amp.integration.functions.twins import Twins
 from amp.integration.measuring import job_timer
 from amp.integration.sessions import shown_casts
@@ -224,7 +223,7 @@ class PolicyView:
         what = f"a session's graph ({asked})"
         policy = twins.settled.policy
         assert policy is not None
-        attempt = twins_lib.as_it_was(what, policy.strict)
+        attempt = failures.as_it_was(what, policy.strict)
         report = fallback.attempt(
             attempt, lambda: self._rewrite(twins, part, nodes), lambda: None
         )

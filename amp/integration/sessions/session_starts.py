@@ -12,7 +12,7 @@ from typing import Any
 from tensorflow.python.client import pywrap_tf_session
 
 from amp.integration import fallback, messages
-from amp.integration.functions import twins as twins_lib
+from amp.integration.functions import failures
 from amp.integration.functions.twins import Twins
 from amp.integration.sessions import session_twins
 from amp.integration.sessions.session_twins import SessionTwin
@@ -72,7 +72,7 @@ def _made(
 
     policy = twins.settled.policy
     strict = policy is not None and policy.strict
-    part = twins_lib.as_it_was("a session", strict)
+    part = failures.as_it_was("a session", strict)
     return fallback.attempt(part, make, otherwise)
 
 

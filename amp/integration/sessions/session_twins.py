@@ -15,8 +15,7 @@ from typing import Any
 import tensorflow as tf
 
 from amp.integration import fallback
-from amp.integration.functions import definitions
-from amp.integration.functions import twins as twins_lib
+from amp.integration.functions import definitions, failures
 from amp.integration.functions.twins import Twins
 from amp.integration.process import PROCESS
 from amp.integration.sessions.policy_view import PolicyView, Run, Uncastable
@@ -185,7 +184,7 @@ class SessionTwin:
             refusal = e
         outputs = run(None)
         self._refused.add(twins)
-        fallback.failed(twins_lib.as_it_was("a session").says, refusal)
+        fallback.failed(failures.as_it_was("a session").says, refusal)
         return outputs
 
     def callable(self, twins: Twins | None, graph: Any, fetched: Any, run: Any) -> Run:

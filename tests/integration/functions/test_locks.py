@@ -65,7 +65,8 @@ def test_a_function_may_go_while_another_thread_holds_every_lock() -> None:
         kept.clear()
         gc.collect()
 
-    with twins._lock, twins._once._lock, reports._LOCK:
+    (function_twins,) = twins._functions.values()
+    with function_twins._lock, twins._once._lock, reports._LOCK:
         thread = started(lets_go)
         thread.join(PATIENCE)
         assert not thread.is_alive()

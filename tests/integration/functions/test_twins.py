@@ -14,12 +14,20 @@ from typing import Any
 import numpy as np
 import pytest
 import tensorflow as tf
+from tensorflow.python.eager import context as context_lib
 
 import amp
+from amp.graph_rewrite.assign.nominee import CUT, EVERYTHING, PRODUCTS
 from amp.graph_rewrite.cost.shipped_devices import CPU_AMX
 from amp.graph_rewrite.graph import ir
 from amp.graph_rewrite.rewrite import Prepared
-from amp.integration.functions import trial
+from amp.integration.functions import (
+    contest,
+    function_plans,
+    function_twins,
+    race,
+    race_rules,
+)
 from amp.integration.functions.function_call import FunctionCall
 from amp.integration.functions.twins import Twins
 from amp.integration.measuring import hardware
@@ -29,14 +37,20 @@ pytestmark = pytest.mark.kernels
 
 # Every bfloat16 rounding is off by 2**-8 at most; under 2**3 of them in a row here.
 BFLOAT16 = 2.0**-8 * 2**3
-ENOUGH = 2 * (1 + trial.MOST)  # calls, by which every trial has ended
+ENOUGH = 2 * (2 + race_rules.looks(2)[-1])  # calls, by which every race has ended
 SIZE = 256  # of the products, which are predicted to be faster in 16 bits
 
 
 @pytest.fixture(autouse=True)
 def amx(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Plans as for a CPU with AMX, whatever this machine is; forgets them after."""
+    """Plans as for a CPU with AMX, whatever this machine is; forgets them after.
+
+    And races the cheapest plan against the original alone.
+    """
     monkeypatch.setattr(hardware, "device", lambda: CPU_AMX)
+    monkeypatch.setattr(function_twins, "OTHERS", ())
+    with amp.mixed_precision_scope(dtype="bfloat16"):
+        pass  # the hooks are in place: what is traced has its shapes
     settled = dict(PROCESS.settled)
     PROCESS.settled.clear()
     yield
@@ -62,7 +76,7 @@ class Calls(list[str]):
 
 @pytest.fixture
 def ran(monkeypatch: pytest.MonkeyPatch) -> Calls:
-    """The calls that went through `Twins.call`, those of a trial among them."""
+    """The calls that went through `Twins.call`, those of a race among them."""
     calls, original = Calls(), Twins.call
 
     def call(self: Twins, inner: FunctionCall, *args: Any) -> Any:
@@ -91,7 +105,7 @@ class Step:
         return loss
 
     def train(self, steps: int, **policy: Any) -> list[float]:
-        # Of trials alone; what a check of gradients does is in test_checks.
+        # Of races alone; what a check of gradients does is in test_checks.
         policy = {"check": False, **policy}
         with amp.mixed_precision_scope(dtype="bfloat16", **policy):
             return [float(self.run()) for _ in range(steps)]
@@ -108,7 +122,7 @@ def test_the_faster_runs_in_the_end_and_every_call_is_one_step(
     losses = step.train(ENOUGH, report=str(tmp_path))
     assert int(step.count) == ENOUGH
     np.testing.assert_allclose(losses, want_losses, rtol=BFLOAT16)
-    assert ran[:2] == ["twin", "original"]
+    assert ran[:4] == ["twin", "twin", "original", "original"]
     assert {"twin", "original"} == set(ran)
     assert len(ran) < ENOUGH  # the others went to the faster, without a question
     (report,) = amp.reports()
@@ -136,7 +150,7 @@ def test_where_the_original_won_it_runs_bit_for_bit(ran: Calls) -> None:
 def test_while_it_lasts_the_report_says_so() -> None:
     Step().train(2)
     (report,) = amp.reports()
-    assert report.trial == trial.UNDER_WAY
+    assert report.trial == contest.UNDER_WAY
     assert report.measured32 is report.measured16 is None
     assert "measured" not in report.verdict
 
@@ -145,7 +159,7 @@ def test_while_it_lasts_the_report_says_so() -> None:
     ("fields", "why"),
     [({"trial": False}, "AMP_TRIAL=0"), ({"assignment": "all"}, "assignment")],
 )
-def test_without_a_trial_the_twin_runs_from_the_first_call_on(
+def test_without_a_race_the_twin_runs_from_the_first_call_on(
     ran: Calls, fields: dict[str, Any], why: str
 ) -> None:
     step = Step()
@@ -157,16 +171,16 @@ def test_without_a_trial_the_twin_runs_from_the_first_call_on(
     assert why in report.trial
 
 
-def test_what_xla_compiles_is_not_compiled_twice(
+def test_what_xla_compiles_races_as_well(
     ran: Calls, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     as_fast = dataclasses.replace(CPU_AMX, compiled=None)  # so that there is a twin
     monkeypatch.setattr(hardware, "device", lambda: as_fast)
-    Step(jit_compile=True).train(3)
-    assert ran == ["twin"]
+    ran.slow = "twin"
+    Step(jit_compile=True).train(20)
+    assert {"twin", "original"} == set(ran)
     (report,) = amp.reports()
-    assert report.nodes_low > 0
-    assert "XLA" in report.trial
+    assert report.trial == "ended: float32 is faster"
 
 
 def test_nothing_to_convert_is_nothing_to_try(ran: Calls) -> None:
@@ -181,8 +195,14 @@ def test_nothing_to_convert_is_nothing_to_try(ran: Calls) -> None:
 def test_forward_and_backward_are_tried_apart_in_any_combination(
     ran: Calls, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    orders = iter([[True, True, False, False], [True, False, True, False]])
-    monkeypatch.setattr(trial, "_order", lambda: iter(next(orders)))
+    turns = iter([False, True])
+
+    def one_way_then_the_other(_: Any, names: list[str]) -> list[str]:
+        return names[::-1] if next(turns) else names
+
+    monkeypatch.setattr(race, "_order", one_way_then_the_other)
+    nothing_yet = race_rules.Ruling()
+    monkeypatch.setattr(race_rules, "judged", lambda log, running: nothing_yet)
     step = Step()
     forward = tf.function(lambda x: tf.tanh(tf.matmul(x, step.weights)))
 
@@ -193,7 +213,7 @@ def test_forward_and_backward_are_tried_apart_in_any_combination(
 
     want = gradient()
     with amp.mixed_precision_scope(dtype="bfloat16"):
-        for _ in range(4):
+        for _ in range(6):
             got = gradient()
             assert np.abs(got - want).max() <= BFLOAT16 * np.abs(want).max()
     assert len(amp.reports()) == 2
@@ -201,25 +221,106 @@ def test_forward_and_backward_are_tried_apart_in_any_combination(
     assert len(combinations) == 4
 
 
+def test_every_plan_races_and_the_losers_are_let_go(
+    monkeypatch: pytest.MonkeyPatch, ran: Calls
+) -> None:
+    monkeypatch.setattr(function_twins, "OTHERS", (EVERYTHING, PRODUCTS))
+    monkeypatch.setattr(function_plans, "CLOSE_IF_MODELLED", 100.0)
+    ran.slow = "original"
+    step = Step()
+    context = context_lib.context()
+    before = set(context.list_function_names())
+    step.train(4 * ENOUGH)
+    (report,) = amp.reports()
+    plans = {plan.name: plan for plan in report.plans}
+    assert set(plans) == {"float32", CUT.name, EVERYTHING.name, PRODUCTS.name}
+    (winner,) = [plan for plan in report.plans if plan.fate == "won"]
+    assert winner.name != "float32"
+    assert winner.seconds == report.measured16
+    twins = [t.twins for t in PROCESS.settled.values() if t.twins is not None]
+    name = step.run.get_concrete_function().name
+    left = {made for each in twins for made in each.made_for(name)}
+    assert left
+    new = set(context.list_function_names()) - before
+    assert {made for made in new if "__amp" in made} == left
+    assert int(step.count) == 4 * ENOUGH
+
+
+def test_the_next_run_starts_with_the_winner(ran: Calls) -> None:
+    ran.slow = "original"
+    Step().train(ENOUGH)
+    del ran[:]
+    PROCESS.settled.clear()  # as a new process
+    step = Step()
+    step.train(10)
+    assert ran == ["twin"]
+    report = amp.reports()[-1]
+    assert report.trial == contest.KNOWN
+    assert report.nodes_low > 0
+
+
+def test_the_next_run_rewrites_nothing_where_float32_won(ran: Calls) -> None:
+    ran.slow = "twin"
+    Step().train(ENOUGH)
+    del ran[:]
+    PROCESS.settled.clear()
+    Step().train(10)
+    assert ran == ["original"]
+    report = amp.reports()[-1]
+    assert report.nodes_low == 0
+    assert "in an earlier run" in report.verdict
+    assert {decision.rule for decision in report.decisions} == {"trial"}
+
+
+def test_with_the_race_off_no_earlier_run_counts(ran: Calls) -> None:
+    ran.slow = "twin"
+    Step().train(ENOUGH)
+    del ran[:]
+    PROCESS.settled.clear()
+    Step().train(3, trial=False)
+    assert ran == ["twin"]
+
+
+def test_a_winner_that_became_slower_than_float32_loses_its_place(
+    monkeypatch: pytest.MonkeyPatch, ran: Calls
+) -> None:
+    monkeypatch.setattr(race_rules, "CHECKS", ())
+    monkeypatch.setattr(race_rules, "EVERY", 5)
+    monkeypatch.setattr(race_rules, "LEAST_CALLS", 0)
+    ran.slow = "original"
+    step = Step()
+    step.train(ENOUGH)
+    (report,) = amp.reports()
+    assert report.nodes_low > 0
+    ran.slow = "twin"
+    step.train(2 * ENOUGH)
+    (report,) = amp.reports()
+    assert report.trial == "float32 became the faster: found by a check"
+    assert report.nodes_low == 0
+    (twins,) = [t.twins for t in PROCESS.settled.values() if t.twins is not None]
+    assert twins.made_for(step.run.get_concrete_function().name) == []
+    assert int(step.count) == 3 * ENOUGH
+
+
 def test_switching_off_and_on_goes_on_where_it_was(ran: Calls) -> None:
     step = Step()
     step.train(1)
     step.run()
     step.train(1)
-    assert ran == ["twin", "original"]
+    assert ran == ["twin", "twin"]
     assert int(step.count) == 3
     assert len(amp.reports()) == 1
 
 
-def test_a_trial_goes_with_its_function() -> None:
+def test_a_race_goes_with_its_function() -> None:
     step = Step()
     step.train(3)
     name = step.run.get_concrete_function().name
     (twins,) = [t.twins for t in PROCESS.settled.values() if t.twins is not None]
-    assert name in twins._trials
+    assert name in twins._functions
     del step
     gc.collect()
-    assert name not in twins._trials
+    assert name not in twins._functions
     assert name not in twins.proven
 
 

@@ -1,0 +1,188 @@
+"""`Contest`: the race between the plans of one function, and the checks of its winner.
+
+Used by `twins`, which records the outcomes. When there is a race or a check is decided
+here; how it goes is in `race`, and no function is called.
+"""
+
+from __future__ import annotations
+
+import functools
+import threading
+from collections.abc import Callable, Sequence
+from typing import TypeAlias
+
+from tensorflow.python.eager import context as context_lib
+from tensorflow.python.framework import config as config_lib
+
+from amp.graph_rewrite.report import TrialOutcome
+from amp.integration.functions import clusters, race_rules
+from amp.integration.functions.function_plans import FunctionPlans, Made, NotMade
+from amp.integration.functions.plan_store import Record
+from amp.integration.functions.race import Listener, Race
+from amp.integration.functions.race_rules import FLOAT32, Log
+from amp.policy import Policy
+
+UNDER_WAY = "under way: calls alternate until the fastest is known"
+KNOWN = "none: won in an earlier run of the job, and is checked now and then"
+
+
+def why_not(policy: Policy) -> str:
+    """Returns the reason why a function gets no race, "" if it gets one.
+
+    No prediction is so clear that it needs none: a step predicted at 1.48, nearly all
+    of it from measured times, ran at 0.90 to 1.08.
+
+    Args:
+      policy: with every "auto" settled.
+    """
+    if policy.trial is False:
+        return "trial=False, AMP_TRIAL=0"
+    if policy.emulate:
+        return "emulation is not meant to be faster"
+    if policy.trial is True:
+        return ""
+    if policy.assignment == "all":
+        return "assignment='all' is not chosen for speed"
+    if config_lib.is_op_determinism_enabled():
+        return "operations are to be deterministic"
+    if clusters.is_in_one():
+        return "several workers take a step together, and none is timed alone"
+    return ""
+
+
+# Told of the end of a race or check.
+_Ended: TypeAlias = "Callable[[Contest, TrialOutcome | None], None]"
+
+
+class Contest:
+    """The state of one function's race::
+
+        a race between the plans; its winner runs from then on
+        float32 won: nothing more
+        a plan won: it runs alone for a number of calls; then there is a check, a short
+            race against float32; and so on until float32 wins one
+
+    Args:
+      plans: of the function.
+      ended: told of the end of a race or check, with its outcome if there is another
+        winner than before, else None.
+
+    Attributes:
+      winner: the name of the plan that runs, "" while that is not known.
+    """
+
+    def __init__(
+        self,
+        plans: FunctionPlans,
+        ended: Callable[[Contest, TrialOutcome | None], None],
+    ) -> None:
+        self.winner = ""
+        self._plans, self._tell = plans, ended
+        self._race: Race | None = None
+        self._ratio, self._checks = 1.0, 0
+        self._alone = self._left = 0  # calls between two checks, and until the next
+        self._checked = True  # whether there will be checks
+        self._stopped = False
+        self._lock = threading.RLock()
+
+    def begin(self, favourite: str, others: Sequence[str]) -> None:
+        """Begins the race.
+
+        Args:
+          favourite: the plan that is predicted to be the fastest; it was made.
+          others: the names of further ones.
+        """
+        made = self._plans.known(favourite)
+        assert isinstance(made, Made)
+        report = made.report
+        predicted = {favourite: report.seconds16, FLOAT32: report.seconds32}
+        log = Log(predicted, self._plans.making)
+        names = [favourite, FLOAT32, *others]
+        self._race = Race(names, race_rules.judged, log, self._listener())
+
+    def begin_known(self, known: Record) -> None:
+        """Begins without a race, with the winner of an earlier run.
+
+        Args:
+          known: what that run stored; the winner's plan was made.
+        """
+        self.winner = known.winner
+        own, other = known.seconds.get(known.winner), known.seconds.get(FLOAT32)
+        self._ratio = other / own if own and other else 1.0
+        self._schedule()
+
+    def _listener(self) -> Listener:
+        return Listener(self._ended, self._released)
+
+    @property
+    def race(self) -> Race | None:
+        """The race or check that is under way, or is due now."""
+        with self._lock:
+            if self._race is None and self.calls_left == 0:
+                rules = functools.partial(race_rules.checked, since=self._alone)
+                names = [self.winner, FLOAT32]
+                self._race = Race(names, rules, Log({}), self._listener())
+            return self._race
+
+    @property
+    def calls_left(self) -> int | None:
+        """The calls until the next check; None if there will be none."""
+        if self.winner in ("", FLOAT32) or not self._checked or self._stopped:
+            return None
+        return self._left
+
+    def passed(self, calls: int) -> None:
+        """Is told that so many calls are made before the next question."""
+        with self._lock:
+            self._left = max(0, self._left - calls)
+
+    def _schedule(self) -> None:
+        self._alone = race_rules.calls_to_check(self._checks, self._ratio)
+        self._left = self._alone
+
+    def made(self, plan: str, made: Made | NotMade) -> None:
+        """Is told of a plan that was made, and so of its predicted time."""
+        if self._race is not None and isinstance(made, Made):
+            self._race.log.predicted[plan] = made.report.seconds16
+
+    def front(self) -> bytes:
+        """The name of the function that is the fastest so far."""
+        race = self._race
+        return self._plans.function(self.winner if race is None else race.front)
+
+    def drop(self, plan: str, why: str, *, failed: bool) -> None:
+        """Has an entrant that cannot run called no more.
+
+        Args:
+          plan: its name.
+          why: for the report.
+          failed: whether that is a failure, which the report tells of the whole race.
+        """
+        self._checked = self._checked and plan != FLOAT32
+        race = self._race
+        if race is not None:
+            race.drop(plan, why, f"ended: {why}" if failed else "")
+        elif plan == self.winner:
+            self.winner = FLOAT32
+
+    def stop(self) -> None:
+        """Has no outcome told any more, because another contest takes over."""
+        self._stopped = True
+
+    def _ended(self, race: Race, outcome: TrialOutcome) -> None:
+        with self._lock:
+            if self._race is not race or self._stopped:
+                return
+            before, self.winner = self.winner, race.front
+            self._checks += bool(before)
+            if outcome.seconds32 and outcome.seconds16:
+                self._ratio = outcome.seconds32 / outcome.seconds16
+            self._race = None
+            self._schedule()
+        self._plans.settle()
+        self._tell(self, outcome if self.winner != before else None)
+
+    def _released(self, race: Race, plan: str) -> None:
+        """Lets the functions of a plan go that is out of a race."""
+        if plan != self.winner and not self._stopped:
+            self._plans.let_go(context_lib.context(), plan)

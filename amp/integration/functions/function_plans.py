@@ -1,0 +1,173 @@
+"""`FunctionPlans`: the forms that one function may run in, made when first asked for.
+
+Used by `twins`. Here a plan is made into functions of TensorFlow's runtime, and these
+are removed again; which of them runs is decided elsewhere, and nothing is timed.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Mapping
+from typing import Any
+
+from amp.graph_rewrite.assign.nominee import (
+    CUT,
+    EVERYTHING,
+    PRODUCTS,
+    UNCLUSTERED,
+    Nodes,
+    Nominee,
+)
+from amp.graph_rewrite.graph.calls import FunctionUse
+from amp.graph_rewrite.report import Report
+from amp.graph_rewrite.rewrite import Prepared, Rewrite
+from amp.integration.functions import twin_making
+from amp.integration.functions.twin_making import MadeTwin
+
+# The plans besides the cheapest, in the order in which they enter a race.
+OTHERS = (EVERYTHING, UNCLUSTERED, PRODUCTS)
+NOMINEES: Mapping[str, Nominee] = {each.name: each for each in (CUT, *OTHERS)}
+# A plan is worth trying if its predicted time is at most so many times the cheapest's;
+# more, if less than half of the prediction rests on measured times.
+CLOSE, CLOSE_IF_MODELLED, MEASURED = 1.15, 1.5, 0.5
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class NotMade:
+    """A plan that is not worth a function of its own.
+
+    Attributes:
+      why: for the report of a race.
+      report: on the plan, where it would change nothing; else None.
+    """
+
+    why: str
+    report: Report | None = None
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Made:
+    """A plan that was made into functions.
+
+    Attributes:
+      twin: these functions.
+      report: on the plan.
+      low: the nodes that it holds in 16 bits, by the use of the function as given.
+    """
+
+    twin: MadeTwin
+    report: Report
+    low: Mapping[FunctionUse, frozenset[str]]
+
+
+class FunctionPlans:
+    """The plans of one function, and the functions made from them so far.
+
+    Args:
+      name: the original's name.
+      prepared: the function, analyzed and priced.
+      kept: nodes that stay float32 in every plan.
+
+    Attributes:
+      original: the original's name.
+      making: seconds that the latest plan took to make.
+      prepared: as given; None once there will be no further plan.
+    """
+
+    def __init__(self, name: bytes, prepared: Prepared, kept: Nodes) -> None:
+        self.original, self.making = name, 0.0
+        self.prepared: Prepared | None = prepared
+        self._kept = kept
+        self._made: dict[str, Made | NotMade] = {}
+
+    def nominee(self, plan: str) -> Nominee:
+        """The plan of a name, with the nodes that stay float32."""
+        return NOMINEES[plan].keeping(self._kept)
+
+    def known(self, plan: str) -> Made | NotMade | None:
+        """What became of a plan, None if it was not asked for or was let go."""
+        return self._made.get(plan)
+
+    def function(self, plan: str) -> bytes:
+        """The function to call for a plan; the original's where it was not made."""
+        made = self._made.get(plan)
+        return made.twin.name if isinstance(made, Made) else self.original
+
+    def make(self, context: Any, plan: str) -> tuple[Made | NotMade, Rewrite | None]:
+        """Makes the functions of a plan.
+
+        Not to be called in two threads for the same plan at a time.
+
+        Args:
+          context: TensorFlow's eager context.
+          plan: the name of one of `NOMINEES`.
+
+        Returns:
+          What became of it, and the rewrite, if there was one.
+
+        Raises:
+          AmpError: what the rewrite found wrong.
+        """
+        prepared, start = self.prepared, time.perf_counter()
+        made: Made | NotMade = NotMade("not made, the race was over")
+        rewrite = None
+        if prepared is not None:
+            why_not = self._why_not(prepared, plan)
+            made = NotMade(why_not)
+            if not why_not:
+                made, rewrite = self._make(context, prepared, plan)
+        self.making = time.perf_counter() - start
+        self._made[plan] = made
+        return made, rewrite
+
+    def _make(
+        self, context: Any, prepared: Prepared, plan: str
+    ) -> tuple[Made | NotMade, Rewrite]:
+        nominee = self.nominee(plan)
+        twin, rewrite = twin_making.registered(context, prepared, nominee)
+        if twin.name == self.original:
+            return NotMade("not made, it changes nothing", rewrite.report), rewrite
+        return Made(twin, rewrite.report, rewrite.low), rewrite
+
+    def _why_not(self, prepared: Prepared, plan: str) -> str:
+        """Why a plan is not worth a try beside the cheapest, "" if it is."""
+        cheapest = self._made.get(CUT.name)
+        if plan == CUT.name or not isinstance(cheapest, Made):
+            return ""
+        report = cheapest.report
+        if plan == UNCLUSTERED.name:
+            if not report.clusters:
+                return "not made, the cheapest has no clusters either"
+            seconds = report.seconds16 + report.fused_seconds
+        else:
+            foreseen = prepared.foreseen(self.nominee(plan))
+            others = [one for one in self._made.values() if isinstance(one, Made)]
+            if any(foreseen.low == one.low for one in others):
+                return "not made, it is the same as another plan"
+            seconds = foreseen.seconds - report.fused_seconds
+        modelled = report.measured_share < MEASURED
+        if seconds <= (CLOSE_IF_MODELLED if modelled else CLOSE) * report.seconds16:
+            return ""
+        ratio = seconds / report.seconds16
+        return f"not made, predicted to take {ratio:.2f} times as long"
+
+    def let_go(self, context: Any, plan: str) -> None:
+        """Removes the functions of a plan, and with them their executors and memory."""
+        made = self._made.pop(plan, None)
+        if isinstance(made, Made):
+            twin_making.removed(context, made.twin)
+
+    def let_all_go(self, context: Any) -> None:
+        """Removes the functions of every plan."""
+        for plan in list(self._made):
+            self.let_go(context, plan)
+
+    def settle(self) -> None:
+        """Lets go what is only needed to make further plans: there will be none."""
+        self.prepared = None
+
+    def functions(self) -> list[str]:
+        """The names of all functions made for the original that are still there."""
+        made = [one for one in list(self._made.values()) if isinstance(one, Made)]
+        return [name for one in made for name in one.twin.functions]

@@ -1,0 +1,385 @@
+"""`FunctionTwins`: the twins of one function, and which of them a call runs.
+
+Used by `twins`, which has one for each function that is rewritten. Here a call is made;
+twins are made by `function_plans`, which of them is the fastest is found out by
+`contest`, how exact it is by `checks`, and nothing of that is decided here.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import itertools
+import threading
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import tensorflow as tf
+from tensorflow.python.eager import context as context_lib
+
+from amp.graph_rewrite.assign.nominee import CUT, Nodes
+from amp.graph_rewrite.cost.resolution import Resolution
+from amp.graph_rewrite.report import TrialOutcome
+from amp.graph_rewrite.rewrite import Prepared
+from amp.integration import fallback
+from amp.integration.functions import (
+    definitions,
+    failures,
+    gradient_check,
+    plan_store,
+    twin_making,
+)
+from amp.integration.functions.checks import AGAIN, Checks, Refused
+from amp.integration.functions.contest import KNOWN, UNDER_WAY, Contest, why_not
+from amp.integration.functions.function_call import FunctionCall
+from amp.integration.functions.function_plans import (
+    NOMINEES,
+    OTHERS,
+    FunctionPlans,
+    Made,
+    NotMade,
+)
+from amp.integration.functions.function_reports import FunctionReports
+from amp.integration.functions.gradient_check import Checked, GradientCheck
+from amp.integration.functions.plan_store import Record
+from amp.integration.functions.race_rules import FLOAT32
+from amp.loss_scaling.once import Once
+from amp.policy import Policy
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Shared:
+    """What all functions under one policy share.
+
+    Attributes:
+      settled: the policy, with every "auto" settled, and the device.
+      proven: by a function's name, what gives the name to call at each call without any
+        question; it ends before a call that is to be asked for.
+      reports: on the functions.
+      checks: of their gradients.
+      once: has each plan made once.
+    """
+
+    settled: Resolution
+    proven: dict[bytes, Iterator[bytes]]
+    reports: FunctionReports
+    checks: Checks
+    once: Once
+
+    @property
+    def policy(self) -> Policy:
+        """The policy, which there is wherever a function is rewritten."""
+        assert self.settled.policy is not None
+        return self.settled.policy
+
+
+class FunctionTwins:
+    """The twins of one function.
+
+    Args:
+      plans: of the function; none was made yet.
+      key: the function's fingerprint, "" if it is not raced.
+      shared: what all functions share.
+    """
+
+    def __init__(self, plans: FunctionPlans, key: str, shared: Shared) -> None:
+        self._name = plans.original
+        self._plans, self._key, self._shared = plans, key, shared
+        self._policy, self._strict = shared.policy, shared.policy.strict
+        self._contest: Contest | None = None
+        self._reported = self._compared = ""  # names of plans
+        prepared = plans.prepared
+        self._sizes = None if prepared is None else prepared.sizes
+        self._checks_again = True
+        self._lock = threading.RLock()  # held for a few lines and by no finalizer
+
+    def begin(self, context: Any, known: Record) -> bool:
+        """Makes the first twin, and begins its race and its check.
+
+        Args:
+          context: TensorFlow's eager context.
+          known: what an earlier run of the job found out.
+
+        Returns:
+          Whether there is one; there is not if nothing is to be converted.
+
+        Raises:
+          AmpError: what the rewrite found wrong.
+        """
+        plan = known.winner if known.winner in NOMINEES else CUT.name
+        made, rewrite = self._plans.make(context, plan)
+        if isinstance(made, NotMade) and plan != CUT.name:
+            plan, known = CUT.name, Record()
+            made, rewrite = self._plans.make(context, plan)
+        if isinstance(made, NotMade):
+            if made.report is not None:
+                self._shared.reports.put(self._name, made.report)
+            return False
+        prepared = self._plans.prepared
+        self._enter(plan, [nominee.name for nominee in OTHERS], known)
+        if prepared is not None and rewrite is not None:
+            nominee = self._plans.nominee(plan)
+            make = functools.partial(GradientCheck, context, prepared, rewrite, nominee)
+            self._plan_check(plan, make, due=1)
+        return True
+
+    def _enter(self, plan: str, others: Sequence[str], known: Record) -> None:
+        """Begins the race of a plan that was made, and puts its report in place.
+
+        Args:
+          plan: its name.
+          others: the names of those that it races, besides float32.
+          known: what an earlier run of the job found out.
+        """
+        made = self._plans.known(plan)
+        assert isinstance(made, Made)
+        off = why_not(self._policy)
+        text = f"off: {off}" if off else UNDER_WAY
+        self._contest = None
+        if not off:
+            self._contest = Contest(self._plans, self._ended)
+        if self._contest is not None and known.winner == plan:
+            self._contest.begin_known(known)
+            text = KNOWN
+        elif self._contest is not None:
+            self._contest.begin(plan, others)
+        if text != UNDER_WAY:
+            self._plans.settle()
+        self._reported = plan
+        report = dataclasses.replace(made.report, trial=text)
+        self._shared.reports.put(self._name, report)
+
+    def _plan_check(self, plan: str, make: Any, due: int) -> None:
+        if not gradient_check.why_not(self._policy):
+            self._compared = plan
+            self._shared.checks.plan(self._name, make, due)
+
+    def call(self, call: FunctionCall, context: Any) -> Any:
+        """Makes one call that `proven` gives no name for, and returns its outputs.
+
+        It is a step of a check if one is due, or a turn of a race if one is under way.
+
+        Args:
+          call: the call that the user made.
+          context: TensorFlow's eager context.
+        """
+        name = self._name
+        if self._shared.checks.waits(name):
+            step = dataclasses.replace(call, record=self._recorder(call))
+            done, outputs, checked = self._shared.checks.call(name, step)
+            if done:
+                return outputs
+            if checked is not None:
+                self._take_in(context, checked)
+        contest = self._contest
+        race = None if contest is None else contest.race
+        if race is not None:
+            return race.call(functools.partial(self._guarded, call, context))
+        outputs = self._guarded(call, context, self._running)
+        self._go_on()
+        return outputs
+
+    @property
+    def _running(self) -> str:
+        """The name of the plan that runs, as far as that is known."""
+        return self._reported if self._contest is None else self._contest.winner
+
+    def _guarded(self, call: FunctionCall, context: Any, plan: str) -> Any:
+        """Calls the original or a twin; if that cannot run, another.
+
+        1. A twin fails: the original is called if nothing of the twin has run.
+           Otherwise variables might be updated twice, so the error is raised.
+        2. The original runs out of memory in its turn of a race: a twin is called, also
+           if a part of the original has run. Without the race the twin alone would have
+           been called, so the failure is the plugin's.
+        3. The original fails otherwise: the error is the user's and is raised.
+        4. A plan turns out not to be worth a twin: the fastest so far is called.
+
+        Args:
+          call: the call that the user made.
+          context: TensorFlow's eager context.
+          plan: the name of the plan to call, or FLOAT32.
+        """
+        made = None if plan == FLOAT32 else self._made(context, plan)
+        if isinstance(made, NotMade):
+            return call.run(self._drop(plan, made.why, failed=False))  # Case 4
+        try:
+            return call.run(self._name if made is None else made.twin.name)
+        except tf.errors.OpError as e:
+            if self._strict:
+                raise
+            memory = isinstance(e, tf.errors.ResourceExhaustedError)
+            if made is None and memory and self._contest is not None:  # Case 2
+                front = self._drop(plan, "float32 ran out of memory")
+                failures.warn_of_memory(self._name)
+                return call.run(front)
+            if made is None or call.has_begun(made.twin.name, e, made.twin):
+                raise  # Cases 3 and 1
+            refusal = e
+        outputs = call.run(self._name)  # Case 1; raises too if the user's code is wrong
+        front = self._drop(plan, "TensorFlow refused the twin")
+        failures.warn_of_refusal(self._name, plan, refusal, others=front != self._name)
+        return outputs
+
+    def _recorder(self, call: FunctionCall) -> Any:
+        """Calls the function that also returns what the original takes from elsewhere.
+
+        Returns:
+          A function of the name of the one to call, and of how many results it has more
+          than the original. It raises `Refused` if TensorFlow cannot start it.
+        """
+
+        def record(which: bytes, more: int) -> Any:
+            try:
+                return call.record(which, more)
+            except tf.errors.OpError as e:
+                made = self._plans.known(self._compared)
+                twin = made.twin if isinstance(made, Made) else None
+                if self._strict or call.has_begun(which, e, twin, more):
+                    raise
+                failures.warn_of_no_comparison(self._name, e)
+                raise Refused from e
+
+        return record
+
+    def _made(self, context: Any, plan: str) -> Made | NotMade | None:
+        """The functions of a plan, made at its first turn; None while they are made.
+
+        Where that fails, the user is warned, and it is as if not worth making.
+        """
+        plans, contest = self._plans, self._contest
+        find = functools.partial(plans.known, plan)
+        found = find()
+        if found is not None:
+            return found
+        part = failures.without(self._name, plan, self._strict)
+        failed = NotMade("not made, its rewrite failed")
+
+        def make() -> Made | NotMade:
+            with fallback.strictly(self._strict):
+                made = fallback.attempt(
+                    part, lambda: plans.make(context, plan)[0], lambda: failed
+                )
+            if contest is not None:
+                contest.made(plan, made)
+            return made
+
+        return self._shared.once.get((self._name, plan), find, make)
+
+    def _drop(self, plan: str, why: str, *, failed: bool = True) -> bytes:
+        """Has the original or a twin, which cannot run, called no more.
+
+        Returns:
+          The name of the function that is called instead: the fastest so far.
+        """
+        contest = self._contest
+        if contest is not None:
+            contest.drop(plan, why, failed=failed)
+            if contest.winner != FLOAT32:
+                return contest.front()
+        self._give_up()
+        return self._name
+
+    def _give_up(self) -> None:
+        """Has the original called from now on; nothing more is to come of it."""
+        self._shared.proven[self._name] = itertools.repeat(self._name)
+        self._shared.checks.forget(self._name)
+        self._shared.reports.forget(self._name)
+
+    def _go_on(self) -> None:
+        """Has the plan that runs called without a question, until the next check."""
+        contest, checks, which = self._contest, self._shared.checks, self._running
+        if which == FLOAT32:
+            return self._give_up()
+        with self._lock:
+            left = [checks.calls_left(self._name)]
+            left += [contest.calls_left] if contest is not None else []
+            known = [calls for calls in left if calls is not None]
+            times = min(known) if known else None
+            checks.passed(self._name, times or 0)
+            if contest is not None:
+                contest.passed(times or 0)
+            function = self._plans.function(which)
+            again = itertools.repeat(function)
+            if times is not None:
+                again = itertools.repeat(function, times)
+            self._shared.proven[self._name] = again
+        return None
+
+    def _ended(self, contest: Contest, outcome: TrialOutcome | None) -> None:
+        """Goes on with the winner of a race or check.
+
+        If there is news, it goes into the function's report, and to the disk for the
+        job's next run. A winner whose gradients were not compared is checked next.
+
+        Args:
+          contest: what has ended.
+          outcome: None if the same plan runs as before.
+        """
+        if contest is not self._contest:
+            return
+        made = self._plans.known(contest.winner)
+        if outcome is not None:
+            if isinstance(made, Made) and contest.winner != self._reported:
+                self._reported = contest.winner
+                self._shared.reports.put(self._name, made.report)
+            self._shared.reports.change(self._name, lambda r: r.after(outcome))
+            plan_store.keep_outcome(self._key, contest.winner, outcome)
+        if isinstance(made, Made) and self._compared not in ("", contest.winner):
+            self._checks_again = True
+            self._plan_check(contest.winner, self._again, due=1)
+        self._go_on()
+
+    def _again(self) -> GradientCheck:
+        """A check of the plan that runs, at the weights that there are then."""
+        context, nominee = context_lib.context(), self._plans.nominee(self._running)
+        module = definitions.read(context, self._name.decode())
+        prepared = twin_making.prepared(module, self._shared.settled, self._sizes)
+        made = prepared.made(nominee, definitions.new_suffix())
+        return GradientCheck(context, prepared, made, nominee)
+
+    def _take_in(self, context: Any, checked: Checked) -> None:
+        """Records the result of a check, and makes the twin that it asks for."""
+        prepared, nominee = checked.prepared, checked.nominee
+        if prepared is not None and nominee is not None:
+            part = failures.as_it_was(f"function {self._name.decode()}", self._strict)
+            replace = functools.partial(self._replace, context, prepared, nominee.kept)
+            with fallback.strictly(self._strict):
+                if not fallback.attempt(part, replace, lambda: False):
+                    return self._give_up()
+        self._shared.reports.change(self._name, checked.noted_in)
+        if prepared is not None and self._checks_again:
+            self._checks_again = False
+            self._plan_check(self._compared, self._again, due=AGAIN)
+        return None
+
+    def _replace(self, context: Any, prepared: Prepared, kept: Nodes) -> bool:
+        """Makes the plan that was compared anew, with further nodes in float32.
+
+        It races: against all others if no race has ended yet, else against float32.
+
+        Returns:
+          Whether anything is left to convert.
+        """
+        before, contest = self._plans, self._contest
+        raced = contest is not None and contest.winner != ""
+        others = [] if raced else [nominee.name for nominee in OTHERS]
+        if contest is not None:
+            contest.stop()
+        self._plans = FunctionPlans(self._name, prepared, kept)
+        made, _ = self._plans.make(context, self._compared)
+        if isinstance(made, Made):
+            others = [plan for plan in others if plan != self._compared]
+            self._enter(self._compared, others, Record())
+        before.let_all_go(context)
+        return isinstance(made, Made)
+
+    def functions(self) -> list[str]:
+        """The names of the functions that are registered for the original."""
+        return self._plans.functions()
+
+    def forget(self) -> None:
+        """Drops what others store for a function that is going; takes no lock."""
+        self._shared.proven.pop(self._name, None)
+        self._shared.checks.forget(self._name)
+        self._shared.reports.forget(self._name)

@@ -1,0 +1,279 @@
+"""`Race`: times the calls of a function, by turns its original and its rewritten forms.
+
+Used by `twins`, which calls the winner from then on. Whose turn it is and how a call is
+timed is decided here; who is out and who has won is decided by the rules in
+`race_rules`. How a function is made or called is not known.
+"""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+import random
+import threading
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from amp.graph_rewrite.report import RacedPlan, TrialOutcome
+from amp.integration.functions import race_rules
+from amp.integration.functions.race_rules import FLOAT32, Judge, Log, Ruling
+
+# The rules are applied after each call until each entrant had so many timed ones.
+EACH_CALL = 3
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Listener:
+    """What a race calls, outside its lock, when something happens.
+
+    Attributes:
+      ended: with the race and its outcome, once.
+      released: with the race and the name of an entrant that is out, when none of its
+        calls is running any more; once for each.
+    """
+
+    ended: Callable[[Race, TrialOutcome], None]
+    released: Callable[[Race, str], None]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Turn:
+    """One call of a race.
+
+    Attributes:
+      name: the entrant to call.
+      round: its round.
+      number: how many calls of this race had begun, this one included.
+      first: whether it is the entrant's first call.
+      alone: whether no other call was running when it began.
+    """
+
+    name: str
+    round: int
+    number: int
+    first: bool
+    alone: bool
+
+
+class Race:
+    """Calls several entrants by turns until it is known which is the fastest::
+
+        round 0: each entrant twice, in the order given; first calls are not timed
+        each further round: each entrant that is left once, in random order
+        a call's time counts if the entrant has run before, and no other call of this
+            race overlapped
+        after each call, later each round: the judge says who is out, and who has won
+        ended when one is left, and at the latest after as many calls as all looks take
+
+    The order in a round is random, so that a pattern in the user's program (an update
+    at every fourth step, say) does not always fall on the same entrant. A machine that
+    becomes slower or faster affects a round as a whole. An entrant that would take too
+    long to be made ready is out before its first call. Threads may call at the same
+    time, and none waits for another.
+
+    Args:
+      entrants: names of at least two; the one that is to be called first is the first.
+      judge: the rules.
+      log: to be filled.
+      listener: is told of the end and of who is out.
+      clock: returns seconds, after the devices have finished their work.
+    """
+
+    def __init__(
+        self,
+        entrants: Sequence[str],
+        judge: Judge,
+        log: Log,
+        listener: Listener,
+        clock: Callable[[], float] | None = None,
+    ) -> None:
+        self._entrants = tuple(entrants)
+        self._left = list(entrants)
+        self._judge, self._listener = judge, listener
+        self.log = log
+        self._clock = clock or synchronised_clock
+        self._draw = random.Random(0)  # the same in every race
+        self._waiting: collections.deque[tuple[str, int]] = collections.deque(
+            (name, 0) for name in entrants for _ in range(2)
+        )
+        self._round = 0
+        # Reentrant: the garbage collector may run a program's `__del__`, which may call
+        # the function, while it is held.
+        self._lock = threading.RLock()
+        self._begun = 0
+        self._running: collections.Counter[str] = collections.Counter()
+        self._out: dict[str, str] = {}  # who is out, and why
+        self._unreleased: set[str] = set()  # of those
+        self._outcome: TrialOutcome | None = None
+        self._text = ""
+        self._told = False
+
+    def call(self, call: Callable[[str], Any]) -> Any:
+        """Calls the entrant whose turn it is, and returns its outputs.
+
+        Args:
+          call: calls the entrant of a name; makes it first if it has to be made.
+        """
+        turn = self._begin()
+        seconds = None
+        try:
+            start = self._clock()
+            outputs = call(turn.name)
+            seconds = self._clock() - start
+        finally:
+            self._end(turn, seconds)
+            self._tell()
+        return outputs
+
+    def drop(self, name: str, why: str, text: str = "") -> None:
+        """Takes an entrant out of the race, because it cannot run.
+
+        Args:
+          name: of the entrant.
+          why: what becomes of it, for the report.
+          text: how the race ended, for the report, if nothing ends it with more reason.
+        """
+        with self._lock:
+            if self._outcome is None and name in self._left:
+                self._text = self._text or text
+                self._apply(Ruling({name: why}))
+        self._tell()
+
+    @property
+    def front(self) -> str:
+        """The name of the winner, or of the fastest so far."""
+        with self._lock:
+            return race_rules.leader(self.log, self._left)
+
+    def _begin(self) -> _Turn:
+        with self._lock:
+            self._begun += 1
+            name, number = self._next()
+            first = name not in self.log.first
+            self._running[name] += 1
+            alone = self._running.total() == 1
+            return _Turn(name, number, self._begun, first, alone)
+
+    def _next(self) -> tuple[str, int]:
+        """The entrant whose turn it is, and the number of its round."""
+        while self._outcome is None:
+            if not self._waiting:
+                self._round += 1
+                order = _order(self._draw, self._left)
+                self._waiting.extend((name, self._round) for name in order)
+            name, number = self._waiting.popleft()
+            known = name in self.log.first or name == self._entrants[0]
+            if known or race_rules.affordable(self.log, name):
+                return name, number
+            why = "would take too long to be made ready"
+            self._apply(Ruling({name: why}, text=f"ended: the others {why}"))
+        return self._left[0], self._round
+
+    def _end(self, turn: _Turn, seconds: float | None) -> None:
+        """Records the end of a call, and has the rules applied.
+
+        Args:
+          turn: of the call.
+          seconds: the time that it took, None if it raised.
+        """
+        with self._lock:
+            alone = turn.alone and turn.number == self._begun
+            self._running[turn.name] -= 1
+            self.log.calls[turn.name] = self.log.calls.get(turn.name, 0) + 1
+            if seconds is not None and turn.first:
+                self.log.first.setdefault(turn.name, seconds)
+            if seconds is None or self._outcome is not None or turn.name in self._out:
+                return
+            if alone and not turn.first:
+                self.log.add(turn.name, turn.round, seconds)
+                # Later in a race, one call of many tells little: once a round will do.
+                if not self._waiting or len(self.log.times(turn.name)) <= EACH_CALL:
+                    self._apply(self._judge(self.log, tuple(self._left)))
+                    self.log.looked = self.log.rounds(self._left)
+            if self._outcome is None and self._begun >= self._most():
+                self._apply(self._last())
+
+    def _most(self) -> int:
+        """After so many calls a race ends whose calls cannot be timed."""
+        count = len(self._entrants)
+        return count * (2 + race_rules.looks(count)[-1])
+
+    def _last(self) -> Ruling:
+        if all(map(self.log.times, self._left)):
+            name = race_rules.leader(self.log, self._left)
+            return Ruling({}, name, "ended: the fastest of few timed calls runs")
+        name = min(self._left, key=self.log.prediction)
+        return Ruling({}, name, "ended as predicted: too few calls were timed alone")
+
+    def _apply(self, ruling: Ruling) -> None:
+        """Takes out who is out; ends the race if there is a winner, or one is left."""
+        out = dict(ruling.out)
+        if ruling.winner is not None:
+            others = (name for name in self._left if name != ruling.winner)
+            out = {**dict.fromkeys(others, "not chosen"), **out}
+        self._left = [name for name in self._left if name not in out]
+        self._waiting = collections.deque(
+            turn for turn in self._waiting if turn[0] not in out
+        )
+        self._out |= out
+        self._unreleased |= out.keys()
+        if len(self._left) == 1:
+            self._outcome = self._result(
+                ruling.text or self._text or self._by_default()
+            )
+
+    def _by_default(self) -> str:
+        if self.log.timed:
+            return f"ended: {race_rules.is_faster(self._left[0])}"
+        return "ended: there is nothing else to try"
+
+    def _result(self, text: str) -> TrialOutcome:
+        winner, median = self._left[0], self.log.median
+        plans = tuple(
+            RacedPlan(
+                name=name,
+                predicted=self.log.predicted.get(name),
+                seconds=median(name),
+                timed=len(self.log.times(name)),
+                fate=self._out.get(name, "won"),
+            )
+            for name in self._entrants
+        )
+        others = [p for p in plans if p.name != FLOAT32 and p.seconds is not None]
+        best = min((p.seconds for p in others if p.seconds is not None), default=None)
+        return TrialOutcome(
+            twin=winner != FLOAT32,
+            seconds32=median(FLOAT32),
+            seconds16=best if winner == FLOAT32 else median(winner),
+            timed=sum(plan.timed for plan in plans),
+            text=text,
+            plans=plans,
+        )
+
+    def _tell(self) -> None:
+        """Tells the listener what is new; each thing once, and outside the lock."""
+        with self._lock:
+            ended = self._outcome if not self._told else None
+            self._told = self._told or ended is not None
+            idle = [name for name in self._unreleased if not self._running[name]]
+            self._unreleased.difference_update(idle)
+        if ended is not None:
+            self._listener.ended(self, ended)
+        for name in idle:
+            self._listener.released(self, name)
+
+
+def _order(draw: random.Random, names: Sequence[str]) -> list[str]:
+    return draw.sample(names, len(names))
+
+
+def synchronised_clock() -> float:
+    """The clock in seconds, read after every device has finished its work.
+
+    A call on a GPU, or under asynchronous execution, returns before it is done.
+    """
+    tf.test.experimental.sync_devices()
+    return time.perf_counter()

@@ -1,0 +1,324 @@
+"""The rules of a race: who is out, when it ends, who won, and what it may cost.
+
+`race.Race` takes the times and asks here after each call. Everything here is computed
+from a `Log`; no function is called, no clock is read, no lock is held.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import math
+import operator
+import statistics
+from collections.abc import Callable, Mapping, Sequence
+
+from amp.integration.functions.paired_ranks import Interval, interval, typical
+
+FLOAT32 = "float32"  # the name of the original among the entrants
+
+# What a race may lose, in wall-clock time: 2 % of 500 steps or 20 s, whichever is more.
+SHARE, STEPS, SECONDS = 0.02, 500, 20.0
+# How probable it may be, at each look at the times, that one of several entrants that
+# are equally fast is taken for slower; the leader is compared with each of the others.
+# There are five looks, each at twice as many rounds as the one before, so that all of
+# them together are wrong at most 5/64 of the times about entrants that are equally
+# fast, and less the more these differ: see decision 19.
+LEVEL, LOOKS = 1 / 64, 5
+# Two are equally fast if the ratio of their times is known to be within 2 %.
+EQUAL = math.log(1.02)
+# An entrant all of whose calls take longer than twice the leader's longest is out. One
+# timed call is enough if another would cost more than a hundredth of the budget: what
+# makes a single call twice as long (another process, a page fault) lasts milliseconds,
+# so it explains a short call that was slow, and not a long one.
+HOPELESS, SECOND_LOOK = 2.0, 0.01
+
+# A check later on may cost 0.1 % of the calls since the last one. It looks at more
+# pairs, at a lower level, because a job has many checks: twenty with three looks each
+# are wrong at most 60/512 of the times about plans that are equally fast.
+CHECK_SHARE = 0.001
+CHECK_LOOKS, CHECK_LEVEL = (10, 20, 40), 1 / 512
+# The calls after which a winner is checked, and how many calls of the original a check
+# must be able to pay for.
+CHECKS, EVERY, LEAST_CALLS = (200, 1000, 5000), 10_000, 3
+
+
+class Log:
+    """What has been measured in a race so far.
+
+    Args:
+      predicted: seconds of a call by the cost model, by the entrant's name, as far as
+        known; may be added to.
+      making: seconds that it is expected to take to make an entrant other than float32.
+
+    Attributes:
+      predicted, making: as given.
+      first: seconds of each entrant's first call, in the order in which they began.
+      calls: how many calls of each have ended, also those that were not timed.
+      looked: with how many rounds the times were last compared.
+    """
+
+    def __init__(self, predicted: dict[str, float], making: float = 0.0) -> None:
+        self.predicted, self.making = predicted, making
+        self.first: dict[str, float] = {}
+        self.calls: dict[str, int] = {}
+        self.looked = 0
+        self._times: dict[str, list[float]] = {}
+        self._logarithms: dict[str, dict[int, float]] = {}  # by the round
+
+    def add(self, name: str, number: int, seconds: float) -> None:
+        """Notes a timed call of an entrant, in a round."""
+        self._times.setdefault(name, []).append(seconds)
+        self._logarithms.setdefault(name, {})[number] = math.log(seconds)
+
+    @property
+    def timed(self) -> list[str]:
+        """The entrants that were timed at least once."""
+        return list(self._times)
+
+    def times(self, name: str) -> list[float]:
+        """The seconds of the timed calls of an entrant, in their order."""
+        return self._times.get(name, [])
+
+    def median(self, name: str) -> float | None:
+        """The median of the timed calls of an entrant, None if there are none."""
+        times = self._times.get(name)
+        return statistics.median(times) if times else None
+
+    def rounds(self, names: Sequence[str]) -> int:
+        """In how many rounds each of some entrants was timed."""
+        held = [self._logarithms.get(name, {}).keys() for name in names]
+        return len(functools.reduce(operator.and_, held)) if held else 0
+
+    def ratios(self, name: str, other: str) -> list[float]:
+        """The logarithms of time / other's time, one for each common round."""
+        others = self._logarithms.get(other, {})
+        mine = self._logarithms.get(name, {})
+        return [time - others[r] for r, time in mine.items() if r in others]
+
+    def prediction(self, name: str) -> float:
+        """The predicted seconds of a call, infinite where they are not known."""
+        return self.predicted.get(name, math.inf)
+
+    @property
+    def best(self) -> float | None:
+        """The lowest median of any entrant, also of those that are out."""
+        medians = [m for m in map(self.median, self._times) if m is not None]
+        return min(medians, default=None)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Ruling:
+    """What follows from a log.
+
+    Attributes:
+      out: who is out from now on, and why.
+      winner: who has won; None while the race goes on.
+      text: how it ended, for the report.
+    """
+
+    out: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    winner: str | None = None
+    text: str = ""
+
+
+# Given the log and the entrants that are not out, says what follows.
+Judge = Callable[[Log, Sequence[str]], Ruling]
+
+
+def budget(log: Log) -> float:
+    """The seconds that a race may lose, from what is known of the step's length."""
+    return max(SHARE * STEPS * (log.best or 0.0), SECONDS)
+
+
+def lost(log: Log) -> float:
+    """The seconds that a race has lost: what its calls took beyond the fastest's.
+
+    An entrant's calls count by their typical time, so that what delays a call by chance
+    is not held against the race. First calls count with all that they took longer (to
+    make, instantiate or compile the function), but for the very first: without a race
+    one function would have had to be made ready as well.
+    """
+    timed = {name: median for name in log.timed if (median := log.median(name))}
+    if not timed:
+        return 0.0
+    front = min(timed, key=lambda name: timed[name])
+    total = 0.0
+    for number, (name, first) in enumerate(log.first.items()):
+        excess = _excess(log, name, front)
+        total += (log.calls.get(name, 1) - 1) * excess
+        total += max(0.0, first - timed[front]) if number else excess
+    return total
+
+
+def _excess(log: Log, name: str, front: str) -> float:
+    """The seconds that a typical call of an entrant takes beyond the front's.
+
+    By their ratios within rounds, which met the same machine; by medians if there is no
+    common round, and 0 if the entrant was not timed.
+    """
+    base = log.median(front) or 0.0
+    if ratios := log.ratios(name, front):
+        return base * (math.exp(statistics.median(ratios)) - 1)
+    return (log.median(name) or base) - base
+
+
+def affordable(log: Log, name: str) -> bool:
+    """Whether the budget allows for the first call of one more entrant.
+
+    It is expected to take as long as the longest first call so far, and to be made.
+    """
+    best = log.best
+    if best is None or not log.first:
+        return True
+    making = 0.0 if name == FLOAT32 else log.making
+    expected = max(log.first.values()) - best + making
+    return lost(log) + expected <= budget(log)
+
+
+def judged(log: Log, running: Sequence[str]) -> Ruling:
+    """The rules of a race.
+
+    1. Who is hopeless is out.
+    2. Once the budget is used up, the fastest so far has won.
+    3. At each of the `looks`: who is slower than the leader, with confidence, is out.
+    4. If all others are as fast as the leader, with confidence, or after the last look,
+       the race ends.
+    """
+    out = {name: "hopeless" for name in running if _hopeless(log, name, running)}
+    left = [name for name in running if name not in out]
+    if lost(log) >= budget(log) and all(map(log.times, left)):
+        text = "ended: the budget is used up; the fastest so far runs"
+        return Ruling(out, leader(log, left), text)
+    if out or not due(log, left, looks(len(left))):
+        return Ruling(out)
+    return _look(log, left)
+
+
+def looks(count: int) -> list[int]:
+    """After how many rounds the times of so many entrants are compared.
+
+    The first look is as early as it can tell: n rounds give a level of 2**-n at best.
+    """
+    first = math.ceil(math.log2((count - 1) / LEVEL))
+    return [first * 2**number for number in range(LOOKS)]
+
+
+def due(log: Log, running: Sequence[str], looks: Sequence[int]) -> bool:
+    """Whether there are enough rounds for the next look."""
+    rounds = log.rounds(running)
+    return any(log.looked < look <= rounds for look in looks)
+
+
+def _hopeless(log: Log, name: str, running: Sequence[str]) -> bool:
+    times, best = log.times(name), log.best
+    if not times or best is None:
+        return False
+    front = min(
+        filter(log.times, running), key=lambda each: log.median(each) or math.inf
+    )
+    fastest = min(*times, log.first.get(name, math.inf))
+    if front == name or fastest <= HOPELESS * max(log.times(front)):
+        return False
+    cost = statistics.median(times) - best
+    return len(times) > 1 or cost > SECOND_LOOK * budget(log)
+
+
+def leader(log: Log, running: Sequence[str]) -> str:
+    """The fastest so far; the one that is predicted fastest where none was timed.
+
+    By the typical ratio to one of them within rounds, in which they met the same
+    machine; by medians if there is no round that they all have.
+    """
+    timed = list(filter(log.times, running))
+    if not timed:
+        return min(running, key=log.prediction)
+    if log.rounds(timed):
+        return min(timed, key=lambda name: typical(log.ratios(name, timed[0])))
+    return min(timed, key=lambda name: log.median(name) or math.inf)
+
+
+def _look(log: Log, running: Sequence[str]) -> Ruling:
+    front = leader(log, running)
+    level = LEVEL / (len(running) - 1)
+    others = {
+        name: interval(log.ratios(name, front), level)
+        for name in running
+        if name != front
+    }
+    out = {name: "slower" for name, found in others.items() if found.low > 0}
+    left = [name for name in running if name not in out]
+    if len(left) == 1:
+        return Ruling(out, front, f"ended: {is_faster(front)}")
+    if all(_is_equal(others[name]) for name in left if name != front):
+        return Ruling(out, preferred(log, left), "ended: they are equally fast")
+    if log.rounds(running) >= looks(len(running))[-1]:
+        text = "ended without certainty: they are about equally fast"
+        return Ruling(out, preferred(log, left), text)
+    return Ruling(out)
+
+
+def is_faster(name: str) -> str:
+    """Who won, for the report."""
+    return "float32 is faster" if name == FLOAT32 else "16 bits are faster"
+
+
+def _is_equal(found: Interval) -> bool:
+    return found.low > -EQUAL and found.high < EQUAL
+
+
+def preferred(log: Log, equal: Sequence[str]) -> str:
+    """Whom to take of several that cannot be told apart.
+
+    The one that is predicted to be fastest: it is in 16 bits, so it takes the least
+    memory. The one in front if that seems to be slower than float32, or more than 2 %
+    slower than the one in front.
+    """
+    front, favourite = leader(log, equal), min(equal, key=log.prediction)
+    if typical(log.ratios(favourite, front)) > EQUAL:
+        return front
+    if FLOAT32 in equal and typical(log.ratios(favourite, FLOAT32)) > 0:
+        return front
+    return favourite
+
+
+def checked(log: Log, running: Sequence[str], since: int) -> Ruling:
+    """The rules of a check: the winner stays unless float32 is faster with confidence.
+
+    1. Once the calls of float32 have lost what the check may cost, the winner stays.
+    2. At each of `CHECK_LOOKS`: if the winner is slower, float32 runs from now on; if
+       it is faster, with confidence, or after the last look, it stays.
+
+    Args:
+      log: of this check alone.
+      running: the winner and the original, in this order.
+      since: how many calls the winner had since the last check.
+    """
+    winner, original = running
+    mine, others = log.median(winner), log.median(original)
+    if mine is None or others is None:
+        return Ruling()
+    stays = Ruling({original: "checked"}, winner, "still the faster")
+    if (log.calls[original] + 1) * (others - mine) > CHECK_SHARE * since * mine:
+        return stays
+    if not due(log, running, CHECK_LOOKS):
+        return Ruling()
+    found = interval(log.ratios(winner, original), CHECK_LEVEL)
+    if found.low > 0:
+        text = "float32 became the faster: found by a check"
+        return Ruling({winner: "slower"}, original, text)
+    if found.high < 0 or log.rounds(running) >= CHECK_LOOKS[-1]:
+        return stays
+    return Ruling()
+
+
+def calls_to_check(done: int, ratio: float) -> int:
+    """How many calls the winner has before its next check.
+
+    Args:
+      done: how many checks it has had.
+      ratio: the original's time over the winner's, as far as known.
+    """
+    planned = (0, *CHECKS)
+    calls = planned[done + 1] - planned[done] if done < len(CHECKS) else EVERY
+    return max(calls, math.ceil(LEAST_CALLS * (ratio - 1) / CHECK_SHARE))

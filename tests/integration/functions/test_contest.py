@@ -1,0 +1,81 @@
+"""`contest`: which functions race, and when a winner is checked."""
+
+from __future__ import annotations
+
+import pytest
+from tensorflow.python.eager import context as context_lib
+
+from amp.integration.functions import contest as contest_lib
+from amp.integration.functions import race_rules
+from amp.integration.functions.contest import Contest, why_not
+from amp.integration.functions.plan_store import Record
+from amp.integration.functions.race_rules import FLOAT32
+from amp.policy import Policy
+
+pytestmark = pytest.mark.kernels
+
+
+@pytest.mark.parametrize(
+    ("fields", "why"),
+    [
+        ({}, ""),
+        ({"trial": False}, "AMP_TRIAL=0"),
+        ({"assignment": "all"}, "assignment='all'"),
+        ({"assignment": "all", "trial": True}, ""),
+        ({"emulate": True}, "emulation"),
+        ({"emulate": True, "trial": True}, "emulation"),
+    ],
+)
+def test_a_function_races_unless_its_plan_is_not_for_speed(
+    fields: dict[str, object], why: str
+) -> None:
+    found = why_not(Policy(dtype="bfloat16", **fields))
+    assert (why in found) if why else found == ""
+
+
+def test_deterministic_operations_and_several_workers_have_no_race(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    policy = Policy(dtype="bfloat16")
+    with monkeypatch.context() as patch:
+        config = contest_lib.config_lib
+        patch.setattr(config, "is_op_determinism_enabled", lambda: True)
+        assert "deterministic" in why_not(policy)
+        assert why_not(Policy(dtype="bfloat16", trial=True)) == ""
+    with monkeypatch.context() as patch:
+        context = context_lib.context()
+        patch.setattr(context, "_collective_ops_server_def", object())
+        assert "several workers" in why_not(policy)
+    assert why_not(policy) == ""
+
+
+def known(**seconds: float) -> Contest:
+    """A contest that an earlier run decided in favour of the plan "cut"."""
+    plans: object = None  # asked for functions, and there are none here
+    contest = Contest(plans, lambda *_: None)  # type: ignore[arg-type]
+    contest.begin_known(Record("cut", seconds))
+    return contest
+
+
+def test_a_check_is_due_when_the_calls_before_it_have_passed() -> None:
+    contest = known(cut=1.0, float32=1.01)
+    assert contest.race is None
+    assert contest.calls_left == race_rules.CHECKS[0]
+    contest.passed(race_rules.CHECKS[0] - 1)
+    assert contest.race is None
+    contest.passed(1)
+    race = contest.race
+    assert race is not None
+    assert race is contest.race  # the same until it has ended
+
+
+def test_how_dear_a_check_is_was_found_out_by_the_earlier_run() -> None:
+    calls = known(cut=1.0, float32=3.0).calls_left
+    assert calls == race_rules.calls_to_check(0, 3.0) > race_rules.CHECKS[0]
+
+
+def test_there_is_no_check_where_float32_cannot_run() -> None:
+    contest = known(cut=1.0, float32=1.01)
+    contest.drop(FLOAT32, "ran out of memory", failed=True)
+    assert contest.calls_left is None
+    assert contest.winner == "cut"

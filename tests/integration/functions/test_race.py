@@ -1,0 +1,247 @@
+"""`Race`: fair turns and honest times; who wins is tested in `test_race_rules`."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Sequence
+
+import pytest
+import tensorflow as tf
+
+from amp.graph_rewrite.report import RacedPlan, TrialOutcome
+from amp.integration.functions import race as race_lib
+from amp.integration.functions import race_rules
+from amp.integration.functions.race import Listener, Race
+from amp.integration.functions.race_rules import FLOAT32, Log
+
+pytestmark = pytest.mark.kernels
+
+FIRST_ROUND = 4  # calls: of each of two, one that is not timed and one that is
+LEAST = race_rules.looks(2)[0]
+
+
+class Machine:
+    """Runs entrants that take the time they are told to, on a clock of its own."""
+
+    def __init__(
+        self,
+        seconds: Callable[[str, int], float],
+        names: Sequence[str] = ("cut", FLOAT32),
+        making: float = 0.0,
+    ) -> None:
+        self.now = 0.0
+        self.calls: list[str] = []
+        self.outcomes: list[TrialOutcome] = []
+        self.released: list[str] = []
+        self.seconds = seconds
+        self.log = Log({name: 1.0 + i for i, name in enumerate(names)}, making)
+        listener = Listener(
+            ended=lambda _, outcome: self.outcomes.append(outcome),
+            released=lambda _, name: self.released.append(name),
+        )
+        clock = lambda: self.now  # noqa: E731
+        self.race = Race(names, race_rules.judged, self.log, listener, clock)
+
+    def run(self, name: str) -> str:
+        self.now += self.seconds(name, len(self.calls))
+        self.calls.append(name)
+        return f"result of {name}"
+
+    def calls_to_end(self) -> int:
+        while not self.outcomes:
+            assert self.race.call(self.run).startswith("result of ")
+            assert len(self.calls) <= 5 * 200, "the race does not end"
+        return len(self.calls)
+
+
+def constant(**seconds: float) -> Callable[[str, int], float]:
+    return lambda name, _: seconds[name]
+
+
+def test_a_clear_difference_is_known_after_six_rounds() -> None:
+    machine = Machine(constant(cut=1.0, float32=1.5))
+    assert machine.calls_to_end() == 2 + 2 * LEAST == 14
+    plans = (
+        RacedPlan("cut", 1.0, 1.0, LEAST, "won"),
+        RacedPlan(FLOAT32, 2.0, 1.5, LEAST, "slower"),
+    )
+    text = "ended: 16 bits are faster"
+    assert machine.outcomes == [TrialOutcome(True, 1.5, 1.0, 2 * LEAST, text, plans)]
+    assert machine.released == [FLOAT32]
+
+
+def test_once_ended_the_winner_runs_and_nobody_is_told_again() -> None:
+    machine = Machine(constant(cut=1.5, float32=1.0))
+    machine.calls_to_end()
+    assert (machine.outcomes[0].twin, machine.outcomes[0].seconds16) == (False, 1.5)
+    machine.calls.clear()
+    for _ in range(5):
+        machine.race.call(machine.run)
+    assert machine.calls == [FLOAT32] * 5
+    assert len(machine.outcomes) == 1
+    assert machine.released == ["cut"]
+
+
+def test_first_calls_come_in_order_and_are_not_timed() -> None:
+    names = ("cut", FLOAT32, "all")
+
+    def seconds(name: str, number: int) -> float:
+        return 5.0 if number in (0, 2, 4) else 1.0
+
+    machine = Machine(seconds, names)
+    for _ in range(6):
+        machine.race.call(machine.run)
+    assert machine.calls == ["cut", "cut", FLOAT32, FLOAT32, "all", "all"]
+    assert [machine.log.times(name) for name in names] == [[1.0]] * 3
+    assert list(machine.log.first.values()) == [5.0] * 3
+
+
+def test_each_further_round_has_one_call_of_each_in_random_order() -> None:
+    names = ("cut", FLOAT32, "all")
+    machine = Machine(constant(cut=1.0, float32=1.0, all=1.0), names)
+    machine.calls_to_end()
+    calls = machine.calls[6:]
+    rounds = list(zip(calls[::3], calls[1::3], calls[2::3], strict=True))
+    assert {frozenset(turn) for turn in rounds} == {frozenset(names)}
+    assert len(set(rounds)) > 2
+
+
+@pytest.mark.parametrize("period", [2, 3, 4])
+@pytest.mark.parametrize("phase", [0, 1])
+def test_a_step_that_is_long_every_so_often_condemns_no_plan(
+    period: int, phase: int
+) -> None:
+    def seconds(name: str, number: int) -> float:
+        return 1.8 if number % period == phase else 1.0
+
+    machine = Machine(seconds)
+    machine.calls_to_end()
+    fates = {plan.fate for plan in machine.outcomes[0].plans}
+    assert fates == {"won", "not chosen"}
+
+
+def test_drift_falls_on_all() -> None:
+    def seconds(name: str, number: int) -> float:
+        return constant(cut=1.2, float32=1.0)(name, number) * 0.995**number
+
+    machine = Machine(seconds)
+    machine.calls_to_end()
+    assert not machine.outcomes[0].twin
+
+
+def test_calls_in_two_threads_run_at_once_and_are_not_timed() -> None:
+    machine = Machine(constant())
+    both = threading.Barrier(2, timeout=30)
+
+    def work() -> None:
+        for _ in range(2 + race_rules.looks(2)[-1]):
+            machine.race.call(lambda name: both.wait())  # only if both are inside
+
+    threads = [threading.Thread(target=work) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not both.broken
+    (outcome,) = machine.outcomes
+    assert (outcome.timed, outcome.seconds32, outcome.seconds16) == (0, None, None)
+    assert outcome.twin
+    assert outcome.text == "ended as predicted: too few calls were timed alone"
+
+
+def test_a_loser_is_released_when_its_last_call_has_ended() -> None:
+    machine = Machine(constant(cut=1.5, float32=1.0))
+    inside, go_on = threading.Event(), threading.Event()
+
+    def waits(name: str) -> str:
+        if name == "cut":
+            inside.set()
+            assert go_on.wait(30)
+        return name
+
+    thread = threading.Thread(target=lambda: machine.race.call(waits))
+    thread.start()
+    assert inside.wait(30)
+    machine.race.drop("cut", "a reason")
+    assert machine.outcomes
+    assert machine.released == []
+    go_on.set()
+    thread.join()
+    assert machine.released == ["cut"]
+
+
+def test_a_call_inside_a_call_is_not_timed_and_times_neither() -> None:
+    machine = Machine(constant(cut=1.0, float32=1.5))
+    for _ in range(FIRST_ROUND):
+        machine.race.call(machine.run)
+    machine.race.call(lambda name: machine.race.call(machine.run))
+    assert [len(machine.log.times(name)) for name in ("cut", FLOAT32)] == [1, 1]
+    machine.calls_to_end()
+    assert machine.outcomes[0].seconds32 == 1.5
+
+
+def test_a_call_that_raises_is_passed_on_and_not_counted() -> None:
+    machine = Machine(constant(cut=1.0, float32=1.5))
+
+    def broken(name: str) -> None:
+        machine.now += 100.0
+        raise ValueError("the user's own")
+
+    for _ in range(5):
+        with pytest.raises(ValueError, match="the user's own"):
+            machine.race.call(broken)
+    machine.calls_to_end()
+    (outcome,) = machine.outcomes
+    assert (outcome.seconds32, outcome.seconds16) == (1.5, 1.0)
+
+
+def test_who_cannot_run_is_out_and_the_others_race_on() -> None:
+    names = ("cut", FLOAT32, "all")
+    machine = Machine(constant(cut=1.0, float32=1.5, all=1.2), names)
+    machine.race.call(machine.run)
+    machine.race.drop("cut", "refused", "ended: refused")
+    assert not machine.outcomes
+    assert machine.race.front == FLOAT32  # none was timed: as predicted
+    machine.calls_to_end()
+    plans = {plan.name: plan.fate for plan in machine.outcomes[0].plans}
+    assert plans == {"cut": "refused", FLOAT32: "slower", "all": "won"}
+
+
+def test_if_only_one_can_run_the_race_says_why() -> None:
+    machine = Machine(constant(cut=1.0, float32=1.5))
+    machine.race.call(machine.run)
+    machine.race.drop("cut", "refused", "ended: refused")
+    assert machine.outcomes[0].text == "ended: refused"
+    assert not machine.outcomes[0].twin
+
+
+def test_the_time_to_make_a_plan_counts_before_it_is_made() -> None:
+    names = ("cut", FLOAT32, "all")
+    seconds = constant(cut=1.0, float32=1.5, all=1.2)
+    machine = Machine(seconds, names, making=30.0)  # of a budget of 20 s
+    machine.calls_to_end()
+    assert "all" not in machine.calls
+    fates = {plan.name: plan.fate for plan in machine.outcomes[0].plans}
+    assert fates["all"] == "would take too long to be made ready"
+
+
+def test_the_clock_waits_for_what_was_asked_of_the_devices() -> None:
+    @tf.function
+    def slow() -> tf.Tensor:
+        return tf.numpy_function(lambda: time.sleep(0.3) or 1.0, [], tf.float64)
+
+    def seconds(end: Callable[[], float]) -> float:
+        start = race_lib.synchronised_clock()
+        slow()
+        return end() - start
+
+    seconds(race_lib.synchronised_clock)
+    assert seconds(time.perf_counter) >= 0.3  # a CPU's call returns when it is done
+    tf.config.experimental.set_synchronous_execution(False)
+    try:
+        assert min(seconds(time.perf_counter) for _ in range(3)) < 0.3
+        assert seconds(race_lib.synchronised_clock) >= 0.3
+    finally:
+        tf.test.experimental.sync_devices()
+        tf.config.experimental.set_synchronous_execution(True)

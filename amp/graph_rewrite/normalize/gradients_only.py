@@ -4,8 +4,8 @@ The gradients are what the unscale markers read. A copy has only the nodes that 
 are computed from: no update, no print, no counter. What a step takes from elsewhere (a
 batch of an iterator, a number from a stateful generator) cannot be taken twice; such
 tensors are further results of one function, `recorded`, and further arguments of the
-copies. Where the gradients are in a function that XLA compiles, and so is not inlined, the
-copies are of that function, and what is recorded are its arguments.
+copies. Where the gradients are in a function that XLA compiles, which is not inlined,
+the copies are of that function, and what is recorded are its arguments.
 
 Nothing is run here and no precision is chosen.
 """
@@ -243,6 +243,30 @@ def gradients_only(module: ir.Module, wanted: Gradients, name: str) -> ir.Module
     )
     copy = ir.Graph(name, nodes, tuple(args), results, shape=graph.shape)
     return ir.Module(copy, module.functions)
+
+
+def computing_only(
+    module: ir.Module, wanted: Gradients, numbers: Iterable[int]
+) -> frozenset[str]:
+    """The nodes of the main graph from which only some of the gradients are computed.
+
+    Args:
+      module: the step in float32.
+      wanted: its gradients.
+      numbers: of those gradients.
+    """
+    graph = module.main
+    if wanted.inner:
+        return frozenset()
+    reached: dict[str, int] = {}  # by node, the gradients computed from it, as bits
+    for number, marker in enumerate(wanted.markers):
+        name = graph.nodes[marker].inputs[0][0]
+        reached[name] = reached.get(name, 0) | 1 << number
+    for name in reversed(graph.order):
+        for source, _ in graph.nodes[name].inputs if name in reached else ():
+            reached[source] = reached.get(source, 0) | reached[name]
+    allowed = sum(1 << number for number in set(numbers))
+    return frozenset(name for name, bits in reached.items() if not bits & ~allowed)
 
 
 def _copied_graph(

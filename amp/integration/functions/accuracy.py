@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Callable, Sequence
-from typing import Any, TypeAlias
+from typing import Any, Generic, TypeAlias, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,8 +20,10 @@ from numpy.typing import NDArray
 ALL, ONE = 2.0, 4.0
 # Where products only lose half of a gradient it is noise, and no plan is judged by it.
 NOISE = 0.5
+FEW = 8  # so many nodes, or a 20th of all, may be kept without asking which of them
 
 Gradient: TypeAlias = NDArray[Any]
+_T = TypeVar("_T")
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -90,11 +92,27 @@ def _ratio(plan: Errors, products: Errors, unit: float, index: int) -> float:
     return plan.each[index] / max(products.each[index], unit)
 
 
+@dataclasses.dataclass(frozen=True, slots=True)
+class Suspects(Generic[_T]):
+    """The nodes that may be at fault.
+
+    Attributes:
+      nodes: in the order of the graph.
+      nearest: the numbers of those from which only gradients at fault are computed.
+    """
+
+    nodes: Sequence[_T]
+    nearest: frozenset[int] = frozenset()
+
+
 def search(
-    count: int, is_fine: Callable[[frozenset[int]], bool], spent: Callable[[], bool]
+    suspects: Suspects[Any],
+    is_fine: Callable[[frozenset[int]], bool],
+    spent: Callable[[], bool],
 ) -> frozenset[int]:
     """The nodes to keep in float32 for a plan to be fine, found by bisection::
 
+        if the nearest suspects are few, and the plan is fine without them: these
         kept = none; none of the first `fine` nodes is at fault
         while the rest without `kept` is not fine:
           the first node that is at fault = bisection over how many of the first nodes
@@ -102,14 +120,17 @@ def search(
           keep it
 
     Every set that is returned was found to be fine, or is all of the nodes, which is
-    products only. If the time
-    is spent before the search has ended, the nodes that were not cleared are all kept.
+    products only. If the time is spent before the search has ended, the nodes that were
+    not cleared are all kept.
 
     Args:
-      count: of the nodes, in the order of the graph.
+      suspects: the nodes.
       is_fine: takes the numbers of the nodes that stay float32.
       spent: whether the search has to end.
     """
+    count, nearest = len(suspects.nodes), suspects.nearest
+    if 0 < len(nearest) <= max(FEW, count // 20) and is_fine(nearest):
+        return nearest
     kept: frozenset[int] = frozenset()
     fine = 0
     while fine < count:

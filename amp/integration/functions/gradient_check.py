@@ -12,7 +12,7 @@ from __future__ import annotations
 import dataclasses
 import time
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 from amp.graph_rewrite.assign.nominee import PRODUCTS, Nodes, Nominee
 from amp.graph_rewrite.candidates.context import FORMATS
@@ -28,7 +28,7 @@ from amp.integration.functions.accuracy import Errors, Gradient
 from amp.integration.functions.gradient_copies import GradientCopies, Step
 from amp.policy import Policy
 
-STEPS = 5  # a check may take this many times as long as the job's first step did,
+STEPS = 5  # a check may take this many times as long as its first run in float32,
 SECONDS = 5.0  # or this long, whichever is more,
 MOST = 40  # and compare this many plans
 _SHOWN = 5  # gradients in a report
@@ -45,6 +45,9 @@ def why_not(policy: Policy) -> str:
     return ""
 
 
+_Place: TypeAlias = tuple[FunctionUse, str]
+
+
 @dataclasses.dataclass(frozen=True, slots=True)
 class Checked:
     """The result of a check.
@@ -53,13 +56,11 @@ class Checked:
       outcome: the figures, for the report.
       nominee: the plan to use instead, None if the one that was checked is fine.
       prepared: the function, to make that plan of; None where nothing was compared.
-      unfit: names of the other plans that are worse than they may be.
     """
 
     outcome: AccuracyOutcome
     nominee: Nominee | None = None
     prepared: Prepared | None = None
-    unfit: frozenset[str] = frozenset()
 
     def noted_in(self, report: Report) -> Report:
         """The report on the function, with these figures."""
@@ -74,21 +75,14 @@ class GradientCheck:
       prepared: the function, analyzed and priced.
       made: its twin.
       nominee: the plan that the twin was made by.
-      others: further plans, of which it is only to be known whether they are fine.
 
     Raises:
       NotRepeatable: its gradients cannot be computed a second time.
     """
 
     def __init__(
-        self,
-        context: Any,
-        prepared: Prepared,
-        made: Rewrite,
-        nominee: Nominee,
-        others: Sequence[Nominee] = (),
+        self, context: Any, prepared: Prepared, made: Rewrite, nominee: Nominee
     ) -> None:
-        self._others = others
         policy = prepared.settled.policy
         assert policy is not None
         self._policy: Policy = policy
@@ -124,31 +118,24 @@ class GradientCheck:
     def _compare(self) -> Checked:
         start = time.perf_counter()
         exact = self._copies.gradients(self._float32)
+        limit = max(STEPS * (time.perf_counter() - start), SECONDS)
         judge = _Judge(exact, self._unit, self._copies.names)
         judge.yardstick(self._of(self._products()))
         # Without its clusters, which take long to compile.
-        planned = self._copies.gradients(fuse.unfuse(self._made.graph))
-        first = judge.errors(planned)
-        unfit = frozenset(
-            other.name
-            for other in self._others
-            if not judge.is_fine(judge.errors(self._of(other)))
-        )
+        first = judge.errors(self._copies.gradients(fuse.unfuse(self._made.graph)))
         if judge.is_fine(first):
-            return Checked(judge.outcome(first, 0), None, self._prepared, unfit)
-        nodes, cause = self._suspects(), judge.cause(first)
+            return Checked(judge.outcome(first, 0), None, self._prepared)
+        suspects = self._suspects(judge.faults(first))
+        cause = judge.cause(first)
         met: dict[frozenset[int], Errors] = {}
 
         def nominee(kept: frozenset[int]) -> Nominee:
-            return self._nominee.keeping(
-                _nodes((nodes[i] for i in sorted(kept)), cause)
-            )
+            nodes = (suspects.nodes[i] for i in sorted(kept))
+            return self._nominee.keeping(_nodes(nodes, cause))
 
         def is_fine(kept: frozenset[int]) -> bool:
             met[kept] = judge.errors(self._of(nominee(kept)))
             return judge.is_fine(met[kept])
-
-        limit = max(STEPS * self._first_seconds(), SECONDS)
 
         def spent() -> bool:
             late = time.perf_counter() - start > limit
@@ -156,14 +143,10 @@ class GradientCheck:
             timed = self._policy.check is not True and self._policy.trial is not False
             return len(met) >= MOST or (late and timed)
 
-        kept = accuracy.search(len(nodes), is_fine, spent)
+        kept = accuracy.search(suspects, is_fine, spent)
         after = met.get(kept, judge.products)
         outcome = judge.outcome(after, len(kept), first)
-        return Checked(outcome, nominee(kept), self._prepared, unfit)
-
-    def _first_seconds(self) -> float:
-        assert self._copies.batch is not None
-        return self._copies.batch.seconds
+        return Checked(outcome, nominee(kept), self._prepared)
 
     def _of(self, nominee: Nominee) -> list[Gradient]:
         suffix = f"{definitions.new_suffix()}_check"
@@ -180,9 +163,13 @@ class GradientCheck:
             }
         )
 
-    def _suspects(self) -> list[tuple[FunctionUse, str]]:
-        """The 16-bit nodes that are no products, in the order of the graphs."""
-        return [
+    def _suspects(self, faulty: Sequence[int]) -> accuracy.Suspects[_Place]:
+        """The 16-bit nodes that are no products, in the order of the graphs.
+
+        Args:
+          faulty: numbers of the gradients at fault.
+        """
+        nodes = [
             (use, name)
             for use, one in self._prepared.priced.analysis.uses.items()
             for name in one.graph.order
@@ -190,9 +177,16 @@ class GradientCheck:
             and (row := one.found.typed[name].row) is not None
             and row.role is Role.FOLLOW
         ]
+        only = self._copies.computing_only(faulty)
+        # Names of the main graph; those of a function that it calls may be the same.
+        main = next(iter(self._prepared.priced.analysis.uses), None)
+        near = (i for i, (use, name) in enumerate(nodes) if use == main)
+        return accuracy.Suspects(
+            nodes, frozenset(i for i in near if nodes[i][1] in only)
+        )
 
 
-def _nodes(nodes: Iterable[tuple[FunctionUse, str]], cause: str) -> Nodes:
+def _nodes(nodes: Iterable[_Place], cause: str) -> Nodes:
     kept: dict[FunctionUse, dict[str, Reason]] = {}
     for use, name in nodes:
         kept.setdefault(use, {})[name] = Reason("accuracy", cause)
@@ -228,12 +222,15 @@ class _Judge:
     def errors(self, found: Sequence[Gradient]) -> Errors:
         return accuracy.errors(found, self._exact)
 
+    def faults(self, found: Errors) -> list[int]:
+        return accuracy.faults(found, self.products, self._unit)
+
     def is_fine(self, found: Errors) -> bool:
-        return not accuracy.faults(found, self.products, self._unit)
+        return not self.faults(found)
 
     def cause(self, found: Errors) -> str:
         """The worst fault in one line."""
-        number = accuracy.faults(found, self.products, self._unit)[0]
+        number = self.faults(found)[0]
         off, least = found.each[number], self.products.each[number]
         return (
             f"gradient {self._names[number]} off by {off:.2g}, {least:.2g} by products"

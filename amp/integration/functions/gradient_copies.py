@@ -6,9 +6,7 @@ what its gradients mean that of `accuracy`.
 
 from __future__ import annotations
 
-import dataclasses
 import itertools
-import time
 from collections.abc import Sequence
 from typing import Any, Protocol
 
@@ -25,14 +23,6 @@ from amp.loss_scaling.scale import DynamicLossScale, LossScale
 
 _BACKOFF = 2.0**-4  # from one loss scale to the next to try
 _TRIES = 8  # so the last is 2**-28 of the first
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class _Batch:
-    """What the copies are called with, and the seconds of the job's step with it."""
-
-    inputs: tuple[Any, ...]
-    seconds: float
 
 
 class Step(Protocol):
@@ -72,12 +62,16 @@ class GradientCopies:
         self._registered: list[str] = []
         self._numbers = itertools.count()
         self._wanted = gradients_only.gradients(step)
-        self.batch: _Batch | None = None
+        self.batch: tuple[Any, ...] | None = None
 
     @property
     def names(self) -> tuple[str, ...]:
         """For each gradient, the node that makes it."""
         return self._wanted.names
+
+    def computing_only(self, numbers: Sequence[int]) -> frozenset[str]:
+        """The step's nodes from which none but these gradients are computed."""
+        return gradients_only.computing_only(self._step, self._wanted, numbers)
 
     def first(self, call: Step) -> Any:
         """Makes the job's first step, in float32, and keeps what it was computed from.
@@ -88,7 +82,7 @@ class GradientCopies:
         Returns:
           The step's results.
         """
-        start, taken = time.perf_counter(), self._wanted.taken
+        taken = self._wanted.taken
         if taken:
             name = f"{self._step.main.name}_recorded"
             recorder = self._add(
@@ -99,7 +93,7 @@ class GradientCopies:
         else:
             given, outputs = [], call.run(self._given.main.name.encode())
         own = () if self._wanted.inner else call.inputs
-        self.batch = _Batch((*own, *given), time.perf_counter() - start)
+        self.batch = (*own, *given)
         return outputs
 
     def gradients(self, step: ir.Module) -> list[Gradient]:
@@ -133,7 +127,7 @@ class GradientCopies:
 
     def _run(self, function: bytes, scale: float) -> list[Gradient]:
         assert self.batch is not None
-        inputs = [*self.batch.inputs]
+        inputs = [*self.batch]
         if self._wanted.scaled:
             inputs.append(tf.constant(scale, tf.float32))
         try:

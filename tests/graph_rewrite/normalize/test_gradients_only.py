@@ -182,3 +182,26 @@ def test_gradients_in_a_loop_are_said_to_be_there() -> None:
 
     with pytest.raises(NotRepeatable, match="computed in function .*, not in it"):
         gradients_only.gradients(module_of(steps, X))
+
+
+def test_it_is_known_which_nodes_compute_some_gradients_alone() -> None:
+    first, second = (tf.Variable(tf.ones([3, 3]), name=n) for n in ("a", "b"))
+
+    @tf.function
+    def step(x: tf.Tensor) -> None:
+        weights = [first, second]
+        with tf.GradientTape() as tape:
+            value = tf.reduce_sum(tf.tanh(x @ first) @ second)
+        for weight, grad in zip(weights, tape.gradient(value, weights), strict=True):
+            weight.assign_sub(grad)
+
+    module = module_of(step, X)
+    wanted = gradients_only.gradients(module)
+    grads = [module.main.nodes[marker].inputs[0][0] for marker in wanted.markers]
+    of = [gradients_only.computing_only(module, wanted, [i]) for i in range(2)]
+    for number, name in enumerate(grads):
+        assert name in of[number]
+    assert not of[0] & of[1]
+    both = gradients_only.computing_only(module, wanted, [0, 1])
+    # The seed of the loss is upstream of both, and so of neither alone.
+    assert both > of[0] | of[1]

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 
 from amp.integration.functions import accuracy
-from amp.integration.functions.accuracy import ALL, NOISE, ONE, Errors
+from amp.integration.functions.accuracy import ALL, FEW, NOISE, ONE, Errors, Suspects
 
 UNIT = 2.0**-8
 
@@ -66,7 +66,7 @@ def test_the_search_finds_just_the_nodes_at_fault(
     """Where each fault shows by itself, whatever the other nodes do."""
     bad = frozenset(i for i in bad if i < count)
     hypothesis.assume(bad)  # the search is made only where there is a fault
-    found = accuracy.search(count, lambda kept: bad <= kept, lambda: False)
+    found = accuracy.search(Suspects(range(count)), lambda kept: bad <= kept, lambda: False)
     assert found == bad
 
 
@@ -91,7 +91,7 @@ def test_what_is_found_is_fine_however_soon_the_time_is_spent(
         tried[0] += 1
         return all(group & kept for group in groups)
 
-    found = accuracy.search(count, is_fine, lambda: tried[0] >= most)
+    found = accuracy.search(Suspects(range(count)), is_fine, lambda: tried[0] >= most)
     assert all(group & found for group in groups)
 
 
@@ -102,5 +102,16 @@ def test_the_search_takes_a_logarithm_of_the_nodes_for_each_fault() -> None:
         tried.append(kept)
         return kept >= {100, 900}
 
-    assert accuracy.search(1024, is_fine, lambda: False) == {100, 900}
+    assert accuracy.search(Suspects(range(1024)), is_fine, lambda: False) == {100, 900}
     assert len(tried) <= 2 * (10 + 1)
+
+
+@pytest.mark.parametrize(
+    ("nearest", "found"),
+    [({3, 4, 5}, {3, 4, 5}), ({3, 5}, {4}), (set(range(FEW + 1)), {4})],
+)
+def test_a_few_nodes_that_only_the_faults_need_are_kept_at_once(
+    nearest: set[int], found: set[int]
+) -> None:
+    suspects = Suspects(range(16), frozenset(nearest))
+    assert accuracy.search(suspects, lambda kept: 4 in kept, lambda: False) == found

@@ -15,7 +15,7 @@ from tensorflow.python.eager import context as context_lib
 from tensorflow.python.framework import config as config_lib
 
 from amp.graph_rewrite.report import TrialOutcome
-from amp.integration.functions import clusters, race_rules
+from amp.integration.functions import clusters, race_rules, winner_checks
 from amp.integration.functions.function_plans import FunctionPlans, Made, NotMade
 from amp.integration.functions.plan_store import Record
 from amp.integration.functions.race import Listener, Race
@@ -119,7 +119,7 @@ class Contest:
         """The race or check that is under way, or is due now."""
         with self._lock:
             if self._race is None and self.calls_left == 0:
-                rules = functools.partial(race_rules.checked, since=self._alone)
+                rules = functools.partial(winner_checks.checked, since=self._alone)
                 names = [self.winner, FLOAT32]
                 self._race = Race(names, rules, Log({}), self._listener())
             return self._race
@@ -137,13 +137,18 @@ class Contest:
             self._left = max(0, self._left - calls)
 
     def _schedule(self) -> None:
-        self._alone = race_rules.calls_to_check(self._checks, self._ratio)
+        self._alone = winner_checks.calls_to_check(self._checks, self._ratio)
         self._left = self._alone
 
     def made(self, plan: str, made: Made | NotMade) -> None:
         """Is told of a plan that was made, and so of its predicted time."""
         if self._race is not None and isinstance(made, Made):
             self._race.log.predicted[plan] = made.report.seconds16
+
+    def doubt(self) -> float:
+        """The factor, at least 1, by which the predicted gain was wrong so far."""
+        race = self._race
+        return 1.0 if race is None else race_rules.doubt(race.log)
 
     def front(self) -> bytes:
         """The name of the function that is the fastest so far."""

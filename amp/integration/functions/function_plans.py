@@ -29,7 +29,8 @@ from amp.integration.functions.twin_making import MadeTwin
 OTHERS = (EVERYTHING, UNCLUSTERED, PRODUCTS)
 NOMINEES: Mapping[str, Nominee] = {each.name: each for each in (CUT, *OTHERS)}
 # A plan is worth trying if its predicted time is at most so many times the cheapest's;
-# more, if less than half of the prediction rests on measured times.
+# more, if less than half of the prediction rests on measured times, and as many times
+# more as the predicted gain of the cheapest was found to be wrong by.
 CLOSE, CLOSE_IF_MODELLED, MEASURED = 1.15, 1.5, 0.5
 
 
@@ -94,7 +95,9 @@ class FunctionPlans:
         made = self._made.get(plan)
         return made.twin.name if isinstance(made, Made) else self.original
 
-    def make(self, context: Any, plan: str) -> tuple[Made | NotMade, Rewrite | None]:
+    def make(
+        self, context: Any, plan: str, doubt: float = 1.0
+    ) -> tuple[Made | NotMade, Rewrite | None]:
         """Makes the functions of a plan.
 
         Not to be called in two threads for the same plan at a time.
@@ -102,6 +105,7 @@ class FunctionPlans:
         Args:
           context: TensorFlow's eager context.
           plan: the name of one of `NOMINEES`.
+          doubt: by which factor predictions of this function are known to be wrong.
 
         Returns:
           What became of it, and the rewrite, if there was one.
@@ -113,7 +117,7 @@ class FunctionPlans:
         made: Made | NotMade = NotMade("not made, the race was over")
         rewrite = None
         if prepared is not None:
-            why_not = self._why_not(prepared, plan)
+            why_not = self._why_not(prepared, plan, doubt)
             made = NotMade(why_not)
             if not why_not:
                 made, rewrite = self._make(context, prepared, plan)
@@ -130,7 +134,7 @@ class FunctionPlans:
             return NotMade("not made, it changes nothing", rewrite.report), rewrite
         return Made(twin, rewrite.report, rewrite.low), rewrite
 
-    def _why_not(self, prepared: Prepared, plan: str) -> str:
+    def _why_not(self, prepared: Prepared, plan: str, doubt: float) -> str:
         """Why a plan is not worth a try beside the cheapest, "" if it is."""
         cheapest = self._made.get(CUT.name)
         if plan == CUT.name or not isinstance(cheapest, Made):
@@ -147,7 +151,8 @@ class FunctionPlans:
                 return "not made, it is the same as another plan"
             seconds = foreseen.seconds - report.fused_seconds
         modelled = report.measured_share < MEASURED
-        if seconds <= (CLOSE_IF_MODELLED if modelled else CLOSE) * report.seconds16:
+        close = doubt * (CLOSE_IF_MODELLED if modelled else CLOSE)
+        if seconds <= close * report.seconds16:
             return ""
         ratio = seconds / report.seconds16
         return f"not made, predicted to take {ratio:.2f} times as long"

@@ -11,27 +11,22 @@ import dataclasses
 import functools
 import itertools
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import tensorflow as tf
-from tensorflow.python.eager import context as context_lib
 
 from amp.graph_rewrite.assign.nominee import CUT, Nodes
-from amp.graph_rewrite.cost.resolution import Resolution
 from amp.graph_rewrite.report import TrialOutcome
 from amp.graph_rewrite.rewrite import Prepared
 from amp.integration import fallback
 from amp.integration.functions import (
-    definitions,
     failures,
-    gradient_check,
     plan_store,
-    twin_making,
 )
-from amp.integration.functions.checks import AGAIN, Checks, Refused
 from amp.integration.functions.contest import KNOWN, UNDER_WAY, Contest, why_not
 from amp.integration.functions.function_call import FunctionCall
+from amp.integration.functions.function_checks import FunctionChecks, Shared
 from amp.integration.functions.function_plans import (
     NOMINEES,
     OTHERS,
@@ -39,38 +34,9 @@ from amp.integration.functions.function_plans import (
     Made,
     NotMade,
 )
-from amp.integration.functions.function_reports import FunctionReports
-from amp.integration.functions.gradient_check import Checked, GradientCheck
+from amp.integration.functions.gradient_check import Checked
 from amp.integration.functions.plan_store import Record
 from amp.integration.functions.race_rules import FLOAT32
-from amp.loss_scaling.once import Once
-from amp.policy import Policy
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Shared:
-    """What all functions under one policy share.
-
-    Attributes:
-      settled: the policy, with every "auto" settled, and the device.
-      proven: by a function's name, what gives the name to call at each call without any
-        question; it ends before a call that is to be asked for.
-      reports: on the functions.
-      checks: of their gradients.
-      once: has each plan made once.
-    """
-
-    settled: Resolution
-    proven: dict[bytes, Iterator[bytes]]
-    reports: FunctionReports
-    checks: Checks
-    once: Once
-
-    @property
-    def policy(self) -> Policy:
-        """The policy, which there is wherever a function is rewritten."""
-        assert self.settled.policy is not None
-        return self.settled.policy
 
 
 class FunctionTwins:
@@ -87,10 +53,8 @@ class FunctionTwins:
         self._plans, self._key, self._shared = plans, key, shared
         self._policy, self._strict = shared.policy, shared.policy.strict
         self._contest: Contest | None = None
-        self._reported = self._compared = ""  # names of plans
-        prepared = plans.prepared
-        self._sizes = None if prepared is None else prepared.sizes
-        self._checks_again = True
+        self._reported = ""  # the name of the plan that the report is on
+        self._checks = FunctionChecks(plans, shared)
         self._lock = threading.RLock()  # held for a few lines and by no finalizer
 
     def begin(self, context: Any, known: Record) -> bool:
@@ -115,12 +79,9 @@ class FunctionTwins:
             if made.report is not None:
                 self._shared.reports.put(self._name, made.report)
             return False
-        prepared = self._plans.prepared
+        if rewrite is not None:
+            self._checks.first(self._plans, plan, rewrite)
         self._enter(plan, [nominee.name for nominee in OTHERS], known)
-        if prepared is not None and rewrite is not None:
-            nominee = self._plans.nominee(plan)
-            make = functools.partial(GradientCheck, context, prepared, rewrite, nominee)
-            self._plan_check(plan, make, due=1)
         return True
 
     def _enter(self, plan: str, others: Sequence[str], known: Record) -> None:
@@ -149,11 +110,6 @@ class FunctionTwins:
         report = dataclasses.replace(made.report, trial=text)
         self._shared.reports.put(self._name, report)
 
-    def _plan_check(self, plan: str, make: Any, due: int) -> None:
-        if not gradient_check.why_not(self._policy):
-            self._compared = plan
-            self._shared.checks.plan(self._name, make, due)
-
     def call(self, call: FunctionCall, context: Any) -> Any:
         """Makes one call that `proven` gives no name for, and returns its outputs.
 
@@ -163,14 +119,11 @@ class FunctionTwins:
           call: the call that the user made.
           context: TensorFlow's eager context.
         """
-        name = self._name
-        if self._shared.checks.waits(name):
-            step = dataclasses.replace(call, record=self._recorder(call))
-            done, outputs, checked = self._shared.checks.call(name, step)
-            if done:
-                return outputs
-            if checked is not None:
-                self._take_in(context, checked)
+        done, outputs, checked = self._checks.call(call, self._plans)
+        if done:
+            return outputs
+        if checked is not None:
+            self._take_in(context, checked)
         contest = self._contest
         race = None if contest is None else contest.race
         if race is not None:
@@ -221,33 +174,13 @@ class FunctionTwins:
         failures.warn_of_refusal(self._name, plan, refusal, others=front != self._name)
         return outputs
 
-    def _recorder(self, call: FunctionCall) -> Any:
-        """Calls the function that also returns what the original takes from elsewhere.
-
-        Returns:
-          A function of the name of the one to call, and of how many results it has more
-          than the original. It raises `Refused` if TensorFlow cannot start it.
-        """
-
-        def record(which: bytes, more: int) -> Any:
-            try:
-                return call.record(which, more)
-            except tf.errors.OpError as e:
-                made = self._plans.known(self._compared)
-                twin = made.twin if isinstance(made, Made) else None
-                if self._strict or call.has_begun(which, e, twin, more):
-                    raise
-                failures.warn_of_no_comparison(self._name, e)
-                raise Refused from e
-
-        return record
-
     def _made(self, context: Any, plan: str) -> Made | NotMade | None:
         """The functions of a plan, made at its first turn; None while they are made.
 
         Where that fails, the user is warned, and it is as if not worth making.
         """
         plans, contest = self._plans, self._contest
+        doubt = 1.0 if contest is None else contest.doubt()
         find = functools.partial(plans.known, plan)
         found = find()
         if found is not None:
@@ -258,7 +191,7 @@ class FunctionTwins:
         def make() -> Made | NotMade:
             with fallback.strictly(self._strict):
                 made = fallback.attempt(
-                    part, lambda: plans.make(context, plan)[0], lambda: failed
+                    part, lambda: plans.make(context, plan, doubt)[0], lambda: failed
                 )
             if contest is not None:
                 contest.made(plan, made)
@@ -325,18 +258,9 @@ class FunctionTwins:
                 self._shared.reports.put(self._name, made.report)
             self._shared.reports.change(self._name, lambda r: r.after(outcome))
             plan_store.keep_outcome(self._key, contest.winner, outcome)
-        if isinstance(made, Made) and self._compared not in ("", contest.winner):
-            self._checks_again = True
-            self._plan_check(contest.winner, self._again, due=1)
+        if isinstance(made, Made):
+            self._checks.winner(self._plans, contest.winner)
         self._go_on()
-
-    def _again(self) -> GradientCheck:
-        """A check of the plan that runs, at the weights that there are then."""
-        context, nominee = context_lib.context(), self._plans.nominee(self._running)
-        module = definitions.read(context, self._name.decode())
-        prepared = twin_making.prepared(module, self._shared.settled, self._sizes)
-        made = prepared.made(nominee, definitions.new_suffix())
-        return GradientCheck(context, prepared, made, nominee)
 
     def _take_in(self, context: Any, checked: Checked) -> None:
         """Records the result of a check, and makes the twin that it asks for."""
@@ -348,9 +272,8 @@ class FunctionTwins:
                 if not fallback.attempt(part, replace, lambda: False):
                     return self._give_up()
         self._shared.reports.change(self._name, checked.noted_in)
-        if prepared is not None and self._checks_again:
-            self._checks_again = False
-            self._plan_check(self._compared, self._again, due=AGAIN)
+        if prepared is not None:
+            self._checks.later(self._plans)
         return None
 
     def _replace(self, context: Any, prepared: Prepared, kept: Nodes) -> bool:
@@ -367,10 +290,11 @@ class FunctionTwins:
         if contest is not None:
             contest.stop()
         self._plans = FunctionPlans(self._name, prepared, kept)
-        made, _ = self._plans.make(context, self._compared)
+        compared = self._checks.compared
+        made, _ = self._plans.make(context, compared)
         if isinstance(made, Made):
-            others = [plan for plan in others if plan != self._compared]
-            self._enter(self._compared, others, Record())
+            others = [plan for plan in others if plan != compared]
+            self._enter(compared, others, Record())
         before.let_all_go(context)
         return isinstance(made, Made)
 

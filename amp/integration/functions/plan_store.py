@@ -25,6 +25,7 @@ from amp.graph_rewrite.graph import fingerprint as graph_fingerprint
 from amp.graph_rewrite.graph import ir
 from amp.graph_rewrite.report import TrialOutcome
 from amp.integration import fallback, messages
+from amp.integration.functions.race_rules import FLOAT32, USED_UP
 from amp.integration.measuring import hardware, profiles
 from amp.policy import Policy
 
@@ -121,13 +122,16 @@ def save(name: str, **changes: Any) -> None:
 def keep_outcome(name: str, winner: str, outcome: TrialOutcome) -> None:
     """Saves the winner of a race, if it was found by timing.
 
+    Not float32 if the budget decided: the next run would never try anything else.
+
     Args:
       name: the fingerprint.
       winner: the name of its plan.
       outcome: of the race.
     """
     seconds = {p.name: p.seconds for p in outcome.plans if p.seconds is not None}
-    if len(seconds) > 1 and winner in seconds:
+    doubtful = winner == FLOAT32 and outcome.text == USED_UP
+    if len(seconds) > 1 and winner in seconds and not doubtful:
         save(name, winner=winner, seconds=seconds)
 
 

@@ -16,6 +16,7 @@ from collections.abc import Callable, Mapping, Sequence
 from amp.integration.functions.paired_ranks import Interval, interval, typical
 
 FLOAT32 = "float32"  # the name of the original among the entrants
+USED_UP = "ended: the budget is used up; the fastest so far runs"
 
 # What a race may lose, in wall-clock time: 2 % of 500 steps or 20 s, whichever is more.
 SHARE, STEPS, SECONDS = 0.02, 500, 20.0
@@ -23,7 +24,7 @@ SHARE, STEPS, SECONDS = 0.02, 500, 20.0
 # are equally fast is taken for slower; the leader is compared with each of the others.
 # There are five looks, each at twice as many rounds as the one before, so that all of
 # them together are wrong at most 5/64 of the times about entrants that are equally
-# fast, and less the more these differ: see decision 19.
+# fast, and less the more these differ: see decision 20.
 LEVEL, LOOKS = 1 / 64, 5
 # Two are equally fast if the ratio of their times is known to be within 2 %.
 EQUAL = math.log(1.02)
@@ -32,15 +33,6 @@ EQUAL = math.log(1.02)
 # makes a single call twice as long (another process, a page fault) lasts milliseconds,
 # so it explains a short call that was slow, and not a long one.
 HOPELESS, SECOND_LOOK = 2.0, 0.01
-
-# A check later on may cost 0.1 % of the calls since the last one. It looks at more
-# pairs, at a lower level, because a job has many checks: twenty with three looks each
-# are wrong at most 60/512 of the times about plans that are equally fast.
-CHECK_SHARE = 0.001
-CHECK_LOOKS, CHECK_LEVEL = (10, 20, 40), 1 / 512
-# The calls after which a winner is checked, and how many calls of the original a check
-# must be able to pay for.
-CHECKS, EVERY, LEAST_CALLS = (200, 1000, 5000), 10_000, 3
 
 
 class Log:
@@ -188,8 +180,7 @@ def judged(log: Log, running: Sequence[str]) -> Ruling:
     out = {name: "hopeless" for name in running if _hopeless(log, name, running)}
     left = [name for name in running if name not in out]
     if lost(log) >= budget(log) and all(map(log.times, left)):
-        text = "ended: the budget is used up; the fastest so far runs"
-        return Ruling(out, leader(log, left), text)
+        return Ruling(out, leader(log, left), USED_UP)
     if out or not due(log, left, looks(len(left))):
         return Ruling(out)
     return _look(log, left)
@@ -238,6 +229,17 @@ def leader(log: Log, running: Sequence[str]) -> str:
     return min(timed, key=lambda name: log.median(name) or math.inf)
 
 
+def doubt(log: Log) -> float:
+    """The largest factor, at least 1, by which a gain over float32 was mispredicted."""
+    found = 0.0
+    for name in log.timed:
+        ratios, predicted = log.ratios(name, FLOAT32), log.prediction(name)
+        if ratios and predicted < math.inf:
+            gain = math.log(predicted / log.prediction(FLOAT32))
+            found = max(found, abs(statistics.median(ratios) - gain))
+    return math.exp(found)
+
+
 def _look(log: Log, running: Sequence[str]) -> Ruling:
     front = leader(log, running)
     level = LEVEL / (len(running) - 1)
@@ -280,45 +282,3 @@ def preferred(log: Log, equal: Sequence[str]) -> str:
     if FLOAT32 in equal and typical(log.ratios(favourite, FLOAT32)) > 0:
         return front
     return favourite
-
-
-def checked(log: Log, running: Sequence[str], since: int) -> Ruling:
-    """The rules of a check: the winner stays unless float32 is faster with confidence.
-
-    1. Once the calls of float32 have lost what the check may cost, the winner stays.
-    2. At each of `CHECK_LOOKS`: if the winner is slower, float32 runs from now on; if
-       it is faster, with confidence, or after the last look, it stays.
-
-    Args:
-      log: of this check alone.
-      running: the winner and the original, in this order.
-      since: how many calls the winner had since the last check.
-    """
-    winner, original = running
-    mine, others = log.median(winner), log.median(original)
-    if mine is None or others is None:
-        return Ruling()
-    stays = Ruling({original: "checked"}, winner, "still the faster")
-    if (log.calls[original] + 1) * (others - mine) > CHECK_SHARE * since * mine:
-        return stays
-    if not due(log, running, CHECK_LOOKS):
-        return Ruling()
-    found = interval(log.ratios(winner, original), CHECK_LEVEL)
-    if found.low > 0:
-        text = "float32 became the faster: found by a check"
-        return Ruling({winner: "slower"}, original, text)
-    if found.high < 0 or log.rounds(running) >= CHECK_LOOKS[-1]:
-        return stays
-    return Ruling()
-
-
-def calls_to_check(done: int, ratio: float) -> int:
-    """How many calls the winner has before its next check.
-
-    Args:
-      done: how many checks it has had.
-      ratio: the original's time over the winner's, as far as known.
-    """
-    planned = (0, *CHECKS)
-    calls = planned[done + 1] - planned[done] if done < len(CHECKS) else EVERY
-    return max(calls, math.ceil(LEAST_CALLS * (ratio - 1) / CHECK_SHARE))

@@ -31,9 +31,10 @@ from amp.integration.functions import (
 from amp.integration.functions.call_devices import CallDevices
 from amp.integration.functions.checks import Checks
 from amp.integration.functions.function_call import FunctionCall
+from amp.integration.functions.function_checks import Shared
 from amp.integration.functions.function_plans import FunctionPlans
 from amp.integration.functions.function_reports import FunctionReports
-from amp.integration.functions.function_twins import FunctionTwins, Shared
+from amp.integration.functions.function_twins import FunctionTwins
 from amp.integration.functions.keep_patterns import KeepPatterns
 from amp.integration.functions.plan_store import Record
 from amp.integration.functions.race_rules import FLOAT32

@@ -130,7 +130,7 @@ def test_training_is_checked_once_more(
 ) -> None:
     """Planted: a plan that was fine at the first step, and is not any more."""
     monkeypatch.setattr(checks, "AGAIN", 3)
-    monkeypatch.setattr("amp.integration.functions.function_twins.AGAIN", 3)
+    monkeypatch.setattr("amp.integration.functions.function_checks.AGAIN", 3)
     job = Regression()
     honest = gradient_check.GradientCheck.compare
     compared = []

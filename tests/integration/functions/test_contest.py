@@ -6,7 +6,7 @@ import pytest
 from tensorflow.python.eager import context as context_lib
 
 from amp.integration.functions import contest as contest_lib
-from amp.integration.functions import race_rules
+from amp.integration.functions import winner_checks
 from amp.integration.functions.contest import Contest, why_not
 from amp.integration.functions.plan_store import Record
 from amp.integration.functions.race_rules import FLOAT32
@@ -60,8 +60,8 @@ def known(**seconds: float) -> Contest:
 def test_a_check_is_due_when_the_calls_before_it_have_passed() -> None:
     contest = known(cut=1.0, float32=1.01)
     assert contest.race is None
-    assert contest.calls_left == race_rules.CHECKS[0]
-    contest.passed(race_rules.CHECKS[0] - 1)
+    assert contest.calls_left == winner_checks.CHECKS[0]
+    contest.passed(winner_checks.CHECKS[0] - 1)
     assert contest.race is None
     contest.passed(1)
     race = contest.race
@@ -71,7 +71,7 @@ def test_a_check_is_due_when_the_calls_before_it_have_passed() -> None:
 
 def test_how_dear_a_check_is_was_found_out_by_the_earlier_run() -> None:
     calls = known(cut=1.0, float32=3.0).calls_left
-    assert calls == race_rules.calls_to_check(0, 3.0) > race_rules.CHECKS[0]
+    assert calls == winner_checks.calls_to_check(0, 3.0) > winner_checks.CHECKS[0]
 
 
 def test_there_is_no_check_where_float32_cannot_run() -> None:

@@ -12,8 +12,10 @@ from rewriting import settled
 from tensorflow.python.eager import context as context_lib
 
 from amp.graph_rewrite.cost.shipped_devices import CPU_AMX
+from amp.graph_rewrite.report import RacedPlan, TrialOutcome
 from amp.integration.functions import definitions, plan_store
 from amp.integration.functions.plan_store import Record
+from amp.integration.functions.race_rules import FLOAT32, USED_UP
 
 pytestmark = pytest.mark.kernels
 
@@ -31,6 +33,28 @@ def test_what_was_saved_is_there_and_the_rest_stays() -> None:
     plan_store.save(NAME, accuracy={"loss": 1e-3})
     want = Record("everything", {"everything": 0.25}, {"loss": 1e-3})
     assert plan_store.load(NAME) == want
+
+
+def outcome(text: str, *timed: str) -> TrialOutcome:
+    plans = tuple(RacedPlan(name, None, 1.0, 6, "won") for name in timed)
+    return TrialOutcome(True, 1.0, 1.0, 12, text, plans)
+
+
+def test_only_a_winner_that_was_timed_against_another_is_kept() -> None:
+    plan_store.keep_outcome(NAME, "cut", outcome("ended: refused", "cut"))
+    plan_store.keep_outcome(NAME, FLOAT32, outcome("ended: refused", "cut", "all"))
+    assert plan_store.load(NAME) == Record()
+    plan_store.keep_outcome(NAME, "cut", outcome("ended: ...", "cut", FLOAT32))
+    assert plan_store.load(NAME).winner == "cut"
+
+
+def test_float32_is_not_kept_where_the_budget_decided() -> None:
+    """The next run would rewrite nothing, and so never find out."""
+    used_up = outcome(USED_UP, "cut", FLOAT32)
+    plan_store.keep_outcome(NAME, FLOAT32, used_up)
+    assert plan_store.load(NAME) == Record()
+    plan_store.keep_outcome(NAME, "cut", used_up)
+    assert plan_store.load(NAME).winner == "cut"
 
 
 def test_a_damaged_record_counts_as_none_and_is_told() -> None:

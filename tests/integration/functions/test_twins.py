@@ -27,6 +27,7 @@ from amp.integration.functions import (
     function_twins,
     race,
     race_rules,
+    winner_checks,
 )
 from amp.integration.functions.function_call import FunctionCall
 from amp.integration.functions.twins import Twins
@@ -284,9 +285,9 @@ def test_with_the_race_off_no_earlier_run_counts(ran: Calls) -> None:
 def test_a_winner_that_became_slower_than_float32_loses_its_place(
     monkeypatch: pytest.MonkeyPatch, ran: Calls
 ) -> None:
-    monkeypatch.setattr(race_rules, "CHECKS", ())
-    monkeypatch.setattr(race_rules, "EVERY", 5)
-    monkeypatch.setattr(race_rules, "LEAST_CALLS", 0)
+    monkeypatch.setattr(winner_checks, "CHECKS", ())
+    monkeypatch.setattr(winner_checks, "EVERY", 5)
+    monkeypatch.setattr(winner_checks, "LEAST_CALLS", 0)
     ran.slow = "original"
     step = Step()
     step.train(ENOUGH)

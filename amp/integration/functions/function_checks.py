@@ -1,0 +1,152 @@
+"""`FunctionChecks`: when the gradients of one function's plans are compared.
+
+Used by `function_twins`, which makes another twin if the one that was compared is at
+fault. What is compared is in `gradient_check`; nothing is compared or called here.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import tensorflow as tf
+from tensorflow.python.eager import context as context_lib
+
+from amp.graph_rewrite.cost.resolution import Resolution
+from amp.graph_rewrite.rewrite import Rewrite
+from amp.integration.functions import (
+    definitions,
+    failures,
+    gradient_check,
+    twin_making,
+)
+from amp.integration.functions.checks import AGAIN, Checks, Refused
+from amp.integration.functions.function_call import FunctionCall
+from amp.integration.functions.function_plans import FunctionPlans, Made
+from amp.integration.functions.function_reports import FunctionReports
+from amp.integration.functions.gradient_check import Checked, GradientCheck
+from amp.loss_scaling.once import Once
+from amp.policy import Policy
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Shared:
+    """What all functions under one policy share.
+
+    Attributes:
+      settled: the policy, with every "auto" settled, and the device.
+      proven: by a function's name, what gives the name to call at each call without any
+        question; it ends before a call that is to be asked for.
+      reports: on the functions.
+      checks: of their gradients.
+      once: has each plan made once.
+    """
+
+    settled: Resolution
+    proven: dict[bytes, Iterator[bytes]]
+    reports: FunctionReports
+    checks: Checks
+    once: Once
+
+    @property
+    def policy(self) -> Policy:
+        """The policy, which there is wherever a function is rewritten."""
+        assert self.settled.policy is not None
+        return self.settled.policy
+
+
+class FunctionChecks:
+    """The comparisons of one function's gradients with those in float32.
+
+    The plan that runs first is compared before it does, and once more after `AGAIN`
+    calls; a plan that wins a race later is compared at the next call.
+
+    Args:
+      plans: of the function; their nominees may keep further nodes in float32 later.
+      shared: what all functions share.
+
+    Attributes:
+      compared: the name of the plan that was compared last, or is to be; "" for none.
+    """
+
+    def __init__(self, plans: FunctionPlans, shared: Shared) -> None:
+        self.compared = ""
+        self._name, self._shared = plans.original, shared
+        self._sizes = None if plans.prepared is None else plans.prepared.sizes
+        self._again = True  # whether there will be another check
+
+    def first(self, plans: FunctionPlans, plan: str, rewrite: Rewrite) -> None:
+        """Has a plan compared that was just made.
+
+        Args:
+          plans: of the function.
+          plan: the name of the one that runs first.
+          rewrite: by this plan.
+        """
+        if plans.prepared is not None:
+            given = (context_lib.context(), plans.prepared, rewrite)
+            make = functools.partial(GradientCheck, *given, plans.nominee(plan))
+            self._plan(plan, make, due=1)
+
+    def winner(self, plans: FunctionPlans, plan: str) -> None:
+        """Has the plan compared that won a race, unless it was."""
+        if self.compared not in ("", plan):
+            self._again = True
+            self._plan(plan, functools.partial(self._anew, plans, plan), due=1)
+
+    def later(self, plans: FunctionPlans) -> None:
+        """Has the plan that was compared, compared once more after `AGAIN` calls."""
+        if self._again:
+            self._again = False
+            plan = self.compared
+            self._plan(plan, functools.partial(self._anew, plans, plan), due=AGAIN)
+
+    def _plan(self, plan: str, make: Callable[[], GradientCheck], due: int) -> None:
+        if not gradient_check.why_not(self._shared.policy):
+            self.compared = plan
+            self._shared.checks.plan(self._name, make, due)
+
+    def _anew(self, plans: FunctionPlans, plan: str) -> GradientCheck:
+        """A check of a plan, at the weights that there are then."""
+        context, nominee = context_lib.context(), plans.nominee(plan)
+        module = definitions.read(context, self._name.decode())
+        prepared = twin_making.prepared(module, self._shared.settled, self._sizes)
+        made = prepared.made(nominee, definitions.new_suffix())
+        return GradientCheck(context, prepared, made, nominee)
+
+    def call(
+        self, call: FunctionCall, plans: FunctionPlans
+    ) -> tuple[bool, Any, Checked | None]:
+        """Makes what a call has to do for a check (see `Checks.call`)."""
+        if not self._shared.checks.waits(self._name):
+            return False, None, None
+        record = functools.partial(self._record, call, plans)
+        step = dataclasses.replace(call, record=record)
+        return self._shared.checks.call(self._name, step)
+
+    def _record(
+        self, call: FunctionCall, plans: FunctionPlans, which: bytes, more: int
+    ) -> Any:
+        """Calls the function that also returns what the original takes from elsewhere.
+
+        Args:
+          call: the call that the user made.
+          plans: of the function.
+          which: the function to call.
+          more: how many results it has more than the original.
+
+        Raises:
+          Refused: TensorFlow cannot start it; nothing has run.
+        """
+        try:
+            return call.record(which, more)
+        except tf.errors.OpError as e:
+            made = plans.known(self.compared)
+            twin = made.twin if isinstance(made, Made) else None
+            begun = call.has_begun(which, e, twin, more)
+            if self._shared.policy.strict or begun:
+                raise
+            failures.warn_of_no_comparison(self._name, e)
+            raise Refused from e

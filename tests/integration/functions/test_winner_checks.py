@@ -1,0 +1,62 @@
+"""`winner_checks`: a winner that is slower than float32 loses its place, cheaply."""
+
+from __future__ import annotations
+
+import functools
+import math
+
+import pytest
+from race_machine import MACHINES, Machine, winner
+
+from amp.integration.functions import winner_checks
+from amp.integration.functions.race_rules import FLOAT32
+
+RACES = 100
+
+
+def check(ratio: float, seed: int, since: int, **traits: float) -> tuple[bool, float]:
+    """Whether a winner keeps its place if float32 takes `ratio` as long as it does.
+
+    Returns:
+      That, and the share of the calls' time that the check cost.
+    """
+    machine = Machine({"cut": 1.0, FLOAT32: ratio}, seed, **traits)
+    rules = functools.partial(winner_checks.checked, since=since)
+    kept = winner(machine.race(rules)) == "cut"
+    return kept, machine.calls[FLOAT32] * (ratio - 1) / since
+
+
+@pytest.mark.statistical
+@pytest.mark.parametrize("traits", MACHINES)
+def test_a_check_dethrones_a_plan_that_is_slower_and_hardly_ever_another(
+    traits: dict[str, float],
+) -> None:
+    """15 % slower shows in most checks; equally fast fails 3/512 of them, by law."""
+    slow = sum(check(0.85, seed, 10_000, **traits)[0] for seed in range(RACES))
+    assert slow <= RACES / 2
+    wrong = RACES - sum(check(1.0, seed, 10_000, **traits)[0] for seed in range(RACES))
+    bound = 3 / 512
+    assert wrong / RACES <= bound + 3 * math.sqrt(bound * (1 - bound) / RACES)
+
+
+@pytest.mark.parametrize("ratio", [1.02, 1.3, 3.0])
+def test_a_check_costs_a_thousandth(ratio: float) -> None:
+    """And one call of float32, the first, at which it is found to be too slow."""
+    since = winner_checks.calls_to_check(0, ratio)
+    for seed in range(20):
+        kept, cost = check(ratio, seed, since, noise=0.001)
+        assert kept
+        assert cost <= winner_checks.SHARE + 2 * (ratio - 1) / since
+
+
+def test_checks_come_after_200_1000_5000_calls_and_then_every_10000() -> None:
+    sums, done = [], 0
+    for number in range(5):
+        done += winner_checks.calls_to_check(number, 1.0)
+        sums.append(done)
+    assert sums == [200, 1000, 5000, 15_000, 25_000]
+
+
+def test_a_dear_check_comes_later() -> None:
+    calls = winner_checks.calls_to_check(0, 2.0)
+    assert calls * winner_checks.SHARE == pytest.approx(winner_checks.LEAST_CALLS)

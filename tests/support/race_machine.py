@@ -1,0 +1,88 @@
+"""A machine with a clock of its own, for tests of races; no test lives here."""
+
+from __future__ import annotations
+
+import collections
+import math
+import random
+from collections.abc import Mapping
+from typing import Any
+
+from amp.graph_rewrite.report import TrialOutcome
+from amp.integration.functions import race_rules
+from amp.integration.functions.race import Listener, Race
+from amp.integration.functions.race_rules import FLOAT32, Log
+
+
+class Machine:
+    """Calls entrants whose true times are known, with noise, and counts their calls.
+
+    Args:
+      true: seconds of a call of each; the favourite is the first.
+      seed: of the noise.
+      noise: standard deviation of the logarithm of a time.
+      slow: share of calls that take 2 to 10 times as long.
+      bursts: share of calls at which 5 to 30 calls begin that take 1.6 times as long.
+      flips: share of calls at which the machine becomes 1.5 times slower, or faster.
+      drift: relative growth of times with each call.
+      first: seconds that a first call takes longer.
+    """
+
+    def __init__(self, true: Mapping[str, float], seed: int = 0, **traits: Any) -> None:
+        self.true, self.traits = dict(true), traits
+        self.draw = random.Random(seed)
+        self.now, self.state, self.burst = 0.0, 1.0, 0
+        self.calls: collections.Counter[str] = collections.Counter()
+        self.outcomes: list[TrialOutcome] = []
+
+    def race(self, judge: race_rules.Judge = race_rules.judged) -> TrialOutcome:
+        favourite, *others = (name for name in self.true if name != FLOAT32)
+        names = [favourite, FLOAT32, *others]
+        log = Log({name: 1.0 + 0.01 * i for i, name in enumerate(names)})
+        listener = Listener(
+            ended=lambda _, outcome: self.outcomes.append(outcome),
+            released=lambda *_: None,
+        )
+        race = Race(names, judge, log, listener, lambda: self.now)
+        while not self.outcomes:
+            race.call(self.run)
+        return self.outcomes[0]
+
+    def run(self, name: str) -> None:
+        draw, has = self.draw, self.traits.get
+        seconds = self.true[name] * math.exp(draw.gauss(0.0, has("noise", 0.05)))
+        if draw.random() < has("slow", 0.0):
+            seconds *= draw.uniform(2.0, 10.0)
+        if self.burst:
+            self.burst -= 1
+            seconds *= 1.6
+        elif draw.random() < has("bursts", 0.0):
+            self.burst = draw.randrange(5, 30)
+        if draw.random() < has("flips", 0.0):
+            self.state = 1.5 / self.state
+        seconds *= self.state * math.exp(has("drift", 0.0) * self.calls.total())
+        self.now += seconds + (0.0 if self.calls[name] else has("first", 0.0))
+        self.calls[name] += 1
+
+    @property
+    def lost(self) -> float:
+        """The seconds that calls took beyond the fastest's true time."""
+        best = min(self.true.values())
+        first = self.traits.get("first", 0.0) * (len(self.calls) - 1)
+        return first + sum((self.true[n] - best) * c for n, c in self.calls.items())
+
+
+def winner(outcome: TrialOutcome) -> str:
+    (won,) = [plan.name for plan in outcome.plans if plan.fate == "won"]
+    return won
+
+
+# What is seen on machines that others use too.
+MACHINES = (
+    {"noise": 0.05},
+    {"noise": 0.1},
+    {"noise": 0.05, "slow": 0.05},
+    {"noise": 0.05, "bursts": 0.05},
+    {"noise": 0.05, "flips": 0.02},
+    {"noise": 0.03, "drift": 0.003},
+)

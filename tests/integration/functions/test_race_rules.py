@@ -12,7 +12,7 @@ import pytest
 from race_machine import MACHINES, Machine, winner
 
 from amp.integration.functions import race_rules
-from amp.integration.functions.race_rules import FLOAT32
+from amp.integration.functions.race_rules import FLOAT32, Log
 
 RACES = 100
 

@@ -25,6 +25,7 @@ from amp.graph_rewrite.cost.resolution import Resolution
 from amp.graph_rewrite.fusion import fuse
 from amp.graph_rewrite.graph import ir
 from amp.graph_rewrite.graph.calls import FunctionUse
+from amp.graph_rewrite.normalize.frame_reads import hoist_frame_reads
 from amp.graph_rewrite.normalize.inline import inline
 from amp.graph_rewrite.normalize.loop_invariants import hoist_invariants
 from amp.graph_rewrite.normalize.sizes import SizesAtCall, sized, sized_module
@@ -40,7 +41,8 @@ PREPARE = (
     Step("unfuse", fuse.unfuse, ("given",), "unfused"),
     Step("inline", inline, ("unfused",), "inlined"),
     Step("hoist invariants", hoist_invariants, ("inlined",), "hoisted"),
-    Step("size", sized, ("hoisted", "sizes"), "sized"),
+    Step("hoist reads", hoist_frame_reads, ("hoisted",), "readied"),
+    Step("size", sized, ("readied", "sizes"), "sized"),
     Step("take the module", sized_module, ("sized",), "module"),
     Step("contexts", contexts, ("module", "settled", "fetches", "feeds"), "contexts"),
     Step("analyze", analyze, ("module", "contexts"), "analysis"),

@@ -73,6 +73,12 @@ class Checks:
         if pending is not None:
             pending.calls += calls
 
+    def functions(self, name: bytes) -> list[str]:
+        """The names of the functions that are registered for a function's check."""
+        pending = self._pending.get(name)
+        check = None if pending is None else pending.check
+        return [] if check is None else check.functions()
+
     def forget(self, name: bytes) -> None:
         """Drops the check of a function that is going; takes no lock."""
         self._pending.pop(name, None)

@@ -15,18 +15,21 @@ import tensorflow as tf
 from tensorflow.python.eager import context as context_lib
 
 from amp.graph_rewrite.cost.resolution import Resolution
+from amp.graph_rewrite.report import Report
 from amp.graph_rewrite.rewrite import Rewrite
 from amp.integration.functions import (
     definitions,
     failures,
     gradient_check,
+    stored_checks,
     twin_making,
 )
 from amp.integration.functions.checks import AGAIN, Checks, Refused
 from amp.integration.functions.function_call import FunctionCall
-from amp.integration.functions.function_plans import FunctionPlans, Made
+from amp.integration.functions.function_plans import NOMINEES, FunctionPlans, Made
 from amp.integration.functions.function_reports import FunctionReports
 from amp.integration.functions.gradient_check import Checked, GradientCheck
+from amp.integration.functions.stored_checks import StoredCheck
 from amp.loss_scaling.once import Once
 from amp.policy import Policy
 
@@ -65,17 +68,41 @@ class FunctionChecks:
 
     Args:
       plans: of the function; their nominees may keep further nodes in float32 later.
+      key: the function's fingerprint, "" if nothing of it is stored.
       shared: what all functions share.
 
     Attributes:
       compared: the name of the plan that was compared last, or is to be; "" for none.
     """
 
-    def __init__(self, plans: FunctionPlans, shared: Shared) -> None:
-        self.compared = ""
+    def __init__(self, plans: FunctionPlans, key: str, shared: Shared) -> None:
+        self.compared, self._key = "", key
         self._name, self._shared = plans.original, shared
         self._sizes = None if plans.prepared is None else plans.prepared.sizes
         self._again = True  # whether there will be another check
+
+    def recall(self, plans: FunctionPlans, plan: str) -> StoredCheck | None:
+        """What an earlier run of the job found out about a plan's accuracy."""
+        if plans.prepared is None or gradient_check.why_not(self._shared.policy):
+            return None
+        return stored_checks.recall(self._key, plans.prepared, NOMINEES[plan])
+
+    def go_on_from(
+        self, stored: StoredCheck, plans: FunctionPlans, plan: str
+    ) -> Callable[[Report], Report]:
+        """Takes over what an earlier run found out; returns what notes it in a report."""
+        self.compared = plan
+        if stored.twice:
+            self._again = False
+        self.later(plans)
+        return Checked(stored.outcome).noted_in
+
+    def keep(self, plans: FunctionPlans, checked: Checked) -> None:
+        """Stores the result of a check for the next runs of the job."""
+        if checked.prepared is not None:
+            kept, plan = plans.nominee(self.compared).kept, NOMINEES[self.compared]
+            found = StoredCheck(checked.outcome, kept, twice=not self._again)
+            stored_checks.keep(self._key, checked.prepared, plan, found)
 
     def first(self, plans: FunctionPlans, plan: str, rewrite: Rewrite) -> None:
         """Has a plan compared that was just made.

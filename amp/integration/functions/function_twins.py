@@ -54,7 +54,7 @@ class FunctionTwins:
         self._policy, self._strict = shared.policy, shared.policy.strict
         self._contest: Contest | None = None
         self._reported = ""  # the name of the plan that the report is on
-        self._checks = FunctionChecks(plans, shared)
+        self._checks = FunctionChecks(plans, key, shared)
         self._lock = threading.RLock()  # held for a few lines and by no finalizer
 
     def begin(self, context: Any, known: Record) -> bool:
@@ -75,13 +75,24 @@ class FunctionTwins:
         if isinstance(made, NotMade) and plan != CUT.name:
             plan, known = CUT.name, Record()
             made, rewrite = self._plans.make(context, plan)
+        stored = None
+        if isinstance(made, Made):
+            stored = self._checks.recall(self._plans, plan)
+        prepared = self._plans.prepared
+        if stored is not None and stored.kept and prepared is not None:
+            self._plans.let_all_go(context)
+            self._plans = FunctionPlans(self._name, prepared, stored.kept)
+            made, rewrite = self._plans.make(context, plan)
         if isinstance(made, NotMade):
             if made.report is not None:
                 self._shared.reports.put(self._name, made.report)
             return False
-        if rewrite is not None:
+        if stored is None and rewrite is not None:
             self._checks.first(self._plans, plan, rewrite)
         self._enter(plan, [nominee.name for nominee in OTHERS], known)
+        if stored is not None:
+            noted = self._checks.go_on_from(stored, self._plans, plan)
+            self._shared.reports.change(self._name, noted)
         return True
 
     def _enter(self, plan: str, others: Sequence[str], known: Record) -> None:
@@ -273,6 +284,7 @@ class FunctionTwins:
                     return self._give_up()
         self._shared.reports.change(self._name, checked.noted_in)
         if prepared is not None:
+            self._checks.keep(self._plans, checked)
             self._checks.later(self._plans)
         return None
 
@@ -300,7 +312,7 @@ class FunctionTwins:
 
     def functions(self) -> list[str]:
         """The names of the functions that are registered for the original."""
-        return self._plans.functions()
+        return self._plans.functions() + self._shared.checks.functions(self._name)
 
     def forget(self) -> None:
         """Drops what others store for a function that is going; takes no lock."""

@@ -99,6 +99,10 @@ class GradientCheck:
         """Whether the first step was made, so that `compare` may be called."""
         return self._copies.batch is not None
 
+    def functions(self) -> list[str]:
+        """The names of the functions that are registered for it now."""
+        return self._copies.functions()
+
     def first(self, call: Step) -> Any:
         """Makes the job's first step, in float32 (see `GradientCopies.first`)."""
         return self._copies.first(call)

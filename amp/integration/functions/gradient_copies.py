@@ -69,6 +69,10 @@ class GradientCopies:
         """For each gradient, the node that makes it."""
         return self._wanted.names
 
+    def functions(self) -> list[str]:
+        """The names of the functions that are registered now."""
+        return list(self._registered)
+
     def computing_only(self, numbers: Sequence[int]) -> frozenset[str]:
         """The step's nodes from which none but these gradients are computed."""
         return gradients_only.computing_only(self._step, self._wanted, numbers)

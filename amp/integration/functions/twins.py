@@ -169,8 +169,9 @@ class Twins:
         function = self._functions.pop(name, None)
         if not function:
             return []
+        made = function.functions()
         function.forget()
-        return function.functions()
+        return made
 
 
 def every() -> list[Twins]:

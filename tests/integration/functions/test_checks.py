@@ -6,7 +6,9 @@ that is subtracted in 16 bits.
 
 from __future__ import annotations
 
+import gc
 import threading
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,8 +18,15 @@ from tensorflow.python.eager import context as context_lib
 
 import amp
 from amp.graph_rewrite.candidates import analysis
-from amp.integration.functions import checks, gradient_check
+from amp.integration.functions import (
+    checks,
+    contest,
+    function_twins,
+    gradient_check,
+)
 from amp.integration.functions.accuracy import ALL
+from amp.integration.functions.gradient_check import GradientCheck
+from amp.integration.process import PROCESS
 from amp.policy import Policy
 
 EMULATED = {"dtype": "bfloat16", "emulate": True}
@@ -117,12 +126,48 @@ def test_every_batch_is_taken_once_and_every_call_is_one_step() -> None:
     assert int(job.count) == 6
 
 
+def made_for_checks() -> set[str]:
+    names = context_lib.context().list_function_names()
+    return {name for name in names if "_check" in name or "_recorded" in name}
+
+
 def test_what_was_made_for_a_check_is_removed(no_loss_rule: None) -> None:
-    context = context_lib.context()
+    before = made_for_checks()
     job = Regression()
     job.train(3)
-    names = set(context.list_function_names())
-    assert not [name for name in names if "_check" in name or "_recorded" in name]
+    assert made_for_checks() <= before
+
+
+def test_a_check_goes_with_its_function() -> None:
+    before = made_for_checks()
+    job = Regression()
+    job.train(1)
+    assert made_for_checks() > before
+    del job
+    gc.collect()
+    assert made_for_checks() <= before
+
+
+def test_a_later_run_of_the_job_goes_on_from_what_was_found(
+    no_loss_rule: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AMP_CACHE_DIR", str(tmp_path))
+    # Emulation has no race, and so uses no record; what decides is stood in for.
+    monkeypatch.setattr(contest, "why_not", lambda policy: "")
+    monkeypatch.setattr(function_twins, "why_not", lambda policy: "no race")
+    Regression().train(3)
+    first = report()
+    assert first.accuracy.kept > 0
+    PROCESS.reports.clear()
+    firsts = []
+    monkeypatch.setattr(GradientCheck, "first", lambda *_: firsts.append(1))
+    Regression().train(3)
+    assert not firsts
+    second = report()
+    assert second.accuracy == first.accuracy
+    assert [d.op for d in second.decisions if d.rule == "accuracy"] == [
+        d.op for d in first.decisions if d.rule == "accuracy"
+    ]
 
 
 def test_training_is_checked_once_more(

@@ -1,0 +1,106 @@
+"""What earlier runs of a job found out about the accuracy of a function's plan.
+
+Used by `twins`, so that a check is not made again. Nodes are told by their number in
+their graph, as their names differ between runs. Nothing is compared here.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+from collections.abc import Iterator
+from typing import Any
+
+from amp.graph_rewrite.assign.nominee import Nodes, Nominee
+from amp.graph_rewrite.graph.calls import FunctionUse
+from amp.graph_rewrite.plan import Reason
+from amp.graph_rewrite.report import AccuracyOutcome, GradientError
+from amp.graph_rewrite.rewrite import Prepared
+from amp.integration import fallback
+from amp.integration.functions import plan_store
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class StoredCheck:
+    """The result of the checks of a plan.
+
+    Attributes:
+      outcome: the figures, for the report.
+      kept: the nodes that were found at fault.
+      twice: whether the second check was made, too.
+    """
+
+    outcome: AccuracyOutcome
+    kept: Nodes
+    twice: bool = False
+
+
+def recall(key: str, prepared: Prepared, plan: Nominee) -> StoredCheck | None:
+    """What is known of a plan; None if it was not checked.
+
+    Args:
+      key: the function's fingerprint, "" if none of its records are to be used.
+      prepared: the function.
+      plan: the plan, before any node was kept in float32 for its accuracy.
+    """
+    part = fallback.Part("what was found out about a function's accuracy is not known")
+    return fallback.attempt(part, lambda: _recalled(key, prepared, plan), lambda: None)
+
+
+def _recalled(key: str, prepared: Prepared, plan: Nominee) -> StoredCheck | None:
+    found = plan_store.load(key).accuracy if key else None
+    if not found or found["plan"] != _digest(prepared, plan):
+        return None
+    places = {number: place for place, number in _numbered(prepared)}
+    kept: dict[FunctionUse, dict[str, Reason]] = {}
+    for number, cause in found["kept"]:
+        use, name = places[number]
+        kept.setdefault(use, {})[name] = Reason("accuracy", cause)
+    told = dict(found["outcome"])
+    told["worst"] = tuple(GradientError(**one) for one in told["worst"])
+    return StoredCheck(AccuracyOutcome(**told), kept, bool(found["twice"]))
+
+
+def keep(key: str, prepared: Prepared, plan: Nominee, check: StoredCheck) -> None:
+    """Stores what was found out about a plan.
+
+    Args:
+      key: the function's fingerprint, "" if nothing is to be stored.
+      prepared: the function.
+      plan: the plan, before any node was kept in float32 for its accuracy.
+      check: what was found out.
+    """
+    if not key:
+        return
+    kept = [
+        [number, check.kept[use][name].cause]
+        for (use, name), number in _numbered(prepared)
+        if name in check.kept.get(use, {})
+    ]
+    accuracy: dict[str, Any] = {
+        "plan": _digest(prepared, plan),
+        "kept": kept,
+        "twice": check.twice,
+        "outcome": dataclasses.asdict(check.outcome),
+    }
+    plan_store.save(key, accuracy=accuracy)
+
+
+def _numbered(prepared: Prepared) -> Iterator[tuple[tuple[FunctionUse, str], int]]:
+    """Every node with its number."""
+    uses = prepared.priced.analysis.uses.items()
+    places = ((use, name) for use, one in uses for name in one.graph.nodes)
+    yield from zip(places, range(1 << 60), strict=False)
+
+
+def _digest(prepared: Prepared, plan: Nominee) -> str:
+    """A name for a plan: of which nodes, by number and op, it makes 16-bit."""
+    low = prepared.foreseen(plan).low
+    graphs = {use: one.graph for use, one in prepared.priced.analysis.uses.items()}
+    parts = (
+        f"{number} {graphs[use].nodes[name].op}"
+        for (use, name), number in _numbered(prepared)
+        if name in low.get(use, ())
+    )
+    text = "\n".join(parts).encode()
+    return hashlib.blake2b(text, digest_size=16).hexdigest()

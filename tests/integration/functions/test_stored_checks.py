@@ -1,0 +1,88 @@
+"""`stored_checks`: a plan is known again in another run, and no other plan is."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import tensorflow as tf
+from rewriting import settled
+
+from amp.graph_rewrite.assign.nominee import CUT, PRODUCTS
+from amp.graph_rewrite.plan import Reason
+from amp.graph_rewrite.report import AccuracyOutcome, GradientError
+from amp.graph_rewrite.rewrite import Prepared, prepare
+from amp.integration.functions import definitions, plan_store, stored_checks
+from amp.integration.functions.stored_checks import StoredCheck
+from tensorflow.python.eager import context as context_lib
+
+OUTCOME = AccuracyOutcome("told", 1, 0.5, 0.25, (GradientError("g", 0.5, 0.25),))
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AMP_CACHE_DIR", str(tmp_path))
+
+
+def prepared(prefix: str = "", **fields: Any) -> Prepared:
+    """The same function, traced anew, with other names of nodes."""
+
+    @tf.function
+    def fn(x: tf.Tensor) -> tf.Tensor:
+        y = tf.matmul(x, x, name=f"{prefix}first")
+        return tf.matmul(tf.tanh(y, name=f"{prefix}tanh"), x, name=f"{prefix}second")
+
+    concrete = fn.get_concrete_function(tf.ones([256, 256]))
+    module = definitions.read(context_lib.context(), concrete.name.decode())
+    return prepare(module, settled(**fields))
+
+
+def kept_of(one: Prepared, name: str) -> Any:
+    (use,) = one.priced.uses
+    return {use: {name: Reason("accuracy", "off by 0.5")}}
+
+
+def key_of(one: Prepared) -> str:
+    return plan_store.fingerprint(one.given, one.settled)
+
+
+def test_what_was_found_out_is_known_in_the_next_run() -> None:
+    first, second = prepared(), prepared("other_")
+    check = StoredCheck(OUTCOME, kept_of(first, "tanh"), twice=True)
+    stored_checks.keep(key_of(first), first, CUT, check)
+    again = stored_checks.recall(key_of(second), second, CUT)
+    assert again == StoredCheck(OUTCOME, kept_of(second, "other_tanh"), twice=True)
+
+
+def test_another_plan_was_not_checked() -> None:
+    one = prepared()
+    stored_checks.keep(key_of(one), one, CUT, StoredCheck(OUTCOME, {}))
+    assert stored_checks.recall(key_of(one), one, CUT) == StoredCheck(OUTCOME, {})
+    assert stored_checks.recall(key_of(one), one, PRODUCTS) is None
+
+
+def test_another_policy_was_not_checked() -> None:
+    one, other = prepared(), prepared(dtype="float16")
+    stored_checks.keep(key_of(one), one, CUT, StoredCheck(OUTCOME, {}))
+    assert stored_checks.recall(key_of(other), other, CUT) is None
+
+
+def test_without_a_fingerprint_nothing_is_stored_or_read() -> None:
+    one = prepared()
+    stored_checks.keep("", one, CUT, StoredCheck(OUTCOME, {}))
+    assert not list(plan_store.path("any").parent.glob("*"))
+    stored_checks.keep(key_of(one), one, CUT, StoredCheck(OUTCOME, {}))
+    assert stored_checks.recall("", one, CUT) is None
+
+
+def test_a_damaged_file_is_no_check() -> None:
+    one = prepared()
+    stored_checks.keep(key_of(one), one, CUT, StoredCheck(OUTCOME, {}))
+    file = plan_store.path(key_of(one))
+    found = json.loads(file.read_text())
+    del found["accuracy"]["kept"]
+    file.write_text(json.dumps(found))
+    with pytest.warns(RuntimeWarning, match="is not known"):
+        assert stored_checks.recall(key_of(one), one, CUT) is None

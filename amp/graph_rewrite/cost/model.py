@@ -78,19 +78,27 @@ class CostModel:
       device: the figures.
       dtype: the 16-bit type.
       measured: measured times, by which predictions are corrected.
+      fuses: whether XLA compiles the nodes. A cast is then part of a loop that is there
+        without it, so that it has no start of its own.
     """
 
     def __init__(
-        self, device: Device, dtype: str, measured: Measured | None = None
+        self,
+        device: Device,
+        dtype: str,
+        measured: Measured | None = None,
+        *,
+        fuses: bool = False,
     ) -> None:
         self._device = device
         self._dtype = dtype
+        self._fuses = fuses
         self.measured = measured or Measured()
         self._ratios: dict[tuple[str, float], tuple[float, float]] = {}
 
     def with_measured(self, measured: Measured) -> CostModel:
         """The same model with measured times."""
-        return CostModel(self._device, self._dtype, measured)
+        return CostModel(self._device, self._dtype, measured, fuses=self._fuses)
 
     @property
     def start(self) -> float:
@@ -146,5 +154,6 @@ class CostModel:
         """
         size = ITEM["float32"] + ITEM[self._dtype]
         rate = self._device.casts.get(self._dtype, self._device.bandwidth)
-        predicted = self._device.launch + shapes.elements(shape) * size / rate
+        start = 0.0 if self._fuses else self._device.launch
+        predicted = start + shapes.elements(shape) * size / rate
         return predicted * sum(self._scale("cast", predicted)) / 2

@@ -67,7 +67,8 @@ def cost_models(settled: Resolution) -> Callable[[FunctionUse], CostModel]:
     """Returns the cost model for a use, with the figures of XLA if it compiles it."""
     policy = settled.policy
     assert policy is not None
-    return lambda use: CostModel(settled.device.under(use.xla), policy.dtype)
+    dtype, device = policy.dtype, settled.device
+    return lambda use: CostModel(device.under(use.xla), dtype, fuses=use.xla)
 
 
 def price(

@@ -7,7 +7,7 @@ import tensorflow as tf
 from rewriting import graph_def, low, rewritten, v1
 
 from amp.graph_rewrite.cost.device import Device
-from amp.graph_rewrite.cost.model import CostModel
+from amp.graph_rewrite.cost.model import CostModel, Measured
 from amp.graph_rewrite.cost.shipped_devices import A100, CPU_AMX
 from amp.graph_rewrite.graph import shapes
 
@@ -51,6 +51,13 @@ def test_a_rate_of_one_kind_of_work_wins_over_that_of_products() -> None:
 def test_a_cast_reads_one_type_and_writes_the_other() -> None:
     seconds = CostModel(A100, "bfloat16").cast((1000, 1000))
     assert seconds == A100.launch + 6 * 10**6 / A100.bandwidth
+
+
+def test_a_cast_that_xla_fuses_has_no_start_of_its_own() -> None:
+    fused = CostModel(A100, "bfloat16", fuses=True)
+    for model in (fused, fused.with_measured(Measured())):
+        assert model.cast((1000, 1000)) == 6 * 10**6 / A100.bandwidth
+    assert fused.node("matmul", 0, 0.0) == (A100.launch, A100.launch)
 
 
 def embedding(rows: int, depth: int, table: int) -> tf.compat.v1.GraphDef:

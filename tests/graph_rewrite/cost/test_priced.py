@@ -13,14 +13,22 @@ from rewriting import (
     matmul_chain,
     module_of,
     priced_of,
+    settled,
     spec,
     traced,
 )
 
 from amp.graph_rewrite.cost.model import MOST_RATIO, CostModel, Measured
 from amp.graph_rewrite.cost.op_instance import Times
-from amp.graph_rewrite.cost.priced import Priced, PricedUse, key_of, measured_share
+from amp.graph_rewrite.cost.priced import (
+    Priced,
+    PricedUse,
+    cost_models,
+    key_of,
+    measured_share,
+)
 from amp.graph_rewrite.cost.shipped_devices import A100
+from amp.graph_rewrite.graph.calls import FunctionUse
 from amp.graph_rewrite.ops import arithmetic
 
 MODEL = CostModel(A100, "bfloat16")
@@ -53,6 +61,13 @@ def test_a_node_costs_what_the_model_says_of_its_shapes() -> None:
     operations = 2.0 * 8 * 16 * 16
     assert one.times["product"] == MODEL.node("matmul", moved, operations)
     assert one.cast(("product", 0)) == MODEL.cast((8, 16))
+
+
+def test_casts_are_priced_by_who_compiles_the_function() -> None:
+    model_of = cost_models(settled(A100))
+    kernels, compiled = (model_of(FunctionUse("f", xla)) for xla in (False, True))
+    assert kernels.cast((0,)) == A100.launch
+    assert compiled.cast((0,)) == 0.0
 
 
 def test_what_touches_no_float32_has_no_price() -> None:

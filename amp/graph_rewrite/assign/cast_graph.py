@@ -23,9 +23,6 @@ from amp.graph_rewrite.graph.calls import FunctionUse
 from amp.graph_rewrite.ops.op_table import Kind
 from amp.graph_rewrite.plan import Cast, CastsSaved, CastsToMake, MadeCast, Read
 
-# By edge, the seconds in (float32, 16 bits) that a cast on it costs besides its own
-# time, because it prevents a merging.
-CastPrices: TypeAlias = dict[ir.Edge, Times]
 Late: TypeAlias = dict[Read, str]  # as in a plan
 
 
@@ -56,17 +53,13 @@ class Tensors:
 
     Args:
       priced: the module's analysis and prices.
-      cast_prices: of each use, what casts cost besides their own time.
     """
 
-    def __init__(
-        self, priced: Priced, cast_prices: Mapping[FunctionUse, CastPrices]
-    ) -> None:
+    def __init__(self, priced: Priced) -> None:
         self._priced = priced.uses
         self._uses = priced.analysis.uses
         self._turning = priced.analysis.turning
         self._call_values = priced.analysis.call_values
-        self._cast_prices = cast_prices
         self._number = next(iter(self._uses.values())).context.format.number
         self._ties: dict[Member | Carried, int] = {
             member: number
@@ -219,12 +212,7 @@ class Tensors:
             seconds = weight * self._priced[use].cast(edge)
             producer = None if tensor.producer == HIGH else tensor.producer
             down = 0.0 if tensor.free else seconds
-            after = self._cast_prices[use].get(edge, (0.0, 0.0))
-            up, down = (
-                cast + weight * lost
-                for cast, lost in zip((seconds, down), after, strict=True)
-            )
-            priced.append(min_cut.Tensor(producer, tensor.early, up, down))
+            priced.append(min_cut.Tensor(producer, tensor.early, seconds, down))
             if tensor.stored:
                 late = [reader.variable for reader in tensor.late]
                 priced.append(min_cut.Tensor(tensor.stored, late, seconds, seconds))

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TypeAlias
 
 from amp.graph_rewrite.assign import min_cut
-from amp.graph_rewrite.assign.cast_graph import CastPrices, Tensors, UseCasts
+from amp.graph_rewrite.assign.cast_graph import Tensors, UseCasts
 from amp.graph_rewrite.assign.interfaces import handed_on, interfaces
 from amp.graph_rewrite.assign.nominee import CUT, Nominee
-from amp.graph_rewrite.assign.tensor import LOW, CutVariable
+from amp.graph_rewrite.assign.tensor import HIGH, LOW, CutVariable
 from amp.graph_rewrite.candidates.analysis import UseAnalysis
 from amp.graph_rewrite.candidates.context import turning
 from amp.graph_rewrite.candidates.eligibility import Candidates
@@ -24,20 +25,24 @@ from amp.graph_rewrite.cost.priced import Priced, PricedUse
 from amp.graph_rewrite.graph.calls import FunctionUse
 from amp.graph_rewrite.plan import Cast, Interface, Plan, Reason
 
+# By node that Grappler may merge, the partners that have to have its type, and its
+# seconds in (float32, 16 bits) if one of them has not.
+_Chains: TypeAlias = dict[str, tuple[tuple[str, ...], Times]]
+
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _Prices:
     """The prices of one use for one run.
 
     Attributes:
-      times: seconds of each node in (float32, 16 bits); 0 for a node that Grappler
-        merges into the product before it.
-      after_cast: for the edge between the two, the seconds of that node if a cast on
-        the edge prevents the merging.
+      times: seconds of each node in (float32, 16 bits); 0 in a type in which Grappler
+        merges it into a node before it.
+      chains: the nodes that may be merged, with their seconds if they are not because a
+        partner has another type.
     """
 
     times: Mapping[str, Times]
-    after_cast: CastPrices
+    chains: _Chains
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -88,7 +93,7 @@ def decide(priced: Priced, nominee: Nominee = CUT) -> dict[FunctionUse, Plan]:
     """
     analysis = priced.analysis
     prices = {use: _prices(one) for use, one in priced.uses.items()}
-    tensors = _tensors(priced, prices)
+    tensors = Tensors(priced)
     cut = _cut(priced, tensors, prices, nominee)
     low = {
         use: frozenset(
@@ -119,8 +124,9 @@ def gain(priced: Priced) -> float:
     """
     uses = priced.analysis.uses
     prices = {use: _prices(one) for use, one in priced.uses.items()}
-    tensors = _tensors(priced, prices)
-    times, priced_tensors = _times(uses, tensors, prices), tensors.priced()
+    tensors = Tensors(priced)
+    times = _times(uses, tensors, prices)
+    priced_tensors = _priced_tensors(tensors, uses, prices)
     others = {variable: times[variable] for variable in tensors.free()}
 
     def least(free: Mapping[CutVariable, Times]) -> float:
@@ -130,19 +136,49 @@ def gain(priced: Priced) -> float:
     return least(others) - least(times)
 
 
-def _tensors(priced: Priced, prices: Mapping[FunctionUse, _Prices]) -> Tensors:
-    return Tensors(priced, {use: p.after_cast for use, p in prices.items()})
+def _priced_tensors(
+    tensors: Tensors,
+    uses: Mapping[FunctionUse, UseAnalysis],
+    prices: Mapping[FunctionUse, _Prices],
+) -> list[min_cut.Tensor[CutVariable]]:
+    return [*tensors.priced(), *_apart(tensors, uses, prices)]
+
+
+def _apart(
+    tensors: Tensors,
+    uses: Mapping[FunctionUse, UseAnalysis],
+    prices: Mapping[FunctionUse, _Prices],
+) -> Iterator[min_cut.Tensor[CutVariable]]:
+    """What nodes cost that are not merged, in the form of casts.
+
+    A node takes its time once if any of its partners has another type, as a tensor is
+    cast once for any number of readers.
+    """
+    for use, one in prices.items():
+        weight = uses[use].weight
+        for name, (partners, (high, low)) in one.chains.items():
+            variable = tensors.variable(use, name)
+            producer = None if variable == HIGH else variable
+            others = [tensors.variable(use, partner) for partner in partners]
+            yield min_cut.Tensor(producer, others, weight * low, weight * high)
 
 
 def _prices(one: PricedUse) -> _Prices:
-    """The use's prices with those of merged epilogues moved to `after_cast`."""
+    """The use's prices with those of merged nodes moved to `chains`."""
     use_analysis, times = one.use_analysis, dict(one.times)
-    typed, after_cast = use_analysis.found.typed, {}
-    for name in epilogues(use_analysis.graph, typed, use_analysis.context):
-        if name in times:
-            edge = typed[name].node.inputs[0]
-            after_cast[edge], times[name] = times[name], (0.0, 0.0)
-    return _Prices(times, after_cast)
+    chains: _Chains = {}
+    for merged in epilogues(use_analysis.graph, use_analysis.context):
+        if merged.name in times:
+            seconds = times[merged.name]
+            times[merged.name] = _only(seconds, [not may for may in merged.types])
+            chains[merged.name] = (merged.partners, _only(seconds, merged.types))
+    return _Prices(times, chains)
+
+
+def _only(seconds: Times, types: Sequence[bool]) -> Times:
+    """The seconds in the types for which `types` is true, 0 in the other."""
+    high, low = (s if chosen else 0.0 for s, chosen in zip(seconds, types, strict=True))
+    return high, low
 
 
 def _cut(
@@ -155,7 +191,7 @@ def _cut(
     times = _times(uses, tensors, prices)
     if any(nominee.forced(one.context.policy) for one in uses.values()):
         return _Cut(frozenset(times) | {LOW}, -math.inf)
-    priced_tensors = tensors.priced()
+    priced_tensors = _priced_tensors(tensors, uses, prices)
     low_side = min_cut.solve(times, {LOW}, priced_tensors)
     return _Cut(low_side | {LOW}, min_cut.rounding(times, priced_tensors))
 
@@ -202,9 +238,11 @@ def _seconds(
 ) -> float:
     """Seconds of one run of a use with these 16-bit nodes and these casts."""
     total = sum(times[name in low] for name, times in prices.times.items())
-    for edge, down in sorted(casts):  # so that rounding of the sum is reproducible
+    for name, (partners, apart) in prices.chains.items():
+        if any((partner in low) != (name in low) for partner in partners):
+            total += apart[name in low]
+    for edge, _ in sorted(casts):  # so that rounding of the sum is reproducible
         total += one.cast(edge)
-        total += prices.after_cast[edge][down] if edge in prices.after_cast else 0.0
     return total
 
 

@@ -12,7 +12,7 @@ from amp.graph_rewrite.candidates.context import Typed
 from amp.graph_rewrite.candidates.passes import Passes
 from amp.graph_rewrite.graph import ir
 from amp.graph_rewrite.graph.calls import FunctionUse
-from amp.graph_rewrite.ops.op_table import Epilogue, Kind, Role
+from amp.graph_rewrite.ops.op_table import Kind, Role
 from amp.graph_rewrite.plan import Reason
 
 _AFTER = Reason("loss", "after the last product of the forward pass")
@@ -63,7 +63,7 @@ def _results(
             view, member = typed[use][name], (use, name)
             if member in passes.upstream or member not in passes.downstream:
                 continue
-            adds = view.facts.kind is Kind.SUM or view.facts.epilogue is Epilogue.BIAS
+            adds = view.facts.kind in (Kind.SUM, Kind.BIAS)
             if adds or any((use, edge[0]) in found for edge in view.node.inputs):
                 found[member] = _RESULT
     return found

@@ -5,7 +5,7 @@ Facts only; nothing is decided here.
 
 from __future__ import annotations
 
-from amp.graph_rewrite.ops.row import BOTH, FLOAT16, Epilogue, Kind, follow, keep
+from amp.graph_rewrite.ops.row import BOTH, FLOAT16, Kind, follow, keep
 
 # An op is marked fusible if it has one output, each element of which depends on one
 # element of each operand (which may be broadcast), if TensorFlow 2.21 compiles it with
@@ -42,7 +42,7 @@ ELEMENTWISE = (
         "BiasAdd",
         "sums of two, products",
         "tf:infer",
-        epilogue=Epilogue.BIAS,
+        kind=Kind.BIAS,
         fusible=True,
     ),
     follow("BiasAddV1", "sums of two, products", "tf:infer"),
@@ -199,7 +199,6 @@ ACTIVATIONS = (
         "Relu",
         "selects by comparing",
         "tf:clear",
-        epilogue=Epilogue.ACTIVATION,
         fusible=True,
     ),
     follow(
@@ -207,7 +206,6 @@ ACTIVATIONS = (
         "selects by comparing",
         "tf:clear",
         bounded=True,
-        epilogue=Epilogue.ACTIVATION,
         fusible=True,
     ),
     follow("Relu6Grad ReluGrad", "selects by comparing", "tf:clear", fusible=True),
@@ -217,7 +215,6 @@ ACTIVATIONS = (
         "exp of negatives only",
         "tf:infer",
         work="transcendental",
-        epilogue=Epilogue.ACTIVATION,
         fusible=True,
     ),
     follow(

@@ -17,7 +17,7 @@ from types import MappingProxyType
 
 from amp.errors import AmpError
 from amp.graph_rewrite.ops import elementwise, moves, products, reductions, structure
-from amp.graph_rewrite.ops.row import SOURCES, WORK, Epilogue, Kind, Role, Row
+from amp.graph_rewrite.ops.row import SOURCES, WORK, Kind, Role, Row
 
 __all__ = [
     "FAMILIES",
@@ -25,7 +25,6 @@ __all__ = [
     "SOURCES",
     "TABLE",
     "WORK",
-    "Epilogue",
     "Kind",
     "Role",
     "Row",

@@ -8,7 +8,6 @@ from __future__ import annotations
 from amp.graph_rewrite.ops.row import (
     BOTH,
     FLOAT16,
-    Epilogue,
     Weights,
     compute,
     keep,
@@ -16,9 +15,7 @@ from amp.graph_rewrite.ops.row import (
 )
 
 PRODUCTS = (
-    compute(
-        "MatMul", "matrix product", "tf:allow", work="matmul", epilogue=Epilogue.PRODUCT
-    ),
+    compute("MatMul", "matrix product", "tf:allow", work="matmul"),
     compute(
         "BatchMatMul BatchMatMulV2", "matrix product", "tf:allow", work="batch_matmul"
     ),
@@ -36,9 +33,7 @@ PRODUCTS = (
         work="einsum",
         accumulates_low=BOTH,
     ),
-    compute(
-        "Conv2D", "convolution", "tf:allow", work="conv", epilogue=Epilogue.PRODUCT
-    ),
+    compute("Conv2D", "convolution", "tf:allow", work="conv"),
     compute("Conv3D", "convolution", "tf:allow", work="conv", accumulates_low=BOTH),
     compute(
         "FusedPadConv2D",

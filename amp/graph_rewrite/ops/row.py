@@ -42,6 +42,7 @@ class Kind(enum.Enum):
     SHAPE = "the shape of each input"
     BROADCAST_AXES = "the axes over which gradients of broadcast operands are summed"
     SUM = "the sum or difference of operands, by which a loop may grow a total"
+    BIAS = "its operand with a vector added along an axis"
     PRODUCT = "the product of two operands, element by element"
     SQUARE = "the square of an operand, or of a difference"
     VARIABLE = "a variable of a v1 graph: its own memory, read as a reference"
@@ -64,20 +65,6 @@ _FRAMES = frozenset(
         *(Kind.ENTER, Kind.EXIT, Kind.NEXT_ITERATION),
     }
 )
-
-
-class Epilogue(enum.Enum):
-    """The part of an op when Grappler merges a product with a bias and an activation.
-
-    Observed in the graphs that Grappler's remapper made of training steps on a CPU
-    (TensorFlow 2.21: `post_optimization_graph` of the run metadata): _FusedMatMul and
-    _FusedConv2D with a bias, and with an activation after it. Tanh, Sigmoid, LeakyRelu
-    and GELU were not merged, nor was a bias added by AddV2.
-    """
-
-    PRODUCT = "takes a bias"
-    BIAS = "is taken by a product, and takes an activation"
-    ACTIVATION = "is taken by a product that took a bias"
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -174,9 +161,6 @@ class Row:
         its element type has to be that of all ops on the same list.
       hands_on_list: whether the lists at its outputs are those at its inputs, in this
         order, or have their element types.
-      epilogue: its part where Grappler merges a product with the ops after it.
-      epilogue_devices: device types on which it has that part. Observed on a CPU; a
-        GPU is taken to be alike until its graphs have been read.
       fusible: whether it may be in a cluster of elementwise nodes that XLA compiles;
         the conditions are in `elementwise`.
       constant_operands: numbers of the inputs that XLA then needs as constants.
@@ -206,8 +190,6 @@ class Row:
     opaque: tuple[str, ...] = ()
     same_list: bool = False
     hands_on_list: bool = False
-    epilogue: Epilogue | None = None
-    epilogue_devices: tuple[str, ...] = ("CPU", "GPU")
     fusible: bool = False
     constant_operands: tuple[int, ...] = ()
 
@@ -215,10 +197,6 @@ class Row:
         """The 16-bit types in which the kernel for a device type accumulates sums."""
         on_cpu = device_type == "CPU"
         return self.accumulates_low if on_cpu else self.gpu_accumulates_low
-
-    def epilogue_on(self, device_type: str) -> Epilogue | None:
-        """Its part where Grappler merges a product with what follows, on a device."""
-        return self.epilogue if device_type in self.epilogue_devices else None
 
     @property
     def multiplies(self) -> bool:

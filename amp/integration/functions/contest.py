@@ -96,7 +96,7 @@ class Contest:
         assert isinstance(made, Made)
         report = made.report
         predicted = {favourite: report.seconds16, FLOAT32: report.seconds32}
-        log = Log(predicted, self._plans.making)
+        log = Log(predicted, self._plans.making, self._plans.compiled)
         names = [favourite, FLOAT32, *others]
         self._race = Race(names, race_rules.judged, log, self._listener())
 

@@ -11,6 +11,8 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
+import tensorflow as tf
+
 from amp.graph_rewrite.assign.nominee import (
     CUT,
     EVERYTHING,
@@ -19,6 +21,7 @@ from amp.graph_rewrite.assign.nominee import (
     Nodes,
     Nominee,
 )
+from amp.graph_rewrite.graph import calls
 from amp.graph_rewrite.graph.calls import FunctionUse
 from amp.graph_rewrite.report import Report
 from amp.graph_rewrite.rewrite import Prepared, Rewrite
@@ -74,11 +77,16 @@ class FunctionPlans:
       original: the original's name.
       making: seconds that the latest plan took to make.
       prepared: as given; None once there will be no further plan.
+      compiled: whether XLA compiles any part of the function.
     """
 
     def __init__(self, name: bytes, prepared: Prepared, kept: Nodes) -> None:
         self.original, self.making = name, 0.0
         self.prepared: Prepared | None = prepared
+        uses = calls.uses_with_weights(prepared.given)
+        self.compiled = any(use.xla for use in uses) or bool(
+            tf.config.optimizer.get_jit()
+        )
         self._kept = kept
         self._made: dict[str, Made | NotMade] = {}
 

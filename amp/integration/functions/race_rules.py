@@ -42,16 +42,19 @@ class Log:
       predicted: seconds of a call by the cost model, by the entrant's name, as far as
         known; may be added to.
       making: seconds that it is expected to take to make an entrant other than float32.
+      compiled: whether XLA compiles the function, float32 too.
 
     Attributes:
-      predicted, making: as given.
+      predicted, making, compiled: as given.
       first: seconds of each entrant's first call, in the order in which they began.
       calls: how many calls of each have ended, also those that were not timed.
       looked: with how many rounds the times were last compared.
     """
 
-    def __init__(self, predicted: dict[str, float], making: float = 0.0) -> None:
-        self.predicted, self.making = predicted, making
+    def __init__(
+        self, predicted: dict[str, float], making: float = 0.0, compiled: bool = False
+    ) -> None:
+        self.predicted, self.making, self.compiled = predicted, making, compiled
         self.first: dict[str, float] = {}
         self.calls: dict[str, int] = {}
         self.looked = 0
@@ -159,9 +162,11 @@ def affordable(log: Log, name: str) -> bool:
     """Whether the budget allows for the first call of one more entrant.
 
     It is expected to take as long as the longest first call so far, and to be made.
+    Float32 always is allowed, as it has to be made ready only where XLA compiles it:
+    the clusters of a twin make its first call long, and float32 has none.
     """
     best = log.best
-    if best is None or not log.first:
+    if best is None or not log.first or (name == FLOAT32 and not log.compiled):
         return True
     making = 0.0 if name == FLOAT32 else log.making
     expected = max(log.first.values()) - best + making

@@ -66,7 +66,9 @@ def test_the_search_finds_just_the_nodes_at_fault(
     """Where each fault shows by itself, whatever the other nodes do."""
     bad = frozenset(i for i in bad if i < count)
     hypothesis.assume(bad)  # the search is made only where there is a fault
-    found = accuracy.search(Suspects(range(count)), lambda kept: bad <= kept, lambda: False)
+    found = accuracy.search(
+        Suspects(range(count)), lambda kept: bad <= kept, lambda: False
+    )
     assert found == bad
 
 

@@ -114,4 +114,3 @@ def test_the_copies_give_what_the_step_itself_gives(
         # The update rounds weights of size 1 to 2**-24, eightfold in the change.
         assert abs(found - wanted) <= 2.0**-8 * wanted
     assert len(exact) == len(products) == len(planned) == 4
-

@@ -115,6 +115,15 @@ def test_what_cannot_be_afforded_is_not_begun() -> None:
     assert "too long to be made ready" in outcome.text
 
 
+def test_float32_is_always_tried_where_it_need_not_be_compiled() -> None:
+    """However long the twin's first call was: XLA compiles its clusters."""
+    log = Log({"cut": 1.0, FLOAT32: 1.5}, making=50.0)
+    log.first["cut"] = 60.0
+    log.add("cut", 0, 1.0)
+    assert race_rules.affordable(log, FLOAT32)
+    assert not race_rules.affordable(log, "all")
+
+
 def test_a_second_compilation_is_charged_to_the_budget() -> None:
     machine = Machine({"cut": 1.0, FLOAT32: 1.02}, noise=0.05, first=19.0)
     outcome = machine.race()

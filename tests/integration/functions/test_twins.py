@@ -17,7 +17,13 @@ import tensorflow as tf
 from tensorflow.python.eager import context as context_lib
 
 import amp
-from amp.graph_rewrite.assign.nominee import CUT, EVERYTHING, PRODUCTS
+from amp.graph_rewrite.assign.nominee import (
+    CUT,
+    EVERYTHING,
+    PRODUCTS,
+    UNCLUSTERED,
+    Nominee,
+)
 from amp.graph_rewrite.cost.shipped_devices import CPU_AMX
 from amp.graph_rewrite.graph import ir
 from amp.graph_rewrite.rewrite import Prepared
@@ -25,6 +31,7 @@ from amp.integration.functions import (
     contest,
     function_plans,
     function_twins,
+    gradient_check,
     race,
     race_rules,
     winner_checks,
@@ -245,6 +252,33 @@ def test_every_plan_races_and_the_losers_are_let_go(
     new = set(context.list_function_names()) - before
     assert {made for made in new if "__amp" in made} == left
     assert int(step.count) == 4 * ENOUGH
+
+
+@pytest.mark.parametrize(("winner", "more"), [(EVERYTHING, 1), (UNCLUSTERED, 0)])
+def test_a_winner_that_holds_other_nodes_in_16_bits_is_compared_too(
+    monkeypatch: pytest.MonkeyPatch, winner: Nominee, more: int
+) -> None:
+    """With float32, once it has won; the cheapest was before the race."""
+    compared: list[str] = []
+    honest = gradient_check.GradientCheck.__init__
+
+    def noted(self: Any, context: Any, *given: Any) -> None:
+        compared.append(given[-1].name)
+        honest(self, context, *given)
+
+    def wins(log: race_rules.Log, running: Any) -> race_rules.Ruling:
+        won = len(log.times(winner.name)) == 1
+        return race_rules.Ruling({}, winner.name if won else None, "ended: planted")
+
+    monkeypatch.setattr(gradient_check.GradientCheck, "__init__", noted)
+    monkeypatch.setattr(race_rules, "judged", wins)
+    monkeypatch.setattr(function_twins, "OTHERS", (winner,))
+    monkeypatch.setattr(function_plans.FunctionPlans, "_why_not", lambda *_: "")
+    step = Step()
+    step.train(12, check="auto")
+    assert compared == [CUT.name] + [winner.name] * more
+    assert int(step.count) == 12
+    assert f"{winner.name}: won" in str(amp.reports()[0])
 
 
 def test_the_next_run_starts_with_the_winner(ran: Calls) -> None:

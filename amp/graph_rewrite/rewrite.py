@@ -23,8 +23,9 @@ from amp.graph_rewrite.cost.priced import Priced
 from amp.graph_rewrite.cost.pricing import measured_prices, untimed
 from amp.graph_rewrite.cost.resolution import Resolution
 from amp.graph_rewrite.fusion import fuse
-from amp.graph_rewrite.graph import ir
+from amp.graph_rewrite.graph import calls, ir
 from amp.graph_rewrite.graph.calls import FunctionUse
+from amp.graph_rewrite.normalize import size_roots
 from amp.graph_rewrite.normalize.frame_reads import hoist_frame_reads
 from amp.graph_rewrite.normalize.inline import inline
 from amp.graph_rewrite.normalize.loop_invariants import hoist_invariants
@@ -34,8 +35,8 @@ from amp.graph_rewrite.report import Report
 from amp.graph_rewrite.report_builder import report_on, switched_off
 from amp.graph_rewrite.steps import Step, run, uncollected
 
-# Checks and prepares the module, and finds and prices the candidates.
-PREPARE = (
+# Checks the module, inlines its calls, and finds the sizes of its tensors.
+BEGIN = (
     Step("check the policy", check_op_names, ("policy",)),
     Step("check the graph given", checks.edges_given, ("given",)),
     Step("unfuse", fuse.unfuse, ("given",), "unfused"),
@@ -44,6 +45,9 @@ PREPARE = (
     Step("hoist reads", hoist_frame_reads, ("hoisted",), "readied"),
     Step("size", sized, ("readied", "sizes"), "sized"),
     Step("take the module", sized_module, ("sized",), "module"),
+)
+# Finds and prices the candidates.
+PREPARE = (
     Step("contexts", contexts, ("module", "settled", "fetches", "feeds"), "contexts"),
     Step("analyze", analyze, ("module", "contexts"), "analysis"),
     Step("check the types given", checks.types_given, ("analysis",)),
@@ -77,11 +81,8 @@ FINISH = (
     Step("fuse", fuse.fused, ("bypassed", "priced", "fusing", "suffix"), "fused"),
     Step("check the clusters", checks.clusters_made, ("bypassed", "fused", "priced")),
 )
-REPORT = (
-    Step(
-        "report", report_on, ("priced", "plans", "fused", "settled", "sized"), "report"
-    ),
-)
+_REPORTED = ("priced", "plans", "fused", "settled", "sized")
+REPORT = (Step("report", report_on, _REPORTED, "report"),)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -113,12 +114,64 @@ class Foreseen:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
+class Begun:
+    """A module with calls inlined and sizes found, before it is analyzed.
+
+    Attributes:
+      settled: policy and device.
+      values: what the steps of `BEGIN` gave, by name.
+    """
+
+    settled: Resolution
+    values: Mapping[str, Any]
+
+    @property
+    def given(self) -> ir.Module:
+        """The module as it was given."""
+        given: ir.Module = self.values["given"]
+        return given
+
+    @property
+    def roots(self) -> tuple[ir.Edge, ...]:
+        """The tensors whose sizes are assumed, and that a first step might tell."""
+        return size_roots.roots(self.values["sized"]) if "sized" in self.values else ()
+
+    def telling(self, suffix: str) -> ir.Module:
+        """The module in float32, its main function with the shapes of the roots too."""
+        module = self.values["module"]
+        uses = calls.uses_with_weights(module)
+        graphs = {use: calls.graph_of(module, use) for use in uses}
+        made = link(self.values["unfused"], graphs, suffix).module
+        name = f"{self.given.main.name}{suffix}_told"
+        return size_roots.telling(made, self.roots, name)
+
+    def resized(self, sizes: SizesAtCall) -> Begun:
+        """The same module, when more is known of the call that plans are made for."""
+        given = {**self.values, "sizes": sizes}
+        first = next(number for number, step in enumerate(BEGIN) if step.run is sized)
+        with uncollected():
+            return Begun(self.settled, run(BEGIN[first:], given))
+
+    def prepared(self, timer: Timer = untimed) -> Prepared:
+        """Analyzes and prices the module, for any number of plans.
+
+        Raises:
+          AmpError: as `rewrite`.
+        """
+        values = {**self.values, "timer": timer}
+        if self.settled.policy is not None:
+            with uncollected():
+                values = run(PREPARE, values)
+        return Prepared(self.settled, values)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
 class Prepared:
     """A module that was analyzed and priced, of which several plans can be made.
 
     Attributes:
       settled: policy and device; without a policy every plan is the module as given.
-      values: what the steps of `PREPARE` gave, by name.
+      values: what the steps of `BEGIN` and `PREPARE` gave, by name.
     """
 
     settled: Resolution
@@ -202,6 +255,30 @@ class Prepared:
         return priced
 
 
+def begin(
+    module: ir.Module,
+    settled: Resolution,
+    *,
+    fetches: frozenset[str] = frozenset(),
+    feeds: frozenset[str] = frozenset(),
+    sizes: SizesAtCall | None = None,
+) -> Begun:
+    """Checks a module, inlines its calls and finds its sizes.
+
+    Args, Raises: as those of `rewrite`.
+    """
+    values: dict[str, Any] = {
+        "given": module,
+        "settled": settled,
+        "policy": settled.policy,
+    }
+    values |= {"fetches": fetches, "feeds": feeds, "sizes": sizes}
+    if settled.policy is not None:
+        with uncollected():
+            values = run(BEGIN, values)
+    return Begun(settled, values)
+
+
 def prepare(
     module: ir.Module,
     settled: Resolution,
@@ -215,16 +292,8 @@ def prepare(
 
     Args, Raises: as those of `rewrite`.
     """
-    values: dict[str, Any] = {
-        "given": module,
-        "settled": settled,
-        "policy": settled.policy,
-    }
-    values |= {"fetches": fetches, "feeds": feeds, "timer": timer, "sizes": sizes}
-    if settled.policy is not None:
-        with uncollected():
-            values = run(PREPARE, values)
-    return Prepared(settled, values)
+    begun = begin(module, settled, fetches=fetches, feeds=feeds, sizes=sizes)
+    return begun.prepared(timer)
 
 
 def rewrite(

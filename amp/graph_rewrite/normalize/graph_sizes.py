@@ -98,6 +98,7 @@ class GraphSizes:
             ready, asked = self._ready(order, called)
             if not ready and not asked:
                 return
+            before = len(self._known), len(self._closed)
             try:
                 self._infer(infer, ready, asked)
             except RefusedError as e:
@@ -106,7 +107,9 @@ class GraphSizes:
                     return
                 self._assume_rest([e.node])
                 continue
-            self._assume_rest(self._first(order, ready))
+            self._assume_rest(self._first(order, (*ready, *asked)))
+            if before == (len(self._known), len(self._closed)):
+                return
 
     def size(self, edge: ir.Edge) -> ir.Shape:
         """The size of an edge as far as it is known."""
@@ -207,15 +210,14 @@ class GraphSizes:
 
     def _broadcast(self, name: str, operands: Sequence[ir.Shape]) -> None:
         """Notes the axes of a broadcast between operands of these shapes."""
-        self._closed.add(name)
         known = [shape for shape in operands if shape is not None and whole(shape)]
+        if len(known) < 2:  # what they are computed from has no sizes yet
+            return
+        self._closed.add(name)
         for index in range(2):
-            if len(known) == 2:
-                axes = tuple(arithmetic.broadcast_axes(known, index))
-                self._values[name, index] = axes
-                self._take((name, index), (len(axes),))
-        for edge in self._rest(name):
-            self._take(edge, (1,))
+            axes = tuple(arithmetic.broadcast_axes(known, index))
+            self._values[name, index] = axes
+            self._take((name, index), (len(axes),))
 
     def _take(self, edge: ir.Edge, shape: ir.Shape) -> None:
         if whole(shape):

@@ -145,7 +145,8 @@ class FunctionChecks:
         """A check of a plan, at the weights that there are then."""
         context, nominee = context_lib.context(), plans.nominee(plan)
         module = definitions.read(context, self._name.decode())
-        prepared = twin_making.prepared(module, self._shared.settled, self._sizes)
+        begun = twin_making.begun(module, self._shared.settled, self._sizes)
+        prepared = twin_making.prepared(begun)
         made = prepared.made(nominee, definitions.new_suffix())
         return GradientCheck(context, prepared, made, nominee)
 

@@ -13,7 +13,7 @@ from amp.graph_rewrite.assign.nominee import Nominee
 from amp.graph_rewrite.cost.resolution import Resolution
 from amp.graph_rewrite.graph import calls, ir, op_schema, serde
 from amp.graph_rewrite.normalize.sizes import SizesAtCall
-from amp.graph_rewrite.rewrite import Prepared, Rewrite, prepare
+from amp.graph_rewrite.rewrite import Begun, Prepared, Rewrite, begin
 from amp.integration.functions import definitions
 from amp.integration.measuring import job_timer
 
@@ -34,10 +34,10 @@ class MadeTwin:
     repeatable: bool
 
 
-def prepared(
+def begun(
     module: ir.Module, settled: Resolution, sizes: SizesAtCall | None = None
-) -> Prepared:
-    """Analyzes and prices a function.
+) -> Begun:
+    """Inlines the calls of a function and finds its sizes.
 
     Args:
       module: the function, as `definitions` read it.
@@ -47,8 +47,17 @@ def prepared(
     Raises:
       AmpError: what was found wrong.
     """
-    timer = job_timer.measuring(settled, module.main.name)
-    return prepare(module, settled, timer=timer, sizes=sizes)
+    return begin(module, settled, sizes=sizes)
+
+
+def prepared(begun: Begun) -> Prepared:
+    """Analyzes and prices a function.
+
+    Raises:
+      AmpError: what was found wrong.
+    """
+    name = begun.given.main.name
+    return begun.prepared(job_timer.measuring(begun.settled, name))
 
 
 def registered(

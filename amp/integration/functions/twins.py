@@ -30,6 +30,7 @@ from amp.integration.functions import (
 )
 from amp.integration.functions.call_devices import CallDevices
 from amp.integration.functions.checks import Checks
+from amp.integration.functions.first_sizes import FirstSizes
 from amp.integration.functions.function_call import FunctionCall
 from amp.integration.functions.function_checks import Shared
 from amp.integration.functions.function_plans import FunctionPlans
@@ -62,6 +63,7 @@ class Twins:
         self.devices = CallDevices(settled)
         self.proven: dict[bytes, Iterator[bytes]] = {}
         self._policy: Policy = settled.policy
+        self._sizes = FirstSizes(settled)
         self._once = Once()
         self._shared = Shared(
             settled=settled,
@@ -77,7 +79,8 @@ class Twins:
     def call(self, call: FunctionCall, context: Any, name: bytes) -> Any:
         """Makes one call of a function that `proven` gives no name for.
 
-        The first call makes the twin. A function without anything to convert has none.
+        The first call may have to tell sizes (`first_sizes`); the next, or else this
+        one, makes the twin. A function without anything to convert has none.
 
         Args:
           call: the call that the user made.
@@ -87,6 +90,10 @@ class Twins:
         Returns:
           The outputs of the call.
         """
+        if name not in self._functions:
+            done, outputs = self._sizes.step(context, name, call)
+            if done:
+                return outputs
         find = functools.partial(self._functions.get, name)
         function = self._once.get(name, find, lambda: self._make(context, name, call))
         if function:
@@ -124,7 +131,8 @@ class Twins:
         Raises:
           AmpError: what the rewrite found wrong.
         """
-        module = definitions.read(context, name.decode())
+        begun = self._sizes.take(context, name)
+        module = begun.given if begun else definitions.read(context, name.decode())
         self.keep_patterns.met(module)
         key, known = self._known(module)
         if known.winner == FLOAT32:
@@ -132,9 +140,10 @@ class Twins:
             report = left(module, self.settled, "trial", cause)
             reports.add(report, self._policy.report)
             return None
-        sizes = shape_inference.at_call(inputs)
-        prepared = twin_making.prepared(module, self.settled, sizes)
-        plans = FunctionPlans(name, prepared, {})
+        if begun is None:
+            sizes = shape_inference.at_call(inputs)
+            begun = twin_making.begun(module, self.settled, sizes)
+        plans = FunctionPlans(name, twin_making.prepared(begun), {})
         function = FunctionTwins(plans, key, self._shared)
         return function if function.begin(context, known) else None
 
@@ -166,12 +175,13 @@ class Twins:
         """
         self.proven.pop(name, None)
         self.devices.forget(name)
+        told = self._sizes.forget(name)
         function = self._functions.pop(name, None)
         if not function:
-            return []
+            return told
         made = function.functions()
         function.forget()
-        return made
+        return told + made
 
 
 def every() -> list[Twins]:

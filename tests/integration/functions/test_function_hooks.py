@@ -320,7 +320,7 @@ def test_a_failure_inside_a_rewrite_leaves_the_original_and_warns_once(
     def broken(*args, **kwargs):
         raise RuntimeError("a fault of ours")
 
-    monkeypatch.setattr(twin_making, "prepare", broken)
+    monkeypatch.setattr(twin_making, "prepared", broken)
     fn = tf.function(lambda x: dense(x, weights))
     x = tf.random.normal([32, 64])
     want = fn(x)

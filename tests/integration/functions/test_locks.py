@@ -78,14 +78,14 @@ def test_a_function_may_go_while_its_thread_makes_the_twin_of_another(
 ) -> None:
     kept = [function()]
     called(kept[0])
-    made, rewrite = twins_of(kept[0]), twin_making.prepare
+    made, rewrite = twins_of(kept[0]), twin_making.prepared
 
     def collects(*args: Any, **kwargs: Any) -> Any:
         kept.clear()
         gc.collect()
         return rewrite(*args, **kwargs)
 
-    monkeypatch.setattr(twin_making, "prepare", collects)
+    monkeypatch.setattr(twin_making, "prepared", collects)
     fn = function()
     called(fn)
     assert not any(context_lib.context().has_function(name) for name in made)
@@ -95,7 +95,7 @@ def test_a_function_may_go_while_its_thread_makes_the_twin_of_another(
 def test_a_rewrite_that_takes_long_holds_up_no_other_function(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    begun, go_on, rewrite = threading.Event(), threading.Event(), twin_making.prepare
+    begun, go_on, rewrite = threading.Event(), threading.Event(), twin_making.prepared
     held: list[int] = []
 
     def slow(*args: Any, **kwargs: Any) -> Any:
@@ -105,7 +105,7 @@ def test_a_rewrite_that_takes_long_holds_up_no_other_function(
             assert go_on.wait(PATIENCE)
         return rewrite(*args, **kwargs)
 
-    monkeypatch.setattr(twin_making, "prepare", slow)
+    monkeypatch.setattr(twin_making, "prepared", slow)
     first, second = function(), function()
     waiting = started(lambda: called(first))
     assert begun.wait(PATIENCE)
@@ -122,13 +122,13 @@ def test_a_rewrite_that_takes_long_holds_up_no_other_function(
 def test_who_is_told_of_a_rewrite_may_call_the_function(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    fn, seen, rewrite = function(), [], twin_making.prepare
+    fn, seen, rewrite = function(), [], twin_making.prepared
 
     def tells(*args: Any, **kwargs: Any) -> Any:
         seen.append(called(fn).numpy().tolist())
         return rewrite(*args, **kwargs)
 
-    monkeypatch.setattr(twin_making, "prepare", tells)
+    monkeypatch.setattr(twin_making, "prepared", tells)
     assert called(fn).numpy().tolist() == [[2.0, 2.0], [2.0, 2.0]]
     assert seen == [[[2.0, 2.0], [2.0, 2.0]]]
     assert len(amp.reports()) == 1
@@ -150,7 +150,7 @@ class Collects(logging.Handler):
 def test_threads_short_lived_functions_and_a_handler_that_collects_go_on(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    handler, rewrite = Collects(), twin_making.prepare
+    handler, rewrite = Collects(), twin_making.prepared
     end = time.monotonic() + SOAKED
     done: list[int] = []
     failed: list[Exception] = []
@@ -170,7 +170,7 @@ def test_threads_short_lived_functions_and_a_handler_that_collects_go_on(
         except Exception as e:
             failed.append(e)
 
-    monkeypatch.setattr(twin_making, "prepare", tells)
+    monkeypatch.setattr(twin_making, "prepared", tells)
     logging.getLogger("amp").addHandler(handler)
     try:
         threads = [started(work) for _ in range(4)]

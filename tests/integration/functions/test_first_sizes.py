@@ -1,0 +1,181 @@
+"""`FirstSizes`: the first step tells the sizes that its arguments do not tell."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+from tensorflow.python.eager import context as context_lib
+
+import amp
+from amp.graph_rewrite.cost.shipped_devices import CPU_AMX
+from amp.graph_rewrite.report import Report
+from amp.integration.functions.function_call import FunctionCall
+from amp.integration.measuring import hardware
+from amp.integration.process import PROCESS
+
+pytestmark = pytest.mark.kernels
+
+# Every bfloat16 rounding is off by 2**-8 at most; under 2**3 of them in a row here.
+BFLOAT16 = 2.0**-8 * 2**3
+SIZE = 256
+
+
+@pytest.fixture(autouse=True)
+def amx(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Plans as for a CPU with AMX, whatever this machine is; forgets them after."""
+    monkeypatch.setattr(hardware, "device", lambda: CPU_AMX)
+    settled = dict(PROCESS.settled)
+    PROCESS.settled.clear()
+    yield
+    PROCESS.settled.clear()
+    PROCESS.settled.update(settled)
+
+
+@pytest.fixture
+def told(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The functions that ran once to tell sizes or gradients."""
+    names: list[str] = []
+    made = FunctionCall.__init__
+
+    def init(self: Any, *args: Any, **kwargs: Any) -> None:
+        made(self, *args, **kwargs)
+        record = self.record
+
+        def recorded(which: bytes, more: int) -> Any:
+            names.append(which.decode())
+            return record(which, more)
+
+        object.__setattr__(self, "record", recorded)
+
+    monkeypatch.setattr(FunctionCall, "__init__", init)
+    return names
+
+
+def batches(*lengths: int) -> tf.data.Dataset:
+    rows = [np.full([n, SIZE], i + 1, np.float32) for i, n in enumerate(lengths)]
+    spec = tf.TensorSpec([None, SIZE])
+    return tf.data.Dataset.from_generator(lambda: rows, output_signature=spec)
+
+
+def step(weights: tf.Tensor) -> Any:
+    def fn(iterator: Any) -> tuple[tf.Tensor, tf.Tensor]:
+        x = next(iterator)
+        return x[0, 0], tf.matmul(tf.matmul(x, weights), weights)
+
+    return tf.function(fn)
+
+
+def reports(before: int) -> list[Report]:
+    return [report for report in amp.reports()[before:] if report.nodes_low]
+
+
+def test_the_first_batch_tells_its_size_and_is_taken_once(told: list[str]) -> None:
+    weights = tf.eye(SIZE) / 2.0
+    fn, before = step(weights), len(amp.reports())
+    iterator = iter(batches(512, 7, 512))
+    with amp.mixed_precision_scope(dtype="bfloat16", trial=False, check=False):
+        results = [fn(iterator) for _ in range(3)]
+    assert [int(first) for first, _ in results] == [1, 2, 3]
+    for number, length in enumerate((512, 7, 512)):
+        assert results[number][1].shape == (length, SIZE)
+        np.testing.assert_allclose(results[number][1], (number + 1) / 4, rtol=BFLOAT16)
+    assert len(told) == 1
+    (report,) = reports(before)
+    assert report.made_for == {"IteratorGetNext": [512, SIZE]}
+    assert report.sizes_assumed == ()
+
+
+@pytest.mark.parametrize("fields", [{"assignment": "all"}, {"emulate": True}])
+def test_no_step_tells_what_nothing_depends_on(
+    told: list[str], fields: dict[str, Any]
+) -> None:
+    fn = step(tf.eye(SIZE))
+    iterator = iter(batches(5, 5))
+    policy = {"trial": False, "check": False, **fields}
+    with amp.mixed_precision_scope(dtype="bfloat16", **policy):
+        fn(iterator)
+        fn(iterator)
+    assert told == []
+
+
+def test_arguments_that_tell_all_need_no_step(told: list[str]) -> None:
+    weights = tf.eye(SIZE)
+    fn = tf.function(
+        lambda x: tf.matmul(x, weights), input_signature=[tf.TensorSpec([None, SIZE])]
+    )
+    with amp.mixed_precision_scope(dtype="bfloat16", trial=False, check=False):
+        fn(tf.ones([512, SIZE]))
+    assert told == []
+
+
+def test_what_tells_sizes_is_gone_when_the_twin_is_there() -> None:
+    fn, iterator = step(tf.eye(SIZE)), iter(batches(9, 9))
+    context = context_lib.context()
+    with amp.mixed_precision_scope(dtype="bfloat16", trial=False, check=False):
+        fn(iterator)
+        telling = [n for n in context.list_function_names() if "_told" in str(n)]
+        fn(iterator)
+        left = [n for n in context.list_function_names() if "_told" in str(n)]
+    assert len(telling) == 1
+    assert left == []
+
+
+VOCABULARY, WIDTH, BATCH, LENGTH = 100, 128, 16, 48
+
+
+class Block(keras.layers.Layer):
+    """Attention and two dense layers, each around a residual connection."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.attention = keras.layers.MultiHeadAttention(4, WIDTH // 4)
+        self.norm = keras.layers.LayerNormalization()
+        self.wide = keras.layers.Dense(4 * WIDTH, "gelu")
+        self.narrow = keras.layers.Dense(WIDTH)
+
+    def call(self, x: Any) -> Any:
+        x = x + self.attention(x, x)
+        return x + self.narrow(self.wide(self.norm(x)))
+
+
+def fitted(varied: bool) -> Report:
+    """The report on the training step of a transformer that `fit` has trained."""
+    random = np.random.default_rng(0)
+    lengths = (LENGTH, 11, 30) if varied else (LENGTH,) * 3
+    tokens = [random.integers(0, VOCABULARY, [BATCH, n], np.int32) for n in lengths]
+    spec = tf.TensorSpec([None, None] if varied else [BATCH, LENGTH], tf.int32)
+    data = tf.data.Dataset.from_generator(
+        lambda: zip(tokens, tokens, strict=True), output_signature=(spec, spec)
+    )
+    given = keras.Input([None], dtype="int32")
+    x = keras.layers.Embedding(VOCABULARY, WIDTH)(given)
+    model = keras.Model(given, keras.layers.Dense(VOCABULARY)(Block()(Block()(x))))
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    model.compile("adam", loss, jit_compile=False)
+    before = len(amp.reports())
+    policy = {"dtype": "bfloat16", "trial": False, "check": False}
+    with amp.mixed_precision_scope(strict=True, **policy):
+        model.fit(data.repeat(), steps_per_epoch=3, verbose=0, shuffle=False)
+    (report,) = (r for r in reports(before) if "on_iterator" in r.function)
+    return report
+
+
+def products(report: Report) -> int:
+    return sum(d.rule == "compute" and d.dtype != "float32" for d in report.decisions)
+
+
+@pytest.mark.slow
+def test_fit_on_batches_of_all_lengths_is_planned_as_on_one_length() -> None:
+    varied, static = fitted(varied=True), fitted(varied=False)
+    assert varied.made_for["IteratorGetNext"] == [BATCH, LENGTH]
+    assert varied.sizes_assumed == ()
+    assert products(varied) == products(static) > 0
+    assert varied.clusters
+    # TensorFlow's gradients of broadcasts are further nodes; products take the time.
+    gains = [r.seconds32 / r.seconds16 for r in (varied, static)]
+    assert gains[0] == pytest.approx(gains[1], rel=0.1)

@@ -40,7 +40,6 @@ ELSEWHERE = {
     "integration/measuring/cases.py": "integration/measuring/test_calibration.py",
     "integration/functions/failures.py": "integration/functions/test_twins.py",
     "integration/functions/function_checks.py": "integration/functions/test_checks.py",
-    "integration/functions/function_plans.py": "integration/functions/test_twins.py",
     "integration/functions/function_twins.py": "integration/functions/test_twins.py",
     "integration/functions/definitions.py": "graph_rewrite/graph/test_serde.py",
     "integration/functions/function_call.py": "integration/functions/test_twins.py",

@@ -2,23 +2,14 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable
 from typing import Any
 
 import keras
 import numpy as np
 import pytest
-import tensorflow as tf
-from rewriting import settled
-from tensorflow.python.eager import context as context_lib
 
 import amp
-from amp.graph_rewrite.assign.nominee import EVERYTHING, PRODUCTS
-from amp.graph_rewrite.candidates import analysis
-from amp.graph_rewrite.rewrite import prepare
-from amp.integration.functions import definitions
-from amp.integration.functions.gradient_check import GradientCheck
 from amp.integration.functions.gradient_copies import GradientCopies
 
 RANDOM = np.random.default_rng(1)

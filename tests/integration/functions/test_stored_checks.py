@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import tensorflow as tf
 from rewriting import settled
+from tensorflow.python.eager import context as context_lib
 
 from amp.graph_rewrite.assign.nominee import CUT, PRODUCTS
 from amp.graph_rewrite.plan import Reason
@@ -16,7 +17,6 @@ from amp.graph_rewrite.report import AccuracyOutcome, GradientError
 from amp.graph_rewrite.rewrite import Prepared, prepare
 from amp.integration.functions import definitions, plan_store, stored_checks
 from amp.integration.functions.stored_checks import StoredCheck
-from tensorflow.python.eager import context as context_lib
 
 OUTCOME = AccuracyOutcome("told", 1, 0.5, 0.25, (GradientError("g", 0.5, 0.25),))
 

@@ -185,7 +185,7 @@ def test_what_xla_compiles_races_as_well(
     as_fast = dataclasses.replace(CPU_AMX, compiled=None)  # so that there is a twin
     monkeypatch.setattr(hardware, "device", lambda: as_fast)
     ran.slow = "twin"
-    Step(jit_compile=True).train(20)
+    Step(jit_compile=True).train(ENOUGH)
     assert {"twin", "original"} == set(ran)
     (report,) = amp.reports()
     assert report.trial == "ended: float32 is faster"

@@ -1,0 +1,90 @@
+"""`function_plans`: which plans are worth a twin, and what becomes of the others."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+import tensorflow as tf
+from rewriting import settled
+from tensorflow.python.eager import context as context_lib
+
+import amp
+from amp.graph_rewrite.assign.nominee import CUT, EVERYTHING, PRODUCTS, UNCLUSTERED
+from amp.graph_rewrite.cost.shipped_devices import CPU_AMX
+from amp.graph_rewrite.rewrite import Foreseen, Prepared
+from amp.integration.functions import definitions, function_plans, twin_making
+from amp.integration.functions.function_plans import FunctionPlans, Made, NotMade
+
+pytestmark = pytest.mark.kernels
+
+
+@pytest.fixture
+def plans() -> Iterator[FunctionPlans]:
+    """Of products with a tanh between them, which is worth 16 bits as well."""
+    with amp.mixed_precision_scope(dtype="bfloat16"):
+        pass  # the hooks are in place: what is traced has its shapes
+    weights = tf.ones([512, 512])
+
+    @tf.function
+    def fn(x: tf.Tensor) -> tf.Tensor:
+        return tf.matmul(tf.tanh(tf.matmul(x, weights)), weights)
+
+    concrete = fn.get_concrete_function(tf.ones([512, 512]))
+    module = definitions.read(context_lib.context(), concrete.name.decode())
+    policy = settled(CPU_AMX, assignment="cost")
+    made = FunctionPlans(concrete.name, twin_making.prepared(module, policy), {})
+    yield made
+    made.let_all_go(context_lib.context())
+
+
+def made(plans: FunctionPlans, plan: str, doubt: float = 1.0) -> Made | NotMade:
+    return plans.make(context_lib.context(), plan, doubt)[0]
+
+
+def why_not(found: Made | NotMade) -> str:
+    return found.why if isinstance(found, NotMade) else ""
+
+
+def test_what_was_made_is_registered_until_it_is_let_go(plans: FunctionPlans) -> None:
+    context = context_lib.context()
+    assert plans.function(CUT.name) == plans.original
+    found = made(plans, CUT.name)
+    assert isinstance(found, Made)
+    assert plans.known(CUT.name) is found
+    assert plans.function(CUT.name) == found.twin.name != plans.original
+    assert all(context.has_function(name) for name in plans.functions())
+    names = plans.functions()
+    plans.let_go(context, CUT.name)
+    assert not any(context.has_function(name) for name in names)
+    assert plans.function(CUT.name) == plans.original
+
+
+def test_the_same_plan_is_not_made_twice(
+    plans: FunctionPlans, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = made(plans, CUT.name)
+    assert isinstance(first, Made)
+    monkeypatch.setattr(Prepared, "foreseen", lambda *_: Foreseen(0.0, first.low))
+    assert "the same as another" in why_not(made(plans, EVERYTHING.name))
+    assert "no clusters either" in why_not(made(plans, UNCLUSTERED.name))
+
+
+def test_a_plan_that_is_predicted_to_be_much_slower_is_not_made(
+    plans: FunctionPlans, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = made(plans, CUT.name)
+    assert isinstance(first, Made)
+    assert first.report.measured_share < function_plans.MEASURED
+    limit = function_plans.CLOSE_IF_MODELLED * first.report.seconds16
+    slow = Foreseen(1.2 * limit, {})
+    monkeypatch.setattr(Prepared, "foreseen", lambda *_: slow)
+    assert "predicted to take 1.80 times" in why_not(made(plans, PRODUCTS.name))
+    # Where predictions were wrong by more, it may be as fast.
+    assert isinstance(made(plans, PRODUCTS.name, 1.3), Made)
+
+
+def test_after_the_race_nothing_more_is_made(plans: FunctionPlans) -> None:
+    made(plans, CUT.name)
+    plans.settle()
+    assert "the race was over" in why_not(made(plans, PRODUCTS.name))

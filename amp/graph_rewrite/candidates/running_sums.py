@@ -32,7 +32,8 @@ def running_sums(
     if value.begins is not None:
         ((use, edge),) = value.returned
         own = {place[1] for place in value.made if place[0] == use}
-        yield from ((use, name) for name in _adds(graphs[use], own, edge))
+        added = _adds(graphs[use], own, edge)
+        yield from ((use, name) for name in graphs[use].order if name in added)
 
 
 def running_sums_in_frames(
@@ -45,23 +46,26 @@ def running_sums_in_frames(
     yield from ((use, name) for name in _adds(graphs[use], own, edge))
 
 
-def _adds(graph: ir.Graph, own: set[ir.Edge], edge: ir.Edge) -> Iterator[str]:
-    """The nodes by which the value at `edge` adds to the one at the edges `own`."""
-    chain, pending = {edge[0]}, [edge]
-    while pending:
-        node = graph.nodes.get(pending.pop()[0])
-        if node is not None and facts(node.op).kind in _TOTALS:
-            pending += [source for source in node.inputs if source[0] not in chain]
-            chain.update(source[0] for source in node.inputs)
+def _adds(graph: ir.Graph, own: set[ir.Edge], edge: ir.Edge) -> dict[str, bool]:
+    """The nodes by which the value at `edge` adds to the one at the edges `own`.
+
+    Takes time linear in these nodes and what they add.
+    """
     through: dict[str, bool] = {}  # nodes that the variable passes: whether one added
-    for name in graph.order if own & graph.readers.keys() else ():
-        node, kind = graph.nodes[name], facts(graph.nodes[name].op).kind
-        if name in chain and kind in _TOTALS:
-            from_variable = [e for e in node.inputs if e in own or e[0] in through]
-            if from_variable:
-                adds = kind is Kind.SUM
-                through[name] = adds or any(
-                    through.get(e[0], False) for e in from_variable
-                )
-    if through.get(edge[0], False):
-        yield from through
+    pending, seen = [edge[0]], set()
+    while pending:
+        name = pending[-1]
+        node = graph.nodes.get(name)
+        kind = None if node is None else facts(node.op).kind
+        if node is None or kind not in _TOTALS or name in through:
+            pending.pop()
+        elif name not in seen:
+            seen.add(name)
+            pending += [source for source, _ in node.inputs if source not in seen]
+        else:
+            pending.pop()
+            sources = [e for e in node.inputs if e in own or e[0] in through]
+            if sources:
+                added = any(through.get(e[0], False) for e in sources)
+                through[name] = kind is Kind.SUM or added
+    return through if through.get(edge[0], False) else {}

@@ -63,8 +63,10 @@ def frames(graph: ir.Graph) -> dict[str, Frame]:
         return found
     for name in graph.order:
         node = graph.nodes[name]
-        sources = (*(edge[0] for edge in node.inputs), *node.controls)
-        frame = max((found.get(source, ()) for source in sources), key=len, default=())
+        frame: Frame = ()
+        for source in (*[edge[0] for edge in node.inputs], *node.controls):
+            if source in found and len(found[source]) > len(frame):
+                frame = found[source]
         if node.op in ("Enter", "RefEnter"):
             frame = (*frame, node.text("frame_name"))
         elif node.op in ("Exit", "RefExit"):

@@ -144,10 +144,10 @@ def _with(
 ) -> ir.Graph:
     """The graph with other nodes, and with the shapes of the new ones."""
 
-    def shape(edge: ir.Edge) -> ir.Shape:
-        return known[edge] if edge in known else graph.shape(edge)
+    def changed(before: ir.ShapeSource) -> ir.ShapeSource:
+        return lambda edge: known[edge] if edge in known else before(edge)
 
-    return dataclasses.replace(graph, nodes=nodes, shape=shape)
+    return dataclasses.replace(graph.with_shapes(changed), nodes=nodes)
 
 
 def _free(graph: ir.Graph, name: str) -> str:

@@ -11,7 +11,7 @@ from typing import Any
 from amp.graph_rewrite.report import TrialOutcome
 from amp.integration.functions import race_rules
 from amp.integration.functions.race import Listener, Race
-from amp.integration.functions.race_rules import FLOAT32, Log
+from amp.integration.functions.race_rules import FLOAT32, Log, Rules
 
 
 class Machine:
@@ -44,7 +44,8 @@ class Machine:
             ended=lambda _, outcome: self.outcomes.append(outcome),
             released=lambda *_: None,
         )
-        race = Race(names, judge, log, listener, lambda: self.now)
+        rules = Rules(judge, race_rules.cut_short)
+        race = Race(names, rules, log, listener, lambda: self.now)
         while not self.outcomes:
             race.call(self.run)
         return self.outcomes[0]

@@ -19,7 +19,7 @@ from amp.integration.functions import clusters, race_rules, winner_checks
 from amp.integration.functions.function_plans import FunctionPlans, Made, NotMade
 from amp.integration.functions.plan_store import Record
 from amp.integration.functions.race import Listener, Race
-from amp.integration.functions.race_rules import FLOAT32, Log
+from amp.integration.functions.race_rules import FLOAT32, Log, Rules
 from amp.policy import Policy
 
 UNDER_WAY = "under way: calls alternate until the fastest is known"
@@ -98,7 +98,8 @@ class Contest:
         predicted = {favourite: report.seconds16, FLOAT32: report.seconds32}
         log = Log(predicted, self._plans.making, self._plans.compiled)
         names = [favourite, FLOAT32, *others]
-        self._race = Race(names, race_rules.judged, log, self._listener())
+        rules = Rules(race_rules.judged, race_rules.cut_short)
+        self._race = Race(names, rules, log, self._listener())
 
     def begin_known(self, known: Record) -> None:
         """Begins without a race, with the winner of an earlier run.
@@ -119,7 +120,8 @@ class Contest:
         """The race or check that is under way, or is due now."""
         with self._lock:
             if self._race is None and self.calls_left == 0:
-                rules = functools.partial(winner_checks.checked, since=self._alone)
+                judge = functools.partial(winner_checks.checked, since=self._alone)
+                rules = Rules(judge, winner_checks.cut_short)
                 names = [self.winner, FLOAT32]
                 self._race = Race(names, rules, Log({}), self._listener())
             return self._race

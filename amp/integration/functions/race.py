@@ -19,7 +19,7 @@ import tensorflow as tf
 
 from amp.graph_rewrite.report import RacedPlan, TrialOutcome
 from amp.integration.functions import race_rules
-from amp.integration.functions.race_rules import FLOAT32, Judge, Log, Ruling
+from amp.integration.functions.race_rules import FLOAT32, Log, Rules, Ruling
 
 # The rules are applied after each call until each entrant had so many timed ones.
 EACH_CALL = 3
@@ -65,7 +65,7 @@ class Race:
         each further round: each entrant that is left once, in random order
         a call's time counts if the entrant has run before, and no other call of this
             race overlapped
-        after each call, later each round: the judge says who is out, and who has won
+        after each call, later each round: the rules say who is out, and who has won
         ended when one is left, and at the latest after as many calls as all looks take
 
     The order in a round is random, so that a pattern in the user's program (an update
@@ -76,7 +76,7 @@ class Race:
 
     Args:
       entrants: names of at least two; the one that is to be called first is the first.
-      judge: the rules.
+      rules: say who is out and who has won.
       log: to be filled.
       listener: is told of the end and of who is out.
       clock: returns seconds, after the devices have finished their work.
@@ -85,14 +85,14 @@ class Race:
     def __init__(
         self,
         entrants: Sequence[str],
-        judge: Judge,
+        rules: Rules,
         log: Log,
         listener: Listener,
         clock: Callable[[], float] | None = None,
     ) -> None:
         self._entrants = tuple(entrants)
         self._left = list(entrants)
-        self._judge, self._listener = judge, listener
+        self._rules, self._listener = rules, listener
         self.log = log
         self._clock = clock or synchronised_clock
         self._draw = random.Random(0)  # the same in every race
@@ -191,22 +191,15 @@ class Race:
                 self.log.add(turn.name, turn.round, seconds)
                 # Later in a race, one call of many tells little: once a round will do.
                 if not self._waiting or len(self.log.times(turn.name)) <= EACH_CALL:
-                    self._apply(self._judge(self.log, tuple(self._left)))
+                    self._apply(self._rules.judge(self.log, tuple(self._left)))
                     self.log.looked = self.log.rounds(self._left)
             if self._outcome is None and self._begun >= self._most():
-                self._apply(self._last())
+                self._apply(self._rules.cut_short(self.log, tuple(self._left)))
 
     def _most(self) -> int:
         """After so many calls a race ends whose calls cannot be timed."""
         count = len(self._entrants)
         return count * (2 + race_rules.looks(count)[-1])
-
-    def _last(self) -> Ruling:
-        if all(map(self.log.times, self._left)):
-            name = race_rules.leader(self.log, self._left)
-            return Ruling({}, name, "ended: the fastest of few timed calls runs")
-        name = min(self._left, key=self.log.prediction)
-        return Ruling({}, name, "ended as predicted: too few calls were timed alone")
 
     def _apply(self, ruling: Ruling) -> None:
         """Takes out who is out; ends the race if there is a winner, or one is left."""

@@ -121,6 +121,20 @@ class Ruling:
 Judge = Callable[[Log, Sequence[str]], Ruling]
 
 
+@dataclasses.dataclass(frozen=True, slots=True)
+class Rules:
+    """The rules of a race.
+
+    Attributes:
+      judge: asked after calls that were timed.
+      cut_short: asked for the winner when there were as many calls as all looks take,
+        but few of them could be timed.
+    """
+
+    judge: Judge
+    cut_short: Judge
+
+
 def budget(log: Log) -> float:
     """The seconds that a race may lose, from what is known of the step's length."""
     return max(SHARE * STEPS * (log.best or 0.0), SECONDS)
@@ -198,6 +212,15 @@ def looks(count: int) -> list[int]:
     """
     first = math.ceil(math.log2((count - 1) / LEVEL))
     return [first * 2**number for number in range(LOOKS)]
+
+
+def cut_short(log: Log, running: Sequence[str]) -> Ruling:
+    """The winner of a race that ends before enough of its calls could be timed."""
+    if all(map(log.times, running)):
+        text = "ended: the fastest of few timed calls runs"
+        return Ruling({}, leader(log, running), text)
+    name = min(running, key=log.prediction)
+    return Ruling({}, name, "ended as predicted: too few calls were timed alone")
 
 
 def due(log: Log, running: Sequence[str], looks: Sequence[int]) -> bool:

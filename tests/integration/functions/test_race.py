@@ -13,7 +13,7 @@ from amp.graph_rewrite.report import RacedPlan, TrialOutcome
 from amp.integration.functions import race as race_lib
 from amp.integration.functions import race_rules
 from amp.integration.functions.race import Listener, Race
-from amp.integration.functions.race_rules import FLOAT32, Log
+from amp.integration.functions.race_rules import FLOAT32, Log, Rules
 
 pytestmark = pytest.mark.kernels
 
@@ -41,7 +41,8 @@ class Machine:
             released=lambda _, name: self.released.append(name),
         )
         clock = lambda: self.now  # noqa: E731
-        self.race = Race(names, race_rules.judged, self.log, listener, clock)
+        rules = Rules(race_rules.judged, race_rules.cut_short)
+        self.race = Race(names, rules, self.log, listener, clock)
 
     def run(self, name: str) -> str:
         self.now += self.seconds(name, len(self.calls))

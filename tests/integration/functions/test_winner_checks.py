@@ -9,7 +9,7 @@ import pytest
 from race_machine import MACHINES, Machine, winner
 
 from amp.integration.functions import winner_checks
-from amp.integration.functions.race_rules import FLOAT32
+from amp.integration.functions.race_rules import FLOAT32, Log
 
 RACES = 100
 
@@ -60,3 +60,10 @@ def test_checks_come_after_200_1000_5000_calls_and_then_every_10000() -> None:
 def test_a_dear_check_comes_later() -> None:
     calls = winner_checks.calls_to_check(0, 2.0)
     assert calls * winner_checks.SHARE == pytest.approx(winner_checks.LEAST_CALLS)
+
+
+def test_a_check_that_could_hardly_time_anything_changes_nothing() -> None:
+    log = Log({})
+    log.add("cut", 1, 2.0)
+    log.add(FLOAT32, 1, 1.0)  # twice as fast, once
+    assert winner_checks.cut_short(log, ("cut", FLOAT32)).winner == "cut"

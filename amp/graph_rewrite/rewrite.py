@@ -14,7 +14,7 @@ from amp.graph_rewrite import checks
 from amp.graph_rewrite.apply.apply import apply_plans
 from amp.graph_rewrite.apply.link import link
 from amp.graph_rewrite.assign.decide import decide
-from amp.graph_rewrite.assign.gain import keep_if_gains
+from amp.graph_rewrite.assign.gain import keep_if_gains, without_memory_if_needed
 from amp.graph_rewrite.assign.nominee import CUT, Nominee, nominated
 from amp.graph_rewrite.candidates.analysis import analyze
 from amp.graph_rewrite.circumstances import contexts
@@ -55,8 +55,14 @@ PREPARE = (
 )
 # Makes the plans that a nominee asks for.
 DECIDE = (
-    Step("nominate", nominated, ("every", "nominee"), "priced"),
-    Step("decide", decide, ("priced", "nominee"), "chosen"),
+    Step("nominate", nominated, ("every", "nominee"), "nominated"),
+    Step("decide", decide, ("nominated", "nominee"), "chosen"),
+    Step(
+        "price memory",
+        without_memory_if_needed,
+        ("chosen", "nominated", "nominee"),
+        "priced",
+    ),
     Step("keep if it gains", keep_if_gains, ("chosen", "priced", "nominee"), "plans"),
 )
 # Builds the graphs that the plans describe.

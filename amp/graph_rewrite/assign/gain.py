@@ -8,10 +8,31 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping
 
+from amp.graph_rewrite.assign.decide import decide
 from amp.graph_rewrite.assign.nominee import CUT, Nominee
 from amp.graph_rewrite.cost.priced import Priced
 from amp.graph_rewrite.graph.calls import FunctionUse
 from amp.graph_rewrite.plan import CastsSaved, CastsToMake, Interface, Plan, Reason
+from amp.policy import Policy
+
+
+def without_memory_if_needed(
+    plans: Mapping[FunctionUse, Plan], priced: Priced, nominee: Nominee = CUT
+) -> Priced:
+    """The prices to decide by: without those for memory if plans with them are dropped.
+
+    To store fewer bytes a plan may take casts that cost time. Where it then gains less
+    than `min_gain`, and the fastest plan gains enough, the fastest is taken.
+
+    Args:
+      plans: the plan of each use, by the prices given.
+      priced: the module's analysis and prices.
+      nominee: the plan that was asked for.
+    """
+    if _gains(plans, priced, nominee):
+        return priced
+    fastest = priced.without_memory()
+    return fastest if _gains(decide(fastest, nominee), fastest, nominee) else priced
 
 
 def keep_if_gains(
@@ -19,23 +40,39 @@ def keep_if_gains(
 ) -> Mapping[FunctionUse, Plan]:
     """The plans as they are, or plans that change nothing if the gain is too small.
 
-    Plans for emulation and those of everything always stay.
+    Plans for emulation and those of everything always stay. If the prices have none for
+    memory (`without_memory_if_needed`), the plans are decided anew by them.
 
     Args:
       plans: the plan of each use.
       priced: the module's analysis, with the weight of each use.
       nominee: the plan that was asked for.
     """
+    if not priced.prices_memory:
+        plans = decide(priced, nominee)
+    if _gains(plans, priced, nominee):
+        return plans
+    gain, least = _gain(plans, priced), _policy(priced).min_gain
+    reason = f"predicted gain {gain:.1%}, under min_gain {least:.1%}"
+    return {use: _dropped(plan, reason) for use, plan in plans.items()}
+
+
+def _gains(plans: Mapping[FunctionUse, Plan], priced: Priced, nominee: Nominee) -> bool:
+    policy = _policy(priced)
+    forced = policy.emulate or nominee.forced(policy)
+    return forced or _gain(plans, priced) >= policy.min_gain
+
+
+def _gain(plans: Mapping[FunctionUse, Plan], priced: Priced) -> float:
+    """The part of a step's predicted seconds that the plans save."""
     uses = priced.analysis.uses
-    policy = next(iter(uses.values())).context.policy
     before = sum(uses[use].weight * plan.seconds32 for use, plan in plans.items())
     after = sum(uses[use].weight * plan.seconds16 for use, plan in plans.items())
-    gain = 1 - after / before if before else 0.0
-    forced = policy.emulate or nominee.forced(policy)
-    if forced or gain >= policy.min_gain:
-        return plans
-    reason = f"predicted gain {gain:.1%}, under min_gain {policy.min_gain:.1%}"
-    return {use: _dropped(plan, reason) for use, plan in plans.items()}
+    return 1 - after / before if before else 0.0
+
+
+def _policy(priced: Priced) -> Policy:
+    return next(iter(priced.analysis.uses.values())).context.policy
 
 
 def _dropped(plan: Plan, cause: str) -> Plan:

@@ -80,6 +80,7 @@ class CostModel:
       measured: measured times, by which predictions are corrected.
       fuses: whether XLA compiles the nodes. A cast is then part of a loop that is there
         without it, so that it has no start of its own.
+      stores: whether storing a tensor for the backward pass has a price.
     """
 
     def __init__(
@@ -89,16 +90,26 @@ class CostModel:
         measured: Measured | None = None,
         *,
         fuses: bool = False,
+        stores: bool = True,
     ) -> None:
         self._device = device
         self._dtype = dtype
         self._fuses = fuses
+        self.stores = stores
         self.measured = measured or Measured()
         self._ratios: dict[tuple[str, float], tuple[float, float]] = {}
 
     def with_measured(self, measured: Measured) -> CostModel:
         """The same model with measured times."""
-        return CostModel(self._device, self._dtype, measured, fuses=self._fuses)
+        return CostModel(
+            self._device, self._dtype, measured, fuses=self._fuses, stores=self.stores
+        )
+
+    def without_memory(self) -> CostModel:
+        """The same model with no price for storing tensors."""
+        model = self.with_measured(self.measured)
+        model.stores = False
+        return model
 
     @property
     def start(self) -> float:
@@ -132,6 +143,8 @@ class CostModel:
 
     def held(self, shape: ir.Shape) -> tuple[float, float]:
         """The price, in seconds, of storing a tensor in (float32, 16 bits)."""
+        if not self.stores:
+            return 0.0, 0.0
         rate = HOLD * shapes.elements(shape) / self._device.bandwidth
         return rate * ITEM["float32"], rate * ITEM[self._dtype]
 

@@ -54,6 +54,19 @@ class Priced:
     analysis: Analysis
     uses: Mapping[FunctionUse, PricedUse]
 
+    @property
+    def prices_memory(self) -> bool:
+        """Whether storing a tensor for the backward pass has a price."""
+        return any(one.cost_model.stores for one in self.uses.values())
+
+    def without_memory(self) -> Priced:
+        """The same prices, but none for storing tensors."""
+        uses = {
+            use: dataclasses.replace(one, cost_model=one.cost_model.without_memory())
+            for use, one in self.uses.items()
+        }
+        return dataclasses.replace(self, uses=uses)
+
     def narrowed(self, analysis: Analysis) -> Priced:
         """The same prices for an analysis with fewer candidates."""
         uses = {

@@ -26,6 +26,7 @@ class Call:
       loop: whether the results of one trip are the arguments of the next; the last
         function is then the body.
       takes, gives: the list(type) attributes with the types of arguments and results.
+      branches: whether one of the functions runs, and the others do not.
       always: whether the op has one function and runs it exactly once.
     """
 
@@ -34,12 +35,14 @@ class Call:
     loop: bool = False
     takes: str = "Tin"
     gives: str = "Tout"
+    branches: bool = False
     always: bool = False
 
 
 _ONCE = Call(("f",), always=True)
 _LOOP = Call(("cond", "body"), loop=True, takes="T", gives="T")
-_BRANCH = Call(("then_branch", "else_branch"), skip=1)
+_BRANCH = Call(("then_branch", "else_branch"), skip=1, branches=True)
+_CASE = Call(("branches",), skip=1, branches=True)
 CALLS: Mapping[str, Call] = {
     "PartitionedCall": _ONCE,
     "StatefulPartitionedCall": _ONCE,
@@ -47,8 +50,8 @@ CALLS: Mapping[str, Call] = {
     "StatelessWhile": _LOOP,
     "If": _BRANCH,
     "StatelessIf": _BRANCH,
-    "Case": Call(("branches",), skip=1),
-    "StatelessCase": Call(("branches",), skip=1),
+    "Case": _CASE,
+    "StatelessCase": _CASE,
 }
 _DIRECT = Call(())
 _SHAPES = ("output_shapes", "_output_shapes")
@@ -129,7 +132,8 @@ def uses_with_weights(module: ir.Module) -> dict[FunctionUse, float]:
     """Every use of a function that the main graph reaches, with its runs per step.
 
     Callers come before their callees. Loops count with their number of trips
-    (`loop_trips`). Functions called under `keep_float32` are left out.
+    (`loop_trips`), and each of n branches with 1/n, as one of them runs. Functions
+    called under `keep_float32` are left out.
     """
     order = _callers_first(module)
     weights = dict.fromkeys(order, 0.0)
@@ -139,7 +143,10 @@ def uses_with_weights(module: ir.Module) -> dict[FunctionUse, float]:
             times = weights[use]
             if call.loop:
                 times *= loop_trips.trips(module, graph_of(module, use), node)
-            for callee in uses_of(node, call, use.xla, module.functions):
+            callees = tuple(uses_of(node, call, use.xla, module.functions))
+            if call.branches:
+                times /= max(len(callees), 1)
+            for callee in callees:
                 weights[callee] += times
     return weights
 

@@ -7,13 +7,17 @@ from collections.abc import Mapping
 from typing import Any
 
 import pytest
-from rewriting import context_of, graph_def, matmul_chain, module_of, priced_of
+import random_graphs
+import tensorflow as tf
+from rewriting import context_of, graph_def, matmul_chain, module_of, priced_of, v1
 
+from amp.graph_rewrite.assign import decide as decide_lib
 from amp.graph_rewrite.assign.decide import decide
-from amp.graph_rewrite.assign.gain import keep_if_gains
+from amp.graph_rewrite.assign.gain import keep_if_gains, without_memory_if_needed
+from amp.graph_rewrite.cost import model as model_lib
 from amp.graph_rewrite.cost.model import CostModel
 from amp.graph_rewrite.cost.priced import Priced
-from amp.graph_rewrite.cost.shipped_devices import A100
+from amp.graph_rewrite.cost.shipped_devices import A100, CPU_AMX
 from amp.graph_rewrite.graph.calls import FunctionUse
 from amp.graph_rewrite.plan import CastsToMake, Interface, Plan, Reason
 
@@ -38,6 +42,63 @@ def test_what_gains_exactly_min_gain_is_kept_and_a_bit_less_is_not() -> None:
     for seconds, kept in ((0.75, True), (0.7501, False)):
         timed = {use: dataclasses.replace(plan, seconds32=1.0, seconds16=seconds)}
         assert (keep_if_gains(timed, priced) == timed) is kept
+
+
+def step() -> None:
+    """Small products, whose activations stay float32, and a large one that gains."""
+    large = v1.placeholder(tf.float32, [2048, 2048])
+    tf.matmul(large, large)
+    x = v1.placeholder(tf.float32, [4096, 256])
+    weights = [v1.placeholder(tf.float32, [256, 256]) for _ in range(3)]
+    y = x
+    for w in weights:
+        y = tf.math.softplus(tf.matmul(y, w))
+    v1.gradients(tf.reduce_sum(y), weights)
+
+
+def bent(monkeypatch: pytest.MonkeyPatch, min_gain: float) -> Priced:
+    """Prices by which memory is worth far more than time."""
+    monkeypatch.setattr(model_lib, "HOLD", 1e3)
+    module = module_of(graph_def(step))
+    asked = {"assignment": "cost", "deny": ("Softplus",), "min_gain": min_gain}
+    context = context_of(module, A100, **asked)
+    return priced_of(module, context, CostModel(A100, "bfloat16"))
+
+
+def test_a_plan_bent_by_memory_gives_way_to_the_fastest_before_it_is_dropped(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    priced = bent(monkeypatch, 0.0)
+    slow = gain(decide(priced))
+    fast = gain(decide(priced.without_memory()))
+    assert 0.0 < slow < fast < 0.9
+    between, above = (slow + fast) / 2, (fast + 1) / 2
+    for least, memory in ((slow / 2, True), (between, False), (above, True)):
+        priced = bent(monkeypatch, least)
+        plans = decide(priced)
+        settled = without_memory_if_needed(plans, priced)
+        assert settled.prices_memory is memory
+        kept = keep_if_gains(plans, settled)
+        assert bool(next(iter(kept.values())).low) is (least < fast)
+        assert gain(kept) == {slow / 2: slow, between: fast, above: 0.0}[least]
+
+
+def test_what_a_plan_saves_is_what_the_cut_minimised(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Seconds by which plans are kept, and by which they are chosen, are the same."""
+    random = [random_graphs.module(seed) for seed in range(20)]
+    for module in (module_of(graph_def(step)), *random):
+        context = context_of(module, CPU_AMX, assignment="cost")
+        priced = priced_of(module, context, CostModel(CPU_AMX, "bfloat16"))
+        priced = priced.without_memory()
+        uses, plans = priced.analysis.uses, decide(priced)
+        saved = sum(
+            uses[use].weight * (plan.seconds32 - plan.seconds16)
+            for use, plan in plans.items()
+        )
+        tie = max(plan.tie for plan in plans.values())
+        assert saved == pytest.approx(decide_lib.gain(priced), rel=1e-6, abs=tie)
 
 
 def test_a_dropped_plan_changes_nothing_and_says_why() -> None:

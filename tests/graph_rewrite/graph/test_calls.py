@@ -27,6 +27,16 @@ def test_uses_are_counted_by_how_often_they_run() -> None:
     assert sorted(weights.values())[-3:] == [shapes.UNKNOWN_TRIPS] * 3
 
 
+def test_each_branch_counts_by_how_often_it_runs() -> None:
+    def fn(x: tf.Tensor, n: tf.Tensor) -> tf.Tensor:
+        y = tf.cond(n > 0, lambda: tf.matmul(x, x), lambda: x)
+        return tf.switch_case(n, [lambda: y, lambda: y + x, lambda: y * x])
+
+    module, _ = traced(fn, spec(4, 4), spec(dtype=tf.int32))
+    weights = calls.uses_with_weights(module)
+    assert sorted(weights.values()) == [1 / 3] * 3 + [1 / 2] * 2 + [1.0]
+
+
 def test_a_function_compiled_here_and_not_there_has_two_uses() -> None:
     inner = tf.function(lambda x: tf.matmul(x, x, name="inner"))
     compiled = tf.function(lambda x: inner(x), jit_compile=True)

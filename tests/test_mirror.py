@@ -94,6 +94,7 @@ WHOLE = {
     "integration/distributed/test_parameter_server_strategy.py",
     "integration/distributed/test_sync_replicas.py",
     "integration/functions/test_locks.py",
+    "numerics/test_native.py",
     "numerics/test_yardstick.py",
     "test_contributing.py",
     "test_demo.py",

@@ -87,7 +87,7 @@ RULES: Mapping[str, str] = {
     "state": "only updates variables",
     "decision": "only decides: on an index, a mask, an integer, a target",
     "range": "a value that the 16-bit type cannot hold",
-    "count": "sums more elements than the 16-bit type can count",
+    "count": "sums more terms than its kernel adds up well in 16 bits",
     "loss": "computes the loss or its gradient: not between two products",
     "result": "a sum after all products, whose rounding would reach the results",
     "cancels": "a difference that rounded operands would spoil, or what computes them",

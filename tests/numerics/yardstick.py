@@ -15,11 +15,13 @@ from typing import Any, TypeAlias
 import numpy as np
 import tensorflow as tf
 from numpy.typing import NDArray
-from rewriting import GraphDef, module_of, settled, v1
+from rewriting import GraphDef, low, module_of, settled, v1
 
+from amp.graph_rewrite.cost.resolution import Resolution
 from amp.graph_rewrite.graph import serde
 from amp.graph_rewrite.ops.op_table import TABLE, Role
-from amp.graph_rewrite.rewrite import rewrite
+from amp.graph_rewrite.rewrite import Rewrite, rewrite
+from amp.integration.measuring import hardware
 
 Array: TypeAlias = NDArray[Any]
 Gradients: TypeAlias = list[Array]
@@ -29,6 +31,7 @@ _BETWEEN = tuple(op for op, row in TABLE.items() if row.role is Role.FOLLOW)
 _SCALES = range(24, -15, -1)  # binary logarithms, from a dynamic scaler's maximum on
 _DRAWS = 9
 _STEPS, _RATE = 30, 0.01  # of Adam, for trained weights
+_NUMBERS = {"float16": tf.float16, "bfloat16": tf.bfloat16, "float32": tf.float32}
 
 
 class Model:
@@ -37,11 +40,12 @@ class Model:
     Args:
       name: of the case; all its random numbers follow from it, and from `draw`.
       draw: which of several sets of random numbers.
+      dtype: of every tensor.
     """
 
-    def __init__(self, name: str, draw: int) -> None:
+    def __init__(self, name: str, draw: int, dtype: str = "float32") -> None:
         self.draw = np.random.default_rng([draw, zlib.crc32(name.encode())])
-        self.dtype = tf.float32
+        self.dtype = _NUMBERS[dtype]
         self.weights: list[tf.Tensor] = []
         self.start: list[Array] = []
         self.feeds: dict[str, Array] = {}
@@ -54,7 +58,7 @@ class Model:
         made = v1.placeholder(tf.float32, shape, name=f"weight_{len(self.weights)}")
         self.weights.append(made)
         self.start.append(values)
-        return made
+        return self._cast(made)
 
     def filled(self, value: float, *shape: int) -> tf.Tensor:
         """A weight that starts at one value."""
@@ -74,7 +78,11 @@ class Model:
         """Numbers that are fed."""
         name = f"data_{len(self.feeds)}"
         self.feeds[f"{name}:0"] = np.asarray(values, np.float32)
-        return v1.placeholder(tf.float32, np.shape(values), name=name)
+        return self._cast(v1.placeholder(tf.float32, np.shape(values), name=name))
+
+    def _cast(self, fed: tf.Tensor) -> tf.Tensor:
+        """What is fed, which is float32, in the type of the model."""
+        return fed if self.dtype == tf.float32 else tf.cast(fed, self.dtype)
 
     def integers(self, high: int, *shape: int) -> tf.Tensor:
         return tf.constant(self.draw.integers(0, high, shape), tf.int32)
@@ -104,26 +112,40 @@ class Built:
 
     proto: GraphDef
     grads: tuple[str, ...]
+
+
+@dataclasses.dataclass(frozen=True)
+class Numbers:
+    """What a case is run with: its weights by name, and what is fed besides."""
+
     weights: tuple[str, ...]
     start: tuple[Array, ...]
     feeds: dict[str, Array]
 
 
 @functools.cache
-def built(build: Build, draw: int = 0) -> Built:
+def built(build: Build, dtype: str = "float32") -> Built:
     """Builds a case, with the gradients of its loss times the scale that is fed."""
     with tf.Graph().as_default() as graph:
-        model = Model(build.__name__, draw)
-        loss = build(model)
+        model = Model(build.__name__, 0, dtype)
+        loss = tf.cast(build(model), tf.float32)
         scale = v1.placeholder(tf.float32, [], name="scale")
         grads = tf.gradients(loss, model.weights, grad_ys=scale)
         names = []
         for index, grad in enumerate(grads):
             names.append(f"grad_{index}")
             tf.identity(tf.convert_to_tensor(grad), name=names[-1])
-    weights = tuple(weight.name for weight in model.weights)
-    start, proto = tuple(model.start), graph.as_graph_def()
-    return Built(proto, tuple(names), weights, start, model.feeds)
+    return Built(graph.as_graph_def(), tuple(names))
+
+
+@functools.cache
+def drawn(build: Build, draw: int) -> Numbers:
+    """The numbers of one draw."""
+    with tf.Graph().as_default():
+        model = Model(build.__name__, draw)
+        build(model)
+    names = tuple(weight.name for weight in model.weights)
+    return Numbers(names, tuple(model.start), model.feeds)
 
 
 class Runner:
@@ -135,25 +157,34 @@ class Runner:
         self._session = v1.Session(graph=graph)
         self._fetches = [f"{name}:0" for name in names]
 
-    def __call__(self, case: Built, values: Sequence[Array], scale: float) -> Gradients:
+    def __call__(
+        self, numbers: Numbers, values: Sequence[Array], scale: float
+    ) -> Gradients:
         """The gradients at some weights, divided by the loss scale."""
-        feeds: dict[str, Any] = {**case.feeds, "scale:0": scale}
-        feeds |= dict(zip(case.weights, values, strict=True))
+        feeds: dict[str, Any] = {**numbers.feeds, "scale:0": scale}
+        feeds |= dict(zip(numbers.weights, values, strict=True))
         found = self._session.run(self._fetches, feeds)
         return [grad.astype(np.float64) / scale for grad in found]
 
 
 @functools.cache
 def exact(build: Build) -> Runner:
-    """A case in float32, as draw 0 builds it."""
+    """A case in float32."""
     case = built(build)
     return Runner(case.proto, case.grads)
 
 
 @functools.cache
+def wanted(build: Build, draw: int, after_training: bool) -> Gradients:
+    """The gradients of a draw in float32."""
+    values = weights(build, draw, after_training)
+    return exact(build)(drawn(build, draw), values, 1.0)
+
+
+@functools.cache
 def weights(build: Build, draw: int, after_training: bool) -> Sequence[Array]:
     """The weights of a case, random or after some steps of Adam in float32."""
-    case = built(build, draw=draw)
+    case = drawn(build, draw)
     if not after_training:
         return case.start
     values = [value.astype(np.float64) for value in case.start]
@@ -171,11 +202,43 @@ def weights(build: Build, draw: int, after_training: bool) -> Sequence[Array]:
 @functools.cache
 def twin(build: Build, dtype: str, products_only: bool) -> Runner:
     """A case rewritten, with all that may be 16-bit, or with its products alone."""
-    case = built(build)
-    deny = _BETWEEN if products_only else ()
+    case, deny = built(build), _BETWEEN if products_only else ()
     policy = settled(dtype=dtype, emulate=True, deny=deny, loss_scale="none")
-    fetches = frozenset(case.grads)
-    made = rewrite(module_of(case.proto), policy, fetches=fetches)
+    return _runner(_rewritten(case, policy), case)
+
+
+def on_this_machine(build: Build, dtype: str) -> tuple[Runner, Runner]:
+    """A case rewritten for the kernels of this CPU, and what it is to be compared with.
+
+    That is the same plan emulated. The emulation has float32 kernels, which do not keep
+    long sums float32 (rule `count`): it is told to. But on a CPU without arithmetic in
+    bfloat16 TensorFlow's products cut digits off instead of rounding, an error of twice
+    the size and of one sign, which adds up: there it is the products alone, native.
+    """
+    device, case = hardware.shipped(), built(build)
+    plain = settled(device, dtype=dtype, loss_scale="none")
+    native = _rewritten(case, plain)
+    if dtype == "bfloat16" and dtype not in device.native:
+        told = settled(device, dtype=dtype, loss_scale="none", deny=_BETWEEN)
+        return _runner(native, case), _runner(_rewritten(case, told), case)
+    keep = tuple(d.node for d in native.report.decisions if d.rule == "count")
+    told = settled(device, dtype=dtype, loss_scale="none", emulate=True, keep=keep)
+    emulated = _rewritten(case, told)
+    assert low(emulated.report) == low(native.report)
+    return _runner(native, case), _runner(emulated, case)
+
+
+def _rewritten(case: Built, how: Resolution) -> Rewrite:
+    return rewrite(module_of(case.proto), how, fetches=frozenset(case.grads))
+
+
+def whole_model(build: Build, dtype: str) -> Runner:
+    """A case that is built in a 16-bit type, so that every kernel is of that type."""
+    case = built(build, dtype)
+    return Runner(case.proto, case.grads)
+
+
+def _runner(made: Rewrite, case: Built) -> Runner:
     return Runner(serde.write_graph(made.graph), case.grads)
 
 
@@ -183,22 +246,28 @@ def error(build: Build, runner: Runner, dtype: str, after_training: bool) -> flo
     """The distance of gradients from float32's, in units of the latter.
 
     It is the median of several draws of weights and data, because in any one draw a
-    value next to a kink may fall to either side. Each draw has the largest loss scale
-    at which its gradients are finite, as a dynamic scaler would find it; bfloat16 is
-    not scaled. Infinite where no scale makes those of one draw finite.
+    value next to a kink may fall to either side.
     """
-    found = []
-    for draw in range(_DRAWS):
-        case, values = built(build, draw=draw), weights(build, draw, after_training)
-        scales = [2.0**k for k in _SCALES] if dtype == "float16" else [1.0]
-        for scale in scales:
-            grads = runner(case, values, scale)
-            if all(np.isfinite(grad).all() for grad in grads):
-                found.append(_distance(grads, exact(build)(case, values, 1.0)))
-                break
-        else:
-            return float("inf")
-    return float(np.median(found))
+    found = (off(build, runner, dtype, i, after_training) for i in range(_DRAWS))
+    return float(np.median(list(found)))
+
+
+def off(
+    build: Build, runner: Runner, dtype: str, draw: int, after_training: bool = False
+) -> float:
+    """The error in one draw.
+
+    Each draw has the largest loss scale at which its gradients are finite, as a dynamic
+    scaler would find it; bfloat16 is not scaled. Infinite where no scale makes them
+    finite.
+    """
+    numbers, values = drawn(build, draw), weights(build, draw, after_training)
+    scales = [2.0**k for k in _SCALES] if dtype == "float16" else [1.0]
+    for scale in scales:
+        grads = runner(numbers, values, scale)
+        if all(np.isfinite(grad).all() for grad in grads):
+            return _distance(grads, wanted(build, draw, after_training))
+    return float("inf")
 
 
 def _distance(found: Gradients, wanted: Gradients) -> float:

@@ -11,10 +11,10 @@ from collections.abc import Iterable, Mapping
 
 import numpy as np
 
+from amp.graph_rewrite.candidates import sums
 from amp.graph_rewrite.candidates.context import Context, Format, Typed
-from amp.graph_rewrite.graph import ir, op_schema, rounding, shapes
-from amp.graph_rewrite.ops import arithmetic
-from amp.graph_rewrite.ops.op_table import Kind, Role, Row, facts
+from amp.graph_rewrite.graph import ir, rounding, shapes
+from amp.graph_rewrite.ops.op_table import Kind, Role
 from amp.graph_rewrite.plan import Reason
 
 _SMALLEST_FLOAT32 = 2.0**-126
@@ -35,10 +35,10 @@ def ranges(
       stay float32.
     Case 3: the scaled gradient seed, as a loss scale may exceed float16's largest
       value; its readers stay float32.
-    Case 4: a sum of more elements than the type, or its kernel, can count: more at the
-      call that plans are made for, or, where the kernel counts in 16 bits, a number
-      that may be larger at another call.
-    Case 5: a sum to a scalar (a loss, a norm), which is printed or compared.
+    Case 4: a sum of more terms than the type, or its kernel, adds up well (`sums`):
+      more at the call that plans are made for, or, where the kernel accumulates in 16
+      bits, a number that may be larger at another call.
+    Case 5: a sum to a scalar (a loss, a norm), which is printed or compared (`sums`).
     Case 6: a bounded result (a probability) added to an epsilon, or the input of an op
       that is singular there: it may be as small as the epsilon, so the op that
       computes it stays float32 too.
@@ -71,8 +71,9 @@ def ranges(
             mark = _Mark(context.format.largest * 2, name)
         if mark is not None:
             marks[name] = mark
-        if name not in refused and name not in found and view.row is not None:
-            reason = _count(graph, view, context)
+        settled = name in refused or name in found or name in summed
+        if not settled and view.row is not None:
+            reason = sums.too_long(graph, view, context)
             if reason is not None:
                 found[name] = reason
     if context.format.smallest > _SMALLEST_FLOAT32:
@@ -111,7 +112,7 @@ def _summed_products(graph: ir.Graph, typed: Mapping[str, Typed]) -> dict[str, R
     """
     products, leads = _products(graph, typed)
     found: dict[str, Reason] = {}
-    sums: dict[str, float] = {}  # number of elements of each sum and statistic
+    sizes: dict[str, float] = {}  # number of elements of each sum and statistic
     for name in graph.order:
         view = typed[name]
         row = view.row
@@ -121,12 +122,12 @@ def _summed_products(graph: ir.Graph, typed: Mapping[str, Typed]) -> dict[str, R
             continue
         size = shapes.elements(graph.shape((name, 0)) or ())
         for source, _ in view.node.inputs:
-            if source in sums and size <= sums[source]:
-                found[name], sums[name] = found[source], size
-            elif source in found and source not in sums and name in leads:
+            if source in sizes and size <= sizes[source]:
+                found[name], sizes[name] = found[source], size
+            elif source in found and source not in sizes and name in leads:
                 found[name] = found[source]
                 if row.sums:
-                    sums[name] = size
+                    sizes[name] = size
     return found
 
 
@@ -238,78 +239,3 @@ def _probabilities(
 def _is_epsilon(view: Typed, limits: Format) -> bool:
     mark = _constant_mark(view, limits) if view.facts.kind is Kind.CONSTANT else None
     return mark is not None and mark.magnitude < limits.smallest
-
-
-def _count(graph: ir.Graph, view: Typed, context: Context) -> Reason | None:
-    """Cases 4 and 5 of `ranges` for one node."""
-    row, limits = view.row, context.format
-    assert row is not None
-    if row.sums and graph.size((view.node.name, 0)) == ():
-        return Reason("scalar", view.node.name)
-    low = _sums_low(row, context)
-    if not low and not (row.sums and _is_half(limits)):
-        return None
-    limit = limits.counts if low else limits.largest
-    terms = _terms(graph, view, graph.shape)
-    if terms is None and low:
-        return Reason("count", f"an unknown number of terms, at most {limit:.0f}")
-    if graph.sizes is not None:
-        terms = max(terms or 0.0, _terms(graph, view, graph.size) or 0.0)
-    if terms is not None and terms > limit:
-        return Reason("count", f"{terms:.0f} terms, at most {limit:.0f}")
-    return None
-
-
-def _sums_low(row: Row, context: Context) -> bool:
-    """Whether the kernel that will run accumulates in the 16-bit type.
-
-    Some of TensorFlow's own kernels do. Products in a type that the CPU supports run in
-    oneDNN, which accumulates in float32, as XLA does.
-    """
-    if context.xla or context.policy.emulate:
-        return False
-    if context.native and row.role is Role.COMPUTE:
-        return False
-    return context.format.name in row.adds_up_low(context.device_type)
-
-
-def _terms(graph: ir.Graph, view: Typed, shape: ir.ShapeSource) -> float | None:
-    """The number of terms that each output element sums, None if shapes do not tell.
-
-    Unknown dimensions (a batch) that are also in the output cancel out.
-    """
-    row = view.row
-    assert row is not None
-    ins = [shape(edge) for edge in view.node.inputs]
-    outs = [shape((view.node.name, i)) for i in range(len(view.outs))]
-    data = [s for s, slot in zip(ins, view.ins, strict=False) if _float(slot)]
-    if not data or not outs or outs[0] is None or any(s is None for s in data):
-        return None
-    largest = max(data, key=shapes.elements) or ()
-    if row.running:
-        return _along(graph, view.node, largest)
-    if largest.count(-1) > outs[0].count(-1):
-        return None
-    out = max(shapes.elements(outs[0]), 1)
-    if row.sums:
-        return shapes.elements(largest) / out
-    if row.work == "rnn":  # the gradient of a weight sums over all rows of the data
-        data_rows = ins[row.weights.data]
-        return shapes.elements(data_rows[:-1] if data_rows else None)
-    equation = view.node.text("equation")
-    return arithmetic.flops(row, ins, outs, equation) / 2 / out
-
-
-def _along(graph: ir.Graph, node: ir.Node, shape: tuple[int, ...]) -> float | None:
-    """The length of the axis of a running sum, None if not known."""
-    given = graph.nodes.get(node.inputs[1][0])
-    if given is None or facts(given.op).kind is not Kind.CONSTANT:
-        return None
-    axis = given.tensor()
-    if axis is None or not -len(shape) <= int(axis) < len(shape):
-        return None
-    return shape[int(axis)] if shape[int(axis)] >= 0 else None
-
-
-def _float(slot: op_schema.Slot) -> bool:
-    return slot.type == ir.FLOAT

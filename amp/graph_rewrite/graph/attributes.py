@@ -41,6 +41,10 @@ class NodeAttributes:
         value = self._get(name)
         return default if value is None else value.i
 
+    def integers(self, name: str) -> tuple[int, ...]:
+        value = self._get(name)
+        return () if value is None else tuple(value.list.i)
+
     def text(self, name: str) -> str:
         value = self._get(name)
         return "" if value is None else value.s.decode("utf-8", "replace")

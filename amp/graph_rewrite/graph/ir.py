@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Protocol, TypeAlias
 
 # Numbers of tensorflow.DataType (tensorflow/core/framework/types.proto).
-FLOAT, INT32, STRING, BOOL = 1, 3, 7, 10
+FLOAT, INT32, STRING, INT64, BOOL = 1, 3, 7, 9, 10
 BFLOAT16, HALF, RESOURCE, VARIANT = 14, 19, 20, 21
 INTEGERS = frozenset({3, 4, 5, 6, 9, 17, 22, 23})  # of all widths, with sign or without
 DTYPE_NUMBERS = {"float32": FLOAT, "float16": HALF, "bfloat16": BFLOAT16}
@@ -119,6 +119,9 @@ class Attributes(Protocol):
 
     def integer(self, name: str, default: int) -> int: ...
 
+    def integers(self, name: str) -> tuple[int, ...]:
+        """The numbers of a list(int) attribute."""
+
     def text(self, name: str) -> str: ...
 
     def strings(self, name: str) -> tuple[str, ...]:
@@ -184,6 +187,9 @@ class Node:
         if isinstance(value, int):
             return value
         return self.attrs.integer(attr, default) if self.attrs is not None else default
+
+    def integers(self, attr: str) -> tuple[int, ...]:
+        return self.attrs.integers(attr) if self.attrs is not None else ()
 
     def flag(self, attr: str) -> bool:
         if attr in self.updates:

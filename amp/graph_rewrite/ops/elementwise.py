@@ -5,7 +5,8 @@ Facts only; nothing is decided here.
 
 from __future__ import annotations
 
-from amp.graph_rewrite.ops.row import BOTH, FLOAT16, Kind, follow, keep
+from amp.graph_rewrite.ops.accumulation import BOTH, FLOAT16, Terms
+from amp.graph_rewrite.ops.row import Kind, follow, keep
 
 # An op is marked fusible if it has one output, each element of which depends on one
 # element of each operand (which may be broadcast), if TensorFlow 2.21 compiles it with
@@ -52,11 +53,20 @@ ELEMENTWISE = (
         "tf:infer",
         kind=Kind.SUM,
         adds_gradients=True,
+        terms=Terms.INPUTS,
         accumulates_low=BOTH,
+        gpu_accumulates_low=BOTH,
+        xla_accumulates_low=BOTH,
         fusible=True,
     ),
     follow(
-        "AccumulateNV2", "adds its inputs, as AddN", "definition", accumulates_low=BOTH
+        "AccumulateNV2",
+        "adds its inputs, as AddN",
+        "definition",
+        terms=Terms.INPUTS,
+        accumulates_low=BOTH,
+        gpu_accumulates_low=BOTH,
+        xla_accumulates_low=BOTH,
     ),
     follow(
         "MulNoNan",

@@ -17,6 +17,7 @@ from types import MappingProxyType
 
 from amp.errors import AmpError
 from amp.graph_rewrite.ops import elementwise, moves, products, reductions, structure
+from amp.graph_rewrite.ops.accumulation import Terms
 from amp.graph_rewrite.ops.row import SOURCES, WORK, Kind, Role, Row
 
 __all__ = [
@@ -28,6 +29,7 @@ __all__ = [
     "Kind",
     "Role",
     "Row",
+    "Terms",
     "by_name",
     "facts",
 ]

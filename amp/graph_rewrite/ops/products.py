@@ -5,9 +5,8 @@ Propagation of 16 bits starts at these. Facts only; nothing is decided here.
 
 from __future__ import annotations
 
+from amp.graph_rewrite.ops.accumulation import BOTH, FLOAT16, Terms
 from amp.graph_rewrite.ops.row import (
-    BOTH,
-    FLOAT16,
     Weights,
     compute,
     keep,
@@ -31,16 +30,27 @@ PRODUCTS = (
         "matrix products by equation",
         "tf:allow",
         work="einsum",
+        terms=Terms.PRODUCTS,
         accumulates_low=BOTH,
+        native_accumulates_low=(),
     ),
     compute("Conv2D", "convolution", "tf:allow", work="conv"),
-    compute("Conv3D", "convolution", "tf:allow", work="conv", accumulates_low=BOTH),
+    compute(
+        "Conv3D",
+        "convolution",
+        "tf:allow",
+        work="conv",
+        terms=Terms.PRODUCTS,
+        accumulates_low=BOTH,
+        native_accumulates_low=(),
+    ),
     compute(
         "FusedPadConv2D",
         "convolution that pads",
         "tf:allow",
         work="conv",
         weights=Weights((2,)),
+        terms=Terms.PRODUCTS,
         accumulates_low=FLOAT16,
     ),
     compute("Conv", "Conv2D or Conv3D, by rank", "definition", work="conv"),
@@ -57,7 +67,9 @@ PRODUCTS = (
         "gradient of a convolution, and the transposed convolution",
         "tf:allow",
         work="conv_grad_input",
+        terms=Terms.PRODUCTS,
         accumulates_low=BOTH,
+        native_accumulates_low=(),
     ),
     compute(
         "Conv3DBackpropInput",
@@ -70,7 +82,9 @@ PRODUCTS = (
         "gradient of a convolution",
         "tf:allow",
         work="conv_grad_filter",
+        terms=Terms.PRODUCTS,
         accumulates_low=BOTH,
+        native_accumulates_low=(),
     ),
     compute(
         "Conv3DBackpropFilter",
@@ -84,7 +98,9 @@ PRODUCTS = (
         "convolution a channel; bound by bytes, which halve",
         "tf:allow",
         work="depthwise",
+        terms=Terms.PRODUCTS,
         accumulates_low=BOTH,
+        native_accumulates_low=(),
     ),
     compute(
         "CudnnRNN CudnnRNNV2 CudnnRNNV3",
@@ -129,6 +145,7 @@ PRODUCTS = (
         "tf:allow",
         work="rnn",
         weights=Weights((4,), data=1, products=2),
+        terms=Terms.PRODUCTS,
         accumulates_low=FLOAT16,
     ),
     keep(

@@ -5,7 +5,8 @@ Facts only; nothing is decided here.
 
 from __future__ import annotations
 
-from amp.graph_rewrite.ops.row import BFLOAT16, BOTH, FLOAT16, follow, keep
+from amp.graph_rewrite.ops.accumulation import BFLOAT16, BOTH, FLOAT16, Terms
+from amp.graph_rewrite.ops.row import follow, keep
 
 _STATISTICS = ("scale", "offset", "mean", "variance", "batch_mean", "batch_variance")
 _STATISTICS_GRAD = ("scale", "scale_backprop", "offset_backprop")
@@ -53,6 +54,7 @@ NORMALISATION = (
         "divides by a sum of squares next to it",
         "definition",
         work="normalise",
+        terms=Terms.NEIGHBOURS,
         accumulates_low=FLOAT16,
     ),
 )
@@ -64,7 +66,9 @@ POOLING = (
         "tf:infer",
         work="pool",
         sums=True,
+        terms=Terms.WINDOW,
         accumulates_low=BOTH,
+        native_accumulates_low=FLOAT16,
     ),
     follow(
         "AvgPool3D",
@@ -72,17 +76,25 @@ POOLING = (
         "tf:infer",
         work="pool",
         sums=True,
+        terms=Terms.WINDOW,
         accumulates_low=BFLOAT16,
+        native_accumulates_low=(),
     ),
     follow(
         "AvgPool3DGrad",
         "mean of a window",
         "tf:infer",
         work="pool",
+        terms=Terms.WINDOWS,
         accumulates_low=BFLOAT16,
     ),
     follow(
-        "AvgPoolGrad", "mean of a window", "tf:infer", work="pool", accumulates_low=BOTH
+        "AvgPoolGrad",
+        "mean of a window",
+        "tf:infer",
+        work="pool",
+        terms=Terms.WINDOWS,
+        accumulates_low=BOTH,
     ),
     follow(
         "MaxPool MaxPool3D MaxPoolV2",
@@ -97,6 +109,7 @@ POOLING = (
         "tf:clear",
         work="pool",
         gpu_compares=(0, 1),
+        terms=Terms.WINDOWS,
         accumulates_low=BOTH,
     ),
     follow(
@@ -106,6 +119,7 @@ POOLING = (
         attrs=("T", "TInput"),
         work="pool",
         gpu_compares=(0, 1),
+        terms=Terms.WINDOWS,
         accumulates_low=BFLOAT16,
     ),
     follow(
@@ -126,6 +140,7 @@ POOLING = (
         "MaxPool that hands its choice to the gradient",
         "definition",
         work="pool",
+        terms=Terms.WINDOWS,
         accumulates_low=BOTH,
     ),
     follow(
@@ -134,6 +149,7 @@ POOLING = (
         "tf:clear",
         work="reduce",
         sums=True,
+        terms=Terms.REDUCED,
         accumulates_low=BOTH,
         gpu_accumulates_low=BOTH,
     ),
@@ -149,6 +165,7 @@ POOLING = (
         "measured",
         float32_ports=("grads",),
         sums=True,
+        terms=Terms.REDUCED,
     ),
 )
 
@@ -160,6 +177,7 @@ REDUCTIONS = (
         "tf:infer",
         work="reduce",
         sums=True,
+        terms=Terms.REDUCED,
         accumulates_low=FLOAT16,
     ),
     follow(
@@ -169,6 +187,7 @@ REDUCTIONS = (
         "tf:infer",
         work="reduce",
         sums=True,
+        terms=Terms.REDUCED,
         accumulates_low=FLOAT16,
         gpu_accumulates_low=BOTH,
     ),
@@ -178,6 +197,7 @@ REDUCTIONS = (
         "tf:infer",
         work="reduce",
         sums=True,
+        terms=Terms.REDUCED,
         accumulates_low=BFLOAT16,
     ),
     keep(
@@ -207,7 +227,7 @@ REDUCTIONS = (
         "definition",
         work="reduce",
         sums=True,
-        running=True,
+        terms=Terms.ALONG,
         accumulates_low=BOTH,
         gpu_accumulates_low=BOTH,
     ),
@@ -217,8 +237,10 @@ REDUCTIONS = (
         "definition",
         work="reduce",
         sums=True,
+        terms=Terms.SCATTERED,
         accumulates_low=BOTH,
         gpu_accumulates_low=BOTH,
+        xla_accumulates_low=BOTH,
     ),
     follow(
         "SparseSegmentMean SparseSegmentSqrtN SparseSegmentSum",
@@ -226,6 +248,7 @@ REDUCTIONS = (
         "definition",
         work="reduce",
         sums=True,
+        terms=Terms.REDUCED,
     ),
     follow(
         "SegmentMax UnsortedSegmentMax UnsortedSegmentMin",
@@ -240,8 +263,10 @@ REDUCTIONS = (
         "tf:clear",
         work="gather",
         sums=True,
+        terms=Terms.SCATTERED,
         accumulates_low=BOTH,
         gpu_accumulates_low=BOTH,
+        xla_accumulates_low=BOTH,
     ),
     follow(
         "TensorScatterAdd TensorScatterSub",
@@ -249,8 +274,10 @@ REDUCTIONS = (
         "definition",
         work="gather",
         sums=True,
+        terms=Terms.SCATTERED,
         accumulates_low=BOTH,
         gpu_accumulates_low=BOTH,
+        xla_accumulates_low=BOTH,
     ),
     follow(
         "MirrorPadGrad",
@@ -264,6 +291,7 @@ REDUCTIONS = (
         "tf:deny",
         work="reduce",
         sums=True,
+        terms=Terms.REDUCED,
     ),
     keep(
         "Prod",
@@ -285,7 +313,7 @@ REDUCTIONS = (
         "measured",
         work="reduce",
         sums=True,
-        running=True,
+        terms=Terms.ALONG,
         accumulates_low=BOTH,
     ),
 )

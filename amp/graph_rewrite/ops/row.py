@@ -12,6 +12,8 @@ import functools
 from collections.abc import Mapping
 from typing import Any
 
+from amp.graph_rewrite.ops.accumulation import Terms
+
 
 class Role(enum.Enum):
     """What the rewriter may do with an op.
@@ -84,37 +86,6 @@ class Weights:
     products: int = 1
 
 
-# The 16-bit types in which a kernel accumulates sums (`Row.accumulates_low`).
-#
-# Measured on a CPU without 16-bit instructions, TensorFlow 2.21, against the same
-# kernel in float32 on the same 16-bit values: ones, and uniform values from 0.5 to 1.5,
-# 10,000 of them along the reduction (60,000 for products, fewer for windows). A type is
-# listed if the result differs by more than 2 units in the last place (with a float32
-# accumulator it is 1 at most) or a partial sum exceeds 65504. oneDNN's kernels, where
-# they support a type, may be more exact.
-# - Stuck at 256 (bfloat16) or 2048 (float16): BiasAddGrad, Cumsum, the scatters,
-#   UnsortedSegmentSum, depthwise convolutions, Einsum to a scalar or a row.
-# - Stuck later: Sum and Mean in float16 at 8192 over an outer axis, at 2048 over axes 0
-#   and 2 of three; SegmentSum at 8192 and 1024.
-# - Blocks rounded one by one: Conv3D, the gradients of convolutions, and Einsum as a
-#   product (10,000 ones give 6656 or 3328 in bfloat16; 3 to 14 units in float16).
-# - Softmax and LogSoftmax in float16 are exact until the sum of the exponentials passes
-#   65504: 131,072 equal logits give 0 and -inf. Mean overflows alike.
-# MatMul, BatchMatMul*, Conv2D, Conv, L2Loss, SparseSegment*, ResizeBilinearGrad and the
-# statistics of FusedBatchNorm* accumulate in float32. Types without a kernel are left
-# out.
-#
-# For GPU kernels (`Row.gpu_accumulates_low`), by TensorFlow's source; not measured:
-# - Sum: per thread, warp and block in the type of its input (reduction_gpu_kernels).
-#   Mean converts to float32 first, BiasAddGrad has float32 accumulators.
-# - ScatterNd, TensorScatter*, UnsortedSegmentSum, SegmentSum and SegmentMean,
-#   ResizeNearestNeighborGrad: atomic additions to an output of the type.
-# - Cumsum: a scan in the type.
-FLOAT16 = ("float16",)
-BFLOAT16 = ("bfloat16",)
-BOTH = ("float16", "bfloat16")
-
-
 @dataclasses.dataclass(frozen=True, slots=True)
 class Row:
     """The facts about one op.
@@ -144,12 +115,14 @@ class Row:
         float32, and AddN, MirrorPadGrad and gradients of pooling, which add up a few.
       adds_gradients: whether `GradientTape.gradient` adds up by it what several readers
         of a tensor give, outside the name scope of the gradient.
-      running: whether each output element is the sum of those before it along an axis,
-        which the second input gives.
+      terms: how many terms it adds up for an element of its output.
       accumulates_low: 16-bit types in which TensorFlow's CPU kernel accumulates its
-        sums (whole, or block by block) instead of in float32, with at least one set of
-        CPU instructions; with others it may be more exact.
+        sums (whole, or block by block) instead of in float32, on a CPU without
+        arithmetic in the type.
+      native_accumulates_low: the same on a CPU with such arithmetic; None where that
+        makes no difference.
       gpu_accumulates_low: the same for TensorFlow's GPU kernel.
+      xla_accumulates_low: the same for what XLA compiles.
       selects: whether each output element is an input element (or a constant) chosen by
         size, such as the largest of a window.
       compares: numbers of the two inputs that are compared, element by element.
@@ -181,9 +154,11 @@ class Row:
     bounded: bool = False
     sums: bool = False
     adds_gradients: bool = False
-    running: bool = False
+    terms: Terms = Terms.FEW
     accumulates_low: tuple[str, ...] = ()
+    native_accumulates_low: tuple[str, ...] | None = None
     gpu_accumulates_low: tuple[str, ...] = ()
+    xla_accumulates_low: tuple[str, ...] = ()
     selects: bool = False
     compares: tuple[int, ...] = ()
     gpu_compares: tuple[int, ...] = ()
@@ -193,10 +168,23 @@ class Row:
     fusible: bool = False
     constant_operands: tuple[int, ...] = ()
 
-    def adds_up_low(self, device_type: str) -> tuple[str, ...]:
-        """The 16-bit types in which the kernel for a device type accumulates sums."""
-        on_cpu = device_type == "CPU"
-        return self.accumulates_low if on_cpu else self.gpu_accumulates_low
+    def adds_up_low(
+        self, device_type: str, *, native: bool = False, xla: bool = False
+    ) -> tuple[str, ...]:
+        """The 16-bit types in which sums are accumulated by the kernel that runs.
+
+        Args:
+          device_type: "CPU" or "GPU".
+          native: whether the device has arithmetic in the type that is asked about.
+          xla: whether XLA compiles the op.
+        """
+        if xla:
+            return self.xla_accumulates_low
+        if device_type != "CPU":
+            return self.gpu_accumulates_low
+        if native and self.native_accumulates_low is not None:
+            return self.native_accumulates_low
+        return self.accumulates_low
 
     @property
     def multiplies(self) -> bool:

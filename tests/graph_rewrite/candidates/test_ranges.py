@@ -15,7 +15,6 @@ from rewriting import graph_def, low, rewritten, rules, run, settled, spec, trac
 
 import amp
 from amp.graph_rewrite import rewrite as rewrite_lib
-from amp.graph_rewrite.cost.shipped_devices import A100
 from amp.graph_rewrite.graph import ir
 from amp.integration.training import markers
 
@@ -204,86 +203,6 @@ def test_the_result_of_a_function_singular_at_zero_may_be_huge() -> None:
     found = tail(build)
     assert [found[n] for n in ("sum", "root", "scaled")] == ["range"] * 3
     assert found["after"] != "range"
-
-
-@pytest.mark.parametrize(
-    ("dtype", "terms", "rule"),
-    [
-        ("bfloat16", 256, "follow"),
-        ("float16", 65_504, "follow"),
-        ("float16", 65_505, "count"),
-    ],
-)
-def test_a_sum_longer_than_float16_reaches_stays_float32(
-    dtype: str, terms: int, rule: str
-) -> None:
-    def make() -> None:
-        x = v1.placeholder(tf.float32, [1, 8], name="x")
-        w = v1.placeholder(tf.float32, [8, terms], name="w")
-        tf.reduce_sum(tf.matmul(x, w, name="product"), 1, name="sum")
-
-    found = rules(rewritten(graph_def(make), dtype=dtype, emulate=True).report)
-    assert found["sum"] == rule
-
-
-def test_a_sum_in_a_kernel_that_adds_in_float16_is_held_at_its_last_integer() -> None:
-    def make(terms: int) -> Callable[[], None]:
-        def build() -> None:
-            x = v1.placeholder(tf.float32, [1, 8], name="x")
-            w = v1.placeholder(tf.float32, [8, terms], name="w")
-            tf.reduce_sum(tf.matmul(x, w, name="product"), 1, name="sum")
-
-        return build
-
-    held = [
-        rules(rewritten(graph_def(make(n)), dtype="float16").report)["sum"]
-        for n in (2048, 2049)
-    ]
-    assert held == ["follow", "count"]
-
-
-@pytest.mark.parametrize(("dtype", "counts"), [("float16", 2048), ("bfloat16", 256)])
-@pytest.mark.parametrize("op", ["sum", "scatter", "segment", "running"])
-def test_a_sum_in_a_gpu_kernel_that_adds_in_16_bits_is_held_there_too(
-    op: str, dtype: str, counts: int
-) -> None:
-    def make(terms: int) -> Callable[[], None]:
-        def build() -> None:
-            x = v1.placeholder(tf.float32, [terms, 8], name="x")
-            product = tf.matmul(x, tf.ones([8, 8]), name="product")
-            ids = tf.zeros([terms], tf.int32)
-            if op == "sum":
-                tf.reduce_sum(product, 0, name="sum")
-            elif op == "scatter":
-                tf.scatter_nd(ids[:, None], product, [1, 8], name="sum")
-            elif op == "segment":
-                tf.math.unsorted_segment_sum(product, ids, 1, name="sum")
-            else:
-                tf.cumsum(product, name="sum")
-
-        return build
-
-    long = rules(rewritten(graph_def(make(counts + 1)), A100, dtype=dtype).report)
-    short = rules(rewritten(graph_def(make(counts)), A100, dtype=dtype).report)
-    assert (short["sum"], long["sum"]) == ("follow", "count")
-
-
-def test_a_mean_in_a_gpu_kernel_adds_up_in_float32() -> None:
-    def build() -> None:
-        x = v1.placeholder(tf.float32, [4096, 8], name="x")
-        product = tf.matmul(x, tf.ones([8, 8]), name="product")
-        tf.reduce_mean(product, 0, name="mean")
-
-    found = rules(rewritten(graph_def(build), A100, dtype="bfloat16").report)
-    assert found["mean"] == "follow"
-
-
-def test_a_sum_over_an_unknown_batch_in_such_a_kernel_stays_float32() -> None:
-    def make() -> None:
-        x = v1.placeholder(tf.float32, [None, 8], name="x")
-        tf.reduce_sum(tf.matmul(x, tf.ones([8, 8]), name="product"), 0, name="sum")
-
-    assert rules(rewritten(graph_def(make), dtype="float16").report)["sum"] == "count"
 
 
 @pytest.mark.parametrize(("dtype", "rule"), [("float16", "range"), ("bfloat16", None)])

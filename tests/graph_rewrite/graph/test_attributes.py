@@ -52,7 +52,14 @@ def test_an_absent_attribute_reads_as_nothing_and_stays_absent() -> None:
     assert held.integer("x", 7) == 7
     assert held.text("x") == ""
     assert not held.flag("x")
+    assert held.integers("x") == ()
     assert "x" not in held
+
+
+def test_a_list_of_numbers_is_read() -> None:
+    proto = node_def_pb2.NodeDef()
+    proto.attr["ksize"].list.i.extend([1, 3, 3, 1])
+    assert attributes.NodeAttributes(proto).integers("ksize") == (1, 3, 3, 1)
 
 
 def test_a_list_of_functions_keeps_what_else_is_said_of_each() -> None:

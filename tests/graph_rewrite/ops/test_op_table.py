@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import json
-import os
 import pathlib
 import re
 import subprocess
@@ -13,7 +11,6 @@ import sys
 from collections.abc import Callable, Iterator
 from typing import Any
 
-import accumulation
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -287,46 +284,6 @@ def test_importing_the_table_imports_no_tensorflow() -> None:
 
 raw = tf.raw_ops
 Probe = Callable[[Any], Any]
-
-
-@pytest.fixture(scope="module")
-def without_16_bit_instructions() -> dict[str, list[str]]:
-    """By op, the types in which kernels add up low where oneDNN is not there."""
-    done = subprocess.run(
-        [sys.executable, accumulation.__file__],
-        env={**os.environ, "TF_ENABLE_ONEDNN_OPTS": "0"},
-        capture_output=True,
-        check=True,
-        text=True,
-    )
-    return json.loads(done.stdout.splitlines()[-1])
-
-
-@pytest.mark.kernels
-@pytest.mark.parametrize("dtype", accumulation.TYPES)
-@pytest.mark.parametrize("op", accumulation.SUMS)
-def test_what_is_not_listed_never_accumulates_low(op: str, dtype: str) -> None:
-    """Law: whatever instructions this CPU has, a kernel that is not listed counts."""
-    if dtype not in TABLE[op].accumulates_low:
-        assert not accumulation.accumulates_low(op, dtype)
-
-
-@pytest.mark.kernels
-@pytest.mark.parametrize("op", accumulation.SUMS)
-def test_accumulates_low_is_what_kernels_do_on_some_cpu(
-    op: str, without_16_bit_instructions: dict[str, list[str]]
-) -> None:
-    """10,000 ones are miscounted exactly by the kernels that the table names.
-
-    With 16-bit instructions oneDNN may do better, so that it is left out.
-    """
-    assert tuple(without_16_bit_instructions[op]) == TABLE[op].accumulates_low
-
-
-def test_softmax_in_float16_overflows_within_as_the_table_says() -> None:
-    with tf.device("CPU:0"):
-        assert float(raw.Softmax(logits=tf.zeros([1, 2**17], "float16"))[0, 0]) == 0
-        assert float(raw.Softmax(logits=tf.zeros([1, 2**17], "bfloat16"))[0, 0]) > 0
 
 
 def call(op: str, operands: list[tf.Tensor]) -> tf.Tensor:

@@ -54,15 +54,11 @@ PREPARE = (
     Step("price", measured_prices, ("analysis", "settled", "timer"), "every"),
 )
 # Makes the plans that a nominee asks for.
+_CHOSEN = ("chosen", "nominated", "nominee")
 DECIDE = (
     Step("nominate", nominated, ("every", "nominee"), "nominated"),
     Step("decide", decide, ("nominated", "nominee"), "chosen"),
-    Step(
-        "price memory",
-        without_memory_if_needed,
-        ("chosen", "nominated", "nominee"),
-        "priced",
-    ),
+    Step("price memory", without_memory_if_needed, _CHOSEN, "priced"),
     Step("keep if it gains", keep_if_gains, ("chosen", "priced", "nominee"), "plans"),
 )
 # Builds the graphs that the plans describe.
@@ -72,15 +68,11 @@ BUILD = (
     Step("link", link, ("unfused", "applied", "suffix"), "linked"),
 )
 # Checks them, and makes clusters.
+_LINKED = ("linked", "priced", "made", "nominee")
 FINISH = (
     Step("analyze again", checks.analyze_made, ("linked", "priced"), "made"),
     Step("check what was made", checks.graphs_made, ("linked", "priced", "made")),
-    Step(
-        "price again",
-        checks.price_made,
-        ("linked", "priced", "made", "nominee"),
-        "repriced",
-    ),
+    Step("price again", checks.price_made, _LINKED, "repriced"),
     Step("decide again", decide, ("repriced", "nominee"), "again"),
     Step("check a second time", checks.second_rewrite, ("plans", "again", "repriced")),
     Step("bypass", fuse.bypassed, ("linked", "settled"), "bypassed"),

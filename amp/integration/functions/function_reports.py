@@ -5,6 +5,7 @@ Used by `twins`. What a report says is not decided here.
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 from collections.abc import Callable
 from typing import NamedTuple
@@ -32,13 +33,17 @@ class FunctionReports:
         self._newest: dict[bytes, _Reported] = {}
 
     def put(self, name: bytes, report: Report) -> None:
-        """Adds a function's report, or puts it in the place of the one before."""
+        """Adds a function's report, or puts it in the place of the one before.
+
+        What is known of the accuracy stays, if the new one tells nothing of it.
+        """
         before = self._newest.get(name)
         if before is None:
             number = reports.add(report, self._policy.report)
             self._newest[name] = _Reported(number, report)
         else:
-            self.change(name, lambda _: report)
+            known = report.accuracy or before.report.accuracy
+            self.change(name, lambda _: dataclasses.replace(report, accuracy=known))
 
     def change(self, name: bytes, change: Callable[[Report], Report]) -> None:
         """Replaces the report on a function, if it is kept, by a later state of it."""

@@ -1,0 +1,38 @@
+"""`FunctionReports`: a later report takes the place of the one before."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from amp.graph_rewrite.report import AccuracyOutcome, Report
+from amp.integration import reports
+from amp.integration.functions.function_reports import FunctionReports
+from amp.policy import Policy
+
+REPORT = Report("f", "bfloat16", False, "CPU", "none", 9, 3, 1, 2.0, 1.0, (), "done")
+OUTCOME = AccuracyOutcome("gradients off by 0.01")
+
+
+def test_one_report_is_kept_of_a_function_the_newest() -> None:
+    newest = FunctionReports(Policy())
+    newest.put(b"f", REPORT)
+    newest.put(b"f", dataclasses.replace(REPORT, casts=7))
+    newest.change(b"f", lambda report: dataclasses.replace(report, nodes_low=4))
+    (found,) = reports.reports()
+    assert (found.casts, found.nodes_low) == (7, 4)
+
+
+def test_the_report_on_a_winner_tells_of_the_accuracy_that_was_found_before() -> None:
+    newest = FunctionReports(Policy())
+    newest.put(b"f", dataclasses.replace(REPORT, accuracy=OUTCOME))
+    newest.put(b"f", dataclasses.replace(REPORT, casts=7))
+    (found,) = reports.reports()
+    assert (found.accuracy, found.casts) == (OUTCOME, 7)
+
+
+def test_what_is_forgotten_is_not_changed_any_more() -> None:
+    newest = FunctionReports(Policy())
+    newest.put(b"f", REPORT)
+    newest.forget(b"f")
+    newest.change(b"f", lambda report: dataclasses.replace(report, casts=9))
+    assert reports.reports() == [REPORT]

@@ -237,7 +237,7 @@ def _seconds(
     one: PricedUse, prices: _Prices, low: frozenset[str], casts: frozenset[Cast]
 ) -> float:
     """Seconds of one run of a use with these 16-bit nodes and these casts."""
-    total = sum(times[name in low] for name, times in prices.times.items())
+    total = one.rest + sum(times[name in low] for name, times in prices.times.items())
     for name, (partners, apart) in prices.chains.items():
         if any((partner in low) != (name in low) for partner in partners):
             total += apart[name in low]

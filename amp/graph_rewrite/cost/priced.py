@@ -7,7 +7,7 @@ chosen here.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 
 from amp.graph_rewrite.candidates.analysis import Analysis, UseAnalysis
 from amp.graph_rewrite.candidates.context import Context, Typed
@@ -15,9 +15,10 @@ from amp.graph_rewrite.cost import op_instance
 from amp.graph_rewrite.cost.model import MOST_RATIO, CostModel
 from amp.graph_rewrite.cost.op_instance import Times
 from amp.graph_rewrite.cost.resolution import Resolution
-from amp.graph_rewrite.graph import ir, op_schema
+from amp.graph_rewrite.graph import ir, op_schema, shapes
 from amp.graph_rewrite.graph.calls import FunctionUse
 from amp.graph_rewrite.ops import arithmetic
+from amp.graph_rewrite.ops.op_table import Kind
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -30,11 +31,13 @@ class PricedUse:
       use_analysis: the use with its candidates.
       cost_model: predicts times on the device that runs it.
       times: seconds in (float32, 16 bits) of every node that has either type.
+      rest: seconds of all other nodes together, which no plan changes.
     """
 
     use_analysis: UseAnalysis
     cost_model: CostModel
     times: Mapping[str, Times]
+    rest: float = 0.0
 
     def cast(self, edge: ir.Edge) -> float:
         """Seconds of the cast of the tensor at an edge."""
@@ -96,7 +99,9 @@ def price(
     uses = {}
     for use, one in analysis.uses.items():
         cost_model = cost_model_of(use)
-        uses[use] = PricedUse(one, cost_model, times(one, cost_model))
+        seconds = times(one, cost_model)
+        rest = _rest(one, cost_model, seconds)
+        uses[use] = PricedUse(one, cost_model, seconds, rest)
     return Priced(analysis, uses)
 
 
@@ -112,6 +117,41 @@ def times(use_analysis: UseAnalysis, cost_model: CostModel) -> dict[str, Times]:
         high, low = times[name]
         times[name] = (runs[name] * high, runs[name] * low)
     return times
+
+
+# The kinds of node that take no time of their own.
+_IDLE = (Kind.CONSTANT, Kind.PLACEHOLDER, Kind.NOTHING, Kind.READ_VARIABLE, Kind.SHAPE)
+
+
+def _rest(
+    use_analysis: UseAnalysis, cost_model: CostModel, priced: Container[str]
+) -> float:
+    """Seconds of the nodes that have neither type: indices, masks, counters, text.
+
+    What Grappler computes beforehand, from constants and shapes, takes none. Nor does
+    any under XLA, where they are part of other loops.
+    """
+    graph, context, total = use_analysis.graph, use_analysis.context, 0.0
+    if context.xla:
+        return 0.0
+    for name, view in use_analysis.found.typed.items():
+        row = view.facts
+        idle = row.kind in _IDLE or row.work in ("free", "call") or row.in_frames
+        if name in priced or idle or not view.outs:
+            continue
+        if op_instance.constant(graph, (name, 0)) is not None:
+            continue
+        edges = [*view.node.inputs, *((name, i) for i in range(len(view.outs)))]
+        pairs = zip(edges, (*view.ins, *view.outs), strict=False)
+        sizes = [graph.size(edge) for edge, slot in pairs if slot.type not in _OPAQUE]
+        moved = sum(shapes.elements(size) for size in sizes)
+        runs = use_analysis.runs.get(name, 1.0)
+        total += runs * cost_model.node(row.work, moved, 0.0)[0]
+    return total
+
+
+# Types of handles and texts, whose elements are not moved.
+_OPAQUE = frozenset({ir.RESOURCE, ir.VARIANT, ir.STRING})
 
 
 def measured_share(priced: Priced) -> float:
@@ -151,21 +191,24 @@ def _time(use_analysis: UseAnalysis, view: Typed, cost_model: CostModel) -> Time
     if seen is not None:
         return seen[0], min(seen[1], MOST_RATIO * seen[0])
     graph, context = use_analysis.graph, use_analysis.context
-    node, row = view.node, view.row
+    node, work = view.node, view.facts.work
     ins = [graph.size(edge) for edge in node.inputs]
     outs = [graph.size((node.name, i)) for i in range(len(view.outs))]
-    work = "elementwise" if row is None else row.work
     turned_ins = _turning_shapes(ins, view.ins, context)
     turned_outs = _turning_shapes(outs, view.outs, context)
     moved = arithmetic.moved(work, turned_ins, turned_outs)
+    if view.facts.kind is Kind.WRITE and work != "free":
+        # Each variable is read and written, where it is updated.
+        variables = sum(slot.type == ir.RESOURCE for slot in view.ins)
+        moved += 2 * variables * max(map(shapes.elements, turned_ins), default=0)
     equation = node.text("equation") if work == "einsum" else ""
     operations = arithmetic.flops(view.facts, ins, outs, equation)
     return cost_model.node(work, moved, operations)
 
 
 def _turning_shapes(
-    shapes: Sequence[ir.Shape], slots: Sequence[op_schema.Slot], context: Context
+    sizes: Sequence[ir.Shape], slots: Sequence[op_schema.Slot], context: Context
 ) -> list[ir.Shape]:
     numbers = (ir.FLOAT, context.format.number)
-    pairs = zip(shapes, slots, strict=False)
+    pairs = zip(sizes, slots, strict=False)
     return [shape for shape, slot in pairs if slot.type in numbers]

@@ -73,12 +73,37 @@ STRUCTURE = (
     structural(
         "Cast", "made where types meet", work="cast", kind=Kind.CAST, fusible=True
     ),
-    structural("Const", "rounded where it is read in 16 bits", kind=Kind.CONSTANT),
-    structural("Placeholder", "its caller gives the type", kind=Kind.PLACEHOLDER),
+    structural(
+        "Const",
+        "rounded where it is read in 16 bits",
+        work="free",
+        kind=Kind.CONSTANT,
+    ),
+    structural(
+        "Placeholder", "its caller gives the type", work="free", kind=Kind.PLACEHOLDER
+    ),
     structural("NoOp", "has no tensors", work="free", kind=Kind.NOTHING),
     structural("BroadcastGradientArgs", "gives integers", kind=Kind.BROADCAST_AXES),
-    structural("Variable VariableV2", "a variable's memory", kind=Kind.VARIABLE),
-    structural("ReadVariableOp", "its type is the variable's", kind=Kind.READ_VARIABLE),
+    structural(
+        "Variable VariableV2", "a variable's memory", work="free", kind=Kind.VARIABLE
+    ),
+    structural(
+        "ReadVariableOp",
+        "its type is the variable's, whose memory it gives",
+        work="free",
+        kind=Kind.READ_VARIABLE,
+    ),
+    structural(
+        "AssignVariableOp",
+        "the variable takes over the value's memory",
+        work="free",
+        kind=Kind.WRITE,
+    ),
+    structural(
+        "StatefulPartitionedCall If StatelessIf Case StatelessCase",
+        "a call; its functions are planned and priced",
+        work="free",
+    ),
     structural("VariableShape", "gives integers", kind=Kind.READ_PART),
     structural(
         "FractionalMaxPool SegmentMin TensorScatterMax TensorScatterMin",

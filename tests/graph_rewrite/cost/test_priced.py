@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 
 import pytest
@@ -12,6 +13,7 @@ from rewriting import (
     graph_def,
     matmul_chain,
     module_of,
+    plan_of,
     priced_of,
     settled,
     spec,
@@ -27,7 +29,8 @@ from amp.graph_rewrite.cost.priced import (
     key_of,
     measured_share,
 )
-from amp.graph_rewrite.cost.shipped_devices import A100
+from amp.graph_rewrite.cost.shipped_devices import A100, CPU_AMX
+from amp.graph_rewrite.graph import ir
 from amp.graph_rewrite.graph.calls import FunctionUse
 from amp.graph_rewrite.ops import arithmetic
 
@@ -80,6 +83,75 @@ def test_what_touches_no_float32_has_no_price() -> None:
     priced = {ops[name] for name in one.times}
     assert "Tanh" in priced
     assert "Range" not in priced
+
+
+def test_time_that_no_plan_changes_is_in_a_step() -> None:
+    def fn(x: tf.Tensor, places: tf.Tensor) -> tf.Tensor:
+        unique, _ = tf.unique(places)
+        return tf.tanh(x), unique, tf.sort(places)
+
+    model = CostModel(CPU_AMX, "bfloat16")
+    module, _ = traced(fn, spec(4, 4), spec(1000, dtype=tf.int32))
+    context = context_of(module, CPU_AMX)
+    one = only(priced_of(module, context, model))
+    assert one.rest > 2 * CPU_AMX.launch  # two kernels at least
+    plan = plan_of(module, context, model)
+    known = sum(high for high, _ in one.times.values())
+    assert plan.seconds32 == pytest.approx(known + one.rest)
+    compiled = only(priced_of(module, context_of(module, CPU_AMX, xla=True), model))
+    assert compiled.rest == 0.0
+
+
+def test_what_takes_no_time_has_none() -> None:
+    def fn(x: tf.Tensor) -> tf.Tensor:
+        return variable.read_value() + tf.reshape(x, tf.shape(variable))
+
+    variable = tf.Variable(tf.ones([64, 64]))
+    module, _ = traced(fn, spec(4096))
+    one = only(priced_of(module, context_of(module, CPU_AMX), MODEL))
+    ops = {name: one.use_analysis.graph.nodes[name].op for name in one.times}
+    busy = {ops[name] for name, (high, _) in one.times.items() if high > 0.0}
+    assert "ReadVariableOp" in ops.values()
+    assert busy == {"AddV2"}
+    assert one.rest == 0.0
+
+
+@pytest.mark.parametrize("variables", [1, 3])
+def test_an_update_reads_and_writes_its_variables(variables: int) -> None:
+    names = {"var": 0, "m": 1, "v": 2} if variables == 3 else {"var": 0}
+    state = [tf.Variable(tf.zeros([1000])) for _ in names]
+
+    def fn(gradient: tf.Tensor) -> None:
+        handles = {name: state[i].handle for name, i in names.items()}
+        if variables == 1:
+            rate = {"alpha": tf.constant(0.1), "delta": gradient}
+            tf.raw_ops.ResourceApplyGradientDescent(**handles, **rate)
+            return
+        rates = dict.fromkeys(
+            ("beta1_power", "beta2_power", "lr", "beta1", "beta2", "epsilon"),
+            tf.constant(0.1),
+        )
+        tf.raw_ops.ResourceApplyAdam(**handles, **rates, grad=gradient)
+
+    module, keep = traced(fn, spec(1000))
+    assert keep is not None
+    with_shapes = module_of_sizes(module, 1000)
+    one = only(priced_of(with_shapes, context_of(with_shapes, CPU_AMX), FLAT))
+    (update,) = (n for n in one.times if "Apply" in with_shapes.main.nodes[n].op)
+    scalars = len(with_shapes.main.nodes[update].inputs) - variables - 1
+    elements = 1000 * (1 + 2 * variables) + scalars
+    assert one.times[update][0] == pytest.approx(4 * elements / CPU_AMX.bandwidth)
+
+
+# Prices of bytes alone.
+FLAT = CostModel(dataclasses.replace(CPU_AMX, launch=0.0), "bfloat16")
+
+
+def module_of_sizes(module: ir.Module, size: int) -> ir.Module:
+    """The module in which every argument has this many elements, others have one."""
+    args = {arg.name for arg in module.main.args}
+    shape = lambda edge: (size,) if edge[0] in args else ()  # noqa: E731
+    return ir.Module(dataclasses.replace(module.main, shape=shape), module.functions)
 
 
 def test_what_was_measured_comes_before_the_model() -> None:

@@ -66,7 +66,8 @@ class GraphSizes:
         self.assumed: list[ir.Edge] = []
         self._graph, self._known, self._assume = graph, known, assume
         self._lookup = lookup
-        self._args = {arg.name: arg.type for arg in graph.args}
+        self._args = {arg.name for arg in graph.args}
+        self._types = {(arg.name, 0): arg.type for arg in graph.args}
         self._partly: dict[ir.Edge, ir.Shape] = {}  # inferred in part
         self._values: dict[ir.Edge, tuple[int, ...]] = {}  # of axes that were computed
         # Nodes that inference is not asked about: calls that were answered, and nodes
@@ -134,13 +135,14 @@ class GraphSizes:
         return [name for name in graph.order if name in needed or name in called]
 
     def _type(self, edge: ir.Edge) -> int:
-        name, index = edge
-        if name in self._args:
-            return self._args[name]
-        node = self._graph.nodes[name]
-        known = self._lookup(node.op)
-        outs = () if known is None else known.signature(node).outs
-        return outs[index].type % ir.REF_OFFSET if index < len(outs) else 0
+        if edge not in self._types:
+            node = self._graph.nodes[edge[0]]
+            known = self._lookup(node.op)
+            outs = () if known is None else known.signature(node).outs
+            known_here = edge[1] < len(outs)
+            number = outs[edge[1]].type % ir.REF_OFFSET if known_here else 0
+            self._types[edge] = number
+        return self._types[edge]
 
     def _tells(self, edge: ir.Edge) -> bool:
         """Whether the value of an edge may tell a shape."""

@@ -55,6 +55,9 @@ ELSEWHERE = {
     "cli/policy_flags.py": "cli/test_explain.py",
     "cli/progress_bar.py": "cli/test_tune.py",
     # One thing in two files: what it does is seen through the other.
+    "graph_rewrite/candidates/running_sums.py": (
+        "graph_rewrite/candidates/test_call_values.py"
+    ),
     "integration/messages.py": "integration/test_fallback.py",
     "integration/autostart.py": "integration/launch/test_autostart.py",
     "integration/distributed/strategy_threads.py": (
@@ -83,6 +86,7 @@ WHOLE = {
     "graph_rewrite/ops/test_whitelist_page.py",
     "graph_rewrite/ops/test_op_names_in_algorithms.py",
     "graph_rewrite/test_cases.py",
+    "graph_rewrite/test_frames_rewritten.py",
     "graph_rewrite/test_emulation.py",
     "graph_rewrite/test_gpu_kernels.py",
     "graph_rewrite/test_numerics.py",

@@ -53,7 +53,8 @@ class FunctionTwins:
         self._plans, self._key, self._shared = plans, key, shared
         self._policy, self._strict = shared.policy, shared.policy.strict
         self._contest: Contest | None = None
-        self._reported = ""  # the name of the plan that the report is on
+        # The name of the plan that the report is on, FLOAT32 once no twin runs any more.
+        self._reported = ""
         self._checks = FunctionChecks(plans, key, shared)
         self._lock = threading.RLock()  # held for a few lines and by no finalizer
 
@@ -226,6 +227,7 @@ class FunctionTwins:
 
     def _give_up(self) -> None:
         """Has the original called from now on; nothing more is to come of it."""
+        self._contest, self._reported = None, FLOAT32
         self._shared.proven[self._name] = itertools.repeat(self._name)
         self._shared.checks.forget(self._name)
         self._shared.reports.forget(self._name)

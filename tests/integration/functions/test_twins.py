@@ -578,3 +578,16 @@ def test_a_plan_is_made_for_the_sizes_of_the_first_call_and_kept() -> None:
     assert report.nodes_low
     assert f"made for     sizes x [8, 64, {SIZE}]" in str(report)
     assert report.sizes_assumed == ()
+
+
+def test_a_twin_that_was_refused_is_never_called_again(
+    monkeypatch: pytest.MonkeyPatch, ran: Calls
+) -> None:
+    """Also where there is no race that could go on without it."""
+    error = tf.errors.InvalidArgumentError(None, None, "No OpKernel was registered")
+    fails(monkeypatch, "twin", error, 1)
+    step = Step()
+    with pytest.warns(RuntimeWarning, match="runs in float32, as it was"):
+        step.train(1, trial=False)
+    step.train(2, trial=False)
+    assert ran == ["twin", "original"]  # what is called from then on is not asked for

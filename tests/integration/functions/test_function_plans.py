@@ -12,8 +12,8 @@ from tensorflow.python.eager import context as context_lib
 import amp
 from amp.graph_rewrite.assign.nominee import CUT, EVERYTHING, PRODUCTS, UNCLUSTERED
 from amp.graph_rewrite.cost.shipped_devices import CPU_AMX
-from amp.graph_rewrite.rewrite import Foreseen, Prepared
-from amp.integration.functions import definitions, function_plans, twin_making
+from amp.graph_rewrite.rewrite import Foreseen, Prepared, prepare
+from amp.integration.functions import definitions, function_plans
 from amp.integration.functions.function_plans import FunctionPlans, Made, NotMade
 
 pytestmark = pytest.mark.kernels
@@ -33,7 +33,7 @@ def plans() -> Iterator[FunctionPlans]:
     concrete = fn.get_concrete_function(tf.ones([512, 512]))
     module = definitions.read(context_lib.context(), concrete.name.decode())
     policy = settled(CPU_AMX, assignment="cost")
-    made = FunctionPlans(concrete.name, twin_making.prepared(module, policy), {})
+    made = FunctionPlans(concrete.name, prepare(module, policy), {})
     yield made
     made.let_all_go(context_lib.context())
 

@@ -96,7 +96,7 @@ class FunctionChecks:
     def go_on_from(
         self, stored: StoredCheck, plans: FunctionPlans, plan: str
     ) -> Callable[[Report], Report]:
-        """Takes over what an earlier run found out; returns what a report notes of it."""
+        """Takes over what an earlier run found; returns what a report notes of it."""
         self.compared = plan
         if stored.twice:
             self._again = False

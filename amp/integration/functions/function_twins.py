@@ -53,7 +53,7 @@ class FunctionTwins:
         self._plans, self._key, self._shared = plans, key, shared
         self._policy, self._strict = shared.policy, shared.policy.strict
         self._contest: Contest | None = None
-        # The name of the plan that the report is on, FLOAT32 once no twin runs any more.
+        # The name of the plan that the report is on; FLOAT32 once no twin runs.
         self._reported = ""
         self._checks = FunctionChecks(plans, key, shared)
         self._lock = threading.RLock()  # held for a few lines and by no finalizer

@@ -479,7 +479,8 @@ def test_a_twin_without_a_kernel_is_found_out_before_it_runs(
     assert float(count) == 1.0
 
 
-@pytest.mark.parametrize("turn", [1, 3])
+# Later ones depend on times: an entrant may be out by then.
+@pytest.mark.parametrize("turn", [1, 2])
 def test_a_twin_that_is_refused_gives_way_in_any_turn(
     monkeypatch: pytest.MonkeyPatch, turn: int
 ) -> None:

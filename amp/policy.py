@@ -133,7 +133,7 @@ class Policy:
         compared with those in float32 before it runs in 16 bits, and once more later;
         where they are off by more than its products make them, the nodes at fault stay
         float32. "auto": within a few steps' time, and not for assignment="all"; True:
-        however long the search for these nodes takes.
+        whatever time the search for these nodes takes, up to 40 plans.
       tune_budget: seconds that this process may spend, in all, on measuring operations
         of its functions before their first calls; 0 plans from what is stored.
       wire: whether gradients that Keras optimizers sum over the workers of a

@@ -74,12 +74,15 @@ def _list(args: argparse.Namespace) -> int:
     for family in families.FAMILIES.values():
         better = "higher" if family.higher else "lower"
         print(f"{family.name:16} {family.title}")
-        print(f"{'':16} {family.metric} ({better} is better), {family.seeds} seeds")
+        print(
+            f"{'':16} {family.metric} ({better} is better), margin at most "
+            f"{family.margin:g}, {family.seeds} seeds"
+        )
         sizes = {"whole": family.whole, "quick": family.quick}
         for name, size in {**sizes, "quick, real data": family.real}.items():
             print(
-                f"{'':16} {name}: {size.steps} steps of {size.batch}, margin "
-                f"{size.margin:g}, learned from {size.floor:g}"
+                f"{'':16} {name}: {size.steps} steps of {size.batch}, "
+                f"learned from {size.floor:g}"
             )
         print(f"{'':16} --data-dir: {family.files}")
     return 0

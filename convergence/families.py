@@ -18,20 +18,21 @@ class Size:
     Attributes:
       steps, batch: of a run.
       rate: the highest learning rate.
-      margin: difference of the metric that still counts as none.
       floor: value of the metric from which on float32 has learned; of a language model
         one that the frequencies of words alone do not reach.
       data: arguments of the loader of data.
       model: arguments of the model's builder.
+      needs_scaling: whether float16 without loss scaling must come out worse, as the
+        paper found.
     """
 
     steps: int
     batch: int
     rate: float
-    margin: float
     floor: float
     data: Mapping[str, Any]
     model: Mapping[str, Any]
+    needs_scaling: bool = False
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -47,6 +48,7 @@ class Family:
       metric: name of the metric.
       higher: whether more of it is better.
       worst: what a diverged run counts: the metric of a model that knows nothing.
+      margin: the largest difference of the metric that may count as none.
       seeds: of a run by default.
       files: files that --data-dir may hold.
       whole, quick, real: sizes; the last is the quick one on real data.
@@ -60,6 +62,7 @@ class Family:
     metric: str
     higher: bool
     worst: float
+    margin: float
     seeds: int
     files: str
     whole: Size
@@ -84,13 +87,13 @@ RESNET = Family(
     metric="accuracy",
     higher=True,
     worst=0.0,
+    margin=0.02,
     seeds=5,
     files=IMAGES,
     whole=Size(
         steps=2000,
         batch=64,
         rate=0.1,
-        margin=0.02,
         floor=0.5,
         data={"side": 32},
         model={"depth": 20},
@@ -99,7 +102,6 @@ RESNET = Family(
         steps=120,
         batch=32,
         rate=0.1,
-        margin=0.05,
         floor=0.8,
         data={"side": 16},
         model={"depth": 8, "width": 8},
@@ -108,7 +110,6 @@ RESNET = Family(
         steps=300,
         batch=32,
         rate=0.1,
-        margin=0.08,
         floor=0.3,
         data={"side": 32},
         model={"depth": 8, "width": 8},
@@ -124,13 +125,13 @@ WIDE_DEEP = Family(
     metric="AUC",
     higher=True,
     worst=0.5,
+    margin=0.001,
     seeds=5,
     files="adult_train.csv and adult_test.csv, .gz or not",
     whole=Size(
         steps=3000,
         batch=128,
         rate=0.05,
-        margin=0.01,
         floor=0.8,
         data={},
         model={"width": 32, "hidden": (256, 128, 64)},
@@ -139,7 +140,6 @@ WIDE_DEEP = Family(
         steps=400,
         batch=64,
         rate=0.05,
-        margin=0.01,
         floor=0.9,
         data={},
         model={"width": 8, "hidden": (32, 16)},
@@ -148,7 +148,6 @@ WIDE_DEEP = Family(
         steps=2000,
         batch=64,
         rate=0.05,
-        margin=0.01,
         floor=0.85,
         data={},
         model={"width": 8, "hidden": (32, 16)},
@@ -172,13 +171,13 @@ LSTM_LM = Family(
     metric="perplexity",
     higher=False,
     worst=10_000.0,
+    margin=0.9,
     seeds=5,
     files="ptb.train.txt and ptb.test.txt, or Multi30k's English side",
     whole=Size(
         steps=4000,
         batch=20,
         rate=2e-3,
-        margin=3.0,
         floor=200.0,
         data={"most": 10_000},
         model={
@@ -193,7 +192,6 @@ LSTM_LM = Family(
         steps=500,
         batch=16,
         rate=1e-2,
-        margin=5.0,
         floor=70.0,
         data={"most": 500},
         model=SMALL_LSTM,
@@ -202,7 +200,6 @@ LSTM_LM = Family(
         steps=700,
         batch=16,
         rate=1e-2,
-        margin=5.0,
         floor=80.0,
         data={"most": 2000},
         model=SMALL_LSTM,
@@ -220,13 +217,13 @@ SSD = Family(
     metric="mAP",
     higher=True,
     worst=0.0,
+    margin=0.05,
     seeds=5,
     files=SCENES,
     whole=Size(
         steps=4000,
         batch=16,
         rate=0.003,
-        margin=0.05,
         floor=0.1,
         data={"side": 128},
         model={"width": 16, "normalize": True},
@@ -235,7 +232,6 @@ SSD = Family(
         steps=300,
         batch=12,
         rate=0.003,
-        margin=0.25,
         floor=0.3,
         data={"side": 48, "classes": 2},
         model={"width": 6, "normalize": True},
@@ -244,10 +240,10 @@ SSD = Family(
         steps=400,
         batch=8,
         rate=0.003,
-        margin=0.25,
         floor=0.25,
         data={"side": 96},
         model={"width": 8, "normalize": True, "scale": 127.5},
+        needs_scaling=True,
     ),
 )
 
@@ -260,13 +256,13 @@ FASTER_RCNN = Family(
     metric="mAP",
     higher=True,
     worst=0.0,
+    margin=0.05,
     seeds=5,
     files=SCENES,
     whole=Size(
         steps=4000,
         batch=4,
         rate=0.01,
-        margin=0.05,
         floor=0.1,
         data={"side": 128},
         model={"width": 16, "hidden": 256, "stages": 4, "normalize": True},
@@ -275,7 +271,6 @@ FASTER_RCNN = Family(
         steps=250,
         batch=4,
         rate=0.02,
-        margin=0.15,
         floor=0.2,
         data={"side": 48, "classes": 2},
         model={"width": 4, "hidden": 32, "stages": 4, "normalize": True},
@@ -284,7 +279,6 @@ FASTER_RCNN = Family(
         steps=500,
         batch=4,
         rate=0.02,
-        margin=0.13,
         floor=0.1,
         data={"side": 96},
         model={"width": 4, "hidden": 32, "stages": 4, "normalize": True},
@@ -302,13 +296,13 @@ LSTM_NMT = Family(
     metric="BLEU",
     higher=True,
     worst=0.0,
+    margin=1.0,
     seeds=3,
     files=PAIRS,
     whole=Size(
         steps=6000,
         batch=64,
         rate=1e-3,
-        margin=1.5,
         floor=5.0,
         data={"vocabulary": 4000, "steps": 40, "most": 30_000},
         model={"units": 256, "layer_count": 2, "dropout": 0.2},
@@ -317,7 +311,6 @@ LSTM_NMT = Family(
         steps=400,
         batch=64,
         rate=0.015,
-        margin=30.0,
         floor=15.0,
         data={"vocabulary": 120, "steps": 20, "most": 2000},
         model={"units": 64, "layer_count": 1, "dropout": 0.0},
@@ -326,7 +319,6 @@ LSTM_NMT = Family(
         steps=700,
         batch=64,
         rate=0.01,
-        margin=4.0,
         floor=3.0,
         data={"vocabulary": 1000, "steps": 24, "most": 29000},
         model={"units": 64, "layer_count": 1, "dropout": 0.0},
@@ -342,13 +334,13 @@ TRANSFORMER_NMT = Family(
     metric="BLEU",
     higher=True,
     worst=0.0,
+    margin=1.0,
     seeds=3,
     files=PAIRS,
     whole=Size(
         steps=6000,
         batch=64,
         rate=1e-3,
-        margin=1.5,
         floor=5.0,
         data={"vocabulary": 4000, "steps": 40, "most": 30_000},
         model={
@@ -363,7 +355,6 @@ TRANSFORMER_NMT = Family(
         steps=200,
         batch=48,
         rate=6e-3,
-        margin=15.0,
         floor=15.0,
         data={"vocabulary": 300, "steps": 16, "most": 2000},
         model={"width": 48, "heads": 4, "blocks": 1, "hidden": 96, "dropout": 0.0},
@@ -372,7 +363,6 @@ TRANSFORMER_NMT = Family(
         steps=500,
         batch=48,
         rate=0.006,
-        margin=8.0,
         floor=6.0,
         data={"vocabulary": 1000, "steps": 24, "most": 29000},
         model={"width": 48, "heads": 4, "blocks": 1, "hidden": 96, "dropout": 0.0},
@@ -388,13 +378,13 @@ PROGRESSIVE_GAN = Family(
     metric="SWD",
     higher=False,
     worst=1.0,
+    margin=0.05,
     seeds=5,
     files=IMAGES,
     whole=Size(
         steps=8000,
         batch=32,
         rate=1e-3,
-        margin=0.05,
         floor=0.5,
         data={"side": 32},
         model={"channels": (64, 64, 64, 32), "latent": 64},
@@ -403,7 +393,6 @@ PROGRESSIVE_GAN = Family(
         steps=300,
         batch=16,
         rate=5e-3,
-        margin=0.17,
         floor=0.65,
         data={"side": 16},
         model={"channels": (16, 16, 8), "latent": 16},
@@ -412,7 +401,6 @@ PROGRESSIVE_GAN = Family(
         steps=600,
         batch=16,
         rate=0.001,
-        margin=0.3,
         floor=0.65,
         data={"side": 16},
         model={"channels": (16, 16, 8), "latent": 16},
@@ -437,13 +425,13 @@ BERT = Family(
     metric="perplexity",
     higher=False,
     worst=10_000.0,
+    margin=0.3,
     seeds=3,
     files="ptb.train.txt and ptb.test.txt, or Multi30k's English side",
     whole=Size(
         steps=6000,
         batch=32,
         rate=5e-4,
-        margin=3.0,
         floor=150.0,
         data={"most": 10_000},
         model={
@@ -458,7 +446,6 @@ BERT = Family(
         steps=500,
         batch=128,
         rate=5e-3,
-        margin=5.0,
         floor=62.0,
         data={"most": 500},
         model=SMALL_BERT,
@@ -467,7 +454,6 @@ BERT = Family(
         steps=800,
         batch=128,
         rate=6e-3,
-        margin=7.0,
         floor=100.0,
         data={"most": 2000},
         model=SMALL_BERT,
@@ -483,13 +469,13 @@ FCN = Family(
     metric="mean IoU",
     higher=True,
     worst=0.0,
+    margin=0.01,
     seeds=3,
     files=SCENES,
     whole=Size(
         steps=4000,
         batch=8,
         rate=0.02,
-        margin=0.03,
         floor=0.1,
         data={"side": 128},
         model={"width": 16, "normalize": True},
@@ -498,7 +484,6 @@ FCN = Family(
         steps=250,
         batch=12,
         rate=0.1,
-        margin=0.09,
         floor=0.4,
         data={"side": 32, "classes": 2},
         model={"width": 4, "normalize": True},
@@ -507,7 +492,6 @@ FCN = Family(
         steps=250,
         batch=12,
         rate=0.1,
-        margin=0.04,
         floor=0.35,
         data={"side": 64},
         model={"width": 4, "normalize": True},

@@ -78,7 +78,7 @@ def head(
             "metric": family.metric,
             "higher": family.higher,
             "worst": family.worst,
-            "margin": size.margin,
+            "margin": family.margin,
             "floor": size.floor,
         },
         "machine": _machine(),

@@ -32,6 +32,7 @@ def made_up(
     result = results.head(
         family, family.quick, data="none", dtype=dtype, emulated=True, quick=True
     )
+    result["rule"]["margin"] = 0.05
     values = [0.9, 0.92, 0.94, 0.91, 0.93]
     result["seeds"] = len(values)
     counts = histogram(np.array([2.0**-30, 2.0**-20, 1.0, 0.0]))

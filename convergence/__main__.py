@@ -47,7 +47,9 @@ def _parser() -> argparse.ArgumentParser:
         choices=[*families.FAMILIES, "all"],
         help=f"one of {', '.join(families.FAMILIES)}, or all",
     )
-    run.add_argument("--quick", action="store_true", help="small sizes, few steps")
+    length = run.add_mutually_exclusive_group(required=True)
+    length.add_argument("--quick", action="store_true", help="small sizes, few steps")
+    length.add_argument("--full", action="store_true", help="sizes that take hours")
     run.add_argument("--data-dir", type=Path, help="real data instead of embedded")
     run.add_argument("--dtype", choices=settings.DTYPES, default="float16")
     run.add_argument(
@@ -78,7 +80,7 @@ def _list(args: argparse.Namespace) -> int:
             f"{'':16} {family.metric} ({better} is better), margin at most "
             f"{family.margin:g}, {family.seeds} seeds"
         )
-        sizes = {"whole": family.whole, "quick": family.quick}
+        sizes = {"full": family.full, "quick": family.quick}
         for name, size in {**sizes, "quick, real data": family.real}.items():
             print(
                 f"{'':16} {name}: {size.steps} steps of {size.batch}, "

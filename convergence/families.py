@@ -48,10 +48,11 @@ class Family:
       metric: name of the metric.
       higher: whether more of it is better.
       worst: what a diverged run counts: the metric of a model that knows nothing.
+      trivial: the model that float32 must beat, in words; the task computes it.
       margin: the largest difference of the metric that may count as none.
       seeds: of a run by default.
       files: files that --data-dir may hold.
-      whole, quick, real: sizes; the last is the quick one on real data.
+      full, quick, real: sizes; the last is the quick one on real data.
     """
 
     name: str
@@ -62,17 +63,18 @@ class Family:
     metric: str
     higher: bool
     worst: float
+    trivial: str
     margin: float
     seeds: int
     files: str
-    whole: Size
+    full: Size
     quick: Size
     real: Size
 
     def size(self, *, quick: bool, real: bool) -> Size:
         """The size of a run; `real`: not on the embedded data."""
         if not quick:
-            return self.whole
+            return self.full
         return self.real if real else self.quick
 
 
@@ -80,23 +82,24 @@ IMAGES = "cifar10.npz, fashion_mnist.npz, ImageNet TFRecords (train-…-of-…)"
 
 RESNET = Family(
     name="resnet",
-    title="ResNet (CIFAR form)",
+    title="ResNet-20 (CIFAR form)",
     task="classify",
     model="resnet",
     optimizer="momentum 0.9",
     metric="accuracy",
     higher=True,
     worst=0.0,
+    trivial="ridge regression on pixels",
     margin=0.02,
     seeds=5,
     files=IMAGES,
-    whole=Size(
-        steps=2000,
-        batch=64,
+    full=Size(
+        steps=8000,
+        batch=128,
         rate=0.1,
         floor=0.5,
         data={"side": 32},
-        model={"depth": 20},
+        model={"depth": 20, "moved": 4},
     ),
     quick=Size(
         steps=120,
@@ -116,6 +119,45 @@ RESNET = Family(
     ),
 )
 
+RESNET50 = Family(
+    name="resnet50",
+    title="ResNet-50 v1.5",
+    task="classify",
+    model="resnet",
+    optimizer="momentum 0.9",
+    metric="accuracy",
+    higher=True,
+    worst=0.0,
+    margin=0.02,
+    trivial="ridge regression on pixels",
+    seeds=5,
+    files=IMAGES,
+    full=Size(
+        steps=6000,
+        batch=128,
+        rate=0.1,
+        floor=0.5,
+        data={"side": 32},
+        model={"width": 64, "blocks": (3, 4, 6, 3), "moved": 4},
+    ),
+    quick=Size(
+        steps=120,
+        batch=32,
+        rate=0.1,
+        floor=0.8,
+        data={"side": 32},
+        model={"width": 8, "blocks": (1, 1, 1, 1)},
+    ),
+    real=Size(
+        steps=600,
+        batch=32,
+        rate=0.1,
+        floor=0.3,
+        data={"side": 32},
+        model={"width": 16, "blocks": (1, 1, 1, 1)},
+    ),
+)
+
 WIDE_DEEP = Family(
     name="wide_deep",
     title="Wide & Deep",
@@ -125,10 +167,11 @@ WIDE_DEEP = Family(
     metric="AUC",
     higher=True,
     worst=0.5,
+    trivial="logistic regression without crosses",
     margin=0.001,
     seeds=5,
     files="adult_train.csv and adult_test.csv, .gz or not",
-    whole=Size(
+    full=Size(
         steps=3000,
         batch=128,
         rate=0.05,
@@ -171,10 +214,11 @@ LSTM_LM = Family(
     metric="perplexity",
     higher=False,
     worst=10_000.0,
+    trivial="Kneser-Ney trigram",
     margin=0.9,
     seeds=5,
     files="ptb.train.txt and ptb.test.txt, or Multi30k's English side",
-    whole=Size(
+    full=Size(
         steps=4000,
         batch=20,
         rate=2e-3,
@@ -217,16 +261,18 @@ SSD = Family(
     metric="mAP",
     higher=True,
     worst=0.0,
+    trivial="mean boxes",
     margin=0.05,
     seeds=5,
     files=SCENES,
-    whole=Size(
+    full=Size(
         steps=4000,
         batch=16,
         rate=0.003,
         floor=0.1,
         data={"side": 128},
-        model={"width": 16, "normalize": True},
+        model={"width": 16, "normalize": True, "scale": 127.5},
+        needs_scaling=True,
     ),
     quick=Size(
         steps=300,
@@ -256,10 +302,11 @@ FASTER_RCNN = Family(
     metric="mAP",
     higher=True,
     worst=0.0,
+    trivial="mean boxes",
     margin=0.05,
     seeds=5,
     files=SCENES,
-    whole=Size(
+    full=Size(
         steps=4000,
         batch=4,
         rate=0.01,
@@ -296,10 +343,11 @@ LSTM_NMT = Family(
     metric="BLEU",
     higher=True,
     worst=0.0,
+    trivial="word by word",
     margin=1.0,
     seeds=3,
     files=PAIRS,
-    whole=Size(
+    full=Size(
         steps=6000,
         batch=64,
         rate=1e-3,
@@ -334,10 +382,11 @@ TRANSFORMER_NMT = Family(
     metric="BLEU",
     higher=True,
     worst=0.0,
+    trivial="word by word",
     margin=1.0,
     seeds=3,
     files=PAIRS,
-    whole=Size(
+    full=Size(
         steps=6000,
         batch=64,
         rate=1e-3,
@@ -378,10 +427,11 @@ PROGRESSIVE_GAN = Family(
     metric="SWD",
     higher=False,
     worst=1.0,
+    trivial="independent pixels",
     margin=0.05,
     seeds=5,
     files=IMAGES,
-    whole=Size(
+    full=Size(
         steps=8000,
         batch=32,
         rate=1e-3,
@@ -425,10 +475,11 @@ BERT = Family(
     metric="perplexity",
     higher=False,
     worst=10_000.0,
+    trivial="Kneser-Ney trigram of what is seen",
     margin=0.3,
     seeds=3,
     files="ptb.train.txt and ptb.test.txt, or Multi30k's English side",
-    whole=Size(
+    full=Size(
         steps=6000,
         batch=32,
         rate=5e-4,
@@ -469,10 +520,11 @@ FCN = Family(
     metric="mean IoU",
     higher=True,
     worst=0.0,
+    trivial="each place's most frequent class",
     margin=0.01,
     seeds=3,
     files=SCENES,
-    whole=Size(
+    full=Size(
         steps=4000,
         batch=8,
         rate=0.02,
@@ -499,7 +551,7 @@ FCN = Family(
 )
 
 ALL = (
-    *(RESNET, SSD, FASTER_RCNN, LSTM_NMT, TRANSFORMER_NMT),
+    *(RESNET, RESNET50, SSD, FASTER_RCNN, LSTM_NMT, TRANSFORMER_NMT),
     *(PROGRESSIVE_GAN, WIDE_DEEP, LSTM_LM, BERT, FCN),
 )
 FAMILIES = {family.name: family for family in ALL}

@@ -15,15 +15,15 @@ Found = tuple[np.ndarray, np.ndarray, np.ndarray]
 Truth = tuple[np.ndarray, ...]
 
 
-def mean_average_precision(
+def average_precisions(
     found: Sequence[Found],
     truth: Sequence[Truth],
     *,
     classes: int,
     overlap: float = 0.5,
     rule: str = "11-point",
-) -> float:
-    """The mean over classes of PASCAL VOC's average precision, 0 to 1.
+) -> dict[int, float]:
+    """PASCAL VOC's average precision, 0 to 1, of each class that has objects.
 
     Everingham et al., "The PASCAL VOC Challenge" (2010), section 4.2: of a class, best
     score first, a detection is right if the object that it overlaps most is overlapped
@@ -36,24 +36,21 @@ def mean_average_precision(
       classes: number of classes.
       overlap: intersection over union that counts.
       rule: "11-point", VOC until 2009, or "area" under the curve, VOC since.
-
-    Returns:
-      NaN where no class has an object.
     """
-    each = []
+    each = {}
     for kind in range(1, classes + 1):
         objects = [_objects(image, kind) for image in truth]
         total = sum(int((~difficult).sum()) for _, difficult in objects)
         if total:
             right, wrong = _judge(found, objects, kind, overlap)
-            each.append(average_precision(right, wrong, total, rule=rule))
-    return float(np.mean(each)) if each else math.nan
+            each[kind] = average_precision(right, wrong, total, rule=rule)
+    return each
 
 
 def average_precision(
     right: np.ndarray, wrong: np.ndarray, total: int, *, rule: str
 ) -> float:
-    """Average precision of detections, best first; see `mean_average_precision`.
+    """Average precision of detections, best first; see `average_precisions`.
 
     Args:
       right: which are right, [n].
@@ -85,11 +82,11 @@ def confusion(
     return np.bincount(pairs, minlength=classes**2).reshape(classes, classes)
 
 
-def mean_iou(matrix: np.ndarray) -> float:
-    """Mean intersection over union of the classes that a `confusion` has."""
+def class_ious(matrix: np.ndarray) -> dict[int, float]:
+    """Intersection over union of each class that a `confusion` has."""
     right = np.diag(matrix)
     union = matrix.sum(0) + matrix.sum(1) - right
-    return float(np.mean(right[union > 0] / union[union > 0]))
+    return {int(k): float(right[k] / union[k]) for k in np.flatnonzero(union)}
 
 
 def accuracy(labels: np.ndarray, logits: np.ndarray) -> float:

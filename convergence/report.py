@@ -9,10 +9,11 @@ import html
 import string
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from statistics import mean
 from typing import Any
 
 from amp.integration import atomic_files
-from convergence import pictures, probe, results, verdict
+from convergence import pictures, probe, results, trivial, verdict
 from convergence.settings import CONSTANT
 
 PAGE = Path(__file__).parents[1] / "docs" / "convergence.md"
@@ -65,6 +66,8 @@ def markdown(found: Sequence[Mapping[str, Any]], where: str) -> str:
         judged = verdict.verdict(result)
         stem = Path(results.file_name(result)).stem
         parts += [f"## {title(result)}", about(result), lined(settings_table(result))]
+        classes = classes_table(result)
+        parts += [lined(classes)] if classes else []
         parts += [f"{verdict_line(judged)}", f"![{title(result)}]({where}{stem}.svg)"]
         layers = layers_table(result)
         if layers:
@@ -94,6 +97,7 @@ def about(result: Mapping[str, Any]) -> str:
     model = ", ".join(f"{k} {v}" for k, v in size["model"].items())
     return (
         f"{rule['metric']} ({better} is better), margin {rule['margin']:g}; "
+        f"{trivial_model(result)}; "
         f"{result['seeds']} seeds, {size['steps']} steps of {size['batch']}, "
         f"{result['optimizer']}, learning rate {size['rate']:g}; {model}. "
         f"{machine['gpu'] or machine['cpu']}, {machine['cores']} cores, "
@@ -101,9 +105,34 @@ def about(result: Mapping[str, Any]) -> str:
     )
 
 
+def trivial_model(result: Mapping[str, Any]) -> str:
+    """The trivial model's metric, and whether float32 is better than it."""
+    if "trivial" not in result:
+        return "no trivial model"
+    word = "beats it" if trivial.beats(result) else "**does not beat it**"
+    told = result["trivial"]
+    return f"trivial model ({told['name']}) {figure(told['value'])}, float32 {word}"
+
+
+def classes_table(result: Mapping[str, Any]) -> Table:
+    """The metric by class and setting, means over seeds; empty if it is of no class."""
+    found: dict[str, dict[str, list[float]]] = {}
+    for run in result["runs"]:
+        for name, value in run.get("classes", {}).items():
+            found.setdefault(name, {}).setdefault(run["setting"], []).append(value)
+    if not found:
+        return []
+    settings = list(dict.fromkeys(run["setting"] for run in result["runs"]))
+    rows = [
+        (name, *(figure(mean(each[s])) if s in each else "–" for s in settings))
+        for name, each in found.items()
+    ]
+    return [(f"{result['rule']['metric']} of", *settings), *rows]
+
+
 def summary(found: Sequence[Mapping[str, Any]]) -> Table:
     """A line a family: the mean of each setting, and the verdict."""
-    head = ("family", "data", "type", "metric", *verdict.SETTINGS, "verdict")
+    head = ("family", "data", "type", "metric", "trivial", *verdict.SETTINGS, "verdict")
     rows: list[Sequence[str]] = [head]
     for result in found:
         judged = verdict.verdict(result)
@@ -115,6 +144,7 @@ def summary(found: Sequence[Mapping[str, Any]]) -> Table:
                 result["data"],
                 result["dtype"] + how,
                 result["rule"]["metric"],
+                figure(result.get("trivial", {}).get("value")),
                 *(means.get(setting, "–") for setting in verdict.SETTINGS),
                 "passes" if judged.passes else "**fails**",
             )
@@ -228,8 +258,10 @@ def web(found: Sequence[Mapping[str, Any]], drawings: Mapping[str, str]) -> str:
         judged = verdict.verdict(result)
         drawing = drawings[Path(results.file_name(result)).stem + ".svg"]
         parts += [f"<h2>{html.escape(title(result))}</h2>"]
-        parts += [f"<p>{html.escape(about(result))}</p>"]
+        parts += [f"<p>{html.escape(about(result).replace('*', ''))}</p>"]
         parts += [tagged(settings_table(result))]
+        classes = classes_table(result)
+        parts += [tagged(classes)] if classes else []
         parts += [f"<p>{html.escape(verdict_line(judged).replace('*', ''))}</p>"]
         parts += [drawing[drawing.index("<svg") :]]
         layers = layers_table(result)

@@ -20,6 +20,7 @@ import numpy as np
 import amp
 from convergence import results, settings
 from convergence.families import Family, Size
+from convergence.task import mean
 from convergence.training import Spec, Trainer
 
 
@@ -71,6 +72,9 @@ def run(family: Family, options: Options, tell: Tell) -> dict[str, Any]:
     result, path = _begin(family, options, data.name)
     wanted = options.seeds or family.seeds
     result["seeds"] = max(wanted, result["seeds"])
+    if "trivial" not in result:
+        value = mean(module.trivial(data, size))
+        result["trivial"] = {"name": family.trivial, "value": value}
     results.write(path, result)
     first: dict[int, list[np.ndarray]] = {}
     for setting, missing in _missing(result["runs"], wanted):

@@ -15,6 +15,8 @@ import numpy as np
 import tensorflow as tf
 
 Batch: TypeAlias = tuple[Any, ...]
+# A metric; or of each class the value, by its name, of which the metric is the mean.
+Metric: TypeAlias = "float | dict[str, float]"
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -42,7 +44,7 @@ class Task:
       model: what is trained.
       parts: the losses of a step at a stage, in their order.
       batch: arrays that a step trains on, by seed and step number alone.
-      evaluate: the metric on the test split.
+      evaluate: the metric on the test split; leaves the model as it is.
       stages: the stages there are; most models have one.
       stage: the stage of a step.
       carried: variables that the model carries from step to step.
@@ -51,7 +53,7 @@ class Task:
     model: keras.Model
     parts: Callable[[int], Sequence[Part]]
     batch: Callable[[int, int], Batch]
-    evaluate: Callable[[], float]
+    evaluate: Callable[[], Metric]
     stages: tuple[int, ...] = (0,)
     stage: Callable[[int], int] = lambda step: 0
     carried: tuple[tf.Variable, ...] = ()
@@ -62,7 +64,7 @@ def simple(
     loss: Callable[[Batch], tf.Tensor],
     optimizer: keras.Optimizer,
     batch: Callable[[int, int], Batch],
-    evaluate: Callable[[], float],
+    evaluate: Callable[[], Metric],
 ) -> Task:
     """A task of one loss and one optimizer."""
     parts = (Part(loss, ((optimizer, model.trainable_variables),)),)
@@ -74,7 +76,7 @@ def supervised(
     loss: Callable[[Any, Any], tf.Tensor],
     optimizer: keras.Optimizer,
     batch: Callable[[int, int], Batch],
-    evaluate: Callable[[], float],
+    evaluate: Callable[[], Metric],
 ) -> Task:
     """A task whose batches are (x, y) and whose loss is `loss(y, model(x))`."""
 
@@ -83,6 +85,12 @@ def supervised(
         return loss(y, model(x, training=True))
 
     return simple(model, of_batch, optimizer, batch, evaluate)
+
+
+def mean(metric: Metric) -> float:
+    """The metric as one figure; NaN if it is of no class."""
+    values = list(metric.values()) if isinstance(metric, dict) else [metric]
+    return float(np.mean(values)) if values else float("nan")
 
 
 def rows(seed: int, step: int, *, batch: int, count: int) -> np.ndarray:

@@ -18,7 +18,7 @@ import tensorflow as tf
 import amp
 from convergence import checkpoints, probe
 from convergence.errors import ResultError
-from convergence.task import Batch, Task
+from convergence.task import Batch, Task, mean
 
 POINTS = 60  # of a curve in results
 SAVES = 20  # checkpoints of a run
@@ -222,10 +222,12 @@ class Trainer:
     def _finished(self, spec: Spec, history: dict[str, Any]) -> dict[str, Any]:
         variables = self._task.model.variables
         sound = all(np.isfinite(v.numpy()).all() for v in variables)
-        metric = self._task.evaluate() if sound else float("nan")
+        judged = self._task.evaluate() if sound else float("nan")
+        metric = mean(judged)
         diverged = not np.isfinite(metric)
         return {
-            "metric": spec.worst if diverged else float(metric),
+            "metric": spec.worst if diverged else metric,
+            "classes": judged if isinstance(judged, dict) else {},
             "diverged": diverged,
             "skipped": history["skipped"],
             "skips": history["skips"],

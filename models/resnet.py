@@ -3,7 +3,9 @@
 Architecture from He, Zhang, Ren and Sun, "Deep Residual Learning for Image Recognition"
 (2015), sections 4.1 and 4.2, with projection shortcuts (option B) where shapes change,
 or, in the CIFAR form, the identity padded with zeros (option A), which the paper has.
-No data loading and no training loop.
+ResNet-50 is the variant called v1.5, which Goyal et al., "Accurate, Large Minibatch
+SGD" (2017), section 5.1, train too: a bottleneck's stride is in its 3×3 convolution,
+where the paper has it in the first 1×1. No data loading and no training loop.
 """
 
 from __future__ import annotations
@@ -78,7 +80,8 @@ def resnet50(
 ) -> keras.Model:
     """Returns images [batch, height, width, channels] to logits [batch, classes].
 
-    The defaults are ResNet-50; smaller `width`, `blocks` and `input_shape` scale it.
+    The defaults are ResNet-50 v1.5; smaller `width`, `blocks` and `input_shape` scale
+    it.
 
     Args:
       classes: number of classes.

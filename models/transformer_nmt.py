@@ -12,7 +12,7 @@ import functools
 import keras
 import numpy as np
 import tensorflow as tf
-from keras import layers, ops
+from keras import layers
 
 from models import sequences
 
@@ -76,22 +76,6 @@ def example_batch(
     return sequences.example_pairs(
         batch, seed, vocabulary=vocabulary, target_vocabulary=vocabulary, steps=steps
     )
-
-
-@keras.saving.register_keras_serializable("models")
-class Noam(keras.optimizers.schedules.LearningRateSchedule):
-    """Equation 3: the rate grows for `warmup` steps, then falls as their root does."""
-
-    def __init__(self, width: int, warmup: int = 4000, factor: float = 1.0) -> None:
-        self.width, self.warmup, self.factor = width, warmup, factor
-
-    def __call__(self, step: tf.Tensor) -> tf.Tensor:
-        step = ops.cast(step, "float32") + 1.0
-        rate = ops.minimum(step**-0.5, step * self.warmup**-1.5)
-        return self.factor * self.width**-0.5 * rate
-
-    def get_config(self) -> dict[str, float]:
-        return {"width": self.width, "warmup": self.warmup, "factor": self.factor}
 
 
 def translate(

@@ -63,7 +63,8 @@ def load(directory: Path | None, *, side: int) -> Images:
     Args:
       directory: where CIFAR or Fashion-MNIST .npz files or ImageNet records are; None
         for the digits that scikit-learn brings.
-      side: pixels of the digits and of ImageNet's; other sets keep their own.
+      side: pixels of the digits and of ImageNet's, and of other sets where theirs are a
+        multiple of it, of which they are averaged; else those keep their own.
 
     Raises:
       DataError: a file is missing or malformed.
@@ -71,8 +72,8 @@ def load(directory: Path | None, *, side: int) -> Images:
     if directory is None:
         return digits(side)
     sources = {
-        "cifar*.npz": packed,
-        "fashion_mnist.npz": packed,
+        "cifar*.npz": lambda path: packed(path, side),
+        "fashion_mnist.npz": lambda path: packed(path, side),
         "train-*-of-*": lambda path: image_net(path, side),
     }
     return files.choose(directory, sources, "images with labels")
@@ -95,8 +96,12 @@ def digits(side: int) -> Images:
     return Images("digits", train, Arrays(images[test], labels[test]), 8 * times, 1, 10)
 
 
-def packed(path: Path) -> Images:
+def packed(path: Path, side: int) -> Images:
     """A set in one .npz file: x_train, y_train, x_test, y_test, as Keras packs them.
+
+    Args:
+      path: the file.
+      side: pixels wanted; a set whose own are no multiple of it keeps them.
 
     Raises:
       DataError: an array is missing, or its type or shape is another.
@@ -104,9 +109,20 @@ def packed(path: Path) -> Images:
     held = files.arrays(path, ("x_train", "y_train", "x_test", "y_test"))
     train = _arrays(path, held["x_train"], held["y_train"])
     test = _arrays(path, held["x_test"], held["y_test"])
-    side, channels = train.images.shape[1], train.images.shape[3]
-    classes = int(train.labels.max()) + 1
-    return Images(path.stem, train, test, side, channels, classes)
+    own, channels = train.images.shape[1], train.images.shape[3]
+    classes, name = int(train.labels.max()) + 1, path.stem
+    if own > side and own % side == 0:
+        train, test = (_averaged(split, own // side) for split in (train, test))
+        name, own = f"{name}_{side}", side
+    return Images(name, train, test, own, channels, classes)
+
+
+def _averaged(split: Arrays, times: int) -> Arrays:
+    """Images whose pixels are means over squares of so many pixels a side."""
+    count, side, _, channels = split.images.shape
+    shape = (count, side // times, times, side // times, times, channels)
+    means = split.images.reshape(shape).mean(axis=(2, 4), dtype=np.float32)
+    return Arrays(np.round(means).astype(np.uint8), split.labels)
 
 
 def _arrays(path: Path, images: np.ndarray, labels: np.ndarray) -> Arrays:

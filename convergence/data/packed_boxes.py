@@ -22,8 +22,10 @@ EXPECTED = (
 )
 
 
-def splits(path: Path, side: int) -> tuple[int, dict[str, list[voc.Example]]]:
-    """Returns the number of classes, and the examples of "train" and "test".
+def splits(
+    path: Path, side: int
+) -> tuple[tuple[str, ...], dict[str, list[voc.Example]]]:
+    """Returns the names of the classes, and the examples of "train" and "test".
 
     Args:
       path: the .npz file; `<stem>_boxes.json.gz` or `.json` lies beside it.
@@ -36,11 +38,12 @@ def splits(path: Path, side: int) -> tuple[int, dict[str, list[voc.Example]]]:
     other = plain if plain.exists() else files.beside(path, f"{plain.name}.gz")
     try:
         told = json.loads(files.text(other))
-        classes = len(told["classes"])
+        names = told["classes"]
+        kinds = tuple(str(names[str(k)]) for k in range(1, len(names) + 1))
         found = {s: _split(path, s, told["splits"][s], side) for s in ("train", "test")}
     except (KeyError, TypeError, json.JSONDecodeError) as e:
         raise files.malformed(other, f"it cannot be read: {e!r}", EXPECTED) from e
-    return classes, found
+    return kinds, found
 
 
 def _split(

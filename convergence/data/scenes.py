@@ -51,14 +51,19 @@ class Scenes:
       name: of the set, in results.
       train, test: the splits.
       side: of an image, in pixels.
-      classes: of objects, without the background.
+      kinds: names of the classes of objects, of class 1 and up.
     """
 
     name: str
     train: Split
     test: Split
     side: int
-    classes: int
+    kinds: tuple[str, ...]
+
+    @property
+    def classes(self) -> int:
+        """Classes of objects, without the background."""
+        return len(self.kinds)
 
 
 def load(
@@ -71,20 +76,22 @@ def load(
         are; None for digits.
       side: pixels of an image.
       classes: digits from 0 up that embedded scenes hold.
-      masks: whether masks are wanted: of VOC, its segmentation part is read, and in
-        packed sets, which have boxes only, ellipses are filled.
+      masks: whether masks are wanted: of VOC, its segmentation part is read. Packed
+        sets have boxes only: an ellipse in each stands for a mask, and the set's name
+        says so.
 
     Raises:
       DataError: a file is missing or malformed.
     """
     if directory is None:
         train, test = (digits(n, s, side, classes) for s, n in enumerate(COMPOSED))
-        return Scenes("digit_scenes", train, test, side, classes)
+        kinds = tuple(map(str, range(classes)))
+        return Scenes("digit_scenes", train, test, side, kinds)
     sources = {
         "Annotations": lambda path: _of_voc(path.parent, side, masks),
         "*/Annotations": lambda path: _of_voc(path.parent, side, masks),
-        "voc2007_*.npz": lambda path: _of_packed(path, side),
-        "bccd_*.npz": lambda path: _of_packed(path, side),
+        "voc2007_*.npz": lambda path: _of_packed(path, side, masks),
+        "bccd_*.npz": lambda path: _of_packed(path, side, masks),
     }
     return files.choose(directory, sources, "images with objects")
 
@@ -167,10 +174,11 @@ def _padded(rows: tuple[np.ndarray, ...]) -> np.ndarray:
 def _of_voc(root: Path, side: int, masks: bool) -> Scenes:
     found = {name: voc.split(root, name, side, masks) for name in ("train", "val")}
     train, test = stacked(found["train"]), stacked(found["val"])
-    return Scenes("voc", train, test, side, len(voc.CLASSES))
+    return Scenes("voc", train, test, side, voc.CLASSES)
 
 
-def _of_packed(path: Path, side: int) -> Scenes:
-    classes, found = packed_boxes.splits(path, side)
+def _of_packed(path: Path, side: int, masks: bool) -> Scenes:
+    kinds, found = packed_boxes.splits(path, side)
     train, test = stacked(found["train"]), stacked(found["test"])
-    return Scenes(path.stem, train, test, side, classes)
+    name = f"{path.stem}_ellipses" if masks else path.stem
+    return Scenes(name, train, test, side, kinds)

@@ -7,6 +7,7 @@ on the seed. No gradient flows from one window into the one before.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import keras
@@ -16,11 +17,23 @@ import tensorflow as tf
 from convergence import metrics, task
 from convergence.data import text
 from convergence.families import Size
+from convergence.trivial import kneser_ney
 from models import lstm_lm
 
 
 def load(size: Size, directory: Path | None) -> text.Text:
     return text.load(directory, **size.data)
+
+
+def trivial(data: text.Text, size: Size) -> float:
+    """Perplexity of a Kneser-Ney trigram, of the words that the model is judged on."""
+    trigram = kneser_ney.fit(data.train, len(data.words))
+    every = np.arange(len(data.test))
+    places = np.concatenate([x.ravel() for x, _ in _windows(every, size)])
+    before = np.concatenate([[text.END], data.test])
+    context = np.stack([before[places], data.test[places]], axis=1)
+    found = trigram.probabilities(context, data.test[places + 1])
+    return metrics.perplexity(float(-np.log(found).mean()))
 
 
 def make(data: text.Text, size: Size) -> task.Task:
@@ -49,16 +62,22 @@ def make(data: text.Text, size: Size) -> task.Task:
     infer = task.inference(model)
 
     def evaluate() -> float:
-        count = (len(data.test) - 1) // size.batch // steps
         losses, carried = [], zeros
-        for step in range(count):
-            x, y, _ = window(data.test, step, rows=size.batch, steps=steps)
+        for x, y in _windows(data.test, size):
             logits, *carried = infer(tf.convert_to_tensor(x), *carried)
             losses.append(float(entropy(y, logits)))
         return metrics.perplexity(float(np.mean(losses)))
 
     parts = (task.Part(loss, ((optimizer, model.trainable_variables),)),)
     return task.Task(model, lambda stage: parts, batch, evaluate, carried=states)
+
+
+def _windows(words: np.ndarray, size: Size) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """All words of a test text's streams, window by window, and those after them."""
+    sizes = {"rows": size.batch, "steps": size.model["steps"]}
+    for step in range((len(words) - 1) // size.batch // size.model["steps"]):
+        x, y, _ = window(words, step, **sizes)
+        yield x, y
 
 
 def window(

@@ -17,12 +17,24 @@ import tensorflow as tf
 from convergence import metrics, task
 from convergence.data import pairs
 from convergence.families import Size
+from convergence.trivial import words
 
 BEAM = 4
 
 
 def load(size: Size, directory: Path | None) -> pairs.Pairs:
     return pairs.load(directory, **size.data)
+
+
+def trivial(data: pairs.Pairs, size: Size) -> float:
+    """BLEU of a translation subword by subword."""
+    source, target, test = (
+        np.where(rows == pairs.END, pairs.PAD, rows)
+        for rows in (data.source, data.target, data.test_source)
+    )
+    table = words.lexicon(source, target, data.vocabulary, pairs.PAD)
+    found = words.translated(test, table)
+    return metrics.bleu([data.text(row) for row in found], data.references)
 
 
 def make(

@@ -13,6 +13,7 @@ from convergence.data import scenes
 from convergence.families import Size
 from convergence.tasks import detection
 from convergence.tasks.detection import load as load
+from convergence.tasks.detection import trivial as trivial
 from models import default_boxes, ssd
 
 
@@ -36,7 +37,7 @@ def make(data: scenes.Scenes, size: Size) -> task.Task:
     def detect(images: tf.Tensor) -> tuple[tf.Tensor, ...]:
         return default_boxes.detect(model(images, training=False), defaults)
 
-    def evaluate() -> float:
+    def evaluate() -> task.Metric:
         return detection.precision(data, detect, size.batch)
 
     return task.supervised(model, ssd.LOSS(), optimizer, batch, evaluate)

@@ -10,6 +10,7 @@ from convergence.data.pairs import Pairs
 from convergence.families import Size
 from convergence.tasks import pairs
 from convergence.tasks.pairs import load as load
+from convergence.tasks.pairs import trivial as trivial
 from models import transformer_nmt
 
 

@@ -57,6 +57,23 @@ def test_packed_images_are_read_with_and_without_channels(
     assert y.tolist() == [1]
 
 
+def test_packed_images_are_averaged_down_to_a_side_that_divides_theirs(
+    tmp_path: pathlib.Path,
+) -> None:
+    own = np.arange(2 * 16 * 3, dtype=np.uint8).reshape(2, 4, 4, 3)
+    labels = np.array([0, 1])
+    packed = {"x_train": own, "y_train": labels, "x_test": own, "y_test": labels}
+    np.savez(tmp_path / "cifar10.npz", **packed)
+    found = images.load(tmp_path, side=2)
+    assert (found.name, found.side, found.channels) == ("cifar10_2", 2, 3)
+    assert isinstance(found.train, images.Arrays)
+    corner = np.round(own[1, 2:, 2:].mean(axis=(0, 1)))
+    np.testing.assert_array_equal(found.train.images[1, 1, 1], corner)
+    for side in (3, 4, 8):
+        kept = images.load(tmp_path, side=side)
+        assert (kept.name, kept.side) == ("cifar10", 4)
+
+
 def records(path: pathlib.Path, labels: list[int]) -> None:
     with tf.io.TFRecordWriter(str(path)) as writer:
         for label in labels:
@@ -142,11 +159,17 @@ def packed_scenes(root: pathlib.Path, told: Any = None) -> None:
 def test_packed_scenes_are_read(tmp_path: pathlib.Path) -> None:
     packed_scenes(tmp_path)
     found = scenes.load(tmp_path, side=16)
-    assert (found.name, found.classes) == ("bccd_16", 2)
+    assert (found.name, found.kinds) == ("bccd_16", ("a", "b"))
     assert found.test.labels.tolist() == [[2], [0]]
     assert (found.test.masks[0, :8] == 2).any()
     assert not found.test.masks[0, 8:].any()
     assert not found.test.masks[1].any()
+
+
+def test_ellipses_that_stand_for_masks_are_in_the_name(tmp_path: pathlib.Path) -> None:
+    packed_scenes(tmp_path)
+    assert scenes.load(tmp_path, side=16, masks=True).name == "bccd_16_ellipses"
+    assert scenes.load(None, side=16, masks=True).name == "digit_scenes"  # are masks
 
 
 def test_ellipses_fill_boxes_and_small_ones_are_on_top() -> None:

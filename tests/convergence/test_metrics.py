@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from convergence import metrics
+from convergence import metrics, task
 
 ONE, TWO, FAR = [0.0, 0, 1, 1], [0.0, 2, 1, 3], [8.0, 8, 9, 9]
 
@@ -29,8 +29,8 @@ def test_average_precision_by_hand(rule: str, wanted: float) -> None:
     """Right, wrong, right of two objects: precision 1 to recall 1/2, then 2/3."""
     found = [image((ONE, 0.9, 1), (FAR, 0.8, 1)), image((TWO, 0.7, 1))]
     truth = [objects([ONE], [1]), objects([TWO], [1])]
-    value = metrics.mean_average_precision(found, truth, classes=1, rule=rule)
-    assert value == pytest.approx(wanted)
+    value = metrics.average_precisions(found, truth, classes=1, rule=rule)
+    assert value == {1: pytest.approx(wanted)}
 
 
 def test_an_object_is_found_once_and_by_its_own_class() -> None:
@@ -39,31 +39,34 @@ def test_an_object_is_found_once_and_by_its_own_class() -> None:
     worse = [image((FAR, 0.9, 1), (ONE, 0.8, 1))]
     other = [image((ONE, 0.9, 2))]
     values = [
-        metrics.mean_average_precision(f, truth, classes=2, rule="area")
+        metrics.average_precisions(f, truth, classes=2, rule="area")
         for f in (twice, worse, other, [image()])
     ]
-    assert values == [1.0, 0.5, 0.0, 0.0]  # class 2 has no object: it does not count
+    # Class 2 has no object: it does not count.
+    assert values == [{1: value} for value in (1.0, 0.5, 0.0, 0.0)]
 
 
 def test_difficult_objects_are_neither_right_nor_wrong() -> None:
     found = [image((ONE, 0.9, 1), (ONE, 0.85, 1), (TWO, 0.8, 1))]
     truth = [objects([ONE, TWO], [1, 1], [True, False])]
     for rule in ("area", "11-point"):
-        assert metrics.mean_average_precision(found, truth, classes=1, rule=rule) == 1.0
+        value = metrics.average_precisions(found, truth, classes=1, rule=rule)
+        assert value == {1: 1.0}
 
 
 def test_overlap_must_reach_the_threshold() -> None:
     found, truth = [image(([0, 0, 1, 0.5], 0.9, 1))], [objects([ONE], [1])]
     values = [
-        metrics.mean_average_precision(found, truth, classes=1, overlap=o)
+        metrics.average_precisions(found, truth, classes=1, overlap=o)
         for o in (0.5, 0.51)
     ]
-    assert values == [1.0, 0.0]
+    assert values == [{1: 1.0}, {1: 0.0}]
 
 
 def test_precision_of_nothing_is_not_a_number() -> None:
     empty = [objects([], [])]
-    assert math.isnan(metrics.mean_average_precision([image()], empty, classes=3))
+    found = metrics.average_precisions([image()], empty, classes=3)
+    assert math.isnan(task.mean(found))
 
 
 def test_another_rule_is_refused() -> None:
@@ -71,13 +74,13 @@ def test_another_rule_is_refused() -> None:
         metrics.average_precision(np.ones(1), np.zeros(1), 1, rule="mean")
 
 
-def test_mean_iou_by_hand() -> None:
+def test_overlaps_of_classes_by_hand() -> None:
     """Class 0: 1 of 3 pixels; class 1: 1 of 3; class 2 is not there; one void."""
     labels = np.array([[0, 0, 1, 1, 255]])
     found = np.array([[0, 1, 1, 0, 1]])
     matrix = metrics.confusion(labels, found, 3)
     np.testing.assert_array_equal(matrix, [[1, 1, 0], [1, 1, 0], [0, 0, 0]])
-    assert metrics.mean_iou(matrix) == pytest.approx(1 / 3)
+    assert metrics.class_ious(matrix) == {k: pytest.approx(1 / 3) for k in (0, 1)}
 
 
 def test_auc_is_the_share_of_pairs_in_order() -> None:

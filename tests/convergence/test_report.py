@@ -34,6 +34,24 @@ def test_the_tables_are_what_the_json_gives(written: dict[str, pathlib.Path]) ->
     assert page.count("<svg") == 1
 
 
+def test_the_trivial_model_and_classes_are_told() -> None:
+    result = made_up("ssd", float32=[0.5] * 5, dynamic=[0.4] * 5)
+    assert "no trivial model" in report.about(result)
+    assert report.classes_table(result) == []
+    result["trivial"] = {"name": "mean boxes", "value": 0.2}
+    for run in result["runs"]:
+        run["classes"] = {"cat": run["metric"] - 0.1, "dog": run["metric"] + 0.1}
+    head, cat, dog = report.classes_table(result)
+    assert head == ("mAP of", "float32", "unscaled", "constant", "dynamic")
+    assert (cat[0], cat[1], cat[4]) == ("cat", "0.4", "0.3")
+    assert (dog[0], dog[1], dog[4]) == ("dog", "0.6", "0.5")
+    page = report.markdown([result], "")
+    assert "trivial model (mean boxes) 0.2, float32 beats it" in page
+    assert "| cat | 0.4 |" in page
+    result["trivial"]["value"] = 0.5
+    assert "float32 **does not beat it**" in report.about(result)
+
+
 def test_pictures_are_the_same_in_every_drawing_and_whole_xml(
     written: dict[str, pathlib.Path],
 ) -> None:
@@ -117,19 +135,28 @@ def test_an_error_is_told_and_is_exit_status_2(
     assert "no such directory" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("arguments", [["run"], ["run", "alexnet"], ["run", "resnet"]])
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        ([], "required: NAME"),
+        (["alexnet", "--quick"], "invalid choice: 'alexnet'"),
+        (["resnet", "--quick", "--seeds", "0"], "0 is not a number of seeds"),
+        (["resnet"], "one of the arguments --quick --full is required"),
+        (["resnet", "--quick", "--full"], "not allowed with argument --quick"),
+    ],
+)
 def test_wrong_arguments_are_refused(
-    arguments: list[str], capsys: pytest.CaptureFixture[str]
+    arguments: list[str], told: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(SystemExit):
-        command.main([*arguments, "--seeds", "0"])
-    assert "usage" in capsys.readouterr().err
+        command.main(["run", *arguments])
+    assert told in capsys.readouterr().err
 
 
 def test_rows_of_the_table_are_sound() -> None:
     for family in families.FAMILIES.values():
         assert family.seeds >= 3
         assert family.margin > 0
-        for size in (family.whole, family.quick, family.real):
+        for size in (family.full, family.quick, family.real):
             better = size.floor > family.worst
             assert better is family.higher

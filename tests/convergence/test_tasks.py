@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import importlib
+from collections.abc import Sequence
 
 import keras
 import numpy as np
@@ -12,8 +14,18 @@ import tensorflow as tf
 from convergence import families, task
 from convergence.data import pairs, scenes, text
 from convergence.families import FAMILIES
-from convergence.tasks import bert, detection, language, progressive_gan
+from convergence.tasks import (
+    bert,
+    classify,
+    detection,
+    faster_rcnn,
+    language,
+    progressive_gan,
+)
 from convergence.tasks import pairs as pair_tasks
+from models import regions
+from models.boxes import corners, jaccard
+from models.faster_rcnn import SMALL
 
 
 def test_every_epoch_has_all_rows_in_an_order_of_its_own() -> None:
@@ -106,6 +118,33 @@ def test_the_gan_grows_through_its_stages_and_fades_in() -> None:
     assert len(grown) > len(small)
 
 
+def test_the_gan_is_judged_by_the_running_mean_of_its_generator() -> None:
+    """Of weights 1, 2, 3, … the mean is by hand; afterwards the weights are back."""
+    variable = keras.Variable([1.0])
+    optimizer = keras.optimizers.SGD(1.0, use_ema=True, ema_momentum=0.75)
+    optimizer.build([variable])
+    for _ in range(3):
+        optimizer.apply([keras.ops.convert_to_tensor([-1.0])], [variable])
+    with progressive_gan.averaged(optimizer, [variable]):
+        held = float(variable.numpy()[0])
+    assert held == 0.75 * (0.75 * 2.0 + 0.25 * 3.0) + 0.25 * 4.0
+    assert variable.numpy() == [4.0]
+
+
+@pytest.mark.parametrize(
+    ("steps", "decay"), [(8000, 0.999), (80_000, 0.999), (80, 0.9)]
+)
+def test_the_mean_is_of_the_last_eighth_of_a_short_run(
+    steps: int, decay: float
+) -> None:
+    size = dataclasses.replace(FAMILIES["progressive_gan"].quick, steps=steps)
+    made = progressive_gan.make(progressive_gan.load(size, None), size)
+    judge, deceive = (part.updates[0][0] for part in made.parts(0))
+    assert not judge.use_ema
+    assert deceive.use_ema
+    assert deceive.ema_momentum == pytest.approx(decay)
+
+
 def test_small_images_are_framed() -> None:
     found = progressive_gan.fitted(np.ones((2, 5, 5, 1)), 8)
     assert found.shape == (2, 8, 8, 1)
@@ -123,7 +162,7 @@ def test_large_images_are_framed_and_averaged_down() -> None:
 
 def test_finding_every_object_is_a_precision_of_1() -> None:
     split = scenes.digits(7, 1, 40, 3)
-    data = scenes.Scenes("x", split, split, 40, 3)
+    data = scenes.Scenes("x", split, split, 40, ("a", "b", "c"))
     told = iter(range(0, 8, 4))
 
     def detect(images: tf.Tensor) -> tuple[tf.Tensor, ...]:
@@ -134,7 +173,67 @@ def test_finding_every_object_is_a_precision_of_1() -> None:
         return tuple(map(tf.constant, (split.boxes[rows], scores, labels, counts)))
 
     # The 11-point rule sums eleven shares of 1/11.
-    assert detection.precision(data, detect, 4) == pytest.approx(1.0)
+    one = pytest.approx(1.0)
+    assert detection.precision(data, detect, 4) == {"a": one, "b": one, "c": one}
+
+
+def test_anchors_are_of_the_sizes_of_each_class() -> None:
+    """90 objects of side 0.2, 5 of 0.05 and 5 of 0.5: each class weighs the same."""
+    sides = np.repeat([0.2, 0.05, 0.5], [90, 5, 5])
+    boxes = np.zeros((10, 11, 4), np.float32)
+    boxes[:, :10, 2:] = sides.reshape(10, 10)[..., None] * np.array([2.0, 0.5])
+    labels = np.zeros((10, 11), np.int32)
+    labels[:, :10] = np.repeat([1, 2, 3], [90, 5, 5]).reshape(10, 10)
+    split = scenes.Split(boxes, boxes, labels, labels > 9, boxes)
+    assert faster_rcnn.scales(split) == pytest.approx((0.05, 0.2, 0.5))
+    assert faster_rcnn.scales(split, 1) == pytest.approx((0.2,))
+
+
+def test_anchors_of_their_sizes_cover_more_objects_than_others() -> None:
+    """Objects that an anchor overlaps as the second stage wants it."""
+    size = FAMILIES["faster_rcnn"].quick
+    data = detection.load(size, None)
+    model = faster_rcnn.make(data, size).model
+    own = tf.constant(data.train.boxes[data.train.labels > 0])
+
+    def covered(sides: Sequence[float]) -> float:
+        cells = model.features.output.shape[1:3]
+        found = regions.anchors(cells, sides, model.settings.ratios)
+        best = jaccard(own, corners(found)).numpy().max(axis=1)
+        return float(np.mean(best >= regions.REGION_OBJECT))
+
+    chosen = covered(model.settings.scales)
+    assert chosen > 0.75
+    assert chosen > covered(SMALL.scales) + 0.05
+
+
+def test_augmented_images_are_crops_and_mirror_images() -> None:
+    random = np.random.default_rng(0)
+    x = random.random((40, 6, 6, 2), np.float32) + 1.0
+    found = classify.augmented(x, 2, np.random.default_rng(1))
+    assert found.shape == x.shape
+    mirrored = 0
+    for one, own in zip(found, x, strict=True):
+        framed = np.pad(own, ((2, 2), (2, 2), (0, 0)))
+        crops = [framed[i : i + 6, j : j + 6] for i in range(5) for j in range(5)]
+        plain = any(np.array_equal(one, crop) for crop in crops)
+        mirrored += not plain
+        assert plain or any(np.array_equal(one, crop[:, ::-1]) for crop in crops)
+    assert 10 <= mirrored <= 30  # of 40 halves; outside by chance once in a thousand
+    assert classify.augmented(x, 0, random) is x
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+@pytest.mark.slow
+def test_the_trivial_model_of_a_family_knows_something(name: str) -> None:
+    """It is better than what a diverged run counts, and not perfect."""
+    family = FAMILIES[name]
+    module = importlib.import_module(f"convergence.tasks.{family.task}")
+    size = family.quick
+    value = task.mean(module.trivial(module.load(size, None), size))
+    best = {"perplexity": 1.0, "SWD": 0.0, "BLEU": 100.0}.get(family.metric, 1.0)
+    low, high = sorted((family.worst, best))
+    assert low < value < high
 
 
 @pytest.mark.parametrize("quick", [True, False])

@@ -46,14 +46,6 @@ def test_a_width_that_heads_do_not_divide_is_refused() -> None:
         transformer_nmt.build(width=30)
 
 
-def test_the_rate_rises_and_falls() -> None:
-    """Equation 3, whose peak is at the end of the warm-up."""
-    rate = transformer_nmt.Noam(512, 4000)
-    rates = [float(rate(s)) for s in (0, 1999, 3999, 15999)]
-    peak = 512**-0.5 * 4000**-0.5
-    np.testing.assert_allclose(rates, peak * np.array([1 / 4000, 0.5, 1, 0.5]), 1e-5)
-
-
 def test_it_learns_to_translate_a_batch() -> None:
     """Fitted to a few sentences, beam search gives them back."""
     model = transformer_nmt.build(blocks=1, dropout=0.01)

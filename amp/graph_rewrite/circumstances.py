@@ -5,9 +5,10 @@ Nothing is decided here.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 
-from amp.graph_rewrite.candidates.context import FORMATS, Context, is_cpu
+from amp.graph_rewrite.candidates.context import FORMATS, Context
 from amp.graph_rewrite.candidates.unscaled import unscaled
 from amp.graph_rewrite.cost.resolution import Resolution
 from amp.graph_rewrite.graph import calls, ir, op_schema, unscale_markers
@@ -37,7 +38,7 @@ def contexts(
 
     def context_of(use: FunctionUse) -> Context:
         main = use.name == module.main.name
-        return Context(
+        context = Context(
             policy=policy,
             format=FORMATS[policy.dtype],
             device_type=settled.device.kind,
@@ -48,7 +49,9 @@ def contexts(
             fetched=fetches if main else nothing,
             lookup=lookup,
             unscaled=without_scale,
-            called_on=next(filter(is_cpu, sorted(devices.get(use, ()))), ""),
+            kinds=settled.kinds,
         )
+        others = filter(context.is_elsewhere, sorted(devices.get(use, ())))
+        return dataclasses.replace(context, called_on=next(others, ""))
 
     return context_of

@@ -133,15 +133,18 @@ def switched_off(module: ir.Module, settled: Resolution) -> Report:
     )
 
 
-def called_elsewhere(module: ir.Module, settled: Resolution, device: str) -> Report:
+def called_elsewhere(
+    module: ir.Module, settled: Resolution, device: str, why: str
+) -> Report:
     """The report on a function that is called on a device that no plan is made for.
 
     Args:
       module: the function, which runs as it is.
-      settled: the policy, and the device that its plans are for.
-      device: the name of the one that the function is called on.
+      settled: the policy.
+      device: the name of the device that the function is called on.
+      why: what is known of that device.
     """
-    cause = f"called on {device}, where the plan is for a {settled.device.kind}"
+    cause = f"called on {device}: {why}"
     return left(module, settled, "device", cause)
 
 

@@ -157,13 +157,13 @@ def _settle(policy: Policy) -> Active:
 
 
 def _settled(policy: Policy) -> Active:
-    settled = resolution.resolve(policy, hardware.device())
+    settled = hardware.resolve(policy)
     if settled.policy is None:
         messages.log("%s", settled.reason)
         return Active(settled, None)
     check_op_names(settled.policy)
     messages.info("%s", settled.reason)
-    return Active(settled, Twins(settled))
+    return Active(settled, Twins(settled, policy))
 
 
 def _off(policy: Policy) -> Active:

@@ -8,6 +8,8 @@ import tensorflow as tf
 from rewriting import CPU, graph_def, matmul_chain, module_of, settled, spec, traced
 
 from amp.graph_rewrite.circumstances import contexts
+from amp.graph_rewrite.cost.device import Device
+from amp.graph_rewrite.cost.shipped_devices import A100
 from amp.graph_rewrite.graph import ir
 from amp.graph_rewrite.graph.calls import FunctionUse
 
@@ -68,23 +70,29 @@ def test_functions_of_the_module_have_schemas() -> None:
     assert lookup("NoSuchOp") is None
 
 
-def test_a_function_that_any_call_places_on_the_cpu_is_called_there() -> None:
+def test_a_function_is_called_on_the_other_kind_that_any_call_is_placed_on() -> None:
     @tf.function(autograph=False)
     def inner(x: tf.Tensor) -> tf.Tensor:
         return tf.matmul(x, x)
 
     product = inner.get_concrete_function(spec(8, 8))
 
-    def on(place: str) -> str:
+    both = frozenset({"CPU", "GPU"})
+
+    def on(place: str, device: Device, kinds: frozenset[str] = both) -> str:
         def fn(x: tf.Tensor) -> tf.Tensor:
             with tf.device(place):
                 return product(x) + product(tf.tanh(x))
 
         module, _ = traced(lambda x: product(x) + fn(x), spec(8, 8))
         (name,) = module.functions
-        return contexts(module, settled(), NONE, NONE)(
-            FunctionUse(name, xla=False)
-        ).called_on
+        asked = dataclasses.replace(settled(device), kinds=kinds)
+        context_of = contexts(module, asked, NONE, NONE)
+        return context_of(FunctionUse(name, xla=False)).called_on
 
-    assert on("/CPU:0") == "/device:CPU:0"
-    assert on("/GPU:0") == ""
+    assert on("/CPU:0", A100) == "/device:CPU:0"
+    assert on("/GPU:0", A100) == ""
+    assert on("/GPU:0", CPU) == "/device:GPU:0"
+    assert on("/CPU:0", CPU) == ""
+    alone = frozenset({"CPU"})
+    assert on("/GPU:0", CPU, alone) == "", "without a GPU it is called on the CPU"

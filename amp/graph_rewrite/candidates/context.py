@@ -6,6 +6,7 @@ Facts about one node at a time; no rule that looks at neighbours may enter.
 from __future__ import annotations
 
 import dataclasses
+import re
 from collections.abc import Callable
 
 from amp.graph_rewrite.graph import ir, op_schema
@@ -61,7 +62,10 @@ class Context:
       fetched: nodes whose tensors the caller reads in float32.
       lookup: gives the schema of any op or function.
       unscaled: why no node may become 16-bit for want of a loss scale, "" if it may.
-      called_on: the CPU that any call of the function is placed on, "" if none is.
+      called_on: the device of another kind that any call of the function is placed on,
+        "" if none is.
+      kinds: the kinds of device that there are; a node placed on one that is not there
+        runs where the others do.
     """
 
     policy: Policy
@@ -75,6 +79,15 @@ class Context:
     lookup: Callable[[str], op_schema.Schema | None]
     unscaled: str = ""
     called_on: str = ""
+    kinds: frozenset[str] = frozenset({"CPU"})
+
+    def is_elsewhere(self, place: str) -> bool:
+        """Whether what is placed there runs on another kind of device.
+
+        Args:
+          place: a device's name, of which parts may be missing, or "".
+        """
+        return kind_of(place) in self.kinds - {self.device_type}
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -166,6 +179,11 @@ def is_low(view: Typed, number: int) -> bool:
     return any(number in node.types(attr) for attr in row.attrs)
 
 
-def is_cpu(device: str) -> bool:
-    """Whether a device's name, of which parts may be missing, says that it is a CPU."""
-    return "CPU:" in device.upper()
+# "/device:GPU:1" and "/gpu:1", but not the "worker" of "/job:worker/task:0".
+_KIND = re.compile(r"(?:^|/)(?:DEVICE:)?(?!(?:JOB|REPLICA|TASK|DEVICE):)([A-Z_]+):")
+
+
+def kind_of(device: str) -> str:
+    """The kind of a device, "" if its name, of which parts may be missing, has none."""
+    found = _KIND.search(device.upper())
+    return found[1] if found else ""

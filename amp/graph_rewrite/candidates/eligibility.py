@@ -23,7 +23,6 @@ from collections.abc import Container, Mapping
 from amp.graph_rewrite.candidates.context import (
     Context,
     Typed,
-    is_cpu,
     is_low,
     turning,
 )
@@ -107,8 +106,8 @@ def eligible(view: Typed, context: Context) -> Reason | None:
     Case 1: the policy or the user's code keeps it, or it is fed. Case 2: it is
     downstream of an unscale marker. Case 3: the policy denies its op, or its op is not
     on the white-list or always float32. Case 4: no type attribute can become 16-bit, or
-    no kernel exists. Case 5: it is placed on the CPU, itself or by a call of its
-    function, in a plan for another device, whose prices say nothing of the CPU. Case 6:
+    no kernel exists. Case 5: it is placed on another kind of device than the plan is
+    for, itself or by a call of its function; prices say nothing of that one. Case 6:
     the training step that it belongs to has no loss scale.
     """
     node, row, policy = view.node, view.row, context.policy
@@ -143,7 +142,7 @@ def _check_kernel(view: Typed, low: dict[str, int], context: Context) -> Reason 
     cause = f"{node.op} in {context.format.name} on {device}"
     # XLA compiles a graph for one device, whatever its nodes say.
     place = context.called_on if context.xla else node.device or context.called_on
-    if not context.policy.emulate and device != "CPU" and is_cpu(place):
+    if not context.policy.emulate and context.is_elsewhere(place):
         return Reason("device", f"{place}, where the plan is for a {device}")
     if context.policy.emulate or context.xla:
         there = op_schema.accepts(node.op, low)

@@ -139,8 +139,7 @@ def operands_of(
     turned = turned_attrs(view, context)
     if not turned or any(len(node.types(attr)) != 1 for attr in turned):
         return None
-    device = node.device.upper()
-    if "DEVICE:" in device and f"DEVICE:{context.device_type}:" not in device:
+    if context.is_elsewhere(node.device):
         return None
     slots = (*view.ins, *view.outs)
     if any(slot.type in (ir.RESOURCE, ir.VARIANT, ir.STRING) for slot in slots):

@@ -21,11 +21,16 @@ class Resolution:
       policy: the policy without "auto", or None if mixed precision is off.
       device: the device whose figures the cost model uses.
       reason: why, in one line, for the report.
+      place: the device's name in the process ("GPU:1"), "" for the one that TensorFlow
+        computes on unless it is told otherwise.
+      kinds: the kinds of device that nodes may be placed on.
     """
 
     policy: Policy | None
     device: Device
     reason: str
+    place: str = ""
+    kinds: frozenset[str] = frozenset({"CPU"})
 
 
 def resolve(policy: Policy, device: Device) -> Resolution:

@@ -1,65 +1,89 @@
-"""Which calls of functions run on another kind of device than a policy's plans are for.
+"""What a policy comes to on the device that a function is called on.
 
-`function_hooks` asks at every call under a policy: a function called under
-`tf.device("/CPU:0")` on a machine with a GPU then runs as it was. What is placed inside
-a function is not known here; the rewriter reads that from the nodes.
+`twins` asks here at calls inside device scopes: a function called under
+`tf.device("/CPU:0")` on a machine with a GPU gets a plan for the CPU. What is placed
+inside a function is not known here; the rewriter reads that from the nodes.
 """
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import tensorflow as tf
+from tensorflow.python.eager import context as context_lib
 
 from amp.graph_rewrite.cost.resolution import Resolution
 from amp.graph_rewrite.report_builder import called_elsewhere
 from amp.integration import fallback, reports
 from amp.integration.functions import definitions
+from amp.integration.measuring import hardware
+from amp.policy import Policy
 
 
-class CallDevices:
-    """The devices that functions are called on under one settled policy.
+def settled_on(device: str, usual: Resolution, asked: Policy) -> Resolution:
+    """What a policy comes to for calls on a device.
+
+    Case 1: emulation needs only the kernels of float32, which every device has. A
+    device that is not there is not used: TensorFlow takes the one it computes on.
+    Case 2: of a kind that this process has none of, on another worker, nothing is known
+    that a plan could be made from. Case 3: one of the usual kind and model. Case 4: a
+    CPU or GPU of a worker is taken to be one like that of this process.
 
     Args:
-      settled: the policy, and the device that its plans are for.
+      device: its whole name, as `Context.device_name` has it inside a device scope.
+      usual: the policy on the device that TensorFlow computes on.
+      asked: the policy as the user gave it.
+    """
+    spec = tf.DeviceSpec.from_string(device)
+    kind, number = spec.device_type, spec.device_index
+    there = frozenset(each.device_type for each in tf.config.list_logical_devices())
+    if usual.policy is None or usual.policy.emulate or kind not in there:
+        return usual  # Case 1
+    here, local = hardware.kinds() | {usual.device.kind}, _is_local(spec)
+    kinds = usual.kinds if local else there
+    if kind not in here or kind not in ("CPU", "GPU"):
+        return Resolution(None, usual.device, _UNKNOWN)  # Case 2
+    place = f"{kind}:{number if local and kind == 'GPU' else 0}"
+    if kind == usual.device.kind and _model(place) == _model(""):
+        return dataclasses.replace(usual, kinds=kinds)  # Cases 3 and 4
+    settled = hardware.resolve_on(place, asked)
+    return dataclasses.replace(settled, kinds=kinds)
+
+
+_UNKNOWN = "this process has none of its kind, and knows nothing of it"
+
+
+def _is_local(spec: tf.DeviceSpec) -> bool:
+    """Whether a device is of this process."""
+    own = tf.DeviceSpec.from_string(context_lib.context().host_address_space())
+    return (spec.job, spec.task) == (own.job, own.task)
+
+
+def _model(place: str) -> str:
+    with hardware.on(place):
+        return hardware.model()
+
+
+class Untwinned:
+    """Reports on the functions that run as they are on a device.
+
+    Args:
+      settled: the policy on the device that TensorFlow computes on.
     """
 
     def __init__(self, settled: Resolution) -> None:
         self._settled = settled
-        self._other: dict[str, bool] = {}
         self._told: set[bytes] = set()
 
-    def is_other(self, device: str) -> bool:
-        """Whether calls on a device are not what the plans are for.
-
-        They are not if it is of another kind: its kernels, 16-bit types and speeds are
-        others. Emulation needs only the kernels of float32, which every device has.
-
-        Args:
-          device: its whole name, as `Context.device_name` has it inside a device scope.
-        """
-        found = self._other.get(device)
-        if found is None:
-            found = self._other[device] = self._is_of_other_kind(device)
-        return found
-
-    def _is_of_other_kind(self, device: str) -> bool:
-        policy = self._settled.policy
-        if policy is None or policy.emulate:
-            return False
-        kind = tf.DeviceSpec.from_string(device).device_type
-        if kind in (None, self._settled.device.kind):
-            return False
-        # On a device that is not there TensorFlow runs nothing: it takes the CPU.
-        return bool(tf.config.list_logical_devices(kind))
-
-    def tell(self, context: Any, name: bytes, device: str) -> None:
+    def tell(self, context: Any, name: bytes, device: str, why: str) -> None:
         """Adds a report, once for each function, that says why it runs in float32.
 
         Args:
           context: TensorFlow's eager context.
           name: the function's.
           device: the name of the device that it is called on.
+          why: what is known of that device.
         """
         if name in self._told:
             return
@@ -69,7 +93,7 @@ class CallDevices:
 
         def report() -> None:
             module = definitions.read(context, name.decode())
-            made = called_elsewhere(module, self._settled, device)
+            made = called_elsewhere(module, self._settled, device, why)
             reports.add(made, policy.report)
 
         says = f"there is no report on function {name.decode()}, called on {device}"

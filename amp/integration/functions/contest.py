@@ -61,11 +61,13 @@ class Contest:
         float32 won: nothing more
         a plan won: it runs alone for a number of calls; then there is a check, a short
             race against float32; and so on until float32 wins one
+        float32 was not tried, as compiling it would have cost too much: the first check
+            is when that is 2 % of the time that the job then has taken
 
     Args:
       plans: of the function.
       ended: told of the end of a race or check, with its outcome if there is another
-        winner than before, else None.
+        winner than before, or float32 was tried for the first time, else None.
 
     Attributes:
       winner: the name of the plan that runs, "" while that is not known.
@@ -82,6 +84,7 @@ class Contest:
         self._ratio, self._checks = 1.0, 0
         self._alone = self._left = 0  # calls between two checks, and until the next
         self._checked = True  # whether there will be checks
+        self._untried = False  # whether a race ended without a call of float32
         self._stopped = False
         self._lock = threading.RLock()
 
@@ -186,8 +189,13 @@ class Contest:
                 self._ratio = outcome.seconds32 / outcome.seconds16
             self._race = None
             self._schedule()
+            news = self.winner != before or self._untried
+            self._untried = FLOAT32 not in race.log.first
+            if self._untried:
+                later = race_rules.calls_until_affordable(race.log)
+                self._alone = self._left = max(self._left, later)
         self._plans.settle()
-        self._tell(self, outcome if self.winner != before else None)
+        self._tell(self, outcome if news else None)
 
     def _released(self, race: Race, plan: str) -> None:
         """Lets the functions of a plan go that is out of a race."""

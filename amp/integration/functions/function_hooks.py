@@ -57,9 +57,10 @@ def _call_function(original: wrapping.Function) -> wrapping.Function:
             if twins is None or active.is_kept():
                 return original(self, name, *args, **kwargs)
         device = self.device_name  # "" outside device scopes
-        if device and twins.devices.is_other(device):
-            twins.devices.tell(self, name, device)
-            return original(self, name, *args, **kwargs)
+        if device:
+            twins = twins.on(device, self, name)
+            if twins is None:
+                return original(self, name, *args, **kwargs)
         twin = next(twins.proven.get(name, _UNKNOWN), None)
         try:
             if twin is not None:

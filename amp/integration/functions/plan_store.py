@@ -64,7 +64,8 @@ def fingerprint(module: ir.Module, settled: Resolution) -> str:
     default = Policy()
     same = {name: getattr(default, name) for name in _IRRELEVANT}
     policy = dataclasses.replace(settled.policy, **same)
-    device = f"{hardware.model()}, {settled.device.name}"
+    with hardware.on(settled.place):
+        device = f"{hardware.model()}, {settled.device.name}"
     versions = f"{tf.__version__}, {_version()}, {SCHEMA}"
     return graph_fingerprint.fingerprint(module, device, versions, str(policy))
 

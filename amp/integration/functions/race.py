@@ -168,8 +168,10 @@ class Race:
             known = name in self.log.first or name == self._entrants[0]
             if known or race_rules.affordable(self.log, name):
                 return name, number
-            why = "would take too long to be made ready"
-            self._apply(Ruling({name: why}, text=f"ended: the others {why}"))
+            text = f"ended: the others {race_rules.TOO_LONG}"
+            if FLOAT32 in (name, *self._out):
+                text += f"; {FLOAT32} {race_rules.LATER}"
+            self._apply(Ruling({name: race_rules.TOO_LONG}, text=text))
         return self._left[0], self._round
 
     def _end(self, turn: _Turn, seconds: float | None) -> None:

@@ -17,6 +17,9 @@ from amp.integration.functions.paired_ranks import Interval, interval, typical
 
 FLOAT32 = "float32"  # the name of the original among the entrants
 USED_UP = "ended: the budget is used up; the fastest so far runs"
+# What becomes of an entrant whose first call the budget does not allow for.
+TOO_LONG = "would take too long to be made ready"
+LATER = "is tried when making it ready takes 2 % of the job's time"
 
 # What a race may lose, in wall-clock time: 2 % of 500 steps or 20 s, whichever is more.
 SHARE, STEPS, SECONDS = 0.02, 500, 20.0
@@ -175,16 +178,27 @@ def _excess(log: Log, name: str, front: str) -> float:
 def affordable(log: Log, name: str) -> bool:
     """Whether the budget allows for the first call of one more entrant.
 
-    It is expected to take as long as the longest first call so far, and to be made.
     Float32 always is allowed, as it has to be made ready only where XLA compiles it:
     the clusters of a twin make its first call long, and float32 has none.
     """
-    best = log.best
-    if best is None or not log.first or (name == FLOAT32 and not log.compiled):
+    if log.best is None or not log.first or (name == FLOAT32 and not log.compiled):
         return True
     making = 0.0 if name == FLOAT32 else log.making
-    expected = max(log.first.values()) - best + making
-    return lost(log) + expected <= budget(log)
+    return lost(log) + _readying(log) + making <= budget(log)
+
+
+def _readying(log: Log) -> float:
+    """The seconds that one more first call takes: as the longest one so far."""
+    return max(log.first.values()) - (log.best or 0.0)
+
+
+def calls_until_affordable(log: Log) -> int:
+    """How many calls there are to be before one more first call is `SHARE` of them.
+
+    Then float32 may be tried if the budget of the race did not allow for it: as the
+    race may lose 2 % of the first 500 steps, it may lose 2 % of more steps later.
+    """
+    return math.ceil(_readying(log) / SHARE / log.best) if log.best else 0
 
 
 def judged(log: Log, running: Sequence[str]) -> Ruling:

@@ -28,7 +28,7 @@ from amp.integration.functions import (
     shape_inference,
     twin_making,
 )
-from amp.integration.functions.call_devices import CallDevices
+from amp.integration.functions.call_devices import Untwinned, settled_on
 from amp.integration.functions.checks import Checks
 from amp.integration.functions.first_sizes import FirstSizes
 from amp.integration.functions.function_call import FunctionCall
@@ -49,18 +49,20 @@ class Twins:
 
     Args:
       settled: the policy, with every "auto" settled, and the device.
+      asked: the policy as the user gave it, which is settled anew for another device.
 
     Attributes:
-      devices: on which devices a call of a function runs its original.
       proven: by a function's name, what gives the name to call at each call without any
         question; it ends before a call that is to be asked for.
       keep_patterns: which `keep` patterns of the policy matched a node so far.
     """
 
-    def __init__(self, settled: Resolution) -> None:
+    def __init__(self, settled: Resolution, asked: Policy) -> None:
         assert settled.policy is not None
-        self.settled = settled
-        self.devices = CallDevices(settled)
+        self.settled, self._asked = settled, asked
+        # By device: the twins for calls on it, or why there are none.
+        self._there: dict[str, Twins | str] = {}
+        self._untwinned = Untwinned(settled)
         self.proven: dict[bytes, Iterator[bytes]] = {}
         self._policy: Policy = settled.policy
         self._sizes = FirstSizes(settled)
@@ -75,6 +77,38 @@ class Twins:
         self._functions: dict[bytes, FunctionTwins | Literal[False]] = {}
         self.keep_patterns = KeepPatterns(self._policy.keep)
         PROCESS.twins.add(self)
+
+    def on(self, device: str, context: Any, name: bytes) -> Twins | None:
+        """The twins for a call on a device, None if the original is to run.
+
+        Args:
+          device: its whole name, as `Context.device_name` has it inside a device scope.
+          context: TensorFlow's eager context.
+          name: the original's name.
+        """
+        find = functools.partial(self._there.get, device)
+        there = find() or self._once.get(device, find, lambda: self._settle(device))
+        if isinstance(there, str):
+            self._untwinned.tell(context, name, device, there)
+            return None
+        return there
+
+    def _settle(self, device: str) -> Twins | str:
+        """Finds or makes the twins for calls on a device."""
+        strict = self._policy.strict
+        part = fallback.Part(f"functions run as they are on {device}", strict)
+        off = Resolution(None, self.settled.device, "it could not be asked what it is")
+        settled = fallback.attempt(
+            part, lambda: settled_on(device, self.settled, self._asked), lambda: off
+        )
+        known = [each for each in self._there.values() if isinstance(each, Twins)]
+        same = (each for each in (self, *known) if each.settled == settled)
+        found = next(same, None) or settled.reason
+        if settled.policy is not None and isinstance(found, str):
+            found = Twins(settled, self._asked)
+            found.keep_patterns = self.keep_patterns
+        self._there[device] = found
+        return found
 
     def call(self, call: FunctionCall, context: Any, name: bytes) -> Any:
         """Makes one call of a function that `proven` gives no name for.
@@ -174,7 +208,7 @@ class Twins:
           The names of the functions that were registered for it.
         """
         self.proven.pop(name, None)
-        self.devices.forget(name)
+        self._untwinned.forget(name)
         told = self._sizes.forget(name)
         function = self._functions.pop(name, None)
         if not function:

@@ -7,10 +7,13 @@ written here.
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import functools
 import os
 import platform
 import re
+from collections.abc import Iterator
+from contextvars import ContextVar
 from pathlib import Path
 
 import tensorflow as tf
@@ -36,13 +39,41 @@ _WITHOUT_BF16 = (
 _WITHOUT_AMX = ("AVX512_CORE_BF16", "AVX512_CORE_FP16", "AVX10_1_512")
 
 
+_PLACE: ContextVar[str] = ContextVar("place", default="")
+
+
+@contextlib.contextmanager
+def on(place: str) -> Iterator[None]:
+    """Has what is asked here, and measured, be about another device of this process.
+
+    Args:
+      place: its name in the process ("CPU:0", "GPU:1"); "" for the device that
+        TensorFlow computes on: the first visible GPU, else the CPU.
+    """
+    token = _PLACE.set(place)
+    try:
+        yield
+    finally:
+        _PLACE.reset(token)
+
+
+def place() -> str:
+    """The place that `on` was called with, "" outside it."""
+    return _PLACE.get()
+
+
 @functools.cache
-def device() -> Device:
-    """The device that TensorFlow computes on: the first visible GPU, else the CPU.
+def device(place: str = "") -> Device:
+    """The device at a place (see `on`).
 
     With the figures that `amp tune` stored for it and this TensorFlow, else with those
     shipped for it.
     """
+    with on(place):
+        return _device()
+
+
+def _device() -> Device:
     found = shipped()
     for executor in profile_lib.EXECUTORS:
         says = (
@@ -65,7 +96,7 @@ def _as_it_is(device: Device) -> Device:
 
 
 def shipped() -> Device:
-    """The device with the figures of the package, not those of `amp tune`."""
+    """The device asked about with the package's figures, not those of `amp tune`."""
     gpu = _gpu()
     if gpu is None:
         return shipped_devices.of_cpu(_cpu_flags())
@@ -73,7 +104,7 @@ def shipped() -> Device:
 
 
 def model() -> str:
-    """The name of the device under which measured times are stored.
+    """The name of the device asked about, under which measured times are stored.
 
     For a CPU also its number of cores, and the settings that change its kernels: oneDNN
     off, oneDNN's instruction set, the number of threads. For a GPU also the version of
@@ -120,12 +151,23 @@ def _cores() -> int:
 
 
 def _gpu() -> tuple[str, tuple[int, int]] | None:
-    gpus = tf.config.get_visible_devices("GPU")
+    """Name and compute capability of the GPU asked about; None if that is the CPU."""
+    kind, _, number = place().partition(":")
+    gpus = [] if kind == "CPU" else tf.config.get_visible_devices("GPU")
     if not gpus:
         return None
-    details = tf.config.experimental.get_device_details(gpus[0])
+    # One GPU may be configured to be several, which count one after the other.
+    parts = tf.config.get_logical_device_configuration
+    every = [gpu for gpu in gpus for _ in parts(gpu) or (None,)]
+    gpu = every[min(int(number or 0), len(every) - 1)]
+    details = tf.config.experimental.get_device_details(gpu)
     capability = details.get("compute_capability", (0, 0))
-    return details.get("device_name", gpus[0].name), capability
+    return details.get("device_name", gpu.name), capability
+
+
+def kinds() -> frozenset[str]:
+    """The kinds of device of this process. Asking does not start the runtime."""
+    return frozenset(device.device_type for device in tf.config.get_visible_devices())
 
 
 def _cpu_flags() -> frozenset[str]:
@@ -164,4 +206,11 @@ def _cpuinfo(field: str) -> str:
 
 def resolve(policy: Policy | None = None) -> resolution.Resolution:
     """What a policy does on this machine: its 16-bit type, or why it is off."""
-    return resolution.resolve(Policy.make(policy), device())
+    settled = resolution.resolve(Policy.make(policy), device())
+    return dataclasses.replace(settled, kinds=kinds())
+
+
+def resolve_on(place: str, policy: Policy) -> resolution.Resolution:
+    """What a policy does on another device of this process (see `on`)."""
+    settled = resolution.resolve(policy, device(place))
+    return dataclasses.replace(settled, place=place, kinds=kinds())

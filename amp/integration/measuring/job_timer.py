@@ -57,12 +57,17 @@ def measuring(settled: Resolution, function: str) -> Timer:
     """
     if settled.policy is None:
         return stored
+    place = settled.place
     everywhere = os.environ.get("AMP_TUNE_BUDGET")
     budget = settled.policy.tune_budget
     if everywhere is not None:
         budget = min(budget, Policy.make(tune_budget=everywhere).tune_budget)
 
     def timer(wanted: Sequence[Instance]) -> Mapping[str, Times]:
+        with hardware.on(place):
+            return look_up(wanted)
+
+    def look_up(wanted: Sequence[Instance]) -> Mapping[str, Times]:
         state = PROCESS.measuring
         known = stored(wanted)
         if not _missing(wanted, known) or budget - state.spent < LEAST_SECONDS:

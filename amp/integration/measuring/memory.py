@@ -16,9 +16,6 @@ from tensorflow.python.eager import context as context_lib
 from amp.integration import fallback
 from amp.integration.measuring import hardware
 
-# What measures runs on the first GPU.
-_GPU = "GPU:0"
-
 
 def free() -> float | None:
     """The free bytes of the memory that operations are computed in; None: unknown.
@@ -32,16 +29,17 @@ def free() -> float | None:
 
 
 def _free_of_gpu() -> float:
-    """What TensorFlow may have of the first GPU's memory, less what it has given out.
+    """What TensorFlow may have of the GPU's memory, less what it has given out.
 
     Raises:
       ValueError: the device keeps no statistics.
       KeyError: it does not say how much memory it has.
     """
-    used = tf.config.experimental.get_memory_info(_GPU)["current"]
+    gpu = hardware.place() or "GPU:0"
+    used = tf.config.experimental.get_memory_info(gpu)["current"]
     context = context_lib.context()
     limits = dict(_limits(context))
-    return float(limits[f"{context.host_address_space()}/device:{_GPU}"] - used)
+    return float(limits[f"{context.host_address_space()}/device:{gpu}"] - used)
 
 
 def _limits(context: context_lib.Context) -> Iterator[tuple[str, int]]:

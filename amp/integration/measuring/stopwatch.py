@@ -77,8 +77,8 @@ def require_time(seconds: float, where: str) -> None:
 
 @contextlib.contextmanager
 def alone() -> Iterator[None]:
-    """Leaves any graph for what is inside; TensorFlow chooses its device."""
-    with tf.init_scope(), tf.device(None):
+    """Leaves any graph for what is inside, which runs on `hardware.place`."""
+    with tf.init_scope(), tf.device(None), tf.device(hardware.place() or None):
         yield
 
 
@@ -126,7 +126,8 @@ def _synchronise() -> None:
 
 @functools.cache
 def _kind() -> str:
-    return hardware.shipped().kind
+    with hardware.on(""):
+        return hardware.shipped().kind
 
 
 def rounds(

@@ -14,6 +14,7 @@ from amp.graph_rewrite.candidates.context import (
     FORMATS,
     Typed,
     is_low,
+    kind_of,
     turning,
     type_ports,
 )
@@ -102,3 +103,21 @@ def test_an_unknown_op_has_no_ports() -> None:
     view = type_ports(graph, context_of(module))["strange"]
     assert view.ins == view.outs == ()
     assert not view.touches(ir.FLOAT)
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [
+        ("", ""),
+        ("/CPU:0", "CPU"),
+        ("/gpu:1", "GPU"),
+        ("GPU:1", "GPU"),
+        ("/device:GPU:*", "GPU"),
+        ("/job:worker/replica:0/task:1/device:cpu:0", "CPU"),
+        ("/job:worker/replica:0/task:1", ""),
+        ("/job:cpu/task:0", ""),
+        ("/device:XLA_CPU_JIT:0", "XLA_CPU_JIT"),
+    ],
+)
+def test_the_kind_of_a_device_is_in_its_name(name: str, kind: str) -> None:
+    assert kind_of(name) == kind

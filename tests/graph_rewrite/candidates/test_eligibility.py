@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 from typing import Any
 
@@ -189,6 +190,24 @@ def test_a_node_placed_on_the_cpu_stays_float32_in_a_plan_for_a_gpu(
     assert "device:CPU:0, where the plan is for a GPU" in decision.cause
     assert low(rewritten(proto, dtype=dtype).report) == {"here", "relu", "there"}
     assert "here" in low(rewritten(proto, A100, dtype=dtype, emulate=True).report)
+
+
+def test_so_does_a_node_placed_on_a_gpu_in_a_plan_for_the_cpu_where_there_is_one() -> (
+    None
+):
+    """Without a GPU TensorFlow runs it on the CPU, and the plan is for that."""
+
+    def build() -> None:
+        with tf.device("/GPU:0"):
+            here = tf.matmul(x(), x(), name="here")
+        tf.matmul(here, here, name="there")
+
+    module = module_of(graph_def(build))
+    asked = settled()
+    for kinds, want in ((("CPU",), {"here", "there"}), (("CPU", "GPU"), {"there"})):
+        machine = dataclasses.replace(asked, kinds=frozenset(kinds))
+        report = rewrite(module, machine, fetches=frozenset({"there"})).report
+        assert low(report) == want
 
 
 # Of two kinds that are not inlined: one that grappler may swap, and one XLA compiles.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 from typing import Any
 
@@ -120,7 +121,13 @@ def test_a_node_for_another_device_is_not_run_on_this_one() -> None:
         with tf.device("/GPU:0"):
             product()
 
-    assert named(build) == ""
+    module = module_of(graph_def(build))
+    context = context_of(module)
+    view = type_ports(module.main, context)["op"]
+    both = dataclasses.replace(context, kinds=frozenset({"CPU", "GPU"}))
+    assert op_instance.key(module.main, view, both) == ""
+    # Without a GPU it runs here.
+    assert op_instance.key(module.main, view, context) == named(product)
 
 
 def test_integers_are_found_through_shapes() -> None:

@@ -1,4 +1,4 @@
-"""`CallDevices`: no plan for a GPU runs on a CPU, and the report says so."""
+"""Calls on a device run a plan for that device, and never one for another kind."""
 
 from __future__ import annotations
 
@@ -13,22 +13,38 @@ from rewriting import CPU, settled, traced
 from tensorflow.python.eager import context as context_lib
 
 import amp
-from amp.graph_rewrite.cost.shipped_devices import A100
+from amp.graph_rewrite.cost.device import Device
+from amp.graph_rewrite.cost.shipped_devices import A100, CPU_PLAIN
 from amp.integration.functions import call_devices
-from amp.integration.functions.call_devices import CallDevices
-from amp.integration.measuring import hardware
+from amp.integration.functions import twins as twins_lib
+from amp.integration.functions.call_devices import Untwinned, settled_on
+from amp.integration.measuring import hardware, operation_timer
+from amp.integration.process import PROCESS
+from amp.loss_scaling.scale import DynamicLossScale
+from amp.policy import Policy
 
 pytestmark = pytest.mark.kernels
 
-ALL = {"dtype": "float16", "assignment": "all", "strict": True, "loss_scale": "none"}
-HERE = "/job:localhost/replica:0/task:0/device:CPU:0"
+ALL = {"assignment": "all", "strict": True, "loss_scale": "none"}
+OWN = "/job:localhost/replica:0/task:0"
+HERE = f"{OWN}/device:CPU:0"
 GPUS = tf.config.list_physical_devices("GPU")
+
+Machine = Callable[..., None]
 
 
 @pytest.fixture
-def plans_for(monkeypatch: pytest.MonkeyPatch) -> Callable[[Any], None]:
-    """Has policies settled as on another machine."""
-    return lambda device: monkeypatch.setattr(hardware, "device", lambda: device)
+def machine(monkeypatch: pytest.MonkeyPatch) -> Machine:
+    """Makes this machine one with the devices given: by default a GPU and a CPU."""
+
+    def become(usual: Device = A100, cpu: Device = CPU) -> None:
+        monkeypatch.setattr(
+            hardware, "device", lambda place="": cpu if place == "CPU:0" else usual
+        )
+        kinds = frozenset({usual.kind, "CPU"})
+        monkeypatch.setattr(hardware, "kinds", lambda: kinds)
+
+    return become
 
 
 @pytest.fixture
@@ -42,25 +58,39 @@ def rules() -> list[set[str]]:
     return [{d.rule for d in report.decisions} for report in amp.reports()]
 
 
-def test_a_function_called_on_the_cpu_never_runs_the_plan_for_a_gpu(fn, plans_for):
+def test_a_function_called_on_the_cpu_runs_a_plan_for_the_cpu(fn, machine):
+    """With the type, the scale and the figures of a machine without a GPU."""
     x = tf.random.normal([32, 64])
-    want = fn(x).numpy()
-    plans_for(A100)
-    with amp.mixed_precision_scope(**ALL):
-        for _ in range(3):
+    machine(A100, CPU)
+    with amp.mixed_precision_scope(assignment="all", strict=True):
+        for _ in range(2):
+            fn(x)
             with tf.device("/CPU:0"):
-                np.testing.assert_array_equal(fn(x), want)
-    (report,) = amp.reports()
-    assert (report.nodes_low, report.dtype) == (0, "float16")
-    cause = f"called on {HERE}, where the plan is for a GPU"
-    assert report.verdict == f"left in float32: {cause}"
-    assert f"[device: {cause}]" in report.explain("MatMul")
+                fn(x)
+    made = [(one.dtype, one.loss_scale, one.device) for one in amp.reports()]
+    assert made == [
+        ("float16", str(DynamicLossScale()), A100.name),
+        ("bfloat16", "none", CPU.name),
+    ]
+    assert all(report.nodes_low > 0 for report in amp.reports())
 
 
-def test_elsewhere_the_same_function_runs_its_twin_at_any_call(fn, plans_for):
+def test_it_is_the_twin_of_a_machine_without_a_gpu(fn, machine):
+    x = tf.random.normal([32, 64])
+    machine(CPU, CPU)
+    with amp.mixed_precision_scope(**ALL):
+        want = fn(x).numpy()
+    PROCESS.reset()
+    machine(A100, CPU)
+    with amp.mixed_precision_scope(**ALL), tf.device("/CPU:0"):
+        np.testing.assert_array_equal(fn(x), want)
+    assert (fn(x).numpy() != want).any(), "16 bits make no difference here"
+
+
+def test_without_16_bit_arithmetic_there_the_original_runs(fn, machine):
     x = tf.random.normal([32, 64])
     want = fn(x).numpy()
-    plans_for(A100)
+    machine(A100, CPU_PLAIN)
     with amp.mixed_precision_scope(**ALL):
         for _ in range(2):
             assert (fn(x).numpy() != want).any()
@@ -68,12 +98,16 @@ def test_elsewhere_the_same_function_runs_its_twin_at_any_call(fn, plans_for):
                 np.testing.assert_array_equal(fn(x), want)
             with tf.device("/CPU:0"), tf.device(None):
                 assert (fn(x).numpy() != want).any()
-    low = [report.nodes_low > 0 for report in amp.reports()]
-    assert low == [True, False]
+    usual, there = amp.reports()
+    assert usual.nodes_low > 0
+    cause = f"called on {HERE}: mixed precision is off: no 16-bit arithmetic"
+    assert there.nodes_low == 0
+    assert there.verdict.startswith(f"left in float32: {cause}")
+    assert f"[device: {cause}" in there.explain("MatMul")
 
 
-def test_so_does_one_in_whose_trace_a_scope_was_entered(plans_for):
-    plans_for(A100)
+def test_so_it_does_where_a_scope_was_entered_in_the_trace(machine):
+    machine(A100, CPU_PLAIN)
     third = tf.fill([64, 64], 1.0 / 3.0)
 
     def product(x: tf.Tensor) -> tf.Tensor:
@@ -91,7 +125,7 @@ def test_so_does_one_in_whose_trace_a_scope_was_entered(plans_for):
     assert (fn(x).numpy() != tf.function(product)(x).numpy()).any()
 
 
-def test_gradients_of_what_was_called_there_are_those_of_float32(fn, plans_for):
+def test_gradients_of_what_was_called_there_are_those_of_float32(fn, machine):
     x = tf.random.normal([32, 64])
 
     def gradient() -> tf.Tensor:
@@ -102,7 +136,7 @@ def test_gradients_of_what_was_called_there_are_those_of_float32(fn, plans_for):
             return tape.gradient(y, x)
 
     want = gradient()
-    plans_for(A100)
+    machine(A100, CPU_PLAIN)
     with amp.mixed_precision_scope(**ALL):
         np.testing.assert_array_equal(gradient(), want)
     assert rules() == [{"device"}] * 2
@@ -117,32 +151,117 @@ def test_gradients_of_what_was_called_there_are_those_of_float32(fn, plans_for):
             marks=pytest.mark.skipif(bool(GPUS), reason="here it is there"),
             id="not there, so TensorFlow takes the CPU",
         ),
-        (A100, {"emulate": True}, "/CPU:0"),
+        (A100, {"emulate": True, "dtype": "float16"}, "/CPU:0"),
     ],
 )
-def test_on_a_device_of_the_plans_kind_the_twin_runs(
-    fn, plans_for, device, fields, place
+def test_on_a_device_of_the_usual_kind_the_usual_twin_runs(
+    fn, machine, device, fields, place
 ):
-    plans_for(device)
-    with amp.mixed_precision_scope(**ALL, **fields), tf.device(place):
+    machine(device)
+    with amp.mixed_precision_scope(**ALL, **fields):
         fn(tf.ones([32, 64]))
-    (report,) = amp.reports()
-    assert report.nodes_low > 0
+        with tf.device(place):
+            fn(tf.ones([32, 64]))
+    assert all(report.nodes_low > 0 for report in amp.reports())
+    assert len(PROCESS.twins) == 1
+
+
+def test_operations_are_measured_on_the_device_that_they_are_called_on(
+    fn, machine, monkeypatch
+):
+    """And stored with the times of that device."""
+    machine(dataclasses.replace(A100, launch=0.0), CPU)
+    monkeypatch.setenv("AMP_TUNE_BUDGET", "10")
+    monkeypatch.setattr(hardware, "model", lambda: f"what is at {hardware.place()!r}")
+    measured = []
+
+    def measure(wanted: Any, seconds: float) -> Any:
+        measured.append(hardware.place())
+        return {one.key: (1.0, 0.5) for one in wanted}
+
+    monkeypatch.setattr(operation_timer, "measure", measure)
+    x = tf.ones([512, 64])
+    with amp.mixed_precision_scope(dtype="bfloat16", strict=True, trial=False):
+        fn(x)
+        with tf.device("/CPU:0"):
+            fn(x)
+    assert measured == ["", "CPU:0"]
+    assert PROCESS.measuring.times.keys() == {"what is at ''", "what is at 'CPU:0'"}
+
+
+def worker(kind: str, task: int = 1) -> str:
+    return f"/job:worker/replica:0/task:{task}/device:{kind}:0"
+
+
+@pytest.fixture
+def cluster(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """Connects this process with devices of workers."""
+
+    def connect(*names: str) -> None:
+        known = [tf.config.LogicalDevice(n, n.split(":")[-2]) for n in (HERE, *names)]
+        monkeypatch.setattr(tf.config, "list_logical_devices", lambda: known)
+
+    return connect
 
 
 @pytest.mark.parametrize("kind", ["GPU", "TPU"])
-def test_a_worker_with_other_devices_does_not_run_a_plan_for_the_cpu(monkeypatch, kind):
-    there = f"/job:worker/replica:0/task:1/device:{kind}:0"
-    known = {kind: [there]}
-    monkeypatch.setattr(tf.config, "list_logical_devices", lambda of: known.get(of, []))
-    devices = CallDevices(settled(CPU))
-    assert devices.is_other(there)
-    assert not devices.is_other(there.replace(kind, "CPU"))
-    assert not devices.is_other(there.partition("/device")[0])
+def test_nothing_is_known_of_a_kind_that_only_a_worker_has(cluster, kind):
+    cluster(worker("CPU"), worker(kind))
+    usual = settled(CPU)
+    there = settled_on(worker(kind), usual, Policy())
+    assert there.policy is None
+    assert "knows nothing of it" in there.reason
+    assert settled_on(HERE, usual, Policy()) == usual
+    untold = worker(kind).partition("/device")[0]
+    assert settled_on(untold, usual, Policy()) == usual
+
+
+def test_the_nodes_of_a_workers_gpu_stay_float32_in_a_plan_for_its_cpu(cluster):
+    cluster(worker("CPU"), worker("GPU"))
+    usual = settled(CPU)
+    there = settled_on(worker("CPU"), usual, Policy())
+    assert there == dataclasses.replace(usual, kinds=frozenset({"CPU", "GPU"}))
+
+
+def test_each_model_of_gpu_is_planned_for_by_itself(cluster, monkeypatch):
+    gpus = [f"{OWN}/device:GPU:{number}" for number in range(3)]
+    cluster(*gpus)
+    names = {"": "an A100", "GPU:0": "an A100", "GPU:1": "a T4", "GPU:2": "an A100"}
+    monkeypatch.setattr(hardware, "kinds", lambda: frozenset({"CPU", "GPU"}))
+    monkeypatch.setattr(hardware, "model", lambda: names[hardware.place()])
+    old = dataclasses.replace(A100, name="old")
+    monkeypatch.setattr(hardware, "device", {"GPU:1": old}.__getitem__)
+    usual = dataclasses.replace(settled(A100), kinds=hardware.kinds())
+    found = [settled_on(gpu, usual, Policy()) for gpu in gpus]
+    assert found[0] == found[2] == usual
+    assert (found[1].device, found[1].place) == (old, "GPU:1")
+
+
+def test_where_a_device_cannot_be_asked_functions_run_as_they_are(
+    fn, machine, monkeypatch
+):
+    x = tf.ones([32, 64])
+    want = fn(x)
+    machine(A100)
+
+    def planted(*args: Any) -> None:
+        raise RuntimeError("planted")
+
+    monkeypatch.setattr(hardware, "resolve_on", planted)
+    policy = Policy.make(**{**ALL, "strict": False, "dtype": "float16"})
+    twins = twins_lib.Twins(settled(A100), policy)
+    context = context_lib.context()
+    name = fn.get_concrete_function(x).name
+    with pytest.warns(RuntimeWarning, match="run as they are on .*CPU:0.*planted"):
+        assert twins.on(HERE, context, name) is None
+    assert twins.on(HERE, context, name) is None
+    (report,) = amp.reports()
+    assert "could not be asked what it is" in report.verdict
+    np.testing.assert_array_equal(fn(x), want)
 
 
 def test_a_report_that_fails_is_warned_of_and_the_function_runs(
-    fn, plans_for, monkeypatch
+    fn, machine, monkeypatch
 ):
     def planted(*args: Any) -> None:
         raise RuntimeError("planted")
@@ -150,7 +269,7 @@ def test_a_report_that_fails_is_warned_of_and_the_function_runs(
     monkeypatch.setattr(call_devices, "called_elsewhere", planted)
     x = tf.ones([32, 64])
     want = fn(x)
-    plans_for(A100)
+    machine(A100, CPU_PLAIN)
     lenient = amp.mixed_precision_scope(**{**ALL, "strict": False})
     with lenient, tf.device("/CPU:0"):
         with pytest.warns(RuntimeWarning, match="no report on function.*planted"):
@@ -161,10 +280,11 @@ def test_a_report_that_fails_is_warned_of_and_the_function_runs(
 
 def test_what_is_known_of_a_function_goes_with_it():
     _, concrete = traced(lambda x: tf.matmul(x, x), tf.ones([4, 4]))
-    devices = CallDevices(dataclasses.replace(settled(A100), reason=""))
+    devices = Untwinned(dataclasses.replace(settled(A100), reason=""))
+    context = context_lib.context()
     for told in (1, 1):
-        devices.tell(context_lib.context(), concrete.name, HERE)
+        devices.tell(context, concrete.name, HERE, "it is slow")
         assert len(amp.reports()) == told
     devices.forget(concrete.name)
-    devices.tell(context_lib.context(), concrete.name, HERE)
+    devices.tell(context, concrete.name, HERE, "it is slow")
     assert len(amp.reports()) == 2

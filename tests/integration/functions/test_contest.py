@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import collections
+import types
+from typing import Any
+
 import pytest
 from tensorflow.python.eager import context as context_lib
 
+from amp.graph_rewrite.report import TrialOutcome
 from amp.integration.functions import contest as contest_lib
+from amp.integration.functions import race as race_lib
 from amp.integration.functions import winner_checks
 from amp.integration.functions.contest import Contest, why_not
+from amp.integration.functions.function_plans import Made
 from amp.integration.functions.plan_store import Record
 from amp.integration.functions.race_rules import FLOAT32
 from amp.policy import Policy
@@ -72,6 +79,44 @@ def test_a_check_is_due_when_the_calls_before_it_have_passed() -> None:
 def test_how_dear_a_check_is_was_found_out_by_the_earlier_run() -> None:
     calls = known(cut=1.0, float32=3.0).calls_left
     assert calls == winner_checks.calls_to_check(0, 3.0) > winner_checks.CHECKS[0]
+
+
+def test_float32_that_was_too_dear_to_compile_is_tried_later(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The report says so, and what came of it when it was tried."""
+    now, calls = [0.0], collections.Counter[str]()
+    monkeypatch.setattr(race_lib, "synchronised_clock", lambda: now[0])
+
+    def run(plan: str) -> None:
+        compiling = 0.0 if calls[plan] else 60.0  # of a budget of 20 s
+        now[0] += compiling + {"cut": 0.1, FLOAT32: 0.2}[plan]
+        calls[plan] += 1
+
+    told: list[TrialOutcome | None] = []
+    report = types.SimpleNamespace(seconds32=1.5, seconds16=1.0)
+    plans: Any = types.SimpleNamespace(
+        known=lambda plan: Made(*(None, report, {})),
+        making=0.0,
+        compiled=True,
+        settle=lambda: None,
+        let_go=lambda context, plan: None,
+    )
+    contest = Contest(plans, lambda _, outcome: told.append(outcome))
+    contest.begin("cut", [])
+    while contest.race is not None:
+        contest.race.call(run)
+    assert calls == {"cut": 3}
+    (outcome,) = told
+    assert outcome is not None
+    assert "float32 is tried when" in outcome.text
+    assert contest.calls_left == pytest.approx(60.0 / 0.02 / 0.1, abs=1)
+    contest.passed(contest.calls_left)
+    while len(told) == 1:
+        assert contest.race is not None
+        contest.race.call(run)
+    assert told[1] is not None
+    assert (contest.winner, told[1].seconds32) == ("cut", pytest.approx(0.2))
 
 
 def test_there_is_no_check_where_float32_cannot_run() -> None:

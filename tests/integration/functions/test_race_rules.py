@@ -113,6 +113,16 @@ def test_what_cannot_be_afforded_is_not_begun() -> None:
     assert winner(outcome) == "cut"
     assert machine.calls[FLOAT32] == 0
     assert "too long to be made ready" in outcome.text
+    assert "float32 is tried when making it ready takes 2 %" in outcome.text
+
+
+def test_float32_is_tried_when_compiling_it_is_two_percent_of_the_job() -> None:
+    log = Log({"cut": 0.1, FLOAT32: 0.2}, compiled=True)
+    log.first["cut"] = 25.1
+    log.add("cut", 0, 0.1)
+    assert not race_rules.affordable(log, FLOAT32)
+    calls = race_rules.calls_until_affordable(log)
+    assert 25.0 / (calls * 0.1) <= race_rules.SHARE < 25.0 / ((calls - 2) * 0.1)
 
 
 def test_float32_is_always_tried_where_it_need_not_be_compiled() -> None:

@@ -7,9 +7,11 @@ from collections.abc import Iterator
 
 import pytest
 import tensorflow as tf
+from tensorflow.python.eager import context as context_lib
 
 from amp.graph_rewrite.cost import device, shipped_devices
-from amp.integration.measuring import hardware
+from amp.integration.measuring import hardware, stopwatch
+from amp.policy import Policy
 
 ALL = "avx2 avx512f avx512_bf16 amx_bf16 amx_tile"
 
@@ -130,3 +132,66 @@ def test_the_name_of_a_cpu_has_neither(
     monkeypatch.setenv("NVIDIA_TF32_OVERRIDE", "0")
     assert "550" not in hardware.model()
     assert "TF32" not in hardware.model()
+
+
+@pytest.fixture
+def two_gpus(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """An A100 and a T4, on a machine whose CPU is the one here."""
+    monkeypatch.undo()
+    gpus = [
+        tf.config.PhysicalDevice(f"/physical_device:GPU:{n}", "GPU") for n in (0, 1)
+    ]
+    cpu = tf.config.PhysicalDevice("/physical_device:CPU:0", "CPU")
+    told = {
+        gpus[0]: {"device_name": "NVIDIA A100", "compute_capability": (8, 0)},
+        gpus[1]: {"device_name": "Tesla T4", "compute_capability": (7, 5)},
+    }
+    visible = {"GPU": gpus, "CPU": [cpu], None: [cpu, *gpus]}
+    config = tf.config
+    monkeypatch.setattr(config, "get_visible_devices", lambda kind=None: visible[kind])
+    monkeypatch.setattr(config.experimental, "get_device_details", told.get)
+    monkeypatch.setattr(config, "get_logical_device_configuration", {}.get)
+    hardware.device.cache_clear()
+    monkeypatch.setattr(hardware.profiles, "load", lambda *args: None)
+    yield
+    hardware.device.cache_clear()
+
+
+def test_each_device_of_a_process_has_figures_and_a_name(two_gpus: None) -> None:
+    usual = hardware.device()
+    assert usual.native == ("float16", "bfloat16")
+    assert hardware.device("GPU:0") == usual
+    assert hardware.device("GPU:1").native == ("float16",)
+    assert hardware.device("CPU:0").kind == "CPU"
+    models = []
+    for place in ("", "GPU:0", "GPU:1", "CPU:0"):
+        with hardware.on(place):
+            models.append(hardware.model().partition(",")[0])
+    assert models[:3] == ["NVIDIA A100", "NVIDIA A100", "Tesla T4"]
+    assert models[3] not in models[:3]
+    assert hardware.kinds() == {"CPU", "GPU"}
+
+
+def test_a_policy_is_settled_for_each_of_them(two_gpus: None) -> None:
+    found = hardware.resolve_on("GPU:1", Policy())
+    assert hardware.resolve().policy == found.policy
+    assert (found.place, found.kinds) == ("GPU:1", {"CPU", "GPU"})
+    assert found.device == hardware.device("GPU:1")
+
+
+def test_a_gpu_that_is_divided_counts_as_several(
+    two_gpus: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = tf.config.get_visible_devices("GPU")[0]
+    parts = {first: [None, None]}
+    monkeypatch.setattr(tf.config, "get_logical_device_configuration", parts.get)
+    native = [len(hardware.device(f"GPU:{number}").native) for number in range(3)]
+    assert native == [2, 2, 1]
+
+
+def test_what_is_measured_there_runs_there() -> None:
+    context = context_lib.context()
+    for place in ("CPU:0", ""):
+        with hardware.on(place), tf.device("/CPU:0"), stopwatch.alone():
+            assert context.device_name.endswith(place)
+            assert bool(context.device_name) == bool(place)

@@ -1,0 +1,72 @@
+"""The phases of a rewrite as lists of named steps, in their order.
+
+Only the order is here; the work of each phase is in its own folder. A step takes values
+by name and gives a value under a name for later steps.
+"""
+
+from __future__ import annotations
+
+from amp.graph_rewrite import checks
+from amp.graph_rewrite.apply.apply import apply_plans
+from amp.graph_rewrite.apply.link import link
+from amp.graph_rewrite.assign.decide import decide
+from amp.graph_rewrite.assign.gain import keep_if_gains, without_memory_if_needed
+from amp.graph_rewrite.assign.nominee import nominated
+from amp.graph_rewrite.candidates.analysis import analyze
+from amp.graph_rewrite.circumstances import contexts
+from amp.graph_rewrite.cost.pricing import measured_prices
+from amp.graph_rewrite.fusion import fuse
+from amp.graph_rewrite.normalize.frame_reads import hoist_frame_reads
+from amp.graph_rewrite.normalize.inline import inline
+from amp.graph_rewrite.normalize.loop_invariants import hoist_invariants
+from amp.graph_rewrite.normalize.sizes import sized, sized_module
+from amp.graph_rewrite.ops.op_names import check_op_names
+from amp.graph_rewrite.report_builder import report_on
+from amp.graph_rewrite.steps import Step
+
+# Checks the module, inlines its calls, and finds the sizes of its tensors.
+BEGIN = (
+    Step("check the policy", check_op_names, ("policy",)),
+    Step("check the graph given", checks.edges_given, ("given",)),
+    Step("unfuse", fuse.unfuse, ("given",), "unfused"),
+    Step("inline", inline, ("unfused",), "inlined"),
+    Step("hoist invariants", hoist_invariants, ("inlined",), "hoisted"),
+    Step("hoist reads", hoist_frame_reads, ("hoisted",), "readied"),
+    Step("size", sized, ("readied", "sizes"), "sized"),
+    Step("take the module", sized_module, ("sized",), "module"),
+)
+# Finds and prices the candidates.
+PREPARE = (
+    Step("contexts", contexts, ("module", "settled", "fetches", "feeds"), "contexts"),
+    Step("analyze", analyze, ("module", "contexts"), "analysis"),
+    Step("check the types given", checks.types_given, ("analysis",)),
+    Step("price", measured_prices, ("analysis", "settled", "timer"), "every"),
+)
+# Makes the plans that a nominee asks for.
+_CHOSEN = ("chosen", "nominated", "nominee")
+DECIDE = (
+    Step("nominate", nominated, ("every", "nominee"), "nominated"),
+    Step("decide", decide, ("nominated", "nominee"), "chosen"),
+    Step("price memory", without_memory_if_needed, _CHOSEN, "priced"),
+    Step("keep if it gains", keep_if_gains, ("chosen", "priced", "nominee"), "plans"),
+)
+# Builds the graphs that the plans describe.
+BUILD = (
+    Step("apply", apply_plans, ("priced", "plans"), "applied"),
+    Step("check the casts", checks.casts_made, ("priced", "plans", "applied")),
+    Step("link", link, ("unfused", "applied", "suffix"), "linked"),
+)
+# Checks them, and makes clusters.
+_LINKED = ("linked", "priced", "made", "nominee")
+FINISH = (
+    Step("analyze again", checks.analyze_made, ("linked", "priced"), "made"),
+    Step("check what was made", checks.graphs_made, ("linked", "priced", "made")),
+    Step("price again", checks.price_made, _LINKED, "repriced"),
+    Step("decide again", decide, ("repriced", "nominee"), "again"),
+    Step("check a second time", checks.second_rewrite, ("plans", "again", "repriced")),
+    Step("bypass", fuse.bypassed, ("linked", "settled"), "bypassed"),
+    Step("fuse", fuse.fused, ("bypassed", "priced", "fusing", "suffix"), "fused"),
+    Step("check the clusters", checks.clusters_made, ("bypassed", "fused", "priced")),
+)
+_REPORTED = ("priced", "plans", "fused", "settled", "sized")
+REPORT = (Step("report", report_on, _REPORTED, "report"),)

@@ -11,7 +11,8 @@ from typing import Any
 from amp.graph_rewrite.report import TrialOutcome
 from amp.integration.functions import race_rules
 from amp.integration.functions.race import Listener, Race
-from amp.integration.functions.race_rules import FLOAT32, Log, Rules
+from amp.integration.functions.race_log import Log
+from amp.integration.functions.race_rules import FLOAT32, Rules
 
 
 class Machine:
@@ -26,12 +27,21 @@ class Machine:
       flips: share of calls at which the machine becomes 1.5 times slower, or faster.
       drift: relative growth of times with each call.
       first: seconds that a first call takes longer, as XLA compiles.
+      stalls: seconds from the end of a stall to the next, on average; in one, which
+        takes 2 to 5 seconds, calls take 1.5 times as long.
+      lengths: the shortest and the longest sequence of a batch. A call takes its true
+        time at a length of 60, of which 30 % does not depend on the length, and 20 %
+        grows with its square.
+      hidden: whether the race is not told the lengths.
     """
 
     def __init__(self, true: Mapping[str, float], seed: int = 0, **traits: Any) -> None:
         self.true, self.traits = dict(true), traits
         self.draw = random.Random(seed)
         self.now, self.state, self.burst = 0.0, 1.0, 0
+        self.excess = 0.0  # seconds that calls would have taken less by the fastest
+        self.stall = 0.0, 0.0  # from when to when
+        self.work = 1.0
         self.calls: collections.Counter[str] = collections.Counter()
         self.outcomes: list[TrialOutcome] = []
 
@@ -39,7 +49,8 @@ class Machine:
         favourite, *others = (name for name in self.true if name != FLOAT32)
         names = [favourite, FLOAT32, *others]
         predicted = {name: 1.0 + 0.01 * i for i, name in enumerate(names)}
-        log = Log(predicted, compiled=bool(self.traits.get("first")))
+        hidden = bool(self.traits.get("hidden"))
+        log = Log(predicted, compiled=bool(self.traits.get("first")), uneven=hidden)
         listener = Listener(
             ended=lambda _, outcome: self.outcomes.append(outcome),
             released=lambda *_: None,
@@ -47,12 +58,18 @@ class Machine:
         rules = Rules(judge, race_rules.cut_short)
         race = Race(names, rules, log, listener, lambda: self.now)
         while not self.outcomes:
-            race.call(self.run)
+            self.work = float(self.draw.randint(*self.traits.get("lengths", (60, 60))))
+            race.call(self.run, 1.0 if hidden else self.work)
         return self.outcomes[0]
 
     def run(self, name: str) -> None:
         draw, has = self.draw, self.traits.get
-        seconds = self.true[name] * math.exp(draw.gauss(0.0, has("noise", 0.05)))
+        length = self.work / 60
+        longer = 0.3 + 0.5 * length + 0.2 * length**2
+        self.excess += (self.true[name] - min(self.true.values())) * longer
+        seconds = (
+            self.true[name] * longer * math.exp(draw.gauss(0.0, has("noise", 0.05)))
+        )
         if draw.random() < has("slow", 0.0):
             seconds *= draw.uniform(2.0, 10.0)
         if self.burst:
@@ -63,15 +80,18 @@ class Machine:
         if draw.random() < has("flips", 0.0):
             self.state = 1.5 / self.state
         seconds *= self.state * math.exp(has("drift", 0.0) * self.calls.total())
+        if has("stalls") and self.now >= self.stall[1]:
+            begin = self.now + draw.expovariate(1 / has("stalls"))
+            self.stall = begin, begin + draw.uniform(2.0, 5.0)
+        if has("stalls") and self.now >= self.stall[0]:
+            seconds *= 1.5
         self.now += seconds + (0.0 if self.calls[name] else has("first", 0.0))
         self.calls[name] += 1
 
     @property
     def lost(self) -> float:
         """The seconds that calls took beyond the fastest's true time."""
-        best = min(self.true.values())
-        first = self.traits.get("first", 0.0) * (len(self.calls) - 1)
-        return first + sum((self.true[n] - best) * c for n, c in self.calls.items())
+        return self.traits.get("first", 0.0) * (len(self.calls) - 1) + self.excess
 
 
 def winner(outcome: TrialOutcome) -> str:
@@ -87,4 +107,6 @@ MACHINES = (
     {"noise": 0.05, "bursts": 0.05},
     {"noise": 0.05, "flips": 0.02},
     {"noise": 0.03, "drift": 0.003},
+    {"noise": 0.02, "stalls": 20.0},
+    {"noise": 0.02, "stalls": 20.0, "lengths": (20, 100)},
 )

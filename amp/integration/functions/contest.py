@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import functools
 import threading
-from collections.abc import Callable, Sequence
-from typing import TypeAlias
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeAlias
 
 from tensorflow.python.eager import context as context_lib
 from tensorflow.python.framework import config as config_lib
@@ -19,7 +19,8 @@ from amp.integration.functions import clusters, race_rules, winner_checks
 from amp.integration.functions.function_plans import FunctionPlans, Made, NotMade
 from amp.integration.functions.plan_store import Record
 from amp.integration.functions.race import Listener, Race
-from amp.integration.functions.race_rules import FLOAT32, Log, Rules
+from amp.integration.functions.race_log import Log
+from amp.integration.functions.race_rules import FLOAT32, Rules
 from amp.policy import Policy
 
 UNDER_WAY = "under way: calls alternate until the fastest is known"
@@ -68,6 +69,8 @@ class Contest:
       plans: of the function.
       ended: told of the end of a race or check, with its outcome if there is another
         winner than before, or float32 was tried for the first time, else None.
+      advanced: told now and then what a later run could go on from, if this one ends
+        before the race does.
 
     Attributes:
       winner: the name of the plan that runs, "" while that is not known.
@@ -77,9 +80,10 @@ class Contest:
         self,
         plans: FunctionPlans,
         ended: Callable[[Contest, TrialOutcome | None], None],
+        advanced: Callable[[Mapping[str, Any]], None] = lambda kept: None,
     ) -> None:
         self.winner = ""
-        self._plans, self._tell = plans, ended
+        self._plans, self._tell, self._keep = plans, ended, advanced
         self._race: Race | None = None
         self._ratio, self._checks = 1.0, 0
         self._alone = self._left = 0  # calls between two checks, and until the next
@@ -88,21 +92,32 @@ class Contest:
         self._stopped = False
         self._lock = threading.RLock()
 
-    def begin(self, favourite: str, others: Sequence[str]) -> None:
-        """Begins the race.
+    def begin(
+        self,
+        favourite: str,
+        others: Sequence[str],
+        kept: Mapping[str, Any] | None = None,
+    ) -> None:
+        """Begins the race, or goes on with that of an earlier run.
 
         Args:
           favourite: the plan that is predicted to be the fastest; it was made.
           others: the names of further ones.
+          kept: what an earlier run left of a race between the same plans, if anything.
         """
         made = self._plans.known(favourite)
         assert isinstance(made, Made)
         report = made.report
         predicted = {favourite: report.seconds16, FLOAT32: report.seconds32}
-        log = Log(predicted, self._plans.making, self._plans.compiled)
-        names = [favourite, FLOAT32, *others]
+        plans = self._plans
+        log = Log(predicted, plans.making, plans.compiled, plans.uneven)
+        beaten: Sequence[str] = kept["slower"] if kept else ()
+        names = [favourite, FLOAT32, *(name for name in others if name not in beaten)]
+        if kept:
+            log.go_on_from(kept)
         rules = Rules(race_rules.judged, race_rules.cut_short)
-        self._race = Race(names, rules, log, self._listener())
+        listener = Listener(self._ended, self._released, self._advanced)
+        self._race = Race(names, rules, log, listener)
 
     def begin_known(self, known: Record) -> None:
         """Begins without a race, with the winner of an earlier run.
@@ -115,8 +130,9 @@ class Contest:
         self._ratio = other / own if own and other else 1.0
         self._schedule()
 
-    def _listener(self) -> Listener:
-        return Listener(self._ended, self._released)
+    def _advanced(self, race: Race) -> None:
+        if self._race is race and not self._stopped:
+            self._keep({**race.log.kept(), "slower": race.slower})
 
     @property
     def race(self) -> Race | None:
@@ -126,7 +142,8 @@ class Contest:
                 judge = functools.partial(winner_checks.checked, since=self._alone)
                 rules = Rules(judge, winner_checks.cut_short)
                 names = [self.winner, FLOAT32]
-                self._race = Race(names, rules, Log({}), self._listener())
+                listener = Listener(self._ended, self._released)
+                self._race = Race(names, rules, Log({}), listener)
             return self._race
 
     @property

@@ -35,6 +35,11 @@ class FunctionCall:
     starts: Callable[[bytes, tf.errors.OpError, int], bool]
     inputs: Sequence[Any]
 
+    @property
+    def work(self) -> float:
+        """How many elements the arguments have; batches may differ in size."""
+        return float(sum(tensor.shape.num_elements() for tensor in self.inputs))
+
     def has_begun(
         self,
         which: bytes,

@@ -78,6 +78,8 @@ class FunctionPlans:
       making: seconds that the latest plan took to make.
       prepared: as given; None once there will be no further plan.
       compiled: whether XLA compiles any part of the function.
+      uneven: whether a call may differ from another in sizes that its arguments do not
+        tell, as those of a batch that an iterator gives inside the function.
     """
 
     def __init__(self, name: bytes, prepared: Prepared, kept: Nodes) -> None:
@@ -87,6 +89,7 @@ class FunctionPlans:
         self.compiled = any(use.xla for use in uses) or bool(
             tf.config.optimizer.get_jit()
         )
+        self.uneven = prepared.sizes is not None and bool(prepared.sizes.tensors)
         self._kept = kept
         self._made: dict[str, Made | NotMade] = {}
 

@@ -11,7 +11,7 @@ import dataclasses
 import functools
 import itertools
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -20,10 +20,7 @@ from amp.graph_rewrite.assign.nominee import CUT, Nodes
 from amp.graph_rewrite.report import TrialOutcome
 from amp.graph_rewrite.rewrite import Prepared
 from amp.integration import fallback
-from amp.integration.functions import (
-    failures,
-    plan_store,
-)
+from amp.integration.functions import failures, plan_store, stored_checks
 from amp.integration.functions.contest import KNOWN, UNDER_WAY, Contest, why_not
 from amp.integration.functions.function_call import FunctionCall
 from amp.integration.functions.function_checks import FunctionChecks, Shared
@@ -107,20 +104,33 @@ class FunctionTwins:
         made = self._plans.known(plan)
         assert isinstance(made, Made)
         off = why_not(self._policy)
-        text = f"off: {off}" if off else UNDER_WAY
-        self._contest = None
+        text, self._contest = f"off: {off}", None
         if not off:
-            self._contest = Contest(self._plans, self._ended)
-        if self._contest is not None and known.winner == plan:
-            self._contest.begin_known(known)
-            text = KNOWN
-        elif self._contest is not None:
-            self._contest.begin(plan, others)
+            digest = self._digest(made)
+            keep = functools.partial(self._keep_race, digest)
+            self._contest = Contest(self._plans, self._ended, keep)
+            if known.winner == plan:
+                self._contest.begin_known(known)
+                text = KNOWN
+            else:
+                same = known.race.get("plan") == digest
+                self._contest.begin(plan, others, known.race if same else {})
+                text = UNDER_WAY
         if text != UNDER_WAY:
             self._plans.settle()
         self._reported = plan
         report = dataclasses.replace(made.report, trial=text)
         self._shared.reports.put(self._name, report)
+
+    def _digest(self, made: Made) -> str:
+        """A name for the plan that was made, the same in every run of the job."""
+        prepared = self._plans.prepared
+        return "" if prepared is None else stored_checks.digest(prepared, made.low)
+
+    def _keep_race(self, digest: str, kept: Mapping[str, Any]) -> None:
+        """Stores how far the race is, for a run that begins with the same plan."""
+        if self._key:
+            plan_store.save(self._key, race={"plan": digest, **kept})
 
     def call(self, call: FunctionCall, context: Any) -> Any:
         """Makes one call that `proven` gives no name for, and returns its outputs.
@@ -139,7 +149,7 @@ class FunctionTwins:
         contest = self._contest
         race = None if contest is None else contest.race
         if race is not None:
-            return race.call(functools.partial(self._guarded, call, context))
+            return race.call(functools.partial(self._guarded, call, context), call.work)
         outputs = self._guarded(call, context, self._running)
         self._go_on()
         return outputs

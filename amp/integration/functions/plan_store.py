@@ -47,11 +47,25 @@ class Record:
       winner: name of the plan that won its race, "" where it is not known.
       seconds: median time of a call, by the name of the plan.
       accuracy: what was found out about the plans' accuracy.
+      runs: how many runs of the job had this winner, the one of its race included.
+      race: what was measured in a race that has not ended, {} if there is none.
     """
 
     winner: str = ""
     seconds: Mapping[str, float] = dataclasses.field(default_factory=dict)
     accuracy: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    runs: int = 0
+    race: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+
+    @property
+    def contested(self) -> bool:
+        """Whether float32, which won, is to race again in this run.
+
+        In the 2nd run, the 4th, the 8th and so on: what was measured since then may
+        give a better plan, and a machine that was busy may be quiet. All the races of
+        n runs so cost the budget of log2(n) + 1 of them.
+        """
+        return self.winner == FLOAT32 and self.runs > 1 and self.runs.bit_count() == 1
 
 
 def fingerprint(module: ir.Module, settled: Resolution) -> str:
@@ -97,7 +111,18 @@ def _loaded(file: Path) -> Record:
         return Record()
     found = json.loads(file.read_text(encoding="utf-8"))
     seconds = {str(plan): float(time) for plan, time in found["seconds"].items()}
-    return Record(str(found["winner"]), seconds, dict(found["accuracy"]))
+    runs, race = int(found.get("runs", 0)), dict(found.get("race", {}))
+    accuracy = dict(found["accuracy"])
+    return Record(str(found["winner"]), seconds, accuracy, runs, race)
+
+
+def next_run(name: str) -> Record:
+    """What is known of a function, at its first call in a run, which is counted."""
+    known = load(name)
+    if known.winner:
+        known = dataclasses.replace(known, runs=known.runs + 1)
+        save(name, runs=known.runs)
+    return known
 
 
 def save(name: str, **changes: Any) -> None:
@@ -133,7 +158,9 @@ def keep_outcome(name: str, winner: str, outcome: TrialOutcome) -> None:
     seconds = {p.name: p.seconds for p in outcome.plans if p.seconds is not None}
     doubtful = winner == FLOAT32 and outcome.text == USED_UP
     if len(seconds) > 1 and winner in seconds and not doubtful:
-        save(name, winner=winner, seconds=seconds)
+        known = load(name)
+        runs = known.runs if known.winner == winner else 1
+        save(name, winner=winner, seconds=seconds, runs=runs, race={})
 
 
 def _drop_oldest(directory: Path) -> None:

@@ -19,7 +19,8 @@ import tensorflow as tf
 
 from amp.graph_rewrite.report import RacedPlan, TrialOutcome
 from amp.integration.functions import race_rules
-from amp.integration.functions.race_rules import FLOAT32, Log, Rules, Ruling
+from amp.integration.functions.race_log import Log
+from amp.integration.functions.race_rules import FLOAT32, Rules, Ruling
 
 # The rules are applied after each call until each entrant had so many timed ones.
 EACH_CALL = 3
@@ -33,10 +34,12 @@ class Listener:
       ended: with the race and its outcome, once.
       released: with the race and the name of an entrant that is out, when none of its
         calls is running any more; once for each.
+      advanced: with the race, when 1, 2, 4, 8, ... of its rounds are over.
     """
 
     ended: Callable[[Race, TrialOutcome], None]
     released: Callable[[Race, str], None]
+    advanced: Callable[[Race], None] = lambda race: None
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -49,6 +52,7 @@ class _Turn:
       number: how many calls of this race had begun, this one included.
       first: whether it is the entrant's first call.
       alone: whether no other call was running when it began.
+      work: what its time grows with.
     """
 
     name: str
@@ -56,6 +60,7 @@ class _Turn:
     number: int
     first: bool
     alone: bool
+    work: float
 
 
 class Race:
@@ -70,9 +75,10 @@ class Race:
 
     The order in a round is random, so that a pattern in the user's program (an update
     at every fourth step, say) does not always fall on the same entrant. A machine that
-    becomes slower or faster affects a round as a whole. An entrant that would take too
-    long to be made ready is out before its first call. Threads may call at the same
-    time, and none waits for another.
+    becomes slower or faster affects a round as a whole. Where calls say how much work
+    they have, what follows from that is taken out of their ratios. An entrant that
+    would take too long to be made ready is out before its first call. Threads may call
+    at the same time, and none waits for another.
 
     Args:
       entrants: names of at least two; the one that is to be called first is the first.
@@ -110,14 +116,17 @@ class Race:
         self._outcome: TrialOutcome | None = None
         self._text = ""
         self._told = False
+        self._advanced = False
 
-    def call(self, call: Callable[[str], Any]) -> Any:
+    def call(self, call: Callable[[str], Any], work: float = 1.0) -> Any:
         """Calls the entrant whose turn it is, and returns its outputs.
 
         Args:
           call: calls the entrant of a name; makes it first if it has to be made.
+          work: what the call's time grows with, as the number of elements in a batch;
+            the same for all calls if that is not known.
         """
-        turn = self._begin()
+        turn = self._begin(work)
         seconds = None
         try:
             start = self._clock()
@@ -143,19 +152,26 @@ class Race:
         self._tell()
 
     @property
+    def slower(self) -> list[str]:
+        """Who is out because it was slower than another."""
+        with self._lock:
+            out = self._out.items()
+            return [name for name, why in out if why in race_rules.BEATEN]
+
+    @property
     def front(self) -> str:
         """The name of the winner, or of the fastest so far."""
         with self._lock:
             return race_rules.leader(self.log, self._left)
 
-    def _begin(self) -> _Turn:
+    def _begin(self, work: float) -> _Turn:
         with self._lock:
             self._begun += 1
             name, number = self._next()
             first = name not in self.log.first
             self._running[name] += 1
             alone = self._running.total() == 1
-            return _Turn(name, number, self._begun, first, alone)
+            return _Turn(name, number, self._begun, first, alone, work)
 
     def _next(self) -> tuple[str, int]:
         """The entrant whose turn it is, and the number of its round."""
@@ -190,11 +206,14 @@ class Race:
             if seconds is None or self._outcome is not None or turn.name in self._out:
                 return
             if alone and not turn.first:
-                self.log.add(turn.name, turn.round, seconds)
+                self.log.add(turn.name, turn.round, seconds, turn.work)
+                over = turn.round + 1  # rounds, if this was the last call of one
+                self._advanced = not self._waiting and over.bit_count() == 1
                 # Later in a race, one call of many tells little: once a round will do.
                 if not self._waiting or len(self.log.times(turn.name)) <= EACH_CALL:
                     self._apply(self._rules.judge(self.log, tuple(self._left)))
-                    self.log.looked = self.log.rounds(self._left)
+                    if all(map(self.log.times, self._left)):
+                        self.log.looked = self.log.rounds(self._left)
             if self._outcome is None and self._begun >= self._most():
                 self._apply(self._rules.cut_short(self.log, tuple(self._left)))
 
@@ -253,12 +272,16 @@ class Race:
         with self._lock:
             ended = self._outcome if not self._told else None
             self._told = self._told or ended is not None
+            advanced = self._advanced and self._outcome is None
+            self._advanced = False
             idle = [name for name in self._unreleased if not self._running[name]]
             self._unreleased.difference_update(idle)
         if ended is not None:
             self._listener.ended(self, ended)
         for name in idle:
             self._listener.released(self, name)
+        if advanced:
+            self._listener.advanced(self)
 
 
 def _order(draw: random.Random, names: Sequence[str]) -> list[str]:

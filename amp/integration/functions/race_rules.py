@@ -7,102 +7,41 @@ from a `Log`; no function is called, no clock is read, no lock is held.
 from __future__ import annotations
 
 import dataclasses
-import functools
 import math
-import operator
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 
 from amp.integration.functions.paired_ranks import Interval, interval, typical
+from amp.integration.functions.race_log import Log
 
 FLOAT32 = "float32"  # the name of the original among the entrants
 USED_UP = "ended: the budget is used up; the fastest so far runs"
 # What becomes of an entrant whose first call the budget does not allow for.
 TOO_LONG = "would take too long to be made ready"
 LATER = "is tried when making it ready takes 2 % of the job's time"
+BEATEN = ("slower", "hopeless")  # why an entrant is out that lost
+NEARLY = "ended: no other is faster by more than 2 %"
 
 # What a race may lose, in wall-clock time: 2 % of 500 steps or 20 s, whichever is more.
 SHARE, STEPS, SECONDS = 0.02, 500, 20.0
 # How probable it may be, at each look at the times, that one of several entrants that
-# are equally fast is taken for slower; the leader is compared with each of the others.
-# There are five looks, each at twice as many rounds as the one before, so that all of
-# them together are wrong at most 5/64 of the times about entrants that are equally
+# are equally fast is taken for slower; each is compared with each of the others. There
+# are seven looks, each at half as many rounds more as the one before, so that all of
+# them together are wrong at most 7/64 of the times about entrants that are equally
 # fast, and less the more these differ: see decision 20.
-LEVEL, LOOKS = 1 / 64, 5
+LEVEL, LOOKS, GROWTH = 1 / 64, 7, 1.5
 # Two are equally fast if the ratio of their times is known to be within 2 %.
 EQUAL = math.log(1.02)
 # An entrant all of whose calls take longer than twice the leader's longest is out. One
-# timed call is enough if another would cost more than a hundredth of the budget: what
-# makes a single call twice as long (another process, a page fault) lasts milliseconds,
-# so it explains a short call that was slow, and not a long one.
-HOPELESS, SECOND_LOOK = 2.0, 0.01
-
-
-class Log:
-    """What has been measured in a race so far.
-
-    Args:
-      predicted: seconds of a call by the cost model, by the entrant's name, as far as
-        known; may be added to.
-      making: seconds that it is expected to take to make an entrant other than float32.
-      compiled: whether XLA compiles the function, float32 too.
-
-    Attributes:
-      predicted, making, compiled: as given.
-      first: seconds of each entrant's first call, in the order in which they began.
-      calls: how many calls of each have ended, also those that were not timed.
-      looked: with how many rounds the times were last compared.
-    """
-
-    def __init__(
-        self, predicted: dict[str, float], making: float = 0.0, compiled: bool = False
-    ) -> None:
-        self.predicted, self.making, self.compiled = predicted, making, compiled
-        self.first: dict[str, float] = {}
-        self.calls: dict[str, int] = {}
-        self.looked = 0
-        self._times: dict[str, list[float]] = {}
-        self._logarithms: dict[str, dict[int, float]] = {}  # by the round
-
-    def add(self, name: str, number: int, seconds: float) -> None:
-        """Notes a timed call of an entrant, in a round."""
-        self._times.setdefault(name, []).append(seconds)
-        self._logarithms.setdefault(name, {})[number] = math.log(seconds)
-
-    @property
-    def timed(self) -> list[str]:
-        """The entrants that were timed at least once."""
-        return list(self._times)
-
-    def times(self, name: str) -> list[float]:
-        """The seconds of the timed calls of an entrant, in their order."""
-        return self._times.get(name, [])
-
-    def median(self, name: str) -> float | None:
-        """The median of the timed calls of an entrant, None if there are none."""
-        times = self._times.get(name)
-        return statistics.median(times) if times else None
-
-    def rounds(self, names: Sequence[str]) -> int:
-        """In how many rounds each of some entrants was timed."""
-        held = [self._logarithms.get(name, {}).keys() for name in names]
-        return len(functools.reduce(operator.and_, held)) if held else 0
-
-    def ratios(self, name: str, other: str) -> list[float]:
-        """The logarithms of time / other's time, one for each common round."""
-        others = self._logarithms.get(other, {})
-        mine = self._logarithms.get(name, {})
-        return [time - others[r] for r, time in mine.items() if r in others]
-
-    def prediction(self, name: str) -> float:
-        """The predicted seconds of a call, infinite where they are not known."""
-        return self.predicted.get(name, math.inf)
-
-    @property
-    def best(self) -> float | None:
-        """The lowest median of any entrant, also of those that are out."""
-        medians = [m for m in map(self.median, self._times) if m is not None]
-        return min(medians, default=None)
+# timed call is enough if another would cost more than a twentieth of the budget, a
+# second or more: what makes a single call twice as long (another process, a page fault,
+# a file that is written) mostly lasts less, so it explains a short call that was slow,
+# and not a long one. At a hundredth, 3 % of simulated races lost the best of their
+# plans, twice as fast as all others, to one stall.
+HOPELESS, SECOND_LOOK = 2.0, 0.05
+# Where calls differ in their work, both need so many: of times uniform between 1 and 5,
+# each of three is over twice as long as each of three others in 1 race of 900.
+UNEVEN = 3
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -157,13 +96,13 @@ def lost(log: Log) -> float:
     front = min(timed, key=lambda name: timed[name])
     total = 0.0
     for number, (name, first) in enumerate(log.first.items()):
-        excess = _excess(log, name, front)
-        total += (log.calls.get(name, 1) - 1) * excess
-        total += max(0.0, first - timed[front]) if number else excess
+        each = excess(log, name, front)
+        total += (log.calls.get(name, 1) - 1) * each
+        total += max(0.0, first - timed[front]) if number else each
     return total
 
 
-def _excess(log: Log, name: str, front: str) -> float:
+def excess(log: Log, name: str, front: str) -> float:
     """The seconds that a typical call of an entrant takes beyond the front's.
 
     By their ratios within rounds, which met the same machine; by medians if there is no
@@ -207,14 +146,15 @@ def judged(log: Log, running: Sequence[str]) -> Ruling:
     1. Who is hopeless is out.
     2. Once the budget is used up, the fastest so far has won.
     3. At each of the `looks`: who is slower than the leader, with confidence, is out.
-    4. If all others are as fast as the leader, with confidence, or after the last look,
-       the race ends.
+    4. If one is at most 2 % slower than any other, with confidence, it has won: nothing
+       is left to be gained. After the last look, the fastest so far has won.
     """
     out = {name: "hopeless" for name in running if _hopeless(log, name, running)}
     left = [name for name in running if name not in out]
     if lost(log) >= budget(log) and all(map(log.times, left)):
         return Ruling(out, leader(log, left), USED_UP)
-    if out or not due(log, left, looks(len(left))):
+    # Rounds of an earlier run may be enough, but a winner must have run in this one.
+    if out or not all(map(log.times, left)) or not due(log, left, looks(len(left))):
         return Ruling(out)
     return _look(log, left)
 
@@ -225,7 +165,7 @@ def looks(count: int) -> list[int]:
     The first look is as early as it can tell: n rounds give a level of 2**-n at best.
     """
     first = math.ceil(math.log2((count - 1) / LEVEL))
-    return [first * 2**number for number in range(LOOKS)]
+    return [math.ceil(first * GROWTH**number) for number in range(LOOKS)]
 
 
 def cut_short(log: Log, running: Sequence[str]) -> Ruling:
@@ -250,8 +190,11 @@ def _hopeless(log: Log, name: str, running: Sequence[str]) -> bool:
     front = min(
         filter(log.times, running), key=lambda each: log.median(each) or math.inf
     )
+    least = UNEVEN if log.uneven else 1
+    if front == name or min(map(len, (times, log.times(front)))) < least:
+        return False
     fastest = min(*times, log.first.get(name, math.inf))
-    if front == name or fastest <= HOPELESS * max(log.times(front)):
+    if fastest <= HOPELESS * max(log.times(front)):
         return False
     cost = statistics.median(times) - best
     return len(times) > 1 or cost > SECOND_LOOK * budget(log)
@@ -285,20 +228,25 @@ def doubt(log: Log) -> float:
 def _look(log: Log, running: Sequence[str]) -> Ruling:
     front = leader(log, running)
     level = LEVEL / (len(running) - 1)
-    others = {
-        name: interval(log.ratios(name, front), level)
-        for name in running
-        if name != front
-    }
-    out = {name: "slower" for name, found in others.items() if found.low > 0}
+
+    def against(name: str, other: str) -> Interval:
+        return interval(log.ratios(name, other), level)
+
+    others = [name for name in running if name != front]
+    out = {name: "slower" for name in others if against(name, front).low > 0}
     left = [name for name in running if name not in out]
     if len(left) == 1:
         return Ruling(out, front, f"ended: {is_faster(front)}")
-    if all(_is_equal(others[name]) for name in left if name != front):
-        return Ruling(out, preferred(log, left), "ended: they are equally fast")
+    good = [
+        name
+        for name in left
+        if all(against(name, one).high < EQUAL for one in left if one != name)
+    ]
+    if good:
+        return Ruling(out, preferred(log, good), NEARLY)
     if log.rounds(running) >= looks(len(running))[-1]:
         text = "ended without certainty: they are about equally fast"
-        return Ruling(out, preferred(log, left), text)
+        return Ruling(out, front, text)
     return Ruling(out)
 
 
@@ -307,20 +255,13 @@ def is_faster(name: str) -> str:
     return "float32 is faster" if name == FLOAT32 else "16 bits are faster"
 
 
-def _is_equal(found: Interval) -> bool:
-    return found.low > -EQUAL and found.high < EQUAL
-
-
 def preferred(log: Log, equal: Sequence[str]) -> str:
-    """Whom to take of several that cannot be told apart.
+    """Whom to take of several each of which is at most 2 % slower than any other.
 
     The one that is predicted to be fastest: it is in 16 bits, so it takes the least
-    memory. The one in front if that seems to be slower than float32, or more than 2 %
-    slower than the one in front.
+    memory. The one in front if that seems to be slower than float32.
     """
     front, favourite = leader(log, equal), min(equal, key=log.prediction)
-    if typical(log.ratios(favourite, front)) > EQUAL:
-        return front
     if FLOAT32 in equal and typical(log.ratios(favourite, FLOAT32)) > 0:
         return front
     return favourite

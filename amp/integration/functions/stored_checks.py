@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from amp.graph_rewrite.assign.nominee import Nodes, Nominee
@@ -49,7 +49,7 @@ def recall(key: str, prepared: Prepared, plan: Nominee) -> StoredCheck | None:
 
 def _recalled(key: str, prepared: Prepared, plan: Nominee) -> StoredCheck | None:
     found = plan_store.load(key).accuracy if key else None
-    if not found or found["plan"] != _digest(prepared, plan):
+    if not found or found["plan"] != digest(prepared, prepared.foreseen(plan).low):
         return None
     places = {number: place for place, number in _numbered(prepared)}
     kept: dict[FunctionUse, dict[str, Reason]] = {}
@@ -78,7 +78,7 @@ def keep(key: str, prepared: Prepared, plan: Nominee, check: StoredCheck) -> Non
         if name in check.kept.get(use, {})
     ]
     accuracy: dict[str, Any] = {
-        "plan": _digest(prepared, plan),
+        "plan": digest(prepared, prepared.foreseen(plan).low),
         "kept": kept,
         "twice": check.twice,
         "outcome": dataclasses.asdict(check.outcome),
@@ -93,9 +93,8 @@ def _numbered(prepared: Prepared) -> Iterator[tuple[tuple[FunctionUse, str], int
     yield from zip(places, range(1 << 60), strict=False)
 
 
-def _digest(prepared: Prepared, plan: Nominee) -> str:
+def digest(prepared: Prepared, low: Mapping[FunctionUse, frozenset[str]]) -> str:
     """A name for a plan: of which nodes, by number and op, it makes 16-bit."""
-    low = prepared.foreseen(plan).low
     graphs = {use: one.graph for use, one in prepared.priced.analysis.uses.items()}
     parts = (
         f"{number} {graphs[use].nodes[name].op}"

@@ -11,6 +11,7 @@ in `function_twins`.
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import itertools
 from collections.abc import Iterator, Sequence
@@ -76,6 +77,7 @@ class Twins:
         )
         self._functions: dict[bytes, FunctionTwins | Literal[False]] = {}
         self.keep_patterns = KeepPatterns(self._policy.keep)
+        self._met: set[str] = set()  # fingerprints of the functions added so far
         PROCESS.twins.add(self)
 
     def on(self, device: str, context: Any, name: bytes) -> Twins | None:
@@ -160,7 +162,7 @@ class Twins:
 
         Returns:
           Its twins; None if there is nothing to convert, or if float32 was the fastest
-          in an earlier run of the job.
+          in an earlier run of the job and is not contested in this one.
 
         Raises:
           AmpError: what the rewrite found wrong.
@@ -189,7 +191,13 @@ class Twins:
 
         def look_up() -> tuple[str, Record]:
             key = plan_store.fingerprint(module, self.settled)
-            return key, plan_store.load(key)
+            if key in self._met:
+                return key, plan_store.load(key)
+            self._met.add(key)
+            known = plan_store.next_run(key)
+            # Only the first of several functions that are alike races again.
+            winner = "" if known.contested else known.winner
+            return key, dataclasses.replace(known, winner=winner)
 
         return fallback.attempt(part, look_up, lambda: ("", Record()))
 

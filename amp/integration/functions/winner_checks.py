@@ -10,7 +10,8 @@ import math
 from collections.abc import Sequence
 
 from amp.integration.functions.paired_ranks import interval
-from amp.integration.functions.race_rules import Log, Ruling, due
+from amp.integration.functions.race_log import Log
+from amp.integration.functions.race_rules import Ruling, due, excess
 
 # A check later on may cost 0.1 % of the calls since the last one. It looks at more
 # pairs, at a lower level, because a job has many checks: twenty with three looks each
@@ -35,11 +36,11 @@ def checked(log: Log, running: Sequence[str], since: int) -> Ruling:
       since: how many calls the winner had since the last check.
     """
     winner, original = running
-    mine, others = log.median(winner), log.median(original)
-    if mine is None or others is None:
+    mine = log.median(winner)
+    if mine is None or not log.times(original):
         return Ruling()
     stays = Ruling({original: "checked"}, winner, "still the faster")
-    if (log.calls[original] + 1) * (others - mine) > SHARE * since * mine:
+    if (log.calls[original] + 1) * excess(log, original, winner) > SHARE * since * mine:
         return stays
     if not due(log, running, LOOKS):
         return Ruling()

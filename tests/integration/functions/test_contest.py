@@ -97,6 +97,7 @@ def test_float32_that_was_too_dear_to_compile_is_tried_later(
     report = types.SimpleNamespace(seconds32=1.5, seconds16=1.0)
     plans: Any = types.SimpleNamespace(
         known=lambda plan: Made(*(None, report, {})),
+        uneven=False,
         making=0.0,
         compiled=True,
         settle=lambda: None,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import pathlib
 from typing import Any
@@ -55,6 +56,46 @@ def test_float32_is_not_kept_where_the_budget_decided() -> None:
     assert plan_store.load(NAME) == Record()
     plan_store.keep_outcome(NAME, "cut", used_up)
     assert plan_store.load(NAME).winner == "cut"
+
+
+def test_float32_is_contested_in_the_2nd_4th_8th_run() -> None:
+    won = outcome("ended: ...", "cut", FLOAT32)
+    plan_store.keep_outcome(NAME, FLOAT32, won)
+    contested = []
+    for run in range(2, 20):
+        if plan_store.next_run(NAME).contested:
+            contested.append(run)
+            plan_store.keep_outcome(NAME, FLOAT32, won)  # again
+    assert contested == [2, 4, 8, 16]
+
+
+def test_a_plan_that_won_is_not_contested_and_a_new_winner_counts_anew() -> None:
+    won = outcome("ended: ...", "cut", FLOAT32)
+    plan_store.keep_outcome(NAME, "cut", won)
+    assert not any(plan_store.next_run(NAME).contested for _ in range(9))
+    plan_store.keep_outcome(NAME, FLOAT32, won)
+    assert plan_store.next_run(NAME).contested
+
+
+def test_what_has_no_winner_has_no_runs() -> None:
+    assert plan_store.next_run(NAME) == Record()
+    assert not plan_store.path(NAME).exists()
+
+
+def test_a_race_that_has_ended_is_not_gone_on_with() -> None:
+    plan_store.save(NAME, race={"plan": "a"})
+    assert plan_store.load(NAME).race == {"plan": "a"}
+    plan_store.keep_outcome(NAME, "cut", outcome("ended: ...", "cut", FLOAT32))
+    assert plan_store.load(NAME).race == {}
+
+
+def test_a_record_of_an_earlier_version_has_no_runs() -> None:
+    plan_store.save(NAME, winner=FLOAT32)
+    file = plan_store.path(NAME)
+    old = json.loads(file.read_text())
+    del old["runs"], old["race"]
+    file.write_text(json.dumps(old))
+    assert plan_store.load(NAME) == Record(FLOAT32)
 
 
 def test_a_damaged_record_counts_as_none_and_is_told() -> None:

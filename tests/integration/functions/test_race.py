@@ -13,7 +13,8 @@ from amp.graph_rewrite.report import RacedPlan, TrialOutcome
 from amp.integration.functions import race as race_lib
 from amp.integration.functions import race_rules
 from amp.integration.functions.race import Listener, Race
-from amp.integration.functions.race_rules import FLOAT32, Log, Rules
+from amp.integration.functions.race_log import Log
+from amp.integration.functions.race_rules import FLOAT32, Rules
 
 pytestmark = pytest.mark.kernels
 
@@ -225,6 +226,41 @@ def test_the_time_to_make_a_plan_counts_before_it_is_made() -> None:
     assert "all" not in machine.calls
     fates = {plan.name: plan.fate for plan in machine.outcomes[0].plans}
     assert fates["all"] == "would take too long to be made ready"
+
+
+def test_who_won_by_an_earlier_run_is_called_before_it_wins() -> None:
+    """In an earlier run it may have been made; in this one, that may fail."""
+    names = ("cut", FLOAT32, "all")
+    earlier = Log({})
+    for number in range(20):
+        for seconds, name in enumerate(names[::-1], start=1):
+            earlier.add(name, number, float(seconds))
+    machine = Machine(constant(cut=1.9, float32=1.5, all=1.0), names)
+    machine.log.go_on_from(earlier.kept())
+    assert machine.calls_to_end() == 6  # each twice: as the second call is timed
+    assert [plan.name for plan in machine.outcomes[0].plans if plan.fate == "won"] == [
+        "all"
+    ]
+
+
+def test_what_is_known_is_told_after_1_2_4_8_rounds() -> None:
+    machine = Machine(constant(cut=1.0, float32=1.0))
+    rounds: list[int] = []
+    names = ("cut", FLOAT32)
+    race = Race(
+        names,
+        Rules(lambda *_: race_rules.Ruling(), race_rules.cut_short),
+        machine.log,
+        Listener(
+            ended=lambda *_: None,
+            released=lambda *_: None,
+            advanced=lambda race: rounds.append(race.log.rounds(names)),
+        ),
+        lambda: machine.now,
+    )
+    for _ in range(2 + 2 * 17):
+        race.call(machine.run)
+    assert rounds == [1, 2, 4, 8, 16]
 
 
 def test_the_clock_waits_for_what_was_asked_of_the_devices() -> None:

@@ -7,12 +7,14 @@ where they stand. Seeds are fixed.
 from __future__ import annotations
 
 import math
+import statistics
 
 import pytest
 from race_machine import MACHINES, Machine, winner
 
 from amp.integration.functions import race_rules
-from amp.integration.functions.race_rules import FLOAT32, Log
+from amp.integration.functions.race_log import Log
+from amp.integration.functions.race_rules import FLOAT32
 
 RACES = 100
 
@@ -31,7 +33,7 @@ FIELDS = (
 def test_the_winner_is_not_slower_than_any_other(
     true: dict[str, float], traits: dict[str, float]
 ) -> None:
-    """By more than 2 %, in at most 5/64 of the races: five looks at a level of 1/64.
+    """By more than 2 %, in at most 7/64 of the races: seven looks at a level of 1/64.
 
     That bound is for plans that are equally fast, and those that count here differ by
     more. It is on the probability; 100 races exceed it by 3 standard errors at most.
@@ -41,7 +43,7 @@ def test_the_winner_is_not_slower_than_any_other(
         machine = Machine(true, seed, **traits)
         won = winner(machine.race())
         wrong += min(true.values()) < 0.98 * true[won]
-    bound = 5 / 64
+    bound = race_rules.LOOKS * race_rules.LEVEL
     assert wrong / RACES <= bound + 3 * math.sqrt(bound * (1 - bound) / RACES)
 
 
@@ -87,9 +89,39 @@ def test_one_slow_call_of_a_short_step_condemns_nobody() -> None:
     assert winner(machine.race()) == "cut"
 
 
+def test_a_race_of_batches_that_differ_takes_hardly_more_calls() -> None:
+    """Where the race is told how they differ: five are found equal within 2 %.
+
+    By noise of 2 % a ratio is off by 0.028, and its typical value over n rounds by
+    about 0.029 / n**0.5; at 2.66 deviations (1/256) that is below 2 % from 15 rounds
+    on, so most races end at the third look (18 rounds) or the next (27).
+    """
+    fields = dict.fromkeys(("cut", FLOAT32, "all", "products", "plain"), 1.0)
+    calls = []
+    for seed in range(30):
+        machine = Machine(fields, seed, noise=0.02, lengths=(20, 100))
+        machine.race()
+        calls.append(machine.calls.total())
+    assert statistics.median(calls) <= 5 * (1 + race_rules.looks(5)[3])
+
+
+def test_where_lengths_are_hidden_nobody_is_hopeless_at_once() -> None:
+    """A batch may be 3.4 times as dear as another, and nobody says so.
+
+    Each of the four besides the leader is lost in at most 1 of 900 races (see
+    `UNEVEN`); in 50 races, four are with a probability of 1 in 20,000.
+    """
+    true = {"cut": 10.0, FLOAT32: 10.0, "all": 10.0, "products": 10.0, "plain": 10.0}
+    lost = 0
+    for seed in range(50):
+        machine = Machine(true, seed, noise=0.02, lengths=(20, 100), hidden=True)
+        lost += sum(plan.fate == "hopeless" for plan in machine.race().plans)
+    assert lost < 4
+
+
 def test_equally_fast_ends_early_and_takes_the_favourite() -> None:
     outcome = Machine({"cut": 1.0, FLOAT32: 1.0}, noise=0.001).race()
-    assert outcome.text == "ended: they are equally fast"
+    assert outcome.text == race_rules.NEARLY
     assert outcome.timed == 2 * race_rules.looks(2)[0]
 
 
@@ -99,7 +131,7 @@ def test_the_favourite_is_not_taken_where_it_seems_slower_than_float32() -> None
 
 
 def test_the_order_of_looks_allows_for_the_number_of_entrants() -> None:
-    assert race_rules.looks(2) == [6, 12, 24, 48, 96]
+    assert race_rules.looks(2) == [6, 9, 14, 21, 31, 46, 69]
     for count in (2, 3, 5):
         level = race_rules.LEVEL / (count - 1)
         first = race_rules.looks(count)[0]
@@ -135,10 +167,10 @@ def test_float32_is_always_tried_where_it_need_not_be_compiled() -> None:
 
 
 def test_a_second_compilation_is_charged_to_the_budget() -> None:
-    machine = Machine({"cut": 1.0, FLOAT32: 1.02}, noise=0.05, first=19.0)
+    machine = Machine({"cut": 1.0, FLOAT32: 1.1}, noise=0.05, first=19.9)
     outcome = machine.race()
     assert outcome.text.startswith("ended: the budget is used up")
-    assert machine.lost <= 20.0 + 3 * 0.02 + 0.05 * machine.calls.total()
+    assert machine.lost <= 20.0 + 3 * 0.1 + 0.05 * machine.calls.total()
 
 
 def test_a_prediction_is_doubted_by_the_factor_that_the_measured_gain_is_off() -> None:

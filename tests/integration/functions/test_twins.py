@@ -34,9 +34,11 @@ from amp.integration.functions import (
     gradient_check,
     race,
     race_rules,
+    stored_checks,
     winner_checks,
 )
 from amp.integration.functions.function_call import FunctionCall
+from amp.integration.functions.race_log import Log
 from amp.integration.functions.twins import Twins
 from amp.integration.measuring import hardware
 from amp.integration.process import PROCESS
@@ -142,6 +144,25 @@ def test_the_faster_runs_in_the_end_and_every_call_is_one_step(
     assert report.timed == len(ran) - 2
     (file,) = tmp_path.iterdir()
     assert json.loads(file.read_text()) == json.loads(report.to_json())
+
+
+def test_a_race_knows_how_much_work_each_call_has(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    works: list[float] = []
+    honest = race.Race.call
+
+    def noted(self: race.Race, call: Any, work: float) -> Any:
+        works.append(work)
+        return honest(self, call, work)
+
+    monkeypatch.setattr(race.Race, "call", noted)
+    given = tf.TensorSpec([None, SIZE])
+    product = tf.function(lambda x: tf.matmul(x, tf.ones([SIZE, SIZE])), [given])
+    with amp.mixed_precision_scope(dtype="bfloat16", check=False):
+        for rows in (SIZE, SIZE, 2 * SIZE):
+            product(tf.ones([rows, SIZE]))
+    assert works == [SIZE * SIZE, SIZE * SIZE, 2 * SIZE * SIZE]
 
 
 def test_where_the_original_won_it_runs_bit_for_bit(ran: Calls) -> None:
@@ -266,7 +287,7 @@ def test_a_winner_that_holds_other_nodes_in_16_bits_is_compared_too(
         compared.append(given[-1].name)
         honest(self, context, *given)
 
-    def wins(log: race_rules.Log, running: Any) -> race_rules.Ruling:
+    def wins(log: Log, running: Any) -> race_rules.Ruling:
         won = len(log.times(winner.name)) == 1
         return race_rules.Ruling({}, winner.name if won else None, "ended: planted")
 
@@ -294,17 +315,48 @@ def test_the_next_run_starts_with_the_winner(ran: Calls) -> None:
     assert report.nodes_low > 0
 
 
-def test_the_next_run_rewrites_nothing_where_float32_won(ran: Calls) -> None:
+def test_where_float32_won_it_is_contested_in_the_second_run_not_in_the_third(
+    ran: Calls,
+) -> None:
+    """Nothing is rewritten then, nor for a second function that is just like it."""
     ran.slow = "twin"
     Step().train(ENOUGH)
+    PROCESS.settled.clear()  # as a new process
     del ran[:]
+    Step().train(ENOUGH)
+    assert ran[:4] == ["twin", "twin", "original", "original"]
+    del ran[:]
+    Step().train(10)
+    assert ran == ["original"]
     PROCESS.settled.clear()
+    del ran[:]
     Step().train(10)
     assert ran == ["original"]
     report = amp.reports()[-1]
     assert report.nodes_low == 0
     assert "in an earlier run" in report.verdict
     assert {decision.rule for decision in report.decisions} == {"trial"}
+
+
+@pytest.mark.parametrize(("digest", "before"), [("same", 2), ("another", 0)])
+def test_a_race_that_the_job_cut_short_goes_on_in_the_next_run(
+    ran: Calls, monkeypatch: pytest.MonkeyPatch, digest: str, before: int
+) -> None:
+    """Two of six rounds were run then, if the plan is the same; planted: who wins.
+
+    A round has a call of both; the first call of both is not timed.
+    """
+    won = race_rules.Ruling({}, CUT.name, "ended: planted")
+    monkeypatch.setattr(race_rules, "_look", lambda *_: won)
+    monkeypatch.setattr(race_rules, "_hopeless", lambda *_: False)
+    monkeypatch.setattr(stored_checks, "digest", lambda *_: "same")
+    Step().train(2 + 2 * 2)
+    PROCESS.settled.clear()  # as a new process
+    del ran[:]
+    monkeypatch.setattr(stored_checks, "digest", lambda *_: digest)
+    Step().train(ENOUGH)
+    assert len(ran) == 2 + 2 * (race_rules.looks(2)[0] - before)
+    assert amp.reports()[-1].trial == "ended: planted"
 
 
 def test_with_the_race_off_no_earlier_run_counts(ran: Calls) -> None:

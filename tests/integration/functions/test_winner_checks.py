@@ -9,7 +9,8 @@ import pytest
 from race_machine import MACHINES, Machine, winner
 
 from amp.integration.functions import winner_checks
-from amp.integration.functions.race_rules import FLOAT32, Log
+from amp.integration.functions.race_log import Log
+from amp.integration.functions.race_rules import FLOAT32
 
 RACES = 100
 

@@ -11,10 +11,11 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TypeAlias
 
-from amp.graph_rewrite.assign import min_cut
-from amp.graph_rewrite.assign.cast_graph import Tensors, UseCasts
-from amp.graph_rewrite.assign.interfaces import handed_on, interfaces
+from amp.graph_rewrite.assign import min_cut, planned_casts
+from amp.graph_rewrite.assign.cast_graph import Tensors
+from amp.graph_rewrite.assign.interfaces import Chosen, handed_on, interfaces
 from amp.graph_rewrite.assign.nominee import CUT, Nominee
+from amp.graph_rewrite.assign.planned_casts import UseCasts
 from amp.graph_rewrite.assign.tensor import HIGH, LOW, CutVariable
 from amp.graph_rewrite.candidates.analysis import UseAnalysis
 from amp.graph_rewrite.candidates.context import turning
@@ -104,9 +105,11 @@ def decide(priced: Priced, nominee: Nominee = CUT) -> dict[FunctionUse, Plan]:
     carried = frozenset(
         v for v in analysis.call_values.carried if tensors.carried(v) in cut.low
     )
-    boundaries = interfaces(analysis, low, carried)
-    before = tensors.casts({LOW})
-    after = tensors.use_casts(cut.low, handed_on(analysis, boundaries))
+    chosen = Chosen(analysis, low, carried, planned_casts.inside(tensors, cut.low))
+    boundaries = interfaces(chosen)
+    before = planned_casts.casts(tensors, {LOW})
+    turned = handed_on(analysis, boundaries)
+    after = planned_casts.use_casts(tensors, cut.low, turned)
     return {
         use: _plan(
             one,

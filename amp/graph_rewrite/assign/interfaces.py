@@ -44,25 +44,24 @@ class _InterfaceBuilder:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class _Chosen:
+class Chosen:
     """What was chosen to be 16-bit.
 
     Attributes:
       analysis: of the module.
       low: the 16-bit nodes of each use.
       carried: the 16-bit loop variables and branch results.
+      inside: the arguments of branches that are cast there; whether the caller passes
+        them in 16 bits.
     """
 
     analysis: Analysis
     low: Mapping[FunctionUse, frozenset[str]]
     carried: Set[Carried]
+    inside: Mapping[UseEdge, bool]
 
 
-def interfaces(
-    analysis: Analysis,
-    low: Mapping[FunctionUse, frozenset[str]],
-    carried: Set[Carried],
-) -> dict[FunctionUse, Interface]:
+def interfaces(chosen: Chosen) -> dict[FunctionUse, Interface]:
     """The change of argument and result types of each use, and of the calls in it.
 
     1. A loop variable or branch result that was chosen to be 16-bit is 16-bit on all
@@ -70,13 +69,12 @@ def interfaces(
     2. An argument that is a tensor of the caller (`CallValues.alias`) becomes 16-bit if
        it is read in 16 bits only. If it is read in both types, the 16-bit form is
        passed as a further argument.
+    3. An argument that is cast in a branch has the type that the tensor is made in.
 
     Args:
-      analysis: of the module.
-      low: the 16-bit nodes of each use.
-      carried: the 16-bit loop variables and branch results.
+      chosen: what was chosen.
     """
-    chosen = _Chosen(analysis, low, carried)
+    analysis, carried = chosen.analysis, chosen.carried
     builders = {use: _InterfaceBuilder() for use in analysis.uses}
     for value in carried:
         _turn_carried(value, analysis, builders)
@@ -123,7 +121,7 @@ def _turn_carried(
 
 def _forms(
     use: FunctionUse,
-    chosen: _Chosen,
+    chosen: Chosen,
     inside: Mapping[tuple[FunctionUse, str], _Forms],
 ) -> dict[tuple[FunctionUse, str], _Forms]:
     """The types in which each argument of a use is read, in its callees too."""
@@ -132,6 +130,9 @@ def _forms(
     graph, typed = analysis.uses[use].graph, analysis.uses[use].found.typed
     found: dict[tuple[FunctionUse, str], _Forms] = {}
     for arg in graph.args:
+        if (use, (arg.name, 0)) in chosen.inside:  # Case 3
+            found[use, arg.name] = frozenset({chosen.inside[use, (arg.name, 0)]})
+            continue
         forms: set[bool] = set()
         for name, index in graph.readers.get((arg.name, 0), ()):
             site = call_values.sites.get((use, name))

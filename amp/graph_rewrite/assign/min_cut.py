@@ -8,7 +8,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Hashable, Mapping, Sequence, Set
-from typing import Generic, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
 import numpy as np
 from scipy.sparse import csr_array
@@ -22,6 +22,46 @@ _INFINITE = 2**31 - 1
 V = TypeVar("V", bound=Hashable)  # a variable of the cut
 
 
+# A cast in branches has to be cheaper by this part, which covers how 1/n is rounded.
+_LESS = 1e-9
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Branch(Generic[V]):
+    """A branch that a tensor is passed to, whose readers may have a cast in the branch.
+
+    Attributes:
+      name: the caller's name for the tensor in the branch.
+      share: the price of a cast in it, as a part of a cast where the tensor is made.
+      readers: the variables of the nodes in it that read the tensor.
+      branches: the branches in it that the tensor is passed on to.
+    """
+
+    name: Any
+    share: float
+    readers: Sequence[V]
+    branches: Sequence[Branch[V]] = ()
+
+    def casts(self, made_low: bool, low: Set[V]) -> tuple[float, Sequence[Any]]:
+        """The cheapest casts for its readers: their price, and the branches with one.
+
+        One cast here serves all that is inside; otherwise each branch inside whose
+        readers need one has its own.
+
+        Args:
+          made_low: whether the tensor is 16-bit.
+          low: the 16-bit variables.
+        """
+        here = (self.share, (self.name,))
+        if any((reader in low) != made_low for reader in self.readers):
+            return here
+        inside = [branch.casts(made_low, low) for branch in self.branches]
+        share = sum(part for part, _ in inside)
+        if share >= self.share * (1 - _LESS):
+            return here
+        return share, [name for _, names in inside for name in names]
+
+
 @dataclasses.dataclass(frozen=True, slots=True)
 class Tensor(Generic[V]):
     """A tensor, which costs a cast if a reader needs another type than its producer's.
@@ -29,15 +69,23 @@ class Tensor(Generic[V]):
     Attributes:
       producer: the variable of the node that makes it, None if it always is float32 (an
         argument, a variable).
-      readers: the variables of the nodes that read it.
+      readers: the variables of the nodes that read it, those in `branches` left out.
       cast: seconds of the cast to float32, which all readers share.
       down: seconds of the cast to 16 bits (0 for a constant).
+      branches: the branches that read it, each with a cast of its own where these take
+        less time together.
     """
 
     producer: V | None
     readers: Sequence[V]
     cast: float
     down: float
+    branches: Sequence[Branch[V]] = ()
+
+    @property
+    def reads(self) -> Branch[V]:
+        """All that reads it, in the form of a branch that always runs."""
+        return Branch(None, 1.0, self.readers, self.branches)
 
 
 def solve(
@@ -48,12 +96,13 @@ def solve(
     """Returns the variables to be 16-bit so that the total time is smallest.
 
     It minimises the sum of each variable's time in its type plus, for each tensor, one
-    cast if the type of its producer and of any reader differ. That is a minimum s-t cut
-    with s the 16-bit side: the edge s -> v has the seconds that v gains in 16 bits as
-    its capacity, v -> t the seconds that it loses; each tensor has one auxiliary vertex
-    per direction, so that a cast counts once however many readers share it. Among equal
-    cuts the one with the fewest 16-bit variables is taken, so a tie stays float32 (to
-    within `rounding`).
+    cast if the type of its producer and of any reader differ (or one in each branch
+    that needs it, if that is cheaper). That is a minimum s-t cut with s the 16-bit
+    side: the edge s -> v has the seconds that v gains in 16 bits as its capacity,
+    v -> t the seconds that it loses; each tensor has one auxiliary vertex per direction
+    and one for each branch behind it, so that a cast counts once however many readers
+    share it. Among equal cuts the one with the fewest 16-bit variables is taken, so a
+    tie stays float32 (to within `rounding`).
 
     Args:
       times: seconds of each variable in (float32, 16 bits).
@@ -82,8 +131,8 @@ def total(
     seconds = sum(time[name in low] for name, time in times.items())
     for tensor in tensors:
         made_low = tensor.producer in low
-        if any((reader in low) != made_low for reader in tensor.readers):
-            seconds += tensor.cast if made_low else tensor.down
+        share, _ = tensor.reads.casts(made_low, low)
+        seconds += share * (tensor.cast if made_low else tensor.down)
     return seconds
 
 
@@ -96,14 +145,37 @@ def rounding(
     most, in the cost of the cut found and in that of the optimum.
     """
     total = math.fsum(abs(high - low) for high, low in times.values())
-    total += math.fsum(tensor.cast + tensor.down for tensor in tensors)
-    count = len(times) + 2 * len(tensors)
+    shares = [_shares(tensor.reads) for tensor in tensors]
+    total += math.fsum(
+        sum(one) * (tensor.cast + tensor.down)
+        for one, tensor in zip(shares, tensors, strict=True)
+    )
+    count = len(times) + 2 * sum(map(len, shares))
     return count / _units(total) if total else 0.0
+
+
+def _shares(branch: Branch[V]) -> list[float]:
+    """The shares of a branch and of all inside it."""
+    return [branch.share, *(s for inner in branch.branches for s in _shares(inner))]
 
 
 def _units(total: float) -> float:
     """Units per second; a power of two, so that scaling itself does not round."""
     return float(2.0 ** math.floor(math.log2(_TOTAL / total)))
+
+
+class _Casting(NamedTuple):
+    """One direction of a tensor's casts.
+
+    Attributes:
+      producer: the vertex of what makes the tensor.
+      seconds: of one cast where the tensor is made.
+      up: whether it is a cast to float32.
+    """
+
+    producer: int
+    seconds: float
+    up: bool
 
 
 class _Network(Generic[V]):
@@ -136,26 +208,29 @@ class _Network(Generic[V]):
         producer = (
             1 if tensor.producer is None else self._vertex.get(tensor.producer, 1)
         )
-        readers = {self._vertex.get(name, 1) for name in tensor.readers} - {producer}
-        if not readers:
-            return
         if producer != 1 and tensor.cast > 0:  # made in 16 bits, read in float32
-            self._shared(producer, readers - {0}, tensor.cast, up=True)
+            self._shared(producer, tensor.reads, _Casting(producer, tensor.cast, True))
         if producer != 0 and tensor.down > 0:  # made in float32, read in 16 bits
-            self._shared(producer, readers - {1}, tensor.down, up=False)
+            self._shared(producer, tensor.reads, _Casting(producer, tensor.down, False))
 
-    def _shared(self, producer: int, readers: set[int], cost: float, up: bool) -> None:
-        if not readers:
+    def _shared(self, above: int, reads: Branch[V], casting: _Casting) -> None:
+        """The vertex of a cast for some readers, behind the vertex of one for more."""
+        never = {casting.producer, 0 if casting.up else 1}
+        readers = {self._vertex.get(name, 1) for name in reads.readers} - never
+        if not readers and not reads.branches:
             return
-        if len(readers) == 1:  # no sharing to model
+        if len(readers) == 1 and not reads.branches:  # no sharing to model
             (middle,) = readers
         else:
             middle = self._count
             self._count += 1
             for reader in readers:
-                ends = (middle, reader) if up else (reader, middle)
+                ends = (middle, reader) if casting.up else (reader, middle)
                 self._edge(*ends, np.inf)
-        self._edge(*((producer, middle) if up else (middle, producer)), cost)
+        for branch in reads.branches:
+            self._shared(middle, branch, casting)
+        ends = (above, middle) if casting.up else (middle, above)
+        self._edge(*ends, casting.seconds * reads.share)
 
     def cut(self) -> frozenset[V]:
         capacity = np.asarray(self._capacity, np.float64)

@@ -6,9 +6,10 @@ Nothing is chosen here: the caller says which variables are 16-bit.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Container, Mapping, Set
+from collections.abc import Container, Iterator, Mapping, Sequence, Set
 from typing import Literal, NamedTuple
 
+from amp.graph_rewrite.assign.min_cut import Branch
 from amp.graph_rewrite.candidates.call_values import Carried, UseEdge
 from amp.graph_rewrite.graph.calls import FunctionUse
 from amp.graph_rewrite.plan import CastForm, CastsSaved, Read
@@ -33,6 +34,18 @@ class CutVariable(NamedTuple):
 LOW, HIGH = CutVariable("low"), CutVariable("high")
 
 
+class Passed(NamedTuple):
+    """A tensor of a caller as an argument of a branch.
+
+    Attributes:
+      place: the argument.
+      share: how often the branch runs for each run of the function that makes it.
+    """
+
+    place: UseEdge
+    share: float
+
+
 @dataclasses.dataclass(frozen=True, slots=True)
 class Reader:
     """A reader of a tensor.
@@ -42,12 +55,15 @@ class Reader:
       use: the function that it is in.
       at: the node and its input; None for a result or a fetch.
       late: whether it is in the backward pass, so that the tensor is stored for it.
+      branches: the branches that it is in and that the tensor is passed to, outermost
+        first.
     """
 
     variable: CutVariable
     use: FunctionUse
     at: Read | None = None
     late: bool = False
+    branches: tuple[Passed, ...] = ()
 
 
 @dataclasses.dataclass(slots=True)
@@ -84,23 +100,41 @@ class Tensor:
 
     @property
     def early(self) -> list[CutVariable]:
-        """The variables that read it as it is made."""
-        early = [r.variable for r in self.readers if not (self.holds and r.late)]
-        stored = self.stored
-        return early if stored is None else [*early, stored]
+        """The variables that read it as it is made, outside branches."""
+        return [r.variable for r in self._early if not r.branches] + self._kept
 
-    def casts(self, low: Set[CutVariable]) -> set[bool]:
-        """The casts right after it is made: True to 16 bits, False to float32."""
+    @property
+    def branches(self) -> list[Branch[CutVariable]]:
+        """The branches that it is passed to, with the variables that read it there."""
+        return list(_branches([r for r in self._early if r.branches], 0))
+
+    @property
+    def _early(self) -> list[Reader]:
+        return [r for r in self.readers if not (self.holds and r.late)]
+
+    @property
+    def _kept(self) -> list[CutVariable]:
+        return [] if self.stored is None else [self.stored]
+
+    def casts(self, low: Set[CutVariable]) -> set[tuple[UseEdge, bool]]:
+        """The casts of it as it is made: where, and whether to 16 bits.
+
+        The edge is where it is made, or the argument of a branch.
+        """
         made_low = self.producer in low
-        casts = {r in low for r in self.early if (r in low) != made_low}
-        if not made_low and any(r.variable in low for r in self.late):
-            casts.add(True)
-        return casts - {True} if self.free else casts
+        down = not made_low
+        if down and self.free:
+            return set()
+        if down and any(r.variable in low for r in self.late):
+            return {(self.place, True)}  # branches read it too
+        reads = Branch(self.place, 1.0, self.early, self.branches)
+        return {(place, down) for place in reads.casts(made_low, low)[1]}
 
     def folded(self, low: Set[CutVariable]) -> bool:
         """Whether it is a constant that is also needed rounded to 16 bits."""
-        reads = (reader in low for reader in self.early)
-        return self.free and self.producer not in low and any(reads)
+        variables = (*(r.variable for r in self._early), *self._kept)
+        reads = any(variable in low for variable in variables)
+        return self.free and self.producer not in low and reads
 
     def waiting(self, low: Set[CutVariable]) -> list[Read]:
         """The late float32 reads that need a cast in the backward pass."""
@@ -108,18 +142,23 @@ class Tensor:
             return []
         return sorted(r.at for r in self.late if r.at and r.variable not in low)
 
-    def forms(self, low: Set[CutVariable], late: Mapping[Read, str]) -> set[CastForm]:
-        """The forms of all its casts.
+    def to_make(
+        self, low: Set[CutVariable], late: Mapping[Read, str]
+    ) -> set[tuple[UseEdge, CastForm]]:
+        """All its casts: the edge that is cast, and the form.
 
         Args:
           low: what is 16-bit.
           late: by late read, the node that its cast waits for, "" if there is none.
         """
-        forms: set[CastForm] = {"down" if down else "up" for down in self.casts(low)}
+        made: set[tuple[UseEdge, CastForm]] = {
+            (place, "down" if down else "up") for place, down in self.casts(low)
+        }
         if self.folded(low):
-            forms.add("folded")
-        forms.update("late" if late[read] else "up" for read in self.waiting(low))
-        return forms
+            made.add((self.place, "folded"))
+        for read in self.waiting(low):
+            made.add((self.place, "late" if late[read] else "up"))
+        return made
 
     def casts_saved(
         self, low: Set[CutVariable], inner: Container[FunctionUse]
@@ -131,11 +170,30 @@ class Tensor:
           inner: functions that run inside loops.
         """
         made_low = self.producer in low
-        other = [r.use for r in self.readers if (r.variable in low) != made_low]
+        other = [r for r in self.readers if (r.variable in low) != made_low]
         if not other:
             return CastsSaved()
         if self.free and not made_low:
             return CastsSaved(folded=len(other))
-        hoisted = any(use != self.place[0] and use in inner for use in other)
-        made = len(self.casts(low)) + bool(self.waiting(low))
+        places = {place for place, _ in self.casts(low)}
+        uses = ((r.use, self._cast_for(r, places)) for r in other)
+        hoisted = any(use in inner and use != cast for use, cast in uses)
+        made = len(places) + bool(self.waiting(low))
         return CastsSaved(shared=max(len(other) - made, 0), hoisted=int(hoisted))
+
+    def _cast_for(self, reader: Reader, places: Container[UseEdge]) -> FunctionUse:
+        """The function in which the tensor is cast for a reader."""
+        within = (p.place for p in reversed(reader.branches) if p.place in places)
+        use, _ = next(within, self.place)
+        return use
+
+
+def _branches(readers: Sequence[Reader], depth: int) -> Iterator[Branch[CutVariable]]:
+    """The branches, `depth` of them around, that some readers are in."""
+    inside: dict[Passed, list[Reader]] = {}
+    for reader in readers:
+        inside.setdefault(reader.branches[depth], []).append(reader)
+    for (place, share), own in inside.items():
+        here = [r.variable for r in own if len(r.branches) == depth + 1]
+        further = [r for r in own if len(r.branches) > depth + 1]
+        yield Branch(place, share, here, list(_branches(further, depth + 1)))

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from amp.graph_rewrite.assign.min_cut import Tensor, rounding, solve, total
+from amp.graph_rewrite.assign.min_cut import Branch, Tensor, rounding, solve, total
 
 Times = Mapping[str, tuple[float, float]]
 
@@ -20,10 +20,14 @@ def cost(times: Times, tensors: Sequence[Tensor], low: frozenset[str]) -> float:
     total = sum(seconds[name in low] for name, seconds in times.items())
     for tensor in tensors:
         made_low = tensor.producer in low
-        if made_low and any(reader not in low for reader in tensor.readers):
-            total += tensor.cast
-        if not made_low and any(reader in low for reader in tensor.readers):
-            total += tensor.down
+        other = [(reader in low) != made_low for reader in tensor.readers]
+        inside = sum(
+            branch.share
+            for branch in tensor.branches
+            if any((reader in low) != made_low for reader in branch.readers)
+        )
+        seconds = tensor.cast if made_low else tensor.down
+        total += seconds * (1.0 if any(other) else min(inside, 1.0))
     return total
 
 
@@ -42,15 +46,21 @@ def cheapest(
     for tensor in tensors:
         made = low.get(tensor.producer or "", no)
         reads = [low.get(reader, no) for reader in tensor.readers] or [made]
-        total += tensor.cast * (made & ~np.all(reads, axis=0))
-        total += tensor.down * (~made & np.any(reads, axis=0))
+        up, down = made & ~np.all(reads, axis=0), ~made & np.any(reads, axis=0)
+        inside_up, inside_down = np.zeros(2**count), np.zeros(2**count)
+        for branch in tensor.branches:
+            inside = [low.get(reader, no) for reader in branch.readers] or [made]
+            inside_up += branch.share * (made & ~np.all(inside, axis=0))
+            inside_down += branch.share * (~made & np.any(inside, axis=0))
+        total += tensor.cast * np.where(up, 1.0, np.minimum(inside_up, 1.0))
+        total += tensor.down * np.where(down, 1.0, np.minimum(inside_down, 1.0))
     least = float(total.min())
     return least, int(bits.sum(axis=1)[total == least].min())
 
 
 FIXED_LOW, FIXED_HIGH = "low", "high"
-# Whole numbers: exact sums, and ties are met.
-seconds = st.integers(0, 6).map(float)
+# Even numbers, so that half of one is whole: exact sums, and ties are met.
+seconds = st.integers(0, 6).map(lambda number: 2.0 * number)
 
 
 @st.composite
@@ -69,6 +79,10 @@ def instances(
                 readers=tuple(draw(st.lists(anyone, max_size=4))),
                 cast=cast,
                 down=draw(st.sampled_from([0.0, cast])),
+                branches=[
+                    Branch(index, 0.5, tuple(draw(st.lists(anyone, max_size=3))))
+                    for index in range(draw(st.integers(0, 3)))
+                ],
             )
         )
     return times, tensors
@@ -117,6 +131,29 @@ def test_a_tie_stays_float32() -> None:
     times = {"a": (2.0, 0.0)}
     assert solve(times, frozenset(), [Tensor(None, ("a",), 2.0, 2.0)]) == frozenset()
     assert solve(times, frozenset(), [Tensor(None, ("a",), 1.0, 1.0)]) == {"a"}
+
+
+def test_a_cast_in_a_branch_counts_as_often_as_the_branch_runs() -> None:
+    def low(gain: float, *tensors: Tensor) -> frozenset[str]:
+        return solve({"a": (gain, 0.0), "b": (gain, 0.0)}, frozenset(), tensors)
+
+    one, other = Branch("then", 0.5, ("a",)), Branch("else", 0.5, ("b",))
+    assert low(1.5, Tensor(None, (), 2.0, 2.0, [one])) >= {"a"}
+    assert "a" not in low(0.75, Tensor(None, (), 2.0, 2.0, [one]))
+    # All branches together cost no more than one cast before them.
+    inner = [one, other, Branch("third", 0.5, ("b",))]
+    assert low(1.25, Tensor(None, (), 2.0, 2.0, inner)) == {"a", "b"}
+    # Where a reader outside needs the cast, the branch has it for nothing.
+    outside = Tensor(None, ("b",), 2.0, 2.0, [one])
+    assert low(1.25, outside) == {"a", "b"}
+
+
+def test_a_branch_in_a_branch_pays_for_the_cheaper_of_two_casts() -> None:
+    deep = Branch("then", 0.5, (), [Branch("within", 0.25, ("a",))])
+    chain = [Tensor(None, (), 4.0, 4.0, [deep])]
+    assert solve({"a": (1.5, 0.0)}, frozenset(), chain) == {"a"}
+    assert solve({"a": (0.5, 0.0)}, frozenset(), chain) == frozenset()
+    assert total({"a": (1.5, 0.0)}, chain, {"a"}) == 1.0
 
 
 def test_a_constant_is_cast_for_nothing() -> None:

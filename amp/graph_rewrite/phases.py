@@ -16,6 +16,7 @@ from amp.graph_rewrite.candidates.analysis import analyze
 from amp.graph_rewrite.circumstances import contexts
 from amp.graph_rewrite.cost.pricing import measured_prices
 from amp.graph_rewrite.fusion import fuse
+from amp.graph_rewrite.normalize.bundles import bypass
 from amp.graph_rewrite.normalize.frame_reads import hoist_frame_reads
 from amp.graph_rewrite.normalize.inline import inline
 from amp.graph_rewrite.normalize.loop_invariants import hoist_invariants
@@ -30,7 +31,8 @@ BEGIN = (
     Step("check the graph given", checks.edges_given, ("given",)),
     Step("unfuse", fuse.unfuse, ("given",), "unfused"),
     Step("inline", inline, ("unfused",), "inlined"),
-    Step("hoist invariants", hoist_invariants, ("inlined",), "hoisted"),
+    Step("bypass", bypass, ("inlined", "feeds", "differentiable"), "bypassed"),
+    Step("hoist invariants", hoist_invariants, ("bypassed",), "hoisted"),
     Step("hoist reads", hoist_frame_reads, ("hoisted",), "readied"),
     Step("size", sized, ("readied", "sizes"), "sized"),
     Step("take the module", sized_module, ("sized",), "module"),
@@ -64,9 +66,8 @@ FINISH = (
     Step("price again", checks.price_made, _LINKED, "repriced"),
     Step("decide again", decide, ("repriced", "nominee"), "again"),
     Step("check a second time", checks.second_rewrite, ("plans", "again", "repriced")),
-    Step("bypass", fuse.bypassed, ("linked", "settled"), "bypassed"),
-    Step("fuse", fuse.fused, ("bypassed", "priced", "fusing", "suffix"), "fused"),
-    Step("check the clusters", checks.clusters_made, ("bypassed", "fused", "priced")),
+    Step("fuse", fuse.fused, ("linked", "priced", "fusing", "suffix"), "fused"),
+    Step("check the clusters", checks.clusters_made, ("linked", "fused", "priced")),
 )
 _REPORTED = ("priced", "plans", "fused", "settled", "sized")
 REPORT = (Step("report", report_on, _REPORTED, "report"),)

@@ -212,6 +212,7 @@ def begin(
         "given": module,
         "settled": settled,
         "policy": settled.policy,
+        "differentiable": settled.differentiable,
     }
     values |= {"fetches": fetches, "feeds": feeds, "sizes": sizes}
     if settled.policy is not None:

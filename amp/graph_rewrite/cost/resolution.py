@@ -24,6 +24,7 @@ class Resolution:
       place: the device's name in the process ("GPU:1"), "" for the one that TensorFlow
         computes on unless it is told otherwise.
       kinds: the kinds of device that nodes may be placed on.
+      differentiable: whether gradients may be taken of what is rewritten.
     """
 
     policy: Policy | None
@@ -31,6 +32,7 @@ class Resolution:
     reason: str
     place: str = ""
     kinds: frozenset[str] = frozenset({"CPU"})
+    differentiable: bool = False
 
 
 def resolve(policy: Policy, device: Device) -> Resolution:

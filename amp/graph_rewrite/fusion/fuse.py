@@ -25,8 +25,7 @@ from amp.graph_rewrite.fusion.cluster_prices import ClusterPrices
 from amp.graph_rewrite.fusion.outline import Outline
 from amp.graph_rewrite.graph import ir, op_schema, shapes
 from amp.graph_rewrite.graph.calls import FunctionUse
-from amp.graph_rewrite.normalize.variable_reads import redirected
-from amp.graph_rewrite.ops.op_table import Kind, facts
+from amp.graph_rewrite.ops.op_table import facts
 
 # Seconds that XLA takes to compile a cluster's function (measured: 50 to 150 ms on a
 # CPU for 2 to 16 nodes), and the number of steps in which its calls have to save that
@@ -82,35 +81,6 @@ def unfused(module: ir.Module) -> Fused:
     return Fused(Linked(module, {}), Fusion())
 
 
-def bypassed(linked: Linked, settled: Resolution) -> Linked:
-    """Makes readers of an IdentityN read its inputs instead.
-
-    Keras passes all gradients to an optimizer through an IdentityN (for a custom
-    gradient, which has no effect after differentiation). It would separate the casts of
-    gradients from the arithmetic of the update. On a device without clusters, the
-    graphs stay as they are.
-
-    Args:
-      linked: the graphs that were made.
-      settled: policy and device.
-    """
-    if not _compiles(settled.device):
-        return linked
-    graphs = {use: _bypassed(graph) for use, graph in linked.graphs.items()}
-    return Linked(_replaced(linked, graphs, {}), graphs)
-
-
-def _bypassed(graph: ir.Graph) -> ir.Graph:
-    same: dict[ir.Edge, ir.Edge] = {}
-    for name in graph.order:
-        node = graph.nodes[name]
-        bundle = facts(node.op).kind is Kind.BUNDLE
-        if bundle and not node.controls and not node.flag(ir.UNSCALE):
-            for index, edge in enumerate(node.inputs):
-                same[name, index] = same.get(edge, edge)
-    return redirected(graph, same)
-
-
 def _compiles(device: Device) -> bool:
     """Whether the device has a figure for the call of a compiled cluster."""
     return device.under(True).call != math.inf
@@ -120,7 +90,7 @@ def fused(linked: Linked, priced: Priced, settled: Resolution, suffix: str) -> F
     """The module with clusters, if the device has a figure for their calls.
 
     Args:
-      linked: the result of `bypassed`.
+      linked: the graphs that were made.
       priced: the analysis and prices that the graphs were made from.
       settled: policy and device.
       suffix: ending of new functions' names.

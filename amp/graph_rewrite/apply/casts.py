@@ -6,7 +6,9 @@ The caller says where a cast is needed; nothing is decided here.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+
+import numpy as np
 
 from amp.graph_rewrite.graph import bridges, ir, rounding
 from amp.graph_rewrite.ops.op_table import Kind, facts
@@ -67,6 +69,20 @@ class Casts:
     def rounded(self, edge: ir.Edge) -> ir.Edge:
         """A float32 edge with its values rounded to the 16-bit type."""
         return self._once(edge, "rounded", self._rounded)
+
+    def integers(self, reader: ir.Node, kind: str, values: Sequence[int]) -> ir.Edge:
+        """A constant of integers, shape [len(values)], for the node that reads it.
+
+        It waits for the node's first input, so that it is in the same frame of a loop.
+        """
+        name, after = self._name(reader.name, kind), reader.inputs[0][0]
+        given = ir.Tensor(np.array(values, np.int32), ir.INT32)
+        attrs: dict[str, ir.Value] = {"dtype": ir.Type(ir.INT32), "value": given}
+        controls = (after,) if after in self._nodes else ()
+        self._nodes[name] = ir.Node(
+            name, "Const", (), controls, reader.device, None, attrs
+        )
+        return (name, 0)
 
     def _once(self, edge: ir.Edge, kind: str, make: MakeEdge) -> ir.Edge:
         if (edge, kind) not in self._made:
@@ -151,7 +167,8 @@ def casts_made(before: ir.Graph, after: ir.Graph, number: int) -> Iterator[MadeC
     for name in added:
         node = after.nodes[name]
         base, _, _ = name.rpartition("/amp_")
-        if facts(node.op).kind is Kind.CONSTANT and base in before.nodes:
+        constant = facts(node.op).kind is Kind.CONSTANT
+        if constant and base in before.nodes and node.types("dtype") == (number,):
             yield MadeCast((base, 0), "folded")
         elif bridges.is_bridge(node, number):
             ((source, index),) = node.inputs

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 
+from amp.graph_rewrite.candidates import stand_ins
 from amp.graph_rewrite.candidates.context import Context, Typed
 from amp.graph_rewrite.graph import ir, op_schema, shapes
 from amp.graph_rewrite.ops import arithmetic
@@ -39,13 +40,16 @@ def too_long(graph: ir.Graph, view: Typed, context: Context) -> Reason | None:
     Case 1: a sum to a scalar (a loss, a norm), which is printed or compared.
     Case 2: the kernel accumulates in 16 bits, and it has more than `TERMS` terms, or
       their number may be larger at another call than that which plans are made for.
+      Not if another op stands in for it in 16 bits.
     Case 3: more terms than the largest number of the type (float16), each of size 1.
     """
     row, limits = view.row, context.format
     assert row is not None
     if row.sums and graph.size((view.node.name, 0)) == ():
         return Reason("scalar", view.node.name)
-    low = _accumulates_low(view, context)
+    low = stand_ins.accumulates_low(row, context)
+    if low and stand_ins.stand_in(graph, view, context) is not None:
+        low = False
     if not low and not (row.sums and limits.name == "float16"):
         return None
     limit = TERMS if low else limits.largest
@@ -58,15 +62,6 @@ def too_long(graph: ir.Graph, view: Typed, context: Context) -> Reason | None:
     if terms is not None and terms > limit:
         return Reason("count", f"{terms:.0f} terms, at most {limit:.0f}{where}")
     return None
-
-
-def _accumulates_low(view: Typed, context: Context) -> bool:
-    """Whether the kernel that will run accumulates in the 16-bit type."""
-    if context.policy.emulate:  # float32 kernels
-        return False
-    return context.format.name in view.facts.adds_up_low(
-        context.device_type, native=context.native, xla=context.xla
-    )
 
 
 def _terms(graph: ir.Graph, view: Typed, shape: ir.ShapeSource) -> float | None:

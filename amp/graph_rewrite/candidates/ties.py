@@ -53,9 +53,10 @@ def ties(
     """The ties of a module; ties with a common member are joined to one.
 
     Case 1: a comparison of a tensor with values selected from it (in the gradient of a
-      maximum and of pooling). Rounding is monotonic, so equal values stay equal if both
-      sides are rounded or none is. If only one is, they are equal only by chance, and
-      the gradient is lost.
+      maximum; in kernels also in that of pooling). Rounding is monotonic, so equal
+      values stay equal if both sides are rounded or none is. If only one is, they are
+      equal only by chance, and the gradient is lost. A kernel that compares nothing may
+      still be slow where the types differ (`Row.kernel_compares`).
     Case 2: both tensors of such a comparison are results of a function, so that they
       may be compared outside.
     Case 3: opaque bytes that one kernel leaves for another (cuDNN's reserve space),
@@ -164,10 +165,10 @@ def _comparisons(module: _Module) -> Iterator[Tie]:
     """Case 1 of `ties`."""
     for (use, name), view in module.nodes():
         context, facts = module.contexts[use], view.facts
-        on_gpu = context.device_type != "CPU" and not context.xla
+        kernel = () if context.xla else facts.kernel_compares
         compared = [
             (use, view.node.inputs[index])
-            for index in facts.compares or (facts.gpu_compares if on_gpu else ())
+            for index in facts.compares or kernel
             if index < len(view.ins) and view.ins[index].type in _FLOATS
         ]
         if len(compared) < 2:

@@ -10,7 +10,9 @@ import itertools
 import math
 from collections.abc import Iterator, Sequence
 
+from amp.graph_rewrite.candidates.analysis import UseAnalysis
 from amp.graph_rewrite.candidates.context import Typed
+from amp.graph_rewrite.candidates.stand_ins import stand_in
 from amp.graph_rewrite.cost.model import ITEM
 from amp.graph_rewrite.cost.op_instance import (
     Form,
@@ -76,7 +78,7 @@ def _of_nodes(use: PricedUse) -> Iterator[Instance]:
             work=view.row.work,
             forms=(
                 _form(view, operands, turned, ir.FLOAT),
-                _form(view, operands, turned, context.format.number),
+                _low_form(use_analysis, view, operands, turned),
             ),
             executor=executor_of(context),
             predicted=(high, low),
@@ -99,6 +101,23 @@ def _form(
             for operand, slot in pairs
         ),
     )
+
+
+def _low_form(
+    use_analysis: UseAnalysis,
+    view: Typed,
+    operands: Sequence[Operand],
+    turned: frozenset[str],
+) -> Form:
+    """The 16-bit form, in the op that stands in for the node's own if there is one."""
+    graph, context = use_analysis.graph, use_analysis.context
+    number = context.format.number
+    form, other = _form(view, operands, turned, number), stand_in(graph, view, context)
+    if other is None:
+        return form
+    axes = Operand((len(other.axes),), ir.INT32, other.axes)
+    node = other.node(form.node, number, ("axes", 0))
+    return Form(node, (form.operands[0], axes))
 
 
 def _of_casts(use: PricedUse) -> Iterator[Instance]:

@@ -13,6 +13,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from amp.graph_rewrite.candidates.context import Context, Typed
+from amp.graph_rewrite.candidates.stand_ins import stand_in
 from amp.graph_rewrite.graph import ir, op_schema
 from amp.graph_rewrite.graph.shapes import known_sizes
 from amp.graph_rewrite.ops import arithmetic
@@ -87,9 +88,10 @@ Timer: TypeAlias = Callable[[Sequence[Instance]], Mapping[str, Times]]
 def key(graph: ir.Graph, view: Typed, context: Context) -> str:
     """The key of a node's instance, "" if the node cannot be run alone.
 
-    It consists of the op, its inputs (`*` for the type that may become 16-bit, a
-    constant by its values), attributes with other values than the default, the 16-bit
-    type and the executor. It depends neither on the node's name nor on its precision.
+    It consists of the op (with its forward op and its stand-in), its inputs (`*` for
+    the type that may become 16-bit, a constant by its values), attributes with other
+    values than the default, the 16-bit type and the executor. It depends neither on the
+    node's name nor on its precision.
 
     A node cannot be run alone if it is stateful, has handles or functions, or is fused
     with its neighbours (under XLA, all but products), or if the rank of an input, or
@@ -99,7 +101,9 @@ def key(graph: ir.Graph, view: Typed, context: Context) -> str:
     if operands is None:
         return ""
     turned = turned_attrs(view, context)
-    parts = [view.node.op]
+    form = stand_in(graph, view, context)
+    ops = (view.facts.forward, view.node.op, "" if form is None else form.op)
+    parts = [" ".join(filter(None, ops))]
     for operand, slot in zip(operands, view.ins, strict=True):
         parts.append(_text(operand, slot.attr in turned))
     attrs = {} if view.node.attrs is None else view.node.attrs.texts()

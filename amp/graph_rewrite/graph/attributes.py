@@ -178,7 +178,7 @@ def _values(proto: Any) -> np.ndarray:
 
 
 def _write_tensor(proto: attr_value_pb2.AttrValue, values: Any, number: int) -> None:
-    array = np.asarray(values, np.float32)
+    array = np.asarray(values, np.int32 if number == ir.INT32 else np.float32)
     bits = rounding.to_bits(rounding.distinct(array), number)
     proto.tensor.Clear()
     proto.tensor.dtype = number

@@ -84,7 +84,10 @@ class OneShape:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Tensor:
-    """A constant: float32 `values` (an ndarray) to be stored as type `number`."""
+    """A constant: `values` (an ndarray) to be stored as type `number`.
+
+    They are float32, or int32 where that is the type.
+    """
 
     values: Any
     number: int

@@ -132,6 +132,13 @@ def schema(op: str) -> Schema | None:
 
 
 @functools.cache
+def attributes(op: str) -> frozenset[str]:
+    """The names of a registered op's attributes."""
+    definition = op_def_registry.get(op)
+    return frozenset(() if definition is None else (a.name for a in definition.attr))
+
+
+@functools.cache
 def defaults(op: str) -> dict[str, Any]:
     """The default values (AttrValue) of a registered op's attributes, by name."""
     definition = op_def_registry.get(op)

@@ -123,11 +123,17 @@ class Row:
         makes no difference.
       gpu_accumulates_low: the same for TensorFlow's GPU kernel.
       xla_accumulates_low: the same for what XLA compiles.
+      stand_in: the op that gives the same sums, and that a 16-bit node becomes where
+        its kernel accumulates in float32 and this one's does not.
       selects: whether each output element is an input element (or a constant) chosen by
         size, such as the largest of a window.
       compares: numbers of the two inputs that are compared, element by element.
-      gpu_compares: the same for TensorFlow's GPU kernel: cuDNN's gradient of pooling
-        looks for the result in the operand; that of the CPU pools the operand again.
+      kernel_compares: the same where no XLA compiles it, for gradients of pooling.
+        cuDNN's looks for the result in the operand. oneDNN's takes the places from
+        what the forward kernel of its own type left; where the types differ, a kernel
+        runs that pools the operand again, and takes several times as long.
+      forward: the op that makes input 1 from input 0, with the same attributes, and
+        leaves its places to this one's kernel; it is there when that is measured.
       opaque: arguments, by OpDef name, with bytes that one kernel leaves for another
         instead of numbers, in a layout that may depend on the kernel's type.
       same_list: whether it works on a tensor list, a TensorArray or a stack, so that
@@ -159,9 +165,11 @@ class Row:
     native_accumulates_low: tuple[str, ...] | None = None
     gpu_accumulates_low: tuple[str, ...] = ()
     xla_accumulates_low: tuple[str, ...] = ()
+    stand_in: str = ""
     selects: bool = False
     compares: tuple[int, ...] = ()
-    gpu_compares: tuple[int, ...] = ()
+    kernel_compares: tuple[int, ...] = ()
+    forward: str = ""
     opaque: tuple[str, ...] = ()
     same_list: bool = False
     hands_on_list: bool = False

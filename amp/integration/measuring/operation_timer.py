@@ -16,13 +16,16 @@ from typing import Any
 import tensorflow as tf
 
 from amp.graph_rewrite.cost.op_instance import Form, Instance, Times
-from amp.graph_rewrite.graph import ir, serde
+from amp.graph_rewrite.graph import ir, op_schema, serde
+from amp.graph_rewrite.ops.op_table import facts
 from amp.integration import fallback
 from amp.integration.measuring import hardware, memory, stopwatch
 from amp.integration.measuring.stopwatch import Runner
 
 # An operation is repeated in one call until the call takes this long, at most so often.
 CALL_SECONDS, MOST_REPEATS = 1e-3, 64
+# What comes after its forward op (run once a call) is repeated at least so often.
+LEAST_AFTER_FORWARD = 8
 # Rounds go on until the median is known to about this part of itself, and for this long
 # or this often: three short rounds in a row may all meet the same disturbance.
 CERTAIN = 0.04
@@ -173,7 +176,8 @@ class _Attempt:
             return 1
         nothing = min(self.idle.seconds() for _ in range(3))
         alone = max(once - nothing, CALL_SECONDS / MOST_REPEATS)
-        return math.ceil(CALL_SECONDS / alone)
+        least = LEAST_AFTER_FORWARD if facts(self.one.forms[0].node.op).forward else 1
+        return max(least, math.ceil(CALL_SECONDS / alone))
 
 
 def _certain(times: Mapping[str, Sequence[float]]) -> bool:
@@ -203,12 +207,22 @@ def _body(form: Form, repeat: int) -> Callable[..., Any]:
             for operand in form.operands
         ]
         graph, last = tf.compat.v1.get_default_graph(), tf.no_op()
+        if facts(node.op).forward:
+            inputs[1] = _forward(graph, facts(node.op).forward, inputs[0], attrs)
         for _ in range(repeat):
             with tf.control_dependencies([last]):
                 last = graph.create_op(node.op, inputs, attrs=attrs)
         return last.outputs[0]
 
     return body
+
+
+def _forward(
+    graph: tf.Graph, op: str, operand: tf.Tensor, attrs: Mapping[str, Any]
+) -> tf.Tensor:
+    """The result of the op whose kernel leaves something for that of its gradient."""
+    taken = {name: attrs[name] for name in op_schema.attributes(op) & attrs.keys()}
+    return graph.create_op(op, [operand], attrs=taken).outputs[0]
 
 
 def _operand(operand: Any) -> Any:

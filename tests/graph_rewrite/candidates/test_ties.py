@@ -252,12 +252,19 @@ def test_batch_normalisation_and_its_gradient_turn_together(
         assert "kept" not in turned
 
 
-def test_pooling_is_tied_to_its_gradient_only_on_a_gpu() -> None:
-    """The CPU's kernel pools again and does not look at the result of the first."""
-    proto = graph_def(gradient(SELECTS["MaxPool"]))
-    fields = {"fetches": ["grad"], "deny": ("MaxPoolGrad",)}
-    here, there = rewritten(proto, **fields), rewritten(proto, A100, **fields)
-    found = [
-        next(d for d in r.report.decisions if d.op == "MaxPool") for r in (here, there)
-    ]
-    assert [d.rule for d in found] == ["follow", "tied"]
+@pytest.mark.parametrize("xla", [False, True])
+@pytest.mark.parametrize("device", [[], [A100]])
+def test_kernels_of_pooling_are_tied_to_those_of_its_gradient(
+    xla: bool, device: list[Any]
+) -> None:
+    """What XLA compiles chooses by the operand and does not look at the result."""
+
+    def step(x: tf.Tensor) -> tf.Tensor:
+        y = x @ tf.eye(8)
+        loss = tf.reduce_sum(pooled(y) @ tf.ones([1, 1]))
+        return tf.gradients(loss, y)[0] @ tf.eye(8)
+
+    module, _ = traced(tf.function(step, jit_compile=xla), spec(8, 8))
+    made = rewrite_lib.rewrite(module, settled(*device, deny=("MaxPoolGrad",)))
+    pool = next(d for d in made.report.decisions if d.op == "MaxPool")
+    assert pool.rule == ("follow" if xla else "tied")

@@ -73,6 +73,31 @@ def test_constants_are_part_of_what_is_run() -> None:
     assert operation_timer.measure(given, 60.0).keys() == {one.key for one in given}
 
 
+def pooling() -> None:
+    x = v1.placeholder(tf.float32, [64, 32, 32, 64])
+    y = tf.nn.conv2d(x, tf.ones([1, 1, 64, 64]), 1, "SAME")
+    y = tf.nn.max_pool2d(y, 2, 2, "SAME")
+    tf.gradients(tf.nn.conv2d(y, tf.ones([1, 1, 64, 8]), 1, "SAME"), y.op.inputs)
+
+
+@pytest.mark.parametrize("low", [False, True])
+def test_a_gradient_of_pooling_is_timed_behind_the_forward_kernel_of_its_type(
+    low: bool,
+) -> None:
+    """Alone it took five times as long, as oneDNN's kernel found no places to take."""
+    found = wanted([part(pooling)])
+    (one,) = (each for each in found if each.key.startswith("MaxPool MaxPoolGrad "))
+    body = operation_timer._body(one.forms[low], 3)
+    given = [tf.TensorSpec(o.shape, o.number) for o in one.forms[low].operands]
+    nodes = tf.function(body).get_concrete_function(*given).graph.get_operations()
+    (forward,) = (node for node in nodes if node.type == "MaxPool")
+    again = [node for node in nodes if node.type == "MaxPoolGrad"]
+    assert [node.inputs[1].op for node in again] == [forward] * 3
+    assert all(node.inputs[0] is forward.inputs[0] for node in again)
+    assert forward.outputs[0].dtype == (tf.bfloat16 if low else tf.float32)
+    assert len(operation_timer.measure([one], 1.0)) == 1
+
+
 def test_an_op_without_a_16_bit_kernel_takes_for_ever_there() -> None:
     one = made("Betainc", (64,), (64,), (64,))
     high, low = operation_timer.measure([one], 60.0)[one.key]

@@ -1,0 +1,100 @@
+"""`stand_ins`: in 16 bits a sum is made by a kernel that adds up in float32."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from rewriting import CPU, graph_def, nodes, rewritten, run, v1
+
+from amp.graph_rewrite.cost.device import Device
+from amp.graph_rewrite.cost.shipped_devices import A100
+from tests.graph_rewrite.candidates.test_sums import product
+
+ROWS = 4096  # ones, which BiasAddGrad in bfloat16 adds up to 256
+
+
+def biased(*shape: int | None, layout: str = "NHWC") -> Any:
+    def build() -> None:
+        grad = tf.raw_ops.BiasAddGrad(
+            out_backprop=product(*shape), data_format=layout, name="sum"
+        )
+        tf.identity(grad, name="end")
+
+    return build
+
+
+def axes(proto: Any) -> list[int]:
+    made = nodes(proto)
+    assert made["sum"].op == "Sum"
+    return tf.make_ndarray(made[made["sum"].input[1]].attr["value"].tensor).tolist()
+
+
+@pytest.mark.kernels
+@pytest.mark.parametrize("shape", [(ROWS, 8), (4, 32, 32, 8)])
+def test_a_bias_gradient_in_bfloat16_is_as_good_as_one_rounding(
+    shape: tuple[int, ...],
+) -> None:
+    """Every partial sum of ones is exact in float32, and the whole in bfloat16."""
+    twin = rewritten(graph_def(biased(*shape)), fetches=["end"]).graph
+    assert axes(twin) == list(range(len(shape) - 1))
+    quarters = np.full([*shape[:-1], 4], 0.25, np.float32)
+    (found,) = run(twin, ["end:0"], {"x": quarters})
+    assert found.tolist() == [ROWS] * 8
+
+
+def test_the_channels_may_come_first() -> None:
+    twin = rewritten(graph_def(biased(2, 8, 5, 6, layout="NCHW"))).graph
+    assert axes(twin) == [0, 2, 3]
+
+
+def test_a_batch_of_unknown_size_is_summed_too() -> None:
+    assert axes(rewritten(graph_def(biased(None, 8))).graph) == [0]
+
+
+@pytest.mark.parametrize(
+    ("device", "fields"),
+    [(A100, {}), (CPU, {"dtype": "float16"}), (CPU, {"emulate": True})],
+)
+def test_a_kernel_that_adds_up_in_float32_stays(
+    device: Device, fields: dict[str, Any]
+) -> None:
+    twin = rewritten(graph_def(biased(ROWS, 8)), device, **fields)
+    assert nodes(twin.graph)["sum"].op == "BiasAddGrad"
+    assert {d.node: d.rule for d in twin.report.decisions}["sum"] == "follow"
+
+
+def test_what_is_summed_without_a_known_rank_stays_float32() -> None:
+    def build() -> None:
+        rows = v1.placeholder(tf.float32, None, name="x")
+        tf.raw_ops.BiasAddGrad(
+            out_backprop=tf.matmul(rows, tf.eye(4)) + rows, name="sum"
+        )
+
+    found = rewritten(graph_def(build)).report.decisions
+    assert {d.node: d.rule for d in found}["sum"] == "count"
+
+
+@pytest.mark.kernels
+def test_a_sum_in_a_loop_of_tensorflow_1_runs() -> None:
+    """The constant of its axes is in the frame of the loop."""
+
+    def build() -> None:
+        v1.disable_control_flow_v2()
+        x = v1.placeholder(tf.float32, [ROWS, 8], name="x")
+
+        def body(i: tf.Tensor, total: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+            made = tf.raw_ops.BiasAddGrad(out_backprop=x @ tf.eye(8), name="sum")
+            return i + 1, total + made
+
+        _, total = v1.while_loop(lambda i, _: i < 3, body, [0, tf.zeros([8])])
+        tf.identity(total, name="end")
+        v1.enable_control_flow_v2()
+
+    twin = rewritten(graph_def(build), fetches=["end"]).graph
+    made = nodes(twin)
+    assert made["while/sum"].op == "Sum"
+    (found,) = run(twin, ["end:0"], {"x": np.ones([ROWS, 8], np.float32)})
+    assert found.tolist() == [3 * ROWS] * 8

@@ -1,7 +1,8 @@
 """`Contest`: the race between the plans of one function, and the checks of its winner.
 
-Used by `twins`, which records the outcomes. When there is a race or a check is decided
-here; how it goes is in `race`, and no function is called.
+Used by `function_twins`, and by `sessions` for each run of a session; they record the
+outcomes. When there is a race or a check is decided here; how it goes is in `race`, and
+nothing is called.
 """
 
 from __future__ import annotations
@@ -9,14 +10,12 @@ from __future__ import annotations
 import functools
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, TypeAlias
+from typing import Any, Protocol, TypeAlias
 
-from tensorflow.python.eager import context as context_lib
 from tensorflow.python.framework import config as config_lib
 
-from amp.graph_rewrite.report import TrialOutcome
+from amp.graph_rewrite.report import Report, TrialOutcome
 from amp.integration.functions import clusters, race_rules, winner_checks
-from amp.integration.functions.function_plans import FunctionPlans, Made, NotMade
 from amp.integration.functions.plan_store import Record
 from amp.integration.functions.race import Listener, Race
 from amp.integration.functions.race_log import Log
@@ -55,6 +54,31 @@ def why_not(policy: Policy) -> str:
 _Ended: TypeAlias = "Callable[[Contest, TrialOutcome | None], None]"
 
 
+class Plans(Protocol):
+    """What a contest asks of the plans that race. `FunctionPlans` is one."""
+
+    @property
+    def making(self) -> float:
+        """Seconds that the latest plan took to make."""
+
+    @property
+    def compiled(self) -> bool:
+        """Whether XLA compiles any part of what runs, in float32 too."""
+
+    @property
+    def uneven(self) -> bool:
+        """Whether a call may differ from another in sizes that are not seen."""
+
+    def report(self, plan: str) -> Report:
+        """The report on a plan that was made."""
+
+    def settle(self) -> None:
+        """Is told that there will be no further plan."""
+
+    def released(self, plan: str) -> None:
+        """Is told that a plan is out and none of its calls is running any more."""
+
+
 class Contest:
     """The state of one function's race::
 
@@ -71,6 +95,7 @@ class Contest:
         winner than before, or float32 was tried for the first time, else None.
       advanced: told now and then what a later run could go on from, if this one ends
         before the race does.
+      clock: as of `Race`.
 
     Attributes:
       winner: the name of the plan that runs, "" while that is not known.
@@ -78,12 +103,14 @@ class Contest:
 
     def __init__(
         self,
-        plans: FunctionPlans,
-        ended: Callable[[Contest, TrialOutcome | None], None],
+        plans: Plans,
+        ended: _Ended,
         advanced: Callable[[Mapping[str, Any]], None] = lambda kept: None,
+        clock: Callable[[], float] | None = None,
     ) -> None:
         self.winner = ""
         self._plans, self._tell, self._keep = plans, ended, advanced
+        self._clock = clock
         self._race: Race | None = None
         self._ratio, self._checks = 1.0, 0
         self._alone = self._left = 0  # calls between two checks, and until the next
@@ -105,9 +132,7 @@ class Contest:
           others: the names of further ones.
           kept: what an earlier run left of a race between the same plans, if anything.
         """
-        made = self._plans.known(favourite)
-        assert isinstance(made, Made)
-        report = made.report
+        report = self._plans.report(favourite)
         predicted = {favourite: report.seconds16, FLOAT32: report.seconds32}
         plans = self._plans
         log = Log(predicted, plans.making, plans.compiled, plans.uneven)
@@ -117,7 +142,7 @@ class Contest:
             log.go_on_from(kept)
         rules = Rules(race_rules.judged, race_rules.cut_short)
         listener = Listener(self._ended, self._released, self._advanced)
-        self._race = Race(names, rules, log, listener)
+        self._race = Race(names, rules, log, listener, self._clock)
 
     def begin_known(self, known: Record) -> None:
         """Begins without a race, with the winner of an earlier run.
@@ -143,7 +168,7 @@ class Contest:
                 rules = Rules(judge, winner_checks.cut_short)
                 names = [self.winner, FLOAT32]
                 listener = Listener(self._ended, self._released)
-                self._race = Race(names, rules, Log({}), listener)
+                self._race = Race(names, rules, Log({}), listener, self._clock)
             return self._race
 
     @property
@@ -162,20 +187,21 @@ class Contest:
         self._alone = winner_checks.calls_to_check(self._checks, self._ratio)
         self._left = self._alone
 
-    def made(self, plan: str, made: Made | NotMade) -> None:
+    def made(self, plan: str) -> None:
         """Is told of a plan that was made, and so of its predicted time."""
-        if self._race is not None and isinstance(made, Made):
-            self._race.log.predicted[plan] = made.report.seconds16
+        if self._race is not None:
+            self._race.log.predicted[plan] = self._plans.report(plan).seconds16
 
     def doubt(self) -> float:
         """The factor, at least 1, by which the predicted gain was wrong so far."""
         race = self._race
         return 1.0 if race is None else race_rules.doubt(race.log)
 
-    def front(self) -> bytes:
-        """The name of the function that is the fastest so far."""
+    @property
+    def front(self) -> str:
+        """The name of the winner, or of the plan that is the fastest so far."""
         race = self._race
-        return self._plans.function(self.winner if race is None else race.front)
+        return self.winner if race is None else race.front
 
     def drop(self, plan: str, why: str, *, failed: bool) -> None:
         """Has an entrant that cannot run called no more.
@@ -215,6 +241,6 @@ class Contest:
         self._tell(self, outcome if news else None)
 
     def _released(self, race: Race, plan: str) -> None:
-        """Lets the functions of a plan go that is out of a race."""
+        """Lets a plan go that is out of a race."""
         if plan != self.winner and not self._stopped:
-            self._plans.let_go(context_lib.context(), plan)
+            self._plans.released(plan)

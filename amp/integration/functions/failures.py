@@ -19,30 +19,28 @@ def as_it_was(what: str, strict: bool | None = None) -> fallback.Part:
     return fallback.Part(says, strict)
 
 
-def without(name: bytes, plan: str, strict: bool | None = None) -> fallback.Part:
-    """The same if one of several plans of a function fails.
+def without(what: str, plan: str, strict: bool | None = None) -> fallback.Part:
+    """The same if one of several plans of a function or run fails.
 
     Args:
-      name: the function's.
+      what: the function or run.
       plan: the plan's name.
       strict: whether a failure is raised instead.
     """
-    says = f"function {name.decode()} races without its plan '{plan}', which failed"
+    says = f"{what} races without its plan '{plan}', which failed"
     return fallback.Part(says, strict)
 
 
-def warn_of_refusal(
-    name: bytes, plan: str, refusal: Exception, *, others: bool
-) -> None:
+def warn_of_refusal(what: str, plan: str, refusal: Exception, *, others: bool) -> None:
     """Warns that TensorFlow cannot start a twin.
 
     Args:
-      name: the original's name.
+      what: the function or run.
       plan: the name of the twin's plan.
       refusal: the error that the call of the twin raised.
       others: whether twins by other plans are left.
     """
-    part = without(name, plan) if others else as_it_was(f"function {name.decode()}")
+    part = without(what, plan) if others else as_it_was(what)
     fallback.failed(part.says, refusal)
 
 
@@ -51,10 +49,10 @@ def warn_of_no_comparison(name: bytes, error: Exception) -> None:
     fallback.failed(f"gradients of function {name.decode()} are not compared", error)
 
 
-def warn_of_memory(name: bytes) -> None:
+def warn_of_memory(what: str) -> None:
     """Warns that the original ran out of memory in its turn of a race."""
     messages.warn(
-        f"function {name.decode()} ran out of memory in float32 while it was tried "
+        f"{what} ran out of memory in float32 while it was tried "
         "against its twin, which takes over. This one call began twice: what the first "
         "had done by then (a batch taken, a counter) is done. AMP_TRIAL=0 tries "
         "nothing."

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import tensorflow as tf
+from tensorflow.python.eager import context as context_lib
 
 from amp.graph_rewrite.assign.nominee import (
     CUT,
@@ -63,6 +64,47 @@ class Made:
     twin: MadeTwin
     report: Report
     low: Mapping[FunctionUse, frozenset[str]]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Found:
+    """What is known when it is asked whether a further plan is worth a try.
+
+    Attributes:
+      prepared: what is planned, analyzed and priced.
+      cheapest: the report on the cheapest plan, which was made.
+      made: of each plan that was made, the nodes that it holds in 16 bits.
+    """
+
+    prepared: Prepared
+    cheapest: Report
+    made: Sequence[Mapping[FunctionUse, frozenset[str]]]
+
+
+def why_not_made(found: Found, nominee: Nominee, doubt: float = 1.0) -> str:
+    """Why a plan is not worth a try beside the cheapest, "" if it is.
+
+    Args:
+      found: what is known so far.
+      nominee: the plan.
+      doubt: by which factor predictions are known to be wrong here.
+    """
+    report = found.cheapest
+    if nominee.name == UNCLUSTERED.name:
+        if not report.clusters:
+            return "not made, the cheapest has no clusters either"
+        seconds = report.seconds16 + report.fused_seconds
+    else:
+        foreseen = found.prepared.foreseen(nominee)
+        if any(foreseen.low == low for low in found.made):
+            return "not made, it is the same as another plan"
+        seconds = foreseen.seconds - report.fused_seconds
+    modelled = report.measured_share < MEASURED
+    close = doubt * (CLOSE_IF_MODELLED if modelled else CLOSE)
+    if seconds <= close * report.seconds16:
+        return ""
+    ratio = seconds / report.seconds16
+    return f"not made, predicted to take {ratio:.2f} times as long"
 
 
 class FunctionPlans:
@@ -150,23 +192,19 @@ class FunctionPlans:
         cheapest = self._made.get(CUT.name)
         if plan == CUT.name or not isinstance(cheapest, Made):
             return ""
-        report = cheapest.report
-        if plan == UNCLUSTERED.name:
-            if not report.clusters:
-                return "not made, the cheapest has no clusters either"
-            seconds = report.seconds16 + report.fused_seconds
-        else:
-            foreseen = prepared.foreseen(self.nominee(plan))
-            others = [one for one in self._made.values() if isinstance(one, Made)]
-            if any(foreseen.low == one.low for one in others):
-                return "not made, it is the same as another plan"
-            seconds = foreseen.seconds - report.fused_seconds
-        modelled = report.measured_share < MEASURED
-        close = doubt * (CLOSE_IF_MODELLED if modelled else CLOSE)
-        if seconds <= close * report.seconds16:
-            return ""
-        ratio = seconds / report.seconds16
-        return f"not made, predicted to take {ratio:.2f} times as long"
+        made = [one.low for one in self._made.values() if isinstance(one, Made)]
+        found = Found(prepared, cheapest.report, made)
+        return why_not_made(found, self.nominee(plan), doubt)
+
+    def report(self, plan: str) -> Report:
+        """The report on a plan that was made."""
+        made = self._made[plan]
+        assert isinstance(made, Made)
+        return made.report
+
+    def released(self, plan: str) -> None:
+        """Lets a plan go of which no call is running any more."""
+        self.let_go(context_lib.context(), plan)
 
     def let_go(self, context: Any, plan: str) -> None:
         """Removes the functions of a plan, and with them their executors and memory."""

@@ -47,6 +47,7 @@ class FunctionTwins:
 
     def __init__(self, plans: FunctionPlans, key: str, shared: Shared) -> None:
         self._name = plans.original
+        self._what = f"function {self._name.decode()}"
         self._plans, self._key, self._shared = plans, key, shared
         self._policy, self._strict = shared.policy, shared.policy.strict
         self._contest: Contest | None = None
@@ -186,14 +187,14 @@ class FunctionTwins:
             memory = isinstance(e, tf.errors.ResourceExhaustedError)
             if made is None and memory and self._contest is not None:  # Case 2
                 front = self._drop(plan, "float32 ran out of memory")
-                failures.warn_of_memory(self._name)
+                failures.warn_of_memory(self._what)
                 return call.run(front)
             if made is None or call.has_begun(made.twin.name, e, made.twin):
                 raise  # Cases 3 and 1
             refusal = e
         outputs = call.run(self._name)  # Case 1; raises too if the user's code is wrong
         front = self._drop(plan, "TensorFlow refused the twin")
-        failures.warn_of_refusal(self._name, plan, refusal, others=front != self._name)
+        failures.warn_of_refusal(self._what, plan, refusal, others=front != self._name)
         return outputs
 
     def _made(self, context: Any, plan: str) -> Made | NotMade | None:
@@ -207,7 +208,7 @@ class FunctionTwins:
         found = find()
         if found is not None:
             return found
-        part = failures.without(self._name, plan, self._strict)
+        part = failures.without(self._what, plan, self._strict)
         failed = NotMade("not made, its rewrite failed")
 
         def make() -> Made | NotMade:
@@ -215,8 +216,8 @@ class FunctionTwins:
                 made = fallback.attempt(
                     part, lambda: plans.make(context, plan, doubt)[0], lambda: failed
                 )
-            if contest is not None:
-                contest.made(plan, made)
+            if contest is not None and isinstance(made, Made):
+                contest.made(plan)
             return made
 
         return self._shared.once.get((self._name, plan), find, make)
@@ -231,7 +232,7 @@ class FunctionTwins:
         if contest is not None:
             contest.drop(plan, why, failed=failed)
             if contest.winner != FLOAT32:
-                return contest.front()
+                return self._plans.function(contest.front)
         self._give_up()
         return self._name
 
@@ -289,7 +290,7 @@ class FunctionTwins:
         """Records the result of a check, and makes the twin that it asks for."""
         prepared, nominee = checked.prepared, checked.nominee
         if prepared is not None and nominee is not None:
-            part = failures.as_it_was(f"function {self._name.decode()}", self._strict)
+            part = failures.as_it_was(self._what, self._strict)
             replace = functools.partial(self._replace, context, prepared, nominee.kept)
             with fallback.strictly(self._strict):
                 if not fallback.attempt(part, replace, lambda: False):

@@ -170,7 +170,7 @@ class Twins:
         begun = self._sizes.take(context, name)
         module = begun.given if begun else definitions.read(context, name.decode())
         self.keep_patterns.met(module)
-        key, known = self._known(module)
+        key, known = self.known(module)
         if known.winner == FLOAT32:
             cause = "float32 was the fastest in an earlier run of the job"
             report = left(module, self.settled, "trial", cause)
@@ -183,7 +183,7 @@ class Twins:
         function = FunctionTwins(plans, key, self._shared)
         return function if function.begin(context, known) else None
 
-    def _known(self, module: ir.Module) -> tuple[str, Record]:
+    def known(self, module: ir.Module) -> tuple[str, Record]:
         """A function's fingerprint, and what earlier runs of the job found out."""
         if contest.why_not(self._policy):
             return "", Record()

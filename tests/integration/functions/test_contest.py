@@ -14,7 +14,6 @@ from amp.integration.functions import contest as contest_lib
 from amp.integration.functions import race as race_lib
 from amp.integration.functions import winner_checks
 from amp.integration.functions.contest import Contest, why_not
-from amp.integration.functions.function_plans import Made
 from amp.integration.functions.plan_store import Record
 from amp.integration.functions.race_rules import FLOAT32
 from amp.policy import Policy
@@ -96,12 +95,12 @@ def test_float32_that_was_too_dear_to_compile_is_tried_later(
     told: list[TrialOutcome | None] = []
     report = types.SimpleNamespace(seconds32=1.5, seconds16=1.0)
     plans: Any = types.SimpleNamespace(
-        known=lambda plan: Made(*(None, report, {})),
+        report=lambda plan: report,
         uneven=False,
         making=0.0,
         compiled=True,
         settle=lambda: None,
-        let_go=lambda context, plan: None,
+        released=lambda plan: None,
     )
     contest = Contest(plans, lambda _, outcome: told.append(outcome))
     contest.begin("cut", [])

@@ -73,7 +73,8 @@ class GraphSizes:
         # Nodes that inference is not asked about: calls that were answered, and nodes
         # whose sizes were given or assumed. What reads them reads a placeholder.
         self._closed = {name for name, _ in known}
-        read = (*graph.readers, *(result.edge for result in graph.results))
+        results = (result.edge for result in graph.results)
+        read = (*graph.readers, *results, *self._last())
         self._missing = {
             edge
             for edge in read
@@ -117,6 +118,17 @@ class GraphSizes:
         if edge in self._known:
             return self._known[edge]
         return self._partly.get(edge) or self._graph.shape(edge)
+
+    def _last(self) -> list[ir.Edge]:
+        """The float32 outputs that no node reads, in a graph that a session may run.
+
+        Those it fetches. A function tells its results, so it has no others that matter.
+        """
+        if self._graph.results:
+            return []
+        read = {name for name, _ in self._graph.readers}
+        outputs = ((name, 0) for name in self._graph.nodes if name not in read)
+        return [edge for edge in outputs if self._type(edge) == ir.FLOAT]
 
     def _order(self, called: Container[str]) -> list[str]:
         """The calls, and the nodes to ask about with all that tells their sizes."""

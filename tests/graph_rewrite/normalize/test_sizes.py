@@ -220,3 +220,13 @@ def test_a_second_rewrite_sees_what_the_first_saw(read: Any, call: Any) -> None:
     step = lambda x: normalized(x, filters, weights)  # noqa: E731
     policy = settled(shipped_devices.REFERENCE, assignment="cost")
     rewrite(read(step, spec(None, None, WIDTH)), policy, sizes=call)
+
+
+def test_what_a_session_fetches_has_a_size_though_no_node_reads_it() -> None:
+    def build() -> None:
+        x = v1.placeholder(tf.float32, [None, WIDTH], name="x")
+        tf.matmul(x, tf.ones([WIDTH, 8]), name="out")
+
+    module = module_of(graph_def(build))
+    main = sized(module, at(x=(4, WIDTH))).module.main
+    assert main.size(("out", 0)) == (4, 8)

@@ -94,13 +94,13 @@ class Clock:
 
 def imports() -> None:
     """Making a whole twin, but for the planning, beside one plain import."""
-    plan, ratios = policy_view.rewrite, []
+    plan, ratios = policy_view.prepare, []
     for _ in range(5):
         planning, making = Clock(), Clock()
         with tf.Graph().as_default() as graph:
             train, init = deep()
             proto = graph.as_graph_def()
-            policy_view.rewrite = planning.around(plan)
+            policy_view.prepare = planning.around(plan)
             add, policy_view.PolicyView._add = (
                 policy_view.PolicyView._add,
                 making.around(policy_view.PolicyView._add),
@@ -109,7 +109,7 @@ def imports() -> None:
             with amp.mixed_precision_scope(POLICY), v1.Session() as session:
                 session.run(init)
                 session.run(train, {"x:0": np.ones([2, 8], np.float32)})
-            policy_view.rewrite, policy_view.PolicyView._add = plan, add
+            policy_view.prepare, policy_view.PolicyView._add = plan, add
         gc.collect()
         with tf.Graph().as_default():
             start = time.perf_counter()

@@ -70,6 +70,10 @@ ELSEWHERE = {
     "integration/sessions/session_starts.py": (
         "integration/sessions/test_session_hooks.py"
     ),
+    "integration/sessions/graph_views.py": "integration/sessions/test_session_twins.py",
+    "integration/sessions/planned_parts.py": "integration/sessions/test_run_twins.py",
+    "integration/sessions/run_plans.py": "integration/sessions/test_run_twins.py",
+    "integration/sessions/run_reports.py": "integration/sessions/test_run_twins.py",
     "integration/sessions/shown_casts.py": "integration/sessions/test_policy_view.py",
     "integration/training/gradient_hooks.py": "loss_scaling/test_gradients.py",
     "integration/training/gradient_sources.py": "loss_scaling/test_gradients.py",

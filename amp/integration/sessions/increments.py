@@ -14,14 +14,17 @@ import tensorflow as tf
 
 from amp.graph_rewrite.graph import ir
 from amp.graph_rewrite.ops.op_table import Kind, facts
-from amp.integration.sessions.user_graph import Definitions, Twin, edge_of, source_of
+from amp.integration.sessions.user_graph import Definitions, edge_of, source_of
 
 
-class ViewOfTwin(Twin, Protocol):
+class ViewOfTwin(Protocol):
     """What an increment has to know of the nodes that the twin has already.
 
     A `PolicyView` is one.
     """
+
+    def operation(self, name: str) -> Any:
+        """The twin's operation for the user's of that name, None if there is none."""
 
     def unchanged(self, name: str) -> bool:
         """Whether the twin has a node as the user's graph has it, with its inputs."""

@@ -1,31 +1,34 @@
-"""`PolicyView`: the nodes of a twin graph that run under one policy.
+"""`PolicyView`: the nodes of a twin graph that run by one plan, or in float32.
 
-Made by `session_twins`. Finds them by the user's names, and has missing ones rewritten
+Made by `graph_views`. Finds them by the user's names, and has missing ones rewritten
 and added; no hook lives here, and nothing is run.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Mapping, Sequence
+import functools
+from collections.abc import Mapping, Sequence
 from typing import Any
 
+from amp.graph_rewrite.assign.nominee import CUT
 from amp.graph_rewrite.graph import ir, serde
-from amp.graph_rewrite.ops.op_table import Kind, facts
-from amp.graph_rewrite.report import Report
-from amp.graph_rewrite.rewrite import rewrite
+from amp.graph_rewrite.rewrite import Prepared, prepare
 from amp.graph_rewrite.steps import uncollected
-from amp.integration import fallback, reports
+from amp.integration import fallback
 from amp.integration.functions import definitions, failures, shape_inference
-from amp.integration.functions.twins import Twins
+from amp.integration.functions.race_rules import FLOAT32
 from amp.integration.measuring import job_timer
 from amp.integration.sessions import shown_casts
 from amp.integration.sessions.increments import Increment, bypassed, increment
+from amp.integration.sessions.planned_parts import (
+    Part,
+    Plan,
+    Planned,
+    PreparedIncrement,
+)
 from amp.integration.sessions.twin_graph import TwinGraph
-from amp.integration.sessions.user_graph import before_compute, source_of
-
-_LOW = frozenset({ir.BFLOAT16, ir.HALF})
-_UNTRIED = "off: nodes of a session's graph are there once, for their state"
+from amp.integration.sessions.user_graph import before_compute, unaltered
 
 
 class Uncastable(Exception):
@@ -43,28 +46,32 @@ class Run:
       targets: the twin's operations to run.
       fetches: the twin's tensors to fetch, with the types and values of the user's.
       feeds: the reference of the twin's tensor, by that of the user's tensor fed.
+      plan: the name of the plan of the view, FLOAT32 in float32.
     """
 
     targets: list[Any]
     fetches: list[Any]
     feeds: Mapping[Any, Any]
+    plan: str = FLOAT32
 
 
 class PolicyView:
-    """The operations of a twin that runs under one policy use, by the user's names.
+    """The operations of a twin that runs by one plan use, by the user's names.
 
     Args:
-      twin: the graph that they are in; views of other policies have theirs in it too.
-      twins: of the policy; None for the view of float32 runs.
+      twin: the graph that they are in; other views have theirs in it too.
+      plan: None for the view of float32 runs.
+
+    Attributes:
+      planned: what came of the parts that gain by 16 bits, in their order.
     """
 
-    def __init__(self, twin: TwinGraph, twins: Twins | None) -> None:
-        self._twin = twin
-        self._twins = twins
+    def __init__(self, twin: TwinGraph, plan: Plan | None) -> None:
+        self.planned: list[Planned] = []
+        self._reported = 0  # how many of those
+        self._twin, self._plan = twin, plan
+        self._added = 0  # how many of the plan's parts
         self._own: dict[str, Any] = {}
-        self._behind: set[str] = set()  # depend on an unscaled gradient
-        self._looping: set[str] = set()  # inside a while loop of TensorFlow 1
-        self._fed: set[str] = set()  # fed by a run so far, so not rewritten
         self._bypassed: set[str] = set()  # as `increments.bypassed` says
         self._shown: dict[ir.Edge, Any] = {}
 
@@ -72,34 +79,38 @@ class PolicyView:
         """The twin's operation for the user's of that name, None if there is none."""
         return self._own.get(name) or self._twin.shared.get(name)
 
+    def has(self, name: str) -> bool:
+        """Whether there is an operation for the user's of that name."""
+        return name in self._own or name in self._twin.shared
+
     def unchanged(self, name: str) -> bool:
         """Whether the twin has a node as the user's graph has it, with its inputs."""
         return name in self._twin.shared and name not in self._own
 
     def behind(self, name: str) -> bool:
         """Whether a node depends on an unscaled gradient (attribute UNSCALE)."""
-        return name in self._behind
+        return self._plan is not None and self._plan.parts.behind(name)
 
     def steps(self, edge: ir.Edge) -> tuple[int, ...]:
         """The types to cast the twin's tensor to, in turn: see `increments.ViewOfTwin`.
 
         An emulated operation has the user's type, but its value may have to be rounded.
         """
-        if self._twins is None or edge[0] not in self._own:
+        if self._plan is None or edge[0] not in self._own:
             return ()
         tensor = self._own[edge[0]].outputs[edge[1]]
         user = self._twin.user_tensor(edge)
         if tensor.dtype.base_dtype != user.dtype.base_dtype:
             return (int(user.dtype.base_dtype.as_datatype_enum),)
-        policy = self._twins.settled.policy
+        policy = self._plan.twins.settled.policy
         if policy is not None and policy.emulate and shown_casts.rounds(tensor):
             return (ir.DTYPE_NUMBERS[policy.dtype], ir.FLOAT)
         return ()
 
-    @property
-    def rewritten(self) -> bool:
-        """Whether any node of this view differs from the user's graph."""
-        return self._twins is not None and bool(self._own)
+    def news(self) -> list[Planned]:
+        """What was planned since this was last asked."""
+        begin, self._reported = self._reported, len(self.planned)
+        return self.planned[begin:]
 
     def accepts(self, tensor: Any) -> bool:
         """Whether a run in this view may feed the user's tensor.
@@ -108,31 +119,38 @@ class PolicyView:
         """
         name = tensor.op.name
         operation = self.operation(name)
-        if self._twins is None or operation is None:
+        if self._plan is None or operation is None:
             return True
         same = operation.outputs[tensor.value_index].dtype == tensor.dtype
         return bool(same) and name not in self._bypassed
 
     def run(
-        self, targets: Sequence[Any], fetches: Sequence[Any], feeds: Sequence[Any]
+        self,
+        targets: Sequence[Any],
+        fetches: Sequence[Any],
+        feeds: Mapping[Any, ir.Shape],
     ) -> Run:
         """Translates a run; first adds the nodes to the twin that it lacks.
 
         Args:
-          targets, fetches, feeds: operations and tensors of the user's graph.
+          targets, fetches: operations and tensors of the user's graph.
+          feeds: the shapes of what is fed, as far as they are known, by the reference
+            (`tensor.ref()`) of the user's tensor.
 
         Raises:
           Uncastable: the run is possible in the float32 view only.
+          AmpError: what the rewrite found wrong.
         """
-        fed = [tensor.op.name for tensor in feeds]
-        self._fed.update(fed)
+        tensors = {ref: ref.deref() for ref in feeds}
+        fed = {edge_of(tensors[ref]): shape for ref, shape in feeds.items()}
         asked = [*(o.name for o in targets), *(t.op.name for t in fetches)]
         with uncollected():
             self._add(asked, fed)
         return Run(
             [self.operation(operation.name) for operation in targets],
-            [self._value(_edge(tensor)) for tensor in fetches],
-            {tensor.ref(): self._tensor(_edge(tensor)).ref() for tensor in feeds},
+            [self._value(edge_of(tensor)) for tensor in fetches],
+            {ref: self._tensor(edge_of(given)).ref() for ref, given in tensors.items()},
+            FLOAT32 if self._plan is None else self._plan.nominee.name,
         )
 
     def _tensor(self, edge: ir.Edge) -> Any:
@@ -149,150 +167,130 @@ class PolicyView:
             self._shown[edge] = made[last].outputs[0]
         return self._shown[edge]
 
-    def _add(self, asked: Sequence[str], fed: Sequence[str]) -> None:
-        """Adds the nodes that a run needs and the twin lacks, rewritten by the policy.
+    def _add(self, asked: Sequence[str], fed: Mapping[ir.Edge, ir.Shape]) -> None:
+        """Adds the nodes that a run needs and the twin lacks, rewritten by the plan."""
+        names = [*asked, *(name for name, _ in fed)]
+        if self._plan is None:
+            return self._add_as_they_are([n for n in names if not self.has(n)])
+        parts = self._plan.parts
+        parts.cover(asked, fed)
+        for part in parts.parts[self._added :]:
+            self._add_part(self._plan, part)
+            self._added += 1
+        return None
 
-        Args:
-          asked: names of the operations to run and those that make fetched tensors.
-          fed: names of the operations that make fed tensors.
-
-        Raises:
-          AmpError: under `strict`, what the rewrite found wrong.
-        """
-        known = self._twin.definitions
-        missing = [name for name in (*asked, *fed) if self.operation(name) is None]
+    def _add_as_they_are(self, missing: Sequence[str]) -> None:
         if not missing:
             return
+        known = self._twin.definitions
         known.update(self._twin.user)
-        nodes = known.needed(missing, self)
-        compute = known.compute(nodes)
-        if self._twins is not None and compute:
-            nodes = known.missing(self)  # a plan sees the whole graph
+        nodes = known.needed(missing, self.has)
         part = increment(nodes, known, self)
-        if any(self._uncastable(edge) for edge in part.shown.values()):
+        compute = known.compute(nodes)
+        alike = before_compute(nodes) if compute else set(part.fresh)
+        self._place(part, part.proto, alike)
+
+    def _add_part(self, plan: Plan, part: Part) -> None:
+        made = increment(part.nodes, self._twin.definitions, self)
+        if any(self._uncastable(edge) for edge in made.shown.values()):
             raise Uncastable
-        self._follow(nodes)
-        if self._twins is None or not compute or self._halves(part):
-            left = self._twins is None and compute
-            alike = before_compute(nodes) if left else set(part.fresh)
-            self._place(part, part.proto, alike)
-        elif not self._rewritten(self._twins, part, nodes, _some(asked)):
-            self._place(part, part.proto, set(part.fresh))
+        whole = part.compute and not plan.parts.halved(made)
+        if not whole or not self._rewritten(plan, part, made):
+            self._place(made, made.proto, set(made.fresh))
 
     def _uncastable(self, edge: ir.Edge) -> bool:
-        changed = self._twins is not None and edge[0] in self._own
-        return changed and shown_casts.is_list(self._tensor(edge))
+        return edge[0] in self._own and shown_casts.is_list(self._tensor(edge))
 
-    def _follow(self, nodes: Iterable[Any]) -> None:
-        """Records which new nodes are in loops, and which use unscaled gradients."""
-        behind, looping = self._behind, self._looping
-        before = -1
-        while before != len(behind) + len(looping):
-            before = len(behind) + len(looping)
-            for node in nodes:
-                sources = [source_of(t) for t in node.input if not t.startswith("^")]
-                if ir.UNSCALE in node.attr or not behind.isdisjoint(sources):
-                    behind.add(node.name)
-                kind = facts(node.op).kind
-                inside = kind is Kind.ENTER or not looping.isdisjoint(sources)
-                if inside and kind is not Kind.EXIT:
-                    looping.add(node.name)
+    def _rewritten(self, plan: Plan, part: Part, made: Increment) -> bool:
+        """Has a part rewritten, and adds it to the twin if that changed anything.
 
-    def _halves(self, part: Increment) -> bool:
-        """Whether a part of a loop is in the increment and another in the twin already.
-
-        Such an increment is not rewritten: the rewriter needs all nodes of a loop.
-        """
-        read = {edge[0] for edge in part.shown.values()}
-        return not read.isdisjoint(self._looping)
-
-    def _rewritten(
-        self, twins: Twins, part: Increment, nodes: Sequence[Any], asked: str
-    ) -> bool:
-        """Rewrites an increment and adds it to the twin.
-
-        Args:
-          twins: of the view's policy.
-          part: the increment.
-          nodes: its new nodes, as the user's graph has them.
-          asked: says in the report what the run was asked for.
+        If the cheapest plan fails, the part is as the user built it in this view.
 
         Returns:
-          Whether it was added: not if the rewrite failed or changed nothing.
+          Whether it was added.
+
+        Raises:
+          AmpError: what the rewrite found wrong, under `strict` and in other plans.
         """
-        what = f"a session's graph ({asked})"
-        policy = twins.settled.policy
-        assert policy is not None
-        attempt = failures.as_it_was(what, policy.strict)
-        report = fallback.attempt(
-            attempt, lambda: self._rewrite(twins, part, nodes), lambda: None
-        )
-        if report is None:
-            return False
-        reports.add(dataclasses.replace(report, function=what), policy.report)
-        return report.trial == _UNTRIED
+        rewrite = functools.partial(self._rewrite, plan, part, made)
+        if plan.nominee.name != CUT.name:
+            return rewrite()
+        policy = plan.twins.settled.policy
+        attempt = failures.as_it_was(part.name, policy is not None and policy.strict)
+        return fallback.attempt(attempt, rewrite, lambda: False)
 
-    def _rewrite(self, twins: Twins, part: Increment, nodes: Sequence[Any]) -> Report:
-        """Rewrites an increment, and adds it to the twin if that changed anything.
+    def _rewrite(self, plan: Plan, part: Part, made: Increment) -> bool:
+        found = self._prepared(plan, part, made)
+        result = found.prepared.made(plan.nominee, definitions.new_suffix())
+        graph, given = result.graph.main, found.prepared.given.main
+        changed = {name for name in made.fresh if not graph.nodes[name].pristine}
+        if graph is not given:
+            alike = set(made.fresh) - changed
+            self._place(found.increment, serde.write_graph(result.graph), alike)
+            self._bypassed |= bypassed(part.nodes, graph, found.increment.shown)
+        report = dataclasses.replace(result.report, function=part.name)
+        changes = frozenset(changed if graph is not given else ())
+        self.planned.append(Planned(part, report, result.low, changes))
+        return graph is not given
 
-        Returns:
-          The report, whose `trial` is `_UNTRIED` if the increment was added.
-        """
+    def _prepared(self, plan: Plan, part: Part, made: Increment) -> PreparedIncrement:
+        """A part, analyzed and priced: once for all views that find the same there."""
+        read = {edge[0] for edge in made.shown.values()} | made.controls.keys()
+        same = all(map(self.unchanged, read))
+        if same and part.prepared is not None and part.prepared.same:
+            return part.prepared
+        found = PreparedIncrement(made, self._prepare(plan, part, made), same)
+        part.prepared = part.prepared or found
+        return found
 
+    def _prepare(self, plan: Plan, part: Part, made: Increment) -> Prepared:
         def shape(edge: ir.Edge) -> ir.Shape:
-            return self._twin.user_shape(part.shown.get(edge[0], edge))
+            return self._twin.user_shape(made.shown.get(edge[0], edge))
 
-        module = serde.read_graph(part.proto, shape, definitions.traced_shapes)
-        twins.keep_patterns.met(module)
-        result = rewrite(
+        module = serde.read_graph(made.proto, shape, definitions.traced_shapes)
+        plan.twins.keep_patterns.met(module)
+        nodes = module.main.nodes
+        fed = {edge: size for edge, size in part.sizes.items() if edge[0] in nodes}
+        return prepare(
             module,
-            twins.settled,
-            feeds=frozenset(part.stand_ins | self._fed),
-            suffix=definitions.new_suffix(),
+            plan.twins.settled,
+            feeds=frozenset(made.stand_ins | part.fed),
             timer=job_timer.stored,
-            sizes=shape_inference.at_call(()),
+            sizes=shape_inference.at_call((), fed),
         )
-        if result.graph.main is module.main:
-            return result.report
-        made = result.graph.main.nodes
-        alike = {node.name for node in nodes if made[node.name].pristine}
-        self._place(part, serde.write_graph(result.graph), alike)
-        self._bypassed |= bypassed(nodes, result.graph.main, part.shown)
-        return dataclasses.replace(result.report, trial=_UNTRIED)
 
-    def _place(self, part: Increment, proto: Any, alike: set[str]) -> None:
+    def _place(self, part: Increment, proto: Any, unchanged: set[str]) -> None:
         """Imports an increment into the twin, and records which nodes all views share.
 
-        A node is shared if it was not changed and all that it reads is shared.
+        A node is shared if it was not changed and all that it reads is shared. One that
+        another view has shared already is not imported again.
 
         Args:
           part: the increment.
           proto: its GraphDef, rewritten or as it was.
-          alike: the new nodes that were not changed. Those that are not shared are
-            removed from this set.
+          unchanged: the new nodes that were not changed.
         """
-        stand_ins = part.stand_ins
-        nodes = [node for node in proto.node if node.name not in stand_ins]
+        shared = self._twin.shared
+        known = self._twin.definitions.nodes
+        alike = unaltered(part.fresh, unchanged, known, self.unchanged)
+        there = {name: shared[name] for name in alike & shared.keys()}
+        left_out = part.stand_ins | there.keys()
+        nodes = [node for node in proto.node if node.name not in left_out]
         del proto.node[:]
         proto.node.extend(nodes)
-        made = self._twin.add(proto, part.edges, part.controls)
-        known, shared = self._twin.definitions.nodes, self._twin.shared
-        count = -1
-        while count != len(alike):
-            count = len(alike)
-            for name in part.fresh:
-                sources = set(map(source_of, known[name].input)) - alike
-                if name in alike and not sources <= shared.keys():
-                    alike.discard(name)
+        outputs = {
+            (name, index): output
+            for name, operation in there.items()
+            for index, output in enumerate(operation.outputs)
+        }
+        edges, controls = {**part.edges, **outputs}, {**part.controls, **there}
+        made = self._twin.add(proto, edges, controls)
         for name in part.fresh:
-            place = shared if name in alike else self._own
-            place[name] = made[name]
+            if name not in there:
+                place = shared if name in alike else self._own
+                place[name] = made[name]
 
 
-def _edge(tensor: Any) -> ir.Edge:
+def edge_of(tensor: Any) -> ir.Edge:
+    """The edge of a tensor of the user's graph."""
     return tensor.op.name, tensor.value_index
-
-
-def _some(names: Sequence[str]) -> str:
-    more = f" and {len(names) - 3} more" if len(names) > 3 else ""
-    return f"{', '.join(names[:3])}{more}"

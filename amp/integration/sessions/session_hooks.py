@@ -7,6 +7,7 @@ decided here. The names that are hooked are rows of `integration.hooks`.
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import tensorflow as tf
@@ -18,7 +19,7 @@ from amp.integration.functions.twins import Twins
 from amp.integration.sessions import session_twins
 from amp.integration.sessions.policy_view import Run
 from amp.integration.sessions.session_starts import TWIN, Untwinned, begin, tell
-from amp.integration.sessions.session_twins import SessionTwin
+from amp.integration.sessions.session_twins import Request, SessionTwin
 
 
 def _wanted(graph: Any) -> Twins | None:
@@ -76,29 +77,25 @@ def _run(
     session, handle = given.get("self"), given.get("handle")
     targets, fetches = given.get("target_list"), given.get("fetch_list")
     feeds = given.get("feed_dict")
+    request = Request(targets, fetches, feeds)
 
     def first(twin: SessionTwin) -> None:
-        fed = [reference.deref() for reference in feeds]
-        twin.prepare(twins, targets, fetches, fed)
+        twin.begin(twins, request)
 
     twin = session.__dict__.get(TWIN) or begin(session, twins, first)
     if isinstance(twin, Untwinned):
         tell(twin, twins)
         return given.call(original)
 
-    def run(which: Twins | None) -> Any:
-        found = twin.find(which, targets, fetches, feeds)
+    def run(found: Run) -> Any:
         fed = {found.feeds[ref]: value for ref, value in feeds.items()}
         call = given.replaced("target_list", found.targets)
         call = call.replaced("fetch_list", found.fetches).replaced("feed_dict", fed)
         return call.call(original)
 
-    def starts(which: Twins | None) -> bool:
-        if handle is not None:  # a later part of a partial run
-            return True
-        return can_start(session, twin.find(which, targets, fetches, feeds))
-
-    return twin.guarded(run, twin.policy_of(handle, twins), starts)
+    if handle is not None:
+        return run(twin.later_part(handle, request))
+    return twin.call(twins, request, run, functools.partial(can_start, session))
 
 
 def _do_call(original: wrapping.Function) -> wrapping.Function:
@@ -136,23 +133,25 @@ def _partial_run_setup(original: wrapping.Function) -> wrapping.Function:
         twin = self.__dict__.get(TWIN) or begin(self, twins)
         if isinstance(twin, Untwinned):
             return original(self, *args, **kwargs)
+        begun: list[Run] = []
 
         def call(fn: Any, _: Any, fed: Any, fetched: Any, run: Any) -> Any:
             given = [graph._get_tensor_by_tf_output(output) for output in fed]
             asked = [graph._get_tensor_by_tf_output(output) for output in fetched]
             targets = [graph._get_operation_by_tf_operation(op) for op in run]
-            references = [tensor.ref() for tensor in given]
-            found = twin.find(twins, targets, asked, references)
+            feeds = {tensor.ref(): None for tensor in given}
+            found = twin.fixed(twins, Request(targets, asked, feeds))
+            begun.append(found)
             return self._do_call(
                 fn,
                 self._session,
-                [found.feeds[ref].deref()._as_tf_output() for ref in references],
+                [found.feeds[ref].deref()._as_tf_output() for ref in feeds],
                 [tensor._as_tf_output() for tensor in found.fetches],
                 [operation._c_op for operation in found.targets],
             )
 
         handle = original(_View(self, _do_call=call), *args, **kwargs)
-        twin.partial[handle] = twins
+        twin.begin_partial(handle, twins, begun[0])
         return handle
 
     return partial_run_setup
@@ -166,7 +165,8 @@ def _make_callable(original: wrapping.Function) -> wrapping.Function:
         if given.get("feed_list") is not None:  # such a callable calls `Session.run`
             return original(self, *args, **kwargs)
         graph = self._graph
-        known: dict[Twins | None, Run] = {}
+        requests: list[Request] = []  # one, once it was called
+        extended: list[Run] = []
 
         def sessionrun(
             options: Any, feeds: Any, fetched: Any, run: Any, metadata: Any
@@ -177,20 +177,21 @@ def _make_callable(original: wrapping.Function) -> wrapping.Function:
             call = self._call_tf_sessionrun
             if isinstance(twin, Untwinned):
                 return call(options, feeds, fetched, run, metadata)
+            if not requests:
+                fetches = [graph._get_tensor_by_tf_output(output) for output in fetched]
+                targets = [graph._get_operation_by_tf_operation(op) for op in run]
+                requests.append(Request(targets, fetches, {}))
 
-            def call_twin(which: Twins | None) -> Any:
-                if which not in known:
-                    known[which] = twin.callable(which, graph, fetched, run)
+            def call_twin(found: Run) -> Any:
+                if not any(found is one for one in extended):
                     self._extend_graph()
-                asked = known[which]
-                outputs = [tensor._as_tf_output() for tensor in asked.fetches]
-                operations = [operation._c_op for operation in asked.targets]
+                    extended.append(found)
+                outputs = [tensor._as_tf_output() for tensor in found.fetches]
+                operations = [operation._c_op for operation in found.targets]
                 return call(options, {}, outputs, operations, metadata)
 
-            def starts(which: Twins | None) -> bool:
-                return can_start(self, twin.callable(which, graph, fetched, run))
-
-            return twin.guarded(call_twin, twins, starts)
+            starts = functools.partial(can_start, self)
+            return twin.call(twins, requests[0], call_twin, starts)
 
         view = _View(self, _call_tf_sessionrun=sessionrun)
         return given.replaced("self", view).call(original)

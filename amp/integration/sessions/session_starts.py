@@ -9,12 +9,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import tensorflow as tf
 from tensorflow.python.client import pywrap_tf_session
 
 from amp.integration import fallback, messages
 from amp.integration.functions import failures
 from amp.integration.functions.twins import Twins
-from amp.integration.sessions import session_twins
+from amp.integration.sessions import graph_views
 from amp.integration.sessions.session_twins import SessionTwin
 
 # The attribute of a session that has run: its `SessionTwin`, or `Untwinned`.
@@ -48,7 +49,7 @@ def begin(
     Returns:
       The session's `SessionTwin` or `Untwinned`; at later calls what it was at first.
     """
-    with session_twins.lock_of(session._graph):
+    with graph_views.lock_of(session._graph):
         twin: SessionTwin | Untwinned | None = session.__dict__.get(TWIN)
         if twin is None:
             twin = Untwinned() if twins is None else _made(session, twins, first)
@@ -60,7 +61,7 @@ def _made(
     session: Any, twins: Twins, first: Callable[[SessionTwin], None]
 ) -> SessionTwin | Untwinned:
     def make() -> SessionTwin | Untwinned:
-        twin = SessionTwin(session._graph)
+        twin = SessionTwin(session._graph, tf.compat.as_str(session._target))
         first(twin)
         _switch(session, twin)
         return twin

@@ -1,4 +1,4 @@
-"""`SessionTwin`: translates the runs of one session to the twin of its graph.
+"""`SessionTwin`: the runs of one session, in the twin of its graph.
 
 Used by `session_hooks`, which then makes the runs. No hook and no private name of
 sessions is here.
@@ -6,30 +6,22 @@ sessions is here.
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import re
-import threading
-from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, TypeAlias
 
 import tensorflow as tf
 
+from amp.graph_rewrite.graph import ir
 from amp.integration import fallback
-from amp.integration.functions import definitions, failures
+from amp.integration.functions import contest, definitions
 from amp.integration.functions.twins import Twins
-from amp.integration.process import PROCESS
-from amp.integration.sessions.policy_view import PolicyView, Run, Uncastable
-from amp.integration.sessions.twin_graph import TwinGraph
-
-
-def lock_of(graph: Any) -> threading.RLock:
-    """The lock that is held while nodes are added to the twin of a graph.
-
-    All sessions of the graph share the twin, and may run in several threads.
-    """
-    lock: threading.RLock = PROCESS.session_locks.setdefault(graph, threading.RLock())
-    return lock
-
+from amp.integration.sessions.graph_views import views_of
+from amp.integration.sessions.policy_view import PolicyView, Run
+from amp.integration.sessions.run_plans import Asked, RunPlans
+from amp.integration.sessions.run_twins import Make, RunTwins, Starts, Terms
 
 # Nodes that the rewrite added are named after the user's node, with such an ending.
 _ADDED = re.compile(
@@ -42,24 +34,51 @@ def as_the_user_has_it(message: str) -> str:
     return definitions.without_suffix(_ADDED.sub("", message))
 
 
-class _GraphViews:
-    """The twin of a graph, and its `PolicyView` for each policy asked for."""
-
-    def __init__(self, user: tf.Graph) -> None:
-        self.twin = TwinGraph(user)
-        self._views: dict[Twins | None, PolicyView] = {}
-
-    def view(self, twins: Twins | None) -> PolicyView:
-        if twins not in self._views:
-            self._views[twins] = PolicyView(self.twin, twins)
-        return self._views[twins]
+# What a run is remembered by.
+Key: TypeAlias = tuple[Any, ...]
+_NOTHING: Iterator[Run] = iter(())
+_FIXED = object()  # begins the keys of runs that are made in one form only
 
 
-def _views_of(graph: Any) -> _GraphViews:
-    views: _GraphViews | None = PROCESS.sessions.get(graph)
-    if views is None or views.twin.outdated():
-        views = PROCESS.sessions[graph] = _GraphViews(graph)
-    return views
+@dataclasses.dataclass(frozen=True, slots=True)
+class Request:
+    """A run that the user asks for.
+
+    Attributes:
+      targets, fetches: the user's operations and tensors.
+      feeds: the values fed, None where they are not known, by the references
+        (`tensor.ref()`) of the user's tensors.
+    """
+
+    targets: Sequence[Any]
+    fetches: Sequence[Any]
+    feeds: Mapping[Any, Any]
+
+    def key(self, twins: Twins | None) -> Key:
+        """What the run is remembered by."""
+        # The graph keeps them, so that no other object has their ids.
+        fetches = map(id, self.fetches)
+        return (twins, *map(id, self.targets), None, *fetches, None, *self.feeds)
+
+    @property
+    def work(self) -> float:
+        """How many elements are fed; batches may differ in size."""
+        fed = (getattr(value, "size", 1) for value in self.feeds.values())
+        return float(max(1, sum(fed)))
+
+    def asked(self) -> Asked:
+        """The same, with the shapes of what is fed."""
+        shapes = {ref: _shape(ref.deref(), fed) for ref, fed in self.feeds.items()}
+        return Asked(self.targets, self.fetches, shapes)
+
+
+def _shape(tensor: Any, fed: Any) -> ir.Shape:
+    """The shape of a value that is fed for a tensor, None if that is not known.
+
+    For the handle of a tensor that the session keeps, its name is fed.
+    """
+    named = getattr(fed, "dtype", tensor.dtype) != tensor.dtype.as_numpy_dtype
+    return None if fed is None or named else tuple(fed.shape)
 
 
 class SessionTwin:
@@ -70,128 +89,103 @@ class SessionTwin:
 
     Args:
       graph: the user's graph.
-
-    Attributes:
-      partial: by the handle of each partial run, the twins of its policy.
+      target: the address of the session's master, "" if it is in this process.
     """
 
-    def __init__(self, graph: Any) -> None:
-        self._views = _views_of(graph)
-        self._found: dict[tuple[Any, ...], Run] = {}
-        self._refused: set[Twins] = set()
-        self.partial: dict[Any, Twins | None] = {}
+    def __init__(self, graph: Any, target: str = "") -> None:
+        self._views = views_of(graph)
+        self._remote = bool(target)
+        # By a run's key, what gives its form at each call without any question.
+        self._proven: dict[Key, Iterator[Run]] = {}
+        self._runs: dict[Key, RunTwins] = {}
+        self._refused: set[tuple[Any, str]] = set()
+        # By the handle of a partial run, the view that it runs in.
+        self._partial: dict[Any, PolicyView] = {}
 
     @property
     def graph(self) -> Any:
         """The twin of the user's graph, a `tf.Graph`."""
         return self._views.twin.graph
 
-    def policy_of(self, handle: Any, twins: Twins | None) -> Twins | None:
-        """The twins of the policy of a run.
-
-        Args:
-          handle: of a partial run, whose later parts run by the policy of its first;
-            None for an ordinary run.
-          twins: of the active policy.
-        """
-        return twins if handle is None else self.partial.get(handle, twins)
-
-    def find(
-        self,
-        twins: Twins | None,
-        targets: Sequence[Any],
-        fetches: Sequence[Any],
-        feeds: Iterable[Any],
-    ) -> Run:
-        """Translates a run of the user's graph to one of the twin; remembers it.
+    def call(
+        self, twins: Twins | None, request: Request, run: Make, starts: Starts
+    ) -> Any:
+        """Makes a run of the user's graph, in one of its forms.
 
         Args:
           twins: the policy's twins, None for float32.
-          targets, fetches: the user's operations and tensors.
-          feeds: references (`tensor.ref()`) of the user's tensors that are fed.
+          request: the run.
+          run: makes a run of the twin.
+          starts: whether TensorFlow can make the kernels of a run of the twin.
+
+        Returns:
+          What `run` returned.
 
         Raises:
           InvalidArgumentError: the user changed a node that a session had run.
         """
-        # The graph keeps them, so that no other object has their ids.
-        key = (twins, *map(id, targets), None, *map(id, fetches), None, *feeds)
-        found = self._found.get(key)
+        key = request.key(twins)
+        found = next(self._proven.get(key, _NOTHING), None)
+        if found is not None:
+            return run(found)
+        return self._found(key, twins, request).call(run, starts, request.work)
+
+    def fixed(self, twins: Twins | None, request: Request) -> Run:
+        """The form of a run that is made in one form only: the fastest so far known."""
+        key = request.key(twins)
+        if key in self._runs:
+            return self._runs[key].fastest()
+        return self._found((_FIXED, *key), twins, request).fastest()
+
+    def begin(self, twins: Twins | None, request: Request) -> None:
+        """Adds to the twin what a session's first run needs.
+
+        Raises:
+          Exception: whatever fails; the session then runs its own graph.
+        """
+        key = request.key(twins)
+        self._runs[key] = self._begun(key, twins, request)
+
+    def _found(self, key: Key, twins: Twins | None, request: Request) -> RunTwins:
+        found = self._runs.get(key)
         if found is None:
-            tensors = [reference.deref() for reference in feeds]
-            prepare = functools.partial(
-                self.prepare, targets=targets, fetches=fetches, feeds=tensors
-            )
+            begin = functools.partial(self._begun, key, request=request)
             # In float32 too it is the twin that runs, because the state is there.
             found = fallback.attempt(
-                _later(twins), lambda: prepare(twins), lambda: prepare(None)
+                _later(twins), lambda: begin(twins), lambda: begin(None)
             )
-            self._found[key] = found
+            found = self._runs.setdefault(key, found)
         return found
 
-    def prepare(
-        self,
-        twins: Twins | None,
-        targets: Sequence[Any],
-        fetches: Sequence[Any],
-        feeds: Sequence[Any],
-    ) -> Run:
-        """Translates a run, and adds to the twin the nodes that it lacks.
+    def _begun(self, key: Key, twins: Twins | None, request: Request) -> RunTwins:
+        off = ""
+        if twins is not None and twins.settled.policy is not None:
+            off = contest.why_not(twins.settled.policy)
+            if not off and self._remote and twins.settled.policy.trial is not True:
+                off = "the session's steps are made by other processes"
+        recall = not off
+        if key[0] is _FIXED:
+            off = off or "such a run is made in one form only"
+        made = RunTwins(
+            RunPlans(self._views, twins, request.asked()),
+            Terms(off, recall, self._refused),
+            functools.partial(self._proven.__setitem__, key),
+        )
+        made.begin()
+        return made
 
-        A run that is not possible under the policy (it feeds a tensor that is 16-bit in
-        the twin, say) becomes a run of float32 nodes. Nothing is remembered.
+    def begin_partial(self, handle: Any, twins: Twins | None, run: Run) -> None:
+        """Notes in which form a partial run begins, for its later parts."""
+        views = self._views
+        self._partial[handle] = (
+            views.float32 if twins is None else views.view(twins, run.plan)
+        )
 
-        Args:
-          twins, targets, fetches: as of `find`.
-          feeds: the user's tensors that are fed.
-        """
-        with lock_of(self._views.twin.user):
-            view = self._views.view(twins)
-            if not all(map(view.accepts, feeds)):
-                view = self._views.view(None)
-            try:
-                return view.run(targets, fetches, feeds)
-            except Uncastable:
-                return self._views.view(None).run(targets, fetches, feeds)
-
-    def guarded(
-        self,
-        run: Callable[[Twins | None], Any],
-        twins: Twins | None,
-        starts: Callable[[Twins | None], bool],
-    ) -> Any:
-        """Makes a run under a policy, or in float32 if TensorFlow cannot start that.
-
-        After such a failure the session runs float32 nodes under that policy.
-
-        Args:
-          run: makes the run; takes the twins of a policy, or None for float32.
-          twins: of the policy; None for float32.
-          starts: takes the same; whether TensorFlow can make the kernels of that run.
-
-        Returns:
-          What `run` returned.
-        """
-        if twins is None or twins in self._refused:
-            return run(None)
-        try:
-            return run(twins)
-        except tf.errors.OpError as e:
-            policy = twins.settled.policy
-            strict = policy is not None and policy.strict
-            rewritten = self._views.view(twins).rewritten
-            if strict or not rewritten or starts(twins) or not starts(None):
-                raise
-            refusal = e
-        outputs = run(None)
-        self._refused.add(twins)
-        fallback.failed(failures.as_it_was("a session").says, refusal)
-        return outputs
-
-    def callable(self, twins: Twins | None, graph: Any, fetched: Any, run: Any) -> Run:
-        """As `find`, for outputs and operations given as C API handles."""
-        fetches = [graph._get_tensor_by_tf_output(output) for output in fetched]
-        targets = [graph._get_operation_by_tf_operation(op) for op in run]
-        return self.find(twins, targets, fetches, ())
+    def later_part(self, handle: Any, request: Request) -> Run:
+        """A part of a partial run, in the form in which that began."""
+        view, asked = self._partial[handle], request.asked()
+        with self._views.lock:
+            return view.run(asked.targets, asked.fetches, asked.feeds)
 
     def options(self, twins: Twins | None, graph: Any, given: Any) -> Any:
         """Translates CallableOptions for the user's graph into those for the twin."""
@@ -201,7 +195,8 @@ class SessionTwin:
         feeds = [_tensor(graph, name).ref() for name in fed]
         fetches = [_tensor(graph, name) for name in fetched]
         targets = [graph.as_graph_element(n.partition(":")[0]) for n in given.target]
-        found = self.find(twins, targets, fetches, feeds)
+        request = Request(targets, fetches, dict.fromkeys(feeds))
+        found = self.fixed(twins, request)
         twin_feeds = [found.feeds[reference].deref().name for reference in feeds]
         feed = dict(zip(fed, twin_feeds, strict=True))
         fetch = dict(zip(fetched, (t.name for t in found.fetches), strict=True))

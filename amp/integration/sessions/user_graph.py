@@ -1,14 +1,14 @@
 """The definitions of the nodes of the user's graph, and on which others they depend.
 
-Used by `policy_view`, `twin_graph` and `increments`. Node definitions are only read
+Used by the other modules of sessions. Node definitions are only read
 here; nothing is rewritten, imported or run.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, Protocol
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, TypeAlias
 
 import tensorflow as tf
 
@@ -21,11 +21,8 @@ _MANY = 200
 COMPUTE = frozenset(op for op, row in TABLE.items() if row.role is Role.COMPUTE)
 
 
-class Twin(Protocol):
-    """The nodes that are in the twin already. A `PolicyView` is one."""
-
-    def operation(self, name: str) -> Any:
-        """The twin's operation for the user's of that name, None if there is none."""
+# Whether the node of a name is there already, so that it is not needed.
+Has: TypeAlias = Callable[[str], bool]
 
 
 class Definitions:
@@ -72,8 +69,8 @@ class Definitions:
         if any(map(_lists, new)):
             self._readers = _readers(self.nodes, graph)
 
-    def needed(self, roots: Iterable[str], twin: Twin) -> list[Any]:
-        """The nodes that some nodes depend on and the twin lacks, in built order.
+    def needed(self, roots: Iterable[str], has: Has) -> list[Any]:
+        """The nodes that some nodes depend on and that are not there, in built order.
 
         With a node `a/b` comes a node `a`, if there is one, because a graph that has
         `a/b` cannot import `a`. With a node that makes a tensor list come the readers
@@ -81,10 +78,10 @@ class Definitions:
 
         Args:
           roots: the names of the nodes to begin with, which are included.
-          twin: the nodes that the twin has.
+          has: says which are there.
         """
         found: set[str] = set()
-        waiting = [name for name in roots if twin.operation(name) is None]
+        waiting = [name for name in roots if not has(name)]
         while waiting:
             name = waiting.pop()
             if name not in found:
@@ -92,13 +89,12 @@ class Definitions:
                 scopes = (scope for scope in scopes_of(name) if scope in self.nodes)
                 readers = self._readers.get(name, ())
                 wanted = (*sources_of(self.nodes[name]), *scopes, *readers)
-                waiting += [other for other in wanted if twin.operation(other) is None]
+                waiting += [other for other in wanted if not has(other)]
         return [self.nodes[name] for name in sorted(found, key=self.order.__getitem__)]
 
-    def missing(self, twin: Twin) -> list[Any]:
-        """All nodes that the twin lacks, in built order."""
-        nodes = self.nodes.items()
-        return [node for name, node in nodes if twin.operation(name) is None]
+    def missing(self, has: Has) -> list[Any]:
+        """All nodes that are not there, in built order."""
+        return [node for name, node in self.nodes.items() if not has(name)]
 
     def ancestors(self, roots: Iterable[str]) -> set[str]:
         """The names of all nodes that `roots` depend on, themselves included."""
@@ -244,3 +240,24 @@ def before_compute(nodes: Sequence[Any]) -> set[str]:
             wanted.add(node.name)
             wanted.update(map(source_of, node.input))
     return wanted
+
+
+def unaltered(
+    fresh: Sequence[str], unchanged: set[str], nodes: Mapping[str, Any], has: Has
+) -> set[str]:
+    """Those of new nodes that are unchanged and read nothing but such nodes.
+
+    Args:
+      fresh: the names of the new nodes.
+      unchanged: those of them that were not changed.
+      nodes: the definitions of all nodes, by name.
+      has: says which nodes that are not new are there unchanged, with their inputs.
+    """
+    new, found, count = set(fresh), set(unchanged), -1
+    while count != len(found):
+        count = len(found)
+        for name in fresh:
+            others = set(map(source_of, nodes[name].input)) - found
+            if name in found and any(one in new or not has(one) for one in others):
+                found.discard(name)
+    return found

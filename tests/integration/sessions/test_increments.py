@@ -36,9 +36,9 @@ def part_of(low=()):
         parts = model(resource=False)
         known = Definitions()
         known.update(graph)
-        placed = {node.name for node in known.needed(["sub"], Half(graph, (), ()))}
+        placed = {node.name for node in known.needed(["sub"], lambda name: False)}
         half = Half(graph, placed, low)
-        nodes = known.needed([parts["train"].name], half)
+        nodes = known.needed([parts["train"].name], placed.__contains__)
         return increments.increment(nodes, known, half), known, placed
 
 

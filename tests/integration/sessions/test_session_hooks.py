@@ -332,7 +332,7 @@ def test_a_rewrite_that_fails_leaves_the_graph_as_it_is(monkeypatch):
 
     with tf.Graph().as_default():
         plain = run()
-    monkeypatch.setattr(policy_view, "rewrite", broken)
+    monkeypatch.setattr(policy_view, "prepare", broken)
     policy = amp.Policy.make(POLICY, strict=False)
     scope = amp.mixed_precision_scope(policy)
     warned = pytest.warns(RuntimeWarning, match="broken")
@@ -484,7 +484,7 @@ def test_a_later_run_that_fails_of_ours_is_float32_in_the_same_twin(monkeypatch)
     original = policy_view.PolicyView.run
 
     def broken(self, *args):
-        if self._twins is not None:
+        if self._plan is not None:
             raise RuntimeError("broken")
         return original(self, *args)
 

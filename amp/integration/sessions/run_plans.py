@@ -1,0 +1,258 @@
+"""`RunPlans`: the forms that one run of a session may take, made when first asked for.
+
+Used by `run_twins`. Here a run is translated for the view of a plan; which of them is
+made is decided elsewhere, and nothing is timed or run.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from amp.graph_rewrite.assign.nominee import CUT
+from amp.graph_rewrite.graph import calls, ir, serde
+from amp.graph_rewrite.report import Report
+from amp.integration.functions import definitions, stored_checks
+from amp.integration.functions.function_plans import (
+    NOMINEES,
+    Found,
+    NotMade,
+    why_not_made,
+)
+from amp.integration.functions.race_rules import FLOAT32
+from amp.integration.functions.twins import Twins
+from amp.integration.sessions.graph_views import GraphViews
+from amp.integration.sessions.planned_parts import Planned, some
+from amp.integration.sessions.policy_view import PolicyView, Run, Uncastable
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Asked:
+    """A run that the user asks for.
+
+    Attributes:
+      targets, fetches: operations and tensors of the user's graph.
+      feeds: the shapes of what is fed, None where they are not known, by the reference
+        (`tensor.ref()`) of the user's tensor.
+    """
+
+    targets: Sequence[Any]
+    fetches: Sequence[Any]
+    feeds: Mapping[Any, ir.Shape]
+
+    @property
+    def names(self) -> list[str]:
+        """Of the operations to run, and of those that make fetched tensors."""
+        fetched = [tensor.op.name for tensor in self.fetches]
+        return [*(operation.name for operation in self.targets), *fetched]
+
+    def __str__(self) -> str:
+        return some(self.names)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class MadeRun:
+    """A run, translated for the view of a plan.
+
+    Attributes:
+      run: what to run.
+      planned: the newest part of the graph of which the plan has changed a node that
+        the run executes; None if there is none, so that the run is as in float32.
+    """
+
+    run: Run
+    planned: Planned | None = None
+
+
+class RunPlans:
+    """The forms of one run.
+
+    Args:
+      views: of the graph.
+      twins: of the policy; None for a run in float32.
+      asked: the run.
+
+    Attributes:
+      twins, asked: as given.
+      making: seconds that the latest plan took to make.
+    """
+
+    def __init__(self, views: GraphViews, twins: Twins | None, asked: Asked) -> None:
+        self.twins, self.asked, self.making = twins, asked, 0.0
+        self._views = views
+        self._made: dict[str, MadeRun | NotMade] = {}
+        self._executed: set[str] = set()
+
+    def known(self, plan: str) -> MadeRun | NotMade | None:
+        """What became of a plan, None if it was not asked for."""
+        return self._made.get(plan)
+
+    def float32(self) -> Run:
+        """The run in float32.
+
+        Raises:
+          InvalidArgumentError: the user changed a node that a session had run.
+        """
+        made = self._made.get(FLOAT32)
+        if not isinstance(made, MadeRun):
+            with self._views.lock:
+                made = MadeRun(self._translated(self._views.float32))
+            self._made[FLOAT32] = made
+        return made.run
+
+    def make(self, plan: str, doubt: float = 1.0) -> MadeRun | NotMade:
+        """Translates the run for a plan, and adds to the twin the nodes that it lacks.
+
+        Args:
+          plan: the name of one of `NOMINEES`.
+          doubt: by which factor predictions of this run are known to be wrong.
+
+        Raises:
+          AmpError: what the rewrite found wrong.
+          InvalidArgumentError: the user changed a node that a session had run.
+        """
+        start = time.perf_counter()
+        with self._views.lock:
+            if plan not in self._made:
+                self._made[plan] = self._make(plan, doubt)
+        self.making = time.perf_counter() - start
+        return self._made[plan]
+
+    def drop(self, plan: str, why: str) -> None:
+        """Notes that a plan cannot run."""
+        self._made[plan] = NotMade(why)
+
+    def _make(self, plan: str, doubt: float) -> MadeRun | NotMade:
+        assert self.twins is not None
+        why_not = self._why_not(self.twins, plan, doubt)
+        if why_not:
+            return NotMade(why_not)
+        view = self._views.view(self.twins, plan)
+        tensors = [reference.deref() for reference in self.asked.feeds]
+        refused = NotMade("not made, a tensor that is fed is not as it was in it")
+        if not all(map(view.accepts, tensors)):
+            return refused
+        try:
+            run = self._translated(view)
+        except Uncastable:
+            return NotMade("not made, it reads an array that is 16-bit")
+        if not all(map(view.accepts, tensors)):  # of what was just added
+            return refused
+        made = MadeRun(run, self._changed(view))
+        if made.planned is None and plan != CUT.name:
+            return NotMade("not made, it changes nothing")
+        return made
+
+    def _translated(self, view: PolicyView) -> Run:
+        asked = self.asked
+        return view.run(asked.targets, asked.fetches, asked.feeds)
+
+    def _why_not(self, twins: Twins, plan: str, doubt: float) -> str:
+        """Why a plan is not worth a try beside the cheapest, "" if it is."""
+        cheapest = self._made.get(CUT.name)
+        if plan == CUT.name or not isinstance(cheapest, MadeRun):
+            return ""
+        planned = cheapest.planned
+        if planned is None:
+            return "not made, the cheapest changes nothing either"
+        made = [
+            (name, each)
+            for name, view in self._views.views(twins).items()
+            for each in view.planned
+            if each.part is planned.part
+        ]
+        if plan in dict(made):  # for another run
+            return ""
+        if planned.part.prepared is None:
+            return "not made, the race was over"
+        prepared = planned.part.prepared.prepared
+        found = Found(prepared, planned.report, [each.low for _, each in made])
+        return why_not_made(found, NOMINEES[plan], doubt)
+
+    def _changed(self, view: PolicyView) -> Planned | None:
+        executed = self._find_executed()
+        for planned in reversed(view.planned):
+            if not executed.isdisjoint(planned.changed):
+                return planned
+        return None
+
+    def _find_executed(self) -> set[str]:
+        """The names of the user's nodes that the run executes."""
+        if not self._executed:
+            known = self._views.twin.definitions
+            known.update(self._views.twin.user)
+            self._executed = known.ancestors(self.asked.names)
+        return self._executed
+
+    def computes(self) -> bool:
+        """Whether the run executes an operation that gains by 16 bits."""
+        with self._views.lock:
+            return self._views.twin.definitions.compute(self._nodes())
+
+    def _nodes(self) -> list[Any]:
+        executed, known = self._find_executed(), self._views.twin.definitions
+        names = sorted(executed, key=known.order.__getitem__)
+        return [known.nodes[name] for name in names]
+
+    def module(self) -> ir.Module:
+        """The run as a graph of its own, as the user built it."""
+        twin = self._views.twin
+        with self._views.lock:
+            known, nodes = twin.definitions, self._nodes()
+            proto = tf.compat.v1.GraphDef(node=nodes, library=known.library(nodes))
+            if known.versions is not None:
+                proto.versions.CopyFrom(known.versions)
+            return serde.read_graph(proto, twin.user_shape, definitions.traced_shapes)
+
+    def news(self, plan: str) -> list[Planned]:
+        """What a plan's view came to since this was last asked."""
+        assert self.twins is not None
+        with self._views.lock:
+            return self._views.view(self.twins, plan).news()
+
+    @property
+    def compiled(self) -> bool:
+        """Whether XLA compiles any part of the run."""
+        made = self._made.get(CUT.name)
+        planned = made.planned if isinstance(made, MadeRun) else None
+        if tf.config.optimizer.get_jit():
+            return True
+        if planned is None or planned.part.prepared is None:
+            return False
+        given = planned.part.prepared.prepared.given
+        return any(use.xla for use in calls.uses_with_weights(given))
+
+    @property
+    def uneven(self) -> bool:
+        """Whether a run may differ from another in sizes that its feeds do not tell."""
+        made = [one for one in self._made.values() if isinstance(one, MadeRun)]
+        return any(one.planned.report.sizes_assumed for one in made if one.planned)
+
+    def report(self, plan: str) -> Report:
+        """The report on a plan that was made, and that changes the run."""
+        return self._planned(plan).report
+
+    def _planned(self, plan: str) -> Planned:
+        made = self._made[plan]
+        assert isinstance(made, MadeRun)
+        assert made.planned is not None
+        return made.planned
+
+    def digest(self, plan: str) -> str:
+        """A name for a plan that was made, the same in every run of the job."""
+        planned = self._planned(plan)
+        found = planned.part.prepared
+        return stored_checks.digest(found.prepared, planned.low) if found else ""
+
+    def settle(self) -> None:
+        """Lets go what is only needed to make further plans: there will be none."""
+        if self.twins is not None:
+            self._views.parts(self.twins).settle()
+        self._executed = set()
+
+    def released(self, plan: str) -> None:
+        """Nothing: nodes of a graph, and executors of a session, stay with them."""

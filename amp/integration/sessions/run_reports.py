@@ -1,0 +1,78 @@
+"""`RunReports`: what the reports say of one run of a session.
+
+Used by `run_twins`. A run that races has a report of its own; what is planned for one
+that does not is reported by part of the graph. Nothing is planned or timed here.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+
+from amp.graph_rewrite.report import Report, TrialOutcome
+from amp.integration import reports
+from amp.integration.functions.function_reports import FunctionReports
+from amp.integration.functions.race_rules import FLOAT32
+from amp.integration.sessions.planned_parts import Planned
+from amp.policy import Policy
+
+OTHER_RUNS = "each run that it changes has a race and a report of its own"
+_KEY = b""  # there is one report
+
+
+class RunReports:
+    """The reports on one run.
+
+    Args:
+      name: what the run is called.
+      policy: of the run.
+    """
+
+    def __init__(self, name: str, policy: Policy) -> None:
+        self._name, self._policy = name, policy
+        self._newest = FunctionReports(policy)
+        self._plan = ""  # that the newest is on
+
+    def unraced(self, news: Sequence[Planned], off: str) -> None:
+        """Adds the reports on parts that were planned for a run without a race.
+
+        Args:
+          news: the parts, as planned.
+          off: why runs that these change have no race, "" if they have one.
+        """
+        for planned in news:
+            report = planned.report
+            if planned.changed:
+                text = f"off: {off}" if off else OTHER_RUNS
+                report = dataclasses.replace(report, trial=text)
+            reports.add(report, self._policy.report)
+
+    def left(self, report: Report) -> None:
+        """Adds the report on a run that is not rewritten."""
+        report = dataclasses.replace(report, function=self._name)
+        reports.add(report, self._policy.report)
+
+    def begin(self, plan: str, report: Report, text: str) -> None:
+        """Adds the report on a run that races.
+
+        Args:
+          plan: the plan that runs first.
+          report: on that plan.
+          text: how the race stands.
+        """
+        self._plan = plan
+        report = dataclasses.replace(report, function=self._name, trial=text)
+        self._newest.put(_KEY, report)
+
+    def ended(self, winner: str, report: Report | None, outcome: TrialOutcome) -> None:
+        """Puts the outcome of a race or check into the report.
+
+        Args:
+          winner: the plan that runs from now on.
+          report: on that plan, None for FLOAT32.
+          outcome: of the race.
+        """
+        if report is not None and winner not in (FLOAT32, self._plan):
+            self._plan = winner
+            self._newest.put(_KEY, dataclasses.replace(report, function=self._name))
+        self._newest.change(_KEY, lambda newest: newest.after(outcome))

@@ -1,0 +1,300 @@
+"""`RunTwins`: the forms of one run of a session, and which of them it takes.
+
+`session_twins` has one for each combination of operations, fetches and feeds. Here a
+run is made; it is translated by `run_plans`, which of its forms is the fastest is found
+out by `functions.contest`, and nothing of that is decided here.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import itertools
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, TypeAlias
+
+import tensorflow as tf
+
+from amp.graph_rewrite.assign.nominee import CUT
+from amp.graph_rewrite.report import TrialOutcome
+from amp.graph_rewrite.report_builder import left
+from amp.integration import fallback
+from amp.integration.functions import failures, plan_store
+from amp.integration.functions.contest import KNOWN, UNDER_WAY, Contest
+from amp.integration.functions.function_plans import NOMINEES, OTHERS, NotMade
+from amp.integration.functions.plan_store import Record
+from amp.integration.functions.race_rules import FLOAT32
+from amp.integration.sessions.policy_view import Run
+from amp.integration.sessions.run_plans import MadeRun, RunPlans
+from amp.integration.sessions.run_reports import RunReports
+
+# Makes a run, and returns its outputs.
+Make: TypeAlias = Callable[[Run], Any]
+# Whether TensorFlow can place the nodes of a run and make their kernels.
+Starts: TypeAlias = Callable[[Run], bool]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Terms:
+    """How a run is to be made.
+
+    Attributes:
+      off: why it has no race, "" if it may have one.
+      recall: whether runs under the policy race, so that what earlier runs of the job
+        found out counts.
+      refused: the plans of each policy that TensorFlow could not start in this session;
+        may be added to.
+    """
+
+    off: str
+    recall: bool
+    refused: set[tuple[Any, str]]
+
+
+class RunTwins:
+    """The forms of one run.
+
+    Args:
+      plans: of the run; none was made yet.
+      terms: how it is to be made.
+      proven: takes what gives the run to make at each further call without any
+        question; it ends before a call that is to be asked for.
+    """
+
+    def __init__(
+        self,
+        plans: RunPlans,
+        terms: Terms,
+        proven: Callable[[Iterator[Run]], None],
+    ) -> None:
+        self._plans, self._terms, self._proven = plans, terms, proven
+        settled = None if plans.twins is None else plans.twins.settled
+        self._policy = None if settled is None else settled.policy
+        self._strict = self._policy is not None and self._policy.strict
+        self._what = f"a session's run ({plans.asked})"
+        self._key = ""
+        self._contest: Contest | None = None
+        self._running = FLOAT32  # the name of the plan, as far as it is known
+        self._started: set[str] = set()  # the plans that have run
+        self._reports: RunReports | None = None
+        if self._policy is not None:
+            self._reports = RunReports(self._what, self._policy)
+        self._lock = threading.RLock()  # held for a few lines and by no finalizer
+
+    def begin(self) -> None:
+        """Makes the first form of the run, and begins its race.
+
+        Raises:
+          AmpError: what the rewrite found wrong.
+          InvalidArgumentError: the user changed a node that a session had run.
+        """
+        known = Record()
+        if self._policy is not None and self._plans.computes():
+            known = self._recalled() if self._terms.recall else known
+        else:
+            known = Record(FLOAT32)
+        if known.winner == FLOAT32:
+            self._plans.float32()
+            return
+        plan = known.winner if known.winner in NOMINEES else CUT.name
+        made = self._made(plan) if plan == CUT.name else self._raced(plan)
+        if isinstance(made, NotMade) and plan != CUT.name:
+            plan, known = CUT.name, Record()
+            made = self._made(plan)
+        if isinstance(made, NotMade):
+            self._plans.float32()
+            return
+        self._running = plan
+        news = self._plans.news(plan)
+        if made.planned is not None and not self._terms.off:
+            self._enter(plan, known)
+        elif self._reports is not None:
+            self._reports.unraced(news, self._terms.off)
+        if not self._terms.recall:
+            self._plans.settle()
+
+    def _recalled(self) -> Record:
+        """What earlier runs of the job found out about this run."""
+        twins = self._plans.twins
+        assert twins is not None
+        module = self._plans.module()
+        self._key, known = twins.known(module)
+        if known.winner == FLOAT32 and self._reports is not None:
+            cause = "float32 was the fastest in an earlier run of the job"
+            self._reports.left(left(module, twins.settled, "trial", cause))
+        return known
+
+    def _enter(self, plan: str, known: Record) -> None:
+        """Begins the race of a plan that was made."""
+        digest, text = self._plans.digest(plan), KNOWN
+        keep = functools.partial(self._keep_race, digest)
+        contest = Contest(self._plans, self._ended, keep, time.perf_counter)
+        if known.winner == plan:
+            contest.begin_known(known)
+        else:
+            same = known.race.get("plan") == digest
+            others = [nominee.name for nominee in OTHERS]
+            contest.begin(plan, others, known.race if same else {})
+            text = UNDER_WAY
+        self._contest = contest
+        if self._reports is not None:
+            self._reports.begin(plan, self._plans.report(plan), text)
+
+    def _keep_race(self, digest: str, kept: Mapping[str, Any]) -> None:
+        """Stores how far the race is, for a run that begins with the same plan."""
+        if self._key:
+            plan_store.save(self._key, race={"plan": digest, **kept})
+
+    def call(self, run: Make, starts: Starts, work: float) -> Any:
+        """Makes one run that `proven` gives no form for, and returns its outputs.
+
+        Args:
+          run: makes a run.
+          starts: says whether TensorFlow can start a run.
+          work: how many elements are fed.
+        """
+        contest = self._contest
+        race = None if contest is None else contest.race
+        turn = functools.partial(self._guarded, run, starts)
+        if race is not None:
+            return race.call(turn, work)
+        plan = self._running if contest is None else contest.winner
+        outputs = turn(plan)
+        self._go_on()
+        return outputs
+
+    def fastest(self) -> Run:
+        """The form that is the fastest as far as is known."""
+        contest = self._contest
+        plan = self._running if contest is None else contest.front
+        made = self._plans.known(plan)
+        return made.run if isinstance(made, MadeRun) else self._plans.float32()
+
+    def _guarded(self, run: Make, starts: Starts, plan: str) -> Any:
+        """Makes the run by a plan; if that cannot run, in another form.
+
+        1. A rewritten form fails: float32 runs if nothing of it has run. Otherwise
+           variables might be updated twice, so the error is raised.
+        2. Float32 runs out of memory in its turn of a race: another form runs, also if
+           a part of it has run. Without the race it would not have been tried.
+        3. Float32 fails otherwise: the error is the user's and is raised.
+        4. A plan turns out not to be worth a form: the fastest so far runs.
+
+        Args:
+          run: makes a run.
+          starts: says whether TensorFlow can start a run.
+          plan: the name of the plan, or FLOAT32.
+        """
+        made = None if plan == FLOAT32 else self._raced(plan)
+        if isinstance(made, NotMade):
+            return run(self._drop(plan, made.why, failed=False))  # Case 4
+        form = self._plans.float32() if made is None else made.run
+        try:
+            outputs = run(form)
+        except tf.errors.OpError as e:
+            memory = isinstance(e, tf.errors.ResourceExhaustedError)
+            if self._strict:
+                raise
+            if made is None and memory and self._contest is not None:  # Case 2
+                front = self._drop(plan, "float32 ran out of memory")
+                failures.warn_of_memory(self._what)
+                return run(front)
+            if made is None or made.planned is None or plan in self._started:
+                raise  # Cases 3 and 1
+            if starts(form) or not starts(self._plans.float32()):
+                raise  # Case 1
+            refusal = e
+        else:
+            self._started.add(plan)
+            return outputs
+        outputs = run(self._plans.float32())  # Case 1
+        self._refuse(plan, refusal)
+        return outputs
+
+    def _refuse(self, plan: str, refusal: Exception) -> None:
+        """Goes on without a plan that TensorFlow cannot start, in the whole session."""
+        self._terms.refused.add((self._plans.twins, plan))
+        self._drop(plan, _REFUSED)
+        others = self._contest is not None
+        failures.warn_of_refusal(self._what, plan, refusal, others=others)
+
+    def _made(self, plan: str) -> MadeRun | NotMade:
+        """A form of the run, made when first asked for."""
+        if (self._plans.twins, plan) in self._terms.refused:
+            self._plans.drop(plan, _REFUSED)
+        contest = self._contest
+        return self._plans.make(plan, 1.0 if contest is None else contest.doubt())
+
+    def _raced(self, plan: str) -> MadeRun | NotMade:
+        """The form that is to have its turn.
+
+        Where that fails, the user is warned, and it is as if not worth making.
+        """
+        found = self._plans.known(plan)
+        if found is not None:
+            return found
+        part = failures.without(self._what, plan, self._strict)
+        failed = NotMade("not made, its rewrite failed")
+        make = functools.partial(self._made, plan)
+        made: MadeRun | NotMade = fallback.attempt(part, make, lambda: failed)
+        if self._contest is not None and isinstance(made, MadeRun):
+            self._contest.made(plan)
+        return made
+
+    def _drop(self, plan: str, why: str, *, failed: bool = True) -> Run:
+        """Has a form that cannot run made no more; returns the fastest so far."""
+        if plan != FLOAT32:
+            self._plans.drop(plan, why)
+        contest = self._contest
+        if contest is not None:
+            contest.drop(plan, why, failed=failed)
+            if contest.winner != FLOAT32:
+                return self.fastest()
+        return self._give_up()
+
+    def _give_up(self) -> Run:
+        """Has float32 run from now on; nothing more is to come of it."""
+        self._contest, self._running = None, FLOAT32
+        run = self._plans.float32()
+        self._proven(itertools.repeat(run))
+        return run
+
+    def _go_on(self) -> None:
+        """Has the form that runs made without a question, until the next check."""
+        contest = self._contest
+        if contest is None:
+            return self._proven(itertools.repeat(self.fastest()))
+        if contest.winner == FLOAT32:
+            self._give_up()
+            return None
+        with self._lock:
+            times, run = contest.calls_left, self.fastest()
+            contest.passed(times or 0)
+            again = itertools.repeat(run)
+            self._proven(again if times is None else itertools.repeat(run, times))
+        return None
+
+    def _ended(self, contest: Contest, outcome: TrialOutcome | None) -> None:
+        """Goes on with the winner of a race or check.
+
+        If there is news, it goes into the run's report, and to the disk for the job's
+        next run.
+
+        Args:
+          contest: what has ended.
+          outcome: None if the same plan runs as before.
+        """
+        if contest is not self._contest:
+            return
+        winner = contest.winner
+        if outcome is not None and self._reports is not None:
+            report = None if winner == FLOAT32 else self._plans.report(winner)
+            self._reports.ended(winner, report, outcome)
+            if self._key:
+                plan_store.keep_outcome(self._key, winner, outcome)
+        self._go_on()
+
+
+_REFUSED = "TensorFlow refused the twin"

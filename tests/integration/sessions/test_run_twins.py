@@ -1,0 +1,458 @@
+"""Runs of a session are made in several forms by turns, then in the fastest."""
+
+from __future__ import annotations
+
+import collections
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from session_graphs import v1
+from tensorflow.python.client import session as session_lib
+
+import amp
+from amp.graph_rewrite.assign.nominee import CUT, EVERYTHING, PRODUCTS, UNCLUSTERED
+from amp.graph_rewrite.cost.shipped_devices import CPU_AMX
+from amp.graph_rewrite.rewrite import Prepared
+from amp.integration.functions import contest, function_plans, race_rules, winner_checks
+from amp.integration.functions.race_rules import FLOAT32
+from amp.integration.measuring import hardware
+from amp.integration.process import PROCESS
+from amp.integration.sessions.session_twins import SessionTwin
+
+pytestmark = pytest.mark.kernels
+
+# Every bfloat16 rounding is off by 2**-8 at most; under 2**3 of them in a row here.
+BFLOAT16 = 2.0**-8 * 2**3
+SIZE = 256  # of the products, which are predicted to be faster in 16 bits
+SLOW = 0.05  # seconds that a slow plan takes longer; a step here takes milliseconds
+ENOUGH = 5 * (2 + race_rules.looks(5)[-1])  # steps, by which every race has ended
+STEPS = {"step", "late_step"}  # the operations whose runs are looked at
+PLANS = (CUT.name, EVERYTHING.name, PRODUCTS.name)
+
+
+@pytest.fixture(autouse=True)
+def amx(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Plans as for a CPU with AMX, whatever this machine is; forgets them after.
+
+    And tries every plan that differs, whatever it is predicted to take.
+    """
+    monkeypatch.setattr(hardware, "device", lambda: CPU_AMX)
+    monkeypatch.setattr(function_plans, "CLOSE_IF_MODELLED", 100.0)
+    with amp.mixed_precision_scope(dtype="bfloat16"):
+        pass
+    settled = dict(PROCESS.settled)
+    PROCESS.settled.clear()
+    yield
+    PROCESS.settled.clear()
+    PROCESS.settled.update(settled)
+
+
+class Ran(list[str]):
+    """The plan of each run; some may be slow, or raise."""
+
+    slow: tuple[str, ...] = ()
+    raises: dict[str, Exception]
+    starts: bool = False  # whether what raises could start
+
+
+@pytest.fixture
+def ran(monkeypatch: pytest.MonkeyPatch) -> Ran:
+    """The runs of `STEPS`."""
+    seen, original = Ran(), SessionTwin.call
+    seen.raises = {}
+
+    def call(self: SessionTwin, twins: Any, request: Any, run: Any, starts: Any) -> Any:
+        def counted(found: Any) -> Any:
+            if STEPS.isdisjoint(request.asked().names):
+                return run(found)
+            seen.append(found.plan)
+            if found.plan in seen.raises:
+                raise seen.raises[found.plan]
+            if found.plan in seen.slow:
+                time.sleep(SLOW)
+            return run(found)
+
+        def can_start(found: Any) -> bool:
+            return seen.starts or found.plan not in seen.raises
+
+        return original(self, twins, request, counted, can_start)
+
+    monkeypatch.setattr(SessionTwin, "call", call)
+    return seen
+
+
+class Job:
+    """A small model with a step of training; `model` in a graph of its own.
+
+    Args:
+      scope: the fields of the policy, None for none.
+    """
+
+    def __init__(self, shape: Any = (None, SIZE), **policy: Any) -> None:
+        rows = np.random.RandomState(0).randn(SIZE, SIZE).astype("f")
+        self.graph, self.policy = tf.Graph(), {"dtype": "bfloat16", **policy}
+        self.data = rows if len(shape) == 2 else rows[None]
+        with self.graph.as_default():
+            self.x = v1.placeholder(tf.float32, shape, name="x")
+            start = v1.constant_initializer(rows / SIZE**0.5)
+            self.w = v1.get_variable("w", [SIZE, SIZE], initializer=start)
+            self.v = v1.get_variable("v", [SIZE, SIZE], initializer=start)
+            self.count = v1.train.get_or_create_global_step()
+            hidden = tf.tanh(tf.tensordot(self.x, self.w, 1))
+            self.out = tf.tensordot(hidden, self.v, 1, name="out")
+            self.loss = tf.reduce_mean(tf.square(self.out - 1.0), name="loss")
+            descent = v1.train.GradientDescentOptimizer(0.1)
+            self.train = descent.minimize(self.loss, self.count, name="step")
+            self.init = v1.global_variables_initializer()
+
+    def scope(self) -> Any:
+        return amp.mixed_precision_scope(**self.policy)
+
+    def session(self) -> Any:
+        session = v1.Session(graph=self.graph)
+        session.run(self.init)
+        return session
+
+    def steps(self, session: Any, count: int) -> list[float]:
+        asked = [self.loss, self.train]
+        return [session.run(asked, {self.x: self.data})[0] for _ in range(count)]
+
+
+def trained(count: int, **policy: Any) -> tuple[list[float], int]:
+    """The losses of some steps of a new job, and its counter after them."""
+    job = Job(**policy)
+    with job.scope(), job.session() as session:
+        return job.steps(session, count), int(session.run(job.count))
+
+
+def others(plan: str) -> tuple[str, ...]:
+    return tuple({*PLANS, UNCLUSTERED.name, FLOAT32} - {plan})
+
+
+def runs() -> list[amp.Report]:
+    return [r for r in amp.reports() if r.function.startswith("a session's run")]
+
+
+@pytest.mark.parametrize("fastest", [*PLANS, FLOAT32])
+def test_the_fastest_runs_in_the_end_and_every_run_is_one_step(
+    ran: Ran, fastest: str
+) -> None:
+    ran.slow = others(fastest)
+    job = Job()
+    with job.session() as session:  # without a policy
+        want = job.steps(session, 60)
+    losses, count = trained(60)
+    assert count == len(losses)
+    np.testing.assert_allclose(losses, want, rtol=BFLOAT16)
+    assert ran[:4] == [CUT.name, CUT.name, FLOAT32, FLOAT32]
+    assert set(ran[-20:]) == {fastest}
+    (report,) = runs()
+    assert report.function == "a session's run (step, loss)"
+    assert "are faster" in report.trial or "is faster" in report.trial
+    assert {plan.name: plan.fate for plan in report.plans}[fastest] == "won"
+    assert report.measured32 is not None
+    assert report.measured16 is not None
+    assert (report.measured16 < report.measured32) == (fastest != FLOAT32)
+    assert (report.nodes_low > 0) == (fastest != FLOAT32)
+
+
+def test_while_it_lasts_the_report_says_so(ran: Ran) -> None:
+    trained(2)
+    (report,) = runs()
+    assert report.trial == contest.UNDER_WAY
+    assert report.measured32 is report.measured16 is None
+    assert report in amp.reports()
+
+
+def test_variables_are_in_the_twin_once_however_many_plans_race(ran: Ran) -> None:
+    job = Job()
+    with job.scope(), job.session() as session:
+        job.steps(session, 10)
+        names = collections.Counter(
+            o.type for o in session._amp_twin.graph.get_operations()
+        )
+        mine = collections.Counter(o.type for o in job.graph.get_operations())
+    assert len(set(ran)) == 4, "all plans were made"
+    assert names["VarHandleOp"] == mine["VarHandleOp"]
+    assert names["Placeholder"] == mine["Placeholder"]
+    assert names["AssignSubVariableOp"] + names["ResourceApplyGradientDescent"] > 4
+
+
+@pytest.mark.parametrize(
+    ("fields", "why"),
+    [
+        ({"trial": False}, "AMP_TRIAL=0"),
+        ({"assignment": "all"}, "assignment"),
+        ({"emulate": True}, "emulation"),
+    ],
+)
+def test_without_a_race_there_is_one_plan_and_runs_repeat_bit_for_bit(
+    ran: Ran, fields: dict[str, Any], why: str
+) -> None:
+    first, again = trained(8, **fields)[0], trained(8, **fields)[0]
+    assert set(ran) == {CUT.name}
+    assert first == again
+    assert not runs()
+    assert all(why in report.trial for report in amp.reports())
+
+
+def test_what_changes_nothing_does_not_race(ran: Ran) -> None:
+    job = Job()
+    with job.scope(), job.session() as session:
+        job.steps(session, 1)
+        count = v1.train.get_global_step(job.graph)
+        for _ in range(5):
+            session.run([count, job.w])
+            session.run(job.init)
+        found = session._amp_twin._runs.values()
+    assert [run._contest is not None for run in found].count(True) == 1
+    assert len(runs()) == 1
+
+
+def test_a_plan_that_cannot_start_is_out_and_the_job_goes_on(ran: Ran) -> None:
+    refused = tf.errors.InvalidArgumentError(None, None, "No OpKernel was registered")
+    ran.raises = {EVERYTHING.name: refused}
+    ran.slow = others(PRODUCTS.name)
+    with pytest.warns(RuntimeWarning, match="races without its plan 'everything'"):
+        losses, count = trained(60)
+    assert count == len(losses) == 60
+    assert ran.count(EVERYTHING.name) == 1
+    assert set(ran[-10:]) == {PRODUCTS.name}
+    (report,) = runs()
+    fates = {plan.name: plan.fate for plan in report.plans}
+    assert fates[EVERYTHING.name] == "TensorFlow refused the twin"
+
+
+def test_if_no_plan_can_start_float32_runs(ran: Ran) -> None:
+    refused = tf.errors.InvalidArgumentError(None, None, "No OpKernel was registered")
+    ran.raises = dict.fromkeys([*PLANS, UNCLUSTERED.name], refused)
+    with pytest.warns(RuntimeWarning, match="No OpKernel"):
+        _, count = trained(20)
+    assert count == 20
+    assert set(ran[-10:]) == {FLOAT32}
+
+
+def test_a_plan_whose_rewrite_fails_is_out(
+    ran: Ran, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = Prepared.made
+
+    def broken(self: Prepared, nominee: Any, *args: Any) -> Any:
+        if nominee.name == EVERYTHING.name:
+            raise RuntimeError("broken")
+        return made(self, nominee, *args)
+
+    monkeypatch.setattr(Prepared, "made", broken)
+    ran.slow = others(PRODUCTS.name)
+    with pytest.warns(RuntimeWarning, match="races without its plan 'everything'"):
+        _, count = trained(60)
+    assert count == 60
+    assert EVERYTHING.name not in ran
+    assert set(ran[-10:]) == {PRODUCTS.name}
+
+
+def test_an_error_on_the_way_is_the_users_and_runs_nothing_again(ran: Ran) -> None:
+    job = Job()
+    with job.scope(), job.session() as session:
+        job.steps(session, 5)
+        ran.starts = True
+        error = tf.errors.InvalidArgumentError(None, None, "the data are damaged")
+        ran.raises = dict.fromkeys([*PLANS, FLOAT32], error)
+        before = len(ran)
+        with pytest.raises(tf.errors.InvalidArgumentError, match="are damaged"):
+            job.steps(session, 1)
+        assert len(ran) == before + 1
+        ran.raises = {}
+        job.steps(session, 5)
+        assert session.run(job.count) == 10
+
+
+def test_float32_that_does_not_fit_leaves_the_twin_at_work(ran: Ran) -> None:
+    ran.raises = {FLOAT32: tf.errors.ResourceExhaustedError(None, None, "no memory")}
+    with pytest.warns(RuntimeWarning, match="ran out of memory in float32"):
+        _, count = trained(40)
+    assert count == 40
+    assert ran.count(FLOAT32) == 1
+    (report,) = runs()
+    assert report.nodes_low
+
+
+@pytest.mark.parametrize("fastest", [PRODUCTS.name, FLOAT32])
+def test_the_next_run_of_the_job_starts_with_the_winner(ran: Ran, fastest: str) -> None:
+    ran.slow = others(fastest)
+    trained(60)
+    ran.clear()
+    made = len(amp.reports())
+    trained(5)
+    assert set(ran) == {fastest}
+    (report,) = amp.reports()[made:]
+    if fastest == FLOAT32:
+        assert report.nodes_low == 0
+        assert {d.rule for d in report.decisions if d.dtype == "float32"} == {"trial"}
+    else:
+        assert report.trial == contest.KNOWN
+
+
+def test_a_winner_that_became_slower_than_float32_loses_its_place(
+    ran: Ran, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(winner_checks, "CHECKS", ())
+    monkeypatch.setattr(winner_checks, "EVERY", 5)
+    monkeypatch.setattr(winner_checks, "LEAST_CALLS", 0)
+    monkeypatch.setattr(winner_checks, "SHARE", 1.0)
+    ran.slow = others(PRODUCTS.name)
+    job = Job()
+    with job.scope(), job.session() as session:
+        job.steps(session, 60)
+        assert set(ran[-4:]) <= {PRODUCTS.name, FLOAT32}
+        ran.slow = others(FLOAT32)
+        job.steps(session, 60)
+        assert session.run(job.count) == 120
+    assert set(ran[-10:]) == {FLOAT32}
+    (report,) = runs()
+    assert report.trial == "float32 became the faster: found by a check"
+
+
+def test_a_checkpoint_in_the_middle_of_a_race_restores_without_the_plugin(
+    ran: Ran, tmp_path: Any
+) -> None:
+    job = Job()
+    with job.graph.as_default():
+        saver = v1.train.Saver()
+    with job.scope(), job.session() as session:
+        job.steps(session, 7)
+        path = saver.save(session, str(tmp_path / "model"), job.count)
+        want = session.run([job.v, job.count])
+        job.steps(session, 2)
+        saver.restore(session, path)
+        np.testing.assert_array_equal(session.run(job.v), want[0])
+        job.steps(session, 2)
+    assert len(set(ran)) == 4
+    with v1.Session(graph=job.graph) as session:
+        saver.restore(session, path)
+        got = session.run([job.v, job.count])
+    assert got[1] == want[1] == 7
+    np.testing.assert_array_equal(got[0], want[0])
+
+
+def test_a_second_session_of_the_graph_knows_the_winner(ran: Ran) -> None:
+    ran.slow = others(PRODUCTS.name)
+    job = Job()
+    with job.scope():
+        with job.session() as session:
+            job.steps(session, 60)
+        ran.clear()
+        with job.session() as session:
+            job.steps(session, 5)
+    assert set(ran) == {PRODUCTS.name}
+
+
+def test_what_is_built_later_races_by_plans_of_its_own(ran: Ran) -> None:
+    ran.slow = others(PRODUCTS.name)
+    job = Job()
+    fed = {job.x: job.data}
+    with job.scope(), job.session() as session:
+        want = session.run(job.out, fed)
+        job.steps(session, 60)
+        with job.graph.as_default():
+            late = tf.matmul(
+                job.out, tf.tanh(tf.matmul(job.w, job.v)), name="late_step"
+            )
+        ran.clear()
+        got = [session.run(late, fed) for _ in range(60)]
+    assert {CUT.name, FLOAT32, PRODUCTS.name} <= set(ran)
+    assert set(ran[-10:]) == {PRODUCTS.name}
+    scale = np.abs(got[0]).max()
+    np.testing.assert_allclose(got[-1], got[0], atol=BFLOAT16 * scale)
+    assert want.shape == got[0].shape
+
+
+def test_feeding_what_a_plan_has_changed_is_float32(ran: Ran) -> None:
+    job = Job()
+    with job.scope(), job.session() as session:
+        job.steps(session, 1)
+        inner = job.graph.get_tensor_by_name("Tanh:0")
+        zeros = {inner: np.zeros([SIZE, SIZE], "f")}
+        found = [session.run(job.out, zeros) for _ in range(3)]
+    for out in found:
+        np.testing.assert_array_equal(out, np.zeros([SIZE, SIZE], "f"))
+    inner_run = session._amp_twin._runs.popitem()[1]
+    assert inner_run._contest is None
+
+
+def test_a_callable_races_as_a_run_does(ran: Ran) -> None:
+    ran.slow = others(PRODUCTS.name)
+    job = Job(shape=(SIZE, SIZE))
+    with job.graph.as_default():
+        given = tf.constant(job.data)
+        step = tf.matmul(tf.tanh(tf.matmul(given, job.w)), job.v, name="late_step")
+    with job.scope(), job.session() as session:
+        run = session.make_callable(step)
+        found = [run() for _ in range(60)]
+    assert ran[0] == CUT.name
+    assert set(ran[-10:]) == {PRODUCTS.name}
+    scale = np.abs(found[0]).max()
+    np.testing.assert_allclose(found[-1], found[0], atol=BFLOAT16 * scale)
+
+
+@pytest.mark.parametrize("known", [True, False])
+def test_what_is_made_in_one_form_only_takes_the_fastest_known(
+    ran: Ran, known: bool
+) -> None:
+    ran.slow = others(PRODUCTS.name)
+    if known:
+        trained(60, shape=(SIZE, SIZE))
+    job, made = Job(shape=(SIZE, SIZE)), len(amp.reports())
+    with job.scope(), job.session() as session:
+        options = session_lib.config_pb2.CallableOptions()
+        options.target.append("step")
+        options.fetch.append("loss:0")
+        options.feed.append("x:0")
+        run = session._make_callable_from_options(options)
+        for _ in range(5):
+            run(job.data)
+        assert session.run(job.count) == 5
+    (report,) = amp.reports()[made:]
+    assert len(ran) == (60 if known else 0)
+    assert "such a run is made in one form only" in report.trial
+    low = {d.op for d in report.decisions if d.dtype == "bfloat16"}
+    assert ("Tanh" in low) is not known
+
+
+@pytest.mark.filterwarnings("ignore:.*partial_run")
+def test_the_parts_of_a_partial_run_are_made_in_one_form(ran: Ran) -> None:
+    job = Job(shape=(SIZE, SIZE))
+    with job.scope(), job.session() as session:
+        for _ in range(3):
+            handle = session.partial_run_setup([job.loss, job.out], [job.x])
+            out = session.partial_run(handle, job.out, {job.x: job.data})
+            loss = session.partial_run(handle, job.loss)
+            want = np.square(out - 1.0).mean()
+            np.testing.assert_allclose(loss, want, rtol=BFLOAT16)
+    (report,) = amp.reports()
+    assert "such a run is made in one form only" in report.trial
+
+
+def priced(shape: Any) -> amp.Report:
+    """The report on two products of [1, SIZE, SIZE]."""
+    rows = np.ones([1, SIZE, SIZE], "f")
+    scope = amp.mixed_precision_scope(dtype="bfloat16", trial=False)
+    with tf.Graph().as_default(), scope, v1.Session() as session:
+        x = v1.placeholder(tf.float32, shape, name="x")
+        out = tf.matmul(tf.tanh(tf.matmul(x, rows)), rows)
+        session.run(out, {x: rows.tolist()})
+    return amp.reports()[-1]
+
+
+def test_a_plan_is_made_for_the_sizes_of_the_first_runs_feeds() -> None:
+    """A product of unknown batch and length is priced as with static shapes."""
+    static, told = priced([1, SIZE, SIZE]), priced([None, None, SIZE])
+    assert told.made_for == {"x": [1, SIZE, SIZE]}
+    assert static.made_for == {}
+    assert not told.sizes_assumed
+    assert (told.seconds32, told.seconds16) == (static.seconds32, static.seconds16)
+    assert told.nodes_low == static.nodes_low > 0

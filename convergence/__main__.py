@@ -1,4 +1,4 @@
-"""The command `python -m convergence`: `list`, `run` and `report`.
+"""The command `python -m convergence`: what it reads, and what it prints.
 
 The only file of the suite that prints or exits; no training and no statistics here.
 """
@@ -8,7 +8,9 @@ from __future__ import annotations
 import argparse
 import os
 import sys
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 # Before TensorFlow is imported; what the user says goes first. Families share a GPU.
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
@@ -24,7 +26,8 @@ from convergence import families, settings
 def main(arguments: list[str] | None = None) -> int:
     """Runs the command; returns the exit status: 1 if a family fails, 2 on an error."""
     args = _parser().parse_args(arguments)
-    commands = {"list": _list, "run": _run, "report": _report}
+    commands = {"list": _list, "calibrate": _calibrate, "run": _run}
+    commands |= {"controls": _controls, "report": _report}
     try:
         return commands[args.command](args)
     except AmpError as e:
@@ -39,30 +42,46 @@ def _parser() -> argparse.ArgumentParser:
     )
     commands = parser.add_subparsers(dest="command", required=True)
     commands.add_parser("list", help="families, their metrics, margins and data")
-    run = commands.add_parser("run", help="train families in all four settings")
-    run.add_argument(
+    told = {
+        "calibrate": "train pairs that are not judged, and freeze margins",
+        "run": "train families in all settings, and judge",
+        "controls": "train with planted faults, which the rule has to find",
+    }
+    for name, text in told.items():
+        _add_training(commands.add_parser(name, help=text), judged=name != "calibrate")
+    report = commands.add_parser("report", help="tables and pictures from results")
+    report.add_argument("--results", type=Path, help="directory of results")
+    report.add_argument("--data-dir", type=Path, help="real data, to plan steps anew")
+    return parser
+
+
+def _add_training(command: argparse.ArgumentParser, *, judged: bool) -> None:
+    command.add_argument(
         "names",
         nargs="+",
         metavar="NAME",
         choices=[*families.FAMILIES, "all"],
         help=f"one of {', '.join(families.FAMILIES)}, or all",
     )
-    length = run.add_mutually_exclusive_group(required=True)
+    length = command.add_mutually_exclusive_group(required=True)
     length.add_argument("--quick", action="store_true", help="small sizes, few steps")
     length.add_argument("--full", action="store_true", help="sizes that take hours")
-    run.add_argument("--data-dir", type=Path, help="real data instead of embedded")
-    run.add_argument("--dtype", choices=settings.DTYPES, default="float16")
-    run.add_argument(
-        "--emulate", action="store_true", help="round in float32 on any machine"
-    )
-    run.add_argument("--seeds", type=_positive, help="how many, from 0 up")
-    run.add_argument(
+    command.add_argument("--data-dir", type=Path, help="real data instead of embedded")
+    command.add_argument("--seeds", type=_positive, help="how many")
+    command.add_argument(
         "--resume", action="store_true", help="go on where a run was interrupted"
     )
-    report = commands.add_parser("report", help="tables and pictures from results")
-    for command in (run, report):
-        command.add_argument("--results", type=Path, help="directory of results")
-    return parser
+    command.add_argument("--results", type=Path, help="directory of results")
+    command.add_argument("--margins", type=Path, help="file of frozen margins")
+    if not judged:
+        return
+    command.add_argument("--dtype", choices=settings.DTYPES, default="float16")
+    command.add_argument(
+        "--emulate", action="store_true", help="round in float32 on any machine"
+    )
+    command.add_argument(
+        "--any-commit", action="store_true", help="--resume results of another commit"
+    )
 
 
 def _positive(text: str) -> int:
@@ -90,32 +109,76 @@ def _list(args: argparse.Namespace) -> int:
     return 0
 
 
-def _run(args: argparse.Namespace) -> int:
-    from convergence import results, verdict, workers
+def _trained(args: argparse.Namespace, what: str) -> Iterator[dict[str, Any]]:
+    """What a function of `runner` returns of each family, when it is done."""
+    from convergence import margins, results, workers
 
     options = {
         "quick": args.quick,
         "data": args.data_dir,
-        "dtype": args.dtype,
-        "emulate": args.emulate,
         "seeds": args.seeds,
         "resume": args.resume,
         "out": args.results or results.DIRECTORY,
+        "frozen": args.margins or margins.FILE,
     }
+    judged = ("dtype", "emulate", "any_commit")
+    options |= {name: getattr(args, name) for name in judged if name in args}
     names = list(families.FAMILIES) if "all" in args.names else args.names
-    failed = 0
     with _bars() as bars:
         tell = _Teller(bars)
-        for result in workers.run(list(dict.fromkeys(names)), options, tell):
-            tell.done(result["family"])
-            judged = verdict.verdict(result)
-            how = " emulated" if result["emulated"] else ""
-            word = "passes" if judged.passes else "FAILS"
-            print(f"{result['family']}: {word} in {result['dtype']}{how}", flush=True)
-            for reason in judged.reasons:
-                print(f"  {reason}", flush=True)
-            failed += not judged.passes
-    return 1 if failed else 0
+        for told in workers.run(list(dict.fromkeys(names)), options, tell, what):
+            tell.done(told["family"])
+            yield told
+
+
+def _calibrate(args: argparse.Namespace) -> int:
+    from convergence import equivalence, margins
+
+    for told in _trained(args, "calibrate"):
+        entry = told["entry"]
+        if entry is None:
+            print(f"{told['key']}: frozen before", flush=True)
+            continue
+        margins.freeze(told["key"], entry, args.margins or margins.FILE)
+        loss, metric = (entry["margin"][name] for name in ("loss", "metric"))
+        print(
+            f"{told['key']}: margins {loss:.2%} of the loss, {metric:.3g} of the "
+            f"metric, {entry['seeds']} seeds, tag {entry['tag']}",
+            flush=True,
+        )
+        for name, power in entry["power"].items():
+            if power < equivalence.POWER:
+                print(f"  too noisy: equal {name} is found with {power:.0%}")
+    return 0
+
+
+def _run(args: argparse.Namespace) -> int:
+    from convergence import verdict
+
+    passed = []
+    for result in _trained(args, "run"):
+        judged = verdict.verdict(result)
+        how = " emulated" if result["emulated"] else ""
+        print(f"{result['family']}: {judged.word} in {result['dtype']}{how}")
+        for reason in (*judged.reasons, *judged.undecided):
+            print(f"  {reason}", flush=True)
+        passed.append(judged.passes)
+    return 0 if all(passed) else 1
+
+
+def _controls(args: argparse.Namespace) -> int:
+    from convergence import controls, verdict
+
+    by_control: dict[str, list[str]] = {name: [] for name in controls.CONTROLS}
+    for result in _trained(args, "control"):
+        for name, text in verdict.found(result).items():
+            word = f"different: {text}" if text else "NOT FOUND"
+            print(f"{result['family']}: {name}: {word}", flush=True)
+            by_control[name] += [result["family"]] * bool(text)
+    missed = [name for name, found in by_control.items() if not found]
+    for name, found in by_control.items():
+        print(f"{name}: found by {', '.join(found) or 'NO FAMILY'}")
+    return 1 if missed else 0
 
 
 def _bars() -> progress.Progress:
@@ -152,7 +215,7 @@ class _Teller:
 def _report(args: argparse.Namespace) -> int:
     from convergence import report, results
 
-    for path in report.write(args.results or results.DIRECTORY):
+    for path in report.write(args.results or results.DIRECTORY, args.data_dir):
         print(path)
     return 0
 

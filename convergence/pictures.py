@@ -1,6 +1,6 @@
-"""Pictures of results, as SVG: curves, loss scales, gradient histograms.
+"""Pictures of results, as SVG: intervals, curves, loss scales, gradient histograms.
 
-Drawn from what files of results hold; no statistics beyond means.
+Drawn from what files of results hold; no statistics but means and what `verdict` gives.
 """
 
 from __future__ import annotations
@@ -11,17 +11,21 @@ from typing import Any
 
 import numpy as np
 
+from convergence import verdict
 from convergence.settings import CONSTANT, FLOAT32, SETTINGS
 
 COLOURS = {
     "float32": "#222222",
+    "perturbed": "#888888",
     "unscaled": "#c0392b",
     "constant": "#1f5fa8",
     "dynamic": "#2e8b57",
 }
-# float16: the smallest number, and the smallest with all its bits (IEEE 754).
-UNDERFLOW, SUBNORMAL = -24, -14
+# float16: the smallest number, the smallest with all its bits, and the first beyond it
+# (IEEE 754).
+UNDERFLOW, SUBNORMAL, OVERFLOW = -24, -14, 16
 LAYERS = 24  # rows of a histogram, at most
+WIDEST = 20.0  # margins that a picture shows of an interval
 
 
 def picture(result: Mapping[str, Any]) -> str:
@@ -36,33 +40,71 @@ def picture(result: Mapping[str, Any]) -> str:
 
 
 def drawn(result: Mapping[str, Any]) -> Any:
-    """A figure of losses by part, the loss scale, and gradients by layer."""
+    """A figure of intervals, losses by part, the loss scale, and gradients by layer."""
     from matplotlib import figure
 
     parts = len(result["runs"][0]["losses"])
-    probe = looked_at(result)
-    rows = 2 if probe else 1
-    drawing = figure.Figure(figsize=(11, 3.6 * rows), layout="constrained")
-    panels = drawing.subplots(rows, max(parts + 1, 2), squeeze=False)
+    histograms = _histograms(result)
+    rows = 2 if histograms else 1
+    drawing = figure.Figure(figsize=(13, 3.8 * rows), layout="constrained")
+    panels = drawing.subplots(rows, max(parts + 2, 3), squeeze=False)
+    _intervals(panels[0, 0], result)
     for part in range(parts):
-        _losses(panels[0, part], result, part)
-    _scales(panels[0, parts], result)
-    if probe:
-        constant = 0.0, float(np.log2(CONSTANT))
-        for axes, shift in zip(panels[1], constant, strict=False):
-            _gradients(axes, probe["results"] or probe["weights"], shift)
-        for axes in panels[1, 2:]:
-            axes.set_axis_off()
+        _losses(panels[0, part + 1], result, part)
+    _scales(panels[0, parts + 1], result)
+    for axes, told in zip(panels[1] if histograms else (), histograms, strict=False):
+        _gradients(axes, *told)
+    for axes in panels[1, len(histograms) :] if histograms else ():
+        axes.set_axis_off()
     title = f"{result['title']}, {result['data']}, {result['dtype']}"
     drawing.suptitle(title + (" emulated" if result["emulated"] else ""), fontsize=11)
     return drawing
 
 
-def looked_at(result: Mapping[str, Any]) -> Mapping[str, Any] | None:
-    """Gradients of a float32 run, half of its steps done; None if there is none."""
+def _histograms(
+    result: Mapping[str, Any],
+) -> list[tuple[Mapping[str, Any], float, str]]:
+    """The panels of histograms: what, times which power of two, and the title."""
+    told = []
+    probe = looked_at(result)
+    if probe:
+        layers, shift = probe["results"] or probe["weights"], float(np.log2(CONSTANT))
+        told.append((layers, 0.0, "float32, by layers' results, unscaled"))
+        told.append((layers, shift, f"the same, times 2^{shift:g}"))
+    own = looked_at(result, "dynamic", "weights")
+    if own:
+        shift = float(np.log2(own["scale"]))
+        told.append((own["weights"], shift, f"dynamic, by weights, times 2^{shift:g}"))
+    return told
+
+
+def _intervals(axes: Any, result: Mapping[str, Any]) -> None:
+    """The 90 % intervals of loss (dots) and metric (squares), in margins."""
+    rows = [row for row in verdict.rows(result) if row.loss and row.metric]
+    axes.axvspan(-1, 1, color="#e8e8e8", linewidth=0)
+    for place, row in enumerate(rows):
+        style = {"color": COLOURS[row.setting], "capsize": 3, "markersize": 4}
+        for found, shift, form in ((row.loss, -0.12, "o"), (row.metric, 0.12, "s")):
+            low, mean, high = (
+                np.clip(x / found.margin, -WIDEST, WIDEST)
+                for x in (found.low, found.mean, found.high)
+            )
+            reach = [[mean - low], [high - mean]]
+            axes.errorbar([mean], [place + shift], xerr=reach, fmt=form, **style)
+    axes.set_yticks(range(len(rows)), [row.setting for row in rows], fontsize=8)
+    axes.set_ylim(len(rows) - 0.5, -0.5)
+    axes.set_xscale("symlog", linthresh=2)
+    axes.set_title("difference over margin (● loss, ■ metric)", fontsize=9)
+    _plain(axes)
+
+
+def looked_at(
+    result: Mapping[str, Any], setting: str = FLOAT32, what: str = "results"
+) -> Mapping[str, Any] | None:
+    """Histograms of a run, half of its steps done; None if there are none."""
     for run in result["runs"]:
-        found = [probe for probe in run["probes"] if "results" in probe]
-        if run["setting"] == FLOAT32 and found:
+        found = [probe for probe in run["probes"] if what in probe]
+        if run["setting"] == setting and found:
             last: Mapping[str, Any] = found[-1]
             return last
     return None
@@ -98,18 +140,20 @@ def _losses(axes: Any, result: Mapping[str, Any], part: int) -> None:
 
 
 def _scales(axes: Any, result: Mapping[str, Any]) -> None:
-    """Loss scales over time, a line a seed; a mark where a step was skipped."""
-    steps = result["size"]["steps"]
-    for setting in SETTINGS[2:]:
-        for index, run in enumerate(_of(result, setting)):
-            held = [*run["scales"], [steps, run["scales"][-1][1]]]
-            places, values = zip(*held, strict=True)
+    """Loss scales over time, a line a scaler; a mark where a step was skipped."""
+    for setting in SETTINGS[3:]:
+        tracks = [track for run in _of(result, setting) for track in run["scalers"]]
+        for index, track in enumerate(tracks):
+            end = track["begin"] + track["count"]
+            places, values = zip(
+                *track["path"], (end, track["path"][-1][1]), strict=True
+            )
             label = setting if index == 0 else None
             style = {"color": COLOURS[setting], "alpha": 0.7, "linewidth": 1}
             axes.step(places, values, where="post", label=label, **style)
-            at = np.searchsorted(places, run["skips"], side="right") - 1
+            at = np.searchsorted(places, track["held"], side="right") - 1
             marks = [values[i] for i in at]
-            axes.plot(run["skips"], marks, "x", color=COLOURS[setting], markersize=3)
+            axes.plot(track["held"], marks, "x", color=COLOURS[setting], markersize=3)
     axes.set_yscale("log", base=2)
     axes.set_title("loss scale (× skipped step)", fontsize=9)
     axes.set_xlabel("step", fontsize=8)
@@ -118,21 +162,20 @@ def _scales(axes: Any, result: Mapping[str, Any]) -> None:
     _plain(axes)
 
 
-def _gradients(axes: Any, layers: Mapping[str, Any], shift: float) -> None:
+def _gradients(axes: Any, layers: Mapping[str, Any], shift: float, title: str) -> None:
     """How gradients of each layer spread over exponents, scaled by 2^shift."""
     names = list(layers)[:: -(-len(layers) // LAYERS)]
-    lowest, highest = -50, 16
+    lowest, highest = -50, 20
     table = np.array([_shares(layers[name], shift, lowest, highest) for name in names])
     extent = (lowest, highest, len(names) - 0.5, -0.5)
     axes.imshow(
         np.sqrt(table), aspect="auto", extent=extent, cmap="Greys", vmin=0, vmax=0.6
     )
-    for exponent, style in ((UNDERFLOW, "-"), (SUBNORMAL, "--")):
+    for exponent, style in ((UNDERFLOW, "-"), (SUBNORMAL, "--"), (OVERFLOW, "-")):
         axes.axvline(exponent, color="#c0392b", linestyle=style, linewidth=1)
         axes.text(exponent, -0.7, f"2^{exponent}", fontsize=7, ha="center", va="bottom")
     axes.set_yticks(range(len(names)), names, fontsize=4.5)
-    scale = f"times 2^{shift:g}" if shift else "unscaled"
-    axes.set_title(f"gradients, {scale}, by layer\n", fontsize=9)
+    axes.set_title(f"gradients: {title}\n", fontsize=9)
     axes.set_xlabel("exponent of the absolute value (base 2)", fontsize=8)
     _plain(axes)
 

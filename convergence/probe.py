@@ -1,11 +1,13 @@
-"""Gradients of one batch in a setting and in float32: histograms, and the error.
+"""Gradients and updates of one batch in a setting and in float32, as NumPy arrays.
 
-Looks only: the caller puts back what a forward pass changes.
+Errors, what was lost to 0 and to denormals, and histograms. Looks only: the caller puts
+back what a step changes.
 """
 
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -14,6 +16,8 @@ import numpy as np
 import tensorflow as tf
 
 LOWEST, HIGHEST = -60, 30  # exponents beyond are counted with these
+# Of the norm of all gradients: what rounding makes of a gradient that is exactly 0.
+NEGLIGIBLE = 2.0**-11
 
 
 @contextlib.contextmanager
@@ -82,21 +86,86 @@ def histograms(
     return {n: histogram(np.concatenate(g)) for n, g in together.items()}
 
 
-def error(mixed: Sequence[np.ndarray], float32: Sequence[np.ndarray]) -> float | None:
-    """The median over variables of the relative error of a gradient.
+@dataclasses.dataclass(frozen=True, slots=True)
+class Seen:
+    """What one step computed: of each variable, in order.
 
-    Of one variable it is |mixed - float32| / |float32|, Euclidean norms; a variable
-    whose float32 gradient is 0 is left out. None if a gradient is not finite.
+    Attributes:
+      gradients: NumPy arrays.
+      updates: weights after the step minus before.
+      overflow: whether loss scaling left the update out.
     """
-    found = []
-    for ours, exact in zip(mixed, float32, strict=True):
-        wide = exact.astype(np.float64)
-        size = np.linalg.norm(wide)
-        if not (np.isfinite(ours).all() and np.isfinite(size)):
-            return None
+
+    gradients: list[np.ndarray]
+    updates: list[np.ndarray]
+    overflow: bool
+
+
+def compared(
+    names: Sequence[str],
+    ours: Sequence[np.ndarray],
+    exact: Sequence[np.ndarray],
+    noisy: Sequence[np.ndarray],
+) -> dict[str, list[float | None]]:
+    """The observations that `gradient_rule` judges: error, noise and share.
+
+    A variable for which float32 has exactly 0 is left out, unless `ours` is not small.
+
+    Args:
+      names: of variables.
+      ours: gradients or updates in the setting on trial.
+      exact: the same in float32.
+      noisy: the same in float32, at weights that are slightly off.
+    """
+    whole = float(np.sqrt(sum(_norm(x) ** 2 for x in exact)))
+    found: dict[str, list[float | None]] = {}
+    for name, a, b, c in zip(names, ours, exact, noisy, strict=True):
+        size = _norm(b)
         if size:
-            found.append(float(np.linalg.norm(ours.astype(np.float64) - wide) / size))
-    return float(np.median(found)) if found else None
+            errors = [_norm(_wide(x) - _wide(b)) / size for x in (a, c)]
+            found[name] = [_short(x) for x in (*errors, size / whole)]
+        elif not _norm(a) <= NEGLIGIBLE * whole:
+            found[name] = [None, 0.0, 0.0]
+    return found
+
+
+def lost(
+    names: Sequence[str],
+    ours: Sequence[np.ndarray],
+    exact: Sequence[np.ndarray],
+    smallest: Sequence[float],
+) -> dict[str, list[float]]:
+    """The shares of a gradient's values that became 0, and that became denormals.
+
+    Of the values that are not 0 in float32.
+
+    Args:
+      names: of variables.
+      ours: unscaled gradients in the setting on trial.
+      exact: gradients in float32.
+      smallest: of each variable, the type's smallest normal number over the scale.
+    """
+    found = {}
+    for name, a, b, least in zip(names, ours, exact, smallest, strict=True):
+        there = b != 0
+        total = max(int(there.sum()), 1)
+        small = there & (np.abs(a) < least)
+        zeros = int((small & (a == 0)).sum())
+        denormals = int(small.sum()) - zeros
+        found[name] = [round(zeros / total, 5), round(denormals / total, 5)]
+    return found
+
+
+def _wide(values: np.ndarray) -> np.ndarray:
+    return values.astype(np.float64)
+
+
+def _norm(values: np.ndarray) -> float:
+    return float(np.linalg.norm(_wide(values)))
+
+
+def _short(value: float) -> float | None:
+    return float(f"{value:.3g}") if np.isfinite(value) else None
 
 
 def share_below(held: Mapping[str, Any], exponent: float) -> float:

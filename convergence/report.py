@@ -1,49 +1,56 @@
 """The report: tables and pictures of all results, as Markdown and HTML.
 
-Everything comes from the files of results; what figures mean is decided in `verdict`.
+Everything comes from the files of results; what figures mean is decided in `verdict`,
+what tables hold in `tables`.
 """
 
 from __future__ import annotations
 
+import functools
 import html
 import string
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from statistics import mean
 from typing import Any
 
 from amp.integration import atomic_files
-from convergence import pictures, probe, results, trivial, verdict
+from convergence import margins, pictures, replanning, results, staleness, tables
+from convergence import verdict as verdicts
 from convergence.settings import CONSTANT
+from convergence.tables import Table
 
 PAGE = Path(__file__).parents[1] / "docs" / "convergence.md"
 BEGIN, END = "<!-- results: begin -->", "<!-- results: end -->"
-HEAD = ("setting", "mean", "sd", "difference", "90 % interval", "KS p")
-HEAD += ("last loss", "gradient error", "diverged", "skipped", "16-bit nodes", "")
-LAYER_HEAD = ("gradients of", "under 2^-24", "under 2^-14", "scaled: under 2^-24")
-LAYER_HEAD += ("scaled: under 2^-14",)
-MOST_LAYERS = 12
-Table = Sequence[Sequence[str]]
+Judged = Mapping[str, Any]
+Counted = Sequence[tuple[Judged, str]]  # results, and why they are not counted
 
 
-def write(directory: Path) -> list[Path]:
+def write(
+    directory: Path, data: Path | None = None, frozen: Path = margins.FILE
+) -> list[Path]:
     """Writes report.md, report.html and a picture a file of results; returns the files.
 
     Of the suite's own directory the page docs/convergence.md is brought up to date too.
 
+    Args:
+      directory: of results.
+      data: directory of real data, to plan steps anew.
+      frozen: file of margins.
+
     Raises:
       ResultError: a file of results cannot be read.
     """
-    found = [result for result in results.every(directory) if result["runs"]]
-    written = []
-    drawings = {}
-    for result in found:
-        path = directory / (Path(results.file_name(result)).stem + ".svg")
-        drawings[path.name] = pictures.picture(result)
-        atomic_files.write(path, drawings[path.name])
-        written.append(path)
-    page = "# Convergence: results\n\n" + markdown(found, "")
-    pages = {directory / "report.md": page}
+    replan = functools.partial(replanning.replan, directory=data)
+    every = [result for result in results.every(directory) if result["runs"]]
+    found = [(result, staleness.reason(result, replan, frozen)) for result in every]
+    drawings = {
+        stem(result) + ".svg": pictures.picture(result)
+        for result, stale in found
+        if not stale and not result["controls"]
+    }
+    pages = {directory / name: drawing for name, drawing in drawings.items()}
+    text = "# Convergence: results\n\n" + markdown(found, "")
+    pages[directory / "report.md"] = text
     pages[directory / "report.html"] = web(found, drawings)
     if directory.resolve() == results.DIRECTORY.resolve() and PAGE.exists():
         text = PAGE.read_text(encoding="utf-8")
@@ -51,30 +58,62 @@ def write(directory: Path) -> list[Path]:
         pages[PAGE] = between_marks(text, inside)
     for path, text in pages.items():
         atomic_files.write(path, text)
-    return [*written, *pages]
+    return list(pages)
 
 
-def markdown(found: Sequence[Mapping[str, Any]], where: str) -> str:
-    """All results as Markdown.
+def stem(result: Judged) -> str:
+    return Path(results.file_name(result)).stem
 
-    Args:
-      found: contents of files of results.
-      where: how the page leads to the pictures.
+
+def sections(found: Counted) -> list[tuple[str, list[str | Table], str]]:
+    """The report without its form.
+
+    Returns:
+      Of each section its title, its paragraphs and tables, and the stem of its picture,
+      "" for none.
     """
-    parts = [lined(summary(found))] if found else ["There are no results yet."]
-    for result in found:
-        judged = verdict.verdict(result)
-        stem = Path(results.file_name(result)).stem
-        parts += [f"## {title(result)}", about(result), lined(settings_table(result))]
-        classes = classes_table(result)
-        parts += [lined(classes)] if classes else []
-        parts += [f"{verdict_line(judged)}", f"![{title(result)}]({where}{stem}.svg)"]
-        layers = layers_table(result)
-        if layers:
-            parts += [LAYERS_NOTE, lined(layers)]
-    return "\n\n".join(parts) + "\n"
+    if not found:
+        return [("", ["There are no results yet."], "")]
+    judged = [(r, stale) for r, stale in found if not r.get("controls")]
+    planted = [r for r, stale in found if r.get("controls") and not stale]
+    made: list[tuple[str, list[str | Table], str]] = []
+    made.append(("", [tables.summary(judged), *_stale(found)], ""))
+    if planted:
+        parts = [CONTROLS_NOTE, tables.controls_table(planted)]
+        made.append(("Negative controls", parts, ""))
+    for result, stale in judged:
+        if not stale:
+            made.append((title(result), _section(result), stem(result)))
+    return made
 
 
+def _stale(found: Counted) -> list[str | Table]:
+    rows = [(results.file_name(r), stale) for r, stale in found if stale]
+    return [STALE_NOTE, [("file", "why"), *rows]] if rows else []
+
+
+def _section(result: Judged) -> list[str | Table]:
+    parts: list[str | Table] = [about(result), tables.settings_table(result)]
+    parts += [classes] if (classes := tables.classes_table(result)) else []
+    parts.append(verdict_line(verdicts.verdict(result)))
+    for note, table in (
+        (LOST_NOTE, tables.lost_table(result)),
+        (LAYERS_NOTE, tables.layers_table(result)),
+    ):
+        parts += [note, table] if table else []
+    return parts
+
+
+STALE_NOTE = "Not counted:"
+CONTROLS_NOTE = (
+    "Faults planted on purpose, and the clauses of the rule that call the runs "
+    "different from float32."
+)
+LOST_NOTE = (
+    "Values of gradients that are not 0 in float32 and became 0, or denormals, in the "
+    "mixed runs: means over all probed steps of all seeds. Those that lose most "
+    "come first."
+)
 LAYERS_NOTE = (
     "Nonzero gradients of the loss by each layer's result, in the float32 run of seed "
     f"0 after half of its steps, as they are and times {CONSTANT:g}. float16 has no "
@@ -83,126 +122,51 @@ LAYERS_NOTE = (
 )
 
 
-def title(result: Mapping[str, Any]) -> str:
+def title(result: Judged) -> str:
     how = "emulated " if result["emulated"] else ""
     quick = ", quick" if result["quick"] else ""
     return f"{result['title']} on {result['data']}, {how}{result['dtype']}{quick}"
 
 
-def about(result: Mapping[str, Any]) -> str:
-    """What was run on what, in a sentence or two."""
+def about(result: Judged) -> str:
+    """What was run on what, in a few sentences."""
     size, rule, machine = result["size"], result["rule"], result["machine"]
     versions = ", ".join(f"{k} {v}" for k, v in machine["versions"].items())
     better = "higher" if rule["higher"] else "lower"
     model = ", ".join(f"{k} {v}" for k, v in size["model"].items())
+    commits = dict.fromkeys(run.get("commit", "") for run in result["runs"])
+    minutes = sum(run["seconds"] for run in result["runs"]) / 60
     return (
-        f"{rule['metric']} ({better} is better), margin {rule['margin']:g}; "
-        f"{trivial_model(result)}; "
-        f"{result['seeds']} seeds, {size['steps']} steps of {size['batch']}, "
-        f"{result['optimizer']}, learning rate {size['rate']:g}; {model}. "
-        f"{machine['gpu'] or machine['cpu']}, {machine['cores']} cores, "
-        f"{machine['system']}; {versions}."
+        f"{rule['metric']} ({better} is better); {tables.trivial_model(result)}; "
+        f"{result['seeds']} seeds, "
+        f"{size['steps']} steps of {size['batch']}, {result['optimizer']}, learning "
+        f"rate {size['rate']:g}; {model}. Margins frozen as {rule['tag']}. Commit "
+        f"{', '.join(commits)}; {minutes:.0f} minutes of training, begun "
+        f"{result['begun']}. {machine['gpu'] or machine['cpu']}, {machine['cores']} "
+        f"cores, {machine['system']}; {versions}."
     )
 
 
-def trivial_model(result: Mapping[str, Any]) -> str:
-    """The trivial model's metric, and whether float32 is better than it."""
-    if "trivial" not in result:
-        return "no trivial model"
-    word = "beats it" if trivial.beats(result) else "**does not beat it**"
-    told = result["trivial"]
-    return f"trivial model ({told['name']}) {figure(told['value'])}, float32 {word}"
-
-
-def classes_table(result: Mapping[str, Any]) -> Table:
-    """The metric by class and setting, means over seeds; empty if it is of no class."""
-    found: dict[str, dict[str, list[float]]] = {}
-    for run in result["runs"]:
-        for name, value in run.get("classes", {}).items():
-            found.setdefault(name, {}).setdefault(run["setting"], []).append(value)
-    if not found:
-        return []
-    settings = list(dict.fromkeys(run["setting"] for run in result["runs"]))
-    rows = [
-        (name, *(figure(mean(each[s])) if s in each else "–" for s in settings))
-        for name, each in found.items()
-    ]
-    return [(f"{result['rule']['metric']} of", *settings), *rows]
-
-
-def summary(found: Sequence[Mapping[str, Any]]) -> Table:
-    """A line a family: the mean of each setting, and the verdict."""
-    head = ("family", "data", "type", "metric", "trivial", *verdict.SETTINGS, "verdict")
-    rows: list[Sequence[str]] = [head]
-    for result in found:
-        judged = verdict.verdict(result)
-        means = {row.setting: figure(row.mean) for row in judged.rows}
-        how = " emulated" if result["emulated"] else ""
-        rows.append(
-            (
-                result["family"] + (", quick" if result["quick"] else ""),
-                result["data"],
-                result["dtype"] + how,
-                result["rule"]["metric"],
-                figure(result.get("trivial", {}).get("value")),
-                *(means.get(setting, "–") for setting in verdict.SETTINGS),
-                "passes" if judged.passes else "**fails**",
-            )
-        )
-    return rows
-
-
-def settings_table(result: Mapping[str, Any]) -> Table:
-    return [HEAD, *map(_settings_row, verdict.verdict(result).rows)]
-
-
-def _settings_row(row: verdict.Row) -> Sequence[str]:
-    between = "–"
-    if row.low is not None and row.high is not None:
-        between = f"{row.low:+.3g} … {row.high:+.3g}"
-    word = "equal" if not row.reasons else "; ".join(row.reasons)
-    return (
-        row.setting,
-        figure(row.mean),
-        f"{row.deviation:.2g}",
-        "–" if row.difference is None else f"{row.difference:+.3g}",
-        between,
-        figure(row.p, ".3f"),
-        figure(row.loss),
-        figure(row.error, ".3f"),
-        str(row.diverged),
-        str(row.skipped),
-        f"{row.nodes[0]} of {row.nodes[1]}" if row.nodes[1] else "–",
-        word if row.difference is not None else "; ".join(row.reasons),
-    )
-
-
-def verdict_line(judged: verdict.Verdict) -> str:
+def verdict_line(judged: verdicts.Verdict) -> str:
     if judged.passes:
         return "**Passes.**"
-    return f"**Fails**: {'; '.join(judged.reasons)}."
+    told = "; ".join((*judged.reasons, *judged.undecided))
+    return f"**{judged.word.capitalize()}**: {told}."
 
 
-def layers_table(result: Mapping[str, Any]) -> Table:
-    """Shares of small gradients by layer, unscaled and scaled; empty without any."""
-    seen = pictures.looked_at(result)
-    layers = (seen["results"] or seen["weights"]) if seen else {}
-    if not layers:
-        return []
-    bounds = (pictures.UNDERFLOW, pictures.SUBNORMAL)
-    # What is under 2^e after scaling by S was under 2^e / S.
-    shift = CONSTANT.hex().partition("p")[2]
-    shares = {
-        name: [probe.share_below(held, b - int(s)) for s in (0, shift) for b in bounds]
-        for name, held in layers.items()
-    }
-    ranked = sorted(shares, key=lambda name: shares[name], reverse=True)
-    rows = [(n, *(f"{s:.1%}" for s in shares[n])) for n in ranked[:MOST_LAYERS]]
-    return [LAYER_HEAD, *rows]
+def markdown(found: Counted, where: str) -> str:
+    """All results as Markdown.
 
-
-def figure(value: float | None, form: str = ".4g") -> str:
-    return "–" if value is None else format(value, form)
+    Args:
+      found: contents of files of results, and why they are not counted.
+      where: how the page leads to the pictures.
+    """
+    parts = []
+    for heading, content, drawing in sections(found):
+        parts += [f"## {heading}"] * bool(heading)
+        parts += [f"![{heading}]({where}{drawing}.svg)"] * bool(drawing)
+        parts += [part if isinstance(part, str) else lined(part) for part in content]
+    return "\n\n".join(parts) + "\n"
 
 
 def lined(table: Table) -> str:
@@ -251,22 +215,18 @@ $body
 )
 
 
-def web(found: Sequence[Mapping[str, Any]], drawings: Mapping[str, str]) -> str:
+def web(found: Counted, drawings: Mapping[str, str]) -> str:
     """All results as a page that needs no other file."""
-    parts = [tagged(summary(found))] if found else ["<p>There are no results yet.</p>"]
-    for result in found:
-        judged = verdict.verdict(result)
-        drawing = drawings[Path(results.file_name(result)).stem + ".svg"]
-        parts += [f"<h2>{html.escape(title(result))}</h2>"]
-        parts += [f"<p>{html.escape(about(result).replace('*', ''))}</p>"]
-        parts += [tagged(settings_table(result))]
-        classes = classes_table(result)
-        parts += [tagged(classes)] if classes else []
-        parts += [f"<p>{html.escape(verdict_line(judged).replace('*', ''))}</p>"]
-        parts += [drawing[drawing.index("<svg") :]]
-        layers = layers_table(result)
-        if layers:
-            parts += [f"<p>{html.escape(LAYERS_NOTE)}</p>", tagged(layers)]
+    parts = []
+    for heading, content, drawing in sections(found):
+        parts += [f"<h2>{html.escape(heading)}</h2>"] * bool(heading)
+        if drawing:
+            svg = drawings[drawing + ".svg"]
+            parts.append(svg[svg.index("<svg") :])
+        for part in content:
+            text = part if isinstance(part, str) else ""
+            escaped = html.escape(text.replace("*", ""))
+            parts.append(f"<p>{escaped}</p>" if text else tagged(part))
     return WEB.substitute(body="\n".join(parts))
 
 

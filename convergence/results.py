@@ -15,9 +15,11 @@ from typing import Any
 
 from amp.integration import atomic_files
 from benchmarks import machine
+from convergence import audit, margins, settings
 from convergence.errors import ResultError
 from convergence.families import Family, Size
 
+PROTOCOL = 2  # files of the first lack this entry, and are not judged
 DIRECTORY = Path(__file__).parent / "results"
 LIBRARIES = ("scikit-learn", "scipy", "sentencepiece", "sacrebleu", "num2words")
 LIBRARIES += ("babel", "pillow")
@@ -61,27 +63,70 @@ def unusable(path: Path, found: str) -> ResultError:
     )
 
 
+@dataclasses.dataclass(frozen=True, slots=True)
+class Subject:
+    """What is run on what: what files of results are named by.
+
+    Attributes:
+      family, size: the row.
+      data: name of the data.
+      dtype: "float16" or "bfloat16".
+      emulated: whether values are rounded in float32.
+      quick: whether the size is a quick one.
+      controls: whether faults are planted.
+    """
+
+    family: Family
+    size: Size
+    data: str
+    dtype: str
+    emulated: bool
+    quick: bool
+    controls: bool = False
+
+    @property
+    def key(self) -> str:
+        """The name of its margins."""
+        return margins.key(self.family.name, self.data, quick=self.quick)
+
+
 def head(
-    family: Family, size: Size, *, data: str, dtype: str, emulated: bool, quick: bool
+    subject: Subject, settings_: Mapping[str, Any], entry: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Results without runs: what is to be run, on what, and under which rule."""
+    """Results without runs: what is to be run, on what, and under which rule.
+
+    Args:
+      subject: what is run.
+      settings_: what `verdict` has to know of each setting.
+      entry: frozen margins.
+    """
+    family, size = subject.family, subject.size
+    worse = size.needs_scaling and subject.dtype == "float16"
     return {
+        "protocol": PROTOCOL,
         "family": family.name,
         "title": family.title,
-        "data": data,
-        "dtype": dtype,
-        "emulated": emulated,
-        "quick": quick,
+        "data": subject.data,
+        "dtype": subject.dtype,
+        "emulated": subject.emulated,
+        "quick": subject.quick,
+        "controls": subject.controls,
         "optimizer": family.optimizer,
         "size": json.loads(json.dumps(dataclasses.asdict(size))),
         "rule": {
             "metric": family.metric,
             "higher": family.higher,
             "worst": family.worst,
-            "margin": family.margin,
             "floor": size.floor,
+            "unit": settings.UNIT[subject.dtype],
+            "worse": "unscaled" if worse else None,
+            **{key: entry[key] for key in ("margin", "scale", "seeds", "tag")},
         },
+        "settings": dict(settings_),
+        "code": audit.code(family.task),
+        "commit": audit.commit(),
         "machine": _machine(),
+        "begun": margins.now(),
         "seeds": 0,
         "runs": [],
     }
@@ -91,29 +136,36 @@ def file_name(result: Mapping[str, Any]) -> str:
     """The name of a file of results."""
     words = [result["family"], result["data"], result["dtype"]]
     words += ["emulated"] * result["emulated"] + ["quick"] * result["quick"]
+    words += ["controls"] * result.get("controls", False)
     return "-".join(words) + ".json"
 
 
-def go_on(path: Path, fresh: dict[str, Any]) -> dict[str, Any]:
+def go_on(path: Path, fresh: dict[str, Any], *, any_commit: bool) -> dict[str, Any]:
     """Earlier results of the same, to be gone on with; `fresh` where there are none.
 
+    Args:
+      path: their file.
+      fresh: a head of results.
+      any_commit: whether they may be of another commit. What each run was made by
+        stands with it.
+
     Raises:
-      ResultError: they are of another machine, other versions or other sizes.
+      ResultError: they are of another commit, machine, version, size or rule.
     """
     if not path.exists():
         return fresh
     earlier = read(path)
-    different = [
-        key
-        for key in fresh
-        if key not in ("runs", "seeds") and fresh[key] != earlier.get(key)
-    ]
+    free = {"runs", "seeds", "begun"} | ({"commit", "code"} if any_commit else set())
+    different = [k for k in fresh if k not in free and fresh[k] != earlier.get(k)]
     if different:
+        other = not set(different) - {"commit", "code"}
         raise ResultError(
             f"these results have another {', '.join(different)}",
             where=path.name,
-            allowed="results of the same machine, versions and sizes",
-            remedy="run without --resume, which begins anew",
+            allowed="results of the same commit, machine, versions, sizes and rule",
+            remedy="--any-commit goes on all the same, and says so in the results"
+            if other
+            else "run without --resume, which begins anew",
         )
     return earlier
 

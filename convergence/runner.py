@@ -1,4 +1,4 @@
-"""Running families: every setting with every seed, results after each run.
+"""Running families: every arm with every seed, results after each run.
 
 The loop of one run is in `training`; what is printed is `__main__`'s matter, which
 passes in whom to tell.
@@ -18,10 +18,15 @@ import keras
 import numpy as np
 
 import amp
-from convergence import results, settings
+from convergence import arms, margins, results, settings
+from convergence.arms import Arm
 from convergence.families import Family, Size
+from convergence.results import Subject
 from convergence.task import mean
 from convergence.training import Spec, Trainer
+
+CALIBRATIONS = 5  # pairs
+CONTROL_SEEDS = 3
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -33,9 +38,11 @@ class Options:
       data: directory of real data; None for the embedded data.
       dtype: "float16" or "bfloat16".
       emulate: round in float32; done anyway where the device lacks the type.
-      seeds: how many; None for the family's own number.
+      seeds: how many; None for what the margins were frozen for.
       resume: go on with earlier results and checkpoints.
+      any_commit: also with those of another commit.
       out: directory of results.
+      frozen: file of margins.
     """
 
     quick: bool = False
@@ -44,13 +51,15 @@ class Options:
     emulate: bool = False
     seeds: int | None = None
     resume: bool = False
+    any_commit: bool = False
     out: Path = results.DIRECTORY
+    frozen: Path = margins.FILE
 
     def size(self, family: Family) -> Size:
         return family.size(quick=self.quick, real=self.data is not None)
 
 
-# Told the setting, the seed, the steps there are, and the steps taken.
+# Told the arm, the seed, the steps there are, and the steps taken.
 Tell = Callable[[str, int, int, int], None]
 
 
@@ -60,93 +69,189 @@ def emulated(options: Options) -> bool:
 
 
 def run(family: Family, options: Options, tell: Tell) -> dict[str, Any]:
-    """Runs what is missing of a family, and returns its results.
+    """Runs what is missing of a family in every setting, and returns its results.
 
     Raises:
       DataError: the data cannot be read.
-      ResultError: earlier results cannot be gone on with.
+      ResultError: no margins are frozen for it, or earlier results cannot be gone on
+        with.
     """
-    size = options.size(family)
-    module = importlib.import_module(f"convergence.tasks.{family.task}")
-    data = module.load(size, options.data)
-    result, path = _begin(family, options, data.name)
-    wanted = options.seeds or family.seeds
-    result["seeds"] = max(wanted, result["seeds"])
-    if "trivial" not in result:
-        value = mean(module.trivial(data, size))
-        result["trivial"] = {"name": family.trivial, "value": value}
-    results.write(path, result)
-    first: dict[int, list[np.ndarray]] = {}
-    for setting, missing in _missing(result["runs"], wanted):
-        policy = settings.policy(
-            setting, dtype=options.dtype, emulate=result["emulated"], steps=size.steps
+    return _Runs(family, options, tell).judged(arms.compared())
+
+
+def control(family: Family, options: Options, tell: Tell) -> dict[str, Any]:
+    """Runs the negative controls of a family, as `run` does its settings."""
+    if options.seeds is None:
+        options = dataclasses.replace(options, seeds=CONTROL_SEEDS)
+    return _Runs(family, options, tell, controls=True).judged(arms.controlled())
+
+
+def calibrate(family: Family, options: Options, tell: Tell) -> dict[str, Any]:
+    """Trains the pairs from which margins are made.
+
+    Returns:
+      "key", "family" and "entry", for `margins.freeze`; "entry" is None if a valid one
+      is frozen and `resume` is asked for.
+    """
+    return _Runs(family, options, tell).calibrated()
+
+
+class _Runs:
+    """The runs of one family.
+
+    Args:
+      family, options, tell: as of `run`.
+      controls: whether faults are planted.
+    """
+
+    def __init__(
+        self, family: Family, options: Options, tell: Tell, *, controls: bool = False
+    ) -> None:
+        self._family, self._options, self._tell = family, options, tell
+        self._size = options.size(family)
+        self._module = importlib.import_module(f"convergence.tasks.{family.task}")
+        self._data = self._module.load(self._size, options.data)
+        self._subject = Subject(
+            family=family,
+            size=self._size,
+            data=self._data.name,
+            dtype=options.dtype,
+            emulated=emulated(options),
+            quick=options.quick,
+            controls=controls,
         )
-        trainer = Trainer(module.make(data, size), policy)
-        for seed in missing:
-            if seed not in first:
-                first[seed] = _first(module, data, size, seed)
-            spec = Spec(
-                seed=seed,
-                steps=size.steps,
-                first=first[seed],
-                worst=family.worst,
-                probed=seed == 0,
-                place=_checkpoint(path, setting, seed),
+        self._first: dict[int, list[np.ndarray]] = {}
+
+    def judged(self, every: Sequence[Arm]) -> dict[str, Any]:
+        """Results of these arms, under frozen margins."""
+        options, subject = self._options, self._subject
+        entry = margins.frozen(subject.key, self._family, self._size, options.frozen)
+        told = {arm.name: arm.told(subject.dtype, self._size.steps) for arm in every}
+        result, path = self._begin(results.head(subject, told, entry))
+        seeds = range(options.seeds or entry["seeds"])
+        result["seeds"] = max(len(seeds), result["seeds"])
+        if subject.controls:
+            self._borrow(result, seeds)
+        elif "trivial" not in result:
+            value = mean(self._module.trivial(self._data, self._size))
+            result["trivial"] = {"name": self._family.trivial, "value": value}
+        results.write(path, result)
+        self._train(result, path, every, seeds)
+        return result
+
+    def _borrow(self, result: dict[str, Any], seeds: Sequence[int]) -> None:
+        """Takes float32's runs from the settings' results, if all else is alike."""
+        path = self._options.out / results.file_name(result | {"controls": False})
+        if not path.exists():
+            return
+        held = results.read(path)
+        alike = ("protocol", "size", "rule", "code", "commit", "machine")
+        if any(held.get(key) != result[key] for key in alike):
+            return
+        has = {(run["setting"], run["seed"]) for run in result["runs"]}
+        result["runs"] += [
+            run
+            for run in held["runs"]
+            if run["setting"] == settings.FLOAT32
+            and run["seed"] in seeds
+            and (settings.FLOAT32, run["seed"]) not in has
+        ]
+
+    def calibrated(self) -> dict[str, Any]:
+        """The margins that follow from the calibration seeds."""
+        options, subject = self._options, self._subject
+        held = margins.read(options.frozen).get(subject.key)
+        told = {"key": subject.key, "family": self._family.name, "entry": None}
+        if options.resume and not margins.fault(held, self._family, self._size):
+            return told
+        if not options.resume:
+            for old in options.out.glob(f".checkpoints/calibration-{subject.key}-*"):
+                old.unlink()
+        first = margins.CALIBRATED
+        seeds = range(first, first + (options.seeds or CALIBRATIONS))
+        result: dict[str, Any] = {"runs": []}
+        every = arms.calibrated()
+        self._train(result, None, every, seeds)
+        runs = {(run["setting"], run["seed"]): run for run in result["runs"]}
+        pairs = [tuple(runs[arm.name, seed] for arm in every) for seed in seeds]
+        return told | {"entry": margins.made(self._family, self._size, pairs)}
+
+    def _begin(self, fresh: dict[str, Any]) -> tuple[dict[str, Any], Path]:
+        """Results to add to, and their file; without `resume` none are gone on with."""
+        options = self._options
+        path = options.out / results.file_name(fresh)
+        if options.resume:
+            return results.go_on(path, fresh, any_commit=options.any_commit), path
+        for old in path.parent.glob(f".checkpoints/{path.stem}-*"):
+            old.unlink()
+        return fresh, path
+
+    def _train(
+        self,
+        result: dict[str, Any],
+        path: Path | None,
+        every: Sequence[Arm],
+        seeds: Sequence[int],
+    ) -> None:
+        """Adds the runs that are missing; writes the file, if any, after each."""
+        for arm, missing in _missing(result["runs"], every, seeds):
+            policy = arm.policy(
+                dtype=self._subject.dtype,
+                emulate=self._subject.emulated,
+                steps=self._size.steps,
             )
-            advance = functools.partial(tell, setting, seed, size.steps)
-            told = trainer.run(spec, advance)
-            own = {"setting": setting, "seed": seed, "nodes": trainer.nodes()}
-            result["runs"].append({**own, **told})
-            results.write(path, result)
-            spec.place.unlink(missing_ok=True)
-        del trainer
-        _forget()
-    return result
+            task = self._module.make(self._data, self._size)
+            trainer = Trainer(task, policy, arm.planted)
+            for seed in missing:
+                spec = self._spec(arm, seed, path)
+                advance = functools.partial(
+                    self._tell, arm.name, seed, self._size.steps
+                )
+                told, plan = trainer.run(spec, advance), trainer.plan()
+                own = {"setting": arm.name, "seed": seed, "plan": plan.digest}
+                own |= {"nodes": [plan.low, plan.every]}
+                own |= {key: result[key] for key in ("commit",) if key in result}
+                result["runs"].append({**own, **told})
+                if path is not None:
+                    results.write(path, result)
+                spec.place.unlink(missing_ok=True)
+            del trainer, task
+            _forget()
+
+    def _spec(self, arm: Arm, seed: int, path: Path | None) -> Spec:
+        folder = (path or self._options.out / "x").parent / ".checkpoints"
+        stem = path.stem if path else f"calibration-{self._subject.key}"
+        first = self._weights(seed)
+        if arm.setting == settings.PERTURBED:
+            first = settings.nudged(first, (seed,), settings.NUDGE)
+        return Spec(
+            seed=seed,
+            steps=self._size.steps,
+            first=first,
+            worst=self._family.worst,
+            probed=arm.setting in settings.MIXED,
+            drawn=seed == 0 and arm.setting != settings.PERTURBED,
+            place=folder / f"{stem}-{arm.name}-{seed}.npz",
+        )
+
+    def _weights(self, seed: int) -> list[np.ndarray]:
+        """The first values of the model's variables, the same in all arms."""
+        if seed not in self._first:
+            keras.utils.set_random_seed(seed)
+            model = self._module.make(self._data, self._size).model
+            self._first[seed] = [variable.numpy() for variable in model.variables]
+        return self._first[seed]
 
 
 def _missing(
-    runs: Sequence[Mapping[str, Any]], wanted: int
-) -> list[tuple[str, list[int]]]:
-    """The settings that lack runs, each with the seeds that it lacks.
-
-    Args:
-      runs: those there are.
-      wanted: how many seeds each setting is to have.
-    """
+    runs: Sequence[Mapping[str, Any]], every: Sequence[Arm], seeds: Sequence[int]
+) -> list[tuple[Arm, list[int]]]:
+    """The arms that lack runs, each with the seeds that it lacks."""
     done = {(run["setting"], run["seed"]) for run in runs}
     lacking = (
-        (setting, [seed for seed in range(wanted) if (setting, seed) not in done])
-        for setting in settings.SETTINGS
+        (arm, [seed for seed in seeds if (arm.name, seed) not in done]) for arm in every
     )
-    return [(setting, seeds) for setting, seeds in lacking if seeds]
-
-
-def _begin(family: Family, options: Options, data: str) -> tuple[dict[str, Any], Path]:
-    """Results to add to, and their file; without `resume` earlier ones are removed."""
-    result = results.head(
-        family,
-        options.size(family),
-        data=data,
-        dtype=options.dtype,
-        emulated=emulated(options),
-        quick=options.quick,
-    )
-    path = options.out / results.file_name(result)
-    if options.resume:
-        return results.go_on(path, result), path
-    for old in path.parent.glob(f".checkpoints/{path.stem}-*"):
-        old.unlink()
-    return result, path
-
-
-def _checkpoint(path: Path, setting: str, seed: int) -> Path:
-    return path.parent / ".checkpoints" / f"{path.stem}-{setting}-{seed}.npz"
-
-
-def _first(module: Any, data: Any, size: Size, seed: int) -> list[np.ndarray]:
-    """The first values of a model's variables, the same in all settings."""
-    keras.utils.set_random_seed(seed)
-    return [variable.numpy() for variable in module.make(data, size).model.variables]
+    return [(arm, missing) for arm, missing in lacking if missing]
 
 
 def _forget() -> None:

@@ -20,7 +20,7 @@ Tell = Callable[[str, str, int, int, int], None]
 
 
 def run(
-    names: Sequence[str], options: dict[str, Any], tell: Tell
+    names: Sequence[str], options: dict[str, Any], tell: Tell, what: str = "run"
 ) -> Iterator[dict[str, Any]]:
     """Runs families, as many at a time as there are cores.
 
@@ -32,9 +32,10 @@ def run(
       names: of families.
       options: arguments of `runner.Options`.
       tell: told of every step, in a thread of its own.
+      what: the function of `runner`.
 
     Yields:
-      The results of each family when it is done.
+      What it returns of each family when it is done.
 
     Raises:
       AmpError: what one of them raised; those that have not begun are given up.
@@ -49,7 +50,7 @@ def run(
         count, spawn, _begin, (told, bool(options.get("quick")))
     )
     try:
-        runs = [pool.submit(_run, name, options) for name in names]
+        runs = [pool.submit(_run, what, name, options) for name in names]
         for done in futures.as_completed(runs):
             yield done.result()
     except futures.process.BrokenProcessPool as e:
@@ -105,10 +106,12 @@ def _end_with_parent() -> None:
     os._exit(1)  # otherwise a run taken up again would have two writers
 
 
-def _run(name: str, options: dict[str, Any]) -> dict[str, Any]:
+def _run(what: str, name: str, options: dict[str, Any]) -> dict[str, Any]:
     from convergence import runner
 
     def tell(*words: Any) -> None:
         _TOLD.put((name, *words))
 
-    return runner.run(families.FAMILIES[name], runner.Options(**options), tell)
+    work = {"run": runner.run, "calibrate": runner.calibrate}
+    work["control"] = runner.control
+    return work[what](families.FAMILIES[name], runner.Options(**options), tell)

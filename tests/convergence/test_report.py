@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import pathlib
+from collections.abc import Mapping
+from typing import Any
 from xml.etree import ElementTree
 
 import numpy as np
@@ -11,13 +13,36 @@ import pytest
 from convergence_runs import made_up
 
 from convergence import __main__ as command
-from convergence import families, pictures, probe, report, results, verdict
+from convergence import (
+    families,
+    pictures,
+    probe,
+    report,
+    results,
+    settings,
+    staleness,
+    tables,
+    verdict,
+)
 from convergence.errors import ResultError
+
+OTHER = [0.5, 0.52, 0.54, 0.51, 0.53]
+
+
+@pytest.fixture(autouse=True)
+def counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All results are counted that are of this protocol."""
+    first = results.PROTOCOL
+
+    def reason(result: Mapping[str, Any], *others: object) -> str:
+        return "" if result.get("protocol") == first else "of an earlier protocol"
+
+    monkeypatch.setattr(staleness, "reason", reason)
 
 
 @pytest.fixture
 def written(tmp_path: pathlib.Path) -> dict[str, pathlib.Path]:
-    result = made_up(constant=[0.5, 0.52, 0.54, 0.51, 0.53])
+    result = made_up(constant=OTHER)
     results.write(tmp_path / results.file_name(result), result)
     return {path.name: path for path in report.write(tmp_path)}
 
@@ -27,29 +52,42 @@ def test_the_tables_are_what_the_json_gives(written: dict[str, pathlib.Path]) ->
     (result,) = results.every(written["report.md"].parent)
     for row in verdict.verdict(result).rows:
         assert f"| {row.setting} | {row.mean:.4g} | {row.deviation:.2g} |" in text
-    assert "the interval -0.4 … -0.4 leaves ±0.05" in text
+    says = "the interval of the metric, -0.4 … -0.4, leaves ±0.05"
+    assert says in text
     assert "**Fails**" in text
+    assert "+0.00% (+0.00% … +0.00%) | ±2.02%" in text
+    assert "Commit c; 2 minutes of training" in text
     page = written["report.html"].read_text()
-    assert "the interval -0.4 … -0.4 leaves ±0.05" in page
+    assert says in page
     assert page.count("<svg") == 1
 
 
 def test_the_trivial_model_and_classes_are_told() -> None:
     result = made_up("ssd", float32=[0.5] * 5, dynamic=[0.4] * 5)
-    assert "no trivial model" in report.about(result)
-    assert report.classes_table(result) == []
-    result["trivial"] = {"name": "mean boxes", "value": 0.2}
+    assert tables.classes_table(result) == []
     for run in result["runs"]:
         run["classes"] = {"cat": run["metric"] - 0.1, "dog": run["metric"] + 0.1}
-    head, cat, dog = report.classes_table(result)
-    assert head == ("mAP of", "float32", "unscaled", "constant", "dynamic")
-    assert (cat[0], cat[1], cat[4]) == ("cat", "0.4", "0.3")
-    assert (dog[0], dog[1], dog[4]) == ("dog", "0.6", "0.5")
-    page = report.markdown([result], "")
+    head, cat, dog = tables.classes_table(result)
+    assert head == ("mAP of", *settings.SETTINGS)
+    assert (cat[0], cat[1], cat[5]) == ("cat", "0.4", "0.3")
+    assert (dog[0], dog[1], dog[5]) == ("dog", "0.6", "0.5")
+    page = report.markdown([(result, "")], "")
     assert "trivial model (mean boxes) 0.2, float32 beats it" in page
     assert "| cat | 0.4 |" in page
     result["trivial"]["value"] = 0.5
     assert "float32 **does not beat it**" in report.about(result)
+    del result["trivial"]
+    assert "no trivial model" in report.about(result)
+
+
+def test_what_the_rule_finds_is_said(written: dict[str, pathlib.Path]) -> None:
+    """Without noise all that is beyond the margins, of 2 % and 0.05."""
+    (line,) = (
+        line
+        for line in written["report.md"].read_text().splitlines()
+        if line.startswith("| resnet, quick |")
+    )
+    assert line.endswith("| 2.02% | 0.05 | **fails** |")
 
 
 def test_pictures_are_the_same_in_every_drawing_and_whole_xml(
@@ -58,16 +96,56 @@ def test_pictures_are_the_same_in_every_drawing_and_whole_xml(
     name = "resnet-none-float16-emulated-quick.svg"
     drawn = written[name].read_text()
     ElementTree.fromstring(drawn)
-    assert pictures.picture(made_up(constant=[0.5, 0.52, 0.54, 0.51, 0.53])) == drawn
-    for words in ("2^-24", "2^-14", "unscaled", "times 2^10", "loss scale", "dynamic"):
+    assert pictures.picture(made_up(constant=OTHER)) == drawn
+    for words in ("2^-24", "2^-14", "2^16", "unscaled", "times 2^10", "loss scale"):
+        assert words in drawn
+    for words in ("dynamic, by weights", "perturbed", "difference over margin"):
         assert words in drawn
 
 
+def test_results_that_are_not_counted_say_why_and_are_not_judged(
+    tmp_path: pathlib.Path,
+) -> None:
+    old = made_up()
+    for run in old["runs"]:  # what the first protocol wrote
+        for key in ("ends", "scalers", "plan"):
+            del run[key]
+    for key in ("protocol", "settings", "code", "controls", "begun"):
+        del old[key]
+    path = tmp_path / results.file_name(old)
+    results.write(path, old)
+    assert [p.name for p in report.write(tmp_path)] == ["report.md", "report.html"]
+    text = (tmp_path / "report.md").read_text()
+    assert "| 0.92 | 0.92 | 0.92 | 0.92 | 0.92 | – | – | not counted |" in text
+    assert f"| {path.name} | of an earlier protocol |" in text
+    assert "Passes" not in text
+
+
+def test_controls_have_a_table_of_their_own(tmp_path: pathlib.Path) -> None:
+    result = made_up(dynamic=OTHER) | {"controls": True}
+    result["settings"] = {
+        name: result["settings"][name] for name in ("float32", "constant", "dynamic")
+    }
+    result["runs"] = [r for r in result["runs"] if r["setting"] in result["settings"]]
+    results.write(tmp_path / results.file_name(result), result)
+    names = [path.name for path in report.write(tmp_path)]
+    assert names == ["report.md", "report.html"]
+    text = (tmp_path / "report.md").read_text()
+    assert "| dynamic | metric |" in text
+    assert "| constant | not found |" in text
+
+
 def test_shares_under_the_lines_are_counted_before_and_after_scaling() -> None:
-    head, row = report.layers_table(made_up())
-    assert head[1:] == tuple(report.LAYER_HEAD[1:])
+    head, row = tables.layers_table(made_up())
+    assert head == tables.LAYER_HEAD
     # 2^-30, 2^-20 and 1: under 2^-24 the first, under 2^-14 two; times 2^10 one each.
     assert row == ("dense", "33.3%", "66.7%", "0.0%", "33.3%")
+
+
+def test_what_gradients_lost_is_told_the_most_first() -> None:
+    _, first, second = tables.lost_table(made_up())
+    assert first == ("dense/kernel", "25.0%", "50.0%", "25.0%", "50.0%")
+    assert second == ("dense/bias", "0.0%", "12.5%", "0.0%", "12.5%")
 
 
 def test_histograms_count_every_value_once() -> None:
@@ -130,11 +208,13 @@ def test_an_error_is_told_and_is_exit_status_2(
     # What it would set holds for the whole process.
     monkeypatch.setattr("tensorflow.config.experimental.enable_op_determinism", int)
     nowhere = str(tmp_path / "nowhere")
-    arguments = ["run", "resnet", "--quick", "--data-dir", nowhere]
-    assert command.main([*arguments, "--results", str(tmp_path)]) == 2
-    assert "no such directory" in capsys.readouterr().err
+    for name in ("calibrate", "run", "controls"):
+        arguments = [name, "resnet", "--quick", "--data-dir", nowhere]
+        assert command.main([*arguments, "--results", str(tmp_path)]) == 2
+        assert "no such directory" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("name", ["calibrate", "run", "controls"])
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
@@ -146,10 +226,10 @@ def test_an_error_is_told_and_is_exit_status_2(
     ],
 )
 def test_wrong_arguments_are_refused(
-    arguments: list[str], told: str, capsys: pytest.CaptureFixture[str]
+    name: str, arguments: list[str], told: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(SystemExit):
-        command.main(["run", *arguments])
+        command.main([name, *arguments])
     assert told in capsys.readouterr().err
 
 

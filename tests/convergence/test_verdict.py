@@ -2,105 +2,188 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
-from convergence_runs import made_up
+from convergence_runs import VALUES, made_up
 from scipy import stats
 
 from convergence import verdict
+from convergence.settings import SETTINGS
 
-VALUES = [0.9, 0.92, 0.94, 0.91, 0.93]
+SAME = [2.0] * 5
+
+
+def row(result: dict[str, Any], setting: str) -> verdict.Row:
+    (found,) = (each for each in verdict.rows(result) if each.setting == setting)
+    return found
+
+
+def own(result: dict[str, Any], setting: str) -> list[dict[str, Any]]:
+    return [run for run in result["runs"] if run["setting"] == setting]
 
 
 def test_equal_settings_pass() -> None:
     judged = verdict.verdict(made_up())
-    assert judged.passes
-    assert [row.setting for row in judged.rows] == list(verdict.SETTINGS)
-    row = judged.rows[-1]
-    assert (row.difference, row.low, row.high, row.p) == (0.0, 0.0, 0.0, 1.0)
-    assert row.skipped == 5
+    assert (judged.word, judged.reasons, judged.undecided) == ("passes", (), ())
+    assert [each.setting for each in judged.rows] == list(SETTINGS)
+    last = judged.rows[-1]
+    assert last.loss is not None
+    assert (last.loss.mean, last.loss.low, last.loss.high) == (0.0, 0.0, 0.0)
+    assert last.loss.found == 0.02  # no noise: all that is beyond the margin
+    assert (last.skipped, last.moves) == (5, (15, 5))
 
 
-def test_statistics_are_those_of_scipy() -> None:
+def test_statistics_are_of_pairs() -> None:
     other = [0.93, 0.94, 0.97, 0.92, 0.95]
-    row = verdict.verdict(made_up(constant=other)).rows[2]
-    test = stats.ttest_rel(other, VALUES)
-    expected = test.confidence_interval(0.9)
-    assert row.low == pytest.approx(expected.low)
-    assert row.high == pytest.approx(expected.high)
-    assert row.p == stats.ks_2samp(other, VALUES).pvalue
-    assert row.deviation == np.std(other, ddof=1)
-
-
-def test_the_last_loss_is_the_mean_over_seeds_of_the_curves_ends() -> None:
-    result = made_up()
-    own = [run for run in result["runs"] if run["setting"] == "constant"]
-    for index, run in enumerate(own):
-        run["losses"] = [[9.0, float(index)], [7.0, 7.0]]
-    assert verdict.verdict(result).rows[2].loss == 2.0
-    own[0]["losses"][0][-1] = None  # nothing finite
-    assert verdict.verdict(result).rows[2].loss is None
+    losses = [2.0, 2.01, 2.02, 1.99, 2.0]
+    found = row(made_up(constant=other, losses={"constant": losses}), "constant")
+    assert found.metric is not None
+    assert found.loss is not None
+    expected = stats.ttest_rel(other, VALUES).confidence_interval(0.9)
+    assert (found.metric.low, found.metric.high) == pytest.approx(tuple(expected))
+    ratios = np.log(np.divide(losses, 2.0))
+    expected = stats.ttest_1samp(ratios, 0.0).confidence_interval(0.9)
+    assert (found.loss.low, found.loss.high) == pytest.approx(tuple(expected))
+    assert found.deviation == np.std(other, ddof=1)
 
 
 @pytest.mark.parametrize(
-    ("other", "passes"),
+    ("losses", "word"),
     [
-        ([v - 0.04 for v in VALUES], True),  # the margin is 0.05
-        ([v - 0.06 for v in VALUES], False),
-        ([v + 0.06 for v in VALUES], False),
-        ([0.8, 1.0, 0.94, 1.0, 0.83], False),  # the mean is right, but too noisy
+        ([2.0 * 1.015] * 5, "passes"),  # the margin is 2 %
+        ([2.0 * 1.03] * 5, "fails"),
+        ([2.0 / 1.03] * 5, "fails"),
+        ([1.9, 2.1, 2.0, 2.1, 1.9], "undecided"),
     ],
 )
-def test_the_interval_lies_within_the_margin(other: list[float], passes: bool) -> None:
-    assert verdict.verdict(made_up(dynamic=other)).passes is passes
+def test_the_loss_is_within_its_margin(losses: list[float], word: str) -> None:
+    assert verdict.verdict(made_up(losses={"dynamic": losses})).word == word
+
+
+@pytest.mark.parametrize(
+    ("other", "word"),
+    [
+        ([v - 0.04 for v in VALUES], "passes"),  # the margin is 0.05
+        ([v - 0.06 for v in VALUES], "fails"),
+        ([v + 0.06 for v in VALUES], "fails"),
+        ([0.8, 1.0, 0.94, 1.0, 0.83], "undecided"),
+    ],
+)
+def test_the_metric_is_within_its_margin(other: list[float], word: str) -> None:
+    assert verdict.verdict(made_up(dynamic=other)).word == word
 
 
 @pytest.mark.parametrize(("dtype", "passes"), [("float16", True), ("bfloat16", False)])
 def test_without_scaling_only_bfloat16_must_pass(dtype: str, passes: bool) -> None:
     result = made_up(dtype=dtype, unscaled=[0.1] * 5)
+    assert verdict.verdict(result).passes is passes
+    assert row(result, "unscaled").outcome == "different"
+
+
+def test_noise_that_is_not_called_equal_leaves_all_undecided() -> None:
+    judged = verdict.verdict(made_up(perturbed=[v - 0.06 for v in VALUES]))
+    assert judged.word == "undecided"
+    assert judged.undecided[0].startswith("perturbed: the interval of the metric")
+
+
+@pytest.mark.parametrize(
+    ("losses", "passes"),
+    [
+        (SAME, False),
+        ([2.2] * 5, True),
+        ([1.8] * 5, False),  # another, and better
+        ([1.7, 2.5, 2.2, 2.6, 1.8], False),  # perhaps worse
+    ],
+)
+def test_where_scaling_is_needed_a_run_without_it_must_be_worse(
+    losses: list[float], passes: bool
+) -> None:
+    result = made_up(losses={"unscaled": losses})
+    result["rule"]["worse"] = "unscaled"
     judged = verdict.verdict(result)
     assert judged.passes is passes
-    assert judged.rows[1].reasons
+    if not passes:
+        assert judged.reasons == ("unscaled: its loss is not worse, as it was to be",)
 
 
 def test_a_diverged_run_fails_whatever_it_counts() -> None:
     result = made_up()
     result["runs"][-1]["diverged"] = True
     judged = verdict.verdict(result)
-    assert judged.reasons == ("dynamic: 1 runs diverged",)
+    assert judged.reasons == ("dynamic: 1 of 5 runs diverged",)
+
+
+def test_a_loss_that_is_not_finite_fails() -> None:
+    result = made_up()
+    own(result, "constant")[2]["ends"] = [None]
+    judged = verdict.verdict(result)
+    assert judged.reasons == ("constant: the loss is not finite in every run",)
 
 
 def test_float32_must_have_learned() -> None:
     low = [0.3] * 5
-    judged = verdict.verdict(made_up(**dict.fromkeys(verdict.SETTINGS, low)))
+    judged = verdict.verdict(made_up(**dict.fromkeys(SETTINGS, low)))
     assert judged.reasons == ("float32: has not learned: accuracy 0.3, wanted 0.8",)
 
 
-def test_missing_runs_fail() -> None:
-    result = made_up()
-    del result["runs"][-1]
-    assert verdict.verdict(result).reasons == ("19 of 20 runs are done",)
-
-
-@pytest.mark.parametrize(
-    ("errors", "passes"),
-    [
-        ([0.01, 0.4, 0.9], True),
-        ([1.0, 1.0, 0.1], False),  # vanished, or one power of two too many
-        ([0.5, 0.5, 0.1], False),  # one too few
-        ([None, None, 0.1], False),  # not finite, and nobody noticed
-        ([], False),  # never finite
-    ],
-)
-def test_gradients_are_those_of_float32(
-    errors: list[float | None], passes: bool
+@pytest.mark.parametrize("value", [0.95, 0.92, None])
+def test_float32_that_does_not_beat_the_trivial_model_says_nothing(
+    value: float | None,
 ) -> None:
     result = made_up()
-    (run,) = (r for r in result["runs"] if (r["setting"], r["seed"]) == ("constant", 0))
-    run["probes"] = [{"error": error, "overflow": False} for error in errors]
-    run["probes"].append({"overflow": True})  # left out, as training leaves it out
-    assert verdict.verdict(result).passes is passes
+    result["trivial"]["value"] = value
+    if value is None:
+        del result["trivial"]
+    judged = verdict.verdict(result)
+    assert judged.undecided == ("float32: does not beat the trivial model",)
 
 
-def test_one_seed_tells_nothing() -> None:
-    assert verdict.interval([0.0]) == (-np.inf, np.inf)
+def test_missing_runs_and_missing_seeds_leave_it_undecided() -> None:
+    result = made_up()
+    del result["runs"][-1]
+    assert verdict.verdict(result).undecided == ("24 of 25 runs are done",)
+    fewer = made_up()
+    fewer["rule"]["seeds"] = 8
+    assert verdict.verdict(fewer).undecided == ("5 seeds, where 8 were frozen",)
+
+
+def test_one_variable_of_one_setting_fails_it() -> None:
+    result = made_up()
+    for run in own(result, "constant"):
+        run["probes"][0]["update"]["dense/bias"] = [1.0, 0.001, 0.4]
+    (reason,) = verdict.verdict(result).reasons
+    assert reason.startswith("constant: the update of dense/bias is off by 1 (median)")
+
+
+def test_gradients_that_nobody_saw_leave_it_undecided() -> None:
+    result = made_up()
+    for run in own(result, "constant"):
+        run["probes"] = [{"step": 0, "overflow": True}]
+    judged = verdict.verdict(result)
+    assert judged.undecided == ("constant: no gradient could be judged",)
+
+
+def test_a_scale_that_leaves_its_rule_fails() -> None:
+    result = made_up()
+    own(result, "dynamic")[3]["scalers"][0]["path"] = [[0, 2.0**15]]
+    (reason,) = verdict.verdict(result).reasons
+    assert reason.startswith("dynamic: seed 3: the scale is 2^15 before step 2")
+    broken = made_up()
+    own(broken, "constant")[0]["scalers"] = []
+    assert not verdict.verdict(broken).passes
+
+
+def test_a_loss_below_zero_is_compared_by_difference() -> None:
+    result = made_up(losses=dict.fromkeys(SETTINGS, [-0.5] * 5))
+    assert not verdict.verdict(result).passes  # it has no logarithm
+    result["rule"]["scale"] = 0.5
+    assert verdict.verdict(result).passes
+
+
+def test_a_control_is_found_only_by_what_is_shown() -> None:
+    noisy = made_up(dynamic=[0.8, 1.0, 0.94, 1.0, 0.83])
+    assert verdict.found(noisy)["dynamic"] == ""
+    other = made_up(dynamic=[v - 0.06 for v in VALUES])
+    assert "metric" in verdict.found(other)["dynamic"]

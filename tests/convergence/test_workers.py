@@ -10,9 +10,11 @@ import sys
 import time
 
 import pytest
+from convergence_runs import ready
 
 from convergence import results, settings, workers
 from convergence.errors import DataError
+from convergence.families import FAMILIES
 
 ROOT = pathlib.Path(__file__).parents[2]
 NAMES = ("wide_deep", "lstm_lm")
@@ -20,6 +22,7 @@ NAMES = ("wide_deep", "lstm_lm")
 
 def command(out: pathlib.Path, *options: str) -> list[str]:
     run = ["-m", "convergence", "run", *NAMES, "--quick", "--emulate", "--seeds", "1"]
+    run += ["--margins", str(out / "frozen" / "margins.json")]
     return [sys.executable, *run, "--results", str(out), *options]
 
 
@@ -58,6 +61,8 @@ def until(said: str, holds: object) -> None:
 def test_killed_families_end_with_their_parent_and_are_taken_up(
     tmp_path: pathlib.Path,
 ) -> None:
+    for name in NAMES:
+        ready(FAMILIES[name], tmp_path)
     with subprocess.Popen(command(tmp_path), cwd=ROOT) as run:
         until("a first result", lambda: any(r["runs"] for r in results.every(tmp_path)))
         begun = children(run.pid)

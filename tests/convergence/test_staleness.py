@@ -1,0 +1,93 @@
+"""Results count while the rule, the margins, the code and the plans are theirs."""
+
+from __future__ import annotations
+
+import pathlib
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+from convergence_runs import made_up, ready, small
+
+from convergence import audit, margins, replanning, runner, staleness
+from convergence.families import FAMILIES
+
+NAME = "resnet-none-quick"
+
+
+def never(result: Mapping[str, Any]) -> None:
+    raise AssertionError("nothing is to be planned")
+
+
+@pytest.fixture
+def file(tmp_path: pathlib.Path) -> pathlib.Path:
+    """Margins with the tag that `made_up` results have."""
+    result, path = made_up(), tmp_path / "margins.json"
+    entry = {"tag": result["rule"]["tag"], "rule": audit.rule()}
+    margins.freeze(NAME, entry | {"frozen": "2000-01-01T00:00:00+00:00"}, path)
+    return path
+
+
+def test_results_of_the_code_at_hand_are_counted(file: pathlib.Path) -> None:
+    assert staleness.reason(made_up(), never, file) == ""
+
+
+def test_an_earlier_protocol_is_not(file: pathlib.Path) -> None:
+    assert staleness.reason({"family": "resnet"}, never, file) == (
+        "of an earlier protocol"
+    )
+
+
+@pytest.mark.parametrize(
+    ("entry", "says"),
+    [
+        ({"tag": "another"}, "not those frozen"),
+        ({"rule": "another"}, "the rule has changed"),
+        ({"frozen": "2999-01-01T00:00:00+00:00"}, "begun before"),
+    ],
+)
+def test_margins_are_frozen_first_and_stay(
+    entry: dict[str, str], says: str, file: pathlib.Path
+) -> None:
+    margins.freeze(NAME, margins.read(file)[NAME] | entry, file)
+    assert says in staleness.reason(made_up(), never, file)
+    assert "not those frozen" in staleness.reason(made_up(), never, file / "none")
+
+
+@pytest.mark.parametrize(
+    ("part", "says"), [("suite", "the training loop"), ("scaling", "loss scaling")]
+)
+def test_code_that_runs_are_made_by_stays(
+    part: str, says: str, file: pathlib.Path
+) -> None:
+    result = made_up()
+    result["code"] = result["code"] | {part: "another"}
+    assert staleness.reason(result, never, file).startswith(says)
+
+
+def test_another_rewriter_counts_if_it_plans_alike(file: pathlib.Path) -> None:
+    result = made_up()
+    result["code"] = result["code"] | {"rewriter": "another"}
+    plans = dict.fromkeys(result["settings"], "p")
+    assert staleness.reason(result, lambda _: plans, file) == ""
+    plans["dynamic"] = "q"
+    says = staleness.reason(result, lambda _: plans, file)
+    assert says == "the plan has changed since (dynamic)"
+    assert "not here" in staleness.reason(result, lambda _: None, file)
+
+
+@pytest.mark.slow
+@pytest.mark.kernels
+def test_a_step_that_is_planned_anew_has_the_digest_that_its_run_had(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    family = small("wide_deep", steps=8)
+    monkeypatch.setitem(FAMILIES, "wide_deep", family)
+    options = runner.Options(
+        quick=True, emulate=True, seeds=1, out=tmp_path, frozen=ready(family, tmp_path)
+    )
+    result = runner.run(family, options, lambda *told: None)
+    known = {run["setting"]: run["plan"] for run in result["runs"]}
+    assert replanning.replan(result, None) == known
+    assert len({known[name] for name in ("unscaled", "constant")}) == 2
+    assert replanning.replan(result | {"data": "another"}, None) is None

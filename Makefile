@@ -14,12 +14,14 @@
 #   EXTRAS=tensorflow,demo,convergence,dev  another TensorFlow than the one for CPUs
 #   WORKERS=4                      processes that test side by side; as many as cores, up to 8
 #   BENCH="--models mlp resnet50"  options of benchmarks/training_step.py; --help tells
-#   CONVERGENCE="resnet --resume"  families, and options of `python -m convergence run`
+#   CONVERGENCE="resnet --quick --resume"  options of `python -m convergence run`
+#   CALIBRATION="resnet --quick"   likewise of `calibrate`, for margins not frozen yet
 
 PYTHON ?= python3
 EXTRAS ?= cpu,demo,convergence,dev
 BENCH ?= --memory
 CONVERGENCE ?= all --quick
+CALIBRATION ?= all --quick
 WORKERS ?= auto
 VENV := .venv
 BIN := $(VENV)/bin
@@ -73,6 +75,7 @@ bench: $(STAMP)
 
 # The report is written of a failing run too, and the failure is what `make` ends with.
 convergence: $(STAMP)
+	$(BIN)/python -m convergence calibrate $(CALIBRATION) --resume
 	$(BIN)/python -m convergence run $(CONVERGENCE); status=$$?; \
 	$(BIN)/python -m convergence report && exit $$status
 

@@ -77,14 +77,12 @@ class Begun:
         """The tensors whose sizes are assumed, and that a first step might tell."""
         return size_roots.roots(self.values["sized"]) if "sized" in self.values else ()
 
-    def telling(self, suffix: str) -> ir.Module:
-        """The module in float32, its main function with the shapes of the roots too."""
+    def in_float32(self, suffix: str) -> ir.Module:
+        """The module as the plans start from: calls inlined, all in float32."""
         module = self.values["module"]
         uses = calls.uses_with_weights(module)
         graphs = {use: calls.graph_of(module, use) for use in uses}
-        made = link(self.values["unfused"], graphs, suffix).module
-        name = f"{self.given.main.name}{suffix}_told"
-        return size_roots.telling(made, self.roots, name)
+        return link(self.values["unfused"], graphs, suffix).module
 
     def resized(self, sizes: SizesAtCall) -> Begun:
         """The same module, when more is known of the call that plans are made for."""
@@ -117,6 +115,18 @@ class Prepared:
 
     settled: Resolution
     values: Mapping[str, Any]
+
+    def repriced(self, timer: Timer) -> Prepared:
+        """The same module, priced with other measured times.
+
+        Raises:
+          AmpError: as `rewrite`.
+        """
+        if self.settled.policy is None:
+            return self
+        with uncollected():
+            values = run(PREPARE[-1:], {**self.values, "timer": timer})
+        return Prepared(self.settled, values)
 
     def made(self, nominee: Nominee = CUT, suffix: str = "__amp") -> Rewrite:
         """Rewrites the main graph and every function that it reaches.
@@ -188,6 +198,12 @@ class Prepared:
         """What was known of the call that plans are made for."""
         sizes: SizesAtCall | None = self.values["sizes"]
         return sizes
+
+    @property
+    def timer(self) -> Timer:
+        """What gave the measured times that the prices are made with."""
+        timer: Timer = self.values.get("timer", untimed)
+        return timer
 
     @property
     def priced(self) -> Priced:

@@ -122,6 +122,7 @@ class Measuring:
         key of an operation: (float32, 16 bits) seconds. It counts even where the
         directory for measured times cannot be written.
       unmeasurable: the keys of operations that gave no time; not tried again.
+      announced: whether the log says that operations are measured between calls.
     """
 
     spent: float = 0.0
@@ -129,6 +130,7 @@ class Measuring:
         default_factory=dict
     )
     unmeasurable: set[str] = dataclasses.field(default_factory=set)
+    announced: bool = False
 
 
 PROCESS = Process()

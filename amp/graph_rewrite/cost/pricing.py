@@ -49,6 +49,8 @@ def measured_prices(analysis: Analysis, settled: Resolution, timer: Timer) -> Pr
     instances = wanted(list(priced.uses.values()))
     seen = timer(instances) if instances else {}
     known = [one for one in instances if one.key in seen]
+    if not known:
+        return priced
     models = {}
     for use, one in priced.uses.items():
         executor = op_instance.executor_of(one.use_analysis.context)

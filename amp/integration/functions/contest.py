@@ -7,6 +7,7 @@ nothing is called.
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import threading
 from collections.abc import Callable, Mapping, Sequence
@@ -24,6 +25,13 @@ from amp.policy import Policy
 
 UNDER_WAY = "under way: calls alternate until the fastest is known"
 KNOWN = "none: won in an earlier run of the job, and is checked now and then"
+
+
+def repeats(policy: Policy) -> bool:
+    """Whether runs are to be the same bit for bit: no plan may depend on timing."""
+    if policy.trial == "auto":
+        return bool(config_lib.is_op_determinism_enabled())
+    return policy.trial is False
 
 
 def why_not(policy: Policy) -> str:
@@ -88,6 +96,8 @@ class Contest:
             race against float32; and so on until float32 wins one
         float32 was not tried, as compiling it would have cost too much: the first check
             is when that is 2 % of the time that the job then has taken
+        a plan was made later: it enters the race; once that has ended, it races the
+            winner, be that float32 or a plan
 
     Args:
       plans: of the function.
@@ -99,6 +109,8 @@ class Contest:
 
     Attributes:
       winner: the name of the plan that runs, "" while that is not known.
+      favourite: the same, or the plan that was predicted to be the fastest.
+      outcome: of the race between all plans, once it has ended.
     """
 
     def __init__(
@@ -108,10 +120,13 @@ class Contest:
         advanced: Callable[[Mapping[str, Any]], None] = lambda kept: None,
         clock: Callable[[], float] | None = None,
     ) -> None:
-        self.winner = ""
+        self.winner = self.favourite = ""
+        self.outcome: TrialOutcome | None = None
         self._plans, self._tell, self._keep = plans, ended, advanced
         self._clock = clock
         self._race: Race | None = None
+        self._challenger = ""  # a plan that races the winner
+        self._later = ""  # a plan that was made later than the others
         self._ratio, self._checks = 1.0, 0
         self._alone = self._left = 0  # calls between two checks, and until the next
         self._checked = True  # whether there will be checks
@@ -132,7 +147,7 @@ class Contest:
           others: the names of further ones.
           kept: what an earlier run left of a race between the same plans, if anything.
         """
-        report = self._plans.report(favourite)
+        self.favourite, report = favourite, self._plans.report(favourite)
         predicted = {favourite: report.seconds16, FLOAT32: report.seconds32}
         plans = self._plans
         log = Log(predicted, plans.making, plans.compiled, plans.uneven)
@@ -150,7 +165,7 @@ class Contest:
         Args:
           known: what that run stored; the winner's plan was made.
         """
-        self.winner = known.winner
+        self.winner = self.favourite = known.winner
         own, other = known.seconds.get(known.winner), known.seconds.get(FLOAT32)
         self._ratio = other / own if own and other else 1.0
         self._schedule()
@@ -158,6 +173,33 @@ class Contest:
     def _advanced(self, race: Race) -> None:
         if self._race is race and not self._stopped:
             self._keep({**race.log.kept(), "slower": race.slower})
+
+    def challenge(self, plan: str, ratio: float) -> bool:
+        """Has a plan race that was made later than the others.
+
+        Args:
+          plan: its name.
+          ratio: its predicted time over that of `favourite`.
+
+        Returns:
+          Whether it does; it does not while a winner is being checked.
+        """
+        with self._lock:
+            race, self._later = self._race, plan
+            if race is not None:
+                known = race.log.predicted
+                known[plan] = ratio * known.get(self.favourite, 1.0)
+                return not self.winner and race.enter(plan)
+            if not self.winner or self._stopped:
+                return False
+            predicted = {self.winner: 1.0, plan: ratio}
+            plans = self._plans
+            log = Log(predicted, plans.making, plans.compiled, plans.uneven)
+            listener = Listener(self._ended, self._released)
+            rules = Rules(race_rules.judged, race_rules.cut_short)
+            self._challenger = plan
+            self._race = Race([self.winner, plan], rules, log, listener, self._clock)
+            return True
 
     @property
     def race(self) -> Race | None:
@@ -189,7 +231,7 @@ class Contest:
 
     def made(self, plan: str) -> None:
         """Is told of a plan that was made, and so of its predicted time."""
-        if self._race is not None:
+        if self._race is not None and plan != self._later:
             self._race.log.predicted[plan] = self._plans.report(plan).seconds16
 
     def doubt(self) -> float:
@@ -227,18 +269,41 @@ class Contest:
             if self._race is not race or self._stopped:
                 return
             before, self.winner = self.winner, race.front
-            self._checks += bool(before)
+            self.favourite, challenged = self.winner, bool(self._challenger)
+            news = challenged or self._untried or self.winner != before
+            if challenged:
+                outcome = self._merged(outcome, before)
+            elif before:
+                self._checks += 1
+            if news:
+                self.outcome = outcome
             if outcome.seconds32 and outcome.seconds16:
                 self._ratio = outcome.seconds32 / outcome.seconds16
             self._race = None
             self._schedule()
-            news = self.winner != before or self._untried
-            self._untried = FLOAT32 not in race.log.first
+            if not challenged:
+                self._untried = FLOAT32 not in race.log.first
             if self._untried:
                 later = race_rules.calls_until_affordable(race.log)
                 self._alone = self._left = max(self._left, later)
         self._plans.settle()
         self._tell(self, outcome if news else None)
+
+    def _merged(self, outcome: TrialOutcome, before: str) -> TrialOutcome:
+        """The outcome of a race between two, with what is known of all others."""
+        self._challenger = ""
+        earlier = self.outcome
+        if earlier is None:
+            return outcome
+        new = {plan.name: plan for plan in outcome.plans}
+        old = {plan.name: plan for plan in earlier.plans}
+        now, then = new[before].seconds, old[before].seconds
+        if now and then and earlier.seconds32 and outcome.seconds32 is None:
+            high = earlier.seconds32 * now / then
+            outcome = dataclasses.replace(outcome, seconds32=high)
+        plans = tuple((old | new).values())
+        timed = sum(plan.timed for plan in plans)
+        return dataclasses.replace(outcome, plans=plans, timed=timed)
 
     def _released(self, race: Race, plan: str) -> None:
         """Lets a plan go that is out of a race."""

@@ -30,6 +30,7 @@ from amp.integration.functions.function_call import FunctionCall
 from amp.integration.functions.function_plans import NOMINEES, FunctionPlans, Made
 from amp.integration.functions.function_reports import FunctionReports
 from amp.integration.functions.gradient_check import Checked, GradientCheck
+from amp.integration.functions.gradient_copies import Recorded
 from amp.integration.functions.stored_checks import StoredCheck
 from amp.loss_scaling.once import Once
 from amp.policy import Policy
@@ -110,18 +111,32 @@ class FunctionChecks:
             found = StoredCheck(checked.outcome, kept, twice=not self._again)
             stored_checks.keep(self._key, checked.prepared, plan, found)
 
-    def first(self, plans: FunctionPlans, plan: str, rewrite: Rewrite) -> None:
+    def first(
+        self,
+        plans: FunctionPlans,
+        plan: str,
+        rewrite: Rewrite,
+        recorded: Recorded | None,
+    ) -> None:
         """Has a plan compared that was just made.
 
         Args:
           plans: of the function.
           plan: the name of the one that runs first.
           rewrite: by this plan.
+          recorded: what a step in float32 was computed from, if there was one.
         """
-        if plans.prepared is not None:
-            given = (context_lib.context(), plans.prepared, rewrite)
-            make = functools.partial(GradientCheck, *given, plans.nominee(plan))
-            self._plan(plan, make, due=1)
+        prepared, nominee = plans.prepared, plans.nominee(plan)
+        if prepared is None:
+            return
+
+        def make() -> GradientCheck:
+            check = GradientCheck(context_lib.context(), prepared, rewrite, nominee)
+            if recorded is not None:
+                check.begin_with(recorded)
+            return check
+
+        self._plan(plan, make, due=1)
 
     def winner(self, plans: FunctionPlans, plan: str) -> None:
         """Has the plan compared that won a race, unless that tells nothing new."""
@@ -146,7 +161,7 @@ class FunctionChecks:
         context, nominee = context_lib.context(), plans.nominee(plan)
         module = definitions.read(context, self._name.decode())
         begun = twin_making.begun(module, self._shared.settled, self._sizes)
-        prepared = twin_making.prepared(begun)
+        prepared = twin_making.prepared(begun, plans.timer(plan))
         made = prepared.made(nominee, definitions.new_suffix())
         return GradientCheck(context, prepared, made, nominee)
 

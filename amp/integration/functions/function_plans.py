@@ -22,20 +22,24 @@ from amp.graph_rewrite.assign.nominee import (
     Nodes,
     Nominee,
 )
+from amp.graph_rewrite.cost.op_instance import Timer, Times
 from amp.graph_rewrite.graph import calls
 from amp.graph_rewrite.graph.calls import FunctionUse
 from amp.graph_rewrite.report import Report
 from amp.graph_rewrite.rewrite import Prepared, Rewrite
 from amp.integration.functions import twin_making
 from amp.integration.functions.twin_making import MadeTwin
+from amp.integration.measuring.job_timer import Noted
 
 # The plans besides the cheapest, in the order in which they enter a race.
 OTHERS = (EVERYTHING, UNCLUSTERED, PRODUCTS)
-NOMINEES: Mapping[str, Nominee] = {each.name: each for each in (CUT, *OTHERS)}
+# The cheapest by times that were measured after the others were made (`later_plan`).
+MEASURED = dataclasses.replace(CUT, name="the cheapest as measured")
+NOMINEES: Mapping[str, Nominee] = {each.name: each for each in (CUT, *OTHERS, MEASURED)}
 # A plan is worth trying if its predicted time is at most so many times the cheapest's;
 # more, if less than half of the prediction rests on measured times, and as many times
 # more as the predicted gain of the cheapest was found to be wrong by.
-CLOSE, CLOSE_IF_MODELLED, MEASURED = 1.15, 1.5, 0.5
+CLOSE, CLOSE_IF_MODELLED, MEASURED_PART = 1.15, 1.5, 0.5
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -99,7 +103,7 @@ def why_not_made(found: Found, nominee: Nominee, doubt: float = 1.0) -> str:
         if any(foreseen.low == low for low in found.made):
             return "not made, it is the same as another plan"
         seconds = foreseen.seconds - report.fused_seconds
-    modelled = report.measured_share < MEASURED
+    modelled = report.measured_share < MEASURED_PART
     close = doubt * (CLOSE_IF_MODELLED if modelled else CLOSE)
     if seconds <= close * report.seconds16:
         return ""
@@ -119,6 +123,7 @@ class FunctionPlans:
       original: the original's name.
       making: seconds that the latest plan took to make.
       prepared: as given; None once there will be no further plan.
+      repriced: the same at the prices of the plan `MEASURED`; None without one.
       compiled: whether XLA compiles any part of the function.
       uneven: whether a call may differ from another in sizes that its arguments do not
         tell, as those of a batch that an iterator gives inside the function.
@@ -132,12 +137,32 @@ class FunctionPlans:
             tf.config.optimizer.get_jit()
         )
         self.uneven = prepared.sizes is not None and bool(prepared.sizes.tensors)
+        self.repriced: Prepared | None = None
+        self._timers = dict.fromkeys(NOMINEES, prepared.timer)
         self._kept = kept
         self._made: dict[str, Made | NotMade] = {}
+        self._lows: list[Mapping[FunctionUse, frozenset[str]]] = []
 
     def nominee(self, plan: str) -> Nominee:
         """The plan of a name, with the nodes that stay float32."""
         return NOMINEES[plan].keeping(self._kept)
+
+    def timer(self, plan: str) -> Timer:
+        """What gave the measured times that a plan was made by."""
+        return self._timers[plan]
+
+    def times(self, plan: str) -> Mapping[str, Times]:
+        """The measured times that a plan was made by, as far as they were noted."""
+        timer = self._timers.get(plan)
+        return timer.times if isinstance(timer, Noted) else {}
+
+    def was_made(self, low: Mapping[FunctionUse, frozenset[str]]) -> bool:
+        """Whether a plan with these 16-bit nodes was made, be it let go or not."""
+        return low in self._lows
+
+    def reprice(self, prepared: Prepared) -> None:
+        """Has the plan `MEASURED` made of the function at other prices."""
+        self.repriced, self._timers[MEASURED.name] = prepared, prepared.timer
 
     def known(self, plan: str) -> Made | NotMade | None:
         """What became of a plan, None if it was not asked for or was let go."""
@@ -166,7 +191,10 @@ class FunctionPlans:
         Raises:
           AmpError: what the rewrite found wrong.
         """
-        prepared, start = self.prepared, time.perf_counter()
+        start = time.perf_counter()
+        prepared = self.prepared
+        if plan == MEASURED.name and self.repriced is not None:
+            prepared = self.repriced
         made: Made | NotMade = NotMade("not made, the race was over")
         rewrite = None
         if prepared is not None:
@@ -185,15 +213,16 @@ class FunctionPlans:
         twin, rewrite = twin_making.registered(context, prepared, nominee)
         if twin.name == self.original:
             return NotMade("not made, it changes nothing", rewrite.report), rewrite
+        self._lows.append(rewrite.low)
         return Made(twin, rewrite.report, rewrite.low), rewrite
 
     def _why_not(self, prepared: Prepared, plan: str, doubt: float) -> str:
         """Why a plan is not worth a try beside the cheapest, "" if it is."""
         cheapest = self._made.get(CUT.name)
-        if plan == CUT.name or not isinstance(cheapest, Made):
+        chosen = plan in (CUT.name, MEASURED.name)
+        if chosen or not isinstance(cheapest, Made):
             return ""
-        made = [one.low for one in self._made.values() if isinstance(one, Made)]
-        found = Found(prepared, cheapest.report, made)
+        found = Found(prepared, cheapest.report, self._lows)
         return why_not_made(found, self.nominee(plan), doubt)
 
     def report(self, plan: str) -> Report:
@@ -219,7 +248,7 @@ class FunctionPlans:
 
     def settle(self) -> None:
         """Lets go what is only needed to make further plans: there will be none."""
-        self.prepared = None
+        self.prepared = self.repriced = None
 
     def functions(self) -> list[str]:
         """The names of all functions made for the original that are still there."""

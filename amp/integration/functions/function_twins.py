@@ -11,6 +11,7 @@ import dataclasses
 import functools
 import itertools
 import threading
+import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -20,11 +21,17 @@ from amp.graph_rewrite.assign.nominee import CUT, Nodes
 from amp.graph_rewrite.report import TrialOutcome
 from amp.graph_rewrite.rewrite import Prepared
 from amp.integration import fallback
-from amp.integration.functions import failures, plan_store, stored_checks
+from amp.integration.functions import (
+    failures,
+    later_plan,
+    plan_store,
+    stored_checks,
+)
 from amp.integration.functions.contest import KNOWN, UNDER_WAY, Contest, why_not
 from amp.integration.functions.function_call import FunctionCall
 from amp.integration.functions.function_checks import FunctionChecks, Shared
 from amp.integration.functions.function_plans import (
+    MEASURED,
     NOMINEES,
     OTHERS,
     FunctionPlans,
@@ -32,6 +39,8 @@ from amp.integration.functions.function_plans import (
     NotMade,
 )
 from amp.integration.functions.gradient_check import Checked
+from amp.integration.functions.gradient_copies import Recorded
+from amp.integration.functions.later_plan import LaterPlan
 from amp.integration.functions.plan_store import Record
 from amp.integration.functions.race_rules import FLOAT32
 
@@ -54,14 +63,18 @@ class FunctionTwins:
         # The name of the plan that the report is on; FLOAT32 once no twin runs.
         self._reported = ""
         self._checks = FunctionChecks(plans, key, shared)
+        self._later: LaterPlan | None = None
         self._lock = threading.RLock()  # held for a few lines and by no finalizer
 
-    def begin(self, context: Any, known: Record) -> bool:
+    def begin(
+        self, context: Any, known: Record, recorded: Recorded | None = None
+    ) -> bool:
         """Makes the first twin, and begins its race and its check.
 
         Args:
           context: TensorFlow's eager context.
           known: what an earlier run of the job found out.
+          recorded: what a step in float32 was computed from, if there was one.
 
         Returns:
           Whether there is one; there is not if nothing is to be converted.
@@ -82,16 +95,27 @@ class FunctionTwins:
             self._plans.let_all_go(context)
             self._plans = FunctionPlans(self._name, prepared, stored.kept)
             made, rewrite = self._plans.make(context, plan)
+        self._later = later_plan.begun(self._plans, known)
         if isinstance(made, NotMade):
-            if made.report is not None:
-                self._shared.reports.put(self._name, made.report)
-            return False
+            return self._begin_in_float32(made)
         if stored is None and rewrite is not None:
-            self._checks.first(self._plans, plan, rewrite)
+            self._checks.first(self._plans, plan, rewrite, recorded)
         self._enter(plan, [nominee.name for nominee in OTHERS], known)
         if stored is not None:
             noted = self._checks.go_on_from(stored, self._plans, plan)
             self._shared.reports.change(self._name, noted)
+        return True
+
+    def _begin_in_float32(self, made: NotMade) -> bool:
+        """Begins without a twin; returns whether one may come of what is measured."""
+        if made.report is not None:
+            self._shared.reports.put(self._name, made.report)
+        if self._later is None:
+            return False
+        self._contest = Contest(self._plans, self._ended)
+        self._contest.begin_known(Record(FLOAT32))
+        self._plans.settle()
+        self._reported = FLOAT32
         return True
 
     def _enter(self, plan: str, others: Sequence[str], known: Record) -> None:
@@ -142,6 +166,7 @@ class FunctionTwins:
           call: the call that the user made.
           context: TensorFlow's eager context.
         """
+        start = time.perf_counter()
         done, outputs, checked = self._checks.call(call, self._plans)
         if done:
             return outputs
@@ -150,10 +175,24 @@ class FunctionTwins:
         contest = self._contest
         race = None if contest is None else contest.race
         if race is not None:
-            return race.call(functools.partial(self._guarded, call, context), call.work)
-        outputs = self._guarded(call, context, self._running)
-        self._go_on()
+            turn = functools.partial(self._guarded, call, context)
+            outputs = race.call(turn, call.work)
+        else:
+            outputs = self._guarded(call, context, self._running)
+        self._between(time.perf_counter() - start)
+        if race is None:
+            self._go_on()
         return outputs
+
+    def _between(self, seconds: float) -> None:
+        """Measures and plans what is due after a call, which took so many seconds."""
+        later, contest = self._later, self._contest
+        if later is None or contest is None:
+            return
+        later.called(seconds)
+        says = f"function {self._name.decode()} is not planned by measured times"
+        go_on = functools.partial(later.go_on, self._plans, contest)
+        fallback.attempt(fallback.Part(says, self._strict), go_on, later.stop)
 
     @property
     def _running(self) -> str:
@@ -238,7 +277,7 @@ class FunctionTwins:
 
     def _give_up(self) -> None:
         """Has the original called from now on; nothing more is to come of it."""
-        self._contest, self._reported = None, FLOAT32
+        self._contest, self._later, self._reported = None, None, FLOAT32
         self._shared.proven[self._name] = itertools.repeat(self._name)
         self._shared.checks.forget(self._name)
         self._shared.reports.forget(self._name)
@@ -246,22 +285,47 @@ class FunctionTwins:
     def _go_on(self) -> None:
         """Has the plan that runs called without a question, until the next check."""
         contest, checks, which = self._contest, self._shared.checks, self._running
-        if which == FLOAT32:
+        if contest is not None and contest.race is not None:
+            return None
+        later = self._later_if_any()
+        if which == FLOAT32 and later is None:
             return self._give_up()
         with self._lock:
             left = [checks.calls_left(self._name)]
             left += [contest.calls_left] if contest is not None else []
+            left += [later.calls_left] if later is not None else []
             known = [calls for calls in left if calls is not None]
             times = min(known) if known else None
             checks.passed(self._name, times or 0)
             if contest is not None:
                 contest.passed(times or 0)
+            if later is not None:
+                later.passed(times or 0)
             function = self._plans.function(which)
             again = itertools.repeat(function)
             if times is not None:
                 again = itertools.repeat(function, times)
             self._shared.proven[self._name] = again
         return None
+
+    def _later_if_any(self) -> LaterPlan | None:
+        """What measures and plans later; None, and noted as done, once it is over."""
+        later, contest = self._later, self._contest
+        if later is None or not later.over:
+            return later
+        self._later = None
+        if self._key:
+            plan_store.save(self._key, tried=later.tried)
+        if contest is not None and contest.outcome is not None:
+            self._keep(contest.winner, contest.outcome)
+        return None
+
+    def _keep(self, winner: str, outcome: TrialOutcome) -> None:
+        """Stores the winner of a race, unless it is float32 and a plan is to come."""
+        if winner != FLOAT32 or self._later is None:
+            times = self._plans.times(winner)
+            name, outcome = later_plan.as_next_run(winner, outcome)
+            plan_store.keep_outcome(self._key, name, outcome, times)
 
     def _ended(self, contest: Contest, outcome: TrialOutcome | None) -> None:
         """Goes on with the winner of a race or check.
@@ -275,15 +339,19 @@ class FunctionTwins:
         """
         if contest is not self._contest:
             return
+        if self._later is not None:
+            self._later.raced()
         made = self._plans.known(contest.winner)
         if outcome is not None:
             if isinstance(made, Made) and contest.winner != self._reported:
                 self._reported = contest.winner
                 self._shared.reports.put(self._name, made.report)
             self._shared.reports.change(self._name, lambda r: r.after(outcome))
-            plan_store.keep_outcome(self._key, contest.winner, outcome)
+            self._keep(contest.winner, outcome)
         if isinstance(made, Made):
             self._checks.winner(self._plans, contest.winner)
+        else:
+            self._shared.checks.forget(self._name)
         self._go_on()
 
     def _take_in(self, context: Any, checked: Checked) -> None:
@@ -315,6 +383,9 @@ class FunctionTwins:
         if contest is not None:
             contest.stop()
         self._plans = FunctionPlans(self._name, prepared, kept)
+        if before.repriced is not None and not raced:
+            self._plans.reprice(before.repriced)
+            others.append(MEASURED.name)
         compared = self._checks.compared
         made, _ = self._plans.make(context, compared)
         if isinstance(made, Made):

@@ -25,7 +25,7 @@ from amp.graph_rewrite.report import AccuracyOutcome, GradientError, Report
 from amp.graph_rewrite.rewrite import Prepared, Rewrite
 from amp.integration.functions import accuracy, clusters, definitions
 from amp.integration.functions.accuracy import Errors, Gradient
-from amp.integration.functions.gradient_copies import GradientCopies, Step
+from amp.integration.functions.gradient_copies import GradientCopies, Recorded, Step
 from amp.policy import Policy
 
 STEPS = 5  # a check may take this many times as long as its first run in float32,
@@ -102,6 +102,10 @@ class GradientCheck:
     def functions(self) -> list[str]:
         """The names of the functions that are registered for it now."""
         return self._copies.functions()
+
+    def begin_with(self, recorded: Recorded) -> None:
+        """Takes what an earlier step in float32 recorded, in place of `first`."""
+        self._copies.begin_with(recorded)
 
     def first(self, call: Step) -> Any:
         """Makes the job's first step, in float32 (see `GradientCopies.first`)."""

@@ -6,6 +6,7 @@ what its gradients mean that of `accuracy`.
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 from collections.abc import Sequence
 from typing import Any, Protocol
@@ -37,6 +38,19 @@ class Step(Protocol):
 
     def record(self, which: bytes, more: int) -> Any:
         """Calls a function that has so many further results."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Recorded:
+    """What a step in float32 was computed from, recorded before it was planned.
+
+    Attributes:
+      taken: the edges that it takes from elsewhere.
+      batch: the arguments of copies: its own, and the tensors of these edges.
+    """
+
+    taken: tuple[ir.Edge, ...]
+    batch: tuple[Any, ...]
 
 
 class GradientCopies:
@@ -76,6 +90,11 @@ class GradientCopies:
     def computing_only(self, numbers: Sequence[int]) -> frozenset[str]:
         """The step's nodes from which none but these gradients are computed."""
         return gradients_only.computing_only(self._step, self._wanted, numbers)
+
+    def begin_with(self, recorded: Recorded) -> None:
+        """Takes what an earlier step recorded, so that `first` need not be called."""
+        if recorded.taken == tuple(edge for edge, _ in self._wanted.taken):
+            self.batch = recorded.batch
 
     def first(self, call: Step) -> Any:
         """Makes the job's first step, in float32, and keeps what it was computed from.

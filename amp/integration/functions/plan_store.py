@@ -20,6 +20,7 @@ from typing import Any
 import tensorflow as tf
 
 from amp.errors import ProfileError
+from amp.graph_rewrite.cost.op_instance import Times
 from amp.graph_rewrite.cost.resolution import Resolution
 from amp.graph_rewrite.graph import fingerprint as graph_fingerprint
 from amp.graph_rewrite.graph import ir
@@ -30,8 +31,8 @@ from amp.integration.measuring import hardware, profiles
 from amp.policy import Policy
 
 # To be raised by one whenever the meaning of an entry changes.
-SCHEMA = 1
-# How many functions are kept, the newest; a job has some dozens, of some 500 bytes.
+SCHEMA = 2
+# How many functions are kept, the newest; a job has some dozens, of some kilobytes.
 MOST = 2000
 # What changes no plan and no time.
 _IRRELEVANT = ("report", "strict", "trial", "tune_budget")
@@ -49,6 +50,9 @@ class Record:
       accuracy: what was found out about the plans' accuracy.
       runs: how many runs of the job had this winner, the one of its race included.
       race: what was measured in a race that has not ended, {} if there is none.
+      times: the measured times that the winner was planned by: seconds in (float32, 16
+        bits; infinite where these fail) by the key of an operation.
+      tried: a name of all the times by which plans were made that raced.
     """
 
     winner: str = ""
@@ -56,6 +60,8 @@ class Record:
     accuracy: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     runs: int = 0
     race: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    times: Mapping[str, Times] = dataclasses.field(default_factory=dict)
+    tried: str = ""
 
     @property
     def contested(self) -> bool:
@@ -111,9 +117,16 @@ def _loaded(file: Path) -> Record:
         return Record()
     found = json.loads(file.read_text(encoding="utf-8"))
     seconds = {str(plan): float(time) for plan, time in found["seconds"].items()}
-    runs, race = int(found.get("runs", 0)), dict(found.get("race", {}))
-    accuracy = dict(found["accuracy"])
-    return Record(str(found["winner"]), seconds, accuracy, runs, race)
+    measured = found.get("times", {}).items()
+    return Record(
+        winner=str(found["winner"]),
+        seconds=seconds,
+        accuracy=dict(found["accuracy"]),
+        runs=int(found.get("runs", 0)),
+        race=dict(found.get("race", {})),
+        times={str(key): (float(high), float(low)) for key, (high, low) in measured},
+        tried=str(found.get("tried", "")),
+    )
 
 
 def next_run(name: str) -> Record:
@@ -145,7 +158,12 @@ def save(name: str, **changes: Any) -> None:
     _drop_oldest(path(name).parent)
 
 
-def keep_outcome(name: str, winner: str, outcome: TrialOutcome) -> None:
+def keep_outcome(
+    name: str,
+    winner: str,
+    outcome: TrialOutcome,
+    times: Mapping[str, Times] | None = None,
+) -> None:
     """Saves the winner of a race, if it was found by timing.
 
     Not float32 if the budget decided: the next run would never try anything else.
@@ -154,13 +172,15 @@ def keep_outcome(name: str, winner: str, outcome: TrialOutcome) -> None:
       name: the fingerprint.
       winner: the name of its plan.
       outcome: of the race.
+      times: the measured times that the winner was planned by, if they were noted.
     """
     seconds = {p.name: p.seconds for p in outcome.plans if p.seconds is not None}
     doubtful = winner == FLOAT32 and outcome.text == USED_UP
     if len(seconds) > 1 and winner in seconds and not doubtful:
         known = load(name)
         runs = known.runs if known.winner == winner else 1
-        save(name, winner=winner, seconds=seconds, runs=runs, race={})
+        found = {"winner": winner, "seconds": seconds, "times": dict(times or {})}
+        save(name, **found, runs=runs, race={})
 
 
 def _drop_oldest(directory: Path) -> None:

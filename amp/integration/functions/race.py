@@ -137,6 +137,17 @@ class Race:
             self._tell()
         return outputs
 
+    def enter(self, name: str) -> bool:
+        """Has one more entrant race; returns False if the race has ended."""
+        with self._lock:
+            if self._outcome is not None:
+                return False
+            self._entrants += (name,)
+            self._left.append(name)
+            self._waiting.extend([(name, self._round)] * 2)
+            self.log.looked = 0  # there is no round yet in which all were timed
+            return True
+
     def drop(self, name: str, why: str, text: str = "") -> None:
         """Takes an entrant out of the race, because it cannot run.
 

@@ -10,12 +10,12 @@ import dataclasses
 from typing import Any
 
 from amp.graph_rewrite.assign.nominee import Nominee
+from amp.graph_rewrite.cost.op_instance import Timer
 from amp.graph_rewrite.cost.resolution import Resolution
 from amp.graph_rewrite.graph import calls, ir, op_schema, serde
 from amp.graph_rewrite.normalize.sizes import SizesAtCall
 from amp.graph_rewrite.rewrite import Begun, Prepared, Rewrite, begin
 from amp.integration.functions import definitions
-from amp.integration.measuring import job_timer
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -50,14 +50,17 @@ def begun(
     return begin(module, settled, sizes=sizes)
 
 
-def prepared(begun: Begun) -> Prepared:
+def prepared(begun: Begun, timer: Timer) -> Prepared:
     """Analyzes and prices a function.
+
+    Args:
+      begun: the function.
+      timer: gives measured times of its operations.
 
     Raises:
       AmpError: what was found wrong.
     """
-    name = begun.given.main.name
-    return begun.prepared(job_timer.measuring(begun.settled, name))
+    return begun.prepared(timer)
 
 
 def registered(

@@ -17,6 +17,7 @@ import itertools
 from collections.abc import Iterator, Sequence
 from typing import Any, Literal
 
+from amp.graph_rewrite.cost.op_instance import Timer
 from amp.graph_rewrite.cost.resolution import Resolution
 from amp.graph_rewrite.graph import ir
 from amp.graph_rewrite.report_builder import left
@@ -40,6 +41,8 @@ from amp.integration.functions.function_twins import FunctionTwins
 from amp.integration.functions.keep_patterns import KeepPatterns
 from amp.integration.functions.plan_store import Record
 from amp.integration.functions.race_rules import FLOAT32
+from amp.integration.measuring import job_timer
+from amp.integration.measuring.job_timer import Noted
 from amp.integration.process import PROCESS
 from amp.loss_scaling.once import Once
 from amp.policy import Policy
@@ -167,7 +170,7 @@ class Twins:
         Raises:
           AmpError: what the rewrite found wrong.
         """
-        begun = self._sizes.take(context, name)
+        begun, recorded = self._sizes.take(context, name)
         module = begun.given if begun else definitions.read(context, name.decode())
         self.keep_patterns.met(module)
         key, known = self.known(module)
@@ -179,9 +182,30 @@ class Twins:
         if begun is None:
             sizes = shape_inference.at_call(inputs)
             begun = twin_making.begun(module, self.settled, sizes)
-        plans = FunctionPlans(name, twin_making.prepared(begun), {})
+        prepared = twin_making.prepared(begun, self._timer(module, known))
+        plans = FunctionPlans(name, prepared, {})
         function = FunctionTwins(plans, key, self._shared)
-        return function if function.begin(context, known) else None
+        return function if function.begin(context, known, recorded) else None
+
+    def _timer(self, module: ir.Module, known: Record) -> Timer:
+        """What gives the measured times that a function is planned by.
+
+        1. Where plans race: the times that are stored, or those by which the plan was
+           made that won in an earlier run. What is missing is measured later.
+        2. Where runs are to be the same bit for bit: the times that are stored.
+        3. Elsewhere (several workers): what is missing is measured at once.
+
+        Args:
+          module: the function.
+          known: what an earlier run of the job found out.
+        """
+        if not contest.why_not(self._policy):
+            times = known.times
+            source = (lambda _: times) if known.winner else job_timer.stored
+            return Noted(self.settled, source)
+        if contest.repeats(self._policy):
+            return job_timer.stored_on(self.settled)
+        return job_timer.measuring(self.settled, module.main.name)
 
     def known(self, module: ir.Module) -> tuple[str, Record]:
         """A function's fingerprint, and what earlier runs of the job found out."""

@@ -1,8 +1,11 @@
 """The `timer` arguments of `rewrite`: they look up, or measure, how long ops take.
 
-`functions.twins` passes `measuring`, which spends the time budget of the process; who
-rewrites without running passes `stored`. Nothing that goes wrong here stops a job. How
-an operation is timed is in `operation_timer`, what a plan makes of it in `cost`.
+Whoever rewrites without running passes `stored`. A function whose plans race is planned
+with `Noted` times, and what is missing is measured between its later calls
+(`measuring_slices`, which measures by `measured` and keeps by `keep`). Where several
+workers take a step together `measuring` measures before the first call. Nothing that
+goes wrong here stops a job. How an operation is timed is in `operation_timer`, what a
+plan makes of it in `cost`.
 """
 
 from __future__ import annotations
@@ -28,7 +31,7 @@ LEAST_SECONDS = 0.05
 
 # Held while measuring, by design: what runs beside a measurement spoils it. Nothing
 # else is done meanwhile, and what needs no measurement does not wait for it.
-_LOCK = threading.Lock()
+MEASURING = threading.Lock()
 
 
 def stored(wanted: Sequence[Instance]) -> dict[str, Times]:
@@ -45,40 +48,95 @@ def stored(wanted: Sequence[Instance]) -> dict[str, Times]:
     return {key: times for key, times in found.items() if times is not None}
 
 
+def stored_on(settled: Resolution) -> Timer:
+    """`stored` for the device that a policy was settled for."""
+
+    def timer(wanted: Sequence[Instance]) -> Mapping[str, Times]:
+        with hardware.on(settled.place):
+            return stored(wanted)
+
+    return timer
+
+
+class Noted:
+    """A timer that always gives the times that it found when it was first asked.
+
+    So a function that is read anew gets the prices that its plan was made by.
+
+    Args:
+      settled: the policy and device that a function is planned for.
+      source: the timer that is asked once.
+
+    Attributes:
+      wanted: the operations that a plan asked for.
+      times: the times that were known.
+    """
+
+    def __init__(self, settled: Resolution, source: Timer = stored) -> None:
+        self._source: Timer | None = source
+        self._place = settled.place
+        self.wanted: Sequence[Instance] = ()
+        self.times: Mapping[str, Times] = {}
+
+    def __call__(self, wanted: Sequence[Instance]) -> Mapping[str, Times]:
+        if self._source is not None:
+            with hardware.on(self._place):
+                self.wanted, self.times = wanted, self._source(wanted)
+            self._source = None
+        return self.times
+
+    def missing(self) -> list[Instance]:
+        """The operations for which no time is known yet, the most telling first."""
+        with hardware.on(self._place):
+            return _missing(self.wanted, stored(self.wanted))
+
+    def settle(self) -> None:
+        """Lets the operations go: their graphs take memory, and times alone do not."""
+        self.wanted = ()
+
+
+def left(settled: Resolution) -> float:
+    """The seconds that the process may still spend on measuring.
+
+    They are what is left of `tune_budget`, which all functions of the process share.
+    `AMP_TUNE_BUDGET` bounds the budget of every policy.
+    """
+    if settled.policy is None:
+        return 0.0
+    everywhere = os.environ.get("AMP_TUNE_BUDGET")
+    budget = settled.policy.tune_budget
+    if everywhere is not None:
+        budget = min(budget, Policy.make(tune_budget=everywhere).tune_budget)
+    seconds = budget - PROCESS.measuring.spent
+    return seconds if seconds >= LEAST_SECONDS else 0.0
+
+
 def measuring(settled: Resolution, function: str) -> Timer:
     """A timer that returns the times known for this device, and measures the others.
 
-    It measures and stores within what is left of `tune_budget`, the seconds that all
-    functions of the process share. `AMP_TUNE_BUDGET` bounds the budget of every policy.
+    It measures and stores within what is `left` of the budget.
 
     Args:
       settled: the policy and device that a function is planned for.
       function: its name, for the log.
     """
-    if settled.policy is None:
-        return stored
-    place = settled.place
-    everywhere = os.environ.get("AMP_TUNE_BUDGET")
-    budget = settled.policy.tune_budget
-    if everywhere is not None:
-        budget = min(budget, Policy.make(tune_budget=everywhere).tune_budget)
 
     def timer(wanted: Sequence[Instance]) -> Mapping[str, Times]:
-        with hardware.on(place):
+        with hardware.on(settled.place):
             return look_up(wanted)
 
     def look_up(wanted: Sequence[Instance]) -> Mapping[str, Times]:
-        state = PROCESS.measuring
         known = stored(wanted)
-        if not _missing(wanted, known) or budget - state.spent < LEAST_SECONDS:
+        if not _missing(wanted, known) or not left(settled):
             return known
-        with _LOCK:
+        with MEASURING:
             known = stored(wanted)  # another function may have had them measured
-            missing, left = _missing(wanted, known), budget - state.spent
-            if not missing or left < LEAST_SECONDS:
+            missing, seconds = _missing(wanted, known), left(settled)
+            if not missing or not seconds:
                 return known
-            found, took = _measured(missing, left, function)
-        _keep(found, took, function)
+            start = time.perf_counter()
+            found = measured(missing, seconds, function)
+        keep(found, time.perf_counter() - start, function)
         return {**known, **found}
 
     return timer
@@ -90,10 +148,13 @@ def _missing(wanted: Sequence[Instance], known: Mapping[str, Times]) -> list[Ins
     return [one for one in wanted if one.key not in done]
 
 
-def _measured(
-    missing: list[Instance], left: float, function: str
-) -> tuple[dict[str, Times], float]:
-    """Measures within `left` seconds; returns the times and the seconds it took."""
+def measured(
+    missing: Sequence[Instance], left: float, function: str
+) -> dict[str, Times]:
+    """Measures operations within `left` seconds of the budget; returns their times.
+
+    To be called with `MEASURING` held.
+    """
     state, start = PROCESS.measuring, time.perf_counter()
     # Under `strict` too: a plan without a measurement is one from the cost model.
     part = fallback.Part(f"operations of {function} cannot be measured", strict=False)
@@ -105,7 +166,7 @@ def _measured(
     if took < left:  # there was time for all: what is missing cannot be measured
         state.unmeasurable.update({one.key for one in missing} - found.keys())
     _times_here().update(found)
-    return found, took
+    return found
 
 
 def _times_here() -> dict[str, Times]:
@@ -115,7 +176,7 @@ def _times_here() -> dict[str, Times]:
     return times
 
 
-def _keep(found: Mapping[str, Times], took: float, function: str) -> None:
+def keep(found: Mapping[str, Times], took: float, function: str) -> None:
     """Stores what was measured for later runs; logs it if it took long."""
     where = _store(found)
     if took > NOTICED_SECONDS:

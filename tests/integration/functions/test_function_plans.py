@@ -75,7 +75,7 @@ def test_a_plan_that_is_predicted_to_be_much_slower_is_not_made(
 ) -> None:
     first = made(plans, CUT.name)
     assert isinstance(first, Made)
-    assert first.report.measured_share < function_plans.MEASURED
+    assert first.report.measured_share < function_plans.MEASURED_PART
     limit = function_plans.CLOSE_IF_MODELLED * first.report.seconds16
     slow = Foreseen(1.2 * limit, {})
     monkeypatch.setattr(Prepared, "foreseen", lambda *_: slow)

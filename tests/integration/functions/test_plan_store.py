@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import pathlib
 from typing import Any
@@ -21,6 +22,7 @@ from amp.integration.functions.race_rules import FLOAT32, USED_UP
 pytestmark = pytest.mark.kernels
 
 NAME = "0123456789abcdef"
+TIMES = {"MatMul": (0.1, 0.05), "Tanh": (1e-3, math.inf)}
 
 
 @pytest.fixture(autouse=True)
@@ -42,38 +44,39 @@ def outcome(text: str, *timed: str) -> TrialOutcome:
 
 
 def test_only_a_winner_that_was_timed_against_another_is_kept() -> None:
-    plan_store.keep_outcome(NAME, "cut", outcome("ended: refused", "cut"))
-    plan_store.keep_outcome(NAME, FLOAT32, outcome("ended: refused", "cut", "all"))
+    plan_store.keep_outcome(NAME, "cut", outcome("ended: refused", "cut"), {})
+    plan_store.keep_outcome(NAME, FLOAT32, outcome("ended: refused", "cut", "all"), {})
     assert plan_store.load(NAME) == Record()
-    plan_store.keep_outcome(NAME, "cut", outcome("ended: ...", "cut", FLOAT32))
+    plan_store.keep_outcome(NAME, "cut", outcome("ended: ...", "cut", FLOAT32), TIMES)
     assert plan_store.load(NAME).winner == "cut"
+    assert plan_store.load(NAME).times == TIMES
 
 
 def test_float32_is_not_kept_where_the_budget_decided() -> None:
     """The next run would rewrite nothing, and so never find out."""
     used_up = outcome(USED_UP, "cut", FLOAT32)
-    plan_store.keep_outcome(NAME, FLOAT32, used_up)
+    plan_store.keep_outcome(NAME, FLOAT32, used_up, {})
     assert plan_store.load(NAME) == Record()
-    plan_store.keep_outcome(NAME, "cut", used_up)
+    plan_store.keep_outcome(NAME, "cut", used_up, {})
     assert plan_store.load(NAME).winner == "cut"
 
 
 def test_float32_is_contested_in_the_2nd_4th_8th_run() -> None:
     won = outcome("ended: ...", "cut", FLOAT32)
-    plan_store.keep_outcome(NAME, FLOAT32, won)
+    plan_store.keep_outcome(NAME, FLOAT32, won, {})
     contested = []
     for run in range(2, 20):
         if plan_store.next_run(NAME).contested:
             contested.append(run)
-            plan_store.keep_outcome(NAME, FLOAT32, won)  # again
+            plan_store.keep_outcome(NAME, FLOAT32, won, {})  # again
     assert contested == [2, 4, 8, 16]
 
 
 def test_a_plan_that_won_is_not_contested_and_a_new_winner_counts_anew() -> None:
     won = outcome("ended: ...", "cut", FLOAT32)
-    plan_store.keep_outcome(NAME, "cut", won)
+    plan_store.keep_outcome(NAME, "cut", won, {})
     assert not any(plan_store.next_run(NAME).contested for _ in range(9))
-    plan_store.keep_outcome(NAME, FLOAT32, won)
+    plan_store.keep_outcome(NAME, FLOAT32, won, {})
     assert plan_store.next_run(NAME).contested
 
 
@@ -85,7 +88,7 @@ def test_what_has_no_winner_has_no_runs() -> None:
 def test_a_race_that_has_ended_is_not_gone_on_with() -> None:
     plan_store.save(NAME, race={"plan": "a"})
     assert plan_store.load(NAME).race == {"plan": "a"}
-    plan_store.keep_outcome(NAME, "cut", outcome("ended: ...", "cut", FLOAT32))
+    plan_store.keep_outcome(NAME, "cut", outcome("ended: ...", "cut", FLOAT32), {})
     assert plan_store.load(NAME).race == {}
 
 

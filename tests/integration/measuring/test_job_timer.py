@@ -20,6 +20,7 @@ import amp
 from amp.integration.measuring import (
     hardware,
     job_timer,
+    measuring_slices,
     operation_timer,
     stored_times,
 )
@@ -36,9 +37,15 @@ from amp.integration.process import PROCESS
 @tf.function
 def step(x, w):
     return tf.reduce_sum(tf.nn.relu(tf.matmul(tf.nn.relu(tf.matmul(x, w)), w)), 0)
+from amp.integration.measuring import measuring_slices
+measuring_slices.SHARE = 1e6
 with amp.mixed_precision_scope(dtype="bfloat16", min_gain=0.0, strict=True):
-    step(tf.ones([256, 512]), tf.ones([512, 512]))
-(report,) = amp.reports()
+    for _ in range(20):
+        step(tf.ones([256, 512]), tf.ones([512, 512]))
+again = tf.function(step.python_function)
+with amp.mixed_precision_scope(dtype="bfloat16", min_gain=0.0, strict=True):
+    again(tf.ones([256, 512]), tf.ones([512, 512]))
+*_, report = amp.reports()
 print(f"spent {PROCESS.measuring.spent:.3f} share {report.measured_share:.3f}",
       f"seconds {report.seconds32:.9f}")
 """
@@ -49,6 +56,8 @@ def cache(tmp_path: Path, monkeypatch: Any) -> Path:
     """A cache and a budget of its own."""
     monkeypatch.setenv("AMP_CACHE_DIR", str(tmp_path))
     monkeypatch.delenv("AMP_TUNE_BUDGET")
+    # Slices of measuring are due after every call.
+    monkeypatch.setattr(measuring_slices, "SHARE", 1e6)
     return tmp_path
 
 
@@ -62,33 +71,42 @@ def products() -> Any:
     return step
 
 
-def first_call(**fields: Any) -> amp.Report:
+def first_call(calls: int = 1, **fields: Any) -> amp.Report:
+    """The report after the first call, or after so many."""
+    step = products()
     with amp.mixed_precision_scope(**POLICY, **fields):
-        products()(tf.ones([256, 512]), tf.ones([512, 512]))
+        for _ in range(calls):
+            step(tf.ones([256, 512]), tf.ones([512, 512]))
     return amp.reports()[-1]
 
 
-def test_a_first_call_measures_keeps_and_plans_from_it() -> None:
+def measured_job(**fields: Any) -> None:
+    """A job of a few calls, so that its operations are measured between them."""
+    first_call(20, **fields)
+
+
+def test_a_job_measures_and_keeps_and_the_next_function_plans_from_it() -> None:
+    assert first_call(tune_budget=20.0).measured_share == 0.0
+    assert PROCESS.measuring.spent == 0.0
+    measured_job(tune_budget=20.0)
+    spent = PROCESS.measuring.spent
+    assert 0 < spent < 20
     report = first_call(tune_budget=20.0)
-    assert report.measured_share > 0.9
+    assert report.measured_share > 0.8
     times = stored_times.load()
     (product,) = (k for k in times if k.startswith("MatMul *256x512 *512x512"))
     assert report.seconds32 >= 2 * times[product][0]
-    spent = PROCESS.measuring.spent
-    assert 0 < spent < 20
-    again = first_call(tune_budget=20.0)
-    assert again.measured_share == report.measured_share
-    assert again.seconds32 == pytest.approx(report.seconds32)
+    measured_job(tune_budget=20.0)
     assert PROCESS.measuring.spent == spent
 
 
 def test_without_a_budget_what_is_stored_still_counts() -> None:
-    assert first_call(tune_budget=0).measured_share == 0.0
+    measured_job(tune_budget=0)
     assert stored_times.load() == {}
-    first_call(tune_budget=20.0)
+    measured_job(tune_budget=20.0)
     stored = stored_times.load()
     PROCESS.measuring.times.clear()
-    assert first_call(tune_budget=0).measured_share > 0.9
+    assert first_call(tune_budget=0).measured_share > 0.8
     assert stored_times.load() == stored
 
 
@@ -109,7 +127,7 @@ def test_what_was_measured_under_other_settings_does_not_count(
 @pytest.mark.parametrize("budget", ["0", "0.02"])
 def test_the_variable_bounds_every_policy(budget: str, monkeypatch: Any) -> None:
     monkeypatch.setenv("AMP_TUNE_BUDGET", budget)
-    assert first_call(tune_budget=20.0).measured_share == 0.0
+    measured_job(tune_budget=20.0)
     assert PROCESS.measuring.spent == 0.0
 
 
@@ -124,8 +142,8 @@ def test_a_budget_is_one_for_all_functions() -> None:
 
 
 def test_what_a_plan_weighs_no_cost_for_is_not_measured() -> None:
-    first_call(assignment="all", tune_budget=20.0)
-    first_call(emulate=True, tune_budget=20.0)
+    measured_job(assignment="all", trial=True, tune_budget=20.0)
+    measured_job(emulate=True, tune_budget=20.0)
     assert PROCESS.measuring.spent == 0.0
 
 
@@ -143,19 +161,20 @@ def test_nothing_that_goes_wrong_stops_the_job(monkeypatch: Any) -> None:
 
     monkeypatch.setattr(operation_timer, "measure", broken)
     with pytest.warns(RuntimeWarning, match="cannot be measured.*no clock"):
-        assert first_call().measured_share == 0.0
+        measured_job()
 
 
 def test_a_directory_that_cannot_be_written_costs_the_next_job_only(
     monkeypatch: Any, caplog: Any
 ) -> None:
     monkeypatch.setenv("AMP_CACHE_DIR", "/dev/null/nowhere")
-    assert first_call(tune_budget=20.0).measured_share > 0.9
+    measured_job(tune_budget=20.0)
+    assert first_call(tune_budget=20.0).measured_share > 0.8
     assert "cannot be stored" in caplog.text
 
 
 def test_what_takes_long_is_told(monkeypatch: Any, caplog: Any) -> None:
-    first_call(tune_budget=20.0)
+    measured_job(tune_budget=20.0)
     assert "amp: measured" not in caplog.text
     monkeypatch.setattr(job_timer, "NOTICED_SECONDS", 0.0)
     timer = job_timer.measuring(settled(assignment="cost"), "train_step")
@@ -168,9 +187,9 @@ def test_explain_plans_from_what_is_stored_and_measures_nothing() -> None:
     fn, args = products(), (tf.ones([256, 512]), tf.ones([512, 512]))
     policy = amp.Policy(**POLICY)
     assert amp.explain(fn, *args, policy=policy).measured_share == 0.0
-    first_call(tune_budget=20.0)
+    measured_job(tune_budget=20.0)
     spent = PROCESS.measuring.spent
-    assert amp.explain(fn, *args, policy=policy).measured_share > 0.9
+    assert amp.explain(fn, *args, policy=policy).measured_share > 0.8
     assert PROCESS.measuring.spent == spent
 
 
@@ -186,7 +205,7 @@ def test_inside_fit_the_same_numbers_come_out() -> None:
         # A gain that cannot be reached: whatever is measured, float32 runs.
         fields = POLICY | {"min_gain": 0.999}
         with amp.mixed_precision_scope(**fields, tune_budget=tune_budget):
-            return model.fit(x, x[:, :1], epochs=2, verbose=0).history["loss"]
+            return model.fit(x, x[:, :1], epochs=5, verbose=0).history["loss"]
 
     plain = history(0.0)
     assert PROCESS.measuring.spent == 0.0

@@ -1,0 +1,200 @@
+"""`LaterPlan`: plans a function anew once its operations were measured, while it runs.
+
+Used by `function_twins` between the calls of a function. The first plans are made from
+the times that are stored and the model's; once the operations that take most of the
+time were measured, the cheapest plan is found again and, if it is another, races. When
+is measured is `measuring_slices`' to say, and who wins that of `contest`; no function
+is called here.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import itertools
+import threading
+from collections.abc import Mapping, Sequence
+
+from amp.graph_rewrite.assign.nominee import CUT, EVERYTHING, Nominee
+from amp.graph_rewrite.cost.op_instance import Instance, Times
+from amp.graph_rewrite.graph.calls import FunctionUse
+from amp.graph_rewrite.plan import Reason
+from amp.graph_rewrite.report import TrialOutcome
+from amp.graph_rewrite.rewrite import Prepared
+from amp.integration.functions.contest import Contest
+from amp.integration.functions.function_plans import MEASURED, FunctionPlans, Made
+from amp.integration.functions.plan_store import Record
+from amp.integration.measuring import job_timer
+from amp.integration.measuring.job_timer import Noted
+from amp.integration.measuring.measuring_slices import Slices
+
+# Measured are the operations that make up this part of the predicted time of those that
+# are worth measuring: the many others together can change a step by less than that.
+COVERED = 0.9
+# A plan that is predicted to be less faster than this is no other: a race takes plans
+# for equal whose times differ by less.
+LEAST_GAIN = 0.02
+
+
+def begun(plans: FunctionPlans, known: Record) -> LaterPlan | None:
+    """Begins the measuring of a function that was planned by `Noted` times.
+
+    Args:
+      plans: of the function; none was let go of yet.
+      known: what an earlier run of the job found out.
+
+    Returns:
+      None if nothing is to be measured and no times are new since it was planned.
+    """
+    prepared = plans.prepared
+    if prepared is None or not isinstance(prepared.timer, Noted):
+        return None
+    noted = prepared.timer
+    telling = {one.key for one in _most_telling(noted.wanted)}
+    missing = [one for one in noted.missing() if one.key in telling]
+    if not job_timer.left(prepared.settled):
+        missing = []
+    solved = {named(noted.times), known.tried}
+    if not missing and named(Noted(prepared.settled)(noted.wanted)) in solved:
+        noted.settle()
+        return None
+    slices = Slices(missing, prepared.settled, prepared.given.main.name)
+    return LaterPlan(prepared, slices, solved, plans.making)
+
+
+def as_next_run(winner: str, outcome: TrialOutcome) -> tuple[str, TrialOutcome]:
+    """The winner's name, and the outcome, as the next run of the job will call them.
+
+    With all times stored, the plan that was made later is the cheapest from the start.
+    """
+    if winner != MEASURED.name:
+        return winner, outcome
+    others = (plan for plan in outcome.plans if plan.name != CUT.name)
+    plans = tuple(
+        dataclasses.replace(plan, name=CUT.name) if plan.name == winner else plan
+        for plan in others
+    )
+    return CUT.name, dataclasses.replace(outcome, plans=plans)
+
+
+def _most_telling(wanted: Sequence[Instance]) -> list[Instance]:
+    enough = COVERED * sum(one.share for one in wanted)
+    before = itertools.accumulate((one.share for one in wanted), initial=0.0)
+    return [one for one, seen in zip(wanted, before, strict=False) if seen < enough]
+
+
+def named(times: Mapping[str, Times]) -> str:
+    """A name for measured times: another one if any of them is another."""
+    text = "\n".join(f"{key} {times[key]}" for key in sorted(times))
+    return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
+
+
+class LaterPlan:
+    """One function's measuring, and the plan that comes of it::
+
+        between calls: a slice of measuring, if the calls so far pay for one
+        once all is measured, and the calls pay for it: the cheapest plan by these times
+          another one than those made, and predicted to be clearly faster than the one
+            that runs: it races
+        over when it has raced, or is not to race
+
+    Args:
+      prepared: the function, analyzed and priced.
+      slices: its measuring.
+      solved: names of the times by which plans were made.
+      planning: the seconds that planning it is expected to take.
+
+    Attributes:
+      over: whether nothing more is to come.
+      tried: the name of the times by which the function was planned last.
+    """
+
+    def __init__(
+        self, prepared: Prepared, slices: Slices, solved: set[str], planning: float
+    ) -> None:
+        self.over, self.tried = False, ""
+        self._prepared: Prepared | None = prepared
+        self._slices, self._solved, self._planning = slices, solved, planning
+        self._ratio: float | None = None  # of a plan that is to race
+        self._races = False
+        self._busy = threading.Lock()
+
+    def called(self, seconds: float) -> None:
+        """Is told of a call of the function, and how long it took."""
+        self._slices.called(seconds)
+
+    def passed(self, calls: int) -> None:
+        """Is told of calls that are made before the next question."""
+        self._slices.passed(calls)
+
+    @property
+    def calls_left(self) -> int:
+        """The calls until there is something to do."""
+        return self._slices.calls_to(self._planning)
+
+    def go_on(self, plans: FunctionPlans, contest: Contest) -> None:
+        """Does what is due between two calls; another thread meanwhile does nothing."""
+        idle = self.over or self._races
+        if idle or not self._busy.acquire(blocking=False):
+            return
+        try:
+            if self._ratio is None and not self._slices.over:
+                self._slices.take()
+            elif self._ratio is None and self._slices.allows(self._planning):
+                self._plan(plans, contest)
+            if self._ratio is not None:
+                self._races = contest.challenge(MEASURED.name, self._ratio)
+        finally:
+            self._busy.release()
+
+    def stop(self) -> None:
+        """Has nothing more come of it."""
+        self.over = True
+
+    def raced(self) -> None:
+        """Is told of the end of a race."""
+        self.over = self.over or self._races
+
+    def _plan(self, plans: FunctionPlans, contest: Contest) -> None:
+        """Finds the cheapest plan by what was measured, and whether it is to race."""
+        before, self._prepared = self._prepared, None
+        assert before is not None
+        assert isinstance(before.timer, Noted)
+        timer = Noted(before.settled)
+        times = timer(before.timer.wanted)
+        self.tried = named(times)
+        if self.tried not in self._solved:
+            prepared = before.repriced(timer)
+            self._ratio = _ratio(prepared, plans, contest.favourite)
+            if self._ratio is not None:
+                plans.reprice(prepared)
+        timer.settle()
+        before.timer.settle()
+        self.over = self._ratio is None
+
+
+def _ratio(prepared: Prepared, plans: FunctionPlans, running: str) -> float | None:
+    """The predicted time of the cheapest plan over that of the one that runs.
+
+    None if it is not clearly less, or if that plan was made already.
+    """
+    found = prepared.foreseen(plans.nominee(MEASURED.name))
+    if not any(found.low.values()) or plans.was_made(found.low):
+        return None
+    made = plans.known(running)
+    low = made.low if isinstance(made, Made) else {}
+    now = prepared.foreseen(_holding(prepared, low)).seconds
+    ratio = found.seconds / now if now else 1.0
+    return ratio if ratio <= 1 - LEAST_GAIN else None
+
+
+def _holding(prepared: Prepared, low: Mapping[FunctionUse, frozenset[str]]) -> Nominee:
+    """The plan that holds just these nodes in 16 bits."""
+    why = Reason("cost", "float32 in the plan to compare with")
+    uses = prepared.priced.analysis.uses
+    return EVERYTHING.keeping(
+        {
+            use: dict.fromkeys(one.found.allowed.keys() - low.get(use, ()), why)
+            for use, one in uses.items()
+        }
+    )

@@ -1,0 +1,282 @@
+"""What a job's first step takes, by phase: in float32, and under the plugin.
+
+A program anyone can run: `python -m benchmarks.first_step --model resnet50`. A training
+step of a Keras application is traced and called for the first time, in processes of
+their own that follow one another in every round: in float32; under the plugin with an
+empty cache (cold); and with the cache that a job of `--steps` steps has left (warm). It
+prints the milliseconds and the share of each phase, medians over rounds, with the
+ratios of the whole to float32's, and then one line of JSON.
+
+A phase's time is without that of the phases in it. Tracing is what the step takes
+before TensorFlow is asked to run a function; "TensorFlow's call" has in it what makes
+the function ready (placing, Grappler, kernels, clusters that XLA compiles).
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import dataclasses
+import functools
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+MODES = ("float32", "cold", "warm")
+# By name: the Keras application, the side of its images, and the batch.
+MODELS = {
+    "resnet50": ("ResNet50", 128, 16),
+    "densenet201": ("DenseNet201", 64, 8),
+    "mobilenet": ("MobileNetV2", 64, 8),
+}
+CLASSES = 100
+OTHER = "other of the plugin"
+TRACING, CALL = "tracing", "TensorFlow's call"
+# Inside of these, calls of TensorFlow are their own.
+OPAQUE = ("measure", "compare gradients")
+
+
+class Phases:
+    """The seconds of each phase, without those of the phases in it."""
+
+    def __init__(self) -> None:
+        self.seconds: dict[str, float] = {}
+        self._inside: list[list[Any]] = []  # [phase, seconds of phases in it]
+
+    @contextlib.contextmanager
+    def phase(self, name: str) -> Iterator[None]:
+        """Times what is inside as a phase."""
+        if self._inside and self._inside[-1][0] in OPAQUE:
+            yield
+            return
+        self._inside.append([name, 0.0])
+        start = time.perf_counter()
+        try:
+            yield
+        finally:
+            took = time.perf_counter() - start
+            _, inner = self._inside.pop()
+            self.seconds[name] = self.seconds.get(name, 0.0) + took - inner
+            if self._inside:
+                self._inside[-1][1] += took
+
+    def timed(self, name: str, function: Callable[..., Any]) -> Callable[..., Any]:
+        """The function, timed as a phase."""
+
+        @functools.wraps(function)
+        def call(*args: Any, **kwargs: Any) -> Any:
+            with self.phase(name):
+                return function(*args, **kwargs)
+
+        return call
+
+    def watch(self, name: str, owner: Any, attribute: str) -> None:
+        """Has a function timed as a phase wherever its owner is asked for it."""
+        setattr(owner, attribute, self.timed(name, getattr(owner, attribute)))
+
+
+def watch_tensorflow(phases: Phases) -> None:
+    """To be called before the plugin's hooks are in place, which wrap what is there."""
+    from tensorflow.python.eager import context, execute
+
+    phases.watch(CALL, context.Context, "call_function")
+    phases.watch(CALL, execute, "execute")
+    phases.watch("register", context.Context, "add_function_def")
+
+
+def watch_plugin(phases: Phases) -> None:
+    """Times the steps of a rewrite by their names, and what is around them."""
+    from amp.graph_rewrite import rewrite
+    from amp.graph_rewrite.graph import serde
+    from amp.integration.functions import (
+        definitions,
+        first_sizes,
+        function_checks,
+        gradient_check,
+        plan_store,
+        stored_checks,
+        twins,
+    )
+    from amp.integration.measuring import operation_timer
+
+    run = rewrite.run
+
+    def timed_run(steps: Any, given: Any) -> Any:
+        return run(
+            [
+                dataclasses.replace(step, run=phases.timed(step.name, step.run))
+                for step in steps
+            ],
+            given,
+        )
+
+    rewrite.run = timed_run
+    phases.watch(OTHER, twins.Twins, "call")
+    phases.watch("read", definitions, "read")
+    phases.watch("write", serde, "write_function")
+    phases.watch("look up what is known", plan_store, "fingerprint")
+    phases.watch("look up what is known", plan_store, "load")
+    phases.watch("look up what is known", stored_checks, "recall")
+    phases.watch("find roots of sizes", first_sizes.FirstSizes, "_read")
+    phases.watch("measure", operation_timer, "measure")
+    phases.watch("begin the check", function_checks.GradientCheck, "__init__")
+    phases.watch("compare gradients", gradient_check.GradientCheck, "compare")
+
+
+def training_step(model_name: str) -> Callable[[], float]:
+    """A step of plain gradient descent on one batch; returns the loss."""
+    import keras
+    import numpy as np
+    import tensorflow as tf
+
+    builder, side, batch = MODELS[model_name]
+    keras.utils.set_random_seed(1)
+    model = getattr(keras.applications, builder)(
+        weights=None,
+        input_shape=(side, side, 3),
+        classes=CLASSES,
+        classifier_activation=None,
+    )
+    random = np.random.default_rng(0)
+    x = tf.constant(random.random([batch, side, side, 3], np.float32))
+    y = tf.constant(random.integers(0, CLASSES, batch))
+    optimizer = keras.optimizers.SGD(1e-3)
+    variables = model.trainable_variables
+    optimizer.build(variables)
+    loss_of = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+
+    @tf.function
+    def step(x: Any, y: Any) -> Any:
+        with tf.GradientTape() as tape:
+            loss = loss_of(y, model(x, training=True))
+        gradients = tape.gradient(loss, variables)
+        optimizer.apply_gradients(zip(gradients, variables, strict=True))
+        return loss
+
+    return lambda: float(step(x, y))
+
+
+def work(args: argparse.Namespace) -> dict[str, Any]:
+    """Makes the first step, and for the cold mode all others, in this process."""
+    phases = Phases()
+    watch_tensorflow(phases)
+    import amp
+
+    mixed = args.worker != "float32"
+    if mixed:
+        watch_plugin(phases)
+    step = training_step(args.model)
+    policy = amp.Policy(dtype="bfloat16")
+    scope = amp.mixed_precision_scope(policy) if mixed else contextlib.nullcontext()
+    phases.seconds.clear()
+    with scope:
+        start = time.perf_counter()
+        step()
+        whole = time.perf_counter() - start
+        first = dict(phases.seconds)
+        times = [_seconds(step) for _ in range(args.steps if mixed else 3)]
+    report = max(amp.reports(), key=lambda one: one.nodes_total, default=None)
+    return {
+        "seconds": whole,
+        "phases": {TRACING: whole - sum(first.values()), **first},
+        "second": times[0] if times else None,
+        "median": statistics.median(times[1:]) if len(times) > 1 else None,
+        "nodes": 0 if report is None else report.nodes_total,
+        "trial": "" if report is None else report.trial,
+        "measured_share": 0.0 if report is None else report.measured_share,
+    }
+
+
+def _seconds(step: Callable[[], float]) -> float:
+    start = time.perf_counter()
+    step()
+    return time.perf_counter() - start
+
+
+def process(args: argparse.Namespace, mode: str, cache: str) -> dict[str, Any]:
+    """Runs one mode in a process of its own; returns what it found."""
+    steps = args.steps if mode == "cold" else 1
+    command = [sys.executable, "-m", "benchmarks.first_step", "--worker", mode]
+    command += ["--model", args.model, "--steps", str(steps)]
+    environment = {**os.environ, "AMP_CACHE_DIR": cache, "TF_CPP_MIN_LOG_LEVEL": "3"}
+    done = subprocess.run(
+        command, env=environment, text=True, stdout=subprocess.PIPE, check=True
+    )
+    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return found
+
+
+def rounds(args: argparse.Namespace) -> Iterator[dict[str, dict[str, Any]]]:
+    """What each mode took, round by round; the warm one has the cold one's cache."""
+    for _ in range(args.rounds):
+        with tempfile.TemporaryDirectory() as cache:
+            found = {mode: process(args, mode, cache) for mode in MODES}
+        took = "  ".join(f"{mode} {found[mode]['seconds']:.2f} s" for mode in MODES)
+        print(took, file=sys.stderr, flush=True)
+        yield found
+
+
+def table(every: Sequence[dict[str, dict[str, Any]]]) -> str:
+    """Medians over rounds: a row for each phase, the longest under the plugin first."""
+    middle = {
+        mode: {name: _median(every, mode, name) for name in _names(every)}
+        for mode in MODES
+    }
+    whole = {mode: sum(phases.values()) for mode, phases in middle.items()}
+    order = sorted(_names(every), key=lambda name: -middle["cold"][name])
+    rows = [f"{'phase, ms (share)':28s}" + "".join(f"{mode:>16s}" for mode in MODES)]
+    for name in [*order, ""]:
+        cells = [whole[m] if not name else middle[m][name] for m in MODES]
+        texts = [
+            f"{seconds * 1e3:9.1f} ({seconds / whole[mode]:4.0%})"
+            for seconds, mode in zip(cells, MODES, strict=True)
+        ]
+        rows.append(f"{name or 'all':28s}" + "".join(f"{text:>16s}" for text in texts))
+    return "\n".join(rows)
+
+
+def _names(every: Sequence[dict[str, dict[str, Any]]]) -> list[str]:
+    names = (name for one in every for mode in MODES for name in one[mode]["phases"])
+    return list(dict.fromkeys(names))
+
+
+def _median(every: Sequence[dict[str, dict[str, Any]]], mode: str, name: str) -> float:
+    return statistics.median(one[mode]["phases"].get(name, 0.0) for one in every)
+
+
+def ratios(every: Sequence[dict[str, dict[str, Any]]], mode: str) -> list[float]:
+    """By round, the first step under the plugin over float32's."""
+    return [one[mode]["seconds"] / one["float32"]["seconds"] for one in every]
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Runs the rounds and prints, or is one of their processes."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--model", choices=MODELS, default="resnet50")
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--steps", type=int, default=40, help="of the cold job")
+    parser.add_argument("--worker", choices=MODES, help=argparse.SUPPRESS)
+    args = parser.parse_args(argv)
+    if args.worker:
+        print(json.dumps(work(args)), flush=True)
+        return
+    every = list(rounds(args))
+    print(table(every))
+    found = {mode: [round(each, 3) for each in ratios(every, mode)] for mode in MODES}
+    for mode in MODES[1:]:
+        low, high = min(found[mode]), max(found[mode])
+        middle = statistics.median(found[mode])
+        print(f"{mode}: {middle:.2f} of float32 ({low:.2f} to {high:.2f})")
+    nodes = max(one["cold"]["nodes"] for one in every)
+    print(f"nodes: {nodes}; the warm job's race: {every[-1]['warm']['trial']}")
+    print(json.dumps({"model": args.model, "nodes": nodes, "rounds": every}))
+
+
+if __name__ == "__main__":
+    main()

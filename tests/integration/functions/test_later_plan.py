@@ -1,0 +1,273 @@
+"""`LaterPlan`: what is measured between calls changes the plan, if it is worth it."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import tensorflow as tf
+
+import amp
+from amp.graph_rewrite.assign.nominee import CUT
+from amp.graph_rewrite.cost.op_instance import Instance, Times
+from amp.graph_rewrite.cost.shipped_devices import CPU_AMX
+from amp.integration.functions import (
+    contest,
+    function_twins,
+    later_plan,
+    plan_store,
+    race_rules,
+)
+from amp.integration.functions.function_call import FunctionCall
+from amp.integration.functions.function_plans import MEASURED
+from amp.integration.functions.race_rules import FLOAT32
+from amp.integration.functions.twins import Twins
+from amp.integration.measuring import (
+    hardware,
+    measuring_slices,
+    operation_timer,
+    stored_times,
+)
+from amp.integration.process import PROCESS
+
+pytestmark = pytest.mark.kernels
+
+ENOUGH = 2 * (2 + race_rules.looks(2)[-1])  # calls, by which every race has ended
+SIZE = 512
+
+
+@pytest.fixture(autouse=True)
+def amx(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
+    """Plans as for a CPU with AMX; measuring may take all the time that it wants."""
+    monkeypatch.setenv("AMP_CACHE_DIR", str(tmp_path))
+    monkeypatch.delenv("AMP_TUNE_BUDGET")
+    monkeypatch.setattr(hardware, "device", lambda: CPU_AMX)
+    monkeypatch.setattr(function_twins, "OTHERS", ())
+    monkeypatch.setattr(measuring_slices, "SHARE", 1e6)
+    monkeypatch.setattr(later_plan, "COVERED", 1.0)
+    with amp.mixed_precision_scope(dtype="bfloat16"):
+        pass  # the hooks are in place: what is traced has its shapes
+    settled = dict(PROCESS.settled)
+    PROCESS.settled.clear()
+    yield
+    PROCESS.settled.clear()
+    PROCESS.settled.update(settled)
+
+
+class Bench:
+    """Gives planted times: a product gains in 16 bits, a `slow` op loses there."""
+
+    slow = "Tanh"
+
+    def __init__(self) -> None:
+        self.keys: list[str] = []
+
+    def measure(
+        self, wanted: Sequence[Instance], seconds: float, *_: Any
+    ) -> dict[str, Times]:
+        self.keys += [one.key for one in wanted]
+        return {one.key: self._times(one) for one in wanted}
+
+    def _times(self, one: Instance) -> Times:
+        high = one.predicted[0]
+        if one.key.startswith(self.slow):
+            return 5 * high, 500 * high
+        return high, high / 2
+
+
+@pytest.fixture
+def bench(monkeypatch: pytest.MonkeyPatch) -> Bench:
+    one = Bench()
+    monkeypatch.setattr(operation_timer, "measure", one.measure)
+    return one
+
+
+class Calls:
+    """Which function ran at each call; all but the last one made are slow."""
+
+    def __init__(self) -> None:
+        self.names: list[bytes] = []
+        self.fast = -1  # number of the function that is fast, in order of first calls
+
+    @property
+    def met(self) -> list[bytes]:
+        return list(dict.fromkeys(self.names))
+
+    def counted(self, call: FunctionCall) -> FunctionCall:
+        def run(name: bytes) -> Any:
+            self.names.append(name)
+            if self.met.index(name) != self.fast:
+                time.sleep(0.02)  # a step here takes a few milliseconds
+            return call.run(name)
+
+        return dataclasses.replace(call, run=run)
+
+
+@pytest.fixture
+def ran(monkeypatch: pytest.MonkeyPatch) -> Calls:
+    calls, original = Calls(), Twins.call
+
+    def call(self: Twins, inner: FunctionCall, *args: Any) -> Any:
+        return original(self, calls.counted(inner), *args)
+
+    monkeypatch.setattr(Twins, "call", call)
+    return calls
+
+
+class Step:
+    """Products with a tanh between them, which a plan by the model has in 16 bits."""
+
+    def __init__(self) -> None:
+        self.weights = tf.Variable(tf.random.normal([SIZE, SIZE]) / SIZE**0.5)
+        self.x = tf.random.normal([SIZE, SIZE])
+        self.run = tf.function(self._step)
+
+    def _step(self) -> tf.Tensor:
+        y = tf.matmul(self.x, self.weights)
+        return tf.matmul(tf.tanh(y), self.weights)
+
+    def train(self, steps: int, **policy: Any) -> None:
+        policy = {"dtype": "bfloat16", "check": False, **policy}
+        with amp.mixed_precision_scope(**policy):
+            for _ in range(steps):
+                self.run()
+
+
+def in_16_bits(report: amp.Report) -> set[str]:
+    return {one.op for one in report.decisions if one.dtype != "float32"}
+
+
+def test_a_first_call_measures_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    def measure(*_: Any) -> Any:
+        raise AssertionError("the first call is to wait for no measurement")
+
+    monkeypatch.setattr(operation_timer, "measure", measure)
+    Step().train(1)
+    (report,) = amp.reports()
+    assert "MatMul" in in_16_bits(report)
+    assert report.measured_share == 0.0
+
+
+def test_what_was_measured_enters_the_race_and_wins_if_it_is_faster(
+    bench: Bench, ran: Calls
+) -> None:
+    ran.fast = 2  # the third function that is called
+    step = Step()
+    step.train(4)
+    (report,) = amp.reports()
+    assert "Tanh" in in_16_bits(report)
+    step.train(4 * ENOUGH)
+    (report,) = amp.reports()
+    plans = {plan.name: plan.fate for plan in report.plans}
+    assert set(plans) == {FLOAT32, CUT.name, MEASURED.name}
+    assert plans[MEASURED.name] == "won"
+    assert "Tanh" not in in_16_bits(report)
+    assert "MatMul" in in_16_bits(report)
+    assert report.measured_share > 0.5
+    assert len(ran.met) == 3
+    assert stored_times.load().keys() == set(bench.keys)
+
+
+def test_where_the_race_is_over_the_winner_is_challenged(
+    bench: Bench, ran: Calls, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(measuring_slices, "SHARE", 0.0)
+    ran.fast = 1  # float32, of those that race first
+    step = Step()
+    step.train(ENOUGH)
+    (report,) = amp.reports()
+    assert {p.name: p.fate for p in report.plans}[FLOAT32] == "won"
+    (file,) = plan_store.path("any").parent.glob("*.json")
+    assert plan_store.load(file.stem).winner == ""  # float32 may yet lose
+    monkeypatch.setattr(measuring_slices, "SHARE", 1e6)
+    ran.fast = 2
+    step.train(2 * ENOUGH)
+    (report,) = amp.reports()
+    plans = {plan.name: plan.fate for plan in report.plans}
+    assert plans[MEASURED.name] == "won"
+    assert plans[FLOAT32] in ("slower", "hopeless")
+    assert report.measured32 is not None
+    assert report.measured16 is not None
+    assert report.measured16 < report.measured32
+
+
+def test_a_plan_that_stays_the_same_does_not_race_again(
+    bench: Bench, ran: Calls
+) -> None:
+    bench.slow = "no operation"
+    ran.fast = 0
+    Step().train(2 * ENOUGH)
+    (report,) = amp.reports()
+    assert {plan.name for plan in report.plans} == {FLOAT32, CUT.name}
+    assert bench.keys
+
+
+def test_the_next_run_starts_with_the_plan_that_won(bench: Bench, ran: Calls) -> None:
+    ran.fast = 2
+    Step().train(4 * ENOUGH)
+    low = in_16_bits(amp.reports()[-1])
+    del ran.names[:], bench.keys[:]
+    ran.fast = 0
+    PROCESS.settled.clear()  # as a new process
+    Step().train(ENOUGH)
+    report = amp.reports()[-1]
+    assert report.trial == contest.KNOWN
+    assert in_16_bits(report) == low
+    assert len(ran.met) == 1
+    assert bench.keys == []
+
+
+def test_a_winner_by_the_models_prices_stays_that_plan(
+    bench: Bench, ran: Calls
+) -> None:
+    """Its operations were measured since, and a plan by those times was slower."""
+    ran.fast = 0
+    Step().train(4 * ENOUGH)
+    low = in_16_bits(amp.reports()[-1])
+    assert "Tanh" in low
+    assert len(ran.met) == 3
+    del ran.names[:]
+    PROCESS.settled.clear()
+    Step().train(ENOUGH)
+    report = amp.reports()[-1]
+    assert report.trial == contest.KNOWN
+    assert in_16_bits(report) == low
+    assert len(ran.met) == 1
+
+
+def test_a_plan_may_come_of_measuring_where_the_model_sees_no_gain(
+    bench: Bench, ran: Calls, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    flat = dataclasses.replace(CPU_AMX, speed={}, slowdown={"bfloat16": {"matmul": 2}})
+    monkeypatch.setattr(hardware, "device", lambda: flat)
+    ran.fast = 1
+    step = Step()
+    step.train(1)
+    (report,) = amp.reports()
+    assert report.nodes_low == 0
+    step.train(4 * ENOUGH)
+    (report,) = amp.reports()
+    assert "MatMul" in in_16_bits(report)
+    assert {plan.name: plan.fate for plan in report.plans}[MEASURED.name] == "won"
+
+
+@pytest.mark.parametrize("fields", [{"trial": False}, {}])
+def test_runs_that_are_to_repeat_measure_nothing(
+    bench: Bench, fields: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is stored counts, so the same cache gives the same plan."""
+    if not fields:
+        config = contest.config_lib
+        monkeypatch.setattr(config, "is_op_determinism_enabled", lambda: True)
+    Step().train(5, **fields)
+    assert bench.keys == []
+    assert amp.reports()[-1].measured_share == 0.0
+    stored_times.add({"MatMul *512x512 *512x512 | bfloat16 kernels": (1e-3, 5e-4)})
+    PROCESS.settled.clear()
+    Step().train(5, **fields)
+    assert bench.keys == []
+    assert amp.reports()[-1].measured_share > 0.5

@@ -13,7 +13,7 @@ s/√n lies within ±M.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 from scipy import optimize, special, stats
@@ -76,19 +76,33 @@ def _power(margin: float, error: float, freedom: int, worse: float) -> float:
     """
     if error == 0:
         return float(abs(worse) < margin)
+
+    def inside(reach: np.ndarray, worse: float) -> np.ndarray:
+        room = np.maximum(margin / error - reach, 0.0)
+        found: np.ndarray = special.ndtr(room - worse) - special.ndtr(-room - worse)
+        return found
+
+    return _mean(inside, worse / error, freedom)
+
+
+def _mean(
+    chance: Callable[[np.ndarray, float], np.ndarray], worse: float, freedom: int
+) -> float:
+    """The mean of a probability over the estimated standard error, in units of error.
+
+    The estimate times the root of the degrees of freedom has the chi distribution.
+
+    Args:
+      chance: of the reach of an interval, t times the estimate, and of `worse`.
+      worse: the true mean of the difference.
+      freedom: degrees of freedom.
+    """
     critical = float(stats.t.ppf(1 - LEVEL, freedom)) / math.sqrt(freedom)
-    # In units of error; the estimate times √freedom has the chi distribution.
-    margin, worse = margin / error, worse / error
     low, high = stats.chi.ppf([1e-10, 1 - 1e-10], freedom)
-    high = min(high, margin / critical)
-    if high <= low:
-        return 0.0
     points, weights = _GAUSS
     estimates = low + (high - low) * (points + 1) / 2
-    room = margin - critical * estimates
-    inside = special.ndtr(room - worse) - special.ndtr(-room - worse)
-    density = stats.chi.pdf(estimates, freedom)
-    return float((high - low) / 2 * np.sum(weights * density * inside))
+    density = weights * stats.chi.pdf(estimates, freedom) * (high - low) / 2
+    return float(np.sum(density * chance(critical * estimates, worse)))
 
 
 _GAUSS = np.polynomial.legendre.leggauss(96)
@@ -120,23 +134,43 @@ def needed_count(margin: float, deviation: float, most: int) -> int | None:
     return None
 
 
-def smallest_found(margin: float, deviation: float, count: int) -> float | None:
-    """The smallest worsening that is not called equal with `POWER`.
+def power_different(
+    margin: float, deviation: float, count: int, *, worse: float
+) -> float:
+    """The probability that `count` pairs are found different.
 
-    The probability not to be called equal grows with the true difference; at the margin
-    it is at least 95 %. None for fewer than two pairs, which find nothing equal.
+    That is, by `outcome`, if |m| > t e and |m| > margin; the mean over the estimate e
+    as in `power`. Arguments as there.
+    """
+    error = deviation / math.sqrt(count)
+    if error == 0:
+        return float(abs(worse) > margin)
+
+    def beyond(reach: np.ndarray, worse: float) -> np.ndarray:
+        least = np.maximum(margin / error, reach)
+        found: np.ndarray = special.ndtr(worse - least) + special.ndtr(-worse - least)
+        return found
+
+    return _mean(beyond, worse / error, count - 1)
+
+
+def smallest_found(margin: float, deviation: float, count: int) -> float | None:
+    """The smallest worsening that is found to be different with `POWER`.
+
+    It is the margin where there is no noise, and more where there is. (To be called
+    equal a worsening of the margin has a probability of at most 5 % already; what is
+    merely not called equal may be undecided.) None for fewer than two pairs.
     """
     if count < 2:
         return None
-
-    def lacking(worse: float) -> float:
-        return 1 - power(margin, deviation, count, worse=worse) - POWER
-
-    if lacking(0.0) >= 0:
-        return 0.0
     if deviation == 0:
         return margin
-    return float(optimize.brentq(lacking, 0.0, margin, xtol=1e-6 * margin))
+
+    def lacking(worse: float) -> float:
+        return power_different(margin, deviation, count, worse=worse) - POWER
+
+    most = margin + 20 * deviation  # with two pairs t is 6.3
+    return float(optimize.brentq(lacking, 0.0, most, xtol=1e-6 * margin))
 
 
 def upper_deviation(differences: Sequence[float]) -> float:

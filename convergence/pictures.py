@@ -94,6 +94,8 @@ def _intervals(axes: Any, result: Mapping[str, Any]) -> None:
     axes.set_yticks(range(len(rows)), [row.setting for row in rows], fontsize=8)
     axes.set_ylim(len(rows) - 0.5, -0.5)
     axes.set_xscale("symlog", linthresh=2)
+    ticks = (-10, -1, 0, 1, 10)
+    axes.set_xticks(ticks, [str(tick) for tick in ticks])
     axes.set_title("difference over margin (● loss, ■ metric)", fontsize=9)
     _plain(axes)
 

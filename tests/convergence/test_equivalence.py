@@ -64,15 +64,18 @@ def test_the_count_is_the_least_with_the_power() -> None:
     assert equivalence.needed_count(0.02, 0.0, 20) == 3
 
 
-def test_the_smallest_worsening_found_is_found_nine_times_in_ten() -> None:
-    worse = equivalence.smallest_found(0.02, 0.006, 5)
-    assert worse is not None
-    assert 0 < worse < 0.02
-    called = equivalence.power(0.02, 0.006, 5, worse=worse)
-    assert called == pytest.approx(0.1, abs=1e-4)
+def test_the_smallest_worsening_found_is_the_margin_and_what_noise_adds() -> None:
     assert equivalence.smallest_found(0.02, 0.0, 5) == 0.02
-    assert equivalence.smallest_found(0.02, 9.0, 5) == 0.0  # nothing is called equal
     assert equivalence.smallest_found(0.02, 0.0, 1) is None
+    calm, noisy = (equivalence.smallest_found(0.02, d, 5) for d in (0.002, 0.2))
+    assert calm is not None
+    assert noisy is not None
+    # Little noise: the mean is normal, and 90 % of it lie above its mean less 1.28.
+    assert calm == pytest.approx(0.02 + 1.2816 * 0.002 / math.sqrt(5), rel=1e-4)
+    # Much of it: the power of a t-test, by the noncentral distribution.
+    critical = stats.t.ppf(0.95, 4)
+    power = stats.nct.sf(critical, 4, noisy * math.sqrt(5) / 0.2)
+    assert power == pytest.approx(0.9, abs=2e-3)
 
 
 @pytest.mark.statistical
@@ -86,23 +89,33 @@ def test_at_the_margin_equal_is_said_at_most_once_in_twenty(count: int) -> None:
 
 
 @pytest.mark.statistical
-def test_power_is_the_share_of_samples_that_are_called_equal() -> None:
+def test_power_is_the_share_of_samples_that_are_called_so() -> None:
     """40,000 samples: the share's deviation is at most 0.0025; four of them."""
     random = np.random.default_rng(1)
-    for count, deviation, worse in ((3, 0.2, 0.0), (5, 0.5, 0.3), (8, 0.9, 0.0)):
+    for count, deviation, worse in ((3, 0.2, 0.0), (5, 0.5, 0.3), (8, 0.9, 1.4)):
         pairs = worse + deviation * random.standard_normal((40_000, count))
         expected = equivalence.power(1.0, deviation, count, worse=worse)
         assert _share_equal(pairs) == pytest.approx(expected, abs=0.01)
+        half = _half(pairs)
+        apart = np.abs(pairs.mean(1)) > np.maximum(half, 1.0)
+        expected = equivalence.power_different(1.0, deviation, count, worse=worse)
+        assert np.mean(apart) == pytest.approx(expected, abs=0.01)
 
 
 def _share_equal(pairs: np.ndarray) -> float:
     """As `interval` and `outcome`, many samples at once, within a margin of 1."""
-    count = pairs.shape[1]
-    half = stats.t.ppf(0.95, count - 1) * pairs.std(1, ddof=1) / math.sqrt(count)
+    half = _half(pairs)
     first = equivalence.interval(pairs[0])
     mean = pairs.mean(1)
     assert first == pytest.approx((mean[0] - half[0], mean[0] + half[0]))
     return float(np.mean((np.abs(mean) + half) <= 1.0))
+
+
+def _half(pairs: np.ndarray) -> np.ndarray:
+    """Half the width of each sample's interval."""
+    count = pairs.shape[1]
+    half: np.ndarray = stats.t.ppf(0.95, count - 1) * pairs.std(1, ddof=1)
+    return half / math.sqrt(count)
 
 
 @pytest.mark.statistical

@@ -90,15 +90,14 @@ def lost(log: Log) -> float:
     make, instantiate or compile the function), but for the very first: without a race
     one function would have had to be made ready as well.
     """
-    timed = {name: median for name in log.timed if (median := log.median(name))}
-    if not timed:
+    if not log.timed:
         return 0.0
-    front = min(timed, key=lambda name: timed[name])
-    total = 0.0
+    front = leader(log, log.timed)
+    usual, total = log.median(front) or 0.0, 0.0
     for number, (name, first) in enumerate(log.first.items()):
         each = excess(log, name, front)
         total += (log.calls.get(name, 1) - 1) * each
-        total += max(0.0, first - timed[front]) if number else each
+        total += max(0.0, first - usual) if number else each
     return total
 
 

@@ -15,8 +15,10 @@ import numpy as np
 Point = tuple[float, float]
 # From the logarithms of works to those of times, up to a constant.
 Effect = Callable[[np.ndarray], np.ndarray]
-# With fewer rounds than this a straight line is fitted: a curve would fit the noise.
-CURVED = 8
+# With fewer rounds than this a slope is assumed, of a time half of which is fixed: a
+# fit would take what entrants differ by for an effect of the work. With fewer than that
+# a straight line is fitted: a curve would fit the noise.
+FITTED, SLOPE, CURVED = 4, 0.5, 8
 # How often residuals are weighed, and from how many times their median on a call counts
 # less: for normal noise, whose median is 0.67 standard deviations, from Huber's 1.35.
 _PASSES, _FAR = 4, 2.0
@@ -40,6 +42,8 @@ def fitted(rounds: Sequence[Sequence[Point]]) -> Effect:
     several = [each for each in rounds if len({work for work, _ in each}) > 1]
     if not several:
         return np.zeros_like
+    if len(several) < FITTED:
+        return lambda work: SLOPE * work
     place = np.repeat(np.arange(len(several)), [len(each) for each in several])
     works, times = np.array([point for each in several for point in each]).T
     middle, spread = works.mean(), works.std()

@@ -47,10 +47,11 @@ def test_the_winner_is_not_slower_than_any_other(
     assert wrong / RACES <= bound + 3 * math.sqrt(bound * (1 - bound) / RACES)
 
 
+@pytest.mark.parametrize("first", [0.0, 8.0])
 @pytest.mark.parametrize("step", [0.01, 1.0, 10.0])
 @pytest.mark.parametrize("true", FIELDS)
 def test_a_race_loses_no_more_than_its_budget(
-    true: dict[str, float], step: float
+    true: dict[str, float], step: float, first: float
 ) -> None:
     """But for the round at which the budget is found to be used up.
 
@@ -61,7 +62,7 @@ def test_a_race_loses_no_more_than_its_budget(
     best, slowest = min(true.values()), max(true.values())
     budget = max(10 * best, 20.0)  # 2 % of 500 steps, or 20 s
     for seed in range(20):
-        machine = Machine(true, seed, noise=0.05)
+        machine = Machine(true, seed, noise=0.05, first=first)
         machine.race()
         off = 0.05 * best * machine.calls.total()
         assert machine.lost <= budget + len(true) * (slowest - best) + off
@@ -164,6 +165,22 @@ def test_float32_is_always_tried_where_it_need_not_be_compiled() -> None:
     log.add("cut", 0, 1.0)
     assert race_rules.affordable(log, FLOAT32)
     assert not race_rules.affordable(log, "all")
+
+
+def test_the_loss_is_against_the_fastest_for_equal_work() -> None:
+    """Not against who happened to have the shortest batches in five of nine rounds.
+
+    The loss is a call of the fast one for each of the slow one. By the odd round the
+    fit takes log(2) / 9 of their ratio for an effect of the work: that is 15 % of it.
+    """
+    log = Log({})
+    for number in range(9):
+        works = (100.0, 20.0) if number % 2 else (20.0, 100.0)
+        log.add("slow", number, 0.02 * works[0], works[0])
+        log.add("fast", number, 0.01 * works[1], works[1])
+    log.first, log.calls = {"slow": 1.0, "fast": 1.0}, {"slow": 9, "fast": 9}
+    assert (log.median("slow"), log.median("fast")) == (0.4, 1.0)
+    assert 9 * 0.84 <= race_rules.lost(log) <= 9
 
 
 def test_a_second_compilation_is_charged_to_the_budget() -> None:

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from amp.integration.functions import work_effect
-from amp.integration.functions.work_effect import CURVED, Point, fitted
+from amp.integration.functions.work_effect import CURVED, FITTED, SLOPE, Point, fitted
 
 
 def rounds_of(count: int, noise: float = 0.0, seed: int = 0) -> list[list[Point]]:
@@ -42,6 +42,12 @@ def test_few_rounds_get_a_straight_line() -> None:
     effect = fitted(rounds_of(CURVED - 1))
     low, middle, high = effect(np.array([3.0, 3.5, 4.0]))
     assert middle == pytest.approx((low + high) / 2)
+
+
+def test_before_there_are_enough_rounds_half_of_a_time_is_taken_for_fixed() -> None:
+    """Of two calls of different work nobody knows who is faster, and who had more."""
+    low, high = fitted(rounds_of(FITTED - 1))(np.array([3.0, 4.0]))
+    assert high - low == pytest.approx(SLOPE)
 
 
 def test_where_all_work_is_the_same_there_is_no_effect() -> None:

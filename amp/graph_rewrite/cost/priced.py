@@ -198,12 +198,19 @@ def _time(use_analysis: UseAnalysis, view: Typed, cost_model: CostModel) -> Time
     turned_outs = _turning_shapes(outs, view.outs, context)
     moved = arithmetic.moved(work, turned_ins, turned_outs)
     if view.facts.kind is Kind.WRITE and work != "free":
-        # Each variable is read and written, where it is updated.
         variables = sum(slot.type == ir.RESOURCE for slot in view.ins)
-        moved += 2 * variables * max(map(shapes.elements, turned_ins), default=0)
+        rows = _rows(ins, view) if work == "scatter" else 0
+        moved += arithmetic.updated(turned_ins, rows, variables)
     equation = node.text("equation") if work == "einsum" else ""
     operations = arithmetic.flops(view.facts, ins, outs, equation)
     return cost_model.node(work, moved, operations)
+
+
+def _rows(sizes: Sequence[ir.Shape], view: Typed) -> int:
+    """The number of indices that a node is given."""
+    pairs = zip(sizes, view.ins, strict=False)
+    integers = (shape for shape, slot in pairs if slot.type in ir.INTEGERS)
+    return max(map(shapes.elements, integers), default=0)
 
 
 def _turning_shapes(

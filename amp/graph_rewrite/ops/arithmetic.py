@@ -126,6 +126,24 @@ def moved(work: str, ins: Sequence[ir.Shape], outs: Sequence[ir.Shape]) -> int:
     return written + sum(map(elements, ins))
 
 
+# Elements that are moved in the time of finding one row of a variable.
+LOOKUP = 128
+
+
+def updated(written: Sequence[ir.Shape], rows: int, variables: int) -> int:
+    """The number of elements that an update moves in its variables' memory.
+
+    Each variable is read and written where it is updated.
+
+    Args:
+      written: shapes of the inputs that say by what, the largest as it is written.
+      rows: number of rows that are looked up, 0 if variables are updated as wholes.
+      variables: number of variables.
+    """
+    whole = max(map(elements, written), default=0)
+    return 2 * variables * (whole + LOOKUP * rows)
+
+
 def broadcast_axes(shapes: Sequence[Sequence[int]], which: int) -> list[int]:
     """The axes over which the gradient of a broadcast operand is summed.
 

@@ -11,6 +11,7 @@ row in the module of its family, and run `python docs/whitelist.py`.
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 from collections.abc import Iterable, Mapping
 from types import MappingProxyType
@@ -76,8 +77,10 @@ TABLE = by_name(row for row in ROWS.values() if row.role is not None)
 
 # TensorFlow has about ninety ops that write variables, with names alike, and every
 # version adds some, so they are recognised by name instead of by a list.
-_WRITERS = ("Assign", "Apply", "SparseApply", "Scatter")
+_WRITERS = ("Assign", "Apply")
 _WRITER = Row("", None, "writes a variable", "definition", attrs=(), kind=Kind.WRITE)
+_ROW_WRITERS = ("SparseApply", "Scatter")
+_ROW_WRITER = dataclasses.replace(_WRITER, why="writes rows", work="scatter")
 _UNKNOWN = Row("", None, "not in the table", "definition", attrs=())
 
 
@@ -89,5 +92,7 @@ def facts(op: str) -> Row:
     row = ROWS.get(op)
     if row is not None:
         return row
-    written = op.removeprefix("Resource").startswith(_WRITERS)
-    return _WRITER if written else _UNKNOWN
+    name = op.removeprefix("Resource")
+    if name.startswith(_ROW_WRITERS):
+        return _ROW_WRITER
+    return _WRITER if name.startswith(_WRITERS) else _UNKNOWN

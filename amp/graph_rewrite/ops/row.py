@@ -237,6 +237,7 @@ WORK = (
     *("conv_grad_filter", "depthwise", "rnn"),
     *("elementwise", "transcendental", "reduce", "softmax", "normalise", "pool"),
     *("gather", "copy"),  # moves bytes
+    *("scatter", "unique"),  # looks up rows, or values
     "free",  # moves no bytes
 )
 

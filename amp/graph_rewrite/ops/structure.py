@@ -104,6 +104,11 @@ STRUCTURE = (
         "a call; its functions are planned and priced",
         work="free",
     ),
+    structural(
+        "Unique UniqueV2 UniqueWithCounts UniqueWithCountsV2",
+        "gives what its operand has",
+        work="unique",
+    ),
     structural("VariableShape", "gives integers", kind=Kind.READ_PART),
     structural(
         "FractionalMaxPool SegmentMin TensorScatterMax TensorScatterMin",

@@ -116,6 +116,41 @@ def test_what_takes_no_time_has_none() -> None:
     assert one.rest == 0.0
 
 
+def test_an_update_of_rows_pays_for_finding_each_row() -> None:
+    """A table of an embedding: its other rows take no time."""
+    table, rows, width = tf.Variable(tf.zeros([1000, 8])), 10, 8
+
+    def fn(indices: tf.Tensor, gradient: tf.Tensor) -> None:
+        tf.raw_ops.ResourceScatterSub(
+            resource=table.handle, indices=indices, updates=gradient
+        )
+
+    specs = (spec(rows, dtype=tf.int32), spec(rows, width))
+    module, keep = traced(fn, *specs)
+    assert keep is not None
+    sizes = {"indices": (rows,), "gradient": (rows, width)}
+    main = dataclasses.replace(module.main, shape=lambda edge: sizes.get(edge[0], ()))
+    sized = ir.Module(main, {})
+    three = {"float32": {"scatter": 3.0}}
+    device = dataclasses.replace(CPU_AMX, launch=0.0, slowdown=three)
+    model = CostModel(device, "bfloat16")
+    one = only(priced_of(sized, context_of(sized, CPU_AMX), model))
+    (update,) = (n for n in one.times if "Scatter" in main.nodes[n].op)
+    elements = rows * width + 2 * (rows * width + arithmetic.LOOKUP * rows)
+    assert one.times[update][0] == pytest.approx(3 * 4 * elements / CPU_AMX.bandwidth)
+
+
+def test_finding_the_distinct_values_is_slower_than_reading_them() -> None:
+    module, _ = traced(lambda x: tf.unique(x).idx, spec(1000, dtype=tf.int32))
+    sized = module_of_sizes(module, 1000)
+    device = dataclasses.replace(CPU_AMX, slowdown={"float32": {"unique": 7.0}})
+    for on, times in ((CPU_AMX, 50.0), (device, 7.0)):
+        model = CostModel(dataclasses.replace(on, launch=0.0), "bfloat16")
+        one = only(priced_of(sized, context_of(sized, on), model))
+        moved = 1000 + 1 + 1  # the results have one element each, as it is told here
+        assert one.rest == pytest.approx(times * 4 * moved / on.bandwidth)
+
+
 @pytest.mark.parametrize("variables", [1, 3])
 def test_an_update_reads_and_writes_its_variables(variables: int) -> None:
     names = {"var": 0, "m": 1, "v": 2} if variables == 3 else {"var": 0}

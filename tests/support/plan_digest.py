@@ -9,6 +9,7 @@ It traces a training step of every model in models/ (with loss scaling and its m
 and builds 200 random graphs, rewrites each for several devices and policies, and writes
 one digest for the decisions (node, op, type, rule, cause), one for the rewritten graph
 and one for the report. Nothing is run; two runs of one version give the same digests.
+A step that was traced to another graph, as where a model has changed, is told apart.
 """
 
 from __future__ import annotations
@@ -107,7 +108,12 @@ COMPILED = (mlp, transformer)  # traced for XLA as well
 
 
 def traced(module: ModuleType, xla: bool, scaled: bool = True) -> ir.Module:
-    """A training step as it is traced where gradients are scaled, or are not."""
+    """A training step as it is traced where gradients are scaled, or are not.
+
+    Keras numbers layers and optimizers from 1 again, so that no name depends on the
+    models traced before.
+    """
+    keras.backend.clear_session()
     keras.utils.set_random_seed(0)
     model, loss = MODELS[module](module)
     optimizer = keras.optimizers.Adam(1e-3)
@@ -140,7 +146,8 @@ CONFIGURATIONS: dict[str, tuple[devices.Device, dict[str, Any]]] = {
 def digest(text: str, functions: Collection[str] = ()) -> str:
     """Of a text in which functions are named by the order in which they appear.
 
-    TensorFlow numbers them together with all else that a process makes.
+    TensorFlow numbers them, and custom gradients, together with all else that a process
+    makes. Some arguments are named after functions.
     """
     found: dict[str, str] = {}
 
@@ -151,10 +158,12 @@ def digest(text: str, functions: Collection[str] = ()) -> str:
         )
 
     known = frozenset(functions)
-    return hashlib.sha256(_WORD.sub(named, text).encode()).hexdigest()[:16]
+    text = _WORD.sub(named, _NUMBER.sub("", text))
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 _WORD = re.compile(r"\w+")
+_NUMBER = re.compile(r"(?<=CustomGradient)-\d+|_\d+(?=___redundant_placeholder)")
 
 
 def written(module: ir.Module) -> str:
@@ -205,14 +214,16 @@ def ends(module: ir.Module) -> frozenset[str]:
     return frozenset(module.main.nodes.keys() - {e[0] for e in module.main.readers})
 
 
-def record() -> dict[str, Any]:
-    found = {}
+def record() -> tuple[dict[str, str], dict[str, Any]]:
+    """The digests of the graphs as traced, and of what came of them."""
+    given, found = {}, {}
     for name, module in cases():
+        given[name] = digest(written(module), [g.name for g in module.graphs()])
         for label, (device, fields) in CONFIGURATIONS.items():
             settled = resolution.resolve(Policy(**fields), device)
             found[f"{name} / {label}"] = outcome(module, settled)
         print(name, file=sys.stderr, flush=True)
-    return found
+    return given, found
 
 
 def versions() -> dict[str, str]:
@@ -232,7 +243,8 @@ def main() -> int:
         "/nowhere"  # plans come from the model's figures alone
     )
     os.environ["AMP_TUNE_BUDGET"] = "0"
-    found = {"versions": versions(), "digests": record()}
+    given, made = record()
+    found = {"versions": versions(), "given": given, "digests": made}
     if args.out:
         args.out.write_text(json.dumps(found, indent=1) + "\n")
     if not args.against:
@@ -241,6 +253,9 @@ def main() -> int:
     if before["versions"] != found["versions"]:
         print(f"made with {before['versions']}, not with {found['versions']}")
         return 2
+    known = before.get("given", {})
+    for name in sorted(n for n in given if given[n] != known.get(n, given[n])):
+        print(f"{name}: traced to another graph")
     names = before["digests"].keys() | found["digests"].keys()
     changed = 0
     for name in sorted(names):

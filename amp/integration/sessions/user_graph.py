@@ -124,12 +124,17 @@ class Definitions:
                 taken.add(name)
                 library.function.append(self._functions[name])
                 waiting += self._functions[name].node_def
-                interface = self._functions[name].attr[_INTERFACE].s
-                waiting += map(_Call, self._implementing.get(interface, ()))
+                waiting += map(_Call, self._alternatives(self._functions[name]))
                 if name in gradients:
                     library.gradient.append(gradients[name])
                     waiting.append(_Call(gradients[name].gradient_func))
         return library
+
+    def _alternatives(self, function: Any) -> Sequence[str]:
+        """The functions that implement the same interface."""
+        if _INTERFACE not in function.attr:  # to read it would add it
+            return ()
+        return self._implementing[function.attr[_INTERFACE].s]
 
     def compute(self, nodes: Sequence[Any]) -> bool:
         """Whether nodes, or functions they call, have an op that gains by 16 bits."""

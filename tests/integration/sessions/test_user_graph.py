@@ -69,6 +69,20 @@ def test_functions_are_searched_for_what_computes():
     assert found == [True, False]
 
 
+def test_functions_are_read_and_not_changed():
+    """An interface, even an empty one, keeps TensorFlow from inlining a function."""
+    with tf.Graph().as_default() as graph:
+        tf.while_loop(lambda i: i < 3, lambda i: i + 1, [tf.constant(0)])
+        known = Definitions()
+        known.update(graph)
+        nodes = list(known.nodes.values())
+    before = {f.signature.name: f for f in graph.as_graph_def().library.function}
+    known.compute(nodes)
+    found = known.library(nodes).function
+    assert found
+    assert all(function == before[function.signature.name] for function in found)
+
+
 def test_state_before_computing_is_had_by_all():
     with tf.Graph().as_default() as graph:
         parts = model(resource=False)

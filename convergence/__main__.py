@@ -52,6 +52,7 @@ def _parser() -> argparse.ArgumentParser:
     report = commands.add_parser("report", help="tables and pictures from results")
     report.add_argument("--results", type=Path, help="directory of results")
     report.add_argument("--data-dir", type=Path, help="real data, to plan steps anew")
+    report.add_argument("--margins", type=Path, help="file of frozen margins")
     return parser
 
 
@@ -213,9 +214,10 @@ class _Teller:
 
 
 def _report(args: argparse.Namespace) -> int:
-    from convergence import report, results
+    from convergence import margins, report, results
 
-    for path in report.write(args.results or results.DIRECTORY, args.data_dir):
+    directory, frozen = args.results or results.DIRECTORY, args.margins or margins.FILE
+    for path in report.write(directory, args.data_dir, frozen):
         print(path)
     return 0
 

@@ -56,6 +56,9 @@ ELSEWHERE = {
     "cli/policy_flags.py": "cli/test_explain.py",
     "cli/progress_bar.py": "cli/test_tune.py",
     # One thing in two files: what it does is seen through the other.
+    "graph_rewrite/candidates/walks.py": (
+        "graph_rewrite/candidates/test_propagation.py"
+    ),
     "graph_rewrite/candidates/running_sums.py": (
         "graph_rewrite/candidates/test_call_values.py"
     ),

@@ -22,6 +22,7 @@ class Size:
         one that the frequencies of words alone do not reach.
       data: arguments of the loader of data.
       model: arguments of the model's builder.
+      margin: as the family's, where that is not meant for such data; else None.
       needs_scaling: whether float16 without loss scaling must come out worse, as the
         paper found.
     """
@@ -32,6 +33,7 @@ class Size:
     floor: float
     data: Mapping[str, Any]
     model: Mapping[str, Any]
+    margin: float | None = None
     needs_scaling: bool = False
 
 
@@ -91,7 +93,7 @@ RESNET = Family(
     worst=0.0,
     trivial="ridge regression on pixels",
     margin=0.02,
-    seeds=5,
+    seeds=3,
     files=IMAGES,
     full=Size(
         steps=8000,
@@ -102,20 +104,20 @@ RESNET = Family(
         model={"depth": 20, "moved": 4},
     ),
     quick=Size(
-        steps=120,
+        steps=200,
         batch=32,
         rate=0.1,
-        floor=0.8,
+        floor=0.9,
         data={"side": 16},
         model={"depth": 8, "width": 8},
     ),
     real=Size(
-        steps=300,
+        steps=800,
         batch=32,
         rate=0.1,
-        floor=0.3,
-        data={"side": 32},
-        model={"depth": 8, "width": 8},
+        floor=0.4,
+        data={"side": 16},
+        model={"depth": 8, "width": 16},
     ),
 )
 
@@ -130,7 +132,7 @@ RESNET50 = Family(
     worst=0.0,
     margin=0.02,
     trivial="ridge regression on pixels",
-    seeds=5,
+    seeds=3,
     files=IMAGES,
     full=Size(
         steps=6000,
@@ -141,18 +143,18 @@ RESNET50 = Family(
         model={"width": 64, "blocks": (3, 4, 6, 3), "moved": 4},
     ),
     quick=Size(
-        steps=120,
+        steps=200,
         batch=32,
-        rate=0.1,
-        floor=0.8,
+        rate=0.05,
+        floor=0.9,
         data={"side": 32},
         model={"width": 8, "blocks": (1, 1, 1, 1)},
     ),
     real=Size(
-        steps=600,
+        steps=700,
         batch=32,
-        rate=0.1,
-        floor=0.3,
+        rate=0.05,
+        floor=0.4,
         data={"side": 32},
         model={"width": 16, "blocks": (1, 1, 1, 1)},
     ),
@@ -169,7 +171,7 @@ WIDE_DEEP = Family(
     worst=0.5,
     trivial="logistic regression without crosses",
     margin=0.001,
-    seeds=5,
+    seeds=3,
     files="adult_train.csv and adult_test.csv, .gz or not",
     full=Size(
         steps=3000,
@@ -198,11 +200,11 @@ WIDE_DEEP = Family(
 )
 
 SMALL_LSTM = {
-    "units": 48,
-    "layer_count": 2,
-    "steps": 12,
-    "dropout": 0.05,
-    "scale": 0.25,
+    "units": 128,
+    "layer_count": 1,
+    "steps": 24,
+    "dropout": 0.0,
+    "scale": 0.1,
 }
 
 LSTM_LM = Family(
@@ -216,11 +218,11 @@ LSTM_LM = Family(
     worst=10_000.0,
     trivial="Kneser-Ney trigram",
     margin=0.9,
-    seeds=5,
+    seeds=3,
     files="ptb.train.txt and ptb.test.txt, or Multi30k's English side",
     full=Size(
-        steps=4000,
-        batch=20,
+        steps=12_000,
+        batch=32,
         rate=2e-3,
         floor=200.0,
         data={"most": 10_000},
@@ -228,25 +230,27 @@ LSTM_LM = Family(
             "units": 200,
             "layer_count": 2,
             "steps": 20,
-            "dropout": 0.0,
+            "dropout": 0.2,
             "scale": 0.1,
         },
     ),
     quick=Size(
-        steps=500,
-        batch=16,
-        rate=1e-2,
-        floor=70.0,
-        data={"most": 500},
+        steps=800,
+        batch=32,
+        rate=0.01,
+        floor=7.5,
+        data={"most": 100, "letters": True},
         model=SMALL_LSTM,
+        margin=0.07,  # 2 %, as 0.9 is of words
     ),
     real=Size(
-        steps=700,
-        batch=16,
-        rate=1e-2,
-        floor=80.0,
-        data={"most": 2000},
+        steps=900,
+        batch=32,
+        rate=0.01,
+        floor=6.0,
+        data={"most": 100, "letters": True},
         model=SMALL_LSTM,
+        margin=0.07,  # 2 %, as 0.9 is of words
     ),
 )
 
@@ -263,14 +267,14 @@ SSD = Family(
     worst=0.0,
     trivial="mean boxes",
     margin=0.05,
-    seeds=5,
+    seeds=3,
     files=SCENES,
     full=Size(
-        steps=4000,
-        batch=16,
+        steps=8000,
+        batch=8,
         rate=0.003,
         floor=0.1,
-        data={"side": 128},
+        data={"side": 160},
         model={"width": 16, "normalize": True, "scale": 127.5},
         needs_scaling=True,
     ),
@@ -304,15 +308,21 @@ FASTER_RCNN = Family(
     worst=0.0,
     trivial="mean boxes",
     margin=0.05,
-    seeds=5,
+    seeds=3,
     files=SCENES,
     full=Size(
-        steps=4000,
+        steps=8000,
         batch=4,
         rate=0.01,
         floor=0.1,
-        data={"side": 128},
-        model={"width": 16, "hidden": 256, "stages": 4, "normalize": True},
+        data={"side": 160},
+        model={
+            "width": 16,
+            "hidden": 256,
+            "stages": 4,
+            "normalize": True,
+            "settings": {"anchors": 128, "candidates": 1000, "proposals": (300, 100)},
+        },
     ),
     quick=Size(
         steps=250,
@@ -323,12 +333,18 @@ FASTER_RCNN = Family(
         model={"width": 4, "hidden": 32, "stages": 4, "normalize": True},
     ),
     real=Size(
-        steps=500,
+        steps=450,
         batch=4,
         rate=0.02,
         floor=0.1,
         data={"side": 96},
-        model={"width": 4, "hidden": 32, "stages": 4, "normalize": True},
+        model={
+            "width": 4,
+            "hidden": 32,
+            "stages": 4,
+            "normalize": True,
+            "settings": {"candidates": 256, "proposals": (128, 64)},
+        },
     ),
 )
 
@@ -348,7 +364,7 @@ LSTM_NMT = Family(
     seeds=3,
     files=PAIRS,
     full=Size(
-        steps=6000,
+        steps=8000,
         batch=64,
         rate=1e-3,
         floor=5.0,
@@ -364,11 +380,11 @@ LSTM_NMT = Family(
         model={"units": 64, "layer_count": 1, "dropout": 0.0},
     ),
     real=Size(
-        steps=700,
+        steps=300,
         batch=64,
         rate=0.01,
-        floor=3.0,
-        data={"vocabulary": 1000, "steps": 24, "most": 29000},
+        floor=1.0,
+        data={"vocabulary": 1000, "steps": 24, "most": 29000, "tested": 300},
         model={"units": 64, "layer_count": 1, "dropout": 0.0},
     ),
 )
@@ -387,17 +403,17 @@ TRANSFORMER_NMT = Family(
     seeds=3,
     files=PAIRS,
     full=Size(
-        steps=6000,
+        steps=8000,
         batch=64,
-        rate=1e-3,
+        rate=2e-3,
         floor=5.0,
         data={"vocabulary": 4000, "steps": 40, "most": 30_000},
         model={
-            "width": 256,
+            "width": 128,
             "heads": 4,
             "blocks": 3,
-            "hidden": 1024,
-            "dropout": 0.1,
+            "hidden": 512,
+            "dropout": 0.2,
         },
     ),
     quick=Size(
@@ -409,11 +425,11 @@ TRANSFORMER_NMT = Family(
         model={"width": 48, "heads": 4, "blocks": 1, "hidden": 96, "dropout": 0.0},
     ),
     real=Size(
-        steps=500,
+        steps=600,
         batch=48,
         rate=0.006,
-        floor=6.0,
-        data={"vocabulary": 1000, "steps": 24, "most": 29000},
+        floor=12.0,
+        data={"vocabulary": 1000, "steps": 24, "most": 29000, "tested": 300},
         model={"width": 48, "heads": 4, "blocks": 1, "hidden": 96, "dropout": 0.0},
     ),
 )
@@ -429,31 +445,31 @@ PROGRESSIVE_GAN = Family(
     worst=1.0,
     trivial="independent pixels",
     margin=0.05,
-    seeds=5,
+    seeds=3,
     files=IMAGES,
     full=Size(
         steps=8000,
         batch=32,
-        rate=1e-3,
+        rate=0.003,
         floor=0.5,
-        data={"side": 32},
-        model={"channels": (64, 64, 64, 32), "latent": 64},
+        data={"side": 16},
+        model={"channels": (64, 64, 32), "latent": 64},
     ),
     quick=Size(
-        steps=300,
-        batch=16,
-        rate=5e-3,
-        floor=0.65,
-        data={"side": 16},
-        model={"channels": (16, 16, 8), "latent": 16},
-    ),
-    real=Size(
         steps=600,
         batch=16,
-        rate=0.001,
-        floor=0.65,
-        data={"side": 16},
-        model={"channels": (16, 16, 8), "latent": 16},
+        rate=0.004,
+        floor=0.5,
+        data={"side": 8},
+        model={"channels": (32, 32), "latent": 16},
+    ),
+    real=Size(
+        steps=800,
+        batch=16,
+        rate=0.004,
+        floor=0.5,
+        data={"side": 8},
+        model={"channels": (32, 32), "latent": 16},
     ),
 )
 

@@ -103,7 +103,7 @@ def made(
         "loss": [loss_difference(b["ends"][0], a["ends"][0], scale) for a, b in pairs],
         "metric": [b["metric"] - a["metric"] for a, b in pairs],
     }
-    targets = {"loss": LOSS, "metric": family.margin}
+    targets = {"loss": LOSS, "metric": size.margin or family.margin}
     deviations = {name: equivalence.upper_deviation(noise[name]) for name in noise}
     seeds = max(_seeds(targets[n], deviations[n], family.seeds) for n in noise)
     margin = {n: _margin(targets[n], deviations[n], seeds) for n in noise}

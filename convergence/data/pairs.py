@@ -52,7 +52,14 @@ class Pairs:
         return str(self.pieces.decode([number for number in row if number > END]))
 
 
-def load(directory: Path | None, *, vocabulary: int, steps: int, most: int) -> Pairs:
+def load(
+    directory: Path | None,
+    *,
+    vocabulary: int,
+    steps: int,
+    most: int,
+    tested: int | None = None,
+) -> Pairs:
     """Returns German to English pairs of a data directory, or phrases.
 
     Args:
@@ -62,6 +69,7 @@ def load(directory: Path | None, *, vocabulary: int, steps: int, most: int) -> P
       steps: of a sequence; longer training pairs are left out, and longer test
         sentences cut.
       most: pairs to train on, the first ones; phrases are as many.
+      tested: sentences of a file to test with, the first ones; all of them for None.
 
     Raises:
       DataError: a file is missing or malformed.
@@ -71,13 +79,15 @@ def load(directory: Path | None, *, vocabulary: int, steps: int, most: int) -> P
         train, test = (german[:most], english[:most]), (german[most:], english[most:])
         return _pairs("phrases", train, test, vocabulary, steps)
     sources = {
-        name: lambda path: _of_files(path, vocabulary, steps, most)
+        name: lambda path: _of_files(path, vocabulary, steps, (most, tested))
         for name in ("train.de.gz", "train.de")
     }
     return files.choose(directory, sources, "sentence pairs")
 
 
-def _of_files(path: Path, vocabulary: int, steps: int, most: int) -> Pairs:
+def _of_files(
+    path: Path, vocabulary: int, steps: int, counts: tuple[int, int | None]
+) -> Pairs:
     names = ("test_2016_flickr", "newstest2014", "test")
     there = [n for n in names if (path.parent / path.name.replace("train", n)).exists()]
     test = there[0] if there else "test"
@@ -85,9 +95,11 @@ def _of_files(path: Path, vocabulary: int, steps: int, most: int) -> Pairs:
     places = (
         path.parent / path.name.replace("train", part) for part in ("train", test)
     )
-    train, held = map(_both, places)
-    first = (train[0][:most], train[1][:most])
-    return _pairs(name, first, held, vocabulary, steps)
+    train, held = (
+        tuple(side[:count] for side in _both(place))
+        for place, count in zip(places, counts, strict=True)
+    )
+    return _pairs(name, train, held, vocabulary, steps)
 
 
 def _both(path: Path) -> tuple[list[str], list[str]]:

@@ -66,29 +66,32 @@ class Table:
 
 
 def load(directory: Path | None) -> Table:
-    """Returns the Adult table of a data directory, or the breast cancer table.
+    """Returns the Adult table of a data directory, or digits as a table.
 
     Raises:
       DataError: a file is missing or malformed.
     """
     if directory is None:
-        return breast_cancer()
+        return digits()
     sources = {"adult_train.csv.gz": adult, "adult_train.csv": adult}
     return files.choose(directory, sources, "the Adult table")
 
 
-def breast_cancer() -> Table:
-    """scikit-learn's 569 rows; the ten means are bucketed too. A third is for testing.
+def digits() -> Table:
+    """scikit-learn's 1797 digits as rows; the label is whether a digit is even.
 
-    Neighbouring buckets are crossed: radius with texture, and so on.
+    Numbers are the means of squares of 2 pixels a side, and tenths of them the fields;
+    neighbours in a row are crossed. Every third row is for testing.
     """
     from sklearn import datasets
 
-    values, labels = datasets.load_breast_cancer(return_X_y=True)
+    pixels, digits = datasets.load_digits(return_X_y=True)
+    values = pixels.reshape(-1, 4, 2, 4, 2).mean(axis=(2, 4)).reshape(-1, 16)
+    labels = digits % 2 == 0
     test = np.arange(len(labels)) % 3 == 0
-    ids = bucketed(values[:, :10], ~test)
-    crosses = tuple((i, i + 1) for i in range(0, 10, 2))
-    return _table("breast_cancer", ids, values, labels, test, crosses)
+    ids = bucketed(values, ~test)
+    crosses = tuple((i, i + 1) for i in range(0, 16, 2))
+    return _table("digits_even", ids, values, labels, test, crosses)
 
 
 def adult(path: Path) -> Table:

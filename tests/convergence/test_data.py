@@ -197,9 +197,20 @@ def test_penn_treebank_keeps_its_unknown_words(tmp_path: pathlib.Path) -> None:
     assert line == ["the", "<unk>", "sat", "n", "<eos>"]
 
 
+def test_letters_stand_for_words_where_they_are_wanted(tmp_path: pathlib.Path) -> None:
+    for split in ("train", "test"):
+        (tmp_path / f"ptb.{split}.txt").write_text(" The  cat. \n" * 300)
+    found = text.load(tmp_path, most=100, letters=True)
+    line = [found.words[number] for number in found.train[:9]]
+    assert line == [*"the cat.", "<eos>"]
+    assert len(found.words) == len(text.SPECIALS) + len(set("the cat."))
+    assert found.name == "ptb_letters"
+    assert text.load(None, most=100, letters=True).name == "pydoc_topics_letters"
+
+
 def test_tables_scale_and_bucket_by_training_rows() -> None:
     found = table.load(None)
-    assert (len(found.train), len(found.test)) == (379, 190)
+    assert (len(found.train), len(found.test)) == (1198, 599)
     np.testing.assert_allclose(found.train.numbers.mean(0), 0.0, atol=1e-5)
     np.testing.assert_allclose(found.train.numbers.std(0), 1.0, atol=1e-5)
     own = [set(column) for column in found.train.ids.T]
@@ -250,6 +261,10 @@ def test_sentence_files_are_read(tmp_path: pathlib.Path) -> None:
     found = pairs.load(tmp_path, vocabulary=150, steps=40, most=90)
     assert len(found.source) <= 90
     assert found.references == tuple(english[100:])
+    few = pairs.load(tmp_path, vocabulary=150, steps=40, most=90, tested=7)
+    assert few.references == tuple(english[100:107])
+    np.testing.assert_array_equal(few.test_source, found.test_source[:7])
+    assert len(few.source) == len(found.source)
 
 
 def write_nothing(root: pathlib.Path) -> None:

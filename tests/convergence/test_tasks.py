@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from convergence import families, task
+from convergence import task
 from convergence.data import pairs, scenes, text
 from convergence.families import FAMILIES
 from convergence.tasks import (
@@ -101,7 +101,9 @@ def test_stretches_begin_with_the_mark_of_a_sequence() -> None:
 
 
 def test_the_gan_grows_through_its_stages_and_fades_in() -> None:
-    size = dataclasses.replace(FAMILIES["progressive_gan"].quick, steps=30)
+    size = dataclasses.replace(
+        FAMILIES["progressive_gan"].quick, steps=30, model={"channels": (8, 8, 4)}
+    )
     made = progressive_gan.make(progressive_gan.load(size, None), size)
     assert made.stages == (0, 1, 2)
     assert [made.stage(step) for step in (0, 9, 10, 29)] == [0, 0, 1, 2]
@@ -234,18 +236,3 @@ def test_the_trivial_model_of_a_family_knows_something(name: str) -> None:
     best = {"perplexity": 1.0, "SWD": 0.0, "BLEU": 100.0}.get(family.metric, 1.0)
     low, high = sorted((family.worst, best))
     assert low < value < high
-
-
-@pytest.mark.parametrize("quick", [True, False])
-def test_floors_of_language_models_are_out_of_reach_without_context(
-    quick: bool,
-) -> None:
-    lstm = families.LSTM_LM.size(quick=quick, real=False)
-    held = text.load(None, **lstm.data)
-    counts = np.bincount(held.train, minlength=len(held.words)) + 1.0
-    entropy = -np.log(counts / counts.sum())[held.test].mean()
-    assert lstm.floor < np.exp(entropy)
-    # Of what BERT predicts 80 % is masked; of the rest each second word is right.
-    encoder = families.BERT.size(quick=quick, real=False)
-    assert encoder.data == lstm.data
-    assert encoder.floor < np.exp(0.8 * entropy + 0.2 * np.log(2) + 0.1 * entropy)

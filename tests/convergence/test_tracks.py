@@ -20,7 +20,8 @@ def test_every_part_of_every_stage_has_a_scale_that_keeps_its_rule(
     tmp_path: pathlib.Path,
 ) -> None:
     """Two networks, three stages of eight steps; scales grow after six good steps."""
-    size = dataclasses.replace(families.PROGRESSIVE_GAN.quick, steps=STEPS)
+    quick, sizes = families.PROGRESSIVE_GAN.quick, {"channels": (16, 16, 8)}
+    size = dataclasses.replace(quick, steps=STEPS, rate=5e-3, model=sizes)
     keras.utils.set_random_seed(0)
     task = progressive_gan.make(progressive_gan.load(size, None), size)
     policy = settings.policy("dynamic", dtype="float16", emulate=True, steps=STEPS)

@@ -101,8 +101,8 @@ def test_imports_point_one_way(room, may):
 
 # A room or a file beside the rooms; each imports only from those before it.
 REWRITER = (
-    *("figures", "graph", "ops", "plan", "values", "report", "normalize", "candidates"),
-    *("cost", "assign", "apply", "fusion"),
+    *("figures", "graph", "ops", "plan", "values", "decisions", "outcomes", "report"),
+    *("normalize", "candidates", "cost", "assign", "apply", "fusion"),
     *("verify", "circumstances", "checks", "steps", "report_builder", "phases"),
     "rewrite",
 )

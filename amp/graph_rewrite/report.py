@@ -7,116 +7,20 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections import Counter
 from collections.abc import Iterable, Mapping
+from typing import Any
 
 from amp.graph_rewrite import figures
+from amp.graph_rewrite.decisions import Decision, costliest, kept_in_float32
+from amp.graph_rewrite.outcomes import (
+    AccuracyOutcome,
+    GradientError,
+    RacedPlan,
+    TrialOutcome,
+)
 from amp.graph_rewrite.plan import RULES
 
 _MOST_LISTED = 6  # arguments and nodes in one line
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Decision:
-    """One node's type and why.
-
-    Attributes:
-      node: the node's name, after "function::" if it is in a function.
-      op: its op.
-      dtype: the type it computes in.
-      rule: name of the rule that decided (see `plan.RULES`).
-      cause: the node, pattern or figure that made the rule apply.
-    """
-
-    node: str
-    op: str
-    dtype: str
-    rule: str
-    cause: str
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class RacedPlan:
-    """What a race found about one plan of a function.
-
-    Attributes:
-      name: of the plan; "float32" is the function as it was given.
-      predicted: seconds of a call, by the cost model; None if the plan was not made.
-      seconds: median time of a call, None if it was never timed.
-      timed: number of its timed calls.
-      fate: "won", or why it is not called any more.
-    """
-
-    name: str
-    predicted: float | None
-    seconds: float | None
-    timed: int
-    fate: str
-
-    def __str__(self) -> str:
-        measured = "not timed"
-        if self.seconds is not None:
-            measured = f"{figures.time(self.seconds)} over {self.timed} calls"
-        parts = [self.fate, measured]
-        if self.predicted is not None:
-            parts.append(f"predicted {figures.time(self.predicted)}")
-        return f"{self.name}: {', '.join(parts)}"
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class TrialOutcome:
-    """The result of a race, in which plans and the original are timed in turn.
-
-    Attributes:
-      twin: whether a plan's function runs from now on, and not the original.
-      seconds32, seconds16: median time of a call of the original, and of the winner (of
-        the fastest plan, if the original won); None for what was never timed.
-      timed: number of timed calls of all together.
-      text: how it ended, for the report.
-      plans: each one that raced, the original among them.
-    """
-
-    twin: bool
-    seconds32: float | None
-    seconds16: float | None
-    timed: int
-    text: str
-    plans: tuple[RacedPlan, ...] = ()
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class GradientError:
-    """The error of one gradient in 16 bits, in units of its norm in float32.
-
-    Attributes:
-      name: the node that makes the gradient.
-      error: as planned.
-      products: with products only in 16 bits.
-    """
-
-    name: str
-    error: float
-    products: float
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class AccuracyOutcome:
-    """What a comparison of gradients in the job found.
-
-    Attributes:
-      text: in one line.
-      kept: number of nodes that were at fault and stay float32.
-      error, products: the error of all gradients together, as planned and with products
-        only in 16 bits; None where nothing was compared.
-      worst: the gradients with the largest errors, the worst first; without those of
-        which products only lose half.
-    """
-
-    text: str
-    kept: int = 0
-    error: float | None = None
-    products: float | None = None
-    worst: tuple[GradientError, ...] = ()
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -178,7 +82,6 @@ class Report:
     plans: tuple[RacedPlan, ...] = ()
 
     def __str__(self) -> str:
-        rules = Counter(d.rule for d in self.decisions if d.dtype == "float32")
         low = f"{self.dtype or '16 bits'}{' (emulated)' if self.emulated else ''}"
         high, mixed = figures.time(self.seconds32), figures.time(self.seconds16)
         times = f"{high} in float32, {mixed} mixed, on {self.device}"
@@ -196,11 +99,21 @@ class Report:
             f"  priced by    {priced}",
             f"  loss scale   {self.loss_scale}",
         ]
-        if rules:
-            lines.append("  float32 because")
-        for rule, count in rules.most_common():
-            lines.append(f"    {count:6d}  {rule}: {RULES.get(rule, rule)}")
-        return "\n".join(lines)
+        return "\n".join(lines + self._node_lines())
+
+    def _node_lines(self) -> list[str]:
+        """The costliest nodes, and every rule that keeps nodes in float32."""
+        costly = costliest(self.decisions)
+        lines = ["  costliest"] if costly else []
+        for one in costly:
+            time = figures.time(one.seconds)
+            lines.append(f"    {time:>9}  {one.node} ({one.op}) in {one.dtype}")
+        kept = kept_in_float32(self.decisions)
+        lines += ["  float32 because"] if kept else []
+        for rule in kept:
+            words = f"{rule.rule}: {RULES.get(rule.rule, rule.rule)}"
+            lines.append(f"    {rule.nodes:6d}  {words} ({figures.time(rule.seconds)})")
+        return lines
 
     def _trial_lines(self) -> list[str]:
         lines = [f"  trial        {self.trial}"] if self.trial else []
@@ -288,7 +201,30 @@ class Report:
 
     def to_json(self) -> str:
         """The report as JSON, with the attributes as keys."""
-        return json.dumps(dataclasses.asdict(self), indent=1)
+        fields = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
+        fields["decisions"] = [
+            {name: getattr(one, name) for name in _DECISION} for one in self.decisions
+        ]
+        return json.dumps(fields, indent=1, default=dataclasses.asdict)
+
+    @staticmethod
+    def from_json(text: str) -> Report:
+        """Reads what `to_json` wrote, also by an earlier version with fewer fields."""
+        read: dict[str, Any] = json.loads(text)
+        read["decisions"] = tuple(
+            Decision(**{**one, "reads": tuple(one.get("reads", ()))})
+            for one in read["decisions"]
+        )
+        read["plans"] = tuple(RacedPlan(**one) for one in read.get("plans", ()))
+        read["sizes_assumed"] = tuple(read.get("sizes_assumed", ()))
+        accuracy = read.get("accuracy")
+        if accuracy is not None:
+            worst = tuple(GradientError(**one) for one in accuracy["worst"])
+            read["accuracy"] = AccuracyOutcome(**{**accuracy, "worst": worst})
+        return Report(**read)
+
+
+_DECISION = tuple(field.name for field in dataclasses.fields(Decision))
 
 
 def _listed(items: Iterable[str]) -> str:

@@ -11,12 +11,13 @@ from collections.abc import Iterator, Mapping
 from amp.graph_rewrite.candidates.analysis import UseAnalysis
 from amp.graph_rewrite.cost.priced import Priced, measured_share
 from amp.graph_rewrite.cost.resolution import Resolution
+from amp.graph_rewrite.decisions import Decision
 from amp.graph_rewrite.fusion.fuse import Fused
-from amp.graph_rewrite.graph import ir, op_schema
+from amp.graph_rewrite.graph import ir, op_schema, shapes
 from amp.graph_rewrite.graph.calls import FunctionUse
 from amp.graph_rewrite.normalize.sizes import Sized
 from amp.graph_rewrite.plan import CastsSaved, Plan
-from amp.graph_rewrite.report import Decision, Report
+from amp.graph_rewrite.report import Report
 from amp.policy import Policy
 
 
@@ -72,7 +73,7 @@ def report_on(
         casts=sum(len(plan.casts) for plan in plans.values()) - fused,
         seconds32=seconds.before,
         seconds16=seconds.after,
-        decisions=tuple(_decisions(main, uses, plans)),
+        decisions=tuple(_decisions(priced, plans)),
         verdict=_verdict(uses, plans, policy, seconds),
         measured_share=measured_share(priced),
         casts_spared={**casts_saved, "fused": fused},
@@ -101,18 +102,40 @@ def _verdict(
     return "nothing more to convert" if already else "left in float32: no gain"
 
 
-def _decisions(
-    main: ir.Graph,
-    uses: Mapping[FunctionUse, UseAnalysis],
-    plans: Mapping[FunctionUse, Plan],
-) -> Iterator[Decision]:
-    for use, one in uses.items():
+def _decisions(priced: Priced, plans: Mapping[FunctionUse, Plan]) -> Iterator[Decision]:
+    """One decision for each node with a reason, the nodes of each use together."""
+    first, main = 0, next(iter(priced.uses.values())).use_analysis.graph
+    for use, prices in priced.uses.items():
+        one, plan = prices.use_analysis, plans[use]
         prefix = "" if one.graph is main else f"{one.graph.name}::"
-        low = plans[use].low | one.found.already
-        for name, reason in plans[use].reasons.items():
-            dtype = one.context.format.name if name in low else "float32"
-            op = one.graph.nodes[name].op
-            yield Decision(f"{prefix}{name}", op, dtype, reason.rule, reason.cause)
+        low = plan.low | one.found.already
+        places = {name: first + i for i, name in enumerate(plan.reasons)}
+        first += len(places)
+        for name, reason in plan.reasons.items():
+            node = one.graph.nodes[name]
+            read = dict.fromkeys(places.get(source) for source, _ in node.inputs)
+            high, low16 = prices.times.get(name, (0.0, 0.0))
+            yield Decision(
+                node=f"{prefix}{name}",
+                op=node.op,
+                dtype=one.context.format.name if name in low else "float32",
+                rule=reason.rule,
+                cause=reason.cause,
+                seconds32=one.weight * high,
+                seconds16=one.weight * low16,
+                elements=_elements(one, name),
+                reads=tuple(place for place in read if place is not None),
+            )
+
+
+def _elements(one: UseAnalysis, name: str) -> int:
+    """How many elements the floating results of a node have."""
+    floats = (ir.FLOAT, one.context.format.number)
+    return sum(
+        shapes.elements(one.graph.size((name, index)))
+        for index, slot in enumerate(one.found.typed[name].outs)
+        if slot.type in floats
+    )
 
 
 def switched_off(module: ir.Module, settled: Resolution) -> Report:

@@ -7,8 +7,14 @@ import json
 
 from rewriting import graph_def, matmul_chain, nodes, rewritten
 
+from amp.graph_rewrite.outcomes import (
+    AccuracyOutcome,
+    GradientError,
+    RacedPlan,
+    TrialOutcome,
+)
 from amp.graph_rewrite.plan import RULES
-from amp.graph_rewrite.report import Report, TrialOutcome
+from amp.graph_rewrite.report import Report
 
 
 def chain(**fields: object) -> Report:
@@ -141,3 +147,35 @@ def test_the_text_lists_the_first_few_sizes_and_counts_the_others() -> None:
     assert "made for     sizes x0 [0, 4], x1 [1, 4]" in str(report)
     assert "x5 [5, 4], 2 more\n" in str(report)
     assert "assumed      the sizes of IteratorGetNext\n" in str(report)
+
+
+def test_a_report_reads_back_from_its_json_as_it_was() -> None:
+    worst = (GradientError("grad", 0.1, 0.05),)
+    report = dataclasses.replace(
+        chain(),
+        accuracy=AccuracyOutcome("checked", 2, 0.1, 0.05, worst),
+        plans=(RacedPlan("float32", None, 1e-3, 4, "won"),),
+        made_for={"x": [2, 3]},
+        sizes_assumed=("y",),
+    )
+    assert any(one.reads for one in report.decisions)
+    assert Report.from_json(report.to_json()) == report
+
+
+def test_a_report_of_an_earlier_version_reads_back_without_costs() -> None:
+    read = json.loads(chain().to_json())
+    known = ("node", "op", "dtype", "rule", "cause")
+    read["decisions"] = [
+        {name: one[name] for name in known} for one in read["decisions"]
+    ]
+    old = Report.from_json(json.dumps(read))
+    assert old.explain("product") == chain().explain("product")
+    assert {(one.seconds32, one.reads) for one in old.decisions} == {(0.0, ())}
+
+
+def test_the_text_names_the_costliest_nodes_and_the_time_that_rules_keep() -> None:
+    text = str(chain())
+    assert "costliest" in text
+    assert "product (MatMul) in bfloat16" in text
+    (line,) = (one for one in text.splitlines() if "unlisted: " in one)
+    assert line.endswith("us)")

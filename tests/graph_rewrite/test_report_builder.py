@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 import tensorflow as tf
 from rewriting import graph_def, matmul_chain, rewritten, settled, spec, traced, v1
@@ -61,8 +63,9 @@ def test_a_function_called_elsewhere_has_every_float32_node_left_for_the_device(
         return double(x), n * n
 
     module, _ = traced(calling, spec(2), spec(2, dtype=tf.int32))
-    told = called_elsewhere(module, settled(A100, dtype="float16"), "/device:CPU:0")
-    cause = "called on /device:CPU:0, where the plan is for a GPU"
+    why, given = "where the plan is for a GPU", settled(A100, dtype="float16")
+    told = called_elsewhere(module, given, "/device:CPU:0", why)
+    cause = f"called on /device:CPU:0: {why}"
     assert told.verdict == f"left in float32: {cause}"
     assert (told.dtype, told.nodes_low) == ("float16", 0)
     assert {(d.dtype, d.rule, d.cause) for d in told.decisions} == {
@@ -72,3 +75,39 @@ def test_a_function_called_elsewhere_has_every_float32_node_left_for_the_device(
     assert named["add"] == "AddV2"
     assert "mul" not in named  # of integers
     assert any("double" in d.node.partition("::")[0] for d in told.decisions)
+
+
+def test_what_a_node_reads_is_told_by_the_places_of_decisions() -> None:
+    decisions = report().decisions
+    read = {one.node: [decisions[i].node for i in one.reads] for one in decisions}
+    assert read["product"] == ["x", "w"]
+    assert read["tanh"] == ["product"]
+
+
+def test_prices_and_sizes_are_those_of_the_node() -> None:
+    by_name = {one.node: one for one in report().decisions}
+    product = by_name["product"]
+    assert product.seconds32 > 0
+    assert product.seconds == product.seconds16
+    assert by_name["x"].seconds == by_name["x"].seconds32
+    sizes = {one.name: one for one in graph_def(matmul_chain).node}
+    shape = sizes["x"].attr["shape"].shape
+    assert by_name["x"].elements == math.prod(one.size for one in shape.dim)
+
+
+def test_reads_stay_within_a_function() -> None:
+    @tf.function(autograph=False)
+    def squared(x: tf.Tensor) -> tf.Tensor:
+        return tf.tanh(tf.matmul(x, x))
+
+    def build() -> None:
+        tf.exp(squared(v1.placeholder(tf.float32, [4, 4])))
+
+    decisions = rewritten(graph_def(build)).report.decisions
+    pairs = [(one, decisions[place]) for one in decisions for place in one.reads]
+    home = {
+        (one.node.rpartition("::")[0], read.node.rpartition("::")[0])
+        for one, read in pairs
+    }
+    assert len(home) == 2
+    assert all(mine == theirs for mine, theirs in home)

@@ -8,7 +8,7 @@ import random
 from collections.abc import Mapping
 from typing import Any
 
-from amp.graph_rewrite.report import TrialOutcome
+from amp.graph_rewrite.outcomes import TrialOutcome
 from amp.integration.functions import race_rules
 from amp.integration.functions.race import Listener, Race
 from amp.integration.functions.race_log import Log

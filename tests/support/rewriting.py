@@ -22,9 +22,10 @@ from amp.graph_rewrite.cost.device import Device
 from amp.graph_rewrite.cost.model import CostModel
 from amp.graph_rewrite.cost.priced import Priced, price
 from amp.graph_rewrite.cost.resolution import Resolution
+from amp.graph_rewrite.decisions import Decision
 from amp.graph_rewrite.graph import ir, op_schema, serde
 from amp.graph_rewrite.plan import Plan
-from amp.graph_rewrite.report import Decision, Report
+from amp.graph_rewrite.report import Report
 from amp.graph_rewrite.rewrite import Rewrite
 from amp.integration.functions import definitions
 from amp.policy import Policy

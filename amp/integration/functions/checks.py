@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import Any
 
 from amp.graph_rewrite.normalize.gradients_only import NotRepeatable
-from amp.graph_rewrite.report import AccuracyOutcome
+from amp.graph_rewrite.outcomes import AccuracyOutcome
 from amp.integration import fallback
 from amp.integration.functions.gradient_check import Checked, GradientCheck
 from amp.integration.functions.gradient_copies import Step

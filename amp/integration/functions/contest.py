@@ -15,7 +15,8 @@ from typing import Any, Protocol, TypeAlias
 
 from tensorflow.python.framework import config as config_lib
 
-from amp.graph_rewrite.report import Report, TrialOutcome
+from amp.graph_rewrite.outcomes import TrialOutcome
+from amp.graph_rewrite.report import Report
 from amp.integration.functions import clusters, race_rules, winner_checks
 from amp.integration.functions.plan_store import Record
 from amp.integration.functions.race import Listener, Race

@@ -18,7 +18,7 @@ from typing import Any
 import tensorflow as tf
 
 from amp.graph_rewrite.assign.nominee import CUT, Nodes
-from amp.graph_rewrite.report import TrialOutcome
+from amp.graph_rewrite.outcomes import TrialOutcome
 from amp.graph_rewrite.rewrite import Prepared
 from amp.integration import fallback
 from amp.integration.functions import (

@@ -20,8 +20,9 @@ from amp.graph_rewrite.fusion import fuse
 from amp.graph_rewrite.graph.calls import FunctionUse
 from amp.graph_rewrite.normalize.gradients_only import NotRepeatable
 from amp.graph_rewrite.ops.op_table import Role
+from amp.graph_rewrite.outcomes import AccuracyOutcome, GradientError
 from amp.graph_rewrite.plan import Reason
-from amp.graph_rewrite.report import AccuracyOutcome, GradientError, Report
+from amp.graph_rewrite.report import Report
 from amp.graph_rewrite.rewrite import Prepared, Rewrite
 from amp.integration.functions import accuracy, clusters, definitions
 from amp.integration.functions.accuracy import Errors, Gradient

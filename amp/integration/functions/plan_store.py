@@ -24,7 +24,7 @@ from amp.graph_rewrite.cost.op_instance import Times
 from amp.graph_rewrite.cost.resolution import Resolution
 from amp.graph_rewrite.graph import fingerprint as graph_fingerprint
 from amp.graph_rewrite.graph import ir
-from amp.graph_rewrite.report import TrialOutcome
+from amp.graph_rewrite.outcomes import TrialOutcome
 from amp.integration import fallback, messages
 from amp.integration.functions.race_rules import FLOAT32, USED_UP
 from amp.integration.measuring import hardware, profiles

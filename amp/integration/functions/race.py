@@ -17,7 +17,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from amp.graph_rewrite.report import RacedPlan, TrialOutcome
+from amp.graph_rewrite.outcomes import RacedPlan, TrialOutcome
 from amp.integration.functions import race_rules
 from amp.integration.functions.race_log import Log
 from amp.integration.functions.race_rules import FLOAT32, Rules, Ruling

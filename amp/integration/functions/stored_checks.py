@@ -13,8 +13,8 @@ from typing import Any
 
 from amp.graph_rewrite.assign.nominee import Nodes, Nominee
 from amp.graph_rewrite.graph.calls import FunctionUse
+from amp.graph_rewrite.outcomes import AccuracyOutcome, GradientError
 from amp.graph_rewrite.plan import Reason
-from amp.graph_rewrite.report import AccuracyOutcome, GradientError
 from amp.graph_rewrite.rewrite import Prepared
 from amp.integration import fallback
 from amp.integration.functions import plan_store

@@ -16,7 +16,7 @@ from amp.graph_rewrite.candidates import sums
 from amp.graph_rewrite.candidates.context import type_ports
 from amp.graph_rewrite.cost.device import Device
 from amp.graph_rewrite.cost.shipped_devices import A100
-from amp.graph_rewrite.report import Decision
+from amp.graph_rewrite.decisions import Decision
 
 Build: TypeAlias = Callable[[], object]
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from tensorflow.python.eager import context as context_lib
 
-from amp.graph_rewrite.report import TrialOutcome
+from amp.graph_rewrite.outcomes import TrialOutcome
 from amp.integration.functions import contest as contest_lib
 from amp.integration.functions import race as race_lib
 from amp.integration.functions import winner_checks

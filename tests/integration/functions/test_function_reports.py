@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 
-from amp.graph_rewrite.report import AccuracyOutcome, Report
+from amp.graph_rewrite.outcomes import AccuracyOutcome
+from amp.graph_rewrite.report import Report
 from amp.integration import reports
 from amp.integration.functions.function_reports import FunctionReports
 from amp.policy import Policy

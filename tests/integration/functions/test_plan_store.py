@@ -14,7 +14,7 @@ from rewriting import settled
 from tensorflow.python.eager import context as context_lib
 
 from amp.graph_rewrite.cost.shipped_devices import CPU_AMX
-from amp.graph_rewrite.report import RacedPlan, TrialOutcome
+from amp.graph_rewrite.outcomes import RacedPlan, TrialOutcome
 from amp.integration.functions import definitions, plan_store
 from amp.integration.functions.plan_store import Record
 from amp.integration.functions.race_rules import FLOAT32, USED_UP

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 import pytest
 import tensorflow as tf
 
-from amp.graph_rewrite.report import RacedPlan, TrialOutcome
+from amp.graph_rewrite.outcomes import RacedPlan, TrialOutcome
 from amp.integration.functions import race as race_lib
 from amp.integration.functions import race_rules
 from amp.integration.functions.race import Listener, Race

@@ -12,8 +12,8 @@ from rewriting import settled
 from tensorflow.python.eager import context as context_lib
 
 from amp.graph_rewrite.assign.nominee import CUT, PRODUCTS
+from amp.graph_rewrite.outcomes import AccuracyOutcome, GradientError
 from amp.graph_rewrite.plan import Reason
-from amp.graph_rewrite.report import AccuracyOutcome, GradientError
 from amp.graph_rewrite.rewrite import Prepared, prepare
 from amp.integration.functions import definitions, plan_store, stored_checks
 from amp.integration.functions.stored_checks import StoredCheck

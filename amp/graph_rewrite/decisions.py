@@ -1,0 +1,98 @@
+"""`Decision`: the type of one node and why; and what many of them come to in all.
+
+The report has one for each node that touches float32 or 16 bits. Nothing is decided or
+priced here.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import Counter
+from collections.abc import Sequence
+
+MOST = 5  # nodes and reasons that a summary names
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Decision:
+    """One node's type and why.
+
+    Attributes:
+      node: the node's name, after "function::" if it is in a function.
+      op: its op.
+      dtype: the type it computes in.
+      rule: name of the rule that decided (see `plan.RULES`).
+      cause: the node, pattern or figure that made the rule apply.
+      seconds32, seconds16: predicted seconds a step in float32 and in 16 bits, without
+        casts; 0 where nothing was priced.
+      elements: of its floating results, of one run.
+      reads: the decisions, by their place in the report, of the nodes that it reads.
+      source: file and line of the user's code that made the node, "" if unknown.
+    """
+
+    node: str
+    op: str
+    dtype: str
+    rule: str
+    cause: str
+    seconds32: float = 0.0
+    seconds16: float = 0.0
+    elements: int = 0
+    reads: tuple[int, ...] = ()
+    source: str = ""
+
+    @property
+    def seconds(self) -> float:
+        """Predicted seconds a step in the type that was decided."""
+        return self.seconds32 if self.dtype == "float32" else self.seconds16
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Kept:
+    """The nodes that one rule keeps in float32.
+
+    Attributes:
+      rule: its name.
+      nodes: how many they are.
+      seconds: what they take in a step, predicted.
+    """
+
+    rule: str
+    nodes: int
+    seconds: float
+
+
+def costliest(decisions: Sequence[Decision]) -> list[Decision]:
+    """The few nodes that take most time as decided, those with most time first."""
+    found = sorted(decisions, key=lambda one: -one.seconds)[:MOST]
+    return [one for one in found if one.seconds]
+
+
+def kept_in_float32(decisions: Sequence[Decision]) -> list[Kept]:
+    """Each rule that keeps nodes in float32, the one that keeps most time first."""
+    kept = [one for one in decisions if one.dtype == "float32"]
+    nodes = Counter(one.rule for one in kept)
+    seconds = dict.fromkeys(nodes, 0.0)
+    for one in kept:
+        seconds[one.rule] += one.seconds32
+    found = [Kept(rule, count, seconds[rule]) for rule, count in nodes.items()]
+    return sorted(found, key=lambda one: (-one.seconds, -one.nodes))
+
+
+def nodes_by_type(decisions: Sequence[Decision]) -> dict[str, int]:
+    """How many nodes were decided to be of each type."""
+    return dict(Counter(one.dtype for one in decisions))
+
+
+def bytes_by_type(decisions: Sequence[Decision], *, emulated: bool) -> dict[str, int]:
+    """The bytes of the results of the nodes of each type, of one run of each.
+
+    Args:
+      decisions: of the nodes.
+      emulated: whether 16-bit values are held in float32.
+    """
+    found = dict.fromkeys((one.dtype for one in decisions), 0)
+    for one in decisions:
+        wide = emulated or one.dtype == "float32"
+        found[one.dtype] += (4 if wide else 2) * one.elements
+    return found

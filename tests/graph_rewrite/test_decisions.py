@@ -1,0 +1,54 @@
+"""`decisions`: the costliest nodes, the rules that keep most time, sums by type."""
+
+from __future__ import annotations
+
+from amp.graph_rewrite import decisions
+from amp.graph_rewrite.decisions import Decision, Kept
+
+
+def low(name: str, seconds: float, elements: int = 0) -> Decision:
+    return Decision(name, "MatMul", "float16", "compute", "", 9.0, seconds, elements)
+
+
+def kept(name: str, rule: str, seconds: float, elements: int = 0) -> Decision:
+    return Decision(name, "Exp", "float32", rule, "", seconds, 9.0, elements)
+
+
+def test_the_costliest_are_judged_in_the_type_that_was_decided() -> None:
+    given = [kept("a", "range", 1.0), low("b", 3.0), low("c", 2.0), low("free", 0.0)]
+    assert [one.node for one in decisions.costliest(given)] == ["b", "c", "a"]
+
+
+def test_only_the_first_few_are_costly() -> None:
+    given = [low(str(i), i) for i in range(1, 20)]
+    assert [one.node for one in decisions.costliest(given)] == [
+        "19",
+        "18",
+        "17",
+        "16",
+        "15",
+    ]
+
+
+def test_rules_are_listed_by_the_time_that_they_keep_not_by_count() -> None:
+    given = [kept("a", "unlisted", 1e-9), kept("b", "unlisted", 1e-9)]
+    given += [kept("c", "range", 1.0), low("d", 5.0)]
+    assert decisions.kept_in_float32(given) == [
+        Kept("range", 1, 1.0),
+        Kept("unlisted", 2, 2e-9),
+    ]
+
+
+def test_rules_that_keep_no_time_are_listed_by_count() -> None:
+    given = [kept("a", "fed", 0.0), kept("b", "range", 0.0), kept("c", "range", 0.0)]
+    assert [one.rule for one in decisions.kept_in_float32(given)] == ["range", "fed"]
+
+
+def test_bytes_are_two_in_sixteen_bits_and_four_where_these_are_emulated() -> None:
+    given = [low("a", 1.0, 10), kept("b", "range", 1.0, 5)]
+    assert decisions.nodes_by_type(given) == {"float16": 1, "float32": 1}
+    assert decisions.bytes_by_type(given, emulated=False) == {
+        "float16": 20,
+        "float32": 20,
+    }
+    assert decisions.bytes_by_type(given, emulated=True)["float16"] == 40

@@ -7,6 +7,7 @@
 # make bench   time whole training steps, against the neighbours; see BENCH below
 # make convergence  train every model family in float32 and in mixed precision, quickly
 # make check   format, lint, types, tests: all that .ci/run asks
+# make vendor  fetch the graph libraries of the report page, which are checked in; needs npm
 # make clean   remove what the above made
 #
 # Each makes a virtual environment in .venv if needed.
@@ -41,7 +42,7 @@ export TF_CPP_MIN_LOG_LEVEL ?= 2
 # all of TensorFlow takes longer than the modules that are used.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: demo test test-quick test-isa test-gpu-kernels bench convergence check clean
+.PHONY: demo test test-quick test-isa test-gpu-kernels bench convergence check vendor clean
 
 demo: $(STAMP)
 	$(BIN)/python examples/demo.py
@@ -84,6 +85,9 @@ check: $(STAMP)
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(MAKE) test
+
+vendor:
+	sh amp/report_page/assets/vendor/fetch.sh
 
 clean:
 	rm -rf build dist $(VENV) .venv-gpu *.egg-info .hypothesis .mypy_cache .pytest_cache .ruff_cache

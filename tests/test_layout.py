@@ -11,7 +11,7 @@ from collections.abc import Container, Iterator, Mapping, Set
 import pytest
 
 ROOT = pathlib.Path(__file__).parents[1]
-ROOMS = ("cli", "graph_rewrite", "integration", "loss_scaling")
+ROOMS = ("cli", "graph_rewrite", "integration", "loss_scaling", "report_page")
 MODULES = {
     ".".join(path.relative_to(ROOT).with_suffix("").parts): path
     for path in sorted(ROOT.glob("amp/**/*.py"))
@@ -77,9 +77,13 @@ def test_docstring_says_what_lives_here_then_what_may_not(name):
             ("amp.errors", "amp.loss_scaling", "amp.graph_rewrite.graph.ir"),
         ),
         ("amp.policy", ("amp.errors", "amp.loss_scaling.scale")),
+        ("amp.report_page", ()),
         (
             "amp.graph_rewrite",
-            ("amp.errors", "amp.policy", "amp.loss_scaling.scale", "amp.graph_rewrite"),
+            (
+                *("amp.errors", "amp.policy", "amp.loss_scaling.scale"),
+                *("amp.graph_rewrite", "amp.report_page"),
+            ),
         ),
         (
             "amp.integration",

@@ -106,6 +106,7 @@ WHOLE = {
     "integration/functions/test_locks.py",
     "numerics/test_native.py",
     "numerics/test_yardstick.py",
+    "report_page/test_in_browser.py",
     "test_contributing.py",
     "test_demo.py",
     "test_layout.py",

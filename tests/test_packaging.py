@@ -173,3 +173,23 @@ def test_wheel_holds_every_module_and_nothing_else(installed: pathlib.Path) -> N
         }
     else:
         assert not {name for name in top if not name.startswith("__pycache__")}
+
+
+PAGE = """
+import sys
+sys.path.insert(0, sys.argv[1])
+from amp.report_page import page
+text = page.page("job", {"report": 1})
+print("cytoscape" in text, "dagre" in text, "</html>" in text)
+"""
+
+
+def test_the_report_page_is_made_from_what_the_wheel_holds(
+    installed: pathlib.Path,
+) -> None:
+    if not (installed / "amp").exists():
+        pytest.skip("an editable wheel leaves the package where it is")
+    output = python("-ISc", PAGE, str(installed), cwd=installed.parent)
+    assert output == "True True True\n"
+    vendor = installed / "amp/report_page/assets/vendor"
+    assert len(list(vendor.glob("*.LICENSE.txt"))) == 2

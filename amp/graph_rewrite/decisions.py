@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 MOST = 5  # nodes and reasons that a summary names
 
@@ -62,10 +62,11 @@ class Kept:
     seconds: float
 
 
-def costliest(decisions: Sequence[Decision]) -> list[Decision]:
-    """The few nodes that take most time as decided, those with most time first."""
-    found = sorted(decisions, key=lambda one: -one.seconds)[:MOST]
-    return [one for one in found if one.seconds]
+def costliest(decisions: Sequence[Decision]) -> list[int]:
+    """The places of the few nodes that take most time as decided, the longest first."""
+    places = range(len(decisions))
+    found = sorted(places, key=lambda place: -decisions[place].seconds)[:MOST]
+    return [place for place in found if decisions[place].seconds]
 
 
 def kept_in_float32(decisions: Sequence[Decision]) -> list[Kept]:
@@ -96,3 +97,61 @@ def bytes_by_type(decisions: Sequence[Decision], *, emulated: bool) -> dict[str,
         wide = emulated or one.dtype == "float32"
         found[one.dtype] += (4 if wide else 2) * one.elements
     return found
+
+
+# Of these the cause is an op, a pattern or a figure, even where a node has that name.
+_NO_NODE = frozenset(
+    {"unlisted", "listed", "deny", "variable", "kernel", "cost", "keep"}
+)
+
+
+def causes(decisions: Sequence[Decision]) -> list[int | None]:
+    """For each decision the place of the decision on the node that its cause names.
+
+    None where the cause names no node, or the node itself: the chain of causes ends
+    there. Names are those of the same function.
+    """
+    places = {one.node: place for place, one in enumerate(decisions)}
+    return [_cause(one, places) for one in decisions]
+
+
+def _cause(decision: Decision, places: Mapping[str, int]) -> int | None:
+    function, separator, name = decision.node.rpartition("::")
+    first = decision.cause.partition(" ")[0].rstrip(",:")
+    if decision.rule in _NO_NODE or first == name:
+        return None
+    return places.get(f"{function}{separator}{first}")
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Summary:
+    """What the decisions of a report come to.
+
+    Attributes:
+      nodes, bytes: by type, as `nodes_by_type` and `bytes_by_type` have it.
+      bytes32: bytes of all results if every one were float32.
+      costliest: places of the nodes that take most time as decided.
+      kept: the rules that keep most time in float32.
+    """
+
+    nodes: Mapping[str, int]
+    bytes: Mapping[str, int]
+    bytes32: int
+    costliest: tuple[int, ...]
+    kept: tuple[Kept, ...]
+
+
+def summarize(decisions: Sequence[Decision], *, emulated: bool) -> Summary:
+    """Adds up the decisions of a report.
+
+    Args:
+      decisions: of its nodes.
+      emulated: whether 16-bit values are held in float32.
+    """
+    return Summary(
+        nodes=nodes_by_type(decisions),
+        bytes=bytes_by_type(decisions, emulated=emulated),
+        bytes32=sum(4 * one.elements for one in decisions),
+        costliest=tuple(costliest(decisions)),
+        kept=tuple(kept_in_float32(decisions)[:MOST]),
+    )

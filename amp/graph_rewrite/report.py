@@ -10,8 +10,9 @@ import json
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from amp.graph_rewrite import decisions as of_nodes
 from amp.graph_rewrite import figures
-from amp.graph_rewrite.decisions import Decision, costliest, kept_in_float32
+from amp.graph_rewrite.decisions import Decision
 from amp.graph_rewrite.outcomes import (
     AccuracyOutcome,
     GradientError,
@@ -19,6 +20,7 @@ from amp.graph_rewrite.outcomes import (
     TrialOutcome,
 )
 from amp.graph_rewrite.plan import RULES
+from amp.report_page import page
 
 _MOST_LISTED = 6  # arguments and nodes in one line
 
@@ -103,12 +105,13 @@ class Report:
 
     def _node_lines(self) -> list[str]:
         """The costliest nodes, and every rule that keeps nodes in float32."""
-        costly = costliest(self.decisions)
+        places = of_nodes.costliest(self.decisions)
+        costly = [self.decisions[place] for place in places]
         lines = ["  costliest"] if costly else []
         for one in costly:
             time = figures.time(one.seconds)
             lines.append(f"    {time:>9}  {one.node} ({one.op}) in {one.dtype}")
-        kept = kept_in_float32(self.decisions)
+        kept = of_nodes.kept_in_float32(self.decisions)
         lines += ["  float32 because"] if kept else []
         for rule in kept:
             words = f"{rule.rule}: {RULES.get(rule.rule, rule.rule)}"
@@ -201,11 +204,29 @@ class Report:
 
     def to_json(self) -> str:
         """The report as JSON, with the attributes as keys."""
+        return json.dumps(self._fields(), indent=1)
+
+    def _fields(self) -> dict[str, Any]:
         fields = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
         fields["decisions"] = [
             {name: getattr(one, name) for name in _DECISION} for one in self.decisions
         ]
-        return json.dumps(fields, indent=1, default=dataclasses.asdict)
+        fields["plans"] = [dataclasses.asdict(plan) for plan in self.plans]
+        if self.accuracy is not None:
+            fields["accuracy"] = dataclasses.asdict(self.accuracy)
+        return fields
+
+    def to_html(self) -> str:
+        """The report as one HTML page that works offline, with the graph drawn."""
+        causes = of_nodes.causes(self.decisions)
+        summary = of_nodes.summarize(self.decisions, emulated=self.emulated)
+        data = {
+            "report": self._fields(),
+            "summary": dataclasses.asdict(summary),
+            "rules": dict(RULES),
+            "causes": [-1 if place is None else place for place in causes],
+        }
+        return page.page(self.function or "graph", data)
 
     @staticmethod
     def from_json(text: str) -> Report:

@@ -18,8 +18,8 @@ from collections.abc import Mapping, Sequence
 from amp.graph_rewrite.assign.nominee import CUT, EVERYTHING, Nominee
 from amp.graph_rewrite.cost.op_instance import Instance, Times
 from amp.graph_rewrite.graph.calls import FunctionUse
+from amp.graph_rewrite.outcomes import TrialOutcome
 from amp.graph_rewrite.plan import Reason
-from amp.graph_rewrite.report import TrialOutcome
 from amp.graph_rewrite.rewrite import Prepared
 from amp.integration.functions.contest import Contest
 from amp.integration.functions.function_plans import MEASURED, FunctionPlans, Made

@@ -9,7 +9,8 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 
-from amp.graph_rewrite.report import Report, TrialOutcome
+from amp.graph_rewrite.outcomes import TrialOutcome
+from amp.graph_rewrite.report import Report
 from amp.integration import reports
 from amp.integration.functions.function_reports import FunctionReports
 from amp.integration.functions.race_rules import FLOAT32

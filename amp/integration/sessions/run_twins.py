@@ -18,7 +18,7 @@ from typing import Any, TypeAlias
 import tensorflow as tf
 
 from amp.graph_rewrite.assign.nominee import CUT
-from amp.graph_rewrite.report import TrialOutcome
+from amp.graph_rewrite.outcomes import TrialOutcome
 from amp.graph_rewrite.report_builder import left
 from amp.integration import fallback
 from amp.integration.functions import failures, plan_store

@@ -1,7 +1,8 @@
 """The intermediate representation: one `Graph` for GraphDef and FunctionDef.
 
-No protobuf class and no policy may enter: `serde` reads and writes protobuf, and the
-later phases make the decisions.
+The values of attributes are defined in `values`, and other modules find them here. No
+protobuf class and no policy may enter: `serde` reads and writes protobuf, and the later
+phases make the decisions.
 """
 
 from __future__ import annotations
@@ -9,7 +10,9 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, Protocol, TypeAlias
+from typing import Any, TypeAlias
+
+from amp.graph_rewrite.graph import values
 
 # Numbers of tensorflow.DataType (tensorflow/core/framework/types.proto).
 FLOAT, INT32, STRING, INT64, BOOL = 1, 3, 7, 9, 10
@@ -28,129 +31,20 @@ CLUSTER = "_amp_cluster"  # a fused cluster's call: the edges that its results r
 LATE = "_amp_late"  # a cast with control inputs that delay it to the backward pass
 AFTER = "_amp_after"  # the control inputs a node had before a cluster's call got them
 
+# Of attributes; defined in `values`.
+Attributes: TypeAlias = values.Attributes
+Function: TypeAlias = values.Function
+Functions: TypeAlias = values.Functions
+OneShape: TypeAlias = values.OneShape
+Shape: TypeAlias = values.Shape
+Shapes: TypeAlias = values.Shapes
+Strings: TypeAlias = values.Strings
+Tensor: TypeAlias = values.Tensor
+Type: TypeAlias = values.Type
+Types: TypeAlias = values.Types
+Value: TypeAlias = values.Value
 Edge: TypeAlias = tuple[str, int]  # (node or argument, flat output index)
-Shape: TypeAlias = tuple[int, ...] | None  # -1: unknown dimension, None: unknown rank
 ShapeSource: TypeAlias = Callable[[Edge], Shape]
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Type:
-    """A new value for a type attribute."""
-
-    number: int
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Types:
-    """A new value for a list(type) attribute."""
-
-    numbers: tuple[int, ...]
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Functions:
-    """New names for the functions that a func or list(func) attribute calls."""
-
-    names: tuple[str, ...]
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Function:
-    """The function that a func attribute names, for a node that the rewriter adds."""
-
-    name: str
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Shapes:
-    """A new value for a list(shape) attribute."""
-
-    shapes: tuple[Shape, ...]
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Strings:
-    """A new value for a list(string) attribute."""
-
-    values: tuple[str, ...]
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class OneShape:
-    """A new value for a shape attribute."""
-
-    shape: Shape
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Tensor:
-    """A constant: `values` (an ndarray) to be stored as type `number`.
-
-    They are float32, or int32 where that is the type.
-    """
-
-    values: Any
-    number: int
-
-
-Value: TypeAlias = (
-    Type
-    | Types
-    | Function
-    | Functions
-    | Shapes
-    | OneShape
-    | Strings
-    | Tensor
-    | bool
-    | int
-    | str
-)
-
-
-class Attributes(Protocol):
-    """The attributes that a node was read with; written back unchanged.
-
-    Methods return an empty value ((), "", None, False) for an absent attribute.
-    `NodeAttributes` in `attributes` implements this on a NodeDef.
-    """
-
-    def __contains__(self, name: str) -> bool: ...
-
-    def types(self, name: str) -> tuple[int, ...]:
-        """The DataType numbers of a type or list(type) attribute."""
-
-    def integer(self, name: str, default: int) -> int: ...
-
-    def integers(self, name: str) -> tuple[int, ...]:
-        """The numbers of a list(int) attribute."""
-
-    def text(self, name: str) -> str: ...
-
-    def strings(self, name: str) -> tuple[str, ...]:
-        """The values of a list(string) attribute."""
-
-    def flag(self, name: str) -> bool: ...
-
-    def functions(self, name: str) -> tuple[str, ...]:
-        """The functions that a func or list(func) attribute names."""
-
-    def shape(self, name: str) -> Shape: ...
-
-    def shapes(self, name: str) -> tuple[Shape, ...]:
-        """The shapes of a list(shape) attribute."""
-
-    def tensor(self, name: str) -> Any:
-        """The values of a tensor attribute as an ndarray, None where absent."""
-
-    def texts(self) -> Mapping[str, str]:
-        """Attributes as short texts, without private ones and without defaults."""
-
-    def bare(self) -> Attributes:
-        """A copy without private attributes, except those named `_amp_*`."""
-
-    def key(self) -> bytes:
-        """Bytes that are equal for equal attributes, and only for those."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)

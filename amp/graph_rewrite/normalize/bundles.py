@@ -6,14 +6,13 @@ Changes structure only: no types, no cost.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Set
 
 from amp.graph_rewrite.graph import ir
 from amp.graph_rewrite.normalize.variable_reads import redirected
 from amp.graph_rewrite.ops.op_table import Kind, facts
 
 
-def bypass(module: ir.Module, feeds: Set[str], differentiable: bool) -> ir.Module:
+def bypass(module: ir.Module, feeds: frozenset[str], differentiable: bool) -> ir.Module:
     """Makes readers of an IdentityN read its inputs instead.
 
     `tf.custom_gradient` passes all inputs and results of a function through an
@@ -26,7 +25,8 @@ def bypass(module: ir.Module, feeds: Set[str], differentiable: bool) -> ir.Modul
     Args:
       module: the module, calls inlined.
       feeds: nodes of the main graph that the caller replaces by name.
-      differentiable: whether gradients may be taken of the result, which then stays.
+      differentiable: whether gradients may be taken of the result; the IdentityN stays
+        then.
     """
     if differentiable:
         return module
@@ -37,7 +37,7 @@ def bypass(module: ir.Module, feeds: Set[str], differentiable: bool) -> ir.Modul
     return ir.Module(main, functions)
 
 
-def _bypassed(graph: ir.Graph, feeds: Set[str]) -> ir.Graph:
+def _bypassed(graph: ir.Graph, feeds: frozenset[str]) -> ir.Graph:
     same: dict[ir.Edge, ir.Edge] = {}
     passed: set[str] = set()
     for name in graph.order:

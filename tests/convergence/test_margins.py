@@ -22,6 +22,13 @@ def test_calm_pairs_give_a_quarter_of_the_target() -> None:
     assert min(entry["power"].values()) >= 0.9
 
 
+def test_a_size_on_other_data_has_a_target_of_its_own() -> None:
+    letters = dataclasses.replace(RESNET.quick, margin=RESNET.margin / 8)
+    entry = margins.made(RESNET, letters, pairs(1e-5))
+    assert entry["target"]["metric"] == RESNET.margin / 8
+    assert entry["margin"]["metric"] == RESNET.margin / 32
+
+
 def test_noisy_pairs_ask_for_more_seeds_and_never_for_more_margin() -> None:
     entry = margins.made(RESNET, RESNET.quick, pairs(0.02))
     assert RESNET.seeds < entry["seeds"] <= margins.MOST_SEEDS

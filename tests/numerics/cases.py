@@ -763,10 +763,10 @@ def mixture_of_experts(m: Model) -> tf.Tensor:
 
 @case
 def graph_network(m: Model) -> tf.Tensor:
-    """Sums over the neighbours of each node, 200 for one of them."""
+    """Sums over the neighbours of each node, 1000 for one of them."""
     x = m.dense(m.data(64, 8), 16)
-    to = tf.concat([m.integers(64, 200), tf.zeros([200], tf.int32)], 0)
-    sent = tf.gather(x, m.integers(64, 400))
+    to = tf.concat([m.integers(64, 200), tf.zeros([1000], tf.int32)], 0)
+    sent = tf.gather(x, m.integers(64, 1200))
     x = tf.math.unsorted_segment_sum(sent, to, 64)
     return _words(m, tf.nn.relu(m.dense(x, 16)))
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import threading
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -456,3 +457,75 @@ def test_a_plan_is_made_for_the_sizes_of_the_first_runs_feeds() -> None:
     assert not told.sizes_assumed
     assert (told.seconds32, told.seconds16) == (static.seconds32, static.seconds16)
     assert told.nodes_low == static.nodes_low > 0
+
+
+class Cell:
+    """A recurrent cell as `tf.compat.v1.nn.dynamic_rnn` takes one."""
+
+    state_size = output_size = SIZE
+
+    def __init__(self, weights: Any) -> None:
+        self.weights = weights
+
+    def zero_state(self, batch_size: Any, dtype: Any) -> Any:
+        return tf.zeros([batch_size, SIZE], dtype)
+
+    def get_initial_state(
+        self, inputs: Any = None, batch_size: Any = None, dtype: Any = None
+    ) -> Any:
+        return self.zero_state(batch_size, dtype)
+
+    def __call__(self, inputs: Any, state: Any, scope: Any = None) -> Any:
+        state = tf.tanh(tf.matmul(tf.concat([inputs, state], 1), self.weights))
+        return state, state
+
+
+def recurrent(steps: int, **policy: Any) -> list[float]:
+    """The losses of steps of training of a recurrent network."""
+    rows = np.random.RandomState(0).randn(2 * SIZE, SIZE).astype("f") / SIZE**0.5
+    with tf.Graph().as_default():
+        x = v1.placeholder(tf.float32, [None, None, SIZE])
+        start = v1.constant_initializer(rows / 2)
+        weights = v1.get_variable("w", [2 * SIZE, SIZE], initializer=start)
+        out, _ = v1.nn.dynamic_rnn(Cell(weights), x, dtype=tf.float32)
+        loss = tf.reduce_mean(tf.square(out[:, -1] - 0.5))
+        descent = v1.train.GradientDescentOptimizer(0.1)
+        train = descent.minimize(loss, name="step")
+        scope = amp.mixed_precision_scope(**policy) if policy else amp.keep_float32()
+        fed = {x: np.tile(rows[None, :SIZE], [2, 1, 1])[:, :8]}
+        with scope, v1.Session() as session:
+            session.run(v1.global_variables_initializer())
+            return [session.run([loss, train], fed)[0] for _ in range(steps)]
+
+
+@pytest.mark.parametrize("fastest", [FLOAT32, PRODUCTS.name])
+@pytest.mark.parametrize("v2", [True, False], ids=["v2", "v1"])
+def test_a_loop_ends_in_its_fastest_form(ran: Ran, fastest: str, v2: bool) -> None:
+    ran.slow = others(fastest)
+    (v1.enable_control_flow_v2 if v2 else v1.disable_control_flow_v2)()
+    try:
+        want, losses = recurrent(50), recurrent(50, dtype="bfloat16")
+    finally:
+        v1.enable_control_flow_v2()
+    np.testing.assert_allclose(losses, want, rtol=BFLOAT16)
+    assert CUT.name in ran
+    assert set(ran[-10:]) == {fastest}
+
+
+def test_threads_may_run_at_once_and_each_run_is_one_step(ran: Ran) -> None:
+    job = Job()
+
+    def work(session: Any) -> None:
+        with job.scope():
+            job.steps(session, 25)
+
+    with job.scope():
+        session = job.session()
+    threads = [threading.Thread(target=work, args=(session,)) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    with job.scope(), session:
+        assert session.run(job.count) == 100
+    assert len(ran) == 100

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import json
 import os
 import pathlib
 import subprocess
@@ -222,3 +223,20 @@ def test_an_old_job_runs_as_it_did(tmp_path):
     assert any(pathlib.Path(reports).iterdir())
     third = run(OLD, job, "90", AMP_ENABLE="0").stdout.splitlines()
     assert third[0] == "from step 80"
+
+
+@pytest.mark.slow
+@pytest.mark.processes
+def test_an_old_job_races_with_its_hooks_queues_and_checkpoints(tmp_path):
+    job, reports = str(tmp_path / "job"), tmp_path / "reports"
+    fields = {"AMP_DTYPE": "bfloat16", "AMP_TRIAL": "1", "AMP_REPORT": str(reports)}
+    first = run(OLD, job, "60", **fields).stdout.splitlines()
+    assert first[0] == "from step 0"
+    assert first[1].endswith(" float32")
+    assert first[2].startswith("60 [")
+    found = [json.loads(file.read_text()) for file in reports.iterdir()]
+    raced = [r for r in found if r["function"].startswith("a session's run")]
+    assert raced
+    assert all(r["trial"].startswith(("under way", "ended")) for r in raced)
+    again = run(OLD, job, "70", AMP_ENABLE="0").stdout.splitlines()
+    assert again[0] == "from step 60"

@@ -107,7 +107,9 @@ def _judged(
         limit = min(limit, MOST)
         return Judged(kind, variable, quantile, error, limit, determined=True)
     if error > limit:  # Case 2
-        error = _quantile(values[:, 0] * values[:, 2], quantile)
+        # What is not finite stays so, whatever its share.
+        errors, shares = values[:, 0], np.where(np.isinf(values[:, 0]), 1, values[:, 2])
+        error = _quantile(errors * shares, quantile)
         limit = FLOOR * unit
     return Judged(kind, variable, quantile, error, limit, determined=False)
 

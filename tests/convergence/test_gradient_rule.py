@@ -58,6 +58,7 @@ def test_a_gradient_that_is_rounding_alone_is_judged_by_its_size() -> None:
     """The bias of a key in attention: 0 but for rounding, so errors are thousands."""
     assert passes(*[(1e4, 1.4, 1e-9)] * 4)
     assert not passes(*[(1e4, 1.4, 1e-3)] * 4)
+    assert not passes(*[(None, 1.4, 0.0)] * 4)  # and where there is no size to tell
     (first, _) = gradient_rule.judged(runs((1e4, 1.4, 1e-9)), U)
     assert not first.determined
 

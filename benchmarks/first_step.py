@@ -32,7 +32,7 @@ MODES = ("float32", "cold", "warm")
 # By name: the Keras application, the side of its images, and the batch.
 MODELS = {
     "resnet50": ("ResNet50", 128, 16),
-    "densenet201": ("DenseNet201", 64, 8),
+    "densenet121": ("DenseNet121", 64, 8),
     "mobilenet": ("MobileNetV2", 64, 8),
 }
 CLASSES = 100

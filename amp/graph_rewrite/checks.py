@@ -15,8 +15,8 @@ from amp.graph_rewrite.apply import casts
 from amp.graph_rewrite.apply.link import Linked
 from amp.graph_rewrite.assign.decide import gain
 from amp.graph_rewrite.assign.nominee import Nominee, nominated_again
-from amp.graph_rewrite.candidates.analysis import Analysis, UseAnalysis, analyze
-from amp.graph_rewrite.candidates.context import type_ports
+from amp.graph_rewrite.candidates.analysis import Analysis, UseAnalysis, analyze_typed
+from amp.graph_rewrite.candidates.context import Context, Typed, type_ports
 from amp.graph_rewrite.cost.priced import Priced, price
 from amp.graph_rewrite.cost.pricing import usable
 from amp.graph_rewrite.fusion import outline
@@ -73,30 +73,58 @@ def casts_made(
         verify.enforce(laws, VerifyError, where, _REPORT)
 
 
-def analyze_made(linked: Linked, priced: Priced) -> Analysis:
+@dataclasses.dataclass(frozen=True, slots=True)
+class TypedGraph:
+    """A rewritten graph with the types of its nodes' tensors.
+
+    Attributes:
+      graph: the graph.
+      context: of its original, with a lookup for the functions that were made.
+      typed: its nodes.
+    """
+
+    graph: ir.Graph
+    context: Context
+    typed: Mapping[str, Typed]
+
+
+def typed_made(linked: Linked, priced: Priced) -> dict[FunctionUse, TypedGraph]:
+    """Types the nodes of the rewritten functions, by the use of each."""
+    module, originals = linked.module, _originals(linked, priced)
+    lookup = op_schema.lookup_of(module)
+    found = {}
+    for use in calls.uses_with_weights(module):
+        graph = graph_of(module, use)
+        context = dataclasses.replace(originals[use].context, lookup=lookup)
+        found[use] = TypedGraph(graph, context, type_ports(graph, context))
+    return found
+
+
+def analyze_made(linked: Linked, typed: Mapping[FunctionUse, TypedGraph]) -> Analysis:
     """Analyzes the rewritten functions, in the contexts of their originals."""
-    lookup = op_schema.lookup_of(linked.module)
-    before = _originals(linked, priced)
-    return analyze(
+    return analyze_typed(
         linked.module,
-        lambda use: dataclasses.replace(before[use].context, lookup=lookup),
+        {use: one.context for use, one in typed.items()},
+        {use: one.typed for use, one in typed.items()},
     )
 
 
-def graphs_made(linked: Linked, priced: Priced, made: Analysis) -> None:
+def graphs_made(
+    linked: Linked, priced: Priced, made: Mapping[FunctionUse, TypedGraph]
+) -> None:
     """Checks every rewritten graph by all laws of `verify` that concern it.
 
     Args:
       linked: the module with the rewritten functions.
       priced: the analysis of the originals.
-      made: the analysis of the rewritten functions.
+      made: the rewritten functions.
 
     Raises:
       VerifyError: one is broken.
     """
     module, originals = linked.module, _originals(linked, priced)
-    for use, one in made.uses.items():
-        before, typed = originals[use], one.found.typed
+    for use, one in made.items():
+        before, typed = originals[use], one.typed
         main = use.name == module.main.name
         laws = itertools.chain(
             verify.well_formed(one.graph),

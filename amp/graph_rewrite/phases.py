@@ -58,14 +58,22 @@ BUILD = (
     Step("check the casts", checks.casts_made, ("priced", "plans", "applied")),
     Step("link", link, ("unfused", "applied", "suffix"), "linked"),
 )
-# Checks them, and makes clusters.
+# Checks them.
+CHECK = (
+    Step("type again", checks.typed_made, ("linked", "priced"), "typed"),
+    Step("check what was made", checks.graphs_made, ("linked", "priced", "typed")),
+)
+# Checks that a second rewrite would save no time; not for a plan of which an earlier
+# run of the job has found that out.
 _LINKED = ("linked", "priced", "made", "nominee")
-FINISH = (
-    Step("analyze again", checks.analyze_made, ("linked", "priced"), "made"),
-    Step("check what was made", checks.graphs_made, ("linked", "priced", "made")),
+SECOND = (
+    Step("analyze again", checks.analyze_made, ("linked", "typed"), "made"),
     Step("price again", checks.price_made, _LINKED, "repriced"),
     Step("decide again", decide, ("repriced", "nominee"), "again"),
     Step("check a second time", checks.second_rewrite, ("plans", "again", "repriced")),
+)
+# Makes clusters.
+FUSE = (
     Step("fuse", fuse.fused, ("linked", "priced", "fusing", "suffix"), "fused"),
     Step("check the clusters", checks.clusters_made, ("linked", "fused", "priced")),
 )

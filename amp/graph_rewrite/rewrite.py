@@ -20,7 +20,16 @@ from amp.graph_rewrite.graph import calls, ir
 from amp.graph_rewrite.graph.calls import FunctionUse
 from amp.graph_rewrite.normalize import size_roots
 from amp.graph_rewrite.normalize.sizes import SizesAtCall, sized
-from amp.graph_rewrite.phases import BEGIN, BUILD, DECIDE, FINISH, PREPARE, REPORT
+from amp.graph_rewrite.phases import (
+    BEGIN,
+    BUILD,
+    CHECK,
+    DECIDE,
+    FUSE,
+    PREPARE,
+    REPORT,
+    SECOND,
+)
 from amp.graph_rewrite.report import Report
 from amp.graph_rewrite.report_builder import switched_off
 from amp.graph_rewrite.steps import run, uncollected
@@ -128,7 +137,13 @@ class Prepared:
             values = run(PREPARE[-1:], {**self.values, "timer": timer})
         return Prepared(self.settled, values)
 
-    def made(self, nominee: Nominee = CUT, suffix: str = "__amp") -> Rewrite:
+    def made(
+        self,
+        nominee: Nominee = CUT,
+        suffix: str = "__amp",
+        *,
+        proven: bool = False,
+    ) -> Rewrite:
         """Rewrites the main graph and every function that it reaches.
 
         Rewritten functions are added to the result under new names; the originals stay
@@ -137,6 +152,8 @@ class Prepared:
         Args:
           nominee: the plan to make.
           suffix: ending of the new functions' names.
+          proven: whether it was found before, by this version of the package, that a
+            second rewrite of this plan would save no time.
 
         Raises:
           VerifyError: the result breaks a law; a fault of this package.
@@ -148,7 +165,8 @@ class Prepared:
         with uncollected():
             values = self._decided(nominee, suffix)
             if any(plan.low for plan in values["plans"].values()):
-                values = run((*BUILD, *FINISH), values)
+                second = () if proven else SECOND
+                values = run((*BUILD, *CHECK, *second, *FUSE), values)
             values = run(REPORT, values)
         low = {use: plan.low for use, plan in values["plans"].items()}
         return Rewrite(values["fused"].linked.module, values["report"], low)

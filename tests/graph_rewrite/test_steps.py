@@ -18,7 +18,7 @@ from amp.graph_rewrite.graph import ir
 from amp.graph_rewrite.graph.calls import FunctionUse
 from amp.graph_rewrite.steps import Step, run, uncollected
 
-LISTS = ("BEGIN", "PREPARE", "DECIDE", "BUILD", "FINISH", "REPORT")
+LISTS = ("BEGIN", "PREPARE", "DECIDE", "BUILD", "CHECK", "SECOND", "FUSE", "REPORT")
 STEPS = [
     (name, index) for name in LISTS for index in range(len(getattr(pipeline, name)))
 ]

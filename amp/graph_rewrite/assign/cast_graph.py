@@ -90,12 +90,16 @@ class Tensors:
 
     def _read_by_nodes(self, use: FunctionUse, one: UseAnalysis) -> None:
         number = self._number
-        numbers = (ir.FLOAT, number)
+        numbers, lives = (ir.FLOAT, number), self.lives[use]
         for name, view in one.found.typed.items():
             if bridges.is_bridge(view.node, number):
                 continue
             variable = self.variable(use, name)
             site = self.call_values.sites.get((use, name))
+            # A stored tensor may have another type than the one made, so a tied reader
+            # reads the one made, like the other members of its tie.
+            late = site is None and (use, name) not in self._ties
+            late = late and not view.facts.in_frames and lives.late(name)
             for index, slot in enumerate(view.ins):
                 if slot.type not in numbers:
                     continue
@@ -109,11 +113,6 @@ class Tensors:
                     )
                 elif variable != HIGH and _turns(slot, view):
                     reader = variable
-                # A stored tensor may have another type than the one made, so a tied
-                # reader reads the one made, like the other members of its tie.
-                late = site is None and (use, name) not in self._ties
-                late = late and not view.facts.in_frames
-                late = late and self.lives[use].late(name)
                 self._read((use, edge), slot.type, reader, (name, index), late)
 
     def _read_outside(self, use: FunctionUse, one: UseAnalysis) -> None:

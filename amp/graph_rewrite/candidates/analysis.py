@@ -91,12 +91,25 @@ def analyze(
       module: the result of the steps of `normalize`.
       context_of: gives the context of a use.
     """
+    contexts = {use: context_of(use) for use in calls.uses_with_weights(module)}
+    typed = {use: type_ports(graph_of(module, use), c) for use, c in contexts.items()}
+    return analyze_typed(module, contexts, typed)
+
+
+def analyze_typed(
+    module: ir.Module,
+    contexts: Mapping[FunctionUse, Context],
+    typed: Mapping[FunctionUse, Mapping[str, Typed]],
+) -> Analysis:
+    """As `analyze`, where the types of tensors were found already.
+
+    Args:
+      module: the module.
+      contexts: of each use.
+      typed: its nodes with the types of their tensors.
+    """
     weights = calls.uses_with_weights(module)
     graphs = {use: graph_of(module, use) for use in weights}
-    contexts = {use: context_of(use) for use in weights}
-    typed: dict[FunctionUse, Mapping[str, Typed]] = {
-        use: type_ports(graph, contexts[use]) for use, graph in graphs.items()
-    }
     call_values = cross(graphs, calls.sites(module, weights), typed, contexts)
     products = _products(module, graphs, typed)
     eligible = {

@@ -98,16 +98,13 @@ class Typed:
       node: the node.
       row: the row of its op, None if that is not on the white-list.
       signature: its input and output tensors.
+      facts: the row of its op, whether it is on the white-list or not.
     """
 
     node: ir.Node
     row: Row | None
     signature: op_schema.Signature
-
-    @property
-    def facts(self) -> Row:
-        """The row of its op, whether it is on the white-list or not."""
-        return facts(self.node.op) if self.row is None else self.row
+    facts: Row
 
     @property
     def ins(self) -> tuple[op_schema.Slot, ...]:
@@ -134,11 +131,11 @@ def type_ports(graph: ir.Graph, context: Context) -> dict[str, Typed]:
         known = context.lookup(node.op)
         row = TABLE.get(node.op)
         if known is None:
-            typed[name] = Typed(node, row, op_schema.UNKNOWN)
+            typed[name] = Typed(node, row, op_schema.UNKNOWN, row or facts(node.op))
             continue
         if node.op in extra and (row is None or row.role is Role.KEEP):
             row = _allowed_row(node.op, known)
-        typed[name] = Typed(node, row, known.signature(node))
+        typed[name] = Typed(node, row, known.signature(node), row or facts(node.op))
     return typed
 
 

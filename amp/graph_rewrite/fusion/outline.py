@@ -183,8 +183,10 @@ def unfuse(graph: ir.Graph) -> ir.Graph:
     moved: dict[ir.Edge, ir.Edge] = {}
     nodes = dict(graph.nodes)
     for name, node in graph.nodes.items():
+        if not node.has(ir.CLUSTER):
+            continue
         given = [text.rpartition(":") for text in node.text(ir.CLUSTER).split(",")]
-        if node.has(ir.CLUSTER) and all(source in nodes for source, _, _ in given):
+        if all(source in nodes for source, _, _ in given):
             del nodes[name]
             for index, (source, _, output) in enumerate(given):
                 moved[name, index] = (source, int(output))

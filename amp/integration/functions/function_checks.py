@@ -88,11 +88,11 @@ class FunctionChecks:
         self._sizes = None if plans.prepared is None else plans.prepared.sizes
         self._again = True  # whether there will be another check
 
-    def recall(self, plans: FunctionPlans, plan: str) -> StoredCheck | None:
+    def recall(self, plans: FunctionPlans, made: Made) -> StoredCheck | None:
         """What an earlier run of the job found out about a plan's accuracy."""
         if plans.prepared is None or gradient_check.why_not(self._shared.policy):
             return None
-        return stored_checks.recall(self._key, plans.prepared, NOMINEES[plan])
+        return stored_checks.recall(self._key, plans.prepared, made.low)
 
     def go_on_from(
         self, stored: StoredCheck, plans: FunctionPlans, plan: str

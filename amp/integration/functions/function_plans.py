@@ -139,9 +139,13 @@ class FunctionPlans:
         self.uneven = prepared.sizes is not None and bool(prepared.sizes.tensors)
         self.repriced: Prepared | None = None
         self._timers = dict.fromkeys(NOMINEES, prepared.timer)
-        self._kept = kept
+        self._kept, self._proven = kept, ""
         self._made: dict[str, Made | NotMade] = {}
         self._lows: list[Mapping[FunctionUse, frozenset[str]]] = []
+
+    def trust(self, plan: str) -> None:
+        """Is told of a plan that an earlier run of the job made and checked."""
+        self._proven = plan
 
     def nominee(self, plan: str) -> Nominee:
         """The plan of a name, with the nodes that stay float32."""
@@ -210,7 +214,8 @@ class FunctionPlans:
         self, context: Any, prepared: Prepared, plan: str
     ) -> tuple[Made | NotMade, Rewrite]:
         nominee = self.nominee(plan)
-        twin, rewrite = twin_making.registered(context, prepared, nominee)
+        proven = plan == self._proven
+        twin, rewrite = twin_making.registered(context, prepared, nominee, proven)
         if twin.name == self.original:
             return NotMade("not made, it changes nothing", rewrite.report), rewrite
         self._lows.append(rewrite.low)

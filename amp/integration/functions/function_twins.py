@@ -83,13 +83,14 @@ class FunctionTwins:
           AmpError: what the rewrite found wrong.
         """
         plan = known.winner if known.winner in NOMINEES else CUT.name
+        self._plans.trust(known.winner)
         made, rewrite = self._plans.make(context, plan)
         if isinstance(made, NotMade) and plan != CUT.name:
             plan, known = CUT.name, Record()
             made, rewrite = self._plans.make(context, plan)
         stored = None
         if isinstance(made, Made):
-            stored = self._checks.recall(self._plans, plan)
+            stored = self._checks.recall(self._plans, made)
         prepared = self._plans.prepared
         if stored is not None and stored.kept and prepared is not None:
             self._plans.let_all_go(context)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Any, TypeAlias
 
 from amp.graph_rewrite.assign.nominee import Nodes, Nominee
 from amp.graph_rewrite.graph.calls import FunctionUse
@@ -18,6 +18,9 @@ from amp.graph_rewrite.plan import Reason
 from amp.graph_rewrite.rewrite import Prepared
 from amp.integration import fallback
 from amp.integration.functions import plan_store
+
+# By the use of a function, its 16-bit nodes.
+Low: TypeAlias = Mapping[FunctionUse, frozenset[str]]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -35,21 +38,22 @@ class StoredCheck:
     twice: bool = False
 
 
-def recall(key: str, prepared: Prepared, plan: Nominee) -> StoredCheck | None:
+def recall(key: str, prepared: Prepared, low: Low) -> StoredCheck | None:
     """What is known of a plan; None if it was not checked.
 
     Args:
       key: the function's fingerprint, "" if none of its records are to be used.
       prepared: the function.
-      plan: the plan, before any node was kept in float32 for its accuracy.
+      low: the nodes that the plan makes 16-bit, before any was kept in float32 for its
+        accuracy.
     """
     part = fallback.Part("what was found out about a function's accuracy is not known")
-    return fallback.attempt(part, lambda: _recalled(key, prepared, plan), lambda: None)
+    return fallback.attempt(part, lambda: _recalled(key, prepared, low), lambda: None)
 
 
-def _recalled(key: str, prepared: Prepared, plan: Nominee) -> StoredCheck | None:
+def _recalled(key: str, prepared: Prepared, low: Low) -> StoredCheck | None:
     found = plan_store.load(key).accuracy if key else None
-    if not found or found["plan"] != digest(prepared, prepared.foreseen(plan).low):
+    if not found or found["plan"] != digest(prepared, low):
         return None
     places = {number: place for place, number in _numbered(prepared)}
     kept: dict[FunctionUse, dict[str, Reason]] = {}
@@ -93,7 +97,7 @@ def _numbered(prepared: Prepared) -> Iterator[tuple[tuple[FunctionUse, str], int
     yield from zip(places, range(1 << 60), strict=False)
 
 
-def digest(prepared: Prepared, low: Mapping[FunctionUse, frozenset[str]]) -> str:
+def digest(prepared: Prepared, low: Low) -> str:
     """A name for a plan: of which nodes, by number and op, it makes 16-bit."""
     graphs = {use: one.graph for use, one in prepared.priced.analysis.uses.items()}
     parts = (

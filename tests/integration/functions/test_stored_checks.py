@@ -11,7 +11,7 @@ import tensorflow as tf
 from rewriting import settled
 from tensorflow.python.eager import context as context_lib
 
-from amp.graph_rewrite.assign.nominee import CUT, PRODUCTS
+from amp.graph_rewrite.assign.nominee import CUT, PRODUCTS, Nominee
 from amp.graph_rewrite.outcomes import AccuracyOutcome, GradientError
 from amp.graph_rewrite.plan import Reason
 from amp.graph_rewrite.rewrite import Prepared, prepare
@@ -44,6 +44,10 @@ def kept_of(one: Prepared, name: str) -> Any:
     return {use: {name: Reason("accuracy", "off by 0.5")}}
 
 
+def low(one: Prepared, plan: Nominee) -> Any:
+    return one.foreseen(plan).low
+
+
 def key_of(one: Prepared) -> str:
     return plan_store.fingerprint(one.given, one.settled)
 
@@ -52,21 +56,23 @@ def test_what_was_found_out_is_known_in_the_next_run() -> None:
     first, second = prepared(), prepared("other_")
     check = StoredCheck(OUTCOME, kept_of(first, "tanh"), twice=True)
     stored_checks.keep(key_of(first), first, CUT, check)
-    again = stored_checks.recall(key_of(second), second, CUT)
+    again = stored_checks.recall(key_of(second), second, low(second, CUT))
     assert again == StoredCheck(OUTCOME, kept_of(second, "other_tanh"), twice=True)
 
 
 def test_another_plan_was_not_checked() -> None:
     one = prepared()
     stored_checks.keep(key_of(one), one, CUT, StoredCheck(OUTCOME, {}))
-    assert stored_checks.recall(key_of(one), one, CUT) == StoredCheck(OUTCOME, {})
-    assert stored_checks.recall(key_of(one), one, PRODUCTS) is None
+    assert stored_checks.recall(key_of(one), one, low(one, CUT)) == StoredCheck(
+        OUTCOME, {}
+    )
+    assert stored_checks.recall(key_of(one), one, low(one, PRODUCTS)) is None
 
 
 def test_another_policy_was_not_checked() -> None:
     one, other = prepared(), prepared(dtype="float16")
     stored_checks.keep(key_of(one), one, CUT, StoredCheck(OUTCOME, {}))
-    assert stored_checks.recall(key_of(other), other, CUT) is None
+    assert stored_checks.recall(key_of(other), other, low(other, CUT)) is None
 
 
 def test_without_a_fingerprint_nothing_is_stored_or_read() -> None:
@@ -74,7 +80,7 @@ def test_without_a_fingerprint_nothing_is_stored_or_read() -> None:
     stored_checks.keep("", one, CUT, StoredCheck(OUTCOME, {}))
     assert not list(plan_store.path("any").parent.glob("*"))
     stored_checks.keep(key_of(one), one, CUT, StoredCheck(OUTCOME, {}))
-    assert stored_checks.recall("", one, CUT) is None
+    assert stored_checks.recall("", one, low(one, CUT)) is None
 
 
 def test_a_damaged_file_is_no_check() -> None:
@@ -85,4 +91,4 @@ def test_a_damaged_file_is_no_check() -> None:
     del found["accuracy"]["kept"]
     file.write_text(json.dumps(found))
     with pytest.warns(RuntimeWarning, match="is not known"):
-        assert stored_checks.recall(key_of(one), one, CUT) is None
+        assert stored_checks.recall(key_of(one), one, low(one, CUT)) is None

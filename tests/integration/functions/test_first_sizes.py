@@ -90,6 +90,35 @@ def test_the_first_batch_tells_its_size_and_is_taken_once(told: list[str]) -> No
     assert report.sizes_assumed == ()
 
 
+def test_one_step_tells_sizes_and_what_gradients_are_compared_on(
+    told: list[str],
+) -> None:
+    weights = tf.Variable(tf.random.normal([SIZE, SIZE]) / SIZE**0.5)
+    count = tf.Variable(0)
+
+    @tf.function
+    def train(iterator: Any) -> tf.Tensor:
+        x = next(iterator)
+        with tf.GradientTape() as tape:
+            y = tf.matmul(tf.tanh(tf.matmul(x, weights)), weights)
+            loss = tf.reduce_mean(tf.square(y))
+        weights.assign_sub(0.01 * tape.gradient(loss, weights))
+        count.assign_add(1)
+        return x[0, 0]
+
+    before, iterator = len(amp.reports()), iter(batches(512, 512, 7, 512))
+    with amp.mixed_precision_scope(dtype="bfloat16", trial=False):
+        taken = [int(train(iterator)) for _ in range(4)]
+    assert taken == [1, 2, 3, 4]
+    assert int(count) == 4
+    assert len(told) == 1
+    (report,) = reports(before)
+    assert report.made_for == {"IteratorGetNext": [512, SIZE]}
+    assert report.accuracy is not None
+    assert report.accuracy.error is not None
+    assert 0 < report.accuracy.error < 0.1
+
+
 @pytest.mark.parametrize("fields", [{"assignment": "all"}, {"emulate": True}])
 def test_no_step_tells_what_nothing_depends_on(
     told: list[str], fields: dict[str, Any]

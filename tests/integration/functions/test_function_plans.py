@@ -10,9 +10,12 @@ from rewriting import settled
 from tensorflow.python.eager import context as context_lib
 
 import amp
+from amp.errors import VerifyError
+from amp.graph_rewrite import rewrite
 from amp.graph_rewrite.assign.nominee import CUT, EVERYTHING, PRODUCTS, UNCLUSTERED
 from amp.graph_rewrite.cost.shipped_devices import CPU_AMX
 from amp.graph_rewrite.rewrite import Foreseen, Prepared, prepare
+from amp.graph_rewrite.steps import Step
 from amp.integration.functions import definitions, function_plans
 from amp.integration.functions.function_plans import FunctionPlans, Made, NotMade
 
@@ -88,3 +91,19 @@ def test_after_the_race_nothing_more_is_made(plans: FunctionPlans) -> None:
     made(plans, CUT.name)
     plans.settle()
     assert "the race was over" in why_not(made(plans, PRODUCTS.name))
+
+
+def test_only_a_plan_that_an_earlier_run_proved_is_not_proven_again(
+    plans: FunctionPlans, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def planted() -> None:
+        raise VerifyError("a fault", where="here", allowed="none", remedy="find it")
+
+    monkeypatch.setattr(rewrite, "SECOND", (Step("planted", planted, ()),))
+    monkeypatch.setattr(FunctionPlans, "_why_not", lambda *_: "")
+    with pytest.raises(VerifyError, match="a fault"):
+        made(plans, CUT.name)
+    plans.trust(CUT.name)
+    assert isinstance(made(plans, CUT.name), Made)
+    with pytest.raises(VerifyError, match="a fault"):
+        made(plans, PRODUCTS.name)

@@ -10,6 +10,8 @@ from __future__ import annotations
 import collections
 import dataclasses
 import itertools
+import os
+import time
 import weakref
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -48,7 +50,8 @@ class Process:
       scaled_losses: eager losses that the program scaled itself, weakly, by their id.
       told: what the user was warned of already.
       reports: the newest reports by their numbers, the oldest first.
-      unwritable: directories for reports that the user was warned of.
+      unwritable: directories for reports that the user was warned of; they are tried
+        again all the same.
       measuring: the time that measuring operations has taken, and what it found.
       stored_times: by the file of measured times, its version (time of change, size,
         inode) when it was last parsed, and its contents.
@@ -62,6 +65,8 @@ class Process:
       rewrite_numbers: end the names of functions made. Kept, like the next two, because
         no number may be used twice.
       report_numbers: of reports, in the names of their files.
+      started, started_in: when (seconds since 1970) and in which directory this object
+        was made, which is as the job starts or as it first uses the package. Kept.
       agreement_numbers: of the agreements between workers, which count alike.
     """
 
@@ -98,6 +103,8 @@ class Process:
     rewrite_numbers: Iterator[int] = _kept(lambda: itertools.count(1))
     report_numbers: Iterator[int] = _kept(lambda: itertools.count(1))
     agreement_numbers: Iterator[int] = _kept(itertools.count)
+    started: float = _kept(time.time)
+    started_in: str = _kept(lambda: _directory_now())
 
     def reset(self) -> None:
         """Forgets everything but the fields that say that they are kept.
@@ -131,6 +138,14 @@ class Measuring:
     )
     unmeasurable: set[str] = dataclasses.field(default_factory=set)
     announced: bool = False
+
+
+def _directory_now() -> str:
+    """The working directory, "" where it was removed."""
+    try:
+        return os.getcwd()
+    except OSError:
+        return ""
 
 
 PROCESS = Process()

@@ -1,26 +1,31 @@
-"""Where the reports of `amp run` go by default: in the cache, a directory for each job.
+"""The names of reports' files, and where those of `amp run` go: a directory each job.
 
-Of earlier jobs' directories the oldest are removed: only those with the mark file, and
-in them only the files that the plugin writes.
+That is in the cache. Of earlier jobs' directories the oldest are removed: only those
+with the mark file, and in them only the files that the plugin writes.
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
+import platform
 import re
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
 from amp.integration.measuring import profiles
+from amp.integration.process import PROCESS
 
 JOBS = 20  # how many jobs' directories stay, the newest
 # A file in every directory that `of_job` named. Earlier versions made none: their
 # directories stay until the user removes them.
 MARK = ".amp_reports"
 _NAME = re.compile(r"\d{8}-\d{6}-\d+")  # date, time, process
-_OURS = re.compile(r"\d+_\d{4,}_\w+\.json|[\w.]*\.part|" + re.escape(MARK))
+_OURS = re.compile(  # as `file_name` has it, and as earlier versions had it
+    r"([\w.-]+_\d{8}-\d{6}\.\d{3}_)?\d+_\d{4,}_\w+\.json|[\w.]*\.part|"
+    + re.escape(MARK)
+)
 
 
 def of_job() -> Path | None:
@@ -40,6 +45,33 @@ def of_job() -> Path | None:
     return place / name if os.access(place, os.W_OK) else None
 
 
+def file_name(function: str, number: int) -> str:
+    """The name of a report's files, without ending: of no other process or run.
+
+    It has the host, the start and the number of the process, because in containers
+    processes have the same numbers, and so have reruns.
+
+    Args:
+      function: the name of the function or graph.
+      number: of the report in this process.
+    """
+    host = re.sub(r"[^\w.-]+", "-", platform.node())[:60] or "localhost"
+    what = re.sub(r"\W+", "_", function)[:80].strip("_") or "graph"
+    return f"{host}_{_text(PROCESS.started)}_{os.getpid()}_{number:04d}_{what}"
+
+
+def _text(moment: float) -> str:
+    """A time to the millisecond, as names of files have it."""
+    begun = time.strftime("%Y%m%d-%H%M%S", time.localtime(moment))
+    return f"{begun}.{int(moment % 1 * 1000):03d}"
+
+
+def is_of_job(directory: Path) -> bool:
+    """Whether a directory is one that `of_job` names; users name others."""
+    named = _NAME.fullmatch(directory.name) is not None
+    return named and directory.parent == profiles.cache() / "reports"
+
+
 def mark(directory: Path) -> None:
     """Makes a directory for reports if there is none; one named by `of_job`, with MARK.
 
@@ -48,12 +80,11 @@ def mark(directory: Path) -> None:
     Raises:
       OSError: it cannot be made or written.
     """
-    named = _NAME.fullmatch(directory.name) is not None
     try:
         directory.mkdir(parents=True)
     except FileExistsError:
         return
-    if named and directory.parent == profiles.cache() / "reports":
+    if is_of_job(directory):
         (directory / MARK).touch()
 
 

@@ -7,8 +7,6 @@
 from __future__ import annotations
 
 import dataclasses
-import os
-import re
 import threading
 from collections.abc import Sequence
 from pathlib import Path
@@ -20,9 +18,9 @@ from amp.integration.process import PROCESS
 # Reentrant: the garbage collector may run a program's `__del__` while it is held.
 _LOCK = threading.RLock()
 # A job that keeps making functions must not fill the memory: the newest `_KEPT` reports
-# stay, with up to `_DECISIONS` decisions in all, at some 260 bytes each.
+# stay, with up to `_DECISIONS` decisions in all, at some 430 bytes each.
 _KEPT = 1000
-_DECISIONS = 200_000
+_DECISIONS = 120_000
 directory_of_job = report_directories.of_job
 
 
@@ -66,29 +64,41 @@ def _drop_decisions() -> None:
 
 
 def _save(report: Report, number: int, directory: str | None) -> None:
-    if directory is None or directory in PROCESS.unwritable:
+    """Writes a report as JSON and as a page; warns once of a directory, and goes on.
+
+    Later reports are tried again: a disk may have room again.
+    """
+    if directory is None:
         return
-    name = re.sub(r"\W+", "_", report.function)[:80].strip("_") or "graph"
-    target = Path(directory) / f"{os.getpid()}_{number:04d}_{name}.json"
+    place = Path(PROCESS.started_in, directory)
+    name = report_directories.file_name(report.function, number)
     try:
-        report_directories.mark(Path(directory))
-        atomic_files.write(target, report.to_json())
+        report_directories.mark(place)
+        atomic_files.write(place / f"{name}.json", report.to_json())
+        if not report_directories.is_of_job(place):
+            atomic_files.write(place / f"{name}.html", report.to_html())
     except OSError as e:
-        PROCESS.unwritable.add(directory)
-        messages.warn(
-            f"reports are not written: {e}\n"
-            "  where:   Policy(report=...), AMP_REPORT\n"
-            "  allowed: a directory that can be made or written to\n"
-            "  do now:  name another; amp.reports() has the report meanwhile",
-            UserWarning,
-            stacklevel=2,
-        )
+        if directory not in PROCESS.unwritable:
+            PROCESS.unwritable.add(directory)
+            _warn(e)
+
+
+def _warn(error: OSError) -> None:
+    messages.warn(
+        f"a report was not written: {error}\n"
+        "  where:   Policy(report=...), AMP_REPORT\n"
+        "  allowed: a directory that can be made or written to, on a disk with room\n"
+        "  do now:  make room or name another; amp.reports() has the report meanwhile, "
+        "and later ones are written where they can be",
+        UserWarning,
+        stacklevel=3,
+    )
 
 
 def reports() -> list[Report]:
     """The reports of the last 1000 rewrites of this process, oldest first.
 
-    Older ones have no `decisions` left where all together had more than 200,000; a file
+    Older ones have no `decisions` left where all together had more than 120,000; a file
     (`Policy.report`) has them all.
     """
     with _LOCK:
@@ -105,8 +115,8 @@ def summary(directory: str | None, skipped: int | None) -> str:
     made = reports()
     if not made:
         return "no function ran in mixed precision"
-    written = directory is not None and os.path.isdir(directory)
-    where = f"; reports: {directory}" if written else ""
+    place = None if directory is None else Path(PROCESS.started_in, directory)
+    where = f"; reports: {place}" if place is not None and place.is_dir() else ""
     steps = "steps skipped in sessions are not counted"
     if skipped is not None:
         steps = f"{skipped} steps skipped"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import platform
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import pytest
 
 from amp.graph_rewrite.report import Report
 from amp.integration import report_directories, reports
+from amp.integration.process import PROCESS
 from amp.integration.report_directories import JOBS, MARK
 
 
@@ -79,8 +81,39 @@ def test_a_report_marks_the_directory_that_was_made_for_its_job(place: Path) -> 
     directory = report_directories.of_job()
     reports.add(_report(), str(directory))
     assert directory is not None
-    assert len(list(directory.glob(f"{os.getpid()}_*.json"))) == 1
+    (written,) = directory.glob("*.json")
+    assert f"_{os.getpid()}_" in written.name
     assert (directory / MARK).exists()
+    assert not list(directory.glob("*.html"))  # which nobody asked for
+
+
+def test_files_that_a_job_wrote_are_removed_with_its_directory(
+    place: Path, monkeypatch: Any
+) -> None:
+    monkeypatch.setattr(platform, "node", lambda: "web-1.example (a)")
+    old = job(place, 1)
+    reports.add(_report(), str(old))
+    assert len(list(old.glob("web-1.example-a-_*.json"))) == 1
+    for number in range(2, JOBS + 3):
+        job(place, number)
+    report_directories.of_job()
+    assert not old.exists()
+
+
+def test_no_two_hosts_processes_or_starts_have_the_same_file(monkeypatch: Any) -> None:
+    def name() -> str:
+        return report_directories.file_name("f", 1)
+
+    names = [name()]
+    monkeypatch.setattr(platform, "node", lambda: "other")
+    names.append(name())
+    monkeypatch.setattr(os, "getpid", lambda: -1)
+    names.append(name())
+    monkeypatch.setattr(PROCESS, "started", PROCESS.started + 0.002)
+    names.append(name())
+    monkeypatch.setattr(PROCESS, "started", PROCESS.started + 86_400.0)
+    names.append(name())
+    assert len(set(names)) == len(names)
 
 
 def test_a_directory_that_the_user_named_is_not_marked(
@@ -89,7 +122,7 @@ def test_a_directory_that_the_user_named_is_not_marked(
     (place / "20190101-000000-7").mkdir()
     for users in (place / "mine", tmp_path / "mine", place / "20190101-000000-7"):
         reports.add(_report(), str(users))
-        assert [path.suffix for path in users.iterdir()] == [".json"]
+        assert {path.suffix for path in users.iterdir()} <= {".json", ".html"}
 
 
 def _report() -> Report:

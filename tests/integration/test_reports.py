@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
+import errno
 import json
 
 import pytest
 import tensorflow as tf
 
 import amp
-from amp.integration import reports
+from amp.integration import atomic_files, reports
+from amp.integration.process import PROCESS
 
 ALL = {"dtype": "bfloat16", "assignment": "all", "strict": True}
 
@@ -22,10 +24,42 @@ def run(**fields):
 
 def test_a_report_is_written_whole_and_says_what_the_object_says(tmp_path):
     run(report=str(tmp_path / "new" / "folder"))
-    (path,) = (tmp_path / "new" / "folder").iterdir()
+    page, path = sorted((tmp_path / "new" / "folder").iterdir())
     (report,) = amp.reports()
-    assert path.suffix == ".json"
+    assert (page.suffix, path.suffix) == (".html", ".json")
+    assert page.stem == path.stem
     assert json.loads(path.read_text()) == json.loads(report.to_json())
+    assert page.read_text() == report.to_html()
+
+
+def test_a_relative_directory_is_where_the_job_started(tmp_path, monkeypatch):
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.setattr(PROCESS, "started_in", str(tmp_path))
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    run(report="reports")
+    assert len(list((tmp_path / "reports").glob("*.json"))) == 1
+    assert not list((tmp_path / "elsewhere").iterdir())
+    assert reports.summary("reports", 0).endswith(f"; reports: {tmp_path / 'reports'}")
+
+
+def test_a_full_disk_is_told_once_and_later_reports_are_written(tmp_path, monkeypatch):
+    run()
+    (report,) = amp.reports()
+    write, full = atomic_files.write, [True]
+
+    def written(target, text):
+        if full[0]:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        write(target, text)
+
+    monkeypatch.setattr(atomic_files, "write", written)
+    with pytest.warns(UserWarning, match="No space left"):
+        reports.add(report, str(tmp_path))
+    reports.add(report, str(tmp_path))  # a second warning would be an error
+    full[0] = False
+    number = reports.add(report, str(tmp_path))
+    assert [path.suffix for path in sorted(tmp_path.iterdir())] == [".html", ".json"]
+    assert all(f"_{number:04d}_" in path.name for path in tmp_path.iterdir())
 
 
 def test_reports_come_oldest_first():
@@ -49,7 +83,7 @@ def test_a_later_state_replaces_the_report_and_its_file(tmp_path):
     later = dataclasses.replace(first, verdict="later")
     reports.replace(number, later, str(tmp_path))
     assert [report.verdict for report in amp.reports()] == [first.verdict, "later"]
-    texts = [json.loads(path.read_text()) for path in sorted(tmp_path.iterdir())]
+    texts = [json.loads(path.read_text()) for path in sorted(tmp_path.glob("*.json"))]
     assert [text["verdict"] for text in texts] == [first.verdict, "later"]
 
 
@@ -81,7 +115,7 @@ def test_the_decisions_of_old_reports_do_not_fill_the_memory(monkeypatch, tmp_pa
     assert all(r.nodes_low == report.nodes_low for r in amp.reports())
     reports.replace(numbers[0], report, None)
     assert [len(r.decisions) for r in amp.reports()] == kept
-    for path in tmp_path.iterdir():
+    for path in tmp_path.glob("*.json"):
         assert len(json.loads(path.read_text())["decisions"]) == size
 
 

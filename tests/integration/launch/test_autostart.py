@@ -275,3 +275,15 @@ def test_a_keras_job_trains_and_what_it_saves_needs_no_plugin(start):
     assert b"amp_float16" not in saved
     loaded = start.run(LOAD)
     assert loaded.returncode == 0, loaded.stderr
+
+
+def test_reports_go_where_the_job_started_wherever_it_goes_then(start):
+    job = """
+import os
+os.mkdir("elsewhere")
+os.chdir("elsewhere")
+print(os.environ["AMP_REPORT"])
+"""
+    done = start.run(job, AMP_ENABLE="1", AMP_REPORT="reports")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.strip() == str(start.place / "reports")

@@ -36,6 +36,11 @@ class Device:
         without an entry.
       call: used in `compiled`: seconds of calling an XLA-compiled function from a graph
         that XLA does not compile. Infinite by default, so that no such call is made.
+      widens: used in `compiled`: whether XLA has no products of 16-bit operands, and
+        converts these to float32 and the result back.
+      inside: used in `compiled`: by dtype and work, seconds that a loop takes for each
+        element that one of its nodes reads or makes, whichever are more, besides moving
+        tensors; 0 where an entry is missing.
     """
 
     name: str
@@ -51,6 +56,8 @@ class Device:
     start: Mapping[str, Mapping[str, float]] = dataclasses.field(default_factory=dict)
     casts: Mapping[str, float] = dataclasses.field(default_factory=dict)
     call: float = math.inf
+    widens: bool = False
+    inside: Mapping[str, Mapping[str, float]] = dataclasses.field(default_factory=dict)
 
     def under(self, xla: bool) -> Device:
         """The figures for kernels, or for code compiled by XLA."""

@@ -137,7 +137,9 @@ def apply(profile: Profile, device: Device) -> Device:
        smallest ops of other work, `call` that of a function with one small op.
     2. `bandwidth` is the rate of large float32 elementwise ops, `flops` that of float32
        matrix products. All other figures are ratios to these two: the geometric mean
-       over the cases of a kind of work, with the time to start subtracted.
+       over the cases of a kind of work, with the time to start subtracted. Under XLA
+       `bandwidth` is that of casts, the only loops that are measured alone; the others
+       are measured in chains, of which XLA makes one loop.
     3. A 16-bit type is `native` if its matrix products are `NATIVE_GAIN` times as fast
        as float32's; a type that was not measured keeps its status.
 
@@ -173,6 +175,8 @@ def _measured(profile: Profile, device: Device) -> Device:
         for dtype, works in moving.items()
         if "cast" in works
     }
+    if profile.executor == "xla" and casts:
+        bandwidth = statistics.geometric_mean(casts.values())
     speed = {
         dtype: {work: rate / flops for work, rate in works.items()}
         for dtype, works in rates.items()

@@ -73,13 +73,13 @@ def _of_nodes(use: PricedUse) -> Iterator[Instance]:
         turned = turned_attrs(view, context)
         outs = [graph.size((name, i)) for i in range(len(view.outs))]
         tensors = [*(operand.shape for operand in operands), *outs]
+        single = low_form = _form(view, operands, turned, ir.FLOAT)
+        if not use.cost_model.widens:
+            low_form = _low_form(use_analysis, view, operands, turned)
         yield Instance(
             key=text,
             work=view.row.work,
-            forms=(
-                _form(view, operands, turned, ir.FLOAT),
-                _low_form(use_analysis, view, operands, turned),
-            ),
+            forms=(single, low_form),
             executor=executor_of(context),
             predicted=(high, low),
             runs=use_analysis.weight * runs,

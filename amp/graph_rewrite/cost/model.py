@@ -12,6 +12,8 @@ import math
 from collections.abc import Mapping, Sequence
 
 from amp.graph_rewrite.cost.device import Device
+from amp.graph_rewrite.cost.loops import Moved
+from amp.graph_rewrite.cost.op_instance import Times
 from amp.graph_rewrite.graph import ir, shapes
 
 # Bytes per element.
@@ -78,8 +80,6 @@ class CostModel:
       device: the figures.
       dtype: the 16-bit type.
       measured: measured times, by which predictions are corrected.
-      fuses: whether XLA compiles the nodes. A cast is then part of a loop that is there
-        without it, so that it has no start of its own.
       stores: whether storing a tensor for the backward pass has a price.
     """
 
@@ -89,27 +89,28 @@ class CostModel:
         dtype: str,
         measured: Measured | None = None,
         *,
-        fuses: bool = False,
         stores: bool = True,
     ) -> None:
         self._device = device
         self._dtype = dtype
-        self._fuses = fuses
         self.stores = stores
         self.measured = measured or Measured()
         self._ratios: dict[tuple[str, float], tuple[float, float]] = {}
 
     def with_measured(self, measured: Measured) -> CostModel:
         """The same model with measured times."""
-        return CostModel(
-            self._device, self._dtype, measured, fuses=self._fuses, stores=self.stores
-        )
+        return CostModel(self._device, self._dtype, measured, stores=self.stores)
 
     def without_memory(self) -> CostModel:
         """The same model with no price for storing tensors."""
         model = self.with_measured(self.measured)
         model.stores = False
         return model
+
+    @property
+    def widens(self) -> bool:
+        """Whether products of 16-bit operands are computed in float32."""
+        return self._device.widens
 
     @property
     def start(self) -> float:
@@ -132,6 +133,43 @@ class CostModel:
         low = self._seconds(self._dtype, work, elements_moved, operations)
         scale = self._scale(work, high)
         return high * scale[0], low * scale[1]
+
+    def in_loop(self, work: str, elements: int, moved: Moved) -> Times:
+        """Seconds in (float32, 16 bits) that a node adds to the loop that it is in.
+
+        Args:
+          work: the op's `work` in the op table.
+          elements: of its largest operand or result.
+          moved: what the loop moves because of it.
+        """
+        return (
+            self._in_loop("float32", work, elements, moved),
+            self._in_loop(self._dtype, work, elements, moved),
+        )
+
+    def _in_loop(self, dtype: str, work: str, elements: int, moved: Moved) -> float:
+        device = self._device
+        inside = device.inside.get(dtype, {}).get(work, 0.0) * elements
+        moving = moved.own * ITEM[dtype] + moved.given * ITEM["float32"]
+        start = device.launch if moved.starts else 0.0
+        return start + inside + moving / device.bandwidth
+
+    def alone(self, product: Times, moved: Moved) -> Times:
+        """Seconds of a node that is in no loop, with those of loops around it.
+
+        Args:
+          product: seconds of the node itself. Where XLA computes products in float32,
+            those in 16 bits are not used.
+          moved: what loops move because of it.
+        """
+        device, both = self._device, ITEM["float32"] + ITEM[self._dtype]
+        read = moved.own / device.bandwidth
+        high = product[0] + read * ITEM["float32"]
+        if not device.widens:
+            return high, product[1] + read * ITEM[self._dtype]
+        starts = device.launch * ((moved.widened > 0) + (moved.narrowed > 0))
+        converted = moved.widened + moved.narrowed
+        return high, high + starts + converted * both / device.bandwidth
 
     def _scale(self, work: str, predicted: float) -> tuple[float, float]:
         if not self.measured.points:
@@ -160,13 +198,20 @@ class CostModel:
         moving = elements_moved * size / device.bandwidth
         return start + max(moving, operations / device.flops / speed)
 
-    def cast(self, shape: ir.Shape) -> float:
+    def cast(self, shape: ir.Shape, in_loop: bool = False) -> float:
         """Seconds of one cast, the mean of both directions.
 
-        A cast reads one type and writes the other: 6 bytes per element.
+        A cast reads one type and writes the other: 6 bytes per element. In a loop that
+        is there without it, it only rounds.
+
+        Args:
+          shape: of the tensor.
+          in_loop: whether XLA makes it part of such a loop.
         """
+        if in_loop:
+            rounding = self._device.inside.get(self._dtype, {}).get("elementwise", 0.0)
+            return rounding * shapes.elements(shape)
         size = ITEM["float32"] + ITEM[self._dtype]
         rate = self._device.casts.get(self._dtype, self._device.bandwidth)
-        start = 0.0 if self._fuses else self._device.launch
-        predicted = start + shapes.elements(shape) * size / rate
+        predicted = self._device.launch + shapes.elements(shape) * size / rate
         return predicted * sum(self._scale("cast", predicted)) / 2

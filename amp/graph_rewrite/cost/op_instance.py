@@ -59,7 +59,8 @@ class Instance:
       key: a text of all that its times depend on besides the device; the same in every
         process.
       work: the op's `work` in the op table, or "cast".
-      forms: the operation in float32 and in 16 bits; for a cast, down and up.
+      forms: the operation in float32 and in 16 bits; for a cast, down and up. The same
+        twice if the device has no such operation in 16 bits.
       executor: "kernels" or "xla".
       predicted: seconds of each form, by the model.
       runs: number of runs per step.

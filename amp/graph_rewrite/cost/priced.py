@@ -12,6 +12,7 @@ from collections.abc import Callable, Container, Mapping, Sequence
 from amp.graph_rewrite.candidates.analysis import Analysis, UseAnalysis
 from amp.graph_rewrite.candidates.context import Context, Typed
 from amp.graph_rewrite.cost import op_instance
+from amp.graph_rewrite.cost.loops import Loops
 from amp.graph_rewrite.cost.model import MOST_RATIO, CostModel
 from amp.graph_rewrite.cost.op_instance import Times
 from amp.graph_rewrite.cost.resolution import Resolution
@@ -32,17 +33,21 @@ class PricedUse:
       cost_model: predicts times on the device that runs it.
       times: seconds in (float32, 16 bits) of every node that has either type.
       rest: seconds of all other nodes together, which no plan changes.
+      loops: those that XLA makes, if it compiles the function.
     """
 
     use_analysis: UseAnalysis
     cost_model: CostModel
     times: Mapping[str, Times]
     rest: float = 0.0
+    loops: Loops | None = None
 
     def cast(self, edge: ir.Edge) -> float:
         """Seconds of the cast of the tensor at an edge."""
         runs = self.use_analysis.runs.get(edge[0], 1)
-        return runs * self.cost_model.cast(self.use_analysis.graph.size(edge))
+        size = self.use_analysis.graph.size(edge)
+        in_loop = self.loops is not None and self.loops.touch(edge)
+        return runs * self.cost_model.cast(size, in_loop)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -84,7 +89,7 @@ def cost_models(settled: Resolution) -> Callable[[FunctionUse], CostModel]:
     policy = settled.policy
     assert policy is not None
     dtype, device = policy.dtype, settled.device
-    return lambda use: CostModel(device.under(use.xla), dtype, fuses=use.xla)
+    return lambda use: CostModel(device.under(use.xla), dtype)
 
 
 def price(
@@ -98,18 +103,31 @@ def price(
     """
     uses = {}
     for use, one in analysis.uses.items():
-        cost_model = cost_model_of(use)
-        seconds = times(one, cost_model)
+        cost_model, loops = cost_model_of(use), None
+        if one.context.xla:
+            device_type = one.context.device_type
+            loops = Loops(one.graph, one.found.typed, device_type)
+        seconds = times(one, cost_model, loops)
         rest = _rest(one, cost_model, seconds)
-        uses[use] = PricedUse(one, cost_model, seconds, rest)
+        uses[use] = PricedUse(one, cost_model, seconds, rest, loops)
     return Priced(analysis, uses)
 
 
-def times(use_analysis: UseAnalysis, cost_model: CostModel) -> dict[str, Times]:
-    """Seconds in (float32, 16 bits) of every node that has tensors of either type."""
+def times(
+    use_analysis: UseAnalysis, cost_model: CostModel, loops: Loops | None = None
+) -> dict[str, Times]:
+    """Seconds in (float32, 16 bits) of every node that has tensors of either type.
+
+    Args:
+      use_analysis: the use.
+      cost_model: predicts times on the device that runs it.
+      loops: those that XLA makes of its nodes, None if it does not compile them.
+    """
     found, runs = use_analysis.found, use_analysis.runs
     times = {
         name: _time(use_analysis, view, cost_model)
+        if loops is None
+        else _compiled(use_analysis, view, cost_model, loops)
         for name, view in found.typed.items()
         if view.touches(ir.FLOAT) or name in found.already
     }
@@ -184,6 +202,21 @@ def _measured(
     if view.node.op not in cost_model.measured.ops:
         return None
     return cost_model.measured.times.get(key_of(use_analysis, view, cost_model))
+
+
+def _compiled(
+    use_analysis: UseAnalysis, view: Typed, cost_model: CostModel, loops: Loops
+) -> Times:
+    """Seconds of a node where XLA compiles it, with what it moves through memory."""
+    name, graph, work = view.node.name, use_analysis.graph, view.facts.work
+    if work == "free":
+        return 0.0, 0.0
+    moved = loops.moved(name)
+    if not loops.is_loop(name):
+        return cost_model.alone(_time(use_analysis, view, cost_model), moved)
+    edges = [*view.node.inputs, *((name, i) for i in range(len(view.outs)))]
+    most = max((shapes.elements(graph.size(edge)) for edge in edges), default=0)
+    return cost_model.in_loop(work, most, moved)
 
 
 def _time(use_analysis: UseAnalysis, view: Typed, cost_model: CostModel) -> Times:

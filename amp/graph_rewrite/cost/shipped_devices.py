@@ -31,20 +31,45 @@ _CPU_XLA = Device(
     kind="CPU",
     native=(),
     bandwidth=3.0e10,
-    flops=2.0e11,
-    speed={dtype: {"product": 0.42} for dtype in _LOW},
+    flops=1.0e11,
+    speed={},
     slowdown={
         "float32": {"transcendental": 4.0},
         **{dtype: {"elementwise": 1.5, "transcendental": 6.0} for dtype in _LOW},
     },
     launch=1e-6,
     source=(
-        "measured on one 2-core AMX machine: an LSTM step under XLA in bfloat16; on a "
-        "2-core AVX2 machine: chains of 4 elementwise operations, which XLA runs in "
-        "half the time of kernels, and of tanh, in twice, and the start of a call; the "
-        "rest reckoned from them"
+        "that products are in float32: read in what XLA compiles (TensorFlow 2.21); on "
+        "a 2-core AVX2 machine: chains of 4 elementwise operations, which XLA runs in "
+        "half the time of kernels, and of tanh, in twice, and the start of a call; on "
+        "a 2-core AVX512-BF16 machine: the rate of products, and what operations take "
+        "inside a loop, in which 16 bits are rounded after each, and which is not "
+        "vectorised if it is long"
     ),
     call=5e-5,
+    widens=True,
+    inside={
+        "float32": {
+            "elementwise": 1e-11,
+            "transcendental": 1e-9,
+            "softmax": 5e-10,
+            "normalise": 1e-10,
+        },
+        "bfloat16": {
+            "elementwise": 5e-10,
+            "transcendental": 1.6e-9,
+            "reduce": 4e-10,
+            "softmax": 9e-9,
+            "normalise": 4e-10,
+        },
+        "float16": {
+            "elementwise": 3e-10,
+            "transcendental": 1.6e-9,
+            "reduce": 4e-10,
+            "softmax": 6e-9,
+            "normalise": 4e-10,
+        },
+    },
 )
 CPU_AMX = Device(
     name="x86 CPU with AMX bfloat16",

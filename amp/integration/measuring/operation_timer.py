@@ -114,7 +114,7 @@ class _Attempt:
             return None
         least = max(once, stopwatch.SLOW_SECONDS / stopwatch.SLOW_RATIO)
         try:
-            second = self._runner(low, 1)
+            second = first if low is high else self._runner(low, 1)
             slow = second.first
             if slow > stopwatch.SLOW_RATIO * least and self._gets_ready():
                 if slow > self._left():

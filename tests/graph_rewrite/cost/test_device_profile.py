@@ -8,6 +8,7 @@ import multiprocessing
 import os
 import pathlib
 import re
+import statistics
 from collections.abc import Iterator
 
 import hypothesis
@@ -170,6 +171,20 @@ def test_what_was_not_measured_stays_as_it_was() -> None:
         if field.name not in told:
             was = getattr(shipped_devices.CPU_AMX, field.name)
             assert getattr(device, field.name) == was
+
+
+def test_under_xla_bandwidth_is_that_of_a_loop_which_only_casts() -> None:
+    """In a chain, operations are not moved from and to memory one by one."""
+    given = profile(3.0, "xla")
+    device = apply(given, shipped_devices.CPU_AMX).under(True)
+    casts = [one for one in given.points if one.work == "cast"]
+    assert casts
+    rates = [6 * one.moved / one.seconds for one in casts]
+    assert device.bandwidth == pytest.approx(statistics.geometric_mean(rates), rel=0.05)
+    times = CostModel(device, "bfloat16").node("elementwise", casts[0].moved, 0.0)
+    kernels = apply(profile(3.0), shipped_devices.CPU_AMX)
+    same = CostModel(kernels, "bfloat16").node("elementwise", casts[0].moved, 0.0)
+    assert times == pytest.approx(same)
 
 
 def test_xla_and_kernels_are_apart() -> None:

@@ -12,6 +12,7 @@ from rewriting import CPU, context_of, graph_def, module_of, priced_of, v1
 from amp.graph_rewrite.cost.measurement_candidates import COVERED, wanted
 from amp.graph_rewrite.cost.model import CostModel
 from amp.graph_rewrite.cost.priced import PricedUse
+from amp.graph_rewrite.cost.shipped_devices import CPU_AMX
 from amp.graph_rewrite.graph import ir
 
 
@@ -68,6 +69,18 @@ def test_forms_are_the_two_precisions() -> None:
         assert form.node.types("T") == (number,)
         assert [operand.number for operand in form.operands] == [number] * 2
     assert one.moved == 4 * (256 * 512 + 512 * 512 + 256 * 512)
+
+
+def test_a_product_that_xla_computes_in_float32_is_measured_in_float32() -> None:
+    model = CostModel(CPU_AMX.under(True), "bfloat16")
+    module = module_of(graph_def(layers(2048)))
+    context = context_of(module, CPU_AMX, xla=True)
+    found = wanted(list(priced_of(module, context, model).uses.values()))
+    assert found
+    for one in found:
+        single, other = one.forms
+        assert single is other
+        assert single.node.types("T") == (ir.FLOAT,)
 
 
 @pytest.mark.parametrize("xla", [False, True])

@@ -7,7 +7,8 @@ import tensorflow as tf
 from rewriting import graph_def, low, rewritten, v1
 
 from amp.graph_rewrite.cost.device import Device
-from amp.graph_rewrite.cost.model import CostModel, Measured
+from amp.graph_rewrite.cost.loops import Moved
+from amp.graph_rewrite.cost.model import CostModel
 from amp.graph_rewrite.cost.shipped_devices import A100, CPU_AMX
 from amp.graph_rewrite.graph import shapes
 
@@ -53,11 +54,34 @@ def test_a_cast_reads_one_type_and_writes_the_other() -> None:
     assert seconds == A100.launch + 6 * 10**6 / A100.bandwidth
 
 
-def test_a_cast_that_xla_fuses_has_no_start_of_its_own() -> None:
-    fused = CostModel(A100, "bfloat16", fuses=True)
-    for model in (fused, fused.with_measured(Measured())):
-        assert model.cast((1000, 1000)) == 6 * 10**6 / A100.bandwidth
-    assert fused.node("matmul", 0, 0.0) == (A100.launch, A100.launch)
+def test_a_cast_in_a_loop_only_rounds() -> None:
+    device = CPU_AMX.under(True)
+    model = CostModel(device, "bfloat16")
+    rounding = device.inside["bfloat16"]["elementwise"]
+    assert model.cast((1000, 1000), in_loop=True) == rounding * 10**6
+    assert CostModel(A100, "bfloat16").cast((1000, 1000), in_loop=True) == 0.0
+
+
+def test_a_node_in_a_loop_takes_what_it_computes_and_what_is_moved_for_it() -> None:
+    device = CPU_AMX.under(True)
+    model = CostModel(device, "bfloat16")
+    figures = [device.inside[d]["transcendental"] for d in ("float32", "bfloat16")]
+    inner = model.in_loop("transcendental", 1000, Moved())
+    assert inner == tuple(1000 * figure for figure in figures)
+    high, low = model.in_loop("transcendental", 1000, Moved(300, 200, starts=True))
+    assert high - inner[0] == pytest.approx(device.launch + 2000 / device.bandwidth)
+    assert low - inner[1] == pytest.approx(device.launch + 1400 / device.bandwidth)
+
+
+def test_a_product_that_is_widened_is_never_faster_in_16_bits() -> None:
+    device = CPU_AMX.under(True)
+    model = CostModel(device, "bfloat16")
+    moved = Moved(own=100, widened=1000)
+    high, low = model.alone((1.0, 0.1), moved)
+    assert high == 1.0 + 400 / device.bandwidth
+    assert low - high == pytest.approx(device.launch + 6000 / device.bandwidth)
+    native = CostModel(A100, "bfloat16").alone((1.0, 0.1), moved)
+    assert native == (1.0 + 400 / A100.bandwidth, 0.1 + 200 / A100.bandwidth)
 
 
 def embedding(rows: int, depth: int, table: int) -> tf.compat.v1.GraphDef:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections.abc import Callable
 
 import pytest
 import tensorflow as tf
@@ -20,6 +21,7 @@ from rewriting import (
     traced,
 )
 
+from amp.graph_rewrite.cost.device import Device
 from amp.graph_rewrite.cost.model import MOST_RATIO, CostModel, Measured
 from amp.graph_rewrite.cost.op_instance import Times
 from amp.graph_rewrite.cost.priced import (
@@ -33,6 +35,8 @@ from amp.graph_rewrite.cost.shipped_devices import A100, CPU_AMX
 from amp.graph_rewrite.graph import ir
 from amp.graph_rewrite.graph.calls import FunctionUse
 from amp.graph_rewrite.ops import arithmetic
+from amp.graph_rewrite.rewrite import rewrite
+from amp.integration.install import install
 
 MODEL = CostModel(A100, "bfloat16")
 
@@ -66,11 +70,80 @@ def test_a_node_costs_what_the_model_says_of_its_shapes() -> None:
     assert one.cast(("product", 0)) == MODEL.cast((8, 16))
 
 
-def test_casts_are_priced_by_who_compiles_the_function() -> None:
-    model_of = cost_models(settled(A100))
+def test_what_xla_compiles_has_the_figures_for_that() -> None:
+    model_of = cost_models(settled(CPU_AMX))
     kernels, compiled = (model_of(FunctionUse("f", xla)) for xla in (False, True))
-    assert kernels.cast((0,)) == A100.launch
-    assert compiled.cast((0,)) == 0.0
+    assert CPU_AMX.compiled is not None
+    assert kernels.start == CPU_AMX.launch
+    assert compiled.start == CPU_AMX.compiled.launch
+    assert (kernels.widens, compiled.widens) == (False, True)
+
+
+def compiled(fn: Callable[..., tf.Tensor], device: Device, *shapes: int) -> PricedUse:
+    install()  # so that shapes are known
+    module, _ = traced(fn, *(spec(*shapes) for _ in range(2)))
+    context = context_of(module, device, xla=True)
+    return only(priced_of(module, context, CostModel(device.under(True), "bfloat16")))
+
+
+def seconds_of(one: PricedUse, op: str) -> Times:
+    nodes = one.use_analysis.graph.nodes.values()
+    (name,) = (node.name for node in nodes if node.op == op)
+    return one.times[name]
+
+
+def test_within_a_loop_of_xla_nothing_is_moved_or_started() -> None:
+    one = compiled(lambda x, y: tf.nn.relu(tf.matmul(x, y) + 1.0), A100, 512, 512)
+    moving = 4.0 * 512 * 512 / A100.bandwidth
+    number = 4.0 / A100.bandwidth  # the one that is added
+    assert seconds_of(one, "AddV2") == (number, number)
+    assert seconds_of(one, "Relu") == (A100.launch + moving, A100.launch + moving / 2)
+    product = CostModel(A100, "bfloat16").node("matmul", 3 * 512**2, 2.0 * 512**3)
+    read = (product[0] + moving, product[1] + moving / 2)
+    assert seconds_of(one, "MatMul") == pytest.approx(read)
+
+
+def test_a_cast_beside_a_loop_of_xla_is_part_of_it() -> None:
+    """It has no start; one between two products is a loop of its own."""
+    fn = lambda x, y: tf.nn.relu(tf.matmul(tf.matmul(x, y), y))  # noqa: E731
+    one = compiled(fn, A100, 512, 512)
+    names = [n for n, v in one.use_analysis.graph.nodes.items() if v.op == "MatMul"]
+    alone, beside = (one.cast((name, 0)) for name in names)
+    assert alone == one.cost_model.cast((512, 512)) > A100.launch
+    assert beside == 0.0
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_on_a_cpu_xla_computes_a_product_in_float32_and_converts(count: int) -> None:
+    """What no loop makes is converted by a loop of its own."""
+
+    def fn(x: tf.Tensor, y: tf.Tensor) -> tf.Tensor:
+        return tf.nn.relu(tf.matmul(x + 1.0 if count == 1 else x, y))
+
+    one, device = compiled(fn, CPU_AMX, 512, 512), CPU_AMX.under(True)
+    high, low = seconds_of(one, "MatMul")
+    converted = count * 6.0 * 512 * 512 / device.bandwidth
+    assert low - high == pytest.approx(device.launch + converted)
+
+
+def test_on_a_cpu_nothing_becomes_16_bit_under_xla() -> None:
+    """A layer and its gradients; as kernels the same step converts its products."""
+    install()
+    weights = tf.Variable(tf.ones([1024, 1024]))
+
+    def step(x: tf.Tensor) -> tf.Tensor:
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean(tf.nn.gelu(tf.matmul(x, weights)) ** 2)
+        return tape.gradient(loss, weights)
+
+    low = []
+    for compile_it in (False, True):
+        fn = tf.function(step, jit_compile=compile_it)
+        module, _ = traced(fn, spec(1024, 1024))
+        report = rewrite(module, settled(CPU_AMX, assignment="cost")).report
+        low.append(report.nodes_low)
+    assert low[0] >= 2
+    assert low[1] == 0
 
 
 def test_what_touches_no_float32_has_no_price() -> None:

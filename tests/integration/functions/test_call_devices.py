@@ -157,6 +157,7 @@ def test_gradients_of_what_was_called_there_are_those_of_float32(fn, machine):
 def test_on_a_device_of_the_usual_kind_the_usual_twin_runs(
     fn, machine, device, fields, place
 ):
+    tf.config.set_soft_device_placement(True)  # the default
     machine(device)
     with amp.mixed_precision_scope(**ALL, **fields):
         fn(tf.ones([32, 64]))

@@ -124,6 +124,8 @@ def test_a_search_shows_the_node_its_reason_and_the_chain_of_causes(
     assert chain == [f"model/block_123/layer_1234/{name}" for name in ends]
     assert {"eps", "mul"} <= set(visible(page))
     assert page.evaluate("ampReport.graph.cy.nodes('.chosen').data('label')") == "mul"
+    edges = page.evaluate("ampReport.graph.cy.edges('.chosen').length")
+    assert edges == 3  # two that it reads, and its reader
     page.locator("#details .chain button").nth(2).click()
     assert page.evaluate("ampReport.graph.cy.nodes('.chosen').data('label')") == "eps"
 

@@ -25,6 +25,7 @@ const format = {
   gain(before, after) {
     if (!before || !after) return "";
     const ratio = before / after;
+    if (Math.abs(ratio - 1) < 0.005) return "none";
     return ratio >= 1 ? `${ratio.toFixed(2)}x faster` : `${(1 / ratio).toFixed(2)}x slower`;
   },
 };

@@ -95,8 +95,9 @@ function makeGraph(report, root, chosen, chosenScope) {
       openUpTo(homes[place]);
       draw(`n${place}`);
     }
-    cy.nodes().removeClass("chosen");
-    cy.getElementById(`n${place}`).addClass("chosen");
+    cy.elements().removeClass("chosen");
+    const box = cy.getElementById(`n${place}`);
+    box.union(box.connectedEdges()).addClass("chosen");
     chosen(place);
   }
 
@@ -156,6 +157,10 @@ function stylesOf(get) {
         width: "data(thick)", "line-color": get("--soft"), "line-opacity": 0.55, "curve-style": "bezier",
         "target-arrow-shape": "triangle", "target-arrow-color": get("--soft"), "arrow-scale": 0.8,
       },
+    },
+    {
+      selector: "edge.chosen",
+      style: { "line-color": get("--text"), "target-arrow-color": get("--text"), "line-opacity": 1, "z-index": 9 },
     },
   ];
 }

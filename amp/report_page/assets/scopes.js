@@ -55,7 +55,8 @@ function finish(scope, nodes) {
       only.parent = scope;
       child = only;
     }
-    return child;
+    const one = typeof child === "object" && child.children.length === 1;
+    return one ? child.children[0] : child; // a scope of one node is that node
   });
   if (scope.children.length > MOST_CHILDREN) cutUp(scope, nodes);
   for (const child of scope.children) {

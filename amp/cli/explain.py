@@ -21,6 +21,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("path", metavar="PATH", type=Path, help=text)
     add("--node", help="say why this node has its type")
     add("--json", action="store_true", help="print the whole report")
+    add("--html", action="store_true", help="print it as a page, to be put in a file")
     add("--signature", help="of a SavedModel, only what this signature runs")
     add("--tags", help="of a SavedModel, the graph with these (default: serve)")
     policy_flags.add(parser)
@@ -32,6 +33,8 @@ def run(args: argparse.Namespace, modules: SimpleNamespace) -> int:
     report = modules.files.explain(args.path, policy, args.tags, args.signature)
     if args.node:
         print(modules.files.decision(report, args.node, args.path))
+    elif args.html:
+        print(report.to_html())
     else:
         print(report.to_json() if args.json else report)
     return 0

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
+from report_pages import embedded
 
 from amp import cli
 
@@ -21,6 +22,8 @@ def test_explain_reads_graphs_and_saved_models(graph, name, capsys):
     assert cli.main(["explain", str(graph / name), *FORCED, "--json"]) == 0
     report = json.loads(capsys.readouterr().out)
     assert report["nodes_low"] >= 2
+    assert cli.main(["explain", str(graph / name), *FORCED, "--html"]) == 0
+    assert embedded(capsys.readouterr().out)["report"] == report
     command = ["explain", str(graph / name), *FORCED, "--node", "product"]
     assert cli.main(command) == 0
     assert "product (MatMul) is bfloat16: a product" in capsys.readouterr().out

@@ -10,7 +10,7 @@ from collections.abc import Collection, Mapping
 
 from amp.graph_rewrite.candidates.context import Typed
 from amp.graph_rewrite.graph import frames, ir, shapes
-from amp.graph_rewrite.ops.op_table import Kind
+from amp.graph_rewrite.ops.op_table import Kind, facts
 from amp.graph_rewrite.plan import Read
 
 _FLOATS = frozenset({ir.FLOAT, ir.HALF, ir.BFLOAT16})
@@ -20,11 +20,11 @@ class Liveness:
     """Levels of a graph's nodes, and the level after which most bytes are stored.
 
     The level of a node is the largest number of working nodes on a path that ends at
-    it. A tensor is stored from the level of its producer to that of its last reader.
-    The peak is the level after which the stored tensors have most elements; in a
-    training step it is where the backward pass begins. Nodes that pass their inputs on
-    unchanged, and casts between floating types, do not count as working, so that a
-    graph has the same levels before and after it is rewritten.
+    it; a constant waits for nobody. A tensor is stored from the level of its producer
+    to that of its last reader. The peak is the level after which the stored tensors
+    have most elements; in a training step it is where the backward pass begins. Nodes
+    that pass their inputs on unchanged, and casts between floating types, do not count
+    as working, so that a graph has the same levels before and after it is rewritten.
 
     Args:
       graph: the graph.
@@ -40,7 +40,7 @@ class Liveness:
         for name in graph.order:
             node = graph.nodes[name]
             waits = [self._level(self._origin(edge)[0]) for edge in node.inputs]
-            if not node.has(ir.LATE):
+            if not (node.has(ir.LATE) or facts(node.op).kind is Kind.CONSTANT):
                 waits += map(self._level, node.controls)
             self._levels[name] = max(waits, default=0) + (not self._idle(name))
         self._peak = self._find_peak()

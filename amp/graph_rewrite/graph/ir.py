@@ -228,11 +228,16 @@ class Graph:
     ) -> Graph:
         """A copy with other nodes and, if given, other results.
 
-        A node that the rewriter added (no `attrs`) is a cast or a constant: its shape
-        is that of its input or of its value.
+        A node that the rewriter added (no `attrs`, no node of that name before) is a
+        cast or a constant: its shape is that of its input or of its value.
         """
         results = self.results if results is None else results
-        shaped = self.with_shapes(lambda known: _with_added(known, nodes))
+        added = {
+            name: node
+            for name, node in nodes.items()
+            if node.attrs is None and name not in self.nodes
+        }
+        shaped = self.with_shapes(lambda known: _with_added(known, added))
         return dataclasses.replace(shaped, nodes=nodes, results=results)
 
 
@@ -248,7 +253,7 @@ class Module:
         yield from self.functions.values()
 
 
-def _with_added(before: ShapeSource, nodes: Mapping[str, Node]) -> ShapeSource:
+def _with_added(before: ShapeSource, added: Mapping[str, Node]) -> ShapeSource:
     """Shapes as `before`, and those of the nodes that the rewriter added."""
     known: dict[Edge, Shape] = {}  # copies of copies would look up repeatedly
 
@@ -258,8 +263,8 @@ def _with_added(before: ShapeSource, nodes: Mapping[str, Node]) -> ShapeSource:
         return known[edge]
 
     def found(edge: Edge) -> Shape:
-        node = nodes.get(edge[0])
-        if node is None or node.attrs is not None:
+        node = added.get(edge[0])
+        if node is None:
             return before(edge)
         if not node.inputs:
             return tuple(node.tensor().shape)

@@ -37,7 +37,7 @@ def as_the_user_has_it(message: str) -> str:
 # What a run is remembered by.
 Key: TypeAlias = tuple[Any, ...]
 _NOTHING: Iterator[Run] = iter(())
-_FIXED = object()  # begins the keys of runs that are made in one form only
+_FIXED = "in one form only"  # begins the keys of such runs
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -164,7 +164,7 @@ class SessionTwin:
             if not off and self._remote and twins.settled.policy.trial is not True:
                 off = "the session's steps are made by other processes"
         recall = not off
-        if key[0] is _FIXED:
+        if key[0] == _FIXED:
             off = off or "such a run is made in one form only"
         made = RunTwins(
             RunPlans(self._views, twins, request.asked()),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import tensorflow as tf
 from rewriting import (
+    CPU,
     context_of,
     graph_def,
     module_of,
@@ -23,6 +24,7 @@ from amp.graph_rewrite.cost.model import HOLD, CostModel
 from amp.graph_rewrite.cost.shipped_devices import A100, CPU_AMX
 from amp.graph_rewrite.graph import ir, shapes
 from amp.graph_rewrite.rewrite import rewrite
+from tests.graph_rewrite.candidates.test_stand_ins import biased
 
 LAYERS = 6
 
@@ -68,6 +70,17 @@ def test_the_fullest_point_of_a_step_is_between_forward_and_backward() -> None:
     backward = {name for name in products if name.startswith("gradients")}
     assert len(backward) >= 2 * LAYERS - 1
     assert {name for name in products if lives.late(name)} == backward
+
+
+def test_a_constant_waits_for_nobody() -> None:
+    """A Sum that stands in for another op has one, in the frame of its operand."""
+    module = module_of(graph_def(biased(512, 8)))
+    before = lives_of(module)
+    made = rewrite(module, settled(CPU, assignment="all")).graph
+    assert made.main.nodes["sum"].op == "Sum"
+    after = lives_of(made)
+    names = list(module.main.nodes)
+    assert [before._levels[n] for n in names] == [after._levels[n] for n in names]
 
 
 def test_a_rewritten_graph_has_the_levels_that_it_had_before() -> None:

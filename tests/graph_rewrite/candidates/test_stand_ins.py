@@ -7,10 +7,11 @@ from typing import Any
 import numpy as np
 import pytest
 import tensorflow as tf
-from rewriting import CPU, graph_def, nodes, rewritten, run, v1
+from rewriting import CPU, graph_def, module_of, nodes, rewritten, run, settled, v1
 
 from amp.graph_rewrite.cost.device import Device
 from amp.graph_rewrite.cost.shipped_devices import A100
+from amp.graph_rewrite.rewrite import rewrite
 from tests.graph_rewrite.candidates.test_sums import product
 
 ROWS = 4096  # ones, which BiasAddGrad in bfloat16 adds up to 256
@@ -43,6 +44,14 @@ def test_a_bias_gradient_in_bfloat16_is_as_good_as_one_rounding(
     quarters = np.full([*shape[:-1], 4], 0.25, np.float32)
     (found,) = run(twin, ["end:0"], {"x": quarters})
     assert found.tolist() == [ROWS] * 8
+
+
+def test_a_sum_that_stands_in_has_the_shape_of_what_it_stands_for() -> None:
+    """It had that of its operand, by which memory was priced otherwise afterwards."""
+    module = module_of(graph_def(biased(ROWS, 8)))
+    made = rewrite(module, settled()).graph.main
+    assert made.nodes["sum"].op == "Sum"
+    assert made.shape(("sum", 0)) == (8,)
 
 
 def test_the_channels_may_come_first() -> None:

@@ -5,7 +5,7 @@ Constants and one inequality; nothing is reduced here.
 
 from __future__ import annotations
 
-from amp.graph_rewrite.cost.model import ITEM
+from amp.graph_rewrite.cost.device import ITEM
 from amp.graph_rewrite.cost.shipped_devices import CPU_AMX
 
 # Bytes per second between hosts: 10 Gbit/s Ethernet (IEEE 802.3ae). An assumption; the

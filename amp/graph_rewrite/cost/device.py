@@ -9,6 +9,8 @@ import dataclasses
 import math
 from collections.abc import Mapping
 
+ITEM = {"float32": 4, "float16": 2, "bfloat16": 2}  # bytes per element
+
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Device:

@@ -13,8 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from amp.errors import ProfileError
 from amp.graph_rewrite import figures
-from amp.graph_rewrite.cost.device import Device
-from amp.graph_rewrite.cost.model import ITEM
+from amp.graph_rewrite.cost.device import ITEM, Device
 
 # Increased when the meaning of the points changes; older files are then not used.
 SCHEMA = 1

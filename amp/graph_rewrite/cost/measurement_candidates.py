@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from amp.graph_rewrite.candidates.analysis import UseAnalysis
 from amp.graph_rewrite.candidates.context import Typed
 from amp.graph_rewrite.candidates.stand_ins import stand_in
-from amp.graph_rewrite.cost.model import ITEM
+from amp.graph_rewrite.cost.device import ITEM
 from amp.graph_rewrite.cost.op_instance import (
     Form,
     Instance,

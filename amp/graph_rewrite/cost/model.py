@@ -11,13 +11,10 @@ import functools
 import math
 from collections.abc import Mapping, Sequence
 
-from amp.graph_rewrite.cost.device import Device
+from amp.graph_rewrite.cost.device import ITEM, Device
 from amp.graph_rewrite.cost.loops import Moved
 from amp.graph_rewrite.cost.op_instance import Times
 from amp.graph_rewrite.graph import ir, shapes
-
-# Bytes per element.
-ITEM = {"float32": 4, "float16": 2, "bfloat16": 2}
 
 # The price of a byte stored until the backward pass, in bytes moved. An activation that
 # is read in float32 both before and after the point of most stored bytes costs a second

@@ -20,6 +20,7 @@ from rewriting import context_of, graph_def, module_of, plan_of, v1
 from amp.errors import ProfileError
 from amp.graph_rewrite.cost import device as devices
 from amp.graph_rewrite.cost import resolution, shipped_devices
+from amp.graph_rewrite.cost.device import ITEM
 from amp.graph_rewrite.cost.device_profile import (
     BOUNDS,
     EXECUTORS,
@@ -27,7 +28,7 @@ from amp.graph_rewrite.cost.device_profile import (
     Profile,
     apply,
 )
-from amp.graph_rewrite.cost.model import ITEM, CostModel
+from amp.graph_rewrite.cost.model import CostModel
 from amp.graph_rewrite.plan import Plan
 from amp.integration.measuring import hardware, profiles
 from amp.policy import Policy

@@ -142,7 +142,7 @@ def test_the_faster_runs_in_the_end_and_every_call_is_one_step(
     assert report.measured16 is not None
     assert (report.measured16 < report.measured32) == faster
     assert report.timed == len(ran) - 2
-    (file,) = tmp_path.iterdir()
+    (file,) = tmp_path.glob("*.json")
     assert json.loads(file.read_text()) == json.loads(report.to_json())
 
 

@@ -234,7 +234,7 @@ def test_an_old_job_races_with_its_hooks_queues_and_checkpoints(tmp_path):
     assert first[0] == "from step 0"
     assert first[1].endswith(" float32")
     assert first[2].startswith("60 [")
-    found = [json.loads(file.read_text()) for file in reports.iterdir()]
+    found = [json.loads(file.read_text()) for file in reports.glob("*.json")]
     raced = [r for r in found if r["function"].startswith("a session's run")]
     assert raced
     assert all(r["trial"].startswith(("under way", "ended")) for r in raced)

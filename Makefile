@@ -6,20 +6,21 @@
 #                needed, but the large TensorFlow that is built for them
 # make bench   time whole training steps, against the neighbours; see BENCH below
 # make convergence  train every model family in float32 and in mixed precision, quickly
-# make check   format, lint, types, tests: all that .ci/run asks
+# make docs    the site of docs/, in build/site; a warning is an error
+# make check   format, lint, types, docs, tests: all that .ci/run asks
 # make vendor  fetch the graph libraries of the report page, which are checked in; needs npm
 # make clean   remove what the above made
 #
 # Each makes a virtual environment in .venv if needed.
 #   PYTHON=python3.12              the Python to make it with, 3.10 or newer
-#   EXTRAS=tensorflow,demo,convergence,dev  another TensorFlow than the one for CPUs
+#   EXTRAS=tensorflow,demo,convergence,dev,docs  another TensorFlow than the one for CPUs
 #   WORKERS=4                      processes that test side by side; as many as cores, up to 8
 #   BENCH="--models mlp resnet50"  options of benchmarks/training_step.py; --help tells
 #   CONVERGENCE="resnet --quick --resume"  options of `python -m convergence run`
 #   CALIBRATION="resnet --quick"   likewise of `calibrate`, for margins not frozen yet
 
 PYTHON ?= python3
-EXTRAS ?= cpu,demo,convergence,dev
+EXTRAS ?= cpu,demo,convergence,dev,docs
 BENCH ?= --memory
 CONVERGENCE ?= all --quick
 CALIBRATION ?= all --quick
@@ -42,7 +43,7 @@ export TF_CPP_MIN_LOG_LEVEL ?= 2
 # all of TensorFlow takes longer than the modules that are used.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: demo test test-quick test-isa test-gpu-kernels bench convergence check vendor clean
+.PHONY: demo test test-quick test-isa test-gpu-kernels bench convergence docs check vendor clean
 
 demo: $(STAMP)
 	$(BIN)/python examples/demo.py
@@ -80,10 +81,16 @@ convergence: $(STAMP)
 	$(BIN)/python -m convergence run $(CONVERGENCE); status=$$?; \
 	$(BIN)/python -m convergence report && exit $$status
 
+# From nothing each time, so that no page of before hides a warning.
+docs: $(STAMP)
+	$(BIN)/python -m sphinx -b html -E -q -W --keep-going -d build/doctrees docs build/site
+	@echo "build/site/index.html"
+
 check: $(STAMP)
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
+	$(MAKE) docs
 	$(MAKE) test
 
 vendor:

@@ -59,7 +59,7 @@ LEGEND = (
 
 
 def excerpt(results: Mapping[str, Any], chart: str, more: str) -> str:
-    """The part for the README: machine, chart and speed.
+    """The part for a page of docs/: machine, chart and speed.
 
     Args:
       results: what `training_step` writes.
@@ -68,7 +68,8 @@ def excerpt(results: Mapping[str, Any], chart: str, more: str) -> str:
     rows = summary.rows(results["runs"])
     parts = [machine(results), *warnings(results)]
     parts += [f"![Speed-up over float32, a bar each]({chart})", *speed_tables(rows)]
-    parts += [f"Memory, targets met and missed, and what failed: [{more}]({more})."]
+    name = more.rpartition("/")[2]
+    parts += [f"Memory, targets met and missed, and what failed: [{name}]({more})."]
     return "\n\n".join(parts)
 
 

@@ -41,7 +41,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         output = args.output or default_output(results, args.quick)
         print(f"{table.machine(results)}\nresults: {output}\n", flush=True)
         done = measure(results, args, output)
-    show(results, output, args.readme)
+    show(results, output, args.page)
     return 0 if done else 130
 
 
@@ -64,7 +64,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--output", type=Path, help="JSON; a .md and a .svg are written beside it")
     add("--note", default="", help="what readers of the results must know")
     add("--report-only", type=Path, metavar="JSON", help="draw the table of results")
-    add("--readme", type=Path, help="write the table into this page, between its marks")
+    add("--page", type=Path, help="write the table into this page, between its marks")
     return parser
 
 
@@ -234,7 +234,7 @@ def default_output(results: Mapping[str, Any], quick: bool) -> Path:
     return RESULTS / f"{slug}_{results['settings']['dtype']}.json"
 
 
-def show(results: dict[str, Any], output: Path, readme: Path | None) -> None:
+def show(results: dict[str, Any], output: Path, page: Path | None) -> None:
     """Prints the page, and writes it and its chart beside the results."""
     text = table.page(results, output.with_suffix(".svg").name)
     print(f"\n{text}")
@@ -242,11 +242,11 @@ def show(results: dict[str, Any], output: Path, readme: Path | None) -> None:
     chart = table.chart(results)
     if chart:
         write(output.with_suffix(".svg"), chart)
-    if readme:
-        old = readme.read_text(encoding="utf-8")
-        files = [os.path.relpath(output.with_suffix(end), readme.parent)
+    if page:
+        old = page.read_text(encoding="utf-8")
+        files = [os.path.relpath(output.with_suffix(end), page.parent)
                  for end in (".svg", ".md")]  # fmt: skip
-        write(readme, table.between_marks(old, table.excerpt(results, *files)))
+        write(page, table.between_marks(old, table.excerpt(results, *files)))
 
 
 def as_json(results: Mapping[str, Any]) -> str:

@@ -110,11 +110,11 @@ WHOLE = {
     "report_page/test_in_browser.py",
     "test_contributing.py",
     "test_demo.py",
+    "test_docs.py",
     "test_layout.py",
     "test_mirror.py",
     "test_packaging.py",
     "test_public_api.py",
-    "test_readme.py",
 }
 BESIDE = ("benchmarks/", "convergence/", "models/")  # not of the package
 

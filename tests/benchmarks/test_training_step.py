@@ -142,13 +142,13 @@ def test_a_report_is_drawn_again_without_a_run(
     driven(monkeypatch, Workers(), output)
     page = output.with_suffix(".md").read_text()
     output.with_suffix(".md").unlink()
-    readme = output.parent / "README.md"
-    readme.write_text("<!-- results: begin -->\n<!-- results: end -->\n")
+    shown_on = output.parent / "comparison.md"
+    shown_on.write_text("<!-- results: begin -->\n<!-- results: end -->\n")
     monkeypatch.setattr(training_step, "program", None)
-    asked = ["--report-only", str(output), "--readme", str(readme)]
+    asked = ["--report-only", str(output), "--page", str(shown_on)]
     assert training_step.main(asked) == 0
     assert output.with_suffix(".md").read_text() == page
-    assert "](results.svg)" in readme.read_text()
+    assert "](results.svg)" in shown_on.read_text()
 
 
 @pytest.mark.usefixtures("options")

@@ -1,7 +1,8 @@
-"""The README's examples run as they stand, and its table says what the code does."""
+"""Examples of README and docs/ run as they stand; their tables say what code does."""
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import pathlib
 import re
@@ -12,12 +13,18 @@ import sys
 import pytest
 
 from amp import cli
+from amp.graph_rewrite.plan import RULES
+from amp.loss_scaling import DynamicLossScale
 from amp.policy import FIELDS
 from convergence import __main__ as convergence
 
 ROOT = pathlib.Path(__file__).parents[1]
+DOCS = ROOT / "docs"
 README = (ROOT / "README.md").read_text()
+OPTIONS = (DOCS / "options.md").read_text()
+PAGES = [ROOT / "README.md", *sorted(DOCS.glob("**/*.md"))]
 BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
+JOB = "# train.py"  # the first line of the example that is a job
 
 # Each block starts afresh but for the imports, which take seconds.
 RUN_BLOCKS = """
@@ -28,26 +35,35 @@ for path in sorted(pathlib.Path(sys.argv[1]).iterdir()):
 """
 
 
-def blocks(language: str) -> list[tuple[int, str]]:
+def blocks(page: pathlib.Path, language: str) -> list[tuple[int, str]]:
     """The blocks of a language, each with its line."""
+    text = page.read_text()
     return [
-        (README[: match.start()].count("\n") + 2, match[2])
-        for match in BLOCK.finditer(README)
+        (text[: match.start()].count("\n") + 2, match[2])
+        for match in BLOCK.finditer(text)
         if match[1] == language
     ]
 
 
+def examples(page: pathlib.Path) -> list[tuple[int, str]]:
+    """The Python blocks of a page, each with its line, but for the job."""
+    return [b for b in blocks(page, "python") if not b[1].startswith(JOB)]
+
+
 def commands() -> list[str]:
-    lines = [line for _, block in blocks("console") for line in block.splitlines()]
+    """The commands of all pages, each once."""
+    consoles = [text for page in PAGES for _, text in blocks(page, "console")]
+    lines = [line for text in consoles for line in text.splitlines()]
     assert all(line.startswith("$ ") for line in lines)
-    return [line.removeprefix("$ ") for line in lines]
+    return list(dict.fromkeys(line.removeprefix("$ ") for line in lines))
 
 
 @pytest.fixture(scope="module")
 def place(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
     """A directory with train.py, and in bin the commands that installing would give."""
-    place = tmp_path_factory.mktemp("readme")
-    (script,) = [text for _, text in blocks("python") if text.startswith("# train.py")]
+    place = tmp_path_factory.mktemp("docs")
+    python = [text for page in PAGES for _, text in blocks(page, "python")]
+    (script,) = [text for text in python if text.startswith(JOB)]
     (place / "train.py").write_text(script)
     (place / "bin").mkdir()
     for name, options in (("python", ""), ("amp", "-m amp.cli")):
@@ -83,15 +99,19 @@ def run(place: pathlib.Path, *command: str) -> str:
 @pytest.mark.slow
 @pytest.mark.processes
 @pytest.mark.kernels
-def test_python_blocks_run_in_order(place):
-    folder = place / "blocks"
+@pytest.mark.parametrize("page", [*filter(examples, PAGES)], ids=lambda p: p.stem)
+def test_python_blocks_run_in_order(place, page):
+    folder = place / f"blocks_{page.stem}"
     folder.mkdir()
-    chosen = [b for b in blocks("python") if not b[1].startswith("# train.py")]
-    assert len(chosen) >= 7
+    chosen = examples(page)
     for line, text in chosen:
-        (folder / f"README_line_{line:04d}.py").write_text(text)
+        (folder / f"{page.stem}_line_{line:04d}.py").write_text(text)
     output = run(place, sys.executable, "-c", RUN_BLOCKS, str(folder))
-    assert output.count("block README") == len(chosen)
+    assert output.count(f"block {page.stem}") == len(chosen)
+
+
+def test_pages_have_examples():
+    assert sum(len(examples(page)) for page in PAGES) >= 16
 
 
 @pytest.mark.slow
@@ -139,7 +159,7 @@ def test_make_commands_are_targets_and_the_only_others():
 
 def test_policy_table_has_every_field_with_its_variable_and_default():
     rows = re.findall(
-        r"^\| `(\w+)` \| `(\w+)` \|.*\| ([^|]+) \| [^|]+ \|$", README, re.M
+        r"^\| `(\w+)` \| `(AMP_\w+)` \|.*\| ([^|]+) \| [^|]+ \|$", OPTIONS, re.M
     )
     shown = {name: (variable, default) for name, variable, default in rows}
     words = {False: "`0`", (): "none", None: "none"}  # False == 0.0
@@ -152,9 +172,35 @@ def test_policy_table_has_every_field_with_its_variable_and_default():
     }
 
 
+def test_rows_of_the_dynamic_rule_are_its_fields_with_their_defaults():
+    _, _, after = OPTIONS.partition("The fields of `DynamicLossScale`:")
+    rows = re.findall(r"^\| `(\w+)` \| `([^`]+)` \| [^|]+ \|$", after, re.M)
+    fields = dataclasses.fields(DynamicLossScale)
+    assert rows[: len(fields)] == [(one.name, str(one.default)) for one in fields]
+
+
+def test_options_name_every_variable_that_the_package_reads():
+    read = set()
+    for path in [*ROOT.glob("amp/**/*.py"), ROOT / "_tf_amp_start.py"]:
+        read |= set(re.findall(r"[\"'](AMP_[A-Z_]+)[\"']", path.read_text()))
+    read |= {field.variable for field in FIELDS.values()}
+    assert "AMP_CACHE_DIR" in read
+    shown = set(re.findall(r"^\|.*?`(AMP_[A-Z_]+)`", OPTIONS, re.M))
+    assert shown == read
+
+
+def test_the_page_on_reports_lists_every_rule():
+    text = (DOCS / "reports.md").read_text()
+    assert re.findall(r"^\| `(\w+)` \| (.+) \|$", text, re.M) == [*RULES.items()]
+
+
+def test_the_readme_is_a_first_page():
+    assert len(README.splitlines()) <= 150
+    assert "say nothing" not in README
+
+
 def test_links_lead_somewhere():
-    pages = [ROOT / "README.md", *ROOT.glob("docs/**/*.md")]
-    for page in pages:
+    for page in PAGES:
         for target in re.findall(r"\]\(([^)#]+)\)", page.read_text()):
             if "://" not in target:
                 assert (page.parent / target).exists(), f"{page.name}: {target}"

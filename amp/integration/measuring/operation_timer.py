@@ -24,7 +24,8 @@ from amp.integration.measuring.stopwatch import Runner
 
 # An operation is repeated in one call until the call takes this long, at most so often.
 CALL_SECONDS, MOST_REPEATS = 1e-3, 64
-# What comes after its forward op (run once a call) is repeated at least so often.
+# What comes after its forward op (run once a call) is repeated at least so often, so
+# that an eighth of the forward op's time, in both types, is what is counted too much.
 LEAST_AFTER_FORWARD = 8
 # Rounds go on until the median is known to about this part of itself, and for this long
 # or this often: three short rounds in a row may all meet the same disturbance.

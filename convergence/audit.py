@@ -22,9 +22,8 @@ TABLES = frozenset({"convergence.families", "convergence.results"})
 # What a verdict is made by: margins are frozen under these.
 RULE = ("equivalence", "gradient_rule", "dynamics", "verdict", "margins", "settings")
 RULE += ("trivial/__init__",)
-# The package's rewriter shows in the plan of a step; all else that changes values:
-SCALING = ("amp/loss_scaling", "amp/integration/training")
-REWRITER = ("amp/graph_rewrite",)
+# What the package makes a step of. What it made shows in the digest of the plan.
+PACKAGE = ("amp/loss_scaling", "amp/integration/training", "amp/graph_rewrite")
 
 
 def commit() -> str:
@@ -58,14 +57,13 @@ def code(task: str) -> dict[str, str]:
       task: its module in `convergence.tasks`.
 
     Returns:
-      "suite": of the loop, the task, the data and the model; "scaling": of the
-      package's loss scaling; "rewriter": of what plans and rewrites.
+      "suite": of the loop, the task, the data and the model; "package": of what scales
+      losses, plans and rewrites.
     """
     modules = reached((*RUNS, f"convergence.tasks.{task}"))
     return {
         "suite": digest(map(_path, modules)),
-        "scaling": _of_folders(SCALING),
-        "rewriter": _of_folders(REWRITER),
+        "package": _of_folders(PACKAGE),
     }
 
 

@@ -1,4 +1,4 @@
-"""What the package's plan of a training step was: how much of it, and a digest.
+"""What the package made of a training step: how much is in 16 bits, and a digest.
 
 Asks `amp.reports()`; plans nothing itself.
 """
@@ -8,11 +8,11 @@ from __future__ import annotations
 import dataclasses
 import re
 from collections import Counter
-from collections.abc import Collection
 
 import amp
 from convergence import audit
 from convergence.errors import ResultError
+from convergence.steps import Step
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -21,7 +21,8 @@ class Plan:
 
     Attributes:
       low, every: nodes in 16 bits, and all.
-      digest: of which nodes are held in which type, and why; "" in float32.
+      digest: of the step's graphs as they were traced, and of which nodes are held in
+        which type; "" in float32.
     """
 
     low: int
@@ -29,37 +30,36 @@ class Plan:
     digest: str
 
 
-def plan(policy: amp.Policy | None, earlier: Collection[str]) -> Plan:
+def plan(step: Step) -> Plan:
     """The plan of the training step; of several stages, that of the largest.
 
     Args:
-      policy: of the setting; None for float32.
-      earlier: functions that were rewritten before the step was traced.
+      step: which has been taken once, unless it is in float32.
 
     Raises:
       ResultError: the policy converted nothing.
     """
-    if policy is None:
+    if step.policy is None:
         return Plan(0, 0, "")
     reports = [
         report
         for report in amp.reports()
-        if "_train_" in report.function and report.function not in earlier
+        if "_train_" in report.function and report.function not in step.earlier
     ]
     most = max(reports, key=lambda r: r.nodes_total, default=None)
     if most is None or not most.nodes_low:
         raise ResultError(
             "nothing of the training step was converted",
-            where=f"the setting with {policy}",
+            where=f"the setting with {step.policy}",
             allowed="a step with nodes in 16 bits",
             remedy="read amp.reports(); without it nothing is compared",
         )
     # Names hold numbers that depend on what else the process traced.
     decided = Counter(
-        "|".join((_NUMBER.sub("", d.node), d.op, d.dtype, d.rule))
-        for d in most.decisions
+        "|".join((_NUMBER.sub("", d.node), d.op, d.dtype)) for d in most.decisions
     )
-    return Plan(most.nodes_low, most.nodes_total, audit.of(sorted(decided.items())))
+    made = audit.of([step.traced, sorted(decided.items())])
+    return Plan(most.nodes_low, most.nodes_total, made)
 
 
 _NUMBER = re.compile(r"_?\d+")

@@ -47,7 +47,7 @@ def replan(result: Mapping[str, Any], directory: Path | None) -> dict[str, str] 
         for stage in task.stages if policy is not None else ():
             number = next(n for n in range(size.steps) if task.stage(n) == stage)
             step(stage, steps.tensors(task.batch(0, number)))
-        found[name] = plans.plan(policy, step.earlier).digest
+        found[name] = plans.plan(step).digest
         del step, task
         keras.backend.clear_session()
         gc.collect()

@@ -22,9 +22,9 @@ def reason(result: Mapping[str, Any], replan: Replan, file: Path = margins.FILE)
     1. They are of an earlier protocol.
     2. The margins that they were judged by are not, or no longer, those frozen; or they
        were begun before these were.
-    3. The training loop, the task, its data, its model or the package's loss scaling
-       has changed since.
-    4. The rewriter has changed since, and plans a step of theirs otherwise.
+    3. The training loop, the task, its data or its model has changed since.
+    4. The package's loss scaling or its rewriter has changed since, and makes of a step
+       of theirs another graph, or plans it otherwise.
 
     Args:
       result: what a file of results holds.
@@ -57,13 +57,13 @@ def _code(result: Mapping[str, Any], replan: Replan) -> str:
     now, then = audit.code(family.task), result["code"]
     if now["suite"] != then["suite"]:
         return "the training loop, the task, its data or its model has changed since"
-    if now["scaling"] != then["scaling"]:
-        return "loss scaling has changed since"
-    if now["rewriter"] == then["rewriter"]:
+    if now["package"] == then["package"]:
         return ""
     made = replan(result)
     if made is None:
-        return "the rewriter has changed since, and the data to plan anew is not here"
+        return "the package has changed since, and the data to plan anew is not here"
     known = {run["setting"]: run["plan"] for run in result["runs"]}
     other = [setting for setting in known if made.get(setting, "") != known[setting]]
-    return f"the plan has changed since ({', '.join(other)})" if other else ""
+    return (
+        f"the step or its plan has changed since ({', '.join(other)})" if other else ""
+    )

@@ -14,7 +14,7 @@ import numpy as np
 import tensorflow as tf
 
 import amp
-from convergence import probe
+from convergence import probe, traced
 from convergence.task import Batch, Part, Task
 from convergence.tracks import Tracks
 
@@ -36,6 +36,8 @@ class Step:
       state: every variable that it may change, always in the same order.
       fresh: their first values.
       earlier: functions that were rewritten before it was traced.
+      traced: digests of its graphs, one a stage, with loss scaling and as they are
+        before they are rewritten.
       names: by stage, the variables that have a gradient, as it returns them.
       layers: by stage, the layers of whose results `layer_gradients` takes gradients.
     """
@@ -57,10 +59,14 @@ class Step:
                     optimizer.build(variables)
         self.earlier = {report.function for report in amp.reports()}
         before = set(amp.loss_scaling.current().scalers)
+        self.traced: list[str] = []
         for stage in task.stages:
             number = next(s for s in range(10**9) if task.stage(s) == stage)
             with self.scope():
-                self._run.get_concrete_function(stage, tensors(task.batch(0, number)))
+                made_of = self._run.get_concrete_function(
+                    stage, tensors(task.batch(0, number))
+                )
+            self.traced.append(traced.digest(made_of.graph))
         made = [s for s in amp.loss_scaling.current().scalers if s not in before]
         self.tracks = Tracks(task, made)
         self.state = self._variables(made)

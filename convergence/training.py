@@ -87,7 +87,7 @@ class Trainer:
 
     def plan(self) -> plans.Plan:
         """What the plan of the training step holds in 16 bits."""
-        return plans.plan(self._step.policy, self._step.earlier)
+        return plans.plan(self._step)
 
     def _begin(self, spec: Spec) -> tuple[int, dict[str, Any]]:
         self._step.put(self._step.fresh)

@@ -45,8 +45,7 @@ def test_every_file_of_the_rule_is_there() -> None:
     assert len(audit.rule()) == 16
     ssd, bert = audit.code("ssd"), audit.code("bert")
     assert ssd["suite"] != bert["suite"]
-    assert ssd["scaling"] == bert["scaling"]
-    assert ssd["scaling"] != ssd["rewriter"]
+    assert ssd["package"] == bert["package"]
 
 
 def test_the_commit_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

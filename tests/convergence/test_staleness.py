@@ -54,25 +54,22 @@ def test_margins_are_frozen_first_and_stay(
     assert "not those frozen" in staleness.reason(made_up(), never, file / "none")
 
 
-@pytest.mark.parametrize(
-    ("part", "says"), [("suite", "the training loop"), ("scaling", "loss scaling")]
-)
-def test_code_that_runs_are_made_by_stays(
-    part: str, says: str, file: pathlib.Path
+def test_the_loop_that_runs_are_made_by_stays(file: pathlib.Path) -> None:
+    result = made_up()
+    result["code"] = result["code"] | {"suite": "another"}
+    assert staleness.reason(result, never, file).startswith("the training loop")
+
+
+def test_another_package_counts_if_its_steps_are_the_same(
+    file: pathlib.Path,
 ) -> None:
     result = made_up()
-    result["code"] = result["code"] | {part: "another"}
-    assert staleness.reason(result, never, file).startswith(says)
-
-
-def test_another_rewriter_counts_if_it_plans_alike(file: pathlib.Path) -> None:
-    result = made_up()
-    result["code"] = result["code"] | {"rewriter": "another"}
+    result["code"] = result["code"] | {"package": "another"}
     plans = dict.fromkeys(result["settings"], "p")
     assert staleness.reason(result, lambda _: plans, file) == ""
     plans["dynamic"] = "q"
     says = staleness.reason(result, lambda _: plans, file)
-    assert says == "the plan has changed since (dynamic)"
+    assert says == "the step or its plan has changed since (dynamic)"
     assert "not here" in staleness.reason(result, lambda _: None, file)
 
 

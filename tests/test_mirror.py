@@ -57,7 +57,9 @@ ELSEWHERE = {
     "cli/command.py": "cli/test_cli.py",
     "cli/policy_flags.py": "cli/test_explain.py",
     "cli/progress_bar.py": "cli/test_tune.py",
+    "loss_scaling/control.py": "loss_scaling/test_names.py",
     # One thing in two files: what it does is seen through the other.
+    "loss_scaling/group.py": "loss_scaling/test_state.py",
     "graph_rewrite/candidates/walks.py": (
         "graph_rewrite/candidates/test_propagation.py"
     ),

@@ -67,7 +67,8 @@ FUNCTIONS = public_functions()
 def test_the_list_is_the_one_we_promise():
     assert sorted(NAMES) == amp.__all__ == dir(amp)
     assert sorted(loss_scaling.__all__) == [
-        *("ConstantLossScale", "DynamicLossScale", "NoLossScale", "current")
+        *("ConstantLossScale", "DynamicLossScale", "NoLossScale", "current"),
+        "scalers",
     ]
 
 

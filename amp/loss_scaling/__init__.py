@@ -11,9 +11,16 @@ from typing import TYPE_CHECKING
 from amp.loss_scaling.scale import ConstantLossScale, DynamicLossScale, NoLossScale
 
 if TYPE_CHECKING:
-    from amp.loss_scaling.state import Scalers
+    from amp.loss_scaling.group import Scalers
+    from amp.loss_scaling.scaler import Scaler
 
-__all__ = ["ConstantLossScale", "DynamicLossScale", "NoLossScale", "current"]
+__all__ = [
+    "ConstantLossScale",
+    "DynamicLossScale",
+    "NoLossScale",
+    "current",
+    "scalers",
+]
 
 
 def current() -> Scalers:
@@ -25,6 +32,19 @@ def current() -> Scalers:
 
     Inside a `tf.compat.v1` graph these are the scalers of that graph.
     """
-    state = importlib.import_module("amp.loss_scaling.state")  # imports TensorFlow
-    scalers: Scalers = state.current()
-    return scalers
+    group = importlib.import_module("amp.loss_scaling.group")  # imports TensorFlow
+    current: Scalers = group.current()
+    return current
+
+
+def scalers() -> list[Scaler]:
+    """Returns the scalers there are, the oldest first.
+
+    ::
+
+        for scaler in amp.loss_scaling.scalers():
+            print(scaler.name, float(scaler.scale), int(scaler.skipped_steps))
+
+    Inside a `tf.compat.v1` graph these are the scalers of that graph.
+    """
+    return current().scalers

@@ -8,15 +8,17 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import tensorflow as tf
 
+from amp.loss_scaling import branches
+
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class ScalerSite:
-    """Where a gradient is taken.
+    """Where a gradient is taken, and what its scaler is called.
 
     Args:
       device: the device on which the scaler's variables are kept.
@@ -25,11 +27,15 @@ class ScalerSite:
         they update, and the scale changes there.
       same: called with the rule as text before a scaler is made that other processes
         have to make too; raises if one of them has another rule.
+      name: what the scaler is called; "" for a name after its variables.
+      line: the file and line of the gradient call, as `names.line` returns it.
     """
 
     device: str = ""
     agreed: bool = True
     same: Callable[[str], None] = lambda rule: None
+    name: str = ""
+    line: str = ""
 
 
 @contextlib.contextmanager
@@ -144,3 +150,28 @@ def variable(name: str, value: tf.Tensor) -> tf.Variable:
     return tf.compat.v1.Variable(
         value, trainable=False, name=name, collections=[], use_resource=True
     )
+
+
+def initialised(last: tf.Variable, others: Sequence[tf.Variable]) -> tf.Tensor:
+    """Builds the initialisation of a scaler's variables in a session graph.
+
+    The user's program does not know these variables and so runs no initialiser for
+    them. The tensor returned, when evaluated, initialises them if they are not.
+
+    Args:
+      last: is initialised after the others: if it has a value, all have.
+      others: the others.
+    """
+
+    def begin() -> tf.Tensor:
+        with tf.control_dependencies([_begin(v) for v in others]):
+            first = _begin(last)
+        with tf.control_dependencies([first]):
+            return tf.constant(True)
+
+    known = tf.compat.v1.is_variable_initialized(last)
+    return branches.cond(known, lambda: tf.constant(True), begin)
+
+
+def _begin(variable: tf.Variable) -> Any:
+    return variable.assign(variable.initial_value, read_value=False)

@@ -17,7 +17,7 @@ class Scaling:
     """The state of loss scaling in the process.
 
     Attributes:
-      group: the `state.Scalers` of the process, which users save in checkpoints; empty
+      group: the `group.Scalers` of the process, which users save in checkpoints; empty
         before the first scaler, then of length 1. A `tf.compat.v1` graph keeps its own.
       scalers: every scaler, of session graphs too, by its gradient call. Held by their
         group: a graph and its scalers go together.

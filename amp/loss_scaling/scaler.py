@@ -24,7 +24,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from amp.loss_scaling import branches, entries, placement, stalls
+from amp.loss_scaling import control, entries, placement, stalls
 from amp.loss_scaling.scale import LossScale, ScaleState
 
 
@@ -66,6 +66,8 @@ class Scaler(tf.Module):  # type: ignore[misc]
     Source variables are those by which the gradient is taken.
 
     Attributes:
+      name: what it is called, after its variables or its line (see `names`).
+      line: the file and line of the gradient call, such as train.py:42.
       settings: the rule by which the scale changes.
       scale: what the next seeds are multiplied by, float32, shape ().
       good_steps: finite calls since the scale last changed, int64, shape ().
@@ -95,6 +97,7 @@ class Scaler(tf.Module):  # type: ignore[misc]
         super().__init__(name="loss_scaler")
         self.settings = settings
         place = place or placement.ScalerSite()
+        self._called, self.line = place.name or "loss_scaler", place.line
         self.shared, self.agreed = False, place.agreed
         self._sources = _Sources(tuple(weakref.ref(v) for v in sources))
         self._names = tuple(source.name for source in sources)
@@ -103,6 +106,14 @@ class Scaler(tf.Module):  # type: ignore[misc]
             {field: self._entry(field) for field in entries.SAVED},
             {field: entries.dropped(field) for field in entries.DROPPED},
         )
+
+    @property
+    def name(self) -> str:
+        """What this scaler is called; no other scaler that lives has this name."""
+        return self._called
+
+    def __repr__(self) -> str:
+        return control.shown(self)
 
     def _make(self, device: str, index: int, sources: int) -> None:
         """Makes the variables and, in a session graph, their initialisation."""
@@ -122,7 +133,8 @@ class Scaler(tf.Module):  # type: ignore[misc]
             self.stalled = make("stalled", tf.constant(zero))
             self._ready = self._value = None
             if not tf.executing_eagerly():
-                self._ready = self._initialised()
+                rest = [v for v in self.variables if v is not self.scale]
+                self._ready = placement.initialised(self.scale, rest)
                 with self.ready():
                     self._value = self.scale.read_value()
 
@@ -163,28 +175,15 @@ class Scaler(tf.Module):  # type: ignore[misc]
             return super()._lookup_dependency(name)
         return cached.get(name) or self._entries.dropped.get(name)
 
-    def _initialised(self) -> tf.Tensor:
-        """Builds the initialisation of the variables in a session graph.
-
-        The user's program does not know these variables and so runs no initialiser for
-        them. The tensor returned, when evaluated, initialises them if they are not. The
-        scale is initialised last: if it has a value, all have.
-        """
-
-        def begin() -> tf.Tensor:
-            rest = [v for v in self.variables if v is not self.scale]
-            with tf.control_dependencies([_begin(v) for v in rest]):
-                first = _begin(self.scale)
-            with tf.control_dependencies([first]):
-                return tf.constant(True)
-
-        known = tf.compat.v1.is_variable_initialized(self.scale)
-        return branches.cond(known, lambda: tf.constant(True), begin)
-
     @property
     def value(self) -> Any:
         """The scale, which sessions may read before their first step too."""
         return self.scale if self._value is None else self._value
+
+    @property
+    def in_session(self) -> bool:
+        """Whether it belongs to a session graph, so that only sessions know it."""
+        return self._ready is not None
 
     def ready(self) -> Any:
         """A scope; what is built in it runs after the variables are initialised."""
@@ -246,7 +245,7 @@ class Scaler(tf.Module):  # type: ignore[misc]
         scale, before = self.scale.read_value(), self.stalled.read_value()
         stalled = stalls.count(self.settings, scale, before, (finite, tf.where))
         writes = [self.stalled.assign(stalled)]
-        if self._ready is not None:
+        if self.in_session:
             writes.append(stalls.printed(before, stalled, self._names))
         if self.settings.bounds is not None:
             old = ScaleState(
@@ -282,7 +281,3 @@ class Scaler(tf.Module):  # type: ignore[misc]
     def positions(self, variables: Sequence[tf.Variable]) -> list[int]:
         """Returns the positions of those source variables that are in `variables`."""
         return self._sources.positions(variables)
-
-
-def _begin(variable: tf.Variable) -> Any:
-    return variable.assign(variable.initial_value, read_value=False)

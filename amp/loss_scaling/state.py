@@ -2,7 +2,7 @@
 
 `find` is called for every gradient call that is scaled, and returns the same scaler
 each time a function is retraced. `serving` finds scalers by their variables, for
-optimizers. `current` is what users save in checkpoints.
+optimizers. `group` is what users save in checkpoints.
 
 No gradients, no optimizers and no private name of TensorFlow: the caller says which
 gradient call it is and by which variables.
@@ -10,16 +10,15 @@ gradient call it is and by which variables.
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
-import threading
 import weakref
-from collections.abc import Iterator, Sequence
-from typing import Any, TypeAlias
+from collections.abc import Sequence
+from typing import TypeAlias
 
 import tensorflow as tf
 
-from amp.loss_scaling import backup, placement, stalls, traced_updates
+from amp.loss_scaling import backup, names, placement, stalls, traced_updates
+from amp.loss_scaling.group import LOCK, Gone, current, let_go
 from amp.loss_scaling.once import Once
 from amp.loss_scaling.placement import ScalerSite
 from amp.loss_scaling.process import SCALING
@@ -30,119 +29,8 @@ CallSite: TypeAlias = tuple[str, int]
 _Key: TypeAlias = tuple[CallSite, tuple[int, ...], LossScale, bool, int]
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class _Gone:
-    """A scaler that is to be dropped, since one of its source variables is deleted.
-
-    Args:
-      key: of `SCALING.scalers`.
-      group: the `Scalers` that it is in.
-      number: its number in that group.
-    """
-
-    key: _Key
-    group: weakref.ref[Scalers]
-    number: int
-
-
-class Scalers(tf.Module):  # type: ignore[misc]
-    """The scalers of this process (or of one `tf.compat.v1` graph), for checkpoints.
-
-    Each scaler is an attribute `scaler_<number>`, by which a checkpoint refers to it.
-    A scaler that is made after a checkpoint was restored gets its values then.
-    """
-
-    def __init__(self) -> None:
-        super().__init__(name="loss_scalers")
-        self._numbers = _Numbers([], set())
-
-    @property
-    def scalers(self) -> list[Scaler]:
-        """The scalers, in the order in which they were made."""
-        _let_go()
-        return self.living()
-
-    def living(self) -> list[Scaler]:
-        """As `scalers`, those of deleted variables included; runs no operation."""
-        with _LOCK:
-            return [getattr(self, f"scaler_{n}") for n in self._numbers.order]
-
-    @property
-    def states(self) -> list[Scaler]:
-        """The same as `scalers`, under an older name."""
-        return self.scalers
-
-    @property
-    def scale(self) -> Any:
-        """The scale of the newest scaler, float32, shape (); 1 while there is none."""
-        scalers = self.scalers
-        return scalers[-1].value if scalers else tf.constant(1.0, tf.float32)
-
-    def numbered(self) -> list[tuple[int, Scaler]]:
-        """Returns (number, scaler) for each, in the order in which they were made."""
-        return list(zip(self._numbers.order, self.scalers, strict=True))
-
-    def next_number(self) -> int:
-        """Returns the smallest number that is neither used nor reserved."""
-        used = {*self._numbers.order, *self._numbers.reserved}
-        return min(set(range(len(used) + 1)) - used)
-
-    @contextlib.contextmanager
-    def reserved(self) -> Iterator[int]:
-        """Keeps a number for a scaler that is made, and then added, inside."""
-        with _LOCK:
-            number = self.next_number()
-            self._numbers.reserved.add(number)
-        try:
-            yield number
-        finally:
-            self._numbers.reserved.discard(number)
-
-    def add(self, scaler: Scaler, number: int) -> None:
-        """Adds a scaler. If a restored checkpoint has values for it, it gets these."""
-        setattr(self, f"scaler_{number}", scaler)
-        self._numbers.order.append(number)
-
-    def remove(self, number: int) -> None:
-        """Drops a scaler whose source variables are deleted."""
-        self._numbers.order.remove(number)
-        delattr(self, f"scaler_{number}")
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class _Numbers:
-    """The numbers of the scalers, in a class because TensorFlow would wrap a list.
-
-    Attributes:
-      order: of the scalers that are made, in that order.
-      reserved: of those that are being made.
-    """
-
-    order: list[int]
-    reserved: set[int]
-
-
-# Not a str: meta graphs are exported with the collections that have a str key.
-_COLLECTION = ("amp", "loss_scalers")
-# Held to read and write the registry only: meanwhile no operation runs, no variable is
-# made and no worker is waited for.
-# Reentrant, because the garbage collector may run a program's `__del__` at any line.
-_LOCK = threading.RLock()
 _MAKING = Once()
 _ANYWHERE = ScalerSite()
-
-
-def current() -> Scalers:
-    """Returns the scalers of this process, or of the session graph being built."""
-    with _LOCK, tf.init_scope():
-        if tf.executing_eagerly():
-            place: list[Scalers] = SCALING.group
-        else:
-            graph = tf.compat.v1.get_default_graph()
-            place = graph.get_collection_ref(_COLLECTION)
-        if not place:
-            place.append(Scalers())
-        return place[0]
 
 
 def find(
@@ -169,12 +57,12 @@ def find(
       RuntimeError: making the scaler led back here, in the same thread.
     """
     identities = tuple(id(variable) for variable in sources)
-    _let_go()
+    let_go()
     eager = _outermost_is_eager()
     call = 0 if eager else current().next_number()
     first = sources[0].device
     device = first if eager else placement.in_session(place.device, first)
-    place = dataclasses.replace(place, device=device)
+    place = dataclasses.replace(place, device=device, line=names.line(*site))
     key = (site, identities, rule, place.agreed, call)
 
     def known() -> Scaler | None:
@@ -192,8 +80,8 @@ def serving(variables: Sequence[tf.Variable]) -> list[tuple[Scaler, list[int]]]:
     Returns:
       (scaler, positions of those variables among its source variables) for each.
     """
-    _let_go()
-    with _LOCK:
+    let_go()
+    with LOCK:
         return _serving(variables)
 
 
@@ -210,8 +98,8 @@ def any_scaler() -> bool:
 
 def kept(variables: Sequence[tf.Variable]) -> backup.Numbers:
     """Returns the state of the scalers of these variables, for a weight file."""
-    _let_go()
-    with _LOCK:
+    let_go()
+    with LOCK:
         scalers = [scaler for scaler, _ in _serving(variables)]
         waiting = backup.waiting(variables)
     return backup.kept(scalers, waiting)
@@ -219,8 +107,8 @@ def kept(variables: Sequence[tf.Variable]) -> backup.Numbers:
 
 def give_back(variables: Sequence[tf.Variable], numbers: backup.Numbers) -> None:
     """Restores what `kept` returned; a scaler made later gets its values then."""
-    _let_go()
-    with _LOCK:
+    let_go()
+    with LOCK:
         scalers = [scaler for scaler, _ in _serving(variables)]
         backup.keep_waiting(variables, list(numbers[len(scalers) :]))
     for scaler, row in zip(scalers, numbers, strict=False):
@@ -241,8 +129,8 @@ def skipped_steps() -> int:
     Scalers that are deleted meanwhile are included, those of `tf.compat.v1` graphs are
     not.
     """
-    _let_go()
-    with _LOCK:
+    let_go()
+    with LOCK:
         past = SCALING.past
         scalers = [scaler for group in SCALING.group for scaler in group.living()]
     return past + sum(int(scaler.skipped_steps.numpy()) for scaler in scalers)
@@ -252,10 +140,12 @@ def _create(key: _Key, sources: Sequence[tf.Variable], place: ScalerSite) -> Sca
     if placement.replicas() is not None:
         place.same(repr(key[2]))
     group = current()
-    with group.reserved() as number:
+    name = place.name or names.of([source.name for source in sources], place.line)
+    with group.reserved(name) as (number, name):
+        place = dataclasses.replace(place, name=name)
         scaler = Scaler(key[2], sources, number, place)
         group.add(scaler, number)
-    with _LOCK:
+    with LOCK:
         SCALING.scalers[key] = scaler
         row = backup.taken(sources)
     traced_updates.made(sources)
@@ -265,36 +155,10 @@ def _create(key: _Key, sources: Sequence[tf.Variable], place: ScalerSite) -> Sca
         stalls.watch(scaler, sources)
     elif group not in SCALING.group and not SCALING.in_sessions:
         SCALING.in_sessions.append(key)
-    gone = _Gone(key, weakref.ref(group), number)
+    gone = Gone(key, weakref.ref(group), number)
     for variable in sources:
         weakref.finalize(variable, SCALING.gone.append, gone).atexit = False
     return scaler
-
-
-def _let_go() -> None:
-    """Drops scalers whose source variables are deleted; keeps their skipped steps.
-
-    Finalizers of variables only append to `SCALING.gone`, as they may run at any time.
-    """
-    while SCALING.gone:
-        try:
-            gone = SCALING.gone.popleft()
-        except IndexError:  # another thread was faster
-            return
-        with _LOCK:
-            scaler = SCALING.scalers.pop(gone.key, None)
-        living = gone.group()
-        if scaler is None or living is None:
-            continue
-        skipped = _skipped(scaler) if living in SCALING.group else 0
-        with _LOCK:
-            SCALING.past += skipped
-            living.remove(gone.number)
-
-
-def _skipped(scaler: Scaler) -> int:
-    with tf.__internal__.eager_context.eager_mode():
-        return int(scaler.copies("skipped_steps")[0].numpy())
 
 
 def _outermost_is_eager() -> bool:

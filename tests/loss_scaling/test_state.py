@@ -276,15 +276,6 @@ def test_settings_pickle_with_every_field_off_default():
     assert pickle.loads(pickle.dumps(rule)) == rule
 
 
-def test_public_names():
-    assert sorted(loss_scaling.__all__) == [
-        "ConstantLossScale",
-        "DynamicLossScale",
-        "NoLossScale",
-        "current",
-    ]
-
-
 def test_skipped_steps_are_counted_when_their_variables_are_gone():
     before = state.skipped_steps()
     variable = tf.Variable(1.0)

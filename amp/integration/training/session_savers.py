@@ -18,7 +18,7 @@ from tensorflow.python.ops import variables
 from tensorflow.python.training.saving.saveable_object import SaveableObject, SaveSpec
 
 from amp.integration import active, fallback, wrapping
-from amp.loss_scaling import entries, state
+from amp.loss_scaling import entries, group
 from amp.loss_scaling.scaler import Scaler
 
 # Set on a saver that is to save what its list has, and no loss scale.
@@ -34,7 +34,7 @@ def _traversal(original: wrapping.Function) -> wrapping.Function:
     """
 
     def traversal(self: Any, *args: Any, **kwargs: Any) -> Any:
-        if state.current().states:
+        if group.current().scalers:
             part = fallback.Part("a SavedModel is saved as it was", active.is_strict())
             names = fallback.attempt(part, lambda: _captured(self), dict)
             self._children_cache[self.root].update(names)
@@ -45,7 +45,7 @@ def _traversal(original: wrapping.Function) -> wrapping.Function:
 
 def _captured(view: Any) -> dict[str, tf.Variable]:
     """The scalers' variables that functions in an object graph use, by name."""
-    states = state.current().states
+    states = group.current().scalers
     ours = {id(v.handle): v for scaler in states for v in scaler.variables}
     functions = [x for x in _reachable(view) if isinstance(x, _Concrete)]
     found = {
@@ -121,7 +121,7 @@ def _saved(saver: Any) -> list[_Saved]:
         known = {id(variable) for variable in listed}
         if any(id(v) not in known for v in tf.compat.v1.global_variables()):
             return []
-    states = state.current().states
+    states = group.current().scalers
     return [_Saved(scaler, field) for scaler in states for field in entries.SAVED]
 
 

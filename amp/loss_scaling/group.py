@@ -1,0 +1,166 @@
+"""The scalers of this process or session graph, as what users save in checkpoints.
+
+A scaler is dropped when its source variables are deleted (`let_go`). Which gradient
+call a scaler belongs to is not known here; `state` adds it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import threading
+import weakref
+from collections.abc import Hashable, Iterator
+from typing import Any
+
+import tensorflow as tf
+
+from amp.loss_scaling import names
+from amp.loss_scaling.process import SCALING
+from amp.loss_scaling.scaler import Scaler
+
+# Not a str: meta graphs are exported with the collections that have a str key.
+_COLLECTION = ("amp", "loss_scalers")
+# Held to read and write the registry only: meanwhile no operation runs, no variable is
+# made and no worker is waited for.
+# Reentrant, because the garbage collector may run a program's `__del__` at any line.
+LOCK = threading.RLock()
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Gone:
+    """A scaler that is to be dropped, since one of its source variables is deleted.
+
+    Args:
+      key: of `SCALING.scalers`.
+      group: the `Scalers` that it is in.
+      number: its number in that group.
+    """
+
+    key: Hashable
+    group: weakref.ref[Scalers]
+    number: int
+
+
+class Scalers(tf.Module):  # type: ignore[misc]
+    """The scalers of this process (or of one `tf.compat.v1` graph), for checkpoints.
+
+    Each scaler is an attribute `scaler_<number>`, by which a checkpoint refers to it.
+    A scaler that is made after a checkpoint was restored gets its values then.
+    """
+
+    def __init__(self) -> None:
+        super().__init__(name="loss_scalers")
+        self._numbers = _Numbers([], {})
+
+    @property
+    def scalers(self) -> list[Scaler]:
+        """The scalers, in the order in which they were made."""
+        let_go()
+        return self.living()
+
+    def living(self) -> list[Scaler]:
+        """As `scalers`, those of deleted variables included; runs no operation."""
+        with LOCK:
+            return [getattr(self, f"scaler_{n}") for n in self._numbers.order]
+
+    @property
+    def states(self) -> list[Scaler]:
+        """The same as `scalers`, under an older name."""
+        return self.scalers
+
+    @property
+    def scale(self) -> Any:
+        """The scale of the newest scaler, float32, shape (); 1 while there is none."""
+        scalers = self.scalers
+        return scalers[-1].value if scalers else tf.constant(1.0, tf.float32)
+
+    def numbered(self) -> list[tuple[int, Scaler]]:
+        """Returns (number, scaler) for each, in the order in which they were made."""
+        return list(zip(self._numbers.order, self.scalers, strict=True))
+
+    def next_number(self) -> int:
+        """Returns the smallest number that is neither used nor reserved."""
+        used = {*self._numbers.order, *self._numbers.reserved.values()}
+        return min(set(range(len(used) + 1)) - used)
+
+    @contextlib.contextmanager
+    def reserved(self, name: str) -> Iterator[tuple[int, str]]:
+        """Keeps a number and a name for a scaler that is made, and added, inside.
+
+        Args:
+          name: what the scaler is to be called; a number follows it if it is taken.
+        """
+        with LOCK:
+            number, reserved = self.next_number(), self._numbers.reserved
+            name = names.free(name, {s.name for s in self.living()} | reserved.keys())
+            reserved[name] = number
+        try:
+            yield number, name
+        finally:
+            del reserved[name]
+
+    def __repr__(self) -> str:
+        return "\n".join(map(repr, self.scalers)) or "<no loss scalers>"
+
+    def add(self, scaler: Scaler, number: int) -> None:
+        """Adds a scaler. If a restored checkpoint has values for it, it gets these."""
+        setattr(self, f"scaler_{number}", scaler)
+        self._numbers.order.append(number)
+
+    def remove(self, number: int) -> None:
+        """Drops a scaler whose source variables are deleted."""
+        self._numbers.order.remove(number)
+        delattr(self, f"scaler_{number}")
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Numbers:
+    """The numbers of the scalers, in a class because TensorFlow would wrap a list.
+
+    Attributes:
+      order: of the scalers that are made, in that order.
+      reserved: of those that are being made, by their names.
+    """
+
+    order: list[int]
+    reserved: dict[str, int]
+
+
+def current() -> Scalers:
+    """Returns the scalers of this process, or of the session graph being built."""
+    with LOCK, tf.init_scope():
+        if tf.executing_eagerly():
+            place: list[Scalers] = SCALING.group
+        else:
+            graph = tf.compat.v1.get_default_graph()
+            place = graph.get_collection_ref(_COLLECTION)
+        if not place:
+            place.append(Scalers())
+        return place[0]
+
+
+def let_go() -> None:
+    """Drops scalers whose source variables are deleted; keeps their skipped steps.
+
+    Finalizers of variables only append to `SCALING.gone`, as they may run at any time.
+    """
+    while SCALING.gone:
+        try:
+            gone = SCALING.gone.popleft()
+        except IndexError:  # another thread was faster
+            return
+        with LOCK:
+            scaler = SCALING.scalers.pop(gone.key, None)
+        living = gone.group()
+        if scaler is None or living is None:
+            continue
+        skipped = _skipped(scaler) if living in SCALING.group else 0
+        with LOCK:
+            SCALING.past += skipped
+            living.remove(gone.number)
+
+
+def _skipped(scaler: Scaler) -> int:
+    with tf.__internal__.eager_context.eager_mode():
+        return int(scaler.copies("skipped_steps")[0].numpy())

@@ -41,6 +41,10 @@ class PolicyError(AmpError, ValueError):
     """A policy field, `AMP_*` variable or pattern that cannot be understood."""
 
 
+class UsageError(AmpError, ValueError):
+    """A command line that names a sub-command or flag that there is not."""
+
+
 class GraphError(AmpError, ValueError):
     """A graph that is not well formed, given by the user."""
 

@@ -13,6 +13,7 @@ import os
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
+from amp import spelling
 from amp.errors import PolicyError
 from amp.loss_scaling import scale_text
 from amp.loss_scaling.scale import LossScale
@@ -26,8 +27,7 @@ def _choice(allowed: tuple[str, ...]) -> Callable[[object, str], str]:
         for option in allowed:
             if value == option:  # a tf.DType or np.dtype equals its name
                 return option
-        options = ", ".join(map(repr, allowed))
-        raise _bad(value, where, f"one of {options}")
+        raise _bad(value, where, f"one of {', '.join(map(repr, allowed))}", allowed)
 
     return parse
 
@@ -200,7 +200,7 @@ class Policy:
             raise _bad(policy, "policy", "an amp.Policy or None")
         for name in fields:
             if name not in FIELDS:
-                raise _bad(name, "fields of amp.Policy", ", ".join(FIELDS))
+                raise _bad(name, "fields of amp.Policy", ", ".join(FIELDS), FIELDS)
         return dataclasses.replace(policy or cls(), **fields)
 
     @classmethod
@@ -284,16 +284,17 @@ FIELDS = {
 }
 
 
-def _value(value: ast.expr) -> object:
-    return (
-        ast.unparse(value) if isinstance(value, ast.Call) else ast.literal_eval(value)
-    )
+def _value(node: ast.expr) -> object:
+    return ast.unparse(node) if isinstance(node, ast.Call) else ast.literal_eval(node)
 
 
-def _bad(value: object, where: str, allowed: str) -> PolicyError:
+def _bad(
+    value: object, where: str, allowed: str, names: Iterable[str] = ()
+) -> PolicyError:
+    otherwise = "correct the value or leave it out to get the default"
     return PolicyError(
         f"{value!r} is not accepted",
         where=where,
         allowed=allowed,
-        remedy="correct the value or leave it out to get the default",
+        remedy=spelling.hint(str(value), names, otherwise),
     )

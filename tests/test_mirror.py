@@ -58,6 +58,7 @@ ELSEWHERE = {
     "cli/policy_flags.py": "cli/test_explain.py",
     "cli/progress_bar.py": "cli/test_tune.py",
     "loss_scaling/control.py": "loss_scaling/test_names.py",
+    "cli/terminal.py": "cli/test_tune.py",
     # One thing in two files: what it does is seen through the other.
     "loss_scaling/group.py": "loss_scaling/test_state.py",
     "graph_rewrite/candidates/walks.py": (

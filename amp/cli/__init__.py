@@ -11,13 +11,17 @@ from __future__ import annotations
 import argparse
 import importlib
 import os
+import re
+import shutil
 import sys
+import textwrap
 import types
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
-from amp.cli import doctor, explain, rewrite, run, tune
+from amp import spelling
+from amp.cli import doctor, explain, policy_flags, rewrite, run, tune
 from amp.cli.command import Command
-from amp.errors import AmpError
+from amp.errors import AmpError, UsageError
 
 COMMANDS: dict[str, Command] = {
     "doctor": doctor.COMMAND,
@@ -27,6 +31,8 @@ COMMANDS: dict[str, Command] = {
     "rewrite": rewrite.COMMAND,
 }
 
+_HELP = ("-h", "--help")
+
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs a command and returns the exit code.
@@ -35,14 +41,13 @@ def main(argv: Sequence[str] | None = None) -> int:
       argv: the arguments, `sys.argv[1:]` by default.
     """
     argv = list(sys.argv[1:] if argv is None else argv)
-    named = COMMANDS.get(argv[0]) if argv else None
-    end = len(argv) if named is None else named.end(argv)
-    args = _parser().parse_args(argv[:end])
-    args.args = argv[end:]
+    args = argparse.Namespace()
     try:
+        args = _parsed(argv)
         code: int = args.command.run(args, _modules(args.command))
     except AmpError as e:
-        print(f"amp: {type(e).__name__}: {e}", file=sys.stderr)
+        said = policy_flags.naming_flags(e, args)
+        print(f"amp: {type(e).__name__}: {said}", file=sys.stderr)
         return 2
     except BrokenPipeError:  # the reader of the output has closed it (`| head`)
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -50,16 +55,71 @@ def main(argv: Sequence[str] | None = None) -> int:
     return code
 
 
-def _parser() -> argparse.ArgumentParser:
+def _parsed(argv: Sequence[str]) -> argparse.Namespace:
+    """The arguments of the sub-command that is named, and what is left for a job.
+
+    Raises:
+      UsageError: a sub-command or flag that there is not, with the closest one.
+    """
+    if argv and argv[0] not in (*COMMANDS, *_HELP):
+        raise _unknown(f"{argv[0]!r}", "amp", (*COMMANDS, *_HELP))
+    named = COMMANDS.get(argv[0]) if argv else None
+    end = len(argv) if named is None else named.end(argv)
+    parser, parsers = _parser()
+    args, left = parser.parse_known_args(argv[:end])
+    if left and left[0].startswith("-"):
+        own = parsers[argv[0]]
+        text = own.format_help().removesuffix(f"{own.epilog}\n")
+        flags = re.findall(r"--[a-z][a-z0-9-]*|-[a-z]\b", text)
+        raise _unknown(f"{left[0].partition('=')[0]!r}", f"amp {argv[0]}", flags)
+    if left:
+        parsers[argv[0]].error(f"unrecognized arguments: {' '.join(left)}")
+    args.args = list(argv[end:])
+    return args
+
+
+def _unknown(found: str, command: str, names: Iterable[str]) -> UsageError:
+    names = list(dict.fromkeys(names))
+    return UsageError(
+        f"`{command}` does not know {found}",
+        where="the command line",
+        allowed=", ".join(names),
+        remedy=spelling.hint(found, names, f"`{command} --help` says what each does"),
+    )
+
+
+def _parser() -> tuple[argparse.ArgumentParser, dict[str, argparse.ArgumentParser]]:
+    """The parser of the command, and those of its sub-commands by their names."""
     parser = argparse.ArgumentParser(
-        prog="amp", description="Automatic mixed precision for TensorFlow graphs."
+        prog="amp",
+        description="Automatic mixed precision for TensorFlow graphs.",
+        epilog="amp COMMAND --help shows examples. Begin with amp doctor.",
+        allow_abbrev=False,
     )
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
+    parsers = {}
     for name, command in COMMANDS.items():
-        own = commands.add_parser(name, help=command.help)
+        parsers[name] = own = commands.add_parser(
+            name,
+            help=command.help,
+            epilog=_examples(command),
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+            allow_abbrev=False,
+        )
         command.add_arguments(own)
+        own.description = _filled(own.description or "")
         own.set_defaults(command=command)
-    return parser
+    return parser, parsers
+
+
+def _filled(text: str) -> str:
+    return textwrap.fill(text, max(20, shutil.get_terminal_size().columns - 2))
+
+
+def _examples(command: Command) -> str:
+    """The end of a sub-command's help: one example after the other, as it is typed."""
+    lines = [f"  {line}\n      {what}" for line, what in command.examples.items()]
+    return "\n".join(("examples:", *lines)) if lines else ""
 
 
 def _modules(command: Command) -> types.SimpleNamespace:

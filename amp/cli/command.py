@@ -22,6 +22,7 @@ class Command:
         Returns the exit code, unless the process becomes another program.
       modules: by a name of our choice, the modules that it needs and that import
         TensorFlow or are slow to import, so that `amp --help` does without them.
+      examples: command lines, each with what it is for, for the end of its `--help`.
       end: returns how many of the arguments are for the sub-command; the others are in
         `args.args`.
     """
@@ -30,4 +31,5 @@ class Command:
     add_arguments: Callable[[argparse.ArgumentParser], None]
     run: Callable[[argparse.Namespace, SimpleNamespace], int]
     modules: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    examples: Mapping[str, str] = dataclasses.field(default_factory=dict)
     end: Callable[[Sequence[str]], int] = len

@@ -33,5 +33,6 @@ COMMAND = Command(
     help="what this machine can do",
     add_arguments=add_arguments,
     run=run,
+    examples={"amp doctor": "what this machine can do"},
     modules={"doctor": "amp.integration.doctor"},
 )

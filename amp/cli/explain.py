@@ -44,5 +44,10 @@ COMMAND = Command(
     help="what a rewrite of a saved graph would do, and why",
     add_arguments=add_arguments,
     run=run,
+    examples={
+        "amp explain exported": "a SavedModel: what would run in 16 bits here",
+        "amp explain graph.pb --node dense/MatMul": "why this node has its type",
+        "amp explain exported --emulate 1 --html > plan.html": "the graph, drawn",
+    },
     modules={"files": "amp.integration.files.graph_files"},
 )

@@ -7,7 +7,10 @@ from __future__ import annotations
 
 import argparse
 import os
+import sys
 
+from amp import variables as known
+from amp.errors import AmpError
 from amp.policy import FIELDS, Policy
 
 
@@ -25,9 +28,38 @@ def variables(args: argparse.Namespace) -> dict[str, str]:
 
 
 def policy(args: argparse.Namespace) -> Policy:
+    """As `read`; variables that look like ours and are not are named on stderr."""
+    complaint = known.complaint(os.environ)
+    if complaint:
+        print(f"amp: {complaint}", file=sys.stderr)
+    return read(args)
+
+
+def read(args: argparse.Namespace) -> Policy:
     """The policy of the flags given and, for all others, of the environment.
 
     Raises:
-      PolicyError: a malformed value, naming its variable.
+      PolicyError: a malformed value, naming the flag or variable that it came from.
     """
+    for name, field in FIELDS.items():
+        if getattr(args, name) is not None:
+            field.parse(getattr(args, name), field.flag)
     return Policy.from_env({**os.environ, **variables(args)})
+
+
+def naming_flags(error: AmpError, args: argparse.Namespace) -> AmpError:
+    """The error with the flags that were used for where it was found.
+
+    What a policy asks for may fail long after it was read, where nobody knows any more
+    that a field came from a flag.
+    """
+    used = [
+        field.flag
+        for name, field in FIELDS.items()
+        if getattr(args, name, None) is not None and f"{name}=" in error.where
+    ]
+    if not used:
+        return error
+    where = ", ".join(used)
+    parts = {"allowed": error.allowed, "remedy": error.remedy}
+    return type(error)(error.found, where=where, **parts)

@@ -24,7 +24,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     text = "GraphDef (.pb, .pbtxt) or directory of a SavedModel"
     add("path", metavar="PATH", type=Path, help=text)
-    add("out", metavar="OUT", type=Path, help="what to write; must not exist")
+    add("out", metavar="OUT", type=Path, help="what to write")
+    add("--force", action="store_true", help="replace what is at OUT")
     text = "tensor of a GraphDef that will be fetched (default: all that none reads)"
     add("--fetch", metavar="NAME", action="append", default=[], help=text)
     text = "tensor of a GraphDef, besides placeholders, that will be fed"
@@ -36,7 +37,8 @@ def run(args: argparse.Namespace, modules: SimpleNamespace) -> int:
     """Prints what was changed."""
     policy = policy_flags.policy(args)
     named = _separated(args.fetch), _separated(args.feed)
-    made = modules.files.rewrite(args.path, args.out, policy, *named)
+    paths = (args.path, args.out)
+    made = modules.files.rewrite(*paths, policy, *named, force=args.force)
     print(f"{args.out}: {made}")
     return 0
 
@@ -49,5 +51,10 @@ COMMAND = Command(
     help="rewrite a saved graph",
     add_arguments=add_arguments,
     run=run,
+    examples={
+        "amp rewrite exported exported16": "a SavedModel with all its signatures",
+        "amp rewrite graph.pb graph16.pb --fetch probabilities": "a frozen graph",
+        "amp rewrite exported exported16 --force": "replaces an earlier result",
+    },
     modules={"files": "amp.integration.files.graph_files"},
 )

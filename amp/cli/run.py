@@ -19,13 +19,15 @@ from amp.cli import policy_flags, start
 from amp.cli.command import Command
 from amp.errors import GraphError
 from amp.integration import reports
-from amp.policy import Policy
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The policy, and what to run."""
     parser.usage = "amp run [--FIELD VALUE ...] [-m | -c] TARGET [ARGS ...]"
-    parser.description = "Runs TARGET as python would, under AMP_ENABLE=1."
+    parser.description = (
+        "Runs TARGET as python would, under AMP_ENABLE=1. Flags of amp stand before "
+        "TARGET; all that follows it is the job's."
+    )
     policy_flags.add(parser)
     kinds = parser.add_mutually_exclusive_group()
     add = kinds.add_argument
@@ -52,9 +54,7 @@ def end(argv: Sequence[str]) -> int:
 def run(args: argparse.Namespace, modules: SimpleNamespace) -> int:
     """Becomes the job's process; returns only where the job cannot be started."""
     environment = {**os.environ, **policy_flags.variables(args), "AMP_ENABLE": "1"}
-    policy = Policy.from_env(
-        environment
-    )  # a malformed value is an error before the job
+    policy = policy_flags.read(args)  # a malformed value is an error before the job
     if policy.report is not None:  # also if the job changes its directory
         environment["AMP_REPORT"] = os.path.abspath(policy.report)
     else:
@@ -115,5 +115,11 @@ COMMAND = Command(
     help="run a script or module in mixed precision",
     add_arguments=add_arguments,
     run=run,
+    examples={
+        "amp run train.py --epochs 3": "the flags after train.py are its own",
+        "amp run --dtype bfloat16 --report reports train.py": "writes a report of each "
+        "function",
+        "amp run -m package.train": "a module",
+    },
     end=end,
 )

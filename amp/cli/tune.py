@@ -9,6 +9,7 @@ import argparse
 from pathlib import Path
 from types import SimpleNamespace
 
+from amp.cli import terminal
 from amp.cli.command import Command
 
 
@@ -41,7 +42,7 @@ def run(args: argparse.Namespace, modules: SimpleNamespace) -> int:
         with modules.progress.progress_bar() as progress:
             found = list(modules.tune_device.tune(executors, args.seconds, progress))
     for file, profile in found:
-        print(f"{profile}\n\nstored in {file}\n")
+        print(f"{profile.text(terminal.width())}\n\nstored in {file}\n")
     if not found:
         print("nothing of this device is stored; amp tune measures it")
     print(modules.hardware.device().describe())
@@ -52,7 +53,7 @@ def _tune_saved_model(path: Path, seconds: float, modules: SimpleNamespace) -> i
     graph = modules.targets.read(modules.targets.require(path))
     with modules.progress.progress_bar() as progress:
         tuned = modules.tune_function.tune_graph(graph, seconds, progress)
-    print(tuned)
+    print(tuned.text(terminal.width()))
     return 0
 
 
@@ -60,6 +61,11 @@ COMMAND = Command(
     help="measure this device, to plan from it",
     add_arguments=add_arguments,
     run=run,
+    examples={
+        "amp tune": "measures this device for 45 seconds",
+        "amp tune --show": "what is stored",
+        "amp tune --saved-model exported": "measures the operations of a model",
+    },
     modules={
         "hardware": "amp.integration.measuring.hardware",
         "progress": "amp.cli.progress_bar",

@@ -5,7 +5,8 @@ Nothing is printed here, and nothing is known of where the figures come from.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import textwrap
+from collections.abc import Iterator, Sequence
 
 
 def time(seconds: float) -> str:
@@ -13,14 +14,22 @@ def time(seconds: float) -> str:
     return f"{seconds * 1e6:.1f} us" if seconds < 1e-3 else f"{seconds * 1e3:.2f} ms"
 
 
-def table(rows: Sequence[Sequence[str]], left: int = 1) -> str:
+def table(
+    rows: Sequence[Sequence[str]], left: int = 1, width: int | None = None
+) -> str:
     """Formats rows as a table with aligned columns; the first row is the head.
 
     Args:
       rows: the cells, the same number in each row.
       left: number of columns that are aligned left; the others are aligned right.
+      width: columns of the terminal. Where the table is wider, each row is a paragraph
+        instead: its first cell, then a line for each other cell with the head before.
     """
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    if width is not None and sum(widths) + 2 * (len(widths) - 1) > width:
+        return "\n".join(
+            line for row in rows[1:] for line in _tall(rows[0], row, width)
+        )
     lines = [_line(row, widths, left) for row in rows]
     lines.insert(1, "  ".join("-" * width for width in widths))
     return "\n".join(lines)
@@ -31,3 +40,15 @@ def _line(row: Sequence[str], widths: Sequence[int], left: int) -> str:
     words = [cell.ljust(width) for cell, width in cells[:left]]
     numbers = [cell.rjust(width) for cell, width in cells[left:]]
     return "  ".join((*words, *numbers)).rstrip()
+
+
+def _tall(head: Sequence[str], row: Sequence[str], width: int) -> Iterator[str]:
+    """A row as lines of at most `width` characters; empty cells are left out."""
+    yield from textwrap.wrap(row[0], width) or [""]
+    names = max(map(len, head[1:]), default=0)
+    for name, cell in zip(head[1:], row[1:], strict=True):
+        if cell:
+            first = f"  {name.ljust(names)}  "
+            yield from textwrap.wrap(
+                cell, width, initial_indent=first, subsequent_indent=" " * 4
+            )

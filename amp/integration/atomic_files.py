@@ -21,7 +21,8 @@ def beside(target: Path) -> Iterator[Path]:
     above the target are made.
 
     Args:
-      target: a file, or a directory that does not exist.
+      target: a file or directory. A directory that is there is replaced in two steps,
+        so that a reader may find none for a moment; it comes back after an error.
 
     Raises:
       OSError: the target cannot be written.
@@ -32,7 +33,19 @@ def beside(target: Path) -> Iterator[Path]:
     ) as place:
         part = Path(place, target.name)  # made by its writer, with the usual rights
         yield part
+        if target.is_dir() and not target.is_symlink():
+            _replace_directory(part, target, Path(place, "before"))
+        else:
+            os.replace(part, target)
+
+
+def _replace_directory(part: Path, target: Path, before: Path) -> None:
+    os.replace(target, before)
+    try:
         os.replace(part, target)
+    except OSError:
+        os.replace(before, target)
+        raise
 
 
 def write(target: Path, text: str, *, sync: bool = False) -> None:

@@ -80,6 +80,5 @@ def failed(says: str, error: Exception) -> None:
     text = f"{type(error).__name__}: {error}"
     ours = "" if isinstance(error, AmpError) else "Please report this. "
     messages.warn_once(
-        f"{says}: {text}\n{ours}AMP_STRICT=1 turns this warning into the error.",
-        stacklevel=2,
+        f"{says}: {text}\n{ours}AMP_STRICT=1 turns this warning into the error."
     )

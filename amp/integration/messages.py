@@ -1,18 +1,34 @@
 """What the package tells the user: one style, one logger, warnings that never raise.
 
-Every text begins with "amp: ". The logger is Python's own, by the name "amp"; no
-handler is installed and no level is set: that is left to the program. Prints nothing.
+Every text begins with "amp: ". There are three kinds, by what the user is to do:
+
+* `note`: nothing; news that explains what is seen (a step that takes longer). Once.
+* `log`: maybe something; a thing that was asked for does not happen.
+* `warn`: something failed, and the job goes on without it.
+
+The logger is Python's own, by the name "amp"; no handler is installed and no level is
+set: that is left to the program.
 """
 
 from __future__ import annotations
 
+import contextlib
 import logging
+import sys
 import warnings
+from types import FrameType
 from typing import Any
 
 from amp.integration.process import PROCESS
 
 _LOG = logging.getLogger("amp")
+# A warning shows a line of the program, not one of these.
+_NOT_THE_PROGRAM = frozenset(
+    {
+        *("amp", "_tf_amp_start", "tensorflow", "keras", "tf_keras"),
+        *("contextlib", "functools", "importlib", "threading"),
+    }
+)
 
 
 def info(text: str, *values: Any) -> None:
@@ -20,8 +36,25 @@ def info(text: str, *values: Any) -> None:
     _LOG.info(f"amp: {text}", *values)
 
 
+def note(text: str, *values: Any) -> None:
+    """Tells news, the first time in the process that it says this.
+
+    It is logged at level INFO if the program has that shown. If the program has said
+    nothing of levels, the line goes to stderr, where a job's other lines are.
+    """
+    said = text % values if values else text
+    if said in PROCESS.told:
+        return
+    PROCESS.told.add(said)
+    if _LOG.isEnabledFor(logging.INFO) or _LOG.level or _LOG.disabled:
+        info("%s", said)
+    elif sys.stderr is not None:
+        with contextlib.suppress(OSError, ValueError):  # nobody listens any more
+            sys.stderr.write(f"amp: {said}\n")
+
+
 def log(text: str, *values: Any) -> None:
-    """Logs at level WARNING, which Python shows by default: news, not failures."""
+    """Logs at level WARNING, which Python shows by default."""
     _LOG.warning(f"amp: {text}", *values)
 
 
@@ -33,27 +66,46 @@ def log_once(text: str, *values: Any) -> None:
         log("%s", said)
 
 
-def warn(
-    text: str, category: type[Warning] = RuntimeWarning, *, stacklevel: int = 1
-) -> None:
+def warn(text: str, category: type[Warning] = RuntimeWarning) -> None:
     """Warns through Python's `warnings`, without ever raising.
 
-    Where the program turns warnings into errors (`python -W error`), the text is logged
+    The line that the warning shows is the innermost one of the user's program. Where
+    the program turns warnings into errors (`python -W error`), the text is logged
     instead: a job that can go on must not end by it.
 
     Args:
       text: without "amp: " before it.
       category: the warning's class.
-      stacklevel: as of `warnings.warn`, counted from the caller.
     """
+    frame = _frame_of_program()
+    names = frame.f_globals
     try:
-        warnings.warn(f"amp: {text}", category, stacklevel=stacklevel + 1)
+        warnings.warn_explicit(
+            f"amp: {text}",
+            category,
+            frame.f_code.co_filename,
+            frame.f_lineno,
+            module=names.get("__name__"),
+            registry=names.setdefault("__warningregistry__", {}),
+        )
     except Warning:
         _LOG.warning("amp: %s", text, extra={"amp_unraised": True})
 
 
-def warn_once(text: str, *, stacklevel: int = 1) -> None:
+def warn_once(text: str) -> None:
     """As `warn`, the first time in the process that it says this."""
     if text not in PROCESS.told:
         PROCESS.told.add(text)
-        warn(text, stacklevel=stacklevel + 1)
+        warn(text)
+
+
+def _frame_of_program() -> FrameType:
+    """The innermost frame of the user's program, or our own where there is none."""
+    ours = frame = sys._getframe(2)
+    walk: FrameType | None = frame
+    while walk is not None:
+        package = str(walk.f_globals.get("__name__", "")).partition(".")[0]
+        if package not in _NOT_THE_PROGRAM:
+            return walk
+        walk = walk.f_back
+    return ours

@@ -91,7 +91,6 @@ def _warn(error: OSError) -> None:
         "  do now:  make room or name another; amp.reports() has the report meanwhile, "
         "and later ones are written where they can be",
         UserWarning,
-        stacklevel=3,
     )
 
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import pathlib
+import re
 import runpy
+import shlex
 import subprocess
 import sys
 
@@ -14,6 +16,7 @@ from amp import cli
 from amp.policy import FIELDS
 
 ROOT = pathlib.Path(__file__).parents[2]
+FORCED = ["--emulate", "1", "--assignment", "all"]
 
 
 @pytest.mark.processes
@@ -51,6 +54,7 @@ def test_python_runs_the_room_as_the_command(capsys, monkeypatch):
 
 def test_each_command_is_a_file_and_says_in_its_help_what_it_does(capsys):
     shared = {"__init__", "__main__", "command", "policy_flags", "progress_bar"}
+    shared.add("terminal")
     files = {path.stem for path in (ROOT / "amp/cli").glob("*.py")}
     assert files - shared == cli.COMMANDS.keys()
     with pytest.raises(SystemExit):
@@ -58,3 +62,71 @@ def test_each_command_is_a_file_and_says_in_its_help_what_it_does(capsys):
     told = capsys.readouterr().out
     for name, command in cli.COMMANDS.items():
         assert f"{name:<9} {command.help}" in told
+
+
+@pytest.mark.parametrize(
+    ("argv", "meant"),
+    [
+        (["dcotor"], "did you mean doctor?"),
+        (["--hlep"], "did you mean --help?"),
+        (["frobnicate"], "`amp --help` says what each does"),
+        (["explain", "--dytpe", "float16", "x.pb"], "did you mean --dtype?"),
+        (["run", "--dytpe=float16", "x.py"], "did you mean --dtype?"),
+        (["tune", "--frobnicate"], "`amp tune --help` says what each does"),
+    ],
+)
+def test_what_is_misspelt_is_answered_with_what_was_meant(argv, meant, capsys):
+    assert cli.main(argv) == 2
+    told = capsys.readouterr().err
+    assert f"do now:  {meant}" in told
+    for part in ("does not know", "where:", "allowed:"):
+        assert part in told
+
+
+@pytest.mark.parametrize("name", cli.COMMANDS)
+def test_no_flag_may_be_abbreviated(name, capsys):
+    flags = re.findall(r"  (--[a-z-]{4,})", _help(name, capsys))
+    for flag in {flag for flag in flags if flag != "--help"}:
+        assert cli.main([name, flag[:-1], "1", "target"]) == 2
+        assert f"does not know '{flag[:-1]}'" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", cli.COMMANDS)
+def test_help_has_examples_that_are_understood(name, capsys):
+    lines = cli.COMMANDS[name].examples
+    told = _help(name, capsys)
+    assert lines
+    for line in lines:
+        assert f"  {line}\n" in told
+        words = shlex.split(line.partition(" > ")[0])
+        assert words[0] == "amp"
+        assert cli._parsed(words[1:]).command is cli.COMMANDS[name]
+
+
+def _help(name, capsys):
+    with pytest.raises(SystemExit):
+        cli.main([name, "--help"])
+    return capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("flags", "where"),
+    [
+        (["--dtype", "flaot16"], "where:   --dtype\n"),
+        (["--keep", "nothing*"], "where:   --keep\n"),
+        (["--allow", "MatMull"], "where:   --allow\n"),
+    ],
+)
+def test_an_error_names_the_flag_that_was_used(graph, flags, where, capsys):
+    assert cli.main(["explain", str(graph / "graph.pb"), *FORCED, *flags]) == 2
+    assert where in capsys.readouterr().err
+
+
+def test_an_error_names_the_variable_where_no_flag_was_used(graph, capsys, monkeypatch):
+    monkeypatch.setenv("AMP_DTYPE", "flaot16")
+    monkeypatch.setenv("AMP_DTPYE", "float16")
+    assert cli.main(["explain", str(graph / "graph.pb")]) == 2
+    told = capsys.readouterr().err
+    assert "where:   AMP_DTYPE\n" in told
+    assert "did you mean float16?" in told
+    assert "amp: AMP_DTPYE (did you mean AMP_DTYPE?) is no variable" in told

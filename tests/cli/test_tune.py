@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from amp import cli
-from amp.integration.measuring import hardware
+from amp.integration.measuring import calibration, hardware, operation_timer
 
 pytestmark = pytest.mark.kernels
 
@@ -37,6 +37,35 @@ def test_tune_stores_shows_and_is_planned_from(cache, capsys):
     assert "AMP_CACHE_DIR is no variable" not in doctor
     assert cli.main(["tune", "--executor", "xla", "--show"]) == 0
     assert "nothing of this device" in capsys.readouterr().out
+
+
+def test_on_a_phone_no_line_is_wider_than_the_screen(cache, capsys, monkeypatch):
+    command = ["tune", "--executor", "kernels"]
+    assert cli.main([*command, "--seconds", "0.5"]) == 0
+    wide = capsys.readouterr().out
+    monkeypatch.setenv("COLUMNS", "40")
+    assert cli.main([*command, "--show"]) == 0
+    told = capsys.readouterr().out
+    table = told[told.index("\n") : told.index("stored in")]
+    assert max(map(len, table.splitlines())) <= 40
+    assert max(map(len, wide.splitlines()[1:])) > 40
+    assert "  float32 " in table
+
+
+@pytest.mark.parametrize("what", [[], ["--saved-model"]])
+def test_what_cannot_be_stored_is_not_measured(cache, graph, capsys, monkeypatch, what):
+    (cache / "profiles").touch()  # a file is where the directory should be
+
+    def measured(*args, **kwargs):
+        raise AssertionError("it was measured")
+
+    monkeypatch.setattr(calibration, "calibrate", measured)
+    monkeypatch.setattr(operation_timer, "measure", measured)
+    command = [*what, str(graph / "saved")] if what else []
+    assert cli.main(["tune", *command]) == 2
+    told = capsys.readouterr().err
+    assert "what is measured could not be stored" in told
+    assert "set AMP_CACHE_DIR to one" in told
 
 
 def test_tune_needs_time(cache, capsys):

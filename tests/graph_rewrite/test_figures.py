@@ -24,3 +24,15 @@ def test_words_stand_left_and_figures_right_under_a_ruled_head():
         "Add     bb",
     ]
     assert figures.table(rows).splitlines()[2] == "MatMul     a  2.00x"
+
+
+def test_a_table_that_is_too_wide_becomes_a_paragraph_a_row():
+    rows = [("op", "case", "gain"), ("MatMul", "a b c d e f g", "2.00x"), ("A", "", "")]
+    assert figures.table(rows, width=40) == figures.table(rows)
+    assert figures.table(rows, width=20).splitlines() == [
+        "MatMul",
+        "  case  a b c d e f",
+        "    g",
+        "  gain  2.00x",
+        "A",
+    ]

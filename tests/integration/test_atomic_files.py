@@ -47,3 +47,29 @@ def test_a_directory_appears_with_all_that_is_in_it(tmp_path):
         (part / "inside").touch()
         assert not (tmp_path / "made").exists()
     assert [path.name for path in tmp_path.rglob("*")] == ["made", "inside"]
+
+
+def test_a_directory_that_is_there_is_replaced_or_comes_back(tmp_path, monkeypatch):
+    target = tmp_path / "made"
+    target.mkdir()
+    (target / "old").touch()
+    replace = atomic_files.os.replace
+
+    def refuses(source, place):
+        if (source / "new").exists():
+            raise OSError("no")
+        replace(source, place)
+
+    def make():
+        with atomic_files.beside(target) as part:
+            part.mkdir()
+            (part / "new").touch()
+
+    monkeypatch.setattr(atomic_files.os, "replace", refuses)
+    with pytest.raises(OSError, match="no"):
+        make()
+    assert [path.name for path in target.iterdir()] == ["old"]
+    monkeypatch.setattr(atomic_files.os, "replace", replace)
+    make()
+    assert [path.name for path in target.iterdir()] == ["new"]
+    assert list(tmp_path.iterdir()) == [target]

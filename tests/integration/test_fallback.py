@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import pathlib
 import re
@@ -13,7 +14,7 @@ import tensorflow as tf
 
 import amp
 from amp.graph_rewrite.cost import device_profile
-from amp.integration import api, fallback
+from amp.integration import api, fallback, messages
 from amp.integration.measuring import hardware, profiles
 from amp.integration.process import PROCESS
 
@@ -48,6 +49,28 @@ def test_strict_raises():
         fallback.attempt(strict, broken, lambda: 1)
     with fallback.strictly(True), pytest.raises(LookupError):
         fallback.attempt(PART, broken, lambda: 1)
+
+
+def test_a_warning_shows_a_line_of_the_program():
+    with pytest.warns(RuntimeWarning, match="it runs as it was") as told:
+        fallback.attempt(PART, broken, lambda: 1)
+    assert told[0].filename == __file__
+
+
+def test_a_note_goes_to_stderr_once_and_is_no_warning(capsys, caplog):
+    for _ in range(2):
+        messages.note("measuring takes %d s", 3)
+    assert capsys.readouterr().err == "amp: measuring takes 3 s\n"
+    assert not caplog.records
+
+
+@pytest.mark.parametrize("level", [logging.INFO, logging.ERROR])
+def test_a_program_that_sets_levels_decides_on_notes(level, capsys, caplog):
+    with caplog.at_level(level, "amp"):
+        messages.note("measuring takes long")
+    assert not capsys.readouterr().err
+    shown = [(r.levelno, r.getMessage()) for r in caplog.records]
+    assert shown == [(20, "amp: measuring takes long")] * (level == logging.INFO)
 
 
 def test_what_is_the_users_to_see_is_raised():

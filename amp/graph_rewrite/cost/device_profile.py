@@ -79,7 +79,18 @@ class Profile:
         return f'{json.dumps(head)[:-1]}, "points": [\n  {lines}\n]}}\n'
 
     def __str__(self) -> str:
-        return _table(self)
+        return self.text()
+
+    def text(self, width: int | None = None) -> str:
+        """A table for people: float32's times, and the speed-up of the 16-bit types.
+
+        Args:
+          width: columns of the terminal, None for any.
+        """
+        rows: list[tuple[str, ...]] = [("case", "bound by", "float32", *_LOW)]
+        rows += _rows(self.points)
+        title = f"{self.device}, TensorFlow {self.tensorflow}, {self.executor}"
+        return f"{title}\n{figures.table(rows, left=2, width=width)}"
 
     @classmethod
     def parse(cls, text: str, where: str = "profile") -> Profile:
@@ -245,14 +256,6 @@ def _over(
     return {d: {**shipped.get(d, {}), **measured.get(d, {})} for d in dtypes}
 
 
-def _table(profile: Profile) -> str:
-    """A table for people: time in float32, and the speed-up of the 16-bit types."""
-    rows: list[tuple[str, ...]] = [("bound by", "case", "float32", *_LOW)]
-    rows += _rows(profile.points)
-    title = f"{profile.device}, TensorFlow {profile.tensorflow}, {profile.executor}"
-    return f"{title}\n{figures.table(rows, left=2)}"
-
-
 _LOW = ("bfloat16", "float16")
 
 
@@ -264,7 +267,7 @@ def _rows(points: Iterable[Point]) -> Iterator[tuple[str, ...]]:
         single = found.get("float32")
         cells = [_gain(found.get(dtype), single) for dtype in _LOW]
         first = "" if single is None else figures.time(single.seconds)
-        yield bound, case, first, *cells
+        yield case, bound, first, *cells
 
 
 def _gain(point: Point | None, single: Point | None) -> str:

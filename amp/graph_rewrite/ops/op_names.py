@@ -5,10 +5,10 @@ Looks names up; nothing is decided here and no graph may enter.
 
 from __future__ import annotations
 
-import difflib
 import fnmatch
 from collections.abc import Iterable
 
+from amp import spelling
 from amp.errors import PolicyError
 from amp.graph_rewrite.graph import op_schema
 from amp.graph_rewrite.ops.op_table import TABLE
@@ -24,13 +24,11 @@ def check_op_names(policy: Policy) -> None:
     for field in ("allow", "deny"):
         for op in getattr(policy, field):
             if op_schema.schema(op) is None:
-                close = difflib.get_close_matches(op, TABLE, n=1)
-                hint = f"did you mean {close[0]!r}?" if close else "check its spelling"
                 raise PolicyError(
                     f"there is no op {op!r}",
                     where=f"Policy({field}=...), AMP_{field.upper()}",
                     allowed="names of ops that this TensorFlow registers",
-                    remedy=hint,
+                    remedy=spelling.hint(op, TABLE, "check its spelling"),
                 )
 
 

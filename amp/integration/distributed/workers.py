@@ -25,6 +25,14 @@ PATIENCE = 600.0  # seconds to wait for a worker, which may have more to prepare
 _SOON = 30.0  # seconds after which the log says whom a job is waiting for
 
 
+_WAITING = (
+    "waiting for %s %d, which has not got here after %.0f s. Likely it runs without "
+    "this package or with another policy (AMP_ENABLE and the other AMP_* variables are "
+    "to be the same in all workers), still loads data or compiles, or has ended: see "
+    "its log"
+)
+
+
 def same(rule: str) -> None:
     """Returns when every worker of the strategy has called it with the same `rule`.
 
@@ -78,14 +86,15 @@ def _key(number: int, task: Task) -> str:
 
 def _told(key: str, task: Task) -> str | None:
     """What another worker wrote under a key; None if nothing for `PATIENCE` seconds."""
-    end, wait = time.monotonic() + PATIENCE, min(_SOON, PATIENCE)
+    begun, wait = time.monotonic(), min(_SOON, PATIENCE)
     while wait > 0:
         try:
             context: Any = context_lib.context()
             return str(context.get_config_key_value(key, int(1000 * wait)))
         except tf.errors.DeadlineExceededError:
-            messages.log("waiting for %s %d, which has not got there yet", *task)
-            wait = min(_SOON, end - time.monotonic())
+            waited = time.monotonic() - begun
+            messages.log(_WAITING, *task, waited)
+            wait = min(_SOON, PATIENCE - waited)
     return None
 
 

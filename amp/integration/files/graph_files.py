@@ -80,6 +80,8 @@ def rewrite(
     policy: Policy,
     fetches: Sequence[str],
     feeds: Sequence[str],
+    *,
+    force: bool = False,
 ) -> str:
     """Rewrites the graph in a file into another; the policy says where reports go.
 
@@ -98,7 +100,7 @@ def rewrite(
       PolicyError: a pattern that matches nothing.
     """
     source = targets.require(source)
-    _require_new(source, target)
+    _require_free(source, target, force)
     if targets.is_saved_model(source):
         if fetches or feeds:
             flag = "--fetch" if fetches else "--feed"
@@ -175,21 +177,34 @@ def _only(flag: str, kind: str, path: Path) -> GraphError:
     )
 
 
-def _require_new(source: Path, target: Path) -> None:
-    if os.path.lexists(target):
+def _require_free(source: Path, target: Path, force: bool) -> None:
+    if os.path.lexists(target) and not (force and _is_like(source, target)):
         raise GraphError(
             "there is something already",
             where=str(target),
-            allowed="a path where nothing is yet",
-            remedy="name another, or remove what is there",
+            allowed="a path where nothing is yet; with --force a graph file, where a "
+            "file is rewritten, or a SavedModel, where one is",
+            remedy="name another, or remove what is there"
+            if force
+            else "--force replaces it; or name another",
         )
-    if source.resolve() in target.resolve().parents:
+    if source.resolve() in (target.resolve(), *target.resolve().parents):
         raise GraphError(
-            "the target lies inside what is rewritten",
+            "the target is, or lies inside, what is rewritten",
             where=str(target),
-            allowed="a path outside the SavedModel",
+            allowed="a path outside of it",
             remedy="name another",
         )
+
+
+def _is_like(source: Path, target: Path) -> bool:
+    """Whether what is at the target may be replaced by a rewrite of the source.
+
+    Nothing but what the command itself would write: no other directory, no device.
+    """
+    if not targets.is_saved_model(source):
+        return target.is_file()
+    return target.is_dir() and targets.holds_model(target)
 
 
 @contextlib.contextmanager

@@ -41,6 +41,11 @@ def is_saved_model(path: Path) -> bool:
     return path.is_dir() or path.name in _MODELS
 
 
+def holds_model(directory: Path) -> bool:
+    """Whether a directory is that of a SavedModel."""
+    return any((directory / name).is_file() for name in _MODELS)
+
+
 def file_of_model(path: Path) -> Path:
     """The file of a SavedModel.
 

@@ -23,6 +23,7 @@ from amp.integration.functions import shape_inference
 from amp.integration.measuring import (
     hardware,
     operation_timer,
+    profiles,
     stopwatch,
     stored_times,
 )
@@ -63,11 +64,16 @@ class Tuned:
     file: str
 
     def __str__(self) -> str:
+        return self.text()
+
+    def text(self, width: int | None = None) -> str:
+        """The table; where it is wider than `width` columns, a paragraph for each."""
         rows = [("operation", "runs", "float32", self.dtype, "gain")]
         rows += map(_row, self.operations)
         known = sum(operation.seconds is not None for operation in self.operations)
         title = f"{self.device}: {known} of {len(self.operations)} operations measured"
-        return "\n".join((title, figures.table(rows), "", f"kept in {self.file}"))
+        table = figures.table(rows, width=width)
+        return "\n".join((title, table, "", f"kept in {self.file}"))
 
 
 def _row(operation: Operation) -> tuple[str, str, str, str, str]:
@@ -155,6 +161,7 @@ def _tuned(
     seconds: float,
     progress: operation_timer.Progress,
 ) -> Tuned:
+    profiles.require_writable()
     wanted = _wanted(modules, settled)
     known = stored_times.load()
     new_first = sorted(wanted, key=lambda one: one.key in known)

@@ -49,4 +49,4 @@ class KeepPatterns:
                 allowed="patterns (fnmatch) that match the name of at least one node",
                 remedy="print(amp.reports()[-1].decisions) for the names there are",
             )
-            messages.warn(str(error), UserWarning, stacklevel=3)
+            messages.warn(str(error), UserWarning)

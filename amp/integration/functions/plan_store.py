@@ -153,7 +153,7 @@ def save(name: str, **changes: Any) -> None:
         try:
             profiles.write(path(name), json.dumps(dataclasses.asdict(record), indent=1))
         except ProfileError as e:
-            messages.log("%s", e)
+            messages.log_once("%s", e)
             return
     _drop_oldest(path(name).parent)
 

@@ -12,6 +12,7 @@ import importlib
 import os
 import sys
 
+from amp import variables
 from amp.integration import fallback, imports
 from amp.policy import Policy
 
@@ -30,6 +31,9 @@ def install() -> None:
     if value not in _ON:
         _say(f"AMP_ENABLE={value!r} is not understood (1 or 0); mixed precision is off")
         return
+    complaint = variables.complaint(os.environ)
+    if complaint:
+        _say(complaint)
     imports.after("tensorflow", _enable)
 
 

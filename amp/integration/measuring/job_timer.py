@@ -24,7 +24,7 @@ from amp.integration.measuring import hardware, operation_timer, stored_times
 from amp.integration.process import PROCESS
 from amp.policy import Policy
 
-# A measurement that takes longer is logged.
+# A measurement that takes longer is told of.
 NOTICED_SECONDS = 2.0
 # With less of the budget left no measurement is begun.
 LEAST_SECONDS = 0.05
@@ -135,6 +135,7 @@ def measuring(settled: Resolution, function: str) -> Timer:
             if not missing or not seconds:
                 return known
             start = time.perf_counter()
+            _announce(len(missing), seconds, function)
             found = measured(missing, seconds, function)
         keep(found, time.perf_counter() - start, function)
         return {**known, **found}
@@ -176,13 +177,23 @@ def _times_here() -> dict[str, Times]:
     return times
 
 
+def _announce(operations: int, seconds: float, function: str) -> None:
+    """Says why a function's first call will take longer, before it does."""
+    text = "measuring %d operations of %s before its first call, for up to %.0f s"
+    messages.note(f"{text} (AMP_TUNE_BUDGET)", operations, _shown(function), seconds)
+
+
+def _shown(function: str) -> str:
+    """A function's name as the user knows it."""
+    return re.sub(r"^__inference_|_\d+$", "", function)
+
+
 def keep(found: Mapping[str, Times], took: float, function: str) -> None:
-    """Stores what was measured for later runs; logs it if it took long."""
+    """Stores what was measured for later runs; tells of it if it took long."""
     where = _store(found)
     if took > NOTICED_SECONDS:
-        name = re.sub(r"^__inference_|_\d+$", "", function)  # as the user knows it
         text = "measured %d operations of %s in %.1f s; kept in %s"
-        messages.log(text, len(found), name, took, where)
+        messages.note(text, len(found), _shown(function), took, where)
 
 
 def _store(found: Mapping[str, Times]) -> str:
@@ -191,5 +202,5 @@ def _store(found: Mapping[str, Times]) -> str:
     try:
         return str(stored_times.add(found))
     except ProfileError as e:
-        messages.log("%s", e)
+        messages.log_once("%s", e)
         return "memory"

@@ -139,7 +139,8 @@ class Slices:
         if not PROCESS.measuring.announced:
             PROCESS.measuring.announced = True
             text = "operations are measured between calls, in %.0f %% of their time"
-            messages.info(f"{text} and %.0f s in all", 100 * SHARE, self._budget())
+            text += " and %.0f s in all (AMP_TUNE_BUDGET)"
+            messages.note(text, 100 * SHARE, self._budget())
 
     def _budget(self) -> float:
         return job_timer.left(self._settled) + PROCESS.measuring.spent

@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import os
 import re
+import tempfile
 from pathlib import Path
 
 import platformdirs
@@ -64,12 +65,31 @@ def write(file: Path, content: str) -> None:
     try:
         atomic_files.write(file, content, sync=True)
     except OSError as e:
-        raise ProfileError(
-            f"what was measured cannot be stored: {e}",
-            where=str(file),
-            allowed="a directory that can be written",
-            remedy=f"set {VARIABLE} to one",
-        ) from e
+        raise _unwritable(file, "what was measured cannot be stored", e) from e
+
+
+def require_writable() -> None:
+    """Checks that a profile can be stored, before the time to measure it is spent.
+
+    Raises:
+      ProfileError: the directory cannot be made, or holds no further file.
+    """
+    place = directory()
+    try:
+        place.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=place) as file:
+            file.write(b"what is measured goes here")
+    except OSError as e:
+        raise _unwritable(place, "what is measured could not be stored", e) from e
+
+
+def _unwritable(where: Path, found: str, error: OSError) -> ProfileError:
+    return ProfileError(
+        f"{found}: {error}",
+        where=str(where),
+        allowed="a directory that can be written, on a disk with room",
+        remedy=f"set {VARIABLE} to one",
+    )
 
 
 def load(device: str, tensorflow: str, executor: str) -> Profile | None:

@@ -30,9 +30,10 @@ def tune(
 
     Raises:
       PolicyError: there is no time to measure in.
-      ProfileError: the profile cannot be stored.
+      ProfileError: the profile cannot be stored; then nothing was measured.
     """
     stopwatch.require_time(seconds, "--seconds")
+    profiles.require_writable()
     end = time.perf_counter() + seconds
     for done, executor in enumerate(executors):
         left = max(end - time.perf_counter(), 0.0)

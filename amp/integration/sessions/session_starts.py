@@ -102,6 +102,5 @@ def tell(untwinned: Untwinned, twins: Twins | None) -> None:
         messages.warn(
             "a session runs in float32, as it was: it had run before mixed "
             "precision was switched on, and its variables are in that graph. Switch on "
-            "before a session's first run, its initialisation included.",
-            stacklevel=4,
+            "before a session's first run, its initialisation included."
         )

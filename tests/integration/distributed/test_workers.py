@@ -70,10 +70,17 @@ def test_another_version_or_rule_is_an_error(between, told):
         workers.same("rule")
 
 
-def test_a_slow_worker_is_waited_for(between):
+def test_a_slow_worker_is_waited_for_and_the_log_says_why_it_may_be(between, caplog):
     service = between(Service(told=None, slow=2))
     workers.same("rule")
     assert len(service.asked) == 3
+    assert len(caplog.messages) == 2
+    for said in caplog.messages:
+        assert said.startswith(
+            "amp: waiting for worker 1, which has not got here after"
+        )
+        for cause in ("without this package", "another policy", "or compiles", "ended"):
+            assert cause in said
 
 
 def test_a_silent_worker_is_an_error_once_patience_ends(between, monkeypatch):

@@ -80,7 +80,11 @@ def test_a_graph_is_written_by_its_suffix(
         (["graph.pb", "graph.pb"], "there is something already"),
         (["model", "model"], "there is something already"),
         (["model", "empty"], "there is something already"),
-        (["model", "model/o"], "the target lies inside what is rewritten"),
+        (["model", "model/o"], "the target is, or lies inside, what is rewritten"),
+        (["graph.pb", "graph.pb", "--force"], "the target is, or lies inside,"),
+        (["model", "empty", "--force"], "there is something already"),
+        (["graph.pb", "model", "--force"], "there is something already"),
+        (["model", "graph.pb", "--force"], "there is something already"),
         (["model", "o", "--fetch", "x"], "--fetch was given"),
         (["model", "graph.pb/o"], "this cannot be written"),
     ],
@@ -95,6 +99,20 @@ def test_what_cannot_be_done_leaves_nothing_behind(
     for part in ("where:", "allowed:", "do now:"):
         assert part in err
     assert sorted(place.rglob("*")) == before
+
+
+def test_force_replaces_an_earlier_result_and_only_that(
+    place: Path, capsys: Any
+) -> None:
+    for command in (["graph.pb", "out.pb"], ["model", "out"]):
+        assert cli.main(["rewrite", *command, *FORCED]) == 0
+        if command[1] == "out":
+            Path("out", "stale").touch()
+        assert cli.main(["rewrite", *command, *FORCED]) == 2
+        assert "--force replaces it" in capsys.readouterr().err
+        assert cli.main(["rewrite", *command, *FORCED, "--force"]) == 0
+    assert not Path("out", "stale").exists()
+    tf.saved_model.load("out")
 
 
 @pytest.mark.parametrize(

@@ -228,6 +228,14 @@ def test_a_malformed_variable_names_itself_and_the_job_runs(
         assert part in done.stderr
 
 
+def test_a_misspelt_variable_is_told_of_once_and_the_job_runs(stand_in):
+    code = f"{ACTIVATION}{ACTIVATION}import tensorflow, keras"
+    done = stand_in.run(code, AMP_ENABLE="1", AMP_DTPYE="float16")
+    assert done.returncode == 0, done.stderr
+    said = "amp: AMP_DTPYE (did you mean AMP_DTYPE?) is no variable of this package"
+    assert done.stderr.count(said) == 1
+
+
 def test_strict_raises(stand_in):
     done = stand_in.run(
         f"{ACTIVATION}import keras", AMP_ENABLE="1", AMP_DTYPE="float8", AMP_STRICT="1"

@@ -173,14 +173,20 @@ def test_a_directory_that_cannot_be_written_costs_the_next_job_only(
     assert "cannot be stored" in caplog.text
 
 
-def test_what_takes_long_is_told(monkeypatch: Any, caplog: Any) -> None:
+def test_what_takes_long_is_told_before_and_after_and_is_no_warning(
+    monkeypatch: Any, capsys: Any, caplog: Any
+) -> None:
     measured_job(tune_budget=20.0)
-    assert "amp: measured" not in caplog.text
+    assert "amp: measured" not in capsys.readouterr().err
     monkeypatch.setattr(job_timer, "NOTICED_SECONDS", 0.0)
     timer = job_timer.measuring(settled(assignment="cost"), "train_step")
     timer(instances(640))
-    pattern = r"measured \d+ operations of train_step in \d\.\d s; kept in /"
-    assert re.search(pattern, caplog.text)
+    before, after = capsys.readouterr().err.splitlines()
+    pattern = r"amp: measuring \d+ operations of train_step before its first call, for"
+    assert re.match(pattern, before)
+    pattern = r"amp: measured \d+ operations of train_step in \d+\.\d s; kept in /"
+    assert re.match(pattern, after)
+    assert not caplog.records
 
 
 def test_explain_plans_from_what_is_stored_and_measures_nothing() -> None:

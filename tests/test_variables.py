@@ -1,0 +1,36 @@
+"""Every variable that the package reads is known, and no other."""
+
+from __future__ import annotations
+
+import pathlib
+import re
+
+from amp import variables
+
+ROOT = pathlib.Path(__file__).parents[1]
+
+
+def test_what_the_code_names_is_what_the_table_knows():
+    code = "\n".join(path.read_text() for path in ROOT.glob("amp/**/*.py"))
+    named = set(re.findall(r"AMP_[A-Z_]+[A-Z]", code))
+    fields = set(variables.known()) - set(variables.OTHERS)
+    assert named - fields == set(variables.OTHERS)
+
+
+def test_a_misspelt_variable_is_answered_with_the_one_that_was_meant():
+    names = ["PATH", "AMP_DTYPE", "AMP_DTPYE", "amp_keep", "AMP_COLOUR", "TMP_AMP_X"]
+    assert variables.unknown(names) == {
+        "AMP_COLOUR": None,
+        "AMP_DTPYE": "AMP_DTYPE",
+        "amp_keep": "AMP_KEEP",
+    }
+
+
+def test_the_complaint_is_one_line_and_silent_where_all_is_known():
+    assert variables.complaint(["AMP_DTYPE", "PATH"]) == ""
+    assert variables.complaint(["AMP_DTPYE"]) == (
+        "AMP_DTPYE (did you mean AMP_DTYPE?) is no variable of this package and "
+        "changes nothing"
+    )
+    told = variables.complaint(["AMP_DTPYE", "AMP_COLOUR"])
+    assert told.startswith("AMP_COLOUR, AMP_DTPYE (did you mean AMP_DTYPE?) are no")

@@ -18,7 +18,7 @@ from types import ModuleType
 
 _OFF = ("", "0", "false", "off", "no")
 _ASKED: set[bool] = set()  # with what `install` was called
-_SAYS: list[Callable[[bool], None]] = []  # our `summary.say`, once we have started
+_SAYS: list[Callable[[bool], None]] = []  # our `job_lines.end`, once we have started
 _NOTHING = "nothing was rewritten: the job imported no TensorFlow, or see above"
 
 
@@ -50,10 +50,8 @@ def _keep_place_of_reports() -> None:
 
 
 def _say_at_end(process: int) -> None:
-    """Says what became of the job; children made by `fork` say nothing."""
-    always = True in _ASKED
-    if os.getpid() != process:
-        return
+    """Says what became of the job; a child made by `fork` only if it had work."""
+    always = True in _ASKED and os.getpid() == process
     for say in _SAYS:
         say(always)
     if always and not _SAYS:
@@ -77,9 +75,9 @@ def _start() -> None:
     other = _other()
     if other is None:
         from amp.integration import autostart
-        from amp.integration.launch import summary
+        from amp.integration.launch import job_lines
 
-        _SAYS[:] = [summary.say]
+        _SAYS[:] = [job_lines.end]
         autostart.install()
     else:
         _say(f"mixed precision is off: another module is called amp ({other})")

@@ -1,4 +1,4 @@
-"""Formats times and tables as text, for reports and measurements.
+"""Formats times, gains and tables as text, for reports and measurements.
 
 Nothing is printed here, and nothing is known of where the figures come from.
 """
@@ -12,6 +12,15 @@ from collections.abc import Iterator, Sequence
 def time(seconds: float) -> str:
     """A time as text in microseconds, or in milliseconds from one millisecond on."""
     return f"{seconds * 1e6:.1f} us" if seconds < 1e-3 else f"{seconds * 1e3:.2f} ms"
+
+
+def gain(before: float, after: float) -> str:
+    """How much faster something became, or slower: "1.26x slower", never "0.79x"."""
+    ratio = before / after if after else 1.0
+    text = f"{max(ratio, 1 / ratio):.2f}x" if ratio else "1.00x"
+    if text == "1.00x":
+        return "as fast"
+    return f"{text} {'faster' if ratio > 1 else 'slower'}"
 
 
 def table(

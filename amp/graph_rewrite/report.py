@@ -123,7 +123,8 @@ class Report:
         if self.measured32 is not None and self.measured16 is not None:
             high, mixed = figures.time(self.measured32), figures.time(self.measured16)
             times = f"{high} in float32, {mixed} mixed"
-            lines.insert(0, f"  measured     {times}, over {self.timed} calls")
+            when = f"over {self.timed} calls" if self.timed else "in an earlier run"
+            lines.insert(0, f"  measured     {times}, {when}")
         for number, plan in enumerate(self.plans):
             lines.append(f"  {'' if number else 'plans':<12} {plan}")
         return lines
@@ -151,10 +152,11 @@ class Report:
         If the original runs from now on, only the nodes that were 16-bit as given are
         listed as 16-bit. The predicted times stay, for comparison.
         """
-        result = f"predicted {self.seconds32 / self.seconds16:.2f}x"
+        result = f"predicted {figures.gain(self.seconds32, self.seconds16)}"
         before, after = outcome.seconds32, outcome.seconds16
         if before is not None and after is not None:
-            result += f", measured {before / after:.2f}x over {outcome.timed} calls"
+            gain = figures.gain(before, after)
+            result += f", measured {gain} over {outcome.timed} calls"
         report = dataclasses.replace(
             self,
             measured32=before,

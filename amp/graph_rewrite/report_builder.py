@@ -8,6 +8,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterator, Mapping
 
+from amp.graph_rewrite import figures
 from amp.graph_rewrite.candidates.analysis import UseAnalysis
 from amp.graph_rewrite.cost.priced import Priced, measured_share
 from amp.graph_rewrite.cost.resolution import Resolution
@@ -93,7 +94,7 @@ def _verdict(
     if any(plan.low for plan in plans.values()):
         if policy.emulate:
             return "rewritten, emulated: values as in 16 bits, no faster"
-        return f"rewritten, predicted {seconds.before / seconds.after:.2f}x faster"
+        return f"rewritten, predicted {figures.gain(seconds.before, seconds.after)}"
     for plan in plans.values():
         for reason in plan.reasons.values():
             if reason.rule in ("gain", "unscaled"):

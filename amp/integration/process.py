@@ -37,6 +37,9 @@ class Process:
     Attributes:
       on: what `enable` switched on (an `active.Active`), None where it is off.
       waiting: settles a policy that is to be on from the first call; None once done.
+      begins: told of the policy, as settled, under which the first function with a
+        product in it is planned; None where nobody asked, and afterwards.
+      begun_in: the process that was told, so that a fork of it says nothing. Kept.
       settled: what each policy came to on this machine, by the policy.
       marked_graphs: graphs that a scope was entered in while they were built, with the
         twins of that scope.
@@ -72,6 +75,8 @@ class Process:
 
     on: Any = None
     waiting: Callable[[], Any] | None = None
+    begins: Callable[[Any], None] | None = None
+    begun_in: int | None = _kept(lambda: None)
     settled: dict[Any, Any] = _forgotten(dict)
     marked_graphs: weakref.WeakKeyDictionary[Any, Any] = _forgotten(
         weakref.WeakKeyDictionary

@@ -11,6 +11,7 @@ import threading
 from collections.abc import Sequence
 from pathlib import Path
 
+from amp.graph_rewrite import figures
 from amp.graph_rewrite.report import Report
 from amp.integration import atomic_files, messages, report_directories
 from amp.integration.process import PROCESS
@@ -118,30 +119,51 @@ def summary(directory: str | None, skipped: int | None) -> str:
     where = f"; reports: {place}" if place is not None and place.is_dir() else ""
     steps = "steps skipped in sessions are not counted"
     if skipped is not None:
-        steps = f"{skipped} steps skipped"
-    return f"{total(made)}, {steps}{where}"
+        steps = f"{skipped} step{'' if skipped == 1 else 's'} skipped"
+    return f"{total(made)}{_unmeasured(made)}, {steps}{where}"
 
 
 def total(made: Sequence[Report]) -> str:
-    """What some rewrites, at least one, did in all, in one line."""
+    """What some rewrites, at least one, did in all, in one line.
+
+    The gain is the measured one, of the functions that have one; else the predicted.
+    """
     done = [report for report in made if report.nodes_low]
     low, total = (
         sum(getattr(r, name) for r in made) for name in ("nodes_low", "nodes_total")
     )
-    before, after = (
-        sum(getattr(r, name) for r in done) for name in ("seconds32", "seconds16")
-    )
-    gain = f", predicted {before / after:.2f}x faster" if after else ""
-    gain = ", emulated" if made[0].emulated else f"{gain}{_measured(done)}"
     return (
         f"{len(done)} of {len(made)} functions rewritten, {low} of {total} nodes in "
-        f"{made[0].dtype} on {made[0].device}{gain}"
+        f"{made[0].dtype} on {made[0].device}{_gain(done)}{_left(made)}"
     )
 
 
-def _measured(done: Sequence[Report]) -> str:
-    """What the races found of the functions that had one, "" if none had."""
-    tried = [r for r in done if r.measured32 is not None and r.measured16 is not None]
-    before = sum(r.measured32 or 0.0 for r in tried)
-    after = sum(r.measured16 or 0.0 for r in tried)
-    return f", measured {before / after:.2f}x in {len(tried)}" if after else ""
+def _gain(done: Sequence[Report]) -> str:
+    """The gain of the functions that were rewritten, "" if none was."""
+    if not done:
+        return ""
+    if done[0].emulated:
+        return ", emulated"
+    raced = [r for r in done if r.measured32 is not None and r.measured16 is not None]
+    if raced:
+        before = sum(r.measured32 or 0.0 for r in raced)
+        after = sum(r.measured16 or 0.0 for r in raced)
+        of = "" if len(raced) == len(done) else f" ({len(raced)} of them)"
+        return f", measured {figures.gain(before, after)}{of}"
+    before, after = (sum(getattr(r, f"seconds{n}") for r in done) for n in (32, 16))
+    return f", predicted {figures.gain(before, after)}"
+
+
+def _left(made: Sequence[Report]) -> str:
+    """How many functions run in float32 because that was measured to be faster."""
+    beaten = [r for r in made if not r.nodes_low and r.measured32 is not None]
+    return f", float32 was the fastest in {len(beaten)}" if beaten else ""
+
+
+def _unmeasured(made: Sequence[Report]) -> str:
+    """Why the gain is only a prediction, "" if it is not."""
+    done = [report for report in made if report.nodes_low and not report.emulated]
+    if not done or any(report.measured16 is not None for report in done):
+        return ""
+    off = next((r.trial for r in done if r.trial.startswith("off: ")), "")
+    return f" (not measured: {off[5:] or 'the job ended before the race did'})"

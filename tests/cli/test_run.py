@@ -58,7 +58,8 @@ def test_run_is_python_under_amp_enable(job):
     assert done.stdout == (
         "arguments ['jobs/train.py', '--a', '1', '--', '--report']\n"
     )
-    last = done.stderr.splitlines()[-1]
+    *_, first, last = done.stderr.splitlines()
+    assert first.startswith("amp: mixed precision is on: bfloat16 emulated on ")
     assert last.startswith("amp: 1 of 1 functions rewritten, ")
     place = job / "reports"
     assert " nodes in bfloat16 on " in last

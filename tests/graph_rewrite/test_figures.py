@@ -15,6 +15,19 @@ def test_times_are_in_microseconds_below_a_millisecond(seconds, text):
     assert figures.time(seconds) == text
 
 
+@pytest.mark.parametrize(
+    ("before", "after", "text"),
+    [
+        (3.0, 2.0, "1.50x faster"),
+        (1.0, 1.26, "1.26x slower"),
+        (1.0, 1.004, "as fast"),
+        (1.0, 0.0, "as fast"),
+    ],
+)
+def test_a_loss_is_called_one(before, after, text):
+    assert figures.gain(before, after) == text
+
+
 def test_words_stand_left_and_figures_right_under_a_ruled_head():
     rows = [("op", "case", "gain"), ("MatMul", "a", "2.00x"), ("Add", "bb", "")]
     assert figures.table(rows, left=2).splitlines() == [

@@ -68,7 +68,8 @@ def test_a_trial_adds_what_was_measured_beside_what_was_predicted() -> None:
     before = dataclasses.replace(chain(), seconds32=3e-3, seconds16=2e-3)
     assert "measured" not in str(before)
     after = before.after(TrialOutcome(True, 5e-3, 4e-3, 7, "ended: 16 bits are faster"))
-    assert after.verdict == ("rewritten, predicted 1.50x, measured 1.25x over 7 calls")
+    gains = "predicted 1.50x faster, measured 1.25x faster"
+    assert after.verdict == f"rewritten, {gains} over 7 calls"
     text = str(after)
     assert "measured     5.00 ms in float32, 4.00 ms mixed, over 7 calls" in text
     assert "trial        ended: 16 bits are faster" in text
@@ -76,12 +77,17 @@ def test_a_trial_adds_what_was_measured_beside_what_was_predicted() -> None:
     assert (after.measured32, after.measured16, after.timed) == (5e-3, 4e-3, 7)
 
 
+def test_what_an_earlier_run_measured_is_told_as_such() -> None:
+    text = str(dataclasses.replace(chain(), measured32=5e-3, measured16=4e-3))
+    assert "measured     5.00 ms in float32, 4.00 ms mixed, in an earlier run" in text
+
+
 def test_where_the_original_won_nothing_of_ours_is_in_sixteen_bits() -> None:
     given = chain()
     mine = dataclasses.replace(given.decisions[0], dtype="bfloat16", rule="already")
     given = dataclasses.replace(given, decisions=(mine, *given.decisions[1:]))
     after = given.after(TrialOutcome(False, 1e-3, 4e-3, 12, "ended: float32 is faster"))
-    assert "measured 0.25x over 12 calls" in after.verdict
+    assert "measured 4.00x slower over 12 calls" in after.verdict
     assert after.verdict.startswith("left in float32: predicted")
     assert (after.nodes_low, after.casts) == (1, 0)
     assert (after.seconds32, after.seconds16) == (given.seconds32, given.seconds16)

@@ -74,6 +74,7 @@ def by_name(rows: Iterable[Row]) -> Mapping[str, Row]:
 _groups = itertools.chain.from_iterable(FAMILIES.values())
 ROWS = by_name(itertools.chain.from_iterable(_groups))
 TABLE = by_name(row for row in ROWS.values() if row.role is not None)
+COMPUTE = frozenset(op for op, row in TABLE.items() if row.role is Role.COMPUTE)
 
 # TensorFlow has about ninety ops that write variables, with names alike, and every
 # version adds some, so they are recognised by name instead of by a list.

@@ -131,13 +131,14 @@ class FunctionTwins:
         assert isinstance(made, Made)
         off = why_not(self._policy)
         text, self._contest = f"off: {off}", None
+        report = made.report
         if not off:
             digest = self._digest(made)
             keep = functools.partial(self._keep_race, digest)
             self._contest = Contest(self._plans, self._ended, keep)
             if known.winner == plan:
                 self._contest.begin_known(known)
-                text = KNOWN
+                report, text = plan_store.as_measured(report, known), KNOWN
             else:
                 same = known.race.get("plan") == digest
                 self._contest.begin(plan, others, known.race if same else {})
@@ -145,7 +146,7 @@ class FunctionTwins:
         if text != UNDER_WAY:
             self._plans.settle()
         self._reported = plan
-        report = dataclasses.replace(made.report, trial=text)
+        report = dataclasses.replace(report, trial=text)
         self._shared.reports.put(self._name, report)
 
     def _digest(self, made: Made) -> str:

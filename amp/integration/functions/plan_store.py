@@ -25,6 +25,7 @@ from amp.graph_rewrite.cost.resolution import Resolution
 from amp.graph_rewrite.graph import fingerprint as graph_fingerprint
 from amp.graph_rewrite.graph import ir
 from amp.graph_rewrite.outcomes import TrialOutcome
+from amp.graph_rewrite.report import Report
 from amp.integration import fallback, messages
 from amp.integration.functions.race_rules import FLOAT32, USED_UP
 from amp.integration.measuring import hardware, profiles
@@ -181,6 +182,13 @@ def keep_outcome(
         runs = known.runs if known.winner == winner else 1
         found = {"winner": winner, "seconds": seconds, "times": dict(times or {})}
         save(name, **found, runs=runs, race={})
+
+
+def as_measured(report: Report, known: Record) -> Report:
+    """A winner's report, with the times of the earlier run that it won in."""
+    seconds = known.seconds
+    high, low = seconds.get(FLOAT32), seconds.get(known.winner)
+    return dataclasses.replace(report, measured32=high, measured16=low)
 
 
 def _drop_oldest(directory: Path) -> None:

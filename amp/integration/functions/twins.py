@@ -20,6 +20,7 @@ from typing import Any, Literal
 from amp.graph_rewrite.cost.op_instance import Timer
 from amp.graph_rewrite.cost.resolution import Resolution
 from amp.graph_rewrite.graph import ir
+from amp.graph_rewrite.ops.op_table import COMPUTE
 from amp.graph_rewrite.report_builder import left
 from amp.integration import fallback, reports
 from amp.integration.functions import (
@@ -172,7 +173,7 @@ class Twins:
         """
         begun, recorded = self._sizes.take(context, name)
         module = begun.given if begun else definitions.read(context, name.decode())
-        self.keep_patterns.met(module)
+        self.met(module)
         key, known = self.known(module)
         if known.winner == FLOAT32:
             cause = "float32 was the fastest in an earlier run of the job"
@@ -186,6 +187,14 @@ class Twins:
         plans = FunctionPlans(name, prepared, {})
         function = FunctionTwins(plans, key, self._shared)
         return function if function.begin(context, known, recorded) else None
+
+    def met(self, module: ir.Module) -> None:
+        """Is told of each function or session's graph before it is planned."""
+        self.keep_patterns.met(module)
+        begins = PROCESS.begins
+        if begins is not None and _has_product(module):
+            PROCESS.begins = None
+            begins(self.settled)
 
     def _timer(self, module: ir.Module, known: Record) -> Timer:
         """What gives the measured times that a function is planned by.
@@ -248,6 +257,11 @@ class Twins:
         made = function.functions()
         function.forget()
         return told + made
+
+
+def _has_product(module: ir.Module) -> bool:
+    nodes = (node for graph in module.graphs() for node in graph.nodes.values())
+    return any(node.op in COMPUTE for node in nodes)
 
 
 def every() -> list[Twins]:

@@ -14,6 +14,7 @@ import sys
 
 from amp import variables
 from amp.integration import fallback, imports
+from amp.integration.launch import job_lines
 from amp.policy import Policy
 
 _ON = frozenset({"1", "true", "on", "yes"})
@@ -59,5 +60,6 @@ def _enable_now() -> None:
     # By name, because it imports TensorFlow, which the job does first.
     api = importlib.import_module("amp.integration.api")
     api.enable_at_first_use(Policy.from_env())
+    job_lines.announce()
     # Only at the end is it known that a pattern of AMP_KEEP matched nothing.
     atexit.register(api.disable)

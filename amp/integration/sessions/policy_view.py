@@ -248,7 +248,7 @@ class PolicyView:
             return self._twin.user_shape(made.shown.get(edge[0], edge))
 
         module = serde.read_graph(made.proto, shape, definitions.traced_shapes)
-        plan.twins.keep_patterns.met(module)
+        plan.twins.met(module)
         nodes = module.main.nodes
         fed = {edge: size for edge, size in part.sizes.items() if edge[0] in nodes}
         return prepare(

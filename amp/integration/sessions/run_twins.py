@@ -131,8 +131,10 @@ class RunTwins:
         digest, text = self._plans.digest(plan), KNOWN
         keep = functools.partial(self._keep_race, digest)
         contest = Contest(self._plans, self._ended, keep, time.perf_counter)
+        report = self._plans.report(plan)
         if known.winner == plan:
             contest.begin_known(known)
+            report = plan_store.as_measured(report, known)
         else:
             same = known.race.get("plan") == digest
             others = [nominee.name for nominee in OTHERS]
@@ -140,7 +142,7 @@ class RunTwins:
             text = UNDER_WAY
         self._contest = contest
         if self._reports is not None:
-            self._reports.begin(plan, self._plans.report(plan), text)
+            self._reports.begin(plan, report, text)
 
     def _keep_race(self, digest: str, kept: Mapping[str, Any]) -> None:
         """Stores how far the race is, for a run that begins with the same plan."""

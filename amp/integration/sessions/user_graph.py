@@ -14,11 +14,10 @@ import tensorflow as tf
 
 from amp.graph_rewrite.graph import ir, op_schema
 from amp.graph_rewrite.graph.calls import CALLS
-from amp.graph_rewrite.ops.op_table import TABLE, Role, facts
+from amp.graph_rewrite.ops.op_table import COMPUTE, facts
 
 # From so many new nodes on, reading the whole graph is faster than reading each.
 _MANY = 200
-COMPUTE = frozenset(op for op, row in TABLE.items() if row.role is Role.COMPUTE)
 
 
 # Whether the node of a name is there already, so that it is not needed.

@@ -312,6 +312,7 @@ def test_the_next_run_starts_with_the_winner(ran: Calls) -> None:
     assert ran == ["twin"]
     report = amp.reports()[-1]
     assert report.trial == contest.KNOWN
+    assert None not in (report.measured32, report.measured16)  # as the first run found
     assert report.nodes_low > 0
 
 

@@ -14,6 +14,7 @@ import pytest
 
 from amp import cli
 from amp.graph_rewrite.plan import RULES
+from amp.integration.doctor import checkup, findings, hook_states, surroundings
 from amp.loss_scaling import DynamicLossScale
 from amp.policy import FIELDS
 from convergence import __main__ as convergence
@@ -141,6 +142,21 @@ def test_the_other_commands_run(place, capsys, monkeypatch):
         quick = ["--seconds", "0.5"] if timed else []
         assert cli.main([*shlex.split(command)[1:], *quick]) == 0, command
         assert capsys.readouterr().out
+
+
+def test_the_page_of_the_doctor_names_every_check_and_every_state():
+    page = (DOCS / "doctor.md").read_text()
+    named = re.findall(r"^\| `(\w+)` \|", page.partition("## For")[0], re.MULTILINE)
+    first = (
+        *(surroundings.versions(), surroundings.environment()),
+        *(surroundings.start(), surroundings.cache()),
+    )
+    made = [finding.check for found in first for finding in found]
+    made += [check.name for check in checkup.CHECKS]
+    assert [name for name in named if name != "gpu"] == made
+    for word in (*findings.STATUSES, *hook_states.STATES):
+        assert f'"{word}"' in page
+    assert f"| `schema` | {findings.SCHEMA} |" in page
 
 
 def test_make_commands_are_targets_and_the_only_others():

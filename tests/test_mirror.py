@@ -72,7 +72,8 @@ ELSEWHERE = {
     "integration/distributed/strategy_threads.py": (
         "integration/distributed/test_replicas.py"
     ),
-    "integration/doctor.py": "cli/test_doctor.py",
+    "integration/doctor/checkup.py": "cli/test_doctor.py",
+    "integration/doctor/findings.py": "cli/test_doctor.py",
     "integration/measuring/tune_device.py": "cli/test_tune.py",
     "integration/measuring/profiles.py": "graph_rewrite/cost/test_device_profile.py",
     "integration/sessions/session_starts.py": (

@@ -75,6 +75,14 @@ def attempt_quietly(ours: Callable[[], _T], otherwise: _T) -> _T:
         return otherwise
 
 
+def attempt_or(ours: Callable[[], _T], otherwise: Callable[[Exception], _T]) -> _T:
+    """As `attempt`, but the error is told by what `otherwise` makes of it."""
+    try:
+        return ours()
+    except Exception as e:
+        return otherwise(e)
+
+
 def failed(says: str, error: Exception) -> None:
     """Warns, once, of a failure of the plugin that the job goes on without."""
     text = f"{type(error).__name__}: {error}"

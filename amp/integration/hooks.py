@@ -383,19 +383,19 @@ def require(rows: Iterable[Row]) -> None:
     Raises:
       TensorFlowError: listing every name that is missing or takes other parameters.
     """
-    misfits = [text for row in rows for text in _misfits(row)]
-    if misfits:
+    found = [text for row in rows for text in misfits(row)]
+    if found:
         keras = getattr(sys.modules.get("keras"), "__version__", "not imported")
         raise TensorFlowError(
             f"TensorFlow {tf.__version__} (Keras {keras}) has other private names "
-            f"than the hooks know, {len(misfits)} in all; nothing was changed",
-            where="\n           ".join(misfits),
+            f"than the hooks know, {len(found)} in all; nothing was changed",
+            where="\n           ".join(found),
             allowed=f"{TENSORFLOW}, {KERAS}",
             remedy="install a supported version, or a newer version of this package",
         )
 
 
-def _misfits(row: Row) -> Iterator[str]:
+def misfits(row: Row) -> Iterator[str]:
     """What is wrong with a name, in words; nothing if it fits."""
     try:
         owner = owner_of(row)

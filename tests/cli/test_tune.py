@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from amp import cli
+from amp.integration.doctor import store
 from amp.integration.measuring import calibration, hardware, operation_timer
 
 pytestmark = pytest.mark.kernels
@@ -31,10 +32,8 @@ def test_tune_stores_shows_and_is_planned_from(cache, capsys):
     assert "calibrated" in hardware.device().name
     assert cli.main([*command, "--show"]) == 0
     assert capsys.readouterr().out == told.out
-    assert cli.main(["doctor"]) == 0
-    doctor = capsys.readouterr().out
-    assert "measured here by `amp tune`" in doctor
-    assert "AMP_CACHE_DIR is no variable" not in doctor
+    (finding,) = store.profile()
+    assert "kernels measured by amp tune today" in finding.text
     assert cli.main(["tune", "--executor", "xla", "--show"]) == 0
     assert "nothing of this device" in capsys.readouterr().out
 

@@ -99,7 +99,7 @@ def shipped() -> Device:
     """The device asked about with the package's figures, not those of `amp tune`."""
     gpu = _gpu()
     if gpu is None:
-        return shipped_devices.of_cpu(_cpu_flags())
+        return shipped_devices.of_cpu(usable_flags())
     return shipped_devices.of_gpu(*gpu)
 
 
@@ -114,13 +114,13 @@ def model() -> str:
     gpu = _gpu()
     if gpu is not None:
         return f"{gpu[0]}{_driver()}{'' if _is_tf32_on() else ', TF32 off'}"
-    name = _cpuinfo("model name") or platform.machine()
+    name = cpu_name()
     off = ", oneDNN off" if os.environ.get("TF_ENABLE_ONEDNN_OPTS") == "0" else ""
     isa = os.environ.get("ONEDNN_MAX_CPU_ISA")
     most = f", oneDNN up to {isa}" if isa else ""
     chosen = tf.config.threading.get_intra_op_parallelism_threads()
     threads = f", {chosen} threads" if chosen else ""
-    kind = shipped_devices.of_cpu(_cpu_flags()).name
+    kind = shipped_devices.of_cpu(usable_flags()).name
     return f"{name}, {_cores()} cores, {kind}{off}{most}{threads}"
 
 
@@ -170,23 +170,40 @@ def kinds() -> frozenset[str]:
     return frozenset(device.device_type for device in tf.config.get_visible_devices())
 
 
-def _cpu_flags() -> frozenset[str]:
-    """Feature flags of the CPU that TensorFlow's kernels use, as Linux names them."""
-    if os.environ.get("TF_ENABLE_ONEDNN_OPTS") == "0":
-        return frozenset()  # without oneDNN no kernel has 16-bit arithmetic
+def cpu_name() -> str:
+    """The CPU's name for people."""
+    return _cpuinfo("model name") or platform.machine()
+
+
+def cpu_flags() -> frozenset[str]:
+    """Feature flags that an x86 CPU has, as Linux names them; whatever may use them."""
     if platform.machine() not in ("x86_64", "AMD64"):
         return frozenset()
-    return _limited(frozenset(_cpuinfo("flags").split()))
+    return frozenset(_cpuinfo("flags").split())
+
+
+def usable_flags() -> frozenset[str]:
+    """Those of the flags that TensorFlow's kernels may use."""
+    if os.environ.get("TF_ENABLE_ONEDNN_OPTS") == "0":
+        return frozenset()  # without oneDNN no kernel has 16-bit arithmetic
+    return _limited(cpu_flags())
+
+
+def onednn_limit() -> str:
+    """The instruction set that oneDNN is told to stop at, "" for none.
+
+    As in oneDNN, the older name of the variable counts if the newer one is not set.
+    """
+    asked = (os.environ.get(f"{name}_MAX_CPU_ISA") for name in ("ONEDNN", "DNNL"))
+    return next((value.upper() for value in asked if value), "")
 
 
 def _limited(flags: frozenset[str]) -> frozenset[str]:
     """The flags that oneDNN may use: ONEDNN_MAX_CPU_ISA takes off what is above it.
 
-    As in oneDNN, the older name of the variable counts if the newer one is not set, and
-    an unknown value is ignored.
+    As in oneDNN, an unknown value is ignored.
     """
-    asked = (os.environ.get(f"{name}_MAX_CPU_ISA") for name in ("ONEDNN", "DNNL"))
-    isa = next((value.upper() for value in asked if value), "")
+    isa = onednn_limit()
     if isa in _WITHOUT_BF16:
         flags -= {"avx512_bf16"}
     if isa in (*_WITHOUT_BF16, *_WITHOUT_AMX):

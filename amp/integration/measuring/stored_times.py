@@ -70,6 +70,16 @@ def _loaded(file: Path) -> Mapping[str, Times]:
     return known[1]
 
 
+def read(file: Path) -> Mapping[str, Times]:
+    """The times in a file, as `load` returns those of `path()`.
+
+    Raises:
+      OSError, ValueError, TypeError, KeyError: it cannot be read, or is of another
+        device.
+    """
+    return _loaded(file)
+
+
 def add(times: Mapping[str, Times]) -> Path:
     """Adds times to the file, and returns its path.
 

@@ -1,0 +1,120 @@
+"""Checks what is stored of this device: profiles of `amp tune`, measured times, plans.
+
+Files are read and left as they are; nothing is measured.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import tensorflow as tf
+
+from amp.errors import ProfileError
+from amp.graph_rewrite.cost.device_profile import EXECUTORS, Profile
+from amp.integration import fallback
+from amp.integration.doctor.findings import NOTE, OK, WRONG, Finding
+from amp.integration.measuring import hardware, profiles, stored_times
+
+# Kernels, drivers and neighbours on a shared machine change within half a year.
+OLD_DAYS = 180
+
+
+def profile() -> Iterator[Finding]:
+    """Which figures plans are made with: of `amp tune`, how old, or those shipped."""
+    model = hardware.model()
+    facts: dict[str, Any] = {
+        "device": model,
+        "tensorflow": tf.__version__,
+        "directory": str(profiles.directory()),
+        "figures": hardware.shipped().source,
+        "used": [],
+        "others": [],
+    }
+    mine = {x: profiles.path(model, tf.__version__, x) for x in EXECUTORS}
+    for executor, file in mine.items():
+        if file.exists():
+            fault = _fault(file, (model, tf.__version__, executor))
+            if fault:
+                yield Finding("profile", WRONG, fault, "amp tune measures anew", facts)
+                return
+            facts["used"].append({"executor": executor, "days": days_old(file)})
+    others = [p for p in profiles.directory().glob("*.json") if p not in mine.values()]
+    facts["others"] = [_head(file) for file in sorted(others)]
+    yield _of(facts)
+
+
+def _of(facts: dict[str, Any]) -> Finding:
+    stale = [one for one in facts["others"] if one]
+    told = "; ".join(
+        f"{one['device']}, TensorFlow {one['tensorflow']}" for one in stale
+    )
+    if not facts["used"]:
+        text = f"none of {facts['device']}, TensorFlow {facts['tensorflow']}"
+        if stale:
+            text += f"; those stored are of other devices or versions: {told}"
+        text += f". Plans use the figures shipped: {facts['figures']}"
+        return Finding("profile", NOTE, text, "amp tune measures, in 45 s", facts)
+    oldest = max(one["days"] for one in facts["used"])
+    which = " and ".join(one["executor"] for one in facts["used"])
+    text = f"{which} measured by amp tune {_ago(oldest)} for {facts['device']}"
+    if oldest > OLD_DAYS:
+        return Finding("profile", NOTE, text, "amp tune measures anew", facts)
+    return Finding("profile", OK, text, facts=facts)
+
+
+def _fault(file: Path, wanted: tuple[str, str, str]) -> str:
+    """Why a stored profile cannot be used, "" if it can."""
+    try:
+        found = Profile.parse(file.read_text(encoding="utf-8"), str(file))
+    except (ProfileError, OSError, UnicodeDecodeError) as e:
+        return f"{file} cannot be used: {str(e).splitlines()[0]}"
+    is_of = (found.device, found.tensorflow, found.executor)
+    return "" if is_of == wanted else f"{file} is of {', '.join(is_of)}"
+
+
+def _head(file: Path) -> dict[str, Any]:
+    """What a profile of another device or version is of; empty if that is not clear."""
+
+    def read() -> dict[str, Any]:
+        found = json.loads(file.read_text(encoding="utf-8"))
+        kept = {key: str(found[key]) for key in ("device", "tensorflow", "executor")}
+        return {**kept, "days": days_old(file)}
+
+    return fallback.attempt_quietly(read, {})
+
+
+def measured() -> Iterator[Finding]:
+    """What earlier jobs measured and found out, which the next run begins with."""
+    file, plans = stored_times.path(), profiles.cache() / "plans"
+    facts: dict[str, Any] = {"file": str(file), "operations": 0, "plans": 0}
+    facts["plans"] = len(list(plans.glob("*"))) if plans.is_dir() else 0
+    if not file.exists():
+        text = f"no operation of past jobs on this device, {facts['plans']} plans"
+        yield Finding("measured", OK, text, facts=facts)
+        return
+
+    def counted() -> Finding:
+        facts["operations"] = len(stored_times.read(file))
+        facts["days"] = days_old(file)
+        text = f"{facts['operations']} operations of past jobs, the newest "
+        text += f"{_ago(facts['days'])}; {facts['plans']} plans"
+        return Finding("measured", OK, text, facts=facts)
+
+    def failed(error: Exception) -> Finding:
+        text = f"{file} cannot be used: {error}"
+        return Finding("measured", WRONG, text, "remove the file", facts)
+
+    yield fallback.attempt_or(counted, failed)
+
+
+def days_old(file: Path) -> int:
+    """Whole days since a file was written."""
+    return max(0, int((time.time() - file.stat().st_mtime) / 86400))
+
+
+def _ago(days: int) -> str:
+    return "today" if days < 1 else f"{days} day{'s'[: days > 1]} ago"

@@ -13,6 +13,7 @@ import importlib
 import os
 import re
 import shutil
+import signal
 import sys
 import textwrap
 import types
@@ -49,6 +50,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         said = policy_flags.naming_flags(e, args)
         print(f"amp: {type(e).__name__}: {said}", file=sys.stderr)
         return 2
+    except KeyboardInterrupt:
+        print("amp: interrupted", file=sys.stderr)
+        return 128 + signal.SIGINT
     except BrokenPipeError:  # the reader of the output has closed it (`| head`)
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0

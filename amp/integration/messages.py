@@ -77,15 +77,14 @@ def warn(text: str, category: type[Warning] = RuntimeWarning) -> None:
       text: without "amp: " before it.
       category: the warning's class.
     """
-    frame = _frame_of_program()
-    names = frame.f_globals
+    file, line, names = _place_in_program()
     try:
         warnings.warn_explicit(
             f"amp: {text}",
             category,
-            frame.f_code.co_filename,
-            frame.f_lineno,
-            module=names.get("__name__"),
+            file,
+            line,
+            module=str(names.get("__name__", "amp")),  # None: nothing is said
             registry=names.setdefault("__warningregistry__", {}),
         )
     except Warning:
@@ -99,13 +98,15 @@ def warn_once(text: str) -> None:
         warn(text)
 
 
-def _frame_of_program() -> FrameType:
-    """The innermost frame of the user's program, or our own where there is none."""
-    ours = frame = sys._getframe(2)
-    walk: FrameType | None = frame
-    while walk is not None:
-        package = str(walk.f_globals.get("__name__", "")).partition(".")[0]
+def _place_in_program() -> tuple[str, int, dict[str, Any]]:
+    """File, line and globals of the innermost frame of the user's program.
+
+    Where it has none, as when the process ends, the program as it was started, line 0.
+    """
+    frame: FrameType | None = sys._getframe(2)
+    while frame is not None:
+        package = str(frame.f_globals.get("__name__", "")).partition(".")[0]
         if package not in _NOT_THE_PROGRAM:
-            return walk
-        walk = walk.f_back
-    return ours
+            return frame.f_code.co_filename, frame.f_lineno, frame.f_globals
+        frame = frame.f_back
+    return sys.argv[0] if sys.argv else "python", 0, {}

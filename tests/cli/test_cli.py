@@ -83,6 +83,15 @@ def test_what_is_misspelt_is_answered_with_what_was_meant(argv, meant, capsys):
         assert part in told
 
 
+def test_an_interrupt_ends_without_a_traceback(monkeypatch, capsys):
+    def interrupted(name):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(cli, "_modules", interrupted)
+    assert cli.main(["doctor"]) == 130
+    assert capsys.readouterr().err == "amp: interrupted\n"
+
+
 @pytest.mark.parametrize("name", cli.COMMANDS)
 def test_no_flag_may_be_abbreviated(name, capsys):
     flags = re.findall(r"  (--[a-z-]{4,})", _help(name, capsys))

@@ -57,6 +57,16 @@ def test_a_warning_shows_a_line_of_the_program():
     assert told[0].filename == __file__
 
 
+def test_a_warning_without_a_line_of_the_program_names_what_was_started(monkeypatch):
+    ours = frozenset({__name__.partition(".")[0], "_pytest", "pytest", "pluggy"})
+    known = messages._NOT_THE_PROGRAM | ours | {"__main__", "runpy", "execnet", "xdist"}
+    monkeypatch.setattr(messages, "_NOT_THE_PROGRAM", known)
+    monkeypatch.setattr(sys, "argv", ["train.py"])
+    with pytest.warns(UserWarning, match="amp: the end") as told:
+        messages.warn("the end", UserWarning)
+    assert (told[0].filename, told[0].lineno) == ("train.py", 0)
+
+
 def test_a_note_goes_to_stderr_once_and_is_no_warning(capsys, caplog):
     for _ in range(2):
         messages.note("measuring takes %d s", 3)

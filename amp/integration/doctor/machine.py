@@ -151,7 +151,7 @@ def precision() -> Iterator[Finding]:
         yield Finding("precision", NOTE, text, facts=facts)
         return
     if not asked.emulate and settled.policy.dtype not in settled.device.native:
-        text += "; this device has no such arithmetic, so float32 will win every race"
+        text += "; this device has no such arithmetic, so jobs will stay float32"
         remedy = "AMP_DTYPE=auto" if usual.policy else "unset AMP_DTYPE"
         yield Finding("precision", NOTE, text, remedy, facts)
         return

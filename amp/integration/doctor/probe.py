@@ -109,7 +109,9 @@ def _failed(name: str, error: Exception) -> list[Finding]:
         return [Finding(name, WRONG, f"could not be checked: {text}", _REPORT)]
     missing = isinstance(error, ModuleNotFoundError) and error.name == "tensorflow"
     text = "not installed" if missing else f"cannot be imported: {text}"
-    remedy = "pip install tensorflow, or tensorflow-cpu, into this Python"
+    remedy = "mend TensorFlow first: python -c 'import tensorflow' says the same"
+    if missing:
+        remedy = "pip install tensorflow, or tensorflow-cpu, into this Python"
     return [Finding(name, WRONG, text, remedy, {"import": error.name})]
 
 

@@ -149,11 +149,7 @@ def run(seconds: float = SECONDS) -> Result:
 
 
 def _policy() -> Policy:
-    """Mixed precision as a job has it here, emulated where it would be off.
-
-    A type that the device has no arithmetic for is tried as it is, if it is asked for:
-    a job would try it too, and its kernels may end the process.
-    """
+    """Mixed precision as it is here, emulated where the device has no such type."""
     asked = fallback.attempt_or(Policy.from_env, _usual)
     fresh = Policy(
         dtype=asked.dtype,
@@ -164,7 +160,7 @@ def _policy() -> Policy:
         strict=True,
     )
     settled = hardware.resolve(fresh)
-    if settled.policy is None:
+    if settled.policy is None or settled.policy.dtype not in settled.device.native:
         settled = hardware.resolve(Policy.make(fresh, emulate=True))
     assert settled.policy is not None  # emulated, there is always a 16-bit type
     return settled.policy

@@ -85,17 +85,27 @@ def start(environ: Mapping[str, str] = os.environ) -> Iterator[Finding]:
     found = [str(Path(path, PTH)) for path in places if Path(path, PTH).is_file()]
     asked = environ.get("AMP_ENABLE", "").strip().lower() in ("1", "true", "on", "yes")
     facts = {"file": found[0] if found else None, "asked": asked}
-    if found:
+    other = _other_amp(Path.cwd())
+    if other is not None:
+        text = f"{other} hides this package from scripts in this directory, which run "
+        remedy = "start jobs from elsewhere, or rename it"
+        yield Finding("start", NOTE, f"{text}as they are", remedy, facts)
+    elif found:
         text = f"AMP_ENABLE=1 takes effect, by {found[0]}"
         yield Finding("start", OK, text, facts=facts)
-        return
-    yield Finding(
-        "start",
-        WRONG if asked else NOTE,
-        f"AMP_ENABLE=1 has no effect: no {PTH} in site-packages",
-        "pip install tf-amp into this Python; amp run works without",
-        facts,
-    )
+    else:
+        text = f"AMP_ENABLE=1 has no effect: no {PTH} in site-packages"
+        remedy = "pip install tf-amp into this Python; amp run works without"
+        yield Finding("start", WRONG if asked else NOTE, text, remedy, facts)
+
+
+def _other_amp(place: Path) -> Path | None:
+    """What `import amp` finds in a directory instead of this package, if anything."""
+    for path in (place / "amp.py", place / "amp" / "__init__.py"):
+        ours = path.parent / "integration" / "autostart.py"
+        if path.is_file() and not ours.is_file():
+            return path
+    return None
 
 
 def cache() -> Iterator[Finding]:

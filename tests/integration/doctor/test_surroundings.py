@@ -94,6 +94,19 @@ def test_without_the_file_that_python_reads_the_switch_does_nothing(
     assert ("has no effect" in finding.text) == (not installed)
 
 
+@pytest.mark.parametrize("other", ["amp.py", "amp/__init__.py"])
+def test_another_module_of_the_same_name_is_told_of(other, tmp_path, monkeypatch):
+    monkeypatch.chdir(ROOT)
+    before = only(surroundings.start({}))
+    monkeypatch.chdir(tmp_path)
+    assert only(surroundings.start({})) == before
+    (tmp_path / other).parent.mkdir(exist_ok=True)
+    (tmp_path / other).touch()
+    finding = only(surroundings.start({}))
+    assert finding.status == NOTE
+    assert f"{tmp_path / other} hides this package" in finding.text
+
+
 def test_versions_name_what_is_not_installed(monkeypatch):
     def missing(name):
         raise surroundings.importlib.metadata.PackageNotFoundError(name)

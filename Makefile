@@ -28,6 +28,10 @@ WORKERS ?= auto
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
+DEMO_STAMP := $(VENV)/.installed-demo
+# What the demo needs of EXTRAS, so that a fresh machine shows it sooner.
+DEMO_EXTRAS := $(if $(findstring tensorflow,$(EXTRAS)),tensorflow,cpu),demo
+INSTALL := -m pip install --disable-pip-version-check --no-compile
 
 # Each process imports TensorFlow once; one that is done takes over what another still has.
 PYTEST := $(BIN)/python -m pytest -q -n $(WORKERS) --maxprocesses 8 --dist worksteal
@@ -45,8 +49,8 @@ export PYTHONDONTWRITEBYTECODE :=
 
 .PHONY: demo test test-quick test-isa test-gpu-kernels bench convergence docs check vendor clean
 
-demo: $(STAMP)
-	$(BIN)/python examples/demo.py
+demo: $(DEMO_STAMP)
+	$(BIN)/python -m examples.demo
 
 test: $(STAMP)
 	$(PYTEST)
@@ -104,5 +108,11 @@ clean:
 # installation is taken up again.
 $(STAMP): pyproject.toml setup.py tf_amp.pth
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --disable-pip-version-check --no-compile -e '.[$(EXTRAS)]'
+	$(BIN)/python $(INSTALL) -e '.[$(EXTRAS)]'
+	touch $(DEMO_STAMP) $@
+
+$(DEMO_STAMP): pyproject.toml setup.py tf_amp.pth
+	@echo "installing TensorFlow and scikit-learn into $(VENV) ..."
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python $(INSTALL) -q -e '.[$(DEMO_EXTRAS)]'
 	touch $@

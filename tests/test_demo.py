@@ -1,46 +1,35 @@
-"""The demo's table, page and report, on made-up runs; its script knows no amp."""
+"""The demo's table, page and turns, on made-up runs; its script knows no amp."""
 
 from __future__ import annotations
 
 import ast
 import json
+import os
 import pathlib
 import re
 import subprocess
 import sys
+import types
 from typing import Any
 
 import pytest
+from demo_results import FORCED, MACHINE, REPORT, RUN, result
+from report_pages import large_report
 
-pytest.importorskip("matplotlib")
-
-from examples import demo
+from examples import demo, demo_charts, demo_page, demo_runs
 
 EXAMPLES = pathlib.Path(demo.__file__).parent
-RUN = {
-    "loss": [1.0, 0.2],
-    "accuracy": [0.5, 0.9],
-    "val_loss": [2.0, 0.3],
-    "val_accuracy": [0.4, 0.96],
-    "step_ms": 30.0,
-    "peak_mib": 900.0,
-    "epochs": 2,
-    "seed": 0,
-    "batch_size": 64,
-    "versions": {"tensorflow": "2.21.0", "keras": "3.15.1"},
-}
-RUNS: dict[str, dict[str, Any]] = {"float32": RUN, "mixed": {**RUN, "step_ms": 20.0}}
-REPORT = {
-    "function": "__inference_step_7",
-    "nodes_total": 2000,
-    "nodes_low": 600,
-    "casts": 20,
-    "dtype": "bfloat16",
-    "emulated": False,
-    "loss_scale": "none",
-}
-MACHINE = demo.Machine("a <CPU>", "bfloat16", False, "it has AMX", {})
-FORCED = demo.Machine("a CPU", "bfloat16", True, "it has none", {"AMP_EMULATE": "1"})
+
+
+def shown(place: pathlib.Path, found: dict[str, Any]) -> str:
+    """The page that the demo writes of a result."""
+    demo.show(place, found, large_report(40).to_html())
+    return (place / "report.html").read_text()
+
+
+def text_of(page: str) -> str:
+    part = page[page.index('<section id="demo"') : page.index("<header>")]
+    return re.sub(r"\s+", " ", re.sub(r"<[^>]+>", " ", part))
 
 
 def test_training_script_imports_no_amp() -> None:
@@ -52,42 +41,96 @@ def test_training_script_imports_no_amp() -> None:
 
 
 def test_result_has_the_keys_that_are_promised() -> None:
-    result = demo.compare(MACHINE, RUNS, REPORT)
-    assert result["speedup"] == pytest.approx(1.5)
-    assert result["mixed"] == {"step_ms": 20.0, "accuracy": 0.96, "peak_mib": 900.0}
-    assert {"device", "dtype", "emulated", "float32", *REPORT} - {"function"} <= {
-        *result
-    }
-    json.dumps(result)
+    found = result()
+    assert found["speedup"] == pytest.approx(1.5)
+    assert found["mixed"] == {"step_ms": 20.0, "accuracy": 0.96, "peak_mib": 900.0}
+    assert {"device", "dtype", "emulated", "float32", *REPORT} <= {*found}
+    assert json.loads(json.dumps(found))["runs"]["float32"] == RUN
 
 
-def test_table_shows_speed_and_says_when_it_means_nothing() -> None:
-    rows = dict(row[::2] for row in demo.table(demo.compare(MACHINE, RUNS, REPORT)))
-    assert rows["speed-up"] == "1.50x"
+def test_a_gain_is_called_one() -> None:
+    rows = dict(row[::2] for row in demo.table(result()))
+    assert rows["a step is"] == "1.50x faster"
     assert rows["nodes in 16 bits"] == "600 of 2000"
-    emulated = demo.compare(FORCED, RUNS, {**REPORT, "emulated": True})
-    rows = dict(row[::2] for row in demo.table(emulated))
-    assert rows["speed-up"] == "1.50x (emulated, says nothing)"
-    assert rows[""] == "mixed (bfloat16, emulated)"
-    assert demo.notes(emulated, FORCED)[0] == (
-        "emulated: this machine has no 16-bit arithmetic; times say nothing about speed"
-    )
+    assert "a training step is 1.50x faster" in demo.told(result())
 
 
-def test_page_is_whole_and_escapes() -> None:
-    result = demo.compare(MACHINE, RUNS, REPORT)
-    rows, lines = demo.table(result), demo.notes(result, MACHINE)
-    text = demo.page(rows, lines, demo.draw(RUNS), emulated=False)
-    assert "a &lt;CPU&gt;" in text
-    assert "data:image/png;base64,iVBOR" in text
-    assert not re.search(r"(src|href)=\"(?!data:)", text)
+def test_a_loss_is_never_called_a_gain(tmp_path: pathlib.Path) -> None:
+    slower = result(ms=37.8)
+    page = shown(tmp_path, slower)
+    assert "No gain here: a training step is 1.26x slower" in text_of(page)
+    assert '<b class="gain">' not in page
+    assert 'class="told warning"' in page
+    assert "faster" not in demo.told(slower)
+    assert dict(row[::2] for row in demo.table(slower))["a step is"] == "1.26x slower"
+
+
+def test_where_float32_won_the_race_the_page_says_so() -> None:
+    assert "went back to it" in demo.told(result(nodes_low=0, ms=30.0))
+
+
+def test_without_16_bit_arithmetic_the_page_says_what_is_seen_and_no_time(
+    tmp_path: pathlib.Path,
+) -> None:
+    found = result(FORCED, ms=60.0, emulated=True)
+    text = text_of(shown(tmp_path, found))
+    assert "computes in float32 only" in text
+    assert "Compare the curves and the accuracy" in text
+    assert "2.00x slower" not in text
+    assert "no gain here" in text
+    assert "AMP_EMULATE is set" in demo.told({**found, "capable": True})
+
+
+def test_every_figure_on_the_page_is_in_the_json(tmp_path: pathlib.Path) -> None:
+    text = text_of(shown(tmp_path, result()))
+    read = json.loads((tmp_path / "result.json").read_text())
+    a, b, far = read["float32"], read["mixed"], read["elsewhere"]
+    for figure in (
+        f"{a['step_ms'] / b['step_ms']:.2f}x faster",
+        f"{a['step_ms']:.1f} → {b['step_ms']:.1f} ms",
+        f"{b['accuracy']:.1%}",
+        f"float32: {a['peak_mib']:.0f} MiB",
+        f"{far['seconds32'] / far['seconds16']:.2f}x faster predicted on an A100",
+        "not measured",
+        "2 longer steps, up to 1.0 s, are cut off",
+        *read["notes"],
+    ):
+        assert figure.replace("<", "&lt;").replace(">", "&gt;") in text, figure
+    again = demo_page.page(read, demo.table(read), large_report(40).to_html())
+    assert again == (tmp_path / "report.html").read_text()
+
+
+def test_page_is_whole_and_escapes(tmp_path: pathlib.Path) -> None:
+    page = shown(tmp_path, result())
+    assert "a &lt;CPU&gt;" in page
+    assert not re.search(r"(src|href)=\"(?!data:)", page)
+    with pytest.raises(ValueError, match="the report page has no"):
+        demo_page.page(result(), [], "<html></html>")
+
+
+def test_a_curve_goes_through_its_values() -> None:
+    axis = demo_charts.Axis(0.0, 10.0)
+    line = demo_charts.Curve("a", "float32", [0.0, 10.0, 99.0])
+    svg = demo_charts.curves("t", "epoch", axis, [line])
+    found = re.search(r'<polyline class="float32" points="([^"]+)"', svg)
+    assert found is not None
+    places = [tuple(map(float, place.split(","))) for place in found[1].split()]
+    bottom, top = demo_charts.BOTTOM, demo_charts.TOP
+    assert [y for _, y in places] == [bottom, top, top]  # nothing leaves the plot
+    assert [x for x, _ in places] == [46.0, 227.0, 408.0]
+    log = demo_charts.Axis(0.01, 100.0, log=True)
+    assert log.place(1.0) == pytest.approx((bottom + top) / 2)
+    assert log.ticks() == pytest.approx([0.01, 0.1, 1.0, 10.0, 100.0])
+    assert axis.ticks() == [0.0, 2.0, 4.0, 6.0, 8.0, 10.0]
 
 
 def test_report_of_the_training_step_is_the_largest(tmp_path: pathlib.Path) -> None:
     for nodes in (10, 2000, 300):
         text = json.dumps({**REPORT, "nodes_total": nodes})
         (tmp_path / f"{nodes}.json").write_text(text)
-    assert demo.training_report(tmp_path)["nodes_total"] == 2000
+        (tmp_path / f"{nodes}.html").write_text(f"page of {nodes}")
+    report, page = demo.training_report(tmp_path)
+    assert (report["nodes_total"], page) == (2000, "page of 2000")
 
 
 def test_no_report_is_a_clear_failure(tmp_path: pathlib.Path) -> None:
@@ -96,8 +139,65 @@ def test_no_report_is_a_clear_failure(tmp_path: pathlib.Path) -> None:
     assert "pip install -e ." in str(e.value)
 
 
+# Takes the place of the training: what it does in its turns goes into a common file.
+TURNS = """
+import argparse, json, os, sys
+sys.path.insert(0, {examples!r})
+from train_digits import Turns
+parser = argparse.ArgumentParser()
+for name in ("--epochs", "--seed", "--history"):
+    parser.add_argument(name)
+parser.add_argument("--turns", type=int, nargs=2)
+args = parser.parse_args()
+turns, mixed = Turns(*args.turns), "AMP_ENABLE" in os.environ
+with open({log!r}, "a", buffering=1) as log:
+    for step in range(3 if mixed else 5):
+        turns.on_train_batch_begin(step)
+        for part in "ab":
+            log.write(f"{{'mixed' if mixed else 'float32'}} {{step}}{{part}}\\n")
+turns.on_train_end()
+json.dump({{}}, open(args.history, "w"))
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.processes
+def test_the_runs_take_turns_and_the_longer_one_ends_alone(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    script, log = tmp_path / "script.py", tmp_path / "log"
+    script.write_text(TURNS.format(examples=str(EXAMPLES), log=str(log)))
+    monkeypatch.setattr(demo_runs, "SCRIPT", script)
+    args: Any = types.SimpleNamespace(out=tmp_path, epochs=1, seed=0)
+    future: Any = types.SimpleNamespace(result=lambda: MACHINE)
+    assert demo_runs.train(args, future) == {"float32": {}, "mixed": {}}
+    order = [f"{run} {step}" for step in range(3) for run in ("float32", "mixed")]
+    order += ["float32 3", "float32 4"]
+    assert log.read_text().split("\n")[:-1] == [f"{o}{p}" for o in order for p in "ab"]
+
+
+@pytest.mark.processes
+def test_a_run_that_fails_ends_the_demo(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    script = tmp_path / "script.py"
+    script.write_text("raise SystemExit(5)")
+    monkeypatch.setattr(demo_runs, "SCRIPT", script)
+    args: Any = types.SimpleNamespace(out=tmp_path, epochs=1, seed=0)
+    future: Any = types.SimpleNamespace(result=lambda: MACHINE)
+    with pytest.raises(SystemExit, match="float32 run failed, exit code 5"):
+        demo_runs.train(args, future)
+
+
 @pytest.mark.processes
 def test_help_tells_the_arguments() -> None:
-    command = [sys.executable, str(EXAMPLES / "demo.py"), "--help"]
-    text = subprocess.run(command, check=True, capture_output=True, text=True).stdout
-    assert {"--epochs", "--seed", "--out"} <= set(re.findall(r"--\w+", text))
+    command = [sys.executable, "-m", "examples.demo", "--help"]
+    done = subprocess.run(
+        command,
+        cwd=EXAMPLES.parent,
+        env={**os.environ, "COLUMNS": "80"},
+        check=True,
+        capture_output=True,
+        text=True,
+    )
+    assert {"--epochs", "--seed", "--out"} <= set(re.findall(r"--\w+", done.stdout))

@@ -7,10 +7,12 @@ import shutil
 from collections.abc import Iterator
 from typing import Any
 
+import demo_results
 import pytest
 from report_pages import large_report
 
 from amp.graph_rewrite import figures
+from examples import demo
 
 pytestmark = [pytest.mark.slow, pytest.mark.processes]
 api = pytest.importorskip("playwright.sync_api", reason="no playwright to drive it")
@@ -46,19 +48,19 @@ def opened(browser: Any, path: pathlib.Path) -> Iterator[Any]:
     """Opens the page offline; in the end no script may have failed."""
     contexts, errors = [], []
 
-    def open_page(**options: Any) -> Any:
+    def open_page(file: pathlib.Path = path, **options: Any) -> Any:
         context = browser.new_context(offline=True, **options)
         contexts.append(context)
         page = context.new_page()
         page.on("pageerror", lambda error: errors.append(str(error)))
-        page.on("request", lambda one: seen(one.url))
+        page.on("request", lambda one: seen(one.url, file))
         page.on("console", lambda one: errors.append(one.text) if bad(one) else None)
-        page.goto(path.as_uri())
+        page.goto(file.as_uri())
         page.wait_for_selector("html[data-ready]")
         return page
 
-    def seen(url: str) -> None:
-        if url != path.as_uri():
+    def seen(url: str, file: pathlib.Path) -> None:
+        if url != file.as_uri():
             errors.append(f"asked for {url}")
 
     def bad(message: Any) -> bool:
@@ -101,8 +103,9 @@ def test_the_first_view_is_there_in_two_seconds_and_is_folded(opened: Any) -> No
 
 def test_scopes_unfold_at_a_click_and_fold_again(opened: Any) -> None:
     page = opened(viewport={"width": 1300, "height": 1000})
-    folded = visible(page)
-    tap(page, next(label for label in folded if label.startswith("model")))
+    folded = visible(page)  # but for "model", which holds nearly all there is
+    assert {"x", "model"} < set(folded)
+    tap(page, next(label for label in folded if label.startswith("block")))
     unfolded = visible(page)
     assert len(unfolded) > len(folded)
     page.click("#fold-scope")
@@ -197,3 +200,25 @@ def test_nothing_is_wider_than_the_screen(opened: Any, width: int) -> None:
     page.keyboard.press("Enter")
     assert page.evaluate("document.documentElement.scrollWidth") <= width
     assert page.locator("#details .chain").is_visible()
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("width", [390, 768, 1440])
+def test_the_demos_page_fits_the_screen_and_has_the_graph_below(
+    opened: Any, width: int, scheme: str, tmp_path: pathlib.Path
+) -> None:
+    demo.show(tmp_path, demo_results.result(), large_report(200).to_html())
+    screen = {"width": width, "height": 844}
+    page = opened(tmp_path / "report.html", viewport=screen, color_scheme=scheme)
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
+    assert page.locator("#demo .chart polyline").count() == 10
+    colours = {
+        page.locator(f"#demo polyline.{run}").first.evaluate(
+            "line => getComputedStyle(line).stroke"
+        )
+        for run in ("float32", "mixed")
+    }
+    assert len(colours) == 2
+    head, theme = (page.locator(one).bounding_box() for one in ("#demo h1", "#theme"))
+    assert theme["y"] < head["y"] + head["height"]  # the switch stands at the top
+    assert len(visible(page)) > 3

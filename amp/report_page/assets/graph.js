@@ -2,6 +2,7 @@
 "use strict";
 
 const MOST_VISIBLE = 260; // then the scopes that were opened first fold again
+const MOST_FIRST = 45; // what is drawn before anything is opened
 
 // `chosen(place)` and `chosenScope(scope)` are called for what the reader clicks.
 function makeGraph(report, root, chosen, chosenScope) {
@@ -84,6 +85,18 @@ function makeGraph(report, root, chosen, chosenScope) {
     for (const one of [...open]) if (visible() > MOST_VISIBLE && !around.has(one)) fold(one);
   }
 
+  // What is seen first: scopes that hold most of the graph are open, while there is room.
+  function openMost() {
+    let room = MOST_FIRST - root.children.length;
+    let at = root;
+    while (at) {
+      at = at.children.find((child) => typeof child === "object" && child.size > root.size / 2);
+      if (at) room -= at.children.length;
+      if (room < 0) at = undefined;
+      if (at) open.add(at);
+    }
+  }
+
   function fold(scope) {
     for (const one of [...open]) {
       for (let at = one; at; at = at.parent) if (at === scope) open.delete(one);
@@ -108,8 +121,7 @@ function makeGraph(report, root, chosen, chosenScope) {
   }
 
   colour();
-  // What is seen first is the first scope that divides: one alone tells nothing.
-  if (root.children.length === 1 && typeof root.children[0] === "object") open.add(root.children[0]);
+  openMost();
   draw();
   return {
     cy, colour, shown, choose,

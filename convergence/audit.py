@@ -20,8 +20,8 @@ ROOT = Path(__file__).parents[1]
 RUNS = ("convergence.training", "convergence.settings")
 TABLES = frozenset({"convergence.families", "convergence.results"})
 # What a verdict is made by: margins are frozen under these.
-RULE = ("equivalence", "gradient_rule", "dynamics", "verdict", "margins", "settings")
-RULE += ("trivial/__init__",)
+RULE = ("equivalence", "comparison", "gradient_rule", "dynamics", "recovery", "clauses")
+RULE += ("verdict", "margins", "settings", "trivial/__init__")
 # What the package makes a step of. What it made shows in the digest of the plan.
 PACKAGE = ("amp/loss_scaling", "amp/integration/training", "amp/graph_rewrite")
 

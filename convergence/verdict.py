@@ -1,58 +1,23 @@
 """The verdict: statistics of results, and the rule of README.md.
 
-Arithmetic on what results hold; nothing is trained, read or drawn here. The clauses
-have modules of their own: `equivalence`, `gradient_rule`, `dynamics`.
+Arithmetic on what results hold; nothing is trained, read or drawn here. What each
+clause of the rule says of a setting is in `clauses`.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
-from convergence import dynamics, equivalence, gradient_rule, margins, trivial
+from convergence import clauses, comparison, dynamics, gradient_rule
+from convergence.comparison import Compared, Run
 from convergence.equivalence import DIFFERENT, EQUAL, UNDECIDED
 from convergence.settings import FLOAT32, PERTURBED
 
-Run = Mapping[str, Any]
 PASSES, FAILS = "passes", "fails"
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Finding:
-    """What one clause of the rule says of a setting.
-
-    Attributes:
-      clause: "divergence", "loss", "metric", "gradients", "scale" or "learning".
-      outcome: of `equivalence`.
-      text: what was found, if it is not equal.
-    """
-
-    clause: str
-    outcome: str
-    text: str
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Compared:
-    """Paired differences to float32.
-
-    Attributes:
-      mean, low, high: of the difference, and its 90 % interval.
-      margin: within which it is to lie.
-      outcome: of `equivalence`.
-      found: the smallest worsening that the rule finds with 90 % power, at the noise of
-        these pairs; None with fewer than two.
-    """
-
-    mean: float
-    low: float
-    high: float
-    margin: float
-    outcome: str
-    found: float | None
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -81,14 +46,14 @@ class Row:
     mean: float
     deviation: float
     loss: Compared | None
-    metric: Compared | None
+    metric: comparison.Compared | None
     worst: gradient_rule.Judged | None
     determined: tuple[int, int]
     diverged: int
     skipped: int
     moves: tuple[int, int]
     nodes: tuple[int, int]
-    findings: tuple[Finding, ...]
+    findings: tuple[clauses.Finding, ...]
 
     @property
     def outcome(self) -> str:
@@ -186,14 +151,17 @@ def _row(
     told = result["settings"][setting]
     judged = gradient_rule.judged(own, rule["unit"])
     values = [run["metric"] for run in own]
-    loss, metric = (None, None) if setting == FLOAT32 else _compared(rule, pairs)
-    findings = [_divergence(own)]
+    loss, metric = comparison.compared(rule, pairs)
+    findings = [clauses.divergence(own)]
     if setting == FLOAT32:
-        findings += [_learning(rule, values), _beating(result)]
+        loss = metric = None
+        findings += [clauses.learning(rule, values), clauses.beating(result)]
+    elif setting != rule["worse"] and (bare := runs.get(rule["worse"] or "")):
+        findings += clauses.recovered(rule, pairs, bare)
     else:
-        findings += [_equal("loss", loss), _equal("metric", metric)]
+        findings += [clauses.equal("loss", loss), clauses.equal("metric", metric)]
     if told["mixed"]:
-        findings += [_gradients(judged), _scale(told["scaling"], own)]
+        findings += [clauses.gradients(judged), clauses.scale(told["scaling"], own)]
     return Row(
         setting=setting,
         must_pass=told["must_pass"],
@@ -215,86 +183,3 @@ def _row(
 def _sum(pairs: Any) -> tuple[int, int]:
     first, second = zip(*pairs, strict=True)
     return sum(first), sum(second)
-
-
-def _compared(
-    rule: Mapping[str, Any], pairs: Sequence[tuple[Run, Run | None]]
-) -> tuple[Compared | None, Compared | None]:
-    """The loss over the last quarter, and the metric, beside float32's of the seed."""
-    both = [(own, base) for own, base in pairs if base is not None]
-    losses = [
-        margins.loss_difference(own["ends"][0], base["ends"][0], rule["scale"])
-        for own, base in both
-    ]
-    metrics = [own["metric"] - base["metric"] for own, base in both]
-    return _differences("loss", rule, losses), _differences("metric", rule, metrics)
-
-
-def _differences(
-    name: str, rule: Mapping[str, Any], differences: Sequence[float | None]
-) -> Compared | None:
-    known = [d for d in differences if d is not None]
-    if not known or len(known) < len(differences):
-        return None
-    margin, (low, high) = rule["margin"][name], equivalence.interval(known)
-    noise = float(np.std(known, ddof=1)) if len(known) > 1 else 0.0
-    return Compared(
-        mean=float(np.mean(known)),
-        low=low,
-        high=high,
-        margin=margin,
-        outcome=equivalence.outcome(low, high, margin),
-        found=equivalence.smallest_found(margin, noise, len(known)),
-    )
-
-
-def _divergence(own: Sequence[Run]) -> Finding:
-    diverged = sum(run["diverged"] for run in own)
-    outcome = DIFFERENT if diverged else EQUAL
-    return Finding("divergence", outcome, f"{diverged} of {len(own)} runs diverged")
-
-
-def _learning(rule: Mapping[str, Any], values: Sequence[float]) -> Finding:
-    """Float32 is to be as good as the floor; otherwise nothing was compared."""
-    mean, floor = float(np.mean(values)), rule["floor"]
-    short = mean < floor if rule["higher"] else mean > floor
-    text = f"has not learned: {rule['metric']} {mean:.4g}, wanted {floor:.4g}"
-    return Finding("learning", DIFFERENT if short else EQUAL, text)
-
-
-def _beating(result: Mapping[str, Any]) -> Finding:
-    """Float32 is to beat the trivial model; otherwise the family says nothing."""
-    outcome = EQUAL if trivial.beats(result) else UNDECIDED
-    return Finding("learning", outcome, "does not beat the trivial model")
-
-
-def _equal(clause: str, found: Compared | None) -> Finding:
-    if found is None:
-        return Finding(clause, DIFFERENT, f"the {clause} is not finite in every run")
-    text = (
-        f"the interval of the {clause}, {found.low:+.3g} … {found.high:+.3g}, "
-        f"leaves ±{found.margin:.3g}"
-    )
-    return Finding(clause, found.outcome, text)
-
-
-def _gradients(judged: Sequence[gradient_rule.Judged]) -> Finding:
-    failing = [each for each in judged if not each.passes]
-    if failing:
-        variables = len({each.variable for each in failing})
-        more = f" (and {variables - 1} more variables)" if variables > 1 else ""
-        return Finding("gradients", DIFFERENT, f"{failing[0]}{more}")
-    if not any(each.determined for each in judged):
-        return Finding("gradients", UNDECIDED, "no gradient could be judged")
-    return Finding("gradients", EQUAL, "")
-
-
-def _scale(scaling: Sequence[int] | None, own: Sequence[Run]) -> Finding:
-    rule = None if scaling is None else dynamics.Rule(*scaling)
-    found = [
-        f"seed {run['seed']}: {fault}"
-        for run in own
-        for fault in dynamics.faults(rule, run, len(run["ends"]))
-    ]
-    more = f" (and {len(found) - 1} more)" if len(found) > 1 else ""
-    return Finding("scale", DIFFERENT if found else EQUAL, "".join(found[:1]) + more)

@@ -108,6 +108,34 @@ def test_where_scaling_is_needed_a_run_without_it_must_be_worse(
         assert judged.reasons == ("unscaled: its loss is not worse, as it was to be",)
 
 
+@pytest.mark.parametrize(
+    ("scaled", "word"),
+    [
+        ([2.0, 2.05, 1.95, 2.1, 2.0], "passes"),  # no 2 %, and more than half of 20 %
+        ([2.4] * 5, "fails"),
+        ([2.3, 2.32, 2.28, 2.3, 2.31], "fails"),
+        ([2.5, 1.9, 2.4, 1.9, 2.2], "undecided"),
+    ],
+)
+def test_where_scaling_is_needed_it_must_recover_half(
+    scaled: list[float], word: str
+) -> None:
+    low, near = [v - 0.3 for v in VALUES], [v - 0.1 for v in VALUES]
+    losses = {"unscaled": [2.4] * 5, "dynamic": scaled}
+    result = made_up(losses=losses, unscaled=low, constant=near, dynamic=near)
+    result["rule"]["worse"] = "unscaled"
+    assert verdict.verdict(result).word == word
+
+
+def test_where_scaling_is_needed_the_metric_must_be_recovered_too() -> None:
+    low = [v - 0.3 for v in VALUES]
+    result = made_up(losses={"unscaled": [2.4] * 5}, unscaled=low, constant=low)
+    result["rule"]["worse"] = "unscaled"
+    judged = verdict.verdict(result)
+    assert judged.word == "fails"
+    assert judged.reasons[0].startswith("constant: the metric is worse")
+
+
 def test_a_diverged_run_fails_whatever_it_counts() -> None:
     result = made_up()
     result["runs"][-1]["diverged"] = True

@@ -1,8 +1,8 @@
 """Whether loss scaling recovers what is lost without it, where a family needs scaling.
 
 The clause of such families where equality is not found: what is lost without scaling
-is the yardstick, which shows at a noise at which 2 % does not. Arithmetic on differences
-of pairs; no runs are read and no margins are known here.
+is the yardstick, which shows at a noise at which 2 % does not. Arithmetic on paired
+differences; no runs are read and no margins are known here.
 """
 
 from __future__ import annotations

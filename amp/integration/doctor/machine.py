@@ -28,8 +28,6 @@ ISAS = (
     *("AVX512_CORE_AMX", "AVX512_CORE_AMX_FP16", "AVX10_1_512", "AVX10_1_512_AMX"),
     *("AVX10_1_512_AMX_FP16", "AVX10_2_512", "AVX10_2_512_AMX_2", "DEFAULT", "ALL"),
 )
-# Flags of a CPU with 16-bit arithmetic, and what people call it.
-_SIXTEEN = {"avx512_bf16": "AVX512-BF16", "amx_bf16": "AMX-BF16"}
 _NVIDIA = (Path("/proc/driver/nvidia/version"), Path("/dev/nvidiactl"))
 _DTYPES = ("bfloat16", "float16")
 
@@ -48,7 +46,7 @@ def tensorflow() -> Iterator[Finding]:
 def devices() -> Iterator[Finding]:
     """Each device, with the 16-bit types that its kernels compute in."""
     cpu = hardware.device("CPU:0")
-    own = sorted(_sixteen(hardware.usable_flags()))
+    own = _sixteen(hardware.usable_flags())
     has = ", ".join(own) or "no 16-bit instructions in use"
     name = f"{hardware.cpu_name()}, {has}"
     yield _device("CPU:0", name, cpu.native, {"flags": own})
@@ -97,8 +95,7 @@ def _hidden_gpu() -> Iterator[Finding]:
 def onednn() -> Iterator[Finding]:
     """Whether oneDNN may use the 16-bit arithmetic that the CPU has."""
     off, limit = os.environ.get("TF_ENABLE_ONEDNN_OPTS") == "0", hardware.onednn_limit()
-    left = _sixteen(hardware.usable_flags())
-    hidden = sorted(_sixteen(hardware.cpu_flags()) - left)
+    left, hidden = _sixteen(hardware.usable_flags()), hardware.hidden_flags()
     facts = {"off": off, "limit": limit or None, "hidden": hidden}
     said = f"ONEDNN_MAX_CPU_ISA={limit}"
     if limit and limit not in ISAS:
@@ -116,7 +113,7 @@ def onednn() -> Iterator[Finding]:
         )
         yield Finding("onednn", WRONG, text, "unset ONEDNN_MAX_CPU_ISA", facts)
     elif hidden:
-        what = ", ".join(sorted(left)) or "no 16-bit arithmetic"
+        what = ", ".join(left) or "no 16-bit arithmetic"
         text = f"{said} hides {', '.join(hidden)}, which this CPU has; {what} is left"
         status = NOTE if left else WRONG
         yield Finding("onednn", status, text, "unset ONEDNN_MAX_CPU_ISA", facts)
@@ -132,8 +129,8 @@ def _ends_processes(limit: str) -> bool:
     return below and "avx512f" in hardware.cpu_flags()
 
 
-def _sixteen(flags: frozenset[str]) -> set[str]:
-    return {name for flag, name in _SIXTEEN.items() if flag in flags}
+def _sixteen(flags: frozenset[str]) -> list[str]:
+    return sorted(name for flag, name in hardware.SIXTEEN.items() if flag in flags)
 
 
 def precision() -> Iterator[Finding]:

@@ -97,18 +97,15 @@ def measured() -> Iterator[Finding]:
         yield Finding("measured", OK, text, facts=facts)
         return
 
-    def counted() -> Finding:
+    try:
         facts["operations"] = len(stored_times.read(file))
-        facts["days"] = days_old(file)
-        text = f"{facts['operations']} operations of past jobs, the newest "
-        text += f"{_ago(facts['days'])}; {facts['plans']} plans"
-        return Finding("measured", OK, text, facts=facts)
-
-    def failed(error: Exception) -> Finding:
-        text = f"{file} cannot be used: {error}"
-        return Finding("measured", WRONG, text, "remove the file", facts)
-
-    yield fallback.attempt_or(counted, failed)
+    except ProfileError as e:
+        yield Finding("measured", WRONG, f"{file}: {e.found}", e.remedy, facts)
+        return
+    facts["days"] = days_old(file)
+    text = f"{facts['operations']} operations of past jobs, the newest "
+    text += f"{_ago(facts['days'])}; {facts['plans']} plans"
+    yield Finding("measured", OK, text, facts=facts)
 
 
 def days_old(file: Path) -> int:

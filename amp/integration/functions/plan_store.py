@@ -116,6 +116,11 @@ def load(name: str) -> Record:
 def _loaded(file: Path) -> Record:
     if not file.exists():
         return Record()
+    with profiles.reading(file):
+        return _parsed(file)
+
+
+def _parsed(file: Path) -> Record:
     found = json.loads(file.read_text(encoding="utf-8"))
     seconds = {str(plan): float(time) for plan, time in found["seconds"].items()}
     measured = found.get("times", {}).items()

@@ -33,9 +33,17 @@ def install() -> None:
         _say(f"AMP_ENABLE={value!r} is not understood (1 or 0); mixed precision is off")
         return
     complaint = variables.complaint(os.environ)
-    if complaint:
+    if complaint and not _is_child():
         _say(complaint)
     imports.after("tensorflow", _enable)
+
+
+def _is_child() -> bool:
+    """Whether `multiprocessing` made this process, whose parent has told all already.
+
+    By the command line: `parent_process` knows only after the job's modules are loaded.
+    """
+    return "--multiprocessing-fork" in sys.orig_argv
 
 
 @functools.cache

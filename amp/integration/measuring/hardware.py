@@ -38,6 +38,8 @@ _WITHOUT_BF16 = (
 )
 _WITHOUT_AMX = ("AVX512_CORE_BF16", "AVX512_CORE_FP16", "AVX10_1_512")
 
+# Flags of a CPU with 16-bit arithmetic, and what people call it.
+SIXTEEN = {"avx512_bf16": "AVX512-BF16", "amx_bf16": "AMX-BF16"}
 
 _PLACE: ContextVar[str] = ContextVar("place", default="")
 
@@ -189,6 +191,12 @@ def usable_flags() -> frozenset[str]:
     return _limited(cpu_flags())
 
 
+def hidden_flags() -> list[str]:
+    """The 16-bit arithmetic that the CPU has and TensorFlow's kernels may not use."""
+    hidden = cpu_flags() - usable_flags()
+    return sorted(name for flag, name in SIXTEEN.items() if flag in hidden)
+
+
 def onednn_limit() -> str:
     """The instruction set that oneDNN is told to stop at, "" for none.
 
@@ -224,7 +232,10 @@ def _cpuinfo(field: str) -> str:
 def resolve(policy: Policy | None = None) -> resolution.Resolution:
     """What a policy does on this machine: its 16-bit type, or why it is off."""
     settled = resolution.resolve(Policy.make(policy), device())
-    return dataclasses.replace(settled, kinds=kinds())
+    reason = settled.reason
+    if settled.policy is None and device().kind == "CPU" and hidden_flags():
+        reason += f"; the CPU has {', '.join(hidden_flags())}, see `amp doctor`"
+    return dataclasses.replace(settled, kinds=kinds(), reason=reason)
 
 
 def resolve_on(place: str, policy: Policy) -> resolution.Resolution:

@@ -6,10 +6,12 @@ In the user's cache directory, or in `AMP_CACHE_DIR`. `tune_device` writes them 
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 import re
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import platformdirs
@@ -90,6 +92,24 @@ def _unwritable(where: Path, found: str, error: OSError) -> ProfileError:
         allowed="a directory that can be written, on a disk with room",
         remedy=f"set {VARIABLE} to one",
     )
+
+
+@contextlib.contextmanager
+def reading(file: Path) -> Iterator[None]:
+    """Has what goes wrong as a file of the cache is read be an error that names it.
+
+    Raises:
+      ProfileError: the file cannot be read, or holds something else.
+    """
+    try:
+        yield
+    except (OSError, ValueError, TypeError, KeyError, AttributeError) as e:
+        raise ProfileError(
+            f"it cannot be used: {type(e).__name__}: {e}",
+            where=str(file),
+            allowed="a file as this version of the package writes it",
+            remedy="remove the file; what it held is measured anew",
+        ) from e
 
 
 def load(device: str, tensorflow: str, executor: str) -> Profile | None:

@@ -65,7 +65,8 @@ def _loaded(file: Path) -> Mapping[str, Times]:
     known: tuple[tuple[int, int, int], dict[str, Times]] | None
     known = PROCESS.stored_times.get(file)
     if known is None or known[0] != version:
-        known = version, _parsed(file.read_text(encoding="utf-8"))
+        with profiles.reading(file):
+            known = version, _parsed(file.read_text(encoding="utf-8"))
         PROCESS.stored_times[file] = known
     return known[1]
 
@@ -74,8 +75,7 @@ def read(file: Path) -> Mapping[str, Times]:
     """The times in a file, as `load` returns those of `path()`.
 
     Raises:
-      OSError, ValueError, TypeError, KeyError: it cannot be read, or is of another
-        device.
+      ProfileError: it cannot be read, or is of another device.
     """
     return _loaded(file)
 

@@ -104,8 +104,10 @@ def test_a_record_of_an_earlier_version_has_no_runs() -> None:
 def test_a_damaged_record_counts_as_none_and_is_told() -> None:
     plan_store.save(NAME, winner="everything")
     plan_store.path(NAME).write_text("{")
-    with pytest.warns(RuntimeWarning, match="is ignored"):
+    with pytest.warns(RuntimeWarning, match="is ignored") as told:
         assert plan_store.load(NAME) == Record()
+    assert "do now:  remove the file" in str(told[0].message)
+    assert "report this" not in str(told[0].message)
 
 
 def test_a_directory_that_cannot_be_written_stops_nobody(

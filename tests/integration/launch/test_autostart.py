@@ -124,6 +124,16 @@ class Start:
         )
 
 
+SPAWNS = """
+import multiprocessing
+import tensorflow
+if __name__ == "__main__":
+    child = multiprocessing.get_context("spawn").Process(target=print, args=("child",))
+    child.start()
+    child.join()
+"""
+
+
 @pytest.fixture
 def start(tmp_path: pathlib.Path) -> Start:
     return Start(tmp_path)
@@ -234,6 +244,15 @@ def test_a_misspelt_variable_is_told_of_once_and_the_job_runs(stand_in):
     assert done.returncode == 0, done.stderr
     said = "amp: AMP_DTPYE (did you mean AMP_DTYPE?) is no variable of this package"
     assert done.stderr.count(said) == 1
+
+
+def test_children_of_a_job_do_not_repeat_it(stand_in):
+    (stand_in.place / "job.py").write_text(SPAWNS)
+    code = "import runpy; runpy.run_path('job.py', run_name='__main__')"
+    done = stand_in.run(code, AMP_ENABLE="1", AMP_DTPYE="float16")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("tensorflow") == 2
+    assert done.stderr.count("did you mean AMP_DTYPE?") == 1
 
 
 def test_strict_raises(stand_in):

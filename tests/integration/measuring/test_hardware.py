@@ -54,6 +54,20 @@ def test_native_types_are_those_of_the_instruction_set_that_onednn_may_use(
     assert hardware.shipped() is found
 
 
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("ONEDNN_MAX_CPU_ISA", "AVX512_CORE"), ("TF_ENABLE_ONEDNN_OPTS", "0")],
+)
+def test_what_onednn_may_not_use_is_named_where_mixed_precision_is_off(
+    monkeypatch: pytest.MonkeyPatch, name: str, value: str
+) -> None:
+    monkeypatch.setattr(hardware, "device", lambda: hardware.shipped())
+    assert "amp doctor" not in hardware.resolve().reason
+    monkeypatch.setenv(name, value)
+    said = "; the CPU has AMX-BF16, AVX512-BF16, see `amp doctor`"
+    assert hardware.resolve().reason.endswith(said)
+
+
 def test_without_onednn_there_are_none(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TF_ENABLE_ONEDNN_OPTS", "0")
     assert hardware.shipped() is shipped_devices.CPU_PLAIN

@@ -1,6 +1,7 @@
 """`amp explain`: prints what a rewrite of a saved graph would do, and why.
 
-How graphs are read and rewritten is not known here.
+Also of a report that a job wrote, and how two plans differ. How graphs are read and
+rewritten is not known here.
 """
 
 from __future__ import annotations
@@ -9,17 +10,24 @@ import argparse
 from pathlib import Path
 from types import SimpleNamespace
 
-from amp.cli import policy_flags
+from amp.cli import policy_flags, screen
 from amp.cli.command import Command
+from amp.errors import UsageError
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The graph, what to tell of it, and the policy."""
-    parser.description = "Reads a graph; nothing of it is executed."
+    parser.usage = "amp explain [options] PATH\n       amp explain [options] --diff A B"
+    parser.description = "Reads a graph or a report; nothing of it is executed."
     add = parser.add_argument
-    text = "GraphDef (.pb, .pbtxt) or SavedModel"
-    add("path", metavar="PATH", type=Path, help=text)
-    add("--node", help="say why this node has its type")
+    text = "GraphDef (.pb, .pbtxt), SavedModel, or a report (.json) of AMP_REPORT"
+    add("path", metavar="PATH", type=Path, nargs="?", help=text)
+    text = "say why this node has its type, and what would change it"
+    add("--node", metavar="NAME", help=text)
+    text = "compare two plans: those of two reports, or of two graphs"
+    add("--diff", metavar=("A", "B"), type=Path, nargs=2, help=text)
+    text = "plan for a device that need not be here, as a100: predicted, not measured"
+    add("--device", metavar="NAME", help=text)
     add("--json", action="store_true", help="print the whole report")
     add("--html", action="store_true", help="print it as a page, to be put in a file")
     add("--signature", help="of a SavedModel, only what this signature runs")
@@ -28,16 +36,45 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace, modules: SimpleNamespace) -> int:
-    """Prints the report, or what was decided about one node."""
-    policy = policy_flags.policy(args)
-    report = modules.files.explain(args.path, policy, args.tags, args.signature)
+    """Prints the report, what was decided about one node, or a difference.
+
+    Raises:
+      PolicyError: a malformed value.
+      UsageError: flags that do not go together.
+    """
+    files, policy = modules.files, policy_flags.policy(args)
+    given = (args.path is not None) + (args.diff is not None)
+    if given != 1 or (args.diff and (args.node or args.html)):
+        raise _usage(args)
+    asked = files.Asked(policy, args.device, args.tags, args.signature)
+    if args.diff:
+        found = files.difference(*args.diff, asked)
+        print(found.to_json()) if args.json else screen.show(found)
+        return 0
+    report = files.explain(args.path, asked)
     if args.node:
-        print(modules.files.decision(report, args.node, args.path))
+        screen.show(files.decision(report, args.node, args.path))
     elif args.html:
         print(report.to_html())
     else:
-        print(report.to_json() if args.json else report)
+        print(report.to_json()) if args.json else screen.show(report)
     return 0
+
+
+def _usage(args: argparse.Namespace) -> UsageError:
+    """The error for flags that do not go together."""
+    if not args.diff:
+        found = "no graph was named"
+    elif args.path is None:
+        found = f"--diff was given with {'--node' if args.node else '--html'}"
+    else:
+        found = f"both {args.path} and --diff were given"
+    return UsageError(
+        found,
+        where="amp explain",
+        allowed="PATH, with --node, --json or --html; or --diff A B, with --json",
+        remedy="`amp explain --help` shows both forms",
+    )
 
 
 COMMAND = Command(
@@ -47,7 +84,9 @@ COMMAND = Command(
     examples={
         "amp explain exported": "a SavedModel: what would run in 16 bits here",
         "amp explain graph.pb --node dense/MatMul": "why this node has its type",
+        "amp explain exported --device a100": "what it would be on an A100, predicted",
+        "amp explain --diff before.json after.json": "what two plans decide otherwise",
         "amp explain exported --emulate 1 --html > plan.html": "the graph, drawn",
     },
-    modules={"files": "amp.integration.files.graph_files"},
+    modules={"files": "amp.integration.files.explained_files"},
 )

@@ -18,7 +18,7 @@ from typing import Any
 from amp.cli import policy_flags, start
 from amp.cli.command import Command
 from amp.errors import GraphError
-from amp.integration import reports
+from amp.integration import report_directories
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -107,7 +107,7 @@ def _check(target: str) -> None:
 
 
 def _reports_into_cache() -> dict[str, str]:
-    made = reports.directory_of_job()
+    made = report_directories.of_job()
     return {} if made is None else {"AMP_REPORT": str(made)}
 
 

@@ -6,9 +6,12 @@ priced here.
 
 from __future__ import annotations
 
+import collections
 import dataclasses
 from collections import Counter
 from collections.abc import Mapping, Sequence
+
+from amp.graph_rewrite.ops import op_table
 
 MOST = 5  # nodes and reasons that a summary names
 
@@ -28,6 +31,7 @@ class Decision:
       elements: of its floating results, of one run.
       reads: the decisions, by their place in the report, of the nodes that it reads.
       source: file and line of the user's code that made the node, "" if unknown.
+      sizes: of what it reads and makes, as "4x8, 8x2 -> 4x2"; "" if unknown.
     """
 
     node: str
@@ -40,6 +44,7 @@ class Decision:
     elements: int = 0
     reads: tuple[int, ...] = ()
     source: str = ""
+    sizes: str = ""
 
     @property
     def seconds(self) -> float:
@@ -101,7 +106,10 @@ def bytes_by_type(decisions: Sequence[Decision], *, emulated: bool) -> dict[str,
 
 # Of these the cause is an op, a pattern or a figure, even where a node has that name.
 _NO_NODE = frozenset(
-    {"unlisted", "listed", "deny", "variable", "kernel", "cost", "keep"}
+    {
+        *("unlisted", "listed", "deny", "variable", "kernel", "cost", "keep"),
+        *("optimizer", "custom"),
+    }
 )
 
 
@@ -109,10 +117,56 @@ def causes(decisions: Sequence[Decision]) -> list[int | None]:
     """For each decision the place of the decision on the node that its cause names.
 
     None where the cause names no node, or the node itself: the chain of causes ends
-    there. Names are those of the same function.
+    there. Names are those of the same function. The cause of a node that no 16-bit
+    product reaches is the nearest product before it, if there is one.
     """
     places = {one.node: place for place, one in enumerate(decisions)}
-    return [_cause(one, places) for one in decisions]
+    found = [_cause(one, places) for one in decisions]
+    if any(one.rule == "unreached" for one in decisions):
+        products = _products_before(decisions)
+        for place, one in enumerate(decisions):
+            if one.rule == "unreached":
+                found[place] = products.get(place)
+    return found
+
+
+def _products_before(decisions: Sequence[Decision]) -> dict[int, int]:
+    """By place, the place of the nearest product in float32 that a node depends on."""
+    readers: dict[int, list[int]] = {}
+    for place, one in enumerate(decisions):
+        for read in one.reads:
+            readers.setdefault(read, []).append(place)
+    nearest: dict[int, int] = {}
+    waiting = collections.deque(
+        (place, place)
+        for place, one in enumerate(decisions)
+        if one.dtype == "float32" and _is_product(one.op)
+    )
+    while waiting:
+        place, product = waiting.popleft()
+        for reader in readers.get(place, ()):
+            if reader not in nearest:
+                nearest[reader] = product
+                waiting.append((reader, product))
+    return nearest
+
+
+def _is_product(op: str) -> bool:
+    row = op_table.TABLE.get(op)
+    return row is not None and row.role is op_table.Role.COMPUTE
+
+
+def chain(place: int, found: Sequence[int | None]) -> list[int]:
+    """The places from a decision to its root cause.
+
+    Args:
+      place: of the decision.
+      found: the cause of each, as `causes` has it.
+    """
+    places = [place]
+    while (cause := found[places[-1]]) is not None and cause not in places:
+        places.append(cause)
+    return places
 
 
 def _cause(decision: Decision, places: Mapping[str, int]) -> int | None:

@@ -14,6 +14,15 @@ def time(seconds: float) -> str:
     return f"{seconds * 1e6:.1f} us" if seconds < 1e-3 else f"{seconds * 1e3:.2f} ms"
 
 
+def size(count: int) -> str:
+    """A number of bytes as text."""
+    value, units = float(count), ["B", "KiB", "MiB", "GiB"]
+    while value >= 1024 and len(units) > 1:
+        value /= 1024
+        del units[0]
+    return f"{value:.3g} {units[0]}"
+
+
 def gain(before: float, after: float) -> str:
     """How much faster something became, or slower: "1.26x slower", never "0.79x"."""
     ratio = before / after if after else 1.0
@@ -21,6 +30,11 @@ def gain(before: float, after: float) -> str:
     if text == "1.00x":
         return "as fast"
     return f"{text} {'faster' if ratio > 1 else 'slower'}"
+
+
+def change(before: float, after: float) -> str:
+    """A difference of times as text, with its sign."""
+    return f"{'-' if after < before else '+'}{time(abs(after - before))}"
 
 
 def table(

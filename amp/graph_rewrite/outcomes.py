@@ -6,8 +6,23 @@ Frozen data only: races and checks are run in `integration`, never here.
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
+from typing import NamedTuple
 
 from amp.graph_rewrite import figures
+
+
+class PlanSize(NamedTuple):
+    """What a plan makes of a function, besides its time.
+
+    Attributes:
+      low, casts: number of nodes in 16 bits, and of casts.
+      bytes: of the results of all nodes with floating results, of one run of each.
+    """
+
+    low: int
+    casts: int
+    bytes: int
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -20,6 +35,7 @@ class RacedPlan:
       seconds: median time of a call, None if it was never timed.
       timed: number of its timed calls.
       fate: "won", or why it is not called any more.
+      low, casts, bytes: as of `PlanSize`; None if the plan was not made.
     """
 
     name: str
@@ -27,6 +43,9 @@ class RacedPlan:
     seconds: float | None
     timed: int
     fate: str
+    low: int | None = None
+    casts: int | None = None
+    bytes: int | None = None
 
     def __str__(self) -> str:
         measured = "not timed"
@@ -35,6 +54,12 @@ class RacedPlan:
         parts = [self.fate, measured]
         if self.predicted is not None:
             parts.append(f"predicted {figures.time(self.predicted)}")
+        if self.low is not None:
+            parts.append(f"{self.low} nodes in 16 bits")
+        if self.casts is not None:
+            parts.append(f"{self.casts} casts")
+        if self.bytes is not None:
+            parts.append(f"results of {figures.size(self.bytes)}")
         return f"{self.name}: {', '.join(parts)}"
 
 
@@ -57,6 +82,16 @@ class TrialOutcome:
     timed: int
     text: str
     plans: tuple[RacedPlan, ...] = ()
+
+    def with_sizes(self, sizes: Mapping[str, PlanSize]) -> TrialOutcome:
+        """The same outcome with the sizes of its plans, as far as they are known."""
+        plans = tuple(
+            dataclasses.replace(plan, **sizes[plan.name]._asdict())
+            if plan.name in sizes
+            else plan
+            for plan in self.plans
+        )
+        return dataclasses.replace(self, plans=plans)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -11,11 +11,12 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from amp.graph_rewrite import decisions as of_nodes
-from amp.graph_rewrite import figures
+from amp.graph_rewrite import explanation, figures
 from amp.graph_rewrite.decisions import Decision
 from amp.graph_rewrite.outcomes import (
     AccuracyOutcome,
     GradientError,
+    PlanSize,
     RacedPlan,
     TrialOutcome,
 )
@@ -56,6 +57,8 @@ class Report:
       made_for: the sizes of the call that the plan was made for, by argument or node;
         of those only that were traced with unknown dimensions.
       sizes_assumed: arguments and nodes whose sizes no call told before the plan.
+      device_source: where the device's figures come from.
+      source_text: the text of the lines of code that decisions name as their source.
     """
 
     function: str
@@ -82,6 +85,8 @@ class Report:
     made_for: Mapping[str, list[int]] = dataclasses.field(default_factory=dict)
     sizes_assumed: tuple[str, ...] = ()
     plans: tuple[RacedPlan, ...] = ()
+    device_source: str = ""
+    source_text: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
     def __str__(self) -> str:
         low = f"{self.dtype or '16 bits'}{' (emulated)' if self.emulated else ''}"
@@ -99,6 +104,7 @@ class Report:
             *self._accuracy_lines(),
             *self._size_lines(),
             f"  priced by    {priced}",
+            *([f"  figures      {self.device_source}"] if self.device_source else []),
             f"  loss scale   {self.loss_scale}",
         ]
         return "\n".join(lines + self._node_lines())
@@ -145,6 +151,19 @@ class Report:
         if self.sizes_assumed:
             lines.append(f"  assumed      the sizes of {_listed(self.sizes_assumed)}")
         return lines
+
+    @property
+    def size(self) -> PlanSize:
+        """What the plan makes of the function, besides its time."""
+        bytes_of = of_nodes.bytes_by_type(self.decisions, emulated=self.emulated)
+        return PlanSize(self.nodes_low, self.casts, sum(bytes_of.values()))
+
+    @property
+    def size32(self) -> PlanSize:
+        """The same of the function as it was given."""
+        already = sum(one.rule == "already" for one in self.decisions)
+        elements = sum(one.elements for one in self.decisions)
+        return PlanSize(already, 0, 4 * elements)
 
     def after(self, outcome: TrialOutcome) -> Report:
         """The report with the result of a race, or of a later check of its winner.
@@ -196,13 +215,14 @@ class Report:
         return f" of {self.casts + spared} reads in another type ({', '.join(parts)})"
 
     def explain(self, node: str) -> str:
-        """Why a node has its type; one line for each name that is or ends in `node`."""
-        ends = (f"::{node}", f"/{node}")
-        found = [d for d in self.decisions if d.node == node or d.node.endswith(ends)]
-        return "\n".join(
-            f"{d.node} ({d.op}) is {d.dtype}: {RULES[d.rule]} [{d.rule}: {d.cause}]"
-            for d in found
-        )
+        """Why a node has its type: the chain of causes, and what would change it.
+
+        Args:
+          node: its name. What is in a function may be named without the names before
+            its own; then all that are so named are explained. For a name that no node
+            has the text says which may be meant.
+        """
+        return explanation.explain(self.decisions, node, self.source_text)
 
     def to_json(self) -> str:
         """The report as JSON, with the attributes as keys."""
@@ -227,6 +247,14 @@ class Report:
             "summary": dataclasses.asdict(summary),
             "rules": dict(RULES),
             "causes": [-1 if place is None else place for place in causes],
+            "changes": dict(explanation.CHANGES),
+            "held": sorted(
+                {
+                    one.op
+                    for one in self.decisions
+                    if explanation.rule_of_change(one) == "held"
+                }
+            ),
         }
         return page.page(self.function or "graph", data)
 

@@ -6,7 +6,7 @@ Nothing is decided here; `report` defines the attributes and their text.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
 from amp.graph_rewrite import figures
 from amp.graph_rewrite.candidates.analysis import UseAnalysis
@@ -68,6 +68,7 @@ def report_on(
         dtype=policy.dtype,
         emulated=policy.emulate,
         device=settled.device.name,
+        device_source=settled.device.source,
         loss_scale=str(policy.loss_scale),
         nodes_total=sum(len(one.graph.nodes) for one in uses.values()),
         nodes_low=sum(len(plans[u].low | o.found.already) for u, o in uses.items()),
@@ -126,7 +127,34 @@ def _decisions(priced: Priced, plans: Mapping[FunctionUse, Plan]) -> Iterator[De
                 seconds16=one.weight * low16,
                 elements=_elements(one, name),
                 reads=tuple(place for place in read if place is not None),
+                sizes=_sizes(one, name),
             )
+
+
+def _sizes(one: UseAnalysis, name: str) -> str:
+    """The sizes of the floating tensors that a node reads and makes, as text."""
+    view, floats = one.found.typed[name], (ir.FLOAT, one.context.format.number)
+    made = [(name, index) for index in range(len(view.outs))]
+    ins = _shown(one.graph, zip(view.node.inputs, view.ins, strict=False), floats)
+    outs = _shown(one.graph, zip(made, view.outs, strict=False), floats)
+    return f"{ins} -> {outs}" if ins else outs
+
+
+def _shown(
+    graph: ir.Graph,
+    edges: Iterable[tuple[ir.Edge, op_schema.Slot]],
+    floats: tuple[int, int],
+) -> str:
+    return ", ".join(
+        _size(graph.size(edge)) for edge, slot in edges if slot.type in floats
+    )
+
+
+def _size(shape: ir.Shape) -> str:
+    """A shape as "4x8"; unknown dimensions as "?"."""
+    if shape is None:
+        return "?"
+    return "x".join("?" if size < 0 else str(size) for size in shape) or "scalar"
 
 
 def _elements(one: UseAnalysis, name: str) -> int:

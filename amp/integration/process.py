@@ -53,6 +53,8 @@ class Process:
       scaled_losses: eager losses that the program scaled itself, weakly, by their id.
       told: what the user was warned of already.
       reports: the newest reports by their numbers, the oldest first.
+      report_lines: what finds the source lines of a report on a session's run, by the
+        report's number; it holds no graph.
       unwritable: directories for reports that the user was warned of; they are tried
         again all the same.
       measuring: the time that measuring operations has taken, and what it found.
@@ -96,6 +98,7 @@ class Process:
     scaled_losses: dict[int, weakref.ReferenceType[Any]] = _forgotten(dict)
     told: set[str] = _forgotten(set)
     reports: collections.OrderedDict[int, Any] = _forgotten(collections.OrderedDict)
+    report_lines: dict[int, Callable[[], Any]] = _forgotten(dict)
     unwritable: set[str] = _forgotten(set)
     measuring: Measuring = _forgotten(lambda: Measuring())
     stored_times: dict[Path, Any] = _forgotten(dict)

@@ -7,14 +7,23 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import TypeAlias
 
 from amp.graph_rewrite import figures
 from amp.graph_rewrite.report import Report
-from amp.integration import atomic_files, messages, report_directories
+from amp.integration import (
+    atomic_files,
+    fallback,
+    messages,
+    report_directories,
+    source_lines,
+)
 from amp.integration.process import PROCESS
+from amp.integration.source_lines import SourceLines
 
 # Reentrant: the garbage collector may run a program's `__del__` while it is held.
 _LOCK = threading.RLock()
@@ -22,13 +31,20 @@ _LOCK = threading.RLock()
 # stay, with up to `_DECISIONS` decisions in all, at some 430 bytes each.
 _KEPT = 1000
 _DECISIONS = 120_000
-directory_of_job = report_directories.of_job
+# Finds the source lines of what a report is on; called when somebody asks for it.
+Lines: TypeAlias = Callable[[], SourceLines]
 
 
-def add(report: Report, directory: str | None) -> int:
+def add(report: Report, directory: str | None, lines: Lines | None = None) -> int:
     """Keeps a report and writes it to `directory`, if any, whole or not at all.
 
     A directory that cannot be written to is warned of; the report is kept.
+
+    Args:
+      report: the report.
+      directory: to write it to, None for none.
+      lines: finds the source lines of its nodes; by default they are those of the
+        function of the report's name, if that is registered when they are asked for.
 
     Returns:
       The report's number in this process, by which it may be replaced.
@@ -36,8 +52,11 @@ def add(report: Report, directory: str | None) -> int:
     with _LOCK:
         number = next(PROCESS.report_numbers)
         PROCESS.reports[number] = report
+        if lines is not None:
+            PROCESS.report_lines[number] = lines
         if len(PROCESS.reports) > _KEPT:
-            PROCESS.reports.popitem(last=False)
+            oldest, _ = PROCESS.reports.popitem(last=False)
+            PROCESS.report_lines.pop(oldest, None)
         _drop_decisions()
     _save(report, number, directory)
     return number
@@ -71,6 +90,10 @@ def _save(report: Report, number: int, directory: str | None) -> None:
     """
     if directory is None:
         return
+    report = _with_lines(report, number, source_lines.of_runtime)
+    with _LOCK:  # the function may be gone when the process's reports are asked for
+        if number in PROCESS.reports and PROCESS.reports[number].decisions:
+            PROCESS.reports[number] = report
     place = Path(PROCESS.started_in, directory)
     name = report_directories.file_name(report.function, number)
     try:
@@ -82,6 +105,18 @@ def _save(report: Report, number: int, directory: str | None) -> None:
         if directory not in PROCESS.unwritable:
             PROCESS.unwritable.add(directory)
             _warn(e)
+
+
+def _with_lines(report: Report, number: int, runtime: Lines) -> Report:
+    """A report with the user's source lines, as far as TensorFlow still knows them."""
+    own = PROCESS.report_lines.get(number)
+    main = "" if own else report.function
+    part = fallback.Part("a report has no source lines")
+
+    def added() -> Report:
+        return source_lines.added(report, (own or runtime)(), main)
+
+    return fallback.attempt(part, added, lambda: report)
 
 
 def _warn(error: OSError) -> None:
@@ -99,10 +134,18 @@ def reports() -> list[Report]:
     """The reports of the last 1000 rewrites of this process, oldest first.
 
     Older ones have no `decisions` left where all together had more than 120,000; a file
-    (`Policy.report`) has them all.
+    (`Policy.report`) has them all. The source lines of nodes are looked up now, for
+    functions and graphs that are still there.
     """
+    runtime = functools.cache(source_lines.of_runtime)
     with _LOCK:
-        return list(PROCESS.reports.values())
+        known = list(PROCESS.reports.items())
+    told = {number: _with_lines(each, number, runtime) for number, each in known}
+    with _LOCK:
+        for number, before in known:
+            if PROCESS.reports.get(number) is before:
+                PROCESS.reports[number] = told[number]
+    return list(told.values())
 
 
 def summary(directory: str | None, skipped: int | None) -> str:
@@ -112,7 +155,8 @@ def summary(directory: str | None, skipped: int | None) -> str:
       directory: where reports were written.
       skipped: updates that were skipped because gradients overflowed, None: unknown.
     """
-    made = reports()
+    with _LOCK:
+        made = list(PROCESS.reports.values())
     if not made:
         return "no function ran in mixed precision"
     place = None if directory is None else Path(PROCESS.started_in, directory)

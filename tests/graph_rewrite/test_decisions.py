@@ -62,6 +62,23 @@ def test_the_chain_of_causes_goes_on_where_a_cause_names_a_node_of_the_function(
     assert decisions.causes(given) == [None, 0, 1, None, None, None]
 
 
+def test_what_no_product_reaches_leads_to_the_nearest_product_before_it() -> None:
+    given = [
+        Decision("far", "MatMul", "float32", "keep", "amp.keep_float32()"),
+        Decision("near", "MatMul", "float32", "kernel", "MatMul", reads=(0,)),
+        Decision("mul", "Mul", "float32", "unreached", "no product", reads=(1,)),
+        Decision("add", "Add", "float32", "unreached", "no product", reads=(2, 0)),
+        Decision("alone", "Add", "float32", "unreached", "no product"),
+        Decision("beside", "Add", "float32", "range", "beside", reads=(1,)),
+    ]
+    assert decisions.causes(given) == [None, None, 1, 0, None, None]
+    assert decisions.chain(3, decisions.causes(given)) == [3, 0]
+
+
+def test_a_chain_that_meets_itself_ends() -> None:
+    assert decisions.chain(0, [1, 2, 0]) == [0, 1, 2]
+
+
 def test_a_summary_adds_up_what_the_decisions_say() -> None:
     given = [low("a", 1.0, 10), kept("b", "range", 2.0, 5)]
     told = decisions.summarize(given, emulated=False)

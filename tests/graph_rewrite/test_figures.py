@@ -49,3 +49,15 @@ def test_a_table_that_is_too_wide_becomes_a_paragraph_a_row():
         "  gain  2.00x",
         "A",
     ]
+
+
+def test_a_change_of_time_has_its_sign():
+    assert figures.change(2e-6, 5e-6) == "+3.0 us"
+    assert figures.change(5e-3, 2e-3) == "-3.00 ms"
+
+
+@pytest.mark.parametrize(
+    ("count", "text"), [(12, "12 B"), (2048, "2 KiB"), (5 * 2**40, "5.12e+03 GiB")]
+)
+def test_bytes_have_the_unit_that_suits_them(count, text):
+    assert figures.size(count) == text

@@ -407,6 +407,10 @@ def test_the_update_is_marked_inside_its_branch(scope):
     library = step.get_concrete_function().graph.as_graph_def().library
     kept = {n.op for f in library.function for n in f.node_def if "_amp_keep" in n.attr}
     assert {"Sqrt", "Mul", "AssignSubVariableOp"} <= kept
+    theirs = {
+        n.op for f in library.function for n in f.node_def if "_amp_optimizer" in n.attr
+    }
+    assert theirs == kept
 
 
 def test_wrapping_optimizers_skip_once(scope):

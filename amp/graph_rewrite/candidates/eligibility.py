@@ -112,7 +112,7 @@ def eligible(view: Typed, context: Context) -> Reason | None:
     """
     node, row, policy = view.node, view.row, context.policy
     if node.flag(ir.KEEP):
-        return Reason("keep", "keep_float32() or an optimizer")
+        return _kept(node)
     if policy.keep and policy.keeps(node.name):
         return Reason("keep", f"a pattern of keep={policy.keep}")
     if node.name in context.fed:
@@ -135,6 +135,15 @@ def eligible(view: Typed, context: Context) -> Reason | None:
     if context.unscaled:
         return Reason("unscaled", context.unscaled)
     return _check_kernel(view, low, context)
+
+
+def _kept(node: ir.Node) -> Reason:
+    """Who keeps a node that is marked to stay float32."""
+    if node.flag(ir.OPTIMIZER):
+        return Reason("optimizer", "the update of an optimizer")
+    if node.flag(ir.CUSTOM):
+        return Reason("custom", "the graph may be differentiated")
+    return Reason("keep", "amp.keep_float32()")
 
 
 def _check_kernel(view: Typed, low: dict[str, int], context: Context) -> Reason | None:

@@ -125,8 +125,9 @@ def without(
 # Rules by which the result of a node must not be rounded at all.
 EXACT = frozenset(
     {
-        *("cancels", "count", "decay", "decision", "deny", "fed", "keep", "loss"),
-        *("range", "result", "scalar", "state", "steep", "unscale"),
+        *("cancels", "count", "custom", "decay", "decision", "deny", "fed", "keep"),
+        *("loss", "optimizer", "range", "result", "scalar", "state", "steep"),
+        "unscale",
     }
 )
 

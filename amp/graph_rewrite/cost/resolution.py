@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import dataclasses
 
+from amp import spelling
+from amp.errors import PolicyError
 from amp.graph_rewrite.cost.device import Device
-from amp.graph_rewrite.cost.shipped_devices import REFERENCE
+from amp.graph_rewrite.cost.shipped_devices import NAMED, REFERENCE
 from amp.loss_scaling.scale import DynamicLossScale, NoLossScale
 from amp.policy import Policy
 
@@ -25,6 +27,8 @@ class Resolution:
         computes on unless it is told otherwise.
       kinds: the kinds of device that nodes may be placed on.
       differentiable: whether gradients may be taken of what is rewritten.
+      named: whether the user named the device, which need not be here: nothing that was
+        measured counts then.
     """
 
     policy: Policy | None
@@ -33,6 +37,7 @@ class Resolution:
     place: str = ""
     kinds: frozenset[str] = frozenset({"CPU"})
     differentiable: bool = False
+    named: bool = False
 
 
 def resolve(policy: Policy, device: Device) -> Resolution:
@@ -58,3 +63,24 @@ def resolve(policy: Policy, device: Device) -> Resolution:
     how = "emulated on" if policy.emulate else "on"
     reason = f"{dtype} {how} {device.name}, loss scale {scale}"
     return Resolution(settled, REFERENCE if policy.emulate else device, reason)
+
+
+def resolve_named(policy: Policy, name: str) -> Resolution:
+    """What a policy comes to on a device of `shipped_devices.NAMED`, here or not.
+
+    Raises:
+      PolicyError: there is none of that name.
+    """
+    device = NAMED.get(name.lower())
+    if device is None:
+        raise PolicyError(
+            f"there are no figures for a device {name!r}",
+            where="--device, amp.explain(device=...)",
+            allowed=", ".join(NAMED),
+            remedy=spelling.hint(
+                name, NAMED, "plan on the device itself, after `amp tune`"
+            ),
+        )
+    device = dataclasses.replace(device, name=f"{device.name} (named, not measured)")
+    kinds = frozenset({"CPU", device.kind})
+    return dataclasses.replace(resolve(policy, device), kinds=kinds, named=True)

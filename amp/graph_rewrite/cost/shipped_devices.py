@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
+from collections.abc import Mapping
 
 from amp.graph_rewrite.cost.device import Device
 
@@ -118,12 +119,13 @@ CPU_PLAIN = dataclasses.replace(
 # From the vendor's data sheets, peaks without sparsity in TFLOP/s: V100 SXM2 900 GB/s,
 # float32 15.7, float16 125; A100 SXM 40 GB 1555 GB/s, TF32 (what TensorFlow computes
 # float32 products in, by default) 156, 16 bits 312; H100 SXM5 3.35 TB/s, TF32 494.7,
-# 16 bits 989.4; H200 4.8 TB/s, else as H100; T4 320 GB/s, float32 8.1, float16 65;
-# GTX 1080 320 GB/s, float32 8.9.
+# 16 bits 989.4; H200 4.8 TB/s, else as H100; L4 300 GB/s, TF32 60.5, 16 bits 121; T4
+# 320 GB/s, float32 8.1, float16 65; GTX 1080 320 GB/s, float32 8.9.
 V100 = _gpu("NVIDIA V100", ("float16",), 9.0e11, 1.57e13, 8.0)
 A100 = _gpu("NVIDIA A100", ("float16", "bfloat16"), 1.555e12, 1.56e14, 2.0)
 H100 = _gpu("NVIDIA H100", ("float16", "bfloat16"), 3.35e12, 4.94e14, 2.0)
 H200 = _gpu("NVIDIA H200", ("float16", "bfloat16"), 4.8e12, 4.94e14, 2.0)
+L4 = _gpu("NVIDIA L4", ("float16", "bfloat16"), 3.0e11, 6.05e13, 2.0)
 GPU_TENSOR_CORES = _gpu(
     "GPU with Tensor Cores (as a T4)", ("float16",), 3.2e11, 8.1e12, 8.0
 )
@@ -132,6 +134,19 @@ GPU_PLAIN = _gpu("GPU without Tensor Cores (as a GTX 1080)", (), 3.2e11, 8.9e12,
 # Emulation plans for this device: it computes in both 16-bit types, and starting a
 # kernel costs nothing, so that a small model is rounded where a large one would be.
 REFERENCE = dataclasses.replace(A100, name="a large GPU (reference)", launch=0.0)
+
+# What `--device` and `amp.explain(device=...)` may name.
+NAMED: Mapping[str, Device] = {
+    "v100": V100,
+    "t4": dataclasses.replace(GPU_TENSOR_CORES, name="NVIDIA T4"),
+    "l4": L4,
+    "a100": A100,
+    "h100": H100,
+    "h200": H200,
+    "amx": CPU_AMX,
+    "avx512_bf16": CPU_AVX512_BF16,
+    "cpu": CPU_PLAIN,
+}
 
 
 def of_cpu(flags: frozenset[str]) -> Device:
@@ -149,7 +164,7 @@ def of_gpu(name: str, capability: tuple[int, int]) -> Device:
     capability, or of the newest older one.
     """
     words = re.findall(r"[A-Z0-9]+", name.upper())
-    for known in (V100, A100, H200, H100):
+    for known in (V100, A100, H200, H100, L4):
         if known.name.split()[-1] in words:
             return known
     for least, known in ((9, 0), H100), ((8, 0), A100):

@@ -13,17 +13,22 @@ from tensorflow.python.eager import context as context_lib
 
 from amp.errors import PolicyError
 from amp.graph_rewrite import rewrite as rewrite_lib
-from amp.graph_rewrite.cost.resolution import Resolution
+from amp.graph_rewrite.cost.resolution import Resolution, resolve_named
 from amp.graph_rewrite.graph import ir, serde
 from amp.graph_rewrite.report import Report
-from amp.integration import api
+from amp.integration import api, source_lines
 from amp.integration.files import graphs
 from amp.integration.functions import definitions, shape_inference
 from amp.integration.measuring import job_timer
 from amp.policy import Policy
 
 
-def explain(target: Any, *args: Any, policy: Policy | None = None) -> Report:
+def explain(
+    target: Any,
+    *args: Any,
+    policy: Policy | None = None,
+    device: str | None = None,
+) -> Report:
     """What a rewrite of `target` would do and why, without doing it.
 
     Args:
@@ -31,27 +36,39 @@ def explain(target: Any, *args: Any, policy: Policy | None = None) -> Report:
         GraphDef.
       *args: arguments or TensorSpecs to trace with.
       policy: the policy, `Policy()` by default.
+      device: a device to plan for that need not be here, as "a100"; its times are
+        predicted from the vendor's figures. This machine's by default.
 
     Raises:
       GraphError: a graph that is not well formed.
-      PolicyError: an unknown op, a pattern that matches nothing, an unknown target.
+      PolicyError: an unknown op, a pattern that matches nothing, an unknown target or
+        device.
     """
+    named = None if device is None else resolve_named(Policy.make(policy), device)
     if isinstance(target, serde.graph_proto_types()):
+        if named is not None:
+            return graphs.explain_file(target, named)
         return graphs.rewrite(target, policy).report
-    module, settled = read(target, args, policy)
-    sizes = shape_inference.at_call(())
-    result = rewrite_lib.rewrite(
-        module[1], settled, timer=job_timer.stored, sizes=sizes
-    )
-    return result.report
+    (_, module), settled = read(target, args, policy, named)
+    timer, sizes = job_timer.stored_on(settled), shape_inference.at_call(())
+    result = rewrite_lib.rewrite(module, settled, timer=timer, sizes=sizes)
+    lines = source_lines.of_runtime()
+    return source_lines.added(result.report, lines, module.main.name)
 
 
 def read(
-    target: Any, args: tuple[Any, ...], policy: Policy | None
+    target: Any,
+    args: tuple[Any, ...],
+    policy: Policy | None,
+    named: Resolution | None = None,
 ) -> tuple[tuple[Any, ir.Module], Resolution]:
     """Traces a function under a policy and reads its graph.
 
     Called by `explain` and `twin`, and by `tune_function`.
+
+    Args:
+      target, args, policy: as of `explain`.
+      named: the policy as settled on a device that the user named, if one was.
 
     Returns:
       (The ConcreteFunction, its module), and the policy as settled on this machine.
@@ -61,6 +78,8 @@ def read(
     """
     policy = Policy.make(policy)
     settled = api.settle(policy).settled
+    if named is not None:
+        settled, policy = named, named.policy or policy
     with api.mixed_precision_scope(policy):
         concrete = _concrete(target, args)
     module = definitions.read(context_lib.context(), concrete.name)

@@ -1,4 +1,4 @@
-"""Reads, explains, rewrites and writes graphs in files: `amp explain`, `amp rewrite`.
+"""Reads, rewrites and writes graphs in files, for `amp rewrite`.
 
 A graph that is read is never executed; a file or directory is written completely or
 not at all.
@@ -24,54 +24,6 @@ from amp.policy import Policy
 
 _FINGERPRINT = "fingerprint.pb"
 _LARGEST = 2**31 - 1  # bytes that a protobuf message may have
-
-
-def explain(
-    path: Path, policy: Policy, tags: str | None, signature: str | None
-) -> Report:
-    """What a rewrite of the graph in a file would do.
-
-    Args:
-      path: of a GraphDef or SavedModel.
-      policy: the policy.
-      tags: of a SavedModel, those of the graph, separated by commas.
-      signature: of a SavedModel, the signature to look at.
-
-    Raises:
-      GraphError: no such file, graph or signature.
-    """
-    if not targets.is_saved_model(path):
-        for flag, given in (("--tags", tags), ("--signature", signature)):
-            if given is not None:
-                raise _only(flag, "a SavedModel", path)
-        return graphs.rewrite(targets.read(path), policy).report
-    saved = targets.read_model(path)
-    chosen = None if tags is None else [tag for tag in tags.split(",") if tag]
-    meta = targets.meta_graph(saved, chosen, path)
-    if signature is None:
-        return graphs.rewrite(saved_models.whole_graph(meta), policy).report
-    part, fetches = saved_models.signature_graph(meta, signature, str(path))
-    return graphs.rewrite(part, policy, fetches=fetches).report
-
-
-def decision(report: Report, node: str, path: Path) -> str:
-    """Why a node has its type, in words.
-
-    A node inside a function may be named without the names of the calls around it.
-
-    Raises:
-      GraphError: nothing was decided about such a node.
-    """
-    ends = (f"/{node}", f"::{node}")
-    names = [d.node for d in report.decisions if f"/{d.node}".endswith(ends)]
-    if not names:
-        raise GraphError(
-            f"no decision was made about a node {node!r}",
-            where=f"--node, {path}",
-            allowed="nodes that hold float32 or 16-bit values",
-            remedy="--json lists every decision",
-        )
-    return "\n".join(report.explain(name) for name in dict.fromkeys(names))
 
 
 def rewrite(
@@ -104,7 +56,9 @@ def rewrite(
     if targets.is_saved_model(source):
         if fetches or feeds:
             flag = "--fetch" if fetches else "--feed"
-            raise _only(flag, "a GraphDef (a SavedModel's signatures say)", source)
+            raise targets.only(
+                flag, "a GraphDef (a SavedModel's signatures say)", source
+            )
         made = _rewrite_model(source, target, policy)
     else:
         made = _rewrite_graph((source, target), policy, fetches, feeds)
@@ -166,15 +120,6 @@ def _serialized(proto: Any, file: Path) -> bytes:
             remedy="save the weights as variables, not as constants",
         )
     return bytes(proto.SerializeToString(deterministic=True))
-
-
-def _only(flag: str, kind: str, path: Path) -> GraphError:
-    return GraphError(
-        f"{flag} was given",
-        where=str(path),
-        allowed=f"{flag} for {kind}",
-        remedy=f"leave {flag} out",
-    )
 
 
 def _require_free(source: Path, target: Path, force: bool) -> None:

@@ -21,8 +21,9 @@ from amp.graph_rewrite.cost.resolution import Resolution
 from amp.graph_rewrite.graph import calls, ir, op_schema, serde
 from amp.graph_rewrite.ops.op_names import check_patterns
 from amp.graph_rewrite.ops.op_table import Kind, facts
+from amp.graph_rewrite.report import Report
 from amp.graph_rewrite.rewrite import Rewrite
-from amp.integration import api
+from amp.integration import api, source_lines
 from amp.integration.functions import definitions, shape_inference
 from amp.integration.measuring import job_timer
 from amp.policy import Policy
@@ -93,6 +94,27 @@ def rewrite_file(
     return _rewritten(*exported(module, settled), *named)
 
 
+def explain_file(
+    graph: Any, settled: Resolution, fetches: Iterable[str] = ()
+) -> Report:
+    """The report that `rewrite_file` would give, also of ops that are not known here.
+
+    Args:
+      graph: the GraphDef.
+      settled: the policy and the device to plan for.
+      fetches: names of tensors that will be fetched; by default those that none reads.
+
+    Raises:
+      GraphError: a graph that is not well formed, or a name that is not in it.
+      PolicyError: an unknown op, or a `keep` pattern that matches nothing.
+    """
+    module = read_graph(graph)
+    named = _names(module, fetches, "--signature")
+    report = _rewritten(*exported(module, settled), named, frozenset()).report
+    lines = source_lines.of_graph_def(graph, graph.debug_info)
+    return source_lines.added(report, lines)
+
+
 def _rewritten(
     module: ir.Module,
     settled: Resolution,
@@ -105,7 +127,7 @@ def _rewritten(
         settled,
         fetches=fetches or _sinks(module.main),
         feeds=feeds,
-        timer=job_timer.stored,
+        timer=job_timer.stored_on(settled),
         sizes=shape_inference.at_call(()),
     )
     return Rewrite(serde.write_graph(result.graph), result.report)
@@ -147,7 +169,7 @@ def differentiable(settled: Resolution) -> Resolution:
 
 def _custom_kept(graph: ir.Graph) -> ir.Graph:
     custom = {
-        node.name: node.changed(updates={ir.KEEP: True})
+        node.name: node.changed(updates={ir.KEEP: True, ir.CUSTOM: True})
         for node in graph.nodes.values()
         if node.text(_GRADIENT) and node.op not in calls.CALLS
     }

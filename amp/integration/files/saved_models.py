@@ -18,11 +18,9 @@ from amp.graph_rewrite.cost.resolution import Resolution
 from amp.graph_rewrite.graph import calls, ir, serde
 from amp.graph_rewrite.ops.op_table import Kind, facts
 from amp.graph_rewrite.report import Report
-from amp.integration.files import graphs
+from amp.integration.files import graphs, joined_reports
 from amp.integration.functions import shape_inference
 from amp.integration.measuring import job_timer
-
-_STATEFUL = "StatefulPartitionedCall"
 
 
 def rewrite(meta: Any, settled: Resolution) -> list[Report]:
@@ -49,6 +47,30 @@ def rewrite(meta: Any, settled: Resolution) -> list[Report]:
     """
     graphs.require_importable(meta.graph_def)
     module = graphs.read_graph(meta.graph_def)
+    made, around = _made(meta, module, settled)
+    meta.graph_def.CopyFrom(serde.write_graph(_joined(module, made, around)))
+    _note_ops(meta)
+    return list(_reports(made, around).values())
+
+
+def explain(meta: Any, settled: Resolution) -> Report:
+    """What `rewrite` would do, in one report; the MetaGraphDef is not changed.
+
+    Its nodes are those of the functions that `rewrite` rewrites, named after their
+    function, and those of the main graph.
+
+    Raises:
+      GraphError: a graph that is not well formed.
+      PolicyError: a `keep` pattern that matches nothing.
+    """
+    module = graphs.read_graph(meta.graph_def)
+    return joined_reports.joined(_reports(*_made(meta, module, settled)))
+
+
+def _made(
+    meta: Any, module: ir.Module, settled: Resolution
+) -> tuple[dict[str, rewrite_lib.Rewrite], rewrite_lib.Rewrite]:
+    """The rewritten functions by their names, and the rewritten main graph."""
     graphs.check_keep(settled, module)
     read = _read_by_gradients(meta)
     named = {*meta.object_graph_def.concrete_functions, *read}
@@ -59,11 +81,15 @@ def rewrite(meta: Any, settled: Resolution) -> list[Report]:
         for number, name in enumerate(roots)
         if not _hands_on(module.functions[name], roots)
     }
-    around = _around(meta, module, (settled, suffix), roots)
-    meta.graph_def.CopyFrom(serde.write_graph(_joined(module, made, around)))
-    _note_ops(meta)
-    first = [around.report] if around.report.nodes_low or not roots else []
-    return [*first, *(each.report for each in made.values())]
+    return made, _around(meta, module, (settled, suffix), roots)
+
+
+def _reports(
+    made: Mapping[str, rewrite_lib.Rewrite], around: rewrite_lib.Rewrite
+) -> dict[str, Report]:
+    """The reports by the names of the functions; the main graph's is that of ""."""
+    main = {"": around.report} if around.report.nodes_low or not made else {}
+    return {**main, **{name: each.report for name, each in made.items()}}
 
 
 def _joined(
@@ -99,7 +125,7 @@ def _named_function(
         *graphs.exported(_reached(module, name, read.keys()), settled),
         fetches=read.get(name, frozenset()) & module.functions[name].nodes.keys(),
         suffix=suffix,
-        timer=job_timer.stored,
+        timer=job_timer.stored_on(settled),
         sizes=shape_inference.at_call(()),
     )
 
@@ -125,7 +151,7 @@ def _around(
         fetches=frozenset(_fetched(meta)) & module.main.nodes.keys(),
         feeds=frozenset(_fed(meta)) & module.main.nodes.keys(),
         suffix=suffix,
-        timer=job_timer.stored,
+        timer=job_timer.stored_on(settled),
         sizes=shape_inference.at_call(()),
     )
 
@@ -220,29 +246,6 @@ def _tensors(info: Any) -> Iterator[str]:
         case "composite_tensor":
             for component in info.composite_tensor.components:
                 yield from _tensors(component)
-
-
-def whole_graph(meta: Any) -> Any:
-    """The graph to explain: where it has no signature, with calls of its functions.
-
-    The functions are those that the object graph names.
-    """
-    graph = type(meta.graph_def)()
-    graph.CopyFrom(meta.graph_def)
-    if _signatures(meta):
-        return graph
-    for function in meta.graph_def.library.function:
-        signature = function.signature
-        if signature.name in meta.object_graph_def.concrete_functions:
-            call = graph.node.add(name=f"amp_{signature.name}", op=_STATEFUL)
-            for index, arg in enumerate(signature.input_arg):
-                given = graph.node.add(name=f"{call.name}_{index}", op="Placeholder")
-                given.attr["dtype"].type = arg.type
-                call.input.append(given.name)
-            call.attr["f"].func.name = signature.name
-            call.attr["Tin"].list.type.extend(a.type for a in signature.input_arg)
-            call.attr["Tout"].list.type.extend(a.type for a in signature.output_arg)
-    return graph
 
 
 def _signatures(meta: Any) -> list[str]:

@@ -113,6 +113,16 @@ def meta_graph(saved: Any, tags: Sequence[str] | None, path: Path) -> Any:
     )
 
 
+def only(flag: str, kind: str, path: Path) -> GraphError:
+    """The error for a flag that does not fit what is read."""
+    return GraphError(
+        f"{flag} was given",
+        where=str(path),
+        allowed=f"{flag} for {kind}",
+        remedy=f"leave {flag} out",
+    )
+
+
 def _parsed(path: Path, proto: Any) -> Any:
     try:
         if path.suffix in TEXT:

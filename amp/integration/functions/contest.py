@@ -15,7 +15,7 @@ from typing import Any, Protocol, TypeAlias
 
 from tensorflow.python.framework import config as config_lib
 
-from amp.graph_rewrite.outcomes import TrialOutcome
+from amp.graph_rewrite.outcomes import PlanSize, TrialOutcome
 from amp.graph_rewrite.report import Report
 from amp.integration.functions import clusters, race_rules, winner_checks
 from amp.integration.functions.plan_store import Record
@@ -133,6 +133,7 @@ class Contest:
         self._checked = True  # whether there will be checks
         self._untried = False  # whether a race ended without a call of float32
         self._stopped = False
+        self._sizes: dict[str, PlanSize] = {}
         self._lock = threading.RLock()
 
     def begin(
@@ -148,7 +149,7 @@ class Contest:
           others: the names of further ones.
           kept: what an earlier run left of a race between the same plans, if anything.
         """
-        self.favourite, report = favourite, self._plans.report(favourite)
+        self.favourite, report = favourite, self._report(favourite)
         predicted = {favourite: report.seconds16, FLOAT32: report.seconds32}
         plans = self._plans
         log = Log(predicted, plans.making, plans.compiled, plans.uneven)
@@ -187,6 +188,7 @@ class Contest:
         """
         with self._lock:
             race, self._later = self._race, plan
+            self._report(plan)
             if race is not None:
                 known = race.log.predicted
                 known[plan] = ratio * known.get(self.favourite, 1.0)
@@ -233,7 +235,14 @@ class Contest:
     def made(self, plan: str) -> None:
         """Is told of a plan that was made, and so of its predicted time."""
         if self._race is not None and plan != self._later:
-            self._race.log.predicted[plan] = self._plans.report(plan).seconds16
+            self._race.log.predicted[plan] = self._report(plan).seconds16
+
+    def _report(self, plan: str) -> Report:
+        """The report on a plan that was made; notes its size, as it may be let go."""
+        report = self._plans.report(plan)
+        self._sizes.setdefault(FLOAT32, report.size32)
+        self._sizes[plan] = report.size
+        return report
 
     def doubt(self) -> float:
         """The factor, at least 1, by which the predicted gain was wrong so far."""
@@ -269,6 +278,7 @@ class Contest:
         with self._lock:
             if self._race is not race or self._stopped:
                 return
+            outcome = outcome.with_sizes(self._sizes)
             before, self.winner = self.winner, race.front
             self.favourite, challenged = self.winner, bool(self._challenger)
             news = challenged or self._untried or self.winner != before

@@ -26,10 +26,14 @@ class FunctionReports:
     """The newest report on each function of which a later state is to come.
 
     Of others nothing is kept here: the process keeps a bounded number (`reports`).
+
+    Args:
+      policy: says where reports are written.
+      lines: finds source lines, as of `reports.add`.
     """
 
-    def __init__(self, policy: Policy) -> None:
-        self._policy = policy
+    def __init__(self, policy: Policy, lines: reports.Lines | None = None) -> None:
+        self._policy, self._lines = policy, lines
         self._newest: dict[bytes, _Reported] = {}
 
     def put(self, name: bytes, report: Report) -> None:
@@ -39,7 +43,7 @@ class FunctionReports:
         """
         before = self._newest.get(name)
         if before is None:
-            number = reports.add(report, self._policy.report)
+            number = reports.add(report, self._policy.report, self._lines)
             self._newest[name] = _Reported(number, report)
         else:
             known = report.accuracy or before.report.accuracy

@@ -18,6 +18,7 @@ from collections.abc import Mapping, Sequence
 
 from amp.errors import ProfileError
 from amp.graph_rewrite.cost.op_instance import Instance, Timer, Times
+from amp.graph_rewrite.cost.pricing import untimed
 from amp.graph_rewrite.cost.resolution import Resolution
 from amp.integration import fallback, messages
 from amp.integration.measuring import hardware, operation_timer, stored_times
@@ -49,7 +50,12 @@ def stored(wanted: Sequence[Instance]) -> dict[str, Times]:
 
 
 def stored_on(settled: Resolution) -> Timer:
-    """`stored` for the device that a policy was settled for."""
+    """`stored` for the device that a policy was settled for.
+
+    It has no times for a device that the user named, which may not be here.
+    """
+    if settled.named:
+        return untimed
 
     def timer(wanted: Sequence[Instance]) -> Mapping[str, Times]:
         with hardware.on(settled.place):

@@ -87,6 +87,11 @@ class RunPlans:
         self._made: dict[str, MadeRun | NotMade] = {}
         self._executed: set[str] = set()
 
+    @property
+    def graph(self) -> Any:
+        """The user's graph."""
+        return self._views.twin.user
+
     def known(self, plan: str) -> MadeRun | NotMade | None:
         """What became of a plan, None if it was not asked for."""
         return self._made.get(plan)

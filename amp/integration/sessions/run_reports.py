@@ -7,11 +7,14 @@ that does not is reported by part of the graph. Nothing is planned or timed here
 from __future__ import annotations
 
 import dataclasses
+import functools
+import weakref
 from collections.abc import Sequence
+from typing import Any
 
 from amp.graph_rewrite.outcomes import TrialOutcome
 from amp.graph_rewrite.report import Report
-from amp.integration import reports
+from amp.integration import reports, source_lines
 from amp.integration.functions.function_reports import FunctionReports
 from amp.integration.functions.race_rules import FLOAT32
 from amp.integration.sessions.planned_parts import Planned
@@ -27,11 +30,13 @@ class RunReports:
     Args:
       name: what the run is called.
       policy: of the run.
+      graph: the user's graph, which is held weakly.
     """
 
-    def __init__(self, name: str, policy: Policy) -> None:
+    def __init__(self, name: str, policy: Policy, graph: Any) -> None:
         self._name, self._policy = name, policy
-        self._newest = FunctionReports(policy)
+        self._lines = functools.partial(source_lines.of_graph, weakref.ref(graph))
+        self._newest = FunctionReports(policy, self._lines)
         self._plan = ""  # that the newest is on
 
     def unraced(self, news: Sequence[Planned], off: str) -> None:
@@ -46,12 +51,12 @@ class RunReports:
             if planned.changed:
                 text = f"off: {off}" if off else OTHER_RUNS
                 report = dataclasses.replace(report, trial=text)
-            reports.add(report, self._policy.report)
+            reports.add(report, self._policy.report, self._lines)
 
     def left(self, report: Report) -> None:
         """Adds the report on a run that is not rewritten."""
         report = dataclasses.replace(report, function=self._name)
-        reports.add(report, self._policy.report)
+        reports.add(report, self._policy.report, self._lines)
 
     def begin(self, plan: str, report: Report, text: str) -> None:
         """Adds the report on a run that races.

@@ -80,7 +80,7 @@ class RunTwins:
         self._started: set[str] = set()  # the plans that have run
         self._reports: RunReports | None = None
         if self._policy is not None:
-            self._reports = RunReports(self._what, self._policy)
+            self._reports = RunReports(self._what, self._policy, plans.graph)
         self._lock = threading.RLock()  # held for a few lines and by no finalizer
 
     def begin(self) -> None:

@@ -12,12 +12,14 @@ from typing import Any
 
 import tensorflow as tf
 
+from amp.graph_rewrite.graph import ir
+
 _TRUE = tf.compat.v1.AttrValue(b=True)
 
 
 @contextlib.contextmanager
-def attribute_scope(name: str) -> Iterator[None]:
-    """A scope; nodes that are built in it get the boolean attribute `name`.
+def attribute_scope(*names: str) -> Iterator[None]:
+    """A scope; nodes that are built in it get the boolean attributes named.
 
     It is a scope of the current graph. Branches and loop bodies have graphs of their
     own, in which it has to be entered again. In eager code it has no effect.
@@ -26,5 +28,10 @@ def attribute_scope(name: str) -> Iterator[None]:
         yield
         return
     graph: Any = tf.compat.v1.get_default_graph()
-    with graph._attr_scope({name: _TRUE}):
+    with graph._attr_scope(dict.fromkeys(names, _TRUE)):
         yield
+
+
+def optimizer_scope() -> contextlib.AbstractContextManager[None]:
+    """A scope whose nodes stay float32, and are known as those of an optimizer."""
+    return attribute_scope(ir.KEEP, ir.OPTIMIZER)

@@ -19,7 +19,6 @@ from typing import Any
 
 import tensorflow as tf
 
-from amp.graph_rewrite.graph import ir
 from amp.graph_rewrite.ops.op_table import Kind, facts
 from amp.integration import active, fallback, wrapping
 from amp.integration.distributed import collectives, replicas
@@ -264,12 +263,12 @@ def _run(call: Callable[[], Any]) -> Any:
 
     # One scope for all: replicas share a graph, and the scopes that each of them enters
     # and leaves would not be nested.
-    return replicas.together(replica, lambda: markers.attribute_scope(ir.KEEP))
+    return replicas.together(replica, markers.optimizer_scope)
 
 
 def _kept(call: Callable[[], Any]) -> Callable[[], Any]:
     def kept() -> Any:
-        with agreement.inside(), markers.attribute_scope(ir.KEEP):
+        with agreement.inside(), markers.optimizer_scope():
             return call()
 
     return kept

@@ -8,7 +8,15 @@ function chainOf(place, causes) {
   return found;
 }
 
-function showNode({ report, rules, causes }, place, choose) {
+// What would give the node at the root of a chain another type.
+function changeOf(root, { changes, held }) {
+  const rule = root.rule === "unlisted" && held.includes(root.op) ? "held" : root.rule;
+  const name = root.node.split("::").pop();
+  return (changes[rule] || "").replaceAll("{op}", root.op).replaceAll("{name}", name);
+}
+
+function showNode(data, place, choose) {
+  const { report, rules, causes } = data;
   const node = report.decisions[place];
   const readers = report.decisions.flatMap((other, at) => (other.reads.includes(place) ? [at] : []));
   const chain = chainOf(place, causes);
@@ -21,12 +29,15 @@ function showNode({ report, rules, causes }, place, choose) {
       ["in float32", format.time(node.seconds32)],
       ["in 16 bits", format.time(node.seconds16)],
       ["elements", format.count(node.elements)],
-      ["source", node.source],
+      ["sizes", node.sizes],
     ]),
+    node.source ? make("p", { class: "source" }, node.source, make("code", {}, report.source_text[node.source] || "")) : null,
     make("h3", {}, "Why"),
     reason(node, rules),
     chain.length > 1 ? make("h3", {}, "Chain of causes") : null,
     chain.length > 1 ? make("ol", { class: "chain" }, ...chain.map((at) => make("li", {}, link(at), " ", reason(report.decisions[at], rules)))) : null,
+    make("h3", {}, "What would change it"),
+    make("p", { class: "change" }, changeOf(report.decisions[chain[chain.length - 1]], data)),
     ...neighbours("Reads", node.reads, link),
     ...neighbours("Read by", readers, link),
   );

@@ -18,7 +18,7 @@ function showSummary({ report, summary, rules }, choose) {
 }
 
 function card(title, wide, ...content) {
-  return make("div", { class: wide ? "card wide" : "card" }, make("h3", {}, title), ...content);
+  return make("div", { class: `card ${wide}` }, make("h3", {}, title), ...content);
 }
 
 function pairs(rows) {
@@ -29,15 +29,20 @@ function pairs(rows) {
   return list;
 }
 
-function rowsTable(head, rows) {
+// What a plan that was not made has no figure of.
+function known(value, text) {
+  return value === null || value === undefined ? "–" : text(value);
+}
+
+function rowsTable(head, rows, best = -1) {
   const table = make("table", {}, make("tr", {}, ...head.map((text) => make("th", {}, text))));
-  for (const row of rows) table.append(make("tr", {}, ...row.map((cell) => make("td", { class: String(cell).length > 14 ? "words" : "" }, cell))));
-  return table;
+  rows.forEach((row, i) => table.append(make("tr", { class: i === best ? "best" : "" }, ...row.map((cell) => make("td", { class: String(cell).length > 14 ? "words" : "" }, cell)))));
+  return make("div", { class: "wide-table" }, table);
 }
 
 function figuresCard(report) {
   const emulated = report.emulated ? " (emulated)" : "";
-  return card("What it is", false, pairs([
+  return card("What it is", "", pairs([
     ["16-bit type", report.dtype ? report.dtype + emulated : "off"],
     ["device", report.device],
     ["loss scale", report.loss_scale],
@@ -52,7 +57,7 @@ function figuresCard(report) {
 }
 
 function timesCard(report) {
-  return card("Time of a step", false, pairs([
+  return card("Time of a step", "", pairs([
     ["predicted, float32", format.time(report.seconds32)],
     ["predicted, mixed", format.time(report.seconds16)],
     ["predicted gain", format.gain(report.seconds32, report.seconds16)],
@@ -80,20 +85,24 @@ function typesCard(summary) {
     content.push(pairs([[title, every.map((type) => `${type} ${text(figures[type])}`).join(", ")]]), bar);
   }
   content.push(pairs([["results, all in float32", format.bytes(summary.bytes32)]]));
-  return card("Nodes and memory by type", false, ...content);
+  return card("Nodes and memory by type", "", ...content);
 }
 
 function plansCard(report) {
   if (!report.plans.length) return null;
-  return card("Plans that raced", true, rowsTable(
-    ["plan", "measured", "predicted", "calls", "what became of it"],
-    report.plans.map((plan) => [plan.name, format.time(plan.seconds), format.time(plan.predicted), format.count(plan.timed), plan.fate]),
+  return card("Plans that raced", "full", rowsTable(
+    ["plan", "what became of it", "measured", "predicted", "calls", "in 16 bits", "casts", "results"],
+    report.plans.map((plan) => [
+      plan.name, plan.fate, format.time(plan.seconds), format.time(plan.predicted), format.count(plan.timed),
+      known(plan.low, format.count), known(plan.casts, format.count), known(plan.bytes, format.bytes),
+    ]),
+    report.plans.findIndex((plan) => plan.fate === "won"),
   ));
 }
 
 function costliestCard(report, summary, choose) {
   if (!summary.costliest.length) return null;
-  return card("Nodes that cost most", true, rowsTable(
+  return card("Nodes that cost most", "wide", rowsTable(
     ["node", "type", "time"],
     summary.costliest.map((place) => {
       const node = report.decisions[place];
@@ -104,7 +113,7 @@ function costliestCard(report, summary, choose) {
 
 function keptCard(summary, rules) {
   if (!summary.kept.length) return null;
-  return card("What keeps most time in float32", true, rowsTable(
+  return card("What keeps most time in float32", "wide", rowsTable(
     ["reason", "nodes", "time"],
     summary.kept.map((one) => [`${one.rule}: ${rules[one.rule] || one.rule}`, format.count(one.nodes), format.time(one.seconds)]),
   ));
@@ -113,7 +122,7 @@ function keptCard(summary, rules) {
 function accuracyCard(report) {
   if (!report.accuracy) return null;
   const worst = report.accuracy.worst.map((one) => [one.name, one.error.toPrecision(2), one.products.toPrecision(2)]);
-  return card("Accuracy of gradients", true, make("p", {}, report.accuracy.text),
+  return card("Accuracy of gradients", "wide", make("p", {}, report.accuracy.text),
     worst.length ? rowsTable(["gradient", "error", "by products only"], worst) : null);
 }
 

@@ -92,12 +92,19 @@ def test_nothing_at_or_behind_an_unscale_marker_is_low(emulate: bool) -> None:
     assert found["beside"] == "follow"
 
 
-def test_what_is_built_to_be_kept_is_kept() -> None:
+def test_what_is_built_to_be_kept_is_kept_and_says_by_whom() -> None:
     def build() -> None:
         with markers.attribute_scope(ir.KEEP):
             tf.matmul(x(), x(), name="kept")
+        with markers.optimizer_scope():
+            tf.matmul(x(), x(), name="updated")
+        with markers.attribute_scope(ir.KEEP, ir.CUSTOM):
+            tf.matmul(x(), x(), name="custom")
 
-    assert decided(build)["kept"] == "keep"
+    found = decided(build)
+    assert found["kept"] == "keep"
+    assert found["updated"] == "optimizer"
+    assert found["custom"] == "custom"
 
 
 def test_the_policy_allows_denies_and_keeps() -> None:

@@ -6,6 +6,7 @@ rounded tensor bounds that of the result.
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import subprocess
@@ -17,7 +18,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from amp.integration.files import graph_files, targets
+from amp.integration.files import explained_files, graph_files, targets
+from amp.integration.files.explained_files import Asked
 from amp.policy import Policy
 
 v1 = tf.compat.v1
@@ -196,7 +198,8 @@ def test_nothing_is_executed(tmp_path: Path) -> None:
     module.f = f
     tf.saved_model.save(module, str(tmp_path / "in"))
     graph_files.rewrite(tmp_path / "in", tmp_path / "out", NATIVE, [], [])
-    graph_files.explain(tmp_path / "in", NATIVE, None, "serving_default")
+    asked = Asked(NATIVE, signature="serving_default")
+    explained_files.explain(tmp_path / "in", asked)
     assert not trace.exists()
     assert low_functions(tmp_path / "out")
 
@@ -264,7 +267,7 @@ def test_a_model_without_signatures_is_explained_by_its_functions(
     for rows in (2, 3):
         module.f.get_concrete_function(tf.TensorSpec([rows, 4]))
     tf.saved_model.save(module, str(tmp_path / "in"))
-    report = graph_files.explain(tmp_path / "in", NATIVE, None, None)
+    report = explained_files.explain(tmp_path / "in", Asked(NATIVE))
     assert (
         sum(d.op == "MatMul" and d.dtype == "bfloat16" for d in report.decisions) == 2
     )
@@ -272,7 +275,9 @@ def test_a_model_without_signatures_is_explained_by_its_functions(
 
 def test_explain_looks_at_one_signature(saved: Path, old: Path) -> None:
     for place, tags in ((saved, None), (old, "gpu,train")):
-        whole = graph_files.explain(place / "model", EMULATED, tags, None)
-        part = graph_files.explain(place / "model", EMULATED, tags, "serving_default")
+        asked = Asked(EMULATED, tags=tags)
+        whole = explained_files.explain(place / "model", asked)
+        asked = dataclasses.replace(asked, signature="serving_default")
+        part = explained_files.explain(place / "model", asked)
         assert 0 < part.nodes_low <= whole.nodes_low
         assert part.nodes_total < whole.nodes_total

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from tensorflow.python.eager import context as context_lib
 
-from amp.graph_rewrite.outcomes import TrialOutcome
+from amp.graph_rewrite.outcomes import PlanSize, TrialOutcome
 from amp.integration.functions import contest as contest_lib
 from amp.integration.functions import race as race_lib
 from amp.integration.functions import winner_checks
@@ -93,7 +93,12 @@ def test_float32_that_was_too_dear_to_compile_is_tried_later(
         calls[plan] += 1
 
     told: list[TrialOutcome | None] = []
-    report = types.SimpleNamespace(seconds32=1.5, seconds16=1.0)
+    report = types.SimpleNamespace(
+        seconds32=1.5,
+        seconds16=1.0,
+        size32=PlanSize(0, 0, 400),
+        size=PlanSize(5, 2, 200),
+    )
     plans: Any = types.SimpleNamespace(
         report=lambda plan: report,
         uneven=False,
@@ -110,6 +115,8 @@ def test_float32_that_was_too_dear_to_compile_is_tried_later(
     (outcome,) = told
     assert outcome is not None
     assert "float32 is tried when" in outcome.text
+    sizes = {plan.name: (plan.low, plan.casts, plan.bytes) for plan in outcome.plans}
+    assert sizes == {"cut": (5, 2, 200), FLOAT32: (0, 0, 400)}
     assert contest.calls_left == pytest.approx(60.0 / 0.02 / 0.1, abs=1)
     contest.passed(contest.calls_left)
     while len(told) == 1:

@@ -1,0 +1,199 @@
+"""Finds the line of the user's code that built a node, from what TensorFlow kept of it.
+
+TensorFlow notes a stack trace of every operation that it builds, and hands them over
+for a registered function and in the files of a SavedModel. They are only read here,
+when somebody asks for a report; no graph is held, and nothing is noted beforehand.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import linecache
+import os
+import sysconfig
+import weakref
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+import tensorflow as tf
+from tensorflow.python.eager import context as context_lib
+
+from amp.graph_rewrite.graph.calls import calls_once
+from amp.graph_rewrite.report import Report
+
+# Files in these folders are never the user's, nor those with these parts in their paths
+# (a trace may come from another machine).
+_OURS = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+_FOLDERS = (os.path.join(_OURS, ""), os.path.join(os.path.dirname(tf.__file__), ""))
+_LIBRARIES = ("/tensorflow/python/", "/keras/src/", "/site-packages/amp/")
+# Others' packages may have built a model for the user: taken if nothing else was found.
+_INSTALLED = (
+    *("/site-packages/", "/dist-packages/"),
+    os.path.join(sysconfig.get_path("stdlib"), ""),
+)
+
+
+def of_frames(frames: Iterable[tuple[str, int]]) -> str:
+    """The user's line among the frames of a stack trace, as "file:line"; "" if none.
+
+    It is the innermost one outside TensorFlow, Keras and this package; one in an
+    installed package only if all are.
+
+    Args:
+      frames: file and line of each, the outermost first.
+    """
+    other = ""
+    for file, line in reversed(list(frames)):
+        if file.startswith(_FOLDERS) or any(part in file for part in _LIBRARIES):
+            continue
+        if not any(part in file for part in _INSTALLED):
+            return f"{file}:{line}"
+        other = other or f"{file}:{line}"
+    return other
+
+
+class SourceLines:
+    """The user's source lines of the nodes of some functions.
+
+    Args:
+      traces: gives what TensorFlow noted of a function (a GraphDebugInfo), None if it
+        noted nothing; "" is the main graph.
+      definition: gives the FunctionDef of a function, None if there is none.
+    """
+
+    def __init__(
+        self,
+        traces: Callable[[str], Mapping[str, str]],
+        definition: Callable[[str], Any],
+    ) -> None:
+        self._traces = functools.cache(traces)
+        self._calls = functools.cache(lambda name: _calls_in(definition(name)))
+
+    def of(self, function: str, node: str) -> str:
+        """The line of a node, "" if it is not known.
+
+        A node of an inlined function has the name of the call before its own.
+        """
+        found = self._traces(function).get(node)
+        scope = node
+        while found is None and "/" in scope:
+            scope = scope.rpartition("/")[0]
+            callee = self._calls(function).get(scope)
+            if callee is not None:
+                found = self.of(callee, node[len(scope) + 1 :])
+        return found or ""
+
+
+def _calls_in(definition: Any) -> dict[str, str]:
+    """The functions that a FunctionDef calls, by the name of the calling node."""
+    nodes = () if definition is None else definition.node_def
+    return {node.name: node.attr["f"].func.name for node in nodes if _calls(node)}
+
+
+def _calls(node: Any) -> bool:
+    return "f" in node.attr and calls_once(node.op)
+
+
+def parsed(info: Any, suffix: str = "") -> dict[str, str]:
+    """The lines in a GraphDebugInfo by the names of their nodes.
+
+    Args:
+      info: the message.
+      suffix: how the names of the nodes wanted end; it is taken off.
+    """
+    lines = {
+        number: of_frames(
+            (info.files[frame.file_index], frame.line)
+            for frame in map(info.frames_by_id.__getitem__, trace.frame_id)
+        )
+        for number, trace in info.traces_by_id.items()
+    }
+    return {
+        name.removesuffix(suffix): lines.get(number, "")
+        for name, number in info.name_to_trace_id.items()
+        if name.endswith(suffix)
+    }
+
+
+def of_runtime() -> SourceLines:
+    """Those of the functions that are registered in TensorFlow's runtime now."""
+    context = context_lib.context()
+
+    def traces(function: str) -> Mapping[str, str]:
+        if not function or not context.has_function(function):
+            return {}
+        return parsed(context.get_graph_debug_info(function))
+
+    def definition(function: str) -> Any:
+        known = function and context.has_function(function)
+        return context.get_function_def(function) if known else None
+
+    return SourceLines(traces, definition)
+
+
+def of_graph_def(graph: Any, info: Any) -> SourceLines:
+    """Those of a GraphDef and its functions.
+
+    Args:
+      graph: the GraphDef.
+      info: a GraphDebugInfo, whose names are "node@function".
+    """
+    functions = {each.signature.name: each for each in graph.library.function}
+    by_function: dict[str, dict[str, str]] = {}
+    for name, line in parsed(info).items():
+        node, _, function = name.partition("@")
+        by_function.setdefault(function, {})[node] = line
+    return SourceLines(lambda name: by_function.get(name, {}), functions.get)
+
+
+def of_graph(reference: weakref.ReferenceType[Any]) -> SourceLines:
+    """Those of a graph of TensorFlow 1, if it is still there."""
+
+    def traces(function: str) -> Mapping[str, str]:
+        graph = reference()
+        if function or graph is None:
+            return {}
+        return {
+            operation.name: of_frames(
+                (frame.filename, frame.lineno)
+                for frame in operation.traceback.get_user_frames()
+            )
+            for operation in graph.get_operations()
+        }
+
+    return SourceLines(traces, lambda function: None)
+
+
+def added(report: Report, lines: SourceLines, main: str = "") -> Report:
+    """A report with the source lines of its nodes, and their text where it is there.
+
+    Args:
+      report: the report; one that has lines already is returned as it is.
+      lines: where they are found.
+      main: the function whose nodes are named without it; "" for a graph.
+    """
+    if not report.decisions or any(one.source for one in report.decisions):
+        return report
+    decisions = tuple(
+        dataclasses.replace(one, source=source)
+        if (source := _line(lines, main, one.node))
+        else one
+        for one in report.decisions
+    )
+    places = sorted({one.source for one in decisions if one.source})
+    if not places:
+        return report
+    text = {place: found for place in places if (found := _text(place))}
+    return dataclasses.replace(report, decisions=decisions, source_text=text)
+
+
+def _line(lines: SourceLines, main: str, node: str) -> str:
+    function, separator, name = node.rpartition("::")
+    return lines.of(function.rpartition("::")[2] if separator else main, name)
+
+
+def _text(place: str) -> str:
+    """The text of a line of code; "" if the file is not there any more."""
+    file, _, line = place.rpartition(":")
+    return linecache.getline(file, int(line)).strip()

@@ -1,0 +1,166 @@
+"""Files explained: graphs for this machine or another, and reports of jobs."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import rewriting
+import tensorflow as tf
+
+import amp
+from amp import cli
+from amp.errors import GraphError, PolicyError, RewriteError
+from amp.integration.files import explained_files, graph_files
+from amp.integration.files.explained_files import Asked
+from amp.integration.measuring import job_timer
+from amp.policy import Policy
+
+pytestmark = pytest.mark.kernels
+
+FORCED = Policy(dtype="bfloat16", assignment="all")
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Path:
+    """A GraphDef, and a SavedModel with its stack traces."""
+    graph = rewriting.graph_def(rewriting.matmul_chain)
+    tf.io.write_graph(graph, str(tmp_path), "graph.pb", as_text=False)
+    module = tf.Module()
+    module.w = tf.Variable(tf.ones([4, 4]))
+
+    @tf.function
+    def inner(x: tf.Tensor) -> tf.Tensor:
+        return tf.tanh(tf.matmul(x, module.w, name="inner_product"))
+
+    spec = [tf.TensorSpec([4, 4])]
+    module.f = tf.function(lambda x: inner(x) + 1.0, input_signature=spec)
+    module.g = tf.function(lambda x: inner(x) * 2.0, input_signature=spec)
+    options = tf.saved_model.SaveOptions(save_debug_info=True)
+    signatures = {"serving_default": module.f, "other": module.g}
+    tf.saved_model.save(module, str(tmp_path / "model"), signatures, options)
+    return tmp_path
+
+
+@pytest.mark.parametrize("name", ["graph.pb", "model"])
+def test_explain_and_rewrite_agree_on_the_number_of_nodes(
+    place: Path, name: str
+) -> None:
+    report = explained_files.explain(place / name, Asked(FORCED))
+    told = graph_files.rewrite(place / name, place / "out", FORCED, [], [])
+    assert f"{report.nodes_low} of {report.nodes_total} nodes in bfloat16" in told
+    assert report.nodes_low > 0
+
+
+def test_a_saved_model_that_noted_its_traces_has_source_lines(place: Path) -> None:
+    report = explained_files.explain(place / "model", Asked(FORCED))
+    products = [one for one in report.decisions if one.op == "MatMul"]
+    assert len(products) == 2
+    for one in products:
+        assert one.source.startswith(f"{__file__}:")
+        assert "inner_product" in report.source_text[one.source]
+
+
+def test_a_device_that_is_not_here_is_predicted_and_said_to_be(
+    place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def measured_here(wanted: Any) -> Any:
+        raise AssertionError("times of this machine say nothing of another")
+
+    monkeypatch.setattr(job_timer, "stored", measured_here)
+    with tf.Graph().as_default() as graph:
+        x = tf.compat.v1.placeholder(tf.float32, [4096, 4096], name="x")
+        tf.matmul(x, x, name="large")
+    tf.io.write_graph(graph, str(place), "large.pb", as_text=False)
+    for name in ("large.pb", "graph.pb", "model"):
+        report = explained_files.explain(place / name, Asked(Policy(), "a100"))
+        assert report.dtype == "float16"
+        assert report.device == "NVIDIA A100 (named, not measured)"
+        assert report.device_source.startswith("vendor's data sheet")
+        assert report.measured_share == 0.0
+        assert "on NVIDIA A100 (named, not measured)" in str(report)
+    with pytest.raises(RewriteError):  # the guard sees the machine's own times
+        explained_files.explain(place / "large.pb", Asked(Policy(dtype="bfloat16")))
+
+
+def test_a_function_is_planned_for_another_device_with_its_loss_scale() -> None:
+    fn = tf.function(lambda x: tf.matmul(x, x))
+    size = tf.TensorSpec([4096, 4096])
+    report = amp.explain(fn, size, device="V100")
+    assert report.dtype == "float16"
+    assert report.loss_scale.startswith("dynamic")
+    assert report.nodes_low
+    graph = fn.get_concrete_function(size).graph.as_graph_def()
+    assert amp.explain(graph, device="amx").dtype == "bfloat16"
+
+
+def test_an_unknown_device_lists_those_that_are_known(place: Path) -> None:
+    with pytest.raises(PolicyError, match="'a1000'") as raised:
+        explained_files.explain(place / "graph.pb", Asked(FORCED, "a1000"))
+    assert "did you mean a100?" in str(raised.value)
+    assert "avx512_bf16" in str(raised.value)
+
+
+def test_a_jobs_report_is_explained_from_its_json(
+    place: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with amp.mixed_precision_scope(FORCED, report=str(place / "reports")):
+        tf.function(lambda x: tf.matmul(x, x, name="mine"))(tf.ones([4, 4]))
+    (path,) = (place / "reports").glob("*.json")
+    assert cli.main(["explain", str(path), "--node", "mine"]) == 0
+    told = capsys.readouterr().out
+    assert told.startswith("mine (MatMul) is bfloat16: ")
+    assert f"  source   {__file__}:" in told
+    assert cli.main(["explain", str(path), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == json.loads(path.read_text())
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{}", '{"decisions": []}', "no JSON"])
+def test_json_that_is_no_report_is_refused(place: Path, text: str) -> None:
+    (place / "bad.json").write_text(text)
+    with pytest.raises(GraphError, match="this is no report"):
+        explained_files.explain(place / "bad.json", Asked(FORCED))
+
+
+def test_a_report_is_not_planned_again(place: Path) -> None:
+    (place / "report.json").write_text("{}")
+    with pytest.raises(GraphError, match="--device was given"):
+        explained_files.explain(place / "report.json", Asked(FORCED, "a100"))
+
+
+def test_two_plans_are_compared_by_their_files(
+    place: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    flags = ["--dtype", "bfloat16", "--assignment", "all"]
+    for name, more in (("a", []), ("b", ["--deny", "Tanh"])):
+        graph = str(place / "graph.pb")
+        assert cli.main(["explain", graph, *flags, *more, "--json"]) == 0
+        (place / f"{name}.json").write_text(capsys.readouterr().out)
+    both = [str(place / "a.json"), str(place / "b.json")]
+    assert cli.main(["explain", "--diff", *both]) == 0
+    told = capsys.readouterr().out
+    assert "tanh (Tanh)" in told
+    assert "B  float32: denied by the policy [deny: Tanh]" in told
+    assert cli.main(["explain", "--diff", *both, "--json"]) == 0
+    changed = json.loads(capsys.readouterr().out)["changed"]
+    assert "tanh" in {one["node"] for one in changed}
+    assert cli.main(["explain", "--diff", both[0], str(place / "graph.pb")]) == 0
+
+
+@pytest.mark.parametrize(
+    ("args", "found"),
+    [
+        ([], "no graph was named"),
+        (["graph.pb", "--diff", "a", "b"], "both graph.pb and --diff were given"),
+        (["--diff", "a", "b", "--node", "x"], "--diff was given with --node"),
+        (["--diff", "a", "b", "--html"], "--diff was given with --html"),
+        (["--diff", "a.pb", "b.pb"], "there is no such file"),
+    ],
+)
+def test_forms_that_do_not_go_together_are_told(
+    args: list[str], found: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main(["explain", *args, "--dtype", "bfloat16"]) == 2
+    assert found in capsys.readouterr().err

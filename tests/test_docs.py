@@ -150,6 +150,7 @@ def test_the_page_of_the_doctor_names_every_check_and_every_state():
     first = (
         *(surroundings.versions(), surroundings.environment()),
         *(surroundings.start(), surroundings.cache()),
+        surroundings.reports({"AMP_REPORT": "reports"}),
     )
     made = [finding.check for found in first for finding in found]
     made += [check.name for check in checkup.CHECKS]

@@ -29,4 +29,5 @@ def findings() -> Iterator[Finding]:
     yield from surroundings.environment()
     yield from surroundings.start()
     yield from surroundings.cache()
+    yield from surroundings.reports()
     yield from probe.run(CHECKS)

@@ -49,8 +49,26 @@ class Check:
 def run(checks: Sequence[Check]) -> Iterator[Finding]:
     """Yields what the checks find, as soon as it is found.
 
-    If the process ends before all checks were made, the last finding says at which, and
-    what the process said last.
+    Where the process ends at a check, the finding has what the process said last, and
+    another process makes the checks that are left. Not if the process had made none
+    (no process can import TensorFlow then), nor if it hangs, as others would too.
+    """
+    left = list(checks)
+    while left:
+        at = 0
+        for message in _in_one_process(left):
+            if isinstance(message, Finding):
+                yield message
+                at = 0 if "hung" in message.facts else at
+            else:
+                at = message
+        left = left[at + 1 :] if at else []
+
+
+def _in_one_process(checks: Sequence[Check]) -> Iterator[int | Finding]:
+    """Yields the number of each check as it begins, and what it finds.
+
+    If the process ends at a check, that is its finding.
     """
     spawn = multiprocessing.get_context("spawn")
     ours, theirs = spawn.Pipe(duplex=False)
@@ -59,27 +77,25 @@ def run(checks: Sequence[Check]) -> Iterator[Finding]:
         process = spawn.Process(target=_in_process, args=arguments, daemon=True)
         process.start()
         theirs.close()
-        at = checks[0].name
+        at = 0
         try:
             while ours.poll(PATIENCE_SECONDS):
                 message = ours.recv()
                 if message is None:
                     return
-                if isinstance(message, Finding):
-                    yield message
-                else:
-                    at = message
-            yield _hung(at)
+                at = message if isinstance(message, int) else at
+                yield message
+            yield _hung(checks[at].name)
         except EOFError:
             process.join(PATIENCE_SECONDS)
-            yield _ended(at, process.exitcode, Path(said.name))
+            yield _ended(checks[at].name, process.exitcode, Path(said.name))
         finally:
             process.kill()
             process.join()
 
 
 def _in_process(to: Connection, checks: Sequence[Check], said: str) -> None:
-    """What the process does: sends the name of each check, then what it found.
+    """What the process does: sends the number of each check, then what it found.
 
     Where a module cannot be imported (TensorFlow is not there, or broken), no check
     after it would get further.
@@ -87,8 +103,8 @@ def _in_process(to: Connection, checks: Sequence[Check], said: str) -> None:
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
     os.dup2(os.open(said, os.O_WRONLY | os.O_APPEND), 2)
     os.environ.pop("AMP_ENABLE", None)  # the doctor's own steps are no job
-    for check in checks:
-        to.send(check.name)
+    for number, check in enumerate(checks):
+        to.send(number)
         failed = functools.partial(_failed, check.name)
         found = fallback.attempt_or(functools.partial(_found, check), failed)
         for finding in found:
@@ -117,7 +133,8 @@ def _failed(name: str, error: Exception) -> list[Finding]:
 
 def _hung(name: str) -> Finding:
     text = f"no answer for {PATIENCE_SECONDS:.0f} s; it was stopped"
-    return Finding(name, WRONG, text, "see whether the device answers anybody")
+    remedy = "see whether the device answers anybody"
+    return Finding(name, WRONG, text, remedy, {"hung": True})
 
 
 def _ended(name: str, code: int | None, said: Path) -> Finding:

@@ -108,8 +108,8 @@ def finding(result: Result) -> Finding:
         return Finding("self_test", OK, text, facts=facts)
     times = f"{figures.time(result.seconds32)} in float32, "
     times += f"{figures.time(result.seconds16)} in {result.dtype}"
-    least, most = min(result.gains), max(result.gains)
-    rounds = f"{len(result.gains)} rounds, {least:.2f} to {most:.2f}"
+    least, _, most = statistics.quantiles(result.gains, n=4, method="inclusive")
+    rounds = f"{len(result.gains)} rounds, half of them {least:.2f} to {most:.2f}"
     if result.gain < GAIN:
         how = (
             "no faster" if result.gain > 1 / GAIN else f"{1 / result.gain:.2f}x slower"

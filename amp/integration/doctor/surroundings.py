@@ -120,14 +120,33 @@ def cache() -> Iterator[Finding]:
         return
     facts["writable"] = True
     text = str(place) if place.exists() else f"{place}, which the first job makes"
+    if not place.is_absolute():
+        text += "; each job has its own below where it starts"
+        remedy = f"give {profiles.VARIABLE} a path that begins with /"
+        yield Finding("cache", NOTE, text, remedy, facts)
+        return
     yield Finding("cache", OK, text, facts=facts)
+
+
+def reports(environ: Mapping[str, str] = os.environ) -> Iterator[Finding]:
+    """Whether the directory of AMP_REPORT takes reports, if it is set."""
+    given = environ.get("AMP_REPORT", "")
+    if not given:
+        return
+    facts = {"directory": given}
+    fault = _unwritable(Path(given))
+    if fault:
+        text = f"no report can be written: {fault}"
+        yield Finding("reports", WRONG, text, "set AMP_REPORT to another", facts)
+    else:
+        yield Finding("reports", OK, given, facts=facts)
 
 
 def _unwritable(place: Path) -> str:
     """Why no file can be made in a directory or, where it is not there, above it."""
     if not place.is_absolute() and not os.environ.get(profiles.VARIABLE):
         return f"{place}: this user has no home directory"
-    there = place
+    there = place.absolute()
     while not os.path.lexists(there) and there != there.parent:
         there = there.parent
     try:

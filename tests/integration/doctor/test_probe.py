@@ -26,18 +26,25 @@ def test_checks_are_made_in_another_process_which_prints_nothing_here(capfd):
 
 
 def test_where_the_process_ends_the_finding_says_at_what_and_its_last_words():
-    well, ended = found("well", "ends", "well")
-    assert well.status == OK
+    well, ended, after = found("well", "ends", "well")
+    assert (well.status, after.status) == (OK, OK)
+    assert well.facts["id"] != after.facts["id"]
     assert (ended.check, ended.status) == ("ends", WRONG)
     assert "ended its process here (SIGABRT): terminate called after" in ended.text
     assert ended.facts["exit"] == -6
 
 
-def test_a_check_that_hangs_is_stopped(monkeypatch):
-    monkeypatch.setattr(probe, "PATIENCE_SECONDS", 3.0)
-    (hung,) = found("hangs")
+def test_a_process_that_ends_at_once_is_not_started_again():
+    (ended,) = found("ends", "well")
+    assert ended.status == WRONG
+
+
+def test_a_check_that_hangs_is_stopped_and_nothing_else_is_tried(monkeypatch):
+    monkeypatch.setattr(probe, "PATIENCE_SECONDS", 5.0)
+    well, hung = found("well", "hangs", "well")
+    assert well.status == OK
     assert (hung.check, hung.status) == ("hangs", WRONG)
-    assert "no answer for 3 s" in hung.text
+    assert "no answer for 5 s" in hung.text
 
 
 def test_a_check_that_raises_does_not_keep_others_from_being_made():

@@ -68,6 +68,23 @@ def test_a_directory_that_cannot_be_written_is_wrong(tmp_path, monkeypatch):
     assert not finding.facts["writable"]
 
 
+def test_a_relative_directory_is_another_for_each_job(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("AMP_CACHE_DIR", "cache")
+    finding = only(surroundings.cache())
+    assert finding.status == NOTE
+    assert "each job has its own" in finding.text
+
+
+def test_the_directory_of_reports_is_looked_at_where_one_is_named(tmp_path):
+    assert not list(surroundings.reports({}))
+    (tmp_path / "file").touch()
+    for name, status in (("reports", OK), ("file/reports", WRONG)):
+        finding = only(surroundings.reports({"AMP_REPORT": str(tmp_path / name)}))
+        assert finding.status == status
+    assert [path.name for path in tmp_path.iterdir()] == ["file"]
+
+
 def test_a_user_without_a_home_has_no_cache(monkeypatch):
     monkeypatch.delenv("AMP_CACHE_DIR")
     place = pathlib.Path("~", ".cache", "tf-amp")  # what `expanduser` leaves then

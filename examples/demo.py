@@ -20,7 +20,7 @@ from amp.graph_rewrite import figures
 from examples import demo_page
 from examples.demo_runs import Machine, look, train
 
-EPOCHS = 6
+EPOCHS = 5
 _NO_GAIN = 1.01  # a smaller ratio is within what such a short run can tell
 
 
@@ -180,10 +180,12 @@ def main() -> None:
     spawn = multiprocessing.get_context("spawn")
     # Another process may hold the device's memory while it looks.
     with concurrent.futures.ProcessPoolExecutor(1, mp_context=spawn) as pool:
-        machine = pool.submit(look)
+        print("looking at the device ...", flush=True)
+        machine = pool.submit(look).result()
+        print(f"{machine.device}: {machine.reason}", flush=True)
         runs = train(args, machine)
         report, report_page = training_report(reports)
-        result = compare(machine.result(), runs, report)
+        result = compare(machine, runs, report)
         result["elsewhere"] = None
     show(args.out, result, report_page)
     print(f"in {time.monotonic() - begin:.0f} s")

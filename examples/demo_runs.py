@@ -7,7 +7,6 @@ here, and nothing is drawn.
 from __future__ import annotations
 
 import argparse
-import concurrent.futures
 import dataclasses
 import json
 import os
@@ -116,19 +115,15 @@ def _show(name: str, lines: IO[str]) -> None:
                 print(f"{name:>7} | {line}", end="", flush=True)
 
 
-def train(
-    args: argparse.Namespace, machine: concurrent.futures.Future[Machine]
-) -> dict[str, dict[str, Any]]:
-    """Trains twice, the second run once it is known how; returns their histories."""
+def train(args: argparse.Namespace, machine: Machine) -> dict[str, dict[str, Any]]:
+    """Trains twice; returns the history of each run by its name."""
     to_float32, to_mixed = os.pipe(), os.pipe()
     os.write(to_float32[1], b".")
+    own = {k: v for k, v in os.environ.items() if k.startswith("AMP_")}
+    own |= {"AMP_ENABLE": "1", "AMP_REPORT": str(args.out / "reports")}
+    own |= machine.environment
     runs = [Run("float32", args, (to_float32[0], to_mixed[1]), {})]
     try:
-        found = machine.result()
-        print(f"{found.device}: {found.reason}", flush=True)
-        own = {k: v for k, v in os.environ.items() if k.startswith("AMP_")}
-        own |= {"AMP_ENABLE": "1", "AMP_REPORT": str(args.out / "reports")}
-        own |= found.environment
         runs.append(Run("mixed", args, (to_mixed[0], to_float32[1]), own))
         for descriptor in (*to_float32, *to_mixed):
             os.close(descriptor)

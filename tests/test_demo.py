@@ -169,8 +169,7 @@ def test_the_runs_take_turns_and_the_longer_one_ends_alone(
     script.write_text(TURNS.format(examples=str(EXAMPLES), log=str(log)))
     monkeypatch.setattr(demo_runs, "SCRIPT", script)
     args: Any = types.SimpleNamespace(out=tmp_path, epochs=1, seed=0)
-    future: Any = types.SimpleNamespace(result=lambda: MACHINE)
-    assert demo_runs.train(args, future) == {"float32": {}, "mixed": {}}
+    assert demo_runs.train(args, MACHINE) == {"float32": {}, "mixed": {}}
     order = [f"{run} {step}" for step in range(3) for run in ("float32", "mixed")]
     order += ["float32 3", "float32 4"]
     assert log.read_text().split("\n")[:-1] == [f"{o}{p}" for o in order for p in "ab"]
@@ -184,9 +183,8 @@ def test_a_run_that_fails_ends_the_demo(
     script.write_text("raise SystemExit(5)")
     monkeypatch.setattr(demo_runs, "SCRIPT", script)
     args: Any = types.SimpleNamespace(out=tmp_path, epochs=1, seed=0)
-    future: Any = types.SimpleNamespace(result=lambda: MACHINE)
     with pytest.raises(SystemExit, match="float32 run failed, exit code 5"):
-        demo_runs.train(args, future)
+        demo_runs.train(args, MACHINE)
 
 
 @pytest.mark.processes

@@ -246,6 +246,7 @@ ROWS: tuple[Row, ...] = (
           "a partial run goes to the twin"),
     _wrap(_SESSION, "make_callable", "self fetches feed_list accept_options",
           "callables go to the twin"),
+    _wrap(_SESSION, "close", "self", "the updates that it skipped are counted"),
     _wrap(_SESSION, "_make_callable_from_options", "self callable_options",
           "callables go to the twin"),
     _call(_SESSION, "_call_tf_sessionrun", "self options feed_dict fetch_list "

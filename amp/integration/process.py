@@ -47,6 +47,7 @@ class Process:
       twins: the twins of every policy settled so far.
       sessions: the twins of graphs that sessions run.
       session_locks: for each of those graphs what is held while its twin grows.
+      session_counts: of the sessions that run twins, the updates that they skipped.
       agreed: the rules of loss scaling that all workers are known to have, for each
         optimizer, and for each strategy whose replicas sum gradients themselves.
       carried: optimizers whose workers agreed to send gradients in 16 bits.
@@ -91,6 +92,7 @@ class Process:
     session_locks: weakref.WeakKeyDictionary[Any, Any] = _forgotten(
         weakref.WeakKeyDictionary
     )
+    session_counts: SessionCounts = _forgotten(lambda: SessionCounts())
     agreed: weakref.WeakKeyDictionary[Any, set[str]] = _forgotten(
         weakref.WeakKeyDictionary
     )
@@ -146,6 +148,22 @@ class Measuring:
     )
     unmeasurable: set[str] = dataclasses.field(default_factory=set)
     announced: bool = False
+
+
+@dataclasses.dataclass
+class SessionCounts:
+    """What `sessions.skipped_counts` knows of this process.
+
+    Attributes:
+      begun, read: how many sessions began, and of how many the counts were read.
+      open: those that were not closed.
+      skipped: updates skipped, by the session, or its master, and the variable.
+    """
+
+    begun: int = 0
+    read: int = 0
+    open: weakref.WeakSet[Any] = dataclasses.field(default_factory=weakref.WeakSet)
+    skipped: dict[Any, int] = dataclasses.field(default_factory=dict)
 
 
 def _directory_now() -> str:

@@ -148,12 +148,13 @@ def reports() -> list[Report]:
     return list(told.values())
 
 
-def summary(directory: str | None, skipped: int | None) -> str:
+def summary(directory: str | None, skipped: int, complete: bool = True) -> str:
     """What became of the functions of this process, in one line.
 
     Args:
       directory: where reports were written.
-      skipped: updates that were skipped because gradients overflowed, None: unknown.
+      skipped: updates that were skipped because gradients overflowed.
+      complete: whether those of all sessions are among them.
     """
     with _LOCK:
         made = list(PROCESS.reports.values())
@@ -161,9 +162,9 @@ def summary(directory: str | None, skipped: int | None) -> str:
         return "no function ran in mixed precision"
     place = None if directory is None else Path(PROCESS.started_in, directory)
     where = f"; reports: {place}" if place is not None and place.is_dir() else ""
-    steps = "steps skipped in sessions are not counted"
-    if skipped is not None:
-        steps = f"{skipped} step{'' if skipped == 1 else 's'} skipped"
+    steps = f"{skipped} step{'' if skipped == 1 else 's'} skipped"
+    if not complete:
+        steps += " (not counting sessions that were never closed)"
     return f"{total(made)}{_unmeasured(made)}, {steps}{where}"
 
 

@@ -140,6 +140,13 @@ def current() -> Scalers:
         return place[0]
 
 
+def of_graph(graph: Any) -> list[Scaler]:
+    """The scalers of a `tf.compat.v1` graph; runs no operation."""
+    return [
+        one for group in graph.get_collection(_COLLECTION) for one in group.living()
+    ]
+
+
 def let_go() -> None:
     """Drops scalers whose source variables are deleted; keeps their skipped steps.
 

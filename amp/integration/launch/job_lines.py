@@ -57,9 +57,9 @@ def end(always: bool) -> None:
 
 
 def _end(always: bool) -> None:
-    begun, PROCESS.begun_in = PROCESS.begun_in == os.getpid(), None
-    if begun or always:
+    if always or PROCESS.begun_in == os.getpid():
         _write(_last_line())
+    PROCESS.begun_in = None
 
 
 def _last_line() -> str:
@@ -68,8 +68,12 @@ def _last_line() -> str:
         return "nothing was rewritten: see above"
     # By name: a job that imported this package anew has its reports in the new modules.
     reports = importlib.import_module("amp.integration.reports")
-    skipped = None if state.in_sessions() else state.skipped_steps()
-    line: str = reports.summary(os.environ.get("AMP_REPORT"), skipped)
+    skipped, complete = state.skipped_steps(), True
+    if state.in_sessions():
+        counts = importlib.import_module("amp.integration.sessions.skipped_counts")
+        in_sessions, complete = counts.total()
+        skipped += in_sessions
+    line: str = reports.summary(os.environ.get("AMP_REPORT"), skipped, complete)
     return line
 
 

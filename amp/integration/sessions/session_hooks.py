@@ -16,7 +16,7 @@ from tensorflow.python.client import session as session_lib
 from amp.integration import active, wrapping
 from amp.integration.functions import function_hooks
 from amp.integration.functions.twins import Twins
-from amp.integration.sessions import session_twins
+from amp.integration.sessions import session_twins, skipped_counts
 from amp.integration.sessions.policy_view import Run
 from amp.integration.sessions.session_starts import TWIN, Untwinned, begin, tell
 from amp.integration.sessions.session_twins import Request, SessionTwin
@@ -215,7 +215,16 @@ def _from_options(original: wrapping.Function) -> wrapping.Function:
     return make_callable_from_options
 
 
+def _close(original: wrapping.Function) -> wrapping.Function:
+    def close(self: Any, *args: Any, **kwargs: Any) -> Any:
+        skipped_counts.note(self)
+        return original(self, *args, **kwargs)
+
+    return close
+
+
 HOOKS: dict[str, wrapping.Decorate] = {
+    "BaseSession.close": _close,
     "BaseSession._do_run": _do_run,
     "BaseSession._do_call": _do_call,
     "BaseSession.partial_run_setup": _partial_run_setup,

@@ -15,7 +15,7 @@ from tensorflow.python.client import pywrap_tf_session
 from amp.integration import fallback, messages
 from amp.integration.functions import failures
 from amp.integration.functions.twins import Twins
-from amp.integration.sessions import graph_views
+from amp.integration.sessions import graph_views, skipped_counts
 from amp.integration.sessions.session_twins import SessionTwin
 
 # The attribute of a session that has run: its `SessionTwin`, or `Untwinned`.
@@ -64,6 +64,7 @@ def _made(
         twin = SessionTwin(session._graph, tf.compat.as_str(session._target))
         first(twin)
         _switch(session, twin)
+        skipped_counts.begun(session)
         return twin
 
     def otherwise() -> SessionTwin | Untwinned:

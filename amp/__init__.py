@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from amp.integration.api import (
         mixed_precision_scope as mixed_precision_scope,
     )
+    from amp.integration.comparing.compare import compare as compare
     from amp.integration.files.given_functions import explain as explain
     from amp.integration.files.given_functions import twin as twin
     from amp.integration.files.graphs import rewrite as rewrite
@@ -33,6 +34,7 @@ _HOME = {
     "Policy": "amp.policy",
     "Report": "amp.graph_rewrite.report",
     "Rewrite": "amp.graph_rewrite.rewrite",
+    "compare": "amp.integration.comparing.compare",
     "device": "amp.integration.measuring.hardware",
     "disable": "amp.integration.api",
     "enable": "amp.integration.api",

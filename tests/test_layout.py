@@ -118,14 +118,14 @@ REWRITER = (
     *("explanation", "report", "plan_diff"),
     *("normalize", "candidates", "cost", "assign", "apply", "fusion"),
     *("verify", "circumstances", "checks", "steps", "report_builder", "phases"),
-    "rewrite",
+    *("rewrite", "comparison"),
 )
 INTEGRATION = (
     *("atomic_files", "process", "imports", "messages", "hooks", "wrapping"),
     *("active", "fallback", "as_written"),
     *("measuring", "report_directories", "source_lines", "reports"),
     *("functions", "sessions", "distributed", "training"),
-    *("install", "api", "files", "launch", "autostart", "doctor"),
+    *("install", "api", "files", "comparing", "launch", "autostart", "doctor"),
 )
 
 

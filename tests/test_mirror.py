@@ -59,6 +59,13 @@ ELSEWHERE = {
     "cli/progress_bar.py": "cli/test_tune.py",
     "loss_scaling/control.py": "loss_scaling/test_names.py",
     "cli/terminal.py": "cli/test_tune.py",
+    "graph_rewrite/comparison/causes.py": "integration/comparing/test_compare.py",
+    "graph_rewrite/comparison/wording.py": (
+        "graph_rewrite/comparison/test_comparison.py"
+    ),
+    "integration/comparing/compare_files.py": "cli/test_compare.py",
+    "integration/comparing/fitted_scale.py": "integration/comparing/test_compare.py",
+    "integration/comparing/sides.py": "integration/comparing/test_compare.py",
     # One thing in two files: what it does is seen through the other.
     "loss_scaling/group.py": "loss_scaling/test_state.py",
     "graph_rewrite/candidates/walks.py": (

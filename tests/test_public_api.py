@@ -19,11 +19,22 @@ from amp import errors, loss_scaling
 ROOT = pathlib.Path(__file__).parents[1]
 NAMES = [
     *("AmpError", "Policy", "Report", "Rewrite"),
-    *("device", "disable", "enable", "explain", "keep_float32", "loss_scaling"),
+    *(
+        "compare",
+        "device",
+        "disable",
+        "enable",
+        "explain",
+        "keep_float32",
+        "loss_scaling",
+    ),
     *("mixed_precision_scope", "reports", "resolve", "rewrite", "tune"),
     "twin",
 ]
-RAISING = ("enable", "explain", "mixed_precision_scope", "rewrite", "tune", "twin")
+RAISING = (
+    *("compare", "enable", "explain", "mixed_precision_scope", "rewrite", "tune"),
+    "twin",
+)
 MODULES = sorted(
     module.name for module in pkgutil.walk_packages(amp.__path__, prefix="amp.")
 )

@@ -20,7 +20,7 @@ import types
 from collections.abc import Iterable, Sequence
 
 from amp import spelling
-from amp.cli import doctor, explain, policy_flags, rewrite, run, tune
+from amp.cli import compare, doctor, explain, policy_flags, rewrite, run, tune
 from amp.cli.command import Command
 from amp.errors import AmpError, UsageError
 
@@ -30,6 +30,7 @@ COMMANDS: dict[str, Command] = {
     "run": run.COMMAND,
     "explain": explain.COMMAND,
     "rewrite": rewrite.COMMAND,
+    "compare": compare.COMMAND,
 }
 
 _HELP = ("-h", "--help")

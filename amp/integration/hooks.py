@@ -182,6 +182,8 @@ ROWS: tuple[Row, ...] = (
           "no loss scale while every infinite value is an error"),
     _read(f"{_FRAMEWORK}.errors_impl:OpError", "_message",
           "errors name the user's function, not its twin"),
+    _read(f"{_FRAMEWORK}.ops:EagerTensor", "_handle_data",
+          "the type of the variable behind a handle, which is restored"),
     _read(f"{_FRAMEWORK}.func_graph:FuncGraph", "_watched_variables",
           "which variables a function trains"),
     # Gradients.

@@ -218,8 +218,21 @@ ACTIVATIONS = (
         bounded=True,
         fusible=True,
     ),
-    follow("Relu6Grad ReluGrad", "selects by comparing", "tf:clear", fusible=True),
-    follow("LeakyRelu LeakyReluGrad", "selects, one product", "tf:infer", fusible=True),
+    follow(
+        "Relu6Grad ReluGrad",
+        "selects by comparing",
+        "tf:clear",
+        chooses_by=(1,),
+        fusible=True,
+    ),
+    follow("LeakyRelu", "selects, one product", "tf:infer", fusible=True),
+    follow(
+        "LeakyReluGrad",
+        "selects, one product",
+        "tf:infer",
+        chooses_by=(1,),
+        fusible=True,
+    ),
     follow(
         "Elu",
         "exp of negatives only",

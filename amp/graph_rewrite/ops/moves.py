@@ -128,7 +128,13 @@ MOVES = (
         bounded=True,
         hands_on_list=True,
     ),
-    move("Select SelectV2", "selects by a bool operand", "tf:clear", fusible=True),
+    move(
+        "Select SelectV2",
+        "selects by a bool operand",
+        "tf:clear",
+        chooses_by=(0,),
+        fusible=True,
+    ),
     move(
         "Gather GatherNd GatherV2",
         "copies the rows it is told to",

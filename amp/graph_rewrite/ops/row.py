@@ -132,6 +132,8 @@ class Row:
         cuDNN's looks for the result in the operand. oneDNN's takes the places from
         what the forward kernel of its own type left; where the types differ, a kernel
         runs that pools the operand again, and takes several times as long.
+      chooses_by: numbers of the inputs whose size decides which elements of the others
+        pass, so that an error there may turn one value into another.
       forward: the op that makes input 1 from input 0, with the same attributes, and
         leaves its places to this one's kernel; it is there when that is measured.
       opaque: arguments, by OpDef name, with bytes that one kernel leaves for another
@@ -169,6 +171,7 @@ class Row:
     selects: bool = False
     compares: tuple[int, ...] = ()
     kernel_compares: tuple[int, ...] = ()
+    chooses_by: tuple[int, ...] = ()
     forward: str = ""
     opaque: tuple[str, ...] = ()
     same_list: bool = False

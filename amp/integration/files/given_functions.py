@@ -126,7 +126,7 @@ def _concrete(target: Any, args: tuple[Any, ...]) -> Any:
         return tf.function(target).get_concrete_function(*args)
     raise PolicyError(
         f"a {type(target).__name__} was given",
-        where="amp.explain(target), amp.twin(fn)",
+        where="amp.explain(target), amp.twin(fn), amp.compare(fn)",
         allowed="a tf.function, ConcreteFunction, callable, or (explain) a GraphDef",
         remedy="pass the function itself and the arguments to trace it with",
     )

@@ -1,0 +1,308 @@
+"""`Comparison`: what `amp.compare` found, as data, as text and as JSON.
+
+Nothing is run, judged or searched for here.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+from collections.abc import Sequence
+
+from amp.graph_rewrite import figures
+from amp.graph_rewrite.comparison import wording
+from amp.graph_rewrite.comparison.alone import KernelError
+
+_ROWS = 20  # tensors in the table
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class ComparedTensor:
+    """A tensor in float32 and in the twin.
+
+    Attributes:
+      name: the node, and the number of the output if that is not the first.
+      op: the type of the node, "argument" for an argument.
+      dtype: the type in the twin.
+      role: "result", "gradient" or "".
+      error: relative, of the elements that are finite on both sides.
+      allowed: the relative error that rounding explains (see `rounding_bound`).
+      overflowed: share of elements finite in float32 and not in the twin.
+      underflowed: share of elements too small for the type, which became 0.
+      denormal: share of elements below the smallest normal number of the type.
+      small_error: the part of the error that these two make.
+      largest: the largest absolute value in float32.
+      noise: whether it is a sum that cancels to less than the rounding of its terms,
+        of which no 16 bits keep a digit; nothing is judged by it.
+    """
+
+    name: str
+    op: str
+    dtype: str
+    role: str
+    error: float
+    allowed: float
+    overflowed: float
+    underflowed: float
+    denormal: float
+    small_error: float
+    largest: float
+    noise: bool = False
+
+    @property
+    def parted(self) -> bool:
+        """Whether the twin has left float32: by more than rounding explains."""
+        beyond = self.overflowed > 0 or not self.error <= self.allowed
+        return beyond and not self.noise
+
+    @property
+    def excess(self) -> float:
+        """How many times the error that rounding explains; infinite where not finite.
+
+        By it the table is sorted, noise last.
+        """
+        if self.noise:
+            return 0.0
+        if self.overflowed or math.isnan(self.error):
+            return math.inf
+        return self.error / self.allowed
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Parting:
+    """Where original and twin part, and why.
+
+    Attributes:
+      tensor: its place in the list of tensors.
+      line: the user's source line, "" if it is not known.
+      cause: "range", "kernel" or "sensitive".
+      text: the cause in words.
+    """
+
+    tensor: int
+    line: str
+    cause: str
+    text: str
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Suggestion:
+    """The nodes to keep in float32, so that the results are within a bound.
+
+    Attributes:
+      bound: the relative error that was asked for.
+      keep: patterns for `Policy.keep` and `AMP_KEEP`, by which it was run again.
+      nodes: how many nodes that are; as many as the last search could not do without.
+      error: the largest relative error of a result or gradient with them.
+      all: whether the plan converts everything (`assignment="all"`).
+      left: how many nodes are still 16-bit.
+      tried: number of plans that were run.
+      complete: whether the search ended by itself, and not for want of time.
+    """
+
+    bound: float
+    keep: tuple[str, ...]
+    nodes: int
+    error: float
+    all: bool
+    left: int
+    tried: int
+    complete: bool
+
+    @property
+    def reached(self) -> bool:
+        """Whether the error is within the bound."""
+        return self.error <= self.bound
+
+    @property
+    def variables(self) -> str:
+        """What to set in the environment of the job."""
+        forced = "AMP_ASSIGNMENT=all " if self.all else ""
+        return f"{forced}AMP_KEEP='{','.join(self.keep)}'"
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Comparison:
+    """What a function and its twin computed on the same inputs and state.
+
+    Attributes:
+      function: its name.
+      dtype: the 16-bit type.
+      tensors: those that exist on both sides, in the order of the graph.
+      parting: where they part first, None if they do not.
+      kernels: 16-bit nodes that are wrong by themselves: against their own float32
+        result on the same inputs.
+      kernels_checked: number of 16-bit nodes that were looked at so.
+      loss_scale: that the gradients were taken with, None without a dynamic scale.
+      loss_scale_note: what is to be said of it.
+      suggestion: the nodes to keep in float32, if that was asked for.
+      notes: what the figures do not show, or hold for.
+    """
+
+    function: str
+    dtype: str
+    tensors: tuple[ComparedTensor, ...]
+    parting: Parting | None
+    kernels: tuple[KernelError, ...]
+    kernels_checked: int
+    loss_scale: float | None = None
+    loss_scale_note: str = ""
+    suggestion: Suggestion | None = None
+    notes: tuple[str, ...] = ()
+
+    @property
+    def judged(self) -> tuple[ComparedTensor, ...]:
+        """The function's results and gradients."""
+        return tuple(t for t in self.tensors if t.role and not t.noise)
+
+    @property
+    def error(self) -> float:
+        """The largest relative error of a result or gradient, infinite if not finite.
+
+        Where no result is a floating tensor, that of any tensor.
+        """
+        return worst(self.judged or self.tensors)
+
+    def within(self, bound: float | None = None) -> bool:
+        """Whether no result or gradient is off by more than a bound.
+
+        Args:
+          bound: of the relative error; None for what rounding explains of each.
+        """
+        if bound is None:
+            judged = self.judged or self.tensors
+            return not any(t.parted for t in judged) and not self.kernels
+        return self.error <= bound
+
+    def to_json(self) -> str:
+        """The comparison as JSON, with the attributes as keys."""
+        fields = dataclasses.asdict(self)
+        fields["error"] = self.error
+        for row, tensor in zip(fields["tensors"], self.tensors, strict=True):
+            row["parted"] = tensor.parted
+        return json.dumps(fields, indent=1)
+
+    def __str__(self) -> str:
+        lines = [self._first_line()]
+        if self.loss_scale is not None and self.loss_scale_note:
+            lines += self._scale()
+        if self.parting is not None:
+            lines += wording.fact(
+                "where", self.parting.line or "no line of yours; see the name"
+            )
+            lines += wording.fact("cause", self.parting.text)
+        lines += wording.fact("results", self._results())
+        lines += wording.fact("kernels", self._kernels())
+        if self.loss_scale is not None and not self.loss_scale_note:
+            lines += self._scale()
+        lost = [tensor.name for tensor in self.tensors if tensor.noise]
+        if lost:
+            text = (
+                f"{len(lost)} tensors, as {wording.short(lost[0], 50)}, are sums that "
+                "cancel to less than the rounding of their terms: noise in any 16 "
+                "bits, by which nothing is judged"
+            )
+            lines += wording.fact("noise", text)
+        for note in self.notes:
+            lines += wording.fact("note", note)
+        lines += self._suggested()
+        return "\n".join([*lines, "", *self._table()])
+
+    def _scale(self) -> list[str]:
+        text = f"{self.loss_scale:g}{self.loss_scale_note}"
+        return wording.fact("loss scale", text)
+
+    def _first_line(self) -> str:
+        name, count = wording.short(self.function, 40), len(self.tensors)
+        if self.parting is None:
+            return f"{name}: {count} tensors, none parts from float32"
+        first = self.tensors[self.parting.tensor]
+        return (
+            f"{name}: parts from float32 at\n"
+            f"  {first.name} ({first.op}, {first.dtype})\n"
+            f"{wording.fact('error', _error_text(first))[0]}"
+        )
+
+    def _results(self) -> str:
+        judged = self.judged
+        if not judged:
+            return "no floating tensor is a result"
+        largest = max(judged, key=lambda tensor: tensor.excess)
+        off = f"off by at most {self.error:.2g}"
+        if math.isinf(self.error):
+            off = "not all finite"
+        text = f"{len(judged)} results and gradients, {off}"
+        return f"{text}; worst: {largest.name}, {_error_text(largest)}"
+
+    def _kernels(self) -> str:
+        if not self.kernels_checked:
+            return "none to check: there is no 16-bit kernel in the twin"
+        alone = f"{self.kernels_checked} by themselves, on the same rounded inputs"
+        if not self.kernels:
+            return f"{alone}: all agree with float32; no conversion is at fault"
+        wrong = "; ".join(
+            f"{one.name} ({one.op}) is off by {one.error:.2g}, where rounding explains "
+            f"{one.allowed:.2g}"
+            for one in self.kernels[:5]
+        )
+        more = f" and {len(self.kernels) - 5} more" if len(self.kernels) > 5 else ""
+        return f"{alone}: CONVERSION FAULT: {wrong}{more}"
+
+    def _suggested(self) -> list[str]:
+        found = self.suggestion
+        if found is None:
+            return []
+        if not found.keep:
+            text = f"nothing to keep: off by {found.error:.2g} as it is"
+            return wording.fact("suggest", text)
+        how = f"off by {found.error:.2g} (asked for {found.bound:.2g})"
+        if not found.left:
+            how += ", and then the plan converts nothing at all"
+        if not found.reached:
+            how += ", which no set of nodes brings under the bound"
+        if not found.complete:
+            how += "; the search was cut short, a smaller set may do"
+        many = f"{found.nodes} node{'s' if found.nodes != 1 else ''} in float32"
+        text = f"{many}: {how}, run again with"
+        return [*wording.fact("suggest", text), f"    {found.variables}"]
+
+    def _table(self) -> list[str]:
+        order = sorted(self.tensors, key=lambda tensor: -tensor.excess)
+        head = ("tensor, worst first", "type", "error", "explained")
+        rows: list[tuple[str, ...]] = [(*head, "inf", "zero", "denorm")]
+        rows += [_cells(tensor) for tensor in order[:_ROWS]]
+        left = len(order) - _ROWS
+        more = [f"... and {left} more tensors; to_json() has all"] if left > 0 else []
+        return [*figures.table(rows).splitlines(), *more]
+
+
+def worst(tensors: Sequence[ComparedTensor]) -> float:
+    """The largest relative error of some tensors, infinite if not finite."""
+    sound = (tensor for tensor in tensors if not tensor.noise)
+    errors = (math.inf if t.overflowed else t.error for t in sound)
+    return max(errors, default=0.0)
+
+
+def _cells(tensor: ComparedTensor) -> tuple[str, ...]:
+    short = {"bfloat16": "bf16", "float16": "f16", "float32": "f32"}
+    return (
+        wording.short(tensor.name, 28),
+        short.get(tensor.dtype, tensor.dtype),
+        f"{tensor.error:.1e}",
+        f"{tensor.allowed:.1e}",
+        wording.share(tensor.overflowed),
+        wording.share(tensor.underflowed),
+        wording.share(tensor.denormal),
+    )
+
+
+def _error_text(tensor: ComparedTensor) -> str:
+    text = f"{tensor.error:.2g}, where rounding explains {tensor.allowed:.2g}"
+    for share, what in (
+        (tensor.overflowed, "not finite"),
+        (tensor.underflowed, "lost to 0"),
+    ):
+        if share:
+            text += f"; {wording.share(share)} {what}"
+    return text

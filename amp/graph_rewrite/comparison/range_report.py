@@ -1,0 +1,129 @@
+"""`RangeReport`: what of a float32 function would leave a 16-bit type's range.
+
+As data, as text and as JSON; nothing is run here.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+
+from amp.graph_rewrite import figures
+from amp.graph_rewrite.comparison import wording
+from amp.graph_rewrite.comparison.tensor_errors import RangeFigures
+
+_ROWS = 20
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class RangedTensor:
+    """A tensor of the function in float32.
+
+    Attributes:
+      name: the node, and the number of the output if that is not the first.
+      op: the type of the node, "argument" for an argument.
+      gradient: whether the loss scale is a factor of it.
+      figures: what the 16-bit type would make of it.
+      line: the user's source line, "" where it is not known; noted for those that
+        leave the range.
+    """
+
+    name: str
+    op: str
+    gradient: bool
+    figures: RangeFigures
+    line: str
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class RangeReport:
+    """What would leave the range of a 16-bit type, from one run in float32.
+
+    Attributes:
+      function: its name.
+      dtype: the 16-bit type.
+      limit: its largest finite number.
+      tensors: all tensors that might be 16-bit, in the order of the graph.
+      loss_scale: by which the gradients are multiplied in these figures.
+      largest_scale: the largest power of two at which no gradient overflows, None where
+        nothing is scaled.
+      notes: what the figures hold for.
+    """
+
+    function: str
+    dtype: str
+    limit: float
+    tensors: tuple[RangedTensor, ...]
+    loss_scale: float
+    largest_scale: float | None
+    notes: tuple[str, ...] = ()
+
+    @property
+    def leaving(self) -> tuple[RangedTensor, ...]:
+        """The tensors that leave the range, the worst first: overflow before zeros."""
+        found = [tensor for tensor in self.tensors if tensor.figures.leaves]
+        return tuple(sorted(found, key=_badness))
+
+    def within(self, bound: float | None = None) -> bool:
+        """Whether no tensor overflows, however large an error is allowed."""
+        return not any(tensor.figures.overflowed for tensor in self.tensors)
+
+    def to_json(self) -> str:
+        """The report as JSON, with the attributes as keys."""
+        return json.dumps(dataclasses.asdict(self), indent=1)
+
+    def __str__(self) -> str:
+        leaving = self.leaving
+        over = [t for t in leaving if t.figures.overflowed or t.figures.not_finite]
+        name = wording.short(self.function, 40)
+        count, more = len(self.tensors), len(leaving) - len(over)
+        lines = [
+            f"{name}: {count} tensors in float32, of which in {self.dtype}",
+            f"  {len(over)} pass {self.limit:g}, and {more} more lose values to 0",
+        ]
+        lost = [t for t in leaving if t not in over]
+        for label, found in (("first over", over), ("first lost", lost)):
+            first = next((t for t in self.tensors if t in found), None)
+            if first is not None:
+                where = f"{first.name} ({first.op}), up to {first.figures.largest:.3g}"
+                lines += wording.fact(label, where)
+                lines += wording.fact("  where", first.line) if first.line else []
+        lines += wording.fact("loss scale", self._scale())
+        for note in self.notes:
+            lines += wording.fact("note", note)
+        return "\n".join([*lines, *self._table(leaving)])
+
+    def _scale(self) -> str:
+        if self.largest_scale is None:
+            return "none: no gradients of variables are scaled"
+        most = self.largest_scale
+        text = f"{self.loss_scale:g}; no gradient overflows up to {most:g}"
+        if most < 1:
+            text += ". That is under 1: the loss is large, as a sum over a batch is"
+        return text
+
+    def _table(self, leaving: tuple[RangedTensor, ...]) -> list[str]:
+        if not leaving:
+            return []
+        head = ("tensor, worst first", "kind", "largest", "over", "zero", "denorm")
+        rows = [head, *(_cells(tensor) for tensor in leaving[:_ROWS])]
+        left = len(leaving) - _ROWS
+        more = [f"... and {left} more tensors; to_json() has all"] if left > 0 else []
+        return ["", *figures.table(rows).splitlines(), *more]
+
+
+def _badness(tensor: RangedTensor) -> tuple[float, float]:
+    found = tensor.figures
+    return (-max(found.overflowed, found.not_finite), -found.underflowed)
+
+
+def _cells(tensor: RangedTensor) -> tuple[str, ...]:
+    found = tensor.figures
+    return (
+        wording.short(tensor.name, 36),
+        "grad" if tensor.gradient else "",
+        f"{found.largest:.2e}",
+        wording.share(max(found.overflowed, found.not_finite)),
+        wording.share(found.underflowed),
+        wording.share(found.denormal),
+    )

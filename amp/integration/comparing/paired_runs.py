@@ -1,0 +1,117 @@
+"""Runs copies of a function and of its twin on the same inputs and the same state.
+
+Variables are restored after every run, and what the function takes from elsewhere is
+recorded in the first one. Which tensors are returned is asked for by the caller; no
+array is looked at here.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+from tensorflow.python.eager import context as context_lib
+from tensorflow.python.eager import execute
+
+from amp.graph_rewrite.comparison import observed
+from amp.graph_rewrite.comparison.observed import Pair
+from amp.graph_rewrite.comparison.tensor_errors import Array
+from amp.graph_rewrite.graph import ir, op_schema, serde
+from amp.graph_rewrite.graph.shapes import elements
+from amp.integration import as_written
+from amp.integration.comparing.traced import State
+
+MOST = 2**28  # elements that one run returns: 1 GiB in float32
+
+
+class PairedRuns:
+    """Runs either side of a pair, any number of times; used as a context.
+
+    Args:
+      pair: the function in float32 and its twin.
+      inputs: the tensors that both are called with.
+      state: what is restored after each run.
+
+    Attributes:
+      state: the same.
+      taken: what is recorded of the function.
+    """
+
+    def __init__(self, pair: Pair, inputs: Sequence[Any], state: State) -> None:
+        self._context: Any = context_lib.context()
+        self._inputs, self.state = tuple(inputs), state
+        self._registered: list[str] = []
+        self._numbers = itertools.count()
+        self._plain, self.taken = pair.plain, pair.taken()
+        self._given: tuple[Any, ...] = ()
+
+    def __enter__(self) -> PairedRuns:
+        """Records what the function takes from elsewhere."""
+        tensors = self.taken.tensors
+        if tensors:
+            name = self._name()
+            made = observed.recorder(self._plain, self.taken, name)
+            self._given = tuple(self._run(made, self._inputs))
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._given = ()
+        self.state.release()
+        for name in self._registered:
+            self._context.remove_function(name)
+        self._registered.clear()
+
+    def values(self, module: ir.Module, edges: Sequence[ir.Edge]) -> Iterator[Array]:
+        """The tensors on some edges of a side, as float32, in order.
+
+        Args:
+          module: a side of the pair, or another twin of the same function.
+          edges: whose tensors to return, in as many runs as their sizes ask for.
+        """
+        for part in _parts(module.main, edges):
+            made = observed.copy(module, self.taken, part, self._name())
+            for tensor in self._run(made, (*self._inputs, *self._given)):
+                yield np.asarray(tf.cast(tensor, tf.float32))
+
+    def _name(self) -> str:
+        return f"{self._plain.main.name}_compared_{next(self._numbers)}"
+
+    def _run(self, module: ir.Module, inputs: Sequence[Any]) -> Sequence[Any]:
+        try:
+            outputs: Sequence[Any] = execute.execute(
+                self._add(module),
+                num_outputs=len(module.main.results),
+                inputs=[*inputs],
+                attrs=as_written.options(),
+                ctx=self._context,
+            )
+        finally:
+            self.state.restore()
+        return outputs
+
+    def _add(self, module: ir.Module) -> str:
+        """Registers a main function, and of what it calls what TensorFlow lacks."""
+        lookup = op_schema.lookup_of(module)
+        for graph in (*module.functions.values(), module.main):
+            if not self._context.has_function(graph.name):
+                self._context.add_function_def(serde.write_function(graph, lookup))
+                self._registered.append(graph.name)
+        return module.main.name
+
+
+def _parts(graph: ir.Graph, edges: Sequence[ir.Edge]) -> Iterator[Sequence[ir.Edge]]:
+    """Edges in groups, each of at most `MOST` elements, or of one edge."""
+    part: list[ir.Edge] = []
+    size = 0
+    for edge in edges:
+        more = elements(graph.size(edge))
+        if part and size + more > MOST:
+            yield part
+            part, size = [], 0
+        part.append(edge)
+        size += more
+    if part:
+        yield part

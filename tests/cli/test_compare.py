@@ -1,0 +1,65 @@
+"""`amp compare`: exit codes by the bound, and what it prints."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+
+from amp import cli
+
+FORCED = ["--dtype", "bfloat16", "--emulate", "1", "--assignment", "all"]
+
+
+@pytest.mark.parametrize("name", ["graph.pb", "graph.pbtxt", "saved"])
+def test_graphs_and_saved_models_are_compared(graph, name, capsys):
+    assert cli.main(["compare", str(graph / name), *FORCED]) == 0
+    out = capsys.readouterr().out
+    assert "none parts from float32" in out
+    assert "made up" in out
+    assert "product" in out
+
+
+def test_the_bound_is_the_exit_code(graph, tmp_path, capsys):
+    np.savez(tmp_path / "x.npz", np.linspace(0.1, 0.2, 32).reshape(4, 8))
+    given = ["compare", str(graph / "saved"), *FORCED, "--inputs", f"{tmp_path}/x.npz"]
+    assert cli.main([*given, "--bound", "0.1"]) == 0
+    assert cli.main([*given, "--bound", "1e-7"]) == 1
+    assert "made up" not in capsys.readouterr().out
+    assert cli.main([*given, "--json"]) == 0
+    read = json.loads(capsys.readouterr().out)
+    assert 1e-7 < read["error"] < 0.1
+
+
+def test_what_is_suggested_is_within_the_bound_when_used(graph, capsys, monkeypatch):
+    given = ["compare", str(graph / "saved"), *FORCED, "--bound", "1e-6"]
+    assert cli.main(given) == 1
+    assert cli.main([*given, "--suggest", "1e-6", "--json"]) == 1
+    out = capsys.readouterr().out
+    keep = json.loads(out[out.index("{") :])["suggestion"]["keep"]
+    monkeypatch.setenv("AMP_KEEP", ",".join(keep))
+    assert cli.main(given) == 0
+    assert cli.main(["explain", str(graph / "saved"), *FORCED]) == 0
+
+
+def test_a_dry_run_lists_what_leaves_float16(graph, tmp_path, capsys):
+    np.savez(tmp_path / "x.npz", np.full([4, 8], 1e5))
+    given = ["compare", str(graph / "saved"), "--inputs", f"{tmp_path}/x.npz"]
+    assert cli.main([*given, "--float32-dry-run"]) == 1
+    assert "pass 65504" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("args", "code"), [(["nowhere"], 2), (["saved", "--signature", "none"], 2)]
+)
+def test_bad_input_has_four_parts(graph, args, code, capsys, monkeypatch):
+    monkeypatch.chdir(graph)
+    assert cli.main(["compare", *args]) == code
+    assert "do now:" in capsys.readouterr().err
+
+
+def test_a_bound_is_a_positive_number(graph, capsys):
+    with pytest.raises(SystemExit):
+        cli.main(["compare", str(graph / "saved"), "--bound", "-1"])
+    assert "--bound" in capsys.readouterr().err

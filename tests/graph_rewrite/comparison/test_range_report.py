@@ -1,0 +1,41 @@
+"""The report of a dry run: what leaves the range, worst first."""
+
+from __future__ import annotations
+
+import json
+
+from amp.graph_rewrite.comparison.range_report import RangedTensor, RangeReport
+from amp.graph_rewrite.comparison.tensor_errors import RangeFigures
+
+
+def ranged(name, over=0.0, under=0.0, gradient=False):
+    figures = RangeFigures(1e6 if over else 1.0, over, under, 0.0, 0.0)
+    return RangedTensor(name, "Mul", gradient, figures, f"train.py:1  {name} = ...")
+
+
+def report(*tensors, **more):
+    given = {"loss_scale": 1.0, "largest_scale": None} | more
+    return RangeReport("step", "float16", 65504.0, tensors, **given)
+
+
+def test_overflow_comes_before_zeros_and_what_fits_is_not_listed():
+    found = report(ranged("zeros", under=0.9), ranged("fits"), ranged("huge", over=0.1))
+    assert [tensor.name for tensor in found.leaving] == ["huge", "zeros"]
+    text = str(found)
+    assert "1 pass 65504, and 1 more lose values to 0" in text
+    assert "train.py:1  huge" in text
+    assert "fits" not in text
+    assert not found.within()
+    assert all(len(line) <= 80 for line in text.splitlines())
+
+
+def test_a_scale_under_1_is_said():
+    assert "under 1" in str(report(largest_scale=0.25))
+    assert "under 1" not in str(report(largest_scale=4.0))
+    assert "no gradients" in str(report())
+
+
+def test_the_json_has_every_tensor():
+    found = report(ranged("a"), ranged("b", under=0.5))
+    assert [row["name"] for row in json.loads(found.to_json())["tensors"]] == ["a", "b"]
+    assert found.within()

@@ -33,7 +33,14 @@ def unknown(environ: Iterable[str]) -> dict[str, str | None]:
     """
     names = known()
     strange = [n for n in environ if n.upper().startswith(PREFIX) and n not in names]
-    return {name: spelling.closest(name, names) for name in sorted(strange)}
+    return {name: _meant(name, names) for name in sorted(strange)}
+
+
+def _meant(name: str, names: Iterable[str]) -> str | None:
+    """The closest name, but for the prefix, by which all of them are alike."""
+    by_rest = {known.removeprefix(PREFIX): known for known in names}
+    found = spelling.closest(name[len(PREFIX) :], by_rest)
+    return None if found is None else by_rest[found]
 
 
 def complaint(environ: Iterable[str]) -> str:
@@ -42,5 +49,6 @@ def complaint(environ: Iterable[str]) -> str:
     if not found:
         return ""
     meant = [name + (f" (did you mean {m}?)" if m else "") for name, m in found.items()]
-    are = "is no variable" if len(found) == 1 else "are no variables"
-    return f"{', '.join(meant)} {are} of this package and changes nothing"
+    if len(found) == 1:
+        return f"{meant[0]} is no variable of this package and changes nothing"
+    return f"{', '.join(meant)} are no variables of this package and change nothing"

@@ -18,12 +18,16 @@ def test_what_the_code_names_is_what_the_table_knows():
 
 
 def test_a_misspelt_variable_is_answered_with_the_one_that_was_meant():
-    names = ["PATH", "AMP_DTYPE", "AMP_DTPYE", "amp_keep", "AMP_COLOUR", "TMP_AMP_X"]
-    assert variables.unknown(names) == {
+    meant = {
+        "AMP_CACHE": "AMP_CACHE_DIR",
         "AMP_COLOUR": None,
         "AMP_DTPYE": "AMP_DTYPE",
+        "AMP_ENBALE": "AMP_ENABLE",
+        "AMP_LOG": None,
+        "AMP_LOSSSCALE": "AMP_LOSS_SCALE",
         "amp_keep": "AMP_KEEP",
     }
+    assert variables.unknown(["PATH", "AMP_DTYPE", "TMP_AMP_X", *meant]) == meant
 
 
 def test_the_complaint_is_one_line_and_silent_where_all_is_known():
@@ -33,4 +37,7 @@ def test_the_complaint_is_one_line_and_silent_where_all_is_known():
         "changes nothing"
     )
     told = variables.complaint(["AMP_DTPYE", "AMP_COLOUR"])
-    assert told.startswith("AMP_COLOUR, AMP_DTPYE (did you mean AMP_DTYPE?) are no")
+    assert told == (
+        "AMP_COLOUR, AMP_DTPYE (did you mean AMP_DTYPE?) are no variables of this "
+        "package and change nothing"
+    )

@@ -60,11 +60,19 @@ ELSEWHERE = {
     "loss_scaling/control.py": "loss_scaling/test_names.py",
     "cli/terminal.py": "cli/test_tune.py",
     "graph_rewrite/comparison/causes.py": "integration/comparing/test_compare.py",
+    "graph_rewrite/comparison/suggestion.py": (
+        "graph_rewrite/comparison/test_comparison.py"
+    ),
     "graph_rewrite/comparison/wording.py": (
         "graph_rewrite/comparison/test_comparison.py"
     ),
     "integration/comparing/compare_files.py": "cli/test_compare.py",
     "integration/comparing/fitted_scale.py": "integration/comparing/test_compare.py",
+    "graph_rewrite/comparison/pair.py": "graph_rewrite/comparison/test_observed.py",
+    "integration/comparing/called_functions.py": (
+        "integration/comparing/test_compare.py"
+    ),
+    "integration/comparing/kernels.py": "integration/comparing/test_compare.py",
     "integration/comparing/sides.py": "integration/comparing/test_compare.py",
     # One thing in two files: what it does is seen through the other.
     "loss_scaling/group.py": "loss_scaling/test_state.py",

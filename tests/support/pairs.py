@@ -10,7 +10,7 @@ from rewriting import CPU, graph_def, module_of, settled
 
 from amp.graph_rewrite import rewrite as rewrite_lib
 from amp.graph_rewrite.comparison import observed
-from amp.graph_rewrite.comparison.observed import Pair
+from amp.graph_rewrite.comparison.pair import Pair
 from amp.graph_rewrite.graph import ir
 
 

@@ -19,7 +19,7 @@ import numpy as np
 from amp.graph_rewrite.candidates.context import Format
 from amp.graph_rewrite.candidates.sums import TERMS
 from amp.graph_rewrite.comparison import noise
-from amp.graph_rewrite.comparison.observed import Pair
+from amp.graph_rewrite.comparison.pair import Pair, edge_type
 from amp.graph_rewrite.comparison.tensor_errors import Array
 from amp.graph_rewrite.graph import calls, ir, op_schema
 from amp.graph_rewrite.ops import arithmetic
@@ -118,7 +118,7 @@ def _beside(
     made, edges = [], list(given.inputs)
     for index, edge in inputs.items():
         edges[index] = edge
-        if _edge_type(edge, pair.twin.main, lookup) == pair.number:
+        if edge_type(pair.twin.main, edge, lookup) == pair.number:
             cast = {"SrcT": ir.Type(pair.number), "DstT": ir.Type(ir.FLOAT)}
             name = f"{low.name}/amp_alone_{index}"
             made.append(ir.Node(name, "Cast", (edge,), (), low.device, None, cast))
@@ -134,14 +134,6 @@ def _beside(
 
 def _alone(name: str) -> str:
     return f"{name}/amp_alone"
-
-
-def _edge_type(edge: ir.Edge, graph: ir.Graph, lookup: op_schema.Lookup) -> int:
-    node = graph.nodes.get(edge[0])
-    if node is None:
-        return next(arg.type for arg in graph.args if arg.name == edge[0])
-    known = lookup(node.op)
-    return 0 if known is None else known.signature(node).outs[edge[1]].type
 
 
 def _terms(graph: ir.Graph, node: ir.Node) -> float:

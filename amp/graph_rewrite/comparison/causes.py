@@ -12,7 +12,7 @@ from amp.graph_rewrite.candidates.context import Format
 from amp.graph_rewrite.comparison import wording
 from amp.graph_rewrite.comparison.alone import KernelError
 from amp.graph_rewrite.comparison.comparison import ComparedTensor
-from amp.graph_rewrite.comparison.observed import Pair, Watched
+from amp.graph_rewrite.comparison.pair import Pair, Watched
 from amp.graph_rewrite.graph import calls, ir
 from amp.graph_rewrite.ops.op_table import facts
 
@@ -27,6 +27,7 @@ class Seen:
       tensors: their figures.
       kernels: of the 16-bit nodes by themselves, by name.
       limits: of the 16-bit type.
+      given: by argument, the errors that the arguments came with.
     """
 
     pair: Pair
@@ -34,11 +35,7 @@ class Seen:
     tensors: Sequence[ComparedTensor]
     kernels: Mapping[str, KernelError]
     limits: Format
-
-
-def first_parted(tensors: Sequence[ComparedTensor]) -> int | None:
-    """The first tensor in the order of the graph that parted, None if none has."""
-    return next((i for i, tensor in enumerate(tensors) if tensor.parted), None)
+    given: Mapping[str, float] = dataclasses.field(default_factory=dict)
 
 
 def cause(seen: Seen, index: int) -> tuple[str, str]:
@@ -104,7 +101,9 @@ def _grown(seen: Seen, index: int, inputs: Sequence[ComparedTensor]) -> str:
             "sensitive: a loop or branch, of which only the results are seen; errors "
             f"grow inside it to {tensor.error:.2g}"
         )
-    worst = max((each.error for each in inputs), default=0.0)
+    came = [each.error for each in inputs]
+    came += [] if node is None else [seen.given.get(e[0], 0.0) for e in node.inputs]
+    worst = max(came, default=0.0)
     checked = ", no conversion fault" if seen.kernels else ""
     text = f"sensitive model{checked}: its inputs are off by {worst:.2g}"
     if worst:

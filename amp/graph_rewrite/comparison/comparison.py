@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from amp.graph_rewrite import figures
 from amp.graph_rewrite.comparison import wording
 from amp.graph_rewrite.comparison.alone import KernelError
+from amp.graph_rewrite.comparison.suggestion import Suggestion
 
 _ROWS = 20  # tensors in the table
 
@@ -84,42 +85,6 @@ class Parting:
     line: str
     cause: str
     text: str
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Suggestion:
-    """The nodes to keep in float32, so that the results are within a bound.
-
-    Attributes:
-      bound: the relative error that was asked for.
-      keep: patterns for `Policy.keep` and `AMP_KEEP`, by which it was run again.
-      nodes: how many nodes that are; as many as the last search could not do without.
-      error: the largest relative error of a result or gradient with them.
-      all: whether the plan converts everything (`assignment="all"`).
-      left: how many nodes are still 16-bit.
-      tried: number of plans that were run.
-      complete: whether the search ended by itself, and not for want of time.
-    """
-
-    bound: float
-    keep: tuple[str, ...]
-    nodes: int
-    error: float
-    all: bool
-    left: int
-    tried: int
-    complete: bool
-
-    @property
-    def reached(self) -> bool:
-        """Whether the error is within the bound."""
-        return self.error <= self.bound
-
-    @property
-    def variables(self) -> str:
-        """What to set in the environment of the job."""
-        forced = "AMP_ASSIGNMENT=all " if self.all else ""
-        return f"{forced}AMP_KEEP='{','.join(self.keep)}'"
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -206,7 +171,8 @@ class Comparison:
             lines += wording.fact("noise", text)
         for note in self.notes:
             lines += wording.fact("note", note)
-        lines += self._suggested()
+        if self.suggestion is not None:
+            lines += self.suggestion.lines()
         return "\n".join([*lines, "", *self._table()])
 
     def _scale(self) -> list[str]:
@@ -248,24 +214,6 @@ class Comparison:
         )
         more = f" and {len(self.kernels) - 5} more" if len(self.kernels) > 5 else ""
         return f"{alone}: CONVERSION FAULT: {wrong}{more}"
-
-    def _suggested(self) -> list[str]:
-        found = self.suggestion
-        if found is None:
-            return []
-        if not found.keep:
-            text = f"nothing to keep: off by {found.error:.2g} as it is"
-            return wording.fact("suggest", text)
-        how = f"off by {found.error:.2g} (asked for {found.bound:.2g})"
-        if not found.left:
-            how += ", and then the plan converts nothing at all"
-        if not found.reached:
-            how += ", which no set of nodes brings under the bound"
-        if not found.complete:
-            how += "; the search was cut short, a smaller set may do"
-        many = f"{found.nodes} node{'s' if found.nodes != 1 else ''} in float32"
-        text = f"{many}: {how}, run again with"
-        return [*wording.fact("suggest", text), f"    {found.variables}"]
 
     def _table(self) -> list[str]:
         order = sorted(self.tensors, key=lambda tensor: -tensor.excess)

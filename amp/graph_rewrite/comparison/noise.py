@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
 
-from amp.graph_rewrite.comparison.observed import Watched
+from amp.graph_rewrite.comparison.pair import Watched
 from amp.graph_rewrite.comparison.tensor_errors import Array
 from amp.graph_rewrite.graph import ir, op_schema
 from amp.graph_rewrite.ops.op_table import Role, facts

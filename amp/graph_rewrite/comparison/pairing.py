@@ -146,7 +146,7 @@ def seeded(module: ir.Module) -> ir.Module:
     get new names if any of them has a generator.
     """
     functions = module.functions
-    nodes = (node for graph in functions.values() for node in graph.nodes.values())
+    nodes = (node for graph in module.graphs() for node in graph.nodes.values())
     if not any(map(is_random, nodes)):
         return module
     names = {name: f"{name}_seeded" for name in functions}

@@ -27,9 +27,9 @@ No array is looked at here.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
-from amp.graph_rewrite.comparison.observed import Pair
+from amp.graph_rewrite.comparison.pair import Pair
 from amp.graph_rewrite.graph import bridges, calls, ir, loop_trips, op_schema
 from amp.graph_rewrite.ops.op_table import Kind, Role, facts
 
@@ -38,16 +38,19 @@ MOST = 0.5
 _MAXIMUM = frozenset({Kind.SUM, Kind.BIAS, Kind.IDENTITY, Kind.BUNDLE, Kind.MERGE})
 
 
-def bounds(pair: Pair, unit: float) -> dict[str, float]:
+def bounds(
+    pair: Pair, unit: float, given: Mapping[str, float] | None = None
+) -> dict[str, float]:
     """The bound for what each node of the twin makes, by the node's name.
 
     Args:
       pair: the function and its twin.
       unit: the unit roundoff of the 16-bit type.
+      given: the errors of arguments of the twin, by name; 0 where they are missing.
     """
     twin = pair.twin.main
     lookup = op_schema.lookup_of(pair.twin)
-    found: dict[str, float] = {}
+    found: dict[str, float] = {**(given or {})}
     for name in twin.order:
         node = twin.nodes[name]
         errors = [found.get(edge[0], 0.0) for edge in node.inputs]

@@ -9,17 +9,23 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from amp.graph_rewrite.comparison import alone, causes, wording
-from amp.graph_rewrite.comparison.alone import KernelError
+from amp.graph_rewrite.comparison import causes, wording
 from amp.graph_rewrite.comparison.comparison import Comparison, Parting
 from amp.graph_rewrite.comparison.range_report import RangeReport
-from amp.graph_rewrite.ops.op_table import facts
+from amp.integration.comparing import (
+    called_functions,
+    fitted_scale,
+    kernels,
+    source_lines,
+    traced,
+)
 from amp.integration.comparing import dry_run as dry_run_lib
-from amp.integration.comparing import fitted_scale, source_lines, traced
 from amp.integration.comparing import suggest as suggest_lib
+from amp.integration.comparing.called_functions import Part
 from amp.integration.comparing.paired_runs import PairedRuns
 from amp.integration.comparing.sides import Sides
 from amp.integration.comparing.traced import Traced
+from amp.integration.functions import definitions
 from amp.policy import Policy
 
 
@@ -71,19 +77,21 @@ def of_call(call: Traced, bound: float | None = None) -> Comparison:
         scale = fitted_scale.fitted(rule, sides.pair.twin, gradients, runs)
         tensors = sides.tensors(sides.pair, watched, runs)
         tensors = sides.without_noise(tensors, watched, runs)
-        kernels = _kernels(sides, runs)
+        checked = kernels.checked(sides.call, sides.pair, runs.values)
+        parts = [Part(sides.pair, watched, tensors, checked)]
+        parts += called_functions.parts(sides, runs)
         found = bound if bound is None else suggest_lib.suggestion(sides, runs, bound)
-        notes = _notes(sides, runs)
-    by_name = {kernel.name: kernel for kernel in kernels}
-    seen = causes.Seen(sides.pair, watched, tensors, by_name, sides.format)
-    wrong = sorted((k for k in kernels if k.wrong), key=lambda kernel: -kernel.error)
+        notes = _notes(sides, runs, parts)
+    every = [kernel for part in parts for kernel in part.kernels]
+    wrong = sorted((k for k in every if k.wrong), key=lambda kernel: -kernel.error)
+    rows = _in_order(parts)
     return Comparison(
         function=wording.function(call.module.main.name),
         dtype=sides.format.name,
-        tensors=tensors,
-        parting=_parting(call, seen),
+        tensors=tuple(part.tensors[place] for part, place in rows),
+        parting=_parting(sides, rows),
         kernels=tuple(wrong),
-        kernels_checked=len(kernels),
+        kernels_checked=len(every),
         loss_scale=None if scale is None else scale.scale,
         loss_scale_note="" if scale is None else scale.note,
         suggestion=found,
@@ -91,36 +99,47 @@ def of_call(call: Traced, bound: float | None = None) -> Comparison:
     )
 
 
-def _kernels(sides: Sides, runs: PairedRuns) -> list[KernelError]:
-    """The 16-bit nodes by themselves; none where kernels are float32's."""
-    if sides.call.policy.emulate:
-        return []
-    module, beside = alone.with_float32_beside(sides.pair)
-    arrays = runs.values(module, [edge for each in beside for edge in each.edges])
-    kind, name = sides.call.settled.device.kind, sides.format.name
-    native = name in sides.call.settled.device.native
-    return [
-        alone.kernel_error(
-            each,
-            arrays,
-            sides.format,
-            low=name in facts(each.op).adds_up_low(kind, native=native),
-        )
-        for each in beside
-    ]
+def _in_order(parts: Sequence[Part]) -> list[tuple[Part, int]]:
+    """All tensors in the order of the graph; those inside a call before its results.
+
+    Returns:
+      For each the part that it is in, and its place there.
+    """
+    order = {name: place for place, name in enumerate(parts[0].pair.plain.main.order)}
+    rows = []
+    for part in parts:
+        inside = order.get(part.node, -1) - 0.5 if part.node else None
+        for place, each in enumerate(part.watched):
+            rank = order.get(each.edge[0], -1) if inside is None else inside
+            rows.append((rank, part, place))
+    rows.sort(key=lambda row: row[0])
+    return [(part, place) for _, part, place in rows]
 
 
-def _parting(call: Traced, seen: causes.Seen) -> Parting | None:
-    first = causes.first_parted(seen.tensors)
+def _parting(sides: Sides, rows: Sequence[tuple[Part, int]]) -> Parting | None:
+    parted = (i for i, (part, place) in enumerate(rows) if part.tensors[place].parted)
+    first = next(parted, None)
     if first is None:
         return None
-    cause, text = causes.cause(seen, first)
-    graph, edge = seen.pair.plain.main, seen.watched[first].edge
-    line = source_lines.line_of_edge(call, graph, edge)
+    part, place = rows[first]
+    by_name = {kernel.name: kernel for kernel in part.kernels}
+    found = part.pair, part.watched, part.tensors, by_name, sides.format, part.given
+    cause, text = causes.cause(causes.Seen(*found), place)
+    if part.parted:
+        text += f"; in trip {part.parted} of {part.node}"
+    graph, edge = part.pair.plain.main, part.watched[place].edge
+    traced_as = definitions.traced_graph(graph.name) if part.node else None
+    traced_as = traced_as or sides.call.concrete.graph
+    line = source_lines.line_of_edge(traced_as, graph, edge)
+    if part.node and not line:
+        whole = sides.pair.plain.main
+        line = source_lines.line_of_edge(
+            sides.call.concrete.graph, whole, (part.node, 0)
+        )
     return Parting(first, line, cause, text)
 
 
-def _notes(sides: Sides, runs: PairedRuns) -> list[str]:
+def _notes(sides: Sides, runs: PairedRuns, parts: Sequence[Part]) -> list[str]:
     """What the figures hold for, and what they do not show."""
     notes = [*sides.call.notes]
     if sides.forced:
@@ -134,9 +153,15 @@ def _notes(sides: Sides, runs: PairedRuns) -> list[str]:
     if runs.taken.unpaired:
         text = "may have drawn other values on either side, so that figures mislead"
         notes.append(f"{_listed(runs.taken.unpaired)} {text}")
-    loops = sides.pair.loops()
-    if loops:
-        notes.append(f"seen only at their results: {_listed(loops)}")
+    called = parts[1:]
+    cut = [part.node for part in called if part.trips == called_functions.TRIPS]
+    if cut:
+        text = f"looked into for their first {called_functions.TRIPS} trips"
+        notes.append(f"{text}: {_listed(cut)}")
+    hidden = {*sides.pair.loops()} - {part.node for part in called}
+    hidden |= {name for part in called for name in part.pair.loops()}
+    if hidden:
+        notes.append(f"seen only at their results: {_listed(sorted(hidden))}")
     return notes
 
 

@@ -13,7 +13,7 @@ from typing import Any
 from amp.graph_rewrite import rewrite as rewrite_lib
 from amp.graph_rewrite.candidates.context import FORMATS, Format
 from amp.graph_rewrite.comparison import observed, wording
-from amp.graph_rewrite.comparison.observed import Pair, Watched
+from amp.graph_rewrite.comparison.pair import Pair, Watched
 from amp.graph_rewrite.comparison.range_report import RangedTensor, RangeReport
 from amp.graph_rewrite.comparison.tensor_errors import RangeFigures, range_figures
 from amp.graph_rewrite.graph import ir
@@ -113,5 +113,5 @@ def _ranged(
     watched, found, gradient = seen
     line = ""
     if found.leaves:
-        line = source_lines.line_of_edge(call, graph, watched.edge)
+        line = source_lines.line_of_edge(call.concrete.graph, graph, watched.edge)
     return RangedTensor(watched.name, watched.op, gradient, found, line)

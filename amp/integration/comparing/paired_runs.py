@@ -8,7 +8,7 @@ array is looked at here.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -17,7 +17,8 @@ from tensorflow.python.eager import context as context_lib
 from tensorflow.python.eager import execute
 
 from amp.graph_rewrite.comparison import observed
-from amp.graph_rewrite.comparison.observed import Pair
+from amp.graph_rewrite.comparison.pair import Pair
+from amp.graph_rewrite.comparison.pairing import Taken
 from amp.graph_rewrite.comparison.tensor_errors import Array
 from amp.graph_rewrite.graph import ir, op_schema, serde
 from amp.graph_rewrite.graph.shapes import elements
@@ -74,7 +75,26 @@ class PairedRuns:
         for part in _parts(module.main, edges):
             made = observed.copy(module, self.taken, part, self._name())
             for tensor in self._run(made, (*self._inputs, *self._given)):
-                yield np.asarray(tf.cast(tensor, tf.float32))
+                yield array_of(tensor)
+
+    def function(
+        self, module: ir.Module, edges: Sequence[ir.Edge], taken: Taken | None = None
+    ) -> Callable[[Sequence[Any]], Sequence[Any]]:
+        """A function that returns tensors of a side as they are, of any type.
+
+        Args:
+          module: a side of the pair, or of a function that it calls.
+          edges: whose tensors to return.
+          taken: what it takes besides its arguments; nothing by default.
+        """
+        nothing = Taken((), frozenset(), ())
+        made = observed.copy(module, taken or nothing, edges, self._name())
+        return lambda inputs: self._run(made, inputs)
+
+    def tensors(self, module: ir.Module, edges: Sequence[ir.Edge]) -> Sequence[Any]:
+        """The tensors on some edges of a side as they are, of any type."""
+        run = self.function(module, edges, self.taken)
+        return run((*self._inputs, *self._given))
 
     def _name(self) -> str:
         return f"{self._plain.main.name}_compared_{next(self._numbers)}"
@@ -100,6 +120,11 @@ class PairedRuns:
                 self._context.add_function_def(serde.write_function(graph, lookup))
                 self._registered.append(graph.name)
         return module.main.name
+
+
+def array_of(tensor: Any) -> Array:
+    """A tensor of floating numbers as a float32 array."""
+    return np.asarray(tf.cast(tensor, tf.float32))
 
 
 def _parts(graph: ir.Graph, edges: Sequence[ir.Edge]) -> Iterator[Sequence[ir.Edge]]:

@@ -6,14 +6,14 @@ Used by `compare` and `suggest`. What the figures mean is not known here.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from amp.graph_rewrite import rewrite as rewrite_lib
 from amp.graph_rewrite.assign.nominee import CUT, Nominee
 from amp.graph_rewrite.candidates.context import FORMATS, Format
 from amp.graph_rewrite.comparison import noise, observed, rounding_bound, tensor_errors
 from amp.graph_rewrite.comparison.comparison import ComparedTensor
-from amp.graph_rewrite.comparison.observed import Pair, Watched
+from amp.graph_rewrite.comparison.pair import Pair, Watched
 from amp.graph_rewrite.comparison.tensor_errors import Array
 from amp.graph_rewrite.graph import ir
 from amp.graph_rewrite.rewrite import Prepared
@@ -77,12 +77,28 @@ class Sides:
         self, pair: Pair, watched: Sequence[Watched], runs: PairedRuns
     ) -> tuple[ComparedTensor, ...]:
         """The figures of some tensors."""
-        bounds = rounding_bound.bounds(pair, self.format.unit)
         exact = runs.values(pair.plain, [each.edge for each in watched])
         found = runs.values(pair.twin, [each.twin for each in watched])
+        return self.figures(pair, watched, (zip(exact, found, strict=True), {}))
+
+    def figures(
+        self,
+        pair: Pair,
+        watched: Sequence[Watched],
+        values: tuple[Iterable[tuple[Array, Array]], Mapping[str, float]],
+    ) -> tuple[ComparedTensor, ...]:
+        """The figures of tensors from their values.
+
+        Args:
+          pair: the function, or one that it calls.
+          watched: the tensors.
+          values: their values on both sides, and by name the errors that arguments of
+            the twin came with.
+        """
+        bounds = rounding_bound.bounds(pair, self.format.unit, values[1])
         return tuple(
             self._compared(each, one, other, bounds.get(each.twin[0], 0.0))
-            for each, one, other in zip(watched, exact, found, strict=True)
+            for each, (one, other) in zip(watched, values[0], strict=True)
         )
 
     def _compared(

@@ -13,7 +13,6 @@ import sysconfig
 from typing import Any
 
 from amp.graph_rewrite.graph import ir
-from amp.integration.comparing.traced import Traced
 from amp.integration.process import PROCESS
 
 _HERE = pathlib.Path(__file__).parent
@@ -21,15 +20,14 @@ _GRADIENTS = "gradient_tape/"
 _LIBRARIES = ("tensorflow", "keras", "tf_keras", "amp")
 
 
-def line_of_edge(call: Traced, graph: ir.Graph, edge: ir.Edge) -> str:
+def line_of_edge(traced: Any, graph: ir.Graph, edge: ir.Edge) -> str:
     """The line that makes a tensor, or for an argument the first that reads it.
 
     Args:
-      call: the function as traced.
+      traced: the graph of the function as traced.
       graph: the same in float32, calls inlined.
       edge: of that graph.
     """
-    traced = call.concrete.graph
     if edge[0] in graph.nodes:
         return line_of(traced, _forward(edge[0], graph)) or line_of(traced, edge[0])
     readers = (name for name, _ in graph.readers.get(edge, ()))

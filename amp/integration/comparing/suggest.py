@@ -11,7 +11,8 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import TypeAlias
 
 from amp.graph_rewrite.assign.nominee import CUT, Nominee
-from amp.graph_rewrite.comparison.comparison import Suggestion, worst
+from amp.graph_rewrite.comparison.comparison import worst
+from amp.graph_rewrite.comparison.suggestion import Suggestion
 from amp.graph_rewrite.graph.calls import FunctionUse
 from amp.graph_rewrite.plan import Reason
 from amp.graph_rewrite.rewrite import Prepared

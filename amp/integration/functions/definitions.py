@@ -38,6 +38,15 @@ def remember(name: str, graph: Any) -> None:
     PROCESS.traced[name] = weakref.ref(graph)
 
 
+def traced_graph(name: str) -> Any:
+    """The `FuncGraph` that a function, or the original of a twin, was traced as.
+
+    None if it is gone.
+    """
+    reference = PROCESS.traced.get(without_suffix(name))
+    return None if reference is None else reference()
+
+
 def forget(name: str) -> None:
     """Drops that record, when TensorFlow removes the function."""
     PROCESS.traced.pop(name, None)

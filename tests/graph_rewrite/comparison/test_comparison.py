@@ -13,8 +13,8 @@ from amp.graph_rewrite.comparison.comparison import (
     ComparedTensor,
     Comparison,
     Parting,
-    Suggestion,
 )
+from amp.graph_rewrite.comparison.suggestion import Suggestion
 
 LONG = "model/encoder/layer_with_a_long_name/attention/query/MatMul"
 

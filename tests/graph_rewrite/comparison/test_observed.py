@@ -8,7 +8,7 @@ from rewriting import graph_def, module_of
 from tensorflow.python.eager import context as context_lib
 
 from amp.graph_rewrite.comparison import observed
-from amp.graph_rewrite.comparison.observed import Pair
+from amp.graph_rewrite.comparison.pair import Pair
 from amp.graph_rewrite.graph import calls, ir
 from amp.integration.functions import definitions
 

@@ -127,6 +127,39 @@ def test_a_sensitive_recurrence_is_told_from_a_conversion_fault():
     assert not found.kernels
 
 
+def test_a_loop_is_looked_into_and_the_trip_is_named():
+    turn = tf.constant(np.linalg.qr(RANDOM.normal(size=(64, 64)))[0], tf.float32)
+
+    def body(index, x):
+        product = tf.matmul(x, turn, name="product")
+        return index + 1, tf.sin(3.0 * product, name="steep")
+
+    def recurrence(x):
+        return tf.while_loop(lambda index, x: index < 16, body, (0, x))[1]
+
+    found = amp.compare(recurrence, normal(8, 64), policy=BRAIN)
+    assert "product" in {tensor.name.rpartition("/")[2] for tensor in found.tensors}
+    assert parted(found).op == "Sin"
+    assert "in trip" in found.parting.text
+    assert "3.0 * product" in found.parting.line
+    assert not any("seen only" in note for note in found.notes)
+
+
+def test_the_branch_that_runs_is_looked_into():
+    def forward(x, large):
+        def taken():
+            return tf.matmul(1e4 * tf.matmul(x, WEIGHTS), WEIGHTS, name="taken")
+
+        return tf.cond(large, taken, lambda: x)
+
+    inside = {}
+    for large in (True, False):
+        found = amp.compare(forward, normal(8, 64), tf.constant(large), policy=HALF)
+        names = {tensor.name.rpartition("/")[2] for tensor in found.tensors}
+        inside[large] = "taken" in names
+    assert inside == {True: True, False: False}
+
+
 @pytest.mark.kernels
 @pytest.mark.skipif(
     "bfloat16" not in hardware.device().native, reason="no kernel of its own to check"

@@ -51,11 +51,13 @@ def test_an_argument_has_the_line_that_reads_it_and_a_gradient_that_of_its_node(
     )
     graph = call.module.main
     (argument,) = (arg.name for arg in graph.args)
-    assert 'name="forward"' in source_lines.line_of_edge(call, graph, (argument, 0))
+    assert 'name="forward"' in source_lines.line_of_edge(
+        call.concrete.graph, graph, (argument, 0)
+    )
     (gradient,) = (name for name in graph.nodes if name.endswith("/TanhGrad"))
     where = f"gradient_tape/forward/{gradient.rpartition('/')[2]}"
     assert 'name="forward"' in source_lines.line_of_edge(
-        call,
+        call.concrete.graph,
         graph.with_nodes({**graph.nodes, where: graph.nodes[gradient]}),
         (where, 0),
     )

@@ -17,7 +17,7 @@ import time
 from typing import Any
 
 from amp.graph_rewrite import figures
-from examples import demo_page
+from examples import demo_page, demo_prediction
 from examples.demo_runs import Machine, look, train
 
 EPOCHS = 5
@@ -177,16 +177,18 @@ def main() -> None:
     reports = args.out / "reports"
     shutil.rmtree(reports, ignore_errors=True)
     reports.mkdir(parents=True)
+    # Three processes may have the same GPU; none of them may take all of its memory.
+    os.environ.setdefault("TF_FORCE_GPU_ALLOW_GROWTH", "true")
     spawn = multiprocessing.get_context("spawn")
-    # Another process may hold the device's memory while it looks.
     with concurrent.futures.ProcessPoolExecutor(1, mp_context=spawn) as pool:
         print("looking at the device ...", flush=True)
         machine = pool.submit(look).result()
         print(f"{machine.device}: {machine.reason}", flush=True)
+        elsewhere = pool.submit(demo_prediction.predict)
         runs = train(args, machine)
         report, report_page = training_report(reports)
         result = compare(machine, runs, report)
-        result["elsewhere"] = None
+        result["elsewhere"] = elsewhere.result()
     show(args.out, result, report_page)
     print(f"in {time.monotonic() - begin:.0f} s")
 

@@ -75,8 +75,6 @@ class Run:
         environment = {k: v for k, v in os.environ.items() if not k.startswith("AMP_")}
         environment |= {"PYTHONUNBUFFERED": "1", **amp_variables}
         environment.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
-        # Both runs may have the same GPU.
-        environment.setdefault("TF_FORCE_GPU_ALLOW_GROWTH", "true")
         command = [str(SCRIPT), "--epochs", str(args.epochs), "--seed", str(args.seed)]
         shown = [f"{k}={v}" for k, v in amp_variables.items()] + ["python", *command]
         print(f"{name}: {' '.join(shown)}", flush=True)

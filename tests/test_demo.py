@@ -16,7 +16,7 @@ import pytest
 from demo_results import FORCED, MACHINE, REPORT, RUN, result
 from report_pages import large_report
 
-from examples import demo, demo_charts, demo_page, demo_runs
+from examples import demo, demo_charts, demo_page, demo_prediction, demo_runs
 
 EXAMPLES = pathlib.Path(demo.__file__).parent
 
@@ -85,13 +85,16 @@ def test_every_figure_on_the_page_is_in_the_json(tmp_path: pathlib.Path) -> None
     text = text_of(shown(tmp_path, result()))
     read = json.loads((tmp_path / "result.json").read_text())
     a, b, far = read["float32"], read["mixed"], read["elsewhere"]
+    gain = far[0]["seconds32"] / far[0]["seconds16"]
+    assert far[1]["seconds32"] / far[1]["seconds16"] == pytest.approx(3.0)
     for figure in (
         f"{a['step_ms'] / b['step_ms']:.2f}x faster",
         f"{a['step_ms']:.1f} → {b['step_ms']:.1f} ms",
         f"{b['accuracy']:.1%}",
         f"float32: {a['peak_mib']:.0f} MiB",
-        f"{far['seconds32'] / far['seconds16']:.2f}x faster predicted on an A100",
-        "not measured",
+        "3.00x faster predicted on an NVIDIA A100, not measured",
+        f"a GPU&#x27;s load; this step: {gain:.2f}x faster",
+        "NVIDIA A100, float16: this step: small 3.00 → 1.50 2.00x faster",
         "2 longer steps, up to 1.0 s, are cut off",
         *read["notes"],
     ):
@@ -122,6 +125,17 @@ def test_a_curve_goes_through_its_values() -> None:
     assert log.place(1.0) == pytest.approx((bottom + top) / 2)
     assert log.ticks() == pytest.approx([0.01, 0.1, 1.0, 10.0, 100.0])
     assert axis.ticks() == [0.0, 2.0, 4.0, 6.0, 8.0, 10.0]
+
+
+@pytest.mark.slow
+def test_a_prediction_is_of_a_device_that_need_not_be_here(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    job = demo_prediction.Job("a small one", batch=2, size=8, width=16)
+    monkeypatch.setattr(demo_prediction, "JOBS", (job,))
+    rows = demo_prediction.predict()
+    assert [row["device"] for row in rows] == ["NVIDIA A100", "NVIDIA T4"]
+    assert all(row["seconds32"] >= row["seconds16"] > 0 for row in rows)
 
 
 def test_report_of_the_training_step_is_the_largest(tmp_path: pathlib.Path) -> None:

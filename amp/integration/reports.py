@@ -193,7 +193,7 @@ def _gain(done: Sequence[Report]) -> str:
     if raced:
         before = sum(r.measured32 or 0.0 for r in raced)
         after = sum(r.measured16 or 0.0 for r in raced)
-        of = "" if len(raced) == len(done) else f" ({len(raced)} of them)"
+        of = "" if len(raced) == len(done) else f" in {len(raced)} of them"
         return f", measured {figures.gain(before, after)}{of}"
     before, after = (sum(getattr(r, f"seconds{n}") for r in done) for n in (32, 16))
     return f", predicted {figures.gain(before, after)}"

@@ -38,11 +38,14 @@ REPORT = {
 MACHINE = demo.Machine("a <CPU>", "bfloat16", False, "it has AMX", {})
 FORCED = demo.Machine("a CPU", "bfloat16", True, "it has none", {"AMP_EMULATE": "1"})
 FAR = {
-    "device": "an A100",
+    "job": "this step: small",
+    "verdict": "rewritten",
+    "device": "NVIDIA A100",
     "dtype": "float16",
     "seconds32": 3e-3,
     "seconds16": 1.5e-3,
 }
+LOAD = {**FAR, "job": "a GPU's load: large", "seconds16": 1e-3}
 
 
 def result(
@@ -51,4 +54,4 @@ def result(
     """What the demo finds of a mixed run whose steps took so long."""
     runs = {**RUNS, "mixed": {**RUNS["mixed"], "step_ms": ms}}
     found = demo.compare(machine, runs, {**REPORT, **report})
-    return {**found, "elsewhere": FAR}
+    return {**found, "elsewhere": [FAR, LOAD]}

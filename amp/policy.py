@@ -62,25 +62,21 @@ def _names(value: object, where: str) -> tuple[str, ...]:
     raise _bad(value, where, "names separated by commas, or a sequence of them")
 
 
-def _gain(value: object, where: str) -> float:
-    try:
-        gain = float(value)  # type: ignore[arg-type]
-    except (TypeError, ValueError):
-        gain = -1.0
-    if isinstance(value, bool) or not 0.0 <= gain < 1.0:
-        allowed = "a fraction of the float32 time, from 0 up to, not including, 1"
-        raise _bad(value, where, allowed)
-    return gain
+def _number(below: float, allowed: str) -> Callable[[object, str], float]:
+    def parse(value: object, where: str) -> float:
+        try:
+            number = float(value)  # type: ignore[arg-type]
+        except (TypeError, ValueError):
+            number = -1.0
+        if isinstance(value, bool) or not 0.0 <= number < below:
+            raise _bad(value, where, allowed)
+        return number
+
+    return parse
 
 
-def _seconds(value: object, where: str) -> float:
-    try:
-        seconds = float(value)  # type: ignore[arg-type]
-    except (TypeError, ValueError):
-        seconds = -1.0
-    if isinstance(value, bool) or not 0.0 <= seconds < float("inf"):
-        raise _bad(value, where, "a number of seconds, 0 for none")
-    return seconds
+_gain = _number(1.0, "a fraction of the float32 time, from 0 up to, not including, 1")
+_seconds = _number(float("inf"), "a number of seconds, 0 for none")
 
 
 def _directory(value: object, where: str) -> str | None:
@@ -233,9 +229,8 @@ class Policy:
                 raise ValueError(text)
             if ast.unparse(call.func) != "Policy":
                 raise ValueError(text)
-            fields: dict[str, Any] = {
-                str(k.arg): _value(k.value) for k in call.keywords
-            }
+            fields: dict[str, Any] = {}
+            fields |= {str(k.arg): _value(k.value) for k in call.keywords}
         except (SyntaxError, ValueError) as e:
             raise _bad(text, "Policy.parse", "Policy(field=value, ...)") from e
         return cls.make(**fields)
@@ -274,6 +269,11 @@ class Field:
     def flag(self) -> str:
         """The flag of the command `amp`."""
         return f"--{self.name.replace('_', '-')}"
+
+    @property
+    def places(self) -> str:
+        """Wherever it can be given, for an error long after it was."""
+        return f"Policy({self.name}=...), {self.variable}, {self.flag}"
 
 
 FIELDS = {

@@ -24,6 +24,7 @@ from amp.integration import (
 )
 from amp.integration.process import PROCESS
 from amp.integration.source_lines import SourceLines
+from amp.policy import FIELDS
 
 # Reentrant: the garbage collector may run a program's `__del__` while it is held.
 _LOCK = threading.RLock()
@@ -122,7 +123,7 @@ def _with_lines(report: Report, number: int, runtime: Lines) -> Report:
 def _warn(error: OSError) -> None:
     messages.warn(
         f"a report was not written: {error}\n"
-        "  where:   Policy(report=...), AMP_REPORT\n"
+        f"  where:   {FIELDS['report'].places}\n"
         "  allowed: a directory that can be made or written to, on a disk with room\n"
         "  do now:  make room or name another; amp.reports() has the report meanwhile, "
         "and later ones are written where they can be",

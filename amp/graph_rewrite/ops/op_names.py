@@ -12,7 +12,7 @@ from amp import spelling
 from amp.errors import PolicyError
 from amp.graph_rewrite.graph import op_schema
 from amp.graph_rewrite.ops.op_table import TABLE
-from amp.policy import Policy
+from amp.policy import FIELDS, Policy
 
 
 def check_op_names(policy: Policy) -> None:
@@ -26,7 +26,7 @@ def check_op_names(policy: Policy) -> None:
             if op_schema.schema(op) is None:
                 raise PolicyError(
                     f"there is no op {op!r}",
-                    where=f"Policy({field}=...), AMP_{field.upper()}",
+                    where=FIELDS[field].places,
                     allowed="names of ops that this TensorFlow registers",
                     remedy=spelling.hint(op, TABLE, "check its spelling"),
                 )
@@ -43,7 +43,7 @@ def check_patterns(policy: Policy, names: Iterable[str]) -> None:
         if not fnmatch.filter(names, pattern):
             raise PolicyError(
                 f"the pattern {pattern!r} matches no node",
-                where="Policy(keep=...), AMP_KEEP",
+                where=FIELDS["keep"].places,
                 allowed="patterns (fnmatch) that match the name of at least one node",
                 remedy="print the report's decisions for the names there are",
             )

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from amp.errors import PolicyError
 from amp.graph_rewrite.graph import ir
 from amp.integration import messages
-from amp.policy import Policy
+from amp.policy import FIELDS, Policy
 
 
 class KeepPatterns:
@@ -45,7 +45,7 @@ class KeepPatterns:
             self._unmatched.clear()
             error = PolicyError(
                 f"keep pattern {patterns} matched no node of the functions that ran",
-                where="Policy(keep=...), AMP_KEEP",
+                where=FIELDS["keep"].places,
                 allowed="patterns (fnmatch) that match the name of at least one node",
                 remedy="print(amp.reports()[-1].decisions) for the names there are",
             )

@@ -27,7 +27,8 @@ def _choice(allowed: tuple[str, ...]) -> Callable[[object, str], str]:
         for option in allowed:
             if value == option:  # a tf.DType or np.dtype equals its name
                 return option
-        raise _bad(value, where, f"one of {', '.join(map(repr, allowed))}", allowed)
+        among = f"one of {', '.join(map(repr, allowed))}"
+        raise _bad(value, where, among, spelling.hint(str(value), allowed, _CORRECT))
 
     return parse
 
@@ -193,10 +194,12 @@ class Policy:
           PolicyError: an unknown field, a bad value, or no Policy.
         """
         if policy is not None and not isinstance(policy, cls):
-            raise _bad(policy, "policy", "an amp.Policy or None")
+            named = f'write dtype="{policy}"' if str(policy) in DTYPES else _CORRECT
+            raise _bad(policy, "policy", "an amp.Policy or None", named)
         for name in fields:
             if name not in FIELDS:
-                raise _bad(name, "fields of amp.Policy", ", ".join(FIELDS), FIELDS)
+                meant = spelling.hint(name, FIELDS, _CORRECT)
+                raise _bad(name, "fields of amp.Policy", ", ".join(FIELDS), meant)
         return dataclasses.replace(policy or cls(), **fields)
 
     @classmethod
@@ -229,8 +232,7 @@ class Policy:
                 raise ValueError(text)
             if ast.unparse(call.func) != "Policy":
                 raise ValueError(text)
-            fields: dict[str, Any] = {}
-            fields |= {str(k.arg): _value(k.value) for k in call.keywords}
+            fields: Any = {str(k.arg): _value(k.value) for k in call.keywords}
         except (SyntaxError, ValueError) as e:
             raise _bad(text, "Policy.parse", "Policy(field=value, ...)") from e
         return cls.make(**fields)
@@ -288,13 +290,9 @@ def _value(node: ast.expr) -> object:
     return ast.unparse(node) if isinstance(node, ast.Call) else ast.literal_eval(node)
 
 
-def _bad(
-    value: object, where: str, allowed: str, names: Iterable[str] = ()
-) -> PolicyError:
-    otherwise = "correct the value or leave it out to get the default"
-    return PolicyError(
-        f"{value!r} is not accepted",
-        where=where,
-        allowed=allowed,
-        remedy=spelling.hint(str(value), names, otherwise),
-    )
+_CORRECT = "correct the value or leave it out to get the default"
+
+
+def _bad(value: object, where: str, allowed: str, do: str = _CORRECT) -> PolicyError:
+    found = f"{value!r} is not accepted"
+    return PolicyError(found, where=where, allowed=allowed, remedy=do)

@@ -167,6 +167,13 @@ def test_a_malformed_variable_is_named_with_what_is_allowed(
     assert error.remedy
 
 
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_a_type_in_place_of_a_policy_is_told_its_keyword(dtype):
+    with pytest.raises(PolicyError) as caught:
+        Policy.make(dtype)
+    assert caught.value.remedy == f'write dtype="{dtype}"'
+
+
 @pytest.mark.parametrize(
     ("fields", "found"),
     [

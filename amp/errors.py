@@ -61,6 +61,10 @@ class CheckpointError(AmpError, ValueError):
     """A checkpoint whose loss-scale state is damaged; without `strict` a warning."""
 
 
+class LossScaleError(AmpError, ValueError):
+    """A call that sets, reads or uses a loss scale in a way that cannot work."""
+
+
 class ProfileError(AmpError, ValueError):
     """A stored device profile that cannot be read, or is of another version."""
 

@@ -14,6 +14,7 @@ KINDS = [
     (errors.VerifyError, RuntimeError),
     (errors.TensorFlowError, ImportError),
     (errors.CheckpointError, ValueError),
+    (errors.LossScaleError, ValueError),
 ]
 PARTS = {"where": "node 'a'", "allowed": "a float", "remedy": "pass one"}
 

@@ -125,7 +125,8 @@ INTEGRATION = (
     *("active", "fallback", "as_written"),
     *("measuring", "report_directories", "source_lines", "reports"),
     *("functions", "sessions", "distributed", "training"),
-    *("install", "api", "files", "comparing", "launch", "autostart", "doctor"),
+    *("install", "api", "by_hand", "own_updates", "files", "comparing"),
+    *("launch", "autostart", "doctor"),
 )
 
 

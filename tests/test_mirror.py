@@ -57,7 +57,6 @@ ELSEWHERE = {
     "cli/command.py": "cli/test_cli.py",
     "cli/policy_flags.py": "cli/test_explain.py",
     "cli/progress_bar.py": "cli/test_tune.py",
-    "loss_scaling/control.py": "loss_scaling/test_names.py",
     "cli/terminal.py": "cli/test_tune.py",
     "graph_rewrite/comparison/causes.py": "integration/comparing/test_compare.py",
     "graph_rewrite/comparison/suggestion.py": (

@@ -180,6 +180,8 @@ ROWS: tuple[Row, ...] = (
     _call(f"{_FRAMEWORK}.tensor_util", "MakeNdarray", "tensor", "values of constants"),
     _read("tensorflow.python.debug.lib.check_numerics_callback", "_state",
           "no loss scale while every infinite value is an error"),
+    _call("tensorflow.python.util.tf_stack", "extract_stack", "stacklevel",
+          "the user's line, where AutoGraph has converted the function"),
     _read(f"{_FRAMEWORK}.errors_impl:OpError", "_message",
           "errors name the user's function, not its twin"),
     _read(f"{_FRAMEWORK}.ops:EagerTensor", "_handle_data",

@@ -185,8 +185,10 @@ def all_finite(grads: Sequence[Gradient], placing: GradientPlacement) -> tf.Tens
     checks = []
     for grad in grads:
         if _scales(grad):
-            with placing.beside(_values(grad)):
+            with placing.beside(values_of(grad)):
                 checks.append(tf.reduce_all(_is_finite(_deduplicated(grad))))
+    if not checks:
+        return tf.constant(True)
     return tf.reduce_all(tf.stack(checks)) if len(checks) > 1 else checks[0]
 
 
@@ -215,6 +217,18 @@ def unscale(
     return _on_values(grad, multiply, placing)
 
 
+def divide(grad: Gradient, scale: tf.Tensor, placing: GradientPlacement) -> Gradient:
+    """Returns a gradient over the scale, as `unscale` does; infinities stay.
+
+    Args:
+      grad: a tensor, IndexedSlices, or None.
+      scale: float32, shape ().
+      placing: the scopes in which nodes are built.
+    """
+    inverse = 1.0 / tf.cast(scale, _inverse_dtype(grad))
+    return unscale(grad, tf.stop_gradient(inverse), placing)
+
+
 def marked(grad: Gradient, placing: GradientPlacement) -> Gradient:
     """Returns a gradient through an Identity with the attribute UNSCALE.
 
@@ -236,7 +250,7 @@ def _on_values(
 ) -> Gradient:
     if not _scales(grad):
         return grad
-    with placing.beside(_values(grad)):
+    with placing.beside(values_of(grad)):
         if isinstance(grad, tf.IndexedSlices):
             return tf.IndexedSlices(change(grad.values), grad.indices, grad.dense_shape)
         return change(grad)
@@ -254,7 +268,8 @@ def _inverse_dtype(grad: Gradient) -> Any:
     return tf.float64 if double else tf.float32
 
 
-def _values(grad: Gradient) -> tf.Tensor:
+def values_of(grad: Gradient) -> Any:
+    """The tensor of a gradient: that of the rows of IndexedSlices."""
     return grad.values if isinstance(grad, tf.IndexedSlices) else grad
 
 

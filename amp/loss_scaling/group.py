@@ -10,12 +10,12 @@ import contextlib
 import dataclasses
 import threading
 import weakref
-from collections.abc import Hashable, Iterator
+from collections.abc import Hashable, Iterator, Mapping
 from typing import Any
 
 import tensorflow as tf
 
-from amp.loss_scaling import names
+from amp.loss_scaling import backup, names
 from amp.loss_scaling.process import SCALING
 from amp.loss_scaling.scaler import Scaler
 
@@ -58,6 +58,50 @@ class Scalers(tf.Module):  # type: ignore[misc]
         """The scalers, in the order in which they were made."""
         let_go()
         return self.living()
+
+    def state_dict(self, session: Any = None) -> dict[str, dict[str, float | int]]:
+        """Returns the state of each scaler, by its name, as Python numbers.
+
+        Args:
+          session: in a session graph, the session; by default the current one.
+
+        Raises:
+          LossScaleError: in a session graph, no session.
+        """
+        states = {name: backup.as_state(row) for name, row in self._waiting().items()}
+        return states | {s.name: s.state_dict(session) for s in self.scalers}
+
+    def load_state_dict(
+        self, states: Mapping[str, Mapping[str, Any]], session: Any = None
+    ) -> None:
+        """Sets scalers to what `state_dict` returned, here or in another process.
+
+        A scaler that is made later starts from the numbers under its name. All numbers
+        are checked before any is set.
+
+        Args:
+          states: for each name of a scaler, its state.
+          session: as of `state_dict`. All scalers of its graph have to exist.
+
+        Raises:
+          CheckpointError: states or numbers that `state_dict` did not make, or, in a
+            session graph, a name that no scaler has.
+          LossScaleError: in a session graph, no session.
+        """
+        here = {scaler.name: scaler for scaler in self.scalers}
+        rows = {
+            name: backup.row_of(state, f"the state of {name!r}").tolist()
+            for name, state in backup.by_name(states).items()
+        }
+        later = {name: row for name, row in rows.items() if name not in here}
+        if later and self not in SCALING.group:
+            raise backup.unknown(list(later), list(here))
+        self._waiting().update(later)
+        for name in rows.keys() & here.keys():
+            here[name].load_state_dict(states[name], session)
+
+    def _waiting(self) -> dict[str, list[float]]:
+        return SCALING.named if self in SCALING.group else {}
 
     def living(self) -> list[Scaler]:
         """As `scalers`, those of deleted variables included; runs no operation."""

@@ -57,5 +57,11 @@ def free(name: str, taken: Container[str]) -> str:
 
 
 def line(file: str, number: int) -> str:
-    """Returns a line of the program, without folders: train.py:42."""
+    """Returns a line of the program, without folders: train.py:42.
+
+    "" for a line that AutoGraph generated, which nobody knows. (In the threads of
+    replicas the line of the program is not to be found.)
+    """
+    if os.path.basename(file).startswith("__autograph_generated_file"):
+        return ""
     return f"{os.path.basename(file)}:{number}"

@@ -27,6 +27,7 @@ class ScalerSite:
         they update, and the scale changes there.
       same: called with the rule as text before a scaler is made that other processes
         have to make too; raises if one of them has another rule.
+      agree: returns whether a flag (bool, shape ()) is true in all replicas.
       name: what the scaler is called; "" for a name after its variables.
       line: the file and line of the gradient call, as `names.line` returns it.
     """
@@ -34,6 +35,7 @@ class ScalerSite:
     device: str = ""
     agreed: bool = True
     same: Callable[[str], None] = lambda rule: None
+    agree: Callable[[tf.Tensor], tf.Tensor] = lambda finite: finite
     name: str = ""
     line: str = ""
 
@@ -104,8 +106,7 @@ def replicas() -> tf.distribute.Strategy | None:
     the strategy's, all workers would have to do so at the same time.
     """
     strategy = tf.distribute.get_strategy()
-    inside = not tf.distribute.in_cross_replica_context()
-    if not inside or strategy.num_replicas_in_sync == 1:
+    if strategy.num_replicas_in_sync == 1:
         return None
     return strategy if len(strategy.extended.worker_devices) > 1 else None
 

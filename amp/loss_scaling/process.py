@@ -26,6 +26,7 @@ class Scaling:
         no operation.
       past: the updates skipped by scalers of this process that are gone.
       waiting: rows of a weight file, for variables without a scaler so far.
+      named: for names that no scaler has so far, rows from a dictionary of states.
       watched: the scalers whose counts `stalls` reads, by their identity.
       gradients: by the identity of an eager gradient, which is held weakly, the call
         that it comes from.
@@ -43,6 +44,7 @@ class Scaling:
     gone: collections.deque[Any] = dataclasses.field(default_factory=collections.deque)
     past: int = 0
     waiting: list[Any] = dataclasses.field(default_factory=list)
+    named: dict[str, list[float]] = dataclasses.field(default_factory=dict)
     watched: dict[int, Any] = dataclasses.field(default_factory=dict)
     gradients: dict[int, Any] = dataclasses.field(default_factory=dict)
     told: set[str] = dataclasses.field(default_factory=set)

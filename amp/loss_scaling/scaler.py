@@ -60,7 +60,7 @@ class _Entries:
 _STEPPED = ("amp", "stepped")
 
 
-class Scaler(tf.Module):  # type: ignore[misc]
+class Scaler(control.Controlled, tf.Module):  # type: ignore[misc]
     """The state of one gradient call: a line of the program, however often it runs.
 
     Source variables are those by which the gradient is taken.
@@ -98,6 +98,7 @@ class Scaler(tf.Module):  # type: ignore[misc]
         self.settings = settings
         place = place or placement.ScalerSite()
         self._called, self.line = place.name or "loss_scaler", place.line
+        self._agree = place.agree
         self.shared, self.agreed = False, place.agreed
         self._sources = _Sources(tuple(weakref.ref(v) for v in sources))
         self._names = tuple(source.name for source in sources)
@@ -106,14 +107,6 @@ class Scaler(tf.Module):  # type: ignore[misc]
             {field: self._entry(field) for field in entries.SAVED},
             {field: entries.dropped(field) for field in entries.DROPPED},
         )
-
-    @property
-    def name(self) -> str:
-        """What this scaler is called; no other scaler that lives has this name."""
-        return self._called
-
-    def __repr__(self) -> str:
-        return control.shown(self)
 
     def _make(self, device: str, index: int, sources: int) -> None:
         """Makes the variables and, in a session graph, their initialisation."""
@@ -180,11 +173,6 @@ class Scaler(tf.Module):  # type: ignore[misc]
         """The scale, which sessions may read before their first step too."""
         return self.scale if self._value is None else self._value
 
-    @property
-    def in_session(self) -> bool:
-        """Whether it belongs to a session graph, so that only sessions know it."""
-        return self._ready is not None
-
     def ready(self) -> Any:
         """A scope; what is built in it runs after the variables are initialised."""
         if self._ready is None:
@@ -208,10 +196,37 @@ class Scaler(tf.Module):  # type: ignore[misc]
         Returns:
           The operation to run before the gradients are used; None when eager.
         """
-        if self.shared and waits and tf.inside_function():
-            tf.compat.v1.add_to_collection(_STEPPED, (self, finite))
         with self.ready():
-            return tf.group(*self._writes(finite, waits))
+            noted = self.note(finite) if waits else []
+            return tf.group(*noted, *(self.move(finite) if self.agreed else []))
+
+    def note(self, finite: tf.Tensor) -> list[Any]:
+        """Notes an overflow until an optimizer skips an update for it.
+
+        Returns:
+          The operations that do.
+        """
+        if self.shared and tf.inside_function():
+            tf.compat.v1.add_to_collection(_STEPPED, (self, finite))
+        # Added, not assigned: calls before one update must not lose a flag.
+        flag = tf.cast(tf.logical_not(finite), tf.int64)
+        return [self.overflow.assign_add(tf.fill(self.overflow.shape, flag))]
+
+    @tf.autograph.experimental.do_not_convert  # type: ignore[untyped-decorator]
+    def update(self, finite: Any) -> Any:
+        """Changes the scale by the rule: once per step that is scaled by hand.
+
+        Args:
+          finite: whether all gradients of the step were finite: the flag of
+            `amp.loss_scaling.unscale`, or what `apply_if_finite` returned. Bool, shape
+            (). Replicas agree on it, so all of them have to come here.
+
+        Returns:
+          The operation to run in a session; None when eager.
+        """
+        finite = self._agree(tf.convert_to_tensor(finite))
+        with self.ready():
+            return tf.group(*self.move(finite))
 
     def stepped_here(self) -> list[tf.Tensor]:
         """The `finite` flags of the gradient calls in the function being traced.
@@ -224,14 +239,6 @@ class Scaler(tf.Module):  # type: ignore[misc]
         graph = tf.compat.v1.get_default_graph()
         calls = graph.get_collection(_STEPPED)
         return [flag for s, flag in calls if s is self and flag.graph is graph]
-
-    def _writes(self, finite: tf.Tensor, waits: bool) -> list[Any]:
-        writes = []
-        if waits:
-            # Added, not assigned: calls before one update must not lose a flag.
-            flag = tf.cast(tf.logical_not(finite), tf.int64)
-            writes = [self.overflow.assign_add(tf.fill(self.overflow.shape, flag))]
-        return writes + (self.move(finite) if self.agreed else [])
 
     def move(self, finite: tf.Tensor) -> list[Any]:
         """Changes the scale and its counts by the rule.
@@ -260,14 +267,6 @@ class Scaler(tf.Module):  # type: ignore[misc]
                 self.bad_steps.assign(new.bad_steps),
             ]
         return writes
-
-    def copies(self, name: str) -> Sequence[tf.Variable]:
-        """Returns the variable of that name in each replica of this process."""
-        variable = getattr(self, name)
-        strategy = getattr(variable, "distribute_strategy", None)
-        if strategy is None:
-            return [variable]
-        return strategy.experimental_local_results(variable)  # type: ignore[no-any-return]
 
     def forget(self) -> Any:
         """Forgets past overflows, when a checkpoint is restored in a session.

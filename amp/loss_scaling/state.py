@@ -147,10 +147,13 @@ def _create(key: _Key, sources: Sequence[tf.Variable], place: ScalerSite) -> Sca
         group.add(scaler, number)
     with LOCK:
         SCALING.scalers[key] = scaler
-        row = backup.taken(sources)
+        rows = [backup.taken(sources)]
+    if group in SCALING.group:
+        rows.append(backup.taken_by_name(name))
     traced_updates.made(sources)
-    if row is not None:
-        backup.give_back(scaler, row)
+    for row in rows:
+        if row is not None:
+            backup.give_back(scaler, row)
     if group in SCALING.group and not scaler.shared:
         stalls.watch(scaler, sources)
     elif group not in SCALING.group and not SCALING.in_sessions:

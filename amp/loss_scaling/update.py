@@ -84,7 +84,10 @@ ONE = Replicas()
 
 
 def unless_overflow(
-    concerns: Sequence[Concern], apply: Callable[[], Any], replicas: Replicas = ONE
+    concerns: Sequence[Concern],
+    apply: Callable[[], Any],
+    replicas: Replicas = ONE,
+    finite: tf.Tensor | None = None,
 ) -> Any:
     """Runs `apply`, or skips it after an overflow.
 
@@ -104,14 +107,20 @@ def unless_overflow(
       concerns: what `concerns` returned. Each replica may have its own, or none.
       apply: the whole update; slots must exist already. Its result is not used.
       replicas: how the replicas decide together.
+      finite: another condition for the update, bool, shape (). It does not change the
+        scale. Without concerns there has to be one, or several replicas.
 
     Returns:
       Whether the update ran, bool, shape ().
     """
     flags = [_pending(concern) for concern in concerns]
     if replicas.agree is not None:
-        concerns, finite = _agreed(concerns, flags, replicas)
-        flags = [tf.logical_not(finite)] * max(1, len(concerns))
+        concerns, none = _agreed(concerns, flags, replicas)
+        flags = [tf.logical_not(none)] * max(1, len(concerns))
+        finite = finite if finite is None else replicas.agree(finite)
+    if finite is not None:
+        bad = tf.logical_not(finite)
+        flags = [tf.logical_or(flag, bad) for flag in flags] or [bad]
     pending = tf.reduce_any(tf.stack(flags)) if len(flags) > 1 else flags[0]
 
     def skip() -> tf.Tensor:

@@ -73,7 +73,7 @@ def test_a_scaler_shows_its_name_its_numbers_its_rule_and_its_line(process):
     scaler.skipped_steps.assign(2)
     expected = (
         "<Scaler 'kernel': scale 8, good steps 3, skipped 2; rule dynamic, from 8; "
-        "gradient at train.py:7>"
+        "at train.py:7>"
     )
     assert repr(scaler) == expected
     assert repr(loss_scaling.current()) == expected
@@ -91,7 +91,5 @@ def test_a_scaler_of_a_session_graph_shows_no_numbers(process):
         kernel = tf.compat.v1.get_variable("kernel", [])
         scaler = made([kernel])
         assert loss_scaling.scalers() == [scaler]
-    assert repr(scaler) == (
-        "<Scaler 'kernel': rule dynamic, from 8; gradient at train.py:7>"
-    )
+    assert repr(scaler) == ("<Scaler 'kernel': rule dynamic, from 8; at train.py:7>")
     assert repr(loss_scaling.current()) == "<no loss scalers>"

@@ -230,8 +230,51 @@ def given_by_one(strategy: Any) -> Found:
     return _by_one(strategy, step)
 
 
+def scaled_by_hand(strategy: Any) -> Found:
+    """The program scales the loss; the optimizer is hooked as ever."""
+    with strategy.scope():
+        w = tf.Variable(tf.ones([4, 1]))
+        optimizer = keras.optimizers.SGD(RATE)
+        optimizer.build([w])
+
+    def step(bad: tf.Tensor) -> None:
+        scaler = amp.loss_scaling.scaler_for([w])
+        with tf.GradientTape() as tape:
+            scaled = amp.loss_scaling.scale_loss(loss_of(w, bad), scaler)
+        grads, finite = amp.loss_scaling.unscale(tape.gradient(scaled, [w]), scaler)
+        optimizer.apply(grads, [w])
+        scaler.update(finite)
+
+    return trained(strategy, w, step, [optimizer.iterations.value])
+
+
+def own_optimizer(strategy: Any) -> Found:
+    """The update is the program's own; replicas sum what is not finite yet."""
+    with strategy.scope():
+        mean = tf.VariableAggregation.MEAN
+        w = tf.Variable(tf.ones([4, 1]), aggregation=mean)
+        steps = tf.Variable(0.0, trainable=False, aggregation=mean)
+
+    def step(bad: tf.Tensor) -> None:
+        with tf.GradientTape() as tape:
+            loss = loss_of(w, bad)
+        grads = tape.gradient(loss, [w])
+
+        def update() -> None:
+            context = tf.distribute.get_replica_context()
+            (grad,) = context.all_reduce("sum", grads)
+            w.assign_sub(RATE * grad)
+            steps.assign_add(1.0)
+
+        amp.loss_scaling.apply_if_finite(update, grads, [w])
+
+    return trained(strategy, w, step, [steps])
+
+
 JOBS = (
     keras_optimizer,
+    scaled_by_hand,
+    own_optimizer,
     v1_optimizer,
     by_hand,
     gradient_in_a_function,

@@ -35,9 +35,18 @@ def cannot_agree() -> bool:
     """
     if tf.distribute.get_strategy().num_replicas_in_sync == 1:
         return False
+    return not (ever_agree() and several())
+
+
+def ever_agree() -> bool:
+    """Whether replicas of the current strategy, if it has several, agree in its steps.
+
+    They do not in a session graph, and under strategies that have one copy of a
+    variable for all replicas.
+    """
     with tf.init_scope():
         eager = tf.executing_eagerly()
-    return not (eager and several())
+    return eager and isinstance(tf.distribute.get_strategy(), _KINDS)
 
 
 def merges() -> bool:

@@ -97,10 +97,11 @@ def together() -> update.Replicas:
     if not replicas.several():
         return update.ONE
     if not replicas.merges():
-        return update.Replicas(agree=_agree)
-    return update.Replicas(replicas.cond, _agree, replicas.gather)
+        return update.Replicas(agree=agree)
+    return update.Replicas(replicas.cond, agree, replicas.gather)
 
 
-def _agree(finite: tf.Tensor) -> tf.Tensor:
+def agree(finite: tf.Tensor) -> tf.Tensor:
+    """`replicas.agree`, where the hook for sums over replicas has nothing to do."""
     with inside():
         return replicas.agree(finite)

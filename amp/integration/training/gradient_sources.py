@@ -7,17 +7,23 @@ variable. No node is built and nothing is changed.
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from types import FrameType
 from typing import Any
 
 import tensorflow as tf
+from tensorflow.python.util import tf_stack
 
+from amp.errors import LossScaleError
 from amp.graph_rewrite.ops.op_table import Kind, facts
 from amp.loss_scaling.state import CallSite
 
 _LIBRARIES = ("tensorflow", "amp")
+_HERE = os.path.abspath(__file__).partition(os.path.join("integration", ""))[0]
+_FOLDERS = (os.path.join(os.path.dirname(str(tf.__file__)), ""), _HERE)
+_GENERATED = "__autograph_generated_file"
 _READS = (Kind.READ_VARIABLE, Kind.IDENTITY)
 
 
@@ -32,9 +38,19 @@ def call_site() -> CallSite:
     while walk is not None:
         package = str(walk.f_globals.get("__name__", "")).partition(".")[0]
         if package not in _LIBRARIES:
-            return walk.f_code.co_filename, walk.f_lineno
+            return _written(walk.f_code.co_filename, walk.f_lineno)
         walk = walk.f_back
     return innermost.f_code.co_filename, innermost.f_lineno
+
+
+def _written(file: str, line: int) -> CallSite:
+    """Returns the line that the user wrote, of one that may be AutoGraph's."""
+    if not os.path.basename(file).startswith(_GENERATED):
+        return file, line
+    frames = reversed(list(tf_stack.extract_stack()))
+    theirs = (f for f in frames if not f.filename.startswith(_FOLDERS))
+    found = next(theirs, None)
+    return (file, line) if found is None else (found.filename, found.lineno)
 
 
 def variable(source: Any) -> tf.Variable | None:
@@ -47,6 +63,31 @@ def variable(source: Any) -> tf.Variable | None:
         return None
     value = getattr(source, "value", None)
     return variable(value) if isinstance(value, tf.Variable) else None
+
+
+def given(variables: Any, where: str) -> list[tf.Variable]:
+    """Returns the TensorFlow variables that a user gave to a function of ours.
+
+    Args:
+      variables: a structure of variables of TensorFlow or Keras.
+      where: the function and its parameter, for the error.
+
+    Raises:
+      LossScaleError: something else among them, or none.
+    """
+    flat = tf.nest.flatten(variables)
+    found = [variable(each) for each in flat]
+    known = [each for each in found if each is not None]
+    if known and len(known) == len(found):
+        return known
+    strange = [type(g).__name__ for g, v in zip(flat, found, strict=True) if v is None]
+    raise LossScaleError(
+        f"{', '.join(strange) or 'nothing'} where variables are needed",
+        where=where,
+        allowed="variables of TensorFlow or Keras, at least one",
+        remedy="give the variables by which the gradient is taken, built already "
+        "(model.trainable_variables)",
+    )
 
 
 def overwritten(source: Any) -> bool:

@@ -43,12 +43,12 @@ def _keras_apply(original: wrapping.Function) -> wrapping.Function:
         grads = list(given.get("grads"))
         call = functools.partial(given.replaced("grads", grads).call, original)
         updated = variables or getattr(self, "_trainable_variables", ())
-        concerns = _asked(self, grads, updated)
+        concerns = asked(self, grads, updated)
         if concerns is None:
             return _run(call)
         if variables and not self.built:
             _build(self, variables)
-        update.unless_overflow(concerns, _branch(call), agreement.together())
+        update.unless_overflow(concerns, branch(call), agreement.together())
         return None
 
     return apply
@@ -92,13 +92,13 @@ class _Kind:
             grads, variables = [p[0] for p in pairs], [p[1] for p in pairs]
             given = given.replaced("grads_and_vars", pairs)
             call = functools.partial(given.call, original)
-            concerns = _asked(optimizer, grads, variables)
+            concerns = asked(optimizer, grads, variables)
             if concerns is None:
                 return _run(call)
             if not replicas.merges():  # otherwise they are made where replicas meet
                 self.make(optimizer, pairs)
             name = given.get("name") or self.name(optimizer)
-            return _as_operation(grads, name, concerns, _branch(call))
+            return _as_operation(grads, name, concerns, branch(call))
 
         return apply
 
@@ -166,7 +166,7 @@ def _averages_apply(original: wrapping.Function) -> wrapping.Function:
         out = replicas.cannot_agree() or len(averaged) < len(given)
         if out or not concerns or not made:
             return _run(call)
-        ran = update.unless_left_out(concerns, _branch(call), agreement.together())
+        ran = update.unless_left_out(concerns, branch(call), agreement.together())
         return tf.group(ran, name=self.name)
 
     return apply
@@ -181,12 +181,17 @@ def _left_alone(original: wrapping.Function) -> wrapping.Function:
     return apply
 
 
-def _asked(
+def asked(
     optimizer: Any, grads: Sequence[Any], variables: Sequence[Any]
 ) -> list[update.Concern] | None:
     """The concerns of an update; None if it cannot be skipped.
 
     They may be empty if this replica has none, but others may have.
+
+    Args:
+      optimizer: workers compare their rules once for each.
+      grads: the gradients of the update.
+      variables: the variables that it updates.
     """
     concerns = _concerns(grads, variables)
     if agreement.agrees():
@@ -246,7 +251,8 @@ def _may_grow(grads: Sequence[Any]) -> bool:
     return not kinds.isdisjoint((Kind.PLACEHOLDER, Kind.READ_VARIABLE))
 
 
-def _branch(call: Callable[[], Any]) -> Callable[[], Any]:
+def branch(call: Callable[[], Any]) -> Callable[[], Any]:
+    """Returns an update in the form that `update.unless_overflow` takes."""
     return _kept(replicas.alone(call))
 
 

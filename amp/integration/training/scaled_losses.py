@@ -10,7 +10,7 @@ scales, unscales and skips as its authors wrote it. Nothing is decided here.
 from __future__ import annotations
 
 import weakref
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Sequence, Set
 from typing import Any
 
 import tensorflow as tf
@@ -21,6 +21,7 @@ from amp.integration.process import PROCESS
 
 # Not a str: meta graphs are exported with the collections that have a str key.
 _SCALED = ("amp", "scaled_losses")
+_UNSCALED = ("amp", "unscaled_again")
 _PART = fallback.Part("a loss that the program scales is taken for an unscaled one")
 _EAGER_TENSOR = tf.__internal__.EagerTensor
 
@@ -39,6 +40,16 @@ def _note(loss: Any) -> None:
         loss.graph.add_to_collection(_SCALED, loss)
 
 
+def note_unscaled(grads: Sequence[Any]) -> None:
+    """Records gradients of a scaled loss that the program has unscaled by hand.
+
+    What is computed from them, such as a gradient penalty, is not scaled any more.
+    """
+    for tensor in grads:
+        if isinstance(tensor, tf.Tensor) and not isinstance(tensor, _EAGER_TENSOR):
+            tensor.graph.add_to_collection(_UNSCALED, tensor)
+
+
 def scaled(targets: Sequence[Any]) -> bool:
     """Whether any target is a recorded loss or, in a graph, computed from one."""
     return fallback.attempt(_PART, lambda: _scaled(targets), lambda: False)
@@ -50,20 +61,26 @@ def _scaled(targets: Sequence[Any]) -> bool:
     if any(PROCESS.scaled_losses.get(id(t), tuple)() is t for t in eager):
         return True
     built = [t for t in tensors if not isinstance(t, _EAGER_TENSOR)]
-    noted = {id(t) for t in built for t in _noted(t.graph)}
-    return bool(noted) and any(id(t) in noted for t in _origins(built))
+    noted = {id(t) for t in built for t in _noted(t.graph, _SCALED)}
+    ends = {id(t) for t in built for t in _noted(t.graph, _UNSCALED)}
+    return bool(noted) and any(id(t) in noted for t in _origins(built, ends))
 
 
-def _noted(graph: Any) -> Iterator[Any]:
-    """Yields the losses recorded in a graph and in those around it."""
+def _noted(graph: Any, collection: Any) -> Iterator[Any]:
+    """Yields the tensors recorded in a graph and in those around it."""
     while graph is not None:
-        yield from graph.get_collection(_SCALED)
+        yield from graph.get_collection(collection)
         graph = getattr(graph, "outer_graph", None)
 
 
-def _origins(tensors: Sequence[Any]) -> Iterator[Any]:
-    """Yields tensors and all that they are computed from, in outer graphs too."""
-    waiting, seen = list(tensors), set()
+def _origins(tensors: Sequence[Any], ends: Set[int]) -> Iterator[Any]:
+    """Yields tensors and all that they are computed from, in outer graphs too.
+
+    Args:
+      tensors: where to begin.
+      ends: the identities of tensors behind which it does not go.
+    """
+    waiting, seen = list(tensors), set(ends)
     while waiting:
         tensor = waiting.pop()
         if id(tensor) in seen or isinstance(tensor, _EAGER_TENSOR):

@@ -30,6 +30,8 @@ TRAINED = (
     "gradient_in_a_function",
     "reduced_by_the_program",
     "step_by_step",
+    "scaled_by_hand",
+    "own_optimizer",
 )
 
 

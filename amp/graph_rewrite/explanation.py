@@ -151,13 +151,13 @@ def _lines(
     first, root = chain[0], chain[-1]
     yield reason(first)
     yield from _facts(first, text)
-    if first.rule == "cost":
-        yield f"  cost     {_cost(first, decisions)}"
+    if first.rule in _JUDGED:
+        yield f"  cost     {_JUDGED[first.rule](first, decisions)}"
     for one in chain[1:]:
         yield f"  because  {reason(one)}"
         yield from _place(one, text)
-    if root is not first and root.rule == "cost":
-        yield f"  cost     {_cost(root, decisions)}"
+    if root is not first and root.rule in _JUDGED:
+        yield f"  cost     {_JUDGED[root.rule](root, decisions)}"
     change = CHANGES.get(rule_of_change(root), "")
     if change:
         name = root.node.rpartition("::")[2]
@@ -192,6 +192,34 @@ def _cost(one: Decision, decisions: Sequence[Decision]) -> str:
     saved = one.seconds32 - one.seconds16
     if saved <= 0:
         return f"16 bits take {figures.time(-saved)} more in the kernel itself"
-    high = sum(decisions[place].dtype == "float32" for place in one.reads)
+    read = [decisions[place] for place in one.reads]
+    cast = sum(each.elements for each in read if each.dtype == "float32")
     told = f"16 bits save {figures.time(saved)}, and casts would take more"
-    return f"{told}: {high} of the {len(one.reads)} nodes that it reads are float32"
+    if cast:
+        told += f": of {cast:,} elements that it reads"
+    return told + _rows(one)
+
+
+_FEW = 32  # rows of a product, of which a cast of the weights is no small part
+
+
+def _rows(one: Decision) -> str:
+    """That a matrix product has few rows, if it has."""
+    rows = one.sizes.rpartition("-> ")[2].split("x")[0]
+    few = rows.isdecimal() and int(rows) < _FEW
+    if not few or op_table.facts(one.op).work != "matmul":
+        return ""
+    return f"; it has {rows} rows only, for each of which a weight is used once"
+
+
+def _gain(one: Decision, decisions: Sequence[Decision]) -> str:
+    """What else takes the time of a step that gains too little."""
+    total = sum(each.seconds for each in decisions)
+    kept = of_nodes.kept_in_float32(decisions)
+    most = [each for each in kept if each.rule != one.rule and each.seconds][:2]
+    rules = (f"{figures.time(each.seconds)} by {each.rule!r}" for each in most)
+    told = f"of {figures.time(total)} in all, "
+    return told + (f"{' and '.join(rules)} stay float32" if most else "little changes")
+
+
+_JUDGED = {"cost": _cost, "gain": _gain}

@@ -28,8 +28,9 @@ _OURS = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 _FOLDERS = (os.path.join(_OURS, ""), os.path.join(os.path.dirname(tf.__file__), ""))
 _LIBRARIES = ("/tensorflow/python/", "/keras/src/", "/site-packages/amp/")
 # Others' packages may have built a model for the user: taken if nothing else was found.
+# TensorFlow makes the functions of a custom op's library from a "<string>".
 _INSTALLED = (
-    *("/site-packages/", "/dist-packages/"),
+    *("/site-packages/", "/dist-packages/", "<string>"),
     os.path.join(sysconfig.get_path("stdlib"), ""),
 )
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 
 from amp.graph_rewrite import explanation
@@ -86,4 +88,37 @@ def test_a_node_that_16_bits_slow_down_says_by_how_much() -> None:
     assert "a larger shape" in told
     told = explanation.explain([*given, slow, fast], "fast", {})
     assert "16 bits save 2.0 us, and casts would take more" in told
-    assert "1 of the 1 nodes that it reads are float32" in told
+
+
+def test_a_product_of_few_rows_says_what_its_casts_are_of() -> None:
+    weights = high("w", "variable", "", elements=4096 * 4096)
+    few = high(
+        *("few", "cost", ""),
+        op="MatMul",
+        seconds32=4e-3,
+        seconds16=2e-3,
+        reads=(0,),
+        sizes="4x4096, 4096x4096 -> 4x4096",
+    )
+    many = dataclasses.replace(few, node="many", sizes="400x8, 8x8 -> 400x8")
+    told = explanation.explain([weights, few, many], "few", {})
+    assert (
+        "casts would take more: of 16,777,216 elements that it reads; it has 4 rows"
+        in (told)
+    )
+    assert "rows only" not in explanation.explain([weights, few, many], "many", {})
+
+
+def test_a_function_that_gains_too_little_says_where_its_time_is() -> None:
+    given = [
+        high("product", "gain", "predicted gain 1.0%", seconds32=1e-3),
+        high("update", "optimizer", "", seconds32=8e-3),
+        high("eps", "range", "", seconds32=1e-3),
+    ]
+    told = explanation.explain(given, "product", {})
+    assert (
+        "of 10.00 ms in all, 8.00 ms by 'optimizer' and 1.00 ms by 'range' stay float32"
+        in told
+    )
+    told = explanation.explain(given[:1], "product", {})
+    assert "of 1.00 ms in all, little changes" in told

@@ -143,6 +143,8 @@ def test_a_sessions_report_has_lines_and_keeps_no_graph_alive() -> None:
             [("/home/me/train.py", 3), ("/x/site-packages/zoo/net.py", 2)],
             "/home/me/train.py:3",
         ),
+        ([("/home/me/train.py", 3), ("<string>", 74)], "/home/me/train.py:3"),
+        ([("<stdin>", 1), (tf.__file__, 5)], "<stdin>:1"),
         ([], ""),
     ],
 )

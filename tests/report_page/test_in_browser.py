@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import pathlib
 import shutil
 from collections.abc import Iterator
@@ -12,6 +13,7 @@ import pytest
 from report_pages import large_report
 
 from amp.graph_rewrite import figures
+from amp.graph_rewrite.decisions import Decision
 from examples import demo
 
 pytestmark = [pytest.mark.slow, pytest.mark.processes]
@@ -150,6 +152,50 @@ def test_however_much_is_opened_the_drawing_stays_small(opened: Any) -> None:
         page.keyboard.press("Enter")
         assert f"layer_{layer}/MatMul" in page.locator("#details").inner_text()
     assert len(visible(page)) < 500
+
+
+@pytest.mark.parametrize("width", [390, 1300])
+def test_the_plans_that_raced_are_listed_with_what_they_make(
+    opened: Any, width: int
+) -> None:
+    page = opened(viewport={**PHONE, "width": width})
+    won, other = page.locator(".full tr").all()[1:]
+    assert "best" in (won.get_attribute("class") or "")
+    cells = [cell.inner_text() for cell in won.locator("td").all()]
+    assert cells[:2] == ["float32", "won"]
+    assert cells[4:] == ["4", "0", "0", "3.0 MiB"]
+    cells = [cell.inner_text() for cell in other.locator("td").all()]
+    assert cells[1] == "not made, the race was over"
+    assert cells[5:] == ["–"] * 3
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
+
+
+def test_a_node_says_what_would_change_it_and_where_it_was_built(
+    browser: Any, tmp_path: pathlib.Path
+) -> None:
+    nodes = (
+        Decision("x", "Placeholder", "float32", "unlisted", "Placeholder"),
+        Decision("eps", "Const", "float32", "range", "eps", source="net.py:7"),
+        Decision("add", "AddV2", "float32", "range", "eps", sizes="4, 4 -> 4"),
+    )
+    report = dataclasses.replace(
+        REPORT, decisions=nodes, source_text={"net.py:7": "x + 1e-8"}
+    )
+    (tmp_path / "page.html").write_text(report.to_html(), encoding="utf-8")
+    page = browser.new_page()
+    page.goto((tmp_path / "page.html").as_uri())
+    page.wait_for_selector("html[data-ready]")
+    for node, texts in (
+        ("x", ("its readers cast", "Placeholder")),
+        ("eps", ("net.py:7", "x + 1e-8", "AMP_DTYPE=bfloat16")),
+        ("add", ("4, 4 -> 4", "AMP_DTYPE=bfloat16", "Chain of causes".upper())),
+    ):
+        page.fill("#search", node)
+        page.keyboard.press("Enter")
+        shown = page.locator("#details").inner_text()
+        for text in texts:
+            assert text in shown
+    page.close()
 
 
 def test_the_table_sorts_and_filters_all_nodes(opened: Any) -> None:

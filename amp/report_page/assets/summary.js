@@ -36,7 +36,7 @@ function known(value, text) {
 
 function rowsTable(head, rows, best = -1) {
   const table = make("table", {}, make("tr", {}, ...head.map((text) => make("th", {}, text))));
-  rows.forEach((row, i) => table.append(make("tr", { class: i === best ? "best" : "" }, ...row.map((cell) => make("td", { class: String(cell).length > 14 ? "words" : "" }, cell)))));
+  rows.forEach((row, i) => table.append(make("tr", { class: i === best ? "best" : "" }, ...row.map((cell, column) => make("td", { class: String(cell).length > 14 ? "words" : "", "data-head": head[column] }, cell)))));
   return make("div", { class: "wide-table" }, table);
 }
 

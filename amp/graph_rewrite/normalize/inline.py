@@ -53,6 +53,17 @@ def inline(module: ir.Module) -> ir.Module:
     return ir.Module(main, {name: done[name] for name in module.functions})
 
 
+def names(module: ir.Module) -> Iterator[str]:
+    """The names of a module's nodes as given, and then as they are once inlined.
+
+    Reports have the latter, in which a call's name comes before those of its nodes.
+    """
+    for graph in module.graphs():
+        yield from graph.nodes
+    for graph in inline(module).graphs():
+        yield from graph.nodes
+
+
 def _visit(
     name: str,
     functions: Mapping[str, ir.Graph],

@@ -19,6 +19,7 @@ from amp.errors import GraphError
 from amp.graph_rewrite import rewrite as rewrite_lib
 from amp.graph_rewrite.cost.resolution import Resolution
 from amp.graph_rewrite.graph import calls, ir, op_schema, serde
+from amp.graph_rewrite.normalize import inline
 from amp.graph_rewrite.ops.op_names import check_patterns
 from amp.graph_rewrite.ops.op_table import Kind, facts
 from amp.graph_rewrite.report import Report
@@ -217,9 +218,8 @@ def check_keep(settled: Resolution, module: ir.Module) -> None:
     Raises:
       PolicyError: one does not.
     """
-    if settled.policy is not None:
-        names = (name for graph in module.graphs() for name in graph.nodes)
-        check_patterns(settled.policy, names)
+    if settled.policy is not None and settled.policy.keep:
+        check_patterns(settled.policy, inline.names(module))
 
 
 def _imported_shapes(proto: Any) -> definitions.StaticShapes:

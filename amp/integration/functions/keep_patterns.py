@@ -10,6 +10,7 @@ from collections.abc import Sequence
 
 from amp.errors import PolicyError
 from amp.graph_rewrite.graph import ir
+from amp.graph_rewrite.normalize import inline
 from amp.integration import messages
 from amp.policy import FIELDS, Policy
 
@@ -30,9 +31,7 @@ class KeepPatterns:
         self._ran = True
         for pattern in list(self._unmatched):
             one = Policy(keep=(pattern,))
-            if any(
-                one.keeps(node) for graph in module.graphs() for node in graph.nodes
-            ):
+            if any(map(one.keeps, inline.names(module))):
                 self._unmatched.discard(pattern)
 
     def warn(self) -> None:

@@ -96,6 +96,21 @@ def test_a_function_is_planned_for_another_device_with_its_loss_scale() -> None:
     assert amp.explain(graph, device="amx").dtype == "bfloat16"
 
 
+def test_what_explain_says_would_change_a_node_does(
+    place: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    command = ["explain", str(place / "model"), "--dtype", "bfloat16"]
+    command += ["--assignment", "all", "--node", "inner_product"]
+    assert cli.main(command) == 0
+    told = capsys.readouterr().out
+    keep = told.partition("AMP_KEEP=")[2].partition(" ")[0]
+    assert keep.endswith("/inner_product")  # of the inlined function
+    assert cli.main([*command, "--keep", keep]) == 0
+    told = capsys.readouterr().out
+    assert "inner_product (MatMul) is float32: kept in float32 by the user" in told
+    assert cli.main([*command, "--keep", keep[:-1]]) == 2
+
+
 def test_an_unknown_device_lists_those_that_are_known(place: Path) -> None:
     with pytest.raises(PolicyError, match="'a1000'") as raised:
         explained_files.explain(place / "graph.pb", Asked(FORCED, "a1000"))

@@ -14,6 +14,9 @@ extensions = ["myst_parser"]
 html_theme = "furo"
 html_title = project
 html_copy_source = False
+html_show_copyright = False  # there is no line of one
+html_static_path = ["_static"]
+html_css_files = ["site.css"]
 myst_heading_anchors = 3  # pages link to headings, as on a repository's own pages
 
 LINK = re.compile(r"(?<!!)\[([^\]]+)\]\(([^)#\s]+)[^)]*\)")

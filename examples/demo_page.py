@@ -104,7 +104,7 @@ Scopes open at a click.</p>
 """)
 _LEAD = (
     "A wide ResNet learns handwritten digits twice, by one plain Keras script: as it "
-    "is, and with <code>AMP_ENABLE=1</code> before the command. Nothing else differs. "
+    "is, and with <code>%s</code> before the command. Nothing else differs. "
     "The runs took turns step by step, so that both met the same machine."
 )
 
@@ -126,7 +126,7 @@ def page(result: Result, rows: Rows, report: str) -> str:
     told = result["told"]
     warning = ' class="told warning"' if result["warning"] else ' class="told"'
     part = _PART.substitute(
-        lead=_LEAD,
+        lead=_LEAD % f"AMP_ENABLE=1{' AMP_EMULATE=1' if result['emulated'] else ''}",
         told=f"<p{warning}>{html.escape(told)}</p>",
         tiles="\n".join(_tile(*one) for one in _tiles(result)),
         charts="\n".join(_charts(result)),
@@ -149,8 +149,9 @@ def _tiles(result: Result) -> list[tuple[str, str, str, bool]]:
     times = f"{a['step_ms']:.1f} → {b['step_ms']:.1f} ms"
     if emulated:
         gain, times = "no gain here", "16 bits are emulated; see above"
+    step = "a training step" if emulated else "a training step, measured"
     tiles = [
-        (gain, "a training step, measured", times, not result["warning"]),
+        (gain, step, times, not result["warning"]),
         (
             f"{b['accuracy']:.1%}",
             "of the test digits right",
@@ -165,8 +166,9 @@ def _tiles(result: Result) -> list[tuple[str, str, str, bool]]:
         ),
     ]
     what = f"predicted on an {far[-1]['device']}, not measured"
-    loads = f"{far[-1]['job'].partition(':')[0]}; {far[0]['job'].partition(':')[0]}"
-    tiles.append((_gain_there(far[-1]), what, f"{loads}: {_gain_there(far[0])}", False))
+    small, large = (one["job"].partition(":")[0] for one in (far[0], far[-1]))
+    loads = f"for {large}; for {small}: {_gain_there(far[0])}"
+    tiles.append((_gain_there(far[-1]), what, loads, False))
     return tiles
 
 
@@ -213,7 +215,7 @@ def _charts(result: Result) -> list[str]:
             "Accuracy",
             demo_charts.curves("Accuracy by epoch", "epoch", percent, right),
         ),
-        _chart("Time of each step, ms", _steps(runs), _about_steps(runs)),
+        _chart("Time of each step, ms", _steps(runs), _about_steps(result)),
         _chart("Peak memory", _memory(runs), result["memory"]),
     ]
 
@@ -251,15 +253,18 @@ def _highest(runs: Result) -> float:
     return max(1.5 * statistics.quantiles(half, n=20)[-1] for half in halves)
 
 
-def _about_steps(runs: Result) -> str:
+def _about_steps(result: Result) -> str:
+    runs = result["runs"]
     high = _highest(runs)
     over = [time for run in runs for time in runs[run]["steps_ms"] if time > high]
-    longest = f"{max(over, default=0.0) / 1e3:.1f} s"
-    cut = f" {len(over)} longer steps, up to {longest}, are cut off." if over else ""
-    return (
-        "In its first steps the mixed run tries its plans and float32 in turn. Times "
-        f"in the table are medians of the second half.{cut}"
-    )
+    parts = ["Times in the table are medians of the second half."]
+    if not result["emulated"]:
+        first = "In its first steps the mixed run tries its plans and float32 in turn."
+        parts.insert(0, first)
+    if over:
+        longest = f"{max(over) / 1e3:.1f} s"
+        parts.append(f"{len(over)} longer steps, up to {longest}, are cut off.")
+    return " ".join(parts)
 
 
 def _memory(runs: Result) -> str:

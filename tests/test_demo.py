@@ -77,6 +77,8 @@ def test_without_16_bit_arithmetic_the_page_says_what_is_seen_and_no_time(
     assert "computes in float32 only" in text
     assert "Compare the curves and the accuracy" in text
     assert "2.00x slower" not in text
+    assert "AMP_ENABLE=1 AMP_EMULATE=1" in text
+    assert "tries its plans" not in text  # emulated plans do not race
     assert "no gain here" in text
     assert "AMP_EMULATE is set" in demo.told({**found, "capable": True})
 
@@ -93,7 +95,7 @@ def test_every_figure_on_the_page_is_in_the_json(tmp_path: pathlib.Path) -> None
         f"{b['accuracy']:.1%}",
         f"float32: {a['peak_mib']:.0f} MiB",
         "3.00x faster predicted on an NVIDIA A100, not measured",
-        f"a GPU&#x27;s load; this step: {gain:.2f}x faster",
+        f"for a GPU&#x27;s load; for this step: {gain:.2f}x faster",
         "NVIDIA A100, float16: this step: small 3.00 → 1.50 2.00x faster",
         "2 longer steps, up to 1.0 s, are cut off",
         *read["notes"],

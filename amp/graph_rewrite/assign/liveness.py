@@ -37,12 +37,14 @@ class Liveness:
         self._levels: dict[str, int] = {}
         self._known_idle: dict[str, bool] = {}
         self._branches = frames.Branches(graph)
+        levels = self._levels
         for name in graph.order:
             node = graph.nodes[name]
-            waits = [self._level(self._origin(edge)[0]) for edge in node.inputs]
-            if not (node.has(ir.LATE) or facts(node.op).kind is Kind.CONSTANT):
+            waits = [levels.get(self._origin(edge)[0], 0) for edge in node.inputs]
+            waited = node.controls and not node.has(ir.LATE)
+            if waited and facts(node.op).kind is not Kind.CONSTANT:
                 waits += map(self._level, node.controls)
-            self._levels[name] = max(waits, default=0) + (not self._idle(name))
+            levels[name] = max(waits, default=0) + (not self._idle(name))
         self._peak = self._find_peak()
 
     def late(self, name: str) -> bool:
@@ -78,8 +80,10 @@ class Liveness:
     def _find_peak(self) -> int:
         last: dict[ir.Edge, int] = {}
         for name, node in self._graph.nodes.items():
+            level = self._level(name)
             for edge in map(self._origin, node.inputs):
-                last[edge] = max(last.get(edge, 0), self._level(name))
+                if level >= last.get(edge, 0):
+                    last[edge] = level
         end = max(self._levels.values(), default=0)
         last.update((self._origin(result.edge), end) for result in self._graph.results)
         change: dict[int, int] = defaultdict(int)
@@ -100,9 +104,12 @@ class Liveness:
 
     def _origin(self, edge: ir.Edge) -> ir.Edge:
         """The edge of which this one is an unchanged copy."""
-        while self._idle(edge[0]):
-            edge = self._graph.nodes[edge[0]].inputs[edge[1]]
-        return edge
+        known = self._known_idle
+        while True:
+            name = edge[0]
+            if not (known[name] if name in known else self._idle(name)):
+                return edge
+            edge = self._graph.nodes[name].inputs[edge[1]]
 
     def _idle(self, name: str) -> bool:
         """Whether a node passes its inputs on one by one, at most cast."""

@@ -46,8 +46,7 @@ class Passed(NamedTuple):
     share: float
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class Reader:
+class Reader(NamedTuple):
     """A reader of a tensor.
 
     Attributes:
@@ -123,12 +122,16 @@ class Tensor:
         """
         made_low = self.producer in low
         down = not made_low
-        if down and self.free:
+        if down and (self.free or not self._is_read(low)):
             return set()
         if down and any(r.variable in low for r in self.late):
             return {(self.place, True)}  # branches read it too
         reads = Branch(self.place, 1.0, self.early, self.branches)
         return {(place, down) for place in reads.casts(made_low, low)[1]}
+
+    def _is_read(self, low: Set[CutVariable]) -> bool:
+        """Whether anything reads it in 16 bits."""
+        return any(reader.variable in low for reader in self.readers)
 
     def folded(self, low: Set[CutVariable]) -> bool:
         """Whether it is a constant that is also needed rounded to 16 bits."""
@@ -154,7 +157,7 @@ class Tensor:
         made: set[tuple[UseEdge, CastForm]] = {
             (place, "down" if down else "up") for place, down in self.casts(low)
         }
-        if self.folded(low):
+        if self.free and self.folded(low):
             made.add((self.place, "folded"))
         for read in self.waiting(low):
             made.add((self.place, "late" if late[read] else "up"))

@@ -8,6 +8,7 @@ from __future__ import annotations
 import dataclasses
 import re
 from collections.abc import Callable
+from typing import NamedTuple
 
 from amp.graph_rewrite.graph import ir, op_schema
 from amp.graph_rewrite.ops.op_table import TABLE, Kind, Role, Row, facts
@@ -90,8 +91,7 @@ class Context:
         return kind_of(place) in self.kinds - {self.device_type}
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class Typed:
+class Typed(NamedTuple):
     """A node with its row of the op table and the types of its tensors.
 
     Attributes:
@@ -99,20 +99,23 @@ class Typed:
       row: the row of its op, None if that is not on the white-list.
       signature: its input and output tensors.
       facts: the row of its op, whether it is on the white-list or not.
+      ins, outs: those of the signature, which all rules read.
     """
 
     node: ir.Node
     row: Row | None
     signature: op_schema.Signature
     facts: Row
+    ins: tuple[op_schema.Slot, ...]
+    outs: tuple[op_schema.Slot, ...]
 
-    @property
-    def ins(self) -> tuple[op_schema.Slot, ...]:
-        return self.signature.ins
-
-    @property
-    def outs(self) -> tuple[op_schema.Slot, ...]:
-        return self.signature.outs
+    @classmethod
+    def of(
+        cls, node: ir.Node, row: Row | None, signature: op_schema.Signature
+    ) -> Typed:
+        """A node by its row and signature."""
+        known = row or facts(node.op)
+        return cls(node, row, signature, known, signature.ins, signature.outs)
 
     def touches(self, number: int) -> bool:
         """Whether one of its tensors, or its tensor list's elements, has this type."""
@@ -131,11 +134,11 @@ def type_ports(graph: ir.Graph, context: Context) -> dict[str, Typed]:
         known = context.lookup(node.op)
         row = TABLE.get(node.op)
         if known is None:
-            typed[name] = Typed(node, row, op_schema.UNKNOWN, row or facts(node.op))
+            typed[name] = Typed.of(node, row, op_schema.UNKNOWN)
             continue
         if node.op in extra and (row is None or row.role is Role.KEEP):
             row = _allowed_row(node.op, known)
-        typed[name] = Typed(node, row, known.signature(node), row or facts(node.op))
+        typed[name] = Typed.of(node, row, known.signature(node))
     return typed
 
 

@@ -15,6 +15,7 @@ from amp.graph_rewrite.plan import Reason
 
 _FLOATS = frozenset({ir.FLOAT, ir.BFLOAT16, ir.HALF})
 _DISCRETE = ir.INTEGERS | {ir.BOOL, ir.STRING}
+_PLAIN = _FLOATS | _DISCRETE
 
 
 def _writes_state(view: Typed) -> bool:
@@ -158,7 +159,7 @@ def decisions(
         node, row = view.node, view.row
         types = [slot.type for slot in view.outs]
         floats = [i for i, number in enumerate(types) if number in _FLOATS]
-        if not (_FLOATS | _DISCRETE).issuperset(types):
+        if not _PLAIN.issuperset(types):
             continue
         if types and (not floats or view.facts.kind is Kind.STOP_GRADIENT):
             ends[name] = Reason("decision", name)

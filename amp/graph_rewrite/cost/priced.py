@@ -225,12 +225,14 @@ def _time(use_analysis: UseAnalysis, view: Typed, cost_model: CostModel) -> Time
         return seen[0], min(seen[1], MOST_RATIO * seen[0])
     graph, context = use_analysis.graph, use_analysis.context
     node, work = view.node, view.facts.work
+    if work == "free":
+        return 0.0, 0.0
     ins = [graph.size(edge) for edge in node.inputs]
     outs = [graph.size((node.name, i)) for i in range(len(view.outs))]
     turned_ins = _turning_shapes(ins, view.ins, context)
     turned_outs = _turning_shapes(outs, view.outs, context)
     moved = arithmetic.moved(work, turned_ins, turned_outs)
-    if view.facts.kind is Kind.WRITE and work != "free":
+    if view.facts.kind is Kind.WRITE:
         variables = sum(slot.type == ir.RESOURCE for slot in view.ins)
         rows = _rows(ins, view) if work == "scatter" else 0
         moved += arithmetic.updated(turned_ins, rows, variables)

@@ -20,16 +20,19 @@ from amp.graph_rewrite.graph import ir, op_schema, rounding
 class NodeAttributes:
     """Implements `ir.Attributes` by reading a NodeDef, which it never changes."""
 
-    __slots__ = ("proto",)
+    __slots__ = ("_attr", "_names", "proto", "signature")
 
     def __init__(self, proto: node_def_pb2.NodeDef) -> None:
         self.proto = proto
+        self._attr = proto.attr
+        self._names = frozenset(self._attr)  # most questions are about absent ones
+        self.signature: Any = None
 
     def __contains__(self, name: str) -> bool:
-        return name in self.proto.attr
+        return name in self._names
 
     def _get(self, name: str) -> Any:
-        return self.proto.attr.get(name)  # [name] would insert an absent one
+        return self._attr[name] if name in self._names else None
 
     def types(self, name: str) -> tuple[int, ...]:
         value = self._get(name)

@@ -20,11 +20,13 @@ def is_up(node: ir.Node, low: int) -> bool:
 
 def is_bridge(node: ir.Node, low: int) -> bool:
     """Whether a node casts between float32 and the 16-bit type, in either direction."""
-    return is_down(node, low) or is_up(node, low)
+    return node.op == "Cast" and (is_down(node, low) or is_up(node, low))
 
 
 def is_any(node: ir.Node) -> bool:
     """Whether a node casts between float32 and float16 or bfloat16."""
+    if node.op != "Cast":
+        return False
     return is_bridge(node, ir.HALF) or is_bridge(node, ir.BFLOAT16)
 
 

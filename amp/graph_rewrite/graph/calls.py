@@ -268,6 +268,8 @@ def calls(
     graph: ir.Graph, functions: Mapping[str, ir.Graph]
 ) -> Iterator[tuple[ir.Node, Call]]:
     """The calling nodes of a graph, except those under `keep_float32`."""
+    if graph.ops.isdisjoint(CALLS) and graph.ops.isdisjoint(functions):
+        return
     for node in graph.nodes.values():
         call = call_of(node, functions)
         if call is not None and not node.flag(ir.KEEP):

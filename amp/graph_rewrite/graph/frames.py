@@ -53,7 +53,7 @@ class LoopVariable:
 
 def has_frames(graph: ir.Graph) -> bool:
     """Whether a graph has a loop of `tf.compat.v1`."""
-    return any(node.op == "Enter" for node in graph.nodes.values())
+    return "Enter" in graph.ops
 
 
 def frames(graph: ir.Graph) -> dict[str, Frame]:
@@ -141,7 +141,7 @@ class Branches:
     def __init__(self, graph: ir.Graph) -> None:
         self._graph = graph
         self._found: dict[str, Conditions] = {}
-        if any(node.op == "Switch" for node in graph.nodes.values()):
+        if "Switch" in graph.ops:
             for name in graph.order:
                 conditions = self._of_node(graph.nodes[name])
                 if conditions:

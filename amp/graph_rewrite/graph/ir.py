@@ -200,6 +200,11 @@ class Graph:
     attributes: frozenset[str] = frozenset()
 
     @functools.cached_property
+    def ops(self) -> frozenset[str]:
+        """The ops of its nodes: most questions about a rare one end here."""
+        return frozenset(node.op for node in self.nodes.values())
+
+    @functools.cached_property
     def order(self) -> list[str]:
         """Node names, each after its inputs.
 
@@ -282,20 +287,21 @@ def _topological(graph: Graph) -> list[str]:
     """
     nodes = graph.nodes
     waiting: dict[str, int] = {}
-    feeds: dict[str, list[str]] = {}
+    feeds: dict[str, list[str]] = {name: [] for name in nodes}
     for name, node in nodes.items():
-        loop = node.op in ("Merge", "RefMerge")
+        sources = [edge[0] for edge in node.inputs]
+        if node.op in ("Merge", "RefMerge"):
+            sources = [s for s in sources if s not in nodes or nodes[s].op not in _BACK]
         count = 0
-        for source in (*[edge[0] for edge in node.inputs], *node.controls):
-            producer = nodes.get(source)
-            if producer is None or (loop and producer.op in _BACK):
-                continue
-            feeds.setdefault(source, []).append(name)
-            count += 1
+        for source in (*sources, *node.controls):
+            read_by = feeds.get(source)
+            if read_by is not None:
+                read_by.append(name)
+                count += 1
         waiting[name] = count
     order = [name for name, count in waiting.items() if count == 0]
     for name in order:
-        for reader in feeds.get(name, ()):
+        for reader in feeds[name]:
             waiting[reader] -= 1
             if waiting[reader] == 0:
                 order.append(reader)

@@ -89,6 +89,15 @@ class Schema:
 
     def signature(self, node: Node) -> Signature:
         """The input and output tensors of a node of this op."""
+        if node.attrs is None or node.updates:
+            return self._signature(node)
+        known = node.attrs.signature
+        if known is None or known[0] is not self:
+            known = node.attrs.signature = (self, self._signature(node))
+        found: Signature = known[1]
+        return found
+
+    def _signature(self, node: Node) -> Signature:
         counts = self.counts
         key = tuple(
             node.integer(attr, counts[attr]) if attr in counts else node.types(attr)

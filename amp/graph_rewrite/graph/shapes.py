@@ -26,7 +26,9 @@ def elements(shape: ir.Shape) -> int:
     """Number of elements, with the defaults above for what is unknown."""
     if shape is None:
         return UNKNOWN_ELEMENTS
-    return math.prod(size if size >= 0 else UNKNOWN_DIMENSION for size in shape)
+    if -1 in shape:
+        shape = tuple(UNKNOWN_DIMENSION if size < 0 else size for size in shape)
+    return math.prod(shape)
 
 
 def known_sizes(shape: ir.Shape) -> tuple[int, ...] | None:

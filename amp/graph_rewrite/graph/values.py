@@ -92,7 +92,12 @@ class Attributes(Protocol):
 
     Methods return an empty value ((), "", None, False) for an absent attribute.
     `NodeAttributes` in `attributes` implements this on a NodeDef.
+
+    Attributes:
+      signature: kept here by `op_schema`, as it depends on nothing but these.
     """
+
+    signature: Any
 
     def __contains__(self, name: str) -> bool: ...
 

@@ -12,6 +12,7 @@ row in the module of its family, and run `python docs/whitelist.py`.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import itertools
 from collections.abc import Iterable, Mapping
 from types import MappingProxyType
@@ -85,6 +86,7 @@ _ROW_WRITER = dataclasses.replace(_WRITER, why="writes rows", work="scatter")
 _UNKNOWN = Row("", None, "not in the table", "definition", attrs=())
 
 
+@functools.cache
 def facts(op: str) -> Row:
     """The row of an op, whether it is on the white-list or not.
 

@@ -32,6 +32,9 @@ class Role(enum.Enum):
 class Kind(enum.Enum):
     """A property of an op that some algorithm on graphs looks for."""
 
+    # Enum's own is a call of Python; members of sets of kinds are only looked up.
+    __hash__ = object.__hash__
+
     OTHER = "nothing that any algorithm looks for"
     CONSTANT = "a value known before any run"
     PLACEHOLDER = "what the caller passes"

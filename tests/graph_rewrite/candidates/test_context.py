@@ -91,9 +91,9 @@ def test_a_node_is_low_by_its_type_or_its_mark() -> None:
     marked = node.changed(updates={ir.EMULATED: "bfloat16"})
     row, signature = views["product"].row, views["product"].signature
     assert not is_low(views["product"], ir.BFLOAT16)
-    assert is_low(Typed(low, row, signature, row), ir.BFLOAT16)
-    assert not is_low(Typed(low, row, signature, row), ir.HALF)
-    assert is_low(Typed(marked, row, signature, row), ir.BFLOAT16)
+    assert is_low(Typed.of(low, row, signature), ir.BFLOAT16)
+    assert not is_low(Typed.of(low, row, signature), ir.HALF)
+    assert is_low(Typed.of(marked, row, signature), ir.BFLOAT16)
 
 
 def test_an_unknown_op_has_no_ports() -> None:

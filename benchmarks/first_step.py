@@ -96,7 +96,7 @@ def watch_plugin(phases: Phases) -> None:
     from amp.graph_rewrite.graph import serde
     from amp.integration.functions import (
         definitions,
-        first_sizes,
+        first_step,
         function_checks,
         gradient_check,
         plan_store,
@@ -123,7 +123,7 @@ def watch_plugin(phases: Phases) -> None:
     phases.watch("look up what is known", plan_store, "fingerprint")
     phases.watch("look up what is known", plan_store, "load")
     phases.watch("look up what is known", stored_checks, "recall")
-    phases.watch("find roots of sizes", first_sizes.FirstSizes, "_read")
+    phases.watch("find what the first step tells", first_step.FirstSteps, "_read")
     phases.watch("measure", operation_timer, "measure")
     phases.watch("begin the check", function_checks.GradientCheck, "__init__")
     phases.watch("compare gradients", gradient_check.GradientCheck, "compare")
@@ -201,7 +201,7 @@ def _seconds(step: Callable[[], float]) -> float:
 
 def process(args: argparse.Namespace, mode: str, cache: str) -> dict[str, Any]:
     """Runs one mode in a process of its own; returns what it found."""
-    steps = args.steps if mode == "cold" else 1
+    steps = args.steps if mode == "cold" else 2
     command = [sys.executable, "-m", "benchmarks.first_step", "--worker", mode]
     command += ["--model", args.model, "--steps", str(steps)]
     environment = {**os.environ, "AMP_CACHE_DIR": cache, "TF_CPP_MIN_LOG_LEVEL": "3"}
@@ -250,6 +250,10 @@ def _median(every: Sequence[dict[str, dict[str, Any]]], mode: str, name: str) ->
     return statistics.median(one[mode]["phases"].get(name, 0.0) for one in every)
 
 
+def _second(every: Sequence[dict[str, dict[str, Any]]], mode: str) -> float:
+    return statistics.median(one[mode]["second"] for one in every)
+
+
 def ratios(every: Sequence[dict[str, dict[str, Any]]], mode: str) -> list[float]:
     """By round, the first step under the plugin over float32's."""
     return [one[mode]["seconds"] / one["float32"]["seconds"] for one in every]
@@ -273,6 +277,8 @@ def main(argv: Sequence[str] | None = None) -> None:
         low, high = min(found[mode]), max(found[mode])
         middle = statistics.median(found[mode])
         print(f"{mode}: {middle:.2f} of float32 ({low:.2f} to {high:.2f})")
+    seconds = ", ".join(f"{mode} {_second(every, mode):.2f} s" for mode in MODES)
+    print(f"the second step, which makes the twin: {seconds}")
     nodes = max(one["cold"]["nodes"] for one in every)
     print(f"nodes: {nodes}; the warm job's race: {every[-1]['warm']['trial']}")
     print(json.dumps({"model": args.model, "nodes": nodes, "rounds": every}))

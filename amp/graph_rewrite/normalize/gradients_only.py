@@ -54,6 +54,15 @@ class NotRepeatable(Exception):
     """The gradients of a step cannot be computed a second time; says why."""
 
 
+def is_step(module: ir.Module) -> bool:
+    """Whether a function takes one training step: it unscales gradients, in no loop.
+
+    Args:
+      module: the function with its calls inlined.
+    """
+    return _is_marked(module.main)
+
+
 def gradients(module: ir.Module) -> Gradients:
     """Finds the gradients of a training step.
 

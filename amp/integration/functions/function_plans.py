@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -27,7 +27,7 @@ from amp.graph_rewrite.graph import calls
 from amp.graph_rewrite.graph.calls import FunctionUse
 from amp.graph_rewrite.report import Report
 from amp.graph_rewrite.rewrite import Prepared, Rewrite
-from amp.integration.functions import twin_making
+from amp.integration.functions import contest, twin_making
 from amp.integration.functions.twin_making import MadeTwin
 from amp.integration.measuring.job_timer import Noted
 
@@ -140,6 +140,9 @@ class FunctionPlans:
         self.repriced: Prepared | None = None
         self._timers = dict.fromkeys(NOMINEES, prepared.timer)
         self._kept, self._proven = kept, ""
+        policy = prepared.settled.policy
+        self._race = policy is not None and not contest.why_not(policy)
+        self._left: dict[str, Callable[[], None]] = {}  # checks, by plan
         self._made: dict[str, Made | NotMade] = {}
         self._lows: list[Mapping[FunctionUse, frozenset[str]]] = []
 
@@ -215,10 +218,13 @@ class FunctionPlans:
     ) -> tuple[Made | NotMade, Rewrite]:
         nominee = self.nominee(plan)
         proven = plan == self._proven
-        twin, rewrite = twin_making.registered(context, prepared, nominee, proven)
+        later = proven or self._race
+        twin, rewrite = twin_making.registered(context, prepared, nominee, later)
         if twin.name == self.original:
             return NotMade("not made, it changes nothing", rewrite.report), rewrite
         self._lows.append(rewrite.low)
+        if not proven:
+            self._left[plan] = rewrite.left
         return Made(twin, rewrite.report, rewrite.low), rewrite
 
     def _why_not(self, prepared: Prepared, plan: str, doubt: float) -> str:
@@ -229,6 +235,16 @@ class FunctionPlans:
             return ""
         found = Found(prepared, cheapest.report, self._lows)
         return why_not_made(found, self.nominee(plan), doubt)
+
+    def check(self, plan: str) -> None:
+        """Makes those checks of a plan that may wait until it has won a race.
+
+        Raises:
+          VerifyError: one of them fails.
+        """
+        left = self._left.pop(plan, None)
+        if left is not None:
+            left()
 
     def report(self, plan: str) -> Report:
         """The report on a plan that was made."""
@@ -242,7 +258,7 @@ class FunctionPlans:
 
     def let_go(self, context: Any, plan: str) -> None:
         """Removes the functions of a plan, and with them their executors and memory."""
-        made = self._made.pop(plan, None)
+        made, _ = self._made.pop(plan, None), self._left.pop(plan, None)
         if isinstance(made, Made):
             twin_making.removed(context, made.twin)
 

@@ -28,6 +28,7 @@ from amp.integration.functions import (
     stored_checks,
 )
 from amp.integration.functions.contest import KNOWN, UNDER_WAY, Contest, why_not
+from amp.integration.functions.first_step import Told
 from amp.integration.functions.function_call import FunctionCall
 from amp.integration.functions.function_checks import FunctionChecks, Shared
 from amp.integration.functions.function_plans import (
@@ -39,10 +40,12 @@ from amp.integration.functions.function_plans import (
     NotMade,
 )
 from amp.integration.functions.gradient_check import Checked
-from amp.integration.functions.gradient_copies import Recorded
 from amp.integration.functions.later_plan import LaterPlan
 from amp.integration.functions.plan_store import Record
 from amp.integration.functions.race_rules import FLOAT32
+
+_NOTHING = Told()
+_TOO_LARGE = "float32 ran out of memory"
 
 
 class FunctionTwins:
@@ -66,15 +69,13 @@ class FunctionTwins:
         self._later: LaterPlan | None = None
         self._lock = threading.RLock()  # held for a few lines and by no finalizer
 
-    def begin(
-        self, context: Any, known: Record, recorded: Recorded | None = None
-    ) -> bool:
+    def begin(self, context: Any, known: Record, told: Told = _NOTHING) -> bool:
         """Makes the first twin, and begins its race and its check.
 
         Args:
           context: TensorFlow's eager context.
           known: what an earlier run of the job found out.
-          recorded: what a step in float32 was computed from, if there was one.
+          told: by a first step in float32, if there was one.
 
         Returns:
           Whether there is one; there is not if nothing is to be converted.
@@ -100,8 +101,10 @@ class FunctionTwins:
         if isinstance(made, NotMade):
             return self._begin_in_float32(made)
         if stored is None and rewrite is not None:
-            self._checks.first(self._plans, plan, rewrite, recorded)
+            self._checks.first(self._plans, plan, rewrite, told.recorded)
         self._enter(plan, [nominee.name for nominee in OTHERS], known)
+        if told.too_large and self._contest is not None:
+            self._contest.drop(FLOAT32, _TOO_LARGE, failed=True)
         if stored is not None:
             noted = self._checks.go_on_from(stored, self._plans, plan)
             self._shared.reports.change(self._name, noted)
@@ -227,7 +230,7 @@ class FunctionTwins:
                 raise
             memory = isinstance(e, tf.errors.ResourceExhaustedError)
             if made is None and memory and self._contest is not None:  # Case 2
-                front = self._drop(plan, "float32 ran out of memory")
+                front = self._drop(plan, _TOO_LARGE)
                 failures.warn_of_memory(self._what)
                 return call.run(front)
             if made is None or call.has_begun(made.twin.name, e, made.twin):
@@ -340,10 +343,12 @@ class FunctionTwins:
           outcome: None if the same plan runs as before.
         """
         if contest is not self._contest:
-            return
+            return None
         if self._later is not None:
             self._later.raced()
         made = self._plans.known(contest.winner)
+        if isinstance(made, Made) and not self._passes(contest.winner):
+            return self._lose(outcome)
         if outcome is not None:
             if isinstance(made, Made) and contest.winner != self._reported:
                 self._reported = contest.winner
@@ -354,7 +359,26 @@ class FunctionTwins:
             self._checks.winner(self._plans, contest.winner)
         else:
             self._shared.checks.forget(self._name)
-        self._go_on()
+        return self._go_on()
+
+    def _passes(self, plan: str) -> bool:
+        """Whether a winner passes the checks that were left until it has won."""
+        part = failures.as_it_was(self._what, self._strict)
+
+        def check() -> bool:
+            self._plans.check(plan)
+            return True
+
+        with fallback.strictly(self._strict):
+            return fallback.attempt(part, check, lambda: False)
+
+    def _lose(self, outcome: TrialOutcome | None) -> None:
+        """Has the original run from now on, as the winner has failed a check."""
+        if outcome is not None:
+            text = "ended: a check of the winner failed"
+            lost = dataclasses.replace(outcome, twin=False, text=text)
+            self._shared.reports.change(self._name, lambda r: r.after(lost))
+        self._give_up()
 
     def _take_in(self, context: Any, checked: Checked) -> None:
         """Records the result of a check, and makes the twin that it asks for."""

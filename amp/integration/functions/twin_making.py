@@ -64,7 +64,7 @@ def prepared(begun: Begun, timer: Timer) -> Prepared:
 
 
 def registered(
-    context: Any, prepared: Prepared, nominee: Nominee, proven: bool = False
+    context: Any, prepared: Prepared, nominee: Nominee, later: bool = False
 ) -> tuple[MadeTwin, Rewrite]:
     """Makes a function's twin by one of its plans.
 
@@ -72,13 +72,13 @@ def registered(
       context: TensorFlow's eager context.
       prepared: the function.
       nominee: the plan.
-      proven: as of `Prepared.made`.
+      later: as of `Prepared.made`.
 
     Raises:
       AmpError: what the rewrite found wrong.
     """
     given = prepared.given
-    result = prepared.made(nominee, definitions.new_suffix(), proven=proven)
+    result = prepared.made(nominee, definitions.new_suffix(), later=later)
     made = [
         g for key, g in result.graph.functions.items() if key not in given.functions
     ]

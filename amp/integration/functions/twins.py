@@ -33,7 +33,7 @@ from amp.integration.functions import (
 )
 from amp.integration.functions.call_devices import Untwinned, settled_on
 from amp.integration.functions.checks import Checks
-from amp.integration.functions.first_sizes import FirstSizes
+from amp.integration.functions.first_step import FirstSteps
 from amp.integration.functions.function_call import FunctionCall
 from amp.integration.functions.function_checks import Shared
 from amp.integration.functions.function_plans import FunctionPlans
@@ -70,7 +70,7 @@ class Twins:
         self._untwinned = Untwinned(settled)
         self.proven: dict[bytes, Iterator[bytes]] = {}
         self._policy: Policy = settled.policy
-        self._sizes = FirstSizes(settled)
+        self._first = FirstSteps(settled)
         self._once = Once()
         self._shared = Shared(
             settled=settled,
@@ -119,8 +119,9 @@ class Twins:
     def call(self, call: FunctionCall, context: Any, name: bytes) -> Any:
         """Makes one call of a function that `proven` gives no name for.
 
-        The first call may have to tell sizes (`first_sizes`); the next, or else this
-        one, makes the twin. A function without anything to convert has none.
+        The first call of a training step, or one that is to tell sizes, runs in float32
+        (`first_step`); the next, or else this one, makes the twin. A function without
+        anything to convert has none.
 
         Args:
           call: the call that the user made.
@@ -131,7 +132,7 @@ class Twins:
           The outputs of the call.
         """
         if name not in self._functions:
-            done, outputs = self._sizes.step(context, name, call)
+            done, outputs = self._first.make(context, name, call)
             if done:
                 return outputs
         find = functools.partial(self._functions.get, name)
@@ -171,7 +172,8 @@ class Twins:
         Raises:
           AmpError: what the rewrite found wrong.
         """
-        begun, recorded = self._sizes.take(context, name)
+        told = self._first.take(context, name)
+        begun = told.begun
         module = begun.given if begun else definitions.read(context, name.decode())
         self.met(module)
         key, known = self.known(module)
@@ -186,7 +188,7 @@ class Twins:
         prepared = twin_making.prepared(begun, self._timer(module, known))
         plans = FunctionPlans(name, prepared, {})
         function = FunctionTwins(plans, key, self._shared)
-        return function if function.begin(context, known, recorded) else None
+        return function if function.begin(context, known, told) else None
 
     def met(self, module: ir.Module) -> None:
         """Is told of each function or session's graph before it is planned."""
@@ -250,7 +252,7 @@ class Twins:
         """
         self.proven.pop(name, None)
         self._untwinned.forget(name)
-        told = self._sizes.forget(name)
+        told = self._first.forget(name)
         function = self._functions.pop(name, None)
         if not function:
             return told

@@ -93,17 +93,35 @@ def test_after_the_race_nothing_more_is_made(plans: FunctionPlans) -> None:
     assert "the race was over" in why_not(made(plans, PRODUCTS.name))
 
 
-def test_only_a_plan_that_an_earlier_run_proved_is_not_proven_again(
+def test_a_plan_that_races_is_checked_once_it_has_won(
+    plans: FunctionPlans, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And not again if it won in an earlier run of the job."""
+
+    def planted() -> None:
+        raise VerifyError("a fault", where="here", allowed="none", remedy="find it")
+
+    monkeypatch.setattr(rewrite, "SECOND", (Step("planted", planted, ()),))
+    monkeypatch.setattr(FunctionPlans, "_why_not", lambda *_: "")
+    assert isinstance(made(plans, CUT.name), Made)
+    with pytest.raises(VerifyError, match="a fault"):
+        plans.check(CUT.name)
+    plans.check(CUT.name)  # was made
+    plans.trust(CUT.name)
+    assert isinstance(made(plans, CUT.name), Made)
+    plans.check(CUT.name)
+    made(plans, PRODUCTS.name)
+    with pytest.raises(VerifyError, match="a fault"):
+        plans.check(PRODUCTS.name)
+
+
+def test_a_plan_that_does_not_race_is_checked_when_it_is_made(
     plans: FunctionPlans, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def planted() -> None:
         raise VerifyError("a fault", where="here", allowed="none", remedy="find it")
 
     monkeypatch.setattr(rewrite, "SECOND", (Step("planted", planted, ()),))
-    monkeypatch.setattr(FunctionPlans, "_why_not", lambda *_: "")
+    monkeypatch.setattr(plans, "_race", False)
     with pytest.raises(VerifyError, match="a fault"):
         made(plans, CUT.name)
-    plans.trust(CUT.name)
-    assert isinstance(made(plans, CUT.name), Made)
-    with pytest.raises(VerifyError, match="a fault"):
-        made(plans, PRODUCTS.name)

@@ -1,4 +1,4 @@
-"""`FirstSizes`: the first step tells the sizes that its arguments do not tell."""
+"""`FirstSteps`: what runs in float32 once before it is planned, and what that tells."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from tensorflow.python.eager import context as context_lib
 import amp
 from amp.graph_rewrite.cost.shipped_devices import CPU_AMX
 from amp.graph_rewrite.report import Report
+from amp.integration.functions import twin_making
 from amp.integration.functions.function_call import FunctionCall
 from amp.integration.measuring import hardware
 from amp.integration.process import PROCESS
@@ -117,6 +118,71 @@ def test_one_step_tells_sizes_and_what_gradients_are_compared_on(
     assert report.accuracy is not None
     assert report.accuracy.error is not None
     assert 0 < report.accuracy.error < 0.1
+
+
+@pytest.fixture
+def planned(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The functions that were planned."""
+    names: list[str] = []
+    honest = twin_making.prepared
+
+    def prepared(begun: Any, timer: Any) -> Any:
+        names.append(begun.given.main.name)
+        return honest(begun, timer)
+
+    monkeypatch.setattr(twin_making, "prepared", prepared)
+    return names
+
+
+def trained(weights: tf.Variable, x: tf.Tensor) -> tf.Tensor:
+    """A step of gradient descent; returns the loss."""
+    with tf.GradientTape() as tape:
+        y = tf.matmul(tf.tanh(tf.matmul(x, weights)), weights)
+        loss = tf.reduce_mean(tf.square(y))
+    weights.assign_sub(0.1 * tape.gradient(loss, weights))
+    return loss
+
+
+RACES, REPEATS = {"check": False}, {"trial": False}
+
+
+@pytest.mark.parametrize("fields", [RACES, REPEATS])
+def test_a_training_steps_first_call_is_float32_before_anything_is_planned(
+    planned: list[str], told: list[str], fields: dict[str, Any]
+) -> None:
+    x, values = tf.random.normal([SIZE, SIZE]), tf.random.normal([SIZE, SIZE]) / 16.0
+    plain, weights = tf.Variable(values), tf.Variable(values)
+    want = tf.function(lambda x: trained(plain, x))(x)
+    fn = tf.function(lambda x: trained(weights, x))
+    with amp.mixed_precision_scope(dtype="bfloat16", **fields):
+        first = fn(x)
+        assert planned == []
+        fn(x)
+    assert len(planned) == 1
+    np.testing.assert_array_equal(first, want)
+    assert told == []
+
+
+def test_what_takes_several_steps_is_planned_at_its_first_call(
+    planned: list[str],
+) -> None:
+    """Its only call may be the whole training."""
+    weights = tf.Variable(tf.random.normal([SIZE, SIZE]) / 16.0)
+
+    @tf.function
+    def steps(x: tf.Tensor) -> None:
+        for _ in tf.range(3):
+            trained(weights, x)
+
+    with amp.mixed_precision_scope(dtype="bfloat16"):
+        steps(tf.random.normal([SIZE, SIZE]))
+    assert len(planned) == 1
+
+
+def test_inference_is_planned_at_its_first_call(planned: list[str]) -> None:
+    with amp.mixed_precision_scope(dtype="bfloat16"):
+        tf.function(lambda x: tf.matmul(x, x))(tf.ones([SIZE, SIZE]))
+    assert len(planned) == 1
 
 
 @pytest.mark.parametrize("fields", [{"assignment": "all"}, {"emulate": True}])

@@ -1,0 +1,247 @@
+"""`FirstSteps`: the first calls that run in float32, before a function is planned.
+
+1. A training step's. The job waits for its first step, so nothing is decided before it;
+   and gradients are compared on what it was computed from (`gradient_copies`).
+2. That of a function whose arguments do not tell all sizes (a batch that an iterator
+   gives inside the function, `tf.where`). The shapes of these tensors are its further
+   results.
+
+The twin is made at the next call. Used by `twins`; which tensors matter is
+`normalize.size_roots`'s and `gradients_only`'s to say, and no plan is made here.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import tensorflow as tf
+
+from amp.graph_rewrite.cost.resolution import Resolution
+from amp.graph_rewrite.graph import calls, ir, op_schema, serde
+from amp.graph_rewrite.normalize import gradients_only, size_roots
+from amp.graph_rewrite.normalize.gradients_only import Gradients, NotRepeatable
+from amp.graph_rewrite.normalize.sizes import SizesAtCall
+from amp.graph_rewrite.rewrite import Begun
+from amp.integration import fallback
+from amp.integration.functions import (
+    contest,
+    definitions,
+    failures,
+    gradient_check,
+    shape_inference,
+    twin_making,
+)
+from amp.integration.functions.function_call import FunctionCall
+from amp.integration.functions.gradient_copies import Recorded
+from amp.loss_scaling.once import Once
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Told:
+    """What is known of a function when it is planned.
+
+    Attributes:
+      begun: as it was read, with its sizes; None if it was not read.
+      recorded: what its step in float32 was computed from, if that was recorded.
+      too_large: whether that step ran out of memory.
+    """
+
+    begun: Begun | None = None
+    recorded: Recorded | None = None
+    too_large: bool = False
+
+
+@dataclasses.dataclass(slots=True)
+class _Started:
+    """A function that was read, before it is planned.
+
+    Attributes:
+      begun: as it was read; None once it is being planned.
+      waits: whether its first step is still to be made in float32.
+      roots: the tensors whose shapes that step is to tell.
+      teller: the function that makes it, b"" where the original does: nothing is told.
+      functions: names of what was registered for it.
+      wanted: the gradients to compare, None where none are to be.
+      recorded: what they are computed from, once the step was made.
+      too_large: whether the step ran out of memory.
+    """
+
+    begun: Begun | None
+    waits: bool = False
+    roots: tuple[ir.Edge, ...] = ()
+    teller: bytes = b""
+    functions: tuple[str, ...] = ()
+    wanted: Gradients | None = None
+    recorded: Recorded | None = None
+    too_large: bool = False
+
+    @property
+    def taken(self) -> tuple[ir.Edge, ...]:
+        """The tensors that the step takes from elsewhere, and that it records."""
+        taken = () if self.wanted is None else self.wanted.taken
+        return tuple(edge for edge, _ in taken)
+
+    @property
+    def more(self) -> int:
+        """How many results the teller has that the original has not."""
+        return len(self.taken) + len(self.roots)
+
+    def told(self, call: FunctionCall, more: list[Any]) -> None:
+        """Takes what the first step told; what a later one tells counts no more.
+
+        Args:
+          call: the call that the user made.
+          more: the further results of its teller.
+        """
+        if self.begun is None or not self.waits:
+            return
+        taken, shapes = more[: len(self.taken)], more[len(self.taken) :]
+        if self.roots:
+            told = zip(self.roots, shapes, strict=True)
+            tensors = {edge: tuple(shape.numpy().tolist()) for edge, shape in told}
+            sizes = shape_inference.at_call(call.inputs, tensors)
+            self.begun = self.begun.resized(sizes)
+        if self.wanted is not None:
+            own = () if self.wanted.inner else call.inputs
+            self.recorded = Recorded(self.taken, (*own, *taken))
+        self.waits = False
+
+
+class FirstSteps:
+    """The functions of one policy that were read and are not planned yet.
+
+    Args:
+      settled: policy and device.
+    """
+
+    def __init__(self, settled: Resolution) -> None:
+        assert settled.policy is not None
+        self._settled, self._policy = settled, settled.policy
+        self._started: dict[bytes, _Started] = {}
+        self._once = Once()
+
+    def make(self, context: Any, name: bytes, call: FunctionCall) -> tuple[bool, Any]:
+        """Makes a function's first step in float32, if it is to be.
+
+        Args:
+          context: TensorFlow's eager context.
+          name: the function's.
+          call: the call that the user made.
+
+        Returns:
+          Whether the step was made, and if so its results.
+        """
+        started = self._once.get(
+            name,
+            lambda: self._started.get(name),
+            lambda: self._start(context, name, call),
+        )
+        if started is None or not started.waits:
+            return False, None
+        more, teller = started.more, started.teller
+        try:
+            outputs = call.record(teller, more) if more else call.run(name)
+        except tf.errors.OpError as e:
+            if self._policy.strict or not _given_up(name, call, started, e):
+                raise
+            started.waits, started.too_large = False, not more
+            return False, None
+        started.told(call, outputs[-more:] if more else [])
+        return True, (outputs[:-more] or None) if more else outputs
+
+    def take(self, context: Any, name: bytes) -> Told:
+        """What is known of a function, which is planned now.
+
+        What was made to find out is removed.
+        """
+        started = self._started.get(name)
+        if started is None:
+            return Told()
+        for function in started.functions:
+            context.remove_function(function)
+        told = Told(started.begun, started.recorded, started.too_large)
+        started.begun, started.recorded, started.functions = None, None, ()
+        return told
+
+    def forget(self, name: bytes) -> list[str]:
+        """Drops a function that is going; takes no lock.
+
+        Returns:
+          The names of the functions that were registered for it.
+        """
+        started = self._started.pop(name, None)
+        return [] if started is None else list(started.functions)
+
+    def _start(self, context: Any, name: bytes, call: FunctionCall) -> _Started | None:
+        # What fails here fails again when the function is planned, and is said there.
+        sizes = shape_inference.at_call(call.inputs)
+        started = fallback.attempt_quietly(
+            lambda: self._read(context, name, sizes), None
+        )
+        if started is not None:
+            self._started[name] = started
+        return started
+
+    def _read(self, context: Any, name: bytes, sizes: SizesAtCall) -> _Started | None:
+        module = definitions.read(context, name.decode())
+        begun = twin_making.begun(module, self._settled, sizes)
+        compiled = calls.MUST_COMPILE in begun.given.main.flags
+        # What converts everything has no use for sizes.
+        if self._policy.assignment == "all" or self._policy.emulate or compiled:
+            return _Started(begun)
+        suffix = f"{definitions.new_suffix()}_first"
+        module, roots, wanted = begun.in_float32(suffix), begun.roots, None
+        trains = gradients_only.is_step(module)
+        if not gradient_check.why_not(self._policy) and (trains or roots):
+            wanted = _gradients(module)
+        checked = trains and wanted is not None
+        races = trains and not contest.why_not(self._policy)
+        if not (roots or checked or races):
+            return _Started(begun)
+        started = _Started(begun, waits=True, roots=roots, wanted=wanted)
+        if started.more:
+            self._add_teller(context, module, started)
+        return started
+
+    @staticmethod
+    def _add_teller(context: Any, module: ir.Module, started: _Started) -> None:
+        """Registers the step in float32, with what it tells as further results."""
+        name = f"{module.main.name}_told"
+        if started.wanted is not None:
+            module = gradients_only.recorded(module, started.wanted, name)
+        module = size_roots.telling(module, started.roots, name)
+        lookup = op_schema.lookup_of(module)
+        for graph in (*module.functions.values(), module.main):
+            if not context.has_function(graph.name):
+                context.add_function_def(serde.write_function(graph, lookup))
+                started.functions += (graph.name,)
+        started.teller = name.encode()
+
+
+def _gradients(step: ir.Module) -> Gradients | None:
+    """The gradients of a step in float32, as far as they can be computed again."""
+    try:
+        return gradients_only.gradients(step)
+    except NotRepeatable:
+        return None
+
+
+def _given_up(
+    name: bytes, call: FunctionCall, started: _Started, error: tf.errors.OpError
+) -> bool:
+    """Whether a twin is to run because the step in float32 failed; warns if so.
+
+    It is if TensorFlow cannot start the function that was to tell something; or if the
+    memory does not suffice for float32, which would not have run but for the plugin.
+    """
+    what = f"function {name.decode()}"
+    if not started.more:
+        memory = isinstance(error, tf.errors.ResourceExhaustedError)
+        if memory:
+            failures.warn_of_memory(what)
+        return memory
+    if call.has_begun(started.teller, error, None, started.more):
+        return False
+    fallback.failed(f"sizes of {what} are assumed, its first step tells none", error)
+    return True

@@ -21,7 +21,9 @@ def _gpu(
     # Two guesses: a type without hardware support runs at half of float32's rate, and
     # a launch takes 4 microseconds.
     speed = {dtype: {"product": ratio if dtype in native else 0.5} for dtype in _LOW}
-    source = f"{_DATA_SHEET}{name}, memory bandwidth, dense float32 and 16-bit peaks"
+    memory, peak = f"{bandwidth / 1e9:.0f} GB/s", f"{flops / 1e12:.3g} TFLOP/s"
+    low = f", {ratio:g} times that in {' and '.join(native)}" if native else ""
+    source = f"{_DATA_SHEET}{name}, {memory}, {peak} in float32 products{low}"
     return Device(name, "GPU", native, bandwidth, flops, speed, {}, 4e-6, source)
 
 

@@ -64,6 +64,7 @@ def explain(path: Path, asked: Asked) -> Report:
             if getattr(asked, flag) is not None:
                 raise targets.only(f"--{flag}", "a graph, not a report", path)
         return _report(targets.require(path))
+    _refuse_reports(path)
     if targets.is_saved_model(path):
         return _saved_model(path, asked)
     for flag in ("tags", "signature"):
@@ -99,6 +100,20 @@ def decision(report: Report, node: str, path: Path) -> str:
         remedy=f"did you mean {', '.join(found)}?"
         if found
         else "--json lists every decision",
+    )
+
+
+def _refuse_reports(path: Path) -> None:
+    """Refuses a directory of reports, of which one is to be named."""
+    found = sorted(path.glob("*.json")) if path.is_dir() else []
+    if not found or any((path / name).exists() for name in targets.MODELS):
+        return
+    newest = sorted(found, key=lambda file: file.stat().st_mtime)[-4:]
+    raise GraphError(
+        f"this is a directory of {len(found)} reports",
+        where=str(path),
+        allowed="one of them, as " + ", ".join(file.name for file in newest),
+        remedy=f"amp explain {newest[-1]}",
     )
 
 

@@ -17,7 +17,7 @@ from amp.errors import GraphError
 from amp.graph_rewrite.graph import serde
 
 TEXT = (".pbtxt", ".pbtext", ".textproto")
-_MODELS = ("saved_model.pb", "saved_model.pbtxt")
+MODELS = ("saved_model.pb", "saved_model.pbtxt")
 
 
 def require(path: Path) -> Path:
@@ -38,12 +38,12 @@ def require(path: Path) -> Path:
 
 def is_saved_model(path: Path) -> bool:
     """Whether a path is that of a SavedModel: a directory, or the file in it."""
-    return path.is_dir() or path.name in _MODELS
+    return path.is_dir() or path.name in MODELS
 
 
 def holds_model(directory: Path) -> bool:
     """Whether a directory is that of a SavedModel."""
-    return any((directory / name).is_file() for name in _MODELS)
+    return any((directory / name).is_file() for name in MODELS)
 
 
 def file_of_model(path: Path) -> Path:
@@ -54,14 +54,14 @@ def file_of_model(path: Path) -> Path:
     """
     if not path.is_dir():
         return require(path)
-    for name in _MODELS:
+    for name in MODELS:
         if (path / name).is_file():
             return path / name
     raise GraphError(
         "there is no such file",
-        where=str(path / _MODELS[0]),
+        where=str(path / MODELS[0]),
         allowed="the directory of a SavedModel, which holds one of "
-        + ", ".join(_MODELS),
+        + ", ".join(MODELS),
         remedy="name the directory that tf.saved_model.save or model.export wrote",
     )
 

@@ -132,6 +132,16 @@ def test_a_jobs_report_is_explained_from_its_json(
     assert json.loads(capsys.readouterr().out) == json.loads(path.read_text())
 
 
+def test_of_a_directory_of_reports_one_is_to_be_named(place: Path) -> None:
+    for name in ("one.json", "two.json"):
+        (place / "reports").mkdir(exist_ok=True)
+        (place / "reports" / name).write_text("{}")
+    with pytest.raises(GraphError, match="a directory of 2 reports") as raised:
+        explained_files.explain(place / "reports", Asked(FORCED))
+    assert "one.json" in str(raised.value)
+    assert f"do now:  amp explain {place / 'reports'}" in str(raised.value)
+
+
 @pytest.mark.parametrize("text", ["", "[]", "{}", '{"decisions": []}', "no JSON"])
 def test_json_that_is_no_report_is_refused(place: Path, text: str) -> None:
     (place / "bad.json").write_text(text)

@@ -214,6 +214,10 @@ def _not_always_there(graph: ir.Graph) -> set[str]:
     return found
 
 
+def _is_constant(*nodes: ir.Node) -> bool:
+    return all(facts(node.op).kind is Kind.CONSTANT for node in nodes)
+
+
 def _roles(graph: ir.Graph) -> dict[ir.Edge, str]:
     """The gradients of variables, and what the function returns."""
     marked = (node for node in graph.nodes.values() if node.flag(ir.UNSCALE))
@@ -247,6 +251,6 @@ def low_forms(pair: Pair) -> dict[ir.Edge, ir.Edge]:
         base = name.rpartition("/amp_")[0]
         if bridges.is_down(node, pair.number):
             found.setdefault(node.inputs[0], (name, 0))
-        elif facts(node.op).kind is Kind.CONSTANT and base in plain.nodes:
+        elif base in plain.nodes and _is_constant(node, plain.nodes[base]):
             found.setdefault((base, 0), (name, 0))
     return found

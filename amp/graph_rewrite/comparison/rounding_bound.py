@@ -46,12 +46,13 @@ def bounds(
     Args:
       pair: the function and its twin.
       unit: the unit roundoff of the 16-bit type.
-      given: the errors of arguments of the twin, by name; 0 where they are missing.
+      given: the errors of arguments of the twin, and of nodes that take something from
+        elsewhere, by name; 0 for the arguments that are missing.
     """
     twin = pair.twin.main
     lookup = op_schema.lookup_of(pair.twin)
     found: dict[str, float] = {**(given or {})}
-    for name in twin.order:
+    for name in (name for name in twin.order if name not in found):
         node = twin.nodes[name]
         errors = [found.get(edge[0], 0.0) for edge in node.inputs]
         error = _passed_on(node, errors)
@@ -97,7 +98,8 @@ def _roundings(node: ir.Node, pair: Pair, lookup: op_schema.Lookup) -> float:
 
 def _is_folded(node: ir.Node, pair: Pair) -> bool:
     added = node.name not in pair.plain.main.nodes
-    return added and facts(node.op).kind is Kind.CONSTANT
+    floating = node.types("dtype") in ((pair.number,), (ir.FLOAT,))
+    return added and floating and facts(node.op).kind is Kind.CONSTANT
 
 
 def _called(node: ir.Node, module: ir.Module) -> Iterator[ir.Graph]:

@@ -16,8 +16,9 @@ import tensorflow as tf
 from amp.graph_rewrite.comparison import tensor_errors
 from amp.graph_rewrite.comparison.alone import KernelError
 from amp.graph_rewrite.comparison.comparison import ComparedTensor
-from amp.graph_rewrite.comparison.pair import Pair, Watched
-from amp.graph_rewrite.graph import calls, ir
+from amp.graph_rewrite.comparison.pair import Pair, Watched, edge_type
+from amp.graph_rewrite.comparison.tensor_errors import Array
+from amp.graph_rewrite.graph import calls, ir, op_schema
 from amp.integration.comparing import kernels
 from amp.integration.comparing.paired_runs import PairedRuns, array_of
 from amp.integration.comparing.sides import Sides
@@ -154,7 +155,7 @@ class _Body:
         count = len(self._watched)
         pairs = zip(plain[:count], twin[:count], strict=True)
         arrays = [(array_of(one), array_of(other)) for one, other in pairs]
-        errors = self._given_errors(given)
+        errors = self._given_errors(given) | self._listed_errors(arrays)
         tensors = self._sides.figures(self._pair, self._watched, (arrays, errors))
         self._trips += 1
         if self._trips == 1:
@@ -184,6 +185,19 @@ class _Body:
                 found[arg.name] = tensor_errors.tensor_error(*arrays, 0.0).error
         unit = self._sides.format.unit  # of the 16-bit forms that are passed besides
         return {arg.name: unit for arg in args[len(given[0]) :]} | found
+
+    def _listed_errors(self, arrays: Sequence[tuple[Array, Array]]) -> dict[str, float]:
+        """The errors of what comes out of lists, which other functions have filled."""
+        graph = self._pair.plain.main
+        lookup = op_schema.lookup_of(self._pair.plain)
+        found: dict[str, float] = {}
+        for each, pair in zip(self._watched, arrays, strict=True):
+            node = graph.nodes.get(each.edge[0])
+            edges = () if node is None else node.inputs
+            if any(edge_type(graph, edge, lookup) == ir.VARIANT for edge in edges):
+                error = tensor_errors.tensor_error(*pair, 0.0).error
+                found[each.twin[0]] = found[each.edge[0]] = error
+        return found
 
     def _alone(self, given: list[Any]) -> list[KernelError]:
         def values(module: ir.Module, edges: Sequence[ir.Edge]) -> Any:

@@ -106,3 +106,16 @@ def test_what_the_loss_scale_is_a_factor_of_ends_where_gradients_are_unscaled():
     pair = Pair(module, module, ir.HALF, frozenset())
     assert pair.scaled() == {"seed", "g"}
     assert "unscale" not in {each.edge[0] for each in pair.may_be_low()}
+
+
+def test_what_a_stand_in_reads_is_not_taken_for_a_rounded_value():
+    def build():
+        x = v1.placeholder(tf.float32, [8, 16], name="x")
+        y = tf.matmul(x, tf.ones([16, 16]), name="product")
+        total = tf.raw_ops.BiasAddGrad(out_backprop=y, name="total")
+        tf.matmul(tf.reshape(total, [4, 4]), tf.ones([4, 4]), name="y")
+
+    pair = pair_of(build)
+    assert pair.twin.main.nodes["total"].op == "Sum"
+    watched = {each.edge[0]: each for each in pair.watched()}
+    assert watched["total"].twin == ("total", 0)

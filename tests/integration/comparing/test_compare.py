@@ -145,6 +145,25 @@ def test_a_loop_is_looked_into_and_the_trip_is_named():
     assert not any("seen only" in note for note in found.notes)
 
 
+def test_what_the_gradient_of_a_loop_takes_from_lists_comes_with_errors():
+    weights = tf.Variable(normal(64, 64, scale=0.1))
+
+    @tf.function
+    def gradients(x):
+        with tf.GradientTape() as tape:
+            _, y = tf.while_loop(
+                lambda index, y: index < 6,
+                lambda index, y: (index + 1, x + tf.tanh(tf.matmul(y, weights))),
+                (0, x),
+            )
+            loss = tf.reduce_mean(y**2)
+        return tape.gradient(loss, [weights])
+
+    found = amp.compare(gradients, normal(32, 64), policy=BRAIN)
+    assert any("TensorList" in tensor.op for tensor in found.tensors)
+    assert found.parting is None
+
+
 def test_the_branch_that_runs_is_looked_into():
     def forward(x, large):
         def taken():

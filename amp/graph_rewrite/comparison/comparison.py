@@ -34,6 +34,7 @@ class ComparedTensor:
       denormal: share of elements below the smallest normal number of the type.
       small_error: the part of the error that these two make.
       largest: the largest absolute value in float32.
+      not_finite: share of elements that are not finite in float32 already.
       noise: whether it is a sum that cancels to less than the rounding of its terms,
         of which no 16 bits keep a digit; nothing is judged by it.
     """
@@ -49,6 +50,7 @@ class ComparedTensor:
     denormal: float
     small_error: float
     largest: float
+    not_finite: float = 0.0
     noise: bool = False
 
     @property
@@ -157,6 +159,13 @@ class Comparison:
                 "where", self.parting.line or "no line of yours; see the name"
             )
             lines += wording.fact("cause", self.parting.text)
+        before = [t for t in self.tensors if t.not_finite]
+        if before:
+            text = (
+                f"{len(before)} tensors are not finite in float32 either, of which "
+                f"{before[0].name} ({before[0].op}) is the first: this is the model's"
+            )
+            lines += wording.fact("float32", text)
         lines += wording.fact("results", self._results())
         lines += wording.fact("kernels", self._kernels())
         if self.loss_scale is not None and not self.loss_scale_note:
@@ -198,7 +207,10 @@ class Comparison:
         off = f"off by at most {self.error:.2g}"
         if math.isinf(self.error):
             off = "not all finite"
-        text = f"{len(judged)} results and gradients, {off}"
+        many = (
+            "1 result" if len(judged) == 1 else f"{len(judged)} results and gradients"
+        )
+        text = f"{many}, {off}"
         return f"{text}; worst: {largest.name}, {_error_text(largest)}"
 
     def _kernels(self) -> str:

@@ -31,6 +31,7 @@ class TensorError:
       denormal: share of elements below the smallest normal number of the twin's type.
       small_error: the part of `error` that these and those lost to 0 make.
       largest: the largest absolute value in float32.
+      not_finite: share of elements that are not finite in float32 already.
     """
 
     error: float
@@ -39,6 +40,7 @@ class TensorError:
     denormal: float = 0.0
     small_error: float = 0.0
     largest: float = 0.0
+    not_finite: float = 0.0
 
 
 def tensor_error(exact: Array, found: Array, smallest: float) -> TensorError:
@@ -63,6 +65,7 @@ def tensor_error(exact: Array, found: Array, smallest: float) -> TensorError:
         denormal=float(np.mean(small)),
         small_error=_relative(exact, found, both, finite, small | lost),
         largest=float(size[finite].max(initial=0.0)),
+        not_finite=float(np.mean(~finite)),
     )
 
 

@@ -120,6 +120,7 @@ class Sides:
             denormal=figures.denormal,
             small_error=figures.small_error,
             largest=figures.largest,
+            not_finite=figures.not_finite,
             noise=watched.edge in self.noise,
         )
 

@@ -82,6 +82,17 @@ def test_a_mask_beyond_float16_is_named_and_a_node_suggested():
     assert amp.compare(attend, *given, policy=kept).within(0.01)
 
 
+def test_what_is_not_finite_in_float32_either_is_the_models():
+    def forward(x):
+        return tf.matmul(tf.math.log(tf.matmul(x, WEIGHTS) - 1e3), WEIGHTS)
+
+    found = amp.compare(forward, normal(4, 64), policy=HALF)
+    first = next(tensor for tensor in found.tensors if tensor.not_finite)
+    assert first.op == "Log"
+    assert found.parting is None
+    assert "not finite in float32 either" in " ".join(str(found).split())
+
+
 def step_of(loss_of, optimizer, weights=WEIGHTS):
     @tf.function
     def step(x):

@@ -17,6 +17,10 @@ judged, the median and the 90th percentile; E is that of the errors, N of the no
    at most half, of what a gradient should be; one that vanishes has the error 1.
 2. N > 1/8: the gradient is not determined by weights in 16 bits (the bias of a key in
    attention: exactly 0, but for rounding). E <= 8 N, or error times share <= 32 u.
+3. An update is not determined where the gradient is not. Case 2, or E <= 2: an optimizer
+   that divides by the gradient's size, such as Adam, takes a whole step of what is
+   rounding alone, in float32 too. It may point anywhere, but two vectors of one size
+   differ by no more than twice that size.
 
 Mixed precision rounds not only weights but also activations and their gradients: a
 random error about twice the noise. 8 leaves a factor of 4.
@@ -35,6 +39,7 @@ QUANTILES = (0.5, 0.9)
 FACTOR = 8.0  # of the noise
 FLOOR = 32.0  # of the unit roundoff
 MOST = 0.5
+ANYWHERE = 2.0  # two vectors of one size, whatever their directions
 DETERMINED = 1 / 8  # noise up to which a gradient is determined
 KINDS = ("gradient", "update")
 
@@ -86,32 +91,43 @@ def judged(runs: Iterable[Mapping[str, Any]], unit: float) -> list[Judged]:
       unit: unit roundoff of the 16-bit type.
     """
     probes = [probe for run in runs for probe in run["probes"]]
-    found = []
+    found: list[Judged] = []
+    loose: set[tuple[str, float]] = set()
     for kind in KINDS:
         together: dict[str, list[Observation]] = {}
         for probe in probes:
             for variable, observation in probe.get(kind, {}).items():
                 together.setdefault(variable, []).append(observation)
         for variable, seen in together.items():
-            found += [_judged(kind, variable, q, seen, unit) for q in QUANTILES]
+            for q in QUANTILES:
+                known = (variable, q) not in loose
+                found.append(_judged((kind, variable, q), seen, unit, known=known))
+        loose = {(j.variable, j.quantile) for j in found if not j.determined}
     return sorted(found, key=lambda each: -each.excess)
 
 
 def _judged(
-    kind: str, variable: str, quantile: float, seen: Sequence[Observation], unit: float
+    what: tuple[str, str, float],
+    seen: Sequence[Observation],
+    unit: float,
+    *,
+    known: bool,
 ) -> Judged:
+    """One quantile of one variable; `known`: whether its gradient is determined."""
+    quantile = what[2]
     values = np.array([[math.inf if x is None else x for x in o] for o in seen], float)
     error, noise = (_quantile(values[:, column], quantile) for column in (0, 1))
     limit = max(FACTOR * noise, FLOOR * unit)
-    if noise <= DETERMINED:  # Case 1
-        limit = min(limit, MOST)
-        return Judged(kind, variable, quantile, error, limit, determined=True)
+    if noise <= DETERMINED and known:  # Case 1
+        return Judged(*what, error, min(limit, MOST), determined=True)
+    if not known:  # Case 3
+        limit = max(limit, ANYWHERE)
     if error > limit:  # Case 2
         # What is not finite stays so, whatever its share.
         errors, shares = values[:, 0], np.where(np.isinf(values[:, 0]), 1, values[:, 2])
         error = _quantile(errors * shares, quantile)
         limit = FLOOR * unit
-    return Judged(kind, variable, quantile, error, limit, determined=False)
+    return Judged(*what, error, limit, determined=False)
 
 
 def _quantile(values: np.ndarray, quantile: float) -> float:

@@ -63,6 +63,23 @@ def test_a_gradient_that_is_rounding_alone_is_judged_by_its_size() -> None:
     assert not first.determined
 
 
+@pytest.mark.parametrize(
+    ("noise", "error", "sound"),
+    [
+        (1.4, 0.6, True),  # rounding alone: Adam takes a whole step of it
+        (1.4, 2.0, True),
+        (1.4, 2.1, False),  # larger than a step
+        (0.01, 0.6, False),  # a gradient that weights in 16 bits determine
+    ],
+)
+def test_an_update_of_what_is_rounding_alone_may_point_anywhere(
+    noise: float, error: float, sound: bool
+) -> None:
+    probe = {"gradient": {"w": [0.01, noise, 1e-9]}, "update": {"w": [error, 0.0, 0.5]}}
+    found = gradient_rule.judged([{"probes": [probe] * 4}], U)
+    assert all(each.passes for each in found) is sound
+
+
 def test_each_variable_is_judged_alone_and_the_worst_comes_first() -> None:
     """One of sixty: a median over variables would not see it."""
     seen = {f"v{i}": [0.001, 0.001, 0.1] for i in range(60)} | {

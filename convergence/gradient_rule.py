@@ -17,10 +17,10 @@ judged, the median and the 90th percentile; E is that of the errors, N of the no
    at most half, of what a gradient should be; one that vanishes has the error 1.
 2. N > 1/8: the gradient is not determined by weights in 16 bits (the bias of a key in
    attention: exactly 0, but for rounding). E <= 8 N, or error times share <= 32 u.
-3. An update is not determined where the gradient is not. Case 2, or E <= 2: an optimizer
-   that divides by the gradient's size, such as Adam, takes a whole step of what is
-   rounding alone, in float32 too. It may point anywhere, but two vectors of one size
-   differ by no more than twice that size.
+3. An update is not determined where the gradient is not. Case 2, or E <= 2: what
+   divides by the gradient's size, such as Adam, takes a whole step of what is rounding
+   alone, in float32 too. It may point anywhere, but two vectors of one size differ by
+   no more than twice that size.
 
 Mixed precision rounds not only weights but also activations and their gradients: a
 random error about twice the noise. 8 leaves a factor of 4.

@@ -113,9 +113,13 @@ def test_two_losses_of_one_step_have_one_scale_whatever_the_order():
 
 
 def penalised(w, scaler, by_hand):
-    """The gradient by w of the squared slope of a tiny score, and that slope."""
+    """The gradient by w of the squared slope of a tiny score, and that slope.
 
-    @tf.function
+    The number of rows is not known, so the slope is computed from the scaled score: its
+    incoming gradient has that one's shape.
+    """
+
+    @tf.function(input_signature=[tf.TensorSpec([None, 4])])
     def step(x):
         with tf.GradientTape() as tape:
             with tf.GradientTape() as inner:

@@ -9,6 +9,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from amp import callbacks as callbacks
     from amp import loss_scaling as loss_scaling
     from amp.errors import AmpError as AmpError
     from amp.graph_rewrite.report import Report as Report
@@ -34,6 +35,7 @@ _HOME = {
     "Policy": "amp.policy",
     "Report": "amp.graph_rewrite.report",
     "Rewrite": "amp.graph_rewrite.rewrite",
+    "callbacks": "",
     "compare": "amp.integration.comparing.compare",
     "device": "amp.integration.measuring.hardware",
     "disable": "amp.integration.api",

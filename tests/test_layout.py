@@ -11,7 +11,14 @@ from collections.abc import Container, Iterator, Mapping, Set
 import pytest
 
 ROOT = pathlib.Path(__file__).parents[1]
-ROOMS = ("cli", "graph_rewrite", "integration", "loss_scaling", "report_page")
+ROOMS = (
+    "callbacks",
+    "cli",
+    "graph_rewrite",
+    "integration",
+    "loss_scaling",
+    "report_page",
+)
 MODULES = {
     ".".join(path.relative_to(ROOT).with_suffix("").parts): path
     for path in sorted(ROOT.glob("amp/**/*.py"))

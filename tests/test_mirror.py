@@ -41,6 +41,10 @@ ELSEWHERE = {
     ),
     "integration/functions/node_import.py": ("integration/sessions/test_twin_graph.py"),
     "integration/measuring/cases.py": "integration/measuring/test_calibration.py",
+    "integration/functions/samples.py": "integration/functions/test_step_probes.py",
+    "integration/functions/step_variants.py": (
+        "integration/functions/test_step_probes.py"
+    ),
     "integration/functions/failures.py": "integration/functions/test_twins.py",
     "integration/functions/function_checks.py": "integration/functions/test_checks.py",
     "integration/functions/function_twins.py": "integration/functions/test_twins.py",
@@ -103,6 +107,7 @@ ELSEWHERE = {
     "integration/training/markers.py": "loss_scaling/test_gradients.py",
     "integration/training/agreement.py": "integration/distributed/test_replicas.py",
     "integration/training/replica_sums.py": "integration/distributed/test_replicas.py",
+    "loss_scaling/finite_checks.py": "loss_scaling/test_gradients.py",
     "loss_scaling/entries.py": "loss_scaling/test_state.py",
     "loss_scaling/scale_text.py": "loss_scaling/test_scale.py",
     "loss_scaling/scaler.py": "loss_scaling/test_state.py",

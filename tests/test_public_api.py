@@ -21,6 +21,7 @@ NAMES = [
     *("AmpError", "Policy", "Report", "Rewrite"),
     *(
         "compare",
+        "callbacks",
         "device",
         "disable",
         "enable",

@@ -25,7 +25,7 @@ from amp.integration.training import (
     markers,
     scaled_losses,
 )
-from amp.loss_scaling import gradients, provenance, scale_text, state
+from amp.loss_scaling import finite_checks, gradients, provenance, scale_text, state
 from amp.loss_scaling.placement import ScalerSite
 from amp.loss_scaling.scale import DynamicLossScale, LossScale, NoLossScale
 from amp.loss_scaling.scaler import Scaler
@@ -185,7 +185,7 @@ def unscale(
     """
     flat = tf.nest.flatten(grads)
     placing = _INNER if inner else _PLACING
-    finite = gradients.all_finite(flat, placing)
+    finite = finite_checks.all_of(finite_checks.finite_each(flat, placing.beside))
     scale = _factor(scaler)
     noted = [] if inner else [tf.group(*_noted(scaler, finite))]
     with tf.control_dependencies([each for each in noted if each is not None]):

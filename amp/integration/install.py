@@ -14,7 +14,7 @@ import tensorflow as tf
 from amp.errors import TensorFlowError
 from amp.integration import active, fallback, hooks, imports, wrapping
 from amp.integration.distributed import strategy_threads, wire
-from amp.integration.functions import function_hooks
+from amp.integration.functions import function_hooks, step_probes
 from amp.integration.process import PROCESS
 from amp.integration.sessions import session_hooks
 from amp.integration.training import (
@@ -25,6 +25,7 @@ from amp.integration.training import (
     scaled_losses,
     session_savers,
 )
+from amp.loss_scaling.process import SCALING
 
 OLDEST = (2, 18)
 
@@ -65,6 +66,7 @@ def install() -> None:
         require_version(tf.__version__)
         wrapping.install(hooks.of_tensorflow(), DECORATORS)
         PROCESS.installed = True
+        SCALING.ask = step_probes.ask
     for module in hooks.keras_modules():
         imports.after(module, functools.partial(install_keras, module))
     for module in hooks.keras_modules(hooks.TF_KERAS):

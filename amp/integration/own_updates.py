@@ -22,7 +22,7 @@ from amp.integration.training import (
     markers,
     optimizer_hooks,
 )
-from amp.loss_scaling import gradients, update
+from amp.loss_scaling import finite_checks, gradients, update
 
 _PLACING = gradients.GradientPlacement(
     mark=markers.attribute_scope, beside=lambda tensor: contextlib.nullcontext()
@@ -88,9 +88,9 @@ def _applied(
     _require_agreement()
     strategy = tf.distribute.get_strategy()
     concerns = optimizer_hooks.asked(strategy, flat, sources) or []
-    ready = [g for g in map(gradients.values_of, flat) if g is not None]
+    ready = [g for g in map(finite_checks.values_of, flat) if g is not None]
     with tf.control_dependencies([] if tf.executing_eagerly() else ready):
-        finite = gradients.all_finite(flat, _PLACING)
+        finite = finite_checks.all_of(finite_checks.finite_each(flat, _PLACING.beside))
         together = agreement.together()
         ran: tf.Tensor = update.unless_overflow(
             concerns, optimizer_hooks.branch(_grouped(apply)), together, finite

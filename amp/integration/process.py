@@ -51,6 +51,8 @@ class Process:
       agreed: the rules of loss scaling that all workers are known to have, for each
         optimizer, and for each strategy whose replicas sum gradients themselves.
       carried: optimizers whose workers agreed to send gradients in 16 bits.
+      monitors: what wants to see the gradients of steps now and then.
+      observers: the functions that look at a tensor, by what for and by its type. Kept.
       scaled_losses: eager losses that the program scaled itself, weakly, by their id.
       told: what the user was warned of already.
       reports: the newest reports by their numbers, the oldest first.
@@ -97,6 +99,8 @@ class Process:
         weakref.WeakKeyDictionary
     )
     carried: weakref.WeakSet[Any] = _forgotten(weakref.WeakSet)
+    monitors: list[Any] = _forgotten(list)
+    observers: dict[Any, Any] = _kept(dict)
     scaled_losses: dict[int, weakref.ReferenceType[Any]] = _forgotten(dict)
     told: set[str] = _forgotten(set)
     reports: collections.OrderedDict[int, Any] = _forgotten(collections.OrderedDict)

@@ -23,16 +23,22 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, TypeAlias
 
 import tensorflow as tf
 
-from amp.graph_rewrite.graph.ir import SEED, UNSCALE
-from amp.loss_scaling import provenance
+from amp.graph_rewrite.graph.ir import SEED, SOURCE, UNSCALE
+from amp.loss_scaling import provenance, tally
+from amp.loss_scaling.finite_checks import (
+    Gradient,
+    all_of,
+    finite_each,
+    scales,
+    values_of,
+)
 from amp.loss_scaling.scaler import Scaler
 
-Gradient: TypeAlias = Any  # tf.Tensor | tf.IndexedSlices | None
 Compute: TypeAlias = Callable[[list[tf.Tensor]], list[Gradient]]
 
 
@@ -41,13 +47,28 @@ class GradientPlacement:
     """The scopes in which nodes are built around a gradient call.
 
     Args:
-      mark: returns a scope for an attribute's name; nodes built in it have the boolean
-        attribute of that name.
+      mark: returns a scope for an attribute's name, and its text if it has one; nodes
+        built in it have that attribute, which is boolean without a text.
       beside: returns a scope for a tensor; nodes built in it are colocated with it.
+      label: the text of the attribute SOURCE of nodes that get UNSCALE, "" for none.
     """
 
-    mark: Callable[[str], contextlib.AbstractContextManager[None]]
+    mark: Callable[..., contextlib.AbstractContextManager[None]]
     beside: Callable[[tf.Tensor], contextlib.AbstractContextManager[None]]
+    label: str = ""
+
+    @contextlib.contextmanager
+    def unscaling(self) -> Iterator[None]:
+        """The scope of the node that unscales a gradient."""
+        with contextlib.ExitStack() as scopes:
+            scopes.enter_context(self.mark(UNSCALE))
+            if self.label:
+                scopes.enter_context(self.mark(SOURCE, text=self.label))
+            yield
+
+    def labelled(self, label: str) -> GradientPlacement:
+        """The same for a gradient whose scaler and variable this text says."""
+        return dataclasses.replace(self, label=label)
 
 
 def scalable(targets: Sequence[object]) -> bool:
@@ -70,12 +91,15 @@ class Scaling:
         (see `Scaler.overflow`).
       values: positions of results that are not gradients but new values of variables
         (the histories of Keras' float8 layers). These are not unscaled.
+      owners: for each result the position of its variable among the scaler's source
+        variables, None where it is by something else.
     """
 
     scaler: Scaler | None
     factor: float
     waits: bool = True
     values: frozenset[int] = frozenset()
+    owners: Sequence[int | None] = ()
 
     def scale(self) -> tf.Tensor:
         """Returns the factor to use now, float32, shape ()."""
@@ -98,15 +122,25 @@ class Scaling:
         inverse = tf.where(finite, 1.0 / tf.cast(scale, dtype), overflow)
         return inverse if tf.executing_eagerly() else tf.stop_gradient(inverse)
 
-    def step(self, finite: tf.Tensor) -> list[Any]:
+    def label(self, index: int) -> str:
+        """The text of the attribute SOURCE for a result, "" where it has none."""
+        owner = self.owners[index] if self.owners else None
+        return "" if owner is None or not self.scaler else self.scaler.label(owner)
+
+    def step(self, finite: tf.Tensor, checks: Mapping[int, tf.Tensor]) -> list[Any]:
         """Tells the scaler whether the gradients of a call are finite.
+
+        Args:
+          finite: whether all are, bool, shape ().
+          checks: whether each of them is, by position.
 
         Returns:
           Operations that have to run before the gradients are used.
         """
         if self.scaler is None:
             return []
-        step = self.scaler.step(finite, waits=self.waits)
+        counted = tally.added(checks, self.owners, len(self.scaler.names))
+        step = self.scaler.step(finite, waits=self.waits, counted=counted)
         return [] if step is None else [step]
 
 
@@ -131,22 +165,27 @@ def scaled(
     """
     scale = scaling.scale()
     grads = compute(scale_seeds(targets, seeds, scale, placing))
-    if not any(map(_scales, grads)):
+    if not any(map(scales, grads)):
         return grads
-    finite = all_finite(grads, placing)
-    with tf.control_dependencies(scaling.step(finite)):
-        wide = {_inverse_dtype(grad) for grad in grads if _scales(grad)}
+    checks = finite_each(grads, placing.beside)
+    finite = all_of(checks)
+    with tf.control_dependencies(scaling.step(finite, checks)):
+        wide = {_inverse_dtype(grad) for grad in grads if scales(grad)}
         inverses = {dtype: scaling.inverse(scale, finite, dtype) for dtype in wide}
         results = [
             marked(grad, placing)
             if index in scaling.values
-            else unscale(grad, inverses.get(_inverse_dtype(grad)), placing)
+            else unscale(
+                grad,
+                inverses.get(_inverse_dtype(grad)),
+                placing.labelled(scaling.label(index)),
+            )
             for index, grad in enumerate(grads)
         ]
     if scaling.scaler is not None:
         call = provenance.Call(scaling.scaler, finite, scaling.waits)
         pairs = zip(grads, results, strict=True)
-        provenance.note(call, [result for grad, result in pairs if _scales(grad)])
+        provenance.note(call, [result for grad, result in pairs if scales(grad)])
     return results
 
 
@@ -176,22 +215,6 @@ def _scale_seed(
             return tf.multiply(seed, factor)
 
 
-def all_finite(grads: Sequence[Gradient], placing: GradientPlacement) -> tf.Tensor:
-    """Whether every gradient is finite, bool, shape ().
-
-    Rows of IndexedSlices with the same index are summed first, because optimizers sum
-    them, and a sum of finite rows may overflow.
-    """
-    checks = []
-    for grad in grads:
-        if _scales(grad):
-            with placing.beside(values_of(grad)):
-                checks.append(tf.reduce_all(_is_finite(_deduplicated(grad))))
-    if not checks:
-        return tf.constant(True)
-    return tf.reduce_all(tf.stack(checks)) if len(checks) > 1 else checks[0]
-
-
 def unscale(
     grad: Gradient, inverse: tf.Tensor | None, placing: GradientPlacement
 ) -> Gradient:
@@ -210,7 +233,7 @@ def unscale(
         half = values.dtype in (tf.float16, tf.bfloat16)
         wide = tf.cast(values, tf.float32) if half else values
         factor = tf.cast(inverse, wide.dtype)
-        with placing.mark(UNSCALE):
+        with placing.unscaling():
             wide = tf.raw_ops.MulNoNan(x=wide, y=factor)
         return tf.cast(wide, values.dtype)
 
@@ -239,7 +262,7 @@ def marked(grad: Gradient, placing: GradientPlacement) -> Gradient:
         return grad
 
     def identity(values: tf.Tensor) -> tf.Tensor:
-        with placing.mark(UNSCALE):
+        with placing.unscaling():
             return tf.identity(values)
 
     return _on_values(grad, identity, placing)
@@ -248,7 +271,7 @@ def marked(grad: Gradient, placing: GradientPlacement) -> Gradient:
 def _on_values(
     grad: Gradient, change: Callable[[tf.Tensor], tf.Tensor], placing: GradientPlacement
 ) -> Gradient:
-    if not _scales(grad):
+    if not scales(grad):
         return grad
     with placing.beside(values_of(grad)):
         if isinstance(grad, tf.IndexedSlices):
@@ -256,33 +279,6 @@ def _on_values(
         return change(grad)
 
 
-def _scales(grad: Gradient) -> bool:
-    """Whether a gradient is a number that was scaled: not None, and not an integer."""
-    if grad is None:
-        return False
-    return bool(grad.dtype.is_floating or grad.dtype.is_complex)
-
-
 def _inverse_dtype(grad: Gradient) -> Any:
-    double = _scales(grad) and grad.dtype in (tf.float64, tf.complex128)
+    double = scales(grad) and grad.dtype in (tf.float64, tf.complex128)
     return tf.float64 if double else tf.float32
-
-
-def values_of(grad: Gradient) -> Any:
-    """The tensor of a gradient: that of the rows of IndexedSlices."""
-    return grad.values if isinstance(grad, tf.IndexedSlices) else grad
-
-
-def _deduplicated(grad: Gradient) -> tf.Tensor:
-    if not isinstance(grad, tf.IndexedSlices):
-        return grad
-    # As many segments as rows keeps the shape static, which XLA needs.
-    rows = tf.unique(tf.reshape(grad.indices, [-1]), out_idx=tf.int32).idx
-    return tf.math.unsorted_segment_sum(grad.values, rows, tf.shape(grad.values)[0])
-
-
-def _is_finite(values: tf.Tensor) -> tf.Tensor:
-    if values.dtype.is_complex:
-        parts = (tf.math.real(values), tf.math.imag(values))
-        return tf.logical_and(*map(tf.math.is_finite, parts))
-    return tf.math.is_finite(values)

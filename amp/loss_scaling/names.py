@@ -56,6 +56,14 @@ def free(name: str, taken: Container[str]) -> str:
     return each
 
 
+def distinct(names: Sequence[str]) -> tuple[str, ...]:
+    """Returns the names of variables without ":0", each of them once."""
+    found: list[str] = []
+    for name in names:
+        found.append(free(name.partition(":")[0], found))
+    return tuple(found)
+
+
 def line(file: str, number: int) -> str:
     """Returns a line of the program, without folders: train.py:42.
 

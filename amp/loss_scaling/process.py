@@ -9,6 +9,7 @@ from __future__ import annotations
 import collections
 import dataclasses
 import weakref
+from collections.abc import Callable
 from typing import Any
 
 
@@ -30,6 +31,10 @@ class Scaling:
       watched: the scalers whose counts `stalls` reads, by their identity.
       gradients: by the identity of an eager gradient, which is held weakly, the call
         that it comes from.
+      asked: what is asked about the scalers of stalled jobs, by a scaler's number; the
+        next steps answer (see `stalls.Asked`).
+      ask: has the next call of every function look at `asked`, and returns whether any
+        may come by. None before there are hooks. Kept by `reset`.
       told: the warnings logged so far.
       updated: by their identity, variables whose update was traced before a scaler of
         theirs was made. Kept by `reset`, like the next: TensorFlow keeps its traces.
@@ -47,13 +52,15 @@ class Scaling:
     named: dict[str, list[float]] = dataclasses.field(default_factory=dict)
     watched: dict[int, Any] = dataclasses.field(default_factory=dict)
     gradients: dict[int, Any] = dataclasses.field(default_factory=dict)
+    asked: dict[int, Any] = dataclasses.field(default_factory=dict)
+    ask: Callable[[], bool] | None = None
     told: set[str] = dataclasses.field(default_factory=set)
     updated: dict[int, weakref.ref[Any]] = dataclasses.field(default_factory=dict)
     generation: int = 0
 
     def reset(self) -> None:
         """Forgets everything but what TensorFlow's traces depend on."""
-        fresh = Scaling(updated=self.updated, generation=self.generation)
+        fresh = Scaling(updated=self.updated, generation=self.generation, ask=self.ask)
         for field in dataclasses.fields(self):
             setattr(self, field.name, getattr(fresh, field.name))
 

@@ -24,7 +24,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from amp.loss_scaling import control, entries, placement, stalls
+from amp.loss_scaling import control, entries, names, placement, stalls
 from amp.loss_scaling.scale import LossScale, ScaleState
 
 
@@ -79,6 +79,11 @@ class Scaler(control.Controlled, tf.Module):  # type: ignore[misc]
       skipped_steps: the number of updates that were skipped, int64, shape ().
       stalled: the number of overflows without a good step after them, as counted by
         `stalls.count`, int64, shape ().
+      tally: gradient calls so far, then for each source variable the number of them in
+        which its gradient was not finite, int64, shape (number of source variables +
+        1,); see `loss_scaling.tally`.
+      number: of the scaler in its group.
+      names: of the source variables.
       shared: whether several workers step it at the same time, because it is kept on
         another task than theirs.
       agreed: see `placement.ScalerSite`.
@@ -101,7 +106,8 @@ class Scaler(control.Controlled, tf.Module):  # type: ignore[misc]
         self._agree = place.agree
         self.shared, self.agreed = False, place.agreed
         self._sources = _Sources(tuple(weakref.ref(v) for v in sources))
-        self._names = tuple(source.name for source in sources)
+        self.number = index
+        self.names = names.distinct([source.name for source in sources])
         self._make(place.device, index, len(sources))
         self._entries = _Entries(
             {field: self._entry(field) for field in entries.SAVED},
@@ -124,6 +130,7 @@ class Scaler(control.Controlled, tf.Module):  # type: ignore[misc]
             self.left_out = make("left_out", tf.zeros([sources], tf.int64))
             self.skipped_steps = make("skipped_steps", tf.constant(zero))
             self.stalled = make("stalled", tf.constant(zero))
+            self.tally = make("tally", tf.zeros([sources + 1], tf.int64))
             self._ready = self._value = None
             if not tf.executing_eagerly():
                 rest = [v for v in self.variables if v is not self.scale]
@@ -186,18 +193,26 @@ class Scaler(control.Controlled, tf.Module):  # type: ignore[misc]
         with self.ready():
             return self.scale.read_value()
 
-    def step(self, finite: tf.Tensor, *, waits: bool = True) -> Any:
+    def label(self, position: int) -> str:
+        """The attribute `ir.SOURCE` of a gradient by a source variable."""
+        return f"{self.number}:{self.names[position]}"
+
+    def step(
+        self, finite: tf.Tensor, *, waits: bool = True, counted: Any = None
+    ) -> Any:
         """Notes the result of one gradient call, and changes the scale if `agreed`.
 
         Args:
           finite: whether all gradients of the call were finite, bool, shape ().
           waits: whether an overflow is noted until an optimizer skips an update for it.
+          counted: what the call adds to the tally; None for nothing.
 
         Returns:
           The operation to run before the gradients are used; None when eager.
         """
         with self.ready():
             noted = self.note(finite) if waits else []
+            noted += [] if counted is None else [self.tally.assign_add(counted)]
             return tf.group(*noted, *(self.move(finite) if self.agreed else []))
 
     def note(self, finite: tf.Tensor) -> list[Any]:
@@ -253,7 +268,7 @@ class Scaler(control.Controlled, tf.Module):  # type: ignore[misc]
         stalled = stalls.count(self.settings, scale, before, (finite, tf.where))
         writes = [self.stalled.assign(stalled)]
         if self.in_session:
-            writes.append(stalls.printed(before, stalled, self._names))
+            writes.append(stalls.printed(before, stalled, self))
         if self.settings.bounds is not None:
             old = ScaleState(
                 scale=scale,
@@ -274,7 +289,7 @@ class Scaler(control.Controlled, tf.Module):  # type: ignore[misc]
         Returns:
           The operation that does it.
         """
-        each = (self.overflow, self.left_out, self.stalled)
+        each = (self.overflow, self.left_out, self.stalled, self.tally)
         return tf.group(*[v.assign(tf.zeros(v.shape, v.dtype)) for v in each])
 
     def positions(self, variables: Sequence[tf.Variable]) -> list[int]:

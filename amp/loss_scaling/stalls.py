@@ -1,10 +1,11 @@
-"""Warns, once for each scaler, that the updates of its variables are always skipped.
+"""Warns of scalers whose updates are always skipped, or whose scale is at its floor.
 
 A job whose gradients overflow at every step stands still without an error. Each scaler
-counts (`Scaler.stalled`), inside the step and on the device. Outside sessions one
-daemon thread reads the counts now and then, and once more when the process ends, so no
-step waits for the host. In a session graph the step that reaches the limit prints. No
-scale is moved here, and without a scaler nothing runs.
+counts (`Scaler.stalled`, `Scaler.tally`), inside the step and on the device. Outside
+sessions one daemon thread reads the counts now and then, and once more when the process
+ends, so no step waits for the host. Before it warns it asks the next steps which tensor
+is the first that is not finite (`Asked`). In a session graph the step that reaches the
+limit prints. No scale is moved here, and without a scaler nothing runs.
 """
 
 from __future__ import annotations
@@ -16,21 +17,22 @@ import logging
 import os
 import sys
 import threading
+import time
 import weakref
-from collections.abc import Sequence
 from typing import Any
 
 import tensorflow as tf
 
-from amp.loss_scaling import branches
+from amp.loss_scaling import advice, branches, tally
 from amp.loss_scaling.process import SCALING
 from amp.loss_scaling.scale import LossScale, Where
 
 _LOG = logging.getLogger("amp")  # Python's own, without a handler of ours
 # A scale that starts at 2**15 fits most jobs after 15 halvings.
 LIMIT = 20
-PERIOD = 10.0  # seconds between two readings
-_NAMED = 3
+PERIOD = 1.0  # seconds between two readings
+PATIENCE = 10.0  # seconds that a warning waits for the answer of a step
+ANSWERS = 20  # steps that are asked at most
 
 
 def count(rule: LossScale, scale: Any, stalled: Any, step: tuple[Any, Where]) -> Any:
@@ -57,30 +59,27 @@ def count(rule: LossScale, scale: Any, stalled: Any, step: tuple[Any, Where]) ->
     return where(stalled >= LIMIT, stalled, counted)
 
 
-def text(names: Sequence[str], scale: str) -> str:
-    """Returns the warning for a scaler whose variables have these names."""
-    first = ", ".join(name.partition(":")[0] for name in names[:_NAMED])
-    more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
-    return (
-        f"amp: training may stand still: {LIMIT} updates were skipped because the "
-        f"gradients of {first}{more} were not finite; {scale}. If the loss itself is "
-        "finite, scale it down (a mean instead of a sum) or give DynamicLossScale a "
-        "lower minimum; otherwise look for the first NaN without mixed precision"
-    )
-
-
-def printed(old: tf.Tensor, new: tf.Tensor, names: Sequence[str]) -> Any:
+def printed(old: tf.Tensor, new: tf.Tensor, scaler: Any) -> Any:
     """Returns an operation that prints in the step that reaches the limit.
 
     For session graphs, whose variables only a session can read. It prints on the CPU
     of the task: no GPU has a kernel for that, and a session refuses a graph that asks
     for one.
+
+    Args:
+      old, new: the count before and after the step.
+      scaler: whose count it is.
     """
-    said = text(names, "see amp.loss_scaling.current().scale")
+    scale = "see amp.loss_scaling.current().scale"
+    case = advice.Case("stalled", scaler.name, scaler.names, LIMIT, scale)
+    said = advice.text(case, None)
+    named = "; of these variables the gradients overflowed, the last first:"
 
     def say() -> tf.Tensor:
         with tf.device("/device:CPU:0"):
-            shown = tf.print(said, output_stream=sys.stderr)
+            counts = tf.identity(scaler.tally.read_value())[1:]
+            bad = tf.boolean_mask(tf.constant(scaler.names), counts > 0)
+            shown = tf.print(said + named, bad, output_stream=sys.stderr)
         with tf.control_dependencies([shown]):
             return tf.constant(True)
 
@@ -88,10 +87,33 @@ def printed(old: tf.Tensor, new: tf.Tensor, names: Sequence[str]) -> Any:
     return branches.cond(reached, say, lambda: tf.constant(False))
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
+@dataclasses.dataclass(slots=True)
+class Asked:
+    """What is asked about a scaler; steps that use it add what they observed.
+
+    Attributes:
+      until: when the warning is given without an answer, by `time.monotonic`.
+      samples: what steps observed; each has a method `finding`, which takes the
+        scaler's number and returns an `advice.Finding` or None.
+      begun: whether a step is about to answer; XLA may compile it first.
+    """
+
+    until: float
+    begun: bool = False
+    samples: list[Any] = dataclasses.field(default_factory=list)
+
+    @property
+    def open(self) -> bool:
+        """Whether further steps are to answer."""
+        return len(self.samples) < ANSWERS
+
+
+@dataclasses.dataclass(slots=True)
 class _Watched:
+    """A scaler, and the events that the user was warned of."""
+
     scaler: weakref.ref[Any]
-    names: tuple[str, ...]
+    told: set[str] = dataclasses.field(default_factory=set)
 
 
 class _Watcher:
@@ -121,30 +143,91 @@ class _Watcher:
         self.ends.set()
         self.thread.join(PERIOD)
         if not self.thread.is_alive():
-            look()
+            look(last=True)
 
 
 _WATCHER = _Watcher()
+_LOOKING = threading.Lock()  # each event is told once, whoever looks
 
 
-def watch(scaler: Any, sources: Sequence[tf.Variable]) -> None:
+def watch(scaler: Any) -> None:
     """Adds a scaler to those watched; a weak reference is kept."""
-    names = tuple(source.name for source in sources)
     key = id(scaler)
-    SCALING.watched[key] = _Watched(weakref.ref(scaler), names)
+    SCALING.watched[key] = _Watched(weakref.ref(scaler))
     forget = SCALING.watched.pop
     weakref.finalize(scaler, forget, key, None).atexit = False
     _WATCHER.start()
 
 
-def look() -> None:
-    """Reads every count, and warns of each scaler that has reached the limit."""
-    for key, watched in list(SCALING.watched.items()):
+def look(*, last: bool = False) -> None:
+    """Reads every count, and warns where that is due.
+
+    Args:
+      last: whether the process ends, so that no step will answer any more.
+    """
+    for watched in list(SCALING.watched.values()):
         scaler = watched.scaler()
         # A device in an error state is the job's to report.
-        with contextlib.suppress(tf.errors.OpError, RuntimeError):
-            if scaler is None or int(scaler.copies("stalled")[0].numpy()) < LIMIT:
+        with _LOOKING, contextlib.suppress(tf.errors.OpError, RuntimeError):
+            case = None if scaler is None else _due(scaler, watched.told, last)
+            if case is None:
                 continue
-            scale = float(scaler.copies("scale")[0].numpy())
-            SCALING.watched.pop(key, None)
-            _LOG.warning("%s", text(watched.names, f"the loss scale is {scale:g}"))
+            ready, finding = _answer(scaler, last)
+            if ready:
+                watched.told.add(case.event)
+                _LOG.warning("%s", advice.text(case, finding))
+
+
+def _due(scaler: Any, told: set[str], last: bool) -> advice.Case | None:
+    """What the user is to be warned of, None for nothing new."""
+    stalled = int(scaler.copies("stalled")[0].numpy())
+    scale = float(scaler.copies("scale")[0].numpy())
+    floor = scaler.settings.bounds and scaler.settings.bounds[0]
+    at_floor = bool(floor) and scale <= floor < scaler.settings.initial
+    event: advice.Event
+    if stalled >= LIMIT:
+        event = "stalled"
+    elif at_floor:
+        event = "floor"
+    else:
+        event = "never"
+    # What is said of a stall, or of the floor, need not be said again of the other.
+    if (
+        event in told
+        or (told and event != "stalled")
+        or (event == "never" and not last)
+    ):
+        return None
+    found = tally.read([v.numpy() for v in scaler.copies("tally")], scaler.names)
+    if event == "never" and not found.never_finite:
+        return None
+    times = found.calls if event == "never" else LIMIT
+    names = found.names or scaler.names
+    said = f"the loss scale is {scale:g}"
+    if at_floor and event != "floor":
+        said += ", its minimum"
+    return advice.Case(event, scaler.name, names, times, said)
+
+
+def _answer(scaler: Any, last: bool) -> tuple[bool, advice.Finding | None]:
+    """Whether a warning may be given, and what steps found out for it.
+
+    The first time, the next steps are asked.
+    """
+    asked = SCALING.asked.get(scaler.number)
+    if asked is None:
+        if last or SCALING.ask is None:
+            return True, None
+        SCALING.asked[scaler.number] = Asked(time.monotonic() + PATIENCE)
+        if SCALING.ask():
+            return False, None
+        asked = SCALING.asked[scaler.number]
+        asked.until = 0.0
+    found = (sample.finding(scaler.number) for sample in list(asked.samples))
+    finding = next((each for each in found if each is not None), None)
+    late = not asked.begun and time.monotonic() >= asked.until
+    over = last or late or not asked.open
+    if finding is None and not over:
+        return False, None
+    SCALING.asked.pop(scaler.number, None)
+    return True, finding

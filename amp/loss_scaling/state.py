@@ -155,7 +155,7 @@ def _create(key: _Key, sources: Sequence[tf.Variable], place: ScalerSite) -> Sca
         if row is not None:
             backup.give_back(scaler, row)
     if group in SCALING.group and not scaler.shared:
-        stalls.watch(scaler, sources)
+        stalls.watch(scaler)
     elif group not in SCALING.group and not SCALING.in_sessions:
         SCALING.in_sessions.append(key)
     gone = Gone(key, weakref.ref(group), number)

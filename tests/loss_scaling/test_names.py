@@ -93,3 +93,7 @@ def test_a_scaler_of_a_session_graph_shows_no_numbers(process):
         assert loss_scaling.scalers() == [scaler]
     assert repr(scaler) == ("<Scaler 'kernel': rule dynamic, from 8; at train.py:7>")
     assert repr(loss_scaling.current()) == "<no loss scalers>"
+
+
+def test_variables_of_one_name_are_told_apart():
+    assert names.distinct(["a:0", "b:0", "a:0"]) == ("a", "b", "a #2")

@@ -11,7 +11,14 @@ import tensorflow as tf
 import amp
 from amp.integration import active
 from amp.integration.install import install
-from amp.loss_scaling import ConstantLossScale, DynamicLossScale, stalls, state
+from amp.loss_scaling import (
+    ConstantLossScale,
+    DynamicLossScale,
+    advice,
+    stalls,
+    state,
+)
+from amp.loss_scaling.process import SCALING
 
 v1 = tf.compat.v1
 LIMIT = stalls.LIMIT
@@ -42,16 +49,10 @@ def test_at_the_floor_a_good_step_does_not_hide_the_others():
     assert counted(DynamicLossScale(minimum=0.5), flags) == 0
 
 
-def test_the_names_of_the_first_variables_are_said():
-    said = stalls.text(["a/kernel:0", "b:0", "c:0", "d:0", "e:0"], "the scale is 1")
-    assert "a/kernel, b, c and 2 more" in said
-    assert "the scale is 1" in said
-
-
 @pytest.fixture
 def scope(monkeypatch):
     install()
-    rule = DynamicLossScale(initial=8.0)
+    rule = DynamicLossScale()
     monkeypatch.setattr(active, "active_loss_scale", lambda: rule)
 
 
@@ -66,6 +67,88 @@ def said(monkeypatch):
 
     monkeypatch.setattr(stalls._LOG, "warning", warning)
     return lines, came
+
+
+class Answer:
+    """What a step observed, with or without a finding."""
+
+    def __init__(self, finding=None):
+        self.found = finding
+
+    def finding(self, number):
+        return self.found
+
+
+FOUND = advice.Finding(
+    "stuck", "tensor", "MatMul", "float16", True, "NaN", False, False
+)
+
+
+def test_a_warning_waits_for_the_answer_of_a_step(scope, said, monkeypatch):
+    monkeypatch.setattr(SCALING, "ask", lambda: True)
+    w = stepped("function", np.inf, LIMIT)
+    stalls.look()
+    stalls.look()
+    assert said[0] == []
+    (asked,) = SCALING.asked.values()
+    asked.samples += [Answer(), Answer(FOUND)]
+    stalls.look()
+    stalls.look()
+    assert ["tensor (MatMul, float16): NaN" in line for line in said[0]] == [True]
+    assert SCALING.asked == {}
+    assert w.numpy() == 1.0
+
+
+@pytest.mark.parametrize("over", ["time", "answers", "end"])
+def test_a_warning_waits_no_longer_than_it_may(scope, said, monkeypatch, over):
+    monkeypatch.setattr(SCALING, "ask", lambda: True)
+    now = [0.0]
+    monkeypatch.setattr(stalls.time, "monotonic", lambda: now[0])
+    w = stepped("function", np.inf, LIMIT)
+    stalls.look()
+    (asked,) = SCALING.asked.values()
+    asked.samples += [Answer()] * (stalls.ANSWERS - 1)
+    stalls.look()
+    assert (said[0], asked.open) == ([], True)
+    if over == "time":
+        now[0] = stalls.PATIENCE
+    elif over == "answers":
+        asked.samples.append(Answer())
+        assert not asked.open
+    stalls.look(last=over == "end")
+    assert ["gradients of stuck" in line for line in said[0]] == [True]
+    assert w.numpy() == 1.0
+
+
+def test_a_scale_that_came_down_to_its_floor_is_said_once(said, monkeypatch):
+    install()
+    rule = DynamicLossScale(initial=4.0, minimum=1.0)
+    monkeypatch.setattr(active, "active_loss_scale", lambda: rule)
+    w = stepped("function", np.inf, 2)
+    stalls.look()
+    stalls.look(last=True)
+    assert ["its floor" in line for line in said[0]] == [True]
+    assert w.numpy() == 1.0
+
+
+@pytest.mark.parametrize(("finite", "told"), [(0, 1), (1, 0)])
+def test_a_job_without_one_finite_gradient_says_so_when_it_ends(
+    scope, said, finite, told
+):
+    w = tf.Variable([1.0], name="stuck")
+
+    @tf.function
+    def step(factor):
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_sum(w**2) * factor
+        w.assign_sub(tape.gradient(loss, w))
+
+    for factor in [0.0] * finite + [np.inf] * 3:
+        step(tf.constant(factor, tf.float32))
+    stalls.look()
+    assert said[0] == []
+    stalls.look(last=True)
+    assert ["any of 3 steps" in line for line in said[0]] == [True] * told
 
 
 def stepped(mode, factor, times):

@@ -24,6 +24,9 @@ REF_OFFSET = 100  # a reference type is its base type plus this number
 
 # Attributes that this package writes on nodes.
 UNSCALE = "_amp_unscale"  # the multiply that unscales a gradient; float32 downstream
+SOURCE = (
+    "_amp_source"  # beside UNSCALE: number of the scaler, ":", name of the variable
+)
 SEED = "_amp_seed"  # the loss scale times the incoming gradient
 KEEP = "_amp_keep"  # built under keep_float32() or by an optimizer
 OPTIMIZER = "_amp_optimizer"  # with KEEP: built by an optimizer

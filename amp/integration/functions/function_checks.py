@@ -31,6 +31,7 @@ from amp.integration.functions.function_plans import NOMINEES, FunctionPlans, Ma
 from amp.integration.functions.function_reports import FunctionReports
 from amp.integration.functions.gradient_check import Checked, GradientCheck
 from amp.integration.functions.gradient_copies import Recorded
+from amp.integration.functions.step_probes import StepProbes
 from amp.integration.functions.stored_checks import StoredCheck
 from amp.loss_scaling.once import Once
 from amp.policy import Policy
@@ -47,6 +48,7 @@ class Shared:
       reports: on the functions.
       checks: of their gradients.
       once: has each plan made once.
+      probes: observe steps.
     """
 
     settled: Resolution
@@ -54,6 +56,7 @@ class Shared:
     reports: FunctionReports
     checks: Checks
     once: Once
+    probes: StepProbes
 
     @property
     def policy(self) -> Policy:

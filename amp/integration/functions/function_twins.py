@@ -177,9 +177,12 @@ class FunctionTwins:
             return outputs
         if checked is not None:
             self._take_in(context, checked)
-        contest = self._contest
+        contest, probes = self._contest, self._shared.probes
         race = None if contest is None else contest.race
-        if race is not None:
+        done, outputs = probes.call(self._name, self._front, call)
+        if done:
+            pass
+        elif race is not None:
             turn = functools.partial(self._guarded, call, context)
             outputs = race.call(turn, call.work)
         else:
@@ -203,6 +206,13 @@ class FunctionTwins:
     def _running(self) -> str:
         """The name of the plan that runs, as far as that is known."""
         return self._reported if self._contest is None else self._contest.winner
+
+    @property
+    def _front(self) -> bytes:
+        """The function of the plan that runs, or of the fastest so far."""
+        contest = self._contest
+        plan = self._reported if contest is None else contest.front
+        return self._plans.function(plan)
 
     def _guarded(self, call: FunctionCall, context: Any, plan: str) -> Any:
         """Calls the original or a twin; if that cannot run, another.
@@ -283,7 +293,8 @@ class FunctionTwins:
     def _give_up(self) -> None:
         """Has the original called from now on; nothing more is to come of it."""
         self._contest, self._later, self._reported = None, None, FLOAT32
-        self._shared.proven[self._name] = itertools.repeat(self._name)
+        again = self._shared.probes.again(self._name, self._name)
+        self._shared.proven[self._name] = again
         self._shared.checks.forget(self._name)
         self._shared.reports.forget(self._name)
 
@@ -299,9 +310,11 @@ class FunctionTwins:
             left = [checks.calls_left(self._name)]
             left += [contest.calls_left] if contest is not None else []
             left += [later.calls_left] if later is not None else []
+            left += [self._shared.probes.calls_left(self._name)]
             known = [calls for calls in left if calls is not None]
             times = min(known) if known else None
             checks.passed(self._name, times or 0)
+            self._shared.probes.passed(self._name, times or 0)
             if contest is not None:
                 contest.passed(times or 0)
             if later is not None:

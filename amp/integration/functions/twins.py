@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import itertools
 from collections.abc import Iterator, Sequence
 from typing import Any, Literal
 
@@ -42,6 +41,7 @@ from amp.integration.functions.function_twins import FunctionTwins
 from amp.integration.functions.keep_patterns import KeepPatterns
 from amp.integration.functions.plan_store import Record
 from amp.integration.functions.race_rules import FLOAT32
+from amp.integration.functions.step_probes import StepProbes
 from amp.integration.measuring import job_timer
 from amp.integration.measuring.job_timer import Noted
 from amp.integration.process import PROCESS
@@ -78,6 +78,7 @@ class Twins:
             reports=FunctionReports(self._policy),
             checks=Checks(self._policy.strict),
             once=self._once,
+            probes=StepProbes(self._policy.strict),
         )
         self._functions: dict[bytes, FunctionTwins | Literal[False]] = {}
         self.keep_patterns = KeepPatterns(self._policy.keep)
@@ -140,7 +141,11 @@ class Twins:
         if function:
             return function.call(call, context)
         if function is not None:  # None: within the making of this very twin
-            self.proven[name] = itertools.repeat(name)
+            probes = self._shared.probes
+            done, outputs = probes.call(name, name, call)
+            self.proven[name] = probes.again(name, name)
+            if done:
+                return outputs
         return call.run(name)
 
     def _make(
@@ -236,10 +241,16 @@ class Twins:
 
         return fallback.attempt(part, look_up, lambda: ("", Record()))
 
+    @property
+    def has_functions(self) -> bool:
+        """Whether any function was called under the policy."""
+        return bool(self._functions)
+
     def made_for(self, name: bytes) -> list[str]:
         """The names of the functions that are registered for one original."""
         function = self._functions.get(name)
-        return function.functions() if function else []
+        observed = self._shared.probes.functions(name)
+        return (function.functions() if function else []) + observed
 
     def forget(self, name: bytes) -> list[str]:
         """Drops all that is stored for a function that TensorFlow removes.
@@ -252,7 +263,8 @@ class Twins:
         """
         self.proven.pop(name, None)
         self._untwinned.forget(name)
-        told = self._first.forget(name)
+        told = self._first.forget(name) + self._shared.probes.functions(name)
+        self._shared.probes.forget(name)
         function = self._functions.pop(name, None)
         if not function:
             return told

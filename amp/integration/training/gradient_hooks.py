@@ -163,15 +163,23 @@ def _scaled(
     if found is None or isinstance(rule, NoLossScale):
         return [gradients.marked(grad, placing) for grad in how.compute(seeds)]
     values = frozenset(i for i, s in enumerate(flat) if gradient_sources.overwritten(s))
-    scaling = gradients.Scaling(found.scaler, rule.initial, how.waits, values)
+    scaling = gradients.Scaling(
+        found.scaler, rule.initial, how.waits, values, found.owners
+    )
     return gradients.scaled(scaling, targets, seeds, how.compute, placing)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _Found:
-    """A call that is to be scaled; without a scaler, by a fixed factor."""
+    """A call that is to be scaled; without a scaler, by a fixed factor.
+
+    Attributes:
+      scaler: of the call.
+      owners: see `gradients.Scaling`.
+    """
 
     scaler: Scaler | None
+    owners: tuple[int | None, ...] = ()
 
 
 def _found(
@@ -196,14 +204,17 @@ def _found(
     )
 
     def find() -> _Found | None:
-        variables = gradient_sources.trainable(flat, watched())
+        owners = gradient_sources.owners(flat, watched())
+        variables = gradient_sources.each_once(owners)
         if not variables:
             return None
         if isinstance(rule, NoLossScale) or replicas.cannot_agree():
             return _Found(None)
         # Replicas agree where they update: one of them may take a gradient alone.
         place = ScalerSite(device, not replicas.several(), workers.same)
-        return _Found(state.find(gradient_sources.call_site(), variables, rule, place))
+        scaler = state.find(gradient_sources.call_site(), variables, rule, place)
+        place_of = {id(variable): index for index, variable in enumerate(variables)}
+        return _Found(scaler, tuple(place_of.get(id(owner)) for owner in owners))
 
     return fallback.attempt(part, find, lambda: None)
 

@@ -121,16 +121,16 @@ def arguments(sources: Sequence[Any]) -> bool:
     )
 
 
-def trainable(
+def owners(
     sources: Sequence[Any], watched: Sequence[tf.Variable]
-) -> list[tf.Variable]:
-    """Returns the trainable variables among sources, each once, in order.
+) -> list[tf.Variable | None]:
+    """Returns the trainable variable that each source is or stands for, else None.
 
     Args:
       sources: variables, resource handles, reference tensors, or reads of variables.
       watched: variables that handles may belong to, besides those that the graph knows.
     """
-    found: dict[int, tf.Variable] = {}
+    found: list[tf.Variable | None] = []
     by_handle: dict[int, tf.Variable] | None = None
     for source in sources:
         meant = variable(source)
@@ -138,9 +138,13 @@ def trainable(
             if by_handle is None:
                 by_handle = {id(h): v for v in _known(watched) for h in _handles(v)}
             meant = _behind(source, by_handle)
-        if meant is not None and meant.trainable:
-            found[id(meant)] = meant
-    return list(found.values())
+        found.append(meant if meant is not None and meant.trainable else None)
+    return found
+
+
+def each_once(variables: Sequence[tf.Variable | None]) -> list[tf.Variable]:
+    """Returns the variables in order, each once."""
+    return list({id(v): v for v in variables if v is not None}.values())
 
 
 def _behind(source: tf.Tensor, by_handle: dict[int, tf.Variable]) -> tf.Variable | None:

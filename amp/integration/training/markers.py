@@ -18,8 +18,10 @@ _TRUE = tf.compat.v1.AttrValue(b=True)
 
 
 @contextlib.contextmanager
-def attribute_scope(*names: str) -> Iterator[None]:
-    """A scope; nodes that are built in it get the boolean attributes named.
+def attribute_scope(*names: str, text: str = "") -> Iterator[None]:
+    """A scope; nodes that are built in it get the attributes named.
+
+    They are boolean attributes, or strings if there is a text.
 
     It is a scope of the current graph. Branches and loop bodies have graphs of their
     own, in which it has to be entered again. In eager code it has no effect.
@@ -28,7 +30,8 @@ def attribute_scope(*names: str) -> Iterator[None]:
         yield
         return
     graph: Any = tf.compat.v1.get_default_graph()
-    with graph._attr_scope(dict.fromkeys(names, _TRUE)):
+    value = tf.compat.v1.AttrValue(s=text.encode()) if text else _TRUE
+    with graph._attr_scope(dict.fromkeys(names, value)):
         yield
 
 

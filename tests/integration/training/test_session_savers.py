@@ -72,7 +72,8 @@ class Job:
         return found
 
     def state(self, session):
-        found = session.run(list(self.scaler.variables))
+        kept = [v for v in self.scaler.variables if v is not self.scaler.tally]
+        found = session.run(kept)
         return [np.asarray(value).tolist() for value in found]
 
 

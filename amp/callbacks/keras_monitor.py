@@ -1,0 +1,44 @@
+"""`LossScaleMonitor`: the Keras callback. What it shows is not made here."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import tensorflow as tf
+
+from amp.callbacks.monitor import EVERY, Monitor
+
+_Callback: Any = tf.keras.callbacks.Callback
+
+
+class LossScaleMonitor(_Callback):  # type: ignore[misc]
+    """Logs the loss scale during `fit`, and writes it for TensorBoard.
+
+    Args:
+      log_dir: where to write for TensorBoard; by default nothing is written.
+      every: the batches from one reading to the next.
+    """
+
+    def __init__(self, log_dir: str = "", every: int = EVERY) -> None:
+        super().__init__()
+        self._log_dir, self._every = str(log_dir), every
+        self._monitor: Monitor | None = None
+        self._batches = 0
+
+    def on_train_begin(self, logs: Any = None) -> None:
+        """Has steps observed."""
+        self._monitor = self._monitor or Monitor(self._log_dir, self._every)
+        self._monitor.start()
+
+    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+        """Reads after every so many batches."""
+        if self._monitor is not None:
+            self._monitor.step(self._batches)
+        self._batches += 1
+
+    def on_train_end(self, logs: Any = None) -> None:
+        """Reads what came since the last reading."""
+        if self._monitor is not None:
+            if (self._batches - 1) % self._monitor.every:
+                self._monitor.read(self._batches - 1)
+            self._monitor.stop()

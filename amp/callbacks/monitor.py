@@ -1,0 +1,137 @@
+"""`Monitor`: reads the scalers now and then, for the log and for TensorBoard.
+
+Used by the Keras callback and by `monitor_loss_scale`. Which steps are observed, and
+how, is in `integration.functions.step_probes`; between two readings nothing runs.
+"""
+
+from __future__ import annotations
+
+import collections
+from typing import Any
+
+import tensorflow as tf
+
+from amp.callbacks import readings
+from amp.callbacks.readings import Reading
+from amp.integration import messages
+from amp.integration.functions import step_probes, step_variants
+from amp.integration.functions.samples import Sample
+from amp.loss_scaling import current, exponents, tally
+from amp.loss_scaling.tally import Tally
+
+EVERY = 100
+
+
+class Monitor:
+    """Reads the scalers of the process every so many steps.
+
+    Args:
+      log_dir: where to write for TensorBoard, "" to write nothing.
+      every: the steps from one reading to the next.
+
+    Attributes:
+      every: as given; one call of a function in so many is observed.
+    """
+
+    def __init__(self, log_dir: str = "", every: int = EVERY) -> None:
+        self.every = max(1, int(every))
+        self._writer = tf.summary.create_file_writer(log_dir) if log_dir else None
+        self._samples: collections.deque[Sample] = collections.deque(maxlen=100)
+        self._before: dict[str, Tally] = {}
+        self._drawn: set[str] = set()  # functions whose graph is written
+
+    def start(self) -> None:
+        """Has steps observed from now on."""
+        step_probes.unwatch(self)  # a `fit` before this one may have failed
+        step_probes.watch(self)
+
+    def stop(self) -> None:
+        """Has no step observed any more, and closes the files."""
+        step_probes.unwatch(self)
+        if self._writer is not None:
+            self._writer.flush()
+
+    def receive(self, sample: Sample) -> None:
+        """Takes what a step let observe."""
+        self._samples.append(sample)
+
+    def step(self, number: int) -> list[Reading]:
+        """Is told of a step; reads, writes and logs after every so many.
+
+        Args:
+          number: of the step, from 0.
+        """
+        return [] if number % self.every else self.read(number)
+
+    def read(self, number: int) -> list[Reading]:
+        """Reads all scalers, writes and logs."""
+        counts: dict[str, Any] = {}
+        functions = []
+        while self._samples:
+            sample = self._samples.popleft()
+            counts.update(sample.counts())
+            functions.append(sample.function)
+        found = [self._reading(number, s, counts) for s in current().scalers]
+        for reading in found:
+            messages.note("%s", reading)
+        if self._writer is not None:
+            with self._writer.as_default():
+                for reading in found:
+                    readings.write(reading)
+                self._draw(functions)
+            self._writer.flush()
+        return found
+
+    def _reading(self, number: int, scaler: Any, counts: dict[str, Any]) -> Reading:
+        with tf.init_scope():
+            values = [v.numpy() for v in scaler.copies("tally")]
+            scale = float(scaler.copies("scale")[0].numpy())
+            skipped = int(scaler.copies("skipped_steps")[0].numpy())
+        whole = tally.read(values, scaler.names)
+        since = whole.since(self._before.get(scaler.name))
+        self._before[scaler.name] = whole
+        labels = {n: scaler.label(i) for i, n in enumerate(scaler.names)}
+        underflow = {
+            name: exponents.underflow(counts[label], "float16")
+            for name, label in labels.items()
+            if label in counts
+        }
+        return Reading(number, scaler.name, scale, skipped, since, "float16", underflow)
+
+    def _draw(self, functions: list[str]) -> None:
+        """Writes the graphs of the functions that ran, twins mostly, once each."""
+        for name in functions:
+            if name not in self._drawn:
+                self._drawn.add(name)
+                graph = step_variants.graph_of(name)
+                if graph is not None:
+                    tf.summary.graph(graph)
+
+
+_MONITORS: dict[tuple[str, int], Monitor] = {}
+
+
+def monitor_loss_scale(
+    step: int, log_dir: str = "", every: int = EVERY
+) -> list[Reading]:
+    """Watches the loss scale of a training loop; to be called once after each step.
+
+    ::
+
+        for number, batch in enumerate(data):
+            train_step(batch)
+            amp.callbacks.monitor_loss_scale(number, "logs")
+
+    Args:
+      step: the number of the step, from 0.
+      log_dir: where to write for TensorBoard; by default nothing is written.
+      every: the steps from one reading to the next.
+
+    Returns:
+      A reading of each scaler at the steps that are read, else [].
+    """
+    key = (log_dir, every)
+    if key not in _MONITORS:
+        _MONITORS[key] = Monitor(log_dir, every)
+        _MONITORS[key].start()
+    return _MONITORS[key].step(step)

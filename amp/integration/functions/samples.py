@@ -1,0 +1,93 @@
+"""`Sample`: what one step let observe, and what is to be learnt from it.
+
+Made by `step_probes` and by the session hook; read later, by whoever asked. No step is
+run here.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from amp.graph_rewrite.graph import ir
+from amp.graph_rewrite.normalize import step_probes
+from amp.graph_rewrite.normalize.step_probes import Gradient, Tensor
+from amp.loss_scaling.advice import Finding
+
+_CAST = "/amp_"  # in the names of the casts that a rewrite adds
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Sample:
+    """What one step let observe.
+
+    Attributes:
+      function: the name of the function that ran.
+      gradients: of the step, in the order in which the program asked for them.
+      own: the nodes whose results are 16-bit in the program itself.
+      tensors: that were asked whether they are finite; () if exponents were counted.
+      observed: a tensor that may still be being computed: for each of `tensors`
+        whether it holds a NaN and whether an infinity, or for each of `gradients` what
+        `exponents.counted` returns.
+    """
+
+    function: str
+    gradients: tuple[Gradient, ...]
+    own: frozenset[str]
+    tensors: tuple[Tensor, ...]
+    observed: Any
+
+    def counts(self) -> Mapping[str, Any]:
+        """The exponents of each gradient by its label; replicas are added up."""
+        found: dict[str, Any] = {}
+        pairs = zip(self.gradients, np.asarray(self.observed), strict=True)
+        for gradient, counts in pairs:
+            found[gradient.label] = found.get(gradient.label, 0) + counts
+        return found
+
+    def finding(self, number: int) -> Finding | None:
+        """The first tensor that was not finite, of the gradients of one scaler."""
+        flags = np.asarray(self.observed)
+        numbers = {tensor.edge: index for index, tensor in enumerate(self.tensors)}
+
+        def bad(index: int) -> bool:
+            return bool(flags[index].any())
+
+        met = []
+        for gradient in self.gradients:
+            if gradient.label.startswith(f"{number}:"):
+                first = step_probes.first_bad(self.tensors, bad, gradient.edge)
+                if first is not None:
+                    met.append((numbers[gradient.edge], first, gradient.label))
+        if not met:
+            return None
+        # The backward pass comes to the gradients in the order of the graph.
+        label = min(met)[2].partition(":")[2]
+        first = min((each[1] for each in met), key=self._order)
+        return self._told(first, label, "NaN" if flags[first][0] else "infinity")
+
+    def _order(self, index: int) -> tuple[bool, int]:
+        return not self.tensors[index].forward, index
+
+    def _told(self, index: int, variable: str, value: str) -> Finding:
+        tensor = self.tensors[index]
+        near = [tensor, *(self.tensors[each] for each in tensor.sources)]
+        low = next((t.type for t in near if t.type != ir.FLOAT), None)
+        name, cast, kind = tensor.edge[0].partition(_CAST)
+        if cast and low is None:  # emulated
+            low = ir.DTYPE_NUMBERS.get(kind.partition("_")[0])
+        made = [t for t in self.tensors if t.edge[0] == name]
+        made = made[:1] if cast and made else [tensor]
+        return Finding(
+            variable=variable,
+            tensor=name,
+            op=made[0].op,
+            dtype="" if low is None else ir.DTYPE_NAMES[low],
+            forward=tensor.forward,
+            value=value,
+            is_state=made[0].is_state,
+            own=name in self.own,
+        )

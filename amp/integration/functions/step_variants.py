@@ -1,0 +1,140 @@
+"""`Variant`: a function that is a step and also returns what is observed inside it.
+
+Made for `step_probes`, and for the session hook as tensors of its graph. When a step is
+observed is not decided here, and none is run.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any
+
+import tensorflow as tf
+from tensorflow.python.eager import context as context_lib
+from tensorflow.python.framework import function_def_to_graph
+
+from amp.graph_rewrite.graph import ir, op_schema, serde
+from amp.graph_rewrite.normalize import step_probes
+from amp.graph_rewrite.normalize.inline import inline
+from amp.graph_rewrite.normalize.step_probes import Observed
+from amp.integration import fallback
+from amp.integration.functions import definitions
+from amp.integration.functions.samples import Sample
+from amp.integration.process import PROCESS
+from amp.loss_scaling import exponents
+
+_TYPES = {ir.FLOAT: tf.float32, ir.HALF: tf.float16, ir.BFLOAT16: tf.bfloat16}
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Variant:
+    """A function that was registered to observe a step.
+
+    Attributes:
+      name: to call.
+      functions: all that were registered.
+      sample: what a call observes, without a value.
+    """
+
+    name: bytes
+    functions: tuple[str, ...]
+    sample: Sample
+
+
+def registered(original: bytes, which: bytes, counts: bool) -> Variant | None:
+    """Makes the variant of a function; None if it takes no gradients that are scaled.
+
+    Args:
+      original: the function of the user's.
+      which: it, or the twin of it that runs.
+      counts: whether exponents are to be counted.
+
+    Raises:
+      AmpError: its definition is damaged.
+    """
+    context = context_lib.context()
+    name = which.decode()
+    module = inline(definitions.read(context, name))
+    at = step_probes.holder(module)
+    if at is None:
+        return None
+    found = () if counts else step_probes.tensors(module, at)
+    seen: Sequence[Any] = at.gradients if counts else found
+    edges = [(each.edge, each.type) for each in seen]
+    number = ir.FLOAT if counts else ir.BOOL
+    functions = {t: _observer(counts, t) for t in {t for _, t in edges}}
+    what = Observed(edges, functions, number)
+    variant = f"{name}{definitions.new_suffix()}_observed"
+    made = step_probes.probed(module, at, what, variant)
+    lookup = op_schema.lookup_of(made)
+    added = []
+    for graph in (*made.functions.values(), made.main):
+        if not context.has_function(graph.name):
+            context.add_function_def(serde.write_function(graph, lookup))
+            added.append(graph.name)
+    own = frozenset() if counts else _own(context, original)
+    sample = Sample(name, at.gradients, own, found, None)
+    return Variant(variant.encode(), tuple(added), sample)
+
+
+def _own(context: Any, original: bytes) -> frozenset[str]:
+    """The nodes whose results are 16-bit in the user's function."""
+    module = inline(definitions.read(context, original.decode()))
+    at = step_probes.holder(module)
+    found = () if at is None else step_probes.tensors(module, at)
+    return frozenset(each.edge[0] for each in found if each.type != ir.FLOAT)
+
+
+def _observer(counts: bool, number: int) -> str:
+    """The name of the function that observes a tensor of a type; made once."""
+    key = (counts, number)
+    if key not in PROCESS.observers:
+        look = exponents.counted if counts else _not_finite
+        with tf.init_scope(), tf.device(None):
+            made = tf.function(look, autograph=False)
+            spec = tf.TensorSpec(None, _TYPES[number])
+            PROCESS.observers[key] = made.get_concrete_function(spec)
+    return str(PROCESS.observers[key].function_def.signature.name)
+
+
+def _not_finite(values: Any) -> Any:
+    """Whether a tensor holds a NaN, and whether an infinity; bool, shape (2,)."""
+    flat = tf.reshape(values, [-1])
+    nan = tf.reduce_any(tf.math.is_nan(flat))
+    return tf.stack([nan, tf.reduce_any(tf.math.is_inf(flat))])
+
+
+def graph_of(name: str) -> Any:
+    """A function, twin or original, as a graph for TensorBoard; None if it is gone."""
+    context = context_lib.context()
+
+    def read() -> Any:
+        definition = context.get_function_def(name)
+        return function_def_to_graph.function_def_to_graph(definition)
+
+    return fallback.attempt_quietly(read, None)
+
+
+def observed_in(graph: Any) -> Sample | None:
+    """What is observed in a session's graph, as tensors that are added to it.
+
+    Args:
+      graph: a `tf.Graph`, which is the default one.
+
+    Returns:
+      A sample whose `observed` is a tensor to fetch in a step; None if the graph takes
+      no gradients that are scaled.
+    """
+    module = serde.read_graph(graph.as_graph_def())
+    at = step_probes.holder(module)
+    if at is None or at.call is not None:
+        return None
+    found = step_probes.tensors(module, at)
+    flags = []
+    for each in found:
+        tensor = graph.get_tensor_by_name(f"{each.edge[0]}:{each.edge[1]}")
+        with tf.device(tensor.device or None):
+            flags.append(_not_finite(tensor))
+    own = frozenset(each.edge[0] for each in found if each.type != ir.FLOAT)
+    return Sample("", at.gradients, own, found, tf.stack(flags))

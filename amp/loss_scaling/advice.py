@@ -1,0 +1,158 @@
+"""What a warning says of a job whose gradients overflow: what, where, what to try.
+
+`stalls` asks for the text. What is found inside a step is told by a `Finding`, which
+`integration.functions.step_probes` makes. Text only; nothing is read from TensorFlow.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Literal
+
+_NAMED = 3
+_SHORT = 20  # fewer steps may not be enough to find the scale
+# Ops at whose poles an epsilon is meant to stand.
+_POLES = frozenset(
+    {"RealDiv", "Div", "Reciprocal", "Inv", "Rsqrt", "RsqrtGrad", "Log", "SqrtGrad"}
+    | {"DivNoNan", "Pow", "Xdivy", "ReciprocalGrad", "InvGrad", "Sqrt", "Log1p"}
+)
+_LIMITS = {
+    "float16": "float16 ends at 65504, and rounds what is under 3e-8 to 0",
+    "bfloat16": "bfloat16 has two to three digits",
+}
+Event = Literal["stalled", "floor", "never"]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Finding:
+    """The first tensor that was not finite in a step whose gradients overflowed.
+
+    Attributes:
+      variable: the variable whose gradient came to be not finite first.
+      tensor: the name of the tensor.
+      op: the op that makes it, "" for an argument of the function.
+      dtype: the 16-bit type that it, or the result that it reads, is held in; "" where
+        all is float32.
+      forward: whether it is of the forward pass.
+      value: what it holds: "NaN" or "infinity".
+      is_state: whether it is the value of a variable.
+      own: whether the program itself asked for 16 bits there.
+    """
+
+    variable: str
+    tensor: str
+    op: str
+    dtype: str
+    forward: bool
+    value: str
+    is_state: bool
+    own: bool
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Case:
+    """A job that does not train, or may not.
+
+    Attributes:
+      event: "stalled" after so many skipped updates in a row, "floor" when the scale
+        has reached its minimum, "never" if no gradient was ever finite.
+      scaler: what the scaler is called.
+      names: of the variables whose gradients were not finite.
+      times: how many updates were skipped.
+      scale: the loss scale, as text.
+    """
+
+    event: Event
+    scaler: str
+    names: Sequence[str]
+    times: int
+    scale: str
+
+
+def text(case: Case, finding: Finding | None) -> str:
+    """Returns the warning.
+
+    Args:
+      case: what has happened.
+      finding: where, as far as that is known.
+    """
+    names = listed(case.names)
+    what = {
+        "stalled": f"training may stand still: {case.times} updates were skipped "
+        f"because the gradients of {names} were not finite; {case.scale}",
+        "floor": f"{case.scale}, which is its floor, and gradients of {names} were "
+        "not finite on the way there: from now on an overflow only skips updates",
+        "never": f"no update was made: the gradients of {names} were not finite in "
+        f"any of {case.times} steps; {case.scale}",
+    }[case.event]
+    said = f"amp: loss scaler {case.scaler!r}: {what}. "
+    if case.event == "never" and case.times < _SHORT:
+        said += "The scale begins high and halves at each of them: a job with more "
+        said += "steps may find one that fits. "
+    return said + (
+        _unknown() if finding is None else f"{_where(finding)}. {_try(finding)}"
+    )
+
+
+def listed(names: Sequence[str]) -> str:
+    """Returns the first names, and how many more there are."""
+    first = ", ".join(names[:_NAMED])
+    more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
+    return f"{first}{more}" or "its variables"
+
+
+def _unknown() -> str:
+    return (
+        "If the loss itself is finite, scale it down (a mean instead of a sum) or give "
+        "DynamicLossScale a lower minimum; otherwise look for the first NaN without "
+        "mixed precision"
+    )
+
+
+def _where(finding: Finding) -> str:
+    held = f", {finding.dtype}" if finding.dtype else ", float32"
+    kind = f"{finding.op}{held}" if finding.op else "an input of the step"
+    tensor = f"{finding.tensor} ({kind}): {finding.value}"
+    first = f"The gradient of {finding.variable} was the first"
+    if finding.forward:
+        return f"The first tensor that was not finite is {tensor}. {first} to follow"
+    return (
+        f"The forward pass was finite; the first tensor of the backward pass that was "
+        f"not is {tensor}, on the way to the gradient of {finding.variable}"
+    )
+
+
+def _try(finding: Finding) -> str:
+    wide = f"AMP_KEEP={finding.tensor!r} or amp.keep_float32() around it"
+    keep = "a cast to float32 before it" if finding.own else wide
+    if finding.is_state:
+        past = f"holds values past {finding.dtype}'s range: training diverges, so try "
+        past += "a smaller learning rate" if finding.dtype else ""
+        holds = past if finding.dtype else "itself holds it"
+        return f"The variable {holds}; then go back to an earlier checkpoint"
+    if not finding.op or finding.op in ("IteratorGetNext", "Placeholder"):
+        return "So it comes with the data: look at what is fed"
+    if not finding.forward:
+        return (
+            "Try a smaller loss: a mean instead of a sum, or a lower minimum of "
+            "DynamicLossScale; where a norm, a root or a division is differentiated, a "
+            "larger epsilon"
+        )
+    pole = finding.op in _POLES
+    if not finding.dtype:
+        more = " (an epsilon that is too small, a logarithm of 0)" if pole else ""
+        return (
+            f"All of it is float32, so mixed precision is not the cause{more}: "
+            "tf.debugging.enable_check_numerics() without it shows the line"
+        )
+    constant = finding.op in ("Cast", "Const")
+    ways = "smaller values before it, or "
+    ways = (
+        "a constant that it can hold (-1e4, say, for -1e9), or " if constant else ways
+    )
+    ways = "a larger epsilon, or " if pole else ways
+    return (
+        f"Try {ways}{keep}, or dtype='bfloat16' (AMP_DTYPE=bfloat16): "
+        f"{_LIMITS[finding.dtype]}"
+    )

@@ -1,0 +1,81 @@
+"""A loop that calls `monitor_loss_scale` sees its loss scale, and is not changed."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import amp
+from amp.callbacks import monitor
+from amp.integration.process import PROCESS
+
+POLICY = {"dtype": "float16", "emulate": True, "assignment": "all", "strict": True}
+
+
+@pytest.fixture(autouse=True)
+def _monitors(monkeypatch):
+    monkeypatch.setattr(monitor, "_MONITORS", {})
+
+
+def job():
+    weights = tf.Variable(tf.ones([4, 2]), name="weights")
+
+    @tf.function
+    def step(factor):
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean(tf.matmul(tf.ones([3, 4]), weights)) * factor
+        weights.assign_sub(0.1 * tape.gradient(loss, weights))
+
+    return step, weights
+
+
+def test_scale_overflows_and_underflow_are_read_by_name(tmp_path, capsys):
+    step, weights = job()
+    found = []
+    with amp.mixed_precision_scope(**POLICY):
+        for number, factor in enumerate([1.0, np.inf, 1.0, 1e-12, 1.0]):
+            step(tf.constant(factor, tf.float32))
+            made = amp.callbacks.monitor_loss_scale(number, str(tmp_path), every=3)
+            found.append(made)
+    assert [len(each) for each in found] == [1, 0, 0, 1, 0]
+    first, second = found[0][0], found[3][0]
+    assert (first.scale, second.scale) == (2.0**15, 2.0**14)
+    assert (first.first_not_finite, second.first_not_finite) == ("", "weights")
+    assert second.since.calls == 3
+    # 1e-12 / 2 * 2**14 is 8e-9, which float16 rounds to 0.
+    assert first.underflow == {}, "nobody had asked before the first step"
+    assert second.underflow["weights"].zero == 1.0
+    assert "loss scale 16384 (weights)" in capsys.readouterr().err
+    graphs = [
+        event
+        for file in tmp_path.glob("events.*")
+        for event in tf.compat.v1.train.summary_iterator(str(file))
+        if event.HasField("graph_def")
+    ]
+    assert b"amp_" in graphs[0].graph_def, "the twin, not the original"
+
+
+def test_what_is_not_read_is_not_observed():
+    step, _ = job()
+    watcher = monitor.Monitor(every=4)
+    with amp.mixed_precision_scope(**POLICY):
+        watcher.start()
+        for _ in range(5):
+            step(tf.constant(1.0))
+        assert len(watcher._samples) == 2
+        watcher.stop()
+        for _ in range(5):
+            step(tf.constant(1.0))
+        assert len(watcher._samples) == 2
+    assert PROCESS.monitors == []
+
+
+def test_an_eager_loop_has_a_scale_too():
+    weights = tf.Variable(2.0, name="weights")
+    with amp.mixed_precision_scope(**POLICY):
+        with tf.GradientTape() as tape:
+            loss = weights**2
+        tape.gradient(loss, weights)
+        (reading,) = amp.callbacks.monitor_loss_scale(0)
+    assert (reading.scaler, reading.underflow) == ("weights", {})

@@ -1,0 +1,55 @@
+"""A warning says what happened, where it began, and what to try."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+
+from amp.loss_scaling.advice import Case, Finding, listed, text
+
+CASE = Case("stalled", "net", ["b", "a"], 20, "the loss scale is 2")
+FOUND = Finding("b", "net/truediv", "RealDiv", "float16", True, "NaN", False, False)
+
+
+def test_the_first_names_are_said_and_how_many_more_there_are():
+    assert listed(["a", "b"]) == "a, b"
+    assert listed(["a", "b", "c", "d", "e"]) == "a, b, c and 2 more"
+
+
+@pytest.mark.parametrize(
+    ("event", "says"),
+    [
+        ("stalled", "20 updates were skipped because the gradients of b, a"),
+        ("floor", "the loss scale is 2, which is its floor"),
+        ("never", "not finite in any of 20 steps"),
+    ],
+)
+def test_each_event_names_the_scaler_and_the_variables(event, says):
+    said = text(dataclasses.replace(CASE, event=event), None)
+    assert said.startswith("amp: loss scaler 'net': ")
+    assert says in said
+    assert "a mean instead of a sum" in said
+
+
+@pytest.mark.parametrize(
+    ("change", "where", "remedy"),
+    [
+        ({}, "net/truediv (RealDiv, float16): NaN", "a larger epsilon, or AMP_KEEP"),
+        ({"own": True}, "float16", "a cast to float32 before it"),
+        ({"op": "MatMul"}, "MatMul", "smaller values before it"),
+        ({"op": "Cast"}, "Cast", "a constant that it can hold"),
+        ({"dtype": ""}, "RealDiv, float32", "mixed precision is not the cause"),
+        ({"op": ""}, "an input of the step", "look at what is fed"),
+        ({"is_state": True}, "net/truediv", "past float16's range"),
+        ({"is_state": True, "dtype": ""}, "net/truediv", "itself holds it"),
+        ({"forward": False}, "The forward pass was finite", "a mean instead of a sum"),
+    ],
+)
+def test_what_to_try_depends_on_the_first_tensor_that_was_not_finite(
+    change, where, remedy
+):
+    said = text(CASE, dataclasses.replace(FOUND, **change))
+    assert where in said
+    assert remedy in said
+    assert "gradient of b" in said

@@ -133,7 +133,7 @@ from convergence_runs import ready, small
 from convergence import checkpoints, results, runner, settings
 
 out, point = pathlib.Path(sys.argv[1]), sys.argv[2]
-family = small("wide_deep", 40)
+family = small(sys.argv[3], 40)
 frozen = out / "frozen" / "margins.json"
 if not frozen.exists():
     ready(family, out)
@@ -185,19 +185,21 @@ def python(code: str, *arguments: object) -> int:
 
 @pytest.mark.slow
 @pytest.mark.processes
+@pytest.mark.parametrize("name", ["wide_deep", "lstm_lm"])
 def test_a_run_killed_at_any_point_resumes_to_the_same_bits(
-    tmp_path: pathlib.Path,
+    tmp_path: pathlib.Path, name: str
 ) -> None:
     """Killed between checkpoints, then in the midst of writing one, then left alone.
 
-    The last process then does the whole run once more.
+    The last process then does the whole run once more. A language model carries the
+    state of its cells from step to step.
     """
     broken, whole = tmp_path, tmp_path / "again"
-    assert python(KILLED, broken, "step") == -signal.SIGKILL
+    assert python(KILLED, broken, "step", name) == -signal.SIGKILL
     (checkpoint,) = broken.glob(".checkpoints/*-dynamic-*.npz")
-    assert python(KILLED, broken, "checkpoint", "resume") == -signal.SIGKILL
+    assert python(KILLED, broken, "checkpoint", name, "resume") == -signal.SIGKILL
     assert [checkpoint] == list(broken.glob(".checkpoints/[!.]*"))
-    assert python(KILLED, broken, "never", "resume") == 0
+    assert python(KILLED, broken, "never", name, "resume") == 0
     assert _only(broken) == _only(whole)
 
 

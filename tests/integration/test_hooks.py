@@ -21,7 +21,8 @@ NAMES = {row.name for row in hooks.ROWS}
 TABLES = (install.DECORATORS, install.KERAS_DECORATORS, install.TF_KERAS_DECORATORS)
 DECORATORS = {key: hook for table in TABLES for key, hook in table.items()}
 # Python's own, of frames, named tuples and modules.
-PYTHONS = {"_getframe", "_replace", "_initializing", "_args_from_interpreter_flags"}
+PYTHONS = {"_getframe", "_replace", "_asdict", "_initializing"}
+PYTHONS |= {"_args_from_interpreter_flags"}
 
 
 def test_keys_are_unique():

@@ -13,6 +13,7 @@ The twin is made at the next call. Used by `twins`; which tensors matter is
 from __future__ import annotations
 
 import dataclasses
+import threading
 from typing import Any
 
 import tensorflow as tf
@@ -56,6 +57,9 @@ class Told:
 class _Started:
     """A function that was read, before it is planned.
 
+    Threads may make its first step at the same time. What the first to be done has told
+    counts, and what was registered is removed when none is at it any more.
+
     Attributes:
       begun: as it was read; None once it is being planned.
       waits: whether its first step is still to be made in float32.
@@ -65,6 +69,8 @@ class _Started:
       wanted: the gradients to compare, None where none are to be.
       recorded: what they are computed from, once the step was made.
       too_large: whether the step ran out of memory.
+      running: how many threads are making the step.
+      lock: held for a few lines, by no finalizer, and not while the step runs.
     """
 
     begun: Begun | None
@@ -75,6 +81,8 @@ class _Started:
     wanted: Gradients | None = None
     recorded: Recorded | None = None
     too_large: bool = False
+    running: int = 0
+    lock: Any = dataclasses.field(default_factory=threading.RLock)
 
     @property
     def taken(self) -> tuple[ir.Edge, ...]:
@@ -87,6 +95,18 @@ class _Started:
         """How many results the teller has that the original has not."""
         return len(self.taken) + len(self.roots)
 
+    def begins(self) -> bool:
+        """Whether a call is to be a first step; if so `ends` is called after it."""
+        with self.lock:
+            self.running += self.waits
+            return self.waits
+
+    def ends(self, context: Any) -> None:
+        """Is told that a thread has made its first step, or failed in it."""
+        with self.lock:
+            self.running -= 1
+        self._remove_unused(context)
+
     def told(self, call: FunctionCall, more: list[Any]) -> None:
         """Takes what the first step told; what a later one tells counts no more.
 
@@ -94,18 +114,36 @@ class _Started:
           call: the call that the user made.
           more: the further results of its teller.
         """
-        if self.begun is None or not self.waits:
-            return
         taken, shapes = more[: len(self.taken)], more[len(self.taken) :]
-        if self.roots:
-            told = zip(self.roots, shapes, strict=True)
-            tensors = {edge: tuple(shape.numpy().tolist()) for edge, shape in told}
-            sizes = shape_inference.at_call(call.inputs, tensors)
-            self.begun = self.begun.resized(sizes)
-        if self.wanted is not None:
-            own = () if self.wanted.inner else call.inputs
-            self.recorded = Recorded(self.taken, (*own, *taken))
-        self.waits = False
+        told = zip(self.roots, shapes, strict=True)
+        tensors = {edge: tuple(shape.numpy().tolist()) for edge, shape in told}
+        with self.lock:
+            if self.begun is None or not self.waits:
+                return
+            if self.roots:
+                sizes = shape_inference.at_call(call.inputs, tensors)
+                self.begun = self.begun.resized(sizes)
+            if self.wanted is not None:
+                own = () if self.wanted.inner else call.inputs
+                self.recorded = Recorded(self.taken, (*own, *taken))
+            self.waits = False
+
+    def planned(self, context: Any) -> Told:
+        """Gives what is known of it, once: it is being planned."""
+        with self.lock:
+            told = Told(self.begun, self.recorded, self.too_large)
+            self.begun, self.recorded, self.waits = None, None, False
+        self._remove_unused(context)
+        return told
+
+    def _remove_unused(self, context: Any) -> None:
+        """Removes what was registered, if no thread calls it any more."""
+        with self.lock:
+            if self.begun is not None or self.running:
+                return
+            functions, self.functions = self.functions, ()
+        for function in functions:
+            context.remove_function(function)
 
 
 class FirstSteps:
@@ -137,8 +175,16 @@ class FirstSteps:
             lambda: self._started.get(name),
             lambda: self._start(context, name, call),
         )
-        if started is None or not started.waits:
+        if started is None or not started.begins():
             return False, None
+        try:
+            return self._made(started, name, call)
+        finally:
+            started.ends(context)
+
+    def _made(
+        self, started: _Started, name: bytes, call: FunctionCall
+    ) -> tuple[bool, Any]:
         more, teller = started.more, started.teller
         try:
             outputs = call.record(teller, more) if more else call.run(name)
@@ -156,13 +202,7 @@ class FirstSteps:
         What was made to find out is removed.
         """
         started = self._started.get(name)
-        if started is None:
-            return Told()
-        for function in started.functions:
-            context.remove_function(function)
-        told = Told(started.begun, started.recorded, started.too_large)
-        started.begun, started.recorded, started.functions = None, None, ()
-        return told
+        return Told() if started is None else started.planned(context)
 
     def forget(self, name: bytes) -> list[str]:
         """Drops a function that is going; takes no lock.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from typing import Any
 
@@ -218,6 +219,48 @@ def test_what_tells_sizes_is_gone_when_the_twin_is_there() -> None:
         left = [n for n in context.list_function_names() if "_told" in str(n)]
     assert len(telling) == 1
     assert left == []
+
+
+def test_a_thread_that_is_late_makes_its_first_step_all_the_same(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Another is done with its own, and has the function planned meanwhile."""
+    patience = 60.0
+    at_it, go_on = threading.Event(), threading.Event()
+    made = FunctionCall.__init__
+
+    def init(self: Any, *args: Any, **kwargs: Any) -> None:
+        made(self, *args, **kwargs)
+        record = self.record
+
+        def waits(which: bytes, more: int) -> Any:
+            if threading.current_thread() is not threading.main_thread():
+                at_it.set()
+                assert go_on.wait(patience)
+            return record(which, more)
+
+        object.__setattr__(self, "record", waits)
+
+    monkeypatch.setattr(FunctionCall, "__init__", init)
+    fn, iterator = step(tf.eye(SIZE)), iter(batches(9, 9, 9))
+    policy = {"dtype": "bfloat16", "trial": False, "check": False}
+    fn.get_concrete_function(iterator)
+    late: list[int] = []
+
+    def work() -> None:
+        with amp.mixed_precision_scope(strict=True, **policy):
+            late.append(int(fn(iterator)[0]))
+
+    thread = threading.Thread(target=work, daemon=True)
+    thread.start()
+    assert at_it.wait(patience)
+    with amp.mixed_precision_scope(strict=True, **policy):
+        assert [int(fn(iterator)[0]) for _ in range(2)] == [1, 2]
+    go_on.set()
+    thread.join(patience)
+    assert late == [3]
+    names = map(str, context_lib.context().list_function_names())
+    assert not [name for name in names if "_told" in name]
 
 
 VOCABULARY, WIDTH, BATCH, LENGTH = 100, 128, 16, 48

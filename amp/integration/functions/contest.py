@@ -149,7 +149,8 @@ class Contest:
           others: the names of further ones.
           kept: what an earlier run left of a race between the same plans, if anything.
         """
-        self.favourite, report = favourite, self._report(favourite)
+        self.favourite, report = favourite, self._plans.report(favourite)
+        self._note_size(favourite, report)
         predicted = {favourite: report.seconds16, FLOAT32: report.seconds32}
         plans = self._plans
         log = Log(predicted, plans.making, plans.compiled, plans.uneven)
@@ -188,7 +189,6 @@ class Contest:
         """
         with self._lock:
             race, self._later = self._race, plan
-            self._report(plan)
             if race is not None:
                 known = race.log.predicted
                 known[plan] = ratio * known.get(self.favourite, 1.0)
@@ -232,17 +232,17 @@ class Contest:
         self._alone = winner_checks.calls_to_check(self._checks, self._ratio)
         self._left = self._alone
 
-    def made(self, plan: str) -> None:
-        """Is told of a plan that was made, and so of its predicted time."""
-        if self._race is not None and plan != self._later:
-            self._race.log.predicted[plan] = self._report(plan).seconds16
+    def made(self, plan: str, report: Report) -> None:
+        """Is told of a plan that was made, and so of its size and predicted time."""
+        self._note_size(plan, report)
+        race = self._race
+        if race is not None and plan != self._later:
+            race.log.predicted[plan] = report.seconds16
 
-    def _report(self, plan: str) -> Report:
-        """The report on a plan that was made; notes its size, as it may be let go."""
-        report = self._plans.report(plan)
+    def _note_size(self, plan: str, report: Report) -> None:
+        """Keeps what the outcome tells of a plan, which may be let go before."""
         self._sizes.setdefault(FLOAT32, report.size32)
         self._sizes[plan] = report.size
-        return report
 
     def doubt(self) -> float:
         """The factor, at least 1, by which the predicted gain was wrong so far."""

@@ -224,6 +224,7 @@ class FunctionTwins:
            been called, so the failure is the plugin's.
         3. The original fails otherwise: the error is the user's and is raised.
         4. A plan turns out not to be worth a twin: the fastest so far is called.
+        5. Another thread has let the twin go meanwhile: the original is called.
 
         Args:
           call: the call that the user made.
@@ -236,6 +237,8 @@ class FunctionTwins:
         try:
             return call.run(self._name if made is None else made.twin.name)
         except tf.errors.OpError as e:
+            if made is not None and _is_gone(context, made, e):
+                return call.run(self._name)  # Case 5
             if self._strict:
                 raise
             memory = isinstance(e, tf.errors.ResourceExhaustedError)
@@ -271,7 +274,9 @@ class FunctionTwins:
                     part, lambda: plans.make(context, plan, doubt)[0], lambda: failed
                 )
             if contest is not None and isinstance(made, Made):
-                contest.made(plan)
+                contest.made(plan, made.report)
+            if plans is not self._plans:
+                plans.let_go(context, plan)  # another thread made others meanwhile
             return made
 
         return self._shared.once.get((self._name, plan), find, make)
@@ -421,12 +426,13 @@ class FunctionTwins:
         others = [] if raced else [nominee.name for nominee in OTHERS]
         if contest is not None:
             contest.stop()
-        self._plans = FunctionPlans(self._name, prepared, kept)
+        plans = FunctionPlans(self._name, prepared, kept)
         if before.repriced is not None and not raced:
-            self._plans.reprice(before.repriced)
+            plans.reprice(before.repriced)
             others.append(MEASURED.name)
         compared = self._checks.compared
-        made, _ = self._plans.make(context, compared)
+        made, _ = plans.make(context, compared)
+        self._plans = plans  # until here other threads go on with those before
         if isinstance(made, Made):
             others = [plan for plan in others if plan != compared]
             self._enter(compared, others, Record())
@@ -442,3 +448,9 @@ class FunctionTwins:
         self._shared.proven.pop(self._name, None)
         self._shared.checks.forget(self._name)
         self._shared.reports.forget(self._name)
+
+
+def _is_gone(context: Any, made: Made, error: tf.errors.OpError) -> bool:
+    """Whether a call of a twin failed because its function was not there any more."""
+    missing = isinstance(error, tf.errors.NotFoundError)
+    return missing and not context.has_function(made.twin.name)

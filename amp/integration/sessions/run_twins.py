@@ -242,7 +242,7 @@ class RunTwins:
         make = functools.partial(self._made, plan)
         made: MadeRun | NotMade = fallback.attempt(part, make, lambda: failed)
         if self._contest is not None and isinstance(made, MadeRun):
-            self._contest.made(plan)
+            self._contest.made(plan, self._plans.report(plan))
         return made
 
     def _drop(self, plan: str, why: str, *, failed: bool = True) -> Run:

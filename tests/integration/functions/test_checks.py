@@ -21,6 +21,7 @@ from amp.graph_rewrite.candidates import analysis
 from amp.integration.functions import (
     checks,
     contest,
+    function_plans,
     function_twins,
     gradient_check,
 )
@@ -245,6 +246,38 @@ def test_threads_may_call_during_a_check() -> None:
         thread.join()
     assert sorted(job.taken) == list(range(16))
     assert int(job.count) == 16
+
+
+def test_a_thread_may_race_while_the_plan_at_fault_is_made_anew(
+    no_loss_rule: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It makes plans of the race that is about to be given up."""
+    job, honest = Regression(), function_twins.FunctionPlans.make
+    policy = {"trial": True, "emulate": False, "assignment": "all", "check": True}
+    raised: list[BaseException] = []
+    anew: list[bool] = []
+
+    def work() -> None:
+        try:
+            job.train(12, strict=True, **policy)
+        except BaseException as e:
+            raised.append(e)
+
+    def make(self: Any, *args: Any) -> Any:
+        if self._kept and not anew:
+            anew.append(True)
+            thread = threading.Thread(target=work)
+            thread.start()
+            thread.join()
+        return honest(self, *args)
+
+    monkeypatch.setattr(function_twins.FunctionPlans, "make", make)
+    monkeypatch.setattr(function_plans, "why_not_made", lambda *_: "")
+    job.train(3, strict=True, **policy)
+    assert anew
+    assert not raised
+    assert sorted(job.taken) == list(range(15))
+    assert int(job.count) == 15
 
 
 def test_a_check_that_fails_leaves_the_plan_and_warns(

@@ -41,6 +41,7 @@ from amp.integration.functions import (
     winner_checks,
 )
 from amp.integration.functions.function_call import FunctionCall
+from amp.integration.functions.function_twins import FunctionTwins
 from amp.integration.functions.race_log import Log
 from amp.integration.functions.twins import Twins
 from amp.integration.measuring import hardware
@@ -455,6 +456,24 @@ def test_threads_may_call_at_once_and_each_call_is_one_step() -> None:
     assert int(step.count) == 4 * (ENOUGH // 2)
     (report,) = amp.reports()
     assert report.trial.startswith("ended")
+
+
+def test_a_twin_that_another_thread_lets_go_leaves_the_step_to_the_original(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    step, gone, made = Step(), [], FunctionTwins._made
+
+    def let_go(self: FunctionTwins, context: Any, plan: str) -> Any:
+        found = made(self, context, plan)
+        if not gone:
+            gone.append(plan)
+            self._plans.let_all_go(context)
+        return found
+
+    monkeypatch.setattr(FunctionTwins, "_made", let_go)
+    step.train(3, trial=False, strict=True)
+    assert gone
+    assert int(step.count) == 3
 
 
 def fails(

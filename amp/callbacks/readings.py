@@ -59,10 +59,10 @@ class Reading:
         ]
         if self.first_not_finite:
             name = self.first_not_finite
-            times = self.since.overflows[name]
+            times = max(self.since.overflows.values())
             parts.append(
-                f"gradients not finite in {times} of {self.since.calls} calls, "
-                f"{name} first"
+                f"gradients not finite in at least {times} of {self.since.calls} "
+                f"calls, {name} first"
             )
         worst = sorted(
             self.underflow.items(), key=lambda item: -item[1].zero - item[1].denormal

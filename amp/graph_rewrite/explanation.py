@@ -23,7 +23,7 @@ _KEEP_LOW = (
 _ACCURACY = "nothing should: in 16 bits its rounding would be seen in the results"
 _DEVICE = "another device may: `amp explain --device NAME`"
 # By the rule of the root cause, what would give the node another type; "held" is
-# "unlisted" of a node that only holds a value.
+# "unlisted" of a node that only holds a value, "python" of a Python function.
 CHANGES: Mapping[str, str] = {
     "compute": _KEEP_LOW,
     "follow": _KEEP_LOW,
@@ -36,6 +36,10 @@ CHANGES: Mapping[str, str] = {
     "unlisted": (
         "AMP_ALLOW={op} (Policy(allow=...)), if {op} has a 16-bit kernel and its "
         "values fit; nothing is known of it. What comes and goes in float32 is cast"
+    ),
+    "python": (
+        "nothing, AMP_ALLOW={op} neither: a Python function returns the types that it "
+        "was written for. TensorFlow's own ops in its place may be 16-bit"
     ),
     "held": "nothing: it holds float32, which its readers cast",
     "listed": "AMP_ALLOW={op} (Policy(allow=...)) overrides the white-list",
@@ -83,6 +87,8 @@ CHANGES: Mapping[str, str] = {
 
 # Kinds of node that hold or hand on what was float32 before.
 _HELD = (Kind.CONSTANT, Kind.PLACEHOLDER, Kind.VARIABLE, Kind.READ_VARIABLE)
+# What tf.py_function and tf.numpy_function make.
+_PYTHON = frozenset({"PyFunc", "PyFuncStateless", "EagerPyFunc"})
 
 
 def named(decisions: Sequence[Decision], node: str) -> list[int]:
@@ -167,8 +173,11 @@ def _lines(
 
 def rule_of_change(one: Decision) -> str:
     """The key in `CHANGES` of what would change a decision."""
-    held = one.rule == "unlisted" and op_table.facts(one.op).kind in _HELD
-    return "held" if held else one.rule
+    if one.rule != "unlisted":
+        return one.rule
+    if one.op in _PYTHON:
+        return "python"
+    return "held" if op_table.facts(one.op).kind in _HELD else one.rule
 
 
 def _place(one: Decision, text: Mapping[str, str]) -> Iterator[str]:

@@ -105,14 +105,15 @@ def listed(names: Sequence[str]) -> str:
 def _unknown() -> str:
     return (
         "If the loss itself is finite, scale it down (a mean instead of a sum) or give "
-        "DynamicLossScale a lower minimum; otherwise look for the first NaN without "
-        "mixed precision"
+        "DynamicLossScale a lower minimum; otherwise amp.compare(step, *batch) names "
+        "the first tensor that float16 cannot hold, or that is not finite in float32"
     )
 
 
 def _where(finding: Finding) -> str:
     held = f", {finding.dtype}" if finding.dtype else ", float32"
-    kind = f"{finding.op}{held}" if finding.op else "an input of the step"
+    fed = f"an input of the step{held if finding.dtype else ''}"
+    kind = f"{finding.op}{held}" if finding.op else fed
     tensor = f"{finding.tensor} ({kind}): {finding.value}"
     first = f"The gradient of {finding.variable} was the first"
     if finding.forward:
@@ -121,6 +122,15 @@ def _where(finding: Finding) -> str:
         f"The forward pass was finite; the first tensor of the backward pass that was "
         f"not is {tensor}, on the way to the gradient of {finding.variable}"
     )
+
+
+def _try_input(finding: Finding, keep: str) -> str:
+    if finding.dtype and not finding.own:  # finite until it was cast
+        return (
+            f"It is finite in float32, and past {finding.dtype}'s range: try data of "
+            f"smaller units, {keep}, or dtype='bfloat16' (AMP_DTYPE=bfloat16)"
+        )
+    return "So it comes with the data: look at what is fed"
 
 
 def _try(finding: Finding) -> str:
@@ -132,7 +142,7 @@ def _try(finding: Finding) -> str:
         holds = past if finding.dtype else "itself holds it"
         return f"The variable {holds}; then go back to an earlier checkpoint"
     if not finding.op or finding.op in ("IteratorGetNext", "Placeholder"):
-        return "So it comes with the data: look at what is fed"
+        return _try_input(finding, keep)
     if not finding.forward:
         return (
             "Try a smaller loss: a mean instead of a sum, or a lower minimum of "

@@ -19,6 +19,7 @@ import sys
 import threading
 import time
 import weakref
+from collections.abc import Iterator
 from typing import Any
 
 import tensorflow as tf
@@ -169,6 +170,8 @@ def look(*, last: bool = False) -> None:
         scaler = watched.scaler()
         # A device in an error state is the job's to report.
         with _LOOKING, contextlib.suppress(tf.errors.OpError, RuntimeError):
+            if SCALING.paused:
+                return
             case = None if scaler is None else _due(scaler, watched.told, last)
             if case is None:
                 continue
@@ -176,6 +179,17 @@ def look(*, last: bool = False) -> None:
             if ready:
                 watched.told.add(case.event)
                 _LOG.warning("%s", advice.text(case, finding))
+
+
+@contextlib.contextmanager
+def paused() -> Iterator[None]:
+    """Has no count read while scalers hold what is only tried out."""
+    with _LOOKING:  # a reading that has begun ends first
+        SCALING.paused += 1
+    try:
+        yield
+    finally:
+        SCALING.paused -= 1
 
 
 def _due(scaler: Any, told: set[str], last: bool) -> advice.Case | None:

@@ -27,8 +27,13 @@ READING = Reading(
 def test_a_line_has_the_scale_the_skipped_steps_the_first_and_the_worst():
     assert str(READING) == (
         "step 200: loss scale 1024 (net); 3 updates skipped; gradients not finite in "
-        "3 of 100 calls, b first; a 25% zero and 50% denormal in float16"
+        "at least 3 of 100 calls, b first; a 25% zero and 50% denormal in float16"
     )
+
+
+def test_calls_in_which_other_variables_overflowed_count_too():
+    more = dataclasses.replace(READING, since=Tally(200, {"a": 184, "b": 19}))
+    assert "in at least 184 of 200 calls, b first" in str(more)
 
 
 def test_a_line_without_news_is_short():

@@ -40,7 +40,7 @@ def test_the_chain_goes_to_the_root_with_source_lines_and_says_what_helps() -> N
 
 
 def test_every_rule_says_what_would_change_it() -> None:
-    assert explanation.CHANGES.keys() == RULES.keys() | {"held"}
+    assert explanation.CHANGES.keys() == RULES.keys() | {"held", "python"}
     for text in explanation.CHANGES.values():
         assert text.format(op="Op", name="name")
 
@@ -50,6 +50,12 @@ def test_a_placeholder_is_not_to_be_allowed() -> None:
     given += [high("y", "unlisted", "Lgamma", op="Lgamma")]
     assert "AMP_ALLOW" not in explanation.explain(given, "x", {})
     assert "AMP_ALLOW=Lgamma" in explanation.explain(given, "y", {})
+
+
+@pytest.mark.parametrize("op", ["PyFunc", "PyFuncStateless", "EagerPyFunc"])
+def test_a_python_function_is_not_to_be_allowed(op: str) -> None:
+    said = explanation.explain([high("y", "unlisted", op, op=op)], "y", {})
+    assert f"nothing, AMP_ALLOW={op} neither: a Python function" in said
 
 
 def test_a_whole_name_stands_for_that_node_alone() -> None:

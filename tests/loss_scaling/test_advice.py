@@ -30,6 +30,7 @@ def test_each_event_names_the_scaler_and_the_variables(event, says):
     assert said.startswith("amp: loss scaler 'net': ")
     assert says in said
     assert "a mean instead of a sum" in said
+    assert "amp.compare(step, *batch)" in said
 
 
 @pytest.mark.parametrize(
@@ -40,7 +41,10 @@ def test_each_event_names_the_scaler_and_the_variables(event, says):
         ({"op": "MatMul"}, "MatMul", "smaller values before it"),
         ({"op": "Cast"}, "Cast", "a constant that it can hold"),
         ({"dtype": ""}, "RealDiv, float32", "mixed precision is not the cause"),
-        ({"op": ""}, "an input of the step", "look at what is fed"),
+        ({"op": ""}, "an input of the step, float16", "It is finite in float32"),
+        ({"op": "IteratorGetNext"}, "IteratorGetNext, float16", "or dtype='bfloat16'"),
+        ({"op": "", "own": True}, "an input of the step", "look at what is fed"),
+        ({"op": "", "dtype": ""}, "(an input of the step):", "look at what is fed"),
         ({"is_state": True}, "net/truediv", "past float16's range"),
         ({"is_state": True, "dtype": ""}, "net/truediv", "itself holds it"),
         ({"forward": False}, "The forward pass was finite", "a mean instead of a sum"),

@@ -7,6 +7,7 @@ array is looked at here.
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -24,6 +25,7 @@ from amp.graph_rewrite.graph import ir, op_schema, serde
 from amp.graph_rewrite.graph.shapes import elements
 from amp.integration import as_written
 from amp.integration.comparing.traced import State
+from amp.loss_scaling import stalls
 
 MOST = 2**28  # elements that one run returns: 1 GiB in float32
 
@@ -48,6 +50,7 @@ class PairedRuns:
         self._numbers = itertools.count()
         self._plain, self.taken = pair.plain, pair.taken()
         self._given: tuple[Any, ...] = ()
+        self._quiet = contextlib.ExitStack()
 
     def __enter__(self) -> PairedRuns:
         """Records what the function takes from elsewhere."""
@@ -56,11 +59,13 @@ class PairedRuns:
             name = self._name()
             made = observed.recorder(self._plain, self.taken, name)
             self._given = tuple(self._run(made, self._inputs))
+        self._quiet.enter_context(stalls.paused())  # loss scales are tried out
         return self
 
     def __exit__(self, *error: object) -> None:
         self._given = ()
         self.state.release()
+        self._quiet.close()
         for name in self._registered:
             self._context.remove_function(name)
         self._registered.clear()

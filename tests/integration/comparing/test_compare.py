@@ -14,7 +14,9 @@ import amp
 from amp.errors import GraphError
 from amp.graph_rewrite.candidates.context import FORMATS
 from amp.graph_rewrite.ops import op_table
+from amp.integration.comparing import fitted_scale
 from amp.integration.measuring import hardware
+from amp.loss_scaling import DynamicLossScale, stalls
 
 HALF = amp.Policy(dtype="float16", emulate=True, assignment="all")
 BRAIN = amp.Policy(dtype="bfloat16", emulate=True, assignment="all")
@@ -316,6 +318,30 @@ def test_a_plan_that_converts_nothing_is_compared_as_if_everything_were_converte
     )
     assert any(tensor.dtype == "bfloat16" for tensor in found.tensors)
     assert any("AMP_ASSIGNMENT=all" in note for note in found.notes)
+
+
+def test_scales_that_are_tried_out_are_not_warned_of(monkeypatch, caplog):
+    weights = tf.Variable(normal(64, 64))
+
+    @tf.function
+    def step(x):
+        with tf.GradientTape() as tape:
+            loss = 1e16 * tf.reduce_sum(tf.matmul(x, weights))
+        return tape.gradient(loss, [weights])
+
+    held, floors = fitted_scale.hold, []
+
+    def hold(state, scale):
+        used = held(state, scale)
+        stalls.look()  # as the thread does now and then
+        floors.append(scale <= DynamicLossScale().minimum)
+        return used
+
+    monkeypatch.setattr(fitted_scale, "hold", hold)
+    amp.compare(step, normal(64, 64), policy=HALF, dry_run=True)
+    assert any(floors)
+    stalls.look()
+    assert caplog.messages == []
 
 
 def test_inside_of_another_function_it_refuses():

@@ -146,6 +146,7 @@ class LossScaleHook(tf.compat.v1.train.SessionRunHook):  # type: ignore[misc]
             number = self._numbers[name]
             finding = sample.finding(number)
             if finding is not None:
+                finding = dataclasses.replace(finding, casts_unseen=True)
                 self._told.add(name)
                 self._due.discard(name)
                 scale = "see amp.loss_scaling.current().scale"

@@ -38,6 +38,8 @@ class Finding:
       value: what it holds: "NaN" or "infinity".
       is_state: whether it is the value of a variable.
       own: whether the program itself asked for 16 bits there.
+      casts_unseen: whether a session's own graph was observed, where `dtype` is "" of
+        what the twin that runs has in 16 bits, too.
     """
 
     variable: str
@@ -48,6 +50,7 @@ class Finding:
     value: str
     is_state: bool
     own: bool
+    casts_unseen: bool = False
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -105,13 +108,14 @@ def listed(names: Sequence[str]) -> str:
 def _unknown() -> str:
     return (
         "If the loss itself is finite, scale it down (a mean instead of a sum) or give "
-        "DynamicLossScale a lower minimum; otherwise amp.compare(step, *batch) names "
-        "the first tensor that float16 cannot hold, or that is not finite in float32"
+        "DynamicLossScale a lower minimum; otherwise amp.compare(step, *batch), in a "
+        "session amp.callbacks.LossScaleHook, names the first tensor that is not finite"
     )
 
 
 def _where(finding: Finding) -> str:
-    held = f", {finding.dtype}" if finding.dtype else ", float32"
+    held = f", {finding.dtype or 'float32'}"
+    held = "" if finding.casts_unseen and not finding.dtype else held
     fed = f"an input of the step{held if finding.dtype else ''}"
     kind = f"{finding.op}{held}" if finding.op else fed
     tensor = f"{finding.tensor} ({kind}): {finding.value}"
@@ -151,6 +155,12 @@ def _try(finding: Finding) -> str:
         )
     pole = finding.op in _POLES
     if not finding.dtype:
+        if finding.casts_unseen:
+            return (
+                f"If it is finite without mixed precision, it or what it reads leaves "
+                f"the 16-bit type's range: try {keep}, or dtype='bfloat16' "
+                "(AMP_DTYPE=bfloat16); if not, the model is the cause"
+            )
         more = " (an epsilon that is too small, a logarithm of 0)" if pole else ""
         return (
             f"All of it is float32, so mixed precision is not the cause{more}: "

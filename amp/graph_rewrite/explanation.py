@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from amp.graph_rewrite import decisions as of_nodes
 from amp.graph_rewrite import figures
 from amp.graph_rewrite.decisions import Decision
-from amp.graph_rewrite.ops import op_table
+from amp.graph_rewrite.ops import op_table, structure
 from amp.graph_rewrite.ops.row import Kind
 from amp.graph_rewrite.plan import RULES
 
@@ -87,8 +87,6 @@ CHANGES: Mapping[str, str] = {
 
 # Kinds of node that hold or hand on what was float32 before.
 _HELD = (Kind.CONSTANT, Kind.PLACEHOLDER, Kind.VARIABLE, Kind.READ_VARIABLE)
-# What tf.py_function and tf.numpy_function make.
-_PYTHON = frozenset({"PyFunc", "PyFuncStateless", "EagerPyFunc"})
 
 
 def named(decisions: Sequence[Decision], node: str) -> list[int]:
@@ -175,7 +173,7 @@ def rule_of_change(one: Decision) -> str:
     """The key in `CHANGES` of what would change a decision."""
     if one.rule != "unlisted":
         return one.rule
-    if one.op in _PYTHON:
+    if one.op in structure.PYTHON:
         return "python"
     return "held" if op_table.facts(one.op).kind in _HELD else one.rule
 

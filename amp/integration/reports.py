@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import importlib
 import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from amp.graph_rewrite import figures
 from amp.graph_rewrite.report import Report
@@ -20,11 +21,12 @@ from amp.integration import (
     fallback,
     messages,
     report_directories,
-    source_lines,
 )
 from amp.integration.process import PROCESS
-from amp.integration.source_lines import SourceLines
 from amp.policy import FIELDS
+
+if TYPE_CHECKING:
+    from amp.integration.source_lines import SourceLines
 
 # Reentrant: the garbage collector may run a program's `__del__` while it is held.
 _LOCK = threading.RLock()
@@ -33,7 +35,7 @@ _LOCK = threading.RLock()
 _KEPT = 1000
 _DECISIONS = 120_000
 # Finds the source lines of what a report is on; called when somebody asks for it.
-Lines: TypeAlias = Callable[[], SourceLines]
+Lines: TypeAlias = "Callable[[], SourceLines]"
 
 
 def add(report: Report, directory: str | None, lines: Lines | None = None) -> int:
@@ -91,7 +93,7 @@ def _save(report: Report, number: int, directory: str | None) -> None:
     """
     if directory is None:
         return
-    report = _with_lines(report, number, source_lines.of_runtime)
+    report = _with_lines(report, number, _of_runtime)
     with _LOCK:  # the function may be gone when the process's reports are asked for
         if number in PROCESS.reports and PROCESS.reports[number].decisions:
             PROCESS.reports[number] = report
@@ -115,9 +117,20 @@ def _with_lines(report: Report, number: int, runtime: Lines) -> Report:
     part = fallback.Part("a report has no source lines")
 
     def added() -> Report:
-        return source_lines.added(report, (own or runtime)(), main)
+        with_lines: Report = _source_lines().added(report, (own or runtime)(), main)
+        return with_lines
 
     return fallback.attempt(part, added, lambda: report)
+
+
+def _of_runtime() -> SourceLines:
+    lines: SourceLines = _source_lines().of_runtime()
+    return lines
+
+
+def _source_lines() -> Any:
+    """The module, which imports TensorFlow; the end of an idle process does without."""
+    return importlib.import_module("amp.integration.source_lines")
 
 
 def _warn(error: OSError) -> None:
@@ -138,7 +151,7 @@ def reports() -> list[Report]:
     (`Policy.report`) has them all. The source lines of nodes are looked up now, for
     functions and graphs that are still there.
     """
-    runtime = functools.cache(source_lines.of_runtime)
+    runtime = functools.cache(_of_runtime)
     with _LOCK:
         known = list(PROCESS.reports.items())
     told = {number: _with_lines(each, number, runtime) for number, each in known}

@@ -17,7 +17,15 @@ import tensorflow as tf
 from convergence_runs import made_up, ready, small
 
 import amp
-from convergence import checkpoints, results, runner, settings, training, verdict
+from convergence import (
+    checkpoints,
+    results,
+    runner,
+    settings,
+    training,
+    trivial,
+    verdict,
+)
 from convergence.data import pairs, scenes
 from convergence.errors import ResultError
 from convergence.families import FAMILIES
@@ -97,7 +105,7 @@ def test_a_sound_scaler_passes(
     tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Eight steps beat no trivial model, of which another test tells."""
-    monkeypatch.setattr(verdict.trivial, "beats", lambda result: True)
+    monkeypatch.setattr(trivial, "beats", lambda result: True)
     judged = run("wide_deep", tmp_path)
     assert judged.passes, (judged.reasons, judged.undecided)
     (held,) = results.every(tmp_path)

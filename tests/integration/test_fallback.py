@@ -57,9 +57,13 @@ def test_a_warning_shows_a_line_of_the_program():
     assert told[0].filename == __file__
 
 
+# What may have started the tests; execnet is named so in the processes of xdist.
+_RUNNERS = {"__main__", "runpy", "execnet", "xdist", "__channelexec__"}
+
+
 def test_a_warning_without_a_line_of_the_program_names_what_was_started(monkeypatch):
     ours = frozenset({__name__.partition(".")[0], "_pytest", "pytest", "pluggy"})
-    known = messages._NOT_THE_PROGRAM | ours | {"__main__", "runpy", "execnet", "xdist"}
+    known = messages._NOT_THE_PROGRAM | ours | _RUNNERS
     monkeypatch.setattr(messages, "_NOT_THE_PROGRAM", known)
     monkeypatch.setattr(sys, "argv", ["train.py"])
     with pytest.warns(UserWarning, match="amp: the end") as told:

@@ -20,7 +20,7 @@ from amp.graph_rewrite.ops.row import Kind
 
 FLOATING = (ir.FLOAT, ir.HALF, ir.BFLOAT16)
 # Behind these a tensor may have no value at a call, or one for each trip of a loop.
-_FRAMES = frozenset({"Switch", "RefSwitch", "Enter", "RefEnter"})
+_FRAMES = frozenset({Kind.SWITCH, Kind.ENTER})
 _PROBE = "amp_probe"
 
 
@@ -173,7 +173,9 @@ def _hidden(graph: ir.Graph) -> set[str]:
     found: set[str] = set()
     for name in graph.order:
         node = graph.nodes[name]
-        if node.op in _FRAMES or any(edge[0] in found for edge in node.inputs):
+        if facts(node.op).kind in _FRAMES or any(
+            edge[0] in found for edge in node.inputs
+        ):
             found.add(name)
     return found
 

@@ -125,3 +125,6 @@ STRUCTURE = (
     structural("RefExit", "control flow in frames", kind=Kind.EXIT),
     structural("RefNextIteration", "control flow in frames", kind=Kind.NEXT_ITERATION),
 )
+
+# Not in the table, as other unlisted ops: what tf.py_function and tf.numpy_function make.
+PYTHON = frozenset({"PyFunc", "PyFuncStateless", "EagerPyFunc"})

@@ -44,7 +44,6 @@ from amp.integration.functions.later_plan import LaterPlan
 from amp.integration.functions.plan_store import Record
 from amp.integration.functions.race_rules import FLOAT32
 
-_NOTHING = Told()
 _TOO_LARGE = "float32 ran out of memory"
 
 
@@ -69,7 +68,7 @@ class FunctionTwins:
         self._later: LaterPlan | None = None
         self._lock = threading.RLock()  # held for a few lines and by no finalizer
 
-    def begin(self, context: Any, known: Record, told: Told = _NOTHING) -> bool:
+    def begin(self, context: Any, known: Record, told: Told | None = None) -> bool:
         """Makes the first twin, and begins its race and its check.
 
         Args:
@@ -83,6 +82,7 @@ class FunctionTwins:
         Raises:
           AmpError: what the rewrite found wrong.
         """
+        told = told or Told()
         plan = known.winner if known.winner in NOMINEES else CUT.name
         self._plans.trust(known.winner)
         made, rewrite = self._plans.make(context, plan)

@@ -47,8 +47,8 @@ def constant_of(node: ast.Assign | ast.AnnAssign) -> bool:
 
 
 def is_op(word: str) -> bool:
-    """Whether a word is the name of an op that TensorFlow registers."""
-    return word.isidentifier() and op_schema.schema(word) is not None
+    """Whether a word names an op of TensorFlow; "A" and "B" are those of its tests."""
+    return len(word) > 1 and word.isidentifier() and op_schema.schema(word) is not None
 
 
 @pytest.mark.parametrize("path", ALGORITHMS, ids=lambda path: path.stem)

@@ -161,6 +161,7 @@ def of_graph(reference: weakref.ReferenceType[Any]) -> SourceLines:
                 for frame in operation.traceback.get_user_frames()
             )
             for operation in graph.get_operations()
+            if operation.traceback is not None  # TensorFlow's own C++ code built it
         }
 
     return SourceLines(traces, lambda function: None)

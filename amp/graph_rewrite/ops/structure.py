@@ -126,5 +126,5 @@ STRUCTURE = (
     structural("RefNextIteration", "control flow in frames", kind=Kind.NEXT_ITERATION),
 )
 
-# Not in the table, as other unlisted ops: what tf.py_function and tf.numpy_function make.
+# Unlisted, as what is not in the table: tf.py_function and tf.numpy_function make them.
 PYTHON = frozenset({"PyFunc", "PyFuncStateless", "EagerPyFunc"})

@@ -214,8 +214,12 @@ class _Teller:
 
 
 def _report(args: argparse.Namespace) -> int:
+    import tensorflow as tf
+
     from convergence import margins, report, results
 
+    # As in runs: TensorFlow traces some functions otherwise.
+    tf.config.experimental.enable_op_determinism()
     directory, frozen = args.results or results.DIRECTORY, args.margins or margins.FILE
     for path in report.write(directory, args.data_dir, frozen):
         print(path)

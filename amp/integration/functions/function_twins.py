@@ -237,7 +237,8 @@ class FunctionTwins:
         try:
             return call.run(self._name if made is None else made.twin.name)
         except tf.errors.OpError as e:
-            if made is not None and _is_gone(context, made, e):
+            missing = isinstance(e, tf.errors.NotFoundError)
+            if made is not None and missing and self._plans.known(plan) is not made:
                 return call.run(self._name)  # Case 5
             if self._strict:
                 raise
@@ -448,9 +449,3 @@ class FunctionTwins:
         self._shared.proven.pop(self._name, None)
         self._shared.checks.forget(self._name)
         self._shared.reports.forget(self._name)
-
-
-def _is_gone(context: Any, made: Made, error: tf.errors.OpError) -> bool:
-    """Whether a call of a twin failed because its function was not there any more."""
-    missing = isinstance(error, tf.errors.NotFoundError)
-    return missing and not context.has_function(made.twin.name)

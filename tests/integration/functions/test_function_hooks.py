@@ -14,7 +14,7 @@ import tensorflow as tf
 from tensorflow.python.eager import context as context_lib
 
 import amp
-from amp.integration.functions import function_twins, twin_making
+from amp.integration.functions import twin_making
 from amp.integration.functions import twins as twins_lib
 
 pytestmark = pytest.mark.kernels
@@ -349,8 +349,6 @@ def test_a_twin_that_tensorflow_cannot_run_gives_way_to_the_original(
         return dataclasses.replace(made, name=b"no_such_function"), rewrite
 
     monkeypatch.setattr(twin_making, "registered", misnamed)
-    # As if the function were there, and one of its ops had no kernel.
-    monkeypatch.setattr(function_twins, "_is_gone", lambda *told: False)
     with amp.mixed_precision_scope(**{**ALL, "strict": False, "min_gain": 0.01}):
         with pytest.warns(RuntimeWarning, match="runs in float32, as it was"):
             got = fn(x)

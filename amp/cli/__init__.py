@@ -9,19 +9,17 @@ Before it: `amp.integration`, which does the work. After it: nothing.
 from __future__ import annotations
 
 import argparse
-import importlib
 import os
 import re
 import shutil
 import signal
 import sys
 import textwrap
-import types
 from collections.abc import Iterable, Sequence
 
 from amp import spelling
 from amp.cli import compare, doctor, explain, policy_flags, rewrite, run, tune
-from amp.cli.command import Command
+from amp.cli.command import Command, Modules
 from amp.errors import AmpError, UsageError
 
 COMMANDS: dict[str, Command] = {
@@ -46,7 +44,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     args = argparse.Namespace()
     try:
         args = _parsed(argv)
-        code: int = args.command.run(args, _modules(args.command))
+        code: int = args.command.run(args, Modules(args.command.modules))
     except AmpError as e:
         said = policy_flags.naming_flags(e, args)
         print(f"amp: {type(e).__name__}: {said}", file=sys.stderr)
@@ -125,11 +123,3 @@ def _examples(command: Command) -> str:
     """The end of a sub-command's help: one example after the other, as it is typed."""
     lines = [f"  {line}\n      {what}" for line, what in command.examples.items()]
     return "\n".join(("examples:", *lines)) if lines else ""
-
-
-def _modules(command: Command) -> types.SimpleNamespace:
-    """The modules that a command wants imported only when it runs."""
-    if command.modules:  # they import TensorFlow, which then says less at its start
-        os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
-    imported = {n: importlib.import_module(m) for n, m in command.modules.items()}
-    return types.SimpleNamespace(**imported)

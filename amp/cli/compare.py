@@ -7,10 +7,9 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
-from types import SimpleNamespace
 
 from amp.cli import policy_flags
-from amp.cli.command import Command
+from amp.cli.command import Command, Modules
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -49,7 +48,7 @@ def relative_error(text: str) -> float:
     return value
 
 
-def run(args: argparse.Namespace, modules: SimpleNamespace) -> int:
+def run(args: argparse.Namespace, modules: Modules) -> int:
     """Prints what was found; returns 1 if it is not within the bound."""
     asked = modules.compare_files.Asked(
         path=args.path,

@@ -9,10 +9,9 @@ import argparse
 import json
 import textwrap
 from collections.abc import Iterator
-from types import SimpleNamespace
 
 from amp.cli import terminal
-from amp.cli.command import Command
+from amp.cli.command import Command, Modules
 from amp.integration.doctor.findings import NOTE, OK, WRONG, Finding, as_json, worst
 
 WIDEST = 100  # columns; longer lines are hard to read
@@ -32,7 +31,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="print it for programs")
 
 
-def run(args: argparse.Namespace, modules: SimpleNamespace) -> int:
+def run(args: argparse.Namespace, modules: Modules) -> int:
     """Prints the findings, as they come; returns 1 if one of them is wrong."""
     found: list[Finding] = []
     width = min(terminal.width() or 80, WIDEST)

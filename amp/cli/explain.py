@@ -7,12 +7,16 @@ rewritten is not known here.
 from __future__ import annotations
 
 import argparse
+import functools
 from pathlib import Path
-from types import SimpleNamespace
+from typing import Any
 
 from amp.cli import policy_flags, screen
-from amp.cli.command import Command
+from amp.cli.command import Command, Modules
 from amp.errors import UsageError
+from amp.policy import Policy
+
+_OF_GRAPHS = ("device", "tags", "signature")  # flags of what is still to be planned
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -35,30 +39,52 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     policy_flags.add(parser)
 
 
-def run(args: argparse.Namespace, modules: SimpleNamespace) -> int:
+def run(args: argparse.Namespace, modules: Modules) -> int:
     """Prints the report, what was decided about one node, or a difference.
 
     Raises:
       PolicyError: a malformed value.
       UsageError: flags that do not go together.
     """
-    files, policy = modules.files, policy_flags.policy(args)
+    policy = policy_flags.policy(args)
     given = (args.path is not None) + (args.diff is not None)
     if given != 1 or (args.diff and (args.node or args.html)):
         raise _usage(args)
-    asked = files.Asked(policy, args.device, args.tags, args.signature)
+    read = functools.partial(_report, policy, args, modules)
     if args.diff:
-        found = files.difference(*args.diff, asked)
+        one, two = args.diff
+        made = ((str(one), read(one)), (str(two), read(two)))
+        found = modules.plan_diff.difference(*made)
         print(found.to_json()) if args.json else screen.show(found)
         return 0
-    report = files.explain(args.path, asked)
+    report = read(args.path)
     if args.node:
-        screen.show(files.decision(report, args.node, args.path))
+        screen.show(modules.reports.decision(report, args.node, args.path))
     elif args.html:
         print(report.to_html())
     else:
         print(report.to_json()) if args.json else screen.show(report)
     return 0
+
+
+def _report(
+    policy: Policy, args: argparse.Namespace, modules: Modules, path: Path
+) -> Any:
+    """The report in a file, or on the graph in it.
+
+    Raises:
+      GraphError: nothing of this is there, or a flag says how to plan, but nothing that
+        is named is still to be planned.
+    """
+    is_report = modules.reports.is_report
+    if not is_report(path):
+        asked = (policy, args.device, args.tags, args.signature)
+        return modules.graphs.explain(path, modules.graphs.Asked(*asked))
+    flags = policy_flags.given(args)
+    flags += [f"--{n}" for n in _OF_GRAPHS if getattr(args, n) is not None]
+    if flags and all(map(is_report, args.diff or [path])):
+        raise modules.named_files.only(flags[0], "a graph, not a report", path)
+    return modules.reports.read(path)
 
 
 def _usage(args: argparse.Namespace) -> UsageError:
@@ -88,5 +114,10 @@ COMMAND = Command(
         "amp explain --diff before.json after.json": "what two plans decide otherwise",
         "amp explain exported --emulate 1 --html > plan.html": "the graph, drawn",
     },
-    modules={"files": "amp.integration.files.explained_files"},
+    modules={
+        "graphs": "amp.integration.files.explained_files",
+        "named_files": "amp.integration.files.named_files",
+        "plan_diff": "amp.graph_rewrite.plan_diff",
+        "reports": "amp.integration.files.report_files",
+    },
 )

@@ -21,6 +21,11 @@ def add(parser: argparse.ArgumentParser) -> None:
         group.add_argument(field.flag, dest=name, metavar="VALUE", help=field.help)
 
 
+def given(args: argparse.Namespace) -> list[str]:
+    """The policy flags that were given."""
+    return [field.flag for name, field in FIELDS.items() if getattr(args, name)]
+
+
 def variables(args: argparse.Namespace) -> dict[str, str]:
     """The policy flags given, as the `AMP_*` variables of the same fields."""
     given = {field.variable: getattr(args, name) for name, field in FIELDS.items()}

@@ -8,10 +8,9 @@ from __future__ import annotations
 import argparse
 from collections.abc import Sequence
 from pathlib import Path
-from types import SimpleNamespace
 
 from amp.cli import policy_flags
-from amp.cli.command import Command
+from amp.cli.command import Command, Modules
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -33,7 +32,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     policy_flags.add(parser)
 
 
-def run(args: argparse.Namespace, modules: SimpleNamespace) -> int:
+def run(args: argparse.Namespace, modules: Modules) -> int:
     """Prints what was changed."""
     policy = policy_flags.policy(args)
     named = _separated(args.fetch), _separated(args.feed)

@@ -12,11 +12,10 @@ import pkgutil
 import subprocess
 import sys
 from collections.abc import Sequence
-from types import SimpleNamespace
 from typing import Any
 
 from amp.cli import policy_flags, start
-from amp.cli.command import Command
+from amp.cli.command import Command, Modules
 from amp.errors import GraphError
 from amp.integration import report_directories
 
@@ -51,7 +50,7 @@ def end(argv: Sequence[str]) -> int:
     return index + 1
 
 
-def run(args: argparse.Namespace, modules: SimpleNamespace) -> int:
+def run(args: argparse.Namespace, modules: Modules) -> int:
     """Becomes the job's process; returns only where the job cannot be started."""
     environment = {**os.environ, **policy_flags.variables(args), "AMP_ENABLE": "1"}
     policy = policy_flags.read(args)  # a malformed value is an error before the job

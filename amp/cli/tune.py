@@ -7,10 +7,9 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
-from types import SimpleNamespace
 
 from amp.cli import terminal
-from amp.cli.command import Command
+from amp.cli.command import Command, Modules
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -30,7 +29,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--saved-model", metavar="DIR", type=Path, help=text)
 
 
-def run(args: argparse.Namespace, modules: SimpleNamespace) -> int:
+def run(args: argparse.Namespace, modules: Modules) -> int:
     """Prints what was measured, or with --show what is stored."""
     if args.saved_model is not None:
         return _tune_saved_model(args.saved_model, args.seconds, modules)
@@ -49,8 +48,8 @@ def run(args: argparse.Namespace, modules: SimpleNamespace) -> int:
     return 0
 
 
-def _tune_saved_model(path: Path, seconds: float, modules: SimpleNamespace) -> int:
-    graph = modules.targets.read(modules.targets.require(path))
+def _tune_saved_model(path: Path, seconds: float, modules: Modules) -> int:
+    graph = modules.targets.read(modules.named_files.require(path))
     with modules.progress.progress_bar() as progress:
         tuned = modules.tune_function.tune_graph(graph, seconds, progress)
     print(tuned.text(terminal.width()))
@@ -68,6 +67,7 @@ COMMAND = Command(
     },
     modules={
         "hardware": "amp.integration.measuring.hardware",
+        "named_files": "amp.integration.files.named_files",
         "progress": "amp.cli.progress_bar",
         "targets": "amp.integration.files.targets",
         "tune_device": "amp.integration.measuring.tune_device",

@@ -87,7 +87,7 @@ def test_an_interrupt_ends_without_a_traceback(monkeypatch, capsys):
     def interrupted(name):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(cli, "_modules", interrupted)
+    monkeypatch.setattr(cli, "_parsed", interrupted)
     assert cli.main(["doctor"]) == 130
     assert capsys.readouterr().err == "amp: interrupted\n"
 

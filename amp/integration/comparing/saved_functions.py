@@ -17,7 +17,7 @@ import tensorflow as tf
 
 from amp.errors import GraphError
 from amp.graph_rewrite.ops.op_table import Kind, facts
-from amp.integration.files import graphs, targets
+from amp.integration.files import graphs, named_files, targets
 
 _FIRST, _OTHER = 8, 32  # sizes of unknown dimensions: the first (a batch), the others
 
@@ -48,7 +48,7 @@ def load(path: Path, signature: str | None, tags: str | None) -> SavedFunction:
       GraphError: no such file, graph or signature; a graph with variables but no
         values.
     """
-    if targets.is_saved_model(path):
+    if named_files.is_saved_model(path):
         return _signature(path, signature, tags)
     if signature is not None or tags is not None:
         flag = "--signature" if signature is not None else "--tags"
@@ -62,7 +62,7 @@ def load(path: Path, signature: str | None, tags: str | None) -> SavedFunction:
 
 
 def _signature(path: Path, signature: str | None, tags: str | None) -> SavedFunction:
-    file = targets.file_of_model(path)
+    file = named_files.file_of_model(path)
     chosen = None if tags is None else [tag for tag in tags.split(",") if tag]
     targets.meta_graph(targets.read_model(path), chosen, path)
     loaded = tf.saved_model.load(str(file.parent), tags=chosen)
@@ -122,7 +122,7 @@ def inputs_from(path: Path, saved: SavedFunction) -> dict[str, Any]:
       GraphError: no such file, or inputs are missing in it.
     """
     try:
-        with np.load(targets.require(path)) as file:
+        with np.load(named_files.require(path)) as file:
             arrays = {name: file[name] for name in file.files}
     except (OSError, ValueError, zipfile.BadZipFile, AttributeError) as e:
         raise _bad_inputs(f"this cannot be read: {e}", path, saved) from e

@@ -19,7 +19,13 @@ from tensorflow.python.saved_model import fingerprinting_utils
 from amp.errors import GraphError
 from amp.graph_rewrite.report import Report
 from amp.integration import api, atomic_files, reports
-from amp.integration.files import graphs, model_copies, saved_models, targets
+from amp.integration.files import (
+    graphs,
+    model_copies,
+    named_files,
+    saved_models,
+    targets,
+)
 from amp.policy import Policy
 
 _FINGERPRINT = "fingerprint.pb"
@@ -51,12 +57,12 @@ def rewrite(
         cannot be written.
       PolicyError: a pattern that matches nothing.
     """
-    source = targets.require(source)
+    source = named_files.require(source)
     _require_free(source, target, force)
-    if targets.is_saved_model(source):
+    if named_files.is_saved_model(source):
         if fetches or feeds:
             flag = "--fetch" if fetches else "--feed"
-            raise targets.only(
+            raise named_files.only(
                 flag, "a GraphDef (a SavedModel's signatures say)", source
             )
         made = _rewrite_model(source, target, policy)
@@ -78,7 +84,7 @@ def _told(made: Sequence[Report], directory: str | None) -> str:
 
 
 def _rewrite_model(source: Path, target: Path, policy: Policy) -> list[Report]:
-    file = targets.file_of_model(source)
+    file = named_files.file_of_model(source)
     saved = targets.read_model(source)
     settled = api.settle(policy).settled
     made = []
@@ -110,7 +116,7 @@ def _rewrite_graph(
 
 
 def _serialized(proto: Any, file: Path) -> bytes:
-    if file.suffix in targets.TEXT:
+    if file.suffix in named_files.TEXT:
         return str(text_format.MessageToString(proto)).encode("utf-8")
     if proto.ByteSize() > _LARGEST:
         raise GraphError(
@@ -147,9 +153,9 @@ def _is_like(source: Path, target: Path) -> bool:
 
     Nothing but what the command itself would write: no other directory, no device.
     """
-    if not targets.is_saved_model(source):
+    if not named_files.is_saved_model(source):
         return target.is_file()
-    return target.is_dir() and targets.holds_model(target)
+    return target.is_dir() and named_files.holds_model(target)
 
 
 @contextlib.contextmanager

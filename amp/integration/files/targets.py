@@ -1,4 +1,4 @@
-"""Finds and parses the graphs that a command line names.
+"""Parses the graphs that a command line names.
 
 A file is parsed as a protobuf message and returned as one: no graph is imported into
 TensorFlow here, and none is run.
@@ -15,55 +15,7 @@ from google.protobuf import message, text_format  # type: ignore[import-untyped]
 
 from amp.errors import GraphError
 from amp.graph_rewrite.graph import serde
-
-TEXT = (".pbtxt", ".pbtext", ".textproto")
-MODELS = ("saved_model.pb", "saved_model.pbtxt")
-
-
-def require(path: Path) -> Path:
-    """The path, if something is there.
-
-    Raises:
-      GraphError: nothing is there.
-    """
-    if path.exists():
-        return path
-    raise GraphError(
-        "there is no such file",
-        where=str(path),
-        allowed="a file or directory that exists",
-        remedy="check the path",
-    )
-
-
-def is_saved_model(path: Path) -> bool:
-    """Whether a path is that of a SavedModel: a directory, or the file in it."""
-    return path.is_dir() or path.name in MODELS
-
-
-def holds_model(directory: Path) -> bool:
-    """Whether a directory is that of a SavedModel."""
-    return any((directory / name).is_file() for name in MODELS)
-
-
-def file_of_model(path: Path) -> Path:
-    """The file of a SavedModel.
-
-    Raises:
-      GraphError: the directory holds none.
-    """
-    if not path.is_dir():
-        return require(path)
-    for name in MODELS:
-        if (path / name).is_file():
-            return path / name
-    raise GraphError(
-        "there is no such file",
-        where=str(path / MODELS[0]),
-        allowed="the directory of a SavedModel, which holds one of "
-        + ", ".join(MODELS),
-        remedy="name the directory that tf.saved_model.save or model.export wrote",
-    )
+from amp.integration.files import named_files
 
 
 def read(path: Path) -> Any:
@@ -72,9 +24,9 @@ def read(path: Path) -> Any:
     Raises:
       GraphError: the file holds something else, or nothing.
     """
-    if is_saved_model(path):
+    if named_files.is_saved_model(path):
         return meta_graph(read_model(path), None, path).graph_def
-    graph = _parsed(require(path), tf.compat.v1.GraphDef())
+    graph = _parsed(named_files.require(path), tf.compat.v1.GraphDef())
     if not graph.node:
         raise _no_graph("there is no node in it", path)
     return graph
@@ -86,7 +38,7 @@ def read_model(path: Path) -> Any:
     Raises:
       GraphError: there is none.
     """
-    file = file_of_model(path)
+    file = named_files.file_of_model(path)
     saved = _parsed(file, serde.saved_model_type()())
     if not saved.meta_graphs:
         raise _no_graph("there is no graph in it", file)
@@ -113,19 +65,9 @@ def meta_graph(saved: Any, tags: Sequence[str] | None, path: Path) -> Any:
     )
 
 
-def only(flag: str, kind: str, path: Path) -> GraphError:
-    """The error for a flag that does not fit what is read."""
-    return GraphError(
-        f"{flag} was given",
-        where=str(path),
-        allowed=f"{flag} for {kind}",
-        remedy=f"leave {flag} out",
-    )
-
-
 def _parsed(path: Path, proto: Any) -> Any:
     try:
-        if path.suffix in TEXT:
+        if path.suffix in named_files.TEXT:
             text_format.Parse(path.read_text(encoding="utf-8"), proto)
         else:
             proto.ParseFromString(path.read_bytes())

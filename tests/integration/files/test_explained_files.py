@@ -1,8 +1,7 @@
-"""Files explained: graphs for this machine or another, and reports of jobs."""
+"""Files explained: graphs for this machine or another."""
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +11,7 @@ import tensorflow as tf
 
 import amp
 from amp import cli
-from amp.errors import GraphError, PolicyError, RewriteError
+from amp.errors import PolicyError, RewriteError
 from amp.integration.files import explained_files, graph_files
 from amp.integration.files.explained_files import Asked
 from amp.integration.measuring import job_timer
@@ -116,76 +115,3 @@ def test_an_unknown_device_lists_those_that_are_known(place: Path) -> None:
         explained_files.explain(place / "graph.pb", Asked(FORCED, "a1000"))
     assert "did you mean a100?" in str(raised.value)
     assert "avx512_bf16" in str(raised.value)
-
-
-def test_a_jobs_report_is_explained_from_its_json(
-    place: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    with amp.mixed_precision_scope(FORCED, report=str(place / "reports")):
-        tf.function(lambda x: tf.matmul(x, x, name="mine"))(tf.ones([4, 4]))
-    (path,) = (place / "reports").glob("*.json")
-    assert cli.main(["explain", str(path), "--node", "mine"]) == 0
-    told = capsys.readouterr().out
-    assert told.startswith("mine (MatMul) is bfloat16: ")
-    assert f"  source   {__file__}:" in told
-    assert cli.main(["explain", str(path), "--json"]) == 0
-    assert json.loads(capsys.readouterr().out) == json.loads(path.read_text())
-
-
-def test_of_a_directory_of_reports_one_is_to_be_named(place: Path) -> None:
-    for name in ("one.json", "two.json"):
-        (place / "reports").mkdir(exist_ok=True)
-        (place / "reports" / name).write_text("{}")
-    with pytest.raises(GraphError, match="a directory of 2 reports") as raised:
-        explained_files.explain(place / "reports", Asked(FORCED))
-    assert "one.json" in str(raised.value)
-    assert f"do now:  amp explain {place / 'reports'}" in str(raised.value)
-
-
-@pytest.mark.parametrize("text", ["", "[]", "{}", '{"decisions": []}', "no JSON"])
-def test_json_that_is_no_report_is_refused(place: Path, text: str) -> None:
-    (place / "bad.json").write_text(text)
-    with pytest.raises(GraphError, match="this is no report"):
-        explained_files.explain(place / "bad.json", Asked(FORCED))
-
-
-def test_a_report_is_not_planned_again(place: Path) -> None:
-    (place / "report.json").write_text("{}")
-    with pytest.raises(GraphError, match="--device was given"):
-        explained_files.explain(place / "report.json", Asked(FORCED, "a100"))
-
-
-def test_two_plans_are_compared_by_their_files(
-    place: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    flags = ["--dtype", "bfloat16", "--assignment", "all"]
-    for name, more in (("a", []), ("b", ["--deny", "Tanh"])):
-        graph = str(place / "graph.pb")
-        assert cli.main(["explain", graph, *flags, *more, "--json"]) == 0
-        (place / f"{name}.json").write_text(capsys.readouterr().out)
-    both = [str(place / "a.json"), str(place / "b.json")]
-    assert cli.main(["explain", "--diff", *both]) == 0
-    told = capsys.readouterr().out
-    assert "tanh (Tanh)" in told
-    assert "B  float32: denied by the policy [deny: Tanh]" in told
-    assert cli.main(["explain", "--diff", *both, "--json"]) == 0
-    changed = json.loads(capsys.readouterr().out)["changed"]
-    assert "tanh" in {one["node"] for one in changed}
-    assert cli.main(["explain", "--diff", both[0], str(place / "graph.pb")]) == 0
-
-
-@pytest.mark.parametrize(
-    ("args", "found"),
-    [
-        ([], "no graph was named"),
-        (["graph.pb", "--diff", "a", "b"], "both graph.pb and --diff were given"),
-        (["--diff", "a", "b", "--node", "x"], "--diff was given with --node"),
-        (["--diff", "a", "b", "--html"], "--diff was given with --html"),
-        (["--diff", "a.pb", "b.pb"], "there is no such file"),
-    ],
-)
-def test_forms_that_do_not_go_together_are_told(
-    args: list[str], found: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert cli.main(["explain", *args, "--dtype", "bfloat16"]) == 2
-    assert found in capsys.readouterr().err

@@ -9,7 +9,7 @@ import tensorflow as tf
 from google.protobuf import text_format
 
 from amp.errors import GraphError
-from amp.integration.files import targets
+from amp.integration.files import named_files, targets
 
 
 @pytest.fixture
@@ -28,7 +28,7 @@ def test_a_saved_model_in_text_is_the_same(model: Path) -> None:
     saved = targets.read_model(model)
     (model / "saved_model.pb").unlink()
     (model / "saved_model.pbtxt").write_text(text_format.MessageToString(saved))
-    assert targets.file_of_model(model) == model / "saved_model.pbtxt"
+    assert named_files.file_of_model(model) == model / "saved_model.pbtxt"
     assert targets.read_model(model) == saved
 
 

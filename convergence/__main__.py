@@ -141,10 +141,11 @@ def _calibrate(args: argparse.Namespace) -> int:
             print(f"{told['key']}: frozen before", flush=True)
             continue
         margins.freeze(told["key"], entry, args.margins or margins.FILE)
-        loss, metric = (entry["margin"][name] for name in ("loss", "metric"))
+        loss, metric = (entry["margin"].get(name) for name in ("loss", "metric"))
+        first = "" if loss is None else f"{loss:.2%} of the loss, "
         print(
-            f"{told['key']}: margins {loss:.2%} of the loss, {metric:.3g} of the "
-            f"metric, {entry['seeds']} seeds, tag {entry['tag']}",
+            f"{told['key']}: margins {first}{metric:.3g} of the metric, "
+            f"{entry['seeds']} seeds, tag {entry['tag']}",
             flush=True,
         )
         for name, power in entry["power"].items():

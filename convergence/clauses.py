@@ -99,23 +99,26 @@ def recovered(
     beside = comparison.compared(rule, known)
     own = comparison.paired(rule, known)
     lost = comparison.paired(rule, [(bare[run["seed"]], base) for run, base in known])
-    signs = (1, -1 if rule["higher"] else 1)
+    signs = {"loss": 1, "metric": -1 if rule["higher"] else 1}
     found = []
-    for clause, *told in zip(("loss", "metric"), beside, own, lost, signs, strict=True):
-        as_elsewhere = equal(clause, told[0])
-        if told[0] is None or told[0].outcome == EQUAL:
-            found.append(as_elsewhere)
+    for clause, told in beside.items():
+        if told is None or told.outcome == EQUAL:
+            found.append(equal(clause, told))
         else:
-            found.append(_recovered(clause, *told[1:]))
+            found.append(_recovered(clause, own[clause], lost[clause], signs[clause]))
     return found
 
 
 def _recovered(
-    clause: str, own: Sequence[float], lost: Sequence[float | None], sign: int
+    clause: str,
+    own: Sequence[float | None],
+    lost: Sequence[float | None],
+    sign: int,
 ) -> Finding:
     """The finding of one clause; `sign`: -1 where more is better."""
     yardstick = [None if x is None else sign * x for x in lost]
-    outcome, (low, high) = recovery.outcome([sign * x for x in own], yardstick)
+    worse = [sign * x for x in own if x is not None]  # `equal` took the others
+    outcome, (low, high) = recovery.outcome(worse, yardstick)
     text = (
         f"the {clause} is worse than float32's by half of what it is unscaled, and "
         f"{low:+.3g} … {high:+.3g}; under 0 was wanted"

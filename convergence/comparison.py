@@ -39,31 +39,35 @@ class Compared:
 
 def compared(
     rule: Mapping[str, Any], pairs: Sequence[Pair]
-) -> tuple[Compared | None, Compared | None]:
-    """The loss over the last quarter, and the metric, beside float32's of the seed."""
-    losses, metrics = paired(rule, pairs)
-    return _differences("loss", rule, losses), _differences("metric", rule, metrics)
+) -> dict[str, Compared | None]:
+    """What has a margin, beside float32's of the same seed.
+
+    Returns:
+      "metric", and where it has a margin "loss", of the last quarter of the steps; None
+      where there is no pair, or one is not finite.
+    """
+    found = paired(rule, pairs)
+    return {n: _differences(m, found[n]) for n, m in rule["margin"].items()}
 
 
 def paired(
     rule: Mapping[str, Any], pairs: Sequence[Pair]
-) -> tuple[list[float | None], list[float | None]]:
+) -> dict[str, list[float | None]]:
     """The differences that `compared` is of; a loss's is None if it is not finite."""
     both = [(own, base) for own, base in pairs if base is not None]
     losses = [
         margins.loss_difference(own["ends"][0], base["ends"][0], rule["scale"])
         for own, base in both
     ]
-    return losses, [own["metric"] - base["metric"] for own, base in both]
+    metrics = [own["metric"] - base["metric"] for own, base in both]
+    return {"loss": losses, "metric": metrics}
 
 
-def _differences(
-    name: str, rule: Mapping[str, Any], differences: Sequence[float | None]
-) -> Compared | None:
+def _differences(margin: float, differences: Sequence[float | None]) -> Compared | None:
     known = [d for d in differences if d is not None]
     if not known or len(known) < len(differences):
         return None
-    margin, (low, high) = rule["margin"][name], equivalence.interval(known)
+    low, high = equivalence.interval(known)
     noise = float(np.std(known, ddof=1)) if len(known) > 1 else 0.0
     return Compared(
         mean=float(np.mean(known)),

@@ -55,6 +55,8 @@ class Family:
       seeds: of a run by default.
       files: files that --data-dir may hold.
       full, quick, real: sizes; the last is the quick one on real data.
+      falls: whether the loss of a model that learns falls. Where two networks play
+        against each other it says who leads, and is not judged.
     """
 
     name: str
@@ -72,6 +74,7 @@ class Family:
     full: Size
     quick: Size
     real: Size
+    falls: bool = True
 
     def size(self, *, quick: bool, real: bool) -> Size:
         """The size of a run; `real`: not on the embedded data."""
@@ -471,6 +474,7 @@ PROGRESSIVE_GAN = Family(
         data={"side": 8},
         model={"channels": (32, 32), "latent": 16},
     ),
+    falls=False,
 )
 
 SMALL_BERT = {

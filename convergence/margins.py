@@ -19,7 +19,8 @@ Per family, for the loss and for the metric alike::
     margin     what so many seeds need for the same; at most the target, and at least a
                quarter of it, for 16 bits round in every step and not only at the start
 
-The target of the loss is `LOSS`, that of the metric the family's `margin`.
+The target of the loss is `LOSS`, that of the metric the family's `margin`. A loss that
+does not fall as a model learns (`Family.falls`) has no margin and is not judged.
 """
 
 from __future__ import annotations
@@ -103,14 +104,15 @@ def made(
         "loss": [loss_difference(b["ends"][0], a["ends"][0], scale) for a, b in pairs],
         "metric": [b["metric"] - a["metric"] for a, b in pairs],
     }
-    targets = {"loss": LOSS, "metric": size.margin or family.margin}
-    deviations = {name: equivalence.upper_deviation(noise[name]) for name in noise}
-    seeds = max(_seeds(targets[n], deviations[n], family.seeds) for n in noise)
-    margin = {n: _margin(targets[n], deviations[n], seeds) for n in noise}
+    targets = {"loss": LOSS} if family.falls else {}
+    targets["metric"] = size.margin or family.margin
+    deviations = {n: equivalence.upper_deviation(noise[n]) for n in targets}
+    seeds = max(_seeds(targets[n], deviations[n], family.seeds) for n in targets)
+    margin = {n: _margin(targets[n], deviations[n], seeds) for n in targets}
     entry = {
         "seeds": seeds,
         "margin": margin,
-        "power": {n: _power(margin[n], deviations[n], seeds) for n in noise},
+        "power": {n: _power(margin[n], deviations[n], seeds) for n in targets},
         "target": targets,
         "deviation": deviations,
         "scale": scale,

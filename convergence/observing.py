@@ -50,12 +50,15 @@ def look(step: Step, stage: int, batch: Batch, seed: Sequence[int]) -> dict[str,
     )
     step.put(held)
     names, each = step.names[stage], (ours, exact, noisy)
+    spacings = [probe.spacing(held[p]) for p in places]
     scales = step.tracks.scales(stage)
     least = [settings.SMALLEST_NORMAL[dtype] / scales[name] for name in names]
     return {
         "overflow": False,
         "gradient": probe.compared(names, *(seen.gradients for seen in each)),
-        "update": probe.compared(list(trained), *(seen.updates for seen in each)),
+        "update": probe.compared(
+            list(trained), *(seen.updates for seen in each), spacings
+        ),
         "lost": probe.lost(names, ours.gradients, exact.gradients, least),
     }
 

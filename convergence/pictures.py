@@ -80,11 +80,13 @@ def _histograms(
 
 def _intervals(axes: Any, result: Mapping[str, Any]) -> None:
     """The 90 % intervals of loss (dots) and metric (squares), in margins."""
-    rows = [row for row in verdict.rows(result) if row.loss and row.metric]
+    rows = [row for row in verdict.rows(result) if row.metric]
     axes.axvspan(-1, 1, color="#e8e8e8", linewidth=0)
     for place, row in enumerate(rows):
         style = {"color": COLOURS[row.setting], "capsize": 3, "markersize": 4}
         for found, shift, form in ((row.loss, -0.12, "o"), (row.metric, 0.12, "s")):
+            if found is None:
+                continue
             low, mean, high = (
                 np.clip(x / found.margin, -WIDEST, WIDEST)
                 for x in (found.low, found.mean, found.high)

@@ -106,6 +106,7 @@ def compared(
     ours: Sequence[np.ndarray],
     exact: Sequence[np.ndarray],
     noisy: Sequence[np.ndarray],
+    spacings: Sequence[float] = (),
 ) -> dict[str, list[float | None]]:
     """The observations that `gradient_rule` judges: error, noise and share.
 
@@ -116,17 +117,26 @@ def compared(
       ours: gradients or updates in the setting on trial.
       exact: the same in float32.
       noisy: the same in float32, at weights that are slightly off.
+      spacings: of updates, what `spacing` says of the weights: noise is no less, for
+        what is smaller is lost when weights are rounded to float32.
     """
     whole = float(np.sqrt(sum(_norm(x) ** 2 for x in exact)))
+    coarse = spacings or [0.0] * len(names)
     found: dict[str, list[float | None]] = {}
-    for name, a, b, c in zip(names, ours, exact, noisy, strict=True):
+    for name, a, b, c, least in zip(names, ours, exact, noisy, coarse, strict=True):
         size = _norm(b)
         if size:
-            errors = [_norm(_wide(x) - _wide(b)) / size for x in (a, c)]
-            found[name] = [_short(x) for x in (*errors, size / whole)]
-        elif not _norm(a) <= NEGLIGIBLE * whole:
+            error, noise = (_norm(_wide(x) - _wide(b)) for x in (a, c))
+            told = (error / size, max(noise, least) / size, size / whole)
+            found[name] = [_short(x) for x in told]
+        elif not _norm(a) <= max(NEGLIGIBLE * whole, least):
             found[name] = [None, 0.0, 0.0]
     return found
+
+
+def spacing(weights: np.ndarray) -> float:
+    """The norm of the distances from each weight to the next number in its type."""
+    return _norm(np.spacing(np.abs(weights)))
 
 
 def lost(

@@ -116,7 +116,7 @@ def _between(compared: Compared, text: Any) -> str:
 def _words(row: verdict.Row) -> str:
     if row.outcome != EQUAL:
         return f"{row.outcome}: {'; '.join(row.reasons)}"
-    return "" if row.loss is None else EQUAL
+    return "" if row.metric is None else EQUAL
 
 
 def trivial_model(result: Judged) -> str:

@@ -29,8 +29,8 @@ class Row:
       must_pass: whether the family's verdict depends on it.
       values: the metric of each seed, in order of seeds.
       mean, deviation: of the values.
-      loss, metric: compared with float32, pair by pair; None where there is no pair, or
-        a loss is not finite.
+      loss, metric: compared with float32, pair by pair; None where there is no pair, a
+        loss is not finite, or it is not judged.
       worst: of gradients and updates, what is furthest beyond or nearest to its limit.
       determined: quantiles judged of determined variables, and of all.
       diverged: runs that did.
@@ -109,7 +109,7 @@ def verdict(result: Mapping[str, Any]) -> Verdict:
         elif row.must_pass or row.setting == FLOAT32:
             (reasons if row.outcome == DIFFERENT else undecided).extend(told)
         elif row.setting == result["rule"]["worse"] and not _worse(row):
-            reasons.append(f"{row.setting}: its loss is not worse, as it was to be")
+            reasons.append(f"{row.setting}: it is not worse, as it was to be")
     return Verdict(tuple(found), tuple(reasons), tuple(undecided))
 
 
@@ -136,11 +136,10 @@ def found(result: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _worse(row: Row) -> bool:
-    """Whether a setting is shown to be worse by more than the margin of the loss."""
-    loss = row.loss
-    return bool(row.diverged) or (
-        loss is not None and loss.outcome == DIFFERENT and loss.low > 0
-    )
+    """Whether a setting is shown to diverge, to lose gradients, or to end higher."""
+    found = {f.clause for f in row.findings if f.outcome == DIFFERENT}
+    higher = row.loss is not None and row.loss.low > 0
+    return bool(found & {"divergence", "gradients"}) or ("loss" in found and higher)
 
 
 def _row(
@@ -151,15 +150,14 @@ def _row(
     told = result["settings"][setting]
     judged = gradient_rule.judged(own, rule["unit"])
     values = [run["metric"] for run in own]
-    loss, metric = comparison.compared(rule, pairs)
+    compared = {} if setting == FLOAT32 else comparison.compared(rule, pairs)
     findings = [clauses.divergence(own)]
     if setting == FLOAT32:
-        loss = metric = None
         findings += [clauses.learning(rule, values), clauses.beating(result)]
     elif setting != rule["worse"] and (bare := runs.get(rule["worse"] or "")):
         findings += clauses.recovered(rule, pairs, bare)
     else:
-        findings += [clauses.equal("loss", loss), clauses.equal("metric", metric)]
+        findings += [clauses.equal(*each) for each in compared.items()]
     if told["mixed"]:
         findings += [clauses.gradients(judged), clauses.scale(told["scaling"], own)]
     return Row(
@@ -168,8 +166,8 @@ def _row(
         values=tuple(values),
         mean=float(np.mean(values)),
         deviation=float(np.std(values, ddof=1)) if len(values) > 1 else 0.0,
-        loss=loss,
-        metric=metric,
+        loss=compared.get("loss"),
+        metric=compared.get("metric"),
         worst=judged[0] if judged else None,
         determined=(sum(each.determined for each in judged), len(judged)),
         diverged=sum(run["diverged"] for run in own),

@@ -109,6 +109,21 @@ def test_observations_are_errors_relative_to_float32() -> None:
     assert probe.compared(["a", "b"], ours, exact, noisy)["a"] == [None, 0.05, 1.0]
 
 
+def test_what_float32_weights_cannot_hold_of_an_update_is_noise() -> None:
+    """A batch norm's 127.5 moves by multiples of 2^-17, or not at all."""
+    weights = np.array([127.5], np.float32)
+    assert probe.spacing(weights) == 2.0**-17
+    one, none = (np.array([x], np.float32) for x in (2.0**-17, 0.0))
+    each = [none, one], [one, none], [one, none]
+    found = probe.compared(["a", "b"], *each, [probe.spacing(weights)] * 2)
+    assert found == {"a": [1.0, 1.0, 1.0]}
+    run = {"probes": [{"update": found}]}
+    assert all(each.passes for each in gradient_rule.judged([run], U))
+    fine = probe.compared(["a", "b"], *each, [probe.spacing(weights / 2**9)] * 2)
+    run = {"probes": [{"update": fine}]}
+    assert not any(each.passes for each in gradient_rule.judged([run], U))
+
+
 def test_values_that_became_zeros_and_denormals_are_counted() -> None:
     exact = np.array([2.0**-30, 2.0**-20, 2.0**-10, 0.0], np.float32)
     ours = np.array([0.0, 2.0**-20, 2.0**-10, 0.0], np.float32)

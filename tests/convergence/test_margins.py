@@ -42,6 +42,16 @@ def test_noisy_pairs_ask_for_more_seeds_and_never_for_more_margin() -> None:
     assert max(hopeless["power"].values()) < 0.9
 
 
+def test_a_loss_that_does_not_fall_has_no_margin_and_asks_for_no_seeds() -> None:
+    game = dataclasses.replace(RESNET, falls=False)
+    noisy = [({**a, "ends": [1.0 + 0.5 * i]}, b) for i, (a, b) in enumerate(pairs(0.0))]
+    entry = margins.made(game, game.quick, noisy)
+    assert entry["margin"] == {"metric": RESNET.margin / 4}
+    assert set(entry["power"]) == {"metric"}
+    assert entry["seeds"] == RESNET.seeds
+    assert margins.made(RESNET, RESNET.quick, noisy)["seeds"] == margins.MOST_SEEDS
+
+
 def test_losses_are_compared_by_their_logarithm() -> None:
     assert margins.loss_difference(2.2, 2.0, None) == pytest.approx(math.log(1.1))
     assert margins.loss_difference(-0.4, -0.5, 0.5) == pytest.approx(0.2)

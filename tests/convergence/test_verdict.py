@@ -105,7 +105,31 @@ def test_where_scaling_is_needed_a_run_without_it_must_be_worse(
     judged = verdict.verdict(result)
     assert judged.passes is passes
     if not passes:
-        assert judged.reasons == ("unscaled: its loss is not worse, as it was to be",)
+        assert judged.reasons == ("unscaled: it is not worse, as it was to be",)
+
+
+def test_lost_gradients_are_worse_too_and_a_lower_loss_is_not() -> None:
+    result = made_up()
+    result["rule"]["worse"] = "unscaled"
+    for run in own(result, "unscaled"):
+        for probe in run["probes"]:
+            probe["gradient"] = {"first/kernel": [1.0, 0.01, 0.5]}
+    assert verdict.verdict(result).passes
+    lower = made_up(losses={"unscaled": [1.8] * 5})
+    lower["rule"]["worse"] = "unscaled"
+    assert not verdict.verdict(lower).passes
+
+
+def test_a_loss_without_a_margin_is_not_judged() -> None:
+    result = made_up(losses={"dynamic": [200.0] * 5})
+    assert not verdict.verdict(result).passes
+    only = {"metric": result["rule"]["margin"]["metric"]}
+    result["rule"]["margin"] = only
+    assert verdict.verdict(result).passes
+    assert row(result, "dynamic").loss is None
+    other = made_up(dynamic=[v - 0.06 for v in VALUES])
+    other["rule"]["margin"] = only
+    assert not verdict.verdict(other).passes
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from amp.graph_rewrite import decisions as of_nodes
 from amp.graph_rewrite import figures
 from amp.graph_rewrite.decisions import Decision
-from amp.graph_rewrite.ops import op_table, structure
+from amp.graph_rewrite.ops import allowable, op_table, structure
 from amp.graph_rewrite.ops.row import Kind
 from amp.graph_rewrite.plan import RULES
 
@@ -23,7 +23,8 @@ _KEEP_LOW = (
 _ACCURACY = "nothing should: in 16 bits its rounding would be seen in the results"
 _DEVICE = "another device may: `amp explain --device NAME`"
 # By the rule of the root cause, what would give the node another type; "held" is
-# "unlisted" of a node that only holds a value, "python" of a Python function.
+# "unlisted" of a node that only holds a value, "python" of a Python function, and
+# "settled" of any other op that `allow` may not name.
 CHANGES: Mapping[str, str] = {
     "compute": _KEEP_LOW,
     "follow": _KEEP_LOW,
@@ -40,6 +41,10 @@ CHANGES: Mapping[str, str] = {
     "python": (
         "nothing, AMP_ALLOW={op} neither: a Python function returns the types that it "
         "was written for. TensorFlow's own ops in its place may be 16-bit"
+    ),
+    "settled": (
+        "nothing, AMP_ALLOW={op} neither: what it takes or gives has a type that is "
+        "settled elsewhere, or that has no 16-bit form"
     ),
     "held": "nothing: it holds float32, which its readers cast",
     "listed": "AMP_ALLOW={op} (Policy(allow=...)) overrides the white-list",
@@ -171,11 +176,13 @@ def _lines(
 
 def rule_of_change(one: Decision) -> str:
     """The key in `CHANGES` of what would change a decision."""
-    if one.rule != "unlisted":
+    if one.rule not in ("unlisted", "listed"):
         return one.rule
     if one.op in structure.PYTHON:
         return "python"
-    return "held" if op_table.facts(one.op).kind in _HELD else one.rule
+    if op_table.facts(one.op).kind in _HELD:
+        return "held"
+    return "settled" if allowable.refusal(one.op) else one.rule
 
 
 def _place(one: Decision, text: Mapping[str, str]) -> Iterator[str]:

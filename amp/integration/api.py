@@ -92,7 +92,7 @@ def enable_at_first_use(policy: Policy) -> None:
     A job chooses its devices after importing TensorFlow; what it chose then counts.
 
     Raises:
-      PolicyError: an op type that TensorFlow does not know.
+      PolicyError: an op type that TensorFlow does not know, or cannot be 16-bit.
       TensorFlowError: a TensorFlow that the plugin cannot work with.
     """
     install()
@@ -138,7 +138,7 @@ def settle(policy: Policy) -> Active:
     warning; under `strict` that is an error.
 
     Raises:
-      PolicyError: an op type that TensorFlow does not know.
+      PolicyError: an op type that TensorFlow does not know, or cannot be 16-bit.
       TensorFlowError: a TensorFlow that the plugin cannot work with.
     """
     find = functools.partial(PROCESS.settled.get, policy)

@@ -40,7 +40,7 @@ def test_the_chain_goes_to_the_root_with_source_lines_and_says_what_helps() -> N
 
 
 def test_every_rule_says_what_would_change_it() -> None:
-    assert explanation.CHANGES.keys() == RULES.keys() | {"held", "python"}
+    assert explanation.CHANGES.keys() == RULES.keys() | {"held", "python", "settled"}
     for text in explanation.CHANGES.values():
         assert text.format(op="Op", name="name")
 
@@ -56,6 +56,14 @@ def test_a_placeholder_is_not_to_be_allowed() -> None:
 def test_a_python_function_is_not_to_be_allowed(op: str) -> None:
     said = explanation.explain([high("y", "unlisted", op, op=op)], "y", {})
     assert f"nothing, AMP_ALLOW={op} neither: a Python function" in said
+
+
+@pytest.mark.parametrize(
+    ("op", "rule"), [("While", "listed"), ("MapDefun", "unlisted"), ("FFT", "unlisted")]
+)
+def test_an_op_that_may_not_be_allowed_is_not_to_be_allowed(op: str, rule: str) -> None:
+    said = explanation.explain([high("y", rule, op, op=op)], "y", {})
+    assert f"nothing, AMP_ALLOW={op} neither: what it takes or gives" in said
 
 
 def test_a_whole_name_stands_for_that_node_alone() -> None:

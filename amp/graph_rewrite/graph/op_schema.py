@@ -162,6 +162,14 @@ def is_stateful(op: str) -> bool:
     return definition is None or bool(definition.is_stateful)
 
 
+@functools.cache
+def calls_functions(op: str) -> bool:
+    """Whether a registered op has functions among its attributes."""
+    definition = op_def_registry.get(op)
+    attrs = () if definition is None else definition.attr
+    return any(a.type in ("func", "list(func)") for a in attrs)
+
+
 def lookup_in(functions: Mapping[str, Any]) -> Lookup:
     """A lookup of schemas for registered ops and for functions called as ops.
 

@@ -11,15 +11,17 @@ from collections.abc import Iterable
 from amp import spelling
 from amp.errors import PolicyError
 from amp.graph_rewrite.graph import op_schema
+from amp.graph_rewrite.ops.allowable import refusal
 from amp.graph_rewrite.ops.op_table import TABLE
 from amp.policy import FIELDS, Policy
 
 
 def check_op_names(policy: Policy) -> None:
-    """Checks that TensorFlow registers every op in the policy's `allow` and `deny`.
+    """Checks that there are the ops of `allow` and `deny`, and may be what they say.
 
     Raises:
-      PolicyError: one is not registered; the error suggests the closest name.
+      PolicyError: TensorFlow registers no op of that name, for which the error suggests
+        the closest one; or `allow` names an op that can never be 16-bit.
     """
     for field in ("allow", "deny"):
         for op in getattr(policy, field):
@@ -30,6 +32,15 @@ def check_op_names(policy: Policy) -> None:
                     allowed="names of ops that this TensorFlow registers",
                     remedy=spelling.hint(op, TABLE, "check its spelling"),
                 )
+    for op in policy.allow:
+        why = refusal(op)
+        if why:
+            raise PolicyError(
+                f"{op} cannot be 16-bit: {why}",
+                where=FIELDS["allow"].places,
+                allowed="ops that TensorFlow defines for 16-bit tensors",
+                remedy=f"leave {op} out: what comes and goes in float32 is cast for it",
+            )
 
 
 def check_patterns(policy: Policy, names: Iterable[str]) -> None:

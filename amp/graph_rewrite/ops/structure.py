@@ -128,3 +128,14 @@ STRUCTURE = (
 
 # Unlisted, as what is not in the table: tf.py_function and tf.numpy_function make them.
 PYTHON = frozenset({"PyFunc", "PyFuncStateless", "EagerPyFunc"})
+# Unlisted too: they hand a tensor, or its bytes, to what reads it with the type that it
+# was built with, such as a file, another process or a staging area.
+AGREED = frozenset(
+    {
+        *("Save", "SaveSlices", "SaveV2", "Send", "_Send", "_HostSend", "XlaSend"),
+        *("Stage", "MapStage", "OrderedMapStage", "Bitcast", "EncodeProto"),
+        *("GetSessionHandle", "GetSessionHandleV2", "AddManySparseToTensorsMap"),
+        *("AddSparseToTensorsMap", "SerializeManySparse", "SerializeSparse"),
+        "SerializeTensor",
+    }
+)

@@ -14,6 +14,8 @@ import sys
 
 import pytest
 
+from amp.variables import known
+
 pytestmark = pytest.mark.processes
 
 ROOT = pathlib.Path(__file__).parents[3]
@@ -84,6 +86,43 @@ assert active.active().settled.policy.dtype == "bfloat16"
 product = tf.function(lambda x: tf.matmul(x, x))
 product(tf.ones([8, 8]))
 """
+# A step that runs in 16 bits, with a Python function in it.
+STEP = """
+import tensorflow as tf
+
+w = tf.Variable(tf.eye(8))
+
+@tf.function
+def step(x):
+    with tf.GradientTape() as tape:
+        hidden = tf.py_function(lambda y: tf.nn.relu(y), [x @ w], tf.float32)
+        loss = tf.reduce_mean(tf.ensure_shape(hidden, [8, 8]) @ w)
+    w.assign_sub(0.1 * tape.gradient(loss, w))
+    return loss
+
+for _ in range(4):
+    step(tf.ones([8, 8]))
+print("trained")
+"""
+# By variable, a value that cannot be followed, and what is said of it.
+UNUSABLE = {
+    "AMP_ALLOW": ("EagerPyFunc", "EagerPyFunc cannot be 16-bit: it runs Python"),
+    "AMP_ASSIGNMENT": ("both", "'both' is not accepted"),
+    "AMP_CACHE_DIR": ("file", ""),  # as if nothing was ever stored
+    "AMP_CHECK": ("abc", "'abc' is not accepted"),
+    "AMP_DENY": ("Mattmul", "there is no op 'Mattmul'"),
+    "AMP_DTYPE": ("fp61", "'fp61' is not accepted"),
+    "AMP_EMULATE": ("perhaps", "'perhaps' is not accepted"),
+    "AMP_ENABLE": ("maybe", "AMP_ENABLE='maybe' is not understood (1 or 0)"),
+    "AMP_KEEP": ("[", "keep pattern [ matched no node"),
+    "AMP_LOSS_SCALE": ("abc", "loss scale 'abc' is not understood"),
+    "AMP_MIN_GAIN": ("2", "'2' is not accepted"),
+    "AMP_REPORT": ("file", "a report was not written"),
+    "AMP_STRICT": ("abc", "'abc' is not accepted"),
+    "AMP_TRIAL": ("abc", "'abc' is not accepted"),
+    "AMP_TUNE_BUDGET": ("abc", "'abc' is not accepted"),
+    "AMP_WIRE": ("abc", "'abc' is not accepted"),
+}
 
 
 class Start:
@@ -253,6 +292,21 @@ def test_children_of_a_job_do_not_repeat_it(stand_in):
     assert done.returncode == 0, done.stderr
     assert done.stdout.count("tensorflow") == 2
     assert done.stderr.count("did you mean AMP_DTYPE?") == 1
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("variable", known())
+def test_no_value_of_a_variable_ends_a_job(start, variable):
+    value, said = UNUSABLE[variable]
+    (start.place / "file").write_text("a file, no directory")
+    given = {"AMP_ENABLE": "1", "AMP_DTYPE": "bfloat16", "AMP_ASSIGNMENT": "all"}
+    done = start.run(STEP, **{**given, variable: value})
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == "trained\n"
+    assert "Please report this" not in done.stderr
+    if said:
+        assert done.stderr.count(said) == 1
+        assert "do now:  " in done.stderr or variable == "AMP_ENABLE"
 
 
 def test_strict_raises(stand_in):

@@ -84,6 +84,10 @@ CHANGES: Mapping[str, str] = {
         "larger shapes (a larger batch); AMP_MIN_GAIN=0 takes any gain, "
         f"AMP_ASSIGNMENT=all even none; {_DEVICE}"
     ),
+    "first": (
+        "a second call, before which the plan is made; a loop around the steps inside "
+        "the function is planned at its first call"
+    ),
     "trial": (
         "AMP_TRIAL=0 runs the plan without a race; the plans that raced are in the "
         "report. A larger batch may turn the race"

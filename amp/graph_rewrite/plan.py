@@ -105,6 +105,7 @@ RULES: Mapping[str, str] = {
     "unreached": "not downstream of a product in 16 bits",
     "cost": "16 bits would not be faster",
     "gain": "the whole function would gain too little",
+    "first": "the function was called once, which was not by a plan",
     "trial": "the whole function was tried and runs as it was",
 }
 

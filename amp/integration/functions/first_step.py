@@ -13,7 +13,9 @@ The twin is made at the next call. Used by `twins`; which tensors matter is
 from __future__ import annotations
 
 import dataclasses
+import functools
 import threading
+from collections.abc import Callable
 from typing import Any
 
 import tensorflow as tf
@@ -23,6 +25,8 @@ from amp.graph_rewrite.graph import calls, ir, op_schema, serde
 from amp.graph_rewrite.normalize import gradients_only, size_roots
 from amp.graph_rewrite.normalize.gradients_only import Gradients, NotRepeatable
 from amp.graph_rewrite.normalize.sizes import SizesAtCall
+from amp.graph_rewrite.report import Report
+from amp.graph_rewrite.report_builder import left
 from amp.graph_rewrite.rewrite import Begun
 from amp.integration import fallback
 from amp.integration.functions import (
@@ -63,6 +67,7 @@ class _Started:
     Attributes:
       begun: as it was read; None once it is being planned.
       waits: whether its first step is still to be made in float32.
+      trains: whether it is a training step.
       roots: the tensors whose shapes that step is to tell.
       teller: the function that makes it, b"" where the original does: nothing is told.
       functions: names of what was registered for it.
@@ -75,6 +80,7 @@ class _Started:
 
     begun: Begun | None
     waits: bool = False
+    trains: bool = False
     roots: tuple[ir.Edge, ...] = ()
     teller: bytes = b""
     functions: tuple[str, ...] = ()
@@ -107,19 +113,22 @@ class _Started:
             self.running -= 1
         self._remove_unused(context)
 
-    def told(self, call: FunctionCall, more: list[Any]) -> None:
+    def told(self, call: FunctionCall, more: list[Any]) -> bool:
         """Takes what the first step told; what a later one tells counts no more.
 
         Args:
           call: the call that the user made.
           more: the further results of its teller.
+
+        Returns:
+          Whether it counts.
         """
         taken, shapes = more[: len(self.taken)], more[len(self.taken) :]
         told = zip(self.roots, shapes, strict=True)
         tensors = {edge: tuple(shape.numpy().tolist()) for edge, shape in told}
         with self.lock:
             if self.begun is None or not self.waits:
-                return
+                return False
             if self.roots:
                 sizes = shape_inference.at_call(call.inputs, tensors)
                 self.begun = self.begun.resized(sizes)
@@ -127,6 +136,7 @@ class _Started:
                 own = () if self.wanted.inner else call.inputs
                 self.recorded = Recorded(self.taken, (*own, *taken))
             self.waits = False
+            return True
 
     def planned(self, context: Any) -> Told:
         """Gives what is known of it, once: it is being planned."""
@@ -151,11 +161,15 @@ class FirstSteps:
 
     Args:
       settled: policy and device.
+      tell: is given the name of each function whose first step was made, the function
+        and the report on it; a function that is called once has no other.
     """
 
-    def __init__(self, settled: Resolution) -> None:
+    def __init__(
+        self, settled: Resolution, tell: Callable[[bytes, ir.Module, Report], None]
+    ) -> None:
         assert settled.policy is not None
-        self._settled, self._policy = settled, settled.policy
+        self._settled, self._policy, self._tell = settled, settled.policy, tell
         self._started: dict[bytes, _Started] = {}
         self._once = Once()
 
@@ -193,8 +207,17 @@ class FirstSteps:
                 raise
             started.waits, started.too_large = False, not more
             return False, None
-        started.told(call, outputs[-more:] if more else [])
+        begun = started.begun
+        if started.told(call, outputs[-more:] if more else []) and begun is not None:
+            report = functools.partial(self._report, name, begun, started.trains)
+            fallback.attempt_quietly(report, None)
         return True, (outputs[:-more] or None) if more else outputs
+
+    def _report(self, name: bytes, begun: Begun, trains: bool) -> None:
+        why = "which is float32 in a training step" if trains else "which told sizes"
+        cause = f"called once so far, {why}; the second call makes the plan"
+        module = begun.given
+        self._tell(name, module, left(module, self._settled, "first", cause))
 
     def take(self, context: Any, name: bytes) -> Told:
         """What is known of a function, which is planned now.
@@ -239,7 +262,7 @@ class FirstSteps:
         races = trains and not contest.why_not(self._policy)
         if not (roots or checked or races):
             return _Started(begun)
-        started = _Started(begun, waits=True, roots=roots, wanted=wanted)
+        started = _Started(begun, True, trains, roots, wanted=wanted)
         if started.more:
             self._add_teller(context, module, started)
         return started

@@ -20,8 +20,9 @@ from amp.graph_rewrite.cost.op_instance import Timer
 from amp.graph_rewrite.cost.resolution import Resolution
 from amp.graph_rewrite.graph import ir
 from amp.graph_rewrite.ops.op_table import COMPUTE
+from amp.graph_rewrite.report import Report
 from amp.graph_rewrite.report_builder import left
-from amp.integration import fallback, reports
+from amp.integration import fallback
 from amp.integration.functions import (
     contest,
     definitions,
@@ -70,7 +71,7 @@ class Twins:
         self._untwinned = Untwinned(settled)
         self.proven: dict[bytes, Iterator[bytes]] = {}
         self._policy: Policy = settled.policy
-        self._first = FirstSteps(settled)
+        self._first = FirstSteps(settled, self._called_once)
         self._once = Once()
         self._shared = Shared(
             settled=settled,
@@ -155,9 +156,21 @@ class Twins:
         part = failures.as_it_was(f"function {name.decode()}", strict)
         with fallback.strictly(strict):
             add = functools.partial(self.add, context, name, call.inputs)
-            made = fallback.attempt(part, add, lambda: None)
+            made = fallback.attempt(part, add, lambda: self._failed(name))
         self._functions[name] = made or False
         return made or False
+
+    def _called_once(self, name: bytes, module: ir.Module, report: Report) -> None:
+        """Reports on a function that is not planned yet, and perhaps never will be."""
+        self.met(module)
+        self._shared.reports.put(name, report)
+
+    def _failed(self, name: bytes) -> None:
+        """Has the report on a function, if there is one, say that no plan was made."""
+        verdict = "left in float32: making its twin failed, as a warning told"
+        self._shared.reports.change(
+            name, lambda report: dataclasses.replace(report, verdict=verdict)
+        )
 
     def add(
         self, context: Any, name: bytes, inputs: Sequence[Any] = ()
@@ -185,7 +198,8 @@ class Twins:
         if known.winner == FLOAT32:
             cause = "float32 was the fastest in an earlier run of the job"
             report = left(module, self.settled, "trial", cause)
-            reports.add(report, self._policy.report)
+            self._shared.reports.put(name, report)
+            self._shared.reports.forget(name)
             return None
         if begun is None:
             sizes = shape_inference.at_call(inputs)
@@ -267,6 +281,7 @@ class Twins:
         self._shared.probes.forget(name)
         function = self._functions.pop(name, None)
         if not function:
+            self._shared.reports.forget(name)
             return told
         made = function.functions()
         function.forget()

@@ -164,6 +164,41 @@ def test_a_training_steps_first_call_is_float32_before_anything_is_planned(
     assert told == []
 
 
+def test_a_step_that_is_called_once_has_a_report_that_says_so(told: list[str]) -> None:
+    weights = tf.Variable(tf.random.normal([SIZE, SIZE]) / 16.0)
+    fn, before = tf.function(lambda x: trained(weights, x)), len(amp.reports())
+    x = tf.random.normal([SIZE, SIZE])
+    with amp.mixed_precision_scope(dtype="bfloat16"):
+        fn(x)
+        (report,) = amp.reports()[before:]
+        assert "called once so far" in report.verdict
+        assert report.nodes_low == 0
+        product = next(d.node for d in report.decisions if d.op == "MatMul")
+        assert "a second call" in report.explain(product)
+        fn(x)
+        (report,) = amp.reports()[before:]
+    assert report.nodes_low > 0
+
+
+def test_a_step_whose_plan_fails_has_no_report_that_promises_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def fails(begun: Any, timer: Any) -> Any:
+        raise ValueError("planted")
+
+    monkeypatch.setattr(twin_making, "prepared", fails)
+    weights = tf.Variable(tf.random.normal([SIZE, SIZE]) / 16.0)
+    fn, before = tf.function(lambda x: trained(weights, x)), len(amp.reports())
+    with amp.mixed_precision_scope(dtype="bfloat16"):
+        fn(tf.ones([SIZE, SIZE]))
+        with pytest.warns(RuntimeWarning, match="planted"):
+            fn(tf.ones([SIZE, SIZE]))
+    (report,) = amp.reports()[before:]
+    assert (
+        report.verdict == "left in float32: making its twin failed, as a warning told"
+    )
+
+
 def test_what_takes_several_steps_is_planned_at_its_first_call(
     planned: list[str],
 ) -> None:

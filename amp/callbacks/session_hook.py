@@ -10,7 +10,6 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
-import numpy as np
 import tensorflow as tf
 
 from amp.callbacks import readings
@@ -18,8 +17,7 @@ from amp.callbacks.monitor import EVERY
 from amp.callbacks.readings import Reading
 from amp.integration import messages
 from amp.integration.functions import step_variants
-from amp.integration.functions.samples import Sample
-from amp.loss_scaling import advice, current, exponents, stalls, tally
+from amp.loss_scaling import current, exponents, tally
 from amp.loss_scaling.tally import Tally
 
 
@@ -30,20 +28,14 @@ class _Built:
     Attributes:
       read: tensors to fetch, by scaler and by what they are.
       counts: for each scaler, the exponents of the gradient of each variable.
-      sample: what is observed in a step that looks for the first tensor that is not
-        finite; None where there is none.
     """
 
     read: dict[str, dict[str, Any]]
     counts: dict[str, dict[str, Any]]
-    sample: Sample | None
 
 
 class LossScaleHook(tf.compat.v1.train.SessionRunHook):  # type: ignore[misc]
     """Logs the loss scale of a session job, and writes it for TensorBoard.
-
-    After 20 skipped updates in a row it has one step say which tensor was the first
-    that was not finite.
 
     Args:
       log_dir: where to write for TensorBoard; by default nothing is written.
@@ -56,60 +48,44 @@ class LossScaleHook(tf.compat.v1.train.SessionRunHook):  # type: ignore[misc]
         self._writer: Any = None
         self._built: _Built | None = None
         self._before: dict[str, Tally] = {}
-        self._due: set[str] = set()  # scalers that stand still
-        self._told: set[str] = set()
         self._names: dict[str, tuple[str, ...]] = {}
-        self._numbers: dict[str, int] = {}
 
     def begin(self) -> None:
         """Adds the tensors to read to the graph."""
         graph = tf.compat.v1.get_default_graph()
         scalers = current().scalers
         self._names = {scaler.name: scaler.names for scaler in scalers}
-        self._numbers = {scaler.name: scaler.number for scaler in scalers}
-        found = step_variants.observed_in(graph)
+        gradients = step_variants.gradients_in(graph)
         read, counts = {}, {}
         for scaler in scalers:
             with scaler.ready():
-                fields = ("scale", "skipped_steps", "tally", "stalled")
+                fields = ("scale", "skipped_steps", "tally")
                 each = {name: getattr(scaler, name).read_value() for name in fields}
             read[scaler.name] = each
             labels = {scaler.label(i): n for i, n in enumerate(scaler.names)}
-            gradients = found.gradients if found else ()
             counts[scaler.name] = {
                 labels[g.label]: exponents.counted(_tensor(graph, g.edge))
                 for g in gradients
                 if g.label in labels
             }
-        self._built = _Built(read, counts, found)
+        self._built = _Built(read, counts)
 
     def before_run(self, run_context: Any) -> Any:
         """Asks for what is to be read in this run."""
-        built, wanted = self._built, {}
-        if built is None:
+        built = self._built
+        if built is None or self._runs % self._every:
             return None
-        if self._runs % self._every == 0:
-            wanted["read"], wanted["counts"] = built.read, built.counts
-        elif self._runs % stalls.LIMIT == 0:
-            stalled = {n: {"stalled": r["stalled"]} for n, r in built.read.items()}
-            wanted["read"] = stalled
-        if self._due and built.sample is not None:
-            wanted["flags"] = built.sample.observed
-        return tf.compat.v1.train.SessionRunArgs(wanted) if wanted else None
+        wanted = {"read": built.read, "counts": built.counts}
+        return tf.compat.v1.train.SessionRunArgs(wanted)
 
     def after_run(self, run_context: Any, run_values: Any) -> None:
         """Logs and writes what was read."""
         found = run_values.results or {}
-        if "flags" in found:
-            self._explain(found["flags"])
-        if "counts" in found:
+        if found:
             made = [self._reading(n, found) for n in found["read"]]
             for reading in made:
                 messages.note("%s", reading)
             self._write(made)
-        for name, each in found.get("read", {}).items():
-            if each["stalled"] >= stalls.LIMIT and name not in self._told:
-                self._due.add(name)
         self._runs += 1
 
     def _reading(self, name: str, found: Any) -> Reading:
@@ -135,24 +111,6 @@ class LossScaleHook(tf.compat.v1.train.SessionRunHook):  # type: ignore[misc]
                 for reading in made:
                     readings.write(reading)
             self._writer.flush()
-
-    def _explain(self, flags: Any) -> None:
-        """Says which tensor was the first that was not finite."""
-        built = self._built
-        if built is None or built.sample is None:
-            return
-        sample = dataclasses.replace(built.sample, observed=np.asarray(flags))
-        for name in sorted(self._due):
-            number = self._numbers[name]
-            finding = sample.finding(number)
-            if finding is not None:
-                finding = dataclasses.replace(finding, casts_unseen=True)
-                self._told.add(name)
-                self._due.discard(name)
-                scale = "see amp.loss_scaling.current().scale"
-                names = self._names[name]
-                case = advice.Case("stalled", name, names, stalls.LIMIT, scale)
-                messages.log("%s", advice.text(case, finding).removeprefix("amp: "))
 
 
 def _tensor(graph: Any, edge: tuple[str, int]) -> Any:

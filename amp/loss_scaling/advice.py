@@ -38,8 +38,8 @@ class Finding:
       value: what it holds: "NaN" or "infinity".
       is_state: whether it is the value of a variable.
       own: whether the program itself asked for 16 bits there.
-      casts_unseen: whether a session's own graph was observed, where `dtype` is "" of
-        what the twin that runs has in 16 bits, too.
+      readers: the first operations that read it, which have to stay float32 too if it
+        is to arrive there as it is.
     """
 
     variable: str
@@ -50,7 +50,7 @@ class Finding:
     value: str
     is_state: bool
     own: bool
-    casts_unseen: bool = False
+    readers: tuple[str, ...] = ()
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -108,14 +108,13 @@ def listed(names: Sequence[str]) -> str:
 def _unknown() -> str:
     return (
         "If the loss itself is finite, scale it down (a mean instead of a sum) or give "
-        "DynamicLossScale a lower minimum; otherwise amp.compare(step, *batch), in a "
-        "session amp.callbacks.LossScaleHook, names the first tensor that is not finite"
+        "DynamicLossScale a lower minimum; otherwise amp.compare(step, *batch) names "
+        "the first tensor that is not finite"
     )
 
 
 def _where(finding: Finding) -> str:
     held = f", {finding.dtype or 'float32'}"
-    held = "" if finding.casts_unseen and not finding.dtype else held
     fed = f"an input of the step{held if finding.dtype else ''}"
     kind = f"{finding.op}{held}" if finding.op else fed
     tensor = f"{finding.tensor} ({kind}): {finding.value}"
@@ -132,13 +131,15 @@ def _try_input(finding: Finding, keep: str) -> str:
     if finding.dtype and not finding.own:  # finite until it was cast
         return (
             f"It is finite in float32, and past {finding.dtype}'s range: try data of "
-            f"smaller units, {keep}, or dtype='bfloat16' (AMP_DTYPE=bfloat16)"
+            f"smaller units (-1e4 for -1e9 in a mask), {keep}, or dtype='bfloat16' (AMP_DTYPE=bfloat16)"
         )
     return "So it comes with the data: look at what is fed"
 
 
 def _try(finding: Finding) -> str:
-    wide = f"AMP_KEEP={finding.tensor!r} or amp.keep_float32() around it"
+    names = ",".join((finding.tensor, *finding.readers[:_NAMED]))
+    them = "these" if finding.readers else "it"
+    wide = f"AMP_KEEP={names!r} or amp.keep_float32() around {them}"
     keep = "a cast to float32 before it" if finding.own else wide
     if finding.is_state:
         past = f"holds values past {finding.dtype}'s range: training diverges, so try "
@@ -155,12 +156,6 @@ def _try(finding: Finding) -> str:
         )
     pole = finding.op in _POLES
     if not finding.dtype:
-        if finding.casts_unseen:
-            return (
-                f"If it is finite without mixed precision, it or what it reads leaves "
-                f"the 16-bit type's range: try {keep}, or dtype='bfloat16' "
-                "(AMP_DTYPE=bfloat16); if not, the model is the cause"
-            )
         more = " (an epsilon that is too small, a logarithm of 0)" if pole else ""
         return (
             f"All of it is float32, so mixed precision is not the cause{more}: "

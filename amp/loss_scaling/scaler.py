@@ -267,8 +267,6 @@ class Scaler(control.Controlled, tf.Module):  # type: ignore[misc]
         scale, before = self.scale.read_value(), self.stalled.read_value()
         stalled = stalls.count(self.settings, scale, before, (finite, tf.where))
         writes = [self.stalled.assign(stalled)]
-        if self.in_session:
-            writes.append(stalls.printed(before, stalled, self))
         if self.settings.bounds is not None:
             old = ScaleState(
                 scale=scale,

@@ -4,8 +4,9 @@ A job whose gradients overflow at every step stands still without an error. Each
 counts (`Scaler.stalled`, `Scaler.tally`), inside the step and on the device. Outside
 sessions one daemon thread reads the counts now and then, and once more when the process
 ends, so no step waits for the host. Before it warns it asks the next steps which tensor
-is the first that is not finite (`Asked`). In a session graph the step that reaches the
-limit prints. No scale is moved here, and without a scaler nothing runs.
+is the first that is not finite (`Asked`). What is due is decided here for sessions too,
+which read their counts themselves. No scale is moved here, and without a scaler nothing
+runs.
 """
 
 from __future__ import annotations
@@ -13,25 +14,26 @@ from __future__ import annotations
 import atexit
 import contextlib
 import dataclasses
+import functools
 import logging
 import os
-import sys
 import threading
 import time
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import tensorflow as tf
 
-from amp.loss_scaling import advice, branches, tally
+from amp.loss_scaling import advice, tally
 from amp.loss_scaling.process import SCALING
 from amp.loss_scaling.scale import LossScale, Where
 
 _LOG = logging.getLogger("amp")  # Python's own, without a handler of ours
 # A scale that starts at 2**15 fits most jobs after 15 halvings.
 LIMIT = 20
-PERIOD = 1.0  # seconds between two readings
+PERIOD = 0.1  # seconds between two readings, of about 40 microseconds each
+ENDING = 2.0  # seconds that the end of a process waits for a reading
 PATIENCE = 10.0  # seconds that a warning waits for the answer of a step
 ANSWERS = 20  # steps that are asked at most
 
@@ -58,34 +60,6 @@ def count(rule: LossScale, scale: Any, stalled: Any, step: tuple[Any, Where]) ->
         good = where(scale <= rule.bounds[0], stalled, good)
     counted = where(finite, good, stalled + 1)
     return where(stalled >= LIMIT, stalled, counted)
-
-
-def printed(old: tf.Tensor, new: tf.Tensor, scaler: Any) -> Any:
-    """Returns an operation that prints in the step that reaches the limit.
-
-    For session graphs, whose variables only a session can read. It prints on the CPU
-    of the task: no GPU has a kernel for that, and a session refuses a graph that asks
-    for one.
-
-    Args:
-      old, new: the count before and after the step.
-      scaler: whose count it is.
-    """
-    scale = "see amp.loss_scaling.current().scale"
-    case = advice.Case("stalled", scaler.name, scaler.names, LIMIT, scale)
-    said = advice.text(case, None)
-    named = "; of these variables the gradients overflowed, the last first:"
-
-    def say() -> tf.Tensor:
-        with tf.device("/device:CPU:0"):
-            counts = tf.identity(scaler.tally.read_value())[1:]
-            bad = tf.boolean_mask(tf.constant(scaler.names), counts > 0)
-            shown = tf.print(said + named, bad, output_stream=sys.stderr)
-        with tf.control_dependencies([shown]):
-            return tf.constant(True)
-
-    reached = tf.logical_and(old < LIMIT, new >= LIMIT)
-    return branches.cond(reached, say, lambda: tf.constant(False))
 
 
 @dataclasses.dataclass(slots=True)
@@ -142,7 +116,7 @@ class _Watcher:
         if os.getpid() != self.process or self.thread is None:
             return
         self.ends.set()
-        self.thread.join(PERIOD)
+        self.thread.join(ENDING)  # it may be waiting for the answer of a step
         if not self.thread.is_alive():
             look(last=True)
 
@@ -192,14 +166,44 @@ def paused() -> Iterator[None]:
         SCALING.paused -= 1
 
 
+@dataclasses.dataclass(frozen=True, slots=True)
+class Counts:
+    """What was read of a scaler.
+
+    Attributes:
+      stalled, scale: its variables of these names.
+      tallies: reads the copies of `Scaler.tally`; called only where a warning is due.
+    """
+
+    stalled: int
+    scale: float
+    tallies: Callable[[], list[Any]]
+
+
 def _due(scaler: Any, told: set[str], last: bool) -> advice.Case | None:
-    """What the user is to be warned of, None for nothing new."""
     stalled = int(scaler.copies("stalled")[0].numpy())
     scale = float(scaler.copies("scale")[0].numpy())
+    tallies = functools.partial(_values, scaler.copies("tally"))
+    return due(scaler, Counts(stalled, scale, tallies), told, last)
+
+
+def _values(variables: Iterable[Any]) -> list[Any]:
+    return [variable.numpy() for variable in variables]
+
+
+def due(scaler: Any, counts: Counts, told: set[str], last: bool) -> advice.Case | None:
+    """What the user is to be warned of, None for nothing new.
+
+    Args:
+      scaler: whose counts these are.
+      counts: what was read.
+      told: the events that the user was warned of.
+      last: whether no step follows any more.
+    """
     floor = scaler.settings.bounds and scaler.settings.bounds[0]
-    at_floor = bool(floor) and scale <= floor < scaler.settings.initial
+    at_floor = bool(floor) and counts.scale <= floor < scaler.settings.initial
     event: advice.Event
-    if stalled >= LIMIT:
+    if counts.stalled >= LIMIT:
         event = "stalled"
     elif at_floor:
         event = "floor"
@@ -212,12 +216,12 @@ def _due(scaler: Any, told: set[str], last: bool) -> advice.Case | None:
         or (event == "never" and not last)
     ):
         return None
-    found = tally.read([v.numpy() for v in scaler.copies("tally")], scaler.names)
+    found = tally.read(counts.tallies(), scaler.names)
     if event == "never" and not found.never_finite:
         return None
     times = found.calls if event == "never" else LIMIT
     names = found.names or scaler.names
-    said = f"the loss scale is {scale:g}"
+    said = f"the loss scale is {counts.scale:g}"
     if at_floor and event != "floor":
         said += ", its minimum"
     return advice.Case(event, scaler.name, names, times, said)

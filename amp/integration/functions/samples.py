@@ -1,6 +1,6 @@
 """`Sample`: what one step let observe, and what is to be learnt from it.
 
-Made by `step_probes` and by the session hook; read later, by whoever asked. No step is
+Made by `step_probes` and by `session_stalls`; read later, by whoever asked. No step is
 run here.
 """
 
@@ -90,4 +90,23 @@ class Sample:
             value=value,
             is_state=made[0].is_state,
             own=name in self.own,
+            readers=self._readers(index, name),
         )
+
+    def _readers(self, index: int, name: str) -> tuple[str, ...]:
+        """The operations of the forward pass that read a tensor, by the user's names.
+
+        Args:
+          index: of the tensor.
+          name: of what makes it; its casts, by whose readers it is read, have that too.
+        """
+        found: dict[str, None] = {}
+        same = {index}
+        for place, tensor in enumerate(self.tensors):
+            if tensor.forward and not same.isdisjoint(tensor.sources):
+                reader = tensor.edge[0].partition(_CAST)[0]
+                if reader == name:
+                    same.add(place)
+                else:
+                    found[reader] = None
+        return tuple(found)

@@ -1,13 +1,13 @@
 """`Variant`: a function that is a step and also returns what is observed inside it.
 
-Made for `step_probes`, and for the session hook as tensors of its graph. When a step is
+Made for `step_probes`, and for sessions as tensors of their graph. When a step is
 observed is not decided here, and none is run.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -17,13 +17,14 @@ from tensorflow.python.framework import function_def_to_graph
 from amp.graph_rewrite.graph import ir, op_schema, serde
 from amp.graph_rewrite.normalize import step_probes
 from amp.graph_rewrite.normalize.inline import inline
-from amp.graph_rewrite.normalize.step_probes import Observed
+from amp.graph_rewrite.normalize.step_probes import Gradient, Observed
 from amp.integration import fallback
 from amp.integration.functions import definitions
 from amp.integration.functions.samples import Sample
 from amp.integration.process import PROCESS
 from amp.loss_scaling import exponents
 
+_OBSERVED = "amp_observed"  # a scope of ours in the twin of a session's graph
 _TYPES = {ir.FLOAT: tf.float32, ir.HALF: tf.float16, ir.BFLOAT16: tf.bfloat16}
 
 
@@ -116,25 +117,63 @@ def graph_of(name: str) -> Any:
     return fallback.attempt_quietly(read, None)
 
 
-def observed_in(graph: Any) -> Sample | None:
-    """What is observed in a session's graph, as tensors that are added to it.
+def gradients_in(graph: Any) -> tuple[Gradient, ...]:
+    """The gradients of a session's graph that are scaled.
 
     Args:
-      graph: a `tf.Graph`, which is the default one.
+      graph: a `tf.Graph`.
+    """
+    at = step_probes.holder(serde.read_graph(graph.as_graph_def()))
+    return () if at is None or at.call is not None else at.gradients
+
+
+def observed_in(graph: Any, roots: Iterable[Any], user: Any) -> Sample | None:
+    """What is observed in a session's run, as tensors that are added to its graph.
+
+    Args:
+      graph: a `tf.Graph`: the twin that the session runs.
+      roots: the operations that the run asks for.
+      user: the user's graph, which says what is 16-bit in the program itself.
 
     Returns:
-      A sample whose `observed` is a tensor to fetch in a step; None if the graph takes
+      A sample whose `observed` is a tensor to fetch in the run; None if the run takes
       no gradients that are scaled.
     """
-    module = serde.read_graph(graph.as_graph_def())
+    module = serde.read_graph(_executed(graph, roots))
     at = step_probes.holder(module)
     if at is None or at.call is not None:
         return None
     found = step_probes.tensors(module, at)
     flags = []
-    for each in found:
-        tensor = graph.get_tensor_by_name(f"{each.edge[0]}:{each.edge[1]}")
-        with tf.device(tensor.device or None):
-            flags.append(_not_finite(tensor))
-    own = frozenset(each.edge[0] for each in found if each.type != ir.FLOAT)
-    return Sample("", at.gradients, own, found, tf.stack(flags))
+    with graph.as_default(), tf.control_dependencies(None), tf.name_scope(_OBSERVED):
+        for each in found:
+            tensor = graph.get_tensor_by_name(f"{each.edge[0]}:{each.edge[1]}")
+            with tf.device(tensor.device or None):
+                flags.append(_not_finite(tensor))
+        observed = tf.stack(flags)
+    own = frozenset(t.edge[0] for t in found if _is_low(user, t.edge))
+    return Sample("", at.gradients, own, found, observed)
+
+
+def _executed(graph: Any, roots: Iterable[Any]) -> Any:
+    """The part of a graph that a run executes, as a GraphDef."""
+    names: set[str] = set()
+    waiting = list(roots)
+    while waiting:
+        operation = waiting.pop()
+        if operation.name not in names:
+            names.add(operation.name)
+            waiting += [tensor.op for tensor in operation.inputs]
+            waiting += operation.control_inputs
+    proto = graph.as_graph_def()
+    kept = [node for node in proto.node if node.name in names]
+    return type(proto)(node=kept, library=proto.library, versions=proto.versions)
+
+
+def _is_low(graph: Any, edge: ir.Edge) -> bool:
+    """Whether a tensor is 16-bit in a graph, which need not have it."""
+    try:
+        tensor = graph.get_tensor_by_name(f"{edge[0]}:{edge[1]}")
+    except (KeyError, ValueError):
+        return False
+    return tensor.dtype in (tf.float16, tf.bfloat16)

@@ -217,6 +217,9 @@ def _from_options(original: wrapping.Function) -> wrapping.Function:
 
 def _close(original: wrapping.Function) -> wrapping.Function:
     def close(self: Any, *args: Any, **kwargs: Any) -> Any:
+        twin = self.__dict__.get(TWIN)
+        if isinstance(twin, SessionTwin) and twin.stalls is not None:
+            twin.stalls.look(last=True)
         skipped_counts.note(self)
         return original(self, *args, **kwargs)
 

@@ -16,6 +16,7 @@ from amp.integration import fallback, messages
 from amp.integration.functions import failures
 from amp.integration.functions.twins import Twins
 from amp.integration.sessions import graph_views, skipped_counts
+from amp.integration.sessions.session_stalls import SessionStalls
 from amp.integration.sessions.session_twins import SessionTwin
 
 # The attribute of a session that has run: its `SessionTwin`, or `Untwinned`.
@@ -62,6 +63,7 @@ def _made(
 ) -> SessionTwin | Untwinned:
     def make() -> SessionTwin | Untwinned:
         twin = SessionTwin(session._graph, tf.compat.as_str(session._target))
+        twin.stalls = SessionStalls(session, twin.views)
         first(twin)
         _switch(session, twin)
         skipped_counts.begun(session)

@@ -22,6 +22,7 @@ from amp.integration.sessions.graph_views import views_of
 from amp.integration.sessions.policy_view import PolicyView, Run
 from amp.integration.sessions.run_plans import Asked, RunPlans
 from amp.integration.sessions.run_twins import Make, RunTwins, Starts, Terms
+from amp.integration.sessions.session_stalls import SessionStalls
 
 # Nodes that the rewrite added are named after the user's node, with such an ending.
 _ADDED = re.compile(
@@ -90,10 +91,15 @@ class SessionTwin:
     Args:
       graph: the user's graph.
       target: the address of the session's master, "" if it is in this process.
+
+    Attributes:
+      views: the twin of the graph.
+      stalls: what watches the session's scalers; None before the session is known.
     """
 
     def __init__(self, graph: Any, target: str = "") -> None:
-        self._views = views_of(graph)
+        self.views = views_of(graph)
+        self.stalls: SessionStalls | None = None
         self._remote = bool(target)
         # By a run's key, what gives its form at each call without any question.
         self._proven: dict[Key, Iterator[Run]] = {}
@@ -105,7 +111,7 @@ class SessionTwin:
     @property
     def graph(self) -> Any:
         """The twin of the user's graph, a `tf.Graph`."""
-        return self._views.twin.graph
+        return self.views.twin.graph
 
     def call(
         self, twins: Twins | None, request: Request, run: Make, starts: Starts
@@ -125,6 +131,10 @@ class SessionTwin:
           InvalidArgumentError: the user changed a node that a session had run.
         """
         key = request.key(twins)
+        if self.stalls is not None and self.stalls.asks() and key in self._runs:
+            done, outputs = self.stalls.call(self._runs[key].fastest(), run, starts)
+            if done:
+                return outputs
         found = next(self._proven.get(key, _NOTHING), None)
         if found is not None:
             return run(found)
@@ -167,7 +177,7 @@ class SessionTwin:
         if key[0] == _FIXED:
             off = off or "such a run is made in one form only"
         made = RunTwins(
-            RunPlans(self._views, twins, request.asked()),
+            RunPlans(self.views, twins, request.asked()),
             Terms(off, recall, self._refused),
             functools.partial(self._proven.__setitem__, key),
         )
@@ -176,7 +186,7 @@ class SessionTwin:
 
     def begin_partial(self, handle: Any, twins: Twins | None, run: Run) -> None:
         """Notes in which form a partial run begins, for its later parts."""
-        views = self._views
+        views = self.views
         self._partial[handle] = (
             views.float32 if twins is None else views.view(twins, run.plan)
         )
@@ -184,7 +194,7 @@ class SessionTwin:
     def later_part(self, handle: Any, request: Request) -> Run:
         """A part of a partial run, in the form in which that began."""
         view, asked = self._partial[handle], request.asked()
-        with self._views.lock:
+        with self.views.lock:
             return view.run(asked.targets, asked.fetches, asked.feeds)
 
     def options(self, twins: Twins | None, graph: Any, given: Any) -> Any:

@@ -1,0 +1,125 @@
+"""A session that skips for good is told which tensor came first; others run as ever."""
+
+from __future__ import annotations
+
+import contextlib
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import amp
+from amp.integration.install import install
+from amp.integration.sessions import session_stalls
+from amp.loss_scaling import stalls
+
+v1 = tf.compat.v1
+POLICY = {"dtype": "float16", "emulate": True, "assignment": "all", "strict": True}
+ENOUGH = stalls.LIMIT + 6  # the first run only gives variables their values
+
+
+@pytest.fixture
+def job(monkeypatch):
+    """A graph with a product, in a session that is read by the number of its runs."""
+    install()
+    monkeypatch.setattr(session_stalls, "PERIOD", 1e6)
+
+    @contextlib.contextmanager
+    def made(build, policy=POLICY):
+        with tf.Graph().as_default(), amp.mixed_precision_scope(**policy):
+            w = v1.get_variable("w", initializer=np.ones([4, 4], np.float32))
+            fed = v1.placeholder(tf.float32, [4, 4], "fed")
+            loss = build(tf.matmul(tf.ones([4, 4]), w, name="hidden"), fed, w)
+            update = v1.train.GradientDescentOptimizer(0.1).minimize(loss)
+            with v1.Session() as session:
+                session.run(v1.global_variables_initializer())
+                yield lambda value: session.run(
+                    [update, loss], {fed: np.full([4, 4], value, np.float32)}
+                )
+
+    return made
+
+
+def planted(hidden, fed, w):
+    return tf.reduce_mean(tf.multiply(tf.matmul(hidden, w), fed, "planted"))
+
+
+def masked(hidden, fed, w):
+    scores = tf.matmul(hidden, w, name="scores")
+    weights = tf.nn.softmax(tf.add(scores, fed, name="masked"))
+    return tf.reduce_mean(tf.matmul(weights, w, name="context") ** 2)
+
+
+def squared(hidden, fed, w):
+    large = tf.multiply(tf.matmul(hidden, w), fed, name="large")
+    return tf.reduce_mean(tf.matmul(large, w, name="out") ** 2)
+
+
+def told(caplog):
+    return [r.getMessage() for r in caplog.records if "stand still" in r.getMessage()]
+
+
+@pytest.mark.parametrize(
+    ("build", "value", "tensor"),
+    [
+        (planted, np.nan, "fed (Placeholder, float32): NaN"),
+        (masked, -1e9, "fed (Placeholder, float16): infinity"),
+        (squared, 3e4, "large (Mul, float16): infinity"),
+    ],
+)
+def test_a_stall_names_the_first_tensor_without_a_hook(
+    job, caplog, build, value, tensor
+):
+    with job(build) as run:
+        for _ in range(ENOUGH):
+            run(value)
+        (said,) = told(caplog)
+    assert f"The first tensor that was not finite is {tensor}" in said
+    assert "gradients of w were not finite; the loss scale is " in said
+    assert "gradient of w was the first" in said
+    wide = {"masked": "AMP_KEEP='fed,masked'", "squared": "AMP_KEEP='large,out'"}
+    assert wide.get(build.__name__, "look at what is fed") in said
+    assert told(caplog) == [said]  # nor again when the session is closed
+
+
+def test_a_run_that_is_observed_is_the_run(job, caplog):
+    def train(*values):
+        with job(planted) as run:
+            return [run(value)[1] for value in values]
+
+    stalls_and_goes_on = [np.nan] * ENOUGH + [1.0] * 60
+    found = train(*stalls_and_goes_on)
+    assert np.isnan(found[:ENOUGH]).all()
+    assert len(told(caplog)) == 1
+    begins = found[ENOUGH:]
+    assert begins[-1] < begins[0]
+    caplog.clear()
+    wanted = train(*[np.nan] * (stalls.LIMIT - 1), *[1.0] * 60)
+    assert not told(caplog)
+    assert begins[0] == wanted[stalls.LIMIT - 1]
+
+
+def test_a_session_that_is_closed_first_is_told_the_variables(job, caplog):
+    with job(planted) as run:
+        for _ in range(stalls.LIMIT):
+            run(np.nan)
+        assert told(caplog) == []
+    (said,) = told(caplog)
+    assert "gradients of w were not finite" in said
+    assert "The first tensor" not in said
+
+
+def test_a_session_whose_gradients_are_finite_is_told_nothing(job, caplog):
+    with job(planted) as run:
+        for value in [np.nan] * (stalls.LIMIT - 1) + [1.0] * 30:
+            run(value)
+    assert told(caplog) == []
+
+
+def test_a_step_of_a_session_has_no_node_that_watches():
+    install()
+    with tf.Graph().as_default() as graph, amp.mixed_precision_scope(**POLICY):
+        w = v1.get_variable("w", initializer=np.ones([4, 4], np.float32))
+        v1.train.GradientDescentOptimizer(0.1).minimize(tf.reduce_sum(w @ w))
+    ops = {operation.type for operation in graph.get_operations()}
+    assert not ops & {"PrintV2", "StringFormat", "IsNan", "IsInf"}

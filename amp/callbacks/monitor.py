@@ -7,6 +7,7 @@ how, is in `integration.functions.step_probes`; between two readings nothing run
 from __future__ import annotations
 
 import collections
+import weakref
 from typing import Any
 
 import tensorflow as tf
@@ -37,7 +38,10 @@ class Monitor:
         self.every = max(1, int(every))
         self._writer = tf.summary.create_file_writer(log_dir) if log_dir else None
         self._samples: collections.deque[Sample] = collections.deque(maxlen=100)
-        self._before: dict[str, Tally] = {}
+        # By the scaler, as a later one may have the name of one that is gone.
+        self._before: weakref.WeakKeyDictionary[Any, Tally] = (
+            weakref.WeakKeyDictionary()
+        )
         self._drawn: set[str] = set()  # functions whose graph is written
 
     def start(self) -> None:
@@ -88,8 +92,8 @@ class Monitor:
             scale = float(scaler.copies("scale")[0].numpy())
             skipped = int(scaler.copies("skipped_steps")[0].numpy())
         whole = tally.read(values, scaler.names)
-        since = whole.since(self._before.get(scaler.name))
-        self._before[scaler.name] = whole
+        since = whole.since(self._before.get(scaler))
+        self._before[scaler] = whole
         labels = {n: scaler.label(i) for i, n in enumerate(scaler.names)}
         underflow = {
             name: exponents.underflow(counts[label], "float16")

@@ -28,10 +28,12 @@ class _Built:
     Attributes:
       read: tensors to fetch, by scaler and by what they are.
       counts: for each scaler, the exponents of the gradient of each variable.
+      gradients: the names of the operations that make these gradients.
     """
 
     read: dict[str, dict[str, Any]]
     counts: dict[str, dict[str, Any]]
+    gradients: frozenset[str]
 
 
 class LossScaleHook(tf.compat.v1.train.SessionRunHook):  # type: ignore[misc]
@@ -44,7 +46,7 @@ class LossScaleHook(tf.compat.v1.train.SessionRunHook):  # type: ignore[misc]
 
     def __init__(self, log_dir: str = "", every: int = EVERY) -> None:
         self._log_dir, self._every = str(log_dir), max(1, int(every))
-        self._runs = 0
+        self._runs = self._due = 0
         self._writer: Any = None
         self._built: _Built | None = None
         self._before: dict[str, Tally] = {}
@@ -54,6 +56,7 @@ class LossScaleHook(tf.compat.v1.train.SessionRunHook):  # type: ignore[misc]
         """Adds the tensors to read to the graph."""
         graph = tf.compat.v1.get_default_graph()
         scalers = current().scalers
+        self._before = {}  # of another graph, whose scalers may have the same names
         self._names = {scaler.name: scaler.names for scaler in scalers}
         gradients = step_variants.gradients_in(graph)
         read, counts = {}, {}
@@ -68,13 +71,18 @@ class LossScaleHook(tf.compat.v1.train.SessionRunHook):  # type: ignore[misc]
                 for g in gradients
                 if g.label in labels
             }
-        self._built = _Built(read, counts)
+        names = frozenset(gradient.edge[0] for gradient in gradients)
+        self._built = _Built(read, counts, names)
 
     def before_run(self, run_context: Any) -> Any:
         """Asks for what is to be read in this run."""
         built = self._built
-        if built is None or self._runs % self._every:
+        if built is None or self._runs < self._due:
             return None
+        # A run without the gradients need not feed what they are computed from.
+        if not built.gradients <= step_variants.executed(_operations(run_context)):
+            return None
+        self._due = self._runs + self._every
         wanted = {"read": built.read, "counts": built.counts}
         return tf.compat.v1.train.SessionRunArgs(wanted)
 
@@ -111,6 +119,14 @@ class LossScaleHook(tf.compat.v1.train.SessionRunHook):  # type: ignore[misc]
                 for reading in made:
                     readings.write(reading)
             self._writer.flush()
+
+
+def _operations(run_context: Any) -> list[Any]:
+    """The operations that the user's run asks for."""
+    graph = run_context.session.graph
+    asked = tf.nest.flatten(run_context.original_args.fetches)
+    found = [graph.as_graph_element(each) for each in asked]
+    return [getattr(each, "op", each) for each in found]
 
 
 def _tensor(graph: Any, edge: tuple[str, int]) -> Any:

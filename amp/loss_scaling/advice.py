@@ -131,7 +131,8 @@ def _try_input(finding: Finding, keep: str) -> str:
     if finding.dtype and not finding.own:  # finite until it was cast
         return (
             f"It is finite in float32, and past {finding.dtype}'s range: try data of "
-            f"smaller units (-1e4 for -1e9 in a mask), {keep}, or dtype='bfloat16' (AMP_DTYPE=bfloat16)"
+            f"smaller units (-1e4 for -1e9 in a mask), {keep}, or dtype='bfloat16' "
+            "(AMP_DTYPE=bfloat16)"
         )
     return "So it comes with the data: look at what is fed"
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -54,6 +56,42 @@ def test_scale_overflows_and_underflow_are_read_by_name(tmp_path, capsys):
         if event.HasField("graph_def")
     ]
     assert b"amp_" in graphs[0].graph_def, "the twin, not the original"
+
+
+def test_a_scaler_with_the_name_of_one_that_is_gone_is_counted_from_0():
+    watched = monitor.Monitor(every=1)
+    for calls in (3, 2):
+        step, weights = job()
+        with amp.mixed_precision_scope(**POLICY):
+            for _ in range(calls):
+                step(tf.constant(np.inf))
+            (reading,) = watched.read(calls)
+        assert (reading.scaler, reading.since.calls) == ("weights", calls)
+        assert reading.since.overflows == {"weights": calls}
+        del step, weights
+        gc.collect()
+
+
+def test_scalers_of_variables_with_one_name_are_read_apart(tmp_path):
+    (first, _w), (second, _v) = job(), job()
+    watched = monitor.Monitor(str(tmp_path), every=1)
+    with amp.mixed_precision_scope(**POLICY):
+        for step, factor in ((first, np.inf), (second, 1.0), (first, np.inf)):
+            step(tf.constant(factor, tf.float32))
+        one, other = watched.read(3)
+        first(tf.constant(np.inf))
+        again, _ = watched.read(4)
+    assert one.scaler != other.scaler
+    assert (one.since.calls, other.since.calls, again.since.calls) == (2, 1, 1)
+    assert (one.skipped, other.skipped) == (0, 0)  # assign_sub skips nothing
+    assert (one.scale, other.scale) == (2.0**13, 2.0**15)
+    tags = {
+        value.tag
+        for file in tmp_path.glob("events.*")
+        for event in tf.compat.v1.train.summary_iterator(str(file))
+        for value in event.summary.value
+    }
+    assert {f"amp/{each.scaler}/loss_scale" for each in (one, other)} <= tags
 
 
 def test_what_is_not_read_is_not_observed():

@@ -44,3 +44,19 @@ def test_readings_are_logged_and_written_and_the_job_is_the_same(
     assert "step 4: loss scale 16384 (w); 1 updates skipped" in said
     assert "not finite in at least 1 of" in said
     assert list(tmp_path.glob("events.*"))
+
+
+def test_a_hook_that_is_used_again_does_not_count_from_the_graph_before(
+    trained, capsys
+):
+    hook = amp.callbacks.LossScaleHook(every=1)
+    trained([np.inf] * 3, hook)
+    assert "not finite in at least 1 of 1 calls" in capsys.readouterr().err
+    trained([np.inf], hook)  # the reading may come before the step
+    assert "of -" not in capsys.readouterr().err
+
+
+def test_a_run_without_gradients_is_left_alone(trained):
+    """`trained` ends with a run that reads a variable, and feeds nothing."""
+    hook = amp.callbacks.LossScaleHook(every=1)
+    np.testing.assert_array_equal(trained([1.0], hook), trained([1.0]))

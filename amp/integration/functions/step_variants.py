@@ -155,8 +155,8 @@ def observed_in(graph: Any, roots: Iterable[Any], user: Any) -> Sample | None:
     return Sample("", at.gradients, own, found, observed)
 
 
-def _executed(graph: Any, roots: Iterable[Any]) -> Any:
-    """The part of a graph that a run executes, as a GraphDef."""
+def executed(roots: Iterable[Any]) -> set[str]:
+    """The names of the operations that a session executes for some of them."""
     names: set[str] = set()
     waiting = list(roots)
     while waiting:
@@ -165,6 +165,12 @@ def _executed(graph: Any, roots: Iterable[Any]) -> Any:
             names.add(operation.name)
             waiting += [tensor.op for tensor in operation.inputs]
             waiting += operation.control_inputs
+    return names
+
+
+def _executed(graph: Any, roots: Iterable[Any]) -> Any:
+    """The part of a graph that a run executes, as a GraphDef."""
+    names = executed(roots)
     proto = graph.as_graph_def()
     kept = [node for node in proto.node if node.name in names]
     return type(proto)(node=kept, library=proto.library, versions=proto.versions)

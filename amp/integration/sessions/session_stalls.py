@@ -10,11 +10,9 @@ is due is decided in `loss_scaling.stalls`, and no scale is moved here.
 from __future__ import annotations
 
 import dataclasses
-import functools
 import threading
 import time
 import weakref
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -74,9 +72,9 @@ class SessionStalls:
         if session is None or not self._busy.acquire(blocking=False):
             return
         try:
-            nothing: list[tuple[Any, stalls.Counts]] = []
-            read = functools.partial(list, _read(session))
-            for scaler, counts in fallback.attempt_quietly(read, nothing):
+            read: list[tuple[Any, stalls.Counts]] = []
+            read = fallback.attempt_quietly(lambda: _read(session), read)
+            for scaler, counts in read:
                 told = self._told.setdefault(scaler.number, set())
                 case = stalls.due(scaler, counts, told, last)
                 if case is not None:
@@ -140,8 +138,9 @@ class SessionStalls:
                 messages.log("%s", advice.text(case, finding).removeprefix("amp: "))
 
 
-def _read(session: Any) -> Iterator[tuple[Any, stalls.Counts]]:
+def _read(session: Any) -> list[tuple[Any, stalls.Counts]]:
     """The counts of the scalers that have taken a step."""
+    found = []
     options = tf.compat.v1.RunOptions(timeout_in_ms=_MOST_MILLISECONDS)
     for scaler in group.of_graph(session.graph):
         wanted = [scaler.stalled, scaler.scale, *scaler.copies("tally")]
@@ -149,4 +148,6 @@ def _read(session: Any) -> Iterator[tuple[Any, stalls.Counts]]:
             stalled, scale, *tallies = session.run(wanted, options=options)
         except (tf.errors.OpError, RuntimeError):
             continue  # without its first values, or out of reach
-        yield scaler, stalls.Counts(int(stalled), float(scale), tallies.copy)
+        counts = stalls.Counts(int(stalled), float(scale), tallies.copy)
+        found.append((scaler, counts))
+    return found

@@ -12,10 +12,10 @@ Per family, for the loss and for the metric alike::
                probability 80 %
     seeds      the least number of judged seeds with which settings that differ by noise
                alone are found equal within the target with probability 90 %; at least
-               the family's own number, at most `MOST_SEEDS`
+               the family's own number, and no more than that where even `MOST_SEEDS`
+               are too few: then seeds decide nothing, and gradients and scales may
     power      the probability that such settings are then found equal: less than 90 %
-               where even `MOST_SEEDS` are too few, and the family is too noisy to be
-               judged at the target
+               where the family is too noisy to be judged at the target
     margin     what so many seeds need for the same; at most the target, and at least a
                quarter of it, for 16 bits round in every step and not only at the start
 
@@ -107,7 +107,7 @@ def made(
     targets = {"loss": LOSS} if family.falls else {}
     targets["metric"] = size.margin or family.margin
     deviations = {n: equivalence.upper_deviation(noise[n]) for n in targets}
-    seeds = max(_seeds(targets[n], deviations[n], family.seeds) for n in targets)
+    seeds = _seeds(targets, deviations, family.seeds)
     margin = {n: _margin(targets[n], deviations[n], seeds) for n in targets}
     entry = {
         "seeds": seeds,
@@ -131,9 +131,15 @@ def now() -> str:
     return datetime.now(timezone.utc).isoformat(timespec="seconds")
 
 
-def _seeds(target: float, deviation: float, least: int) -> int:
-    found = equivalence.needed_count(target, deviation, MOST_SEEDS)
-    return max(found or MOST_SEEDS, least)
+def _seeds(
+    targets: Mapping[str, float], deviations: Mapping[str, float], least: int
+) -> int:
+    """As many as are needed, if no more than `MOST_SEEDS`; else the least."""
+    found = [
+        equivalence.needed_count(targets[n], deviations[n], MOST_SEEDS) for n in targets
+    ]
+    known = [count for count in found if count is not None]
+    return max(known + [least]) if len(known) == len(found) else least
 
 
 def _margin(target: float, deviation: float, seeds: int) -> float:

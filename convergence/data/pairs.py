@@ -17,7 +17,7 @@ import numpy as np
 from convergence.data import files, phrases
 
 PAD, START, END = 0, 1, 2  # as in models/sequences.py
-TESTED = 100  # phrases
+TESTED = 400  # phrases
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ import numpy as np
 
 from convergence.data import files, packed_boxes, voc
 
-COMPOSED = (1000, 200)  # scenes of digits to train on and to test with
+COMPOSED = (1000, 400)  # scenes of digits to train on and to test with
 VOID = 255  # in masks: a pixel that does not count, as in VOC's own
 
 

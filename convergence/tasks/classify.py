@@ -55,7 +55,7 @@ def _pieces(split: images.Split) -> Iterator[tuple[np.ndarray, np.ndarray]]:
 def make(data: images.Images, size: Size) -> task.Task:
     shape = (data.side, data.side, data.channels)
     sizes = {"classes": data.classes, "input_shape": shape, **size.model}
-    moved = sizes.pop("moved", 0)
+    moved, smoothing = sizes.pop("moved", 0), sizes.pop("smoothing", 0.0)
     if "blocks" in sizes:
         model = resnet.resnet50(**sizes)
     else:
@@ -67,6 +67,7 @@ def make(data: images.Images, size: Size) -> task.Task:
     def batch(seed: int, step: int) -> task.Batch:
         chosen = task.rows(seed, step, batch=size.batch, count=len(data.train))
         x, y = data.train.take(chosen)
+        y = keras.utils.to_categorical(y, data.classes) if smoothing else y
         return augmented(x, moved, task.noise(seed, step)), y
 
     def evaluate() -> float:
@@ -75,7 +76,13 @@ def make(data: images.Images, size: Size) -> task.Task:
             right += int((task.outputs(infer, (x,), size.batch).argmax(-1) == y).sum())
         return right / len(data.test)
 
-    return task.supervised(model, resnet.LOSS(), optimizer, batch, evaluate)
+    loss = _smoothed(smoothing) if smoothing else resnet.LOSS()
+    return task.supervised(model, loss, optimizer, batch, evaluate)
+
+
+def _smoothed(share: float) -> keras.losses.Loss:
+    """Cross entropy to labels of which so large a share is spread over all classes."""
+    return keras.losses.CategoricalCrossentropy(from_logits=True, label_smoothing=share)
 
 
 def augmented(x: np.ndarray, pixels: int, random: np.random.Generator) -> np.ndarray:

@@ -30,26 +30,29 @@ def test_a_size_on_other_data_has_a_target_of_its_own() -> None:
 
 
 def test_noisy_pairs_ask_for_more_seeds_and_never_for_more_margin() -> None:
-    entry = margins.made(RESNET, RESNET.quick, pairs(0.02))
+    entry = margins.made(RESNET, RESNET.quick, pairs(0.01))
     assert RESNET.seeds < entry["seeds"] <= margins.MOST_SEEDS
     assert entry["margin"]["metric"] <= RESNET.margin
-    noise = [-0.02, 0.02, -0.02, 0.02, -0.02]
+    noise = [-0.01, 0.01, -0.01, 0.01, -0.01]
     bound = equivalence.upper_deviation([-n for n in noise])
     assert entry["deviation"]["metric"] == pytest.approx(bound)
     hopeless = margins.made(RESNET, RESNET.quick, pairs(0.5))
-    assert hopeless["seeds"] == margins.MOST_SEEDS
+    assert hopeless["seeds"] == RESNET.seeds  # more would not decide it
     assert hopeless["margin"] == hopeless["target"]
     assert max(hopeless["power"].values()) < 0.9
 
 
 def test_a_loss_that_does_not_fall_has_no_margin_and_asks_for_no_seeds() -> None:
     game = dataclasses.replace(RESNET, falls=False)
-    noisy = [({**a, "ends": [1.0 + 0.5 * i]}, b) for i, (a, b) in enumerate(pairs(0.0))]
+    noisy = [
+        ({**a, "ends": [2.0 + 0.02 * (-1) ** i]}, b)
+        for i, (a, b) in enumerate(pairs(0.0))
+    ]
     entry = margins.made(game, game.quick, noisy)
     assert entry["margin"] == {"metric": RESNET.margin / 4}
     assert set(entry["power"]) == {"metric"}
     assert entry["seeds"] == RESNET.seeds
-    assert margins.made(RESNET, RESNET.quick, noisy)["seeds"] == margins.MOST_SEEDS
+    assert margins.made(RESNET, RESNET.quick, noisy)["seeds"] > RESNET.seeds
 
 
 def test_losses_are_compared_by_their_logarithm() -> None:

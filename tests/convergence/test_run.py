@@ -136,6 +136,8 @@ KILLED = """
 import dataclasses, os, pathlib, signal, sys
 import tensorflow as tf
 tf.config.experimental.enable_op_determinism()
+tf.config.threading.set_inter_op_parallelism_threads(1)  # as quick runs have
+tf.config.threading.set_intra_op_parallelism_threads(1)
 from convergence_runs import ready, small
 
 from convergence import checkpoints, results, runner, settings
@@ -193,7 +195,7 @@ def python(code: str, *arguments: object) -> int:
 
 @pytest.mark.slow
 @pytest.mark.processes
-@pytest.mark.parametrize("name", ["wide_deep", "lstm_lm"])
+@pytest.mark.parametrize("name", ["wide_deep", "lstm_lm", "progressive_gan"])
 def test_a_run_killed_at_any_point_resumes_to_the_same_bits(
     tmp_path: pathlib.Path, name: str
 ) -> None:

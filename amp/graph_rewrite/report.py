@@ -59,6 +59,7 @@ class Report:
       sizes_assumed: arguments and nodes whose sizes no call told before the plan.
       device_source: where the device's figures come from.
       source_text: the text of the lines of code that decisions name as their source.
+      part: which part of a file alone it is on, and what is left out; "" for all.
     """
 
     function: str
@@ -87,6 +88,7 @@ class Report:
     plans: tuple[RacedPlan, ...] = ()
     device_source: str = ""
     source_text: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    part: str = ""
 
     def __str__(self) -> str:
         low = f"{self.dtype or '16 bits'}{' (emulated)' if self.emulated else ''}"
@@ -96,6 +98,7 @@ class Report:
         priced = f"measurement {share:.0%}, model {1 - share:.0%}"
         lines = [
             f"{self.function or 'graph'}: {self.verdict}",
+            *([f"  part         {self.part}"] if self.part else []),
             f"  nodes        {self.nodes_total}, of them {self.nodes_low} in {low}",
             f"  casts        {self.casts}{self._casts_saved()}",
             *([f"  clusters     {self.clusters}"] if self.clusters else []),
@@ -248,13 +251,11 @@ class Report:
             "rules": dict(RULES),
             "causes": [-1 if place is None else place for place in causes],
             "changes": dict(explanation.CHANGES),
-            "held": sorted(
-                {
-                    one.op
-                    for one in self.decisions
-                    if explanation.rule_of_change(one) == "held"
-                }
-            ),
+            "change_of": {
+                one.op: explanation.rule_of_change(one)
+                for one in self.decisions
+                if explanation.rule_of_change(one) != one.rule
+            },
         }
         return page.page(self.function or "graph", data)
 

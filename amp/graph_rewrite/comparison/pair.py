@@ -14,6 +14,7 @@ from amp.graph_rewrite.comparison.pairing import Taken
 from amp.graph_rewrite.graph import bridges, calls, frames, ir, op_schema
 from amp.graph_rewrite.ops.op_table import Kind, facts
 
+_STATE = frozenset({Kind.VARIABLE, Kind.READ_VARIABLE})
 _STILL = frozenset({Kind.CONSTANT, Kind.VARIABLE, Kind.READ_VARIABLE})
 
 
@@ -83,6 +84,21 @@ class Pair:
                 found.add(name)
         return frozenset(found)
 
+    def beside(self) -> frozenset[str]:
+        """The nodes that show variables which no gradient is computed from: metrics.
+
+        None where no gradients are taken.
+        """
+        graph = self.plain.main
+        needed = _ahead(graph, [n.name for n in graph.nodes.values() if _unscales(n)])
+        found: set[str] = set()
+        for name in graph.order if needed else ():
+            node = graph.nodes[name]
+            reads = any(edge[0] in found for edge in node.inputs)
+            if reads or (facts(node.op).kind in _STATE and name not in needed):
+                found.add(name)
+        return frozenset(found)
+
     def called(self, name: str, number: int) -> Pair:
         """Both sides of a function that a node calls.
 
@@ -127,6 +143,17 @@ def _leading_to_results(graph: ir.Graph) -> set[str]:
 
 def _unscales(node: ir.Node) -> bool:
     return node.flag(ir.UNSCALE)
+
+
+def _ahead(graph: ir.Graph, last: list[str]) -> set[str]:
+    """Some nodes, and all that they are computed from."""
+    found: set[str] = set()
+    while last:
+        name = last.pop()
+        if name not in found and name in graph.nodes:
+            found.add(name)
+            last += [source for source, _ in graph.nodes[name].inputs]
+    return found
 
 
 def _behind(graph: ir.Graph, first: set[str]) -> set[str]:

@@ -26,6 +26,8 @@ class RangedTensor:
       figures: what the 16-bit type would make of it.
       line: the user's source line, "" where it is not known; noted for those that
         leave the range.
+      beside: whether it shows a variable that no gradient is computed from, as metrics
+        do.
     """
 
     name: str
@@ -33,6 +35,7 @@ class RangedTensor:
     gradient: bool
     figures: RangeFigures
     line: str
+    beside: bool = False
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -60,13 +63,16 @@ class RangeReport:
 
     @property
     def leaving(self) -> tuple[RangedTensor, ...]:
-        """The tensors that leave the range, the worst first: overflow before zeros."""
-        found = [tensor for tensor in self.tensors if tensor.figures.leaves]
-        return tuple(sorted(found, key=_badness))
+        """The tensors that leave the range, in the order of the graph, gradients last.
+
+        Without those of metrics.
+        """
+        found = [t for t in self.tensors if t.figures.leaves and not t.beside]
+        return tuple(sorted(found, key=lambda tensor: tensor.gradient))
 
     def within(self, bound: float | None = None) -> bool:
         """Whether no tensor overflows, however large an error is allowed."""
-        return not any(tensor.figures.overflowed for tensor in self.tensors)
+        return not any(tensor.figures.overflowed for tensor in self.leaving)
 
     def to_json(self) -> str:
         """The report as JSON, with the attributes as keys."""
@@ -83,15 +89,22 @@ class RangeReport:
         ]
         lost = [t for t in leaving if t not in over]
         for label, found in (("first over", over), ("first lost", lost)):
-            first = next((t for t in self.tensors if t in found), None)
-            if first is not None:
+            for first in found[:1]:
                 where = f"{first.name} ({first.op}), up to {first.figures.largest:.3g}"
                 lines += wording.fact(label, where)
                 lines += wording.fact("  where", first.line) if first.line else []
         lines += wording.fact("loss scale", self._scale())
-        for note in self.notes:
+        for note in (*self.notes, *self._metrics()):
             lines += wording.fact("note", note)
         return "\n".join([*lines, *self._table(leaving)])
+
+    def _metrics(self) -> list[str]:
+        """What is said of tensors of metrics that leave the range."""
+        found = [t.name for t in self.tensors if t.figures.leaves and t.beside]
+        if not found:
+            return []
+        named = f"{found[0]}{' and others' if found[1:] else ''}"
+        return [f"{len(found)} more of metrics, which stay float32: {named}"]
 
     def _scale(self) -> str:
         if self.largest_scale is None:
@@ -105,16 +118,11 @@ class RangeReport:
     def _table(self, leaving: tuple[RangedTensor, ...]) -> list[str]:
         if not leaving:
             return []
-        head = ("tensor, worst first", "kind", "largest", "over", "zero", "denorm")
+        head = ("tensor, in graph order", "kind", "largest", "over", "zero", "denorm")
         rows = [head, *(_cells(tensor) for tensor in leaving[:_ROWS])]
         left = len(leaving) - _ROWS
         more = [f"... and {left} more tensors; to_json() has all"] if left > 0 else []
         return ["", *figures.table(rows).splitlines(), *more]
-
-
-def _badness(tensor: RangedTensor) -> tuple[float, float]:
-    found = tensor.figures
-    return (-max(found.overflowed, found.not_finite), -found.underflowed)
 
 
 def _cells(tensor: RangedTensor) -> tuple[str, ...]:

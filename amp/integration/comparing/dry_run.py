@@ -6,6 +6,7 @@ Used by `compare`. No twin is made, and nothing is 16-bit.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -53,7 +54,7 @@ def look(call: Traced) -> RangeReport:
     args = plain.main.args
     variables = frozenset(args[place].name for place in state.places)
     pair = Pair(plain, plain, limits.number, variables)
-    watched, scaled = pair.may_be_low(), pair.scaled()
+    watched, scaled, beside = pair.may_be_low(), pair.scaled(), pair.beside()
     rule = call.policy.loss_scale
     with PairedRuns(pair, call.inputs, state) as runs:
         scale = rule.initial
@@ -66,8 +67,16 @@ def look(call: Traced) -> RangeReport:
             scale = min(largest, rule.initial)
             fitted_scale.hold(state, scale)
         figures = [*_figures(pair, watched, runs, limits)]
+    lines = functools.partial(_line, call, plain.main)
     tensors = tuple(
-        _ranged(call, plain.main, (each, found, each.edge[0] in scaled))
+        RangedTensor(
+            name=each.name,
+            op=each.op,
+            gradient=each.edge[0] in scaled,
+            figures=found,
+            line=lines(each.edge) if found.leaves else "",
+            beside=each.edge[0] in beside,
+        )
         for each, found in zip(watched, figures, strict=True)
     )
     return RangeReport(
@@ -107,11 +116,6 @@ def _power_of_two(value: float) -> float:
     return 2.0 ** math.floor(math.log2(value))
 
 
-def _ranged(
-    call: Traced, graph: ir.Graph, seen: tuple[Watched, RangeFigures, bool]
-) -> RangedTensor:
-    watched, found, gradient = seen
-    line = ""
-    if found.leaves:
-        line = source_lines.line_of_edge(call.concrete.graph, graph, watched.edge)
-    return RangedTensor(watched.name, watched.op, gradient, found, line)
+def _line(call: Traced, graph: ir.Graph, edge: ir.Edge) -> str:
+    """The user's source line of a tensor."""
+    return source_lines.line_of_edge(call.concrete.graph, graph, edge)

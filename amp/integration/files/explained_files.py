@@ -16,7 +16,7 @@ from google.protobuf import message  # type: ignore[import-untyped]
 from amp.graph_rewrite.cost.resolution import Resolution, resolve_named
 from amp.graph_rewrite.report import Report
 from amp.integration import api, source_lines
-from amp.integration.files import graphs, named_files, saved_models, targets
+from amp.integration.files import graphs, named_files, saved_models, signatures, targets
 from amp.policy import Policy
 
 _DEBUG = Path("debug", "saved_model_debug_info.pb")
@@ -74,8 +74,10 @@ def _saved_model(path: Path, asked: Asked) -> Report:
         report = saved_models.explain(meta, settled)
     else:
         where = str(path)
-        part, fetches = saved_models.signature_graph(meta, asked.signature, where)
+        part, fetches = signatures.graph(meta, asked.signature, where)
         report = graphs.explain_file(part, settled, fetches)
+        said = signatures.part_of(meta, asked.signature, part)
+        report = dataclasses.replace(report, part=said)
     info = _debug_info(named_files.file_of_model(path).parent / _DEBUG)
     if info is None:
         return report

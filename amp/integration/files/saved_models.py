@@ -1,4 +1,4 @@
-"""Rewrites the graphs of a SavedModel in place, or cuts one down to a signature.
+"""Rewrites the graphs of a SavedModel in place, or explains them.
 
 Called by `graph_files`. Works on the protobuf messages; nothing is executed, and which
 nodes become 16-bit is not decided here.
@@ -12,13 +12,12 @@ from typing import Any
 
 from tensorflow.python.framework import meta_graph
 
-from amp.errors import GraphError
 from amp.graph_rewrite import rewrite as rewrite_lib
 from amp.graph_rewrite.cost.resolution import Resolution
 from amp.graph_rewrite.graph import calls, ir, serde
 from amp.graph_rewrite.ops.op_table import Kind, facts
 from amp.graph_rewrite.report import Report
-from amp.integration.files import graphs, joined_reports
+from amp.integration.files import graphs, joined_reports, signatures
 from amp.integration.functions import shape_inference
 from amp.integration.measuring import job_timer
 
@@ -218,7 +217,7 @@ def _fetched(meta: Any) -> Iterator[str]:
     """The nodes that signatures, collections and savers read by name."""
     for signature in meta.signature_def.values():
         for info in signature.outputs.values():
-            yield from map(graphs.node_of, _tensors(info))
+            yield from map(graphs.node_of, signatures.tensors(info))
     for collection in meta.collection_def.values():
         yield from map(graphs.node_of, collection.node_list.value)
         for serialized in collection.bytes_list.value:
@@ -230,53 +229,4 @@ def _fetched(meta: Any) -> Iterator[str]:
 def _fed(meta: Any) -> Iterator[str]:
     for signature in meta.signature_def.values():
         for info in signature.inputs.values():
-            yield from map(graphs.node_of, _tensors(info))
-
-
-def _tensors(info: Any) -> Iterator[str]:
-    """The tensors that one input or output of a signature consists of."""
-    match info.WhichOneof("encoding"):
-        case "name":
-            yield info.name
-        case "coo_sparse":
-            sparse = info.coo_sparse
-            yield sparse.values_tensor_name
-            yield sparse.indices_tensor_name
-            yield sparse.dense_shape_tensor_name
-        case "composite_tensor":
-            for component in info.composite_tensor.components:
-                yield from _tensors(component)
-
-
-def _signatures(meta: Any) -> list[str]:
-    return sorted(n for n in meta.signature_def if not n.startswith("__saved_model"))
-
-
-def signature_graph(meta: Any, name: str, where: str) -> tuple[Any, list[str]]:
-    """The part of a graph that a signature runs, and the tensors that it gives.
-
-    Raises:
-      GraphError: there is no such signature.
-    """
-    known = _signatures(meta)
-    if name not in known:
-        raise GraphError(
-            f"there is no signature {name!r}",
-            where=f"--signature, {where}",
-            allowed=", ".join(known) or "none: this graph has no signatures",
-            remedy="name one of these",
-        )
-    outputs = meta.signature_def[name].outputs.values()
-    tensors = [tensor for info in outputs for tensor in _tensors(info)]
-    nodes = {node.name: node for node in meta.graph_def.node}
-    pending, wanted = [graphs.node_of(tensor) for tensor in tensors], set()
-    while pending:
-        node = pending.pop()
-        if node not in wanted and node in nodes:
-            wanted.add(node)
-            pending += map(graphs.node_of, nodes[node].input)
-    part = type(meta.graph_def)()
-    part.CopyFrom(meta.graph_def)
-    del part.node[:]
-    part.node.extend(n for n in meta.graph_def.node if n.name in wanted)
-    return part, tensors
+            yield from map(graphs.node_of, signatures.tensors(info))

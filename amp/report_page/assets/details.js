@@ -9,8 +9,9 @@ function chainOf(place, causes) {
 }
 
 // What would give the node at the root of a chain another type.
-function changeOf(root, { changes, held }) {
-  const rule = root.rule === "unlisted" && held.includes(root.op) ? "held" : root.rule;
+function changeOf(root, { changes, change_of: changeOfOp }) {
+  const listed = root.rule === "unlisted" || root.rule === "listed";
+  const rule = (listed && changeOfOp[root.op]) || root.rule;
   const name = root.node.split("::").pop();
   return (changes[rule] || "").replaceAll("{op}", root.op).replaceAll("{name}", name);
 }

@@ -1,7 +1,8 @@
-"""The report of a dry run: what leaves the range, worst first."""
+"""The report of a dry run: what leaves the range, in the order of the graph."""
 
 from __future__ import annotations
 
+import dataclasses
 import json
 
 from amp.graph_rewrite.comparison.range_report import RangedTensor, RangeReport
@@ -18,15 +19,25 @@ def report(*tensors, **more):
     return RangeReport("step", "float16", 65504.0, tensors, **given)
 
 
-def test_overflow_comes_before_zeros_and_what_fits_is_not_listed():
-    found = report(ranged("zeros", under=0.9), ranged("fits"), ranged("huge", over=0.1))
-    assert [tensor.name for tensor in found.leaving] == ["huge", "zeros"]
+def test_the_forward_pass_comes_before_gradients_and_what_fits_is_not_listed():
+    slope = ranged("slope", under=0.9, gradient=True)
+    found = report(slope, ranged("fits"), ranged("huge", over=0.1))
+    assert [tensor.name for tensor in found.leaving] == ["huge", "slope"]
     text = str(found)
     assert "1 pass 65504, and 1 more lose values to 0" in text
     assert "train.py:1  huge" in text
     assert "fits" not in text
     assert not found.within()
     assert all(len(line) <= 80 for line in text.splitlines())
+
+
+def test_a_metric_is_told_apart():
+    metric = dataclasses.replace(ranged("total", over=1.0), beside=True)
+    found = report(metric, ranged("zeros", under=0.1))
+    assert [tensor.name for tensor in found.leaving] == ["zeros"]
+    assert "1 more of metrics, which stay float32: total" in str(found)
+    assert found.within()
+    assert json.loads(found.to_json())["tensors"][0]["beside"]
 
 
 def test_a_scale_under_1_is_said():

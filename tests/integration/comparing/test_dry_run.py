@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 import tensorflow as tf
 
 import amp
@@ -76,3 +77,27 @@ def test_no_state_is_changed():
 
     looked(fn, tf.ones([2]))
     assert count.numpy() == 0.0
+
+
+def test_a_train_step_lists_what_it_computes_and_no_metric():
+    keras = pytest.importorskip("keras")
+    model = keras.Sequential([keras.layers.Dense(4, name="enc")])
+    model.compile("sgd", keras.losses.MeanSquaredError("sum"), metrics=["mae"])
+    x, y = tf.fill([8, 8], 1e5), tf.ones([8, 4])
+    model.train_on_batch(x, y)
+
+    @tf.function
+    def step(x, y):
+        return model.train_step((x, y))
+
+    report = looked(step, x, y)
+    names = [tensor.name for tensor in report.leaving]
+    assert names[0] == "x"
+    assert any("enc" in name and "MatMul" in name for name in names)
+    beside = [tensor for tensor in report.tensors if tensor.beside]
+    assert any("div_no_nan" in tensor.name for tensor in beside)
+    assert not {tensor.name for tensor in beside} & {*names}
+    assert not any("/enc" in tensor.name for tensor in beside)
+    kinds = [tensor.gradient for tensor in report.leaving]
+    assert kinds == sorted(kinds)
+    assert any(kinds)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -51,6 +52,22 @@ def test_explain_and_rewrite_agree_on_the_number_of_nodes(
     told = graph_files.rewrite(place / name, place / "out", FORCED, [], [])
     assert f"{report.nodes_low} of {report.nodes_total} nodes in bfloat16" in told
     assert report.nodes_low > 0
+
+
+def test_a_report_on_a_signature_says_what_is_not_in_it(place: Path) -> None:
+    whole = explained_files.explain(place / "model", Asked(FORCED))
+    asked = Asked(FORCED, signature="other")
+    report = explained_files.explain(place / "model", asked)
+    assert whole.part == ""
+    said = re.fullmatch(
+        r"signature other alone, (\d+) of the graph's (\d+) nodes; "
+        "not in it: serving_default",
+        report.part,
+    )
+    assert said is not None
+    assert int(said[1]) < int(said[2])
+    assert f"  part         {report.part}" in str(report)
+    assert report.nodes_total < whole.nodes_total
 
 
 def test_a_saved_model_that_noted_its_traces_has_source_lines(place: Path) -> None:

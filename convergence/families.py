@@ -146,12 +146,12 @@ RESNET50 = Family(
         model={"width": 64, "blocks": (3, 4, 6, 3), "moved": 4},
     ),
     quick=Size(
-        steps=200,
-        batch=32,
-        rate=0.05,
+        steps=120,
+        batch=64,
+        rate=0.02,
         floor=0.9,
         data={"side": 32},
-        model={"width": 8, "blocks": (1, 1, 1, 1)},
+        model={"width": 12, "blocks": (1, 1, 1, 1), "smoothing": 0.1},
     ),
     real=Size(
         steps=700,

@@ -45,6 +45,9 @@ ELSEWHERE = {
     "integration/functions/step_variants.py": (
         "integration/functions/test_step_probes.py"
     ),
+    "integration/functions/started_function.py": (
+        "integration/functions/test_first_step.py"
+    ),
     "integration/functions/failures.py": "integration/functions/test_twins.py",
     "integration/functions/function_checks.py": "integration/functions/test_checks.py",
     "integration/functions/function_twins.py": "integration/functions/test_twins.py",

@@ -82,7 +82,9 @@ def report_on(
         clusters=fusion.clusters,
         fused_seconds=fusion.seconds,
         made_for={name: list(shape or ()) for name, shape in sized.given.items()},
-        sizes_assumed=tuple(dict.fromkeys(name for name, _ in sized.assumed)),
+        sizes_assumed=tuple(
+            dict.fromkeys([*(name for name, _ in sized.assumed), *sized.hidden])
+        ),
     )
 
 

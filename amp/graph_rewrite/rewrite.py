@@ -20,7 +20,9 @@ from amp.graph_rewrite.fusion import fuse
 from amp.graph_rewrite.graph import calls, ir
 from amp.graph_rewrite.graph.calls import FunctionUse
 from amp.graph_rewrite.normalize import size_roots
+from amp.graph_rewrite.normalize.element_sources import ElementSource, element_sources
 from amp.graph_rewrite.normalize.sizes import SizesAtCall, sized
+from amp.graph_rewrite.ops.op_table import COMPUTE
 from amp.graph_rewrite.phases import (
     BEGIN,
     BUILD,
@@ -98,6 +100,19 @@ class Begun:
     def roots(self) -> tuple[ir.Edge, ...]:
         """The tensors whose sizes are assumed, and that a first step might tell."""
         return size_roots.roots(self.values["sized"]) if "sized" in self.values else ()
+
+    @property
+    def element_sources(self) -> tuple[ElementSource, ...]:
+        """The arguments to look at an element of, as the sizes of loops depend on it.
+
+        Of a module without a product in a loop there are none.
+        """
+        if "sized" not in self.values or not self.values["sized"].hidden:
+            return ()
+        module: ir.Module = self.values["module"]
+        nodes = (n for graph in module.functions.values() for n in graph.nodes.values())
+        products = any(node.op in COMPUTE for node in nodes)
+        return element_sources(module) if products else ()
 
     def in_float32(self, suffix: str) -> ir.Module:
         """The module as the plans start from: calls inlined, all in float32."""

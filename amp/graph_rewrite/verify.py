@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from amp.errors import AmpError
 from amp.graph_rewrite.candidates.context import Typed
-from amp.graph_rewrite.graph import ir
+from amp.graph_rewrite.graph import dataset_loops, ir
 from amp.graph_rewrite.graph.calls import Call
 from amp.graph_rewrite.plan import CastsToMake, MadeCast
 
@@ -123,15 +123,29 @@ def calls_agree(
         passed = [slot.type for slot in view.ins[call.skip :]]
         given = [slot.type for slot in view.outs]
         for function in functions:
-            takes = [arg.type for arg in function.args]
+            takes = [function.args[i].type for i in _taken(view.node, call, function)]
             if takes != passed:
                 found = f"{node.name!r} passes {passed} to {function.name}"
                 yield Problem(found, node.name, f"its arguments, {takes}")
         for function in functions[-1:] if call.loop else functions:
             returns = [result.type for result in function.results]
+            if call.each:  # what goes on to the next element is what came of the last
+                states = dataset_loops.carried(view.node, call, range(len(returns)))
+                returns = [returns[index] for index in sorted(states)]
+                given = passed[: len(returns)]
             if returns != given:
                 found = f"{node.name!r} gives {given} of {function.name}"
                 yield Problem(found, node.name, f"its results, {returns}")
+
+
+def _taken(node: ir.Node, call: Call, function: ir.Graph) -> Iterator[int]:
+    """The numbers of the arguments that a call passes, in the order of its inputs."""
+    count = len(function.args)
+    if not call.each:
+        yield from range(count)
+        return
+    for index in range(call.skip, len(node.inputs)):
+        yield from dataset_loops.arguments_of(node, call, index, count)
 
 
 def float32_behind_markers(

@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
-from amp.graph_rewrite.graph import ir, loop_trips
+from amp.graph_rewrite.graph import ir, loop_trips, shapes
 
 MUST_COMPILE = "_XlaMustCompile"
 
@@ -28,6 +28,9 @@ class Call:
       takes, gives: the list(type) attributes with the types of arguments and results.
       branches: whether one of the functions runs, and the others do not.
       always: whether the op has one function and runs it exactly once.
+      each: whether it runs its function for each element of the dataset that is its
+        first input, from which a state goes on to the next. AutoGraph makes such nodes
+        of `for x in dataset`. Types of arguments and results never change.
     """
 
     attrs: tuple[str, ...]
@@ -37,12 +40,14 @@ class Call:
     gives: str = "Tout"
     branches: bool = False
     always: bool = False
+    each: bool = False
 
 
 _ONCE = Call(("f",), always=True)
 _LOOP = Call(("cond", "body"), loop=True, takes="T", gives="T")
 _BRANCH = Call(("then_branch", "else_branch"), skip=1, branches=True)
 _CASE = Call(("branches",), skip=1, branches=True)
+_EACH = Call(("f",), skip=1, each=True)
 CALLS: Mapping[str, Call] = {
     "PartitionedCall": _ONCE,
     "StatefulPartitionedCall": _ONCE,
@@ -52,6 +57,8 @@ CALLS: Mapping[str, Call] = {
     "StatelessIf": _BRANCH,
     "Case": _CASE,
     "StatelessCase": _CASE,
+    "ScanDataset": _EACH,
+    "ReduceDataset": _EACH,
 }
 _DIRECT = Call(())
 _SHAPES = ("output_shapes", "_output_shapes")
@@ -60,7 +67,8 @@ _SHAPES = ("output_shapes", "_output_shapes")
 def call_of(node: ir.Node, functions: Mapping[str, ir.Graph]) -> Call | None:
     """How a node calls functions; None if it does not.
 
-    Ops of `tf.data`, which pass functions to a dataset, count as not calling.
+    Ops of `tf.data` that make a dataset of others by a function (`map`) count as not
+    calling: that is the input pipeline.
     """
     return _DIRECT if node.op in functions else CALLS.get(node.op)
 
@@ -143,6 +151,8 @@ def uses_with_weights(module: ir.Module) -> dict[FunctionUse, float]:
             times = weights[use]
             if call.loop:
                 times *= loop_trips.trips(module, graph_of(module, use), node)
+            if call.each:
+                times *= shapes.UNKNOWN_TRIPS
             callees = tuple(uses_of(node, call, use.xla, module.functions))
             if call.branches:
                 times /= max(len(callees), 1)
@@ -214,7 +224,12 @@ def sites(
         for node, call in calls(graph_of(module, use), module.functions):
             callees = tuple(uses_of(node, call, use.xla, module.functions))
             callers.update(callees)
-            if call is _DIRECT or not callees or any(c.xla != use.xla for c in callees):
+            if (
+                call is _DIRECT
+                or call.each
+                or not callees
+                or any(c.xla != use.xla for c in callees)
+            ):
                 continue
             passed = len(node.inputs) - call.skip
             if len(callees) == len(callees_of(node, call)) and all(

@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Mapping
 
-from amp.graph_rewrite.graph import calls, ir
+from amp.graph_rewrite.graph import calls, dataset_loops, ir
 
 
 def behind_markers(module: ir.Module) -> dict[str, frozenset[str]]:
@@ -84,9 +84,10 @@ def _mark_downstream(
             if marked or name in own.starts:
                 marked_nodes.add(name)
             continue
-        passed = {i - call.skip for i in marked if i >= call.skip}
-        if call.loop:
-            passed |= state[known[-1]].results
+        count = len(functions[known[-1]].args)
+        passed = {
+            a for i in marked for a in dataset_loops.arguments_of(node, call, i, count)
+        } | dataset_loops.carried(node, call, state[known[-1]].results)
         for callee in known:
             changed |= not passed <= state[callee].args
             state[callee].args |= passed
@@ -94,6 +95,8 @@ def _mark_downstream(
                 edges |= {(name, i) for i in state[callee].results}
         if call.loop:  # its results are its arguments, not what its condition returns
             edges |= {(name, i) for i in passed}
+        if call.each and (marked or state[known[-1]].results):
+            marked_nodes.add(name)  # all elements of the dataset that it makes
     results = {
         i
         for i, result in enumerate(graph.results)

@@ -54,6 +54,9 @@ class Kind(enum.Enum):
     READ_VARIABLE = "the value of the variable behind a handle"
     READ_PART = "part or shape of the variable behind a handle, which it only reads"
     WRITE = "changes the variable that its first input is, if that is one"
+    NEXT = "the next element of an iterator"
+    MAYBE_NEXT = "the next element of an iterator, if there is one, as an optional"
+    ELEMENT = "the element of an optional"
     # Control flow of `tf.compat.v1`: loops run in frames, and branches that are not
     # taken give dead values.
     SWITCH = "one of two outputs alive"

@@ -12,9 +12,7 @@ The twin is made at the next call. Used by `twins`; which tensors matter is
 
 from __future__ import annotations
 
-import dataclasses
 import functools
-import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -33,127 +31,15 @@ from amp.integration.functions import (
     contest,
     definitions,
     failures,
+    first_element,
     gradient_check,
     shape_inference,
     twin_making,
 )
+from amp.integration.functions.first_element import FirstElements
 from amp.integration.functions.function_call import FunctionCall
-from amp.integration.functions.gradient_copies import Recorded
+from amp.integration.functions.started_function import Started, Told
 from amp.loss_scaling.once import Once
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Told:
-    """What is known of a function when it is planned.
-
-    Attributes:
-      begun: as it was read, with its sizes; None if it was not read.
-      recorded: what its step in float32 was computed from, if that was recorded.
-      too_large: whether that step ran out of memory.
-    """
-
-    begun: Begun | None = None
-    recorded: Recorded | None = None
-    too_large: bool = False
-
-
-@dataclasses.dataclass(slots=True)
-class _Started:
-    """A function that was read, before it is planned.
-
-    Threads may make its first step at the same time. What the first to be done has told
-    counts, and what was registered is removed when none is at it any more.
-
-    Attributes:
-      begun: as it was read; None once it is being planned.
-      waits: whether its first step is still to be made in float32.
-      trains: whether it is a training step.
-      roots: the tensors whose shapes that step is to tell.
-      teller: the function that makes it, b"" where the original does: nothing is told.
-      functions: names of what was registered for it.
-      wanted: the gradients to compare, None where none are to be.
-      recorded: what they are computed from, once the step was made.
-      too_large: whether the step ran out of memory.
-      running: how many threads are making the step.
-      lock: held for a few lines, by no finalizer, and not while the step runs.
-    """
-
-    begun: Begun | None
-    waits: bool = False
-    trains: bool = False
-    roots: tuple[ir.Edge, ...] = ()
-    teller: bytes = b""
-    functions: tuple[str, ...] = ()
-    wanted: Gradients | None = None
-    recorded: Recorded | None = None
-    too_large: bool = False
-    running: int = 0
-    lock: Any = dataclasses.field(default_factory=threading.RLock)
-
-    @property
-    def taken(self) -> tuple[ir.Edge, ...]:
-        """The tensors that the step takes from elsewhere, and that it records."""
-        taken = () if self.wanted is None else self.wanted.taken
-        return tuple(edge for edge, _ in taken)
-
-    @property
-    def more(self) -> int:
-        """How many results the teller has that the original has not."""
-        return len(self.taken) + len(self.roots)
-
-    def begins(self) -> bool:
-        """Whether a call is to be a first step; if so `ends` is called after it."""
-        with self.lock:
-            self.running += self.waits
-            return self.waits
-
-    def ends(self, context: Any) -> None:
-        """Is told that a thread has made its first step, or failed in it."""
-        with self.lock:
-            self.running -= 1
-        self._remove_unused(context)
-
-    def told(self, call: FunctionCall, more: list[Any]) -> bool:
-        """Takes what the first step told; what a later one tells counts no more.
-
-        Args:
-          call: the call that the user made.
-          more: the further results of its teller.
-
-        Returns:
-          Whether it counts.
-        """
-        taken, shapes = more[: len(self.taken)], more[len(self.taken) :]
-        told = zip(self.roots, shapes, strict=True)
-        tensors = {edge: tuple(shape.numpy().tolist()) for edge, shape in told}
-        with self.lock:
-            if self.begun is None or not self.waits:
-                return False
-            if self.roots:
-                sizes = shape_inference.at_call(call.inputs, tensors)
-                self.begun = self.begun.resized(sizes)
-            if self.wanted is not None:
-                own = () if self.wanted.inner else call.inputs
-                self.recorded = Recorded(self.taken, (*own, *taken))
-            self.waits = False
-            return True
-
-    def planned(self, context: Any) -> Told:
-        """Gives what is known of it, once: it is being planned."""
-        with self.lock:
-            told = Told(self.begun, self.recorded, self.too_large)
-            self.begun, self.recorded, self.waits = None, None, False
-        self._remove_unused(context)
-        return told
-
-    def _remove_unused(self, context: Any) -> None:
-        """Removes what was registered, if no thread calls it any more."""
-        with self.lock:
-            if self.begun is not None or self.running:
-                return
-            functions, self.functions = self.functions, ()
-        for function in functions:
-            context.remove_function(function)
 
 
 class FirstSteps:
@@ -163,6 +49,9 @@ class FirstSteps:
       settled: policy and device.
       tell: is given the name of each function whose first step was made, the function
         and the report on it; a function that is called once has no other.
+
+    Attributes:
+      elements: by function, those that were looked at and are still to be taken.
     """
 
     def __init__(
@@ -170,8 +59,42 @@ class FirstSteps:
     ) -> None:
         assert settled.policy is not None
         self._settled, self._policy, self._tell = settled, settled.policy, tell
-        self._started: dict[bytes, _Started] = {}
+        self._started: dict[bytes, Started] = {}
+        self.elements: dict[bytes, FirstElements] = {}
         self._once = Once()
+
+    def look(self, context: Any, name: bytes, call: FunctionCall) -> None:
+        """Looks at the first elements that a function's loops take, once.
+
+        Args:
+          context: TensorFlow's eager context.
+          name: the function's.
+          call: the call that the user made.
+
+        Raises:
+          OpError: the user's pipeline raised it.
+        """
+        started = self._found(context, name, call)
+        if started is not None and started.sources:
+            key, looked = (name, "look"), lambda: not started.sources or None
+            self._once.get(key, looked, lambda: self._look(name, started, call))
+
+    def _look(self, name: bytes, started: Started, call: FunctionCall) -> None:
+        sources, started.sources = started.sources, ()
+        says = f"the sizes of batches in function {name.decode()} are assumed"
+        part = fallback.Part(says, self._policy.strict)
+        elements = first_element.look(sources, call.inputs, part)
+        if elements is not None and started.begun is not None:
+            self.elements[name] = elements
+            sizes = shape_inference.at_call(call.inputs, elements=elements.shapes)
+            started.begun = started.begun.resized(sizes)
+
+    def _found(self, context: Any, name: bytes, call: FunctionCall) -> Started | None:
+        return self._once.get(
+            name,
+            lambda: self._started.get(name),
+            lambda: self._start(context, name, call),
+        )
 
     def make(self, context: Any, name: bytes, call: FunctionCall) -> tuple[bool, Any]:
         """Makes a function's first step in float32, if it is to be.
@@ -184,11 +107,7 @@ class FirstSteps:
         Returns:
           Whether the step was made, and if so its results.
         """
-        started = self._once.get(
-            name,
-            lambda: self._started.get(name),
-            lambda: self._start(context, name, call),
-        )
+        started = self._found(context, name, call)
         if started is None or not started.begins():
             return False, None
         try:
@@ -197,7 +116,7 @@ class FirstSteps:
             started.ends(context)
 
     def _made(
-        self, started: _Started, name: bytes, call: FunctionCall
+        self, started: Started, name: bytes, call: FunctionCall
     ) -> tuple[bool, Any]:
         more, teller = started.more, started.teller
         try:
@@ -233,10 +152,11 @@ class FirstSteps:
         Returns:
           The names of the functions that were registered for it.
         """
+        self.elements.pop(name, None)
         started = self._started.pop(name, None)
         return [] if started is None else list(started.functions)
 
-    def _start(self, context: Any, name: bytes, call: FunctionCall) -> _Started | None:
+    def _start(self, context: Any, name: bytes, call: FunctionCall) -> Started | None:
         # What fails here fails again when the function is planned, and is said there.
         sizes = shape_inference.at_call(call.inputs)
         started = fallback.attempt_quietly(
@@ -246,13 +166,13 @@ class FirstSteps:
             self._started[name] = started
         return started
 
-    def _read(self, context: Any, name: bytes, sizes: SizesAtCall) -> _Started | None:
+    def _read(self, context: Any, name: bytes, sizes: SizesAtCall) -> Started | None:
         module = definitions.read(context, name.decode())
         begun = twin_making.begun(module, self._settled, sizes)
         compiled = calls.MUST_COMPILE in begun.given.main.flags
         # What converts everything has no use for sizes.
         if self._policy.assignment == "all" or self._policy.emulate or compiled:
-            return _Started(begun)
+            return Started(begun)
         suffix = f"{definitions.new_suffix()}_first"
         module, roots, wanted = begun.in_float32(suffix), begun.roots, None
         trains = gradients_only.is_step(module)
@@ -261,14 +181,14 @@ class FirstSteps:
         checked = trains and wanted is not None
         races = trains and not contest.why_not(self._policy)
         if not (roots or checked or races):
-            return _Started(begun)
-        started = _Started(begun, True, trains, roots, wanted=wanted)
+            return Started(begun, sources=begun.element_sources)
+        started = Started(begun, True, trains, roots, wanted=wanted)
         if started.more:
             self._add_teller(context, module, started)
         return started
 
     @staticmethod
-    def _add_teller(context: Any, module: ir.Module, started: _Started) -> None:
+    def _add_teller(context: Any, module: ir.Module, started: Started) -> None:
         """Registers the step in float32, with what it tells as further results."""
         name = f"{module.main.name}_told"
         if started.wanted is not None:
@@ -291,7 +211,7 @@ def _gradients(step: ir.Module) -> Gradients | None:
 
 
 def _given_up(
-    name: bytes, call: FunctionCall, started: _Started, error: tf.errors.OpError
+    name: bytes, call: FunctionCall, started: Started, error: tf.errors.OpError
 ) -> bool:
     """Whether a twin is to run because the step in float32 failed; warns if so.
 

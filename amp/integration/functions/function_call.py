@@ -28,12 +28,14 @@ class FunctionCall:
         make their kernels) without running any of it. If it can, the failed call may
         have run in part.
       inputs: the user's arguments.
+      replaced: the same call with other arguments.
     """
 
     run: Callable[[bytes], Any]
     record: Callable[[bytes, int], Any]
     starts: Callable[[bytes, tf.errors.OpError, int], bool]
     inputs: Sequence[Any]
+    replaced: Callable[[Sequence[Any]], FunctionCall]
 
     @property
     def work(self) -> float:

@@ -66,15 +66,7 @@ def _call_function(original: wrapping.Function) -> wrapping.Function:
             if twin is not None:
                 return original(self, twin, *args, **kwargs)
             given = arguments(self, name, *args, **kwargs)
-            call = FunctionCall(
-                run=lambda which: given.replaced("name", which).call(original),
-                record=lambda which, more: _recorded(given, which, more),
-                starts=lambda which, error, more: _starts(
-                    _with_more(given.replaced("name", which), more), error
-                ),
-                inputs=given.get("tensor_inputs"),
-            )
-            return twins.call(call, self, name)
+            return twins.call(_made_by_user(given, original), self, name)
         except tf.errors.OpError as e:
             if twin is not None and not self.has_function(twin):
                 # Another thread has found out meanwhile that float32 is faster.
@@ -84,6 +76,23 @@ def _call_function(original: wrapping.Function) -> wrapping.Function:
             raise
 
     return call_function
+
+
+def _made_by_user(
+    given: wrapping.Arguments, original: wrapping.Function
+) -> FunctionCall:
+    """The call with these arguments of `Context.call_function`, which is hooked."""
+    return FunctionCall(
+        run=lambda which: given.replaced("name", which).call(original),
+        record=lambda which, more: _recorded(given, which, more),
+        starts=lambda which, error, more: _starts(
+            _with_more(given.replaced("name", which), more), error
+        ),
+        inputs=given.get("tensor_inputs"),
+        replaced=lambda inputs: _made_by_user(
+            given.replaced("tensor_inputs", inputs), original
+        ),
+    )
 
 
 def _with_more(given: wrapping.Arguments, more: int) -> wrapping.Arguments:

@@ -28,7 +28,6 @@ from amp.integration.functions import (
     stored_checks,
 )
 from amp.integration.functions.contest import KNOWN, UNDER_WAY, Contest, why_not
-from amp.integration.functions.first_step import Told
 from amp.integration.functions.function_call import FunctionCall
 from amp.integration.functions.function_checks import FunctionChecks, Shared
 from amp.integration.functions.function_plans import (
@@ -43,6 +42,7 @@ from amp.integration.functions.gradient_check import Checked
 from amp.integration.functions.later_plan import LaterPlan
 from amp.integration.functions.plan_store import Record
 from amp.integration.functions.race_rules import FLOAT32
+from amp.integration.functions.started_function import Told
 
 _TOO_LARGE = "float32 ran out of memory"
 

@@ -49,7 +49,9 @@ def infer(nodes: Sequence[ir.Node]) -> ir.ShapeSource:
 
 
 def at_call(
-    inputs: Sequence[Any], tensors: Mapping[ir.Edge, ir.Shape] | None = None
+    inputs: Sequence[Any],
+    tensors: Mapping[ir.Edge, ir.Shape] | None = None,
+    elements: Sequence[Sequence[ir.Shape]] = (),
 ) -> SizesAtCall:
     """What a call tells of sizes.
 
@@ -57,6 +59,7 @@ def at_call(
       inputs: the tensors that the function is called with; () if there is no call yet,
         so that the sizes of arguments are assumed.
       tensors: shapes of further tensors of its graph, by edge.
+      elements: as of `SizesAtCall`.
     """
     args = tuple(definitions.dimensions(tensor.shape) for tensor in inputs)
-    return SizesAtCall(infer, args, tensors or {})
+    return SizesAtCall(infer, args, tensors or {}, elements)

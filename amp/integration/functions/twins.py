@@ -123,7 +123,8 @@ class Twins:
 
         The first call of a training step, or one that is to tell sizes, runs in float32
         (`first_step`); the next, or else this one, makes the twin. A function without
-        anything to convert has none.
+        anything to convert has none. Where loops take batches whose sizes nothing
+        tells, the first was looked at before, and this call takes it.
 
         Args:
           call: the call that the user made.
@@ -133,6 +134,20 @@ class Twins:
         Returns:
           The outputs of the call.
         """
+        if name not in self._functions:
+            self._first.look(context, name, call)
+        elements = self._first.elements.get(name)
+        if elements is None:
+            return self._called(call, context, name)
+        try:
+            return self._called(elements.given(call), context, name)
+        finally:
+            if elements.taken:
+                self._first.elements.pop(name, None)
+            else:
+                self.proven.pop(name, None)  # the next call comes by again
+
+    def _called(self, call: FunctionCall, context: Any, name: bytes) -> Any:
         if name not in self._functions:
             done, outputs = self._first.make(context, name, call)
             if done:

@@ -1,0 +1,136 @@
+"""`Started`: a function that was read and is not planned yet, and what it has told.
+
+`first_step` has one for each function and makes its first step. Nothing is called here,
+and what is to be told is not decided here.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import threading
+from typing import Any
+
+from amp.graph_rewrite.graph import ir
+from amp.graph_rewrite.normalize.element_sources import ElementSource
+from amp.graph_rewrite.normalize.gradients_only import Gradients
+from amp.graph_rewrite.rewrite import Begun
+from amp.integration.functions import shape_inference
+from amp.integration.functions.function_call import FunctionCall
+from amp.integration.functions.gradient_copies import Recorded
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Told:
+    """What is known of a function when it is planned.
+
+    Attributes:
+      begun: as it was read, with its sizes; None if it was not read.
+      recorded: what its step in float32 was computed from, if that was recorded.
+      too_large: whether that step ran out of memory.
+    """
+
+    begun: Begun | None = None
+    recorded: Recorded | None = None
+    too_large: bool = False
+
+
+@dataclasses.dataclass(slots=True)
+class Started:
+    """A function that was read, before it is planned.
+
+    Threads may make its first step at the same time. What the first to be done has told
+    counts, and what was registered is removed when none is at it any more.
+
+    Attributes:
+      begun: as it was read; None once it is being planned.
+      waits: whether its first step is still to be made in float32.
+      trains: whether it is a training step.
+      roots: the tensors whose shapes that step is to tell.
+      teller: the function that makes it, b"" where the original does: nothing is told.
+      functions: names of what was registered for it.
+      wanted: the gradients to compare, None where none are to be.
+      sources: the arguments that the function's loops take elements from, as long as
+        none was looked at.
+      recorded: what they are computed from, once the step was made.
+      too_large: whether the step ran out of memory.
+      running: how many threads are making the step.
+      lock: held for a few lines, by no finalizer, and not while the step runs.
+    """
+
+    begun: Begun | None
+    waits: bool = False
+    trains: bool = False
+    roots: tuple[ir.Edge, ...] = ()
+    teller: bytes = b""
+    functions: tuple[str, ...] = ()
+    wanted: Gradients | None = None
+    sources: tuple[ElementSource, ...] = ()
+    recorded: Recorded | None = None
+    too_large: bool = False
+    running: int = 0
+    lock: Any = dataclasses.field(default_factory=threading.RLock)
+
+    @property
+    def taken(self) -> tuple[ir.Edge, ...]:
+        """The tensors that the step takes from elsewhere, and that it records."""
+        taken = () if self.wanted is None else self.wanted.taken
+        return tuple(edge for edge, _ in taken)
+
+    @property
+    def more(self) -> int:
+        """How many results the teller has that the original has not."""
+        return len(self.taken) + len(self.roots)
+
+    def begins(self) -> bool:
+        """Whether a call is to be a first step; if so `ends` is called after it."""
+        with self.lock:
+            self.running += self.waits
+            return self.waits
+
+    def ends(self, context: Any) -> None:
+        """Is told that a thread has made its first step, or failed in it."""
+        with self.lock:
+            self.running -= 1
+        self._remove_unused(context)
+
+    def told(self, call: FunctionCall, more: list[Any]) -> bool:
+        """Takes what the first step told; what a later one tells counts no more.
+
+        Args:
+          call: the call that the user made.
+          more: the further results of its teller.
+
+        Returns:
+          Whether it counts.
+        """
+        taken, shapes = more[: len(self.taken)], more[len(self.taken) :]
+        told = zip(self.roots, shapes, strict=True)
+        tensors = {edge: tuple(shape.numpy().tolist()) for edge, shape in told}
+        with self.lock:
+            if self.begun is None or not self.waits:
+                return False
+            if self.roots:
+                sizes = shape_inference.at_call(call.inputs, tensors)
+                self.begun = self.begun.resized(sizes)
+            if self.wanted is not None:
+                own = () if self.wanted.inner else call.inputs
+                self.recorded = Recorded(self.taken, (*own, *taken))
+            self.waits = False
+            return True
+
+    def planned(self, context: Any) -> Told:
+        """Gives what is known of it, once: it is being planned."""
+        with self.lock:
+            told = Told(self.begun, self.recorded, self.too_large)
+            self.begun, self.recorded, self.waits = None, None, False
+        self._remove_unused(context)
+        return told
+
+    def _remove_unused(self, context: Any) -> None:
+        """Removes what was registered, if no thread calls it any more."""
+        with self.lock:
+            if self.begun is not None or self.running:
+                return
+            functions, self.functions = self.functions, ()
+        for function in functions:
+            context.remove_function(function)

@@ -1,0 +1,85 @@
+"""`element_sources`: the arguments whose elements a function takes, anywhere in it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import tensorflow as tf
+from tensorflow.python.eager import context as context_lib
+
+from amp.graph_rewrite.graph import ir
+from amp.graph_rewrite.normalize.element_sources import ElementSource, element_sources
+from amp.integration.functions import definitions
+
+WIDTH = 4
+
+
+def sources(fn: Any, *args: Any) -> tuple[ElementSource, ...]:
+    concrete = tf.function(fn).get_concrete_function(*args)
+    name = concrete.name if isinstance(concrete.name, str) else concrete.name.decode()
+    return element_sources(definitions.read(context_lib.context(), name))
+
+
+def data(known: bool = False) -> tf.data.Dataset:
+    made = tf.data.Dataset.from_tensor_slices(tf.ones([6, WIDTH]))
+    return made.batch(4, drop_remainder=known)
+
+
+def test_a_dataset_is_found_through_the_loops_around_its_own() -> None:
+    def fn(x: tf.Tensor, data: Any) -> tf.Tensor:
+        total = 0.0
+        for _ in tf.range(3):
+            for batch in data:
+                total += tf.reduce_sum(batch) + x
+        return total
+
+    (found,) = sources(fn, tf.constant(1.0), data())
+    assert found == ElementSource(1, (ir.FLOAT,), ((-1, WIDTH),), dataset=True)
+
+
+def test_an_iterator_is_found_in_loops_and_branches() -> None:
+    def counted(x: tf.Tensor, batches: Any) -> tf.Tensor:
+        total = x
+        for _ in tf.range(3):
+            total += tf.reduce_sum(next(batches))
+        return total
+
+    def all_of(x: tf.Tensor, batches: Any) -> tf.Tensor:
+        total = x
+        for batch in batches:
+            total += tf.reduce_sum(batch)
+        return total
+
+    want = ElementSource(1, (ir.FLOAT,), ((-1, WIDTH),), dataset=False)
+    for fn in (counted, all_of):
+        assert sources(fn, tf.constant(1.0), iter(data())) == (want,)
+
+
+def test_elements_of_one_size_tell_nothing() -> None:
+    def fn(data: Any) -> tf.Tensor:
+        total = 0.0
+        for batch in data:
+            total += tf.reduce_sum(batch)
+        return total
+
+    assert sources(fn, data(known=True)) == ()
+
+
+def test_a_dataset_that_is_asked_for_more_than_elements_is_left_alone() -> None:
+    def fn(data: Any) -> tf.Tensor:
+        total = tf.cast(data.cardinality(), tf.float32)
+        for batch in data:
+            total += tf.reduce_sum(batch)
+        return total
+
+    assert sources(fn, data()) == ()
+
+
+def test_a_dataset_made_inside_is_no_argument() -> None:
+    def fn(x: tf.Tensor) -> tf.Tensor:
+        total = 0.0
+        for batch in tf.data.Dataset.from_tensor_slices(x).batch(4):
+            total += tf.reduce_sum(batch)
+        return total
+
+    assert sources(fn, tf.ones([6, WIDTH])) == ()

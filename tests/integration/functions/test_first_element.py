@@ -1,0 +1,238 @@
+"""`first_element`: a loop is planned for the batch that it takes first."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import amp
+from amp.graph_rewrite.cost.shipped_devices import CPU_AMX
+from amp.graph_rewrite.report import Report
+from amp.integration.functions import first_element
+from amp.integration.measuring import hardware
+from amp.integration.process import PROCESS
+
+pytestmark = pytest.mark.kernels
+
+SIZE, BATCH = 256, 512
+POLICY: dict[str, Any] = {"dtype": "bfloat16", "trial": False, "check": False}
+
+
+@pytest.fixture(autouse=True)
+def amx(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Plans as for a CPU with AMX, whatever this machine is; forgets them after."""
+    monkeypatch.setattr(hardware, "device", lambda: CPU_AMX)
+    settled = dict(PROCESS.settled)
+    PROCESS.settled.clear()
+    yield
+    PROCESS.settled.clear()
+    PROCESS.settled.update(settled)
+
+
+def batches(*lengths: int, begun: list[int] | None = None) -> tf.data.Dataset:
+    """Batches that are numbered: all elements of the n-th are n.
+
+    Args:
+      lengths: of the batches; unknown when a function is traced.
+      begun: gets an entry whenever somebody begins to go through them.
+    """
+
+    def rows() -> Iterator[np.ndarray]:
+        if begun is not None:
+            begun.append(1)
+        for number, length in enumerate(lengths):
+            yield np.full([length, SIZE], number + 1, np.float32)
+
+    spec = tf.TensorSpec([None, SIZE])
+    return tf.data.Dataset.from_generator(rows, output_signature=spec)
+
+
+def trained(weights: tf.Variable, x: tf.Tensor) -> tf.Tensor:
+    """A step of gradient descent; returns the number of the batch."""
+    with tf.GradientTape() as tape:
+        y = tf.matmul(tf.tanh(tf.matmul(x, weights)), weights)
+        loss = tf.reduce_mean(tf.square(y))
+    weights.assign_sub(0.1 * tape.gradient(loss, weights))
+    return tf.cast(x[0, 0], tf.int32)
+
+
+def over_dataset(weights: tf.Variable) -> Any:
+    def train(data: Any) -> tf.Tensor:
+        seen = tf.zeros([0], tf.int32)
+        for x in data:
+            tf.autograph.experimental.set_loop_options(
+                shape_invariants=[(seen, tf.TensorShape([None]))]
+            )
+            seen = tf.concat([seen, [trained(weights, x)]], 0)
+        return seen
+
+    return tf.function(train)
+
+
+def over_iterator(weights: tf.Variable) -> Any:
+    def train(iterator: Any, steps: tf.Tensor) -> tf.Tensor:
+        seen = tf.zeros([0], tf.int32)
+        for _ in tf.range(steps):
+            tf.autograph.experimental.set_loop_options(
+                shape_invariants=[(seen, tf.TensorShape([None]))]
+            )
+            seen = tf.concat([seen, [trained(weights, next(iterator))]], 0)
+        return seen
+
+    return tf.function(train)
+
+
+def new_weights() -> tf.Variable:
+    return tf.Variable(tf.random.stateless_normal([SIZE, SIZE], [1, 2]) / SIZE**0.5)
+
+
+def last_report(before: int) -> Report:
+    (report,) = amp.reports()[before:]
+    return report
+
+
+def test_a_loop_over_a_dataset_runs_in_16_bits_in_its_only_call() -> None:
+    begun: list[int] = []
+    weights, plain, before = new_weights(), new_weights(), len(amp.reports())
+    over_dataset(plain)(batches(BATCH, BATCH, 3))
+    with amp.mixed_precision_scope(strict=True, **POLICY):
+        seen = over_dataset(weights)(batches(BATCH, BATCH, 3, begun=begun))
+    assert list(seen) == [1, 2, 3]
+    assert len(begun) == 1
+    report = last_report(before)
+    assert report.nodes_low > 0
+    assert [*report.made_for.values()] == [[BATCH, SIZE]]
+    assert report.sizes_assumed == ()
+    moved = plain - new_weights()
+    assert np.any(weights.numpy() != plain.numpy())
+    np.testing.assert_allclose(
+        weights - new_weights(), moved, atol=0.1 * np.abs(moved).max()
+    )
+
+
+def test_a_dataset_is_gone_through_anew_in_every_epoch() -> None:
+    begun: list[int] = []
+    weights, data = new_weights(), batches(BATCH, 7, begun=begun)
+    train = over_dataset(weights)
+
+    @tf.function
+    def epochs(data: Any) -> tf.Tensor:
+        seen = tf.zeros([2, 0], tf.int32)
+        for _ in tf.range(2):
+            tf.autograph.experimental.set_loop_options(
+                shape_invariants=[(seen, tf.TensorShape([2, None]))]
+            )
+            seen = tf.concat([seen, tf.reshape(train(data), [2, 1])], 1)
+        return seen
+
+    before = len(amp.reports())
+    with amp.mixed_precision_scope(strict=True, **POLICY):
+        assert epochs(data).numpy().tolist() == [[1, 1], [2, 2]]
+        assert len(begun) == 2
+        assert epochs(data).numpy().tolist() == [[1, 1], [2, 2]]
+    assert last_report(before).nodes_low > 0
+
+
+def test_no_batch_of_an_iterator_is_lost_or_taken_early() -> None:
+    train, before = over_iterator(new_weights()), len(amp.reports())
+    iterator = iter(batches(BATCH, BATCH, 3, BATCH, BATCH, BATCH))
+    with amp.mixed_precision_scope(strict=True, **POLICY):
+        assert list(train(iterator, tf.constant(2))) == [1, 2]
+        assert int(next(iterator)[0, 0]) == 3
+        assert list(train(iterator, tf.constant(2))) == [4, 5]
+    report = last_report(before)
+    assert report.nodes_low > 0
+    assert [*report.made_for.values()] == [[BATCH, SIZE]]
+
+
+def test_a_batch_that_the_first_call_leaves_is_the_next_calls() -> None:
+    train = over_iterator(new_weights())
+    iterator = iter(batches(BATCH, BATCH, BATCH))
+    with amp.mixed_precision_scope(strict=True, **POLICY):
+        assert list(train(iterator, tf.constant(0))) == []
+        assert list(train(iterator, tf.constant(0))) == []
+        assert list(train(iterator, tf.constant(2))) == [1, 2]
+        assert list(train(iterator, tf.constant(1))) == [3]
+
+
+def test_nothing_is_looked_at_where_nothing_is_left() -> None:
+    train, iterator = over_iterator(new_weights()), iter(batches(BATCH))
+    next(iterator)
+    with amp.mixed_precision_scope(strict=True, **POLICY):
+        assert list(train(iterator, tf.constant(0))) == []
+        with pytest.raises(tf.errors.OutOfRangeError):
+            train(iterator, tf.constant(1))
+
+
+def test_an_error_of_the_pipeline_is_the_users() -> None:
+    def checked(x: tf.Tensor) -> tf.Tensor:
+        with tf.control_dependencies([tf.debugging.assert_equal(x[0, 0], 0.0, "own")]):
+            return tf.identity(x)
+
+    with (
+        amp.mixed_precision_scope(strict=True, **POLICY),
+        pytest.raises(tf.errors.InvalidArgumentError, match="own"),
+    ):
+        over_dataset(new_weights())(batches(BATCH).map(checked))
+
+
+def test_a_fault_before_anything_is_taken_costs_no_batch(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def fails(*_: Any) -> Any:
+        raise ValueError("planted")
+
+    monkeypatch.setattr(first_element, "_stand", fails)
+    train, before = over_iterator(new_weights()), len(amp.reports())
+    with (
+        amp.mixed_precision_scope(**POLICY),
+        pytest.warns(RuntimeWarning, match="sizes of batches .* planted"),
+    ):
+        seen = train(iter(batches(BATCH, BATCH)), tf.constant(2))
+    assert list(seen) == [1, 2]
+    assert last_report(before).sizes_assumed == ("while/IteratorGetNext",)
+
+
+def test_a_dataset_that_is_asked_for_its_length_stays_as_it_is() -> None:
+    train = over_dataset(new_weights())
+
+    @tf.function
+    def counted(data: Any) -> tuple[tf.Tensor, tf.Tensor]:
+        return data.cardinality(), train(data)
+
+    x = tf.concat([tf.fill([4, SIZE], 1.0), tf.fill([2, SIZE], 2.0)], 0)
+    data, before = tf.data.Dataset.from_tensor_slices(x).batch(4), len(amp.reports())
+    with amp.mixed_precision_scope(strict=True, **POLICY):
+        count, seen = counted(data)
+    assert int(count) == 2
+    assert list(seen) == [1, 2]
+    assert last_report(before).sizes_assumed == ("args_1",)
+
+
+def fitted(static: bool, rows: int = 3 * BATCH) -> Report:
+    """The report on a `fit` whose steps are in a loop of TensorFlow's."""
+    dense = [keras.layers.Dense(SIZE, "tanh") for _ in range(3)]
+    model = keras.Sequential([keras.Input([SIZE]), *dense])
+    model.compile("sgd", "mse", jit_compile=False, steps_per_execution=10)
+    x = np.random.default_rng(0).normal(size=[rows, SIZE]).astype(np.float32)
+    data = tf.data.Dataset.from_tensor_slices((x, x)).batch(BATCH, static)
+    before = len(amp.reports())
+    with amp.mixed_precision_scope(strict=True, **POLICY):
+        model.fit(data, verbose=0, shuffle=False)
+    (report,) = (r for r in amp.reports()[before:] if "on_iterator" in r.function)
+    return report
+
+
+def test_several_steps_per_execution_are_planned_for_their_batches() -> None:
+    """Keras' one call of an epoch, with and without a last batch of another size."""
+    varied, static = fitted(static=False), fitted(static=True)
+    assert varied.nodes_low == static.nodes_low > 0
+    # TensorFlow's gradients of broadcasts are further nodes; products take the time.
+    without = [one.seconds16 + one.fused_seconds for one in (varied, static)]
+    assert without[0] == pytest.approx(without[1], rel=0.1)
+    assert {*map(tuple, varied.made_for.values())} == {(BATCH, SIZE)}

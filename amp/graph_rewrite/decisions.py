@@ -32,6 +32,8 @@ class Decision:
       reads: the decisions, by their place in the report, of the nodes that it reads.
       source: file and line of the user's code that made the node, "" if unknown.
       sizes: of what it reads and makes, as "4x8, 8x2 -> 4x2"; "" if unknown.
+      layer: the Keras layer that it belongs to, with its class, and the layers and
+        model around it; "" for none.
     """
 
     node: str
@@ -45,6 +47,7 @@ class Decision:
     reads: tuple[int, ...] = ()
     source: str = ""
     sizes: str = ""
+    layer: str = ""
 
     @property
     def seconds(self) -> float:

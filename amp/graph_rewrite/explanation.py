@@ -190,6 +190,8 @@ def rule_of_change(one: Decision) -> str:
 
 
 def _place(one: Decision, text: Mapping[str, str]) -> Iterator[str]:
+    if one.layer:
+        yield f"  layer    {one.layer}"
     if one.source:
         line = text.get(one.source, "")
         yield f"  source   {one.source}{f'  {line}' if line else ''}"

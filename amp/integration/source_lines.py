@@ -1,4 +1,4 @@
-"""Finds the line of the user's code that built a node, from what TensorFlow kept of it.
+"""Finds the user's line, and the Keras layer, that built a node, from its stack trace.
 
 TensorFlow notes a stack trace of every operation that it builds, and hands them over
 for a registered function and in the files of a SavedModel. They are only read here,
@@ -14,13 +14,14 @@ import os
 import sysconfig
 import weakref
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+from typing import Any, TypeAlias
 
 import tensorflow as tf
 from tensorflow.python.eager import context as context_lib
 
 from amp.graph_rewrite.graph.calls import calls_once
 from amp.graph_rewrite.report import Report
+from amp.integration import keras_layers
 
 # Files in these folders are never the user's, nor those with these parts in their paths
 # (a trace may come from another machine).
@@ -54,8 +55,31 @@ def of_frames(frames: Iterable[tuple[str, int]]) -> str:
     return other
 
 
+@dataclasses.dataclass(frozen=True, slots=True)
+class Trace:
+    """What is learnt from the stack trace of a node.
+
+    Attributes:
+      line: the user's line, as "file:line"; "" if none is in it.
+      classes: of the Keras layers that it was built in, as `keras_layers.classes` says.
+    """
+
+    line: str
+    classes: tuple[str, ...] = ()
+
+    @classmethod
+    def of(cls, frames: Iterable[tuple[str, int, str]]) -> Trace:
+        """What is learnt from file, line and function of each frame."""
+        every = list(frames)
+        line = of_frames((file, number) for file, number, _ in every)
+        return cls(line, keras_layers.classes(every))
+
+
+Traces: TypeAlias = Mapping[str, Trace]
+
+
 class SourceLines:
-    """The user's source lines of the nodes of some functions.
+    """The user's source lines, and the Keras layers, of the nodes of some functions.
 
     Args:
       traces: gives what TensorFlow noted of a function (a GraphDebugInfo), None if it
@@ -65,25 +89,40 @@ class SourceLines:
 
     def __init__(
         self,
-        traces: Callable[[str], Mapping[str, str]],
+        traces: Callable[[str], Traces],
         definition: Callable[[str], Any],
     ) -> None:
         self._traces = functools.cache(traces)
         self._calls = functools.cache(lambda name: _calls_in(definition(name)))
 
     def of(self, function: str, node: str) -> str:
-        """The line of a node, "" if it is not known.
+        """The line of a node, "" if it is not known."""
+        function, node = self._place(function, node)
+        found = self._traces(function).get(node)
+        return "" if found is None else found.line
+
+    def layer(self, function: str, node: str) -> str:
+        """The Keras layer of a node, as `keras_layers.described` tells it."""
+        function, node = self._place(function, node)
+        known = self._traces(function)
+        node = keras_layers.forward(node, known)
+        found = known.get(node)
+        if found is None or not found.classes:
+            return ""
+        return keras_layers.described(node, found.classes)
+
+    def _place(self, function: str, node: str) -> tuple[str, str]:
+        """The function that a node was traced in, and its name there.
 
         A node of an inlined function has the name of the call before its own.
         """
-        found = self._traces(function).get(node)
         scope = node
-        while found is None and "/" in scope:
+        while node not in self._traces(function) and "/" in scope:
             scope = scope.rpartition("/")[0]
             callee = self._calls(function).get(scope)
             if callee is not None:
-                found = self.of(callee, node[len(scope) + 1 :])
-        return found or ""
+                return self._place(callee, node[len(scope) + 1 :])
+        return function, node
 
 
 def _calls_in(definition: Any) -> dict[str, str]:
@@ -96,22 +135,22 @@ def _calls(node: Any) -> bool:
     return "f" in node.attr and calls_once(node.op)
 
 
-def parsed(info: Any, suffix: str = "") -> dict[str, str]:
-    """The lines in a GraphDebugInfo by the names of their nodes.
+def parsed(info: Any, suffix: str = "") -> dict[str, Trace]:
+    """What is learnt from a GraphDebugInfo, by the names of the nodes.
 
     Args:
       info: the message.
       suffix: how the names of the nodes wanted end; it is taken off.
     """
-    lines = {
-        number: of_frames(
-            (info.files[frame.file_index], frame.line)
+    traces = {
+        number: Trace.of(
+            (info.files[frame.file_index], frame.line, frame.func)
             for frame in map(info.frames_by_id.__getitem__, trace.frame_id)
         )
         for number, trace in info.traces_by_id.items()
     }
     return {
-        name.removesuffix(suffix): lines.get(number, "")
+        name.removesuffix(suffix): traces.get(number, Trace(""))
         for name, number in info.name_to_trace_id.items()
         if name.endswith(suffix)
     }
@@ -121,7 +160,7 @@ def of_runtime() -> SourceLines:
     """Those of the functions that are registered in TensorFlow's runtime now."""
     context = context_lib.context()
 
-    def traces(function: str) -> Mapping[str, str]:
+    def traces(function: str) -> Traces:
         if not function or not context.has_function(function):
             return {}
         return parsed(context.get_graph_debug_info(function))
@@ -141,7 +180,7 @@ def of_graph_def(graph: Any, info: Any) -> SourceLines:
       info: a GraphDebugInfo, whose names are "node@function".
     """
     functions = {each.signature.name: each for each in graph.library.function}
-    by_function: dict[str, dict[str, str]] = {}
+    by_function: dict[str, dict[str, Trace]] = {}
     for name, line in parsed(info).items():
         node, _, function = name.partition("@")
         by_function.setdefault(function, {})[node] = line
@@ -151,14 +190,14 @@ def of_graph_def(graph: Any, info: Any) -> SourceLines:
 def of_graph(reference: weakref.ReferenceType[Any]) -> SourceLines:
     """Those of a graph of TensorFlow 1, if it is still there."""
 
-    def traces(function: str) -> Mapping[str, str]:
+    def traces(function: str) -> Traces:
         graph = reference()
         if function or graph is None:
             return {}
         return {
-            operation.name: of_frames(
-                (frame.filename, frame.lineno)
-                for frame in operation.traceback.get_user_frames()
+            operation.name: Trace.of(
+                (frame.filename, frame.lineno, frame.name)
+                for frame in operation.traceback
             )
             for operation in graph.get_operations()
             if operation.traceback is not None  # TensorFlow's own C++ code built it
@@ -168,7 +207,7 @@ def of_graph(reference: weakref.ReferenceType[Any]) -> SourceLines:
 
 
 def added(report: Report, lines: SourceLines, main: str = "") -> Report:
-    """A report with the source lines of its nodes, and their text where it is there.
+    """A report with source lines and layers of its nodes, and the text of the lines.
 
     Args:
       report: the report; one that has lines already is returned as it is.
@@ -178,9 +217,11 @@ def added(report: Report, lines: SourceLines, main: str = "") -> Report:
     if not report.decisions or any(one.source for one in report.decisions):
         return report
     decisions = tuple(
-        dataclasses.replace(one, source=source)
-        if (source := _line(lines, main, one.node))
-        else one
+        dataclasses.replace(
+            one,
+            source=_asked(lines.of, main, one.node),
+            layer=_asked(lines.layer, main, one.node),
+        )
         for one in report.decisions
     )
     places = sorted({one.source for one in decisions if one.source})
@@ -190,9 +231,9 @@ def added(report: Report, lines: SourceLines, main: str = "") -> Report:
     return dataclasses.replace(report, decisions=decisions, source_text=text)
 
 
-def _line(lines: SourceLines, main: str, node: str) -> str:
+def _asked(ask: Callable[[str, str], str], main: str, node: str) -> str:
     function, separator, name = node.rpartition("::")
-    return lines.of(function.rpartition("::")[2] if separator else main, name)
+    return ask(function.rpartition("::")[2] if separator else main, name)
 
 
 def _text(place: str) -> str:

@@ -26,6 +26,7 @@ function showNode(data, place, choose) {
     make("p", { class: "name" }, node.node),
     pairs([
       ["op", node.op],
+      ...(node.layer ? [["layer", node.layer]] : []),
       ["type", tag(node.dtype)],
       ["in float32", format.time(node.seconds32)],
       ["in 16 bits", format.time(node.seconds16)],

@@ -105,7 +105,7 @@ def compared(
     names: Sequence[str],
     ours: Sequence[np.ndarray],
     exact: Sequence[np.ndarray],
-    noisy: Sequence[np.ndarray],
+    noisy: Sequence[Sequence[np.ndarray]],
     spacings: Sequence[float] = (),
 ) -> dict[str, list[float | None]]:
     """The observations that `gradient_rule` judges: error, noise and share.
@@ -116,18 +116,20 @@ def compared(
       names: of variables.
       ours: gradients or updates in the setting on trial.
       exact: the same in float32.
-      noisy: the same in float32, at weights that are slightly off.
+      noisy: the same in float32, at weights that are slightly off, once or more; noise
+        is the largest error of these.
       spacings: of updates, what `spacing` says of the weights: noise is no less, for
         what is smaller is lost when weights are rounded to float32.
     """
     whole = float(np.sqrt(sum(_norm(x) ** 2 for x in exact)))
     coarse = spacings or [0.0] * len(names)
     found: dict[str, list[float | None]] = {}
-    for name, a, b, c, least in zip(names, ours, exact, noisy, coarse, strict=True):
+    off = zip(*noisy, strict=True)  # of each variable, every draw
+    for name, a, b, draws, least in zip(names, ours, exact, off, coarse, strict=True):
         size = _norm(b)
         if size:
-            error, noise = (_norm(_wide(x) - _wide(b)) for x in (a, c))
-            told = (error / size, max(noise, least) / size, size / whole)
+            error, *noise = (_norm(_wide(x) - _wide(b)) for x in (a, *draws))
+            told = (error / size, max(*noise, least) / size, size / whole)
             found[name] = [_short(x) for x in told]
         elif not _norm(a) <= max(NEGLIGIBLE * whole, least):
             found[name] = [None, 0.0, 0.0]

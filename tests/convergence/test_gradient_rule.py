@@ -101,12 +101,18 @@ def test_observations_are_errors_relative_to_float32() -> None:
     exact = [np.array([3.0, 4.0], np.float32), np.zeros(2, np.float32)]
     ours = [np.array([3.0, 4.5], np.float32), np.full(2, 1e-9, np.float32)]
     noisy = [np.array([3.0, 4.25], np.float32), np.zeros(2, np.float32)]
-    found = probe.compared(["a", "b"], ours, exact, noisy)
+    found = probe.compared(["a", "b"], ours, exact, [noisy])
     assert found == {"a": [0.1, 0.05, 1.0]}  # b is 0 in float32, and near it in ours
     ours[1] = np.ones(2, np.float32)
-    assert probe.compared(["a", "b"], ours, exact, noisy)["b"] == [None, 0.0, 0.0]
+    assert probe.compared(["a", "b"], ours, exact, [noisy])["b"] == [None, 0.0, 0.0]
     ours[0][0] = np.inf
-    assert probe.compared(["a", "b"], ours, exact, noisy)["a"] == [None, 0.05, 1.0]
+    assert probe.compared(["a", "b"], ours, exact, [noisy])["a"] == [None, 0.05, 1.0]
+
+
+def test_noise_is_the_largest_of_several_draws() -> None:
+    ours, exact = [np.array([1.5], np.float32)], [np.ones(1, np.float32)]
+    draws = [[np.array([x], np.float32)] for x in (1.0, 1.25, 1.0)]
+    assert probe.compared(["a"], ours, exact, draws) == {"a": [0.5, 0.25, 1.0]}
 
 
 def test_what_float32_weights_cannot_hold_of_an_update_is_noise() -> None:
@@ -114,7 +120,7 @@ def test_what_float32_weights_cannot_hold_of_an_update_is_noise() -> None:
     weights = np.array([127.5], np.float32)
     assert probe.spacing(weights) == 2.0**-17
     one, none = (np.array([x], np.float32) for x in (2.0**-17, 0.0))
-    each = [none, one], [one, none], [one, none]
+    each = [none, one], [one, none], [[one, none]]
     found = probe.compared(["a", "b"], *each, [probe.spacing(weights)] * 2)
     assert found == {"a": [1.0, 1.0, 1.0]}
     run = {"probes": [{"update": found}]}

@@ -143,7 +143,8 @@ from convergence_runs import ready, small
 from convergence import checkpoints, results, runner, settings
 
 out, point = pathlib.Path(sys.argv[1]), sys.argv[2]
-family = small(sys.argv[3], 40)
+fewer = {"channels": (8, 8)} if sys.argv[3] == "progressive_gan" else {}
+family = small(sys.argv[3], 40, **fewer)
 frozen = out / "frozen" / "margins.json"
 if not frozen.exists():
     ready(family, out)

@@ -25,11 +25,12 @@ VALUES = [0.9, 0.92, 0.94, 0.91, 0.93]
 STEPS = 40
 
 
-def small(name: str, steps: int) -> Family:
+def small(name: str, steps: int, **model: Any) -> Family:
     """A family whose quick size takes few steps, and where anything has learned."""
     family = FAMILIES[name]
     floor = family.worst if family.higher else float("inf")
-    quick = dataclasses.replace(family.quick, steps=steps, floor=floor)
+    model = {**family.quick.model, **model}
+    quick = dataclasses.replace(family.quick, steps=steps, floor=floor, model=model)
     return dataclasses.replace(family, quick=quick)
 
 

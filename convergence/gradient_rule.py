@@ -6,8 +6,8 @@ An *observation* is of one variable at one probed step of one run. Its *error* i
 |a - b| / |b|, Euclidean norms, where b is the gradient (or the update: weights after a
 step minus before) in float32 and a the same in the run's setting, at the same weights,
 optimizer state and batch. Its *noise* is the error of float32 itself at weights that
-are off by at most the 16-bit type's unit roundoff u, each by a random share. Its
-*share* is |b| over the norm of all variables' b together.
+are off by at most the 16-bit type's unit roundoff u, each by a random share; of several
+draws the largest. Its *share* is |b| over the norm of all variables' b together.
 
 Over all observations of a variable (all probed steps of all seeds) two quantiles are
 judged, the median and the 90th percentile; E is that of the errors, N of the noise:

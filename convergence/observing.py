@@ -18,8 +18,8 @@ from convergence.probe import Seen
 from convergence.steps import Step
 from convergence.task import Batch
 
-# Where a kink is near, as in a gradient penalty of leaky units, one draw in ten is off by
-# a hundred times what the others are.
+# Near a kink, as in a gradient penalty of leaky units, one draw in ten is off by a
+# hundred times what the others are.
 DRAWS = 5
 
 

@@ -72,6 +72,7 @@ ELSEWHERE = {
     "graph_rewrite/comparison/wording.py": (
         "graph_rewrite/comparison/test_comparison.py"
     ),
+    "cli/op_libraries.py": "integration/files/test_op_libraries.py",
     "integration/comparing/compare_files.py": "cli/test_compare.py",
     "integration/comparing/fitted_scale.py": "integration/comparing/test_compare.py",
     "graph_rewrite/comparison/pair.py": "graph_rewrite/comparison/test_observed.py",

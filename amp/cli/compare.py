@@ -8,7 +8,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from amp.cli import policy_flags
+from amp.cli import op_libraries, policy_flags
 from amp.cli.command import Command, Modules
 
 
@@ -33,6 +33,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     text = "run float32 only, and list what would leave float16's range"
     add("--float32-dry-run", action="store_true", help=text)
     add("--json", action="store_true", help="print everything as JSON")
+    op_libraries.add(parser)
     policy_flags.add(parser)
 
 
@@ -50,6 +51,7 @@ def relative_error(text: str) -> float:
 
 def run(args: argparse.Namespace, modules: Modules) -> int:
     """Prints what was found; returns 1 if it is not within the bound."""
+    modules.op_libraries.load(args.library)
     asked = modules.compare_files.Asked(
         path=args.path,
         signature=args.signature,
@@ -74,5 +76,8 @@ COMMAND = Command(
         "amp compare model --suggest 0.01": "what to keep in float32, as AMP_KEEP",
         "amp compare model --float32-dry-run": "what float16 could not hold",
     },
-    modules={"compare_files": "amp.integration.comparing.compare_files"},
+    modules={
+        **op_libraries.MODULES,
+        "compare_files": "amp.integration.comparing.compare_files",
+    },
 )

@@ -11,12 +11,13 @@ import functools
 from pathlib import Path
 from typing import Any
 
-from amp.cli import policy_flags, screen
+from amp.cli import op_libraries, policy_flags, screen
 from amp.cli.command import Command, Modules
 from amp.errors import UsageError
 from amp.policy import Policy
 
-_OF_GRAPHS = ("device", "tags", "signature")  # flags of what is still to be planned
+# Flags of what is still to be planned.
+_OF_GRAPHS = ("device", "tags", "signature", "library")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -36,6 +37,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--html", action="store_true", help="print it as a page, to be put in a file")
     add("--signature", help="of a SavedModel, only what this signature runs")
     add("--tags", help="of a SavedModel, the graph with these (default: serve)")
+    op_libraries.add(parser)
     policy_flags.add(parser)
 
 
@@ -78,10 +80,11 @@ def _report(
     """
     is_report = modules.reports.is_report
     if not is_report(path):
+        modules.op_libraries.load(args.library)
         asked = (policy, args.device, args.tags, args.signature)
         return modules.graphs.explain(path, modules.graphs.Asked(*asked))
     flags = policy_flags.given(args)
-    flags += [f"--{n}" for n in _OF_GRAPHS if getattr(args, n) is not None]
+    flags += [f"--{n}" for n in _OF_GRAPHS if getattr(args, n)]
     if flags and all(map(is_report, args.diff or [path])):
         raise modules.named_files.only(flags[0], "a graph, not a report", path)
     return modules.reports.read(path)
@@ -115,6 +118,7 @@ COMMAND = Command(
         "amp explain exported --emulate 1 --html > plan.html": "the graph, drawn",
     },
     modules={
+        **op_libraries.MODULES,
         "graphs": "amp.integration.files.explained_files",
         "named_files": "amp.integration.files.named_files",
         "plan_diff": "amp.graph_rewrite.plan_diff",

@@ -9,7 +9,7 @@ import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
-from amp.cli import policy_flags
+from amp.cli import op_libraries, policy_flags
 from amp.cli.command import Command, Modules
 
 
@@ -29,12 +29,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--fetch", metavar="NAME", action="append", default=[], help=text)
     text = "tensor of a GraphDef, besides placeholders, that will be fed"
     add("--feed", metavar="NAME", action="append", default=[], help=text)
+    op_libraries.add(parser)
     policy_flags.add(parser)
 
 
 def run(args: argparse.Namespace, modules: Modules) -> int:
     """Prints what was changed."""
     policy = policy_flags.policy(args)
+    modules.op_libraries.load(args.library)
     named = _separated(args.fetch), _separated(args.feed)
     paths = (args.path, args.out)
     made = modules.files.rewrite(*paths, policy, *named, force=args.force)
@@ -55,5 +57,5 @@ COMMAND = Command(
         "amp rewrite graph.pb graph16.pb --fetch probabilities": "a frozen graph",
         "amp rewrite exported exported16 --force": "replaces an earlier result",
     },
-    modules={"files": "amp.integration.files.graph_files"},
+    modules={**op_libraries.MODULES, "files": "amp.integration.files.graph_files"},
 )

@@ -34,6 +34,8 @@ class Decision:
       sizes: of what it reads and makes, as "4x8, 8x2 -> 4x2"; "" if unknown.
       layer: the Keras layer that it belongs to, with its class, and the layers and
         model around it; "" for none.
+      change: what would change it, as a key of `explanation.CHANGES`; "" for what would
+        change any node of its rule.
     """
 
     node: str
@@ -48,6 +50,7 @@ class Decision:
     source: str = ""
     sizes: str = ""
     layer: str = ""
+    change: str = ""
 
     @property
     def seconds(self) -> float:

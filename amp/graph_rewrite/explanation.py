@@ -12,8 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from amp.graph_rewrite import decisions as of_nodes
 from amp.graph_rewrite import figures
 from amp.graph_rewrite.decisions import Decision
-from amp.graph_rewrite.ops import allowable, op_table, structure
-from amp.graph_rewrite.ops.row import Kind
+from amp.graph_rewrite.ops import op_table
 from amp.graph_rewrite.plan import RULES
 
 _KEEP_LOW = (
@@ -22,9 +21,9 @@ _KEEP_LOW = (
 )
 _ACCURACY = "nothing should: in 16 bits its rounding would be seen in the results"
 _DEVICE = "another device may: `amp explain --device NAME`"
-# By the rule of the root cause, what would give the node another type; "held" is
-# "unlisted" of a node that only holds a value, "python" of a Python function, and
-# "settled" of any other op that `allow` may not name.
+# By the rule of the root cause, or its `Decision.change`, what would give the node
+# another type. "held" is for a node that only holds a value, "python" for a Python
+# function, and "settled" for any other op that `allow` may not name.
 CHANGES: Mapping[str, str] = {
     "compute": _KEEP_LOW,
     "follow": _KEEP_LOW,
@@ -93,9 +92,6 @@ CHANGES: Mapping[str, str] = {
         "report. A larger batch may turn the race"
     ),
 }
-
-# Kinds of node that hold or hand on what was float32 before.
-_HELD = (Kind.CONSTANT, Kind.PLACEHOLDER, Kind.VARIABLE, Kind.READ_VARIABLE)
 
 
 def named(decisions: Sequence[Decision], node: str) -> list[int]:
@@ -171,22 +167,11 @@ def _lines(
         yield from _place(one, text)
     if root is not first and root.rule in _JUDGED:
         yield f"  cost     {_JUDGED[root.rule](root, decisions)}"
-    change = CHANGES.get(rule_of_change(root), "")
+    change = CHANGES.get(root.change or root.rule, "")
     if change:
         name = root.node.rpartition("::")[2]
         of = "" if root is first else f"of {name}: "
         yield f"  change   {of}{change.format(op=root.op, name=name)}"
-
-
-def rule_of_change(one: Decision) -> str:
-    """The key in `CHANGES` of what would change a decision."""
-    if one.rule not in ("unlisted", "listed"):
-        return one.rule
-    if one.op in structure.PYTHON:
-        return "python"
-    if op_table.facts(one.op).kind in _HELD:
-        return "held"
-    return "settled" if allowable.refusal(one.op) else one.rule
 
 
 def _place(one: Decision, text: Mapping[str, str]) -> Iterator[str]:

@@ -251,11 +251,6 @@ class Report:
             "rules": dict(RULES),
             "causes": [-1 if place is None else place for place in causes],
             "changes": dict(explanation.CHANGES),
-            "change_of": {
-                one.op: explanation.rule_of_change(one)
-                for one in self.decisions
-                if explanation.rule_of_change(one) != one.rule
-            },
         }
         return page.page(self.function or "graph", data)
 

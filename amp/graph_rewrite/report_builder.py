@@ -17,7 +17,9 @@ from amp.graph_rewrite.fusion.fuse import Fused
 from amp.graph_rewrite.graph import ir, op_schema, shapes
 from amp.graph_rewrite.graph.calls import FunctionUse
 from amp.graph_rewrite.normalize.sizes import Sized
-from amp.graph_rewrite.plan import CastsSaved, Plan
+from amp.graph_rewrite.ops import allowable, op_table, structure
+from amp.graph_rewrite.ops.row import Kind
+from amp.graph_rewrite.plan import CastsSaved, Plan, Reason
 from amp.graph_rewrite.report import Report
 from amp.policy import Policy
 
@@ -130,7 +132,30 @@ def _decisions(priced: Priced, plans: Mapping[FunctionUse, Plan]) -> Iterator[De
                 elements=_elements(one, name),
                 reads=tuple(place for place in read if place is not None),
                 sizes=_sizes(one, name),
+                change=_change(node.op, reason),
             )
+
+
+# Kinds of node that hold or hand on what was float32 before.
+_HELD = (Kind.CONSTANT, Kind.PLACEHOLDER, Kind.VARIABLE, Kind.READ_VARIABLE)
+
+
+def _change(op: str, reason: Reason) -> str:
+    """What would change a node that the white-list leaves out, where `allow` would not.
+
+    Returns:
+      A key of `explanation.CHANGES`, "" for that of the reason's rule.
+    """
+    if reason.rule not in ("unlisted", "listed"):
+        return ""
+    if op in structure.PYTHON:
+        return "python"
+    if op_table.facts(op).kind in _HELD:
+        return "held"
+    if allowable.refusal(op):
+        return "settled"
+    # Of an unlisted op the cause says if it has no kernel.
+    return "kernel" if reason.rule == "unlisted" and reason.cause != op else ""
 
 
 def _sizes(one: UseAnalysis, name: str) -> str:

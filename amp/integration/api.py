@@ -87,16 +87,15 @@ def enable(policy: Policy | None = None, **fields: Any) -> Policy:
 
 
 def enable_at_first_use(policy: Policy) -> None:
-    """`enable`, but the device is asked for only when a function runs.
+    """`enable`, but the policy is settled only when a function runs.
 
-    A job chooses its devices after importing TensorFlow; what it chose then counts.
+    A job chooses its devices, and loads libraries of ops that the policy may name,
+    after importing TensorFlow; what there is then counts.
 
     Raises:
-      PolicyError: an op type that TensorFlow does not know, or cannot be 16-bit.
       TensorFlowError: a TensorFlow that the plugin cannot work with.
     """
     install()
-    check_op_names(policy)
     PROCESS.waiting = functools.partial(_begin, policy)
 
 

@@ -36,8 +36,8 @@ def page(title: str, data: Mapping[str, object]) -> str:
       title: what the browser's tab says.
       data: what the scripts show: `report` (as `Report.to_json` has it), `summary`,
         `rules` (their meaning by their name), `causes` (for each decision the place of
-        the decision that its cause names, or -1), `changes` (by rule, what would give a
-        node another type) and `held` (ops whose "unlisted" is called "held" there).
+        the decision that its cause names, or -1) and `changes` (by rule, what would
+        give a node another type).
     """
     # No "<" in it: a node's name must not end the element that the data is in.
     text = json.dumps(data, separators=(",", ":")).replace("<", "\\u003c")

@@ -6,6 +6,7 @@ import json
 
 import pytest
 from report_pages import embedded
+from rewriting import GraphDef
 
 from amp import cli
 
@@ -48,10 +49,15 @@ def test_explain_takes_flags_before_variables(graph, capsys, monkeypatch):
         (["broken.pb"], "this is no GraphDef"),
         (["broken.pbtxt"], "this is no GraphDef"),
         (["empty"], "there is no such file"),
+        (["unknown.pb"], "the op 'NoSuchOp' of node 'y' is not registered"),
+        (["graph.pb", "--library", "no.so"], "there is no such file"),
     ],
 )
 def test_bad_input_has_four_parts_and_code_two(graph, args, found, capsys, monkeypatch):
     monkeypatch.chdir(graph)
+    unknown = GraphDef.FromString((graph / "graph.pb").read_bytes())
+    unknown.node[-1].op = "NoSuchOp"
+    (graph / "unknown.pb").write_bytes(unknown.SerializeToString())
     (graph / "broken.pb").write_bytes(b"\xff\xff\xff")
     (graph / "broken.pbtxt").write_text("node { what }")
     (graph / "empty").mkdir(exist_ok=True)

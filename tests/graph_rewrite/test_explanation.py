@@ -45,25 +45,17 @@ def test_every_rule_says_what_would_change_it() -> None:
         assert text.format(op="Op", name="name")
 
 
-def test_a_placeholder_is_not_to_be_allowed() -> None:
-    given = [high("x", "unlisted", "Placeholder", op="Placeholder")]
-    given += [high("y", "unlisted", "Lgamma", op="Lgamma")]
-    assert "AMP_ALLOW" not in explanation.explain(given, "x", {})
-    assert "AMP_ALLOW=Lgamma" in explanation.explain(given, "y", {})
-
-
-@pytest.mark.parametrize("op", ["PyFunc", "PyFuncStateless", "EagerPyFunc"])
-def test_a_python_function_is_not_to_be_allowed(op: str) -> None:
-    said = explanation.explain([high("y", "unlisted", op, op=op)], "y", {})
-    assert f"nothing, AMP_ALLOW={op} neither: a Python function" in said
-
-
-@pytest.mark.parametrize(
-    ("op", "rule"), [("While", "listed"), ("MapDefun", "unlisted"), ("FFT", "unlisted")]
-)
-def test_an_op_that_may_not_be_allowed_is_not_to_be_allowed(op: str, rule: str) -> None:
-    said = explanation.explain([high("y", rule, op, op=op)], "y", {})
-    assert f"nothing, AMP_ALLOW={op} neither: what it takes or gives" in said
+def test_what_the_rule_would_say_gives_way_to_what_the_node_says() -> None:
+    given = [high("x", "unlisted", "Lgamma", op="Lgamma")]
+    assert "AMP_ALLOW=Lgamma" in explanation.explain(given, "x", {})
+    for key, text in (
+        ("held", "nothing: it holds float32"),
+        ("python", "nothing, AMP_ALLOW=PyFunc neither: a Python function"),
+        ("settled", "nothing, AMP_ALLOW=PyFunc neither: what it takes or gives"),
+        ("kernel", "library with a 16-bit kernel for PyFunc"),
+    ):
+        given = [high("x", "unlisted", "PyFunc", op="PyFunc", change=key)]
+        assert text in explanation.explain(given, "x", {})
 
 
 def test_a_whole_name_stands_for_that_node_alone() -> None:

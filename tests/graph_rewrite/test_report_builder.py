@@ -8,8 +8,9 @@ import pytest
 import tensorflow as tf
 from rewriting import graph_def, matmul_chain, rewritten, settled, spec, traced, v1
 
-from amp.graph_rewrite import figures
+from amp.graph_rewrite import explanation, figures, report_builder
 from amp.graph_rewrite.cost.shipped_devices import A100
+from amp.graph_rewrite.plan import Reason
 from amp.graph_rewrite.report import Report
 from amp.graph_rewrite.report_builder import called_elsewhere
 
@@ -112,3 +113,23 @@ def test_reads_stay_within_a_function() -> None:
     }
     assert len(home) == 2
     assert all(mine == theirs for mine, theirs in home)
+
+
+@pytest.mark.parametrize(
+    ("op", "rule", "cause", "change"),
+    [
+        ("Placeholder", "unlisted", "Placeholder", "held"),
+        ("EagerPyFunc", "unlisted", "EagerPyFunc", "python"),
+        ("While", "listed", "While", "settled"),
+        ("FFT", "unlisted", "FFT", "settled"),
+        ("Lgamma", "unlisted", "Lgamma, without a kernel in bfloat16", "kernel"),
+        ("Lgamma", "unlisted", "Lgamma", ""),
+        ("Max", "listed", "a maximum", ""),
+        ("MatMul", "cost", "1 us in float32, 2 us in 16 bits", ""),
+    ],
+)
+def test_where_to_allow_an_op_would_not_help_another_change_is_named(
+    op: str, rule: str, cause: str, change: str
+) -> None:
+    assert report_builder._change(op, Reason(rule, cause)) == change
+    assert change in {"", *explanation.CHANGES}

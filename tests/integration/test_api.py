@@ -6,6 +6,7 @@ import pytest
 import tensorflow as tf
 
 import amp
+from amp.graph_rewrite.ops import op_names
 from amp.integration import active, api
 
 ON = {"dtype": "bfloat16", "emulate": True, "assignment": "all", "strict": True}
@@ -43,6 +44,25 @@ def test_float32_is_kept_inside():
 def test_a_policy_that_waits_is_settled_at_first_use():
     api.enable_at_first_use(amp.Policy.make(None, **ON))
     assert active.active().settled.policy.dtype == "bfloat16"
+
+
+def test_a_policy_that_waits_may_name_ops_of_a_library_that_the_job_loads(monkeypatch):
+    known = op_names.op_schema.schema
+    loaded = set()
+
+    def schema(op):
+        return known("Relu" if op in loaded else op)
+
+    monkeypatch.setattr(op_names.op_schema, "schema", schema)
+    api.enable_at_first_use(amp.Policy.make(None, **ON, allow=("Gate",)))
+    loaded.add("Gate")
+    assert active.active().settled.policy.allow == ("Gate",)
+    amp.disable()
+    misspelt = {**ON, "strict": False, "allow": ("Gaet",)}
+    api.enable_at_first_use(amp.Policy.make(None, **misspelt))
+    with pytest.warns(RuntimeWarning, match="there is no op 'Gaet'") as caught:
+        assert active.active() is None
+    assert "if it is of a library, load that first" in str(caught[0].message)
 
 
 def test_after_disable_a_call_is_as_without_the_package():

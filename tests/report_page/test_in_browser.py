@@ -174,7 +174,7 @@ def test_a_node_says_what_would_change_it_and_where_it_was_built(
     browser: Any, tmp_path: pathlib.Path
 ) -> None:
     nodes = (
-        Decision("x", "Placeholder", "float32", "unlisted", "Placeholder"),
+        Decision("x", "Placeholder", "float32", "unlisted", "x", change="held"),
         Decision("eps", "Const", "float32", "range", "eps", source="net.py:7"),
         Decision("add", "AddV2", "float32", "range", "eps", sizes="4, 4 -> 4"),
     )

@@ -184,7 +184,9 @@ class Tensors:
         if place not in self.every:
             use, (name, index) = place
             producer = LOW if number == low else self._carried(place)
-            if producer == HIGH and view is not None and _turns(view.outs[index], view):
+            slots = () if view is None else view.outs[index:]  # none of unknown ops
+            turns = view is not None and slots and _turns(slots[0], view)
+            if producer == HIGH and turns:
                 producer = self.variable(use, name)
             constant = view is not None and view.facts.kind is Kind.CONSTANT
             # A tensor may be stored in 16 bits only if its producer may be 16-bit.

@@ -122,7 +122,7 @@ def eligible(view: Typed, context: Context) -> Reason | None:
     if node.op in policy.deny:
         return Reason("deny", node.op)
     if row is None:
-        return Reason("unlisted", node.op)
+        return Reason("unlisted", _of_unlisted(view, context))
     if row.role is Role.KEEP:
         return Reason("listed", row.why)
     low = turning(view, context.format.number)
@@ -135,6 +135,17 @@ def eligible(view: Typed, context: Context) -> Reason | None:
     if context.unscaled:
         return Reason("unscaled", context.unscaled)
     return _check_kernel(view, low, context)
+
+
+def _of_unlisted(view: Typed, context: Context) -> str:
+    """An op that nothing is known of; and whether it has a 16-bit kernel at all."""
+    op = view.node.op
+    known = context.lookup(op)
+    attrs = () if known is None else known.allowed
+    low = {a: context.format.number for a in attrs if ir.FLOAT in view.node.types(a)}
+    if not low or _has_kernel(view.node, low, context):
+        return op
+    return f"{op}, without a kernel in {context.format.name} on {context.device_type}"
 
 
 def _kept(node: ir.Node) -> Reason:
@@ -153,8 +164,11 @@ def _check_kernel(view: Typed, low: dict[str, int], context: Context) -> Reason 
     place = context.called_on if context.xla else node.device or context.called_on
     if not context.policy.emulate and context.is_elsewhere(place):
         return Reason("device", f"{place}, where the plan is for a {device}")
+    return None if _has_kernel(node, low, context) else Reason("kernel", cause)
+
+
+def _has_kernel(node: ir.Node, low: dict[str, int], context: Context) -> bool:
+    """Whether an op can be computed once its type attributes are changed to `low`."""
     if context.policy.emulate or context.xla:
-        there = op_schema.accepts(node.op, low)
-    else:
-        there = op_schema.has_kernel(node, device, low)
-    return None if there else Reason("kernel", cause)
+        return op_schema.accepts(node.op, low)
+    return op_schema.has_kernel(node, context.device_type, low)

@@ -173,6 +173,13 @@ class _FunctionEdges:
             for flat, slot in enumerate(known.signature(node).outs):
                 if slot.port == port:
                     return flat
+        if proto is not None and known is None:
+            raise GraphError(
+                f"the op {proto.op!r} of node {name!r} is not registered",
+                where=self._where,
+                allowed="ops of TensorFlow, and of libraries that were loaded",
+                remedy="load its library first: tf.load_op_library, or --library",
+            )
         raise GraphError(
             f"the edge {name}:{port} leads nowhere",
             where=self._where,

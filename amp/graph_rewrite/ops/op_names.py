@@ -30,7 +30,8 @@ def check_op_names(policy: Policy) -> None:
                     f"there is no op {op!r}",
                     where=FIELDS[field].places,
                     allowed="names of ops that this TensorFlow registers",
-                    remedy=spelling.hint(op, TABLE, "check its spelling"),
+                    remedy=spelling.hint(op, TABLE, "check its spelling")
+                    + "; if it is of a library, load that first",
                 )
     for op in policy.allow:
         why = refusal(op)

@@ -53,6 +53,9 @@ def compare_file(asked: Asked, policy: Policy) -> Comparison | RangeReport:
     call = how(saved.function, args, named, policy)
     if note:
         call = dataclasses.replace(call, notes=(note, *call.notes))
+    found: Comparison | RangeReport
     if asked.dry_run:
-        return dry_run.look(call)
-    return compare.of_call(call, asked.suggest)
+        found = dry_run.look(call)
+    else:
+        found = compare.of_call(call, asked.suggest)
+    return dataclasses.replace(found, function=str(asked.path))  # as the user calls it

@@ -64,7 +64,8 @@ def load(path: Path, signature: str | None, tags: str | None) -> SavedFunction:
 def _signature(path: Path, signature: str | None, tags: str | None) -> SavedFunction:
     file = named_files.file_of_model(path)
     chosen = None if tags is None else [tag for tag in tags.split(",") if tag]
-    targets.meta_graph(targets.read_model(path), chosen, path)
+    meta = targets.meta_graph(targets.read_model(path), chosen, path)
+    targets.require_ops(meta.graph_def, path)
     loaded = tf.saved_model.load(str(file.parent), tags=chosen)
     known = loaded.signatures
     default = "serving_default" if "serving_default" in known else next(iter(known), "")
@@ -82,6 +83,7 @@ def _signature(path: Path, signature: str | None, tags: str | None) -> SavedFunc
 
 def _graph(path: Path) -> SavedFunction:
     proto = targets.read(path)
+    targets.require_ops(proto, path)
     graphs.require_importable(proto)
 
     def imported() -> None:

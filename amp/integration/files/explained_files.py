@@ -61,7 +61,9 @@ def explain(path: Path, asked: Asked) -> Report:
     for flag in ("tags", "signature"):
         if getattr(asked, flag) is not None:
             raise named_files.only(f"--{flag}", "a SavedModel", path)
-    return graphs.explain_file(targets.read(path), asked.settled())
+    graph = targets.read(path)
+    targets.require_ops(graph, path)
+    return graphs.explain_file(graph, asked.settled())
 
 
 def _saved_model(path: Path, asked: Asked) -> Report:
@@ -69,6 +71,7 @@ def _saved_model(path: Path, asked: Asked) -> Report:
     tags = asked.tags
     chosen = None if tags is None else [tag for tag in tags.split(",") if tag]
     meta = targets.meta_graph(saved, chosen, path)
+    targets.require_ops(meta.graph_def, path)
     settled = asked.settled()
     if asked.signature is None:
         report = saved_models.explain(meta, settled)

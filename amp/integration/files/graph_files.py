@@ -86,6 +86,8 @@ def _told(made: Sequence[Report], directory: str | None) -> str:
 def _rewrite_model(source: Path, target: Path, policy: Policy) -> list[Report]:
     file = named_files.file_of_model(source)
     saved = targets.read_model(source)
+    for meta in saved.meta_graphs:
+        targets.require_ops(meta.graph_def, source)
     settled = api.settle(policy).settled
     made = []
     if settled.policy is not None:
@@ -108,6 +110,7 @@ def _rewrite_graph(
 ) -> list[Report]:
     source, target = files
     graph = targets.read(source)
+    targets.require_ops(graph, source)
     made = graphs.rewrite_file(graph, policy, fetches=fetches, feeds=feeds)
     content = _serialized(made.graph, target)
     with _beside(target) as part:

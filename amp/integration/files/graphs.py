@@ -98,7 +98,7 @@ def rewrite_file(
 def explain_file(
     graph: Any, settled: Resolution, fetches: Iterable[str] = ()
 ) -> Report:
-    """The report that `rewrite_file` would give, also of ops that are not known here.
+    """The report that `rewrite_file` would give.
 
     Args:
       graph: the GraphDef.
@@ -252,6 +252,5 @@ def require_importable(proto: Any) -> None:
             f"TensorFlow cannot import this graph: {e}",
             where="the GraphDef",
             allowed="ops that this TensorFlow knows, with inputs of their types",
-            remedy="mend it where it is made; for ops of other libraries, import them "
-            "and use amp.rewrite",
+            remedy="mend it where it is made",
         ) from e

@@ -6,6 +6,7 @@ TensorFlow here, and none is run.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ import tensorflow as tf
 from google.protobuf import message, text_format  # type: ignore[import-untyped]
 
 from amp.errors import GraphError
-from amp.graph_rewrite.graph import serde
+from amp.graph_rewrite.graph import op_schema, serde
 from amp.integration.files import named_files
 
 
@@ -63,6 +64,24 @@ def meta_graph(saved: Any, tags: Sequence[str] | None, path: Path) -> Any:
         allowed="; ".join(",".join(sorted(tags)) or "(none)" for tags in found),
         remedy="name all the tags of one graph, separated by commas",
     )
+
+
+def require_ops(graph: Any, path: Path) -> None:
+    """Checks that all ops of a GraphDef and of its functions are registered.
+
+    Raises:
+      GraphError: one is not.
+    """
+    functions = {f.signature.name for f in graph.library.function}
+    in_functions = (f.node_def for f in graph.library.function)
+    for node in itertools.chain(graph.node, *in_functions):
+        if node.op not in functions and op_schema.schema(node.op) is None:
+            raise GraphError(
+                f"the op {node.op!r} of node {node.name!r} is not registered",
+                where=str(path),
+                allowed="ops of TensorFlow, and of libraries that were loaded",
+                remedy="--library FILE.so loads the library that has it",
+            )
 
 
 def _parsed(path: Path, proto: Any) -> Any:

@@ -9,11 +9,9 @@ function chainOf(place, causes) {
 }
 
 // What would give the node at the root of a chain another type.
-function changeOf(root, { changes, change_of: changeOfOp }) {
-  const listed = root.rule === "unlisted" || root.rule === "listed";
-  const rule = (listed && changeOfOp[root.op]) || root.rule;
+function changeOf(root, { changes }) {
   const name = root.node.split("::").pop();
-  return (changes[rule] || "").replaceAll("{op}", root.op).replaceAll("{name}", name);
+  return (changes[root.change || root.rule] || "").replaceAll("{op}", root.op).replaceAll("{name}", name);
 }
 
 function showNode(data, place, choose) {

@@ -116,6 +116,22 @@ def test_the_policy_allows_denies_and_keeps() -> None:
     assert decided(chain, deny=("MatMul",))["after"] == "unreached"
 
 
+def test_of_an_unlisted_op_it_is_said_whether_it_has_a_kernel() -> None:
+    """To allow one that has none would not help."""
+
+    def build() -> None:
+        product = tf.matmul(x(), x(), name="product")
+        tf.linalg.cholesky(product, name="none")
+        tf.atan2(product, product, name="some")
+
+    for emulate, device in ((False, "CPU"), (True, "GPU")):
+        made = rewritten(graph_def(build), dtype="bfloat16", emulate=emulate)
+        found = {one.node: one for one in made.report.decisions}
+        cause = f"Cholesky, without a kernel in bfloat16 on {device}"
+        assert (found["none"].rule, found["none"].cause) == ("unlisted", cause)
+        assert (found["some"].rule, found["some"].cause) == ("unlisted", "Atan2")
+
+
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 def test_an_allowed_op_keeps_its_hazards(dtype: str) -> None:
     """L2Loss sums to a scalar, whoever allows it: 362 squared is infinite in half."""

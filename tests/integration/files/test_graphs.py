@@ -252,3 +252,17 @@ def test_one_value_repeated_stays_one_value() -> None:
             made.graph, {"Placeholder": given["x"]}, [f"{name}:0"], name=""
         )
         np.testing.assert_array_equal(session.run(out[0]), np.full((4, 2048), 1024.0))
+
+
+def test_an_op_that_is_not_registered_is_left_alone() -> None:
+    def build() -> None:
+        x = tf.compat.v1.placeholder(tf.float32, [64, 64], name="x")
+        strange = tf.exp(tf.matmul(x, x, name="before"), name="strange")
+        tf.matmul(strange, strange, name="after")
+
+    proto = graph_def(build)
+    (node,) = (one for one in proto.node if one.name == "strange")
+    node.op = "NoSuchOp"
+    report = amp.explain(proto, policy=Policy(dtype="bfloat16", assignment="all"))
+    assert {"before", "after"} <= low(report)
+    assert "strange" not in {one.node for one in report.decisions}

@@ -16,6 +16,7 @@ import signal
 import sys
 import textwrap
 from collections.abc import Iterable, Sequence
+from typing import NoReturn
 
 from amp import spelling
 from amp.cli import compare, doctor, explain, policy_flags, rewrite, run, tune
@@ -91,16 +92,33 @@ def _unknown(found: str, command: str, names: Iterable[str]) -> UsageError:
     )
 
 
+class _Parser(argparse.ArgumentParser):
+    """A parser whose errors are those of the package, in four parts."""
+
+    def error(self, message: str) -> NoReturn:
+        """Called by `argparse`, which would print its own and exit.
+
+        Raises:
+          UsageError: always.
+        """
+        raise UsageError(
+            message,
+            where=self.prog,
+            allowed=" ".join(self.format_usage().split()).removeprefix("usage: "),
+            remedy=f"`{self.prog} --help` says what each does",
+        )
+
+
 def _parser() -> tuple[argparse.ArgumentParser, dict[str, argparse.ArgumentParser]]:
     """The parser of the command, and those of its sub-commands by their names."""
-    parser = argparse.ArgumentParser(
+    parser = _Parser(
         prog="amp",
         description="Automatic mixed precision for TensorFlow graphs.",
         epilog="amp COMMAND --help shows examples. Begin with amp doctor.",
         allow_abbrev=False,
     )
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
-    parsers = {}
+    parsers: dict[str, argparse.ArgumentParser] = {}
     for name, command in COMMANDS.items():
         parsers[name] = own = commands.add_parser(
             name,

@@ -8,7 +8,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from amp.cli import op_libraries, policy_flags
+from amp.cli import op_libraries, policy_flags, terminal
 from amp.cli.command import Command, Modules
 
 
@@ -41,11 +41,14 @@ def relative_error(text: str) -> float:
     """Reads the value of a flag.
 
     Raises:
-      ValueError: it is no positive number.
+      ArgumentTypeError: it is no positive number.
     """
-    value = float(text)
+    try:
+        value = float(text)
+    except ValueError:
+        value = -1.0
     if not 0 < value < float("inf"):
-        raise ValueError(text)
+        raise argparse.ArgumentTypeError(f"{text!r} is no positive number")
     return value
 
 
@@ -62,7 +65,7 @@ def run(args: argparse.Namespace, modules: Modules) -> int:
     )
     policy = policy_flags.policy(args)
     found = modules.compare_files.compare_file(asked, policy)
-    print(found.to_json() if args.json else found)
+    print(found.to_json() if args.json else found.text(terminal.width()))
     return 0 if found.within(args.bound) else 1
 
 

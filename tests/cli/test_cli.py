@@ -36,11 +36,23 @@ def test_help_needs_no_tensorflow(tmp_path):
         assert f"{field.flag} VALUE" in done.stdout
 
 
-def test_without_a_command_it_is_a_usage_error(capsys):
-    with pytest.raises(SystemExit) as caught:
-        cli.main([])
-    assert caught.value.code == 2
-    assert "usage: amp" in capsys.readouterr().err
+@pytest.mark.parametrize(
+    ("argv", "found"),
+    [
+        ([], "the following arguments are required: COMMAND"),
+        (["rewrite", "graph.pb"], "the following arguments are required: OUT"),
+        (["doctor", "more"], "unrecognized arguments: more"),
+        (["tune", "--seconds", "long"], "argument --seconds: invalid float value"),
+        (["explain", "--node"], "argument --node: expected one argument"),
+    ],
+)
+def test_a_command_line_that_is_not_understood_has_four_parts(argv, found, capsys):
+    assert cli.main(argv) == 2
+    where = " ".join(["amp", *argv[:1]])
+    told = capsys.readouterr().err
+    assert told.startswith(f"amp: UsageError: {found}")
+    assert f"  where:   {where}\n  allowed: {where} " in told
+    assert f"  do now:  `{where} --help` says what each does\n" in told
 
 
 def test_python_runs_the_room_as_the_command(capsys, monkeypatch):

@@ -22,6 +22,12 @@ def test_graphs_and_saved_models_are_compared(graph, name, capsys):
     assert "product" in out
 
 
+def test_the_text_fits_the_terminal(graph, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "50")
+    assert cli.main(["compare", str(graph / "saved"), *FORCED]) == 0
+    assert max(map(len, capsys.readouterr().out.splitlines())) <= 50
+
+
 def test_the_bound_is_the_exit_code(graph, tmp_path, capsys):
     np.savez(tmp_path / "x.npz", np.linspace(0.1, 0.2, 32).reshape(4, 8))
     given = ["compare", str(graph / "saved"), *FORCED, "--inputs", f"{tmp_path}/x.npz"]
@@ -62,6 +68,7 @@ def test_bad_input_has_four_parts(graph, args, code, capsys, monkeypatch):
 
 
 def test_a_bound_is_a_positive_number(graph, capsys):
-    with pytest.raises(SystemExit):
-        cli.main(["compare", str(graph / "saved"), "--bound", "-1"])
-    assert "--bound" in capsys.readouterr().err
+    for value in ("-1", "0", "2x", "inf"):
+        assert cli.main(["compare", str(graph / "saved"), "--bound", value]) == 2
+        told = capsys.readouterr().err
+        assert f"argument --bound: {value!r} is no positive number" in told

@@ -6,6 +6,7 @@ Nothing is run, judged or searched for here.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import json
 import math
 from collections.abc import Sequence
@@ -151,25 +152,31 @@ class Comparison:
         return json.dumps(fields, indent=1)
 
     def __str__(self) -> str:
-        lines = [self._first_line()]
+        return self.text()
+
+    def text(self, columns: int | None = None) -> str:
+        """What `str` gives, in lines that fit a terminal of so many columns."""
+        width = min(columns or wording.WIDTH, wording.WIDTH)
+        fact = functools.partial(wording.fact, width=width)
+        lines = [p for line in self._first() for p in wording.broken(line, width)]
         if self.loss_scale is not None and self.loss_scale_note:
-            lines += self._scale()
+            lines += fact("loss scale", self._scale())
         if self.parting is not None:
-            lines += wording.fact(
+            lines += fact(
                 "where", self.parting.line or "no line of yours; see the name"
             )
-            lines += wording.fact("cause", self.parting.text)
+            lines += fact("cause", self.parting.text)
         before = [t for t in self.tensors if t.not_finite]
         if before:
             text = (
                 f"{len(before)} tensors are not finite in float32 either, of which "
                 f"{before[0].name} ({before[0].op}) is the first: this is the model's"
             )
-            lines += wording.fact("float32", text)
-        lines += wording.fact("results", self._results())
-        lines += wording.fact("kernels", self._kernels())
+            lines += fact("float32", text)
+        lines += fact("results", self._results())
+        lines += fact("kernels", self._kernels())
         if self.loss_scale is not None and not self.loss_scale_note:
-            lines += self._scale()
+            lines += fact("loss scale", self._scale())
         lost = [tensor.name for tensor in self.tensors if tensor.noise]
         if lost:
             text = (
@@ -177,27 +184,26 @@ class Comparison:
                 "cancel to less than the rounding of their terms: noise in any 16 "
                 "bits, by which nothing is judged"
             )
-            lines += wording.fact("noise", text)
+            lines += fact("noise", text)
         for note in self.notes:
-            lines += wording.fact("note", note)
+            lines += fact("note", note)
         if self.suggestion is not None:
-            lines += self.suggestion.lines()
-        return "\n".join([*lines, "", *self._table()])
+            lines += self.suggestion.lines(width)
+        return "\n".join([*lines, "", *self._table(width)])
 
-    def _scale(self) -> list[str]:
-        text = f"{self.loss_scale:g}{self.loss_scale_note}"
-        return wording.fact("loss scale", text)
+    def _scale(self) -> str:
+        return f"{self.loss_scale:g}{self.loss_scale_note}"
 
-    def _first_line(self) -> str:
+    def _first(self) -> list[str]:
         name, count = wording.short(self.function, 40), len(self.tensors)
         if self.parting is None:
-            return f"{name}: {count} tensors, none parts from float32"
+            return [f"{name}: {count} tensors, none parts from float32"]
         first = self.tensors[self.parting.tensor]
-        return (
-            f"{name}: parts from float32 at\n"
-            f"  {first.name} ({first.op}, {first.dtype})\n"
-            f"{wording.fact('error', _error_text(first))[0]}"
-        )
+        return [
+            f"{name}: parts from float32 at",
+            f"  {first.name} ({first.op}, {first.dtype})",
+            wording.fact("error", _error_text(first))[0],
+        ]
 
     def _results(self) -> str:
         judged = self.judged
@@ -227,14 +233,15 @@ class Comparison:
         more = f" and {len(self.kernels) - 5} more" if len(self.kernels) > 5 else ""
         return f"{alone}: CONVERSION FAULT: {wrong}{more}"
 
-    def _table(self) -> list[str]:
+    def _table(self, width: int) -> list[str]:
         order = sorted(self.tensors, key=lambda tensor: -tensor.excess)
         head = ("tensor, worst first", "type", "error", "explained")
         rows: list[tuple[str, ...]] = [(*head, "inf", "zero", "denorm")]
         rows += [_cells(tensor) for tensor in order[:_ROWS]]
         left = len(order) - _ROWS
-        more = [f"... and {left} more tensors; to_json() has all"] if left > 0 else []
-        return [*figures.table(rows).splitlines(), *more]
+        more = f"... and {left} more tensors; to_json() has all"
+        rest = wording.broken(more, width) if left > 0 else []
+        return [*figures.table(rows, width=width).splitlines(), *rest]
 
 
 def worst(tensors: Sequence[ComparedTensor]) -> float:

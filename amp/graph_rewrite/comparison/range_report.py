@@ -6,6 +6,7 @@ As data, as text and as JSON; nothing is run here.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import json
 
 from amp.graph_rewrite import figures
@@ -79,24 +80,35 @@ class RangeReport:
         return json.dumps(dataclasses.asdict(self), indent=1)
 
     def __str__(self) -> str:
+        return self.text()
+
+    def text(self, columns: int | None = None) -> str:
+        """What `str` gives, in lines that fit a terminal of so many columns."""
+        width = min(columns or wording.WIDTH, wording.WIDTH)
+        fact = functools.partial(wording.fact, width=width)
         leaving = self.leaving
         over = [t for t in leaving if t.figures.overflowed or t.figures.not_finite]
         name = wording.short(self.function, 40)
         count, more = len(self.tensors), len(leaving) - len(over)
         lines = [
-            f"{name}: {count} tensors in float32, of which in {self.dtype}",
-            f"  {len(over)} pass {self.limit:g}, and {more} more lose values to 0",
+            *wording.broken(
+                f"{name}: {count} tensors in float32, of which in {self.dtype}", width
+            ),
+            *wording.broken(
+                f"  {len(over)} pass {self.limit:g}, and {more} more lose values to 0",
+                width,
+            ),
         ]
         lost = [t for t in leaving if t not in over]
         for label, found in (("first over", over), ("first lost", lost)):
             for first in found[:1]:
                 where = f"{first.name} ({first.op}), up to {first.figures.largest:.3g}"
-                lines += wording.fact(label, where)
-                lines += wording.fact("  where", first.line) if first.line else []
-        lines += wording.fact("loss scale", self._scale())
+                lines += fact(label, where)
+                lines += fact("  where", first.line) if first.line else []
+        lines += fact("loss scale", self._scale())
         for note in (*self.notes, *self._metrics()):
-            lines += wording.fact("note", note)
-        return "\n".join([*lines, *self._table(leaving)])
+            lines += fact("note", note)
+        return "\n".join([*lines, *self._table(leaving, width)])
 
     def _metrics(self) -> list[str]:
         """What is said of tensors of metrics that leave the range."""
@@ -115,14 +127,15 @@ class RangeReport:
             text += ". That is under 1: the loss is large, as a sum over a batch is"
         return text
 
-    def _table(self, leaving: tuple[RangedTensor, ...]) -> list[str]:
+    def _table(self, leaving: tuple[RangedTensor, ...], width: int) -> list[str]:
         if not leaving:
             return []
         head = ("tensor, in graph order", "kind", "largest", "over", "zero", "denorm")
         rows = [head, *(_cells(tensor) for tensor in leaving[:_ROWS])]
         left = len(leaving) - _ROWS
-        more = [f"... and {left} more tensors; to_json() has all"] if left > 0 else []
-        return ["", *figures.table(rows).splitlines(), *more]
+        more = f"... and {left} more tensors; to_json() has all"
+        rest = wording.broken(more, width) if left > 0 else []
+        return ["", *figures.table(rows, width=width).splitlines(), *rest]
 
 
 def _cells(tensor: RangedTensor) -> tuple[str, ...]:

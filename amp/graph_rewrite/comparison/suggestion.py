@@ -45,11 +45,11 @@ class Suggestion:
         forced = "AMP_ASSIGNMENT=all " if self.all else ""
         return f"{forced}AMP_KEEP='{','.join(self.keep)}'"
 
-    def lines(self) -> list[str]:
-        """What `Comparison` prints of it."""
+    def lines(self, width: int) -> list[str]:
+        """What `Comparison` prints of it, in so many columns but for the last line."""
         if not self.keep:
             text = f"nothing to keep: off by {self.error:.2g} as it is"
-            return wording.fact("suggest", text)
+            return wording.fact("suggest", text, width)
         how = f"off by {self.error:.2g} (asked for {self.bound:.2g})"
         if not self.left:
             how += ", and then the plan converts nothing at all"
@@ -59,4 +59,4 @@ class Suggestion:
             how += "; the search was cut short, a smaller set may do"
         many = f"{self.nodes} node{'s' if self.nodes != 1 else ''} in float32"
         text = f"{many}: {how}, run again with"
-        return [*wording.fact("suggest", text), f"    {self.variables}"]
+        return [*wording.fact("suggest", text, width), f"    {self.variables}"]

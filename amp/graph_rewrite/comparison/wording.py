@@ -1,4 +1,4 @@
-"""Formats facts, shares and long names for lines of 80 columns.
+"""Formats facts, shares and long names for lines of 80 columns, or of fewer.
 
 Nothing is known here of what they are about.
 """
@@ -12,17 +12,31 @@ WIDTH = 80
 _LABEL = 12
 
 
-def fact(label: str, text: str) -> list[str]:
-    """A labelled fact as lines, indented under one another."""
-    first = f"  {label:<{_LABEL}} "
+def fact(label: str, text: str, width: int = WIDTH) -> list[str]:
+    """A labelled fact as lines, indented under one another.
+
+    Args:
+      label: its name.
+      text: what it says.
+      width: columns of a line; in few, the lines after the first begin further left,
+        and words that are longer than a line are broken.
+    """
+    first, narrow = f"  {label:<{_LABEL}} ", width < WIDTH
     return textwrap.wrap(
         text,
-        WIDTH,
+        width,
         initial_indent=first,
-        subsequent_indent=" " * len(first),
-        break_long_words=False,
+        subsequent_indent=" " * (4 if narrow else len(first)),
+        break_long_words=narrow,
         break_on_hyphens=False,
     )
+
+
+def broken(line: str, width: int) -> list[str]:
+    """A line as it is, or in a narrow terminal as lines of at most so many columns."""
+    if width >= WIDTH:
+        return [line]
+    return textwrap.wrap(line, width, subsequent_indent="    ", break_on_hyphens=False)
 
 
 def short(name: str, most: int) -> str:

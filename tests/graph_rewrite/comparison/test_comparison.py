@@ -49,6 +49,11 @@ def test_no_line_is_wider_than_80_columns_but_for_what_is_to_be_copied():
         f"    AMP_KEEP='{LONG},{LONG}'",
     ]
     assert any("10 more tensors" in line for line in lines)
+    for width in (40, 60):  # a phone's terminal
+        narrow = found.text(width)
+        keep = f"    AMP_KEEP='{LONG},{LONG}'"
+        assert [line for line in narrow.splitlines() if len(line) > width] == [keep]
+        assert "10 more tensors" in " ".join(narrow.split())
 
 
 def test_the_worst_come_first_by_what_rounding_does_not_explain():

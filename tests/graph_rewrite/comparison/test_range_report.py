@@ -29,6 +29,8 @@ def test_the_forward_pass_comes_before_gradients_and_what_fits_is_not_listed():
     assert "fits" not in text
     assert not found.within()
     assert all(len(line) <= 80 for line in text.splitlines())
+    for width in (40, 60):  # a phone's terminal
+        assert all(len(line) <= width for line in found.text(width).splitlines())
 
 
 def test_a_metric_is_told_apart():

@@ -5,8 +5,9 @@ Importing has no effect and imports nothing of TensorFlow; names load when first
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from amp import lazy_names
 
 if TYPE_CHECKING:
     from amp import callbacks as callbacks
@@ -35,14 +36,14 @@ _HOME = {
     "Policy": "amp.policy",
     "Report": "amp.graph_rewrite.report",
     "Rewrite": "amp.graph_rewrite.rewrite",
-    "callbacks": "",
+    "callbacks": "amp.callbacks",
     "compare": "amp.integration.comparing.compare",
     "device": "amp.integration.measuring.hardware",
     "disable": "amp.integration.api",
     "enable": "amp.integration.api",
     "explain": "amp.integration.files.given_functions",
     "keep_float32": "amp.integration.api",
-    "loss_scaling": "",
+    "loss_scaling": "amp.loss_scaling",
     "mixed_precision_scope": "amp.integration.api",
     "reports": "amp.integration.reports",
     "resolve": "amp.integration.measuring.hardware",
@@ -51,17 +52,7 @@ _HOME = {
     "twin": "amp.integration.files.given_functions",
 }
 __all__ = sorted(_HOME)
-
-
-def __getattr__(name: str) -> Any:
-    home = _HOME.get(name)
-    if home is None:
-        raise AttributeError(f"module 'amp' has no attribute {name!r}")
-    if not home:
-        return importlib.import_module(f"amp.{name}")
-    value = getattr(importlib.import_module(home), name)
-    globals()[name] = value
-    return value
+__getattr__ = lazy_names.getter(__name__, _HOME)
 
 
 def __dir__() -> list[str]:

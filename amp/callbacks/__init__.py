@@ -5,8 +5,9 @@ Names load when first used, because Keras need not be there. No figure is made h
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from amp import lazy_names
 
 if TYPE_CHECKING:
     from amp.callbacks.keras_monitor import LossScaleMonitor as LossScaleMonitor
@@ -19,15 +20,7 @@ _HOME = {
     "monitor_loss_scale": "amp.callbacks.monitor",
 }
 __all__ = sorted(_HOME)
-
-
-def __getattr__(name: str) -> Any:
-    home = _HOME.get(name)
-    if home is None:
-        raise AttributeError(f"module 'amp.callbacks' has no attribute {name!r}")
-    value = getattr(importlib.import_module(home), name)
-    globals()[name] = value
-    return value
+__getattr__ = lazy_names.getter(__name__, _HOME)
 
 
 def __dir__() -> list[str]:

@@ -6,8 +6,9 @@ Importing this package imports no TensorFlow; only its functions need it, when c
 from __future__ import annotations
 
 import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from amp import lazy_names
 from amp.loss_scaling.scale import ConstantLossScale, DynamicLossScale, NoLossScale
 
 if TYPE_CHECKING:
@@ -39,6 +40,7 @@ __all__ = [
     "scalers",
     "unscale",
 ]
+__getattr__ = lazy_names.getter(__name__, _HOME)
 
 
 def current() -> Scalers:
@@ -67,15 +69,6 @@ def scalers() -> list[Scaler]:
     Inside a `tf.compat.v1` graph these are the scalers of that graph.
     """
     return current().scalers
-
-
-def __getattr__(name: str) -> Any:
-    home = _HOME.get(name)
-    if home is None:
-        raise AttributeError(f"module 'amp.loss_scaling' has no attribute {name!r}")
-    value = getattr(importlib.import_module(home), name)
-    globals()[name] = value
-    return value
 
 
 def __dir__() -> list[str]:

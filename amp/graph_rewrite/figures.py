@@ -10,17 +10,20 @@ from collections.abc import Iterator, Sequence
 
 
 def time(seconds: float) -> str:
-    """A time as text in microseconds, or in milliseconds from one millisecond on."""
+    """A time as text in microseconds, milliseconds, or from ten on in seconds."""
+    if seconds >= 10:
+        return f"{seconds:.1f} s"
     return f"{seconds * 1e6:.1f} us" if seconds < 1e-3 else f"{seconds * 1e3:.2f} ms"
 
 
 def size(count: int) -> str:
-    """A number of bytes as text."""
-    value, units = float(count), ["B", "KiB", "MiB", "GiB"]
+    """A number of bytes as text, with at least two digits."""
+    value, units = float(count), ["B", "KiB", "MiB", "GiB", "TiB"]
     while value >= 1024 and len(units) > 1:
         value /= 1024
         del units[0]
-    return f"{value:.3g} {units[0]}"
+    digits = 1 if value < 10 and units[0] != "B" else 0
+    return f"{value:.{digits}f} {units[0]}"
 
 
 def gain(before: float, after: float) -> str:

@@ -100,6 +100,7 @@ class Report:
             f"{self.function or 'graph'}: {self.verdict}",
             *([f"  part         {self.part}"] if self.part else []),
             f"  nodes        {self.nodes_total}, of them {self.nodes_low} in {low}",
+            *self._memory_lines(),
             f"  casts        {self.casts}{self._casts_saved()}",
             *([f"  clusters     {self.clusters}"] if self.clusters else []),
             f"  predicted    {times}",
@@ -111,6 +112,17 @@ class Report:
             f"  loss scale   {self.loss_scale}",
         ]
         return "\n".join(lines + self._node_lines())
+
+    def _memory_lines(self) -> list[str]:
+        """The bytes of all results by their types, and as they would be in float32."""
+        found = self.summary
+        if not found.bytes:
+            return []
+        parts = [
+            f"{figures.size(size)} in {name}" for name, size in found.bytes.items()
+        ]
+        told = f"results of {' and '.join(parts)}"
+        return [f"  memory       {told}; {figures.size(found.bytes32)} all in float32"]
 
     def _node_lines(self) -> list[str]:
         """The costliest nodes, and every rule that keeps nodes in float32."""
@@ -154,6 +166,11 @@ class Report:
         if self.sizes_assumed:
             lines.append(f"  assumed      the sizes of {_listed(self.sizes_assumed)}")
         return lines
+
+    @property
+    def summary(self) -> of_nodes.Summary:
+        """What the decisions come to: by type, by cost and by reason."""
+        return of_nodes.summarize(self.decisions, emulated=self.emulated)
 
     @property
     def size(self) -> PlanSize:
@@ -228,26 +245,26 @@ class Report:
         return explanation.explain(self.decisions, node, self.source_text)
 
     def to_json(self) -> str:
-        """The report as JSON, with the attributes as keys."""
+        """The report as JSON, with the attributes as keys; what comes first sums up."""
         return json.dumps(self._fields(), indent=1)
 
     def _fields(self) -> dict[str, Any]:
         fields = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
-        fields["decisions"] = [
-            {name: getattr(one, name) for name in _DECISION} for one in self.decisions
-        ]
+        del fields["decisions"]
+        fields["summary"] = dataclasses.asdict(self.summary)
         fields["plans"] = [dataclasses.asdict(plan) for plan in self.plans]
         if self.accuracy is not None:
             fields["accuracy"] = dataclasses.asdict(self.accuracy)
+        fields["decisions"] = [
+            {name: getattr(one, name) for name in _DECISION} for one in self.decisions
+        ]
         return fields
 
     def to_html(self) -> str:
         """The report as one HTML page that works offline, with the graph drawn."""
         causes = of_nodes.causes(self.decisions)
-        summary = of_nodes.summarize(self.decisions, emulated=self.emulated)
         data = {
             "report": self._fields(),
-            "summary": dataclasses.asdict(summary),
             "rules": dict(RULES),
             "causes": [-1 if place is None else place for place in causes],
             "changes": dict(explanation.CHANGES),
@@ -258,6 +275,7 @@ class Report:
     def from_json(text: str) -> Report:
         """Reads what `to_json` wrote, also by an earlier version with fewer fields."""
         read: dict[str, Any] = json.loads(text)
+        read.pop("summary", None)  # it follows from the decisions
         read["decisions"] = tuple(
             Decision(**{**one, "reads": tuple(one.get("reads", ()))})
             for one in read["decisions"]

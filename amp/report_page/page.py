@@ -34,7 +34,7 @@ def page(title: str, data: Mapping[str, object]) -> str:
 
     Args:
       title: what the browser's tab says.
-      data: what the scripts show: `report` (as `Report.to_json` has it), `summary`,
+      data: what the scripts show: `report` (as `Report.to_json` has it),
         `rules` (their meaning by their name), `causes` (for each decision the place of
         the decision that its cause names, or -1) and `changes` (by rule, what would
         give a node another type).

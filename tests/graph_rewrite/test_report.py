@@ -47,7 +47,11 @@ def test_every_node_that_touches_float32_is_decided() -> None:
 def test_json_has_every_field_and_reads_back() -> None:
     report = chain()
     read = json.loads(report.to_json())
-    assert set(read) == {field.name for field in dataclasses.fields(Report)}
+    assert set(read) == {field.name for field in dataclasses.fields(Report)} | {
+        "summary"
+    }
+    assert list(read)[-1] == "decisions"  # what a reader of the file sees last
+    assert Report.from_json(report.to_json()) == report
     assert read["nodes_low"] == report.nodes_low
     assert read["decisions"][0]["rule"] in RULES
 
@@ -56,6 +60,7 @@ def test_the_text_says_what_a_person_asks_first() -> None:
     text = str(chain())
     for part in (
         "nodes        6, of them 3 in bfloat16",
+        "memory       results of 1.5 KiB in float32 and 768 B in bfloat16; 3.0 KiB all",
         "casts        2",
         "loss scale",
     ):

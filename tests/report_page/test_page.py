@@ -25,7 +25,7 @@ def test_the_sums_on_the_page_are_those_of_its_nodes() -> None:
     report = large_report(300)
     data = embedded(report.to_html())
     read = Report.from_json(json.dumps(data["report"]))
-    told: dict[str, Any] = data["summary"]
+    told: dict[str, Any] = data["report"]["summary"]
     assert sum(told["nodes"].values()) == len(read.decisions)
     for dtype, size in told["bytes"].items():
         wide = 4 if dtype == "float32" else 2

@@ -1,14 +1,15 @@
 // The figures that come first. All of them stand in the data as they are shown.
 "use strict";
 
-function showSummary({ report, summary, rules }, choose) {
+function showSummary({ report, rules }, choose) {
+  const summary = report.summary;
   document.getElementById("function").textContent = report.function || "graph";
   document.getElementById("verdict").textContent = report.verdict;
   document.getElementById("low-name").textContent = report.dtype || "16 bits";
   const cards = [
     figuresCard(report, summary),
     timesCard(report),
-    typesCard(summary),
+    typesCard(report, summary),
     plansCard(report),
     costliestCard(report, summary, choose),
     keptCard(summary, rules),
@@ -70,7 +71,7 @@ function timesCard(report) {
   ]));
 }
 
-function typesCard(summary) {
+function typesCard(report, summary) {
   const every = Object.keys(summary.nodes).sort();
   const content = [];
   for (const [title, figures, text] of [["nodes", summary.nodes, format.count], ["bytes of results", summary.bytes, format.bytes]]) {
@@ -84,6 +85,8 @@ function typesCard(summary) {
     }
     content.push(pairs([[title, every.map((type) => `${type} ${text(figures[type])}`).join(", ")]]), bar);
   }
+  const neither = report.nodes_total - every.reduce((sum, type) => sum + summary.nodes[type], 0);
+  content.push(pairs([["nodes of neither type", format.count(neither)]]));
   content.push(pairs([["results, all in float32", format.bytes(summary.bytes32)]]));
   return card("Nodes and memory by type", "", ...content);
 }

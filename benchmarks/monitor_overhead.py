@@ -1,12 +1,13 @@
 """What watching the loss scale adds to a training step, in turns with the step alone.
 
-A program anyone can run: `python benchmarks/monitor_overhead.py [--every 100]`. No part
-of the plugin needs it.
+A program anyone can run: `python -m benchmarks.monitor_overhead [--every 100]
+[--width 512]`. No part of the plugin needs it.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import logging
 import os
 import statistics
@@ -20,18 +21,24 @@ import tensorflow as tf
 
 import amp
 from amp.callbacks.monitor import EVERY, Monitor
+from benchmarks import machine
 
 POLICY = amp.Policy(dtype="bfloat16", loss_scale="dynamic", trial=False, check=False)
-ROUNDS, WIDTH, BATCH, LAYERS = 11, 512, 256, 8
+ROUNDS, BATCH, LAYERS = 41, 256, 8
+STEPS = 20  # of a turn, one of which is observed: a turn of 100 has the noise of 100
 
 
-def made() -> Callable[[], None]:
-    """A training step of dense layers with a scaled loss."""
+def made(width: int) -> Callable[[], None]:
+    """A training step of dense layers with a scaled loss.
+
+    Args:
+      width: of the layers.
+    """
     weights = [
-        tf.Variable(tf.random.normal([WIDTH, WIDTH]) / WIDTH**0.5)
+        tf.Variable(tf.random.normal([width, width]) / width**0.5)
         for _ in range(LAYERS)
     ]
-    x = tf.random.normal([BATCH, WIDTH])
+    x = tf.random.normal([BATCH, width])
 
     @tf.function
     def step() -> None:
@@ -61,40 +68,42 @@ def seconds(step: Callable[[], None], steps: int, monitor: Monitor | None) -> fl
     return took
 
 
-def turns(step: Callable[[], None], steps: int, monitor: Monitor) -> tuple[float, str]:
-    """The median time without a monitor, and what it adds, in alternating order.
+def turns(step: Callable[[], None], monitor: Monitor) -> tuple[float, list[float]]:
+    """Times turns with the monitor and without one, in alternating order.
 
-    What it adds to one observed step, over `every`, is less noisy than what it adds to
-    so many steps of which one is observed.
+    Returns:
+      The median seconds of a step without it, and for each round the seconds that one
+      observed and read step takes more, sorted.
     """
-    plain, ratios = [], []
+    alone, added = [], []
     for number in range(ROUNDS):
         order = (None, monitor) if number % 2 else (monitor, None)
-        times = {watched: seconds(step, steps, watched) for watched in order}
-        plain.append(times[None])
-        ratios.append(times[monitor] / times[None] - 1)
-    ratios.sort()
-    quarter = ROUNDS // 4
-    text = (
-        f"{statistics.median(ratios):+.2%} (the middle half of {ROUNDS} rounds: "
-        f"{ratios[quarter]:+.2%} to {ratios[-1 - quarter]:+.2%})"
-    )
-    return statistics.median(plain), text
+        times = {watched: seconds(step, STEPS, watched) for watched in order}
+        alone.append(times[None] / STEPS)
+        added.append(times[monitor] - times[None])
+    return statistics.median(alone), sorted(added)
 
 
 def main() -> None:
-    """Prints what a monitor adds to `every` steps, and to the one that it observes."""
+    """Prints what a monitor adds to a step where one in `every` is observed."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--every", type=int, default=EVERY)
-    every = parser.parse_args().every
+    parser.add_argument("--width", type=int, default=512)
+    args = parser.parse_args()
     logging.getLogger("amp").setLevel(logging.ERROR)  # lines are counted, not shown
+    print(json.dumps(machine.machine()))
     with tempfile.TemporaryDirectory() as logs, amp.mixed_precision_scope(POLICY):
-        step = made()
-        for monitor in (Monitor(logs, every), Monitor(logs, 1)):
-            seconds(step, monitor.every, monitor)  # what is made once is not timed
-            took, added = turns(step, monitor.every, monitor)
-            each = took / monitor.every * 1e3
-            print(f"a step of {each:.2f} ms, one in {monitor.every} observed: {added}")
+        step, monitor = made(args.width), Monitor(logs, STEPS)
+        seconds(step, 2 * STEPS, monitor)  # what is made once is not timed
+        alone, added = turns(step, monitor)
+    quarter = ROUNDS // 4
+    low, middle, high = (
+        f"{each * 1e3:.2f} ms ({each / args.every / alone:.2%})"
+        for each in (added[quarter], statistics.median(added), added[~quarter])
+    )
+    print(f"a step of {alone * 1e3:.2f} ms, median of {ROUNDS} rounds")
+    print(f"an observed one takes more, and of each of {args.every}: {middle}")
+    print(f"the middle half of the rounds: {low} to {high}")
 
 
 if __name__ == "__main__":

@@ -79,38 +79,45 @@ class Reading:
 def write(reading: Reading) -> None:
     """Writes a reading for TensorBoard, into the writer that is the default one.
 
+    All of it by one operation, as each takes about a third of a millisecond.
     TensorBoard itself need not be installed for that.
     """
-    step, at = reading.step, f"amp/{reading.scaler}"
-    _scalar(f"{at}/loss_scale", reading.scale, step)
-    _scalar(f"{at}/skipped_steps", reading.skipped, step)
+    summary = summarized(reading)
+    tf.summary.experimental.write_raw_pb(summary.SerializeToString(), reading.step)
+
+
+def summarized(reading: Reading) -> Any:
+    """A reading as TensorFlow's message `Summary`, in the forms that plugins read."""
+    summary, at = tf.compat.v1.Summary(), f"amp/{reading.scaler}"
+    _scalar(summary, f"{at}/loss_scale", reading.scale)
+    _scalar(summary, f"{at}/skipped_steps", reading.skipped)
     for name, count in reading.since.overflows.items():
-        _scalar(f"{at}/overflows/{name}", count, step)
+        _scalar(summary, f"{at}/overflows/{name}", count)
     if reading.first_not_finite:
-        first = tf.constant([reading.first_not_finite])
-        _summary("text", f"{at}/first_gradient_not_finite", first, step)
+        first = [reading.first_not_finite.encode()]
+        _add(summary, "text", f"{at}/first_gradient_not_finite", first)
     for name, each in reading.underflow.items():
-        _scalar(f"{at}/underflow_to_zero/{name}", each.zero, step)
-        _scalar(f"{at}/underflow_denormal/{name}", each.denormal, step)
+        _scalar(summary, f"{at}/underflow_to_zero/{name}", each.zero)
+        _scalar(summary, f"{at}/underflow_denormal/{name}", each.denormal)
         bits = bits_above(each, reading.dtype)
-        _summary("histograms", f"{at}/bits_above_underflow/{name}", bits, step)
+        _add(summary, "histograms", f"{at}/bits_above_underflow/{name}", bits)
     if reading.underflow:
         shown = picture(list(reading.underflow.values()), reading.dtype)
-        sizes = [str(size) for size in (shown.shape[1], shown.shape[0])]
-        image = tf.stack([*map(tf.constant, sizes), tf.io.encode_png(shown)])
-        _summary("images", f"{at}/exponents", image, step)
+        sizes = [str(size).encode() for size in (shown.shape[1], shown.shape[0])]
+        image = [*sizes, tf.io.encode_png(shown).numpy()]
+        _add(summary, "images", f"{at}/exponents", image)
+    return summary
 
 
-def _scalar(tag: str, value: float, step: int) -> None:
-    _summary("scalars", tag, tf.constant(value, tf.float32), step)
+def _scalar(summary: Any, tag: str, value: float) -> None:
+    _add(summary, "scalars", tag, np.float32(value))
 
 
-def _summary(plugin: str, tag: str, value: Any, step: int) -> None:
-    """Writes a tensor in the form in which a plugin of TensorBoard reads it."""
-    metadata = tf.compat.v1.Summary.Value().metadata
-    metadata.plugin_data.plugin_name = plugin
-    metadata.data_class = _CLASSES[plugin]
-    tf.summary.write(tag, value, step, metadata)
+def _add(summary: Any, plugin: str, tag: str, value: Any) -> None:
+    """Adds a tensor in the form in which a plugin of TensorBoard reads it."""
+    added = summary.value.add(tag=tag, tensor=tf.make_tensor_proto(value))
+    added.metadata.plugin_data.plugin_name = plugin
+    added.metadata.data_class = _CLASSES[plugin]
 
 
 def bits_above(underflow: Underflow, dtype: str) -> Any:

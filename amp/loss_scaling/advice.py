@@ -30,7 +30,8 @@ class Finding:
 
     Attributes:
       variable: the variable whose gradient came to be not finite first.
-      tensor: the name of the tensor.
+      tensor: the name of the node that makes it, with the number of the output if that
+        is not the first.
       op: the op that makes it, "" for an argument of the function.
       dtype: the 16-bit type that it, or the result that it reads, is held in; "" where
         all is float32.
@@ -138,7 +139,8 @@ def _try_input(finding: Finding, keep: str) -> str:
 
 
 def _try(finding: Finding) -> str:
-    names = ",".join((finding.tensor, *finding.readers[:_NAMED]))
+    node = finding.tensor.partition(":")[0]
+    names = ",".join((node, *finding.readers[:_NAMED]))
     them = "these" if finding.readers else "it"
     wide = f"AMP_KEEP={names!r} or amp.keep_float32() around {them}"
     keep = "a cast to float32 before it" if finding.own else wide

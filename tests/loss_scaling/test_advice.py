@@ -38,6 +38,7 @@ def test_each_event_names_the_scaler_and_the_variables(event, says):
     [
         ({}, "net/truediv (RealDiv, float16): NaN", "a larger epsilon, or AMP_KEEP"),
         ({"readers": ("a", "b")}, "NaN", "AMP_KEEP='net/truediv,a,b' or"),
+        ({"tensor": "next:1"}, "next:1 (RealDiv", "AMP_KEEP='next' or"),
         ({"own": True}, "float16", "a cast to float32 before it"),
         ({"op": "MatMul"}, "MatMul", "smaller values before it"),
         ({"op": "Cast"}, "Cast", "a constant that it can hold"),

@@ -15,6 +15,7 @@ import numpy as np
 from amp.graph_rewrite.graph import ir
 from amp.graph_rewrite.normalize import step_probes
 from amp.graph_rewrite.normalize.step_probes import Gradient, Tensor
+from amp.graph_rewrite.ops import op_table
 from amp.loss_scaling.advice import Finding
 
 _CAST = "/amp_"  # in the names of the casts that a rewrite adds
@@ -79,11 +80,12 @@ class Sample:
         name, cast, kind = tensor.edge[0].partition(_CAST)
         if cast and low is None:  # emulated
             low = ir.DTYPE_NUMBERS.get(kind.partition("_")[0])
-        made = [t for t in self.tensors if t.edge[0] == name]
-        made = made[:1] if cast and made else [tensor]
+        sources = [self.tensors[each] for each in tensor.sources] if cast else []
+        made = [t for t in sources if t.edge[0] == name] or [tensor]
+        port = made[0].edge[1]
         return Finding(
             variable=variable,
-            tensor=name,
+            tensor=f"{name}:{port}" if port else name,
             op=made[0].op,
             dtype="" if low is None else ir.DTYPE_NAMES[low],
             forward=tensor.forward,
@@ -95,6 +97,8 @@ class Sample:
 
     def _readers(self, index: int, name: str) -> tuple[str, ...]:
         """The operations of the forward pass that read a tensor, by the user's names.
+
+        Behind those that only move it, what reads it there too.
 
         Args:
           index: of the tensor.
@@ -109,4 +113,7 @@ class Sample:
                     same.add(place)
                 else:
                     found[reader] = None
+                    row = op_table.TABLE.get(tensor.op)
+                    if row is not None and row.role is op_table.Role.MOVE:
+                        same.add(place)
         return tuple(found)

@@ -61,6 +61,7 @@ CALLS: Mapping[str, Call] = {
     "ReduceDataset": _EACH,
 }
 _DIRECT = Call(())
+_ON_CPU = "use_default_device"
 _SHAPES = ("output_shapes", "_output_shapes")
 
 
@@ -173,10 +174,19 @@ def devices_called_on(module: ir.Module) -> dict[FunctionUse, set[str]]:
     found[order[0]].add("")
     for use in order:
         for node, call in calls(graph_of(module, use), module.functions):
-            own = "" if use.xla else node.device
+            own = "" if use.xla else _own_device(node, call)
             for callee in uses_of(node, call, use.xla, module.functions):
                 found[callee] |= {own} if own else found[use]
     return found
+
+
+def _own_device(node: ir.Node, call: Call) -> str:
+    """The device of what a calling node runs, "" for the caller's.
+
+    `tf.data` runs a function on the CPU unless it is told not to, as AutoGraph does.
+    """
+    told = node.has(_ON_CPU) and not node.flag(_ON_CPU)
+    return "/device:CPU:0" if call.each and not told else node.device
 
 
 def _callers_first(module: ir.Module) -> list[FunctionUse]:

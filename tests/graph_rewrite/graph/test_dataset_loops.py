@@ -5,10 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 import tensorflow as tf
-from rewriting import spec, traced
+from rewriting import settled, spec, traced
 
+from amp.graph_rewrite.cost.shipped_devices import A100
 from amp.graph_rewrite.graph import calls, dataset_loops, ir
 from amp.graph_rewrite.graph.unscale_markers import behind_markers
+from amp.graph_rewrite.rewrite import rewrite
 from amp.integration.training import markers
 
 
@@ -75,3 +77,24 @@ def test_a_function_of_an_input_pipeline_is_not_called() -> None:
     (reduced,) = (n for n in module.main.nodes.values() if n.op == "ReduceDataset")
     uses = [use.name for use in calls.uses_with_weights(module)]
     assert uses == [module.main.name, *reduced.functions("f")]
+
+
+def test_a_reduction_runs_on_the_cpu_and_a_loop_where_its_function_does() -> None:
+    """By default `tf.data` runs functions on the CPU; AutoGraph says otherwise."""
+    data = tf.data.Dataset.from_tensors(tf.ones([8, 8]))
+
+    def reduced(x: tf.Tensor) -> tf.Tensor:
+        return data.reduce(x, lambda state, y: tf.matmul(state, y))
+
+    def looped(x: tf.Tensor, data: Any) -> tf.Tensor:
+        for y in data:
+            x = tf.matmul(x, y)
+        return x
+
+    def rules(fn: Any) -> set[str]:
+        module, _ = traced(fn, spec(8, 8))
+        report = rewrite(module, settled(A100, dtype="float16")).report
+        return {d.rule for d in report.decisions if d.op == "MatMul"}
+
+    assert rules(reduced) == {"device"}
+    assert rules(lambda x: looped(x, data)) == {"compute"}

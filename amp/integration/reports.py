@@ -179,7 +179,7 @@ def summary(directory: str | None, skipped: int, complete: bool = True) -> str:
     steps = f"{skipped} step{'' if skipped == 1 else 's'} skipped"
     if not complete:
         steps += " (not counting sessions that were never closed)"
-    return f"{total(made)}{_unmeasured(made)}, {steps}{where}"
+    return f"{total(made)}{_unmeasured(made)}{_why_none(made)}, {steps}{where}"
 
 
 def total(made: Sequence[Report]) -> str:
@@ -217,6 +217,14 @@ def _left(made: Sequence[Report]) -> str:
     """How many functions run in float32 because that was measured to be faster."""
     beaten = [r for r in made if not r.nodes_low and r.measured32 is not None]
     return f", float32 was the fastest in {len(beaten)}" if beaten else ""
+
+
+def _why_none(made: Sequence[Report]) -> str:
+    """Why not one function was rewritten, "" if one was."""
+    if any(report.nodes_low or report.measured32 is not None for report in made):
+        return ""
+    longest = max(made, key=lambda report: report.seconds32)
+    return f" ({longest.verdict})"
 
 
 def _unmeasured(made: Sequence[Report]) -> str:

@@ -126,3 +126,13 @@ def test_the_newest_report_is_whole_however_large(monkeypatch):
     old, new = amp.reports()
     assert not old.decisions
     assert new.decisions
+
+
+def test_the_summary_says_why_nothing_was_rewritten():
+    tf.function(lambda x: x)(tf.ones([2]))
+    run(assignment="cost", min_gain=0.99)
+    (report,) = amp.reports()
+    assert report.verdict.startswith("left in float32: ")
+    assert f" ({report.verdict}), 0 steps skipped" in reports.summary(None, 0)
+    run()
+    assert "left in float32" not in reports.summary(None, 0)

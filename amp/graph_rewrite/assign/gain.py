@@ -8,6 +8,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping
 
+from amp.graph_rewrite import figures
 from amp.graph_rewrite.assign.decide import decide
 from amp.graph_rewrite.assign.nominee import CUT, Nominee
 from amp.graph_rewrite.cost.priced import Priced
@@ -52,9 +53,15 @@ def keep_if_gains(
         plans = decide(priced, nominee)
     if _gains(plans, priced, nominee):
         return plans
-    gain, least = _gain(plans, priced), _policy(priced).min_gain
-    reason = f"predicted gain {gain:.1%}, under min_gain {least:.1%}"
+    reason = _too_little(plans, priced)
     return {use: _dropped(plan, reason) for use, plan in plans.items()}
+
+
+def _too_little(plans: Mapping[FunctionUse, Plan], priced: Priced) -> str:
+    gain, least = _gain(plans, priced), _policy(priced).min_gain
+    if gain < 0:  # of plans that save memory, or that were asked for
+        return f"predicted {figures.gain(1.0, 1 - gain)} in 16 bits"
+    return f"predicted gain {gain:.1%}, under min_gain {least:.1%}"
 
 
 def _gains(plans: Mapping[FunctionUse, Plan], priced: Priced, nominee: Nominee) -> bool:

@@ -112,11 +112,28 @@ def test_a_dropped_plan_changes_nothing_and_says_why() -> None:
     assert (after.attrs, after.late) == ({}, {})
     assert (after.interface, after.to_make) == (Interface(), CastsToMake())
     assert after.seconds16 == after.seconds32 == before.seconds32
-    cause = f"predicted gain {gain(plans):.1%}, under min_gain 99.0%"
+    assert gain(plans) < 0.0
+    cause = f"predicted {1 - gain(plans):.2f}x slower in 16 bits"
     for name in before.low:
         assert after.reasons[name] == Reason("gain", cause)
     for name in before.reasons.keys() - before.low:
         assert after.reasons[name] == before.reasons[name]
+
+
+@pytest.mark.parametrize(
+    ("times", "why"),
+    [(1.25, "predicted 1.25x slower in 16 bits"), (1.0, "predicted gain 0.0%, under")],
+)
+def test_a_plan_that_is_slower_is_called_slower(times: float, why: str) -> None:
+    priced, plans = decided(min_gain=0.5)
+    slower = {
+        use: dataclasses.replace(plan, seconds16=times * plan.seconds32)
+        for use, plan in plans.items()
+    }
+    (dropped,) = keep_if_gains(slower, priced).values()
+    causes = {r.cause for r in dropped.reasons.values() if r.rule == "gain"}
+    assert len(causes) == 1
+    assert causes.pop().startswith(why)
 
 
 @pytest.mark.parametrize("asked", [{"emulate": True}, {"assignment": "all"}])

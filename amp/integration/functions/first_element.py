@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import tensorflow as tf
+from tensorflow.python.eager import context as context_lib
 
 from amp.graph_rewrite.graph import ir
 from amp.graph_rewrite.normalize.element_sources import ElementSource
@@ -138,8 +139,11 @@ def _partly(shape: ir.Shape) -> tf.TensorShape:
 
 
 def _is_here(tensor: Any) -> bool:
-    """Whether a tensor is an iterator or dataset of this process."""
-    return str(tensor.device).endswith("/replica:0/task:0/device:CPU:0")
+    """Whether a tensor is an iterator or dataset of this process, not of a worker."""
+    own = tf.DeviceSpec.from_string(context_lib.context().host_address_space())
+    there = tf.DeviceSpec.from_string(tensor.device)
+    here = (there.job, there.task) == (own.job, own.task)
+    return here and there.device_type == "CPU"
 
 
 def _variant(dataset: Any) -> Any:

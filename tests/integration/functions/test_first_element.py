@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import types
 from collections.abc import Iterator
 from typing import Any
 
@@ -12,7 +13,10 @@ import tensorflow as tf
 
 import amp
 from amp.graph_rewrite.cost.shipped_devices import CPU_AMX
+from amp.graph_rewrite.graph import ir
+from amp.graph_rewrite.normalize.element_sources import ElementSource
 from amp.graph_rewrite.report import Report
+from amp.integration import fallback
 from amp.integration.functions import first_element
 from amp.integration.measuring import hardware
 from amp.integration.process import PROCESS
@@ -167,6 +171,14 @@ def test_nothing_is_looked_at_where_nothing_is_left() -> None:
         assert list(train(iterator, tf.constant(0))) == []
         with pytest.raises(tf.errors.OutOfRangeError):
             train(iterator, tf.constant(1))
+
+
+def test_an_iterator_of_a_worker_is_left_alone() -> None:
+    there = "/job:worker/replica:0/task:0/device:CPU:0"
+    source = ElementSource(0, (ir.FLOAT,), ((-1, SIZE),), dataset=False)
+    part = fallback.Part("fails", strict=True)
+    iterator = types.SimpleNamespace(device=there)
+    assert first_element.look([source], [iterator], part) is None
 
 
 def test_an_error_of_the_pipeline_is_the_users() -> None:

@@ -130,8 +130,9 @@ class Tensor:
         return {(place, down) for place in reads.casts(made_low, low)[1]}
 
     def _is_read(self, low: Set[CutVariable]) -> bool:
-        """Whether anything reads it in 16 bits."""
-        return any(reader.variable in low for reader in self.readers)
+        """Whether anything reads it in 16 bits, or it is stored in them."""
+        read = any(reader.variable in low for reader in self.readers)
+        return read or self.stored in low
 
     def folded(self, low: Set[CutVariable]) -> bool:
         """Whether it is a constant that is also needed rounded to 16 bits."""

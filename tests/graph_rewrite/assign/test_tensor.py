@@ -97,6 +97,13 @@ def test_a_tensor_held_in_16_bits_is_cast_down_once_for_all() -> None:
     assert forms(one, low, {("late1", 0): "x"}) == {"down", "late"}
 
 
+def test_a_tensor_that_only_is_held_in_16_bits_is_cast_down_for_that() -> None:
+    """Where memory is dearer than two casts: made and read in float32."""
+    one, low = tensor(MADE, HIGH, late=(HIGH,)), {LOW, STORED}
+    assert one.casts(low) == {(PLACE, True)}
+    assert forms(one, low, {("late0", 0): "x"}) == {"down", "late"}
+
+
 THEN, ELSE = FunctionUse("then", xla=False), FunctionUse("else", xla=False)
 ONE, OTHER = (THEN, ("arg", 0)), (ELSE, ("arg", 0))
 HALF, REST = (Passed(ONE, 0.5),), (Passed(OTHER, 0.5),)

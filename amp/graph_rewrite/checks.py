@@ -16,7 +16,7 @@ from amp.graph_rewrite.apply.link import Linked
 from amp.graph_rewrite.assign.decide import gain
 from amp.graph_rewrite.assign.nominee import Nominee, nominated_again
 from amp.graph_rewrite.candidates.analysis import Analysis, UseAnalysis, analyze_typed
-from amp.graph_rewrite.candidates.context import Context, Typed, type_ports
+from amp.graph_rewrite.candidates.context import TypedGraph, type_ports
 from amp.graph_rewrite.cost.priced import Priced, price
 from amp.graph_rewrite.cost.pricing import usable
 from amp.graph_rewrite.fusion import outline
@@ -73,30 +73,16 @@ def casts_made(
         verify.enforce(laws, VerifyError, where, _REPORT)
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class TypedGraph:
-    """A rewritten graph with the types of its nodes' tensors.
-
-    Attributes:
-      graph: the graph.
-      context: of its original, with a lookup for the functions that were made.
-      typed: its nodes.
-    """
-
-    graph: ir.Graph
-    context: Context
-    typed: Mapping[str, Typed]
-
-
 def typed_made(linked: Linked, priced: Priced) -> dict[FunctionUse, TypedGraph]:
     """Types the nodes of the rewritten functions, by the use of each."""
     module, originals = linked.module, _originals(linked, priced)
     lookup = op_schema.lookup_of(module)
     found = {}
     for use in calls.uses_with_weights(module):
-        graph = graph_of(module, use)
-        context = dataclasses.replace(originals[use].context, lookup=lookup)
-        found[use] = TypedGraph(graph, context, type_ports(graph, context))
+        graph, original = graph_of(module, use), originals[use]
+        context = dataclasses.replace(original.context, lookup=lookup)
+        typed = type_ports(graph, context, original.found.typed)
+        found[use] = TypedGraph(graph, context, typed)
     return found
 
 
@@ -146,10 +132,8 @@ def price_made(
 
     What the nominee left in float32 is no candidate there either.
     """
-    originals = {_made_use(use, linked): use for use in priced.uses}
-    models = {
-        _made_use(use, linked): one.cost_model for use, one in priced.uses.items()
-    }
+    originals = {linked.made_use(use): use for use in priced.uses}
+    models = {linked.made_use(use): one.cost_model for use, one in priced.uses.items()}
     again = usable(price(made, models.__getitem__))
     return nominated_again(again, nominee, originals)
 
@@ -178,23 +162,24 @@ def second_rewrite(
     verify.enforce(stable, VerifyError, _where(main), _REPORT)
 
 
-def clusters_made(before: Linked, fused: Fused, priced: Priced) -> None:
+def clusters_made(
+    before: Linked, fused: Fused, made: Mapping[FunctionUse, TypedGraph]
+) -> None:
     """Checks every graph with clusters by the laws of `verify` that concern them.
 
     Args:
       before: the graphs without clusters.
       fused: the graphs with clusters.
-      priced: the analysis of the originals.
+      made: the rewritten functions, without clusters.
 
     Raises:
       VerifyError: one is broken.
     """
-    lookup = op_schema.lookup_of(before.module)
     for use, graph in fused.linked.graphs.items():
         if graph is before.graphs[use]:
             continue
-        context = priced.analysis.uses[use].context
-        typed = type_ports(graph, dataclasses.replace(context, lookup=lookup))
+        one = made[before.made_use(use)]
+        typed = type_ports(graph, one.context, one.typed)
         laws = itertools.chain(
             verify.well_formed(graph),
             verify.well_typed(graph, typed),
@@ -208,15 +193,10 @@ def _where(name: str) -> str:
     return f"function {name}" if name else "the GraphDef"
 
 
-def _made_use(use: FunctionUse, linked: Linked) -> FunctionUse:
-    made = linked.graphs.get(use)
-    return use if made is None else FunctionUse(made.name, use.xla)
-
-
 def _originals(linked: Linked, priced: Priced) -> dict[FunctionUse, UseAnalysis]:
     """For each use of the rewritten module, the analysis of its original."""
     uses = priced.analysis.uses
-    return {_made_use(use, linked): one for use, one in uses.items()}
+    return {linked.made_use(use): one for use, one in uses.items()}
 
 
 def _calls(

@@ -74,8 +74,8 @@ SECOND = (
 )
 # Makes clusters.
 FUSE = (
-    Step("fuse", fuse.fused, ("linked", "priced", "fusing", "suffix"), "fused"),
-    Step("check the clusters", checks.clusters_made, ("linked", "fused", "priced")),
+    Step("fuse", fuse.fused, ("linked", "priced", "typed", "fusing"), "fused"),
+    Step("check the clusters", checks.clusters_made, ("linked", "fused", "typed")),
 )
 _REPORTED = ("priced", "plans", "fused", "settled", "sized")
 REPORT = (Step("report", report_on, _REPORTED, "report"),)

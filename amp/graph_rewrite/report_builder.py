@@ -6,7 +6,8 @@ Nothing is decided here; `report` defines the attributes and their text.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Iterator, Mapping
+import functools
+from collections.abc import Iterator, Mapping
 
 from amp.graph_rewrite import figures
 from amp.graph_rewrite.candidates.analysis import UseAnalysis
@@ -120,6 +121,7 @@ def _decisions(priced: Priced, plans: Mapping[FunctionUse, Plan]) -> Iterator[De
         for name, reason in plan.reasons.items():
             node = one.graph.nodes[name]
             read = dict.fromkeys(places.get(source) for source, _ in node.inputs)
+            elements, sizes = _sizes(one, name)
             high, low16 = prices.times.get(name, (0.0, 0.0))
             yield Decision(
                 node=f"{prefix}{name}",
@@ -129,9 +131,9 @@ def _decisions(priced: Priced, plans: Mapping[FunctionUse, Plan]) -> Iterator[De
                 cause=reason.cause,
                 seconds32=one.weight * high,
                 seconds16=one.weight * low16,
-                elements=_elements(one, name),
+                elements=elements,
                 reads=tuple(place for place in read if place is not None),
-                sizes=_sizes(one, name),
+                sizes=sizes,
                 change=_change(node.op, reason),
             )
 
@@ -158,40 +160,26 @@ def _change(op: str, reason: Reason) -> str:
     return "kernel" if reason.rule == "unlisted" and reason.cause != op else ""
 
 
-def _sizes(one: UseAnalysis, name: str) -> str:
-    """The sizes of the floating tensors that a node reads and makes, as text."""
-    view, floats = one.found.typed[name], (ir.FLOAT, one.context.format.number)
-    made = [(name, index) for index in range(len(view.outs))]
-    ins = _shown(one.graph, zip(view.node.inputs, view.ins, strict=False), floats)
-    outs = _shown(one.graph, zip(made, view.outs, strict=False), floats)
-    return f"{ins} -> {outs}" if ins else outs
+def _sizes(one: UseAnalysis, name: str) -> tuple[int, str]:
+    """The elements of a node's floating results, and its floating sizes as text."""
+    view, graph = one.found.typed[name], one.graph
+    floats = (ir.FLOAT, one.context.format.number)
+    pairs = zip(view.node.inputs, view.ins, strict=False)
+    ins = [graph.size(edge) for edge, slot in pairs if slot.type in floats]
+    made = enumerate(view.signature.made)
+    outs = [graph.size((name, index)) for index, kind in made if kind in floats]
+    text = ", ".join(map(_size, outs))
+    if ins:
+        text = f"{', '.join(map(_size, ins))} -> {text}"
+    return sum(map(shapes.elements, outs)), text
 
 
-def _shown(
-    graph: ir.Graph,
-    edges: Iterable[tuple[ir.Edge, op_schema.Slot]],
-    floats: tuple[int, int],
-) -> str:
-    return ", ".join(
-        _size(graph.size(edge)) for edge, slot in edges if slot.type in floats
-    )
-
-
+@functools.lru_cache(maxsize=4096)
 def _size(shape: ir.Shape) -> str:
     """A shape as "4x8"; unknown dimensions as "?"."""
     if shape is None:
         return "?"
     return "x".join("?" if size < 0 else str(size) for size in shape) or "scalar"
-
-
-def _elements(one: UseAnalysis, name: str) -> int:
-    """How many elements the floating results of a node have."""
-    floats = (ir.FLOAT, one.context.format.number)
-    return sum(
-        shapes.elements(one.graph.size((name, index)))
-        for index, slot in enumerate(one.found.typed[name].outs)
-        if slot.type in floats
-    )
 
 
 def switched_off(module: ir.Module, settled: Resolution) -> Report:

@@ -224,10 +224,10 @@ class Prepared:
         return module
 
     def _decided(self, nominee: Nominee, suffix: str) -> dict[str, Any]:
-        fusing = self.settled
+        device = self.settled.device
         if not nominee.clusters:
-            device = fusing.device.without_clusters()
-            fusing = dataclasses.replace(fusing, device=device)
+            device = device.without_clusters()
+        fusing = fuse.Fusing(device, suffix)
         asked = {"nominee": nominee, "fusing": fusing, "suffix": suffix}
         nothing = fuse.unfused(self.given)
         return run(DECIDE, {**self.values, **asked, "fused": nothing})

@@ -26,6 +26,11 @@ class Linked:
     module: ir.Module
     graphs: Mapping[FunctionUse, ir.Graph]
 
+    def made_use(self, use: FunctionUse) -> FunctionUse:
+        """The use of the rewritten function that one of an original became."""
+        made = self.graphs.get(use)
+        return use if made is None else FunctionUse(made.name, use.xla)
+
 
 def link(
     given: ir.Module, graphs: Mapping[FunctionUse, ir.Graph], suffix: str
@@ -44,12 +49,14 @@ def link(
     names = _named(given, graphs, calls, suffix)
     made = {}
     for use, name in names.items():
-        nodes = dict(graphs[use].nodes)
+        graph, renamed = graphs[use], {}
         for node, call, callees in calls[use]:
             new = {callee.name: names[callee] for callee in callees if callee in names}
             if new:
-                nodes[node.name] = calls_lib.renamed(nodes[node.name], call, new)
-        made[use] = dataclasses.replace(graphs[use].with_nodes(nodes), name=name)
+                renamed[node.name] = calls_lib.renamed(node, call, new)
+        if renamed:
+            graph = graph.with_nodes({**graph.nodes, **renamed})
+        made[use] = graph.of_same_nodes(name=name)
     main, functions = given.main, dict(given.functions)
     for use, graph in graphs.items():  # unchanged, with the sizes they are priced by
         if use not in made and use.name in functions:

@@ -64,6 +64,7 @@ class Tensors:
             for callee in site.callees
             if site.call.branches
         }
+        self._variables = {use: self._of_nodes(use) for use in self.uses}
         self.every: dict[UseEdge, Tensor] = {}
         self.lives = {
             use: Liveness(one.graph, one.found.typed) for use, one in self.uses.items()
@@ -76,17 +77,21 @@ class Tensors:
 
     def variable(self, use: FunctionUse, name: str) -> CutVariable:
         """The variable of the cut that decides the precision of a node."""
-        found = self.uses[use].found
-        if name in found.already:
-            return LOW
-        if name not in found.allowed:
-            return HIGH
-        if (use, name) in self._ties:
-            return CutVariable("tie", self._ties[use, name])
-        number = self.call_values.lists.get((use, name))
-        if number is not None:
-            return CutVariable("list", number)
-        return CutVariable("node", (use, name))
+        return self._variables[use].get(name, HIGH)
+
+    def _of_nodes(self, use: FunctionUse) -> dict[str, CutVariable]:
+        """The variables of the nodes that are not float32 in any case."""
+        found, ties, lists = self.uses[use].found, self._ties, self.call_values.lists
+        variables = dict.fromkeys(found.already, LOW)
+        for name in found.allowed:
+            node = (use, name)
+            if node in ties:
+                variables[name] = CutVariable("tie", ties[node])
+            elif node in lists:
+                variables[name] = CutVariable("list", lists[node])
+            else:
+                variables[name] = CutVariable("node", node)
+        return variables
 
     def _read_by_nodes(self, use: FunctionUse, one: UseAnalysis) -> None:
         number = self._number
@@ -147,7 +152,7 @@ class Tensors:
         path = list(self._path(place, number))
         tensor, use = self._made(*path[-1]), place[0]
         late = late and tensor.place[0] == use
-        branches = tuple(self._passed(path))
+        branches = tuple(self._passed(path)) if len(path) > 1 else ()
         tensor.readers.append(Reader(reader, use, at, late, branches))
 
     def _passed(self, path: Sequence[tuple[UseEdge, int]]) -> Iterator[Passed]:
@@ -179,25 +184,25 @@ class Tensors:
 
     def _made(self, place: UseEdge, number: int) -> Tensor:
         """The tensor made at an edge, as one of type `number`."""
-        low = self._number
-        view = self.uses[place[0]].found.typed.get(place[1][0])
-        if place not in self.every:
-            use, (name, index) = place
-            producer = LOW if number == low else self._carried(place)
-            slots = () if view is None else view.outs[index:]  # none of unknown ops
-            turns = view is not None and slots and _turns(slots[0], view)
-            if producer == HIGH and turns:
-                producer = self.variable(use, name)
-            constant = view is not None and view.facts.kind is Kind.CONSTANT
-            # A tensor may be stored in 16 bits only if its producer may be 16-bit.
-            one = self.uses[place[0]]
-            once = one.weight <= 1 and place[1][0] not in one.runs
-            holds = producer != HIGH and once
-            holds = holds and self.lives[place[0]].held(place[1])
-            if view is not None and view.outs:  # no opaque bytes
-                holds = holds and view.outs[index].port not in view.facts.opaque
-            self.every[place] = Tensor(place, producer, constant, holds)
-        return self.every[place]
+        known = self.every.get(place)
+        if known is not None:
+            return known
+        use, edge = place
+        name, index = edge
+        one = self.uses[use]
+        view = one.found.typed.get(name)
+        producer = LOW if number == self._number else self._carried(place)
+        slots = () if view is None else view.outs[index:]  # none of unknown ops
+        if producer == HIGH and view is not None and slots and _turns(slots[0], view):
+            producer = self.variable(use, name)
+        constant = view is not None and view.facts.kind is Kind.CONSTANT
+        # A tensor may be stored in 16 bits only if its producer may be 16-bit.
+        holds = producer != HIGH and one.weight <= 1 and name not in one.runs
+        holds = holds and self.lives[use].held(edge)
+        if holds and view is not None and view.outs:  # no opaque bytes
+            holds = view.outs[index].port not in view.facts.opaque
+        made = self.every[place] = Tensor(place, producer, constant, holds)
+        return made
 
     def _path(self, place: UseEdge, number: int) -> Iterator[tuple[UseEdge, int]]:
         """The edges and their types, from one back to where its tensor is made."""

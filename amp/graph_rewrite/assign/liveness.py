@@ -10,7 +10,7 @@ from collections.abc import Collection, Mapping
 
 from amp.graph_rewrite.candidates.context import Typed
 from amp.graph_rewrite.graph import frames, ir, shapes
-from amp.graph_rewrite.ops.op_table import Kind, facts
+from amp.graph_rewrite.ops.op_table import Kind
 from amp.graph_rewrite.plan import Read
 
 _FLOATS = frozenset({ir.FLOAT, ir.HALF, ir.BFLOAT16})
@@ -34,18 +34,28 @@ class Liveness:
     def __init__(self, graph: ir.Graph, typed: Mapping[str, Typed]) -> None:
         self._graph = graph
         self._typed = typed
-        self._levels: dict[str, int] = {}
-        self._known_idle: dict[str, bool] = {}
         self._branches = frames.Branches(graph)
-        levels = self._levels
+        # Of each edge that is an unchanged copy, the edge that it is a copy of.
+        self._origins: dict[ir.Edge, ir.Edge] = {}
+        self._levels: dict[str, int] = {}
         for name in graph.order:
-            node = graph.nodes[name]
-            waits = [levels.get(self._origin(edge)[0], 0) for edge in node.inputs]
-            waited = node.controls and not node.has(ir.LATE)
-            if waited and facts(node.op).kind is not Kind.CONSTANT:
-                waits += map(self._level, node.controls)
-            levels[name] = max(waits, default=0) + (not self._idle(name))
+            self._levels[name] = self._level_of(typed[name])
         self._peak = self._find_peak()
+
+    def _level_of(self, view: Typed) -> int:
+        """The level of a node; notes which edges it only hands on."""
+        levels, origins, node = self._levels, self._origins, view.node
+        level = 0
+        for edge in node.inputs:
+            level = max(level, levels.get(origins.get(edge, edge)[0], 0))
+        waits = bool(node.controls) and view.facts.kind is not Kind.CONSTANT
+        if waits and not node.has(ir.LATE):
+            level = max(level, *map(self._level, node.controls))
+        if not _is_idle(view):
+            return level + 1
+        for index, edge in enumerate(node.inputs):
+            origins[node.name, index] = origins.get(edge, edge)
+        return level
 
     def late(self, name: str) -> bool:
         """Whether a node runs after the peak (in the backward pass)."""
@@ -81,19 +91,20 @@ class Liveness:
         last: dict[ir.Edge, int] = {}
         for name, node in self._graph.nodes.items():
             level = self._level(name)
-            for edge in map(self._origin, node.inputs):
+            for edge in node.inputs:
+                edge = self._origin(edge)
                 if level >= last.get(edge, 0):
                     last[edge] = level
         end = max(self._levels.values(), default=0)
         last.update((self._origin(result.edge), end) for result in self._graph.results)
         change: dict[int, int] = defaultdict(int)
-        for (name, index), until in last.items():
-            view = self._typed.get(name)
-            if view is None or view.facts.in_memory or name not in self._levels:
+        for edge, until in last.items():
+            view = self._typed.get(edge[0])
+            if view is None or view.facts.in_memory or edge[0] not in self._levels:
                 continue
-            if view.outs[index : index + 1] and view.outs[index].type in _FLOATS:
-                size = shapes.elements(self._graph.size((name, index)))
-                change[self._level(name)] += size
+            if edge[1] < len(view.outs) and view.outs[edge[1]].type in _FLOATS:
+                size = shapes.elements(self._graph.size(edge))
+                change[self._levels[edge[0]]] += size
                 change[until] -= size
         stored, most, peak = 0, 0, 0
         for level in sorted(change):
@@ -104,27 +115,16 @@ class Liveness:
 
     def _origin(self, edge: ir.Edge) -> ir.Edge:
         """The edge of which this one is an unchanged copy."""
-        known = self._known_idle
-        while True:
-            name = edge[0]
-            if not (known[name] if name in known else self._idle(name)):
-                return edge
-            edge = self._graph.nodes[name].inputs[edge[1]]
+        return self._origins.get(edge, edge)
 
-    def _idle(self, name: str) -> bool:
-        """Whether a node passes its inputs on one by one, at most cast."""
-        known = self._known_idle.get(name)
-        if known is None:
-            known = self._known_idle[name] = self._is_idle(name)
-        return known
 
-    def _is_idle(self, name: str) -> bool:
-        view = self._typed.get(name)
-        if view is None or not view.node.inputs or not view.outs:
-            return False
-        pairs = list(zip(view.ins, view.outs, strict=False))
-        if view.facts.kind is Kind.CAST:
-            return all({i.type, o.type} <= _FLOATS for i, o in pairs)
-        free = view.row is not None and view.row.work == "free"
-        free = free and not view.facts.in_frames
-        return free and all(i.type == o.type for i, o in pairs)
+def _is_idle(view: Typed) -> bool:
+    """Whether a node passes its inputs on one by one, at most cast."""
+    row, casts = view.facts, view.facts.kind is Kind.CAST
+    free = view.row is not None and row.work == "free" and not row.in_frames
+    if not (casts or free) or not view.node.inputs or not view.outs:
+        return False
+    pairs = list(zip(view.ins, view.outs, strict=False))
+    if casts:
+        return all({i.type, o.type} <= _FLOATS for i, o in pairs)
+    return all(i.type == o.type for i, o in pairs)

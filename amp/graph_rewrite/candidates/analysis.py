@@ -137,16 +137,12 @@ def _ill_conditioned(
     contexts: Mapping[FunctionUse, Context],
     found: Passes,
 ) -> dict[Member, Reason]:
-    flowing: dict[FunctionUse, set[str]] = {use: set() for use in graphs}
-    for use, name in found.downstream & found.order.keys():
-        flowing[use].add(name)
-    return {
-        (use, name): reason
-        for use, graph in graphs.items()
-        for name, reason in conditioning(
-            graph, typed[use], contexts[use], flowing[use]
-        ).items()
-    }
+    refused: dict[Member, Reason] = {}
+    for use, graph in graphs.items():
+        flowing = found.downstream[use] & found.order[use].keys()
+        reasons = conditioning(graph, typed[use], contexts[use], flowing)
+        refused |= {(use, name): reason for name, reason in reasons.items()}
+    return refused
 
 
 def _propagated(

@@ -266,7 +266,7 @@ def _lists(
 def _handles(typed: Mapping[FunctionUse, Mapping[str, Typed]]) -> frozenset[int]:
     """The types of what may be a list: those of TensorFlow 1 have resource handles."""
     views = (view for part in typed.values() for view in part.values())
-    if any(v.facts.same_list and ir.RESOURCE in v.signature.types for v in views):
+    if any(ir.RESOURCE in v.signature.types and v.facts.same_list for v in views):
         return frozenset({ir.VARIANT, ir.RESOURCE})
     return frozenset({ir.VARIANT})
 

@@ -58,7 +58,7 @@ def conditioning(
     summed = _summed(graph, typed)
     for name in graph.order:
         view, forward = typed[name], name not in flowing
-        if not view.touches(ir.FLOAT):
+        if not view.float32:
             continue
         if forward and _is_steep(view, typed, context):
             found[name] = Reason("steep", name)
@@ -74,18 +74,19 @@ def _summed(graph: ir.Graph, typed: Mapping[str, Typed]) -> set[str]:
     """The nodes that are computed from a sum, by no product: others cannot cancel."""
     found: set[str] = set()
     for name in graph.order:
-        facts = typed[name].facts
-        if facts.role is not Role.COMPUTE:
-            sources = (edge[0] for edge in typed[name].node.inputs)
-            if facts.sums or not found.isdisjoint(sources):
-                found.add(name)
+        view = typed[name]
+        if view.facts.role is Role.COMPUTE:
+            continue
+        if view.facts.sums or any(source in found for source, _ in view.node.inputs):
+            found.add(name)
     return found
 
 
 def _is_steep(view: Typed, typed: Mapping[str, Typed], context: Context) -> bool:
-    if view.node.op in context.policy.allow:
+    row = view.facts
+    if not (row.steep or row.singular) or view.node.op in context.policy.allow:
         return False
-    return view.facts.steep or _at_pole(view, typed)
+    return row.steep or _at_pole(view, typed)
 
 
 def _decays(view: Typed, typed: Mapping[str, Typed], context: Context) -> bool:
@@ -153,6 +154,8 @@ def _behind(
 
 def _read(view: Typed, typed: Mapping[str, Typed]) -> list[ir.Edge]:
     """Where the floating-point inputs of a node are made."""
+    if _FLOATS.isdisjoint(view.signature.types):
+        return []
     pairs = zip(view.node.inputs, view.ins, strict=False)
     return [_origin(edge, typed) for edge, slot in pairs if slot.type in _FLOATS]
 

@@ -6,8 +6,9 @@ Facts about one node at a time; no rule that looks at neighbours may enter.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 from amp.graph_rewrite.graph import ir, op_schema
@@ -88,7 +89,8 @@ class Context:
         Args:
           place: a device's name, of which parts may be missing, or "".
         """
-        return kind_of(place) in self.kinds - {self.device_type}
+        kind = kind_of(place)
+        return kind in self.kinds and kind != self.device_type
 
 
 class Typed(NamedTuple):
@@ -100,6 +102,7 @@ class Typed(NamedTuple):
       signature: its input and output tensors.
       facts: the row of its op, whether it is on the white-list or not.
       ins, outs: those of the signature, which all rules read.
+      float32: whether one of its tensors, or its tensor list's elements, is float32.
     """
 
     node: ir.Node
@@ -108,6 +111,7 @@ class Typed(NamedTuple):
     facts: Row
     ins: tuple[op_schema.Slot, ...]
     outs: tuple[op_schema.Slot, ...]
+    float32: bool
 
     @classmethod
     def of(
@@ -115,31 +119,58 @@ class Typed(NamedTuple):
     ) -> Typed:
         """A node by its row and signature."""
         known = row or facts(node.op)
-        return cls(node, row, signature, known, signature.ins, signature.outs)
-
-    def touches(self, number: int) -> bool:
-        """Whether one of its tensors, or its tensor list's elements, has this type."""
-        if number in self.signature.types:
-            return True
-        if self.row is None or not self.row.same_list:
-            return False
-        return any(number in self.node.types(attr) for attr in self.row.attrs)
+        float32 = ir.FLOAT in signature.types
+        if row is not None and row.same_list:
+            float32 = float32 or any(ir.FLOAT in node.types(a) for a in row.attrs)
+        ins, outs = signature.ins, signature.outs
+        return cls(node, row, signature, known, ins, outs, float32)
 
 
-def type_ports(graph: ir.Graph, context: Context) -> dict[str, Typed]:
-    """Every node with the types of its tensors; an unregistered op has no types."""
-    typed = {}
-    extra = set(context.policy.allow)
+@dataclasses.dataclass(frozen=True, slots=True)
+class TypedGraph:
+    """A rewritten graph with the types of its nodes' tensors.
+
+    Attributes:
+      graph: the graph.
+      context: of its original, with a lookup for the functions that were made.
+      typed: its nodes.
+    """
+
+    graph: ir.Graph
+    context: Context
+    typed: Mapping[str, Typed]
+
+
+def type_ports(
+    graph: ir.Graph, context: Context, before: Mapping[str, Typed] | None = None
+) -> dict[str, Typed]:
+    """Every node with the types of its tensors; an unregistered op has no types.
+
+    Args:
+      graph: the graph.
+      context: of the use.
+      before: the nodes of the graph that this one was made from; one that is still the
+        same is not typed anew.
+    """
+    schemas = {op: context.lookup(op) for op in graph.ops}
+    rows = {op: _row(op, known, context) for op, known in schemas.items()}
+    typed, before = {}, before or {}
     for name, node in graph.nodes.items():
-        known = context.lookup(node.op)
-        row = TABLE.get(node.op)
-        if known is None:
-            typed[name] = Typed.of(node, row, op_schema.UNKNOWN)
-            continue
-        if node.op in extra and (row is None or row.role is Role.KEEP):
-            row = _allowed_row(node.op, known)
-        typed[name] = Typed.of(node, row, known.signature(node))
+        view = before.get(name)
+        if view is None or view.node is not node:
+            known = schemas[node.op]
+            types = op_schema.UNKNOWN if known is None else known.signature(node)
+            view = Typed.of(node, rows[node.op], types)
+        typed[name] = view
     return typed
+
+
+def _row(op: str, known: op_schema.Schema | None, context: Context) -> Row | None:
+    """The row of an op on the white-list, or that the policy puts there."""
+    row = TABLE.get(op)
+    if known is None or op not in context.policy.allow:
+        return row
+    return _allowed_row(op, known) if row is None or row.role is Role.KEEP else row
 
 
 def _allowed_row(op: str, known: op_schema.Schema) -> Row:
@@ -183,6 +214,7 @@ def is_low(view: Typed, number: int) -> bool:
 _KIND = re.compile(r"(?:^|/)(?:DEVICE:)?(?!(?:JOB|REPLICA|TASK|DEVICE):)([A-Z_]+):")
 
 
+@functools.lru_cache(maxsize=1024)
 def kind_of(device: str) -> str:
     """The kind of a device, "" if its name, of which parts may be missing, has none."""
     found = _KIND.search(device.upper())

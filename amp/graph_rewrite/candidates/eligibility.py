@@ -79,10 +79,13 @@ def find_eligible(
       The candidates. All of `allowed` have the reason "unreached" until `propagate`
       reaches them.
     """
-    already = frozenset(n for n, t in typed.items() if is_low(t, context.format.number))
+    already, floats = set(), []
     refused: dict[str, Reason] = {}
     for name, view in typed.items():
-        if name not in already and view.touches(ir.FLOAT):
+        if is_low(view, context.format.number):
+            already.add(name)
+        elif view.float32:
+            floats.append(name)
             reason = eligible(view, context)
             if reason is not None:
                 refused[name] = reason
@@ -92,12 +95,8 @@ def find_eligible(
     refused |= decisions(graph, typed, refused, products)
     refused |= ranges(graph, typed, context, refused)
     unreached = Reason("unreached", "no product in 16 bits upstream")
-    free = {
-        name: unreached
-        for name, view in typed.items()
-        if view.touches(ir.FLOAT) and name not in refused and name not in already
-    }
-    return Candidates(typed, free, already, refused)
+    free = {name: unreached for name in floats if name not in refused}
+    return Candidates(typed, free, frozenset(already), refused)
 
 
 def eligible(view: Typed, context: Context) -> Reason | None:
@@ -159,12 +158,13 @@ def _kept(node: ir.Node) -> Reason:
 
 def _check_kernel(view: Typed, low: dict[str, int], context: Context) -> Reason | None:
     node, device = view.node, context.device_type
-    cause = f"{node.op} in {context.format.name} on {device}"
     # XLA compiles a graph for one device, whatever its nodes say.
     place = context.called_on if context.xla else node.device or context.called_on
     if not context.policy.emulate and context.is_elsewhere(place):
         return Reason("device", f"{place}, where the plan is for a {device}")
-    return None if _has_kernel(node, low, context) else Reason("kernel", cause)
+    if _has_kernel(node, low, context):
+        return None
+    return Reason("kernel", f"{node.op} in {context.format.name} on {device}")
 
 
 def _has_kernel(node: ir.Node, low: dict[str, int], context: Context) -> bool:

@@ -17,7 +17,7 @@ from amp.graph_rewrite.graph import ir
 from amp.graph_rewrite.graph.calls import FunctionUse
 from amp.graph_rewrite.graph.frame_trips import counters
 from amp.graph_rewrite.graph.frames import frames
-from amp.graph_rewrite.ops.op_table import Kind
+from amp.graph_rewrite.ops.op_table import Kind, facts
 from amp.graph_rewrite.plan import Reason
 
 _UNKNOWN = Reason("loop", "a loop that is not built as tf.while_loop builds one")
@@ -47,6 +47,8 @@ def unfit(
         elif sums:
             found |= sums | dict.fromkeys(nodes, SUM)
     for use, views in typed.items():
+        if not any(facts(op).in_frames for op in graphs[use].ops):
+            continue
         known = {name for at, name in call_values.lists if at == use}
         found |= dict.fromkeys(((use, n) for n in _strange(views, known)), _UNKNOWN)
         again = _read_again(graphs[use], views)

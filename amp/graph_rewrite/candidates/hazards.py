@@ -36,7 +36,8 @@ def references(
     """
     found: dict[str, Reason] = {}
     timed: set[str] = set()  # readers with control inputs
-    if not any(t > ir.REF_OFFSET for v in typed.values() for t in v.signature.types):
+    types = {view.signature.types for view in typed.values()}
+    if not any(number > ir.REF_OFFSET for each in types for number in each):
         return found
     for name in graph.order:
         view = typed[name]
@@ -69,6 +70,7 @@ def flows(graph: ir.Graph, typed: Mapping[str, Typed]) -> dict[str, Reason]:
     pending = [
         (name, index)
         for name, view in typed.items()
+        if view.facts.flows
         for index, slot in enumerate(view.outs)
         if slot.port in view.facts.flows
     ]
@@ -101,20 +103,32 @@ def sinks(
     returned = {result.edge[0] for result in graph.results}
     for name in reversed(graph.order):
         view = typed[name]
-        if name in refused or name in returned or not view.touches(ir.FLOAT):
+        if name in refused or name in returned or not view.float32:
             continue
         row = view.row
         if row is None or row.role is Role.COMPUTE:
             continue
-        ends = {
-            _sink(graph, typed[reader], found)
-            for index in range(len(view.outs))
-            for reader, _ in graph.readers.get((name, index), ())
-        }
-        reason = ends.pop() if len(ends) == 1 else None
+        reason = _only_end(graph, view, typed, found)
         if reason is not None and (reason.rule == "scalar" or not row.sums):
             found[name] = reason
     return found
+
+
+def _only_end(
+    graph: ir.Graph,
+    view: Typed,
+    typed: Mapping[str, Typed],
+    found: Mapping[str, Reason],
+) -> Reason | None:
+    """The end that all readers of a node's results are, None if there is none."""
+    only = None
+    for index in range(len(view.outs)):
+        for reader, _ in graph.readers.get((view.node.name, index), ()):
+            end = _sink(graph, typed[reader], found)
+            if end is None or (only is not None and end != only):
+                return None
+            only = end
+    return only
 
 
 def _sink(graph: ir.Graph, view: Typed, found: Mapping[str, Reason]) -> Reason | None:
@@ -157,10 +171,10 @@ def decisions(
     for name in reversed(graph.order):
         view = typed[name]
         node, row = view.node, view.row
-        types = [slot.type for slot in view.outs]
-        floats = [i for i, number in enumerate(types) if number in _FLOATS]
+        types = view.signature.made
         if not _PLAIN.issuperset(types):
             continue
+        floats = [i for i, number in enumerate(types) if number in _FLOATS]
         if types and (not floats or view.facts.kind is Kind.STOP_GRADIENT):
             ends[name] = Reason("decision", name)
             continue

@@ -46,7 +46,7 @@ def loss(
         for name, view in views.items():
             if view.row is None or view.row.role not in (Role.FOLLOW, Role.MOVE):
                 continue
-            reason = _reason((use, name), view, passes)
+            reason = _reason(use, view, passes)
             if reason is not None:
                 found[use, name] = reason
     return found
@@ -60,20 +60,21 @@ def _results(
     found: dict[Member, Reason] = {}
     for use, graph in graphs.items():
         for name in graph.order:
-            view, member = typed[use][name], (use, name)
-            if member in passes.upstream or member not in passes.downstream:
+            if name in passes.upstream[use] or name not in passes.downstream[use]:
                 continue
+            view = typed[use][name]
             adds = view.facts.kind in (Kind.SUM, Kind.BIAS)
             if adds or any((use, edge[0]) in found for edge in view.node.inputs):
-                found[member] = _RESULT
+                found[use, name] = _RESULT
     return found
 
 
-def _reason(member: Member, view: Typed, passes: Passes) -> Reason | None:
-    if member in passes.order:
-        reason = _BEFORE if member in passes.opening else None
+def _reason(use: FunctionUse, view: Typed, passes: Passes) -> Reason | None:
+    name = view.node.name
+    if name in passes.order[use]:
+        reason = _BEFORE if name in passes.opening[use] else None
         return None if _moves(view) else reason
-    if member in passes.upstream:
+    if name in passes.upstream[use]:
         return None
     values = [slot for slot in view.ins if slot.port not in view.facts.flows]
     alone = sum(slot.type == ir.FLOAT for slot in values) <= 1

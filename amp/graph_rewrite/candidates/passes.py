@@ -7,7 +7,8 @@ gradient of it, 2 for a gradient of that. No rule about precision may enter.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Container, Iterable, Iterator, Mapping
+from collections.abc import Container, Iterable, Iterator, Mapping, Set
+from typing import TypeAlias
 
 from amp.graph_rewrite.candidates.call_values import CallValues, Member, UseEdge
 from amp.graph_rewrite.candidates.context import Typed
@@ -22,27 +23,32 @@ _NO_VALUES = ir.INTEGERS | {ir.BOOL, ir.STRING, ir.RESOURCE}
 _DIFFERENTIATED, _GRADIENT = "backward_function_name", "forward_function_name"
 
 
+Nodes: TypeAlias = Mapping[FunctionUse, Set[str]]
+
+
 @dataclasses.dataclass(frozen=True, slots=True)
 class Passes:
     """The passes of a module.
 
-    Attributes:
+    Attributes, each by the use of a function:
       order: of each node that belongs to a backward pass, the order of that pass; the
         others are in the forward pass.
-      differentiated: whether a gradient of the forward pass is taken.
       downstream: the nodes downstream of a product of their own pass, by a path of
         nodes of this pass.
       upstream: the nodes upstream of such a product in the same sense.
       opening: the nodes of a backward pass that lead to one of its first products, or
         past all products to a sum of gradients. What only a node behind a product reads
         (the derivative of an activation, computed from the forward pass) is not one.
+
+    And of the module:
+      differentiated: whether a gradient of the forward pass is taken.
     """
 
-    order: Mapping[Member, int]
+    order: Mapping[FunctionUse, Mapping[str, int]]
+    downstream: Nodes
+    upstream: Nodes
+    opening: Nodes
     differentiated: bool
-    downstream: frozenset[Member]
-    upstream: frozenset[Member]
-    opening: frozenset[Member]
 
 
 def passes(
@@ -67,43 +73,48 @@ def passes(
         for name in graph.nodes
         if name in products[use] and (use, name) not in call_values.sites
     ]
-    differentiated = bool(order) or any(
+    differentiated = any(order.values()) or any(
         _DIFFERENTIATED in graph.attributes for graph in graphs.values()
     )
-    downstream = walk.downstream(starts)
-    ends = [at for at in starts if at in order]
-    ends += [at for at in order if typed[at[0]][at[1]].facts.adds_gradients]
-    opening = walk.upstream(ends, without=downstream) & order.keys()
-    upstream = walk.upstream(starts)
-    return Passes(order, differentiated, downstream, upstream, opening)
+    downstream, upstream = walk.downstream(starts), walk.upstream(starts)
+    ends = [(use, name) for use, name in starts if name in order[use]]
+    ends += [
+        (use, name)
+        for use, orders in order.items()
+        for name in orders
+        if typed[use][name].facts.adds_gradients
+    ]
+    leading = walk.upstream(ends, without=downstream)
+    opening = {use: names & order[use].keys() for use, names in leading.items()}
+    return Passes(order, downstream, upstream, opening, differentiated)
 
 
 def _orders(
     graphs: Mapping[FunctionUse, ir.Graph],
     typed: Mapping[FunctionUse, Mapping[str, Typed]],
     call_values: CallValues,
-) -> dict[Member, int]:
-    """The order of each node in a backward pass.
+) -> dict[FunctionUse, dict[str, int]]:
+    """By use, the order of each node in a backward pass.
 
     A node has the order of its name, or of the call that runs its function if that is
     higher. TensorFlow builds outside the scope of a gradient what hands gradients on
     and what adds them up; such a node has the order of its inputs.
     """
-    found: dict[Member, int] = {}
+    found: dict[FunctionUse, dict[str, int]] = {}
     called = {c: site for site in call_values.sites.values() for c in site.callees}
     for use, graph in graphs.items():
+        orders = found[use] = {}
         least = 1 if _GRADIENT in graph.attributes else 0
         if use in called:
             site = called[use]
-            least = found.get((site.use, site.node.name), 0)
+            least = found[site.use].get(site.node.name, 0)
         for name in graph.order:
-            view = typed[use][name]
             own = max(gradient_scopes.depth(name), least)
-            if not own and _hands_on(view):
-                edges = _values(view)
-                own = min((found.get((use, edge[0]), 0) for edge in edges), default=0)
+            view = typed[use][name]
+            if not own and orders and _hands_on(view):
+                own = min((orders.get(e[0], 0) for e in _values(view)), default=0)
             if own:
-                found[use, name] = own
+                orders[name] = own
     return found
 
 
@@ -119,6 +130,10 @@ def _values(view: Typed) -> list[ir.Edge]:
     return [edge for edge, slot in pairs if slot.type not in _NO_VALUES]
 
 
+# An edge of a function, and the order of the pass that a walk is in.
+_Place: TypeAlias = tuple[FunctionUse, ir.Edge, int]
+
+
 class _Walk:
     """Walks a module's tensors along and against the edges, within one pass."""
 
@@ -127,7 +142,7 @@ class _Walk:
         graphs: Mapping[FunctionUse, ir.Graph],
         typed: Mapping[FunctionUse, Mapping[str, Typed]],
         call_values: CallValues,
-        order: Mapping[Member, int],
+        order: Mapping[FunctionUse, Mapping[str, int]],
     ) -> None:
         self._graphs = graphs
         self._typed = typed
@@ -141,66 +156,70 @@ class _Walk:
             for after in afters:
                 self._back.setdefault(after, []).append(before)
 
-    def downstream(self, starts: Iterable[Member]) -> frozenset[Member]:
+    def downstream(self, starts: Iterable[Member]) -> Nodes:
         """The nodes that read what some nodes make, of the same order as these."""
-        found: set[Member] = set()
-        pending = [(p, self._order.get(s, 0)) for s in starts for p in self._outs(s)]
-        seen = set(pending)
+        found: dict[FunctionUse, set[str]] = {use: set() for use in self._graphs}
+        pending = [place for use, name in starts for place in self._outs(use, name)]
+        passed: set[_Place] = set()  # into other functions
         while pending:
-            place, order = pending.pop()
-            use, edge = place
-            after = list(self._onward.get(place, ()))
+            use, edge, order = pending.pop()
+            self._pass_on((use, edge, order), self._onward, passed, pending)
+            orders, reached = self._order[use], found[use]
             for name, _ in self._graphs[use].readers.get(edge, ()):
-                reader = (use, name)
-                if reader in found or self._order.get(reader, 0) != order:
+                if name in reached or orders.get(name, 0) != order:
                     continue
-                if reader not in self._sites:
-                    found.add(reader)
-                    after += self._outs(reader)
-            fresh = {(each, order) for each in after} - seen
-            seen |= fresh
-            pending += fresh
-        return frozenset(found)
+                if not self._sites or (use, name) not in self._sites:
+                    reached.add(name)
+                    pending += self._outs(use, name)
+        return found
 
-    def upstream(
-        self, starts: Iterable[Member], without: Container[Member] = ()
-    ) -> frozenset[Member]:
+    def upstream(self, starts: Iterable[Member], without: Nodes | None = None) -> Nodes:
         """The nodes that make what some nodes read, of the same order as these.
 
         Args:
           starts: nodes, not part of the result unless they are upstream of others.
           without: nodes that no path goes through.
         """
-        found: set[Member] = set()
-        pending = [(p, self._order.get(s, 0)) for s in starts for p in self._ins(s)]
-        seen = set(pending)
+        found: dict[FunctionUse, set[str]] = {use: set() for use in self._graphs}
+        pending = [place for use, name in starts for place in self._ins(use, name)]
+        passed: set[_Place] = set()
         while pending:
-            place, order = pending.pop()
-            use, (name, _) = place
-            before = list(self._back.get(place, ()))
-            maker = (use, name)
-            if (
-                name in self._typed[use]
-                and maker not in found
-                and maker not in self._sites
-                and maker not in without
-                and self._order.get(maker, 0) == order
-            ):
-                found.add(maker)
-                before += self._ins(maker)
-            fresh = {(each, order) for each in before} - seen
-            seen |= fresh
-            pending += fresh
-        return frozenset(found)
+            use, edge, order = pending.pop()
+            self._pass_on((use, edge, order), self._back, passed, pending)
+            name, reached = edge[0], found[use]
+            if name in reached or name not in self._typed[use]:
+                continue
+            if self._order[use].get(name, 0) != order:
+                continue
+            if without is not None and name in without[use]:
+                continue
+            if not self._sites or (use, name) not in self._sites:
+                reached.add(name)
+                pending += self._ins(use, name)
+        return found
 
-    def _outs(self, member: Member) -> list[UseEdge]:
-        use, name = member
-        slots = enumerate(self._typed[use][name].outs)
-        return [(use, (name, i)) for i, slot in slots if slot.type not in _NO_VALUES]
+    @staticmethod
+    def _pass_on(
+        place: _Place,
+        links: Mapping[UseEdge, Iterable[UseEdge]],
+        passed: set[_Place],
+        pending: list[_Place],
+    ) -> None:
+        """Adds the edges of other functions that have the value of an edge, once."""
+        use, edge, order = place
+        for other, same in links.get((use, edge), ()) if links else ():
+            if (other, same, order) not in passed:
+                passed.add((other, same, order))
+                pending.append((other, same, order))
 
-    def _ins(self, member: Member) -> list[UseEdge]:
-        use, name = member
-        return [(use, edge) for edge in _values(self._typed[use][name])]
+    def _outs(self, use: FunctionUse, name: str) -> list[_Place]:
+        order, types = self._order[use].get(name, 0), self._typed[use][name]
+        made = enumerate(types.signature.made)
+        return [(use, (name, i), order) for i, t in made if t not in _NO_VALUES]
+
+    def _ins(self, use: FunctionUse, name: str) -> list[_Place]:
+        order = self._order[use].get(name, 0)
+        return [(use, edge, order) for edge in _values(self._typed[use][name])]
 
 
 def _passed_on(

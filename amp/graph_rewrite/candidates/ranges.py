@@ -55,7 +55,8 @@ def ranges(
     """
     found: dict[str, Reason] = {}
     marks: dict[str, _Mark] = {}
-    summed = _summed_products(graph, typed) if _is_half(context.format) else {}
+    half = _is_half(context.format)
+    summed = _summed_products(graph, typed) if half else {}
     for name in graph.order:
         view = typed[name]
         node = view.node
@@ -63,10 +64,10 @@ def ranges(
             mark = _constant_mark(view, context.format)
             if mark is not None:
                 found[name] = Reason("range", name)
-        elif node.flag(ir.SEED) and _is_half(context.format):
+        elif half and node.flag(ir.SEED):
             mark = _Mark(context.format.largest * 2, name, once=True)
         else:
-            mark = _read_mark(view, marks, found)
+            mark = _read_mark(view, marks, found) if marks else None
         if name in summed and mark is None and _squares(view):
             mark = _Mark(context.format.largest * 2, name)
         if mark is not None:
@@ -138,7 +139,7 @@ def _products(graph: ir.Graph, typed: Mapping[str, Typed]) -> tuple[set[str], se
     for name in reversed(graph.order):
         view = typed[name]
         row = view.row
-        if row is None or not view.touches(ir.FLOAT):
+        if row is None or not view.float32:
             continue
         readers = [r for r, _ in graph.readers.get((name, 0), ())]
         onward = any(reader in leads for reader in readers)
@@ -178,8 +179,8 @@ def _read_mark(
     node, row = view.node, view.row
     read = [
         (index, marks[edge[0]])
-        for index, (edge, slot) in enumerate(zip(node.inputs, view.ins, strict=False))
-        if edge[0] in marks and slot.type == ir.FLOAT
+        for index, edge in enumerate(node.inputs)
+        if edge[0] in marks and view.ins[index].type == ir.FLOAT
     ]
     passes = view.facts.kind is Kind.CAST
     if not read or (not passes and (row is None or row.role is Role.KEEP)):
@@ -216,7 +217,7 @@ def _probabilities(
     for name in order:
         view = typed[name]
         row = view.row
-        if row is None or not view.touches(ir.FLOAT):
+        if row is None or not view.float32:
             continue
         sources = [edge[0] for edge in view.node.inputs]
         copied = [source for source in sources if source in small]

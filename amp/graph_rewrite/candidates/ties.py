@@ -7,7 +7,7 @@ Finds the groups, and the candidates to refuse because of them. Whether a group 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Container, Iterable, Iterator, Mapping
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from typing import TypeAlias
 
 from amp.graph_rewrite.candidates.call_values import (
@@ -21,7 +21,7 @@ from amp.graph_rewrite.candidates.eligibility import Candidates
 from amp.graph_rewrite.graph import bridges, ir
 from amp.graph_rewrite.graph.calls import FunctionUse
 from amp.graph_rewrite.graph.op_schema import Slot
-from amp.graph_rewrite.ops.op_table import Role
+from amp.graph_rewrite.ops.op_table import Role, Row, facts
 from amp.graph_rewrite.plan import Reason
 
 Tied: TypeAlias = Member | Carried  # a node, or a loop variable or branch result
@@ -84,10 +84,13 @@ class _Module:
     contexts: Mapping[FunctionUse, Context]
     call_values: CallValues
 
-    def nodes(self) -> Iterator[tuple[Member, Typed]]:
+    def nodes(self, asked: Callable[[Row], bool]) -> Iterator[tuple[Member, Typed]]:
+        """The nodes of the ops that are asked for."""
         for use, views in self.typed.items():
-            for name, view in views.items():
-                yield (use, name), view
+            ops = {op for op in self.graphs[use].ops if asked(facts(op))}
+            for name, view in views.items() if ops else ():
+                if view.node.op in ops:
+                    yield (use, name), view
 
     def view(self, place: UseEdge) -> Typed | None:
         return self.typed[place[0]].get(place[1][0])
@@ -161,14 +164,18 @@ def _floats(use: FunctionUse, view: Typed) -> list[UseEdge]:
     return [(use, edge) for edge, slot in pairs if slot.type in _FLOATS]
 
 
+def _compares(row: Row) -> bool:
+    return bool(row.compares or row.kernel_compares)
+
+
 def _comparisons(module: _Module) -> Iterator[Tie]:
     """Case 1 of `ties`."""
-    for (use, name), view in module.nodes():
-        context, facts = module.contexts[use], view.facts
-        kernel = () if context.xla else facts.kernel_compares
+    for (use, name), view in module.nodes(_compares):
+        context, row = module.contexts[use], view.facts
+        kernel = () if context.xla else row.kernel_compares
         compared = [
             (use, view.node.inputs[index])
-            for index in facts.compares or kernel
+            for index in row.compares or kernel
             if index < len(view.ins) and view.ins[index].type in _FLOATS
         ]
         if len(compared) < 2:
@@ -209,10 +216,8 @@ def _compared_outside(module: _Module) -> Iterator[Tie]:
 
 def _opaque(module: _Module) -> Iterator[Tie]:
     """Case 3 of `ties`."""
-    for (use, name), view in module.nodes():
+    for (use, name), view in module.nodes(lambda row: bool(row.opaque)):
         opaque = view.facts.opaque
-        if not opaque:
-            continue
         apart = _apart(module.contexts[use])
         for edge, slot in zip(view.node.inputs, view.ins, strict=False):
             if slot.port in opaque and slot.type in _FLOATS:

@@ -7,6 +7,7 @@ all that follows. The chains are in `ops.chains`; no price and no choice may ent
 from __future__ import annotations
 
 import dataclasses
+from collections import defaultdict
 from collections.abc import Iterator
 
 from amp.graph_rewrite.candidates.context import Context
@@ -44,14 +45,17 @@ def epilogues(graph: ir.Graph, context: Context) -> Iterator[Merged]:
     if context.xla or context.policy.emulate:
         return
     walk = _Walk(graph, context)
-    chains = [chain for chain in CHAINS if chain.device == context.device_type]
+    chains: dict[str, list[Chain]] = defaultdict(list)  # by the op of the first node
+    for chain in CHAINS:
+        for op in chain.first if chain.device == context.device_type else ():
+            chains[op].append(chain)
     taken: set[str] = set()
     for name in graph.order:
         op = graph.nodes[name].op
+        if op not in chains:
+            continue
         found = [
-            (chain, names)
-            for chain in chains
-            if op in chain.first and (names := walk.match(chain, name))
+            (chain, names) for chain in chains[op] if (names := walk.match(chain, name))
         ]
         if not found or name in taken:
             continue

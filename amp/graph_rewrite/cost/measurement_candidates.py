@@ -8,6 +8,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import math
+from collections import Counter
 from collections.abc import Iterator, Sequence
 
 from amp.graph_rewrite.candidates.analysis import UseAnalysis
@@ -19,11 +20,10 @@ from amp.graph_rewrite.cost.op_instance import (
     Instance,
     Operand,
     executor_of,
-    key,
     operands_of,
     turned_attrs,
 )
-from amp.graph_rewrite.cost.priced import PricedUse
+from amp.graph_rewrite.cost.priced import PricedUse, key_of
 from amp.graph_rewrite.graph import ir, shapes
 
 # Instances are listed until they make up this part of the predicted time.
@@ -58,33 +58,51 @@ def _matters(seconds: float, use: PricedUse) -> bool:
 
 
 def _of_nodes(use: PricedUse) -> Iterator[Instance]:
+    """One instance for all nodes of the same key."""
+    use_analysis = use.use_analysis
+    nodes: dict[str, str] = {}
+    runs: Counter[str] = Counter()
+    for name in use_analysis.found.allowed:
+        own = use_analysis.runs.get(name, 1)
+        if not _matters(use.times[name][0] / own, use):
+            continue
+        view = use_analysis.found.typed[name]
+        text = key_of(use_analysis, view, use.cost_model)
+        if text and view.row is not None:
+            nodes[text] = name
+            runs[text] += own
+    for text, name in nodes.items():
+        one = _of_node(use, name)
+        if one is not None:
+            every = use_analysis.weight * runs[text]
+            yield dataclasses.replace(one, key=text, runs=every)
+
+
+def _of_node(use: PricedUse, name: str) -> Instance | None:
+    """The instance of a node, without its key; None if it cannot be run alone."""
     use_analysis = use.use_analysis
     graph, context = use_analysis.graph, use_analysis.context
-    for name in use_analysis.found.allowed:
-        view = use_analysis.found.typed[name]
-        runs = use_analysis.runs.get(name, 1)
-        high, low = (seconds / runs for seconds in use.times[name])
-        if not _matters(high, use):
-            continue
-        text = key(graph, view, context)
-        operands = operands_of(graph, view, context) if text else None
-        if operands is None or view.row is None:
-            continue
-        turned = turned_attrs(view, context)
-        outs = [graph.size((name, i)) for i in range(len(view.outs))]
-        tensors = [*(operand.shape for operand in operands), *outs]
-        single = low_form = _form(view, operands, turned, ir.FLOAT)
-        if not use.cost_model.widens:
-            low_form = _low_form(use_analysis, view, operands, turned)
-        yield Instance(
-            key=text,
-            work=view.row.work,
-            forms=(single, low_form),
-            executor=executor_of(context),
-            predicted=(high, low),
-            runs=use_analysis.weight * runs,
-            moved=ITEM["float32"] * sum(map(shapes.elements, tensors)),
-        )
+    view = use_analysis.found.typed[name]
+    operands = operands_of(graph, view, context)
+    if operands is None:
+        return None
+    turned = turned_attrs(view, context)
+    outs = [graph.size((name, i)) for i in range(len(view.outs))]
+    tensors = [*(operand.shape for operand in operands), *outs]
+    single = low_form = _form(view, operands, turned, ir.FLOAT)
+    if not use.cost_model.widens:
+        low_form = _low_form(use_analysis, view, operands, turned)
+    high, low = use.times[name]
+    runs = use_analysis.runs.get(name, 1)
+    return Instance(
+        key="",
+        work=view.facts.work,
+        forms=(single, low_form),
+        executor=executor_of(context),
+        predicted=(high / runs, low / runs),
+        runs=runs,
+        moved=ITEM["float32"] * sum(map(shapes.elements, tensors)),
+    )
 
 
 def _form(

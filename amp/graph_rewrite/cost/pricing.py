@@ -19,6 +19,7 @@ from amp.graph_rewrite.cost.priced import (
     cost_models,
     key_of,
     price,
+    repriced,
 )
 from amp.graph_rewrite.cost.resolution import Resolution
 from amp.graph_rewrite.plan import Reason
@@ -56,9 +57,10 @@ def measured_prices(analysis: Analysis, settled: Resolution, timer: Timer) -> Pr
         executor = op_instance.executor_of(one.use_analysis.context)
         own = [instance for instance in known if instance.executor == executor]
         points = [(o.work, o.predicted, seen[o.key]) for o in own]
-        found = Measured({o.key: seen[o.key] for o in own}, points)
+        times = {o.key: seen[o.key] for o in own}
+        found = Measured(times, points, one.cost_model.measured.keys)
         models[use] = one.cost_model.with_measured(found)
-    return usable(price(analysis, models.__getitem__))
+    return usable(repriced(priced, models.__getitem__))
 
 
 def usable(priced: Priced) -> Priced:

@@ -5,12 +5,12 @@ Nothing is priced here and no cluster is made.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Sequence, Set
 
-from amp.graph_rewrite.candidates.context import Context
+from amp.graph_rewrite.candidates.context import TypedGraph
 from amp.graph_rewrite.fusion.convex_groups import Link
 from amp.graph_rewrite.graph import bridges, ir, op_schema, shapes
-from amp.graph_rewrite.ops.op_table import Kind, facts
+from amp.graph_rewrite.ops.op_table import Kind
 
 # A constant of at most this many elements is copied into a cluster that reads it.
 _SMALL = 16
@@ -20,13 +20,24 @@ class Members:
     """A graph's nodes with their types and shapes, and the conditions for clusters.
 
     Args:
-      graph: the graph, casts in place.
-      context: of the use, with a lookup for the functions that were made.
+      made: the graph, casts in place.
+
+    Attributes:
+      graph, context: those of `made`.
+      bridges: the casts between float32 and the 16-bit type.
+      ups: those of them to float32.
+      returned: the nodes whose tensors are results of the graph.
     """
 
-    def __init__(self, graph: ir.Graph, context: Context) -> None:
-        self.graph = graph
-        self.context = context
+    def __init__(self, made: TypedGraph) -> None:
+        self.graph, self.context = made.graph, made.context
+        self._views, graph, context = made.typed, made.graph, made.context
+        number = context.format.number
+        casts = [node for node in graph.nodes.values() if node.op == "Cast"]
+        self.bridges = {n.name for n in casts if bridges.is_bridge(n, number)}
+        self.ups = {n.name for n in casts if bridges.is_up(n, number)}
+        self._allowed = {ir.FLOAT, ir.BOOL, number}
+        self._elements: dict[ir.Edge, int] = {}
         self.returned = {result.edge[0] for result in graph.results}
         fetched, controls = context.fetched, set(graph.control_results)
         self._named = controls | fetched | context.fed
@@ -34,50 +45,41 @@ class Members:
         self._needed = self.returned | waited | fetched
 
     def signature(self, name: str) -> op_schema.Signature:
-        known = self.context.lookup(self.graph.nodes[name].op)
-        if known is None:
-            return op_schema.UNKNOWN
-        return known.signature(self.graph.nodes[name])
+        return self._views[name].signature
 
     def type_of(self, edge: ir.Edge) -> int:
-        if edge[0] in self.graph.nodes:
-            return self.signature(edge[0]).outs[edge[1]].type
+        if edge[0] in self._views:
+            return self._views[edge[0]].outs[edge[1]].type
         return next(arg.type for arg in self.graph.args if arg.name == edge[0])
-
-    def is_bridge(self, name: str) -> bool:
-        """Whether a node is a cast between float32 and the 16-bit type."""
-        node = self.graph.nodes.get(name)
-        return node is not None and bridges.is_bridge(node, self.context.format.number)
-
-    def is_up(self, name: str) -> bool:
-        """Whether a node is a cast from the 16-bit type to float32."""
-        node = self.graph.nodes.get(name)
-        return node is not None and bridges.is_up(node, self.context.format.number)
 
     def copied(self, name: str) -> bool:
         """Whether a cluster that reads a node gets a copy of it inside.
 
         These are small constants and casts to float32, so that clusters read 16 bits.
         """
-        node = self.graph.nodes.get(name)
-        if node is None:
+        view = self._views.get(name)
+        if view is None:
             return False
-        constant = facts(node.op).kind is Kind.CONSTANT
-        if node.controls and not constant and not node.has(ir.LATE):
+        if view.facts.kind is Kind.CONSTANT:
+            return 1 <= self.elements((name, 0)) <= _SMALL
+        if name not in self.ups or (view.node.controls and not view.node.has(ir.LATE)):
             return False
-        small = constant and self.elements((name, 0)) in range(1, _SMALL + 1)
-        return small or (self.is_up(name) and self.elements((name, 0)) > 0)
+        return self.elements((name, 0)) > 0
 
     def elements(self, edge: ir.Edge) -> int:
         """Number of elements, 0 if it is not known."""
-        size = self.graph.size(edge)
-        return shapes.elements(size) if shapes.whole(size) else 0
+        known = self._elements.get(edge)
+        if known is None:
+            size = self.graph.size(edge)
+            known = shapes.elements(size) if shapes.whole(size) else 0
+            self._elements[edge] = known
+        return known
 
     def fusible(self, name: str) -> bool:
         """Whether a node may be in a cluster."""
-        node = self.graph.nodes[name]
-        row = facts(node.op)
-        if not row.fusible or self.is_up(name) or name in self._named:
+        view = self._views[name]
+        node, row = view.node, view.facts
+        if not row.fusible or name in self.ups or name in self._named:
             return False
         if node.has(ir.EMULATED):
             return False
@@ -88,28 +90,27 @@ class Members:
         return self._typed(name, given) and all(map(self.elements, sized))
 
     def _constant(self, edge: ir.Edge) -> bool:
-        node = self.graph.nodes.get(edge[0])
-        if node is None or facts(node.op).kind is not Kind.CONSTANT:
-            return False
-        return self.copied(edge[0])
+        view = self._views.get(edge[0])
+        constant = view is not None and view.facts.kind is Kind.CONSTANT
+        return constant and self.copied(edge[0])
 
     def _typed(self, name: str, given: Sequence[int]) -> bool:
-        signature = self.signature(name)
-        free = [s for i, s in enumerate(signature.ins) if i not in given]
-        slots = (*free, *signature.outs)
-        allowed = (ir.FLOAT, ir.BOOL, self.context.format.number)
-        floats = any(slot.type != ir.BOOL for slot in slots)
-        return floats and all(slot.type in allowed for slot in slots)
+        view = self._views[name]
+        types: Set[int] = view.signature.types
+        if given:
+            free = (slot.type for i, slot in enumerate(view.ins) if i not in given)
+            types = {*free, *view.signature.made}
+        return types <= self._allowed and types != {ir.BOOL}
 
     def links(self, fusible: set[str]) -> Iterator[Link]:
-        """The dependencies between nodes, for `convex_groups.convex`.
+        """The dependencies between nodes, in the order that `convex_groups` asks for.
 
         Two nodes may be in one cluster if both are fusible, on one device, and have the
         same number of elements.
         """
         graph = self.graph
-        for name, node in graph.nodes.items():
-            inside = name in fusible
+        for name in graph.order:
+            node, inside = graph.nodes[name], name in fusible
             for source in node.controls:
                 if source in graph.nodes:
                     joins = inside and source in fusible
@@ -123,8 +124,10 @@ class Members:
                     yield edge[0], name, joins
 
     def _alike(self, edge: ir.Edge, name: str) -> bool:
-        devices = {self.graph.nodes[n].device for n in (edge[0], name)}
-        return len(devices) == 1 and self.elements(edge) == self.elements((name, 0))
+        nodes = self.graph.nodes
+        if nodes[edge[0]].device != nodes[name].device:
+            return False
+        return self.elements(edge) == self.elements((name, 0))
 
     def idle(self, members: set[str]) -> frozenset[str]:
         """The nodes that need not run any more when the `members` run in clusters.
@@ -132,7 +135,7 @@ class Members:
         These are the members, and casts to float32 that only members read.
         """
         read = self.graph.readers
-        ups = (n for n in self.graph.nodes if self.is_up(n) and (n, 0) in read)
+        ups = (name for name in self.ups if (name, 0) in read)
         return frozenset(members.union(n for n in ups if self.only_for(n, members)))
 
     def given(self, group: set[str], name: str) -> bool:
@@ -144,6 +147,6 @@ class Members:
 
     def only_for(self, name: str, group: set[str]) -> bool:
         """Whether a node is a cast to float32 that only members of a group read."""
-        if name in self._needed or not (self.is_up(name) and self.copied(name)):
+        if name not in self.ups or name in self._needed or not self.copied(name):
             return False
         return all(r in group for r, _ in self.graph.readers.get((name, 0), ()))

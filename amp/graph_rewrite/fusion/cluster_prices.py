@@ -65,7 +65,7 @@ class ClusterPrices:
     def _kernel(self, name: str) -> float:
         """Seconds of one node as a kernel."""
         graph = self.members.graph
-        if self.members.is_bridge(name):
+        if name in self.members.bridges:
             return self.kernels.cast(graph.size(graph.nodes[name].inputs[0]))
         return self._arithmetic(name, self.kernels)
 
@@ -80,5 +80,5 @@ class ClusterPrices:
         outs = [graph.size((name, 0))]
         work = "elementwise" if row is None else row.work
         high, short = cost_model.node(work, arithmetic.moved(work, ins, outs), 0.0)
-        in16 = low in signature.types and not members.is_bridge(name)
+        in16 = low in signature.types and name not in members.bridges
         return short if in16 else high

@@ -5,7 +5,7 @@ Works on names and links only: the caller says which nodes may be joined.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import TypeAlias
 
 # A dependency (source, reader) and whether its two ends may be in one group.
@@ -28,41 +28,37 @@ def convex(nodes: Iterable[str], links: Sequence[Link]) -> dict[str, str]:
     the groups of the first. Levels from the reversed links put a node that only the
     backward pass reads beside its readers; levels from the links join a side branch
     with its source.
+
+    Args:
+      nodes: the nodes.
+      links: their dependencies; those of a node come after those of its sources.
     """
     group = {name: name for name in nodes}
-    back = [(reader, source, joins) for source, reader, joins in links]
-    return _joined(_joined(group, back), links)
-
-
-def _joined(group: Mapping[str, str], links: Sequence[Link]) -> dict[str, str]:
+    late = dict.fromkeys(group, 0)
+    for source, reader, joins in reversed(links):
+        late[source] = max(late[source], late[reader] + (not joins))
+    _join(group, links, late)
     outer = [
         (group[source], group[reader], joins)
         for source, reader, joins in links
         if group[source] != group[reader]
     ]
-    levels = _levels(set(group.values()), outer)
-    parent = {name: name for name in levels}
+    # Each of these leads to a lower level, so this puts links after those before them.
+    outer.sort(key=lambda link: late[link[1]], reverse=True)
+    early = dict.fromkeys(group, 0)
     for source, reader, joins in outer:
-        if joins and levels[source] == levels[reader]:
-            parent[_top(parent, source)] = _top(parent, reader)
-    return {name: _top(parent, own) for name, own in group.items()}
+        early[reader] = max(early[reader], early[source] + (not joins))
+    _join(group, outer, early)
+    return group
 
 
-def _levels(nodes: Iterable[str], links: Sequence[Link]) -> dict[str, int]:
-    readers: dict[str, list[tuple[str, int]]] = {name: [] for name in nodes}
-    waiting = dict.fromkeys(readers, 0)
+def _join(group: dict[str, str], links: Iterable[Link], levels: dict[str, int]) -> None:
+    """Joins the groups of links on one level, and names each by one of its members."""
     for source, reader, joins in links:
-        readers[source].append((reader, 0 if joins else 1))
-        waiting[reader] += 1
-    levels = dict.fromkeys(readers, 0)
-    ready = [name for name, count in waiting.items() if count == 0]
-    for name in ready:
-        for reader, step in readers[name]:
-            levels[reader] = max(levels[reader], levels[name] + step)
-            waiting[reader] -= 1
-            if waiting[reader] == 0:
-                ready.append(reader)
-    return levels
+        if joins and levels[source] == levels[reader]:
+            group[_top(group, source)] = _top(group, reader)
+    for name in group:
+        group[name] = _top(group, name)
 
 
 def _top(parent: dict[str, str], name: str) -> str:

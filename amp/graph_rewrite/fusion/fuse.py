@@ -14,16 +14,15 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from amp.graph_rewrite.apply.link import Linked
-from amp.graph_rewrite.candidates.context import Context
+from amp.graph_rewrite.candidates.context import TypedGraph
 from amp.graph_rewrite.cost.device import Device
 from amp.graph_rewrite.cost.model import CostModel
 from amp.graph_rewrite.cost.priced import Priced, PricedUse
-from amp.graph_rewrite.cost.resolution import Resolution
 from amp.graph_rewrite.fusion import convex_groups, outline
 from amp.graph_rewrite.fusion.candidates import Members
 from amp.graph_rewrite.fusion.cluster_prices import ClusterPrices
 from amp.graph_rewrite.fusion.outline import Outline
-from amp.graph_rewrite.graph import ir, op_schema, shapes
+from amp.graph_rewrite.graph import ir, shapes
 from amp.graph_rewrite.graph.calls import FunctionUse
 from amp.graph_rewrite.ops.op_table import facts
 
@@ -63,6 +62,19 @@ class Fusion:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
+class Fusing:
+    """How clusters are made.
+
+    Attributes:
+      device: has the figures to price them; `compiled.call` is the time of a call.
+      suffix: ending of new functions' names.
+    """
+
+    device: Device
+    suffix: str
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
 class Fused:
     """The module with its clusters, and the counts."""
 
@@ -86,26 +98,32 @@ def _compiles(device: Device) -> bool:
     return device.under(True).call != math.inf
 
 
-def fused(linked: Linked, priced: Priced, settled: Resolution, suffix: str) -> Fused:
+def fused(
+    linked: Linked,
+    priced: Priced,
+    typed: Mapping[FunctionUse, TypedGraph],
+    fusing: Fusing,
+) -> Fused:
     """The module with clusters, if the device has a figure for their calls.
 
     Args:
       linked: the graphs that were made.
       priced: the analysis and prices that the graphs were made from.
-      settled: policy and device.
-      suffix: ending of new functions' names.
+      typed: the rewritten functions.
+      fusing: how clusters are made.
     """
-    if not _compiles(settled.device):
+    if not _compiles(fusing.device):
         return Fused(linked, Fusion())
     uses = {use: priced.uses[use] for use in linked.graphs}
-    return fuse(linked, uses, settled.device, suffix)
+    made = {use: typed[linked.made_use(use)] for use in uses}
+    return fuse(linked, uses, made, fusing)
 
 
 def fuse(
     linked: Linked,
     uses: Mapping[FunctionUse, PricedUse],
-    device: Device,
-    suffix: str,
+    made: Mapping[FunctionUse, TypedGraph],
+    fusing: Fusing,
 ) -> Fused:
     """Makes clusters where they are faster than kernels::
 
@@ -120,21 +138,20 @@ def fuse(
     Args:
       linked: the graphs, casts in place.
       uses: the priced use that each graph was made from.
-      device: has the figures to price clusters; `compiled.call` is the time of a call.
-      suffix: ending of new functions' names.
+      made: the graphs with the types of their nodes.
+      fusing: how clusters are made.
     """
-    contexts = _contexts(linked, uses)
     members = {
-        use: Members(graph, contexts[use])
-        for use, graph in linked.graphs.items()
-        if not use.xla and not contexts[use].policy.emulate
+        use: Members(one)
+        for use, one in made.items()
+        if not use.xla and not one.context.policy.emulate
     }
     found = {
-        use: list(_clusters(one, uses[use].cost_model, device))
+        use: list(_clusters(one, uses[use].cost_model, fusing.device))
         for use, one in members.items()
     }
     weights = {use: one.use_analysis.weight for use, one in uses.items()}
-    names = _named(found, weights, linked.module, suffix)
+    names = _named(found, weights, linked.module, fusing.suffix)
     graphs = dict(linked.graphs)
     functions: dict[str, ir.Graph] = {}
     total = Fusion()
@@ -152,21 +169,10 @@ def fuse(
     return Fused(Linked(module, graphs), total)
 
 
-def _contexts(
-    linked: Linked, uses: Mapping[FunctionUse, PricedUse]
-) -> dict[FunctionUse, Context]:
-    """The context of each use, with a lookup for the functions that were made."""
-    lookup = op_schema.lookup_of(linked.module)
-    return {
-        use: dataclasses.replace(one.use_analysis.context, lookup=lookup)
-        for use, one in uses.items()
-    }
-
-
 def _counted(
     part: Members, kept: Sequence[_Cluster], idle: frozenset[str], weight: float
 ) -> Fusion:
-    casts = {name for name in part.graph.nodes if part.is_bridge(name)}
+    casts = part.bridges
     return Fusion(
         clusters=len(kept),
         nodes=sum(len(one.outline.body) for one in kept),
@@ -243,18 +249,20 @@ def _clusters(
 ) -> Iterator[_Cluster]:
     """The clusters of one graph that are clearly faster than their nodes' kernels."""
     graph = members.graph
-    if any(facts(node.op).in_frames for node in graph.nodes.values()):
+    if any(facts(op).in_frames for op in graph.ops):
         return
     fusible = {name for name in graph.nodes if members.fusible(name)}
-    groups = convex_groups.convex(graph.nodes, list(members.links(fusible)))
+    groups = convex_groups.convex(graph.order, list(members.links(fusible)))
     named: dict[str, list[str]] = defaultdict(list)
     for name in graph.order:
         if name in fusible:
             named[groups[name]].append(name)
     for names in named.values():
+        if not _casts(members, names):
+            continue
         group = set(names)
         gives = tuple((name, 0) for name in names if members.given(group, name))
-        if gives and _casts(members, names):
+        if gives:
             made = outline.outline(
                 graph, tuple(names), members.copied, gives, members.type_of
             )
@@ -271,6 +279,7 @@ def _casts(members: Members, names: Iterable[str]) -> bool:
     precision, and in all-16-bit groups XLA's code converts to float32 and back for each
     node, just as kernels do.
     """
+    if not members.bridges.isdisjoint(names):
+        return True
     inputs = (members.graph.nodes[name].inputs for name in names)
-    reads = {source for edges in inputs for source, _ in edges}
-    return any(map(members.is_bridge, names)) or any(map(members.is_up, reads))
+    return any(source in members.ups for edges in inputs for source, _ in edges)

@@ -13,6 +13,7 @@ from amp.graph_rewrite.graph import ir
 from amp.graph_rewrite.graph.calls import MUST_COMPILE
 
 TypeOf = Callable[[ir.Edge], int]
+_CALL = "PartitionedCall"  # the op of the nodes that call clusters
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -132,9 +133,7 @@ def call(made: Outline, name: str, function_name: str, device: str) -> ir.Node:
         ir.KEEP: True,
         ir.CLUSTER: ",".join(f"{source}:{index}" for source, index in made.gives),
     }
-    return ir.Node(
-        name, "PartitionedCall", made.reads, made.after, device, None, updates
-    )
+    return ir.Node(name, _CALL, made.reads, made.after, device, None, updates)
 
 
 def with_calls(
@@ -160,8 +159,12 @@ def with_calls(
     for name, (made, function_name) in calls.items():
         device = graph.nodes[made.gives[0][0]].device
         nodes[name] = call(made, name, function_name, device)
-    for name in nodes.keys() - idle:
-        nodes[name] = _waiting(_reading(nodes[name], moved), runs)
+    readers = {reader for edge in moved for reader, _ in graph.readers.get(edge, ())}
+    for name in readers - idle:
+        nodes[name] = _reading(nodes[name], moved)
+    for name, node in graph.nodes.items():
+        if node.controls and name not in idle:
+            nodes[name] = _waiting(nodes[name], runs)
     return _moved(graph, nodes, moved)
 
 
@@ -182,8 +185,10 @@ def unfuse(graph: ir.Graph) -> ir.Graph:
     """
     moved: dict[ir.Edge, ir.Edge] = {}
     nodes = dict(graph.nodes)
+    if _CALL not in graph.ops:
+        return graph
     for name, node in graph.nodes.items():
-        if not node.has(ir.CLUSTER):
+        if node.op != _CALL or not node.has(ir.CLUSTER):
             continue
         given = [text.rpartition(":") for text in node.text(ir.CLUSTER).split(",")]
         if all(source in nodes for source, _, _ in given):
@@ -198,6 +203,8 @@ def unfuse(graph: ir.Graph) -> ir.Graph:
 
 
 def _waiting_before(node: ir.Node, nodes: Container[str]) -> ir.Node:
+    if not node.controls or not node.has(ir.AFTER):
+        return node
     before = tuple(filter(None, node.text(ir.AFTER).split(",")))
     if not before or not all(name in nodes for name in before):
         return node

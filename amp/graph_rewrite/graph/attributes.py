@@ -20,13 +20,14 @@ from amp.graph_rewrite.graph import ir, op_schema, rounding
 class NodeAttributes:
     """Implements `ir.Attributes` by reading a NodeDef, which it never changes."""
 
-    __slots__ = ("_attr", "_names", "proto", "signature")
+    __slots__ = ("_attr", "_names", "_texts", "proto", "signature")
 
     def __init__(self, proto: node_def_pb2.NodeDef) -> None:
         self.proto = proto
         self._attr = proto.attr
         self._names = frozenset(self._attr)  # most questions are about absent ones
         self.signature: Any = None
+        self._texts: dict[str, str] | None = None
 
     def __contains__(self, name: str) -> bool:
         return name in self._names
@@ -94,12 +95,22 @@ class NodeAttributes:
         return bytes(only.SerializeToString(deterministic=True))
 
     def texts(self) -> dict[str, str]:
-        defaults = op_schema.defaults(self.proto.op)
-        return {
-            name: _text(value)
-            for name, value in sorted(self.proto.attr.items())
-            if not name.startswith("_") and value != defaults.get(name)
-        }
+        if self._texts is None:
+            self._texts = self._read_texts()
+        return self._texts
+
+    def _read_texts(self) -> dict[str, str]:
+        defaults, found = op_schema.defaults(self.proto.op), {}
+        for name in sorted(self._names):
+            if name.startswith("_"):
+                continue
+            value, default = self._attr[name], defaults.get(name)
+            if default is None or value != default:
+                found[name] = _text(value)
+        return found
+
+
+_TYPE_NAMES = {number: name for name, number in types_pb2.DataType.items()}
 
 
 def _text(value: attr_value_pb2.AttrValue) -> str:
@@ -109,7 +120,7 @@ def _text(value: attr_value_pb2.AttrValue) -> str:
         case "i" | "f" | "b" as kind:
             return str(getattr(value, kind))
         case "type":
-            return str(types_pb2.DataType.Name(value.type))
+            return str(_TYPE_NAMES[value.type])
         case "list" if value.list.i:
             return f"[{','.join(map(str, value.list.i))}]"
     return str(text_format.MessageToString(value, as_one_line=True))

@@ -6,6 +6,7 @@ TensorFlow numbers them by what else the process has made; neither do values.
 
 from __future__ import annotations
 
+import functools
 import hashlib
 from collections.abc import Iterable, Mapping
 
@@ -17,17 +18,14 @@ from amp.graph_rewrite.graph import calls, ir
 _LEFT_OUT = frozenset(
     {"seed", "seed2", "shared_name", "container", "config_proto", "config"}
 )
-# How far around a node its neighbours enter into what is known of it. Two graphs of the
-# same nodes that differ only in how distant parts are connected would be taken for one.
-_ROUNDS = 2
 
 
 def fingerprint(module: ir.Module, *further: str) -> str:
     """The fingerprint of a module's main graph and of what it calls, in hexadecimal.
 
-    Each node's digest is of its op, attributes and types; then, several times, of its
-    own digest and those of its inputs (as in the graph hashes of Weisfeiler and Leman,
-    1968). The order of the nodes does not matter.
+    Each node's digest is of its op, attributes and types and of the digests of all that
+    it reads or waits for, as in a Merkle tree; what goes around in a loop is left out
+    where it comes back. The order of the nodes does not matter.
 
     Args:
       module: the function, with the shapes that it was traced with.
@@ -46,43 +44,33 @@ def _of(graph: ir.Graph, module: ir.Module, known: dict[str, bytes]) -> bytes:
     if graph.name in known:
         return known[graph.name]
     known[graph.name] = b"recursive"
-    digests = {
-        name: _constant(node, graph)
-        if node.op == "Const"
-        else _node(node, module, known)
-        for name, node in graph.nodes.items()
-    }
+    digests: dict[str, bytes] = {}
     for number, arg in enumerate(graph.args):
         parts = (number, arg.type, graph.shape((arg.name, 0)))
         digests[arg.name] = _digest([repr(parts).encode()])
-    for _ in range(_ROUNDS):
-        digests = _refined(graph, digests)
+    for name in graph.order:
+        node = graph.nodes[name]
+        inputs = [_edge(edge, digests) for edge in node.inputs]
+        controls = sorted(digests.get(control, b"") for control in node.controls)
+        own = _own(node, graph, module, known)
+        digests[name] = _digest([*own, b"inputs", *inputs, b"controls", *controls])
     results = [_edge(result.edge, digests) for result in graph.results]
-    nodes = sorted(digests[name] for name in graph.nodes)
+    nodes = sorted(digests[name] for name in graph.order)
     flags = repr(sorted(graph.flags)).encode()
     known[graph.name] = _digest([flags, *results, *nodes])
     return known[graph.name]
-
-
-def _refined(graph: ir.Graph, digests: Mapping[str, bytes]) -> dict[str, bytes]:
-    finer = dict(digests)
-    for name, node in graph.nodes.items():
-        inputs = [_edge(edge, digests) for edge in node.inputs]
-        controls = sorted(digests.get(control, b"") for control in node.controls)
-        finer[name] = _digest([digests[name], *inputs, b"controls", *controls])
-    return finer
 
 
 def _edge(edge: ir.Edge, digests: Mapping[str, bytes]) -> bytes:
     return digests.get(edge[0], b"") + edge[1].to_bytes(4, "little")
 
 
-def _constant(node: ir.Node, graph: ir.Graph) -> bytes:
-    parts = (node.op, node.types("dtype"), graph.shape((node.name, 0)))
-    return _digest([repr(parts).encode()])
-
-
-def _node(node: ir.Node, module: ir.Module, known: dict[str, bytes]) -> bytes:
+def _own(
+    node: ir.Node, graph: ir.Graph, module: ir.Module, known: dict[str, bytes]
+) -> list[bytes]:
+    """What a node is, apart from what it reads: texts and digests."""
+    if node.op == "Const":
+        return [_constant(node.types("dtype"), graph.shape((node.name, 0)))]
     parts = [node.op.encode(), node.device.encode()]
     call = calls.call_of(node, module.functions)
     if call is not None:
@@ -95,4 +83,9 @@ def _node(node: ir.Node, module: ir.Module, known: dict[str, bytes]) -> bytes:
         names_a_function = "func" in text and node.functions(attr)
         if attr not in _LEFT_OUT and not names_a_function:
             parts.append(f"{attr}={text}".encode())
-    return _digest(parts)
+    return parts
+
+
+@functools.lru_cache(maxsize=4096)
+def _constant(types: tuple[int, ...], shape: ir.Shape) -> bytes:
+    return repr(("Const", types, shape)).encode()

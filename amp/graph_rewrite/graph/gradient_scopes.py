@@ -6,10 +6,11 @@ TensorFlow 1 in gradients. Nothing but names is read.
 
 from __future__ import annotations
 
+import functools
 import re
 
-_TAPE = re.compile(r"(?:^|/)gradient_tape(?:_\d+)?(?=/)")
-_CALL = re.compile(r"(?:^|/)gradients(?:_\d+)?(?=/)")
+_TAPE = re.compile(r"(?:^|/)gradient_tape(?:_\d+)?(?=/|$)")
+_CALL = re.compile(r"(?:^|/)gradients(?:_\d+)?(?=/|$)")
 
 
 def depth(name: str) -> int:
@@ -18,6 +19,9 @@ def depth(name: str) -> int:
     A function's gradient is built with `tf.gradients`, and a tape may call it, so a
     node may be in one scope of each kind at first order; the larger count is the order.
     """
-    if "gradient" not in name:
-        return 0
-    return max(len(_TAPE.findall(name)), len(_CALL.findall(name)))
+    return _depth_in(name.rpartition("/")[0]) if "gradient" in name else 0
+
+
+@functools.lru_cache(maxsize=4096)
+def _depth_in(scope: str) -> int:
+    return max(len(_TAPE.findall(scope)), len(_CALL.findall(scope)))

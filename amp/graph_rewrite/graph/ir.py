@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import operator
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, TypeAlias
 
@@ -221,17 +222,32 @@ class Graph:
         readers: dict[Edge, list[tuple[str, int]]] = {}
         for node in self.nodes.values():
             for index, edge in enumerate(node.inputs):
-                readers.setdefault(edge, []).append((node.name, index))
+                known = readers.get(edge)
+                if known is None:
+                    readers[edge] = [(node.name, index)]
+                else:
+                    known.append((node.name, index))
         return readers
 
     def size(self, edge: Edge) -> Shape:
         """The shape of an edge at the call that plans are made for."""
         return self.shape(edge) if self.sizes is None else self.sizes(edge)
 
+    def of_same_nodes(self, **changes: Any) -> Graph:
+        """A copy with the same nodes, and what was found out about them.
+
+        Args:
+          **changes: the attributes that differ, `nodes` not among them.
+        """
+        made = dataclasses.replace(self, **changes)
+        known = {name: self.__dict__[name] for name in _FOUND if name in self.__dict__}
+        made.__dict__.update(known)
+        return made
+
     def with_shapes(self, change: Callable[[ShapeSource], ShapeSource]) -> Graph:
         """A copy with both sources of shapes, `shape` and `sizes`, changed alike."""
         sizes = None if self.sizes is None else change(self.sizes)
-        return dataclasses.replace(self, shape=change(self.shape), sizes=sizes)
+        return self.of_same_nodes(shape=change(self.shape), sizes=sizes)
 
     def with_nodes(
         self, nodes: Mapping[str, Node], results: tuple[Result, ...] | None = None
@@ -251,6 +267,10 @@ class Graph:
         return dataclasses.replace(shaped, nodes=nodes, results=results)
 
 
+# What a graph finds out from its nodes alone, once, when it is first asked.
+_FOUND = ("ops", "order", "readers")
+
+
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)
 class Module:
     """A main graph and the functions of its library, by name."""
@@ -265,6 +285,8 @@ class Module:
 
 def _with_added(before: ShapeSource, added: Mapping[str, Node]) -> ShapeSource:
     """Shapes as `before`, and those of the nodes that the rewriter added."""
+    if not added:
+        return before
     known: dict[Edge, Shape] = {}  # copies of copies would look up repeatedly
 
     def shape(edge: Edge) -> Shape:
@@ -289,20 +311,23 @@ def _topological(graph: Graph) -> list[str]:
     The back edge of a v1 loop (NextIteration into Merge) does not count as an input.
     """
     nodes = graph.nodes
+    order: list[str] = []
     waiting: dict[str, int] = {}
     feeds: dict[str, list[str]] = {name: [] for name in nodes}
     for name, node in nodes.items():
-        sources = [edge[0] for edge in node.inputs]
+        inputs = node.inputs
         if node.op in ("Merge", "RefMerge"):
-            sources = [s for s in sources if s not in nodes or nodes[s].op not in _BACK]
+            inputs = tuple(edge for edge in inputs if not _goes_back(edge[0], nodes))
         count = 0
-        for source in (*sources, *node.controls):
+        for source in (*map(_NODE_OF, inputs), *node.controls):
             read_by = feeds.get(source)
             if read_by is not None:
                 read_by.append(name)
                 count += 1
-        waiting[name] = count
-    order = [name for name, count in waiting.items() if count == 0]
+        if count:
+            waiting[name] = count
+        else:
+            order.append(name)
     for name in order:
         for reader in feeds[name]:
             waiting[reader] -= 1
@@ -311,4 +336,8 @@ def _topological(graph: Graph) -> list[str]:
     return order
 
 
-_BACK = ("NextIteration", "RefNextIteration")
+_NODE_OF = operator.itemgetter(0)
+
+
+def _goes_back(name: str, nodes: Mapping[str, Node]) -> bool:
+    return name in nodes and nodes[name].op in ("NextIteration", "RefNextIteration")

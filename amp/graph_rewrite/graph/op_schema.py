@@ -56,14 +56,21 @@ class Slot:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Signature:
-    """A node's input and output tensors in flat order, and the set of their types."""
+    """A node's tensors.
+
+    Attributes:
+      ins, outs: inputs and outputs in flat order.
+      types: the set of their types.
+      made: the types of the outputs.
+    """
 
     ins: tuple[Slot, ...]
     outs: tuple[Slot, ...]
     types: frozenset[int]
+    made: tuple[int, ...]
 
 
-UNKNOWN = Signature((), (), frozenset())
+UNKNOWN = Signature((), (), frozenset(), ())
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -108,7 +115,8 @@ class Schema:
             ins = tuple(self._slots(self.inputs, node))
             outs = tuple(self._slots(self.outputs, node))
             types = frozenset(slot.type for slot in (*ins, *outs))
-            found = self.met[key] = Signature(ins, outs, types)
+            made = tuple(slot.type for slot in outs)
+            found = self.met[key] = Signature(ins, outs, types, made)
         return found
 
     def _slots(self, ports: tuple[Port, ...], node: Node) -> Iterator[Slot]:

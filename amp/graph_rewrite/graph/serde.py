@@ -115,14 +115,14 @@ def _read_nodes(
                 allowed="every node has a name of its own",
                 remedy="rename one of them where the graph is built",
             )
-        inputs, controls = [], []
+        name, inputs, controls = proto.name, [], []
         for text in proto.input:
-            if text.startswith("^"):
+            if text[0] == "^":
                 controls.append(text[1:])
             else:
                 inputs.append(edge(text))
-        nodes[proto.name] = ir.Node(
-            proto.name,
+        nodes[name] = ir.Node(
+            name,
             proto.op,
             tuple(inputs),
             tuple(controls),
@@ -148,8 +148,15 @@ class _FunctionEdges:
         self._lookup = lookup
         self._where = where
         self._offsets: dict[tuple[str, str], int] = {}
+        self._known: dict[str, ir.Edge] = {}
 
     def edge(self, text: str) -> ir.Edge:
+        known = self._known.get(text)
+        if known is None:
+            known = self._known[text] = self._read(text)
+        return known
+
+    def _read(self, text: str) -> ir.Edge:
         parts = text.split(":")
         if len(parts) == 1:
             return (text, 0)

@@ -195,7 +195,7 @@ class _ModuleSizes:
         """The graph with the sizes that were found."""
         if not self._known.get(graph.name):
             return graph
-        return dataclasses.replace(graph, sizes=self._size(graph))
+        return graph.of_same_nodes(sizes=self._size(graph))
 
     def _size(self, graph: ir.Graph) -> ir.ShapeSource:
         known, shape = self._known[graph.name], graph.shape

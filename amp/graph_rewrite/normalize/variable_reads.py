@@ -19,7 +19,7 @@ def shared(
 ) -> ir.Graph:
     """Merges the reads of each float32 variable that precede its first write::
 
-        for each variable handle:
+        for each variable handle that several nodes read:
           writers = nodes that take the handle and may write
           same = reads that every writer waits for
           readers of same[1:] read same[0] instead
@@ -34,21 +34,36 @@ def shared(
       only_reads: whether a node only reads the variable whose handle is at an input.
     """
     reads: dict[ir.Edge, list[str]] = defaultdict(list)
-    writers: dict[ir.Edge, list[ir.Node]] = defaultdict(list)
-    for name in graph.order:
-        node = graph.nodes[name]
+    for name, node in graph.nodes.items():
         if reads_float32(node):
             reads[node.inputs[0]].append(name)
-    for handle in reads:
-        for name, index in graph.readers.get(handle, ()):
-            node = graph.nodes[name]
-            if not only_reads(node, index):
-                writers[handle].append(node)
+    several = {handle: names for handle, names in reads.items() if len(names) > 1}
+    if not several:
+        return graph
+    writers: dict[ir.Edge, list[ir.Node]] = {handle: [] for handle in several}
+    for node in graph.nodes.values():
+        for index, edge in enumerate(node.inputs):
+            if edge in writers and not only_reads(node, index):
+                writers[edge].append(node)
     same: dict[ir.Edge, ir.Edge] = {}
-    for handle, names in reads.items():
-        waited = _waited(names, writers.get(handle, ()), stands_for)
+    for handle, names in several.items():
+        ordered = _in_order(names, handle, graph)
+        waited = _waited(ordered, writers[handle], stands_for)
         same |= {(name, 0): (waited[0], 0) for name in waited[1:]}
     return redirected(graph, same) if same else graph
+
+
+def _in_order(names: Sequence[str], handle: ir.Edge, graph: ir.Graph) -> Sequence[str]:
+    """Reads of a variable in the order of the graph.
+
+    If the handle is an argument, those come first that wait for nothing; so the order
+    of all nodes is mostly not needed.
+    """
+    waiting = {name for name in names if graph.nodes[name].controls}
+    if handle[0] not in graph.nodes and len(waiting) < 2:
+        return sorted(names, key=waiting.__contains__)
+    every = frozenset(names)
+    return [name for name in graph.order if name in every]
 
 
 def reads_float32(node: ir.Node) -> bool:
@@ -71,14 +86,12 @@ def _waited(
 
 def redirected(graph: ir.Graph, same: Mapping[ir.Edge, ir.Edge]) -> ir.Graph:
     """The graph in which readers of each edge in `same` read the edge it maps to."""
-    nodes = dict(graph.nodes)
     results = tuple(
         ir.Result(r.name, r.type, same.get(r.edge, r.edge)) for r in graph.results
     )
-    changed = results != graph.results
-    for edge in same:
-        for name, _ in graph.readers.get(edge, ()):
-            inputs = tuple(same.get(e, e) for e in nodes[name].inputs)
-            nodes[name] = nodes[name].changed(inputs)
-            changed = True
+    read, nodes = same.keys(), dict(graph.nodes)
+    for name, node in graph.nodes.items():
+        if not read.isdisjoint(node.inputs):
+            nodes[name] = node.changed(tuple(same.get(e, e) for e in node.inputs))
+    changed = results != graph.results or nodes != graph.nodes
     return graph.with_nodes(nodes, results) if changed else graph

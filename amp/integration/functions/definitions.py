@@ -70,11 +70,12 @@ def read(context: Any, name: str) -> ir.Module:
             continue
         definition = context.get_function_def(function)
         definitions[function] = definition
-        for node in definition.node_def:
-            if op_def_registry.get(node.op) is None:
-                pending.append(node.op)
-            elif node.op in calls.CALLS:
-                pending += _named(node)
+        ops = {node.op for node in definition.node_def}
+        direct = {op for op in ops if op_def_registry.get(op) is None}
+        calling = direct | (ops & calls.CALLS.keys())
+        for node in definition.node_def if calling else ():
+            if node.op in calling:
+                pending += [node.op] if node.op in direct else _named(node)
     lookup = op_schema.lookup_in(definitions)
     graphs = {
         key: serde.read_function(definition, lookup, traced_shapes(definition))

@@ -102,7 +102,7 @@ def test_an_unknown_op_has_no_ports() -> None:
     graph = module.main.with_nodes({**module.main.nodes, "strange": strange})
     view = type_ports(graph, context_of(module))["strange"]
     assert view.ins == view.outs == ()
-    assert not view.touches(ir.FLOAT)
+    assert not view.float32
 
 
 @pytest.mark.parametrize(

@@ -35,9 +35,9 @@ def found(monkeypatch: pytest.MonkeyPatch) -> Callable[..., dict[str, Any]]:
         (one,) = kept
         fields = ("downstream", "upstream", "opening")
         return {
-            "order": {name: order for (_, name), order in one.order.items()},
+            "order": {n: k for part in one.order.values() for n, k in part.items()},
             "differentiated": one.differentiated,
-            **{f: {name for _, name in getattr(one, f)} for f in fields},
+            **{f: set().union(*getattr(one, f).values()) for f in fields},
         }
 
     return analyzed

@@ -9,6 +9,7 @@ import pytest
 import tensorflow as tf
 from rewriting import context_of, graph_def, module_of, v1
 
+from amp.graph_rewrite.candidates.context import TypedGraph, type_ports
 from amp.graph_rewrite.fusion.candidates import Members
 from amp.graph_rewrite.graph import ir
 
@@ -16,7 +17,8 @@ from amp.graph_rewrite.graph import ir
 def members_of(build, **context) -> Members:
     module = module_of(graph_def(build))
     made = dataclasses.replace(context_of(module), **context)
-    return Members(module.main, made)
+    typed = type_ports(module.main, made)
+    return Members(TypedGraph(module.main, made, typed))
 
 
 def x32(shape=(4, 2)):
@@ -78,9 +80,7 @@ def test_casts_up_and_small_constants_are_copied():
     members = members_of(build)
     copied = {name for name in members.graph.nodes if members.copied(name)}
     assert copied == {"up", "small", "Cast"}
-    assert {n for n in members.graph.nodes if members.is_bridge(n)} == {
-        *("up", "Cast", "down")
-    }
+    assert members.bridges == {"up", "Cast", "down"}
 
 
 def test_a_link_passes_through_a_cast_that_is_copied():
@@ -126,5 +126,4 @@ def test_a_result_is_given_if_another_needs_it():
     assert members.given({"a"}, "a")  # by a cast that others read
     assert members.idle({"a", "b"}) == {"a", "b", "up"}
     assert members.idle({"a"}) == {"a"}
-    fetched = dataclasses.replace(members.context, fetched=frozenset({"up"}))
-    assert Members(members.graph, fetched).given({"a", "b"}, "a")
+    assert members_of(build, fetched=frozenset({"up"})).given({"a", "b"}, "a")

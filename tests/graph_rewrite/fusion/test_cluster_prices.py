@@ -9,6 +9,7 @@ import pytest
 import tensorflow as tf
 from rewriting import context_of, graph_def, module_of, v1
 
+from amp.graph_rewrite.candidates.context import TypedGraph, type_ports
 from amp.graph_rewrite.cost.device import Device
 from amp.graph_rewrite.cost.model import CostModel
 from amp.graph_rewrite.cost.shipped_devices import CPU_AMX
@@ -33,7 +34,9 @@ def device(start: float, bandwidth: float, call: float, compiled: float) -> Devi
 
 def saved(build: Callable[[], object], names: tuple[str, ...], on: Device) -> float:
     module = module_of(graph_def(build))
-    members = Members(module.main, context_of(module))
+    context = context_of(module)
+    typed = type_ports(module.main, context)
+    members = Members(TypedGraph(module.main, context, typed))
     prices = ClusterPrices(members, CostModel(on, "bfloat16"), on)
     gives = tuple((name, 0) for name in names if members.given(set(names), name))
     made = outline.outline(module.main, names, members.copied, gives, members.type_of)

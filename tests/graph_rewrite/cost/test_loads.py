@@ -1,0 +1,50 @@
+"""`loads`: what nodes do is counted from sizes, and is the same for any cost model."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+import tensorflow as tf
+from rewriting import context_of, graph_def, module_of, v1
+
+from amp.graph_rewrite.candidates.analysis import UseAnalysis, analyze
+from amp.graph_rewrite.cost.loads import Load, loads_of
+
+
+def step() -> None:
+    """A product, an addition to it, and arithmetic on integers of which one is fed."""
+    x = v1.placeholder(tf.float32, [8, 4], name="x")
+    y = tf.matmul(x, tf.ones([4, 16]), name="product")
+    tf.add(y, 1.0, name="sum")
+    fed = v1.placeholder(tf.int32, [5], name="fed")
+    tf.add(fed, np.int32(1), name="integers")
+    tf.add(tf.constant([1, 2], name="known"), 3, name="folded")
+
+
+def analyzed(**context: object) -> UseAnalysis:
+    module = module_of(graph_def(step))
+    made = dataclasses.replace(context_of(module), **context)
+    (one,) = analyze(module, lambda use: made).uses.values()
+    return one
+
+
+def test_a_product_moves_its_tensors_and_multiplies() -> None:
+    own = loads_of(analyzed()).own
+    assert own["product"] == Load("matmul", 8 * 4 + 4 * 16 + 8 * 16, 2 * 8 * 4 * 16)
+
+
+def test_arithmetic_only_moves() -> None:
+    assert loads_of(analyzed()).own["sum"] == Load("elementwise", 2 * 8 * 16 + 1, 0.0)
+
+
+def test_nodes_of_other_types_are_counted_apart() -> None:
+    loads = loads_of(analyzed())
+    assert "integers" not in loads.own
+    assert (1.0, Load("elementwise", 5 + 1 + 5, 0.0)) in loads.rest
+
+
+def test_under_xla_these_are_part_of_other_loops() -> None:
+    loads = loads_of(analyzed(xla=True))
+    assert "product" in loads.own
+    assert loads.rest == ()

@@ -43,10 +43,15 @@ OPAQUE = ("measure", "compare gradients")
 
 
 class Phases:
-    """The seconds of each phase, without those of the phases in it."""
+    """The seconds of each phase, without those of the phases in it.
 
-    def __init__(self) -> None:
+    Args:
+      clock: gives seconds.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:
         self.seconds: dict[str, float] = {}
+        self._clock = clock
         self._inside: list[list[Any]] = []  # [phase, seconds of phases in it]
 
     @contextlib.contextmanager
@@ -56,11 +61,11 @@ class Phases:
             yield
             return
         self._inside.append([name, 0.0])
-        start = time.perf_counter()
+        start = self._clock()
         try:
             yield
         finally:
-            took = time.perf_counter() - start
+            took = self._clock() - start
             _, inner = self._inside.pop()
             self.seconds[name] = self.seconds.get(name, 0.0) + took - inner
             if self._inside:
@@ -90,20 +95,9 @@ def watch_tensorflow(phases: Phases) -> None:
     phases.watch("register", context.Context, "add_function_def")
 
 
-def watch_plugin(phases: Phases) -> None:
-    """Times the steps of a rewrite by their names, and what is around them."""
+def watch_steps(phases: Phases) -> None:
+    """Times the steps of a rewrite by their names."""
     from amp.graph_rewrite import rewrite
-    from amp.graph_rewrite.graph import serde
-    from amp.integration.functions import (
-        definitions,
-        first_step,
-        function_checks,
-        gradient_check,
-        plan_store,
-        stored_checks,
-        twins,
-    )
-    from amp.integration.measuring import operation_timer
 
     run = rewrite.run
 
@@ -117,6 +111,23 @@ def watch_plugin(phases: Phases) -> None:
         )
 
     rewrite.run = timed_run
+
+
+def watch_plugin(phases: Phases) -> None:
+    """Times the steps of a rewrite by their names, and what is around them."""
+    from amp.graph_rewrite.graph import serde
+    from amp.integration.functions import (
+        definitions,
+        first_step,
+        function_checks,
+        gradient_check,
+        plan_store,
+        stored_checks,
+        twins,
+    )
+    from amp.integration.measuring import operation_timer
+
+    watch_steps(phases)
     phases.watch(OTHER, twins.Twins, "call")
     phases.watch("read", definitions, "read")
     phases.watch("write", serde, "write_function")

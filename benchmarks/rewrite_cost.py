@@ -1,13 +1,16 @@
 """What rewriting costs: microseconds a node, from 1,000 to 100,000 nodes.
 
-A program anyone can run: `python benchmarks/rewrite_cost.py [--profile]`. It builds
-residual blocks with their gradients (with `--chain` one long chain of elementwise
-operations after a product, with its gradient; with `--maps` one `tf.map_fn` after the
-other) and rewrites them several times, in the two ways there are, and prints medians.
-The cost is linear where the time a node is the same for all sizes:
+A program anyone can run: `python -m benchmarks.rewrite_cost [--profile]`. It builds
+residual blocks with their gradients (with `--step` a training step of residual layers
+with batch normalisation; with `--chain` one long chain of elementwise operations after
+a product, with its gradient; with `--maps` one `tf.map_fn` after the other) and
+rewrites them several times, in the two ways there are, and prints medians of processor
+time. The cost is linear where the time a node is the same for all sizes. `--phases`
+shows where the time of the largest goes:
 
-* function: what a job pays at the first call of a traced `tf.function`; reading it from
-  the runtime, deciding, applying, verifying, writing;
+* function: what a job pays for the plan of a traced `tf.function`; reading it from the
+  runtime, its fingerprint, deciding by the times that are stored, applying, verifying,
+  making clusters, writing (what an earlier run has proven is not proven again);
 * GraphDef: `amp.rewrite`, where TensorFlow's own import, which infers the shapes, comes
   on top (the column import).
 """
@@ -31,14 +34,24 @@ import tensorflow as tf
 from tensorflow.python.eager import context as context_lib
 
 import amp
-from amp.graph_rewrite.graph import serde
-from amp.graph_rewrite.rewrite import rewrite
+from amp.graph_rewrite.assign.nominee import CUT
+from amp.graph_rewrite.graph import op_schema, serde
+from amp.graph_rewrite.steps import uncollected
 from amp.integration import api
-from amp.integration.functions import definitions
+from amp.integration.functions import (
+    definitions,
+    plan_store,
+    shape_inference,
+    twin_making,
+)
+from amp.integration.measuring import job_timer
+from amp.integration.measuring.job_timer import Noted
+from benchmarks.first_step import Phases, watch_steps
 
 SIZES = (1_000, 3_000, 10_000, 30_000, 100_000)
 # With gradients, roughly; the size reached is printed.
 NODES_A_BLOCK = 13
+NODES_A_LAYER = 97
 NODES_A_LINK = 11
 NODES_A_MAP = 34
 
@@ -52,6 +65,33 @@ def blocks(nodes: int) -> Callable[..., list[tf.Tensor]]:
             x = x + tf.nn.tanh(product * 0.5)
         loss = tf.reduce_mean(tf.square(x))
         return [tf.identity(grad) for grad in tf.gradients(loss, weights)]
+
+    return build
+
+
+def step(nodes: int) -> Callable[..., list[tf.Tensor]]:
+    """A training step: products, biases, batch normalisation; gradients and updates."""
+    count = max(nodes // NODES_A_LAYER, 1)
+    kernels = [tf.Variable(tf.zeros([1024, 1024])) for _ in range(16)]
+    vectors = [tf.Variable(tf.ones([1024])) for _ in range(3 * count)]
+
+    def build(x: tf.Tensor, *weights: tf.Tensor) -> tf.Tensor:
+        with tf.GradientTape() as tape:
+            for index in range(count):
+                bias, scale, shift = vectors[3 * index : 3 * index + 3]
+                y = tf.nn.bias_add(tf.matmul(x, kernels[index % 16]), bias)
+                mean, variance = tf.nn.moments(y, [0])
+                normal = tf.nn.batch_normalization(
+                    y, mean, variance, shift, scale, 1e-3
+                )
+                x = x + tf.nn.relu(normal)
+            loss = tf.reduce_mean(tf.square(x))
+        variables = [*kernels[:count], *vectors]
+        for variable, gradient in zip(
+            variables, tape.gradient(loss, variables), strict=True
+        ):
+            variable.assign_sub(0.1 * gradient)
+        return loss
 
     return build
 
@@ -86,9 +126,9 @@ def specs() -> list[tf.TensorSpec]:
 
 def seconds(call: Callable[[], Any]) -> float:
     gc.collect()
-    start = time.perf_counter()
+    start = time.thread_time()
     call()
-    return time.perf_counter() - start
+    return time.thread_time() - start
 
 
 def report(label: str, nodes: int, times: list[float], extra: str = "") -> None:
@@ -98,20 +138,28 @@ def report(label: str, nodes: int, times: list[float], extra: str = "") -> None:
     print(f"{label:9s} {nodes:8d} {middle:8.1f} {spread:>9s} {extra:>8s}", flush=True)
 
 
+def show(phases: Phases, nodes: int) -> None:
+    """Prints the microseconds a node of each phase, the longest first."""
+    for name, taken in sorted(phases.seconds.items(), key=lambda item: -item[1]):
+        print(f"  {name:28s} {taken / nodes * 1e6:6.1f}")
+
+
 def arguments() -> argparse.Namespace:
     """The options of the command line."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--sizes", type=int, nargs="+", default=list(SIZES))
-    parser.add_argument("--assignment", choices=("cost", "all"), default="all")
+    parser.add_argument("--assignment", choices=("cost", "all"), default="cost")
     graphs = parser.add_mutually_exclusive_group()
-    for other, text in ((chain, "a long chain"), (maps, "many map_fn")):
+    others = ((step, "a training step"), (chain, "a long chain"))
+    for other, text in (*others, (maps, "many map_fn")):
         flag = f"--{other.__name__}"
         graphs.add_argument(
             flag, dest="graph", action="store_const", const=other, help=text
         )
     parser.set_defaults(graph=blocks)
     parser.add_argument("--profile", action="store_true", help="profile the largest")
+    parser.add_argument("--phases", action="store_true", help="its time by phase")
     return parser.parse_args()
 
 
@@ -123,16 +171,27 @@ def main() -> None:
           f"{os.cpu_count()} CPUs, assignment {args.assignment}")  # fmt: skip
     print(f"{'way':9s} {'nodes':>8s} {'us/node':>8s} {'spread':>9s} {'import':>8s}")
     context = context_lib.context()
+    phases = Phases(time.thread_time)
+    if args.phases:
+        watch_steps(phases)
+        phases.watch("read", definitions, "read")
+        phases.watch("fingerprint", plan_store, "fingerprint")
+        phases.watch("write", serde, "write_function")
     for size in args.sizes:
         concrete = tf.function(args.graph(size)).get_concrete_function(*specs())
         proto = concrete.graph.as_graph_def()
         bodies = (len(function.node_def) for function in proto.library.function)
         count = len(proto.node) + sum(bodies)
 
+        @uncollected()
         def function(concrete: Any = concrete) -> None:
             module = definitions.read(context, concrete.name.decode())
-            result = rewrite(module, settled).graph
-            serde.write_function(result.main)
+            plan_store.fingerprint(module, settled)
+            sizes = shape_inference.at_call(concrete.inputs)
+            begun = twin_making.begun(module, settled, sizes)
+            prepared = begun.prepared(Noted(settled, job_timer.stored))
+            result = prepared.made(CUT, later=True).graph
+            serde.write_function(result.main, op_schema.lookup_of(result))
 
         def graph_def(proto: Any = proto) -> None:
             amp.rewrite(proto, policy)
@@ -141,7 +200,11 @@ def main() -> None:
             with tf.Graph().as_default():
                 tf.graph_util.import_graph_def(proto, name="")
 
+        function()
+        phases.seconds.clear()
         report("function", count, [seconds(function) for _ in range(args.rounds)])
+        if args.phases and size == args.sizes[-1]:
+            show(phases, count * args.rounds)
         only = statistics.median(seconds(imported) for _ in range(args.rounds))
         times = [seconds(graph_def) for _ in range(args.rounds)]
         report("GraphDef", count, times, f"{only / count * 1e6:.1f}")

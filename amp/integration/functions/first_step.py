@@ -26,6 +26,7 @@ from amp.graph_rewrite.normalize.sizes import SizesAtCall
 from amp.graph_rewrite.report import Report
 from amp.graph_rewrite.report_builder import left
 from amp.graph_rewrite.rewrite import Begun
+from amp.graph_rewrite.steps import uncollected
 from amp.integration import fallback
 from amp.integration.functions import (
     contest,
@@ -166,6 +167,7 @@ class FirstSteps:
             self._started[name] = started
         return started
 
+    @uncollected()
     def _read(self, context: Any, name: bytes, sizes: SizesAtCall) -> Started | None:
         module = definitions.read(context, name.decode())
         begun = twin_making.begun(module, self._settled, sizes)

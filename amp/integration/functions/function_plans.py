@@ -27,6 +27,7 @@ from amp.graph_rewrite.graph import calls
 from amp.graph_rewrite.graph.calls import FunctionUse
 from amp.graph_rewrite.report import Report
 from amp.graph_rewrite.rewrite import Prepared, Rewrite
+from amp.graph_rewrite.steps import uncollected
 from amp.integration.functions import contest, twin_making
 from amp.integration.functions.twin_making import MadeTwin
 from amp.integration.measuring.job_timer import Noted
@@ -180,6 +181,7 @@ class FunctionPlans:
         made = self._made.get(plan)
         return made.twin.name if isinstance(made, Made) else self.original
 
+    @uncollected()
     def make(
         self, context: Any, plan: str, doubt: float = 1.0
     ) -> tuple[Made | NotMade, Rewrite | None]:

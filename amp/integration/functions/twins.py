@@ -22,6 +22,7 @@ from amp.graph_rewrite.graph import ir
 from amp.graph_rewrite.ops.op_table import COMPUTE
 from amp.graph_rewrite.report import Report
 from amp.graph_rewrite.report_builder import left
+from amp.graph_rewrite.steps import uncollected
 from amp.integration import fallback
 from amp.integration.functions import (
     contest,
@@ -187,6 +188,7 @@ class Twins:
             name, lambda report: dataclasses.replace(report, verdict=verdict)
         )
 
+    @uncollected()
     def add(
         self, context: Any, name: bytes, inputs: Sequence[Any] = ()
     ) -> FunctionTwins | None:

@@ -425,7 +425,7 @@ TRANSFORMER_NMT = Family(
         rate=4e-3,
         floor=60.0,
         data={"vocabulary": 300, "steps": 16, "most": 2000},
-        model={"width": 48, "heads": 4, "blocks": 1, "hidden": 96, "dropout": 0.0},
+        model={"width": 48, "heads": 4, "blocks": 1, "hidden": 384, "dropout": 0.0},
         margin=1.6,  # 2 % of what phrases reach
     ),
     real=Size(

@@ -33,9 +33,9 @@ class Members:
         self.graph, self.context = made.graph, made.context
         self._views, graph, context = made.typed, made.graph, made.context
         number = context.format.number
-        casts = [node for node in graph.nodes.values() if node.op == "Cast"]
-        self.bridges = {n.name for n in casts if bridges.is_bridge(n, number)}
-        self.ups = {n.name for n in casts if bridges.is_up(n, number)}
+        casts = [n for n in graph.nodes.values() if bridges.is_bridge(n, number)]
+        self.bridges = {node.name for node in casts}
+        self.ups = {node.name for node in casts if bridges.is_up(node, number)}
         self._allowed = {ir.FLOAT, ir.BOOL, number}
         self._elements: dict[ir.Edge, int] = {}
         self.returned = {result.edge[0] for result in graph.results}

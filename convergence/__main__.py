@@ -51,7 +51,13 @@ def _parser() -> argparse.ArgumentParser:
         _add_training(commands.add_parser(name, help=text), judged=name != "calibrate")
     report = commands.add_parser("report", help="tables and pictures from results")
     report.add_argument("--results", type=Path, help="directory of results")
-    report.add_argument("--data-dir", type=Path, help="real data, to plan steps anew")
+    report.add_argument(
+        "--data-dir",
+        type=Path,
+        action="append",
+        default=[],
+        help="real data, to plan steps anew; may be given more than once",
+    )
     report.add_argument("--margins", type=Path, help="file of frozen margins")
     return parser
 

@@ -5,9 +5,10 @@ Traces one step a setting; trains nothing.
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import importlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,27 +16,36 @@ import keras
 
 from convergence import arms, families, plans, steps
 from convergence.errors import DataError
+from convergence.families import Size
 
 
-def replan(result: Mapping[str, Any], directory: Path | None) -> dict[str, str] | None:
+def replan(
+    result: Mapping[str, Any], directories: Sequence[Path]
+) -> dict[str, str] | None:
     """The digests of the plans of all settings, as `plans.plan` gives them.
 
     Args:
       result: what a file of results holds.
-      directory: of real data; None for the embedded data.
+      directories: of real data; the embedded data are there anyway.
 
     Returns:
       None where the data of these results is not there, or the row has changed.
     """
     family = families.FAMILIES[result["family"]]
-    size = family.size(quick=result["quick"], real=directory is not None)
     module = importlib.import_module(f"convergence.tasks.{family.task}")
-    try:
-        data = module.load(size, directory)
-    except DataError:
-        return None
-    if data.name != result["data"]:
-        return None
+    for directory in (None, *directories):
+        size = family.size(quick=result["quick"], real=directory is not None)
+        with contextlib.suppress(DataError):
+            data = module.load(size, directory)
+            if data.name == result["data"]:
+                return _planned(result, module, data, size)
+    return None
+
+
+def _planned(
+    result: Mapping[str, Any], module: Any, data: Any, size: Size
+) -> dict[str, str]:
+    """The digests, of a task's module on its data."""
     known = {arm.name: arm for arm in (*arms.compared(), *arms.controlled())}
     found = {}
     for name in result["settings"]:

@@ -26,7 +26,7 @@ Counted = Sequence[tuple[Judged, str]]  # results, and why they are not counted
 
 
 def write(
-    directory: Path, data: Path | None = None, frozen: Path = margins.FILE
+    directory: Path, data: Sequence[Path] = (), frozen: Path = margins.FILE
 ) -> list[Path]:
     """Writes report.md, report.html and a picture a file of results; returns the files.
 
@@ -34,13 +34,13 @@ def write(
 
     Args:
       directory: of results.
-      data: directory of real data, to plan steps anew.
+      data: directories of real data, to plan steps anew.
       frozen: file of margins.
 
     Raises:
       ResultError: a file of results cannot be read.
     """
-    replan = functools.partial(replanning.replan, directory=data)
+    replan = functools.partial(replanning.replan, directories=data)
     every = [result for result in results.every(directory) if result["runs"]]
     found = [(result, staleness.reason(result, replan, frozen)) for result in every]
     drawings = {

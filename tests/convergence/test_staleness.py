@@ -85,6 +85,6 @@ def test_a_step_that_is_planned_anew_has_the_digest_that_its_run_had(
     )
     result = runner.run(family, options, lambda *told: None)
     known = {run["setting"]: run["plan"] for run in result["runs"]}
-    assert replanning.replan(result, None) == known
+    assert replanning.replan(result, ()) == known
     assert len({known[name] for name in ("unscaled", "constant")}) == 2
-    assert replanning.replan(result | {"data": "another"}, None) is None
+    assert replanning.replan(result | {"data": "another"}, ()) is None

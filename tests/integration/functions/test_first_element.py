@@ -12,14 +12,11 @@ import pytest
 import tensorflow as tf
 
 import amp
-from amp.graph_rewrite.cost.shipped_devices import CPU_AMX
 from amp.graph_rewrite.graph import ir
 from amp.graph_rewrite.normalize.element_sources import ElementSource
 from amp.graph_rewrite.report import Report
 from amp.integration import fallback
 from amp.integration.functions import first_element
-from amp.integration.measuring import hardware
-from amp.integration.process import PROCESS
 
 pytestmark = pytest.mark.kernels
 
@@ -27,15 +24,7 @@ SIZE, BATCH = 256, 512
 POLICY: dict[str, Any] = {"dtype": "bfloat16", "trial": False, "check": False}
 
 
-@pytest.fixture(autouse=True)
-def amx(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Plans as for a CPU with AMX, whatever this machine is; forgets them after."""
-    monkeypatch.setattr(hardware, "device", lambda: CPU_AMX)
-    settled = dict(PROCESS.settled)
-    PROCESS.settled.clear()
-    yield
-    PROCESS.settled.clear()
-    PROCESS.settled.update(settled)
+pytestmark = pytest.mark.usefixtures("only_amx")
 
 
 def batches(*lengths: int, begun: list[int] | None = None) -> tf.data.Dataset:

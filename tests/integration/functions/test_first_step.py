@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
 from typing import Any
 
 import keras
@@ -13,12 +12,9 @@ import tensorflow as tf
 from tensorflow.python.eager import context as context_lib
 
 import amp
-from amp.graph_rewrite.cost.shipped_devices import CPU_AMX
 from amp.graph_rewrite.report import Report
 from amp.integration.functions import twin_making
 from amp.integration.functions.function_call import FunctionCall
-from amp.integration.measuring import hardware
-from amp.integration.process import PROCESS
 
 pytestmark = pytest.mark.kernels
 
@@ -27,15 +23,7 @@ BFLOAT16 = 2.0**-8 * 2**3
 SIZE = 256
 
 
-@pytest.fixture(autouse=True)
-def amx(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Plans as for a CPU with AMX, whatever this machine is; forgets them after."""
-    monkeypatch.setattr(hardware, "device", lambda: CPU_AMX)
-    settled = dict(PROCESS.settled)
-    PROCESS.settled.clear()
-    yield
-    PROCESS.settled.clear()
-    PROCESS.settled.update(settled)
+pytestmark = pytest.mark.usefixtures("only_amx")
 
 
 @pytest.fixture

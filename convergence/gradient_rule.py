@@ -7,7 +7,8 @@ An *observation* is of one variable at one probed step of one run. Its *error* i
 step minus before) in float32 and a the same in the run's setting, at the same weights,
 optimizer state and batch. Its *noise* is the error of float32 itself at weights that
 are off by at most the 16-bit type's unit roundoff u, each by a random share; of several
-draws the largest. Its *share* is |b| over the norm of all variables' b together.
+draws the largest. Its *share* is |b| over the norm of all variables' b together, its
+*even share* what that would be if all values that are not 0 were of one size.
 
 Over all observations of a variable (all probed steps of all seeds) two quantiles are
 judged, the median and the 90th percentile; E is that of the errors, N of the noise:
@@ -17,10 +18,12 @@ judged, the median and the 90th percentile; E is that of the errors, N of the no
    at most half, of what a gradient should be; one that vanishes has the error 1.
 2. N > 1/8: the gradient is not determined by weights in 16 bits (the bias of a key in
    attention: exactly 0, but for rounding). E <= 8 N, or error times share <= 32 u.
-3. An update is not determined where the gradient is not. Case 2, or E <= 2: what
-   divides by the gradient's size, such as Adam, takes a whole step of what is rounding
-   alone, in float32 too. It may point anywhere, but two vectors of one size differ by
-   no more than twice that size.
+3. An update is not determined where the gradient is not. Case 2, or E <= 2, or error
+   times share <= twice the even share: what divides by the gradient's size, such as
+   Adam, takes a whole step of what is rounding alone, in float32 too, and as large a
+   one for each value as elsewhere; or none, as long as the rounding is under Adam's
+   epsilon. It may point anywhere, but two vectors of one size differ by no more than
+   twice that size.
 
 Mixed precision rounds not only weights but also activations and their gradients: a
 random error about twice the noise. 8 leaves a factor of 4.
@@ -43,7 +46,8 @@ ANYWHERE = 2.0  # two vectors of one size, whatever their directions
 DETERMINED = 1 / 8  # noise up to which a gradient is determined
 KINDS = ("gradient", "update")
 
-# Of one variable at one step: error (None: not finite), noise (likewise), share.
+# Of one variable at one step: error (None: not finite), noise (likewise), share, even
+# share.
 Observation = Sequence[float | None]
 
 
@@ -126,7 +130,8 @@ def _judged(
         # What is not finite stays so, whatever its share.
         errors, shares = values[:, 0], np.where(np.isinf(values[:, 0]), 1, values[:, 2])
         error = _quantile(errors * shares, quantile)
-        limit = FLOOR * unit
+        even = 0.0 if known else float(values[:, 3].min())
+        limit = max(FLOOR * unit, ANYWHERE * even)
     return Judged(*what, error, limit, determined=False)
 
 

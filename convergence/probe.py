@@ -108,7 +108,7 @@ def compared(
     noisy: Sequence[Sequence[np.ndarray]],
     spacings: Sequence[float] = (),
 ) -> dict[str, list[float | None]]:
-    """The observations that `gradient_rule` judges: error, noise and share.
+    """The observations that `gradient_rule` judges: error, noise, share, even share.
 
     A variable for which float32 has exactly 0 is left out, unless `ours` is not small.
 
@@ -122,6 +122,7 @@ def compared(
         what is smaller is lost when weights are rounded to float32.
     """
     whole = float(np.sqrt(sum(_norm(x) ** 2 for x in exact)))
+    moving = max(sum(np.count_nonzero(x) for x in exact), 1)
     coarse = spacings or [0.0] * len(names)
     found: dict[str, list[float | None]] = {}
     off = zip(*noisy, strict=True)  # of each variable, every draw
@@ -129,10 +130,11 @@ def compared(
         size = _norm(b)
         if size:
             error, *noise = (_norm(_wide(x) - _wide(b)) for x in (a, *draws))
-            told = (error / size, max(*noise, least) / size, size / whole)
+            even = float(np.sqrt(np.count_nonzero(b) / moving))
+            told = (error / size, max(*noise, least) / size, size / whole, even)
             found[name] = [_short(x) for x in told]
         elif not _norm(a) <= max(NEGLIGIBLE * whole, least):
-            found[name] = [None, 0.0, 0.0]
+            found[name] = [None, 0.0, 0.0, 0.0]
     return found
 
 

@@ -14,7 +14,7 @@ U = UNIT["float16"]
 
 
 def runs(*seen: tuple[float | None, float, float], kind: str = "gradient") -> Any:
-    probes = [{kind: {"w": list(each)}} for each in seen]
+    probes = [{kind: {"w": [*each, 0.5]}} for each in seen]
     return [{"probes": [*probes, {"overflow": True}]}]
 
 
@@ -75,15 +75,40 @@ def test_a_gradient_that_is_rounding_alone_is_judged_by_its_size() -> None:
 def test_an_update_of_what_is_rounding_alone_may_point_anywhere(
     noise: float, error: float, sound: bool
 ) -> None:
-    probe = {"gradient": {"w": [0.01, noise, 1e-9]}, "update": {"w": [error, 0.0, 0.5]}}
+    probe = {
+        "gradient": {"w": [0.01, noise, 1e-9, 0.1]},
+        "update": {"w": [error, 0.0, 0.5, 0.1]},
+    }
+    found = gradient_rule.judged([{"probes": [probe] * 4}], U)
+    assert all(each.passes for each in found) is sound
+
+
+@pytest.mark.parametrize(
+    ("noise", "size", "sound"),
+    [
+        (1.4, 0.019, True),  # as seen in BERT
+        (1.4, 0.049, True),
+        (1.4, 0.051, False),  # larger than a step of as many values
+        (0.01, 0.019, False),  # a gradient that weights in 16 bits determine
+    ],
+)
+def test_adam_takes_none_or_a_whole_step_of_rounding_near_its_epsilon(
+    noise: float, size: float, sound: bool
+) -> None:
+    """The key's bias: float32's step next to none, ours as large as elsewhere."""
+    share = 1e-5
+    probe = {
+        "gradient": {"w": [0.01, noise, 1e-9, 0.025]},
+        "update": {"w": [size / share, 0.0, share, 0.025]},
+    }
     found = gradient_rule.judged([{"probes": [probe] * 4}], U)
     assert all(each.passes for each in found) is sound
 
 
 def test_each_variable_is_judged_alone_and_the_worst_comes_first() -> None:
     """One of sixty: a median over variables would not see it."""
-    seen = {f"v{i}": [0.001, 0.001, 0.1] for i in range(60)} | {
-        "zeroed": [1, 0.001, 0.1]
+    seen = {f"v{i}": [0.001, 0.001, 0.1, 0.1] for i in range(60)} | {
+        "zeroed": [1, 0.001, 0.1, 0.1]
     }
     judged = gradient_rule.judged([{"probes": [{"gradient": seen}]}], U)
     failing = [each for each in judged if not each.passes]
@@ -102,17 +127,24 @@ def test_observations_are_errors_relative_to_float32() -> None:
     ours = [np.array([3.0, 4.5], np.float32), np.full(2, 1e-9, np.float32)]
     noisy = [np.array([3.0, 4.25], np.float32), np.zeros(2, np.float32)]
     found = probe.compared(["a", "b"], ours, exact, [noisy])
-    assert found == {"a": [0.1, 0.05, 1.0]}  # b is 0 in float32, and near it in ours
+    assert found == {"a": [0.1, 0.05, 1, 1]}  # b is 0 in float32, and near it in ours
     ours[1] = np.ones(2, np.float32)
-    assert probe.compared(["a", "b"], ours, exact, [noisy])["b"] == [None, 0.0, 0.0]
+    assert probe.compared(["a", "b"], ours, exact, [noisy])["b"] == [None, 0, 0, 0]
     ours[0][0] = np.inf
-    assert probe.compared(["a", "b"], ours, exact, [noisy])["a"] == [None, 0.05, 1.0]
+    assert probe.compared(["a", "b"], ours, exact, [noisy])["a"] == [None, 0.05, 1, 1]
+
+
+def test_an_even_share_counts_the_values_that_float32_moves() -> None:
+    """Rows of an embedding that no batch names move nothing."""
+    exact = [np.array([1.0, 0.0, 0.0], np.float32), np.ones(3, np.float32)]
+    found = probe.compared(["a", "b"], exact, exact, [exact])
+    assert found == {"a": [0.0, 0.0, 0.5, 0.5], "b": [0.0, 0.0, 0.866, 0.866]}
 
 
 def test_noise_is_the_largest_of_several_draws() -> None:
     ours, exact = [np.array([1.5], np.float32)], [np.ones(1, np.float32)]
     draws = [[np.array([x], np.float32)] for x in (1.0, 1.25, 1.0)]
-    assert probe.compared(["a"], ours, exact, draws) == {"a": [0.5, 0.25, 1.0]}
+    assert probe.compared(["a"], ours, exact, draws) == {"a": [0.5, 0.25, 1.0, 1.0]}
 
 
 def test_what_float32_weights_cannot_hold_of_an_update_is_noise() -> None:
@@ -122,7 +154,7 @@ def test_what_float32_weights_cannot_hold_of_an_update_is_noise() -> None:
     one, none = (np.array([x], np.float32) for x in (2.0**-17, 0.0))
     each = [none, one], [one, none], [[one, none]]
     found = probe.compared(["a", "b"], *each, [probe.spacing(weights)] * 2)
-    assert found == {"a": [1.0, 1.0, 1.0]}
+    assert found == {"a": [1.0, 1.0, 1.0, 1.0]}
     run = {"probes": [{"update": found}]}
     assert all(each.passes for each in gradient_rule.judged([run], U))
     fine = probe.compared(["a", "b"], *each, [probe.spacing(weights / 2**9)] * 2)

@@ -221,14 +221,14 @@ class _Teller:
 
 
 def _report(args: argparse.Namespace) -> int:
-    import tensorflow as tf
+    from convergence import margins, report, results, workers
 
-    from convergence import margins, report, results
-
-    # As in runs: TensorFlow traces some functions otherwise.
-    tf.config.experimental.enable_op_determinism()
     directory, frozen = args.results or results.DIRECTORY, args.margins or margins.FILE
-    for path in report.write(directory, args.data_dir, frozen):
+    with _bars() as bars:
+        task = bars.add_task("results planned anew", total=None)
+        with workers.replanning(args.data_dir, lambda: bars.advance(task)) as replan:
+            written = report.write(directory, replan, frozen)
+    for path in written:
         print(path)
     return 0
 

@@ -6,15 +6,15 @@ what tables hold in `tables`.
 
 from __future__ import annotations
 
-import functools
 import html
 import string
 from collections.abc import Mapping, Sequence
+from concurrent import futures
 from pathlib import Path
 from typing import Any
 
 from amp.integration import atomic_files
-from convergence import margins, pictures, replanning, results, staleness, tables
+from convergence import margins, pictures, results, staleness, tables
 from convergence import verdict as verdicts
 from convergence.settings import CONSTANT
 from convergence.tables import Table
@@ -26,7 +26,7 @@ Counted = Sequence[tuple[Judged, str]]  # results, and why they are not counted
 
 
 def write(
-    directory: Path, data: Sequence[Path] = (), frozen: Path = margins.FILE
+    directory: Path, replan: staleness.Replan, frozen: Path = margins.FILE
 ) -> list[Path]:
     """Writes report.md, report.html and a picture a file of results; returns the files.
 
@@ -34,15 +34,16 @@ def write(
 
     Args:
       directory: of results.
-      data: directories of real data, to plan steps anew.
+      replan: plans the steps of a result anew; several threads ask.
       frozen: file of margins.
 
     Raises:
       ResultError: a file of results cannot be read.
     """
-    replan = functools.partial(replanning.replan, directories=data)
     every = [result for result in results.every(directory) if result["runs"]]
-    found = [(result, staleness.reason(result, replan, frozen)) for result in every]
+    with futures.ThreadPoolExecutor() as threads:
+        asked = [threads.submit(staleness.reason, r, replan, frozen) for r in every]
+    found = [(r, reason.result()) for r, reason in zip(every, asked, strict=True)]
     drawings = {
         stem(result) + ".svg": pictures.picture(result)
         for result, stale in found

@@ -5,16 +5,20 @@ Knows processes, not families: what is run is `runner`'s matter.
 
 from __future__ import annotations
 
+import contextlib
 import multiprocessing
 import os
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent import futures
+from pathlib import Path
 from typing import Any
 
 from convergence import families
 from convergence.errors import ResultError
+from convergence.staleness import Replan
 
+SPAWN = multiprocessing.get_context("spawn")
 # Told the family, the setting, the seed, the steps there are, and the steps taken.
 Tell = Callable[[str, str, int, int, int], None]
 
@@ -41,32 +45,66 @@ def run(
       AmpError: what one of them raised; those that have not begun are given up.
       ResultError: a process was ended from outside.
     """
-    spawn = multiprocessing.get_context("spawn")
-    told = spawn.SimpleQueue()
+    told = SPAWN.SimpleQueue()
     listener = threading.Thread(target=_listen, args=(told, tell), daemon=True)
     listener.start()
-    count = min(len(names), os.cpu_count() or 1)
-    pool = futures.ProcessPoolExecutor(
-        count, spawn, _begin, (told, bool(options.get("quick")))
-    )
+    pool = _pool(len(names), told, single=bool(options.get("quick")))
     try:
         runs = [pool.submit(_run, what, name, options) for name in names]
         for done in futures.as_completed(runs):
             yield done.result()
     except futures.process.BrokenProcessPool as e:
-        raise _ended(names) from e
+        remedy = "go on with --resume, with fewer families at a time"
+        raise _ended(names, remedy) from e
     finally:
         pool.shutdown(cancel_futures=True)
         told.put(None)
         listener.join()
 
 
-def _ended(names: Sequence[str]) -> ResultError:
+@contextlib.contextmanager
+def replanning(
+    directories: Sequence[Path], tell: Callable[[], None]
+) -> Iterator[Replan]:
+    """What plans results anew, in processes that begin when the first is asked for.
+
+    Several threads may ask; as many are planned at a time as there are cores.
+
+    Args:
+      directories: of real data.
+      tell: told of every result that is planned.
+
+    Raises:
+      ResultError: a process was ended from outside.
+    """
+    pool = _pool(os.cpu_count() or 1, None, single=True)
+
+    def replan(result: Mapping[str, Any]) -> Mapping[str, str] | None:
+        try:
+            found = pool.submit(_replan, result, directories).result()
+        except futures.process.BrokenProcessPool as e:
+            raise _ended([result["family"]], "free memory and try again") from e
+        tell()
+        return found
+
+    try:
+        yield replan
+    finally:
+        pool.shutdown(cancel_futures=True)
+
+
+def _pool(count: int, told: Any, *, single: bool) -> futures.ProcessPoolExecutor:
+    """At most so many processes, and no more than cores; `_begin` says of the rest."""
+    count = min(count, os.cpu_count() or 1)
+    return futures.ProcessPoolExecutor(count, SPAWN, _begin, (told, single))
+
+
+def _ended(names: Sequence[str], remedy: str) -> ResultError:
     return ResultError(
         "a process was ended before its family was done",
         where="one of " + ", ".join(names),
         allowed="memory for as many families as there are cores",
-        remedy="go on with --resume, with fewer families at a time",
+        remedy=remedy,
     )
 
 
@@ -118,3 +156,11 @@ def _run(what: str, name: str, options: dict[str, Any]) -> dict[str, Any]:
     work = {"run": runner.run, "calibrate": runner.calibrate}
     work["control"] = runner.control
     return work[what](families.FAMILIES[name], runner.Options(**options), tell)
+
+
+def _replan(
+    result: Mapping[str, Any], directories: Sequence[Path]
+) -> Mapping[str, str] | None:
+    from convergence import replanning
+
+    return replanning.replan(result, directories)

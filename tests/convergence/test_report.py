@@ -40,11 +40,15 @@ def counted(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(staleness, "reason", reason)
 
 
+def never(result: Mapping[str, Any]) -> None:
+    raise AssertionError("nothing is planned anew")
+
+
 @pytest.fixture
 def written(tmp_path: pathlib.Path) -> dict[str, pathlib.Path]:
     result = made_up(constant=OTHER)
     results.write(tmp_path / results.file_name(result), result)
-    return {path.name: path for path in report.write(tmp_path)}
+    return {path.name: path for path in report.write(tmp_path, never)}
 
 
 def test_the_tables_are_what_the_json_gives(written: dict[str, pathlib.Path]) -> None:
@@ -114,7 +118,10 @@ def test_results_that_are_not_counted_say_why_and_are_not_judged(
         del old[key]
     path = tmp_path / results.file_name(old)
     results.write(path, old)
-    assert [p.name for p in report.write(tmp_path)] == ["report.md", "report.html"]
+    assert [p.name for p in report.write(tmp_path, never)] == [
+        "report.md",
+        "report.html",
+    ]
     text = (tmp_path / "report.md").read_text()
     assert "| 0.92 | 0.92 | 0.92 | 0.92 | 0.92 | – | – | not counted |" in text
     assert f"| {path.name} | of an earlier protocol |" in text
@@ -128,7 +135,7 @@ def test_controls_have_a_table_of_their_own(tmp_path: pathlib.Path) -> None:
     }
     result["runs"] = [r for r in result["runs"] if r["setting"] in result["settings"]]
     results.write(tmp_path / results.file_name(result), result)
-    names = [path.name for path in report.write(tmp_path)]
+    names = [path.name for path in report.write(tmp_path, never)]
     assert names == ["report.md", "report.html"]
     text = (tmp_path / "report.md").read_text()
     assert "| dynamic | metric |" in text
@@ -173,11 +180,11 @@ def test_the_page_keeps_what_is_outside_the_marks() -> None:
 
 
 def test_no_results_say_so(tmp_path: pathlib.Path) -> None:
-    report.write(tmp_path)
+    report.write(tmp_path, never)
     assert "There are no results yet." in (tmp_path / "report.md").read_text()
     (tmp_path / "x.json").write_text("[]")
     with pytest.raises(ResultError, match="no results"):
-        report.write(tmp_path)
+        report.write(tmp_path, never)
 
 
 def test_files_of_results_are_json_with_machine_and_versions(

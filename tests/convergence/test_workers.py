@@ -10,7 +10,7 @@ import sys
 import time
 
 import pytest
-from convergence_runs import ready
+from convergence_runs import made_up, ready
 
 from convergence import results, settings, workers
 from convergence.errors import DataError
@@ -84,4 +84,20 @@ def test_what_a_family_raises_is_raised(tmp_path: pathlib.Path) -> None:
     options = {"quick": True, "data": tmp_path / "nowhere", "out": tmp_path}
     with pytest.raises(DataError, match="no such directory"):
         list(workers.run(NAMES, options, lambda *told: None))
+    assert not multiprocessing.active_children()
+
+
+@pytest.mark.slow
+@pytest.mark.processes
+def test_results_are_planned_in_processes_that_begin_when_asked(
+    tmp_path: pathlib.Path,
+) -> None:
+    """Data that is nowhere has no plan; a family that is nowhere is an error."""
+    told: list[bool] = []
+    with workers.replanning((tmp_path,), lambda: told.append(True)) as replan:
+        assert not multiprocessing.active_children()
+        assert replan(made_up() | {"data": "another"}) is None
+        assert (len(told), len(multiprocessing.active_children())) == (1, 1)
+        with pytest.raises(KeyError, match="nobody"):
+            replan(made_up() | {"family": "nobody"})
     assert not multiprocessing.active_children()

@@ -82,6 +82,9 @@ def _add_training(command: argparse.ArgumentParser, *, judged: bool) -> None:
     command.add_argument("--margins", type=Path, help="file of frozen margins")
     if not judged:
         return
+    command.add_argument(
+        "--first-seed", type=int, help="of those that are judged (default: 200)"
+    )
     command.add_argument("--dtype", choices=settings.DTYPES, default="float16")
     command.add_argument(
         "--emulate", action="store_true", help="round in float32 on any machine"
@@ -128,7 +131,7 @@ def _trained(args: argparse.Namespace, what: str) -> Iterator[dict[str, Any]]:
         "out": args.results or results.DIRECTORY,
         "frozen": args.margins or margins.FILE,
     }
-    judged = ("dtype", "emulate", "any_commit")
+    judged = ("dtype", "emulate", "any_commit", "first_seed")
     options |= {name: getattr(args, name) for name in judged if name in args}
     names = list(families.FAMILIES) if "all" in args.names else args.names
     with _bars() as bars:
@@ -155,7 +158,7 @@ def _calibrate(args: argparse.Namespace) -> int:
             flush=True,
         )
         for name, power in entry["power"].items():
-            if power < equivalence.POWER:
+            if power < equivalence.SURE:
                 print(f"  too noisy: equal {name} is found with {power:.0%}")
     return 0
 

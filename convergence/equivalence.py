@@ -19,7 +19,8 @@ import numpy as np
 from scipy import optimize, special, stats
 
 LEVEL = 0.05  # of each one-sided test: equal is said wrongly at most so often
-POWER = 0.90  # asked of a calibration, and of the smallest worsening that is found
+SURE = 0.98  # the power asked of a calibration: a sound setting has several clauses
+POWER = 0.90  # that of the smallest worsening that is said to be found
 ASSURANCE = 0.80  # that the noise of pairs is no larger than what a calibration says
 
 EQUAL, DIFFERENT, UNDECIDED = "equal", "different", "undecided"
@@ -109,7 +110,7 @@ _GAUSS = np.polynomial.legendre.leggauss(96)
 
 
 def needed_margin(deviation: float, count: int) -> float:
-    """The margin within which equal settings are found equal with `POWER`.
+    """The margin within which equal settings are found equal with the power `SURE`.
 
     Args:
       deviation: standard deviation of a pair's difference.
@@ -117,19 +118,19 @@ def needed_margin(deviation: float, count: int) -> float:
     """
 
     def lacking(margin: float) -> float:
-        return power(margin, 1.0, count) - POWER
+        return power(margin, 1.0, count) - SURE
 
     # With two pairs t is 6.3, and 1000 deviations are enough; margins scale with noise.
     return deviation * float(optimize.brentq(lacking, 1e-6, 1e3, xtol=1e-9))
 
 
 def needed_count(margin: float, deviation: float, most: int) -> int | None:
-    """The least number of pairs that finds equal settings equal with `POWER`.
+    """The least number of pairs that finds equal settings equal with `SURE`.
 
     None if `most` pairs do not; at least 3 are taken.
     """
     for count in range(3, most + 1):
-        if power(margin, deviation, count) >= POWER:
+        if power(margin, deviation, count) >= SURE:
             return count
     return None
 

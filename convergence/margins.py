@@ -11,10 +11,10 @@ Per family, for the loss and for the metric alike::
     deviation  what the standard deviation of a pair's difference does not exceed, with
                probability 80 %
     seeds      the least number of judged seeds with which settings that differ by noise
-               alone are found equal within the target with probability 90 %; at least
+               alone are found equal within the target with probability 98 %; at least
                the family's own number, and no more than that where even `MOST_SEEDS`
                are too few: then seeds decide nothing, and gradients and scales may
-    power      the probability that such settings are then found equal: less than 90 %
+    power      the probability that such settings are then found equal: less than 98 %
                where the family is too noisy to be judged at the target
     margin     what so many seeds need for the same; at most the target, and at least a
                quarter of it, for 16 bits round in every step and not only at the start
@@ -41,8 +41,9 @@ from convergence.families import Family, Size
 FILE = Path(__file__).parent / "margins.json"
 LOSS = math.log(1.02)  # 2 %
 LEAST = 0.25  # of the target
-MOST_SEEDS = 12
+MOST_SEEDS = 16
 CALIBRATED = 100  # the first calibration seed
+JUDGED = 200  # the first judged seed; those before stay for calibrations
 
 
 def key(family: str, data: str, *, quick: bool) -> str:
@@ -124,6 +125,22 @@ def made(
         "frozen": now(),
     }
     return {"tag": audit.of(entry), **entry}
+
+
+def judged_from(seed: int | None) -> int:
+    """The first judged seed, `JUDGED` or the one that is asked for.
+
+    Raises:
+      ResultError: it is one that margins may come of.
+    """
+    if seed is not None and seed < JUDGED:
+        raise ResultError(
+            f"{seed}",
+            where="--first-seed",
+            allowed=f"{JUDGED} or more: margins come of seeds below",
+            remedy="judge other seeds than those that margins were made from",
+        )
+    return JUDGED if seed is None else seed
 
 
 def now() -> str:

@@ -39,6 +39,7 @@ class Options:
       dtype: "float16" or "bfloat16".
       emulate: round in float32; done anyway where the device lacks the type.
       seeds: how many; None for what the margins were frozen for.
+      first_seed: of those that are judged; None for `margins.JUDGED`.
       resume: go on with earlier results and checkpoints.
       any_commit: also with those of another commit.
       out: directory of results.
@@ -50,6 +51,7 @@ class Options:
     dtype: str = "float16"
     emulate: bool = False
     seeds: int | None = None
+    first_seed: int | None = None
     resume: bool = False
     any_commit: bool = False
     out: Path = results.DIRECTORY
@@ -128,8 +130,9 @@ class _Runs:
         entry = margins.frozen(subject.key, self._family, self._size, options.frozen)
         told = {arm.name: arm.told(subject.dtype, self._size.steps) for arm in every}
         result, path = self._begin(results.head(subject, told, entry))
-        seeds = range(options.seeds or entry["seeds"])
-        result["seeds"] = max(len(seeds), result["seeds"])
+        first = margins.judged_from(options.first_seed)
+        seeds = range(first, first + (options.seeds or entry["seeds"]))
+        result["seeds"] = len({run["seed"] for run in result["runs"]}.union(seeds))
         if subject.controls:
             self._borrow(result, seeds)
         elif "trivial" not in result:

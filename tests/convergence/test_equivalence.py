@@ -51,15 +51,15 @@ def test_power_is_that_of_published_tables() -> None:
 def test_a_margin_scales_with_noise_and_gives_its_power() -> None:
     for count in (2, 3, 5, 12):
         margin = equivalence.needed_margin(0.3, count)
-        assert equivalence.power(margin, 0.3, count) == pytest.approx(0.9)
+        assert equivalence.power(margin, 0.3, count) == pytest.approx(equivalence.SURE)
         assert equivalence.needed_margin(0.6, count) == pytest.approx(2 * margin)
 
 
 def test_the_count_is_the_least_with_the_power() -> None:
     count = equivalence.needed_count(0.02, 0.01, 20)
     assert count is not None
-    assert equivalence.power(0.02, 0.01, count) >= 0.9
-    assert equivalence.power(0.02, 0.01, count - 1) < 0.9
+    assert equivalence.power(0.02, 0.01, count) >= equivalence.SURE
+    assert equivalence.power(0.02, 0.01, count - 1) < equivalence.SURE
     assert equivalence.needed_count(0.02, 0.2, 20) is None
     assert equivalence.needed_count(0.02, 0.0, 20) == 3
 

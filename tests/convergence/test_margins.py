@@ -19,7 +19,7 @@ def test_calm_pairs_give_a_quarter_of_the_target() -> None:
     entry = margins.made(RESNET, RESNET.quick, pairs(1e-5))
     assert entry["margin"] == {"loss": margins.LOSS / 4, "metric": RESNET.margin / 4}
     assert entry["seeds"] == RESNET.seeds
-    assert min(entry["power"].values()) >= 0.9
+    assert min(entry["power"].values()) >= equivalence.SURE
 
 
 def test_a_size_on_other_data_has_a_target_of_its_own() -> None:
@@ -40,6 +40,13 @@ def test_noisy_pairs_ask_for_more_seeds_and_never_for_more_margin() -> None:
     assert hopeless["seeds"] == RESNET.seeds  # more would not decide it
     assert hopeless["margin"] == hopeless["target"]
     assert max(hopeless["power"].values()) < 0.9
+
+
+def test_seeds_that_margins_may_come_of_are_not_judged() -> None:
+    assert margins.judged_from(None) == margins.JUDGED
+    assert margins.judged_from(1000) == 1000
+    with pytest.raises(ResultError, match="104"):
+        margins.judged_from(104)
 
 
 def test_a_loss_that_does_not_fall_has_no_margin_and_asks_for_no_seeds() -> None:

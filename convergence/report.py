@@ -116,8 +116,8 @@ LOST_NOTE = (
     "come first."
 )
 LAYERS_NOTE = (
-    "Nonzero gradients of the loss by each layer's result, in the float32 run of seed "
-    f"0 after half of its steps, as they are and times {CONSTANT:g}. float16 has no "
+    "Nonzero gradients of the loss by each layer's result, in the first float32 run "
+    f"after half of its steps, as they are and times {CONSTANT:g}. float16 has no "
     "number under 2^-24, and loses bits of what is under 2^-14. The layers that lose "
     "most come first."
 )

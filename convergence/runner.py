@@ -206,7 +206,7 @@ class _Runs:
             task = self._module.make(self._data, self._size)
             trainer = Trainer(task, policy, arm.planted)
             for seed in missing:
-                spec = self._spec(arm, seed, path)
+                spec = self._spec(arm, seed, path, drawn=seed == seeds[0])
                 advance = functools.partial(
                     self._tell, arm.name, seed, self._size.steps
                 )
@@ -221,7 +221,7 @@ class _Runs:
             del trainer, task
             _forget()
 
-    def _spec(self, arm: Arm, seed: int, path: Path | None) -> Spec:
+    def _spec(self, arm: Arm, seed: int, path: Path | None, *, drawn: bool) -> Spec:
         folder = (path or self._options.out / "x").parent / ".checkpoints"
         stem = path.stem if path else f"calibration-{self._subject.key}"
         first = self._weights(seed)
@@ -233,7 +233,7 @@ class _Runs:
             first=first,
             worst=self._family.worst,
             probed=arm.setting in settings.MIXED,
-            drawn=seed == 0 and arm.setting != settings.PERTURBED,
+            drawn=drawn and path is not None and arm.setting != settings.PERTURBED,
             place=folder / f"{stem}-{arm.name}-{seed}.npz",
         )
 

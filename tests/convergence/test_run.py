@@ -19,6 +19,7 @@ from convergence_runs import made_up, ready, small
 import amp
 from convergence import (
     checkpoints,
+    pictures,
     results,
     runner,
     settings,
@@ -111,6 +112,12 @@ def test_a_sound_scaler_passes(
     (held,) = results.every(tmp_path)
     assert verdict.verdict(held) == judged
     assert not list(tmp_path.glob(".checkpoints/*"))
+    drawn: dict[str, list[bool]] = {r["setting"]: [] for r in held["runs"]}
+    for each in held["runs"]:
+        drawn[each["setting"]].append(any("weights" in p for p in each["probes"]))
+    assert drawn.pop("perturbed") == [False, False]
+    assert set(map(tuple, drawn.values())) == {(True, False)}  # pictures: one a setting
+    assert pictures.looked_at(held)
 
 
 def test_nothing_is_run_without_frozen_margins(tmp_path: pathlib.Path) -> None:

@@ -82,6 +82,9 @@ def sections(found: Counted) -> list[tuple[str, list[str | Table], str]]:
     if planted:
         parts = [CONTROLS_NOTE, tables.controls_table(planted)]
         made.append(("Negative controls", parts, ""))
+    counted = [result for result, stale in judged if not stale]
+    if native := tables.native_table(counted):
+        made.append(("Native and emulated", [NATIVE_NOTE, native], ""))
     for result, stale in judged:
         if not stale:
             made.append((title(result), _section(result), stem(result)))
@@ -98,6 +101,7 @@ def _section(result: Judged) -> list[str | Table]:
     parts += [classes] if (classes := tables.classes_table(result)) else []
     parts.append(verdict_line(verdicts.verdict(result)))
     for note, table in (
+        (TIMES_NOTE, tables.times_table(result)),
         (LOST_NOTE, tables.lost_table(result)),
         (LAYERS_NOTE, tables.layers_table(result)),
     ):
@@ -109,6 +113,16 @@ STALE_NOTE = "Not counted:"
 CONTROLS_NOTE = (
     "Faults planted on purpose, and the clauses of the rule that call the runs "
     "different from float32."
+)
+NATIVE_NOTE = (
+    "The same seeds with 16-bit kernels and with rounded float32 ones: native less "
+    "emulated, with the 90 % interval, beside the margins that float32 is held to. "
+    "Nothing is judged by it."
+)
+TIMES_NOTE = (
+    "Wall time of whole runs, tracing and probes included, medians over seeds, and "
+    "float32's over it, the median of pairs. All that may be is in 16 bits here, "
+    "whether it gains or not, and quick runs have one thread: not what a job gains."
 )
 LOST_NOTE = (
     "Values of gradients that are not 0 in float32 and became 0, or denormals, in the "

@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from statistics import mean
+from statistics import mean, median
 from typing import Any
 
-from convergence import gradient_rule, pictures, probe, trivial, verdict
+from convergence import comparison, gradient_rule, pictures, probe, trivial, verdict
 from convergence.equivalence import DIFFERENT, EQUAL
-from convergence.settings import CONSTANT, SETTINGS
+from convergence.settings import CONSTANT, FLOAT32, MIXED, SETTINGS
 from convergence.verdict import Compared
 
 Table = list[Sequence[str]]
@@ -26,6 +26,9 @@ LAYER_HEAD = ("gradients of", "under 2^-24", "under 2^-14", "scaled: under 2^-24
 LAYER_HEAD += ("scaled: under 2^-14",)
 LOST_HEAD = ("gradient of", "unscaled: to 0", "to denormals")
 LOST_HEAD += ("dynamic: to 0", "to denormals")
+TIMES_HEAD = ("setting", "median of a run", "speed-up")
+NATIVE_HEAD = ("family", "data", "setting", "pairs", "loss", "margin")
+NATIVE_HEAD += ("metric", "margin", "")
 MOST_ROWS = 12
 
 
@@ -95,10 +98,8 @@ def _row(row: verdict.Row, result: Judged) -> Sequence[str]:
         row.setting,
         figure(row.mean),
         f"{row.deviation:.2g}",
-        NONE if loss is None else _between(loss, lambda x: _percent(x, result, "+.2%")),
-        NONE if loss is None else f"±{_percent(loss.margin, result)}",
-        NONE if metric is None else _between(metric, lambda x: f"{x:+.3g}"),
-        NONE if metric is None else f"±{metric.margin:.3g}",
+        *_loss_cells(loss, result),
+        *_metric_cells(metric),
         NONE if worst is None else f"{worst.error:.3g}, {worst.kind} {worst.variable}",
         NONE if worst is None else f"{worst.limit:.3g}",
         f"{row.moves[0]}, {row.moves[1]}" if worst is not None else NONE,
@@ -107,6 +108,19 @@ def _row(row: verdict.Row, result: Judged) -> Sequence[str]:
         f"{row.nodes[0]} of {row.nodes[1]}" if row.nodes[1] else NONE,
         _words(row),
     )
+
+
+def _loss_cells(loss: Compared | None, result: Judged) -> tuple[str, str]:
+    if loss is None:
+        return NONE, NONE
+    told = _between(loss, lambda x: _percent(x, result, "+.2%"))
+    return told, f"±{_percent(loss.margin, result)}"
+
+
+def _metric_cells(metric: Compared | None) -> tuple[str, str]:
+    if metric is None:
+        return NONE, NONE
+    return _between(metric, lambda x: f"{x:+.3g}"), f"±{metric.margin:.3g}"
 
 
 def _between(compared: Compared, text: Any) -> str:
@@ -160,6 +174,57 @@ def controls_table(found: Sequence[Judged]) -> Table:
         told = [", ".join(each.get(fault, [])) or "not found" for each in clauses]
         rows.append((fault, *told))
     return rows
+
+
+def times_table(result: Judged) -> Table:
+    """How long runs took, and float32's time over it by pairs; empty if emulated."""
+    if result["emulated"]:
+        return []
+    runs: dict[str, dict[int, float]] = {}
+    for run in result["runs"]:
+        runs.setdefault(run["setting"], {})[run["seed"]] = run["seconds"]
+    base = runs.get(FLOAT32, {})
+    rows: Table = [TIMES_HEAD]
+    for setting, own in runs.items():
+        ratios = [base[seed] / own[seed] for seed in own if seed in base]
+        told = f"{median(ratios):.2f}" if ratios else NONE
+        rows.append((setting, f"{median(own.values()):.1f} s", told))
+    return rows
+
+
+def native_table(found: Sequence[Judged]) -> Table:
+    """Native runs beside emulated ones of the same seeds; empty if none have both."""
+    alike = ("family", "data", "dtype", "quick")
+    emulated = {tuple(r[k] for k in alike): r for r in found if r["emulated"]}
+    rows: Table = [NATIVE_HEAD]
+    for native in found:
+        other = emulated.get(tuple(native[k] for k in alike))
+        if not native["emulated"] and other is not None:
+            rows += [r for s in MIXED if (r := _native_row(native, other, s))]
+    return rows if len(rows) > 1 else []
+
+
+def _native_row(native: Judged, emulated: Judged, setting: str) -> Sequence[str]:
+    """One setting's; empty where no seed was run both ways."""
+    own, base = (
+        {run["seed"]: run for run in result["runs"] if run["setting"] == setting}
+        for result in (native, emulated)
+    )
+    pairs = [(own[seed], base[seed]) for seed in own if seed in base]
+    if not pairs:
+        return ()
+    compared = comparison.compared(native["rule"], pairs)
+    loss, metric = compared.get("loss"), compared.get("metric")
+    outcomes = [each.outcome for each in (loss, metric) if each is not None]
+    return (
+        native["family"],
+        native["data"],
+        setting,
+        str(len(pairs)),
+        *_loss_cells(loss, native),
+        *_metric_cells(metric),
+        ", ".join(dict.fromkeys(outcomes)),
+    )
 
 
 def layers_table(result: Judged) -> Table:

@@ -149,6 +149,37 @@ def test_shares_under_the_lines_are_counted_before_and_after_scaling() -> None:
     assert row == ("dense", "33.3%", "66.7%", "0.0%", "33.3%")
 
 
+def test_times_are_told_of_native_runs_alone() -> None:
+    native = made_up(dtype="bfloat16") | {"emulated": False}
+    for run in native["runs"]:
+        run["seconds"] = {"float32": 6.0, "dynamic": 4.0}.get(run["setting"], 8.0)
+    head, *rows = tables.times_table(native)
+    assert head == tables.TIMES_HEAD
+    assert rows[0] == ("float32", "6.0 s", "1.00")
+    assert rows[-1] == ("dynamic", "4.0 s", "1.50")
+    assert tables.times_table(native | {"emulated": True}) == []
+
+
+def test_native_runs_stand_beside_emulated_ones_of_the_same_seeds() -> None:
+    emulated = made_up(dtype="bfloat16")
+    worse = made_up(dtype="bfloat16", dynamic=OTHER)
+    native = worse | {"emulated": False}
+    assert tables.native_table([emulated]) == []
+    assert tables.native_table([native, made_up(dtype="float16")]) == []
+    head, *rows = tables.native_table([emulated, native])
+    assert head == tables.NATIVE_HEAD
+    told = {row[2]: (row[3], row[-1]) for row in rows}
+    count = str(len(OTHER))
+    assert told == {
+        "unscaled": (count, "equal"),
+        "constant": (count, "equal"),
+        "dynamic": (count, "equal, different"),
+    }
+    for run in native["runs"]:
+        run["seed"] += 100
+    assert tables.native_table([emulated, native]) == []
+
+
 def test_what_gradients_lost_is_told_the_most_first() -> None:
     _, first, second = tables.lost_table(made_up())
     assert first == ("dense/kernel", "25.0%", "50.0%", "25.0%", "50.0%")

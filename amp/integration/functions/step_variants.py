@@ -7,7 +7,7 @@ observed is not decided here, and none is run.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Sequence
+from collections.abc import Container, Iterable, Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -139,7 +139,7 @@ def observed_in(graph: Any, roots: Iterable[Any], user: Any) -> Sample | None:
       A sample whose `observed` is a tensor to fetch in the run; None if the run takes
       no gradients that are scaled.
     """
-    module = serde.read_graph(_executed(graph, roots))
+    module = executed_part(graph, roots)
     at = step_probes.holder(module)
     if at is None or at.call is not None:
         return None
@@ -155,25 +155,37 @@ def observed_in(graph: Any, roots: Iterable[Any], user: Any) -> Sample | None:
     return Sample("", at.gradients, own, found, observed)
 
 
-def executed(roots: Iterable[Any]) -> set[str]:
-    """The names of the operations that a session executes for some of them."""
+def executed(roots: Iterable[Any], fed: Container[Any] = ()) -> set[str]:
+    """The names of the operations that a session executes for some of them.
+
+    Args:
+      roots: the operations.
+      fed: the references (`tensor.ref()`) of tensors that nothing need compute.
+    """
     names: set[str] = set()
     waiting = list(roots)
     while waiting:
         operation = waiting.pop()
         if operation.name not in names:
             names.add(operation.name)
-            waiting += [tensor.op for tensor in operation.inputs]
+            inputs = (tensor for tensor in operation.inputs)
+            waiting += [t.op for t in inputs if not fed or t.ref() not in fed]
             waiting += operation.control_inputs
     return names
 
 
-def _executed(graph: Any, roots: Iterable[Any]) -> Any:
-    """The part of a graph that a run executes, as a GraphDef."""
-    names = executed(roots)
+def executed_part(graph: Any, roots: Iterable[Any], fed: Container[Any] = ()) -> Any:
+    """The part of a graph that a run executes, as an `ir.Module`.
+
+    Args:
+      graph: a `tf.Graph`.
+      roots, fed: as of `executed`.
+    """
+    names = executed(roots, fed)
     proto = graph.as_graph_def()
     kept = [node for node in proto.node if node.name in names]
-    return type(proto)(node=kept, library=proto.library, versions=proto.versions)
+    part = type(proto)(node=kept, library=proto.library, versions=proto.versions)
+    return serde.read_graph(part)
 
 
 def _is_low(graph: Any, edge: ir.Edge) -> bool:

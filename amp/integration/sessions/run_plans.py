@@ -16,7 +16,7 @@ import tensorflow as tf
 from amp.graph_rewrite.assign.nominee import CUT
 from amp.graph_rewrite.graph import calls, ir, serde
 from amp.graph_rewrite.report import Report
-from amp.integration.functions import definitions, stored_checks
+from amp.integration.functions import definitions, step_variants, stored_checks
 from amp.integration.functions.function_plans import (
     NOMINEES,
     Found,
@@ -25,6 +25,7 @@ from amp.integration.functions.function_plans import (
 )
 from amp.integration.functions.race_rules import FLOAT32
 from amp.integration.functions.twins import Twins
+from amp.integration.sessions.executed_nodes import Executed, added, report_on_run
 from amp.integration.sessions.graph_views import GraphViews
 from amp.integration.sessions.planned_parts import Planned, some
 from amp.integration.sessions.policy_view import PolicyView, Run, Uncastable
@@ -85,6 +86,7 @@ class RunPlans:
         self.twins, self.asked, self.making = twins, asked, 0.0
         self._views = views
         self._made: dict[str, MadeRun | NotMade] = {}
+        self._reports: dict[str, Report] = {}
         self._executed: set[str] = set()
 
     @property
@@ -219,6 +221,22 @@ class RunPlans:
         with self._views.lock:
             return self._views.view(self.twins, plan).news()
 
+    def reports(self, plan: str, news: Sequence[Planned]) -> list[tuple[bool, Report]]:
+        """The reports on a run by a plan that was made, if it does not race.
+
+        Args:
+          plan: its name.
+          news: the parts of the graph that no run was told of before.
+
+        Returns:
+          For each of them, and for what changes the run, whether it changes any run,
+          and the report.
+        """
+        made = self._made[plan]
+        assert isinstance(made, MadeRun)
+        parts = {id(planned): planned for planned in (*news, made.planned) if planned}
+        return [(bool(p.changed), self._cut(p, made.run)) for p in parts.values()]
+
     @property
     def compiled(self) -> bool:
         """Whether XLA compiles any part of the run."""
@@ -239,7 +257,28 @@ class RunPlans:
 
     def report(self, plan: str) -> Report:
         """The report on a plan that was made, and that changes the run."""
-        return self._planned(plan).report
+        if plan not in self._reports:
+            made = self._made[plan]
+            assert isinstance(made, MadeRun)
+            self._reports[plan] = self._cut(self._planned(plan), made.run)
+        return self._reports[plan]
+
+    def _cut(self, planned: Planned, run: Run) -> Report:
+        """The report on a part that was planned, of what the run executes of it."""
+        asked, twin = self.asked, self._views.twin
+        with self._views.lock:
+            roots = [*asked.targets, *(tensor.op for tensor in asked.fetches)]
+            names = step_variants.executed(roots, asked.feeds)
+            names |= {reference.deref().op.name for reference in asked.feeds}
+            nodes = [node for node in planned.part.nodes if node.name in names]
+            library = twin.definitions.library(nodes)
+            roots = [*run.targets, *(tensor.op for tensor in run.fetches)]
+            fed = frozenset(run.feeds.values())
+            casts, clusters = added(step_variants.executed_part(twin.graph, roots, fed))
+        functions = {f.signature.name: len(f.node_def) for f in library.function}
+        executed = frozenset(node.name for node in nodes)
+        made = Executed(executed, functions, casts, clusters)
+        return report_on_run(planned.report, made)
 
     def _planned(self, plan: str) -> Planned:
         made = self._made[plan]

@@ -1,7 +1,7 @@
 """`RunReports`: what the reports say of one run of a session.
 
-Used by `run_twins`. A run that races has a report of its own; what is planned for one
-that does not is reported by part of the graph. Nothing is planned or timed here.
+Used by `run_twins`. Every report is on what the run executes, however much of the graph
+was planned for it. Nothing is planned or timed here.
 """
 
 from __future__ import annotations
@@ -17,7 +17,6 @@ from amp.graph_rewrite.report import Report
 from amp.integration import reports, source_lines
 from amp.integration.functions.function_reports import FunctionReports
 from amp.integration.functions.race_rules import FLOAT32
-from amp.integration.sessions.planned_parts import Planned
 from amp.policy import Policy
 
 OTHER_RUNS = "each run that it changes has a race and a report of its own"
@@ -39,19 +38,19 @@ class RunReports:
         self._newest = FunctionReports(policy, self._lines)
         self._plan = ""  # that the newest is on
 
-    def unraced(self, news: Sequence[Planned], off: str) -> None:
-        """Adds the reports on parts that were planned for a run without a race.
+    def unraced(self, made: Sequence[tuple[bool, Report]], off: str) -> None:
+        """Adds the reports on a run without a race.
 
         Args:
-          news: the parts, as planned.
+          made: each of them, and whether its plan changes any run.
           off: why runs that these change have no race, "" if they have one.
         """
-        for planned in news:
-            report = planned.report
-            if planned.changed:
+        for changes, report in made:
+            text = report.trial
+            if changes:
                 text = f"off: {off}" if off else OTHER_RUNS
-                report = dataclasses.replace(report, trial=text)
-            reports.add(report, self._policy.report, self._lines)
+            named = dataclasses.replace(report, function=self._name, trial=text)
+            reports.add(named, self._policy.report, self._lines)
 
     def left(self, report: Report) -> None:
         """Adds the report on a run that is not rewritten."""

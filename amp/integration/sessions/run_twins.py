@@ -111,7 +111,7 @@ class RunTwins:
         if made.planned is not None and not self._terms.off:
             self._enter(plan, known)
         elif self._reports is not None:
-            self._reports.unraced(news, self._terms.off)
+            self._reports.unraced(self._plans.reports(plan, news), self._terms.off)
         if not self._terms.recall:
             self._plans.settle()
 

@@ -3,8 +3,9 @@
 A job whose gradients overflow at every step stands still without an error. Each scaler
 counts (`Scaler.stalled`, `Scaler.tally`), inside the step and on the device. Outside
 sessions one daemon thread reads the counts now and then, and once more when the process
-ends, so no step waits for the host. Before it warns it asks the next steps which tensor
-is the first that is not finite (`Asked`). What is due is decided here for sessions too,
+ends, so no step waits for the host. Before it warns it has asked steps which tensor is
+the first that is not finite (`Asked`): some before the warning is due, because the job
+may be over soon after. What is due is decided here for sessions too,
 which read their counts themselves. No scale is moved here, and without a scaler nothing
 runs.
 """
@@ -16,6 +17,7 @@ import contextlib
 import dataclasses
 import functools
 import logging
+import math
 import os
 import threading
 import time
@@ -32,8 +34,10 @@ from amp.loss_scaling.scale import LossScale, Where
 _LOG = logging.getLogger("amp")  # Python's own, without a handler of ours
 # A scale that starts at 2**15 fits most jobs after 15 halvings.
 LIMIT = 20
+EARLY = 10  # overflows in a row after which steps are asked
 PERIOD = 0.1  # seconds between two readings, of about 40 microseconds each
-ENDING = 2.0  # seconds that the end of a process waits for a reading
+HURRY = 0.003  # the same while updates are skipped and nothing was said of it
+ENDING = 5.0  # seconds that the end of a process waits for a reading
 PATIENCE = 10.0  # seconds that a warning waits for the answer of a step
 ANSWERS = 20  # steps that are asked at most
 
@@ -67,13 +71,14 @@ class Asked:
     """What is asked about a scaler; steps that use it add what they observed.
 
     Attributes:
-      until: when the warning is given without an answer, by `time.monotonic`.
+      until: when the warning is given without an answer, by `time.monotonic`; infinity
+        before it is due.
       samples: what steps observed; each has a method `finding`, which takes the
         scaler's number and returns an `advice.Finding` or None.
       begun: whether a step is about to answer; XLA may compile it first.
     """
 
-    until: float
+    until: float = math.inf
     begun: bool = False
     samples: list[Any] = dataclasses.field(default_factory=list)
 
@@ -108,8 +113,9 @@ class _Watcher:
             atexit.register(self.stop)
 
     def _run(self) -> None:
-        while not self.ends.wait(PERIOD):
-            look()
+        period = PERIOD
+        while not self.ends.wait(period):
+            period = HURRY if look() else PERIOD
 
     def stop(self) -> None:
         """Reads a last time. Does nothing in a fork, which has no such thread."""
@@ -134,25 +140,46 @@ def watch(scaler: Any) -> None:
     _WATCHER.start()
 
 
-def look(*, last: bool = False) -> None:
+def look(*, last: bool = False) -> bool:
     """Reads every count, and warns where that is due.
 
     Args:
       last: whether the process ends, so that no step will answer any more.
+
+    Returns:
+      Whether a scaler skips updates of which nothing was said, so that more may be due
+      soon.
     """
-    for watched in list(SCALING.watched.values()):
-        scaler = watched.scaler()
-        # A device in an error state is the job's to report.
-        with _LOOKING, contextlib.suppress(tf.errors.OpError, RuntimeError):
-            if SCALING.paused:
-                return
-            case = None if scaler is None else _due(scaler, watched.told, last)
-            if case is None:
-                continue
-            ready, finding = _answer(scaler, last)
-            if ready:
-                watched.told.add(case.event)
-                _LOG.warning("%s", advice.text(case, finding))
+    skipping = [_look_at(each, last) for each in list(SCALING.watched.values())]
+    return any(skipping)
+
+
+def _look_at(watched: _Watched, last: bool) -> bool:
+    scaler, told = watched.scaler(), watched.told
+    # A device in an error state is the job's to report.
+    with _LOOKING, contextlib.suppress(tf.errors.OpError, RuntimeError):
+        if SCALING.paused or scaler is None:
+            return False
+        counts = _counts(scaler)
+        case = due(scaler, counts, told, last)
+        if case is None:
+            return not told and _is_skipping(scaler, counts.stalled, last)
+        ready, finding = _answer(scaler, last)
+        if not ready:
+            return True
+        told.add(case.event)
+        _LOG.warning("%s", advice.text(case, finding))
+    return False
+
+
+def _is_skipping(scaler: Any, stalled: int, last: bool) -> bool:
+    """Whether updates are skipped, of which it is early to warn; steps may be asked."""
+    asked = SCALING.asked.get(scaler.number)
+    if asked is None and stalled >= EARLY and not last:
+        _ask(scaler)
+    elif asked is not None and stalled < EARLY and asked.until == math.inf:
+        SCALING.asked.pop(scaler.number, None)  # the job goes on
+    return stalled > 0
 
 
 @contextlib.contextmanager
@@ -180,11 +207,10 @@ class Counts:
     tallies: Callable[[], list[Any]]
 
 
-def _due(scaler: Any, told: set[str], last: bool) -> advice.Case | None:
+def _counts(scaler: Any) -> Counts:
     stalled = int(scaler.copies("stalled")[0].numpy())
     scale = float(scaler.copies("scale")[0].numpy())
-    tallies = functools.partial(_values, scaler.copies("tally"))
-    return due(scaler, Counts(stalled, scale, tallies), told, last)
+    return Counts(stalled, scale, functools.partial(_values, scaler.copies("tally")))
 
 
 def _values(variables: Iterable[Any]) -> list[Any]:
@@ -227,23 +253,27 @@ def due(scaler: Any, counts: Counts, told: set[str], last: bool) -> advice.Case 
     return advice.Case(event, scaler.name, names, times, said)
 
 
-def _answer(scaler: Any, last: bool) -> tuple[bool, advice.Finding | None]:
-    """Whether a warning may be given, and what steps found out for it.
+def _ask(scaler: Any) -> Asked | None:
+    """Has the next steps that use a scaler answer; None where no function can."""
+    if SCALING.ask is None:
+        return None
+    asked = SCALING.asked[scaler.number] = Asked()
+    if SCALING.ask():
+        return asked
+    SCALING.asked.pop(scaler.number, None)
+    return None
 
-    The first time, the next steps are asked.
-    """
-    asked = SCALING.asked.get(scaler.number)
+
+def _answer(scaler: Any, last: bool) -> tuple[bool, advice.Finding | None]:
+    """Whether a warning that is due may be given, and what steps found out for it."""
+    asked = SCALING.asked.get(scaler.number) or (None if last else _ask(scaler))
     if asked is None:
-        if last or SCALING.ask is None:
-            return True, None
-        SCALING.asked[scaler.number] = Asked(time.monotonic() + PATIENCE)
-        if SCALING.ask():
-            return False, None
-        asked = SCALING.asked[scaler.number]
-        asked.until = 0.0
+        return True, None
+    now = time.monotonic()
+    asked.until = min(asked.until, now + PATIENCE)
     found = (sample.finding(scaler.number) for sample in list(asked.samples))
     finding = next((each for each in found if each is not None), None)
-    late = not asked.begun and time.monotonic() >= asked.until
+    late = not asked.begun and now >= asked.until
     over = last or late or not asked.open
     if finding is None and not over:
         return False, None

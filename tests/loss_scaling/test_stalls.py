@@ -150,6 +150,69 @@ def test_a_job_without_one_finite_gradient_says_so_when_it_ends(
     assert ["any of 3 steps" in line for line in said[0]] == [True] * told
 
 
+def test_steps_are_asked_before_the_warning_is_due(scope, said, monkeypatch):
+    """So that the cause is known of a job that ends soon after."""
+    monkeypatch.setattr(SCALING, "ask", lambda: True)
+    step = taking_factors()
+    taken(step, np.inf, stalls.EARLY - 1)
+    assert stalls.look()
+    assert SCALING.asked == {}
+    taken(step, np.inf, 1)
+    assert stalls.look()
+    (asked,) = SCALING.asked.values()
+    asked.samples.append(Answer(FOUND))
+    taken(step, np.inf, LIMIT - stalls.EARLY)
+    assert said[0] == []
+    assert not stalls.look(last=True)
+    assert ["tensor (MatMul, float16): NaN" in line for line in said[0]] == [True]
+    assert SCALING.asked == {}
+
+
+def test_what_was_asked_early_is_dropped_if_the_job_goes_on(scope, said, monkeypatch):
+    monkeypatch.setattr(SCALING, "ask", lambda: True)
+    step = taking_factors()
+    taken(step, np.inf, stalls.EARLY)
+    assert stalls.look()
+    assert SCALING.asked
+    taken(step, 1.0, 1)
+    assert not stalls.look()
+    assert SCALING.asked == {}
+    assert said[0] == []
+
+
+@pytest.mark.parametrize(("skips", "wait"), [(True, stalls.HURRY), (False, None)])
+def test_counts_are_read_more_often_while_updates_are_skipped(monkeypatch, skips, wait):
+    watcher, waits = stalls._Watcher(), []
+
+    def ends(period):
+        waits.append(period)
+        return len(waits) == 3
+
+    monkeypatch.setattr(watcher.ends, "wait", ends)
+    monkeypatch.setattr(stalls, "look", lambda: skips)
+    watcher._run()
+    assert waits == [stalls.PERIOD, *[wait or stalls.PERIOD] * 2]
+
+
+def taking_factors():
+    """A step whose gradient is a number times the factor that it is given."""
+    w = tf.Variable([1.0], name="stuck")
+
+    @tf.function
+    def step(factor):
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_sum(w**2) * factor
+        w.assign_sub(tape.gradient(loss, w))
+        return w.value()
+
+    return step
+
+
+def taken(step, factor, times):
+    for _ in range(times):
+        step(tf.constant(factor, tf.float32))
+
+
 def stepped(mode, factor, times):
     w = tf.Variable([1.0], name="stuck")
 

@@ -27,7 +27,8 @@ from amp.integration.sessions.run_twins import Make, Starts
 from amp.loss_scaling import advice, group, stalls
 
 # Seconds between two readings, which take a fifth of a millisecond. As a job may soon
-# be over, they are also read before the 20th run, the 25th, the 31st and so on.
+# be over, they are also read before the runs from the 20th to the 40th, and then before
+# the 50th, the 62nd and so on.
 PERIOD = 0.25
 # A task with variables may be gone.
 _MOST_MILLISECONDS = 2000
@@ -57,7 +58,8 @@ class SessionStalls:
         now = time.monotonic()
         if now >= self._due or self._runs >= self._run:
             self._due = now + PERIOD
-            self._run = max(self._run, int(self._runs * 1.25))
+            young = self._runs < 2 * stalls.LIMIT
+            self._run = self._runs + (1 if young else self._runs // 4)
             self.look()
         return bool(self._cases)
 

@@ -206,6 +206,8 @@ class Policy:
     def from_env(cls, environ: Mapping[str, str] | None = None) -> Policy:
         """Returns the policy that the `AMP_*` variables describe.
 
+        One that is empty is as one that is not set.
+
         Args:
           environ: the environment; `os.environ` by default.
 
@@ -215,7 +217,7 @@ class Policy:
         environ = os.environ if environ is None else environ
         fields = {}
         for name, field in FIELDS.items():
-            if field.variable in environ:
+            if environ.get(field.variable, "").strip():
                 fields[name] = field.parse(environ[field.variable], field.variable)
         return cls(**fields)
 

@@ -146,7 +146,12 @@ def test_the_process_environment_is_read_by_default(
         ("AMP_LOSS_SCALE", "huge", '"dynamic"'),
         ("AMP_LOSS_SCALE", "-1", "over 0"),
         ("AMP_LOSS_SCALE", "nan", "over 0"),
-        ("AMP_LOSS_SCALE", "DynamicLossScale(step=1)", '"dynamic"'),
+        ("AMP_LOSS_SCALE", "inf", "over 0"),
+        ("AMP_LOSS_SCALE", "1e400", '"dynamic"'),
+        ("AMP_LOSS_SCALE", "1e39", "2**126"),
+        ("AMP_LOSS_SCALE", "DynamicLossScale(step=1)", "initial, growth_interval"),
+        ("AMP_LOSS_SCALE", "DynamicLossScale(initial=-1)", "DynamicLossScale(initial"),
+        ("AMP_LOSS_SCALE", "ConstantLossScale()", "value"),
         ("AMP_ASSIGNMENT", "greedy", "'cost', 'all'"),
         ("AMP_MIN_GAIN", "much", "a fraction"),
         ("AMP_MIN_GAIN", "1.5", "a fraction"),
@@ -162,9 +167,30 @@ def test_a_malformed_variable_is_named_with_what_is_allowed(
         Policy.from_env({variable: value})
     error = caught.value
     assert value.strip("-") in error.found
-    assert error.where.startswith(variable) or variable == "AMP_LOSS_SCALE"
+    assert error.where == variable
     assert allowed in error.allowed
     assert error.remedy
+
+
+_RUBBISH = ("rubbish", "nan", "inf", "-inf", "-1", "1e400", "(", "None")
+_TEXTS = ("allow", "deny", "keep", "report")  # any text may be meant
+
+
+@pytest.mark.parametrize("value", _RUBBISH)
+@pytest.mark.parametrize("name", [name for name in FIELDS if name not in _TEXTS])
+def test_every_variable_refuses_rubbish_by_its_name(name: str, value: str) -> None:
+    variable = FIELDS[name].variable
+    with pytest.raises(PolicyError) as caught:
+        Policy.from_env({variable: value})
+    assert caught.value.where == variable
+    assert repr(value) in caught.value.found
+    assert caught.value.allowed
+
+
+@pytest.mark.parametrize("value", ["", " "])
+def test_an_empty_variable_is_as_one_that_is_not_set(value: str) -> None:
+    empty = {field.variable: value for field in FIELDS.values()}
+    assert Policy.from_env(empty) == Policy()
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import ast
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, cast
 
 from amp.errors import PolicyError
@@ -33,8 +33,10 @@ def _shown(rule: type[Any]) -> str:
     return f"{rule.__name__}({', '.join(needed) or ('...' if fields else '')})"
 
 
-ALLOWED = ", ".join(('"auto"', *(f'"{word}"' for word in WORDS), "a positive number"))
+_NAMED = ", ".join(('"auto"', *(f'"{word}"' for word in WORDS)))
+ALLOWED = f"{_NAMED}, a positive number"
 ALLOWED += f", or {', '.join(map(_shown, RULES.values()))}"
+_REMEDY = 'give one of these, for example "dynamic" or 1024'
 
 
 def parse(value: object, *, where: str) -> LossScale | str:
@@ -47,25 +49,31 @@ def parse(value: object, *, where: str) -> LossScale | str:
     Raises:
       PolicyError: anything else.
     """
+    try:
+        rule = _rule(value)
+    except PolicyError as e:
+        call = isinstance(value, str) and "(" in value
+        allowed = f"{e.where}: {e.allowed}" if call else f"{e.allowed}, or {_NAMED}"
+        found = f"loss scale {value!r} is not accepted: {e.found}"
+        raise PolicyError(found, where=where, allowed=allowed, remedy=_REMEDY) from e
+    if rule is None:
+        found = f"loss scale {value!r} is not understood"
+        raise PolicyError(found, where=where, allowed=ALLOWED, remedy=_REMEDY)
+    return rule
+
+
+def _rule(value: object) -> LossScale | str | None:
+    """The rule, None for what names none; a value in it may be refused."""
     if isinstance(value, tuple(RULES.values())):
         return cast(LossScale, value)
     if isinstance(value, (int, float)) and not isinstance(value, bool):
         return ConstantLossScale(float(value))
-    if isinstance(value, str):
-        text = value.strip()
-        if text in ("auto", ""):
-            return "auto"
-        if text in WORDS:
-            return WORDS[text]()
-        parsed = _parse_text(text)
-        if parsed is not None:
-            return parsed
-    raise PolicyError(
-        f"loss scale {value!r} is not understood",
-        where=where,
-        allowed=ALLOWED,
-        remedy='give one of these, for example "dynamic" or 1024',
-    )
+    if not isinstance(value, str):
+        return None
+    text = value.strip()
+    if text in ("auto", ""):
+        return "auto"
+    return WORDS[text]() if text in WORDS else _parse_text(text)
 
 
 def _parse_text(text: str) -> LossScale | None:
@@ -77,13 +85,24 @@ def _parse_text(text: str) -> LossScale | None:
         pass
     try:
         call = ast.parse(text, mode="eval").body
-        if isinstance(call, ast.Call) and isinstance(call.func, ast.Name):
-            kind = RULES[call.func.id]
-            args = [ast.literal_eval(arg) for arg in call.args]
-            fields = {str(k.arg): ast.literal_eval(k.value) for k in call.keywords}
-            return kind(*args, **fields)  # type: ignore[no-any-return]
-    except PolicyError:
-        raise
+        if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Name):
+            return None
+        kind = RULES[call.func.id]
+        args = [ast.literal_eval(arg) for arg in call.args]
+        fields = {str(k.arg): ast.literal_eval(k.value) for k in call.keywords}
     except (SyntaxError, KeyError, ValueError, TypeError):
-        pass
-    return None
+        return None
+    return _called(kind, args, fields)
+
+
+def _called(kind: Any, args: Sequence[Any], fields: Mapping[str, Any]) -> LossScale:
+    try:
+        return cast(LossScale, kind(*args, **fields))
+    except TypeError as e:
+        takes = ", ".join(field.name for field in dataclasses.fields(kind))
+        raise PolicyError(
+            "these are not its arguments",
+            where=f"{kind.__name__}(...)",
+            allowed=takes or "none",
+            remedy=_REMEDY,
+        ) from e

@@ -49,7 +49,8 @@ def environment(environ: Mapping[str, str] = os.environ) -> Iterator[Finding]:
 
     Values of variables that are not ours are not shown.
     """
-    ours = {name: environ[name] for name in variables.known() if name in environ}
+    named = variables.known()
+    ours = {name: environ[name] for name in named if environ.get(name, "").strip()}
     strange, malformed = variables.unknown(environ), dict(_malformed(ours))
     understood = {name: ours[name] for name in ours if name not in malformed}
     facts = {"understood": understood, "unknown": strange, "malformed": malformed}

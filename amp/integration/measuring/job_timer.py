@@ -109,10 +109,11 @@ def left(settled: Resolution) -> float:
     """
     if settled.policy is None:
         return 0.0
-    everywhere = os.environ.get("AMP_TUNE_BUDGET")
+    everywhere = os.environ.get("AMP_TUNE_BUDGET", "")
     budget = settled.policy.tune_budget
-    if everywhere is not None:
-        budget = min(budget, Policy.make(tune_budget=everywhere).tune_budget)
+    if everywhere.strip():
+        read = Policy.from_env({"AMP_TUNE_BUDGET": everywhere})
+        budget = min(budget, read.tune_budget)
     seconds = budget - PROCESS.measuring.spent
     return seconds if seconds >= LEAST_SECONDS else 0.0
 

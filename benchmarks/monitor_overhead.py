@@ -20,7 +20,8 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 import tensorflow as tf
 
 import amp
-from amp.callbacks.monitor import EVERY, Monitor
+from amp.callbacks.monitor import Monitor
+from amp.callbacks.pace import EVERY
 from benchmarks import machine
 
 POLICY = amp.Policy(dtype="bfloat16", loss_scale="dynamic", trial=False, check=False)

@@ -6,7 +6,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from amp.callbacks.monitor import EVERY, Monitor
+from amp.callbacks.monitor import Monitor
 
 _Callback: Any = tf.keras.callbacks.Callback
 
@@ -16,10 +16,11 @@ class LossScaleMonitor(_Callback):  # type: ignore[misc]
 
     Args:
       log_dir: where to write for TensorBoard; by default nothing is written.
-      every: the batches from one reading to the next.
+      every: the batches from one reading to the next; by default 100, or as many as
+        keep a reading under 3 % of the time.
     """
 
-    def __init__(self, log_dir: str = "", every: int = EVERY) -> None:
+    def __init__(self, log_dir: str = "", every: int | None = None) -> None:
         super().__init__()
         self._log_dir, self._every = str(log_dir), every
         self._monitor: Monitor | None = None
@@ -39,6 +40,4 @@ class LossScaleMonitor(_Callback):  # type: ignore[misc]
     def on_train_end(self, logs: Any = None) -> None:
         """Reads what came since the last reading."""
         if self._monitor is not None:
-            if (self._batches - 1) % self._monitor.every:
-                self._monitor.read(self._batches - 1)
-            self._monitor.stop()
+            self._monitor.finish(self._batches - 1)

@@ -13,6 +13,7 @@ from typing import Any
 import tensorflow as tf
 
 from amp.callbacks import readings
+from amp.callbacks.pace import Pace
 from amp.callbacks.readings import Reading
 from amp.integration import messages
 from amp.integration.functions import step_probes, step_variants
@@ -20,22 +21,18 @@ from amp.integration.functions.samples import Sample
 from amp.loss_scaling import current, exponents, tally
 from amp.loss_scaling.tally import Tally
 
-EVERY = 100
-
 
 class Monitor:
     """Reads the scalers of the process every so many steps.
 
     Args:
       log_dir: where to write for TensorBoard, "" to write nothing.
-      every: the steps from one reading to the next.
-
-    Attributes:
-      every: as given; one call of a function in so many is observed.
+      every: the steps from one reading to the next; by default as `Pace` has it.
     """
 
-    def __init__(self, log_dir: str = "", every: int = EVERY) -> None:
-        self.every = max(1, int(every))
+    def __init__(self, log_dir: str = "", every: int | None = None) -> None:
+        self._pace = Pace(every)
+        self._newest = -1  # the step that was read last
         self._writer = tf.summary.create_file_writer(log_dir) if log_dir else None
         self._samples: collections.deque[Sample] = collections.deque(maxlen=100)
         # By the scaler, as a later one may have the name of one that is gone.
@@ -44,8 +41,14 @@ class Monitor:
         )
         self._drawn: set[str] = set()  # functions whose graph is written
 
+    @property
+    def every(self) -> int:
+        """The steps from one reading to the next; one call in so many is observed."""
+        return self._pace.every
+
     def start(self) -> None:
         """Has steps observed from now on."""
+        self._pace.start()
         step_probes.unwatch(self)  # a `fit` before this one may have failed
         step_probes.watch(self)
 
@@ -65,10 +68,24 @@ class Monitor:
         Args:
           number: of the step, from 0.
         """
-        return [] if number % self.every else self.read(number)
+        due = number % self.every == 0
+        found = self.read(number) if due else []
+        self._pace.passed(read=due)
+        return found
+
+    def finish(self, number: int) -> None:
+        """Reads what came since the last reading, and has no step observed any more.
+
+        Args:
+          number: of the last step.
+        """
+        if number != self._newest:
+            self.read(number)
+        self.stop()
 
     def read(self, number: int) -> list[Reading]:
         """Reads all scalers, writes and logs."""
+        self._newest = number
         counts: dict[str, Any] = {}
         functions = []
         while self._samples:
@@ -112,11 +129,11 @@ class Monitor:
                     tf.summary.graph(graph)
 
 
-_MONITORS: dict[tuple[str, int], Monitor] = {}
+_MONITORS: dict[tuple[str, int | None], Monitor] = {}
 
 
 def monitor_loss_scale(
-    step: int, log_dir: str = "", every: int = EVERY
+    step: int, log_dir: str = "", every: int | None = None
 ) -> list[Reading]:
     """Watches the loss scale of a training loop; to be called once after each step.
 
@@ -129,7 +146,8 @@ def monitor_loss_scale(
     Args:
       step: the number of the step, from 0.
       log_dir: where to write for TensorBoard; by default nothing is written.
-      every: the steps from one reading to the next.
+      every: the steps from one reading to the next; by default 100, or as many as keep
+        a reading under 3 % of the time.
 
     Returns:
       A reading of each scaler at the steps that are read, else [].

@@ -13,7 +13,7 @@ from typing import Any
 import tensorflow as tf
 
 from amp.callbacks import readings
-from amp.callbacks.monitor import EVERY
+from amp.callbacks.pace import Pace
 from amp.callbacks.readings import Reading
 from amp.integration import messages
 from amp.integration.functions import step_variants
@@ -41,11 +41,12 @@ class LossScaleHook(tf.compat.v1.train.SessionRunHook):  # type: ignore[misc]
 
     Args:
       log_dir: where to write for TensorBoard; by default nothing is written.
-      every: the runs from one reading to the next.
+      every: the runs from one reading to the next; by default 100, or as many as keep
+        a reading under 3 % of the time.
     """
 
-    def __init__(self, log_dir: str = "", every: int = EVERY) -> None:
-        self._log_dir, self._every = str(log_dir), max(1, int(every))
+    def __init__(self, log_dir: str = "", every: int | None = None) -> None:
+        self._log_dir, self._pace = str(log_dir), Pace(every)
         self._runs = self._due = 0
         self._writer: Any = None
         self._built: _Built | None = None
@@ -54,6 +55,7 @@ class LossScaleHook(tf.compat.v1.train.SessionRunHook):  # type: ignore[misc]
 
     def begin(self) -> None:
         """Adds the tensors to read to the graph."""
+        self._pace.start()
         graph = tf.compat.v1.get_default_graph()
         scalers = current().scalers
         self._before = {}  # of another graph, whose scalers may have the same names
@@ -82,7 +84,7 @@ class LossScaleHook(tf.compat.v1.train.SessionRunHook):  # type: ignore[misc]
         # A run without the gradients need not feed what they are computed from.
         if not built.gradients <= step_variants.executed(_operations(run_context)):
             return None
-        self._due = self._runs + self._every
+        self._due = self._runs + self._pace.every
         wanted = {"read": built.read, "counts": built.counts}
         return tf.compat.v1.train.SessionRunArgs(wanted)
 
@@ -95,6 +97,7 @@ class LossScaleHook(tf.compat.v1.train.SessionRunHook):  # type: ignore[misc]
                 messages.note("%s", reading)
             self._write(made)
         self._runs += 1
+        self._pace.passed(read=bool(found))
 
     def _reading(self, name: str, found: Any) -> Reading:
         each, counts = found["read"][name], found["counts"][name]

@@ -83,7 +83,7 @@ def _add_training(command: argparse.ArgumentParser, *, judged: bool) -> None:
     if not judged:
         return
     command.add_argument(
-        "--first-seed", type=int, help="of those that are judged (default: 200)"
+        "--first-seed", type=int, help="of those that are judged (default: 300)"
     )
     command.add_argument("--dtype", choices=settings.DTYPES, default="float16")
     command.add_argument(

@@ -25,6 +25,10 @@ judged, the median and the 90th percentile; E is that of the errors, N of the no
    epsilon. It may point anywhere, but two vectors of one size differ by no more than
    twice that size.
 
+Of an update only those values are compared whose gradient in float32 is at least 32 u
+of the root of its mean square. Case 1 lets a gradient be off by as much, and so the
+others may be 0 or of either sign; Adam's first step moves each by the learning rate.
+
 Mixed precision rounds not only weights but also activations and their gradients: a
 random error about twice the noise. 8 leaves a factor of 4.
 """

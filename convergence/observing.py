@@ -7,13 +7,14 @@ in float32 at weights that are off by rounding. What follows from the figures is
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
-from convergence import probe, settings
+from convergence import gradient_rule, probe, settings
 from convergence.probe import Seen
 from convergence.steps import Step
 from convergence.task import Batch
@@ -35,6 +36,7 @@ def look(step: Step, stage: int, batch: Batch, seed: Sequence[int]) -> dict[str,
     Returns:
       "overflow", whether loss scaling left the update out; if not also "gradient" and
       "update", observations by variable, and "lost", shares of values by variable.
+      Updates are of the values whose gradient is not mere rounding (`gradient_rule`).
     """
     assert step.policy is not None
     held, trained = step.values(), step.trained(stage)
@@ -51,7 +53,9 @@ def look(step: Step, stage: int, batch: Batch, seed: Sequence[int]) -> dict[str,
     )
     step.put(held)
     names = step.names[stage]
-    spacings = [probe.spacing(held[p]) for p in places]
+    rounding = gradient_rule.FLOOR * unit
+    known = probe.above(names, exact.gradients, rounding)
+    part = functools.partial(_part, [known.get(path) for path in trained])
     scales = step.tracks.scales(stage)
     least = [settings.SMALLEST_NORMAL[dtype] / scales[name] for name in names]
     return {
@@ -61,13 +65,23 @@ def look(step: Step, stage: int, batch: Batch, seed: Sequence[int]) -> dict[str,
         ),
         "update": probe.compared(
             list(trained),
-            ours.updates,
-            exact.updates,
-            [seen.updates for seen in noisy],
-            spacings,
+            part(ours.updates),
+            part(exact.updates),
+            [part(seen.updates) for seen in noisy],
+            [probe.spacing(weights) for weights in part([held[p] for p in places])],
         ),
         "lost": probe.lost(names, ours.gradients, exact.gradients, least),
     }
+
+
+def _part(
+    masks: Sequence[np.ndarray | None], values: Sequence[np.ndarray]
+) -> list[np.ndarray]:
+    """The values that masks choose; all where a mask is None, or of other rows."""
+    return [
+        value[mask] if mask is not None and mask.shape == value.shape else value
+        for mask, value in zip(masks, values, strict=True)
+    ]
 
 
 def _off(

@@ -138,6 +138,21 @@ def compared(
     return found
 
 
+def above(
+    names: Sequence[str], gradients: Sequence[np.ndarray], share: float
+) -> dict[str, np.ndarray]:
+    """Which values of each gradient are no less than a share of its mean square's root.
+
+    Returns:
+      Masks by name. At least one value of each is chosen.
+    """
+    masks = {}
+    for name, gradient in zip(names, gradients, strict=True):
+        sizes = np.abs(_wide(gradient))
+        masks[name] = sizes >= share * np.sqrt(np.mean(sizes**2))
+    return masks
+
+
 def spacing(weights: np.ndarray) -> float:
     """The norm of the distances from each weight to the next number in its type."""
     return _norm(np.spacing(np.abs(weights)))

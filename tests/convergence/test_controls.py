@@ -42,7 +42,7 @@ def planted(
         patch.setattr(controls, "CONTROLS", {"sound": SOUND, **CONTROLS})
         frozen = ready(family, out, wide=False)
         options = runner.Options(
-            quick=True, emulate=True, seeds=2, out=out, frozen=frozen
+            quick=True, emulate=True, seeds=3, out=out, frozen=frozen
         )
         result = runner.control(family, options, lambda *told: None)
         yield {row.setting: row for row in verdict.rows(result)}

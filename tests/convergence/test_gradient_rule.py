@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from convergence import gradient_rule, probe
+from convergence import gradient_rule, observing, probe
 from convergence.settings import UNIT
 
 U = UNIT["float16"]
@@ -132,6 +132,21 @@ def test_observations_are_errors_relative_to_float32() -> None:
     assert probe.compared(["a", "b"], ours, exact, [noisy])["b"] == [None, 0, 0, 0]
     ours[0][0] = np.inf
     assert probe.compared(["a", "b"], ours, exact, [noisy])["a"] == [None, 0.05, 1, 1]
+
+
+def test_updates_are_compared_where_the_gradient_is_more_than_rounding() -> None:
+    """Adam without momentum moves each value by one rate, whatever its gradient."""
+    gradient = np.array([[1.0, -1.0], [1e-3, 0.5]], np.float32)
+    masks = probe.above(["w"], [gradient], 32 * U)
+    np.testing.assert_array_equal(masks["w"], [[True, True], [False, True]])
+    exact, ours = np.sign(gradient), np.sign(np.where(gradient == 1e-3, 0, gradient))
+    whole = probe.compared(["w"], [ours], [exact], [[exact]])
+    assert whole["w"][0] == 0.5
+    parts = [observing._part([masks["w"]], [values]) for values in (ours, exact)]
+    assert probe.compared(["w"], *parts, [parts[1]])["w"][0] == 0.0
+    other = observing._part([masks["w"][:1]], [ours])  # of rows that a batch names
+    np.testing.assert_array_equal(other, [ours])
+    assert probe.above(["w"], [0 * gradient], 32 * U)["w"].all()
 
 
 def test_an_even_share_counts_the_values_that_float32_moves() -> None:

@@ -42,6 +42,15 @@ def test_noisy_pairs_ask_for_more_seeds_and_never_for_more_margin() -> None:
     assert max(hopeless["power"].values()) < 0.9
 
 
+def test_a_margin_is_for_pairs_of_twice_the_noise() -> None:
+    """Sixteen bits round in every step, `perturbed` once."""
+    entry = margins.made(RESNET, RESNET.quick, pairs(0.001))
+    noise = margins.MIXED * entry["deviation"]["metric"]
+    needed = equivalence.needed_margin(noise, entry["seeds"])
+    assert RESNET.margin / 4 < needed < RESNET.margin
+    assert entry["margin"]["metric"] == pytest.approx(needed)
+
+
 def test_seeds_that_margins_may_come_of_are_not_judged() -> None:
     assert margins.judged_from(None) == margins.JUDGED
     assert margins.judged_from(1000) == 1000

@@ -6,9 +6,11 @@
 
 from __future__ import annotations
 
+import collections
 import dataclasses
 import functools
 import importlib
+import re
 import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -34,6 +36,9 @@ _LOCK = threading.RLock()
 # stay, with up to `_DECISIONS` decisions in all, at some 530 bytes each.
 _KEPT = 1000
 _DECISIONS = 120_000
+# The name that TensorFlow gives a trace of a function; so many may be told of.
+_TRACE = re.compile(r"_*inference_(.+)_\d+")
+_OFTEN = 10
 # Finds the source lines of what a report is on; called when somebody asks for it.
 Lines: TypeAlias = "Callable[[], SourceLines]"
 
@@ -192,9 +197,19 @@ def total(made: Sequence[Report]) -> str:
         sum(getattr(r, name) for r in made) for name in ("nodes_low", "nodes_total")
     )
     return (
-        f"{len(done)} of {len(made)} functions rewritten, {low} of {total} nodes in "
-        f"{made[0].dtype} on {made[0].device}{_gain(done)}{_left(made)}"
+        f"{len(done)} of {len(made)} functions rewritten{_often(made)}, "
+        f"{low} of {total} nodes in {made[0].dtype} on {made[0].device}"
+        f"{_gain(done)}{_left(made)}"
     )
+
+
+def _often(made: Sequence[Report]) -> str:
+    """Which function was traced again and again, each trace to be planned anew."""
+    names = collections.Counter(
+        found[1] for each in made if (found := _TRACE.fullmatch(each.function))
+    )
+    name, times = max(names.items(), key=lambda item: item[1], default=("", 0))
+    return f" ({times} are traces of {name})" if times >= _OFTEN else ""
 
 
 def _gain(done: Sequence[Report]) -> str:

@@ -6,7 +6,6 @@ import itertools
 
 import pytest
 
-from amp.callbacks import pace
 from amp.callbacks.pace import EVERY, TIMES, Pace
 
 READING = 4.3e-3  # seconds
@@ -78,8 +77,8 @@ def test_time_between_two_trainings_is_no_step() -> None:
     job.steps(2 * EVERY + 1, 5e-4)
     job.now += 1000.0
     job.pace.start()
-    job.steps(2 * job.pace.every, 5e-4)
-    assert job.pace.every == pace.EVERY * 3  # 33 * 4.3 ms is the time of 284 steps
+    job.steps(EVERY, 5e-4)
+    assert job.pace.every == 3 * EVERY  # 33 * 4.3 ms is the time of 284 steps
 
 
 @pytest.mark.parametrize("every", [1, 7, 100])

@@ -136,3 +136,14 @@ def test_the_summary_says_why_nothing_was_rewritten():
     assert f" ({report.verdict}), 0 steps skipped" in reports.summary(None, 0)
     run()
     assert "left in float32" not in reports.summary(None, 0)
+
+
+def test_a_function_that_is_traced_again_and_again_is_named():
+    run()
+    (report,) = amp.reports()
+    names = [f"__inference_step_{number}" for number in range(30)]
+    names += ["__inference_other_7", "a session's run (step)"]
+    made = [dataclasses.replace(report, function=name) for name in names]
+    assert "of 32 functions rewritten (30 are traces of step), " in reports.total(made)
+    few = reports.total(made[30 - reports._OFTEN + 1 :])
+    assert "traces" not in few

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -41,21 +41,15 @@ SIZE = 512
 
 
 @pytest.fixture(autouse=True)
-def amx(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
-    """Plans as for a CPU with AMX; measuring may take all the time that it wants."""
+def measured_at_once(
+    only_amx: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Measuring may take all the time that it wants."""
     monkeypatch.setenv("AMP_CACHE_DIR", str(tmp_path))
     monkeypatch.delenv("AMP_TUNE_BUDGET")
-    monkeypatch.setattr(hardware, "device", lambda: CPU_AMX)
     monkeypatch.setattr(function_twins, "OTHERS", ())
     monkeypatch.setattr(measuring_slices, "SHARE", 1e6)
     monkeypatch.setattr(later_plan, "COVERED", 1.0)
-    with amp.mixed_precision_scope(dtype="bfloat16"):
-        pass  # the hooks are in place: what is traced has its shapes
-    settled = dict(PROCESS.settled)
-    PROCESS.settled.clear()
-    yield
-    PROCESS.settled.clear()
-    PROCESS.settled.update(settled)
 
 
 class Bench:

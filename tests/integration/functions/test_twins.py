@@ -8,7 +8,6 @@ import json
 import pathlib
 import threading
 import time
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -56,20 +55,9 @@ SIZE = 256  # of the products, which are predicted to be faster in 16 bits
 
 
 @pytest.fixture(autouse=True)
-def amx(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Plans as for a CPU with AMX, whatever this machine is; forgets them after.
-
-    And races the cheapest plan against the original alone.
-    """
-    monkeypatch.setattr(hardware, "device", lambda: CPU_AMX)
+def two_race(only_amx: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The cheapest plan races against the original alone."""
     monkeypatch.setattr(function_twins, "OTHERS", ())
-    with amp.mixed_precision_scope(dtype="bfloat16"):
-        pass  # the hooks are in place: what is traced has its shapes
-    settled = dict(PROCESS.settled)
-    PROCESS.settled.clear()
-    yield
-    PROCESS.settled.clear()
-    PROCESS.settled.update(settled)
 
 
 class Calls(list[str]):

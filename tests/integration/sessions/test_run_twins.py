@@ -5,7 +5,6 @@ from __future__ import annotations
 import collections
 import threading
 import time
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -16,12 +15,9 @@ from tensorflow.python.client import session as session_lib
 
 import amp
 from amp.graph_rewrite.assign.nominee import CUT, EVERYTHING, PRODUCTS, UNCLUSTERED
-from amp.graph_rewrite.cost.shipped_devices import CPU_AMX
 from amp.graph_rewrite.rewrite import Prepared
 from amp.integration.functions import contest, function_plans, race_rules, winner_checks
 from amp.integration.functions.race_rules import FLOAT32
-from amp.integration.measuring import hardware
-from amp.integration.process import PROCESS
 from amp.integration.sessions.session_twins import SessionTwin
 
 pytestmark = pytest.mark.kernels
@@ -36,20 +32,9 @@ PLANS = (CUT.name, EVERYTHING.name, PRODUCTS.name)
 
 
 @pytest.fixture(autouse=True)
-def amx(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Plans as for a CPU with AMX, whatever this machine is; forgets them after.
-
-    And tries every plan that differs, whatever it is predicted to take.
-    """
-    monkeypatch.setattr(hardware, "device", lambda: CPU_AMX)
+def all_are_close(only_amx: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every plan that differs is tried, whatever it is predicted to take."""
     monkeypatch.setattr(function_plans, "CLOSE_IF_MODELLED", 100.0)
-    with amp.mixed_precision_scope(dtype="bfloat16"):
-        pass
-    settled = dict(PROCESS.settled)
-    PROCESS.settled.clear()
-    yield
-    PROCESS.settled.clear()
-    PROCESS.settled.update(settled)
 
 
 class Ran(list[str]):

@@ -25,7 +25,7 @@ _LOG = logging.getLogger("amp")
 # A warning shows a line of the program, not one of these.
 _NOT_THE_PROGRAM = frozenset(
     {
-        *("amp", "_tf_amp_start", "tensorflow", "keras", "tf_keras"),
+        *("amp", "_tf_amp_start", "_tf_amp_imports", "tensorflow", "keras", "tf_keras"),
         *("contextlib", "functools", "importlib", "threading"),
     }
 )

@@ -13,6 +13,7 @@ import sys
 import pytest
 
 from amp import cli
+from amp.cli.command import Modules
 from amp.policy import FIELDS
 
 ROOT = pathlib.Path(__file__).parents[2]
@@ -151,3 +152,12 @@ def test_an_error_names_the_variable_where_no_flag_was_used(graph, capsys, monke
     assert "where:   AMP_DTYPE\n" in told
     assert "did you mean float16?" in told
     assert "amp: AMP_DTPYE (did you mean AMP_DTYPE?) is no variable" in told
+
+
+@pytest.mark.parametrize(("given", "asked"), [(None, "2"), ("0", "0")])
+def test_tensorflow_is_asked_to_say_less_unless_the_user_did(monkeypatch, given, asked):
+    monkeypatch.delenv("TF_CPP_MIN_LOG_LEVEL", raising=False)
+    if given is not None:
+        monkeypatch.setenv("TF_CPP_MIN_LOG_LEVEL", given)
+    Modules({"any": "json"}).any.dumps(1)
+    assert os.environ["TF_CPP_MIN_LOG_LEVEL"] == asked

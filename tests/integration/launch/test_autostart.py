@@ -259,6 +259,7 @@ def test_a_malformed_switch_says_so_and_the_job_runs(stand_in):
         ("AMP_DTYPE", "float8", "'auto', 'float16', 'bfloat16'"),
         ("AMP_EMULATE", "perhaps", "1, true, on, yes or 0, false, off, no"),
         ("AMP_LOSS_SCALE", "-1", "a finite number over 0"),
+        ("AMP_LOSS_SCALE", "nan", "a finite number over 0"),
         ("AMP_ASSIGNMENT", "some", "'cost', 'all'"),
         ("AMP_MIN_GAIN", "2", "from 0 up to, not including, 1"),
     ],
@@ -273,8 +274,10 @@ def test_a_malformed_variable_names_itself_and_the_job_runs(
     assert done.stdout == "tensorflow\nkeras\n"
     assert "amp: mixed precision is off: PolicyError: " in done.stderr
     assert value in done.stderr
-    for part in ("  where:   ", "  allowed: ", "  do now:  ", allowed):
+    where = f"  where:   {variable}\n"
+    for part in (where, "  allowed: ", "  do now:  ", allowed):
         assert part in done.stderr
+    assert "amp/integration" not in done.stderr, "a line of the program is shown"
 
 
 def test_a_misspelt_variable_is_told_of_once_and_the_job_runs(stand_in):

@@ -10,6 +10,7 @@ import re
 from collections import Counter
 
 import amp
+from amp.graph_rewrite.ops.op_table import Kind, facts
 from convergence import audit
 from convergence.errors import ResultError
 from convergence.steps import Step
@@ -21,8 +22,8 @@ class Plan:
 
     Attributes:
       low, every: nodes in 16 bits, and all.
-      digest: of the step's graphs as they were traced, and of which nodes are held in
-        which type; "" in float32.
+      digest: of the step's graphs as they were traced, and of which nodes with values
+        are held in which type; "" in float32.
     """
 
     low: int
@@ -56,7 +57,9 @@ def plan(step: Step) -> Plan:
         )
     # Names hold numbers that depend on what else the process traced.
     decided = Counter(
-        "|".join((_NUMBER.sub("", d.node), d.op, d.dtype)) for d in most.decisions
+        "|".join((_NUMBER.sub("", d.node), d.op, d.dtype))
+        for d in most.decisions
+        if facts(d.op).kind is not Kind.SHAPE  # which computes with no values
     )
     made = audit.of([step.traced, sorted(decided.items())])
     return Plan(most.nodes_low, most.nodes_total, made)

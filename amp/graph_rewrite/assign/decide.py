@@ -24,6 +24,7 @@ from amp.graph_rewrite.cost.epilogues import epilogues
 from amp.graph_rewrite.cost.op_instance import Times
 from amp.graph_rewrite.cost.priced import Priced, PricedUse
 from amp.graph_rewrite.graph.calls import FunctionUse
+from amp.graph_rewrite.ops.op_table import Role
 from amp.graph_rewrite.plan import Cast, Interface, Plan, Reason
 
 # By node that Grappler may merge, the partners that have to have its type, and its
@@ -195,8 +196,31 @@ def _cut(
     if any(nominee.forced(one.context.policy) for one in uses.values()):
         return _Cut(frozenset(times) | {LOW}, -math.inf)
     priced_tensors = _priced_tensors(tensors, uses, prices)
-    low_side = min_cut.solve(times, {LOW}, priced_tensors)
+    low_side = min_cut.solve(times, {LOW}, priced_tensors, _moves(uses, tensors, times))
     return _Cut(low_side | {LOW}, min_cut.rounding(times, priced_tensors))
+
+
+def _moves(
+    uses: Mapping[FunctionUse, UseAnalysis],
+    tensors: Tensors,
+    times: Mapping[CutVariable, Times],
+) -> frozenset[CutVariable]:
+    """The nodes that move values and take no time, such as reshapes.
+
+    A cast on either side of one costs the same and gives the same values. Beside a
+    product it would be a kernel of its own; on the other side, with the arithmetic
+    there, it may be part of a cluster.
+    """
+    free: set[CutVariable] = set()
+    for use, one in uses.items():
+        for name in one.found.allowed:
+            if one.found.typed[name].facts.role is Role.MOVE:
+                free.add(tensors.variable(use, name))
+    return frozenset(
+        variable
+        for variable in free
+        if variable.kind == "node" and times[variable] == (0.0, 0.0)
+    )
 
 
 def _times(

@@ -92,6 +92,7 @@ def solve(
     times: Mapping[V, tuple[float, float]],
     fixed_low: Set[V],
     tensors: Sequence[Tensor[V]],
+    ties_low: Set[V] = frozenset(),
 ) -> frozenset[V]:
     """Returns the variables to be 16-bit so that the total time is smallest.
 
@@ -102,19 +103,21 @@ def solve(
     v -> t the seconds that it loses; each tensor has one auxiliary vertex per direction
     and one for each branch behind it, so that a cast counts once however many readers
     share it. Among equal cuts the one with the fewest 16-bit variables is taken, so a
-    tie stays float32 (to within `rounding`).
+    tie stays float32 (to within `rounding`). But as many of `ties_low` are 16-bit as
+    may be at the same price, and what that takes.
 
     Args:
       times: seconds of each variable in (float32, 16 bits).
       fixed_low: variables that are 16-bit in any case.
       tensors: every tensor that one of these variables makes or reads.
+      ties_low: variables that are 16-bit where both types come to the same price.
     """
     if not times:
         return frozenset()
     builder = _Network(times, fixed_low)
     for tensor in tensors:
         builder.add(tensor)
-    return builder.cut()
+    return builder.cut(ties_low)
 
 
 def total(
@@ -232,12 +235,12 @@ class _Network(Generic[V]):
         ends = (above, middle) if casting.up else (middle, above)
         self._edge(*ends, casting.seconds * reads.share)
 
-    def cut(self) -> frozenset[V]:
+    def cut(self, ties_low: Set[V]) -> frozenset[V]:
         capacity = np.asarray(self._capacity, np.float64)
         finite = np.isfinite(capacity)
         total = float(capacity[finite].sum())
-        if total == 0.0:
-            return frozenset()
+        if total == 0.0:  # whatever is chosen
+            return frozenset(ties_low)
         whole = np.full(capacity.shape, _INFINITE, np.int64)
         whole[finite] = np.rint(capacity[finite] * _units(total))
         shape = (self._count, self._count)
@@ -249,7 +252,28 @@ class _Network(Generic[V]):
         residual = csr_array(graph.astype(np.int64) - flow.astype(np.int64))
         residual.data = (residual.data > 0).astype(np.int8)
         residual.eliminate_zeros()
-        reached = breadth_first_order(residual, 0, return_predecessors=False)
+        reached = _from(residual, 0)
+        tied = {self._vertex[name] for name in ties_low}.difference(reached)
+        if tied:
+            tied.difference_update(_from(csr_array(residual.T), 1))
+            reached = _from(residual + self._edges_to(tied), 0)
         return frozenset(
             self._names[v - 2] for v in reached if 2 <= v < len(self._names) + 2
         )
+
+    def _edges_to(self, vertices: Set[int]) -> Any:
+        """Edges from the source: with these vertices, all behind them are 16-bit."""
+        ends = ([0] * len(vertices), sorted(vertices))
+        ones = np.ones(len(vertices), np.int8)
+        return csr_array((ones, ends), shape=(self._count, self._count))
+
+
+def _from(residual: Any, vertex: int) -> list[int]:
+    """The vertices that a vertex leads to along edges with capacity left, and itself.
+
+    A set of vertices that the source is in, that no such edge leaves, and that the sink
+    is not in, is a smallest cut: all that the source leads to, or that further vertices
+    lead to which do not lead to the sink.
+    """
+    found = breadth_first_order(residual, vertex, return_predecessors=False)
+    return [int(number) for number in found]

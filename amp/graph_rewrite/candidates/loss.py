@@ -32,8 +32,8 @@ def loss(
     cast then stands on the output of the last product, and on the operand of the first
     product of the backward pass: targets, weights of samples and the differences to
     them are not rounded. A node that moves one tensor, or moves operands of a product,
-    rounds nothing that the product does not round, and is not refused. Neither is what
-    a backward pass computes after its last product.
+    rounds nothing that the product does not round, and is not refused. Neither is one
+    that only reads a shape, nor what a backward pass computes after its last product.
 
     In inference these are the sums after the last product and what follows them: there
     a bias of 300 is added to what the products give, and nothing would make its
@@ -78,7 +78,8 @@ def _reason(use: FunctionUse, view: Typed, passes: Passes) -> Reason | None:
         return None
     values = [slot for slot in view.ins if slot.port not in view.facts.flows]
     alone = sum(slot.type == ir.FLOAT for slot in values) <= 1
-    return None if _moves(view) and alone else _AFTER
+    reads_shape = view.facts.kind is Kind.SHAPE
+    return None if reads_shape or (_moves(view) and alone) else _AFTER
 
 
 def _moves(view: Typed) -> bool:

@@ -17,7 +17,7 @@ from amp.graph_rewrite.candidates.context import Typed
 from amp.graph_rewrite.candidates.eligibility import Candidates
 from amp.graph_rewrite.graph import bridges, ir
 from amp.graph_rewrite.graph.calls import FunctionUse
-from amp.graph_rewrite.ops.op_table import Role
+from amp.graph_rewrite.ops.op_table import Kind, Role
 from amp.graph_rewrite.plan import Reason
 
 
@@ -64,6 +64,7 @@ class Walk:
         self._forced, self._asked = forced, asked
         self._forward(forced)
         self._backward()
+        self._read_shapes()
         return True
 
     def _forward(self, forced: frozenset[str]) -> None:
@@ -98,6 +99,19 @@ class Walk:
                     reader = "its loop"
                 if reader is not None:
                     self.found[name] = Reason("move", reader)
+
+    def _read_shapes(self) -> None:
+        """Finds what only reads the shape of a tensor that may be 16-bit.
+
+        So nothing needs a cast only to read its shape.
+        """
+        for name in self._walked:
+            view = self.typed[name]
+            if view.facts.kind is Kind.SHAPE and name not in self.found:
+                sources = (source for source, _ in view.node.inputs)
+                source = next((one for one in sources if one in self.found), None)
+                if source is not None:
+                    self.found[name] = Reason("follow", source)
 
     def reached(self, edge: ir.Edge) -> bool:
         """Whether an edge is downstream of a product."""

@@ -13,6 +13,7 @@ from typing import NamedTuple
 from amp.graph_rewrite.candidates.analysis import UseAnalysis
 from amp.graph_rewrite.candidates.context import Context, Typed
 from amp.graph_rewrite.cost import op_instance
+from amp.graph_rewrite.cost.unmoved import moves_nothing
 from amp.graph_rewrite.graph import ir, op_schema, shapes
 from amp.graph_rewrite.ops import arithmetic
 from amp.graph_rewrite.ops.op_table import Kind
@@ -65,8 +66,8 @@ def loads_of(use_analysis: UseAnalysis) -> Loads:
 def _load(use_analysis: UseAnalysis, view: Typed) -> Load:
     graph, context = use_analysis.graph, use_analysis.context
     node, work = view.node, view.facts.work
-    if work == "free":
-        return Load(work, 0, 0.0)
+    if work == "free" or moves_nothing(graph, view):
+        return Load("free", 0, 0.0)
     ins = [graph.size(edge) for edge in node.inputs]
     outs = [graph.size((node.name, i)) for i in range(len(view.outs))]
     turned_ins = _turning_shapes(ins, view.ins, context)

@@ -186,9 +186,16 @@ def constant(graph: ir.Graph, edge: ir.Edge) -> Any:
         return constant(graph, node.inputs[0])
     if kind is Kind.SHAPE:
         return known_sizes(graph.size(node.inputs[edge[1]]))
-    if kind is Kind.BROADCAST_AXES:
-        shapes = [constant(graph, source) for source in node.inputs]
-        if any(shape is None for shape in shapes):
-            return None
-        return arithmetic.broadcast_axes(shapes, edge[1])
-    return None
+    combine = _COMBINED.get(kind)
+    if combine is None:
+        return None
+    given = [constant(graph, source) for source in node.inputs]
+    return None if any(one is None for one in given) else combine(given, edge[1])
+
+
+# The integers at an output of a node, by its kind, from those that it reads.
+_COMBINED: Mapping[Kind, Callable[[Sequence[Any], int], Any]] = {
+    Kind.BROADCAST_AXES: arithmetic.broadcast_axes,
+    Kind.JOINED: lambda given, _: np.concatenate(given[:-1], axis=int(given[-1])),
+    Kind.INVERSE: lambda given, _: np.argsort(given[0]),
+}

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence, Set
 
 from amp.graph_rewrite.candidates.context import TypedGraph
+from amp.graph_rewrite.cost.unmoved import moves_nothing
 from amp.graph_rewrite.fusion.convex_groups import Link
 from amp.graph_rewrite.graph import bridges, ir, op_schema, shapes
 from amp.graph_rewrite.ops.op_table import Kind
@@ -79,20 +80,18 @@ class Members:
         """Whether a node may be in a cluster."""
         view = self._views[name]
         node, row = view.node, view.facts
-        if not row.fusible or name in self.ups or name in self._named:
-            return False
-        if node.has(ir.EMULATED):
+        if name in self.ups or name in self._named or node.has(ir.EMULATED):
             return False
         given = row.constant_operands
-        if not all(self._constant(node.inputs[index]) for index in given):
+        if not row.fusible and not (given and self.moves_nothing(name)):
             return False
-        sized = (*node.inputs, (name, 0))
+        data = (edge for index, edge in enumerate(node.inputs) if index not in given)
+        sized = (*data, (name, 0))
         return self._typed(name, given) and all(map(self.elements, sized))
 
-    def _constant(self, edge: ir.Edge) -> bool:
-        view = self._views.get(edge[0])
-        constant = view is not None and view.facts.kind is Kind.CONSTANT
-        return constant and self.copied(edge[0])
+    def moves_nothing(self, name: str) -> bool:
+        """Whether a node hands its operand on as it is, at the sizes of the call."""
+        return moves_nothing(self.graph, self._views[name])
 
     def _typed(self, name: str, given: Sequence[int]) -> bool:
         view = self._views[name]

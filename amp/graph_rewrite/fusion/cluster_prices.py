@@ -72,6 +72,8 @@ class ClusterPrices:
     def _arithmetic(self, name: str, cost_model: CostModel) -> float:
         """Seconds of one node by a cost model; a cast counts as elementwise work."""
         members, graph = self.members, self.members.graph
+        if members.moves_nothing(name):
+            return 0.0
         node = graph.nodes[name]
         low, row = members.context.format.number, TABLE.get(node.op)
         signature = members.signature(name)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import functools
 
-from amp.graph_rewrite.ops.row import Kind, Role, keep, move, rows
+from amp.graph_rewrite.ops.row import Kind, Role, Unmoved, keep, move, rows
 
 listed = functools.partial(
     rows, Role.MOVE, source="tf:clear", attrs=("element_dtype",), same_list=True
@@ -82,21 +82,43 @@ MOVES = (
     move("DeepCopy", "a copy", "definition", work="copy"),
     move(
         "BatchToSpace BatchToSpaceND DepthToSpace Reverse ReverseSequence ReverseV2 "
-        "SpaceToBatch SpaceToBatchND SpaceToDepth Transpose",
+        "SpaceToBatch SpaceToBatchND SpaceToDepth",
         "reorders, crops or pads with 0",
         "tf:clear",
         work="copy",
     ),
+    move(
+        "Transpose",
+        "reorders",
+        "tf:clear",
+        work="copy",
+        unmoved=Unmoved.SAME_ORDER,
+        constant_operands=(1,),
+    ),
     move("Roll", "reorders", "definition", work="copy"),
     move(
-        "Concat ConcatV2 Pack DynamicStitch",
+        "ConcatV2",
+        "joins; all inputs share the type",
+        "tf:clear",
+        work="copy",
+        kind=Kind.JOINED,
+    ),
+    move(
+        "Concat Pack DynamicStitch",
         "joins; all inputs share the type",
         "tf:clear",
         work="copy",
     ),
     move("ParallelDynamicStitch ParallelConcat", "joins", "definition", work="copy"),
     move(
-        "Split SplitV Unpack DynamicPartition Slice StridedSlice",
+        "Slice",
+        "cuts",
+        "tf:clear",
+        work="copy",
+        unmoved=Unmoved.SAME_COUNT,
+    ),
+    move(
+        "Split SplitV Unpack DynamicPartition StridedSlice",
         "cuts",
         "tf:clear",
         work="copy",
@@ -113,10 +135,18 @@ MOVES = (
         "repeats",
         "tf:clear",
         work="copy",
+        unmoved=Unmoved.SAME_COUNT,
         fusible=True,
         constant_operands=(1,),
     ),
-    move("Tile ResizeNearestNeighbor", "repeats", "tf:clear", work="copy"),
+    move(
+        "Tile",
+        "repeats",
+        "tf:clear",
+        work="copy",
+        unmoved=Unmoved.SAME_COUNT,
+    ),
+    move("ResizeNearestNeighbor", "repeats", "tf:clear", work="copy"),
     move("Fill", "repeats one value", "tf:clear", work="copy"),
     move("OneHot", "places two values", "tf:clear", work="copy"),
     move("OnesLike", "a constant, exact", "tf:clear", work="copy", bounded=True),

@@ -20,7 +20,7 @@ from types import MappingProxyType
 from amp.errors import AmpError
 from amp.graph_rewrite.ops import elementwise, moves, products, reductions, structure
 from amp.graph_rewrite.ops.accumulation import Terms
-from amp.graph_rewrite.ops.row import SOURCES, WORK, Kind, Role, Row
+from amp.graph_rewrite.ops.row import SOURCES, WORK, Kind, Role, Row, Unmoved
 
 __all__ = [
     "FAMILIES",
@@ -32,6 +32,7 @@ __all__ = [
     "Role",
     "Row",
     "Terms",
+    "Unmoved",
     "by_name",
     "facts",
 ]

@@ -6,7 +6,7 @@ Facts only; nothing is decided here.
 from __future__ import annotations
 
 from amp.graph_rewrite.ops.accumulation import BFLOAT16, BOTH, FLOAT16, Terms
-from amp.graph_rewrite.ops.row import follow, keep
+from amp.graph_rewrite.ops.row import Unmoved, follow, keep
 
 _STATISTICS = ("scale", "offset", "mean", "variance", "batch_mean", "batch_variance")
 _STATISTICS_GRAD = ("scale", "scale_backprop", "offset_backprop")
@@ -189,6 +189,8 @@ REDUCTIONS = (
         work="reduce",
         sums=True,
         terms=Terms.REDUCED,
+        unmoved=Unmoved.SAME_COUNT,
+        constant_operands=(1,),
         accumulates_low=FLOAT16,
     ),
     follow(
@@ -199,6 +201,8 @@ REDUCTIONS = (
         work="reduce",
         sums=True,
         terms=Terms.REDUCED,
+        unmoved=Unmoved.SAME_COUNT,
+        constant_operands=(1,),
         accumulates_low=FLOAT16,
         gpu_accumulates_low=BOTH,
     ),

@@ -45,6 +45,8 @@ class Kind(enum.Enum):
     NOTHING = "no tensors; only what waits for it and what it waits for"
     RESHAPE = "its elements in another shape, which an input tells"
     SHAPE = "the shape of each input"
+    JOINED = "its inputs, one behind the other along the axis that the last one tells"
+    INVERSE = "the inverse of the permutation that it reads"
     BROADCAST_AXES = "the axes over which gradients of broadcast operands are summed"
     SUM = "the sum or difference of operands, by which a loop may grow a total"
     BIAS = "its operand with a vector added along an axis"
@@ -73,6 +75,14 @@ _FRAMES = frozenset(
         *(Kind.ENTER, Kind.EXIT, Kind.NEXT_ITERATION),
     }
 )
+
+
+class Unmoved(enum.Enum):
+    """When a kernel hands on its first operand's memory instead of moving elements."""
+
+    NEVER = "never"
+    SAME_COUNT = "the result has as many elements as the operand"
+    SAME_ORDER = "input 1 leaves the axes of more than one element in their order"
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -148,9 +158,12 @@ class Row:
         its element type has to be that of all ops on the same list.
       hands_on_list: whether the lists at its outputs are those at its inputs, in this
         order, or have their element types.
+      unmoved: when its kernel, for any device, moves nothing.
       fusible: whether it may be in a cluster of elementwise nodes that XLA compiles;
         the conditions are in `elementwise`.
-      constant_operands: numbers of the inputs that XLA then needs as constants.
+      constant_operands: numbers of the integer inputs whose values XLA needs when it
+        compiles a cluster with the op, so that it does so again for other values. An
+        op that has some may be in a cluster also where it moves nothing.
     """
 
     op: str
@@ -182,6 +195,7 @@ class Row:
     opaque: tuple[str, ...] = ()
     same_list: bool = False
     hands_on_list: bool = False
+    unmoved: Unmoved = Unmoved.NEVER
     fusible: bool = False
     constant_operands: tuple[int, ...] = ()
 

@@ -109,6 +109,7 @@ STRUCTURE = (
         "gives what its operand has",
         work="unique",
     ),
+    structural("InvertPermutation", "gives integers", kind=Kind.INVERSE),
     structural("VariableShape", "gives integers", kind=Kind.READ_PART),
     structural(
         "FractionalMaxPool SegmentMin TensorScatterMax TensorScatterMin",

@@ -63,6 +63,19 @@ def test_the_cast_stands_on_the_output_of_the_last_product() -> None:
     assert list(twin["bias"].input)[0] == "two/amp_to_float32"
 
 
+def test_what_reads_only_a_shape_is_no_part_of_the_loss() -> None:
+    def shaped() -> None:
+        x = v1.placeholder(tf.float32, [None, WIDTH], name="x")
+        out = product(product(x, "one"), "two")
+        tf.identity(tf.shape(out, name="read"), name="count")
+        loss = tf.reduce_mean(tf.square(out))
+        tf.identity(tf.gradients(loss, x)[0], name="grad")
+
+    twin = rewritten(graph_def(shaped), fetches=["grad", "count"])
+    assert rules(twin.report)["read"] == "follow"
+    assert list(nodes(twin.graph)["read"].input) == ["two"]
+
+
 def test_inference_has_no_loss_but_results() -> None:
     """A bias after the last product is not rounded; what is only scaled may be."""
     found = rules(rewritten(graph_def(lambda: step(False)), fetches=["off"]).report)

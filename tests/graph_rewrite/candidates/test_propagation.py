@@ -59,6 +59,18 @@ def test_a_move_that_feeds_a_product_in_a_loop_is_reached_against_the_edges() ->
     assert found["beside"] == "unreached"  # not downstream of a product
 
 
+def test_a_shape_is_read_off_what_is_16_bit_for_a_product() -> None:
+    """Or a cast would have to be made only to read it."""
+
+    def fn(x: tf.Tensor) -> tuple[tf.Tensor, ...]:
+        w = tf.transpose(x, name="moved")
+        return tf.matmul(w, w), tf.shape(w, name="read"), tf.shape(x, name="argument")
+
+    found = rules(fn, spec(None, 4))
+    assert (found["moved"], found["read"]) == ("move", "follow")
+    assert found["argument"] == "unreached"
+
+
 def test_a_value_that_ends_a_loop_stays_float32() -> None:
     def fn(x: tf.Tensor) -> tf.Tensor:
         def body(y: tf.Tensor) -> tuple[tf.Tensor]:

@@ -42,14 +42,30 @@ def test_an_elementwise_node_of_known_size_may():
         ("from integers", lambda: tf.cast(v1.placeholder(tf.int32, [2]), tf.float32,
                                           name="n")),
         ("booleans", lambda: tf.identity(tf.constant([True]), name="n")),
-        ("shape computed", lambda: tf.reshape(x32(), v1.placeholder_with_default(
-            [8], [1]), name="n")),
+        ("moves what it copies", lambda: tf.transpose(x32(), [1, 0], name="n")),
+        ("adds up", lambda: tf.reduce_sum(x32(), 0, name="n")),
+        ("moves nothing, but XLA is not told what it reads", lambda: tf.tile(
+            x32(), [1, 1], name="n")),
         ("a cast up, which is copied", lambda: tf.cast(v1.placeholder(
             tf.bfloat16, [2]), tf.float32, name="n")),
     ],
 )  # fmt: skip
 def test_others_may_not(why, build):
     assert not members_of(build).fusible("n"), why
+
+
+@pytest.mark.parametrize(
+    ("why", "build"),
+    [
+        ("shape computed", lambda: tf.reshape(x32(), v1.placeholder_with_default(
+            [8], [1]), name="n")),
+        ("no axis to add up along", lambda: tf.reduce_sum(
+            x32(), tf.zeros([0], tf.int32), name="n")),
+        ("the order that there is", lambda: tf.transpose(x32(), [0, 1], name="n")),
+    ],
+)  # fmt: skip
+def test_what_hands_its_elements_on_may_whatever_its_integers_come_from(why, build):
+    assert members_of(build).fusible("n"), why
 
 
 @pytest.mark.parametrize("field", ["fetched", "fed"])

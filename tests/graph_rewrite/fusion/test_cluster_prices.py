@@ -93,3 +93,12 @@ def test_arithmetic_inside_counts_where_it_is_the_longer() -> None:
     inside = 2 * EXP / rate  # a cast is arithmetic like any other
     assert inside > HIGH + LOW
     assert saved(down, NAMES, on) == pytest.approx(EXP + CAST - inside)
+
+
+def test_what_moves_nothing_costs_nothing_on_either_side() -> None:
+    def summed() -> None:
+        high = tf.reduce_sum(tf.exp(x(), name="exp"), tf.zeros([0], tf.int32), name="s")
+        tf.identity(tf.cast(high, tf.bfloat16, name="down"))
+
+    on = device(start=10.0, bandwidth=FAST, call=5.0, compiled=FAST)
+    assert saved(summed, ("exp", "s", "down"), on) == saved(down, NAMES, on)

@@ -146,6 +146,29 @@ def test_backward_pass_too():
     np.testing.assert_allclose(new, old, atol=2 * UNIT["bfloat16"])
 
 
+def test_a_reshape_to_a_shape_that_the_step_computes_is_in_the_cluster():
+    """XLA is told the values when it compiles."""
+
+    def reshaped():
+        x = v1.placeholder(tf.float32, [ROWS, WIDTH], name="x")
+        eye = tf.constant(np.eye(WIDTH, dtype=np.float32))
+        shape = tf.raw_ops.Shape(input=x, name="shape")
+        y = tf.matmul(x, eye, name="product")
+        with tf.name_scope("act"):
+            y = gelu(tf.reshape(gelu(y), shape))
+        tf.identity(tf.matmul(y, eye), name="out")
+
+    proto = graph_def(reshaped)
+    fused = rewrite(proto)
+    (call,) = calls(fused)
+    assert "shape" in call.input
+    x = np.linspace(-2, 2, ROWS * WIDTH, dtype=np.float32).reshape(ROWS, WIDTH)
+    (new,) = run(fused, ["out"], {"x": x})
+    (old,) = run(rewrite(proto, NEVER), ["out"], {"x": x})
+    # The same roundings at the same places, each of which may fall to the other side.
+    np.testing.assert_allclose(new, old, atol=2 * UNIT["bfloat16"])
+
+
 # What is made
 
 

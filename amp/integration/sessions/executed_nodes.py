@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from amp.graph_rewrite import figures
 from amp.graph_rewrite.decisions import Decision
-from amp.graph_rewrite.graph import calls, ir
+from amp.graph_rewrite.graph import bridges, calls, ir
 from amp.graph_rewrite.report import Report
 
 OTHERS = "left in float32: what the plan changes is in other runs of the graph"
@@ -49,7 +49,7 @@ def added(module: ir.Module) -> tuple[int, int]:
 
 
 def _is_added(node: ir.Node) -> bool:
-    return node.op == "Cast" and "/amp_to_" in node.name
+    return bridges.is_any(node) and "/amp_to_" in node.name
 
 
 def report_on_run(report: Report, executed: Executed) -> Report:

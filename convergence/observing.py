@@ -20,7 +20,7 @@ from convergence.steps import Step
 from convergence.task import Batch
 
 # Near a kink, as in a gradient penalty of leaky units, one draw in ten is off by a
-# hundred times what the others are. 16 bits round activations too, and pass a kink about
+# hundred times what the others are. 16 bits round activations too, and pass a kink some
 # three times as often as noise of the weights alone: five draws were too few.
 DRAWS = 16
 

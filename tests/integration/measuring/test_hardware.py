@@ -78,8 +78,10 @@ def test_a_cpu_of_another_kind_has_none(monkeypatch: pytest.MonkeyPatch) -> None
     assert hardware.shipped() is shipped_devices.CPU_PLAIN
 
 
-def test_no_file_that_tells(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(hardware, "_CPUINFO", pathlib.Path("/nowhere"))
+def test_no_file_that_tells(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path
+) -> None:
+    monkeypatch.setattr(hardware, "_CPUINFO", tmp_path / "none")
     assert hardware.shipped() is shipped_devices.CPU_PLAIN
 
 

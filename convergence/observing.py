@@ -20,8 +20,8 @@ from convergence.steps import Step
 from convergence.task import Batch
 
 # Near a kink, as in a gradient penalty of leaky units, one draw in ten is off by a
-# hundred times what the others are. 16 bits round activations too, and pass a kink some
-# three times as often as noise of the weights alone: five draws were too few.
+# hundred times what the others are. 16 bits round activations too, and pass more kinks
+# than noise of the weights: in a GAN 3 probes of 24 did, and 1 with five draws.
 DRAWS = 16
 
 

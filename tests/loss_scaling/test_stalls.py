@@ -134,14 +134,7 @@ def test_a_scale_that_came_down_to_its_floor_is_said_once(said, monkeypatch):
 def test_a_job_without_one_finite_gradient_says_so_when_it_ends(
     scope, said, finite, told
 ):
-    w = tf.Variable([1.0], name="stuck")
-
-    @tf.function
-    def step(factor):
-        with tf.GradientTape() as tape:
-            loss = tf.reduce_sum(w**2) * factor
-        w.assign_sub(tape.gradient(loss, w))
-
+    step = taking_factors()
     for factor in [0.0] * finite + [np.inf] * 3:
         step(tf.constant(factor, tf.float32))
     stalls.look()

@@ -101,10 +101,14 @@ class _Parser(argparse.ArgumentParser):
         Raises:
           UsageError: always.
         """
+        # Each form of the usage is in a line of its own.
+        usage = self.format_usage().replace(
+            f"\n       {self.prog} ", f" or {self.prog} "
+        )
         raise UsageError(
             message,
             where=self.prog,
-            allowed=" ".join(self.format_usage().split()).removeprefix("usage: "),
+            allowed=" ".join(usage.split()).removeprefix("usage: "),
             remedy=f"`{self.prog} --help` says what each does",
         )
 

@@ -54,6 +54,7 @@ def relative_error(text: str) -> float:
 
 def run(args: argparse.Namespace, modules: Modules) -> int:
     """Prints what was found; returns 1 if it is not within the bound."""
+    modules.named_files.file_of_graph(args.path)
     modules.op_libraries.load(args.library)
     asked = modules.compare_files.Asked(
         path=args.path,
@@ -82,5 +83,6 @@ COMMAND = Command(
     modules={
         **op_libraries.MODULES,
         "compare_files": "amp.integration.comparing.compare_files",
+        "named_files": "amp.integration.files.named_files",
     },
 )

@@ -50,11 +50,12 @@ def run(args: argparse.Namespace, modules: Modules) -> int:
     """
     policy = policy_flags.policy(args)
     given = (args.path is not None) + (args.diff is not None)
-    if given != 1 or (args.diff and (args.node or args.html)):
+    forms = bool(args.node) + args.json + args.html
+    if given != 1 or forms > 1 or (args.diff and (args.node or args.html)):
         raise _usage(args)
     read = functools.partial(_report, policy, args, modules)
     if args.diff:
-        one, two = args.diff
+        one, two = map(modules.named_files.require, args.diff)
         made = ((str(one), read(one)), (str(two), read(two)))
         found = modules.plan_diff.difference(*made)
         print(found.to_json()) if args.json else screen.show(found)
@@ -80,6 +81,7 @@ def _report(
     """
     is_report = modules.reports.is_report
     if not is_report(path):
+        modules.named_files.file_of_graph(path)
         modules.op_libraries.load(args.library)
         asked = (policy, args.device, args.tags, args.signature)
         return modules.graphs.explain(path, modules.graphs.Asked(*asked))
@@ -94,6 +96,8 @@ def _usage(args: argparse.Namespace) -> UsageError:
     """The error for flags that do not go together."""
     if not args.diff:
         found = "no graph was named"
+        if args.path is not None:
+            found = "several of --node, --json and --html were given"
     elif args.path is None:
         found = f"--diff was given with {'--node' if args.node else '--html'}"
     else:
@@ -101,7 +105,7 @@ def _usage(args: argparse.Namespace) -> UsageError:
     return UsageError(
         found,
         where="amp explain",
-        allowed="PATH, with --node, --json or --html; or --diff A B, with --json",
+        allowed="PATH, with one of --node, --json, --html; or --diff A B, with --json",
         remedy="`amp explain --help` shows both forms",
     )
 

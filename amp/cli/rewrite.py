@@ -36,6 +36,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace, modules: Modules) -> int:
     """Prints what was changed."""
     policy = policy_flags.policy(args)
+    modules.named_files.file_of_graph(args.path)
     modules.op_libraries.load(args.library)
     named = _separated(args.fetch), _separated(args.feed)
     paths = (args.path, args.out)
@@ -57,5 +58,9 @@ COMMAND = Command(
         "amp rewrite graph.pb graph16.pb --fetch probabilities": "a frozen graph",
         "amp rewrite exported exported16 --force": "replaces an earlier result",
     },
-    modules={**op_libraries.MODULES, "files": "amp.integration.files.graph_files"},
+    modules={
+        **op_libraries.MODULES,
+        "files": "amp.integration.files.graph_files",
+        "named_files": "amp.integration.files.named_files",
+    },
 )

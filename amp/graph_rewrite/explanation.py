@@ -23,7 +23,8 @@ _ACCURACY = "nothing should: in 16 bits its rounding would be seen in the result
 _DEVICE = "another device may: `amp explain --device NAME`"
 # By the rule of the root cause, or its `Decision.change`, what would give the node
 # another type. "held" is for a node that only holds a value, "python" for a Python
-# function, and "settled" for any other op that `allow` may not name.
+# function, "settled" for any other op that `allow` may not name, and "overflow" for a
+# range that is not a constant's.
 CHANGES: Mapping[str, str] = {
     "compute": _KEEP_LOW,
     "follow": _KEEP_LOW,
@@ -60,6 +61,11 @@ CHANGES: Mapping[str, str] = {
     "range": (
         "AMP_DTYPE=bfloat16, which holds what float32 holds (with fewer digits), or a "
         "constant that float16 holds (from 6e-5 to 65504)"
+    ),
+    "overflow": (
+        "AMP_DTYPE=bfloat16, which holds what float32 holds (with fewer digits): "
+        "float16 ends at 65504, which is 256 squared, and rounds what is under 3e-8 "
+        "to 0"
     ),
     "count": "fewer terms, or sums in parts; float32 costs time only for this node",
     "loss": f"{_ACCURACY}; only what stands between two products is rounded",
@@ -116,6 +122,8 @@ def similar(decisions: Sequence[Decision], node: str, most: int = 4) -> list[str
     every = list(dict.fromkeys(one.node for one in decisions))
     lower = node.lower()
     inside = [name for name in every if lower in name.lower()]
+    # One that differs in case alone comes before what is in its scope.
+    inside.sort(key=lambda name: not f"/{name.lower()}".endswith(f"/{lower}"))
     short: dict[str, str] = {}
     for name in every:
         short.setdefault(name.rpartition("/")[2].rpartition("::")[2], name)

@@ -143,11 +143,16 @@ _HELD = (Kind.CONSTANT, Kind.PLACEHOLDER, Kind.VARIABLE, Kind.READ_VARIABLE)
 
 
 def _change(op: str, reason: Reason) -> str:
-    """What would change a node that the white-list leaves out, where `allow` would not.
+    """What would change a node, where that is not said of the rule as a whole.
+
+    That is a node that the white-list leaves out, if `allow` would not change it, and a
+    value past float16's range that is no constant.
 
     Returns:
       A key of `explanation.CHANGES`, "" for that of the reason's rule.
     """
+    if reason.rule == "range" and op_table.facts(op).kind is not Kind.CONSTANT:
+        return "overflow"
     if reason.rule not in ("unlisted", "listed"):
         return ""
     if op in structure.PYTHON:

@@ -206,6 +206,16 @@ def of_graph(reference: weakref.ReferenceType[Any]) -> SourceLines:
     return SourceLines(traces, lambda function: None)
 
 
+def of_node(graph: Any, node: str) -> str:
+    """The user's line that built a node of a `tf.Graph`, "" if it is not known.
+
+    Raises:
+      KeyError: the graph has no such node.
+    """
+    frames = graph.get_operation_by_name(node).traceback or ()
+    return of_frames((frame.filename, frame.lineno) for frame in frames)
+
+
 def added(report: Report, lines: SourceLines, main: str = "") -> Report:
     """A report with source lines and layers of its nodes, and the text of the lines.
 

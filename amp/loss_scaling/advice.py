@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from typing import Literal
 
 _NAMED = 3
+_KEPT = 12  # readers named in a pattern for `keep`, which is of use if it is whole
 _SHORT = 20  # fewer steps may not be enough to find the scale
 # Ops at whose poles an epsilon is meant to stand.
 _POLES = frozenset(
@@ -39,8 +40,9 @@ class Finding:
       value: what it holds: "NaN" or "infinity".
       is_state: whether it is the value of a variable.
       own: whether the program itself asked for 16 bits there.
-      readers: the first operations that read it, which have to stay float32 too if it
-        is to arrive there as it is.
+      readers: the operations that read it, which have to stay float32 too if it is to
+        arrive there as it is; those of the forward pass first.
+      line: the user's line that made it, as "file:line"; "" if that is not known.
     """
 
     variable: str
@@ -52,6 +54,7 @@ class Finding:
     is_state: bool
     own: bool
     readers: tuple[str, ...] = ()
+    line: str = ""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -119,6 +122,8 @@ def _where(finding: Finding) -> str:
     fed = f"an input of the step{held if finding.dtype else ''}"
     kind = f"{finding.op}{held}" if finding.op else fed
     tensor = f"{finding.tensor} ({kind}): {finding.value}"
+    made = "made" if finding.op else "given"
+    tensor += f" ({made} at {finding.line})" if finding.line else ""
     first = f"The gradient of {finding.variable} was the first"
     if finding.forward:
         return f"The first tensor that was not finite is {tensor}. {first} to follow"
@@ -140,9 +145,11 @@ def _try_input(finding: Finding, keep: str) -> str:
 
 def _try(finding: Finding) -> str:
     node = finding.tensor.partition(":")[0]
-    names = ",".join((node, *finding.readers[:_NAMED]))
+    # An input is no node, so that no pattern is for it.
+    kept = [node] * bool(finding.op) + list(finding.readers[:_KEPT])
     them = "these" if finding.readers else "it"
-    wide = f"AMP_KEEP={names!r} or amp.keep_float32() around {them}"
+    wide = f"AMP_KEEP={','.join(kept)!r} or " if kept else ""
+    wide += f"amp.keep_float32() around {them}"
     keep = "a cast to float32 before it" if finding.own else wide
     if finding.is_state:
         past = f"holds values past {finding.dtype}'s range: training diverges, so try "

@@ -56,6 +56,25 @@ def test_a_command_line_that_is_not_understood_has_four_parts(argv, found, capsy
     assert f"  do now:  `{where} --help` says what each does\n" in told
 
 
+def test_the_forms_of_a_usage_are_told_apart(capsys):
+    assert cli.main(["explain", "--node"]) == 2
+    told = capsys.readouterr().err
+    assert "amp explain [options] PATH or amp explain [options] --diff A B\n" in told
+
+
+@pytest.mark.parametrize("command", ["explain", "compare", "rewrite"])
+def test_a_path_that_is_not_there_is_refused_without_tensorflow(command, tmp_path):
+    argv = [command, str(tmp_path / "nowhere"), str(tmp_path / "out")]
+    argv = argv[:2] if command != "rewrite" else argv
+    code = f"import sys; from amp import cli; assert cli.main({argv!r}) == 2"
+    code += "; print('tensorflow' in sys.modules)"
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+    )
+    assert done.stdout == "False\n"
+    assert "there is no such file" in done.stderr
+
+
 def test_python_runs_the_room_as_the_command(capsys, monkeypatch):
     monkeypatch.delitem(sys.modules, "amp.cli.__main__", raising=False)
     monkeypatch.setattr(sys, "argv", ["amp", "explain", "nowhere.pb"])

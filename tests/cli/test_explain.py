@@ -67,3 +67,9 @@ def test_bad_input_has_four_parts_and_code_two(graph, args, found, capsys, monke
     assert found in err
     for part in ("where:", "allowed:", "do now:"):
         assert part in err
+
+
+def test_one_form_of_a_report_is_printed_at_a_time(graph, capsys):
+    command = ["explain", str(graph / "graph.pb"), *FORCED, "--json", "--html"]
+    assert cli.main(command) == 2
+    assert "several of --node, --json and --html were given" in capsys.readouterr().err

@@ -40,7 +40,8 @@ def test_the_chain_goes_to_the_root_with_source_lines_and_says_what_helps() -> N
 
 
 def test_every_rule_says_what_would_change_it() -> None:
-    assert explanation.CHANGES.keys() == RULES.keys() | {"held", "python", "settled"}
+    more = {"held", "overflow", "python", "settled"}
+    assert explanation.CHANGES.keys() == RULES.keys() | more
     for text in explanation.CHANGES.values():
         assert text.format(op="Op", name="name")
 
@@ -78,6 +79,12 @@ def test_a_misspelt_name_is_told_which_may_be_meant(name: str, meant: str) -> No
     given = [high("model/dense_1/MatMul", "fed", ""), high("loss/Log", "fed", "")]
     assert explanation.similar(given, name)[0] == meant
     assert f"did you mean {meant}" in explanation.explain(given, name, {})
+
+
+def test_a_name_that_differs_in_case_alone_is_meant_before_what_is_in_it() -> None:
+    names = ("MatMul/ReadVariableOp", "MatMul_1", "net/MatMul", "MatMul")
+    given = [high(name, "fed", "") for name in names]
+    assert explanation.similar(given, "matmul")[:2] == ["net/MatMul", "MatMul"]
 
 
 def test_nothing_is_suggested_where_nothing_is_alike() -> None:

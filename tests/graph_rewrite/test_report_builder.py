@@ -125,6 +125,8 @@ def test_reads_stay_within_a_function() -> None:
         ("Lgamma", "unlisted", "Lgamma, without a kernel in bfloat16", "kernel"),
         ("Lgamma", "unlisted", "Lgamma", ""),
         ("Max", "listed", "a maximum", ""),
+        ("Square", "range", "norm/Square", "overflow"),
+        ("Const", "range", "norm/eps", ""),
         ("MatMul", "cost", "1 us in float32, 2 us in 16 bits", ""),
     ],
 )

@@ -10,6 +10,7 @@ from pathlib import Path
 from amp.errors import GraphError
 
 TEXT = (".pbtxt", ".pbtext", ".textproto")
+REPORTS = (".json", ".html")
 MODELS = ("saved_model.pb", "saved_model.pbtxt")
 
 
@@ -50,12 +51,39 @@ def file_of_model(path: Path) -> Path:
     for name in MODELS:
         if (path / name).is_file():
             return path / name
+    reports = sorted(path.glob("*.json"))
+    if reports:
+        raise GraphError(
+            "this directory holds reports, and no graph",
+            where=str(path),
+            allowed="the directory of a SavedModel, or one report",
+            remedy=f"`amp explain {reports[-1]}`, or another of {len(reports)}",
+        )
     raise GraphError(
         "there is no such file",
         where=str(path / MODELS[0]),
         allowed="the directory of a SavedModel, which holds one of "
         + ", ".join(MODELS),
         remedy="name the directory that tf.saved_model.save or model.export wrote",
+    )
+
+
+def file_of_graph(path: Path) -> Path:
+    """The file of a graph or of a SavedModel, as far as names tell.
+
+    Commands ask before they import TensorFlow, which takes seconds.
+
+    Raises:
+      GraphError: nothing is there, or a report.
+    """
+    found = file_of_model(path)
+    if found.suffix not in REPORTS:
+        return found
+    raise GraphError(
+        "this is a report, and no graph",
+        where=str(path),
+        allowed="a GraphDef (.pb, .pbtxt) or the directory of a SavedModel",
+        remedy=f"`amp explain {path.with_suffix('.json')}` reads it",
     )
 
 

@@ -7,7 +7,7 @@ run here.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -19,6 +19,10 @@ from amp.graph_rewrite.ops import op_table
 from amp.loss_scaling.advice import Finding
 
 _CAST = "/amp_"  # in the names of the casts that a rewrite adds
+
+
+def _unknown(node: str) -> str:
+    return ""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -33,6 +37,8 @@ class Sample:
       observed: a tensor that may still be being computed: for each of `tensors`
         whether it holds a NaN and whether an infinity, or for each of `gradients` what
         `exponents.counted` returns.
+      line: gives the user's line that made a node, as "file:line"; "" if that is not
+        known.
     """
 
     function: str
@@ -40,6 +46,7 @@ class Sample:
     own: frozenset[str]
     tensors: tuple[Tensor, ...]
     observed: Any
+    line: Callable[[str], str] = _unknown
 
     def counts(self) -> Mapping[str, Any]:
         """The exponents of each gradient by its label; replicas are added up."""
@@ -93,27 +100,29 @@ class Sample:
             is_state=made[0].is_state,
             own=name in self.own,
             readers=self._readers(index, name),
+            line=self.line(name),
         )
 
     def _readers(self, index: int, name: str) -> tuple[str, ...]:
-        """The operations of the forward pass that read a tensor, by the user's names.
+        """The operations that read a tensor, by the user's names.
 
-        Behind those that only move it, what reads it there too.
+        Behind those that only move it, what reads it there too. Those of the backward
+        pass are last: a product's gradient reads what the product read.
 
         Args:
           index: of the tensor.
           name: of what makes it; its casts, by whose readers it is read, have that too.
         """
-        found: dict[str, None] = {}
+        found: dict[str, bool] = {}  # whether it is of the forward pass
         same = {index}
         for place, tensor in enumerate(self.tensors):
-            if tensor.forward and not same.isdisjoint(tensor.sources):
+            if not same.isdisjoint(tensor.sources):
                 reader = tensor.edge[0].partition(_CAST)[0]
                 if reader == name:
                     same.add(place)
                 else:
-                    found[reader] = None
+                    found.setdefault(reader, tensor.forward)
                     row = op_table.TABLE.get(tensor.op)
                     if row is not None and row.role is op_table.Role.MOVE:
                         same.add(place)
-        return tuple(found)
+        return tuple(sorted(found, key=lambda reader: not found[reader]))

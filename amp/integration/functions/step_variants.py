@@ -7,6 +7,8 @@ observed is not decided here, and none is run.
 from __future__ import annotations
 
 import dataclasses
+import functools
+import weakref
 from collections.abc import Container, Iterable, Sequence
 from typing import Any
 
@@ -18,7 +20,7 @@ from amp.graph_rewrite.graph import ir, op_schema, serde
 from amp.graph_rewrite.normalize import step_probes
 from amp.graph_rewrite.normalize.inline import inline
 from amp.graph_rewrite.normalize.step_probes import Gradient, Observed
-from amp.integration import fallback
+from amp.integration import fallback, source_lines
 from amp.integration.functions import definitions
 from amp.integration.functions.samples import Sample
 from amp.integration.process import PROCESS
@@ -75,7 +77,8 @@ def registered(original: bytes, which: bytes, counts: bool) -> Variant | None:
             context.add_function_def(serde.write_function(graph, lookup))
             added.append(graph.name)
     own = frozenset() if counts else _own(context, original)
-    sample = Sample(name, at.gradients, own, found, None)
+    line = functools.partial(_line_in_function, original.decode())
+    sample = Sample(name, at.gradients, own, found, None, line)
     return Variant(variant.encode(), tuple(added), sample)
 
 
@@ -152,7 +155,17 @@ def observed_in(graph: Any, roots: Iterable[Any], user: Any) -> Sample | None:
                 flags.append(_not_finite(tensor))
         observed = tf.stack(flags)
     own = frozenset(t.edge[0] for t in found if _is_low(user, t.edge))
-    return Sample("", at.gradients, own, found, observed)
+    line = functools.partial(_line_in_graph, weakref.ref(user))
+    return Sample("", at.gradients, own, found, observed, line)
+
+
+def _line_in_function(function: str, node: str) -> str:
+    found = functools.partial(source_lines.of_runtime().of, function, node)
+    return fallback.attempt_quietly(found, "")
+
+
+def _line_in_graph(graph: weakref.ReferenceType[Any], node: str) -> str:
+    return fallback.attempt_quietly(lambda: source_lines.of_node(graph(), node), "")
 
 
 def executed(roots: Iterable[Any], fed: Container[Any] = ()) -> set[str]:

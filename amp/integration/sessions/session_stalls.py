@@ -54,6 +54,8 @@ class SessionStalls:
 
     def asks(self) -> bool:
         """Whether the next run is to be made by `call`; reads the counts when due."""
+        if self._busy.locked():
+            return False  # a reading, which is a run too
         self._runs += 1
         now = time.monotonic()
         if now >= self._due or self._runs >= self._run:
@@ -70,7 +72,6 @@ class SessionStalls:
           last: whether the session is closed, so that no run follows.
         """
         session = self._session()
-        # A reading is a run too, and comes by here again.
         if session is None or not self._busy.acquire(blocking=False):
             return
         try:

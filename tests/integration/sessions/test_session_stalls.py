@@ -81,9 +81,10 @@ def test_a_stall_names_the_first_tensor_without_a_hook(
     assert "gradient of w was the first" in said
     wide = {
         "masked": "AMP_KEEP='fed,halves,rows,masked'",
-        "squared": "AMP_KEEP='large,out'",
+        "squared": "AMP_KEEP='large,out,gradients/out_grad/MatMul_1'",
     }
     assert wide.get(build.__name__, "look at what is fed") in said
+    assert f"(made at {__file__}:" in said
     assert told(caplog) == [said]  # nor again when the session is closed
 
 
@@ -112,6 +113,18 @@ def test_a_session_that_is_closed_first_is_told_the_variables(job, caplog):
     (said,) = told(caplog)
     assert "gradients of w were not finite" in said
     assert "The first tensor" not in said
+
+
+def test_a_reading_by_the_clock_is_no_run_of_the_job(job, caplog, monkeypatch):
+    with job(planted) as run:
+        with monkeypatch.context() as slow:
+            slow.setattr(session_stalls, "PERIOD", 0.0)
+            run(np.nan)
+            run(np.nan)
+        for _ in range(ENOUGH - 2):
+            run(np.nan)
+        (said,) = told(caplog)
+    assert "The first tensor that was not finite is fed" in said
 
 
 def test_a_session_whose_gradients_are_finite_is_told_nothing(job, caplog):

@@ -3,7 +3,8 @@
 A program anyone can run: `python -m benchmarks.rewrite_cost [--profile]`. It builds
 residual blocks with their gradients (with `--step` a training step of residual layers
 with batch normalisation; with `--chain` one long chain of elementwise operations after
-a product, with its gradient; with `--maps` one `tf.map_fn` after the other) and
+a product, with its gradient; with `--maps` one `tf.map_fn` after the other; each with
+`--unknown` traced for any batch size, which has to be found for the call) and
 rewrites them several times, in the two ways there are, and prints medians of processor
 time. The cost is linear where the time a node is the same for all sizes. `--phases`
 shows where the time of the largest goes:
@@ -120,8 +121,9 @@ def maps(nodes: int) -> Callable[..., list[tf.Tensor]]:
     return build
 
 
-def specs() -> list[tf.TensorSpec]:
-    return [tf.TensorSpec([256, 1024]), *[tf.TensorSpec([1024, 1024])] * 16]
+def specs(rows: int | None = 256) -> list[tf.TensorSpec]:
+    """The arguments: a batch of so many rows, of any number for None, and weights."""
+    return [tf.TensorSpec([rows, 1024]), *[tf.TensorSpec([1024, 1024])] * 16]
 
 
 def seconds(call: Callable[[], Any]) -> float:
@@ -158,6 +160,9 @@ def arguments() -> argparse.Namespace:
             flag, dest="graph", action="store_const", const=other, help=text
         )
     parser.set_defaults(graph=blocks)
+    parser.add_argument(
+        "--unknown", action="store_true", help="trace with an unknown batch size"
+    )
     parser.add_argument("--profile", action="store_true", help="profile the largest")
     parser.add_argument("--phases", action="store_true", help="its time by phase")
     return parser.parse_args()
@@ -178,16 +183,18 @@ def main() -> None:
         phases.watch("fingerprint", plan_store, "fingerprint")
         phases.watch("write", serde, "write_function")
     for size in args.sizes:
-        concrete = tf.function(args.graph(size)).get_concrete_function(*specs())
+        given = specs(None if args.unknown else 256)
+        concrete = tf.function(args.graph(size)).get_concrete_function(*given)
+        called = [*specs(), *concrete.inputs[len(given) :]]
         proto = concrete.graph.as_graph_def()
         bodies = (len(function.node_def) for function in proto.library.function)
         count = len(proto.node) + sum(bodies)
 
         @uncollected()
-        def function(concrete: Any = concrete) -> None:
+        def function(concrete: Any = concrete, called: Any = called) -> None:
             module = definitions.read(context, concrete.name.decode())
             plan_store.fingerprint(module, settled)
-            sizes = shape_inference.at_call(concrete.inputs)
+            sizes = shape_inference.at_call(called)
             begun = twin_making.begun(module, settled, sizes)
             prepared = begun.prepared(Noted(settled, job_timer.stored))
             result = prepared.made(CUT, later=True).graph

@@ -7,6 +7,7 @@ graph that a user passes; the others compare a rewritten graph with its original
 from __future__ import annotations
 
 import dataclasses
+import operator
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
@@ -26,14 +27,17 @@ class Problem:
     allowed: str
 
 
+_NODE_OF = operator.itemgetter(0)  # the node of an edge
+
+
 def well_formed(graph: ir.Graph) -> Iterator[Problem]:
     """Every input names an existing node or argument, and every cycle is a loop."""
     known = graph.nodes.keys() | {arg.name for arg in graph.args}
     for node in graph.nodes.values():
-        missing = [name for name, _ in node.inputs if name not in known]
-        if not known.issuperset(node.controls):
-            missing += [name for name in node.controls if name not in known]
-        for source in missing:
+        read = [*map(_NODE_OF, node.inputs), *node.controls]
+        for source in () if known.issuperset(read) else read:
+            if source in known:
+                continue
             found = f"node {node.name!r} reads {source!r}, which is not there"
             yield Problem(found, node.name, "inputs that name a node of the graph")
     for result in graph.results:

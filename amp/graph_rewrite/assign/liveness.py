@@ -89,10 +89,11 @@ class Liveness:
 
     def _find_peak(self) -> int:
         last: dict[ir.Edge, int] = {}
+        levels, origins = self._levels, self._origins
         for name, node in self._graph.nodes.items():
-            level = self._level(name)
+            level = levels.get(name, 0)
             for edge in node.inputs:
-                edge = self._origin(edge)
+                edge = origins.get(edge, edge)
                 if level >= last.get(edge, 0):
                     last[edge] = level
         end = max(self._levels.values(), default=0)

@@ -10,6 +10,7 @@ known here, and no edge is followed into another function.
 from __future__ import annotations
 
 import itertools
+import operator
 from collections.abc import Iterator, Mapping, Set
 
 import numpy as np
@@ -28,6 +29,7 @@ _NEAR = 24
 _CLOSE = 4
 _FLOATS = frozenset({ir.FLOAT, ir.HALF, ir.BFLOAT16})
 _COPIES = frozenset({Kind.CAST, Kind.IDENTITY, Kind.BUNDLE})
+_NODE_OF = operator.itemgetter(0)  # the node of an edge
 
 
 def conditioning(
@@ -77,7 +79,7 @@ def _summed(graph: ir.Graph, typed: Mapping[str, Typed]) -> set[str]:
         view = typed[name]
         if view.facts.role is Role.COMPUTE:
             continue
-        if view.facts.sums or any(source in found for source, _ in view.node.inputs):
+        if view.facts.sums or not found.isdisjoint(map(_NODE_OF, view.node.inputs)):
             found.add(name)
     return found
 

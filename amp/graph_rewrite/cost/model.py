@@ -93,6 +93,8 @@ class CostModel:
         self.stores = stores
         self.measured = measured or Measured()
         self._ratios: dict[tuple[str, float], tuple[float, float]] = {}
+        # By work, elements and operations: most nodes do what another one does.
+        self._nodes: dict[tuple[str, int, float], Times] = {}
 
     def with_measured(self, measured: Measured) -> CostModel:
         """The same model with measured times."""
@@ -114,9 +116,7 @@ class CostModel:
         """Seconds that every operation takes to start."""
         return self._device.launch
 
-    def node(
-        self, work: str, elements_moved: int, operations: float
-    ) -> tuple[float, float]:
+    def node(self, work: str, elements_moved: int, operations: float) -> Times:
         """Seconds of a node in (float32, 16 bits), its start included.
 
         Args:
@@ -126,6 +126,12 @@ class CostModel:
         """
         if work == "free":
             return 0.0, 0.0
+        load = (work, elements_moved, operations)
+        if load not in self._nodes:
+            self._nodes[load] = self._node(*load)
+        return self._nodes[load]
+
+    def _node(self, work: str, elements_moved: int, operations: float) -> Times:
         high = self._seconds("float32", work, elements_moved, operations)
         low = self._seconds(self._dtype, work, elements_moved, operations)
         scale = self._scale(work, high)

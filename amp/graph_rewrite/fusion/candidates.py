@@ -37,6 +37,7 @@ class Members:
         casts = [n for n in graph.nodes.values() if bridges.is_bridge(n, number)]
         self.bridges = {node.name for node in casts}
         self.ups = {node.name for node in casts if bridges.is_up(node, number)}
+        self._args = {arg.name: arg.type for arg in graph.args}
         self._allowed = {ir.FLOAT, ir.BOOL, number}
         self._elements: dict[ir.Edge, int] = {}
         self.returned = {result.edge[0] for result in graph.results}
@@ -51,7 +52,7 @@ class Members:
     def type_of(self, edge: ir.Edge) -> int:
         if edge[0] in self._views:
             return self._views[edge[0]].outs[edge[1]].type
-        return next(arg.type for arg in self.graph.args if arg.name == edge[0])
+        return self._args[edge[0]]
 
     def copied(self, name: str) -> bool:
         """Whether a cluster that reads a node gets a copy of it inside.

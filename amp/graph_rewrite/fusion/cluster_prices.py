@@ -5,7 +5,6 @@ Nothing is made and nothing is chosen here.
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Sequence
 
 from amp.graph_rewrite.cost.device import Device
@@ -23,19 +22,19 @@ CLEARLY = 0.8
 _ITEM = {ir.FLOAT: 4, ir.HALF: 2, ir.BFLOAT16: 2, ir.BOOL: 1}
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
 class ClusterPrices:
     """Prices clusters of one graph.
 
-    Attributes:
+    Args:
       members: the graph's nodes.
       kernels: the cost model of kernels, with the job's measured times.
       device: has the figures for compiled calls.
     """
 
-    members: Members
-    kernels: CostModel
-    device: Device
+    def __init__(self, members: Members, kernels: CostModel, device: Device) -> None:
+        self._members, self._kernels = members, kernels
+        self._bandwidth, self._compiled = device.bandwidth, device.under(True)
+        self._loop = CostModel(self._compiled, members.context.format.name)
 
     def saved(self, names: Sequence[str], made: Outline) -> float:
         """Seconds per run that a cluster saves, 0 if it is not clearly faster.
@@ -48,8 +47,7 @@ class ClusterPrices:
           names: the nodes.
           made: the function made of them.
         """
-        members, compiled = self.members, self.device.under(True)
-        loop = CostModel(compiled, members.context.format.name)
+        members = self._members
         group = set(names)
         read = {e[0] for name in names for e in members.graph.nodes[name].inputs}
         ups = [name for name in sorted(read) if members.only_for(name, group)]
@@ -58,20 +56,20 @@ class ClusterPrices:
             shapes.elements(shape) * _ITEM.get(number, 4)
             for shape, number in zip(made.sizes, made.types, strict=True)
         )
-        inside = sum(self._arithmetic(name, loop) for name in (*names, *ups))
-        after = compiled.call + max(border / self.device.bandwidth, inside)
+        inside = sum(self._arithmetic(name, self._loop) for name in (*names, *ups))
+        after = self._compiled.call + max(border / self._bandwidth, inside)
         return before - after if after < CLEARLY * before else 0.0
 
     def _kernel(self, name: str) -> float:
         """Seconds of one node as a kernel."""
-        graph = self.members.graph
-        if name in self.members.bridges:
-            return self.kernels.cast(graph.size(graph.nodes[name].inputs[0]))
-        return self._arithmetic(name, self.kernels)
+        graph = self._members.graph
+        if name in self._members.bridges:
+            return self._kernels.cast(graph.size(graph.nodes[name].inputs[0]))
+        return self._arithmetic(name, self._kernels)
 
     def _arithmetic(self, name: str, cost_model: CostModel) -> float:
         """Seconds of one node by a cost model; a cast counts as elementwise work."""
-        members, graph = self.members, self.members.graph
+        members, graph = self._members, self._members.graph
         if members.moves_nothing(name):
             return 0.0
         node = graph.nodes[name]

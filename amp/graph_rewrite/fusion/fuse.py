@@ -253,6 +253,7 @@ def _clusters(
         return
     fusible = {name for name in graph.nodes if members.fusible(name)}
     groups = convex_groups.convex(graph.order, list(members.links(fusible)))
+    prices = ClusterPrices(members, kernels, device)
     named: dict[str, list[str]] = defaultdict(list)
     for name in graph.order:
         if name in fusible:
@@ -266,7 +267,6 @@ def _clusters(
             made = outline.outline(
                 graph, tuple(names), members.copied, gives, members.type_of
             )
-            prices = ClusterPrices(members, kernels, device)
             saved = prices.saved(names, made)
             if len(made.body) > 1 and saved > 0:
                 yield _Cluster(made, saved)

@@ -198,7 +198,8 @@ def unfuse(graph: ir.Graph) -> ir.Graph:
     if not moved:
         return graph
     for name, node in nodes.items():
-        nodes[name] = _waiting_before(_reading(node, moved), nodes)
+        if node.controls or not moved.keys().isdisjoint(node.inputs):
+            nodes[name] = _waiting_before(_reading(node, moved), nodes)
     return _moved(graph, nodes, moved)
 
 

@@ -16,11 +16,14 @@ from tensorflow.python.framework import tensor_util
 
 from amp.graph_rewrite.graph import ir, op_schema, rounding
 
+# Constants of up to this many values are kept as they were read; others take memory.
+_SMALL = 64
+
 
 class NodeAttributes:
     """Implements `ir.Attributes` by reading a NodeDef, which it never changes."""
 
-    __slots__ = ("_attr", "_names", "_texts", "proto", "signature")
+    __slots__ = ("_attr", "_names", "_read", "_texts", "proto", "signature")
 
     def __init__(self, proto: node_def_pb2.NodeDef) -> None:
         self.proto = proto
@@ -28,6 +31,7 @@ class NodeAttributes:
         self._names = frozenset(self._attr)  # most questions are about absent ones
         self.signature: Any = None
         self._texts: dict[str, str] | None = None
+        self._read: dict[str, Any] = {}  # types and small tensors, asked for often
 
     def __contains__(self, name: str) -> bool:
         return name in self._names
@@ -36,10 +40,14 @@ class NodeAttributes:
         return self._attr[name] if name in self._names else None
 
     def types(self, name: str) -> tuple[int, ...]:
-        value = self._get(name)
-        if value is None:
+        if name not in self._names:
             return ()
-        return (value.type,) if value.type else tuple(value.list.type)
+        known: tuple[int, ...] | None = self._read.get(name)
+        if known is None:
+            value = self._attr[name]
+            known = (value.type,) if value.type else tuple(value.list.type)
+            self._read[name] = known
+        return known
 
     def integer(self, name: str, default: int) -> int:
         value = self._get(name)
@@ -80,8 +88,14 @@ class NodeAttributes:
         return () if value is None else tuple(map(sizes, value.list.shape))
 
     def tensor(self, name: str) -> Any:
-        value = self._get(name)
-        return None if value is None else _values(value.tensor)
+        if name not in self._names:
+            return None
+        known = self._read.get(name)
+        if known is None:
+            known = _values(self._attr[name].tensor)
+            if known.size <= _SMALL:
+                self._read[name] = known
+        return known
 
     def bare(self) -> NodeAttributes:
         bare = node_def_pb2.NodeDef()

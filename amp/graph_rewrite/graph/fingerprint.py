@@ -19,6 +19,8 @@ _LEFT_OUT = frozenset(
     {"seed", "seed2", "shared_name", "container", "config_proto", "config"}
 )
 
+_SEPARATOR = "\x1f"  # between the parts of a digest; in no text
+
 
 def fingerprint(module: ir.Module, *further: str) -> str:
     """The fingerprint of a module's main graph and of what it calls, in hexadecimal.
@@ -37,7 +39,7 @@ def fingerprint(module: ir.Module, *further: str) -> str:
 
 def _digest(parts: Iterable[bytes]) -> bytes:
     """16 bytes for a sequence of digests and texts without control characters."""
-    return hashlib.blake2b(b"\x1f".join(parts), digest_size=16).digest()
+    return hashlib.blake2b(_SEPARATOR.encode().join(parts), digest_size=16).digest()
 
 
 def _of(graph: ir.Graph, module: ir.Module, known: dict[str, bytes]) -> bytes:
@@ -79,11 +81,12 @@ def _own(
         parts[0] = b"call" if node.op in module.functions else parts[0]
         parts += [_of(graph, module, known) for graph in called]
     texts = node.attrs.texts() if node.attrs is not None else {}
-    for attr, text in texts.items():
-        names_a_function = "func" in text and node.functions(attr)
-        if attr not in _LEFT_OUT and not names_a_function:
-            parts.append(f"{attr}={text}".encode())
-    return parts
+    own = [
+        f"{attr}={text}"
+        for attr, text in texts.items()
+        if attr not in _LEFT_OUT and not ("func" in text and node.functions(attr))
+    ]
+    return [*parts, _SEPARATOR.join(own).encode()] if own else parts
 
 
 @functools.lru_cache(maxsize=4096)

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import operator
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, TypeAlias
 
@@ -287,14 +286,9 @@ def _with_added(before: ShapeSource, added: Mapping[str, Node]) -> ShapeSource:
     """Shapes as `before`, and those of the nodes that the rewriter added."""
     if not added:
         return before
-    known: dict[Edge, Shape] = {}  # copies of copies would look up repeatedly
 
+    @functools.cache  # copies of copies would look up repeatedly
     def shape(edge: Edge) -> Shape:
-        if edge not in known:
-            known[edge] = found(edge)
-        return known[edge]
-
-    def found(edge: Edge) -> Shape:
         node = added.get(edge[0])
         if node is None:
             return before(edge)
@@ -319,10 +313,13 @@ def _topological(graph: Graph) -> list[str]:
         if node.op in ("Merge", "RefMerge"):
             inputs = tuple(edge for edge in inputs if not _goes_back(edge[0], nodes))
         count = 0
-        for source in (*map(_NODE_OF, inputs), *node.controls):
-            read_by = feeds.get(source)
-            if read_by is not None:
-                read_by.append(name)
+        for source, _ in inputs:
+            if source in feeds:
+                feeds[source].append(name)
+                count += 1
+        for source in node.controls:
+            if source in feeds:
+                feeds[source].append(name)
                 count += 1
         if count:
             waiting[name] = count
@@ -330,13 +327,12 @@ def _topological(graph: Graph) -> list[str]:
             order.append(name)
     for name in order:
         for reader in feeds[name]:
-            waiting[reader] -= 1
-            if waiting[reader] == 0:
+            left = waiting[reader] - 1
+            if left:
+                waiting[reader] = left
+            else:
                 order.append(reader)
     return order
-
-
-_NODE_OF = operator.itemgetter(0)
 
 
 def _goes_back(name: str, nodes: Mapping[str, Node]) -> bool:

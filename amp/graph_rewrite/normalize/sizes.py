@@ -199,7 +199,7 @@ class _ModuleSizes:
 
     def _size(self, graph: ir.Graph) -> ir.ShapeSource:
         known, shape = self._known[graph.name], graph.shape
-        return lambda edge: known[edge] if edge in known else shape(edge)
+        return functools.cache(lambda e: known[e] if e in known else shape(e))
 
     def _called(
         self, call: calls.Call, node: ir.Node, given: Sequence[ir.Shape]

@@ -76,12 +76,9 @@ def _waited(
     names: Sequence[str], writers: Collection[ir.Node], stands_for: Mapping[str, str]
 ) -> list[str]:
     """The reads (of `names`) that every writer waits for."""
-
-    def waits(writer: ir.Node, name: str) -> bool:
-        loop = stands_for.get(name, name)
-        return writer.name == loop or bool({name, loop} & set(writer.controls))
-
-    return [name for name in names if all(waits(w, name) for w in writers)]
+    waited = [{writer.name, *writer.controls} for writer in writers]
+    either = ((name, stands_for.get(name, name)) for name in names)
+    return [pair[0] for pair in either if not any(map(set(pair).isdisjoint, waited))]
 
 
 def redirected(graph: ir.Graph, same: Mapping[ir.Edge, ir.Edge]) -> ir.Graph:

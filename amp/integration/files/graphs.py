@@ -222,7 +222,7 @@ def check_keep(settled: Resolution, module: ir.Module) -> None:
         check_patterns(settled.policy, inline.names(module))
 
 
-def _imported_shapes(proto: Any) -> definitions.StaticShapes:
+def _imported_shapes(proto: Any) -> ir.ShapeSource:
     """Static shapes of a GraphDef, by importing it; unknown if it does not import."""
 
     def load() -> Mapping[str, Sequence[Any]]:
@@ -230,7 +230,7 @@ def _imported_shapes(proto: Any) -> definitions.StaticShapes:
             return definitions.outputs_of(_imported(proto))
         return {}
 
-    return definitions.StaticShapes(load)
+    return definitions.static_shapes(load)
 
 
 def _imported(proto: Any) -> tf.Graph:

@@ -7,6 +7,7 @@ hook and no graph algorithm is here.
 
 from __future__ import annotations
 
+import functools
 import re
 import weakref
 from collections.abc import Callable, Mapping, Sequence
@@ -104,29 +105,23 @@ def has_effects(module: ir.Module) -> bool:
     )
 
 
-class StaticShapes:
+def static_shapes(load: Callable[[], Mapping[str, Sequence[Any]]]) -> ir.ShapeSource:
     """A function from an edge to its static shape, for the rewriter.
+
+    Each shape is read from TensorFlow once.
 
     Args:
       load: returns the output tensors of each node, by the node's name; called when the
         first shape is asked for.
     """
+    tensors_of = functools.cache(load)
 
-    def __init__(self, load: Callable[[], Mapping[str, Sequence[Any]]]) -> None:
-        self._load = load
-        self._tensors: Mapping[str, Sequence[Any]] | None = None
-        self._known: dict[ir.Edge, ir.Shape] = {}
-
-    def __call__(self, edge: ir.Edge) -> ir.Shape:
-        if edge not in self._known:
-            self._known[edge] = self._find(edge)
-        return self._known[edge]
-
-    def _find(self, edge: ir.Edge) -> ir.Shape:
-        if self._tensors is None:
-            self._tensors = self._load()
-        tensors = self._tensors.get(edge[0], ())
+    @functools.cache
+    def shape(edge: ir.Edge) -> ir.Shape:
+        tensors = tensors_of().get(edge[0], ())
         return dimensions(tensors[edge[1]].shape) if edge[1] < len(tensors) else None
+
+    return shape
 
 
 def outputs_of(graph: Any) -> dict[str, Sequence[Any]]:
@@ -134,7 +129,7 @@ def outputs_of(graph: Any) -> dict[str, Sequence[Any]]:
     return {operation.name: operation.outputs for operation in graph.get_operations()}
 
 
-def traced_shapes(definition: Any) -> StaticShapes:
+def traced_shapes(definition: Any) -> ir.ShapeSource:
     """The shapes of a FunctionDef's edges, from the graph that it was traced as."""
 
     def load() -> Mapping[str, Sequence[Any]]:
@@ -146,7 +141,7 @@ def traced_shapes(definition: Any) -> StaticShapes:
         args = {n: (t,) for n, t in zip(names, graph.inputs, strict=False)}
         return {**outputs_of(graph), **args}
 
-    return StaticShapes(load)
+    return static_shapes(load)
 
 
 def dimensions(shape: tf.TensorShape) -> ir.Shape:

@@ -9,6 +9,7 @@ Before it: `amp.integration`, which does the work. After it: nothing.
 from __future__ import annotations
 
 import argparse
+import errno
 import os
 import re
 import shutil
@@ -46,6 +47,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         args = _parsed(argv)
         code: int = args.command.run(args, Modules(args.command.modules))
+        sys.stdout.flush()
     except AmpError as e:
         said = policy_flags.naming_flags(e, args)
         print(f"amp: {type(e).__name__}: {said}", file=sys.stderr)
@@ -54,9 +56,20 @@ def main(argv: Sequence[str] | None = None) -> int:
         print("amp: interrupted", file=sys.stderr)
         return 128 + signal.SIGINT
     except BrokenPipeError:  # the reader of the output has closed it (`| head`)
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _print_no_more()
         return 0
+    except OSError as e:
+        if e.errno != errno.ENOSPC:
+            raise
+        _print_no_more()
+        print(f"amp: not all was written: {e}", file=sys.stderr)
+        return 2
     return code
+
+
+def _print_no_more() -> None:
+    """Drops what is still to be printed, of which Python would complain as it ends."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _parsed(argv: Sequence[str]) -> argparse.Namespace:

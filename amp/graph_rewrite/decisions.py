@@ -91,6 +91,20 @@ def kept_in_float32(decisions: Sequence[Decision]) -> list[Kept]:
     return sorted(found, key=lambda one: (-one.seconds, -one.nodes))
 
 
+def costliest_op(decisions: Sequence[Decision], rule: str) -> tuple[str, float]:
+    """The op that takes most of the time that a rule keeps in float32, and its seconds.
+
+    Args:
+      decisions: of which at least one is float32 by the rule.
+      rule: its name.
+    """
+    seconds: dict[str, float] = {}
+    for one in decisions:
+        if one.dtype == "float32" and one.rule == rule:
+            seconds[one.op] = seconds.get(one.op, 0.0) + one.seconds32
+    return max(seconds.items(), key=lambda item: item[1])
+
+
 def nodes_by_type(decisions: Sequence[Decision]) -> dict[str, int]:
     """How many nodes were decided to be of each type."""
     return dict(Counter(one.dtype for one in decisions))

@@ -136,7 +136,11 @@ class Report:
         lines += ["  float32 because"] if kept else []
         for rule in kept:
             words = f"{rule.rule}: {RULES.get(rule.rule, rule.rule)}"
-            lines.append(f"    {rule.nodes:6d}  {words} ({figures.time(rule.seconds)})")
+            times = figures.time(rule.seconds)
+            if rule.seconds and rule.nodes > 1:
+                op, seconds = of_nodes.costliest_op(self.decisions, rule.rule)
+                times += f", {op} {figures.time(seconds)} of it"
+            lines.append(f"    {rule.nodes:6d}  {words} ({times})")
         return lines
 
     def _trial_lines(self) -> list[str]:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import sys
 
 import pytest
 from report_pages import embedded
@@ -73,3 +75,12 @@ def test_one_form_of_a_report_is_printed_at_a_time(graph, capsys):
     command = ["explain", str(graph / "graph.pb"), *FORCED, "--json", "--html"]
     assert cli.main(command) == 2
     assert "several of --node, --json and --html were given" in capsys.readouterr().err
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="Linux has it")
+def test_a_full_disk_is_told_in_a_line(graph, capsys, monkeypatch):
+    with open("/dev/full", "w") as full:
+        monkeypatch.setattr(sys, "stdout", full)
+        assert cli.main(["explain", str(graph / "graph.pb"), *FORCED]) == 2
+    told = "amp: not all was written: [Errno 28] No space left on device"
+    assert capsys.readouterr().err.splitlines()[-1] == told

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from amp.graph_rewrite import decisions
-from amp.graph_rewrite.decisions import Decision, Kept
+from amp.graph_rewrite.decisions import Decision, Kept, costliest_op
 
 
 def low(name: str, seconds: float, elements: int = 0) -> Decision:
@@ -89,3 +89,14 @@ def test_a_summary_adds_up_what_the_decisions_say() -> None:
         {"float16": 1, "float32": 1},
         {"float16": 20, "float32": 20},
     )
+
+
+def test_the_op_that_takes_most_of_a_rules_time_is_summed_over_its_nodes() -> None:
+    given = [
+        Decision("a", "PyFunc", "float32", "unlisted", "PyFunc", 2.0),
+        Decision("b", "FFT", "float32", "unlisted", "FFT", 3.0),
+        Decision("c", "PyFunc", "float32", "unlisted", "PyFunc", 2.0),
+        Decision("d", "MatMul", "float32", "cost", "", 9.0),
+        Decision("e", "FFT", "float16", "unlisted", "", 9.0),
+    ]
+    assert costliest_op(given, "unlisted") == ("PyFunc", 4.0)

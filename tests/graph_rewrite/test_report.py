@@ -7,6 +7,7 @@ import json
 
 from rewriting import graph_def, matmul_chain, nodes, rewritten
 
+from amp.graph_rewrite.decisions import Decision
 from amp.graph_rewrite.outcomes import (
     AccuracyOutcome,
     GradientError,
@@ -195,3 +196,13 @@ def test_the_text_names_the_costliest_nodes_and_the_time_that_rules_keep() -> No
     assert "product (MatMul) in bfloat16" in text
     (line,) = (one for one in text.splitlines() if "unlisted: " in one)
     assert line.endswith("us)")
+
+
+def test_the_text_names_the_op_that_takes_most_of_what_a_rule_keeps() -> None:
+    unlisted = ("float32", "unlisted", "PyFunc", 3e-6)
+    one, two = (Decision(name, "PyFunc", *unlisted) for name in "ab")
+    other = dataclasses.replace(one, node="c", op="FFT", seconds32=1e-6)
+    text = str(dataclasses.replace(chain(), decisions=(other, one, two)))
+    assert "3  unlisted: not in the white-list (7.0 us, PyFunc 6.0 us of it)" in text
+    text = str(dataclasses.replace(chain(), decisions=(other,)))
+    assert text.endswith("1  unlisted: not in the white-list (1.0 us)")

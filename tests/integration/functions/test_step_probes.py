@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import linecache
 
 import numpy as np
 import pytest
@@ -51,6 +52,11 @@ class Job:
 X = tf.constant(np.linspace(0.1, 1.0, 8).reshape(2, 4), tf.float32)
 
 
+def place(line):
+    file, _, number = line.rpartition(":")
+    return file, int(number)
+
+
 def ask(job):
     (scaler,) = current().scalers
     SCALING.asked[scaler.number] = asked = stalls.Asked(until=0.0)
@@ -78,10 +84,14 @@ def test_an_overflow_in_16_bits_names_the_op_and_the_type():
     with amp.mixed_precision_scope(**POLICY):
         job.step(X, tf.constant(1.0))
         asked, number = ask(job)
-        job.step(X, tf.constant(1e5))
+        job.step(X, tf.constant(6e4))
     found = asked.samples[0].finding(number)
     assert (found.dtype, found.forward, found.own) == ("float16", True, False)
     assert found.value == "infinity"
+    assert found.tensor == "planted/mul"
+    assert linecache.getline(*place(found.line)).strip() == "hidden = hidden * factor"
+    assert found.readers[0] == "out"
+    assert any("gradient_tape/out/" in reader for reader in found.readers)
 
 
 def test_a_finite_step_has_no_finding_and_another_is_asked():

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from amp.graph_rewrite.assign import min_cut
-from amp.graph_rewrite.assign.liveness import Liveness
 from amp.graph_rewrite.assign.tensor import (
     HIGH,
     LOW,
@@ -66,9 +65,7 @@ class Tensors:
         }
         self._variables = {use: self._of_nodes(use) for use in self.uses}
         self.every: dict[UseEdge, Tensor] = {}
-        self.lives = {
-            use: Liveness(one.graph, one.found.typed) for use, one in self.uses.items()
-        }
+        self.lives = {use: one.liveness for use, one in priced.uses.items()}
         for use, one in self.uses.items():
             self._read_by_nodes(use, one)
             self._read_outside(use, one)

@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping
 from amp.graph_rewrite.candidates.analysis import Analysis, UseAnalysis
 from amp.graph_rewrite.candidates.context import Typed
 from amp.graph_rewrite.cost import op_instance
+from amp.graph_rewrite.cost.liveness import Liveness
 from amp.graph_rewrite.cost.loads import Load, Loads, loads_of
 from amp.graph_rewrite.cost.loops import Loops
 from amp.graph_rewrite.cost.model import MOST_RATIO, CostModel
@@ -32,6 +33,7 @@ class PricedUse:
       cost_model: predicts times on the device that runs it.
       times: seconds in (float32, 16 bits) of every node that has either type.
       loads: what the nodes do.
+      liveness: which tensors are stored for the backward pass; the same for any plan.
       rest: seconds of all other nodes together, which no plan changes.
       loops: those that XLA makes, if it compiles the function.
     """
@@ -40,6 +42,7 @@ class PricedUse:
     cost_model: CostModel
     times: Mapping[str, Times]
     loads: Loads
+    liveness: Liveness
     rest: float = 0.0
     loops: Loops | None = None
 
@@ -108,8 +111,16 @@ def price(
         if one.context.xla:
             device_type = one.context.device_type
             loops = Loops(one.graph, one.found.typed, device_type)
-        unpriced = PricedUse(one, cost_model_of(use), {}, loads_of(one), loops=loops)
-        uses[use] = _priced(unpriced)
+        uses[use] = _priced(
+            PricedUse(
+                use_analysis=one,
+                cost_model=cost_model_of(use),
+                times={},
+                loads=loads_of(one),
+                liveness=Liveness(one.graph, one.found.typed),
+                loops=loops,
+            )
+        )
     return Priced(analysis, uses)
 
 

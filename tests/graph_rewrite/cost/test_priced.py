@@ -21,7 +21,9 @@ from rewriting import (
     traced,
 )
 
+from amp.graph_rewrite.assign.nominee import CUT, EVERYTHING
 from amp.graph_rewrite.cost.device import Device
+from amp.graph_rewrite.cost.liveness import Liveness
 from amp.graph_rewrite.cost.model import MOST_RATIO, CostModel, Measured
 from amp.graph_rewrite.cost.op_instance import Times
 from amp.graph_rewrite.cost.priced import (
@@ -35,7 +37,7 @@ from amp.graph_rewrite.cost.shipped_devices import A100, CPU_AMX
 from amp.graph_rewrite.graph import ir
 from amp.graph_rewrite.graph.calls import FunctionUse
 from amp.graph_rewrite.ops import arithmetic
-from amp.graph_rewrite.rewrite import rewrite
+from amp.graph_rewrite.rewrite import prepare, rewrite
 from amp.integration.install import install
 
 MODEL = CostModel(A100, "bfloat16")
@@ -291,3 +293,23 @@ def test_an_analysis_that_allows_less_has_the_same_prices() -> None:
     assert only(narrowed).use_analysis is next(iter(less.uses.values()))
     assert only(narrowed).times == only(priced).times
     assert only(narrowed).cost_model is only(priced).cost_model
+
+
+def test_what_is_stored_is_found_once_for_all_plans(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    found: list[Liveness] = []
+    begin = Liveness.__init__
+
+    def counted(self: Liveness, *args: object) -> None:
+        found.append(self)
+        begin(self, *args)
+
+    monkeypatch.setattr(Liveness, "__init__", counted)
+    module = module_of(graph_def(matmul_chain))
+    prepared = prepare(module, settled(CPU_AMX, dtype="bfloat16"))
+    for nominee in (CUT, EVERYTHING):
+        prepared.foreseen(nominee)
+        prepared.draft(nominee, "__draft")
+        assert any(prepared.made(nominee, later=True).low.values())
+    assert len(found) == len(prepared.priced.uses)

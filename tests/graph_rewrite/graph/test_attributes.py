@@ -108,3 +108,12 @@ def test_a_rounded_constant_is_the_tensor_that_the_cast_gives(
     array = tf.make_ndarray(written(ir.Tensor(values, number)).tensor)
     np.testing.assert_array_equal(array, tf.cast(values, dtype).numpy())
     assert array.shape == shape
+
+
+def test_small_constants_are_read_once_and_large_ones_take_no_memory() -> None:
+    small, large = np.arange(64, dtype=np.float32), np.arange(65, dtype=np.float32)
+    held = reader(small=ir.Tensor(small, ir.FLOAT), large=ir.Tensor(large, ir.FLOAT))
+    assert held.tensor("small") is held.tensor("small")
+    assert held.tensor("large") is not held.tensor("large")
+    np.testing.assert_array_equal(held.tensor("small"), small)
+    np.testing.assert_array_equal(held.tensor("large"), large)

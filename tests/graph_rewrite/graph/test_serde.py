@@ -265,3 +265,27 @@ def test_an_edge_of_an_unregistered_op_cannot_be_named() -> None:
 
 def test_keras_is_float32_here() -> None:
     assert keras.config.dtype_policy().name == "float32"
+
+
+def test_tensorflow_is_asked_for_a_shape_once() -> None:
+    asked: list[str] = []
+
+    class Made:
+        @property
+        def shape(self) -> tf.TensorShape:
+            asked.append("shape")
+            return tf.TensorShape([2, None])
+
+    def load() -> dict[str, list[Made]]:
+        asked.append("load")
+        return {"x": [Made()]}
+
+    shape = definitions.static_shapes(load)
+    assert not asked
+    assert [shape(("x", 0)), shape(("x", 0)), shape(("x", 1)), shape(("y", 0))] == [
+        (2, -1),
+        (2, -1),
+        None,
+        None,
+    ]
+    assert asked == ["load", "shape"]

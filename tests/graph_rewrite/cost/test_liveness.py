@@ -17,9 +17,9 @@ from rewriting import (
 )
 from rewriting import rewritten as rewritten_graph
 
-from amp.graph_rewrite.assign.liveness import Liveness
 from amp.graph_rewrite.candidates.context import type_ports
 from amp.graph_rewrite.cost import model
+from amp.graph_rewrite.cost.liveness import Liveness
 from amp.graph_rewrite.cost.model import HOLD, CostModel
 from amp.graph_rewrite.cost.shipped_devices import A100, CPU_AMX
 from amp.graph_rewrite.graph import ir, shapes

@@ -126,15 +126,24 @@ def _begin(told: Any, single: bool) -> None:
     global _TOLD
     _TOLD = told
     threading.Thread(target=_end_with_parent, daemon=True).start()
+    deterministic(single)
+
+
+def deterministic(single: bool) -> None:
+    """Makes the results of this process those of every other, bit for bit.
+
+    Args:
+      single: whether TensorFlow's operations have one thread.
+    """
     import tensorflow as tf
 
     # A function is traced once a setting, and that is no mistake to be warned of.
     tf.get_logger().setLevel("ERROR")
     tf.keras.utils.set_random_seed(0)
     tf.config.experimental.enable_op_determinism()
-    # It fails in the midst of the GAN's graph, in another place in every process, and
-    # leaves losses that are off by up to 0.4 % (TensorFlow 2.21).
-    tf.config.optimizer.set_experimental_options({"remapping": False})
+    # It drops orders that the graph asks for: of the GAN's step it leaves two reads of
+    # variables that may come before or after their update (TensorFlow 2.21).
+    tf.config.optimizer.set_experimental_options({"dependency_optimization": False})
     if single:
         tf.config.threading.set_inter_op_parallelism_threads(1)
         tf.config.threading.set_intra_op_parallelism_threads(1)

@@ -141,14 +141,11 @@ def test_a_constant_scale_of_2_to_the_minus_20_fails(
 
 KILLED = """
 import dataclasses, os, pathlib, signal, sys
-import tensorflow as tf
-tf.config.experimental.enable_op_determinism()
-tf.config.optimizer.set_experimental_options({"remapping": False})  # as `workers`
-tf.config.threading.set_inter_op_parallelism_threads(1)  # as quick runs have
-tf.config.threading.set_intra_op_parallelism_threads(1)
 from convergence_runs import ready, small
 
-from convergence import checkpoints, margins, results, runner, settings
+from convergence import checkpoints, margins, results, runner, settings, workers
+
+workers.deterministic(single=True)  # as quick runs are
 
 out, point = pathlib.Path(sys.argv[1]), sys.argv[2]
 fewer = {"channels": (8, 8)} if sys.argv[3] == "progressive_gan" else {}

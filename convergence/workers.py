@@ -141,9 +141,11 @@ def deterministic(single: bool) -> None:
     tf.get_logger().setLevel("ERROR")
     tf.keras.utils.set_random_seed(0)
     tf.config.experimental.enable_op_determinism()
-    # It drops orders that the graph asks for: of the GAN's step it leaves two reads of
-    # variables that may come before or after their update (TensorFlow 2.21).
-    tf.config.optimizer.set_experimental_options({"dependency_optimization": False})
+    # The first drops orders that the graph asks for: of the GAN's step it leaves two
+    # reads of variables that may come before or after their update. The second fails
+    # in the midst of that graph, in another place in every process (TensorFlow 2.21).
+    off = {"dependency_optimization": False, "remapping": False}
+    tf.config.optimizer.set_experimental_options(off)
     if single:
         tf.config.threading.set_inter_op_parallelism_threads(1)
         tf.config.threading.set_intra_op_parallelism_threads(1)

@@ -41,6 +41,11 @@ def install(*, by_command: bool = False) -> None:
     _imports().after("tensorflow", _start)
 
 
+def waits() -> bool:
+    """Whether `AMP_ENABLE` is answered once TensorFlow is imported, and it is not."""
+    return bool(_ASKED) and "tensorflow" not in sys.modules
+
+
 def _keep_place_of_reports() -> None:
     """Makes AMP_REPORT absolute: it means where the job starts, not where it goes."""
     given = os.environ.get("AMP_REPORT", "")

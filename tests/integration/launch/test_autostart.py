@@ -192,6 +192,23 @@ def test_unset_imports_nothing(start):
     assert idle.stderr == without.stderr == ""
 
 
+@pytest.mark.parametrize("name", ["enable", "compare", "loss_scaling.scalers"])
+def test_a_name_of_ours_that_imports_tensorflow_first_does_not_spoil_the_start(
+    start, name
+):
+    code = f"import amp\namp.{name}\nfrom amp.integration.process import PROCESS\n"
+    done = start.run(f"{code}print(PROCESS.waiting is not None)", AMP_ENABLE="1")
+    assert done.returncode == 0
+    assert "mixed precision is off" not in done.stderr
+    assert done.stdout == "True\n"
+
+
+def test_names_of_ours_import_no_tensorflow_where_nothing_waits_for_it(stand_in):
+    done = stand_in.run("import amp\namp.Policy", AMP_ENABLE="0")
+    assert done.stdout == ""
+    assert done.stderr == ""
+
+
 @pytest.mark.parametrize("value", ["0", "off", "no", "false", "False", " "])
 def test_off_values(stand_in, value):
     done = stand_in.run(f"{ACTIVATION}import keras", AMP_ENABLE=value)

@@ -114,11 +114,11 @@ class Slices:
         self._spent += self._saving
 
     def _measure(self) -> None:
-        start = self._clock()
+        start, before = self._clock(), len(self._missing)
         end = start + SLICE_SECONDS
         while self._missing and self._clock() < end:
             left = job_timer.left(self._settled)
-            begun = self._clock() > start
+            begun = len(self._missing) < before
             if not left or (begun and self._clock() + self._expected() > end):
                 break
             seconds = min(max(MOST_SECONDS, self._expected()), left)

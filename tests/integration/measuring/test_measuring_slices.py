@@ -23,13 +23,14 @@ from tests.integration.measuring.test_operation_timer import made
 
 
 class Bench:
-    """A clock, and a measurement that takes a given time on it."""
+    """A clock, which goes on as it is read, and a measurement that takes its time."""
 
     def __init__(self, seconds: float) -> None:
         self.now, self.seconds, self.order = 0.0, seconds, list[str]()
         self.asked: list[float] = []
 
     def clock(self) -> float:
+        self.now += 1e-9
         return self.now
 
     def measured(

@@ -26,7 +26,7 @@ from convergence import families, settings
 def main(arguments: list[str] | None = None) -> int:
     """Runs the command; returns the exit status: 1 if a family fails, 2 on an error."""
     args = _parser().parse_args(arguments)
-    commands = {"list": _list, "calibrate": _calibrate, "run": _run}
+    commands = {"list": _list, "calibrate": _calibrate, "run": _run, "reach": _run}
     commands |= {"controls": _controls, "report": _report}
     try:
         return commands[args.command](args)
@@ -48,7 +48,14 @@ def _parser() -> argparse.ArgumentParser:
         "controls": "train with planted faults, which the rule has to find",
     }
     for name, text in told.items():
-        _add_training(commands.add_parser(name, help=text), judged=name != "calibrate")
+        command = commands.add_parser(name, help=text)
+        _add_training(command, list(families.FAMILIES))
+        _add_size(command)
+        if name != "calibrate":
+            _add_judged(command)
+    reach = commands.add_parser("reach", help="train full sizes once, towards a goal")
+    _add_training(reach, list(families.GOALS))
+    _add_judged(reach)
     report = commands.add_parser("report", help="tables and pictures from results")
     report.add_argument("--results", type=Path, help="directory of results")
     report.add_argument(
@@ -62,26 +69,30 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _add_training(command: argparse.ArgumentParser, *, judged: bool) -> None:
+def _add_training(command: argparse.ArgumentParser, names: list[str]) -> None:
     command.add_argument(
         "names",
         nargs="+",
         metavar="NAME",
-        choices=[*families.FAMILIES, "all"],
-        help=f"one of {', '.join(families.FAMILIES)}, or all",
+        choices=[*names, "all"],
+        help=f"one of {', '.join(names)}, or all",
     )
-    length = command.add_mutually_exclusive_group(required=True)
-    length.add_argument("--quick", action="store_true", help="small sizes, few steps")
-    length.add_argument("--full", action="store_true", help="sizes that take hours")
     command.add_argument("--data-dir", type=Path, help="real data instead of embedded")
     command.add_argument("--seeds", type=_positive, help="how many")
     command.add_argument(
         "--resume", action="store_true", help="go on where a run was interrupted"
     )
     command.add_argument("--results", type=Path, help="directory of results")
+
+
+def _add_size(command: argparse.ArgumentParser) -> None:
+    length = command.add_mutually_exclusive_group(required=True)
+    length.add_argument("--quick", action="store_true", help="small sizes, few steps")
+    length.add_argument("--full", action="store_true", help="sizes that take hours")
     command.add_argument("--margins", type=Path, help="file of frozen margins")
-    if not judged:
-        return
+
+
+def _add_judged(command: argparse.ArgumentParser) -> None:
     command.add_argument(
         "--first-seed", type=int, help="of those that are judged (default: 300)"
     )
@@ -115,6 +126,9 @@ def _list(args: argparse.Namespace) -> int:
                 f"{'':16} {name}: {size.steps} steps of {size.batch}, "
                 f"learned from {size.floor:g}"
             )
+        if goal := families.GOALS.get(family.name):
+            wanted = "trivial model" if goal.metric is None else f"{goal.metric:g}"
+            print(f"{'':16} goal of the full size: {wanted}, on {goal.data}")
         print(f"{'':16} --data-dir: {family.files}")
     return 0
 
@@ -124,16 +138,17 @@ def _trained(args: argparse.Namespace, what: str) -> Iterator[dict[str, Any]]:
     from convergence import margins, results, workers
 
     options = {
-        "quick": args.quick,
         "data": args.data_dir,
         "seeds": args.seeds,
         "resume": args.resume,
         "out": args.results or results.DIRECTORY,
-        "frozen": args.margins or margins.FILE,
     }
-    judged = ("dtype", "emulate", "any_commit", "first_seed")
-    options |= {name: getattr(args, name) for name in judged if name in args}
-    names = list(families.FAMILIES) if "all" in args.names else args.names
+    own = ("quick", "dtype", "emulate", "any_commit", "first_seed")
+    options |= {name: getattr(args, name) for name in own if name in args}
+    if "margins" in args:
+        options["frozen"] = args.margins or margins.FILE
+    known = families.GOALS if what == "reach" else families.FAMILIES
+    names = list(known) if "all" in args.names else args.names
     with _bars() as bars:
         tell = _Teller(bars)
         for told in workers.run(list(dict.fromkeys(names)), options, tell, what):
@@ -164,11 +179,11 @@ def _calibrate(args: argparse.Namespace) -> int:
 
 
 def _run(args: argparse.Namespace) -> int:
-    from convergence import verdict
+    from convergence import goals
 
     passed = []
-    for result in _trained(args, "run"):
-        judged = verdict.verdict(result)
+    for result in _trained(args, args.command):
+        judged = goals.judged(result)
         how = " emulated" if result["emulated"] else ""
         print(f"{result['family']}: {judged.word} in {result['dtype']}{how}")
         for reason in (*judged.reasons, *judged.undecided):

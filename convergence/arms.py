@@ -68,6 +68,11 @@ def calibrated() -> tuple[Arm, ...]:
     return tuple(Arm(name, name) for name in (FLOAT32, PERTURBED))
 
 
+def once() -> tuple[Arm, ...]:
+    """What is trained towards a goal."""
+    return tuple(Arm(name, name) for name in (FLOAT32, "dynamic"))
+
+
 def controlled() -> tuple[Arm, ...]:
     """Float32, and every negative control."""
     faults = (Arm(c.name, "dynamic", c) for c in controls.CONTROLS.values())

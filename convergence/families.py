@@ -99,8 +99,8 @@ RESNET = Family(
     seeds=3,
     files=IMAGES,
     full=Size(
-        steps=8000,
-        batch=128,
+        steps=5000,
+        batch=64,
         rate=0.1,
         floor=0.5,
         data={"side": 32},
@@ -224,7 +224,7 @@ LSTM_LM = Family(
     seeds=3,
     files="ptb.train.txt and ptb.test.txt, or Multi30k's English side",
     full=Size(
-        steps=12_000,
+        steps=7000,
         batch=32,
         rate=2e-3,
         floor=200.0,
@@ -576,3 +576,28 @@ ALL = (
     *(PROGRESSIVE_GAN, WIDE_DEEP, LSTM_LM, BERT, FCN),
 )
 FAMILIES = {family.name: family for family in ALL}
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Goal:
+    """What the full size of a family is to reach.
+
+    Attributes:
+      data: name of the data.
+      metric: at least, or of one where less is better at most; None for what the
+        trivial model has, which float32 must beat in any case.
+    """
+
+    data: str
+    metric: float | None = None
+
+
+GOALS = {
+    "resnet": Goal("cifar10", 0.75),
+    "ssd": Goal("bccd_160", 0.7),
+    "faster_rcnn": Goal("voc2007_160"),
+    "lstm_nmt": Goal("multi30k", 25.0),
+    "transformer_nmt": Goal("multi30k", 30.0),
+    "progressive_gan": Goal("fashion_mnist", 0.15),
+    "lstm_lm": Goal("multi30k_en"),
+}

@@ -81,6 +81,9 @@ def _histograms(
 def _intervals(axes: Any, result: Mapping[str, Any]) -> None:
     """The 90 % intervals of loss (dots) and metric (squares), in margins."""
     rows = [row for row in verdict.rows(result) if row.metric]
+    if not rows:  # of a goal
+        axes.set_axis_off()
+        return
     axes.axvspan(-1, 1, color="#e8e8e8", linewidth=0)
     for place, row in enumerate(rows):
         style = {"color": COLOURS[row.setting], "capsize": 3, "markersize": 4}

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from amp.integration import atomic_files
-from convergence import margins, pictures, results, staleness, tables
+from convergence import goals, margins, pictures, results, staleness, tables
 from convergence import verdict as verdicts
 from convergence.settings import CONSTANT
 from convergence.tables import Table
@@ -76,13 +76,17 @@ def sections(found: Counted) -> list[tuple[str, list[str | Table], str]]:
     if not found:
         return [("", ["There are no results yet."], "")]
     judged = [(r, stale) for r, stale in found if not r.get("controls")]
+    pairs = [(r, stale) for r, stale in judged if not goals.is_of(r)]
+    reached = [r for r, stale in judged if goals.is_of(r) and not stale]
     planted = [r for r, stale in found if r.get("controls") and not stale]
     made: list[tuple[str, list[str | Table], str]] = []
-    made.append(("", [tables.summary(judged), *_stale(found)], ""))
+    made.append(("", [tables.summary(pairs), *_stale(found)], ""))
+    if reached:
+        made.append(("Goals", [GOALS_NOTE, tables.goals_table(reached)], ""))
     if planted:
         parts = [CONTROLS_NOTE, tables.controls_table(planted)]
         made.append(("Negative controls", parts, ""))
-    counted = [result for result, stale in judged if not stale]
+    counted = [result for result, stale in pairs if not stale]
     if native := tables.native_table(counted):
         made.append(("Native and emulated", [NATIVE_NOTE, native], ""))
     for result, stale in judged:
@@ -99,7 +103,7 @@ def _stale(found: Counted) -> list[str | Table]:
 def _section(result: Judged) -> list[str | Table]:
     parts: list[str | Table] = [about(result), tables.settings_table(result)]
     parts += [classes] if (classes := tables.classes_table(result)) else []
-    parts.append(verdict_line(verdicts.verdict(result)))
+    parts.append(verdict_line(goals.judged(result)))
     for note, table in (
         (TIMES_NOTE, tables.times_table(result)),
         (LOST_NOTE, tables.lost_table(result)),
@@ -110,6 +114,10 @@ def _section(result: Judged) -> list[str | Table]:
 
 
 STALE_NOTE = "Not counted:"
+GOALS_NOTE = (
+    "Full sizes, trained once in float32 and once in mixed precision with dynamic loss "
+    "scaling: one pair shows no equivalence, but that both get where they are to."
+)
 CONTROLS_NOTE = (
     "Faults planted on purpose, and the clauses of the rule that call the runs "
     "different from float32."
@@ -150,12 +158,17 @@ def about(result: Judged) -> str:
     better = "higher" if rule["higher"] else "lower"
     model = ", ".join(f"{k} {v}" for k, v in size["model"].items())
     commits = dict.fromkeys(run.get("commit", "") for run in result["runs"])
+    judged_by = (
+        f"Wanted of every run: {goals.wanted(result):.4g}"
+        if goals.is_of(result)
+        else f"Margins frozen as {rule['tag']}"
+    )
     minutes = sum(run["seconds"] for run in result["runs"]) / 60
     return (
         f"{rule['metric']} ({better} is better); {tables.trivial_model(result)}; "
         f"{result['seeds']} seeds, "
         f"{size['steps']} steps of {size['batch']}, {result['optimizer']}, learning "
-        f"rate {size['rate']:g}; {model}. Margins frozen as {rule['tag']}. Commit "
+        f"rate {size['rate']:g}; {model}. {judged_by}. Commit "
         f"{', '.join(commits)}; {minutes:.0f} minutes of training, begun "
         f"{result['begun']}. {machine['gpu'] or machine['cpu']}, {machine['cores']} "
         f"cores, {machine['system']}; {versions}."

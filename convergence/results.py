@@ -21,6 +21,7 @@ from convergence.families import Family, Size
 
 PROTOCOL = 2  # files of the first lack this entry, and are not judged
 DIRECTORY = Path(__file__).parent / "results"
+RULED = ("margin", "scale", "seeds", "goal", "tag")  # what results hold of an entry
 LIBRARIES = ("scikit-learn", "scipy", "sentencepiece", "sacrebleu", "num2words")
 LIBRARIES += ("babel", "pillow")
 
@@ -98,7 +99,7 @@ def head(
     Args:
       subject: what is run.
       settings_: what `verdict` has to know of each setting.
-      entry: frozen margins.
+      entry: frozen margins, or a goal.
     """
     family, size = subject.family, subject.size
     worse = size.needs_scaling and subject.dtype == "float16"
@@ -120,7 +121,7 @@ def head(
             "floor": size.floor,
             "unit": settings.UNIT[subject.dtype],
             "worse": "unscaled" if worse else None,
-            **{key: entry[key] for key in ("margin", "scale", "seeds", "tag")},
+            **{key: entry[key] for key in RULED if key in entry},
         },
         "settings": dict(settings_),
         "code": audit.code(family.task),
@@ -137,6 +138,7 @@ def file_name(result: Mapping[str, Any]) -> str:
     words = [result["family"], result["data"], result["dtype"]]
     words += ["emulated"] * result["emulated"] + ["quick"] * result["quick"]
     words += ["controls"] * result.get("controls", False)
+    words += ["goal"] * ("goal" in result["rule"])
     return "-".join(words) + ".json"
 
 

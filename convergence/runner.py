@@ -18,7 +18,7 @@ import keras
 import numpy as np
 
 import amp
-from convergence import arms, margins, results, settings
+from convergence import arms, goals, margins, results, settings
 from convergence.arms import Arm
 from convergence.families import Family, Size
 from convergence.results import Subject
@@ -38,7 +38,7 @@ class Options:
       data: directory of real data; None for the embedded data.
       dtype: "float16" or "bfloat16".
       emulate: round in float32; done anyway where the device lacks the type.
-      seeds: how many; None for what the margins were frozen for.
+      seeds: how many; None for what the margins were frozen for, or the goal.
       first_seed: of those that are judged; None for `margins.JUDGED`.
       resume: go on with earlier results and checkpoints.
       any_commit: also with those of another commit.
@@ -78,14 +78,27 @@ def run(family: Family, options: Options, tell: Tell) -> dict[str, Any]:
       ResultError: no margins are frozen for it, or earlier results cannot be gone on
         with.
     """
-    return _Runs(family, options, tell).judged(arms.compared())
+    runs = _Runs(family, options, tell)
+    return runs.judged(arms.compared(), runs.frozen())
+
+
+def reach(family: Family, options: Options, tell: Tell) -> dict[str, Any]:
+    """Trains a family towards its goal, as `run` does under margins.
+
+    Raises:
+      DataError: the data cannot be read.
+      ResultError: it has no goal, or earlier results cannot be gone on with.
+    """
+    runs = _Runs(family, options, tell)
+    return runs.judged(arms.once(), runs.goal())
 
 
 def control(family: Family, options: Options, tell: Tell) -> dict[str, Any]:
     """Runs the negative controls of a family, as `run` does its settings."""
     if options.seeds is None:
         options = dataclasses.replace(options, seeds=CONTROL_SEEDS)
-    return _Runs(family, options, tell, controls=True).judged(arms.controlled())
+    runs = _Runs(family, options, tell, controls=True)
+    return runs.judged(arms.controlled(), runs.frozen())
 
 
 def calibrate(family: Family, options: Options, tell: Tell) -> dict[str, Any]:
@@ -124,10 +137,18 @@ class _Runs:
         )
         self._first: dict[int, list[np.ndarray]] = {}
 
-    def judged(self, every: Sequence[Arm]) -> dict[str, Any]:
-        """Results of these arms, under frozen margins."""
+    def frozen(self) -> Mapping[str, Any]:
+        """The margins to judge by."""
+        held = self._options.frozen
+        return margins.frozen(self._subject.key, self._family, self._size, held)
+
+    def goal(self) -> Mapping[str, Any]:
+        """The goal to judge by, in the place of margins."""
+        return goals.entry(self._family.name, self._data.name)
+
+    def judged(self, every: Sequence[Arm], entry: Mapping[str, Any]) -> dict[str, Any]:
+        """Results of these arms, under margins or a goal."""
         options, subject = self._options, self._subject
-        entry = margins.frozen(subject.key, self._family, self._size, options.frozen)
         told = {arm.name: arm.told(subject.dtype, self._size.steps) for arm in every}
         result, path = self._begin(results.head(subject, told, entry))
         first = margins.judged_from(options.first_seed)

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from convergence import audit, families, margins, results
+from convergence import audit, families, goals, margins, results
 
 # Plans of a result's settings as they are made now; None where they cannot be.
 Replan = Callable[[Mapping[str, Any]], Mapping[str, str] | None]
@@ -21,7 +21,7 @@ def reason(result: Mapping[str, Any], replan: Replan, file: Path = margins.FILE)
 
     1. They are of an earlier protocol.
     2. The margins that they were judged by are not, or no longer, those frozen; or they
-       were begun before these were.
+       were begun before these were. Or their goal is another one.
     3. The training loop, the task, its data or its model has changed since.
     4. The package's loss scaling or its rewriter has changed since, and makes of a step
        of theirs another graph, or plans it otherwise.
@@ -33,7 +33,8 @@ def reason(result: Mapping[str, Any], replan: Replan, file: Path = margins.FILE)
     """
     if result.get("protocol") != results.PROTOCOL:  # Case 1
         return "of an earlier protocol"
-    return _frozen(result, file) or _code(result, replan)
+    held = goals.stale(result) if goals.is_of(result) else _frozen(result, file)
+    return held or _code(result, replan)
 
 
 def _frozen(result: Mapping[str, Any], file: Path) -> str:

@@ -10,7 +10,15 @@ from collections.abc import Mapping, Sequence
 from statistics import mean, median
 from typing import Any
 
-from convergence import comparison, gradient_rule, pictures, probe, trivial, verdict
+from convergence import (
+    comparison,
+    goals,
+    gradient_rule,
+    pictures,
+    probe,
+    trivial,
+    verdict,
+)
 from convergence.equivalence import DIFFERENT, EQUAL
 from convergence.settings import CONSTANT, FLOAT32, MIXED, SETTINGS
 from convergence.verdict import Compared
@@ -27,6 +35,8 @@ LAYER_HEAD += ("scaled: under 2^-14",)
 LOST_HEAD = ("gradient of", "unscaled: to 0", "to denormals")
 LOST_HEAD += ("dynamic: to 0", "to denormals")
 TIMES_HEAD = ("setting", "median of a run", "speed-up")
+GOALS_HEAD = ("family", "data", "type", "metric", "trivial", "wanted", "float32")
+GOALS_HEAD += ("dynamic", "minutes", "verdict")
 NATIVE_HEAD = ("family", "data", "setting", "pairs", "loss", "margin")
 NATIVE_HEAD += ("metric", "margin", "")
 MOST_ROWS = 12
@@ -156,6 +166,29 @@ def classes_table(result: Judged) -> Table:
         for name, each in found.items()
     ]
     return [(f"{result['rule']['metric']} of", *settings), *rows]
+
+
+def goals_table(found: Sequence[Judged]) -> Table:
+    """A line a full size: what was wanted, what came out, and how long it took."""
+    rows: Table = [GOALS_HEAD]
+    for result in found:
+        judged = goals.judged(result)
+        means = {row.setting: row.mean for row in judged.rows}
+        minutes = [f"{run['seconds'] / 60:.0f}" for run in result["runs"]]
+        rows.append(
+            (
+                result["family"],
+                result["data"],
+                result["dtype"] + (" emulated" if result["emulated"] else ""),
+                result["rule"]["metric"],
+                figure(result["trivial"]["value"]),
+                figure(goals.wanted(result)),
+                *(figure(means.get(setting)) for setting in (FLOAT32, "dynamic")),
+                ", ".join(minutes),
+                judged.word if judged.passes else f"**{judged.word}**",
+            )
+        )
+    return rows
 
 
 def controls_table(found: Sequence[Judged]) -> Table:

@@ -165,7 +165,7 @@ def _run(what: str, name: str, options: dict[str, Any]) -> dict[str, Any]:
         _TOLD.put((name, *words))
 
     work = {"run": runner.run, "calibrate": runner.calibrate}
-    work["control"] = runner.control
+    work |= {"control": runner.control, "reach": runner.reach}
     return work[what](families.FAMILIES[name], runner.Options(**options), tell)
 
 

@@ -1,0 +1,82 @@
+"""Goals: what full sizes are to reach, trained once in float32 and once in 16 bits.
+
+Quick sizes show by pairs that mixed precision trains to the same place (`verdict`); one
+pair shows no such thing. It shows that models trained to where their field trains them
+get there in 16 bits, and that gradients and scales are sound on the way. Nothing is
+trained here.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+from convergence import audit, verdict
+from convergence.errors import ResultError
+from convergence.families import GOALS, Goal
+from convergence.verdict import Verdict
+
+
+def entry(family: str, data: str) -> dict[str, Any]:
+    """What results hold of a goal, in the place of frozen margins.
+
+    Args:
+      family: its name.
+      data: name of the data that it is trained on.
+
+    Raises:
+      ResultError: the family has no goal, or one on other data.
+    """
+    goal = GOALS.get(family)
+    if goal is None or goal.data != data:
+        known = ", ".join(f"{name} on {each.data}" for name, each in GOALS.items())
+        raise ResultError(
+            f"{family} on {data} has no goal",
+            where="reach",
+            allowed=known,
+            remedy="name the directory of that data with --data-dir, or use `run`",
+        )
+    told = {"margin": {}, "scale": None, "seeds": 1, "goal": goal.metric}
+    return {**told, "tag": _tag(goal)}
+
+
+def _tag(goal: Goal) -> str:
+    return audit.of(dataclasses.asdict(goal))
+
+
+def is_of(result: Mapping[str, Any]) -> bool:
+    """Whether results are of a goal, and not of pairs under margins."""
+    return "goal" in result["rule"]
+
+
+def stale(result: Mapping[str, Any]) -> str:
+    """Why results are of another goal; "" if they are of the present one."""
+    goal = GOALS.get(result["family"])
+    same = goal is not None and _tag(goal) == result["rule"]["tag"]
+    return "" if same else "the goal is another one now"
+
+
+def wanted(result: Mapping[str, Any]) -> float:
+    """The metric that every run is to reach."""
+    goal = result["rule"]["goal"]
+    return float(result["trivial"]["value"] if goal is None else goal)
+
+
+def judged(result: Mapping[str, Any]) -> Verdict:
+    """The verdict: of results of a goal also whether every run reached it.
+
+    Args:
+      result: what a file of results holds.
+    """
+    found = verdict.verdict(result)
+    if not is_of(result):
+        return found
+    goal, name = wanted(result), result["rule"]["metric"]
+    sign = 1 if result["rule"]["higher"] else -1
+    short = [
+        f"{row.setting}: {name} {row.mean:.4g}, wanted {goal:.4g}"
+        for row in found.rows
+        if sign * row.mean < sign * goal
+    ]
+    return dataclasses.replace(found, reasons=(*found.reasons, *short))

@@ -179,11 +179,11 @@ def _calibrate(args: argparse.Namespace) -> int:
 
 
 def _run(args: argparse.Namespace) -> int:
-    from convergence import goals
+    from convergence import judge
 
     passed = []
     for result in _trained(args, args.command):
-        judged = goals.judged(result)
+        judged = judge.judged(result)
         how = " emulated" if result["emulated"] else ""
         print(f"{result['family']}: {judged.word} in {result['dtype']}{how}")
         for reason in (*judged.reasons, *judged.undecided):
@@ -193,11 +193,11 @@ def _run(args: argparse.Namespace) -> int:
 
 
 def _controls(args: argparse.Namespace) -> int:
-    from convergence import controls, verdict
+    from convergence import controls, judge
 
     by_control: dict[str, list[str]] = {name: [] for name in controls.CONTROLS}
     for result in _trained(args, "control"):
-        for name, text in verdict.found(result).items():
+        for name, text in judge.found(result).items():
             word = f"different: {text}" if text else "NOT FOUND"
             print(f"{result['family']}: {name}: {word}", flush=True)
             by_control[name] += [result["family"]] * bool(text)

@@ -74,6 +74,6 @@ def once() -> tuple[Arm, ...]:
 
 
 def controlled() -> tuple[Arm, ...]:
-    """Float32, and every negative control."""
+    """Every negative control, and the sound settings that they are held against."""
     faults = (Arm(c.name, "dynamic", c) for c in controls.CONTROLS.values())
-    return (Arm(FLOAT32, FLOAT32), *faults)
+    return (Arm(FLOAT32, FLOAT32), Arm("unscaled", "unscaled"), *faults)

@@ -3,7 +3,7 @@
 Quick sizes show by pairs that mixed precision trains to the same place (`verdict`); one
 pair shows no such thing. It shows that models trained to where their field trains them
 get there in 16 bits, and that gradients and scales are sound on the way. Nothing is
-trained here.
+trained here, and no other clause is judged.
 """
 
 from __future__ import annotations
@@ -12,10 +12,12 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
-from convergence import audit, verdict
+from convergence import audit
+from convergence.clauses import Finding
+from convergence.equivalence import DIFFERENT, EQUAL
 from convergence.errors import ResultError
 from convergence.families import GOALS, Goal
-from convergence.verdict import Verdict
+from convergence.verdict import Row
 
 
 def entry(family: str, data: str) -> dict[str, Any]:
@@ -63,20 +65,14 @@ def wanted(result: Mapping[str, Any]) -> float:
     return float(result["trivial"]["value"] if goal is None else goal)
 
 
-def judged(result: Mapping[str, Any]) -> Verdict:
-    """The verdict: of results of a goal also whether every run reached it.
+def finding(result: Mapping[str, Any], row: Row) -> Finding:
+    """Whether the runs of one setting reached the goal, in the mean.
 
     Args:
       result: what a file of results holds.
+      row: what the rule says of the setting.
     """
-    found = verdict.verdict(result)
-    if not is_of(result):
-        return found
-    goal, name = wanted(result), result["rule"]["metric"]
-    sign = 1 if result["rule"]["higher"] else -1
-    short = [
-        f"{row.setting}: {name} {row.mean:.4g}, wanted {goal:.4g}"
-        for row in found.rows
-        if sign * row.mean < sign * goal
-    ]
-    return dataclasses.replace(found, reasons=(*found.reasons, *short))
+    goal, sign = wanted(result), 1 if result["rule"]["higher"] else -1
+    short = sign * row.mean < sign * goal
+    text = f"{result['rule']['metric']} {row.mean:.4g}, wanted {goal:.4g}"
+    return Finding("goal", DIFFERENT if short else EQUAL, text)

@@ -14,10 +14,10 @@ from pathlib import Path
 from typing import Any
 
 from amp.integration import atomic_files
-from convergence import goals, margins, pictures, results, staleness, tables
-from convergence import verdict as verdicts
+from convergence import goals, judge, margins, pictures, results, staleness, tables
 from convergence.settings import CONSTANT
 from convergence.tables import Table
+from convergence.verdict import Verdict
 
 PAGE = Path(__file__).parents[1] / "docs" / "convergence.md"
 BEGIN, END = "<!-- results: begin -->", "<!-- results: end -->"
@@ -103,7 +103,7 @@ def _stale(found: Counted) -> list[str | Table]:
 def _section(result: Judged) -> list[str | Table]:
     parts: list[str | Table] = [about(result), tables.settings_table(result)]
     parts += [classes] if (classes := tables.classes_table(result)) else []
-    parts.append(verdict_line(goals.judged(result)))
+    parts.append(verdict_line(judge.judged(result)))
     for note, table in (
         (TIMES_NOTE, tables.times_table(result)),
         (LOST_NOTE, tables.lost_table(result)),
@@ -175,7 +175,7 @@ def about(result: Judged) -> str:
     )
 
 
-def verdict_line(judged: verdicts.Verdict) -> str:
+def verdict_line(judged: Verdict) -> str:
     if judged.passes:
         return "**Passes.**"
     told = "; ".join((*judged.reasons, *judged.undecided))

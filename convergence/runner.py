@@ -164,7 +164,7 @@ class _Runs:
         return result
 
     def _borrow(self, result: dict[str, Any], seeds: Sequence[int]) -> None:
-        """Takes float32's runs from the settings' results, if all else is alike."""
+        """Takes sound runs from the settings' results, if all else is alike."""
         path = self._options.out / results.file_name(result | {"controls": False})
         if not path.exists():
             return
@@ -176,9 +176,9 @@ class _Runs:
         result["runs"] += [
             run
             for run in held["runs"]
-            if run["setting"] == settings.FLOAT32
+            if run["setting"] in result["settings"]
             and run["seed"] in seeds
-            and (settings.FLOAT32, run["seed"]) not in has
+            and (run["setting"], run["seed"]) not in has
         ]
 
     def calibrated(self) -> dict[str, Any]:

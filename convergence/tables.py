@@ -14,14 +14,14 @@ from convergence import (
     comparison,
     goals,
     gradient_rule,
+    judge,
     pictures,
     probe,
     trivial,
-    verdict,
 )
 from convergence.equivalence import DIFFERENT, EQUAL
 from convergence.settings import CONSTANT, FLOAT32, MIXED, SETTINGS
-from convergence.verdict import Compared
+from convergence.verdict import Compared, Row
 
 Table = list[Sequence[str]]
 Judged = Mapping[str, Any]
@@ -75,7 +75,7 @@ def _means(result: Judged) -> list[str]:
 
 
 def _summed(result: Judged) -> tuple[str, str, str]:
-    judged = verdict.verdict(result)
+    judged = judge.judged(result)
     must = [row for row in judged.rows if row.must_pass]
     loss, metric = (
         _most([getattr(row, name) for row in must]) for name in ("loss", "metric")
@@ -99,10 +99,10 @@ def _percent(value: float, result: Judged, form: str = ".2%") -> str:
 
 
 def settings_table(result: Judged) -> Table:
-    return [HEAD, *(_row(row, result) for row in verdict.rows(result))]
+    return [HEAD, *(_row(row, result) for row in judge.rows(result))]
 
 
-def _row(row: verdict.Row, result: Judged) -> Sequence[str]:
+def _row(row: Row, result: Judged) -> Sequence[str]:
     loss, metric, worst = row.loss, row.metric, row.worst
     return (
         row.setting,
@@ -137,7 +137,7 @@ def _between(compared: Compared, text: Any) -> str:
     return f"{text(compared.mean)} ({text(compared.low)} … {text(compared.high)})"
 
 
-def _words(row: verdict.Row) -> str:
+def _words(row: Row) -> str:
     if row.outcome != EQUAL:
         return f"{row.outcome}: {'; '.join(row.reasons)}"
     return "" if row.metric is None else EQUAL
@@ -172,7 +172,7 @@ def goals_table(found: Sequence[Judged]) -> Table:
     """A line a full size: what was wanted, what came out, and how long it took."""
     rows: Table = [GOALS_HEAD]
     for result in found:
-        judged = goals.judged(result)
+        judged = judge.judged(result)
         means = {row.setting: row.mean for row in judged.rows}
         minutes = [f"{run['seconds'] / 60:.0f}" for run in result["runs"]]
         rows.append(
@@ -194,11 +194,12 @@ def goals_table(found: Sequence[Judged]) -> Table:
 def controls_table(found: Sequence[Judged]) -> Table:
     """Which family found which fault, and by which clauses."""
     families = [result["family"] for result in found]
-    faults = dict.fromkeys(name for r in found for name in list(r["settings"])[1:])
+    names = dict.fromkeys(name for result in found for name in result["settings"])
+    faults = [name for name in names if name not in SETTINGS]
     clauses = [
         {
             row.setting: [f.clause for f in row.findings if f.outcome == DIFFERENT]
-            for row in verdict.rows(result)
+            for row in judge.rows(result)
         }
         for result in found
     ]

@@ -16,13 +16,13 @@ import tiny_family
 from convergence_runs import ready
 
 from amp.loss_scaling import gradients, update
-from convergence import controls, results, runner, verdict
+from convergence import controls, judge, results, runner, verdict
 from convergence.controls import CONTROLS, Control
 
 SOUND = Control("sound", "nothing is wrong")
 # The clauses that have to see a fault here; others may see it too.
 CLAUSES = {
-    "not_scaled": {"gradients"},
+    "not_scaled": {"gradients", "effect"},
     "not_removed": {"gradients", "loss"},
     "never_grows": {"scale"},
     "not_skipped": {"scale"},
@@ -45,7 +45,7 @@ def planted(
             quick=True, emulate=True, seeds=3, out=out, frozen=frozen
         )
         result = runner.control(family, options, lambda *told: None)
-        yield {row.setting: row for row in verdict.rows(result)}
+        yield {row.setting: row for row in judge.rows(result)}
 
 
 def clauses(row: verdict.Row) -> set[str]:
@@ -83,7 +83,7 @@ def test_every_control_has_a_test() -> None:
 
 @pytest.mark.slow
 @pytest.mark.kernels
-def test_float32_is_taken_from_the_results_of_the_settings(
+def test_sound_runs_are_taken_from_the_results_of_the_settings(
     tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     family = tiny_family.install(monkeypatch)
@@ -91,7 +91,7 @@ def test_float32_is_taken_from_the_results_of_the_settings(
         quick=True, emulate=True, seeds=2, out=tmp_path, frozen=ready(family, tmp_path)
     )
     runs: list[tuple[Any, ...]] = []
-    monkeypatch.setattr(runner.settings, "SETTINGS", ("float32",))
+    monkeypatch.setattr(runner.settings, "SETTINGS", ("float32", "unscaled"))
     monkeypatch.setattr(controls, "CONTROLS", {})
     runner.run(family, options, lambda *told: runs.append(told))
     before = len(runs)

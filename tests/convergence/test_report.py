@@ -130,16 +130,19 @@ def test_results_that_are_not_counted_say_why_and_are_not_judged(
 
 def test_controls_have_a_table_of_their_own(tmp_path: pathlib.Path) -> None:
     result = made_up(dynamic=OTHER) | {"controls": True}
-    result["settings"] = {
-        name: result["settings"][name] for name in ("float32", "constant", "dynamic")
-    }
+    told, faults = result["settings"], {"constant": "zeroed", "dynamic": "not_skipped"}
+    sound = {name: told[name] for name in ("float32", "unscaled")}
+    result["settings"] = sound | {faults[name]: told[name] for name in faults}
+    for run in result["runs"]:
+        run["setting"] = faults.get(run["setting"], run["setting"])
     result["runs"] = [r for r in result["runs"] if r["setting"] in result["settings"]]
     results.write(tmp_path / results.file_name(result), result)
     names = [path.name for path in report.write(tmp_path, never)]
     assert names == ["report.md", "report.html"]
     text = (tmp_path / "report.md").read_text()
-    assert "| dynamic | metric |" in text
-    assert "| constant | not found |" in text
+    assert "| not_skipped | metric |" in text
+    assert "| zeroed | not found |" in text
+    assert "\n| unscaled |" not in text
 
 
 def test_shares_under_the_lines_are_counted_before_and_after_scaling() -> None:

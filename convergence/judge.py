@@ -1,0 +1,66 @@
+"""The whole judgement of results: the frozen rule, and the clauses beside it.
+
+Those beside it have no margin and can only refuse: that a scale has an effect, and that
+a goal is reached. So results that the rule judged before there was such a clause stay
+counted, and its code is no part of the rule's tag. No statistics are made here.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+from convergence import effect, goals, verdict
+from convergence.clauses import Finding
+from convergence.equivalence import DIFFERENT
+from convergence.settings import FLOAT32, SETTINGS
+from convergence.verdict import Row, Verdict
+
+BESIDE = ("effect", "goal")  # clauses
+
+
+def rows(result: Mapping[str, Any]) -> list[Row]:
+    """What is said of each setting that has runs, in the order of the settings."""
+    return [_with(row, result) for row in verdict.rows(result)]
+
+
+def _with(row: Row, result: Mapping[str, Any]) -> Row:
+    return dataclasses.replace(row, findings=(*row.findings, *_beside(row, result)))
+
+
+def _beside(row: Row, result: Mapping[str, Any]) -> list[Finding]:
+    """What the clauses beside the rule say of a setting."""
+    found = [effect.finding(result, row.setting)]
+    return found + ([goals.finding(result, row)] if goals.is_of(result) else [])
+
+
+def judged(result: Mapping[str, Any]) -> Verdict:
+    """Judges the results of one family.
+
+    Args:
+      result: what a file of results holds.
+    """
+    found = verdict.verdict(result)
+    whole = tuple(_with(row, result) for row in found.rows)
+    more = [
+        f"{row.setting}: {finding.text}"
+        for row in whole
+        if row.must_pass or row.setting == FLOAT32
+        for finding in row.findings
+        if finding.clause in BESIDE and finding.outcome == DIFFERENT
+    ]
+    return Verdict(whole, (*found.reasons, *more), found.undecided)
+
+
+def found(result: Mapping[str, Any]) -> dict[str, str]:
+    """What was found of each negative control that has runs; "" if nothing was.
+
+    A control is found if a clause says that it is different: an interval that is merely
+    too wide finds nothing.
+    """
+    return {
+        row.setting: "; ".join(f.text for f in row.findings if f.outcome == DIFFERENT)
+        for row in rows(result)
+        if row.setting not in SETTINGS
+    }

@@ -94,7 +94,7 @@ def _add_size(command: argparse.ArgumentParser) -> None:
 
 def _add_judged(command: argparse.ArgumentParser) -> None:
     command.add_argument(
-        "--first-seed", type=int, help="of those that are judged (default: 300)"
+        "--first-seed", type=int, help="judge others, from this one on"
     )
     command.add_argument("--dtype", choices=settings.DTYPES, default="float16")
     command.add_argument(
@@ -242,10 +242,13 @@ def _report(args: argparse.Namespace) -> int:
     from convergence import margins, report, results, workers
 
     directory, frozen = args.results or results.DIRECTORY, args.margins or margins.FILE
-    with _bars() as bars:
-        task = bars.add_task("results planned anew", total=None)
-        with workers.replanning(args.data_dir, lambda: bars.advance(task)) as replan:
-            written = report.write(directory, replan, frozen)
+    with _bars() as bars, workers.replanning(args.data_dir) as replan:
+        task = bars.add_task("results looked at", total=None)
+
+        def tell(done: int, every: int) -> None:
+            bars.update(task, completed=done, total=every)
+
+        written = report.write(directory, replan, frozen, tell)
     for path in written:
         print(path)
     return 0

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import html
 import string
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent import futures
 from pathlib import Path
 from typing import Any
@@ -23,10 +23,14 @@ PAGE = Path(__file__).parents[1] / "docs" / "convergence.md"
 BEGIN, END = "<!-- results: begin -->", "<!-- results: end -->"
 Judged = Mapping[str, Any]
 Counted = Sequence[tuple[Judged, str]]  # results, and why they are not counted
+Tell = Callable[[int, int], None]
 
 
 def write(
-    directory: Path, replan: staleness.Replan, frozen: Path = margins.FILE
+    directory: Path,
+    replan: staleness.Replan,
+    frozen: Path = margins.FILE,
+    tell: Tell = lambda done, every: None,
 ) -> list[Path]:
     """Writes report.md, report.html and a picture a file of results; returns the files.
 
@@ -36,6 +40,7 @@ def write(
       directory: of results.
       replan: plans the steps of a result anew; several threads ask.
       frozen: file of margins.
+      tell: told how many results were looked at, and of how many.
 
     Raises:
       ResultError: a file of results cannot be read.
@@ -43,6 +48,8 @@ def write(
     every = [result for result in results.every(directory) if result["runs"]]
     with futures.ThreadPoolExecutor() as threads:
         asked = [threads.submit(staleness.reason, r, replan, frozen) for r in every]
+        for done, _ in enumerate(futures.as_completed(asked), 1):
+            tell(done, len(asked))
     found = [(r, reason.result()) for r, reason in zip(every, asked, strict=True)]
     drawings = {
         stem(result) + ".svg": pictures.picture(result)

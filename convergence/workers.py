@@ -63,16 +63,13 @@ def run(
 
 
 @contextlib.contextmanager
-def replanning(
-    directories: Sequence[Path], tell: Callable[[], None]
-) -> Iterator[Replan]:
+def replanning(directories: Sequence[Path]) -> Iterator[Replan]:
     """What plans results anew, in processes that begin when the first is asked for.
 
     Several threads may ask; as many are planned at a time as there are cores.
 
     Args:
       directories: of real data.
-      tell: told of every result that is planned.
 
     Raises:
       ResultError: a process was ended from outside.
@@ -81,11 +78,9 @@ def replanning(
 
     def replan(result: Mapping[str, Any]) -> Mapping[str, str] | None:
         try:
-            found = pool.submit(_replan, result, directories).result()
+            return pool.submit(_replan, result, directories).result()
         except futures.process.BrokenProcessPool as e:
             raise _ended([result["family"]], "free memory and try again") from e
-        tell()
-        return found
 
     try:
         yield replan

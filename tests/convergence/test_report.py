@@ -238,6 +238,7 @@ def test_the_list_names_every_family(capsys: pytest.CaptureFixture[str]) -> None
     for family in families.FAMILIES.values():
         assert f"{family.name} " in printed
         assert family.files in printed
+    assert printed.count("goal of the full size") == len(families.GOALS)
 
 
 @pytest.mark.slow
@@ -249,10 +250,20 @@ def test_an_error_is_told_and_is_exit_status_2(
     # What it would set holds for the whole process.
     monkeypatch.setattr("tensorflow.config.experimental.enable_op_determinism", int)
     nowhere = str(tmp_path / "nowhere")
-    for name in ("calibrate", "run", "controls"):
-        arguments = [name, "resnet", "--quick", "--data-dir", nowhere]
+    for name in ("calibrate", "run", "controls", "reach"):
+        size = [] if name == "reach" else ["--quick"]
+        arguments = [name, "resnet", *size, "--data-dir", nowhere]
         assert command.main([*arguments, "--results", str(tmp_path)]) == 2
         assert "no such directory" in capsys.readouterr().err
+
+
+def test_it_is_told_how_many_results_were_looked_at(tmp_path: pathlib.Path) -> None:
+    for name in ("resnet", "ssd"):
+        result = made_up(name)
+        results.write(tmp_path / results.file_name(result), result)
+    told: list[tuple[int, int]] = []
+    report.write(tmp_path, never, tell=lambda *counts: told.append(counts))
+    assert told == [(1, 2), (2, 2)]
 
 
 @pytest.mark.parametrize("name", ["calibrate", "run", "controls"])
@@ -272,6 +283,12 @@ def test_wrong_arguments_are_refused(
     with pytest.raises(SystemExit):
         command.main([name, *arguments])
     assert told in capsys.readouterr().err
+
+
+def test_a_family_without_a_goal_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        command.main(["reach", "bert"])
+    assert "invalid choice: 'bert'" in capsys.readouterr().err
 
 
 def test_rows_of_the_table_are_sound() -> None:

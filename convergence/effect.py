@@ -9,14 +9,16 @@ it finds nothing that is merely unlikely; so it stands beside the frozen rule.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import itertools
+from collections.abc import Mapping
 from statistics import mean
 from typing import Any
 
 from convergence.clauses import Finding
 from convergence.equivalence import DIFFERENT, EQUAL
+from convergence.settings import MIXED
 
-Run = Mapping[str, Any]
+RECORDED = ("losses", "ends", "metric")
 # The share of a gradient's values that is denormal under the smaller scale before a bit
 # has to differ for it. Of the sound float16 results in `results/` those of Wide & Deep
 # alone do not differ in some seeds, at 1.1e-4; all others do, from 2e-5 on.
@@ -24,21 +26,18 @@ LEAST = 5e-4
 
 
 def finding(result: Mapping[str, Any], setting: str) -> Finding:
-    """What is found of a setting's scale, beside the settings named before it.
+    """What is found of a setting's scale, beside the sound settings named before it.
 
     Args:
       result: what a file of results holds.
-      setting: its name.
+      setting: its name; it may be that of a negative control.
     """
-    mixed = [name for name, told in result["settings"].items() if told["mixed"]]
-    own = _runs(result, setting)
-    if result["settings"][setting]["scaling"] is not None:
-        for other in mixed[: mixed.index(setting)]:
-            beside = _runs(result, other)
-            seeds = own.keys() & beside.keys()
-            lost = mean([0.0, *_denormals(beside[seed] for seed in seeds)])
-            same = all(_recorded(own[s]) == _recorded(beside[s]) for s in seeds)
-            if seeds and same and lost >= LEAST:
+    told = result["settings"]
+    scaled = told[setting]["scaling"] is not None
+    for other in itertools.takewhile(lambda name: name != setting, told):
+        if scaled and other in MIXED and _same(result, setting, other):
+            lost = _denormals(result, other)
+            if lost >= LEAST:
                 text = (
                     f"its scale has no effect: its runs are those of {other} to the "
                     f"last bit, where {lost:.1%} of a gradient's values are denormal"
@@ -47,15 +46,25 @@ def finding(result: Mapping[str, Any], setting: str) -> Finding:
     return Finding("effect", EQUAL, "")
 
 
-def _runs(result: Mapping[str, Any], setting: str) -> dict[int, Run]:
-    return {r["seed"]: r for r in result["runs"] if r["setting"] == setting}
+def _same(result: Mapping[str, Any], one: str, other: str) -> bool:
+    """Whether the runs of two settings are the same in every seed that both have."""
+    seen = [
+        {
+            run["seed"]: tuple(run[key] for key in RECORDED)
+            for run in _runs(result, name)
+        }
+        for name in (one, other)
+    ]
+    seeds = seen[0].keys() & seen[1].keys()
+    return bool(seeds) and all(seen[0][seed] == seen[1][seed] for seed in seeds)
 
 
-def _recorded(run: Run) -> tuple[Any, ...]:
-    return run["losses"], run["ends"], run["metric"]
+def _denormals(result: Mapping[str, Any], setting: str) -> float:
+    """The mean share of a gradient's values, over variables and probed steps."""
+    probes = [probe for run in _runs(result, setting) for probe in run["probes"]]
+    shares = [share for p in probes for _, share in p.get("lost", {}).values()]
+    return mean(shares) if shares else 0.0
 
 
-def _denormals(runs: Iterator[Run]) -> list[float]:
-    """The share of each variable's values at each probed step."""
-    probes = [probe.get("lost", {}) for run in runs for probe in run["probes"]]
-    return [share for lost in probes for _, share in lost.values()]
+def _runs(result: Mapping[str, Any], setting: str) -> list[Mapping[str, Any]]:
+    return [run for run in result["runs"] if run["setting"] == setting]

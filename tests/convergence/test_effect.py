@@ -63,3 +63,17 @@ def test_runs_of_no_common_seed_tell_nothing() -> None:
     for run in result["runs"]:
         run["seed"] += {"constant": 10, "dynamic": 20}.get(run["setting"], 0)
     assert found(result) == {}
+
+
+def test_faults_are_held_against_sound_settings_alone() -> None:
+    """Two faults that do not show are the same runs, and neither is found for that."""
+    result = lost(2 * LEAST, unscaled=2.1)
+    faults = {"constant": "not_skipped", "dynamic": "never_backs_off"}
+    told = result["settings"]
+    result["settings"] = {faults.get(name, name): told[name] for name in told}
+    for run in result["runs"]:
+        run["setting"] = faults.get(run["setting"], run["setting"])
+    assert found(result) == {}
+    for run in result["runs"]:
+        run["ends"] = [2.0]
+    assert list(found(result)) == list(faults.values())

@@ -51,11 +51,26 @@ def add(report: Report, directory: str | None, lines: Lines | None = None) -> in
     Args:
       report: the report.
       directory: to write it to, None for none.
+      lines: as of `keep`.
+
+    Returns:
+      The report's number in this process, by which it may be replaced.
+    """
+    number = keep(report, lines)
+    write(report, number, directory)
+    return number
+
+
+def keep(report: Report, lines: Lines | None = None) -> int:
+    """Keeps a report and does not write it; it may be replaced from now on.
+
+    Args:
+      report: the report.
       lines: finds the source lines of its nodes; by default they are those of the
         function of the report's name, if that is registered when they are asked for.
 
     Returns:
-      The report's number in this process, by which it may be replaced.
+      The report's number in this process.
     """
     with _LOCK:
         number = next(PROCESS.report_numbers)
@@ -66,7 +81,6 @@ def add(report: Report, directory: str | None, lines: Lines | None = None) -> in
             oldest, _ = PROCESS.reports.popitem(last=False)
             PROCESS.report_lines.pop(oldest, None)
         _drop_decisions()
-    _save(report, number, directory)
     return number
 
 
@@ -76,7 +90,7 @@ def replace(number: int, report: Report, directory: str | None) -> None:
         if number in PROCESS.reports:  # not one of too long ago
             PROCESS.reports[number] = report
             _drop_decisions()
-    _save(report, number, directory)
+    write(report, number, directory)
 
 
 def _drop_decisions() -> None:
@@ -91,10 +105,15 @@ def _drop_decisions() -> None:
             PROCESS.reports[number] = dataclasses.replace(report, decisions=())
 
 
-def _save(report: Report, number: int, directory: str | None) -> None:
+def write(report: Report, number: int, directory: str | None) -> None:
     """Writes a report as JSON and as a page; warns once of a directory, and goes on.
 
     Later reports are tried again: a disk may have room again.
+
+    Args:
+      report: the report.
+      number: that `keep` gave it.
+      directory: to write it to, None for none.
     """
     if directory is None:
         return

@@ -43,8 +43,10 @@ class FunctionReports:
         """
         before = self._newest.get(name)
         if before is None:
-            number = reports.add(report, self._policy.report, self._lines)
+            number = reports.keep(report, self._lines)
+            # Before it is written: Ctrl-C meanwhile must not have it reported twice.
             self._newest[name] = _Reported(number, report)
+            reports.write(report, number, self._policy.report)
         else:
             known = report.accuracy or before.report.accuracy
             self.change(name, lambda _: dataclasses.replace(report, accuracy=known))

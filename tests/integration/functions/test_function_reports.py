@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+from pathlib import Path
+
+import pytest
 
 from amp.graph_rewrite.outcomes import AccuracyOutcome
 from amp.graph_rewrite.report import Report
-from amp.integration import reports
+from amp.integration import atomic_files, reports
 from amp.integration.functions.function_reports import FunctionReports
 from amp.policy import Policy
 
@@ -37,3 +40,20 @@ def test_what_is_forgotten_is_not_changed_any_more() -> None:
     newest.forget(b"f")
     newest.change(b"f", lambda report: dataclasses.replace(report, casts=9))
     assert reports.reports() == [REPORT]
+
+
+def test_a_report_whose_writing_was_interrupted_is_replaced_by_the_next(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def interrupted(path: Path, text: str) -> None:
+        raise KeyboardInterrupt
+
+    newest = FunctionReports(Policy(report=str(tmp_path)))
+    with monkeypatch.context() as now:
+        now.setattr(atomic_files, "write", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            newest.put(b"f", REPORT)
+    newest.put(b"f", dataclasses.replace(REPORT, casts=7))
+    (found,) = reports.reports()
+    assert found.casts == 7
+    assert len(list(tmp_path.glob("*.json"))) == 1

@@ -173,7 +173,7 @@ def about(result: Judged) -> str:
     minutes = sum(run["seconds"] for run in result["runs"]) / 60
     return (
         f"{rule['metric']} ({better} is better); {tables.trivial_model(result)}; "
-        f"{result['seeds']} seeds, "
+        f"{result['seeds']} seed{'s' * (result['seeds'] != 1)}, "
         f"{size['steps']} steps of {size['batch']}, {result['optimizer']}, learning "
         f"rate {size['rate']:g}; {model}. {judged_by}. Commit "
         f"{', '.join(commits)}; {minutes:.0f} minutes of training, begun "

@@ -95,7 +95,7 @@ def test_a_gradient_of_pooling_is_timed_behind_the_forward_kernel_of_its_type(
     assert [node.inputs[1].op for node in again] == [forward] * 3
     assert all(node.inputs[0] is forward.inputs[0] for node in again)
     assert forward.outputs[0].dtype == (tf.bfloat16 if low else tf.float32)
-    assert len(operation_timer.measure([one], 1.0)) == 1
+    assert len(operation_timer.measure([one], 60.0)) == 1
 
 
 def test_an_op_without_a_16_bit_kernel_takes_for_ever_there() -> None:

@@ -4,7 +4,8 @@ The bound is twice the yardstick's error, by the medians over draws or draw by d
 tensor between two products is rounded once more than by the products, which round two
 operands and a result; in a model with some operations between two products the errors
 are about as large, and add up as squares. Nothing here says how long a chain between
-products may be before that is too much.
+products may be before that is too much. The second measure came after `keypoints` had
+missed the first by 8 % on a CPU without oneDNN's kernels.
 """
 
 from __future__ import annotations

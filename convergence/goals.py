@@ -16,7 +16,7 @@ from convergence import audit
 from convergence.clauses import Finding
 from convergence.equivalence import DIFFERENT, EQUAL
 from convergence.errors import ResultError
-from convergence.families import GOALS, Goal
+from convergence.families import FAMILIES, GOALS, Goal
 from convergence.verdict import Row
 
 
@@ -53,10 +53,12 @@ def is_of(result: Mapping[str, Any]) -> bool:
 
 
 def stale(result: Mapping[str, Any]) -> str:
-    """Why results are of another goal; "" if they are of the present one."""
+    """Why results are of another goal or size; "" if they are of the present one."""
     goal = GOALS.get(result["family"])
-    same = goal is not None and _tag(goal) == result["rule"]["tag"]
-    return "" if same else "the goal is another one now"
+    if goal is None or _tag(goal) != result["rule"]["tag"]:
+        return "the goal is another one now"
+    full = audit.of(dataclasses.asdict(FAMILIES[result["family"]].full))
+    return "" if audit.of(result["size"]) == full else "the size is another one now"
 
 
 def wanted(result: Mapping[str, Any]) -> float:

@@ -12,7 +12,7 @@ from convergence_runs import made_up, small
 from convergence import goals, judge, report, results, runner, staleness
 from convergence.data import images
 from convergence.errors import ResultError
-from convergence.families import GOALS
+from convergence.families import FAMILIES, GOALS
 
 DATA = GOALS["resnet"].data
 
@@ -32,6 +32,7 @@ def reached(
     result["settings"] = {key: result["settings"][key] for key in kept}
     result["runs"] = [run for run in result["runs"] if run["setting"] in kept]
     result["rule"] |= {**entry, "floor": 0.5}
+    result["size"] = dataclasses.asdict(FAMILIES[name].full)
     return result
 
 
@@ -96,6 +97,12 @@ def test_results_of_another_goal_are_stale(monkeypatch: pytest.MonkeyPatch) -> N
     result = reached()
     monkeypatch.undo()
     assert staleness.reason(result, never) == "the goal is another one now"
+
+
+def test_results_of_another_size_are_stale() -> None:
+    result = reached()
+    result["size"]["steps"] += 1
+    assert staleness.reason(result, never) == "the size is another one now"
 
 
 @pytest.mark.parametrize(("family", "data"), [("resnet", "digits"), ("bert", "words")])

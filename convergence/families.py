@@ -406,17 +406,17 @@ TRANSFORMER_NMT = Family(
     seeds=3,
     files=PAIRS,
     full=Size(
-        steps=8000,
+        steps=3500,
         batch=64,
         rate=2e-3,
         floor=5.0,
-        data={"vocabulary": 4000, "steps": 40, "most": 30_000},
+        data={"vocabulary": 4000, "steps": 28, "most": 30_000},
         model={
             "width": 128,
             "heads": 4,
             "blocks": 3,
             "hidden": 512,
-            "dropout": 0.2,
+            "dropout": 0.1,
         },
     ),
     quick=Size(

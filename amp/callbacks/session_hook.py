@@ -39,6 +39,8 @@ class _Built:
 class LossScaleHook(tf.compat.v1.train.SessionRunHook):  # type: ignore[misc]
     """Logs the loss scale of a session job, and writes it for TensorBoard.
 
+    The scale and the counts are read while a step runs: before or after its own update.
+
     Args:
       log_dir: where to write for TensorBoard; by default nothing is written.
       every: the runs from one reading to the next; by default 100, or as many as keep

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -51,8 +53,11 @@ def test_a_hook_that_is_used_again_does_not_count_from_the_graph_before(
 ):
     hook = amp.callbacks.LossScaleHook(every=1)
     trained([np.inf] * 3, hook)
-    assert "not finite in at least 1 of 1 calls" in capsys.readouterr().err
-    trained([np.inf], hook)  # the reading may come before the step
+    # a reading may come before the update of its own step
+    said = re.findall(r"not finite in at least (\d) of (\d)", capsys.readouterr().err)
+    assert said
+    assert all(1 <= int(some) <= int(calls) <= 3 for some, calls in said)
+    trained([np.inf], hook)
     assert "of -" not in capsys.readouterr().err
 
 

@@ -51,19 +51,19 @@ class Once:
         """
         while True:
             mine = _Maker(threading.get_ident(), threading.Event())
-            with self._lock:
-                found = find()
-                if found is not None:
-                    return found
-                maker = self._makers.setdefault(key, mine)
-            if maker is mine:
-                break
+            try:  # from before the claim: an interrupt may come at any line
+                with self._lock:
+                    found = find()
+                    if found is not None:
+                        return found
+                    maker = self._makers.setdefault(key, mine)
+                if maker is mine:
+                    return make()
+            finally:
+                with self._lock:
+                    if self._makers.get(key) is mine:
+                        del self._makers[key]
+                mine.done.set()
             if maker.thread == mine.thread:
                 return None
             maker.done.wait()
-        try:
-            return make()
-        finally:
-            with self._lock:
-                del self._makers[key]
-            mine.done.set()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
@@ -83,3 +84,26 @@ def test_a_thread_that_comes_by_again_does_not_wait_for_itself() -> None:
     assert made.get("a", make) == 4
     assert inner == [None]
     assert made.get("a", lambda: 6) == 4
+
+
+class _Interrupted(dict[Any, Any]):
+    """Who is making what; a Ctrl-C comes as soon as the first has claimed something."""
+
+    interrupts = 1
+
+    def setdefault(self, key: Any, default: Any = None) -> Any:
+        found = super().setdefault(key, default)
+        if self.interrupts:
+            self.interrupts -= 1
+            raise KeyboardInterrupt
+        return found
+
+
+def test_an_interrupt_before_the_making_leaves_nothing_claimed() -> None:
+    made = Made()
+    made.once._makers = _Interrupted()
+    with pytest.raises(KeyboardInterrupt):
+        made.get("a", lambda: 1)
+    got: list[int | None] = []
+    started(lambda: got.append(made.get("a", lambda: 2))).join(PATIENCE)
+    assert got == [2]

@@ -61,26 +61,10 @@ def outline(
       gives: the members' edges that other nodes read.
       type_of: the type of an edge.
     """
-    body: dict[str, ir.Node] = {}  # by name in the graph
-    reads: dict[ir.Edge, str] = {}
-
-    def edge(given: ir.Edge) -> ir.Edge:
-        if given[0] not in body and copied(given[0]):
-            add(given[0])
-        if given[0] in body:
-            return (body[given[0]].name, given[1])
-        return (reads.setdefault(given, f"arg_{len(reads)}"), 0)
-
-    def add(name: str) -> None:
-        node = graph.nodes[name]
-        inputs = tuple(map(edge, node.inputs))
-        attrs = None if node.attrs is None else node.attrs.bare()
-        own = f"node_{len(body)}"
-        updates = {key: v for key, v in node.updates.items() if key != ir.LATE}
-        body[name] = ir.Node(own, node.op, inputs, (), "", attrs, updates)
-
+    made = _Body(graph, copied)
     for name in members:
-        add(name)
+        made.add(name)
+    body, reads = made.nodes, made.reads
     border = (*reads, *gives)
     types = tuple(map(type_of, border))
     sizes = tuple(graph.size(e) or () for e in border)
@@ -94,6 +78,40 @@ def outline(
     return Outline(
         nodes, members, after, tuple(reads), gives, results, types, sizes, shapes, key
     )
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Body:
+    """The nodes of a function while it is made.
+
+    Attributes:
+      graph: the graph that they are taken from.
+      copied: whether a node that another one reads is to be copied.
+      nodes: those added so far, by their names in the graph.
+      reads: the graph's edges that are passed as arguments, with the arguments' names.
+    """
+
+    graph: ir.Graph
+    copied: Callable[[str], bool]
+    nodes: dict[str, ir.Node] = dataclasses.field(default_factory=dict)
+    reads: dict[ir.Edge, str] = dataclasses.field(default_factory=dict)
+
+    def add(self, name: str) -> None:
+        """Adds a node of the graph, after those that it reads and that are copied."""
+        node = self.graph.nodes[name]
+        inputs = tuple(map(self._edge, node.inputs))
+        attrs = None if node.attrs is None else node.attrs.bare()
+        own = f"node_{len(self.nodes)}"
+        updates = {key: v for key, v in node.updates.items() if key != ir.LATE}
+        self.nodes[name] = ir.Node(own, node.op, inputs, (), "", attrs, updates)
+
+    def _edge(self, given: ir.Edge) -> ir.Edge:
+        name, index = given
+        if name not in self.nodes and self.copied(name):
+            self.add(name)
+        if name in self.nodes:
+            return (self.nodes[name].name, index)
+        return (self.reads.setdefault(given, f"arg_{len(self.reads)}"), 0)
 
 
 def _key(node: ir.Node) -> Any:

@@ -289,12 +289,11 @@ def _with_added(before: ShapeSource, added: Mapping[str, Node]) -> ShapeSource:
 
     @functools.cache  # copies of copies would look up repeatedly
     def shape(edge: Edge) -> Shape:
-        node = added.get(edge[0])
-        if node is None:
-            return before(edge)
-        if not node.inputs:
-            return tuple(node.tensor().shape)
-        return shape(node.inputs[edge[1]])
+        while (node := added.get(edge[0])) is not None:
+            if not node.inputs:
+                return tuple(node.tensor().shape)
+            edge = node.inputs[edge[1]]
+        return before(edge)
 
     return shape
 

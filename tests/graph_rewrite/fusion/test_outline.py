@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import weakref
+
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -10,6 +12,7 @@ from rewriting import graph_def, module_of, run, v1
 from amp.graph_rewrite import verify
 from amp.graph_rewrite.fusion import outline
 from amp.graph_rewrite.graph import ir, serde
+from amp.graph_rewrite.steps import uncollected
 
 TYPES = {"x": ir.FLOAT}
 
@@ -130,3 +133,12 @@ def test_attributes_of_others_are_left_behind_ours_are_kept():
     (node,) = [n for n in made.nodes.values() if n.op == "AddV2"]
     assert node.flag(ir.UNSCALE)
     assert not node.has("_class")
+
+
+def test_a_graph_that_was_outlined_goes_with_its_last_reader():
+    given = module_of(graph_def(chain))
+    outlined(given.main, "double", "more")
+    main = weakref.ref(given.main)
+    with uncollected():
+        del given
+        assert main() is None

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import dataclasses
+import weakref
+
 import numpy as np
 import tensorflow as tf
 from rewriting import graph_def, matmul_chain, module_of, v1
 
 from amp.graph_rewrite.graph import ir
+from amp.graph_rewrite.steps import uncollected
 
 
 def node(name: str, *inputs: str, op: str = "Identity", controls: str = "") -> ir.Node:
@@ -102,3 +106,17 @@ def test_a_made_node_has_the_shape_of_its_operand() -> None:
     assert made.shape(("again", 0)) == (8, 16)
     assert made.shape(("c", 0)) == (2, 3)
     assert made.shape(("out", 0)) == (16, 8)
+
+
+def test_what_a_graph_with_added_nodes_holds_goes_with_it() -> None:
+    def known(edge: ir.Edge) -> ir.Shape:
+        return (2, 3)
+
+    given = dataclasses.replace(graph(node("x")), shape=known)
+    casts = {"down": node("down", "x"), "up": node("up", "down")}
+    made = given.with_nodes({**given.nodes, **casts})
+    assert made.shape(("up", 0)) == (2, 3)
+    source = weakref.ref(known)
+    with uncollected():
+        del known, given, made
+        assert source() is None

@@ -170,16 +170,19 @@ def _sizes(one: UseAnalysis, name: str) -> tuple[int, str]:
     view, graph = one.found.typed[name], one.graph
     floats = (ir.FLOAT, one.context.format.number)
     pairs = zip(view.node.inputs, view.ins, strict=False)
-    ins = [graph.size(edge) for edge, slot in pairs if slot.type in floats]
+    ins = tuple(graph.size(edge) for edge, slot in pairs if slot.type in floats)
     made = enumerate(view.signature.made)
-    outs = [graph.size((name, index)) for index, kind in made if kind in floats]
-    text = ", ".join(map(_size, outs))
-    if ins:
-        text = f"{', '.join(map(_size, ins))} -> {text}"
-    return sum(map(shapes.elements, outs)), text
+    outs = tuple(graph.size((name, index)) for index, kind in made if kind in floats)
+    return sum(map(shapes.elements, outs)), _sizes_text(ins, outs)
 
 
 @functools.lru_cache(maxsize=4096)
+def _sizes_text(ins: tuple[ir.Shape, ...], outs: tuple[ir.Shape, ...]) -> str:
+    """Sizes as "4x8, 8x2 -> 4x2"."""
+    text = ", ".join(map(_size, outs))
+    return f"{', '.join(map(_size, ins))} -> {text}" if ins else text
+
+
 def _size(shape: ir.Shape) -> str:
     """A shape as "4x8"; unknown dimensions as "?"."""
     if shape is None:

@@ -57,19 +57,19 @@ def conditioning(
       flowing: the nodes of a backward pass that are downstream of its products.
     """
     found: dict[str, Reason] = {}
-    summed = _summed(graph, typed)
+    summed, sources = _summed(graph, typed), _Sources(typed)
     for name in graph.order:
         view, forward = typed[name], name not in flowing
         if not view.float32:
             continue
-        if forward and _is_steep(view, typed, context):
+        if forward and _is_steep(view, sources, context):
             found[name] = Reason("steep", name)
         elif view.facts.kind is Kind.PRODUCT and _decays(view, typed, context):
             found[name] = Reason("decay", name)
-        elif forward and name in summed and _cancels(view, typed):
+        elif forward and name in summed and _cancels(view, sources):
             found[name] = Reason("cancels", name)
     feeding = _feeding(graph, typed, found)
-    return found | feeding | _mirrored(graph, typed, feeding, flowing)
+    return found | feeding | _mirrored(graph, sources, feeding, flowing)
 
 
 def _summed(graph: ir.Graph, typed: Mapping[str, Typed]) -> set[str]:
@@ -84,11 +84,11 @@ def _summed(graph: ir.Graph, typed: Mapping[str, Typed]) -> set[str]:
     return found
 
 
-def _is_steep(view: Typed, typed: Mapping[str, Typed], context: Context) -> bool:
+def _is_steep(view: Typed, sources: _Sources, context: Context) -> bool:
     row = view.facts
     if not (row.steep or row.singular) or view.node.op in context.policy.allow:
         return False
-    return row.steep or _at_pole(view, typed)
+    return row.steep or _at_pole(view, sources)
 
 
 def _decays(view: Typed, typed: Mapping[str, Typed], context: Context) -> bool:
@@ -102,26 +102,26 @@ def _decays(view: Typed, typed: Mapping[str, Typed], context: Context) -> bool:
     return False
 
 
-def _at_pole(view: Typed, typed: Mapping[str, Typed]) -> bool:
+def _at_pole(view: Typed, sources: _Sources) -> bool:
     """Whether an input at which an op has a pole is a difference, or close behind one.
 
     A sum over many elements between the two takes a rounded 0 away.
     """
     for port in view.facts.singular:
-        near = itertools.islice(_behind(view.node.inputs[port], typed), _CLOSE)
+        near = itertools.islice(_behind(view.node.inputs[port], sources), _CLOSE)
         for (name, _), (reduced, _) in near:
-            source = typed.get(name)
+            source = sources.typed.get(name)
             if source is not None and source.facts.subtracts and not reduced:
                 return len(source.ins) == 2  # a sign is no difference
     return False
 
 
-def _cancels(view: Typed, typed: Mapping[str, Typed]) -> bool:
+def _cancels(view: Typed, sources: _Sources) -> bool:
     """Whether a node subtracts what is computed from the same values by a reduction."""
     kind, pair = view.facts.kind, len(view.ins) == 2
     if not pair or kind not in (Kind.SUM, Kind.SQUARE) or view.facts.adds_gradients:
         return False
-    one, other = (dict(_behind(edge, typed)) for edge in view.node.inputs)
+    one, other = (dict(_behind(edge, sources)) for edge in view.node.inputs)
     for edge in one.keys() & other.keys():
         (reduced, taken), (reduced_too, taken_too) = one[edge], other[edge]
         if reduced and (view.facts.subtracts or taken):
@@ -132,14 +132,14 @@ def _cancels(view: Typed, typed: Mapping[str, Typed]) -> bool:
 
 
 def _behind(
-    edge: ir.Edge, typed: Mapping[str, Typed]
+    edge: ir.Edge, sources: _Sources
 ) -> Iterator[tuple[ir.Edge, tuple[bool, bool]]]:
     """The edges that one is computed from, up to the results of products.
 
     Yields each once, with whether a reduction and a subtraction lie between, on the
     shortest path. Casts count as what they cast, as a rewrite adds some.
     """
-    edge = _origin(edge, typed)
+    edge, typed = _origin(edge, sources.typed), sources.typed
     pending, seen = [(edge, (False, False))], {edge}
     for count, (at, between) in enumerate(pending):
         yield at, between
@@ -148,18 +148,32 @@ def _behind(
         if view is None or row is None or row.role is Role.COMPUTE or count >= _NEAR:
             continue
         below = (between[0] or row.sums, between[1] or row.subtracts)
-        for source in _read(view, typed):
+        for source in sources.of(view):
             if source not in seen:
                 seen.add(source)
                 pending.append((source, below))
 
 
-def _read(view: Typed, typed: Mapping[str, Typed]) -> list[ir.Edge]:
-    """Where the floating-point inputs of a node are made."""
-    if _FLOATS.isdisjoint(view.signature.types):
-        return []
-    pairs = zip(view.node.inputs, view.ins, strict=False)
-    return [_origin(edge, typed) for edge, slot in pairs if slot.type in _FLOATS]
+class _Sources:
+    """Where the floating-point inputs of nodes are made, found once for each node."""
+
+    def __init__(self, typed: Mapping[str, Typed]) -> None:
+        self.typed = typed
+        self._found: dict[str, list[ir.Edge]] = {}
+
+    def of(self, view: Typed) -> list[ir.Edge]:
+        """Of the inputs of one node."""
+        name = view.node.name
+        if name not in self._found:
+            self._found[name] = self._read(view)
+        return self._found[name]
+
+    def _read(self, view: Typed) -> list[ir.Edge]:
+        if _FLOATS.isdisjoint(view.signature.types):
+            return []
+        pairs = zip(view.node.inputs, view.ins, strict=False)
+        floats = (edge for edge, slot in pairs if slot.type in _FLOATS)
+        return [_origin(edge, self.typed) for edge in floats]
 
 
 def _origin(edge: ir.Edge, typed: Mapping[str, Typed]) -> ir.Edge:
@@ -217,17 +231,18 @@ def _may_turn(view: Typed, index: int) -> bool:
 
 def _mirrored(
     graph: ir.Graph,
-    typed: Mapping[str, Typed],
+    sources: _Sources,
     feeding: Mapping[str, Reason],
     flowing: Set[str],
 ) -> dict[str, Reason]:
     """Gradients times the operands of cases 1 and 2, up to where they are added up."""
     found: dict[str, Reason] = {}
+    typed = sources.typed
     for name in graph.order:
         view = typed[name]
         if name not in flowing or view.row is None or view.row.role is Role.COMPUTE:
             continue
-        for source, _ in _read(view, typed):
+        for source, _ in sources.of(view):
             reason = found.get(source)
             if reason is not None and typed[source].facts.adds_gradients:
                 continue

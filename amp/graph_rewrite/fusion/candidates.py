@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence, Set
 
-from amp.graph_rewrite.candidates.context import TypedGraph
+from amp.graph_rewrite.candidates.context import Typed, TypedGraph
 from amp.graph_rewrite.cost.unmoved import moves_nothing
 from amp.graph_rewrite.fusion.convex_groups import Link
 from amp.graph_rewrite.graph import bridges, ir, op_schema, shapes
@@ -45,6 +45,7 @@ class Members:
         self._named = controls | fetched | context.fed
         waited = {name for n in graph.nodes.values() for name in n.controls}
         self._needed = self.returned | waited | fetched
+        self._copied = {n for n, view in made.typed.items() if self._is_copied(view)}
 
     def signature(self, name: str) -> op_schema.Signature:
         return self._views[name].signature
@@ -59,9 +60,10 @@ class Members:
 
         These are small constants and casts to float32, so that clusters read 16 bits.
         """
-        view = self._views.get(name)
-        if view is None:
-            return False
+        return name in self._copied
+
+    def _is_copied(self, view: Typed) -> bool:
+        name = view.node.name
         if view.facts.kind is Kind.CONSTANT:
             return 1 <= self.elements((name, 0)) <= _SMALL
         if name not in self.ups or (view.node.controls and not view.node.has(ir.LATE)):
@@ -81,10 +83,10 @@ class Members:
         """Whether a node may be in a cluster."""
         view = self._views[name]
         node, row = view.node, view.facts
-        if name in self.ups or name in self._named or node.has(ir.EMULATED):
-            return False
         given = row.constant_operands
         if not row.fusible and not (given and self.moves_nothing(name)):
+            return False
+        if name in self.ups or name in self._named or node.has(ir.EMULATED):
             return False
         data = (edge for index, edge in enumerate(node.inputs) if index not in given)
         sized = (*data, (name, 0))

@@ -5,6 +5,7 @@ No types and no costs may enter.
 
 from __future__ import annotations
 
+import functools
 import math
 
 from amp.graph_rewrite.graph import ir
@@ -22,6 +23,7 @@ def whole(shape: ir.Shape) -> bool:
     return shape is not None and -1 not in shape
 
 
+@functools.lru_cache(maxsize=4096)  # most tensors have another one's shape
 def elements(shape: ir.Shape) -> int:
     """Number of elements, with the defaults above for what is unknown."""
     if shape is None:

@@ -60,7 +60,7 @@ def _parser() -> argparse.ArgumentParser:
     report.add_argument("--results", type=Path, help="directory of results")
     report.add_argument(
         "--data-dir",
-        type=Path,
+        type=_directory,
         action="append",
         default=[],
         help="real data, to plan steps anew; may be given more than once",
@@ -77,7 +77,9 @@ def _add_training(command: argparse.ArgumentParser, names: list[str]) -> None:
         choices=[*names, "all"],
         help=f"one of {', '.join(names)}, or all",
     )
-    command.add_argument("--data-dir", type=Path, help="real data instead of embedded")
+    command.add_argument(
+        "--data-dir", type=_directory, help="real data instead of embedded"
+    )
     command.add_argument("--seeds", type=_positive, help="how many")
     command.add_argument(
         "--resume", action="store_true", help="go on where a run was interrupted"
@@ -110,6 +112,12 @@ def _positive(text: str) -> int:
     if number < 1:
         raise argparse.ArgumentTypeError(f"{number} is not a number of seeds")
     return number
+
+
+def _directory(text: str) -> Path:
+    if not Path(text).is_dir():  # before a process is started that would find it out
+        raise argparse.ArgumentTypeError(f"no such directory: {text}")
+    return Path(text)
 
 
 def _list(args: argparse.Namespace) -> int:

@@ -249,12 +249,23 @@ def test_an_error_is_told_and_is_exit_status_2(
 ) -> None:
     # What it would set holds for the whole process.
     monkeypatch.setattr("tensorflow.config.experimental.enable_op_determinism", int)
+    arguments = ["run", "resnet", "--quick", "--data-dir", str(tmp_path)]
+    assert command.main([*arguments, "--results", str(tmp_path)]) == 2
+    said = capsys.readouterr().err
+    assert all(part in said for part in (str(tmp_path), "allowed:", "do now:"))
+
+
+@pytest.mark.parametrize("name", ["calibrate", "run", "controls", "reach", "report"])
+def test_a_directory_of_data_is_missed_at_once(
+    tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str], name: str
+) -> None:
+    arguments = [] if name == "report" else ["resnet"]
+    arguments += [] if name in ("reach", "report") else ["--quick"]
     nowhere = str(tmp_path / "nowhere")
-    for name in ("calibrate", "run", "controls", "reach"):
-        size = [] if name == "reach" else ["--quick"]
-        arguments = [name, "resnet", *size, "--data-dir", nowhere]
-        assert command.main([*arguments, "--results", str(tmp_path)]) == 2
-        assert "no such directory" in capsys.readouterr().err
+    with pytest.raises(SystemExit) as ended:
+        command.main([name, *arguments, "--data-dir", nowhere])
+    assert ended.value.code == 2
+    assert f"no such directory: {nowhere}" in capsys.readouterr().err
 
 
 def test_it_is_told_how_many_results_were_looked_at(tmp_path: pathlib.Path) -> None:

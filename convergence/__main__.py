@@ -21,6 +21,7 @@ from rich import progress
 
 from amp.errors import AmpError
 from convergence import families, settings
+from convergence.errors import DataError
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -29,6 +30,7 @@ def main(arguments: list[str] | None = None) -> int:
     commands = {"list": _list, "calibrate": _calibrate, "run": _run, "reach": _run}
     commands |= {"controls": _controls, "report": _report}
     try:
+        _look_for_data(args)
         return commands[args.command](args)
     except AmpError as e:
         print(f"convergence: {e}", file=sys.stderr)
@@ -60,7 +62,7 @@ def _parser() -> argparse.ArgumentParser:
     report.add_argument("--results", type=Path, help="directory of results")
     report.add_argument(
         "--data-dir",
-        type=_directory,
+        type=Path,
         action="append",
         default=[],
         help="real data, to plan steps anew; may be given more than once",
@@ -77,9 +79,7 @@ def _add_training(command: argparse.ArgumentParser, names: list[str]) -> None:
         choices=[*names, "all"],
         help=f"one of {', '.join(names)}, or all",
     )
-    command.add_argument(
-        "--data-dir", type=_directory, help="real data instead of embedded"
-    )
+    command.add_argument("--data-dir", type=Path, help="real data instead of embedded")
     command.add_argument("--seeds", type=_positive, help="how many")
     command.add_argument(
         "--resume", action="store_true", help="go on where a run was interrupted"
@@ -114,10 +114,17 @@ def _positive(text: str) -> int:
     return number
 
 
-def _directory(text: str) -> Path:
-    if not Path(text).is_dir():  # before a process is started that would find it out
-        raise argparse.ArgumentTypeError(f"no such directory: {text}")
-    return Path(text)
+def _look_for_data(args: argparse.Namespace) -> None:
+    """Looks for directories before processes are started that would miss them."""
+    given = getattr(args, "data_dir", None) or []
+    for directory in given if isinstance(given, list) else [given]:
+        if not directory.is_dir():
+            raise DataError(
+                "no such directory",
+                where=f"--data-dir {directory}",
+                allowed="a directory with data, see convergence/README.md",
+                remedy="name one, or leave it out for the embedded data",
+            )
 
 
 def _list(args: argparse.Namespace) -> int:

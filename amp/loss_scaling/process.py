@@ -39,6 +39,7 @@ class Scaling:
       told: the warnings logged so far.
       updated: by their identity, variables whose update was traced before a scaler of
         theirs was made. Kept by `reset`, like the next: TensorFlow keeps its traces.
+      resting: scalers whose gradients are not scaled.
       generation: a number that is part of every trace key.
     """
 
@@ -58,6 +59,7 @@ class Scaling:
     ask: Callable[[], bool] | None = None
     told: set[str] = dataclasses.field(default_factory=set)
     updated: dict[int, weakref.ref[Any]] = dataclasses.field(default_factory=dict)
+    resting: weakref.WeakSet[Any] = dataclasses.field(default_factory=weakref.WeakSet)
     generation: int = 0
 
     def reset(self) -> None:

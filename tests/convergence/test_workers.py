@@ -18,7 +18,7 @@ from convergence.errors import DataError
 from convergence.families import FAMILIES
 
 ROOT = pathlib.Path(__file__).parents[2]
-NAMES = ("wide_deep", "lstm_lm")
+NAMES = ("wide_deep", "resnet")
 
 
 def command(out: pathlib.Path, *options: str) -> list[str]:

@@ -37,6 +37,7 @@ class Gradients:
     Attributes:
       markers: the unscale markers that read the gradients, one for each gradient.
       names: for each, the node that makes it in float32.
+      labels: for each, its scaler and variable (`ir.SOURCE`), "" where it has none.
       taken: the tensors that are taken from elsewhere, or all arguments of `inner`.
       scaled: whether the step multiplies the incoming gradient by a loss scale.
       inner: the node that calls the function they are computed in; "" for the step
@@ -45,6 +46,7 @@ class Gradients:
 
     markers: tuple[str, ...]
     names: tuple[str, ...]
+    labels: tuple[str, ...]
     taken: tuple[Tensor, ...]
     scaled: bool
     inner: str = ""
@@ -73,7 +75,7 @@ def gradients(module: ir.Module) -> Gradients:
       NotRepeatable: it has none, or they depend on what can neither be repeated nor be
         recorded.
     """
-    inner, graph = _holder(module)
+    inner, graph = holder(module)
     lookup = op_schema.lookup_of(module)
     first: dict[ir.Edge, str] = {}  # by gradient, one of the markers that read it
     for node in graph.nodes.values():
@@ -82,7 +84,7 @@ def gradients(module: ir.Module) -> Gradients:
     if not first:
         raise NotRepeatable("it has no gradients of variables")
     taken: list[Tensor] = []
-    nodes = _upstream(graph, first, lambda node: not _taken(node, module))
+    nodes = upstream(graph, first, lambda node: not _taken(node, module))
     for name in nodes:
         node = graph.nodes[name]
         if _taken(node, module):
@@ -96,13 +98,14 @@ def gradients(module: ir.Module) -> Gradients:
     return Gradients(
         markers=tuple(first.values()),
         names=tuple(name for name, _ in first),
+        labels=tuple(graph.nodes[name].text(ir.SOURCE) for name in first.values()),
         taken=tuple(taken),
         scaled=bool(seeds) and all(_type(n, 1, lookup) == ir.FLOAT for n in seeds),
         inner="" if inner is None else inner.name,
     )
 
 
-def _holder(module: ir.Module) -> tuple[ir.Node | None, ir.Graph]:
+def holder(module: ir.Module) -> tuple[ir.Node | None, ir.Graph]:
     """The graph with the unscale markers, and the node of the step that calls it."""
     if _is_marked(module.main):
         return None, module.main
@@ -126,7 +129,8 @@ def _is_marked(graph: ir.Graph) -> bool:
 
 def _type(node: ir.Node, index: int, lookup: op_schema.Lookup) -> int:
     known = lookup(node.op)
-    return 0 if known is None else known.signature(node).ins[index].type
+    ins = () if known is None else known.signature(node).ins
+    return ins[index].type if index < len(ins) else 0
 
 
 def _outputs(
@@ -179,7 +183,13 @@ def _is_random(node: ir.Node) -> bool:
     return all(node.has(attr) for attr in _SEEDS)
 
 
-def _upstream(
+def is_random(copy: ir.Module) -> bool:
+    """Whether a second run of the same copy draws other random numbers."""
+    graphs = (copy.main, *copy.functions.values())
+    return any(_is_random(node) for graph in graphs for node in graph.nodes.values())
+
+
+def upstream(
     graph: ir.Graph,
     edges: Iterable[ir.Edge],
     onward: Callable[[ir.Node], bool],
@@ -233,7 +243,7 @@ def gradients_only(module: ir.Module, wanted: Gradients, name: str) -> ir.Module
     graph, given = _copied_graph(module, wanted)
     stops = {edge[0] for edge in given}
     edges = [graph.nodes[marker].inputs[0] for marker in wanted.markers]
-    found = _upstream(graph, edges, lambda node: node.name not in stops)
+    found = upstream(graph, edges, lambda node: node.name not in stops)
     kept = set(found) - stops
     nodes = {}
     for each in (each for each in found if each in kept):

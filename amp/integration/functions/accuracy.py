@@ -92,6 +92,23 @@ def faults(plan: Errors, products: Errors, unit: float) -> list[int]:
     return sorted(worse, key=lambda i: -_ratio(plan, products, unit, i))
 
 
+def bent(alone: Errors, products: Errors, unit: float) -> list[int]:
+    """The gradients that depend on the loss scale by more than rounding makes of them.
+
+    A power of two changes no float32 but those that leave its range, and any other
+    scale rounds 2**13 (float16) or 2**16 (bfloat16) times finer than the products do.
+
+    Args:
+      alone: the errors of gradients with a scale, in float32, by those without.
+      products: those with products only in 16 bits, both with the same scale.
+      unit: the unit roundoff of the 16-bit type.
+    """
+    if not alone.finite:
+        return []
+    pairs = enumerate(zip(alone.each, products.each, strict=True))
+    return [i for i, (off, least) in pairs if least <= NOISE and off > max(least, unit)]
+
+
 def _ratio(plan: Errors, products: Errors, unit: float, index: int) -> float:
     return plan.each[index] / max(products.each[index], unit)
 

@@ -43,6 +43,7 @@ from amp.integration.functions.later_plan import LaterPlan
 from amp.integration.functions.plan_store import Record
 from amp.integration.functions.race_rules import FLOAT32
 from amp.integration.functions.started_function import Told
+from amp.loss_scaling import resting
 
 _TOO_LARGE = "float32 ran out of memory"
 
@@ -409,7 +410,9 @@ class FunctionTwins:
                 if not fallback.attempt(part, replace, lambda: False):
                     return self._give_up()
         self._shared.reports.change(self._name, checked.noted_in)
-        if prepared is not None:
+        resting.rest(checked.bent)
+        # A function that is traced again is another one to the next run, too.
+        if prepared is not None and not checked.bent:
             self._checks.keep(self._plans, checked)
             self._checks.later(self._plans)
         return None

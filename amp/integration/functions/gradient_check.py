@@ -57,11 +57,14 @@ class Checked:
       outcome: the figures, for the report.
       nominee: the plan to use instead, None if the one that was checked is fine.
       prepared: the function, to make that plan of; None where nothing was compared.
+      bent: the scalers and variables (`ir.SOURCE`) of gradients that depend on the loss
+        scale.
     """
 
     outcome: AccuracyOutcome
     nominee: Nominee | None = None
     prepared: Prepared | None = None
+    bent: tuple[str, ...] = ()
 
     def noted_in(self, report: Report) -> Report:
         """The report on the function, with these figures."""
@@ -126,14 +129,16 @@ class GradientCheck:
 
     def _compare(self) -> Checked:
         start = time.perf_counter()
-        exact = self._copies.gradients(self._float32)
+        exact, plain = self._copies.exact()
         limit = max(STEPS * (time.perf_counter() - start), SECONDS)
         judge = _Judge(exact, self._unit, self._copies.names)
-        judge.yardstick(self._of(self._products()))
+        products = self._of(self._products())
+        judge.yardstick(products)
+        bent = self._bent(accuracy.errors(exact, plain or exact), products)
         # Without its clusters, which take long to compile.
         first = judge.errors(self._copies.gradients(fuse.unfuse(self._made.graph)))
         if judge.is_fine(first):
-            return Checked(judge.outcome(first, 0), None, self._prepared)
+            return Checked(judge.outcome(first, 0), None, self._prepared, bent)
         suspects = self._suspects(judge.faults(first))
         cause = judge.cause(first)
         met: dict[frozenset[int], Errors] = {}
@@ -155,7 +160,21 @@ class GradientCheck:
         kept = accuracy.search(suspects, is_fine, spent)
         after = met.get(kept, judge.products)
         outcome = judge.outcome(after, len(kept), first)
-        return Checked(outcome, nominee(kept), self._prepared)
+        return Checked(outcome, nominee(kept), self._prepared, bent)
+
+    def _bent(self, alone: Errors, products: Sequence[Gradient]) -> tuple[str, ...]:
+        """The gradients that depend on the loss scale, by scaler and variable.
+
+        Args:
+          alone: the errors of those in float32 with a scale, by those without.
+          products: those with products only in 16 bits, which were computed last.
+        """
+        if max(alone.each) <= self._unit:
+            return ()
+        # They may have another scale than those in float32.
+        noise = accuracy.errors(products, self._copies.exact_at(self._copies.scale))
+        found = accuracy.bent(alone, noise, self._unit)
+        return tuple(self._copies.labels[number] for number in found)
 
     def _of(self, nominee: Nominee) -> list[Gradient]:
         suffix = f"{definitions.new_suffix()}_check"

@@ -16,7 +16,7 @@ import tensorflow as tf
 from tensorflow.python.eager import execute
 
 from amp.graph_rewrite.graph import ir, op_schema, serde
-from amp.graph_rewrite.normalize import gradients_only
+from amp.graph_rewrite.normalize import gradients_only, scale_reads
 from amp.graph_rewrite.normalize.gradients_only import NotRepeatable
 from amp.integration import as_written
 from amp.integration.functions.accuracy import Gradient
@@ -64,6 +64,7 @@ class GradientCopies:
 
     Attributes:
       batch: what the copies are called with, None before `first`.
+      scale: the loss scale of the gradients that were computed last.
 
     Raises:
       NotRepeatable: the step's gradients cannot be computed a second time.
@@ -77,6 +78,12 @@ class GradientCopies:
         self._numbers = itertools.count()
         self._wanted = gradients_only.gradients(step)
         self.batch: tuple[Any, ...] | None = None
+        self.scale = 1.0
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """For each gradient, its scaler and its variable."""
+        return self._wanted.labels
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -132,12 +139,41 @@ class GradientCopies:
           NotRepeatable: it depends on more than the step in float32 does, or TensorFlow
         cannot run it.
         """
-        assert self.batch is not None
+        return self._scaled(self._add(self._copy(step)))
+
+    def exact(self) -> tuple[list[Gradient], list[Gradient] | None]:
+        """The gradients in float32, as `gradients` gives them, and without a scale.
+
+        The latter are None where a dynamic scale is no part of the step, or where the
+        step reads it by itself. Otherwise both are the same, but for rounding, as
+        gradients are linear in the scale, unless a custom one is not.
+
+        Raises:
+          NotRepeatable: TensorFlow cannot run it.
+        """
+        copy = self._copy(self._step)
+        function = self._add(copy)
+        found = self._scaled(function)
+        dynamic = self._wanted.scaled and isinstance(self._rule, DynamicLossScale)
+        at = gradients_only.holder(self._step)[1]
+        if not dynamic or scale_reads.outside_seeds(at, copy.main):
+            return found, None
+        if gradients_only.is_random(copy):  # a new function draws the same numbers
+            return found, self.exact_at(1.0)
+        return found, self._run(function, 1.0)
+
+    def exact_at(self, scale: float) -> list[Gradient]:
+        """The gradients in float32 with a loss scale, divided by it."""
+        return self._run(self._add(self._copy(self._step)), scale)
+
+    def _copy(self, step: ir.Module) -> ir.Module:
         name = f"{step.main.name}_gradients_{next(self._numbers)}"
-        copy = gradients_only.gradients_only(step, self._wanted, name)
-        function, found = self._add(copy), []
+        return gradients_only.gradients_only(step, self._wanted, name)
+
+    def _scaled(self, function: bytes) -> list[Gradient]:
+        found: list[Gradient] = []
         for scale in self._scales():
-            found = self._run(function, scale)
+            self.scale, found = scale, self._run(function, scale)
             if all(np.isfinite(gradient).all() for gradient in found):
                 break
         return found

@@ -10,10 +10,10 @@ are, without loss scaling:
   scaler cannot change;
 * calls without a trainable variable, or with a target that is not float32 or float64.
 
-If the program itself scales the loss (`scaled_losses`), or every infinite value is an
-error (`numeric_checks`), gradients are not scaled, but marked, so that the update stays
-float32. No arithmetic is here. The names that are
-hooked are rows of `integration.hooks`.
+If the program itself scales the loss (`scaled_losses`), every infinite value is an
+error (`numeric_checks`), or they depend on the scale (`loss_scaling.resting`),
+gradients are not scaled, but marked, so that the update stays float32. No arithmetic is
+here. The names that are hooked are rows of `integration.hooks`.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from amp.integration.training import (
     numeric_checks,
     scaled_losses,
 )
-from amp.loss_scaling import gradients, state
+from amp.loss_scaling import gradients, resting, state
 from amp.loss_scaling.placement import ScalerSite
 from amp.loss_scaling.scale import LossScale, NoLossScale
 from amp.loss_scaling.scaler import Scaler
@@ -160,7 +160,7 @@ def _scaled(
     )
     if found is None and not gradient_sources.arguments(flat):
         return None
-    if found is None or isinstance(rule, NoLossScale):
+    if found is None or isinstance(rule, NoLossScale) or resting.rests(found.scaler):
         return [gradients.marked(grad, placing) for grad in how.compute(seeds)]
     values = frozenset(i for i, s in enumerate(flat) if gradient_sources.overwritten(s))
     scaling = gradients.Scaling(

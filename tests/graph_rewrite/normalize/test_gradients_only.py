@@ -205,3 +205,25 @@ def test_it_is_known_which_nodes_compute_some_gradients_alone() -> None:
     both = gradients_only.computing_only(module, wanted, [0, 1])
     # The seed of the loss is upstream of both, and so of neither alone.
     assert both > of[0] | of[1]
+
+
+def test_a_marked_node_that_reads_nothing_is_no_gradient() -> None:
+    """Forward-mode differentiation makes such nodes where a gradient is unscaled."""
+    weight = tf.Variable([[1.0], [2.0], [3.0]])
+
+    @tf.function
+    def step(x: tf.Tensor) -> tf.Tensor:
+        ones = tf.ones_like(weight)
+        with tf.autodiff.ForwardAccumulator(weight, ones) as forward:
+            with tf.GradientTape() as tape:
+                value = tf.reduce_sum((x @ weight) ** 2)
+            grad = tape.gradient(value, weight)
+        return forward.jvp(grad)
+
+    with amp.mixed_precision_scope(dtype="float16", emulate=True):
+        concrete = step.get_concrete_function(X)
+    module = definitions.read(context_lib.context(), concrete.name.decode())
+    marked = [n for n in module.main.nodes.values() if n.flag(ir.UNSCALE)]
+    assert any(not node.inputs for node in marked)
+    wanted = gradients_only.gradients(module)
+    assert all(module.main.nodes[name].inputs for name in wanted.markers)

@@ -55,6 +55,13 @@ def test_noise_is_not_judged() -> None:
     assert not accuracy.faults(of(0.01, 1e6), products, UNIT)
 
 
+def test_a_gradient_that_a_scale_changes_by_more_than_products_do_is_bent() -> None:
+    products = of(0.01, 0.2, 0.0, NOISE * 1.01)
+    assert accuracy.bent(of(0.01, 0.2, UNIT, 1.0), products, UNIT) == []
+    assert accuracy.bent(of(0.011, 0.21, 1.1 * UNIT, 1.0), products, UNIT) == [0, 1, 2]
+    assert accuracy.bent(of(math.inf, 1.0, 1.0, 1.0), products, UNIT) == []
+
+
 def test_a_plan_that_is_not_finite_is_at_fault() -> None:
     assert accuracy.faults(of(0.01, math.inf, whole=math.inf), of(0.01, 0.7), UNIT)
 

@@ -8,6 +8,7 @@ from typing import Any
 import keras
 import numpy as np
 import pytest
+import tensorflow as tf
 
 import amp
 from amp.integration.functions.gradient_copies import GradientCopies
@@ -79,13 +80,13 @@ def test_the_copies_give_what_the_step_itself_gives(
     model.compile(keras.optimizers.SGD(2.0**-3), "mse", jit_compile=False)
     model.build([None, 8])
     seen: list[list[np.ndarray]] = []
-    honest = GradientCopies.gradients
+    honest = GradientCopies._scaled
 
-    def spied(self: GradientCopies, step: Any) -> list[np.ndarray]:
-        seen.append(honest(self, step))
+    def spied(self: GradientCopies, function: bytes) -> list[np.ndarray]:
+        seen.append(honest(self, function))
         return seen[-1]
 
-    monkeypatch.setattr(GradientCopies, "gradients", spied)
+    monkeypatch.setattr(GradientCopies, "_scaled", spied)
     weights = []
     with amp.mixed_precision_scope(dtype="bfloat16", emulate=True, deny=["MatMul"]):
         model.fit(x, y, batch_size=16, epochs=1, verbose=0)
@@ -106,3 +107,85 @@ def test_the_copies_give_what_the_step_itself_gives(
         # is rounded to bfloat16 afterwards may then fall to its neighbour, 2**-8 off.
         assert abs(found - wanted) <= 2.0**-8 * wanted
     assert len(exact) == len(products) == len(planned) == 4
+
+
+Bend = Callable[[tf.Tensor], tf.Tensor]
+BENT: dict[str, Bend] = {
+    "clipped": lambda dy: tf.clip_by_norm(dy, 0.01),
+    "its sign": lambda dy: 0.01 * tf.sign(dy),
+    "left out": lambda dy: tf.ones_like(dy) * 0.01,
+}
+LINEAR: dict[str, Bend] = {
+    "reversed": lambda dy: -0.5 * dy,
+    "normed": lambda dy: dy + dy * tf.norm(dy) / (tf.norm(dy) + 2.0**-100),
+    "dropped out": lambda dy: tf.nn.dropout(dy, 0.5),
+}
+
+
+def stepped(bend: Bend, calls: int) -> list[tf.Tensor]:
+    """The gradients of the last of some calls; no weight is changed."""
+    keras.utils.set_random_seed(1)
+    first = tf.Variable(tf.random.normal([8, 16]), name="first")
+    last = tf.Variable(tf.random.normal([16, 1]), name="last")
+    x, y = tf.random.normal([32, 8]), tf.random.normal([32, 1])
+
+    @tf.custom_gradient
+    def bent(hidden: tf.Tensor) -> tuple[tf.Tensor, Bend]:
+        return hidden, bend
+
+    @tf.function
+    def step(x: tf.Tensor, y: tf.Tensor) -> list[tf.Tensor]:
+        with tf.GradientTape() as tape:
+            error = tf.tanh(bent(x @ first)) @ last - y
+            loss = tf.reduce_mean(error**2)
+        grads = tape.gradient(loss, [first, last])
+        first.assign_sub(0.0 * grads[0])
+        last.assign_sub(0.0 * grads[1])
+        return grads
+
+    return [step(x, y) for _ in range(calls)][-1]
+
+
+def assert_near(found: list[tf.Tensor], wanted: list[tf.Tensor]) -> None:
+    for one, other in zip(found, wanted, strict=True):
+        # Sums of up to 32 products, each rounded to 2**-11; signs of small ones turn.
+        assert np.linalg.norm(one - other) <= 2.0**-5 * np.linalg.norm(other)
+
+
+@pytest.mark.parametrize("bend", BENT.values(), ids=list(BENT))
+def test_a_gradient_that_depends_on_the_scale_is_scaled_no_more(
+    bend: Bend, caplog: pytest.LogCaptureFixture
+) -> None:
+    """From the third step on it is what it is in float32, but for rounding."""
+    wanted = stepped(bend, 1)
+    with amp.mixed_precision_scope(dtype="float16", emulate=True, check=True):
+        found = stepped(bend, 4)
+    said = [text for text in caplog.messages if " rests: " in text]
+    assert len(said) == 1
+    assert "the gradients of first depend on the loss scale" in said[0]
+    assert_near(found, wanted)
+
+
+@pytest.mark.parametrize("bend", LINEAR.values(), ids=list(LINEAR))
+def test_a_gradient_that_does_not_stays_scaled(
+    bend: Bend, caplog: pytest.LogCaptureFixture
+) -> None:
+    with amp.mixed_precision_scope(dtype="float16", emulate=True, check=True):
+        stepped(bend, 4)
+    assert not [text for text in caplog.messages if " rests: " in text]
+    assert any(r.accuracy and r.accuracy.error is not None for r in amp.reports())
+
+
+def test_a_threshold_times_the_scale_stays_right(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    wanted = stepped(BENT["clipped"], 1)
+
+    def clipped(dy: tf.Tensor) -> tf.Tensor:
+        scaler = amp.loss_scaling.scalers()[-1]
+        return tf.clip_by_norm(dy, 0.01 * scaler.scale)
+
+    with amp.mixed_precision_scope(dtype="float16", emulate=True, check=True):
+        found = stepped(clipped, 4)
+    assert not [text for text in caplog.messages if " rests: " in text]
+    assert_near(found, wanted)

@@ -31,10 +31,10 @@ def rest(labels: Iterable[str]) -> None:
       labels: of gradients that depend on the scale (`Scaler.label`).
     """
     bent: dict[str, list[str]] = {}
-    for label in labels:
+    for label in filter(None, labels):
         number, _, variable = label.partition(":")
         bent.setdefault(number, []).append(variable)
-    for scaler in group.current().scalers:
+    for scaler in group.current().scalers if bent else ():
         variables = bent.get(str(scaler.number))
         if variables and not rests(scaler):
             SCALING.resting.add(scaler)

@@ -8,6 +8,7 @@ import pytest
 import tensorflow as tf
 
 from amp.loss_scaling import resting, state, traced_updates
+from amp.loss_scaling.process import SCALING
 from amp.loss_scaling.scale import DynamicLossScale
 from amp.loss_scaling.scaler import Scaler
 
@@ -40,6 +41,16 @@ def test_a_label_of_no_scaler_is_passed_over(scaler: Scaler, label: str) -> None
     resting.rest([label])
     assert not resting.rests(scaler)
     assert traced_updates.generation() == before
+
+
+def test_where_nothing_is_bent_no_group_is_made(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A job without a scaler saves none."""
+    monkeypatch.setattr(SCALING, "group", [])
+    resting.rest([])
+    resting.rest([""])
+    assert SCALING.group == []
 
 
 def test_no_scaler_does_not_rest() -> None:

@@ -1,6 +1,6 @@
 """Plans the steps of results anew, with the code at hand, for `staleness`.
 
-Traces one step a setting; trains nothing.
+Traces one step a setting, for the CPU that ran it; trains nothing.
 """
 
 from __future__ import annotations
@@ -8,12 +8,14 @@ from __future__ import annotations
 import contextlib
 import gc
 import importlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import keras
 
+from amp.integration.measuring import hardware
 from convergence import arms, families, plans, steps
 from convergence.errors import DataError
 from convergence.families import Size
@@ -38,8 +40,24 @@ def replan(
         with contextlib.suppress(DataError):
             data = module.load(size, directory)
             if data.name == result["data"]:
-                return _planned(result, module, data, size)
+                with _as_of(result["machine"]["flags"]):
+                    return _planned(result, module, data, size)
     return None
+
+
+@contextlib.contextmanager
+def _as_of(flags: Sequence[str]) -> Iterator[None]:
+    """Plans for a CPU with these flags: what its kernels round decides what may be low.
+
+    The step then runs on this CPU, which gives the same values without 16-bit
+    arithmetic, only slower.
+    """
+    with mock.patch.object(hardware, "cpu_flags", return_value=frozenset(flags)):
+        hardware.device.cache_clear()
+        try:
+            yield
+        finally:
+            hardware.device.cache_clear()
 
 
 def _planned(

@@ -19,6 +19,7 @@ from convergence_runs import made_up, ready, small
 import amp
 from convergence import (
     checkpoints,
+    observing,
     pictures,
     results,
     runner,
@@ -53,10 +54,12 @@ def test_smoke(
     """Two steps in emulated float16, with the size and the metric of quick.
 
     The loss is finite, the metric is in its range, and the step holds 16-bit nodes.
+    How exact its gradients are, two draws do not tell.
     """
     family, size = FAMILIES[name], FAMILIES[name].quick
     monkeypatch.setattr(scenes, "COMPOSED", (40, 12))
     monkeypatch.setattr(pairs, "TESTED", 12)
+    monkeypatch.setattr(observing, "DRAWS", 2)
     module = importlib.import_module(f"convergence.tasks.{family.task}")
     task = module.make(module.load(size, None), size)
     policy = settings.policy("constant", dtype="float16", emulate=True, steps=2)
@@ -143,17 +146,19 @@ KILLED = """
 import dataclasses, os, pathlib, signal, sys
 from convergence_runs import ready, small
 
-from convergence import checkpoints, margins, results, runner, settings, workers
+from convergence import checkpoints, margins, observing, results, runner, settings
+from convergence import workers
 
+observing.DRAWS = 2  # how exact a gradient has to be is not the question here
 workers.deterministic(single=True)  # as quick runs are
 
 out, point = pathlib.Path(sys.argv[1]), sys.argv[2]
-fewer = {"channels": (8, 8)} if sys.argv[3] == "progressive_gan" else {}
-family = small(sys.argv[3], 40, **fewer)
+fewer = {"progressive_gan": {"channels": (8, 8)}, "lstm_lm": {"units": 16}}
+family = small(sys.argv[3], 40, **fewer.get(sys.argv[3], {}))
 frozen = out / "frozen" / "margins.json"
 if not frozen.exists():
     ready(family, out)
-settings.SETTINGS = ("float32", "dynamic")
+settings.SETTINGS = ("dynamic",)
 SECOND = margins.JUDGED + 1
 
 def kill():
@@ -209,13 +214,14 @@ def test_a_run_killed_at_any_point_resumes_to_the_same_bits(
     """Killed between checkpoints, then in the midst of writing one, then left alone.
 
     The last process then does the whole run once more. A language model carries the
-    state of its cells from step to step.
+    state of its cells from step to step. A checkpoint is written alike of all of them.
     """
     broken, whole = tmp_path, tmp_path / "again"
     assert python(KILLED, broken, "step", name) == -signal.SIGKILL
     (checkpoint,) = broken.glob(".checkpoints/*-dynamic-*.npz")
-    assert python(KILLED, broken, "checkpoint", name, "resume") == -signal.SIGKILL
-    assert [checkpoint] == list(broken.glob(".checkpoints/[!.]*"))
+    if name == "wide_deep":
+        assert python(KILLED, broken, "checkpoint", name, "resume") == -signal.SIGKILL
+        assert [checkpoint] == list(broken.glob(".checkpoints/[!.]*"))
     assert python(KILLED, broken, "never", name, "resume") == 0
     assert _only(broken) == _only(whole)
 

@@ -9,7 +9,9 @@ from typing import Any
 import pytest
 from convergence_runs import made_up, ready, small
 
-from convergence import audit, margins, replanning, runner, staleness
+from amp.graph_rewrite.cost import shipped_devices
+from amp.integration.measuring import hardware
+from convergence import audit, margins, replanning, runner, settings, staleness
 from convergence.families import FAMILIES
 
 NAME = "resnet-none-quick"
@@ -80,6 +82,7 @@ def test_a_step_that_is_planned_anew_has_the_digest_that_its_run_had(
 ) -> None:
     family = small("wide_deep", steps=8)
     monkeypatch.setitem(FAMILIES, "wide_deep", family)
+    monkeypatch.setattr(settings, "SETTINGS", ("float32", "unscaled", "constant"))
     options = runner.Options(
         quick=True, emulate=True, seeds=1, out=tmp_path, frozen=ready(family, tmp_path)
     )
@@ -88,3 +91,20 @@ def test_a_step_that_is_planned_anew_has_the_digest_that_its_run_had(
     assert replanning.replan(result, ()) == known
     assert len({known[name] for name in ("unscaled", "constant")}) == 2
     assert replanning.replan(result | {"data": "another"}, ()) is None
+
+
+def test_a_step_is_planned_for_the_cpu_that_ran_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """On whatever CPU that is: kernels that round more leave more in float32."""
+
+    def planned(*_: Any) -> dict[str, str]:
+        return {"device": hardware.device().name}
+
+    monkeypatch.setattr(replanning, "_planned", planned)
+    here = hardware.device()
+    for flags in ([], ["avx512f"], ["avx512f", "avx512_bf16"], ["amx_bf16"]):
+        result = made_up() | {"data": "digits", "machine": {"flags": flags}}
+        name = shipped_devices.of_cpu(frozenset(flags)).name
+        assert replanning.replan(result, ()) == {"device": name}
+    assert hardware.device() == here

@@ -11,18 +11,19 @@ import sys
 import time
 
 import pytest
-from convergence_runs import made_up, ready
+import tiny_family
+from convergence_runs import made_up, ready, small
 
 from convergence import results, settings, workers
 from convergence.errors import DataError
-from convergence.families import FAMILIES
 
 ROOT = pathlib.Path(__file__).parents[2]
-NAMES = ("wide_deep", "resnet")
+SUITE = ROOT / "tests" / "support" / "small_suite.py"
+NAMES = ("wide_deep", "tiny")
 
 
 def command(out: pathlib.Path, *options: str) -> list[str]:
-    run = ["-m", "convergence", "run", *NAMES, "--quick", "--emulate", "--seeds", "1"]
+    run = [str(SUITE), "run", *NAMES, "--quick", "--emulate", "--seeds", "1"]
     run += ["--margins", str(out / "frozen" / "margins.json")]
     return [sys.executable, *run, "--results", str(out), *options]
 
@@ -60,10 +61,10 @@ def until(said: str, holds: object) -> None:
 @pytest.mark.slow
 @pytest.mark.processes
 def test_killed_families_end_with_their_parent_and_are_taken_up(
-    tmp_path: pathlib.Path,
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for name in NAMES:
-        ready(FAMILIES[name], tmp_path)
+    for family in (small("wide_deep", 40), tiny_family.install(monkeypatch)):
+        ready(family, tmp_path)
     with subprocess.Popen(command(tmp_path), cwd=ROOT) as run:
         until("a first result", lambda: any(r["runs"] for r in results.every(tmp_path)))
         begun = children(run.pid)

@@ -16,6 +16,7 @@ import numpy as np
 import tensorflow as tf
 from numpy.typing import NDArray
 from rewriting import GraphDef, low, module_of, settled, v1
+from tensorflow.core.protobuf import config_pb2
 
 from amp.graph_rewrite.cost.resolution import Resolution
 from amp.graph_rewrite.graph import serde
@@ -156,6 +157,8 @@ class Runner:
             tf.graph_util.import_graph_def(proto, name="")
         self._session = v1.Session(graph=graph)
         self._fetches = [f"{name}:0" for name in names]
+        # `Session.run` itself takes longer than these small graphs.
+        self._run: Callable[..., list[Array]] | None = None
 
     def __call__(
         self, numbers: Numbers, values: Sequence[Array], scale: float
@@ -163,7 +166,10 @@ class Runner:
         """The gradients at some weights, divided by the loss scale."""
         feeds: dict[str, Any] = {**numbers.feeds, "scale:0": scale}
         feeds |= dict(zip(numbers.weights, values, strict=True))
-        found = self._session.run(self._fetches, feeds)
+        if self._run is None:
+            options = config_pb2.CallableOptions(feed=[*feeds], fetch=self._fetches)
+            self._run = self._session._make_callable_from_options(options)
+        found = self._run(*(np.asarray(value, np.float32) for value in feeds.values()))
         return [grad.astype(np.float64) / scale for grad in found]
 
 

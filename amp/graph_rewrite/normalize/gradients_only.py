@@ -106,7 +106,11 @@ def gradients(module: ir.Module) -> Gradients:
 
 
 def holder(module: ir.Module) -> tuple[ir.Node | None, ir.Graph]:
-    """The graph with the unscale markers, and the node of the step that calls it."""
+    """The graph with the unscale markers, and the node of the step that calls it.
+
+    Raises:
+      NotRepeatable: no node of the step, or more than one, calls that graph.
+    """
     if _is_marked(module.main):
         return None, module.main
     marked = {name for name, graph in module.functions.items() if _is_marked(graph)}

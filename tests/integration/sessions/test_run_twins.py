@@ -128,14 +128,16 @@ def test_the_fastest_runs_in_the_end_and_every_run_is_one_step(
     ran: Ran, fastest: str
 ) -> None:
     ran.slow = others(fastest)
-    job = Job()
+    job, losses = Job(), list[float]()
+    with job.scope(), job.session() as session:
+        while set(ran[-20:]) != {fastest}:  # a busy machine races longer
+            assert len(losses) <= ENOUGH, ran
+            losses += job.steps(session, 20)
+        assert int(session.run(job.count)) == len(losses)
     with job.session() as session:  # without a policy
-        want = job.steps(session, 60)
-    losses, count = trained(60)
-    assert count == len(losses)
+        want = job.steps(session, len(losses))
     np.testing.assert_allclose(losses, want, rtol=BFLOAT16)
     assert ran[:4] == [CUT.name, CUT.name, FLOAT32, FLOAT32]
-    assert set(ran[-20:]) == {fastest}
     (report,) = runs()
     assert report.function == "a session's run (step, loss)"
     assert "are faster" in report.trial or "is faster" in report.trial

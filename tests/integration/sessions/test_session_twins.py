@@ -208,7 +208,7 @@ def run(script: str, *args: str, **environ: str) -> subprocess.CompletedProcess[
 @pytest.mark.slow
 @pytest.mark.processes
 def test_an_old_job_runs_as_it_did(tmp_path):
-    """Float32, then under the toggle from the checkpoint, then float32 again."""
+    """Float32, then under the toggle from the checkpoint; back again, the next test."""
     job = str(tmp_path / "job")
     first = run(OLD, job, "40", AMP_ENABLE="0").stdout.splitlines()
     reports = str(tmp_path / "reports")
@@ -221,8 +221,6 @@ def test_an_old_job_runs_as_it_did(tmp_path):
     assert second[1].endswith(" float32")
     assert second[2].startswith("80 [")
     assert any(pathlib.Path(reports).iterdir())
-    third = run(OLD, job, "90", AMP_ENABLE="0").stdout.splitlines()
-    assert third[0] == "from step 80"
 
 
 @pytest.mark.slow

@@ -254,10 +254,14 @@ class _Teller:
 
 
 def _report(args: argparse.Namespace) -> int:
-    from convergence import margins, report, results, workers
+    from convergence import margins, replanned, report, results, workers
 
     directory, frozen = args.results or results.DIRECTORY, args.margins or margins.FILE
-    with _bars() as bars, workers.replanning(args.data_dir) as replan:
+    with (
+        _bars() as bars,
+        workers.replanning(args.data_dir) as anew,
+        replanned.kept(anew, directory) as replan,
+    ):
         task = bars.add_task("results looked at", total=None)
 
         def tell(done: int, every: int) -> None:

@@ -7,6 +7,7 @@ what tables hold in `tables`.
 from __future__ import annotations
 
 import html
+import os
 import string
 from collections.abc import Callable, Mapping, Sequence
 from concurrent import futures
@@ -46,10 +47,13 @@ def write(
       ResultError: a file of results cannot be read.
     """
     every = [result for result in results.every(directory) if result["runs"]]
-    with futures.ThreadPoolExecutor() as threads:
+    threads = futures.ThreadPoolExecutor(os.cpu_count())
+    try:
         asked = [threads.submit(staleness.reason, r, replan, frozen) for r in every]
         for done, _ in enumerate(futures.as_completed(asked), 1):
             tell(done, len(asked))
+    finally:
+        threads.shutdown(cancel_futures=True)  # a Ctrl-C waits for no others
     found = [(r, reason.result()) for r, reason in zip(every, asked, strict=True)]
     drawings = {
         stem(result) + ".svg": pictures.picture(result)

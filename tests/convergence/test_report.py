@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import pathlib
+import time
 from collections.abc import Mapping
 from typing import Any
 from xml.etree import ElementTree
@@ -274,6 +275,29 @@ def test_it_is_told_how_many_results_were_looked_at(tmp_path: pathlib.Path) -> N
     told: list[tuple[int, int]] = []
     report.write(tmp_path, never, tell=lambda *counts: told.append(counts))
     assert told == [(1, 2), (2, 2)]
+
+
+def test_a_ctrl_c_waits_for_no_result_that_has_not_begun(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in families.FAMILIES:
+        result = made_up(name)
+        results.write(tmp_path / results.file_name(result), result)
+    begun: list[object] = []
+
+    def reason(*_: object) -> str:
+        begun.append(None)
+        time.sleep(0.1)
+        return ""
+
+    def interrupt(*_: int) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(staleness, "reason", reason)
+    monkeypatch.setattr("os.cpu_count", lambda: 1)
+    with pytest.raises(KeyboardInterrupt):
+        report.write(tmp_path, never, tell=interrupt)
+    assert len(begun) < len(families.FAMILIES) / 2
 
 
 @pytest.mark.parametrize("name", ["calibrate", "run", "controls"])

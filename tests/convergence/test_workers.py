@@ -82,10 +82,13 @@ def test_killed_families_end_with_their_parent_and_are_taken_up(
 
 @pytest.mark.slow
 @pytest.mark.processes
-def test_what_a_family_raises_is_raised(tmp_path: pathlib.Path) -> None:
+def test_what_a_family_raises_is_raised(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("os.cpu_count", lambda: 1)  # one process, for both
     options = {"quick": True, "data": tmp_path / "nowhere", "out": tmp_path}
     with pytest.raises(DataError, match="no such directory"):
-        list(workers.run(NAMES, options, lambda *told: None))
+        list(workers.run(("wide_deep", "resnet"), options, lambda *told: None))
     assert not multiprocessing.active_children()
 
 

@@ -19,7 +19,6 @@ sys.modules["convergence.tasks.tiny"] = sys.modules["tiny_family"]
 observing.DRAWS = 2  # how exact a gradient has to be is not the question here
 FAMILIES["tiny"] = tiny_family.TINY
 FAMILIES["wide_deep"] = small("wide_deep", 40)
-NAMES = ("wide_deep", "tiny")
 
 if __name__ == "__main__":
     sys.exit(main())

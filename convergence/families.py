@@ -367,12 +367,12 @@ LSTM_NMT = Family(
     seeds=3,
     files=PAIRS,
     full=Size(
-        steps=8000,
+        steps=2800,
         batch=64,
-        rate=1e-3,
+        rate=2e-3,
         floor=5.0,
-        data={"vocabulary": 4000, "steps": 40, "most": 30_000},
-        model={"units": 256, "layer_count": 2, "dropout": 0.2},
+        data={"vocabulary": 4000, "steps": 28, "most": 30_000},
+        model={"units": 256, "layer_count": 1, "dropout": 0.2},
     ),
     quick=Size(
         steps=260,

@@ -328,10 +328,10 @@ FASTER_RCNN = Family(
         },
     ),
     quick=Size(
-        steps=400,
+        steps=300,
         batch=16,
         rate=0.005,
-        floor=0.2,
+        floor=0.12,
         data={"side": 48, "classes": 2},
         model={"width": 4, "hidden": 32, "stages": 4, "normalize": True},
     ),

@@ -328,10 +328,10 @@ FASTER_RCNN = Family(
         },
     ),
     quick=Size(
-        steps=300,
+        steps=400,
         batch=16,
         rate=0.005,
-        floor=0.12,
+        floor=0.2,
         data={"side": 48, "classes": 2},
         model={"width": 4, "hidden": 32, "stages": 4, "normalize": True},
     ),

@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 
-from amp.graph_rewrite.apply.casts import Casts
+from amp.graph_rewrite.apply.casts import Casts, free_name
 from amp.graph_rewrite.candidates.context import Context, Typed
 from amp.graph_rewrite.candidates.eligibility import Candidates
 from amp.graph_rewrite.candidates.stand_ins import stand_in
@@ -238,8 +238,10 @@ def restore_fetched(
       names: the fetched nodes.
       plan, found, context: as in `apply`.
     """
-    suffix = f"amp_{ir.DTYPE_NAMES[plan.dtype]}"
-    renamed = {name: f"{name}/{suffix}" for name in sorted(names & plan.low)}
+    suffix = ir.DTYPE_NAMES[plan.dtype]
+    renamed = {
+        name: free_name(name, suffix, graph.nodes) for name in sorted(names & plan.low)
+    }
 
     def moved(node: ir.Node) -> ir.Node:
         if any(edge[0] in renamed for edge in node.inputs):

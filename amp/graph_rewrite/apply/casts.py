@@ -6,7 +6,7 @@ The caller says where a cast is needed; nothing is decided here.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterator, Sequence
 
 import numpy as np
 
@@ -146,12 +146,22 @@ class Casts:
         return (name, 0)
 
     def _name(self, base: str, kind: str) -> str:
-        name = f"{base}/amp_{kind}"
-        count = 1
-        while name in self._nodes:
-            count += 1
-            name = f"{base}/amp_{kind}_{count}"
-        return name
+        return free_name(base, kind, self._nodes)
+
+
+def free_name(base: str, kind: str, taken: Container[str]) -> str:
+    """A name for a node that is made of another one, which no node has.
+
+    Args:
+      base: the other node's name.
+      kind: what it is made for.
+      taken: the names there are.
+    """
+    name, count = f"{base}/amp_{kind}", 1
+    while name in taken:
+        count += 1
+        name = f"{base}/amp_{kind}_{count}"
+    return name
 
 
 def casts_made(before: ir.Graph, after: ir.Graph, number: int) -> Iterator[MadeCast]:
@@ -162,7 +172,6 @@ def casts_made(before: ir.Graph, after: ir.Graph, number: int) -> Iterator[MadeC
       after: what was made of it.
       number: the 16-bit type.
     """
-    aside = f"/amp_{ir.DTYPE_NAMES[number]}"  # where a fetched node has moved to
     added = after.nodes.keys() - before.nodes.keys()
     for name in added:
         node = after.nodes[name]
@@ -175,8 +184,8 @@ def casts_made(before: ir.Graph, after: ir.Graph, number: int) -> Iterator[MadeC
             # What is made in float32 and stored in 16 bits is cast twice.
             while source in added and bridges.is_bridge(after.nodes[source], number):
                 ((source, index),) = after.nodes[source].inputs
-            if source not in before.nodes:
-                source = source.removesuffix(aside)
+            if source in added:  # a fetched node that has moved aside
+                source, _, _ = source.rpartition("/amp_")
             up: CastForm = "late" if node.has(ir.LATE) else "up"
             down = bridges.is_down(node, number)
             yield MadeCast((source, index), "down" if down else up)

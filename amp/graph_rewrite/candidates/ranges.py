@@ -7,7 +7,7 @@ op table says about ranges.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping
 
 import numpy as np
 
@@ -30,7 +30,8 @@ def ranges(
 
     Case 1: a constant (an epsilon, a mask of -1e9) that rounds to 0 or to infinity. Its
       readers stay float32, and theirs, up to a bounded op, a product, or an op that is
-      singular at this input (a division by it).
+      singular at this input (a division by it). If only some of its values round to 0,
+      that matters where it is divided by, or what it multiplies is.
     Case 2: the result of such a singular op may be huge (1/sqrt(1e-12)); its readers
       stay float32.
     Case 3: the scaled gradient seed, as a loss scale may exceed float16's largest
@@ -57,11 +58,12 @@ def ranges(
     marks: dict[str, _Mark] = {}
     half = _is_half(context.format)
     summed = _summed_products(graph, typed) if half else {}
+    divisors = _divisors(graph, typed)
     for name in graph.order:
         view = typed[name]
         node = view.node
         if view.facts.kind is Kind.CONSTANT:
-            mark = _constant_mark(view, context.format)
+            mark = _constant_mark(view, context.format, divisors)
             if mark is not None:
                 found[name] = Reason("range", name)
         elif half and node.flag(ir.SEED):
@@ -160,15 +162,37 @@ def _squares(view: Typed) -> bool:
     return view.facts.kind is Kind.PRODUCT and inputs[0] == inputs[1]
 
 
-def _constant_mark(view: Typed, limits: Format) -> _Mark | None:
+def _divisors(graph: ir.Graph, typed: Mapping[str, Typed]) -> set[str]:
+    """The nodes of whose result a zero stays one up to an op that is singular there."""
+    found: set[str] = set()
+    for name in reversed(graph.order):
+        view = typed[name]
+        row, sources = view.row, [edge[0] for edge in view.node.inputs]
+        if row is None:
+            if name in found and view.facts.kind is Kind.CAST:
+                found.update(sources)
+            continue
+        found.update(sources[index] for index in row.singular if index < len(sources))
+        if name in found and (row.role is Role.MOVE or row.multiplies):
+            found.update(sources)
+    return found
+
+
+def _constant_mark(
+    view: Typed, limits: Format, divisors: Container[str]
+) -> _Mark | None:
     if not view.outs or view.outs[0].type != ir.FLOAT:
         return None
     values = view.node.tensor()
     values = np.zeros(0) if values is None else rounding.distinct(values)
-    size = np.abs(values[np.isfinite(values)])
-    largest = float(size.max()) if size.size else 0.0
-    if largest > limits.largest or 0.0 < largest < limits.smallest:
-        return _Mark(largest, view.node.name)
+    size = np.abs(values[np.isfinite(values) & (values != 0.0)])
+    if not size.size:
+        return None
+    name, largest, least = view.node.name, float(size.max()), float(size.min())
+    if largest > limits.largest or largest < limits.smallest:
+        return _Mark(largest, name)
+    if least < limits.smallest and name in divisors:
+        return _Mark(least, name)
     return None
 
 
@@ -224,7 +248,13 @@ def _probabilities(
         if row.bounded or (copied and row.role is Role.MOVE):
             small[name] = [] if row.bounded else copied
             continue
-        epsilons = [s for s in sources if s in marks and _is_epsilon(typed[s], limits)]
+        epsilons = [
+            source
+            for source in sources
+            if source in marks
+            and typed[source].facts.kind is Kind.CONSTANT
+            and marks[source].magnitude < limits.smallest
+        ]
         ends = sources if epsilons else [sources[i] for i in row.singular]
         pending = [source for source in ends if source in small]
         if pending:
@@ -235,8 +265,3 @@ def _probabilities(
                     found[source] = reason
                     pending += small[source]
     return found
-
-
-def _is_epsilon(view: Typed, limits: Format) -> bool:
-    mark = _constant_mark(view, limits) if view.facts.kind is Kind.CONSTANT else None
-    return mark is not None and mark.magnitude < limits.smallest

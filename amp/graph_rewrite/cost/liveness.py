@@ -38,6 +38,7 @@ class Liveness:
         # Of each edge that is an unchanged copy, the edge that it is a copy of.
         self._origins: dict[ir.Edge, ir.Edge] = {}
         self._levels: dict[str, int] = {}
+        self._waited: dict[str, list[tuple[int, str, int]]] = {}
         for name in graph.order:
             self._levels[name] = self._level_of(typed[name])
         self._peak = self._find_peak()
@@ -73,12 +74,27 @@ class Liveness:
         them. As levels never fall along a path, waiting for it makes no cycle.
         """
         first, given = min(reads, key=lambda read: (self._level(read[0]), read))
-        node, level = self._graph.nodes[first], self._level(first)
-        inputs = [edge for i, edge in enumerate(node.inputs) if i != given]
-        others = (*(self._origin(edge)[0] for edge in inputs), *node.controls)
-        late = {n for n in others if self.late(n) and self._level(n) < level}
-        late = {n for n in late if self._runs_with(n, node.inputs[given])}
-        return max(late, key=lambda name: (self._level(name), name), default="")
+        edge = self._graph.nodes[first].inputs[given]
+        for _, name, index in self._waited_for(first):
+            if index != given and self._runs_with(name, edge):
+                return name
+        return ""
+
+    def _waited_for(self, first: str) -> list[tuple[int, str, int]]:
+        """The late nodes under a node that it waits for: level, name and input.
+
+        The highest come first. What it waits for by control has input -1. The list is
+        kept, because a join is asked about each of its inputs.
+        """
+        if first not in self._waited:
+            node, level = self._graph.nodes[first], self._level(first)
+            inputs = enumerate(self._origin(edge)[0] for edge in node.inputs)
+            others = [*inputs, *((-1, name) for name in node.controls)]
+            late = [pair for pair in others if self.late(pair[1])]
+            found = [(self._level(name), name, index) for index, name in late]
+            below = [one for one in found if one[0] < level]
+            self._waited[first] = sorted(below, reverse=True)
+        return self._waited[first]
 
     def _runs_with(self, name: str, edge: ir.Edge) -> bool:
         """Whether a node runs wherever there is a tensor: it is in no other branch."""

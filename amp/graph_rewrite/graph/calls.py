@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from amp.graph_rewrite.graph import ir, loop_trips, shapes
@@ -65,7 +65,7 @@ _ON_CPU = "use_default_device"
 _SHAPES = ("output_shapes", "_output_shapes")
 
 
-def call_of(node: ir.Node, functions: Mapping[str, ir.Graph]) -> Call | None:
+def call_of(node: ir.Node, functions: Container[str]) -> Call | None:
     """How a node calls functions; None if it does not.
 
     Ops of `tf.data` that make a dataset of others by a function (`map`) count as not

@@ -7,10 +7,11 @@ types, no cost.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 
 from amp.graph_rewrite.graph import ir
 from amp.graph_rewrite.graph.frames import Frame, frames
+from amp.graph_rewrite.normalize import python_calls
 from amp.graph_rewrite.normalize.variable_reads import reads_float32, redirected
 from amp.graph_rewrite.ops.op_table import Kind, facts
 
@@ -21,17 +22,26 @@ def hoist_frame_reads(module: ir.Module) -> ir.Module:
         enter(v); while ...: y = f(read(v))  ->  enter(read(v)); while ...: y = f(v)
 
     The new read waits for all that the beginning of a trip waited for outside of the
-    loop. A read that waits for more than that stays where it is. Out of nested loops a
-    read is moved as far as possible.
+    loop. A read that waits for more than that stays where it is, and so does every read
+    if a loop runs Python, which may write every variable. Out of nested loops a read is
+    moved as far as possible.
     """
-    functions = {name: _hoisted(graph) for name, graph in module.functions.items()}
-    return ir.Module(_hoisted(module.main), functions)
+    python = python_calls.running(module)
+    functions = {name: _hoisted(g, python) for name, g in module.functions.items()}
+    return ir.Module(_hoisted(module.main, python), functions)
 
 
-def _hoisted(graph: ir.Graph) -> ir.Graph:
+def _hoisted(graph: ir.Graph, python: frozenset[str]) -> ir.Graph:
+    if not _all_outside(python_calls.nodes(graph, python), graph):
+        return graph
     while (moved := _moved(graph)) is not graph:
         graph = moved
     return graph
+
+
+def _all_outside(names: Collection[str], graph: ir.Graph) -> bool:
+    """Whether none of these nodes is in a loop."""
+    return not names or frames(graph).keys().isdisjoint(names)
 
 
 def _moved(graph: ir.Graph) -> ir.Graph:

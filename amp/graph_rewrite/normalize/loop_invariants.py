@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping
 
 from amp.graph_rewrite.graph import calls, ir
 from amp.graph_rewrite.graph.calls import Call
+from amp.graph_rewrite.normalize import python_calls
 from amp.graph_rewrite.normalize.variable_reads import (
     reads_float32,
     redirected,
@@ -32,7 +33,7 @@ def hoist_invariants(module: ir.Module) -> ir.Module:
          while ...: y = f(read(v))    ->    w = read(v); while ...: y = f(w)
 
        The read gets the loop's control inputs, and nodes that wait for the loop thereby
-       wait for the read.
+       wait for the read. A loop that runs Python may write every variable.
 
     In every function, several reads of a variable before its first write become one
     (`variable_reads.shared`).
@@ -44,15 +45,20 @@ def hoist_invariants(module: ir.Module) -> ir.Module:
         for node, call in calls.calls(graph, module.functions)
         for name in calls.callees_of(node, call)
     )
+    python = python_calls.running(module)
     for use in reversed(calls.uses_with_weights(module)):  # callees first
         if use.name in module.functions or use.name == module.main.name:
-            _rewrite_loops(graphs, use.name, module, counts)
+            _rewrite_loops(graphs, use.name, module, counts, python)
     functions = {name: graphs[name] for name in module.functions}
     return ir.Module(graphs[module.main.name], functions)
 
 
 def _rewrite_loops(
-    graphs: dict[str, ir.Graph], name: str, module: ir.Module, counts: Counter[str]
+    graphs: dict[str, ir.Graph],
+    name: str,
+    module: ir.Module,
+    counts: Counter[str],
+    python: frozenset[str],
 ) -> None:
     nodes = dict(graphs[name].nodes)
     shapes: dict[ir.Edge, ir.Shape] = {}  # of the reads that are moved before a loop
@@ -68,6 +74,8 @@ def _rewrite_loops(
         graphs[body] = _with_named_invariants(graphs[body])
         if name:  # a GraphDef's tensors may be references, which a loop reads once
             same |= _read_before(node, graphs[body])
+        if not python.isdisjoint((cond, body)):
+            continue
         added = _hoist(graphs, nodes, (node.name, call, cond, body))
         loop_of_read |= dict.fromkeys((read for read, _ in added), node.name)
         shapes |= added
@@ -77,7 +85,10 @@ def _rewrite_loops(
         graphs[name] = redirected(graphs[name], _followed(same))
     if name:  # in a GraphDef, a session may run reads and writes in any order
         graphs[name] = shared(
-            graphs[name], loop_of_read, functools.partial(_only_reads, graphs)
+            graphs[name],
+            loop_of_read,
+            functools.partial(_only_reads, graphs),
+            python_calls.nodes(graphs[name], python),
         )
 
 

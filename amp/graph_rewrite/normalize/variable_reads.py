@@ -5,10 +5,12 @@ Changes structure only: no types, no cost.
 
 from __future__ import annotations
 
+import itertools
 from collections import defaultdict
 from collections.abc import Callable, Collection, Mapping, Sequence
 
 from amp.graph_rewrite.graph import ir
+from amp.graph_rewrite.normalize import python_calls
 from amp.graph_rewrite.ops.op_table import Kind, facts
 
 
@@ -16,22 +18,25 @@ def shared(
     graph: ir.Graph,
     stands_for: Mapping[str, str],
     only_reads: Callable[[ir.Node, int], bool],
+    python: Collection[str],
 ) -> ir.Graph:
     """Merges the reads of each float32 variable that precede its first write::
 
         for each variable handle that several nodes read:
           writers = nodes that take the handle and may write
-          same = reads that every writer waits for
+          same = reads that every writer waits for, before and after the same Python
           readers of same[1:] read same[0] instead
 
     TensorFlow's automatic control dependencies make a write wait for every read before
-    it. A read that some writer does not wait for may run after it and stays.
+    it. A read that some writer does not wait for may run after it and stays. Python
+    takes no handle and may write every variable.
 
     Args:
       graph: a function.
       stands_for: for a read that was hoisted out of a loop, the loop: writers that wait
         for the loop wait for the read.
       only_reads: whether a node only reads the variable whose handle is at an input.
+      python: the nodes that run Python.
     """
     reads: dict[ir.Edge, list[str]] = defaultdict(list)
     for name, node in graph.nodes.items():
@@ -45,11 +50,15 @@ def shared(
         for index, edge in enumerate(node.inputs):
             if edge in writers and not only_reads(node, index):
                 writers[edge].append(node)
+    around = python_calls.around(graph, python, itertools.chain(*several.values()))
     same: dict[ir.Edge, ir.Edge] = {}
     for handle, names in several.items():
         ordered = _in_order(names, handle, graph)
-        waited = _waited(ordered, writers[handle], stands_for)
-        same |= {(name, 0): (waited[0], 0) for name in waited[1:]}
+        firsts: dict[tuple[int, int], str] = {}
+        for name in _waited(ordered, writers[handle], stands_for):
+            first = firsts.setdefault(around[name], name)
+            if first != name:
+                same[name, 0] = (first, 0)
     return redirected(graph, same) if same else graph
 
 

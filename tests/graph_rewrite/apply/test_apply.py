@@ -206,3 +206,20 @@ def norm_once() -> None:
     y, mean, variance = v1.nn.fused_batch_norm(y, ones, ones)
     tf.identity(tf.nn.relu(y), name="y")
     tf.add(mean, variance, name="statistics")
+
+
+@BOTH
+@pytest.mark.parametrize("taken", ["y/amp_bfloat16", "y/amp_to_float32"])
+def test_a_node_of_the_user_keeps_its_name_and_its_value(
+    emulate: bool, taken: str
+) -> None:
+    """Names that this package gives may be taken."""
+
+    def build() -> None:
+        tf.matmul(x(), tf.eye(8), name="y")
+        tf.constant(5.0, name=taken)
+
+    made = rewritten(graph_def(build), fetches=("y", taken), emulate=emulate)
+    got, own = run(made.graph, ["y", taken], {"x": value()})
+    np.testing.assert_allclose(got, value(), atol=2.0**-8)
+    assert own == 5.0

@@ -157,6 +157,50 @@ def test_an_epsilon_holds_its_readers_until_it_is_used_up() -> None:
     assert tail(build, dtype="bfloat16")["shifted"] == "follow"  # which holds 1e-8
 
 
+def in_units(y: tf.Tensor) -> tf.Tensor:
+    """Into units that some columns have a billionth of, and back."""
+    units = tf.constant([1.0, 2.0**-30] * (SIZE // 2))
+    return tf.nn.relu(y * units) / units
+
+
+def by_moved_units(y: tf.Tensor) -> tf.Tensor:
+    column = tf.constant([[1.0], [2.0**-30]] * (SIZE // 2))
+    units = tf.tile(tf.transpose(column), [SIZE, 1])
+    return tf.nn.relu(y * units) / units
+
+
+@pytest.mark.parametrize("emulate", [False, True], ids=["native", "emulated"])
+@pytest.mark.parametrize("build", [in_units, by_moved_units])
+def test_values_of_a_constant_that_round_to_zero_divide_in_float32(
+    build: Build, emulate: bool
+) -> None:
+    """Without a gradient, whose sums hold such nodes in float32 anyway."""
+
+    def make() -> None:
+        x = v1.placeholder(tf.float32, [SIZE, SIZE], name="x")
+        tf.identity(build(tf.matmul(x, tf.eye(SIZE), name="product")), name="end")
+
+    proto = graph_def(make)
+    made = rewritten(proto, dtype="float16", emulate=emulate)
+    assert "product" in low(made.report)
+    (want,), (got,) = (
+        run(g, ["end"], {"x": inputs("small")}) for g in (proto, made.graph)
+    )
+    np.testing.assert_allclose(got, want, rtol=2.0**-9)
+
+
+def test_a_tiny_weight_beside_others_holds_nobody() -> None:
+    """Where nothing is divided by it, it adds next to nothing."""
+
+    def build(y: tf.Tensor) -> tf.Tensor:
+        weights = tf.constant([1.0, 2.0**-30] * (SIZE // 2))
+        return tf.matmul(tf.multiply(y, weights, name="weighted") + weights, y)
+
+    assert tail(build)["weighted"] == "follow"
+    divided = tail(lambda y: tf.math.log(tf.nn.relu(build(y))))
+    assert divided["weighted"] == "follow"  # a product of matrices is in between
+
+
 @pytest.mark.parametrize("product", [tf.square, lambda y: y * y, lambda y: y * (y + 1)])
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 def test_products_that_are_summed_are_float32_where_they_may_overflow(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 import tensorflow as tf
 from rewriting import (
     CPU,
@@ -117,6 +118,22 @@ def test_each_late_cast_waits_for_the_backward_pass_and_makes_no_circle() -> Non
         assert lives.late(waits)
         assert node.name not in above(graph, waits)
     assert len(graph.order) == len(graph.nodes)
+
+
+@pytest.mark.parametrize("count", [50, 200])
+def test_a_join_is_looked_at_once_however_many_inputs_it_has(
+    monkeypatch: pytest.MonkeyPatch, count: int
+) -> None:
+    """Where each input asked about all the others, planning took the square of them."""
+
+    def wide() -> None:
+        y = tf.matmul(v1.placeholder(tf.float32, [8, 8], name="x"), tf.ones([8, 8]))
+        tf.add_n([tf.tanh(y) for _ in range(count)], name="end")
+
+    asked, late = [], Liveness.late
+    monkeypatch.setattr(Liveness, "late", lambda *a: asked.append(a) or late(*a))
+    rewritten_graph(graph_def(wide))
+    assert len(asked) < 30 * count
 
 
 def float32_held(graph: ir.Graph, module: ir.Module) -> int:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import errno
+import io
 import os
 import re
 import shutil
@@ -44,6 +45,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """
     argv = list(sys.argv[1:] if argv is None else argv)
     args = argparse.Namespace()
+    _ready_output()
     try:
         args = _parsed(argv)
         code: int = args.command.run(args, Modules(args.command.modules))
@@ -59,12 +61,32 @@ def main(argv: Sequence[str] | None = None) -> int:
         _print_no_more()
         return 0
     except OSError as e:
-        if e.errno != errno.ENOSPC:
+        if e.errno == errno.ENOSPC:
+            _print_no_more()
+            print(f"amp: not all was written: {e}", file=sys.stderr)
+            return 2
+        if e.filename is None:
             raise
-        _print_no_more()
-        print(f"amp: not all was written: {e}", file=sys.stderr)
+        print(f"amp: {type(e).__name__}: {_unusable(e)}", file=sys.stderr)
         return 2
     return code
+
+
+def _ready_output() -> None:
+    """Sees to it that printing fails neither for want of an output nor of a letter."""
+    if sys.stdout is None:  # closed by the shell (`>&-`)
+        sys.stdout = open(os.devnull, "w")  # noqa: SIM115 (to the end of the process)
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")
+
+
+def _unusable(error: OSError) -> UsageError:
+    return UsageError(
+        f"the system refuses this path: {error.strerror}",
+        where=os.fsdecode(error.filename),
+        allowed="a path of a length that the system allows, with the right to it",
+        remedy="name another, or change its rights",
+    )
 
 
 def _print_no_more() -> None:

@@ -50,8 +50,8 @@ def run(args: argparse.Namespace, modules: Modules) -> int:
     """
     policy = policy_flags.policy(args)
     given = (args.path is not None) + (args.diff is not None)
-    forms = bool(args.node) + args.json + args.html
-    if given != 1 or forms > 1 or (args.diff and (args.node or args.html)):
+    forms = (args.node is not None) + args.json + args.html
+    if given != 1 or forms > 1 or (args.diff and (args.node is not None or args.html)):
         raise _usage(args)
     read = functools.partial(_report, policy, args, modules)
     if args.diff:
@@ -61,10 +61,10 @@ def run(args: argparse.Namespace, modules: Modules) -> int:
         print(found.to_json()) if args.json else screen.show(found)
         return 0
     report = read(args.path)
-    if args.node:
+    if args.node is not None:
         screen.show(modules.reports.decision(report, args.node, args.path))
     elif args.html:
-        print(report.to_html())
+        screen.show_page(report.to_html())
     else:
         print(report.to_json()) if args.json else screen.show(report)
     return 0
@@ -99,7 +99,7 @@ def _usage(args: argparse.Namespace) -> UsageError:
         if args.path is not None:
             found = "several of --node, --json and --html were given"
     elif args.path is None:
-        found = f"--diff was given with {'--node' if args.node else '--html'}"
+        found = f"--diff was given with {'--html' if args.html else '--node'}"
     else:
         found = f"both {args.path} and --diff were given"
     return UsageError(

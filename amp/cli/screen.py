@@ -5,7 +5,9 @@ Used by sub-commands that print tables and reports; what is printed is not known
 
 from __future__ import annotations
 
+import io
 import re
+import sys
 
 from amp.cli import terminal
 
@@ -14,6 +16,13 @@ def show(text: object) -> None:
     """Prints text, with lines broken that are longer than the terminal is wide."""
     width = terminal.width()
     print(text if width is None else fitted(str(text), width))
+
+
+def show_page(html: str) -> None:
+    """Prints a page in UTF-8, as it says of itself, whatever the terminal has."""
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(encoding="utf-8", errors="backslashreplace")
+    print(html)
 
 
 def fitted(text: str, width: int) -> str:

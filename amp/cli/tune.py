@@ -30,8 +30,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace, modules: Modules) -> int:
-    """Prints what was measured, or with --show what is stored."""
+    """Prints what was measured, or with --show what is stored.
+
+    Raises:
+      GraphError: --show with --saved-model, or no such model.
+    """
     if args.saved_model is not None:
+        if args.show:
+            raise modules.named_files.only("--show", "a device", args.saved_model)
         return _tune_saved_model(args.saved_model, args.seconds, modules)
     both = args.executor == "both"
     executors = ("kernels", "xla") if both else (args.executor,)

@@ -35,8 +35,11 @@ def edges_given(given: ir.Module) -> None:
     Raises:
       GraphError: one is not.
     """
+    lookup = op_schema.lookup_of(given)
     for graph in given.graphs():
-        laws = verify.well_formed(graph)
+        laws = itertools.chain(
+            verify.well_formed(graph), verify.well_counted(graph, lookup)
+        )
         verify.enforce(laws, GraphError, _where(graph.name), _MEND)
 
 

@@ -11,11 +11,10 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from amp.graph_rewrite import decisions as of_nodes
-from amp.graph_rewrite import explanation, figures
+from amp.graph_rewrite import explanation, figures, json_fields
 from amp.graph_rewrite.decisions import Decision
 from amp.graph_rewrite.outcomes import (
     AccuracyOutcome,
-    GradientError,
     PlanSize,
     RacedPlan,
     TrialOutcome,
@@ -277,20 +276,15 @@ class Report:
 
     @staticmethod
     def from_json(text: str) -> Report:
-        """Reads what `to_json` wrote, also by an earlier version with fewer fields."""
-        read: dict[str, Any] = json.loads(text)
-        read.pop("summary", None)  # it follows from the decisions
-        read["decisions"] = tuple(
-            Decision(**{**one, "reads": tuple(one.get("reads", ()))})
-            for one in read["decisions"]
-        )
-        read["plans"] = tuple(RacedPlan(**one) for one in read.get("plans", ()))
-        read["sizes_assumed"] = tuple(read.get("sizes_assumed", ()))
-        accuracy = read.get("accuracy")
-        if accuracy is not None:
-            worst = tuple(GradientError(**one) for one in accuracy["worst"])
-            read["accuracy"] = AccuracyOutcome(**{**accuracy, "worst": worst})
-        return Report(**read)
+        """Reads what `to_json` wrote, also by an earlier version with fewer fields.
+
+        Raises:
+          ValueError: it is something else, or of a later version.
+        """
+        read: Any = json.loads(text)
+        if isinstance(read, dict):
+            read.pop("summary", None)  # it follows from the decisions
+        return json_fields.made(Report, read)
 
 
 _DECISION = tuple(field.name for field in dataclasses.fields(Decision))

@@ -1,6 +1,6 @@
 """The laws that graphs have to obey: one function each, which yields the violations.
 
-Nothing is corrected here. The first two laws hold for any graph and also check the
+Nothing is corrected here. The first three laws hold for any graph and also check the
 graph that a user passes; the others compare a rewritten graph with its original.
 """
 
@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from amp.errors import AmpError
 from amp.graph_rewrite.candidates.context import Typed
-from amp.graph_rewrite.graph import dataset_loops, ir
+from amp.graph_rewrite.graph import dataset_loops, ir, op_schema
 from amp.graph_rewrite.graph.calls import Call
 from amp.graph_rewrite.plan import CastsToMake, MadeCast
 
@@ -48,6 +48,16 @@ def well_formed(graph: ir.Graph) -> Iterator[Problem]:
         name = min(graph.nodes.keys() - set(graph.order))
         allowed = "cycles only through NextIteration and Merge"
         yield Problem(f"node {name!r} depends on itself", name, allowed)
+
+
+def well_counted(graph: ir.Graph, lookup: op_schema.Lookup) -> Iterator[Problem]:
+    """Every node has as many inputs as its op takes."""
+    for node in graph.nodes.values():
+        known = lookup(node.op)
+        wanted = len(node.inputs) if known is None else known.input_count(node)
+        if len(node.inputs) != wanted:
+            found = f"node {node.name!r} has {len(node.inputs)} inputs"
+            yield Problem(found, node.name, f"{wanted}, as {node.op} takes")
 
 
 def well_typed(graph: ir.Graph, typed: Mapping[str, Typed]) -> Iterator[Problem]:
@@ -100,7 +110,7 @@ _NAMES = {
 
 def type_name(number: int) -> str:
     """The name of a DataType number."""
-    if number > ir.REF_OFFSET:
+    if ir.REF_OFFSET < number < 2 * ir.REF_OFFSET:
         return f"{type_name(number - ir.REF_OFFSET)} reference"
     return _NAMES.get(number, f"DataType {number}")
 

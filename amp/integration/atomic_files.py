@@ -11,6 +11,8 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
+_REPEATED = 40  # characters
+
 
 @contextlib.contextmanager
 def beside(target: Path) -> Iterator[Path]:
@@ -28,9 +30,9 @@ def beside(target: Path) -> Iterator[Path]:
       OSError: the target cannot be written.
     """
     target.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(
-        prefix=f".{target.name}.", dir=target.parent
-    ) as place:
+    # A name may have as many bytes as the system allows: only some of it is repeated.
+    prefix = f".{target.name[:_REPEATED]}."
+    with tempfile.TemporaryDirectory(prefix=prefix, dir=target.parent) as place:
         part = Path(place, target.name)  # made by its writer, with the usual rights
         yield part
         if target.is_dir() and not target.is_symlink():

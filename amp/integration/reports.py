@@ -134,6 +134,11 @@ def write(report: Report, number: int, directory: str | None) -> None:
             _warn(e)
 
 
+def failed(directory: str | None) -> bool:
+    """Whether a report could not be written to a directory, of which a warning told."""
+    return directory in PROCESS.unwritable
+
+
 def _with_lines(report: Report, number: int, runtime: Lines) -> Report:
     """A report with the user's source lines, as far as TensorFlow still knows them."""
     own = PROCESS.report_lines.get(number)

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import shutil
 
 import numpy as np
 import pytest
+import tensorflow as tf
 
 from amp import cli
 
@@ -65,6 +67,66 @@ def test_bad_input_has_four_parts(graph, args, code, capsys, monkeypatch):
     monkeypatch.chdir(graph)
     assert cli.main(["compare", *args]) == code
     assert "do now:" in capsys.readouterr().err
+
+
+def _inputs(place, kind):
+    file = place / f"{kind}.npz"
+    if kind == "shape":
+        np.savez(file, np.ones([4, 7]))
+    elif kind == "scalar":
+        np.savez(file, np.float32(1))
+    elif kind == "complex":
+        np.savez(file, np.ones([4, 8], np.complex64))
+    elif kind == "array":
+        with open(file, "wb") as written:
+            np.save(written, np.ones([4, 8]))
+    elif kind == "empty":
+        file.write_bytes(b"")
+    return str(file)
+
+
+@pytest.mark.parametrize("name", ["graph.pb", "saved"])
+@pytest.mark.parametrize(
+    ("kind", "found"),
+    [
+        ("shape", "'x' has the shape [4, 7]"),
+        ("scalar", "'x' has the shape []"),
+        ("complex", "'x' is complex64"),
+        ("array", "this is no .npz file"),
+        ("empty", "this is no .npz file"),
+        ("nowhere", "there is no such file"),
+    ],
+)
+def test_inputs_that_do_not_fit_are_refused(graph, name, kind, found, tmp_path, capsys):
+    """Code 2, as 1 says that the error is beyond the bound."""
+    given = ["--inputs", _inputs(tmp_path, kind)]
+    assert cli.main(["compare", str(graph / name), *FORCED, *given]) == 2
+    err = capsys.readouterr().err
+    assert found in err
+    assert err.count("do now:") == 1
+
+
+@pytest.mark.parametrize("what", ["no variables", "damaged"])
+def test_a_model_that_cannot_be_loaded_is_refused(graph, what, tmp_path, capsys):
+    model = tmp_path / "model"
+    shutil.copytree(graph / "saved", model)
+    if what == "damaged":
+        (model / "variables" / "variables.index").write_bytes(b"x")
+    else:
+        shutil.rmtree(model / "variables")
+    assert cli.main(["compare", str(model), *FORCED]) == 2
+    assert "TensorFlow cannot load this model" in capsys.readouterr().err
+
+
+def test_a_function_that_fails_is_refused(tmp_path, capsys):
+    with tf.Graph().as_default() as built:
+        x = tf.compat.v1.placeholder(tf.float32, [None, None], name="x")
+        tf.matmul(x, tf.ones([8, 8]), name="y")
+    tf.io.write_graph(built, str(tmp_path), "graph.pb", as_text=False)
+    np.savez(tmp_path / "x.npz", np.ones([4, 7]))
+    given = ["--inputs", str(tmp_path / "x.npz")]
+    assert cli.main(["compare", str(tmp_path / "graph.pb"), *FORCED, *given]) == 2
+    assert "the function fails: Matrix size-incompatible" in capsys.readouterr().err
 
 
 def test_a_bound_is_a_positive_number(graph, capsys):

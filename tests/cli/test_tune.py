@@ -71,3 +71,8 @@ def test_tune_needs_time(cache, capsys):
     assert cli.main(["tune", "--seconds", "0"]) == 2
     assert "no time to measure in" in capsys.readouterr().err
     assert not list(cache.iterdir())
+
+
+def test_what_is_stored_is_that_of_a_device(cache, graph, capsys):
+    assert cli.main(["tune", "--show", "--saved-model", str(graph / "saved")]) == 2
+    assert "--show was given" in capsys.readouterr().err

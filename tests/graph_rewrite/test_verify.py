@@ -11,7 +11,7 @@ from amp.errors import VerifyError
 from amp.graph_rewrite import rewrite, verify
 from amp.graph_rewrite.apply import apply
 from amp.graph_rewrite.candidates.context import type_ports
-from amp.graph_rewrite.graph import ir
+from amp.graph_rewrite.graph import ir, op_schema
 from amp.graph_rewrite.plan import CastsToMake, MadeCast
 from amp.graph_rewrite.verify import Problem
 
@@ -37,6 +37,7 @@ def found(problems: object) -> list[Problem]:
 def test_a_good_graph_breaks_no_law() -> None:
     graph = main()
     assert found(verify.well_formed(graph)) == []
+    assert found(verify.well_counted(graph, op_schema.schema)) == []
     assert found(verify.well_typed(graph, typed(graph))) == []
     assert found(verify.same_interface(graph, graph)) == []
 
@@ -54,6 +55,23 @@ def test_a_missing_control_input_is_found() -> None:
         verify.well_formed(graph.with_nodes({**graph.nodes, "tanh": node}))
     )
     assert "'ghost', which is not there" in problem.found
+
+
+@pytest.mark.parametrize("inputs", [(), (("x", 0), ("x", 0))])
+def test_a_wrong_number_of_inputs_is_found(inputs: tuple) -> None:
+    graph = edited("tanh", inputs=inputs)
+    (problem,) = found(verify.well_counted(graph, op_schema.schema))
+    assert problem.found == f"node 'tanh' has {len(inputs)} inputs"
+    assert problem.allowed == "1, as Tanh takes"
+
+
+def test_a_number_of_inputs_is_counted_and_not_made() -> None:
+    """A damaged N of a billion would take all memory as a list."""
+    node = ir.Node("pack", "Pack", (), (), "", None, {"N": 10**9})
+    (problem,) = found(
+        verify.well_counted(ir.Graph("", {"pack": node}), op_schema.schema)
+    )
+    assert problem.allowed == "1000000000, as Pack takes"
 
 
 def test_a_missing_result_is_found() -> None:

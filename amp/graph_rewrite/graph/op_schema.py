@@ -94,6 +94,18 @@ class Schema:
     counts: dict[str, int]
     met: dict[tuple[object, ...], Signature]
 
+    def input_count(self, node: Node) -> int:
+        """The number of inputs that a node of this op has, which may be huge."""
+        count = 0
+        for port in self.inputs:
+            if port.list_attr:
+                count += len(node.types(port.list_attr))
+            elif port.number_attr:
+                count += node.integer(port.number_attr, self.counts[port.number_attr])
+            else:
+                count += 1
+        return count
+
     def signature(self, node: Node) -> Signature:
         """The input and output tensors of a node of this op."""
         if node.attrs is None or node.updates:

@@ -80,10 +80,19 @@ def read_function(
       shape: gives the shapes of its edges.
 
     Raises:
-      GraphError: two nodes have one name, or an input does not exist.
+      GraphError: two nodes have one name, an input does not exist, or an argument is a
+        list.
     """
     name = proto.signature.name
     where = f"function {name}"
+    for arg in (*proto.signature.input_arg, *proto.signature.output_arg):
+        if arg.number_attr or arg.type_list_attr:
+            raise GraphError(
+                f"{arg.name!r} is a list of tensors",
+                where=where,
+                allowed="functions whose arguments and results are single tensors",
+                remedy="trace the function with tf.function, or leave this graph as is",
+            )
     reader = _FunctionEdges(proto, lookup, where)
     nodes = _read_nodes(proto.node_def, reader.edge, where)
     returns = proto.ret
@@ -117,6 +126,8 @@ def _read_nodes(
             )
         name, inputs, controls = proto.name, [], []
         for text in proto.input:
+            if text in ("", "^"):
+                raise _damaged(f"an input of node {name!r} has no name", where)
             if text[0] == "^":
                 controls.append(text[1:])
             else:
@@ -131,6 +142,15 @@ def _read_nodes(
             pristine=True,
         )
     return nodes
+
+
+def _damaged(found: str, where: str) -> GraphError:
+    return GraphError(
+        found,
+        where=where,
+        allowed="a node's output port, or an argument",
+        remedy="rebuild the graph or function; its definition is damaged",
+    )
 
 
 def _graph_edge(text: str) -> ir.Edge:
@@ -160,10 +180,13 @@ class _FunctionEdges:
         parts = text.split(":")
         if len(parts) == 1:
             return (text, 0)
-        if len(parts) == 2:  # an argument, or a node's port at 0
-            parts = [parts[0], parts[1], "0"]
-            if parts[0] not in self._nodes:
-                return (parts[0], int(parts[1]))
+        of_argument = len(parts) == 2 and parts[0] not in self._nodes
+        if len(parts) == 2 and not of_argument:  # a node's port at 0
+            parts.append("0")
+        if len(parts) > 3 or not parts[-1].isdecimal():
+            raise _damaged(f"the edge {text!r} leads nowhere", self._where)
+        if of_argument:
+            return (parts[0], int(parts[1]))
         node, port, index = parts
         key = (node, port)
         if key not in self._offsets:
@@ -187,12 +210,7 @@ class _FunctionEdges:
                 allowed="ops of TensorFlow, and of libraries that were loaded",
                 remedy="load its library first: tf.load_op_library, or --library",
             )
-        raise GraphError(
-            f"the edge {name}:{port} leads nowhere",
-            where=self._where,
-            allowed="a node's output port, or an argument",
-            remedy="rebuild the function; its definition is damaged",
-        )
+        raise _damaged(f"the edge {name}:{port} leads nowhere", self._where)
 
 
 def write_graph(module: ir.Module) -> graph_pb2.GraphDef:

@@ -66,7 +66,7 @@ def _signature(path: Path, signature: str | None, tags: str | None) -> SavedFunc
     chosen = None if tags is None else [tag for tag in tags.split(",") if tag]
     meta = targets.meta_graph(targets.read_model(path), chosen, path)
     targets.require_ops(meta.graph_def, path)
-    loaded = tf.saved_model.load(str(file.parent), tags=chosen)
+    loaded = _loaded(file.parent, chosen)
     known = loaded.signatures
     default = "serving_default" if "serving_default" in known else next(iter(known), "")
     name = default if signature is None else signature
@@ -79,6 +79,18 @@ def _signature(path: Path, signature: str | None, tags: str | None) -> SavedFunc
         )
     specs = known[name].structured_input_signature[1]
     return SavedFunction(known[name], dict(specs), loaded, by_name=True)
+
+
+def _loaded(directory: Path, tags: Sequence[str] | None) -> Any:
+    try:
+        return tf.saved_model.load(str(directory), tags=tags)
+    except (tf.errors.OpError, OSError, KeyError, ValueError, AttributeError) as e:
+        raise GraphError(
+            f"TensorFlow cannot load this model: {type(e).__name__}: {e}",
+            where=str(directory),
+            allowed="a SavedModel that is whole, with its variables",
+            remedy="export it again with tf.saved_model.save or model.export",
+        ) from e
 
 
 def _graph(path: Path) -> SavedFunction:
@@ -123,16 +135,26 @@ def inputs_from(path: Path, saved: SavedFunction) -> dict[str, Any]:
     Raises:
       GraphError: no such file, or inputs are missing in it.
     """
+    named_files.require(path)
     try:
-        with np.load(named_files.require(path)) as file:
+        with np.load(path) as file:
             arrays = {name: file[name] for name in file.files}
-    except (OSError, ValueError, zipfile.BadZipFile, AttributeError) as e:
+    except (OSError, ValueError, EOFError, TypeError, AttributeError) as e:
+        raise _bad_inputs(f"this is no .npz file: {e}", path, saved) from e
+    except zipfile.BadZipFile as e:
         raise _bad_inputs(f"this cannot be read: {e}", path, saved) from e
     if len(arrays) == len(saved.specs) == 1:
         arrays = dict(zip(saved.specs, arrays.values(), strict=True))
     missing = [name for name in saved.specs if name not in arrays]
     if missing:
         raise _bad_inputs(f"there is no input {missing[0]!r}", path, saved)
+    for name, spec in saved.specs.items():
+        given = arrays[name]
+        if not spec.shape.is_compatible_with(given.shape):
+            found = f"{name!r} has the shape {list(given.shape)}"
+            raise _bad_inputs(found, path, saved)
+        if np.iscomplexobj(given) and not spec.dtype.is_complex:
+            raise _bad_inputs(f"{name!r} is {given.dtype}", path, saved)
     try:
         return {n: tf.constant(arrays[n], s.dtype) for n, s in saved.specs.items()}
     except (ValueError, TypeError) as e:

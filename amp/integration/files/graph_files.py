@@ -70,7 +70,7 @@ def rewrite(
         made = _rewrite_graph((source, target), policy, fetches, feeds)
     for report in made:
         reports.add(report, policy.report)
-    return _told(made, policy.report)
+    return _told(made, None if reports.failed(policy.report) else policy.report)
 
 
 def _told(made: Sequence[Report], directory: str | None) -> str:
@@ -138,9 +138,9 @@ def _require_free(source: Path, target: Path, force: bool) -> None:
             where=str(target),
             allowed="a path where nothing is yet; with --force a graph file, where a "
             "file is rewritten, or a SavedModel, where one is",
-            remedy="name another, or remove what is there"
-            if force
-            else "--force replaces it; or name another",
+            remedy="--force replaces it; or name another"
+            if _is_like(source, target)
+            else "name another, or remove what is there",
         )
     if source.resolve() in (target.resolve(), *target.resolve().parents):
         raise GraphError(

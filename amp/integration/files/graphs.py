@@ -15,6 +15,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from amp import spelling
 from amp.errors import GraphError
 from amp.graph_rewrite import rewrite as rewrite_lib
 from amp.graph_rewrite.cost.resolution import Resolution
@@ -193,7 +194,9 @@ def _names(module: ir.Module, given: Iterable[str], where: str) -> frozenset[str
                 else f"there is no node {node_of(name)!r}",
                 where=where,
                 allowed="names of operations or tensors of the graph",
-                remedy="print([n.name for n in graph.node]) for the names there are",
+                remedy=spelling.hint(
+                    node_of(name), module.main.nodes, "name one that is in the graph"
+                ),
             )
     return frozenset(map(node_of, given))
 

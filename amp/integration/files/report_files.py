@@ -32,9 +32,9 @@ def read(path: Path) -> Report:
     named_files.require(path)
     try:
         return Report.from_json(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, TypeError, KeyError, AttributeError) as e:
+    except (OSError, ValueError, RecursionError) as e:
         raise GraphError(
-            f"this is no report: {type(e).__name__}: {e}",
+            f"this is no report: {e}",
             where=str(path),
             allowed="JSON that AMP_REPORT or `amp explain --json` wrote",
             remedy="name one of these, or a graph",

@@ -252,6 +252,31 @@ def test_an_edge_to_no_port_of_a_function_is_refused() -> None:
         serde.read_function(definition)
 
 
+@pytest.mark.parametrize("edge", ["a:b:c:d", "Tanh:y:x", "x:y", "Tanh:y:"])
+def test_an_edge_that_is_none_is_refused(edge: str) -> None:
+    definition = definition_of(lambda x: tf.tanh(x) + 1.0)
+    (add,) = [n for n in definition.node_def if n.op == "AddV2"]
+    add.input[0] = edge
+    with pytest.raises(GraphError, match="leads nowhere"):
+        serde.read_function(definition)
+
+
+@pytest.mark.parametrize("text", ["", "^"])
+def test_an_input_without_a_name_is_refused(text: str) -> None:
+    definition = definition_of(lambda x: tf.tanh(x) + 1.0)
+    (add,) = [n for n in definition.node_def if n.op == "AddV2"]
+    add.input[0] = text
+    with pytest.raises(GraphError, match="an input of node 'add' has no name"):
+        serde.read_function(definition)
+
+
+def test_an_argument_that_is_a_list_is_refused() -> None:
+    definition = definition_of(lambda x: tf.tanh(x))
+    definition.signature.input_arg[0].number_attr = "N"
+    with pytest.raises(GraphError, match="'x' is a list of tensors"):
+        serde.read_function(definition)
+
+
 def test_an_edge_of_an_unregistered_op_cannot_be_named() -> None:
     graph = serde.read_function(definition_of(lambda x: tf.tanh(x)))
 

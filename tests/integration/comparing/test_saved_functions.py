@@ -89,7 +89,7 @@ def test_inputs_come_from_a_file_by_name_in_their_types(saved, tmp_path):
     with pytest.raises(GraphError, match="there is no input 'ids'"):
         saved_functions.inputs_from(file, function)
     file.write_text("nothing")
-    with pytest.raises(GraphError, match="this cannot be read"):
+    with pytest.raises(GraphError, match="this is no .npz file"):
         saved_functions.inputs_from(file, function)
 
 

@@ -103,6 +103,35 @@ def test_what_cannot_be_done_leaves_nothing_behind(
     assert sorted(place.rglob("*")) == before
 
 
+@pytest.mark.parametrize(
+    ("args", "told"),
+    [
+        (["model", "empty"], "do now:  name another, or remove what is there"),
+        (["graph.pb", "model"], "do now:  name another, or remove what is there"),
+        (["graph.pb", "o.pb", "--fetch", "producd"], "did you mean product?"),
+    ],
+)
+def test_what_is_told_to_do_now_can_be_done(
+    place: Path, args: list[str], told: str, capsys: Any
+) -> None:
+    assert cli.main(["rewrite", *args, *FORCED]) == 2
+    assert told in capsys.readouterr().err
+
+
+def test_a_name_as_long_as_the_system_allows_is_written(place: Path) -> None:
+    name = "o" * 252 + ".pb"
+    assert cli.main(["rewrite", "graph.pb", name, *FORCED]) == 0
+    assert Path(name).stat().st_size
+
+
+def test_no_reports_are_claimed_that_were_not_written(place: Path, capsys: Any) -> None:
+    Path("file").touch()
+    command = ["rewrite", "graph.pb", "o.pb", "--report", "file", *FORCED]
+    with pytest.warns(match="a report was not written"):
+        assert cli.main(command) == 0
+    assert "reports:" not in capsys.readouterr().out
+
+
 def test_force_replaces_an_earlier_result_and_only_that(
     place: Path, capsys: Any
 ) -> None:

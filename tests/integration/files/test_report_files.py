@@ -96,3 +96,30 @@ def test_a_report_is_not_planned_again(
         told = capsys.readouterr().err
         assert f"{flag} was given" in told
         assert f"{flag} for a graph, not a report" in told
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "found"),
+    [
+        ("seconds32", "x", "field 'seconds32': 'x', no float"),
+        ("casts_spared", None, "field 'casts_spared': None, no object"),
+        ("made_for", [1], "field 'made_for': [1], no object"),
+        ("decisions", [{"node": 5}], "field 'decisions': field 'node': 5, no str"),
+        ("of_tomorrow", 1, "field 'of_tomorrow' is unknown here: of a later version?"),
+    ],
+)
+def test_a_damaged_report_is_refused_by_its_field(
+    tmp_path: Path, field: str, value: object, found: str
+) -> None:
+    read = json.loads(large_report(10).to_json())
+    (tmp_path / "report.json").write_text(json.dumps({**read, field: value}))
+    with pytest.raises(GraphError) as error:
+        report_files.read(tmp_path / "report.json")
+    assert found in error.value.found
+
+
+@pytest.mark.parametrize("text", ["[", "[" * 200_000, "[]", "5"])
+def test_what_is_no_report_is_refused(tmp_path: Path, text: str) -> None:
+    (tmp_path / "report.json").write_text(text)
+    with pytest.raises(GraphError, match="this is no report"):
+        report_files.read(tmp_path / "report.json")

@@ -1,0 +1,95 @@
+"""Makes dataclasses of what was read from JSON, and refuses what does not fit them.
+
+What the fields mean is not known here: annotations say which values they may have.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import types
+import typing
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+# Makes the value of a field of what JSON has; raises ValueError for another kind.
+_Make = Callable[[Any], Any]
+
+
+def made(kind: type[T], read: Any) -> T:
+    """An instance of a dataclass.
+
+    Fields may be numbers, texts, booleans, other such dataclasses, tuples and mappings
+    of these, or None where the annotation says so.
+
+    Args:
+      kind: the dataclass.
+      read: an object of JSON, with a key for each field that has no default.
+
+    Raises:
+      ValueError: a key that is missing or unknown, or a value of another kind.
+    """
+    if not isinstance(read, dict):
+        raise ValueError(f"{_shown(read)} where the fields of {kind.__name__} belong")
+    makers: Mapping[str, _Make] = _makers(kind)  # type: ignore[arg-type]
+    values = {}
+    for name, value in read.items():
+        if name not in makers:
+            raise ValueError(f"field {name!r} is unknown here: of a later version?")
+        try:
+            values[name] = makers[name](value)
+        except ValueError as e:
+            raise ValueError(f"field {name!r}: {e}") from None
+    try:
+        return kind(**values)
+    except TypeError as e:  # fields without a default are missing
+        raise ValueError(str(e).partition("() ")[2]) from None
+
+
+@functools.cache
+def _makers(kind: Any) -> Mapping[str, _Make]:
+    hints = typing.get_type_hints(kind)
+    return {f.name: _maker(hints[f.name]) for f in dataclasses.fields(kind)}
+
+
+def _maker(hint: Any) -> _Make:
+    origin, args = typing.get_origin(hint), typing.get_args(hint)
+    if origin in (typing.Union, types.UnionType):
+        (some,) = (one for one in args if one is not types.NoneType)
+        return functools.partial(_optional, _maker(some))
+    if origin in (tuple, list):
+        return functools.partial(_sequence, origin, _maker(args[0]))
+    if origin is not None:  # Mapping[str, ...]
+        return functools.partial(_mapping, _maker(args[1]))
+    if isinstance(hint, type) and dataclasses.is_dataclass(hint):
+        return functools.partial(made, hint)
+    allowed = (int, float) if hint is float else (hint,)
+    return functools.partial(_plain, allowed)
+
+
+def _plain(allowed: tuple[type, ...], value: Any) -> Any:
+    if type(value) in allowed:  # exactly: True is no number
+        return value
+    raise ValueError(f"{_shown(value)}, no {allowed[-1].__name__}")
+
+
+def _optional(make: _Make, value: Any) -> Any:
+    return None if value is None else make(value)
+
+
+def _sequence(kind: type, make: _Make, value: Any) -> Any:
+    if not isinstance(value, list):
+        raise ValueError(f"{_shown(value)}, no list")
+    return kind(map(make, value))
+
+
+def _mapping(make: _Make, value: Any) -> dict[str, Any]:
+    if not isinstance(value, dict):
+        raise ValueError(f"{_shown(value)}, no object")
+    return {name: make(one) for name, one in value.items()}
+
+
+def _shown(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 40 else f"{text[:40]}..."

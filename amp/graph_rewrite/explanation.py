@@ -57,6 +57,7 @@ CHANGES: Mapping[str, str] = {
     "unscale": "nothing: what is unscaled no longer fits float16",
     "unscaled": "taking the gradients where mixed precision is on",
     "state": "nothing: a variable is updated in float32",
+    "given": "nothing should: nobody computed the value, and a reader needs it exactly",
     "decision": "nothing should: rounding may change what is chosen",
     "range": (
         "AMP_DTYPE=bfloat16, which holds what float32 holds (with fewer digits), or a "

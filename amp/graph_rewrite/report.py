@@ -208,9 +208,14 @@ class Report:
             plans=outcome.plans,
             verdict=f"rewritten, {result}",
         )
-        return report if outcome.twin else report._left(result)
+        return report if outcome.twin else report.left(result)
 
-    def _left(self, cause: str) -> Report:
+    def left(self, cause: str) -> Report:
+        """The report with the original running from now on.
+
+        Args:
+          cause: why.
+        """
         decisions = tuple(
             d
             if d.dtype == "float32" or d.rule == "already"

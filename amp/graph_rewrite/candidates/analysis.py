@@ -13,6 +13,7 @@ from amp.graph_rewrite.candidates.conditioning import conditioning
 from amp.graph_rewrite.candidates.context import Context, Typed, type_ports
 from amp.graph_rewrite.candidates.eligibility import Candidates, find_eligible
 from amp.graph_rewrite.candidates.frame_variables import held, unfit
+from amp.graph_rewrite.candidates.given_values import given_values
 from amp.graph_rewrite.candidates.loss import loss
 from amp.graph_rewrite.candidates.passes import Passes, passes
 from amp.graph_rewrite.candidates.propagation import Propagated, propagate, without
@@ -120,6 +121,7 @@ def analyze_typed(
     eligible = without(eligible, loss(graphs, typed, found))
     eligible = without(eligible, _ill_conditioned(graphs, typed, contexts, found))
     eligible = without(eligible, unfit(graphs, typed, call_values))
+    eligible = without(eligible, given_values(graphs, contexts, eligible, call_values))
     tied = ties(graphs, typed, contexts, call_values)
     propagated = _propagated(graphs, eligible, call_values, tied)
     uses = {

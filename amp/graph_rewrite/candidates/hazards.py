@@ -31,11 +31,12 @@ def references(
     """Refuses nodes that read a v1 reference: a cast would read it at another time.
 
     The results of such a node may be cast, unless the node has control inputs that
-    determine when it reads: Grappler moves a cast in front of an Identity, and the cast
-    does not get the control inputs of the Identity. Then the readers are refused too.
+    determine when it reads: Grappler moves a cast in front of an Identity, of whatever
+    moves values and of some arithmetic, and the cast does not get the control inputs of
+    the Identity. Then all that follows is refused too, up to and with a product.
     """
     found: dict[str, Reason] = {}
-    timed: set[str] = set()  # readers with control inputs
+    timed: set[str] = set()  # readers with control inputs, and what follows them
     types = {view.signature.types for view in typed.values()}
     if not any(number > ir.REF_OFFSET for each in types for number in each):
         return found
@@ -46,6 +47,8 @@ def references(
             timed.add(name)
         if source is None:
             source = next((e[0] for e in view.node.inputs if e[0] in timed), None)
+            if source is not None and view.facts.role is not Role.COMPUTE:
+                timed.add(name)
         if source is not None and name not in refused:
             found[name] = Reason("variable", source)
     return found

@@ -125,7 +125,17 @@ def without(
 # Rules by which the result of a node must not be rounded at all.
 EXACT = frozenset(
     {
-        *("cancels", "count", "custom", "decay", "decision", "deny", "fed", "keep"),
+        *(
+            "cancels",
+            "count",
+            "custom",
+            "decay",
+            "decision",
+            "deny",
+            "fed",
+            "given",
+            "keep",
+        ),
         *("loss", "optimizer", "range", "result", "scalar", "state", "steep"),
         "unscale",
     }

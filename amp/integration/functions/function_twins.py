@@ -408,7 +408,7 @@ class FunctionTwins:
             replace = functools.partial(self._replace, context, prepared, nominee.kept)
             with fallback.strictly(self._strict):
                 if not fallback.attempt(part, replace, lambda: False):
-                    return self._give_up()
+                    return self._lose_all(checked)
         self._shared.reports.change(self._name, checked.noted_in)
         resting.rest(checked.bent)
         # A function that is traced again is another one to the next run, too.
@@ -416,6 +416,14 @@ class FunctionTwins:
             self._checks.keep(self._plans, checked)
             self._checks.later(self._plans)
         return None
+
+    def _lose_all(self, checked: Checked) -> None:
+        """Has the original run from now on, as a check has left nothing to convert."""
+        why = checked.outcome.text
+        note = lambda report: checked.noted_in(report.left(why))  # noqa: E731
+        self._shared.reports.change(self._name, note)
+        self._checks.keep(self._plans, checked)
+        self._give_up()
 
     def _replace(self, context: Any, prepared: Prepared, kept: Nodes) -> bool:
         """Makes the plan that was compared anew, with further nodes in float32.

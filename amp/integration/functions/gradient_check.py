@@ -119,8 +119,8 @@ class GradientCheck:
         """Compares gradients, and finds the nodes to keep in float32.
 
         Raises:
-          NotRepeatable: float32 or products only give no finite gradients, or a plan
-            depends on more than the step in float32 does.
+          NotRepeatable: float32 gives no finite gradients, or a plan depends on more
+            than the step in float32 does.
         """
         try:
             return self._compare()
@@ -133,7 +133,8 @@ class GradientCheck:
         limit = max(STEPS * (time.perf_counter() - start), SECONDS)
         judge = _Judge(exact, self._unit, self._copies.names)
         products = self._of(self._products())
-        judge.yardstick(products)
+        if not judge.yardstick(products):
+            return self._none_in_16_bits()
         bent = self._bent(accuracy.errors(exact, plain), products) if plain else ()
         # Without its clusters, which take long to compile.
         first = judge.errors(self._copies.gradients(fuse.unfuse(self._made.graph)))
@@ -161,6 +162,19 @@ class GradientCheck:
         after = met.get(kept, judge.products)
         outcome = judge.outcome(after, len(kept), first)
         return Checked(outcome, nominee(kept), self._prepared, bent)
+
+    def _none_in_16_bits(self) -> Checked:
+        """What is to be done where products alone leave no finite gradients.
+
+        They are finite in float32: a factorization or a quotient of what a product
+        gives does not bear its rounding, or its range. No scale helps.
+        """
+        nodes = [(use, name) for use, low in self._made.low.items() for name in low]
+        text = (
+            "gradients are finite in float32, and with products in 16 bits they are not"
+        )
+        kept = self._nominee.keeping(_nodes(nodes, text))
+        return Checked(AccuracyOutcome(text, len(nodes)), kept, self._prepared)
 
     def _bent(self, alone: Errors, products: Sequence[Gradient]) -> tuple[str, ...]:
         """The gradients that depend on the loss scale, by scaler and variable.
@@ -241,11 +255,14 @@ class _Judge:
         if not self.products.finite:
             raise NotRepeatable("its gradients are not finite in float32 either")
 
-    def yardstick(self, found: Sequence[Gradient]) -> None:
-        """Sets the errors with products only, by which others are judged."""
+    def yardstick(self, found: Sequence[Gradient]) -> bool:
+        """Sets the errors with products only, by which others are judged.
+
+        Returns:
+          Whether these gradients are finite.
+        """
         self.products = self.errors(found)
-        if not self.products.finite:
-            raise NotRepeatable("no loss scale makes gradients of products finite")
+        return self.products.finite
 
     def errors(self, found: Sequence[Gradient]) -> Errors:
         return accuracy.errors(found, self._exact)

@@ -189,3 +189,36 @@ def test_a_threshold_times_the_scale_stays_right(
         found = stepped(clipped, 4)
     assert not [text for text in caplog.messages if " rests: " in text]
     assert_near(found, wanted)
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+def test_what_no_product_in_16_bits_bears_stays_float32(dtype: str) -> None:
+    """A rounded Gram matrix is not positive any more, and Cholesky gives NaN."""
+    random = np.random.default_rng(0)
+    first = tf.Variable(random.normal(0, 1, (128, 64)).astype("f4"))
+    last = tf.Variable(random.normal(0, 0.1, (64, 4)).astype("f4"))
+    x = random.normal(0, 1, (48, 128)).astype("f4")
+    y = random.normal(0, 1, (48, 4)).astype("f4")
+    optimizer = keras.optimizers.SGD(0.01)
+
+    @tf.function
+    def step() -> tf.Tensor:
+        with tf.GradientTape() as tape:
+            h = tf.matmul(x, first)
+            gram = tf.matmul(h, h, transpose_a=True) / 48.0 + 1e-3 * tf.eye(64)
+            solve = tf.linalg.triangular_solve(
+                tf.linalg.cholesky(gram), tf.transpose(h)
+            )
+            loss = tf.reduce_mean((tf.matmul(tf.transpose(solve), last) - y) ** 2)
+        gradients = tape.gradient(loss, [first, last])
+        optimizer.apply_gradients(zip(gradients, [first, last], strict=True))
+        return loss
+
+    with amp.mixed_precision_scope(dtype=dtype, emulate=True, check=True):
+        losses = [float(step()) for _ in range(6)]
+    assert np.isfinite(losses).all()
+    assert int(optimizer.iterations) == 6
+    (report,) = [r for r in amp.reports() if r.accuracy is not None]
+    assert "with products in 16 bits they are not" in report.accuracy.text
+    assert report.nodes_low == 0
+    assert report.verdict.startswith("left in float32: gradients are finite in float32")

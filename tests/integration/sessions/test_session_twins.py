@@ -238,3 +238,34 @@ def test_an_old_job_races_with_its_hooks_queues_and_checkpoints(tmp_path):
     assert all(r["trial"].startswith(("under way", "ended")) for r in raced)
     again = run(OLD, job, "70", AMP_ENABLE="0").stdout.splitlines()
     assert again[0] == "from step 60"
+
+
+MOVES = {
+    "identity": tf.identity,
+    "transpose": tf.transpose,
+    "reshape": lambda w: tf.reshape(w, [16, 16]),
+    "slice": lambda w: w[:16],
+    "tuple": lambda w: tf.tuple([w])[0],
+    "arithmetic": lambda w: w * 1.5 / 1.5,
+}
+
+
+@pytest.mark.parametrize("move", [*MOVES])
+def test_a_reference_read_behind_its_update_sees_the_update(move):
+    """Grappler may move a cast before what moves the value, and before the read."""
+    policy = amp.Policy(dtype="bfloat16", emulate=True, assignment="all")
+    with tf.Graph().as_default(), amp.mixed_precision_scope(policy):
+        x = v1.placeholder(tf.float32, [16, 16])
+        start = np.eye(16, dtype=np.float32)
+        w = v1.get_variable("w", initializer=start, use_resource=False)
+        before = tf.matmul(x, MOVES[move](w))
+        with tf.control_dependencies([before]):
+            update = v1.assign_add(w, start)
+        with tf.control_dependencies([update]):
+            read = w.read_value()
+        after = tf.matmul(x, MOVES[move](read))
+        with v1.Session() as session:
+            session.run(v1.global_variables_initializer())
+            found = session.run([before, after], {x: np.ones([16, 16])})
+    np.testing.assert_array_equal(found[0], np.ones([16, 16]))
+    np.testing.assert_array_equal(found[1], 2 * np.ones([16, 16]))

@@ -125,7 +125,16 @@ def test_imports_point_one_way(room, may):
 
 # A room or a file beside the rooms; each imports only from those before it.
 REWRITER = (
-    *("figures", "graph", "ops", "plan", "values", "decisions", "outcomes"),
+    *(
+        "figures",
+        "json_fields",
+        "graph",
+        "ops",
+        "plan",
+        "values",
+        "decisions",
+        "outcomes",
+    ),
     *("explanation", "report", "plan_diff"),
     *("normalize", "candidates", "cost", "assign", "apply", "fusion"),
     *("verify", "circumstances", "checks", "steps", "report_builder", "phases"),

@@ -57,6 +57,7 @@ CHANGES: Mapping[str, str] = {
     "unscale": "nothing: what is unscaled no longer fits float16",
     "unscaled": "taking the gradients where mixed precision is on",
     "state": "nothing: a variable is updated in float32",
+    "settles": "a loop that runs a fixed number of times: rounded, it may never settle",
     "given": "nothing should: nobody computed the value, and a reader needs it exactly",
     "decision": "nothing should: rounding may change what is chosen",
     "range": (

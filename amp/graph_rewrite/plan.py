@@ -88,6 +88,7 @@ RULES: Mapping[str, str] = {
     "unscaled": "a training step whose gradients were taken without a loss scale",
     "state": "only updates variables",
     "decision": "only decides: on an index, a mask, an integer, a target",
+    "settles": "what a loop waits for to settle comes from it",
     "given": "moves a value that nobody rounded to a reader that needs it exactly",
     "range": "a value that the 16-bit type cannot hold",
     "count": "sums more terms than its kernel adds up well in 16 bits",

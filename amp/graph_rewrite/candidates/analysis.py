@@ -17,6 +17,7 @@ from amp.graph_rewrite.candidates.given_values import given_values
 from amp.graph_rewrite.candidates.loss import loss
 from amp.graph_rewrite.candidates.passes import Passes, passes
 from amp.graph_rewrite.candidates.propagation import Propagated, propagate, without
+from amp.graph_rewrite.candidates.settling_loops import settling_loops
 from amp.graph_rewrite.candidates.ties import Tie, held_by_ties, ties
 from amp.graph_rewrite.graph import calls, ir
 from amp.graph_rewrite.graph.calls import FunctionUse, graph_of
@@ -121,6 +122,7 @@ def analyze_typed(
     eligible = without(eligible, loss(graphs, typed, found))
     eligible = without(eligible, _ill_conditioned(graphs, typed, contexts, found))
     eligible = without(eligible, unfit(graphs, typed, call_values))
+    eligible = without(eligible, settling_loops(graphs, typed, call_values))
     eligible = without(eligible, given_values(graphs, contexts, eligible, call_values))
     tied = ties(graphs, typed, contexts, call_values)
     propagated = _propagated(graphs, eligible, call_values, tied)

@@ -136,7 +136,16 @@ EXACT = frozenset(
             "given",
             "keep",
         ),
-        *("loss", "optimizer", "range", "result", "scalar", "state", "steep"),
+        *(
+            "loss",
+            "optimizer",
+            "range",
+            "result",
+            "scalar",
+            "settles",
+            "state",
+            "steep",
+        ),
         "unscale",
     }
 )

@@ -160,7 +160,8 @@ def decisions(
     a detector keeps other boxes, or ties appear. The walk against the edges passes
     nodes that are refused already, loops included. It stops at products, at nodes that
     read a product (TensorFlow fuses the two), at results, and at values of other types,
-    such as tensor lists.
+    such as tensor lists. To what only casts to integers read it goes through products,
+    too: an index that a product computes (one_hot(i) @ range) is that index exactly.
 
     Args:
       graph: one function.
@@ -170,6 +171,7 @@ def decisions(
     """
     found: dict[str, Reason] = {}
     ends: dict[str, Reason] = {}
+    whole: set[str] = set()  # casts to integers, and what only leads to such
     returned = {result.edge[0] for result in graph.results}
     for name in reversed(graph.order):
         view = typed[name]
@@ -180,12 +182,20 @@ def decisions(
         floats = [i for i, number in enumerate(types) if number in _FLOATS]
         if types and (not floats or view.facts.kind is Kind.STOP_GRADIENT):
             ends[name] = Reason("decision", name)
+            if view.facts.kind is Kind.CAST and ir.INTEGERS.issuperset(types):
+                whole.add(name)
             continue
-        if name in returned or name in products:
+        if name in returned:
+            continue
+        readers = [r for i in floats for r, _ in graph.readers.get((name, i), ())]
+        if readers and whole.issuperset(readers):
+            whole.add(name)
+            if name not in refused and row is not None and row.role is not Role.MOVE:
+                found[name] = Reason("decision", readers[0])
+        if name in products:
             continue
         if any(source in products for source, _ in node.inputs):
             continue
-        readers = [r for i in floats for r, _ in graph.readers.get((name, i), ())]
         if not readers and len(floats) < len(types):  # read for its indices
             ends[name] = Reason("decision", name)
         elif readers and all(reader in ends for reader in readers):

@@ -6,6 +6,7 @@ import dataclasses
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pytest
 import tensorflow as tf
 from rewriting import (
@@ -20,6 +21,7 @@ from rewriting import (
     v1,
 )
 
+import amp
 from amp.graph_rewrite.candidates.context import type_ports
 from amp.graph_rewrite.candidates.eligibility import find_eligible
 from amp.graph_rewrite.cost.shipped_devices import A100
@@ -305,8 +307,8 @@ def test_arithmetic_for_an_integer_stays_float32() -> None:
         tf.cast(tf.floor(half, name="floor"), tf.int32, name="integer")
 
     found = decided(build)
-    assert found["half"] == found["floor"] == "decision"
-    assert found["tanh"] == "follow"  # it reads a product
+    for name in ("product", "tanh", "half", "floor"):
+        assert found[name] == "decision"
 
 
 def test_arithmetic_for_a_choice_or_a_target_stays_float32() -> None:
@@ -324,6 +326,23 @@ def test_arithmetic_for_a_choice_or_a_target_stays_float32() -> None:
     for name in ("score", "sides", "twice", "aim"):
         assert found[name] == "decision"
     assert found["start"] == "follow"
+
+
+def test_an_index_that_a_product_computes_is_that_index() -> None:
+    """A row of a table that a one-hot vector chooses, as integers."""
+    ids = np.arange(3001, 3065)  # not in 16 bits
+
+    @tf.function
+    def chosen(x: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        table = tf.constant(ids[:, None].astype(np.float32))
+        rows = tf.squeeze(tf.matmul(x, table), 1)
+        return tf.cast(rows + 0.25, tf.int32), tf.matmul(x, x)
+
+    x = np.eye(64, dtype=np.float32)
+    policy = amp.Policy(dtype="bfloat16", emulate=True, assignment="all", strict=True)
+    found, product = amp.twin(chosen, x, policy=policy)(x)
+    np.testing.assert_array_equal(found, ids)
+    np.testing.assert_array_equal(product, x)
 
 
 def test_a_value_that_is_also_used_is_no_mere_decision() -> None:

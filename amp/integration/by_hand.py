@@ -190,10 +190,11 @@ def unscale(
     noted = [] if inner else [tf.group(*_noted(scaler, finite))]
     with tf.control_dependencies([each for each in noted if each is not None]):
         results = [gradients.divide(grad, scale, placing) for grad in flat]
+        told = finite if tf.executing_eagerly() else tf.identity(finite)
     if inner:
         scaled_losses.note_unscaled(results)
     else:
-        provenance.note(provenance.Call(scaler, finite, moved=True), results)
+        provenance.note(provenance.Call(scaler, told, moved=True), results)
     return tf.nest.pack_sequence_as(grads, results), finite
 
 

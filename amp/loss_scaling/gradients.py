@@ -7,7 +7,7 @@ ones). Scaling all seeds scales all gradients, because gradients are linear in t
     scale  = scaler.factor()
     grads  = compute(seeds * scale)          # these products get the attribute SEED
     finite = all(is_finite(g) for g in grads)                # in this replica
-    scaler.step(finite)
+    scaler.step(finite)                         # before anybody is told of `finite`
     return [MulNoNan(g, 1 / scale if finite else 0) for g in grads]   # with UNSCALE
 
 `MulNoNan(x, 0)` is 0 for every x, also if x is infinite or NaN. So after an overflow a
@@ -182,10 +182,11 @@ def scaled(
             )
             for index, grad in enumerate(grads)
         ]
+        told = finite if tf.executing_eagerly() else tf.identity(finite)
     if scaling.scaler is not None:
-        call = provenance.Call(scaling.scaler, finite, scaling.waits)
-        pairs = zip(grads, results, strict=True)
-        provenance.note(call, [result for grad, result in pairs if scales(grad)])
+        call = provenance.Call(scaling.scaler, told, scaling.waits)
+        scaled_results = [results[index] for index in checks]
+        provenance.note(call, scaled_results, list(checks.values()))
     return results
 
 

@@ -12,9 +12,10 @@ variables. No decision is made here. Public TensorFlow only.
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import weakref
 from collections.abc import Iterator, Sequence
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import tensorflow as tf
 
@@ -48,20 +49,48 @@ class Call:
     moved: bool = False
 
 
-def note(call: Call, grads: Sequence[Any]) -> None:
+class Noted(NamedTuple):
+    """A gradient of a graph.
+
+    Attributes:
+      op: the operation that makes it.
+      call: where it comes from.
+      check: whether it is finite, bool, shape (); None where only the call knows.
+    """
+
+    op: Any
+    call: Call
+    check: tf.Tensor | None
+
+
+def note(call: Call, grads: Sequence[Any], checks: Sequence[tf.Tensor] = ()) -> None:
     """Records that these gradients come from `call`.
 
     The record of an eager tensor is dropped with the tensor; that of a graph tensor is
     part of its graph.
+
+    Args:
+      call: where they come from.
+      grads: tensors, IndexedSlices, or None.
+      checks: for each of them whether it is finite, bool, shape (); none if not known.
     """
-    for tensor in _tensors(grads):
+    for grad, check in itertools.zip_longest(grads, checks):
+        tensor = _tensor(grad)
+        if tensor is None:
+            continue
         if isinstance(tensor, _EAGER_TENSOR):
             key = id(tensor)
             SCALING.gradients[key] = (weakref.ref(tensor), call)
             forget = SCALING.gradients.pop
             weakref.finalize(tensor, forget, key, None).atexit = False
         else:
-            tensor.graph.add_to_collection(_CALLS, (tensor.op, call))
+            noted = Noted(tensor.op, call, check)
+            tensor.graph.add_to_collection(_CALLS, noted)
+
+
+def noted(graph: tf.Graph) -> list[Noted]:
+    """The gradients of a graph whose origin was recorded."""
+    return list(graph.get_collection(_CALLS))
 
 
 def calls(grads: Sequence[Any], variables: Sequence[tf.Variable]) -> list[Call] | None:
@@ -127,9 +156,9 @@ def _behind(waiting: list[Any], handles: list[Any]) -> Iterator[Call | None]:
 def _known(operations: Sequence[Any]) -> dict[_Key, Call]:
     graphs = {id(op.graph): op.graph for op in operations}
     return {
-        (key, op.name): call
+        (key, each.op.name): each.call
         for key, graph in graphs.items()
-        for op, call in graph.get_collection(_CALLS)
+        for each in noted(graph)
     }
 
 
@@ -163,5 +192,10 @@ def _handles(variables: Sequence[Any]) -> list[Any]:
 
 
 def _tensors(grads: Sequence[Any]) -> list[Any]:
-    each = (g.values if isinstance(g, tf.IndexedSlices) else g for g in grads)
-    return [tensor for tensor in each if isinstance(tensor, tf.Tensor)]
+    return [each for each in map(_tensor, grads) if each is not None]
+
+
+def _tensor(grad: Any) -> Any:
+    """The tensor of a gradient; None if it is something else."""
+    values = grad.values if isinstance(grad, tf.IndexedSlices) else grad
+    return values if isinstance(values, tf.Tensor) else None

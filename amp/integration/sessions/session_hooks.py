@@ -16,7 +16,11 @@ from tensorflow.python.client import session as session_lib
 from amp.integration import active, wrapping
 from amp.integration.functions import function_hooks
 from amp.integration.functions.twins import Twins
-from amp.integration.sessions import session_twins, skipped_counts
+from amp.integration.sessions import (
+    session_twins,
+    skipped_counts,
+    unused_checks,
+)
 from amp.integration.sessions.policy_view import Run
 from amp.integration.sessions.session_starts import TWIN, Untwinned, begin, tell
 from amp.integration.sessions.session_twins import Request, SessionTwin
@@ -36,12 +40,24 @@ def _do_run(original: wrapping.Function) -> wrapping.Function:
     def do_run(self: Any, *args: Any, **kwargs: Any) -> Any:
         twins = _wanted(self._graph)
         twin = self.__dict__.get(TWIN)
+        given = _answered(arguments(self, *args, **kwargs))
         if twin is None or isinstance(twin, SessionTwin):
-            return _run(arguments(self, *args, **kwargs), original, twins)
+            return _run(given, original, twins)
         tell(twin, twins)
-        return original(self, *args, **kwargs)
+        return given.call(original)
 
     return do_run
+
+
+def _answered(given: wrapping.Arguments) -> wrapping.Arguments:
+    """The arguments of a run, which is also fed what it need not check."""
+    feeds = given.get("feed_dict")
+    if given.get("handle") is not None:  # a part of a run: what else it is fed is open
+        return given
+    targets, fetches = given.get("target_list"), given.get("fetch_list")
+    graph = given.get("self")._graph
+    more = unused_checks.answers(graph, targets, fetches, feeds)
+    return given.replaced("feed_dict", {**feeds, **more}) if more else given
 
 
 def can_start(session: Any, run: Run) -> bool:

@@ -141,7 +141,10 @@ def _as_operation(
     collection = tf.compat.v1.get_collection_ref(_TRAIN_OP)
     before = list(collection)
     # In a session graph only these make the flag be read after the gradients are taken.
-    with tf.control_dependencies([g for g in map(_values, grads) if g is not None]):
+    # They would be computed even where they are fed.
+    unknown = any(concern.finite is None for concern in concerns)
+    taken = [g for g in map(_values, grads) if g is not None] if unknown else []
+    with tf.control_dependencies(taken):
         ran = update.unless_overflow(concerns, call, agreement.together())
     operation = tf.group(ran, name=name)
     collection[:] = [*before, operation]

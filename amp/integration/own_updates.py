@@ -92,10 +92,11 @@ def _applied(
     with tf.control_dependencies([] if tf.executing_eagerly() else ready):
         finite = finite_checks.all_of(finite_checks.finite_each(flat, _PLACING.beside))
         together = agreement.together()
-        ran: tf.Tensor = update.unless_overflow(
+        ran, _ = update.unless_overflow(
             concerns, optimizer_hooks.branch(_grouped(apply)), together, finite
         )
-    return ran
+    made: tf.Tensor = ran
+    return made
 
 
 def _grouped(apply: Callable[[], Any]) -> Callable[[], Any]:

@@ -43,6 +43,8 @@ class Finding:
       readers: the operations that read it, which have to stay float32 too if it is to
         arrive there as it is; those of the forward pass first.
       line: the user's line that made it, as "file:line"; "" if that is not known.
+      rounded: the 16-bit type of something that it is computed from; "" where nothing
+        is.
     """
 
     variable: str
@@ -55,6 +57,7 @@ class Finding:
     own: bool
     readers: tuple[str, ...] = ()
     line: str = ""
+    rounded: str = ""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -165,6 +168,13 @@ def _try(finding: Finding) -> str:
             "larger epsilon"
         )
     pole = finding.op in _POLES
+    if not finding.dtype and finding.rounded:
+        return (
+            f"It is float32, but computed from values in {finding.rounded}, which "
+            "rounds them: amp.compare(step, *batch) says whether it is finite without "
+            "that. Where a rounded value is a divisor, or its logarithm or root taken, "
+            f"a larger epsilon helps; otherwise {keep}, or what they are computed from"
+        )
     if not finding.dtype:
         more = " (an epsilon that is too small, a logarithm of 0)" if pole else ""
         return (

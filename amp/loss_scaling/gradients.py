@@ -37,6 +37,7 @@ from amp.loss_scaling.finite_checks import (
     scales,
     values_of,
 )
+from amp.loss_scaling.node_names import apart
 from amp.loss_scaling.scaler import Scaler
 
 Compute: TypeAlias = Callable[[list[tf.Tensor]], list[Gradient]]
@@ -163,10 +164,23 @@ def scaled(
     Returns:
       The unscaled gradients, in the order in which `compute` returned them.
     """
-    scale = scaling.scale()
-    grads = compute(scale_seeds(targets, seeds, scale, placing))
+    with apart():
+        scale = scaling.scale()
+        scaled_seeds = scale_seeds(targets, seeds, scale, placing)
+    grads = compute(scaled_seeds)
     if not any(map(scales, grads)):
         return grads
+    with apart():
+        return _unscaled(scaling, grads, scale, placing)
+
+
+def _unscaled(
+    scaling: Scaling,
+    grads: Sequence[Gradient],
+    scale: tf.Tensor,
+    placing: GradientPlacement,
+) -> list[Gradient]:
+    """Unscales the gradients of a call, after their check has moved the scale."""
     checks = finite_each(grads, placing.beside)
     finite = all_of(checks)
     with tf.control_dependencies(scaling.step(finite, checks)):
@@ -263,7 +277,7 @@ def marked(grad: Gradient, placing: GradientPlacement) -> Gradient:
         return grad
 
     def identity(values: tf.Tensor) -> tf.Tensor:
-        with placing.unscaling():
+        with apart(), placing.unscaling():
             return tf.identity(values)
 
     return _on_values(grad, identity, placing)

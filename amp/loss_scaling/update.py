@@ -88,7 +88,8 @@ def unless_overflow(
     apply: Callable[[], Any],
     replicas: Replicas = ONE,
     finite: tf.Tensor | None = None,
-) -> Any:
+    left: Callable[[], Sequence[tf.Tensor]] = tuple,
+) -> tuple[Any, list[tf.Tensor]]:
     """Runs `apply`, or skips it after an overflow.
 
     ::
@@ -109,9 +110,11 @@ def unless_overflow(
       replicas: how the replicas decide together.
       finite: another condition for the update, bool, shape (). It does not change the
         scale. Without concerns there has to be one, or several replicas.
+      left: called after `apply`, returns tensors of it that are to be read outside.
 
     Returns:
-      Whether the update ran, bool, shape ().
+      Whether the update ran, bool, shape (); and what `left` returned, zeros where it
+      did not run.
     """
     flags = [_pending(concern) for concern in concerns]
     if replicas.agree is not None:
@@ -123,15 +126,27 @@ def unless_overflow(
         flags = [tf.logical_or(flag, bad) for flag in flags] or [bad]
     pending = tf.reduce_any(tf.stack(flags)) if len(flags) > 1 else flags[0]
 
-    def skip() -> tf.Tensor:
-        pairs = zip(concerns, flags, strict=False)
-        return _after(tf.group(*[_answer(c, flag) for c, flag in pairs]), False)
+    outside: list[tf.Tensor] = []
 
-    def run() -> tf.Tensor:
+    def run() -> list[tf.Tensor]:
         done, noted = apply(), [_note(c, 0) for c in concerns]
-        return _after(done, _after(tf.group(*noted), True))
+        outside[:] = left()
+        return [_after(done, _after(tf.group(*noted), True)), *outside]
 
-    return replicas.cond(pending, skip, run)
+    def skip() -> list[tf.Tensor]:
+        pairs = zip(concerns, flags, strict=False)
+        done = tf.group(*[_answer(c, flag) for c, flag in pairs])
+        return [_after(done, False), *map(_nothing, outside)]
+
+    # The update is built first: it says what is to be read outside of it.
+    ran, *values = replicas.cond(tf.logical_not(pending), run, skip)
+    return ran, values
+
+
+def _nothing(tensor: tf.Tensor) -> tf.Tensor:
+    """Zeros (or "" or False) in the shape of a tensor; sizes not known are 1."""
+    sizes = tensor.shape.as_list() if tensor.shape.rank else []
+    return tf.zeros([1 if size is None else size for size in sizes], tensor.dtype)
 
 
 def agree_now(

@@ -43,6 +43,11 @@ def test_each_event_names_the_scaler_and_the_variables(event, says):
         ({"op": "MatMul"}, "MatMul", "smaller values before it"),
         ({"op": "Cast"}, "Cast", "a constant that it can hold"),
         ({"dtype": ""}, "RealDiv, float32", "mixed precision is not the cause"),
+        (
+            {"dtype": "", "rounded": "float16"},
+            "RealDiv, float32",
+            "from values in float16",
+        ),
         ({"op": ""}, "an input of the step, float16", "It is finite in float32"),
         ({"op": "IteratorGetNext"}, "IteratorGetNext, float16", "or dtype='bfloat16'"),
         ({"op": "", "readers": ("a",)}, "an input", "a mask), AMP_KEEP='a' or amp."),

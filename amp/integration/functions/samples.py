@@ -21,6 +21,12 @@ from amp.loss_scaling.advice import Finding
 _CAST = "/amp_"  # in the names of the casts that a rewrite adds
 
 
+def _emulated(tensor: Tensor) -> int | None:
+    """The 16-bit type that a tensor is rounded to by a rewrite, None if by none."""
+    kind = tensor.edge[0].partition(_CAST)[2]
+    return ir.DTYPE_NUMBERS.get(kind.partition("_")[0])
+
+
 def _unknown(node: str) -> str:
     return ""
 
@@ -84,9 +90,8 @@ class Sample:
         tensor = self.tensors[index]
         near = [tensor, *(self.tensors[each] for each in tensor.sources)]
         low = next((t.type for t in near if t.type != ir.FLOAT), None)
-        name, cast, kind = tensor.edge[0].partition(_CAST)
-        if cast and low is None:  # emulated
-            low = ir.DTYPE_NUMBERS.get(kind.partition("_")[0])
+        name, cast, _ = tensor.edge[0].partition(_CAST)
+        low = _emulated(tensor) if low is None else low
         sources = [self.tensors[each] for each in tensor.sources] if cast else []
         made = [t for t in sources if t.edge[0] == name] or [tensor]
         port = made[0].edge[1]
@@ -101,7 +106,20 @@ class Sample:
             own=name in self.own,
             readers=self._readers(index, name),
             line=self.line(name),
+            rounded=self._rounded(index),
         )
+
+    def _rounded(self, index: int) -> str:
+        """The 16-bit type of something that a tensor is computed from, "" if none."""
+        waiting, seen = [index], {index}
+        while waiting:
+            tensor = self.tensors[waiting.pop()]
+            low = tensor.type if tensor.type != ir.FLOAT else _emulated(tensor)
+            if low is not None:
+                return ir.DTYPE_NAMES[low]
+            waiting += [each for each in tensor.sources if each not in seen]
+            seen.update(tensor.sources)
+        return ""
 
     def _readers(self, index: int, name: str) -> tuple[str, ...]:
         """The operations that read a tensor, by the user's names.

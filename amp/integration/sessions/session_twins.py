@@ -28,11 +28,15 @@ from amp.integration.sessions.session_stalls import SessionStalls
 _ADDED = re.compile(
     r"/amp_(?:to|given|read|b?float(?:16|32)|barrier|cluster|enter|\d)\w*"
 )
+# Grappler's copy of a node that it moves past a cast, such as one that was added.
+_MOVED = re.compile(
+    "ArithmeticOptimizer/ReorderCastLikeAndValuePreserving_(?:half|bfloat16|float)_"
+)
 
 
 def as_the_user_has_it(message: str) -> str:
     """An error's message with the names of the user's nodes instead of the twin's."""
-    return definitions.without_suffix(_ADDED.sub("", message))
+    return definitions.without_suffix(_ADDED.sub("", _MOVED.sub("", message)))
 
 
 # What a run is remembered by.

@@ -41,7 +41,9 @@ def _note(session: Any) -> None:
     for scaler in group.of_graph(session.graph):
         variable = scaler.skipped_steps
         try:
-            skipped = int(session.run(variable, options=options))
+            # Past a method `run` of the program's own: it did not ask for this.
+            got = tf.compat.v1.Session.run(session, variable, options=options)
+            skipped = int(got)
         except tf.errors.FailedPreconditionError:  # it took no step
             skipped = 0
         # Sessions of one master share its variables; of others each has its own.

@@ -23,7 +23,9 @@ from amp.graph_rewrite.ops.op_table import Kind, facts
 from amp.integration import active, fallback, wrapping
 from amp.integration.distributed import collectives, replicas
 from amp.integration.training import agreement, gradient_sources, markers
+from amp.integration.training.left_values import LeftValues
 from amp.loss_scaling import provenance, state, traced_updates, update
+from amp.loss_scaling.node_names import apart
 
 _KERAS = "keras.src.optimizers.base_optimizer"
 _TRAIN_OP = "train_op"
@@ -48,10 +50,36 @@ def _keras_apply(original: wrapping.Function) -> wrapping.Function:
             return _run(call)
         if variables and not self.built:
             _build(self, variables)
-        update.unless_overflow(concerns, branch(call), agreement.together())
+        _unless_overflow(self, concerns, call)
         return None
 
     return apply
+
+
+def _unless_overflow(
+    optimizer: Any, concerns: Sequence[update.Concern], call: Callable[[], Any]
+) -> Any:
+    """Has an optimizer update unless a gradient overflowed.
+
+    Args:
+      optimizer: what it keeps of the update can be read outside, but not of one in
+        which replicas meet.
+      concerns: as of `update.unless_overflow`.
+      call: the update itself.
+
+    Returns:
+      Whether it ran, bool, shape ().
+    """
+    together = agreement.together()
+    alone = together is update.ONE and not tf.executing_eagerly()
+    left = LeftValues(optimizer) if alone else None
+    with apart():
+        ran, values = update.unless_overflow(
+            concerns, branch(call), together, left=left or tuple
+        )
+    if left is not None:
+        left.put(values)
+    return ran
 
 
 def _build(optimizer: Any, variables: Sequence[Any]) -> None:
@@ -98,7 +126,8 @@ class _Kind:
             if not replicas.merges():  # otherwise they are made where replicas meet
                 self.make(optimizer, pairs)
             name = given.get("name") or self.name(optimizer)
-            return _as_operation(grads, name, concerns, branch(call))
+            build = functools.partial(_unless_overflow, optimizer, concerns, call)
+            return _as_operation(grads, name, concerns, build)
 
         return apply
 
@@ -122,7 +151,7 @@ def _as_operation(
     grads: Sequence[Any],
     name: str,
     concerns: Sequence[update.Concern],
-    call: Callable[[], Any],
+    build: Callable[[], Any],
 ) -> Any:
     """Builds the conditional update as one training operation.
 
@@ -130,13 +159,13 @@ def _as_operation(
       grads: the gradients of the update.
       name: of the operation.
       concerns: as of `update.unless_overflow`.
-      call: the update itself.
+      build: builds the update, and returns whether it ran.
 
     Returns:
       The operation; None when eager.
     """
     if tf.executing_eagerly():
-        update.unless_overflow(concerns, call, agreement.together())
+        build()
         return None
     collection = tf.compat.v1.get_collection_ref(_TRAIN_OP)
     before = list(collection)
@@ -145,7 +174,7 @@ def _as_operation(
     unknown = any(concern.finite is None for concern in concerns)
     taken = [g for g in map(_values, grads) if g is not None] if unknown else []
     with tf.control_dependencies(taken):
-        ran = update.unless_overflow(concerns, call, agreement.together())
+        ran = build()
     operation = tf.group(ran, name=name)
     collection[:] = [*before, operation]
     return operation
@@ -256,7 +285,24 @@ def _may_grow(grads: Sequence[Any]) -> bool:
 
 def branch(call: Callable[[], Any]) -> Callable[[], Any]:
     """Returns an update in the form that `update.unless_overflow` takes."""
-    return _kept(replicas.alone(call))
+    return _own_randomness(_kept(replicas.alone(call)))
+
+
+def _own_randomness(call: Callable[[], Any]) -> Callable[[], Any]:
+    """Returns an update whose random operations have seeds that the step's have not.
+
+    TensorFlow counts them from the beginning of each graph, and a branch is one.
+    """
+    outer = tf.compat.v1.get_default_graph()
+
+    def seeded() -> Any:
+        graph = tf.compat.v1.get_default_graph()
+        if graph is not outer and graph.seed is not None:
+            built = len(outer.get_operations())
+            tf.compat.v1.set_random_seed((graph.seed + built) % 2**31)
+        return call()
+
+    return seeded
 
 
 def _run(call: Callable[[], Any]) -> Any:

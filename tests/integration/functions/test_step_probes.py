@@ -94,6 +94,31 @@ def test_an_overflow_in_16_bits_names_the_op_and_the_type():
     assert any("gradient_tape/out/" in reader for reader in found.readers)
 
 
+@pytest.mark.parametrize(("at", "rounded"), [("before", ""), ("behind", "float16")])
+def test_what_float32_makes_of_rounded_values_is_not_called_its_own(at, rounded):
+    """What comes to 0 only in 16 bits has a reciprocal in float32 that is infinite."""
+    w = tf.Variable(tf.ones([4, 3]), name="w")
+
+    @tf.function
+    def step(x, factor):
+        with tf.GradientTape() as tape:
+            given = tf.math.reciprocal(factor) if at == "before" else 1.0
+            hidden = tf.matmul(x * given, w)
+            small = tf.reduce_sum(tf.nn.relu(hidden), 1) + tf.abs(factor)
+            loss = tf.reduce_mean(tf.math.reciprocal(small))
+        w.assign_sub(tape.gradient(loss, w))
+        return loss
+
+    with amp.mixed_precision_scope(**POLICY, check=False):
+        step(X, tf.constant(1.0))
+        asked, number = ask(None)
+        w.assign(tf.zeros_like(w))
+        step(X, tf.constant(0.0))
+    found = asked.samples[0].finding(number)
+    assert (found.op, found.dtype, found.rounded) == ("Reciprocal", "", rounded)
+    assert found.forward
+
+
 def test_a_finite_step_has_no_finding_and_another_is_asked():
     job = Job()
     with amp.mixed_precision_scope(**POLICY):

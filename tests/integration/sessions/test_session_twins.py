@@ -151,6 +151,20 @@ def test_messages_lose_what_was_added():
     assert session_twins.as_the_user_has_it(text) == user
 
 
+def test_messages_name_the_node_that_grappler_moved_past_a_cast():
+    """A copy that Grappler makes behind a cast has no operation in any graph."""
+    with tf.Graph().as_default(), amp.mixed_precision_scope(POLICY):
+        parts = model()
+        wrong = tf.reshape(parts["out"], [7, -1], name="a/wrong")
+        used = tf.matmul(wrong, tf.ones([3, 3]))
+        with v1.Session() as session:
+            session.run(v1.global_variables_initializer())
+            with pytest.raises(tf.errors.InvalidArgumentError) as found:
+                session.run([wrong, used], feed(parts))
+    assert found.value.op.name == "a/wrong"
+    assert "{{node a/wrong}}" in found.value.message
+
+
 # A job as they were written years ago: a queue, a monitored session, hooks, a saver.
 OLD = """
 import sys

@@ -52,13 +52,34 @@ def test_a_session_that_is_open_at_the_end_is_read_then() -> None:
     session.close()
 
 
-def test_what_cannot_be_read_is_told_and_the_session_closes() -> None:
+def test_what_cannot_be_read_is_told_and_the_session_closes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     with amp.mixed_precision_scope(POLICY), tf.Graph().as_default():
         session = v1.Session()
         train(session, overflows=1)
-    session.run = lambda *args, **kwargs: 1 / 0
-    session.close()
+    with monkeypatch.context() as patch:
+        patch.setattr(v1.Session, "run", lambda *args, **kwargs: 1 / 0)
+        session.close()
     assert skipped_counts.total() == (0, False)
+
+
+def test_readings_are_no_runs_of_the_program() -> None:
+    """It may count its runs, or do more in each, in a method of its own."""
+
+    class Counting(v1.Session):  # type: ignore[misc]
+        calls = 0
+
+        def run(self, *args: Any, **kwargs: Any) -> Any:
+            self.calls += 1
+            return super().run(*args, **kwargs)
+
+    with amp.mixed_precision_scope(POLICY), tf.Graph().as_default():
+        session = Counting()
+        train(session, overflows=39)  # counts are read before the runs from the 20th on
+        session.close()
+    assert session.calls == 42
+    assert skipped_counts.total() == (39, True)
 
 
 def test_a_session_without_a_step_has_skipped_none() -> None:

@@ -1,0 +1,23 @@
+"""`apart`: where the nodes of loss scaling are named, apart from the user's.
+
+A program with sessions finds tensors by their names, which TensorFlow numbers in the
+order in which they are built. No node is built here.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from typing import Any
+
+import tensorflow as tf
+
+# The trailing slash makes it the same scope wherever it is entered.
+_SCOPE = "amp_loss_scaling/"
+
+
+def apart() -> contextlib.AbstractContextManager[Any]:
+    """A scope; nodes that are built in it take no name that the user's may have."""
+    if tf.executing_eagerly():
+        return contextlib.nullcontext()
+    scope: contextlib.AbstractContextManager[Any] = tf.name_scope(_SCOPE)
+    return scope

@@ -1,0 +1,159 @@
+"""What an update computes can be read outside of it, though it may be skipped."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import amp
+from amp.loss_scaling import DynamicLossScale
+
+keras = pytest.importorskip("keras")
+v1 = tf.compat.v1
+POLICY = amp.Policy(
+    dtype="float16",
+    emulate=True,
+    loss_scale=DynamicLossScale(initial=4.0, growth_interval=1000),
+    strict=True,
+    trial=False,
+)
+
+
+class Kept(keras.optimizers.SGD):
+    """Keeps what it computes, in each of the ways in which programs do."""
+
+    def update_step(self, gradient: Any, variable: Any, learning_rate: Any) -> None:
+        norm = tf.norm(gradient)
+        self.norm = norm
+        self.both = {"norm": norm, "rates": [tf.cast(learning_rate, tf.float32), 3]}
+        self.found = tf.reduce_all(tf.math.is_finite(gradient))
+        super().update_step(gradient, variable, learning_rate)
+
+
+class KeptRows(Kept):
+    """Keeps a tensor of a size that is not known, which XLA does not compile."""
+
+    def update_step(self, gradient: Any, variable: Any, learning_rate: Any) -> None:
+        self.rows = tf.boolean_mask(gradient, gradient[:, 0] > 0)
+        super().update_step(gradient, variable, learning_rate)
+
+
+MODES = {"function": (KeptRows, None), "xla": (Kept, True)}
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_what_an_optimizer_keeps_is_read_after_the_update(mode: str) -> None:
+    kind, how = MODES[mode]
+    variable, optimizer = keras.Variable(np.ones((2, 1), "f4")), kind(0.5)
+
+    @tf.function(autograph=False, jit_compile=how)
+    def step(factor: Any) -> Any:
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_sum(variable * factor)
+        optimizer.apply_gradients([(tape.gradient(loss, variable), variable)])
+        read = (optimizer.norm, optimizer.both["norm"], optimizer.both["rates"][0])
+        return *read, optimizer.found, getattr(optimizer, "rows", 0.0)
+
+    with amp.mixed_precision_scope(POLICY):
+        *good, rows = step(tf.constant([[3.0], [4.0]]))
+        weights = variable.numpy()
+        *bad, _ = step(tf.constant([[np.inf], [4.0]]))
+    assert [float(value) for value in good] == [5.0, 5.0, 0.5, 1.0]
+    if kind is KeptRows:
+        np.testing.assert_array_equal(rows, [[3.0], [4.0]])
+    np.testing.assert_array_equal(weights, [[-0.5], [-1.0]])
+    assert [float(value) for value in bad] == [0.0] * 4  # it did not run
+    np.testing.assert_array_equal(variable.numpy(), weights)
+
+
+class Logged(v1.train.GradientDescentOptimizer):
+    """Writes summaries of what it updates by."""
+
+    def _resource_apply_dense(self, gradient: Any, variable: Any) -> Any:
+        v1.summary.scalar("norm", tf.norm(gradient))
+        return super()._resource_apply_dense(gradient, variable)
+
+
+def graph(optimizer: Any) -> tuple[Any, Any]:
+    x = v1.placeholder(tf.float32, [2, 4])
+    ones = v1.ones_initializer()
+    weights = v1.get_variable("w", [4, 1], initializer=ones, use_resource=True)
+    return x, optimizer.minimize(tf.reduce_sum(x @ weights))
+
+
+def started() -> Any:
+    session = v1.Session()
+    session.run(v1.global_variables_initializer())
+    return session
+
+
+@pytest.mark.parametrize("factor", [1.0, 3e38], ids=["finite", "overflow"])
+def test_a_session_reads_the_summaries_of_an_update(factor: float) -> None:
+    with tf.Graph().as_default(), amp.mixed_precision_scope(POLICY):
+        x, train = graph(Logged(0.5))
+        merged = v1.summary.merge_all()
+        with started() as session:
+            feed = {x: np.full([2, 4], factor, np.float32)}
+            text, _ = session.run([merged, train], feed)
+    summary = v1.Summary.FromString(text)
+    values = [each.simple_value for each in summary.value]
+    assert values == ([4.0] if factor == 1.0 else [])
+
+
+def test_a_session_reads_the_rate_of_an_optimizer() -> None:
+    with tf.Graph().as_default(), amp.mixed_precision_scope(POLICY):
+        optimizer = v1.train.AdamOptimizer(0.125)
+        x, train = graph(optimizer)
+        with started() as session:
+            feed = {x: np.ones([2, 4], np.float32)}
+            rate, _ = session.run([optimizer._lr_t, train], feed)
+    assert rate == 0.125
+
+
+def test_what_was_kept_before_stays_what_it_was() -> None:
+    """Only what the branch made is replaced: not the tensor of an outer function."""
+
+    class Given(keras.optimizers.SGD):
+        given: Any = None
+
+    variable, optimizer = keras.Variable(np.ones((2, 1), "f4")), Given(0.5)
+
+    @tf.function(autograph=False)
+    def step(factor: Any) -> Any:
+        optimizer.given = given = factor * 2.0
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_sum(variable * factor)
+        optimizer.apply_gradients([(tape.gradient(loss, variable), variable)])
+        assert optimizer.given is given
+        return optimizer.given
+
+    with amp.mixed_precision_scope(POLICY):
+        np.testing.assert_array_equal(step(tf.ones([2, 1])), [[2.0], [2.0]])
+
+
+def test_noise_in_an_update_is_not_the_step_s() -> None:
+    """A branch counts its random operations anew, as if it were a step of its own."""
+
+    class Langevin(keras.optimizers.SGD):
+        def update_step(self, gradient: Any, variable: Any, learning_rate: Any) -> None:
+            self.noise = tf.random.normal([64])
+            super().update_step(gradient, variable, learning_rate)
+
+    variable, optimizer = keras.Variable(np.ones((2, 1), "f4")), Langevin(0.5)
+
+    @tf.function(autograph=False)
+    def step(factor: Any) -> Any:
+        noise = tf.random.normal([64])
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_sum(variable * factor)
+        optimizer.apply_gradients([(tape.gradient(loss, variable), variable)])
+        return noise, optimizer.noise
+
+    tf.random.set_seed(7)
+    with amp.mixed_precision_scope(POLICY):
+        noise, inside = step(tf.ones([2, 1]))
+    assert not np.isin(inside, noise).any()
+    assert np.std(inside) > 0.5

@@ -242,6 +242,8 @@ ROWS: tuple[Row, ...] = (
           "export_dir", "a rewritten SavedModel gets its own fingerprint"),
     _call(f"{_FRAMEWORK}.meta_graph", "stripped_op_list_for_graph", "graph_def",
           "the ops that a rewritten SavedModel says it needs"),
+    _read("tensorflow.python.data.ops.iterator_ops:OwnedIterator", "_iterator_resource",
+          "an element that was looked at and not taken comes next"),
     # Sessions.
     _wrap(_SESSION, "_do_run", "self handle target_list fetch_list feed_dict options "
           "run_metadata", "a run goes to the twin of the graph"),

@@ -10,6 +10,7 @@ arguments an element is looked at is decided in `normalize.element_sources`.
 from __future__ import annotations
 
 import dataclasses
+import gc
 import sys
 from collections.abc import Sequence
 from typing import Any
@@ -76,6 +77,32 @@ class FirstElements:
     def taken(self) -> bool:
         """Whether none is left to be taken."""
         return all(int(each.held.size()) == 0 for each in self._stands)
+
+    def hand_over(self) -> None:
+        """Has what the call did not take come first to whoever takes next.
+
+        That may be eager code, or another function, so the user's iterators hold from
+        now on what stood in for them.
+        """
+        for each in self._stands:
+            if each.iterator is each.of and int(each.held.size()):
+                for iterator in _iterators(each.of):
+                    iterator._iterator_resource = each.instead
+
+
+def _iterators(resource: Any) -> list[Any]:
+    """The iterators of the program that hold a resource."""
+    holders = gc.get_referrers(resource)
+    # What holds it may be an object or, where that has one, its dictionary.
+    dictionaries = [each for each in holders if isinstance(each, dict)]
+    holders += [each for held in dictionaries for each in gc.get_referrers(held)]
+    iterators = (each for each in holders if isinstance(each, tf.data.Iterator))
+    found = {
+        id(each): each
+        for each in iterators
+        if getattr(each, "_iterator_resource", None) is resource
+    }
+    return list(found.values())
 
 
 def look(

@@ -143,6 +143,7 @@ class Twins:
         try:
             return self._called(elements.given(call), context, name)
         finally:
+            fallback.attempt_quietly(elements.hand_over, None)
             if elements.taken:
                 self._first.elements.pop(name, None)
             else:

@@ -153,6 +153,60 @@ def test_a_batch_that_the_first_call_leaves_is_the_next_calls() -> None:
         assert list(train(iterator, tf.constant(1))) == [3]
 
 
+def test_a_batch_that_the_first_call_leaves_is_whoever_takes_next() -> None:
+    train = over_iterator(new_weights())
+    iterator = iter(batches(BATCH, BATCH, BATCH, BATCH))
+
+    @tf.function
+    def other(iterator: Any) -> tf.Tensor:
+        return tf.cast(next(iterator)[0, 0], tf.int32)
+
+    with amp.mixed_precision_scope(strict=True, **POLICY):
+        assert list(train(iterator, tf.constant(0))) == []
+        assert int(next(iterator)[0, 0]) == 1
+        assert int(other(iterator)) == 2
+        assert list(train(iterator, tf.constant(1))) == [3]
+        assert int(next(iterator)[0, 0]) == 4
+
+
+def test_a_batch_is_not_lost_where_the_first_call_fails_before_its_loop() -> None:
+    weights, stop = new_weights(), tf.Variable(True)
+
+    @tf.function
+    def train(iterator: Any, steps: tf.Tensor) -> tf.Tensor:
+        with tf.control_dependencies([tf.debugging.assert_equal(stop, False, "own")]):
+            waited = tf.identity(steps)
+        seen = tf.constant(0)
+        for _ in tf.range(waited):
+            seen = trained(weights, next(iterator))
+        return seen
+
+    iterator = iter(batches(BATCH, BATCH))
+    with amp.mixed_precision_scope(strict=True, **POLICY):
+        with pytest.raises(tf.errors.InvalidArgumentError, match="own"):
+            train(iterator, tf.constant(1))
+        assert int(next(iterator)[0, 0]) == 1
+        stop.assign(False)
+        assert int(train(iterator, tf.constant(1))) == 2
+
+
+def test_traces_of_a_function_take_batches_in_turn() -> None:
+    weights = new_weights()
+
+    @tf.function
+    def train(iterator: Any, steps: tf.Tensor, factor: float) -> tf.Tensor:
+        seen = tf.constant(0)
+        for _ in tf.range(steps):
+            seen = trained(weights, next(iterator) * factor)
+        return seen
+
+    iterator = iter(batches(*[BATCH] * 4))
+    with amp.mixed_precision_scope(strict=True, **POLICY):
+        train(iterator, tf.constant(0), 1.0)
+        got = [int(train(iterator, tf.constant(1), k)) for k in (2.0, 1.0, 2.0, 1.0)]
+    assert got == [2, 2, 6, 4]
+
+
 def test_nothing_is_looked_at_where_nothing_is_left() -> None:
     train, iterator = over_iterator(new_weights()), iter(batches(BATCH))
     next(iterator)

@@ -92,11 +92,10 @@ def _applied(
     with tf.control_dependencies([] if tf.executing_eagerly() else ready):
         finite = finite_checks.all_of(finite_checks.finite_each(flat, _PLACING.beside))
         together = agreement.together()
-        ran, _ = update.unless_overflow(
+        ran: tf.Tensor = update.unless_overflow(
             concerns, optimizer_hooks.branch(_grouped(apply)), together, finite
         )
-    made: tf.Tensor = ran
-    return made
+    return ran
 
 
 def _grouped(apply: Callable[[], Any]) -> Callable[[], Any]:

@@ -39,6 +39,17 @@ def all_of(checks: Mapping[int, tf.Tensor]) -> tf.Tensor:
     return tf.reduce_all(tf.stack(flags)) if len(flags) > 1 else flags[0]
 
 
+def after_step(finite: tf.Tensor) -> tf.Tensor:
+    """The flag of a call, for those who may read it only after the scaler's step.
+
+    To be called in the scope of control dependencies on that step, which session graphs
+    need; in functions TensorFlow keeps operations with state in order.
+    """
+    if tf.executing_eagerly() or tf.inside_function():
+        return finite
+    return tf.identity(finite)
+
+
 def scales(grad: Gradient) -> bool:
     """Whether a gradient is a number that was scaled: not None, and not an integer."""
     if grad is None:

@@ -32,6 +32,7 @@ from amp.graph_rewrite.graph.ir import SEED, SOURCE, UNSCALE
 from amp.loss_scaling import provenance, tally
 from amp.loss_scaling.finite_checks import (
     Gradient,
+    after_step,
     all_of,
     finite_each,
     scales,
@@ -196,7 +197,7 @@ def _unscaled(
             )
             for index, grad in enumerate(grads)
         ]
-        told = finite if tf.executing_eagerly() else tf.identity(finite)
+        told = after_step(finite)
     if scaling.scaler is not None:
         call = provenance.Call(scaling.scaler, told, scaling.waits)
         scaled_results = [results[index] for index in checks]

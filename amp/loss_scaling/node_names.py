@@ -16,8 +16,11 @@ _SCOPE = "amp_loss_scaling/"
 
 
 def apart() -> contextlib.AbstractContextManager[Any]:
-    """A scope; nodes that are built in it take no name that the user's may have."""
-    if tf.executing_eagerly():
+    """A scope; nodes that are built in it take no name that the user's may have.
+
+    Nobody finds the nodes of a function by their names.
+    """
+    if tf.executing_eagerly() or tf.inside_function():
         return contextlib.nullcontext()
     scope: contextlib.AbstractContextManager[Any] = tf.name_scope(_SCOPE)
     return scope

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import tensorflow as tf
 
@@ -83,13 +83,23 @@ class Replicas:
 ONE = Replicas()
 
 
+class Left(Protocol):
+    """The tensors that an update leaves for the program to read."""
+
+    def tensors(self) -> Sequence[tf.Tensor]:
+        """Returns them. Called where the update is built, once it is."""
+
+    def put(self, tensors: Sequence[tf.Tensor]) -> None:
+        """Takes what stands for them outside: zeros where the update did not run."""
+
+
 def unless_overflow(
     concerns: Sequence[Concern],
     apply: Callable[[], Any],
     replicas: Replicas = ONE,
     finite: tf.Tensor | None = None,
-    left: Callable[[], Sequence[tf.Tensor]] = tuple,
-) -> tuple[Any, list[tf.Tensor]]:
+    left: Left | None = None,
+) -> Any:
     """Runs `apply`, or skips it after an overflow.
 
     ::
@@ -110,11 +120,10 @@ def unless_overflow(
       replicas: how the replicas decide together.
       finite: another condition for the update, bool, shape (). It does not change the
         scale. Without concerns there has to be one, or several replicas.
-      left: called after `apply`, returns tensors of it that are to be read outside.
+      left: knows the tensors of the update that are to be read outside.
 
     Returns:
-      Whether the update ran, bool, shape (); and what `left` returned, zeros where it
-      did not run.
+      Whether the update ran, bool, shape ().
     """
     flags = [_pending(concern) for concern in concerns]
     if replicas.agree is not None:
@@ -126,21 +135,40 @@ def unless_overflow(
         flags = [tf.logical_or(flag, bad) for flag in flags] or [bad]
     pending = tf.reduce_any(tf.stack(flags)) if len(flags) > 1 else flags[0]
 
-    outside: list[tf.Tensor] = []
-
-    def run() -> list[tf.Tensor]:
-        done, noted = apply(), [_note(c, 0) for c in concerns]
-        outside[:] = left()
-        return [_after(done, _after(tf.group(*noted), True)), *outside]
-
-    def skip() -> list[tf.Tensor]:
+    def skip() -> tf.Tensor:
         pairs = zip(concerns, flags, strict=False)
-        done = tf.group(*[_answer(c, flag) for c, flag in pairs])
-        return [_after(done, False), *map(_nothing, outside)]
+        return _after(tf.group(*[_answer(c, flag) for c, flag in pairs]), False)
 
-    # The update is built first: it says what is to be read outside of it.
-    ran, *values = replicas.cond(tf.logical_not(pending), run, skip)
-    return ran, values
+    def run() -> tf.Tensor:
+        done, noted = apply(), [_note(c, 0) for c in concerns]
+        return _after(done, _after(tf.group(*noted), True))
+
+    if left is None:
+        return replicas.cond(pending, skip, run)
+    return _leaving(left, pending, skip, run)
+
+
+def _leaving(
+    left: Left,
+    pending: tf.Tensor,
+    skip: Callable[[], tf.Tensor],
+    run: Callable[[], tf.Tensor],
+) -> tf.Tensor:
+    """Makes the branches of an update whose tensors are to be read outside of it."""
+    inside: list[tf.Tensor] = []
+
+    def leave() -> list[tf.Tensor]:
+        ran = run()
+        inside[:] = left.tensors()
+        return [ran, *inside]
+
+    def nothing() -> list[tf.Tensor]:
+        return [skip(), *map(_nothing, inside)]
+
+    # The update is built first: it says what there is.
+    ran, *outside = branches.cond(tf.logical_not(pending), leave, nothing)
+    left.put(outside)
+    return ran
 
 
 def _nothing(tensor: tf.Tensor) -> tf.Tensor:

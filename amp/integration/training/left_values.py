@@ -19,6 +19,11 @@ from amp.integration import fallback
 _Place = Callable[[Any], None]  # puts a tensor where one was kept
 
 
+def may_keep(optimizer: Any) -> bool:
+    """Whether an optimizer may keep tensors of its update: those of Keras keep none."""
+    return type(optimizer).__module__.partition(".")[0] not in ("keras", "tf_keras")
+
+
 class LeftValues:
     """What one update leaves. To be made where its branch will be built.
 
@@ -33,7 +38,7 @@ class LeftValues:
         self._listed = {key: len(kept) for key, kept in self._collections()}
         self._places: list[_Place] = []
 
-    def __call__(self) -> list[tf.Tensor]:
+    def tensors(self) -> list[tf.Tensor]:
         """The tensors. To be called in the branch, once the update is built."""
         found = [*self._attributes(), *self._entries()]
         self._places = [place for place, _ in found]

@@ -23,7 +23,7 @@ from amp.graph_rewrite.ops.op_table import Kind, facts
 from amp.integration import active, fallback, wrapping
 from amp.integration.distributed import collectives, replicas
 from amp.integration.training import agreement, gradient_sources, markers
-from amp.integration.training.left_values import LeftValues
+from amp.integration.training.left_values import LeftValues, may_keep
 from amp.loss_scaling import provenance, state, traced_updates, update
 from amp.loss_scaling.node_names import apart
 
@@ -72,14 +72,9 @@ def _unless_overflow(
     """
     together = agreement.together()
     alone = together is update.ONE and not tf.executing_eagerly()
-    left = LeftValues(optimizer) if alone else None
+    left = LeftValues(optimizer) if alone and may_keep(optimizer) else None
     with apart():
-        ran, values = update.unless_overflow(
-            concerns, branch(call), together, left=left or tuple
-        )
-    if left is not None:
-        left.put(values)
-    return ran
+        return update.unless_overflow(concerns, branch(call), together, None, left)
 
 
 def _build(optimizer: Any, variables: Sequence[Any]) -> None:

@@ -9,6 +9,7 @@ import pytest
 import tensorflow as tf
 
 import amp
+from amp.integration.training import left_values
 from amp.loss_scaling import DynamicLossScale
 
 keras = pytest.importorskip("keras")
@@ -67,6 +68,30 @@ def test_what_an_optimizer_keeps_is_read_after_the_update(mode: str) -> None:
     np.testing.assert_array_equal(weights, [[-0.5], [-1.0]])
     assert [float(value) for value in bad] == [0.0] * 4  # it did not run
     np.testing.assert_array_equal(variable.numpy(), weights)
+
+
+OWN = sorted(
+    name
+    for name, kind in vars(keras.optimizers).items()
+    if isinstance(kind, type)
+    and issubclass(kind, keras.optimizers.Optimizer)
+    and name not in ("Optimizer", "LossScaleOptimizer", "MultiOptimizer")
+)
+
+
+@pytest.mark.parametrize("name", OWN)
+def test_optimizers_of_keras_keep_no_tensor_of_an_update(name: str) -> None:
+    """So their updates need not be asked for any (`may_keep`)."""
+    kind = getattr(keras.optimizers, name)
+    more = {"clipnorm": 1.0, "use_ema": True, "weight_decay": 0.1}
+    variable, optimizer = keras.Variable(np.ones((2, 2), "f4")), kind(0.5, **more)
+    assert not left_values.may_keep(optimizer)
+    assert left_values.may_keep(type("Own", (kind,), {})(0.5))
+    optimizer.build([variable])
+    function = tf.function(lambda g: optimizer.apply([g], [variable]), autograph=False)
+    function(tf.ones([2, 2]))
+    kept = tf.nest.flatten([list(vars(optimizer).values())])
+    assert not any(map(tf.is_symbolic_tensor, kept))
 
 
 class Logged(v1.train.GradientDescentOptimizer):

@@ -74,6 +74,7 @@ CHANGES: Mapping[str, str] = {
     "result": _ACCURACY,
     "cancels": _ACCURACY,
     "steep": _ACCURACY,
+    "solve": _ACCURACY,
     "decay": _ACCURACY,
     "scalar": "nothing should: it saves no time",
     "list": "what holds the op on the list that is named",

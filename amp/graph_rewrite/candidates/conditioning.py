@@ -28,6 +28,7 @@ _NEAR = 24
 # How many are, upstream of an input with a pole, for a difference.
 _CLOSE = 4
 _FLOATS = frozenset({ir.FLOAT, ir.HALF, ir.BFLOAT16})
+_TURNING = frozenset({Role.COMPUTE, Role.FOLLOW, Role.MOVE})
 _COPIES = frozenset({Kind.CAST, Kind.IDENTITY, Kind.BUNDLE})
 _NODE_OF = operator.itemgetter(0)  # the node of an edge
 
@@ -41,10 +42,15 @@ def conditioning(
     """Refuses ill-conditioned nodes and what computes their operands.
 
     Case 1: a difference of values with a part in common that one of them has from a
-      reduction: x - mean(x), a mean of squares less the square of a mean.
+      reduction: x - mean(x), a mean of squares less the square of a mean. Where that
+      part is an operand of a product, the product is refused too, as its other terms
+      read that operand as it is: |x|^2 - 2 x.y + |y|^2.
     Case 2: a function that is steep where its operand is large or near a pole (`steep`
       in the op table), or has a pole and reads a difference: 1 / (1 - x).
     Case 3: a constant factor near 1, as the decay of a state.
+    Case 4: what factors or inverts a matrix, or solves by it: the condition number of a
+      matrix has no bound, and one that rounding made indefinite has no factor. Here the
+      products that compute it are refused too.
 
     A gradient that flows back through the first two is as well-conditioned as any, so
     there they are not looked for. Its products with the operands of case 1 and 2 stay
@@ -68,8 +74,31 @@ def conditioning(
             found[name] = Reason("decay", name)
         elif forward and name in summed and _cancels(view, sources):
             found[name] = Reason("cancels", name)
+        elif forward and name in summed:
+            for product in _sharing(view, sources):
+                found[name] = found[product] = Reason("cancels", name)
     feeding = _feeding(graph, typed, found)
-    return found | feeding | _mirrored(graph, sources, feeding, flowing)
+    mirrored = _mirrored(graph, sources, feeding, flowing)
+    return found | feeding | mirrored | _solved(graph, typed)
+
+
+def _solved(graph: ir.Graph, typed: Mapping[str, Typed]) -> dict[str, Reason]:
+    """Case 4: all that is between a matrix and the nearest products, and these."""
+    found: dict[str, Reason] = {}
+    reached: dict[str, Reason] = {}
+    for name in reversed(graph.order):
+        view = typed[name]
+        role, reason = view.facts.role, reached.get(name)
+        if reason is not None and role in _TURNING:
+            found[name] = reason
+        if view.facts.kind is Kind.SOLVE:
+            reason = reason or Reason("solve", name)
+        if reason is None or role is Role.COMPUTE:
+            continue
+        for (source, _), slot in zip(view.node.inputs, view.ins, strict=False):
+            if slot.type in _FLOATS:
+                reached.setdefault(source, reason)
+    return found
 
 
 def _summed(graph: ir.Graph, typed: Mapping[str, Typed]) -> set[str]:
@@ -129,6 +158,44 @@ def _cancels(view: Typed, sources: _Sources) -> bool:
         if reduced_too and (view.facts.subtracts or taken_too):
             return True
     return False
+
+
+def _sharing(view: Typed, sources: _Sources) -> list[str]:
+    """Products of an operand whose squares, say, are added up and added to them.
+
+    Of a node that adds or subtracts: one input is computed from a product, the other by
+    a reduction from what that product reads.
+    """
+    pair = len(view.ins) == 2 and view.facts.kind is Kind.SUM
+    if not pair or view.facts.adds_gradients:
+        return []
+    found = []
+    ways = [dict(_behind(edge, sources)) for edge in view.node.inputs]
+    for one, other in (ways, ways[::-1]):
+        reduced = {edge for edge, (summed, _) in other.items() if summed}
+        for (name, _), (summed, _) in one.items() if reduced else ():
+            made = sources.typed.get(name)
+            if made is None or summed or made.facts.role is not Role.COMPUTE:
+                continue
+            if not reduced.isdisjoint(_operands(made, sources)):
+                found.append(name)
+    return found
+
+
+def _operands(product: Typed, sources: _Sources) -> Iterator[ir.Edge]:
+    """What a product reads, and what that is a constant times, or was moved from."""
+    for edge in sources.of(product):
+        yield edge
+        view = sources.typed.get(edge[0])
+        if view is not None and _is_scaled(view, sources):
+            yield from sources.of(view)
+
+
+def _is_scaled(view: Typed, sources: _Sources) -> bool:
+    if view.facts.kind is not Kind.PRODUCT:
+        return view.facts.role is Role.MOVE
+    made = [sources.typed.get(name) for name, _ in sources.of(view)]
+    return any(one is not None and one.facts.kind is Kind.CONSTANT for one in made)
 
 
 def _behind(

@@ -143,6 +143,7 @@ EXACT = frozenset(
             "result",
             "scalar",
             "settles",
+            "solve",
             "state",
             "steep",
         ),

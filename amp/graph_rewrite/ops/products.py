@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from amp.graph_rewrite.ops.accumulation import BOTH, FLOAT16, Terms
 from amp.graph_rewrite.ops.row import (
+    Kind,
     Weights,
     compute,
     keep,
@@ -154,6 +155,15 @@ PRODUCTS = (
         "opdef",
         work="rnn",
         weights=Weights((2, 3)),
+    ),
+    keep(
+        "Cholesky CholeskyGrad MatrixInverse MatrixDeterminant LogMatrixDeterminant "
+        "MatrixSolve MatrixSolveLs MatrixTriangularSolve BandedTriangularSolve "
+        "TridiagonalSolve MatrixSquareRoot Lu Qr Svd SelfAdjointEigV2 "
+        "Eig",
+        "the condition number of a matrix has no bound",
+        "definition",
+        kind=Kind.SOLVE,
     ),
     keep(
         "FastUnsortedSegmentMax FusedSparseConvGpuV2 Mha MhaV2 Pmlp Tmlp TmlpV2 "

@@ -163,3 +163,107 @@ def test_a_port_that_is_float32_in_any_case_needs_nothing() -> None:
         return tf.reshape(made.y, [WIDTH, WIDTH])
 
     assert found(between)["norm"] == "follow"
+
+
+def covariance(x: tf.Tensor) -> tf.Tensor:
+    inner = tf.matmul(x, x, transpose_a=True, name="inner")
+    return tf.multiply(inner, 1 / WIDTH, name="scaled")
+
+
+SOLVED: dict[str, Between] = {
+    "Cholesky": tf.linalg.cholesky,
+    "inverse": tf.linalg.inv,
+    "determinant": tf.linalg.slogdet,
+    "eigenvalues": tf.linalg.eigvalsh,
+    "QR": tf.linalg.qr,
+    "SVD": lambda k: tf.linalg.svd(k, compute_uv=False),
+    "system": lambda k: tf.linalg.solve(k, tf.ones([WIDTH, 1])),
+    "right side": lambda k: tf.linalg.solve(tf.eye(WIDTH), k),
+    "triangle": lambda k: tf.linalg.triangular_solve(k, tf.ones([WIDTH, 1])),
+}
+
+
+@pytest.mark.parametrize("name", SOLVED)
+def test_what_is_solved_by_is_computed_in_float32_from_products_on(name: str) -> None:
+    """Through an exponential, which is float32 itself, up to the nearest products."""
+
+    def between(x: tf.Tensor) -> tf.Tensor:
+        kernel = tf.exp(-covariance(x), name="kernel")
+        made = tf.nest.flatten(SOLVED[name](kernel + tf.eye(WIDTH)))[-1]
+        return x + tf.reduce_sum(made)
+
+    one = found(between, assignment="all")
+    assert (one["inner"], one["scaled"]) == ("solve", "solve")
+    assert (one["one"], one["two"]) == ("compute", "compute")
+
+
+def test_a_matrix_that_nothing_solves_by_is_16_bit() -> None:
+    def between(x: tf.Tensor) -> tf.Tensor:
+        return tf.exp(-covariance(x), name="kernel") @ x
+
+    assert found(between, assignment="all")["inner"] == "compute"
+
+
+def squares(x: tf.Tensor) -> tf.Tensor:
+    return tf.reduce_sum(x * x, -1, keepdims=True)
+
+
+def inner(x: tf.Tensor, y: tf.Tensor) -> tf.Tensor:
+    return tf.matmul(x, y, transpose_b=True, name="inner")
+
+
+DISTANCES: dict[str, Between] = {
+    "of each other": lambda x: squares(x) - 2 * inner(x, x) + tf.transpose(squares(x)),
+    "added up": lambda x: -2 * inner(x, x) + squares(x) + tf.transpose(squares(x)),
+    "scaled first": lambda x: squares(x) + inner(-2 * x, x) + tf.transpose(squares(x)),
+    "of centres": lambda x: squares(x) - 2 * inner(x, tf.eye(WIDTH)) + 1.0,
+    "by einsum": lambda x: (
+        squares(x) - 2 * tf.einsum("ij,kj->ik", x, x, name="inner") + 1.0
+    ),
+}
+
+
+@pytest.mark.parametrize("name", DISTANCES)
+def test_distances_from_a_product_and_sums_of_its_operand_are_float32(
+    name: str,
+) -> None:
+    """|x|^2 - 2 x.y + |y|^2: of equal points 0, if nothing is rounded on one side only.
+
+    Whether by far or near, and what is made of the distances: products before are not.
+    """
+
+    def between(x: tf.Tensor) -> tf.Tensor:
+        return tf.nn.relu(DISTANCES[name](x))
+
+    one = found(between, assignment="all")
+    held = [one[name] for name in ("inner", "inner/Einsum") if name in one]
+    assert held == ["cancels"]
+    assert (one["one"], one["two"]) == ("compute", "compute")
+
+
+def test_a_product_beside_sums_of_something_else_is_16_bit() -> None:
+    def between(x: tf.Tensor) -> tf.Tensor:
+        return inner(x, x) - squares(tf.ones([WIDTH, WIDTH]))
+
+    assert found(between, assignment="all")["inner"] == "compute"
+
+
+def test_a_product_of_what_is_averaged_too_is_16_bit() -> None:
+    """As where a layer has a part for each position and one for all of them."""
+
+    def between(x: tf.Tensor) -> tf.Tensor:
+        every = tf.matmul(mean(tf.transpose(x)), tf.ones([1, WIDTH]), name="every")
+        return inner(x, tf.ones([WIDTH, WIDTH])) + every
+
+    one = found(between, assignment="all")
+    assert (one["inner"], one["every"]) == ("compute", "compute")
+
+
+def test_a_layer_beside_its_own_normalized_input_is_16_bit() -> None:
+    """What the product reads is itself reduced by nobody, but what that comes from."""
+
+    def between(x: tf.Tensor) -> tf.Tensor:
+        centered = x - mean(x)
+        return centered + inner(centered, tf.ones([WIDTH, WIDTH]))
+
+    assert found(between, assignment="all")["inner"] == "compute"

@@ -29,7 +29,7 @@ _ONCE = frozenset({"transcendental"})
 # These make no tensor: what they give was in memory, before or as another shape.
 _ALIASES = (Kind.IDENTITY, Kind.RESHAPE, Kind.STOP_GRADIENT, Kind.CAST)
 _GIVEN = (Kind.CONSTANT, Kind.PLACEHOLDER, Kind.READ_VARIABLE, Kind.VARIABLE)
-_APART = (*_GIVEN, Kind.WRITE)
+_APART = (*_GIVEN, Kind.WRITE, Kind.SOLVE)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -11,7 +11,8 @@ from __future__ import annotations
 
 import itertools
 import operator
-from collections.abc import Iterator, Mapping, Set
+from collections.abc import Iterator, Mapping, Sequence, Set
+from typing import TypeAlias
 
 import numpy as np
 
@@ -30,6 +31,8 @@ _CLOSE = 4
 _FLOATS = frozenset({ir.FLOAT, ir.HALF, ir.BFLOAT16})
 _TURNING = frozenset({Role.COMPUTE, Role.FOLLOW, Role.MOVE})
 _COPIES = frozenset({Kind.CAST, Kind.IDENTITY, Kind.BUNDLE})
+# Edges that an operand is computed from, as `_behind` gives them.
+_Way: TypeAlias = Mapping[ir.Edge, tuple[bool, bool]]
 _NODE_OF = operator.itemgetter(0)  # the node of an edge
 
 
@@ -72,11 +75,12 @@ def conditioning(
             found[name] = Reason("steep", name)
         elif view.facts.kind is Kind.PRODUCT and _decays(view, typed, context):
             found[name] = Reason("decay", name)
-        elif forward and name in summed and _cancels(view, sources):
-            found[name] = Reason("cancels", name)
-        elif forward and name in summed:
-            for product in _sharing(view, sources):
-                found[name] = found[product] = Reason("cancels", name)
+        elif forward and name in summed and (ways := _ways(view, sources)):
+            if _cancels(view, ways):
+                found[name] = Reason("cancels", name)
+            else:
+                for product in _sharing(view, ways, sources):
+                    found[name] = found[product] = Reason("cancels", name)
     feeding = _feeding(graph, typed, found)
     mirrored = _mirrored(graph, sources, feeding, flowing)
     return found | feeding | mirrored | _solved(graph, typed)
@@ -145,12 +149,17 @@ def _at_pole(view: Typed, sources: _Sources) -> bool:
     return False
 
 
-def _cancels(view: Typed, sources: _Sources) -> bool:
-    """Whether a node subtracts what is computed from the same values by a reduction."""
-    kind, pair = view.facts.kind, len(view.ins) == 2
+def _ways(view: Typed, sources: _Sources) -> list[_Way]:
+    """What the operands of a sum or difference are computed from; [] of other nodes."""
+    pair, kind = len(view.ins) == 2, view.facts.kind
     if not pair or kind not in (Kind.SUM, Kind.SQUARE) or view.facts.adds_gradients:
-        return False
-    one, other = (dict(_behind(edge, sources)) for edge in view.node.inputs)
+        return []
+    return [dict(_behind(edge, sources)) for edge in view.node.inputs]
+
+
+def _cancels(view: Typed, ways: Sequence[_Way]) -> bool:
+    """Whether a node subtracts what is computed from the same values by a reduction."""
+    one, other = ways
     for edge in one.keys() & other.keys():
         (reduced, taken), (reduced_too, taken_too) = one[edge], other[edge]
         if reduced and (view.facts.subtracts or taken):
@@ -160,17 +169,15 @@ def _cancels(view: Typed, sources: _Sources) -> bool:
     return False
 
 
-def _sharing(view: Typed, sources: _Sources) -> list[str]:
+def _sharing(view: Typed, ways: Sequence[_Way], sources: _Sources) -> list[str]:
     """Products of an operand whose squares, say, are added up and added to them.
 
     Of a node that adds or subtracts: one input is computed from a product, the other by
     a reduction from what that product reads.
     """
-    pair = len(view.ins) == 2 and view.facts.kind is Kind.SUM
-    if not pair or view.facts.adds_gradients:
-        return []
-    found = []
-    ways = [dict(_behind(edge, sources)) for edge in view.node.inputs]
+    found: list[str] = []
+    if view.facts.kind is not Kind.SUM:
+        return found
     for one, other in (ways, ways[::-1]):
         reduced = {edge for edge, (summed, _) in other.items() if summed}
         for (name, _), (summed, _) in one.items() if reduced else ():

@@ -125,29 +125,9 @@ def without(
 # Rules by which the result of a node must not be rounded at all.
 EXACT = frozenset(
     {
-        *(
-            "cancels",
-            "count",
-            "custom",
-            "decay",
-            "decision",
-            "deny",
-            "fed",
-            "given",
-            "keep",
-        ),
-        *(
-            "loss",
-            "optimizer",
-            "range",
-            "result",
-            "scalar",
-            "settles",
-            "solve",
-            "state",
-            "steep",
-        ),
-        "unscale",
+        *("cancels", "count", "custom", "decay", "decision", "deny", "fed", "given"),
+        *("keep", "loss", "optimizer", "range", "result", "scalar", "settles"),
+        *("solve", "state", "steep", "unscale"),
     }
 )
 

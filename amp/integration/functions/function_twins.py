@@ -420,8 +420,9 @@ class FunctionTwins:
     def _lose_all(self, checked: Checked) -> None:
         """Has the original run from now on, as a check has left nothing to convert."""
         why = checked.outcome.text
-        note = lambda report: checked.noted_in(report.left(why))  # noqa: E731
-        self._shared.reports.change(self._name, note)
+        self._shared.reports.change(
+            self._name, lambda report: checked.noted_in(report.left(why))
+        )
         self._checks.keep(self._plans, checked)
         self._give_up()
 

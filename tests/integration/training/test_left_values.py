@@ -70,6 +70,7 @@ def test_what_an_optimizer_keeps_is_read_after_the_update(mode: str) -> None:
     np.testing.assert_array_equal(variable.numpy(), weights)
 
 
+# But for those that take other optimizers.
 OWN = sorted(
     name
     for name, kind in vars(keras.optimizers).items()

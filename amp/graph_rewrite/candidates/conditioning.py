@@ -53,7 +53,9 @@ def conditioning(
     Case 3: a constant factor near 1, as the decay of a state.
     Case 4: what factors or inverts a matrix, or solves by it: the condition number of a
       matrix has no bound, and one that rounding made indefinite has no factor. Here the
-      products that compute it are refused too.
+      nearest products are refused too, those that compute the matrix and those that
+      read what came out: the gradient of a factor is a product of inverses, whose
+      terms cancel.
 
     A gradient that flows back through the first two is as well-conditioned as any, so
     there they are not looked for. Its products with the operands of case 1 and 2 stay
@@ -83,7 +85,8 @@ def conditioning(
                     found[name] = found[product] = Reason("cancels", name)
     feeding = _feeding(graph, typed, found)
     mirrored = _mirrored(graph, sources, feeding, flowing)
-    return found | feeding | mirrored | _solved(graph, typed)
+    solving = _solved(graph, typed) | _solutions(graph, typed)
+    return found | feeding | mirrored | solving
 
 
 def _solved(graph: ir.Graph, typed: Mapping[str, Typed]) -> dict[str, Reason]:
@@ -102,6 +105,26 @@ def _solved(graph: ir.Graph, typed: Mapping[str, Typed]) -> dict[str, Reason]:
         for (source, _), slot in zip(view.node.inputs, view.ins, strict=False):
             if slot.type in _FLOATS:
                 reached.setdefault(source, reason)
+    return found
+
+
+def _solutions(graph: ir.Graph, typed: Mapping[str, Typed]) -> dict[str, Reason]:
+    """The same behind a solution, up to where it is added up."""
+    found: dict[str, Reason] = {}
+    reached: dict[str, Reason] = {}
+    for name in graph.order:
+        view = typed[name]
+        pairs = zip(view.node.inputs, view.ins, strict=False)
+        floats = (edge[0] for edge, slot in pairs if slot.type in _FLOATS)
+        reason = next((reached[at] for at in floats if at in reached), None)
+        if view.facts.kind is Kind.SOLVE:
+            reached[name] = reason or Reason("solve", name)
+        elif reason is not None and view.facts.role in _TURNING:
+            found[name] = reason
+            if view.facts.role is not Role.COMPUTE and not view.facts.sums:
+                reached[name] = reason
+        elif reason is not None and view.facts.kind in _COPIES:
+            reached[name] = reason
     return found
 
 

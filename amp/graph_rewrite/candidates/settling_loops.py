@@ -1,17 +1,21 @@
 """Loops that run until what they compute settles: rounding may keep them from ending.
 
-Loops that are functions only, not those of TensorFlow 1. No cost may enter.
+Loops of functions and of TensorFlow 1 alike. No cost may enter.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import dataclasses
+from collections.abc import Iterator, Mapping
 
-from amp.graph_rewrite.candidates.call_values import CallValues, Member
+from amp.graph_rewrite.candidates.call_values import CallValues, Member, UseEdge
 from amp.graph_rewrite.candidates.context import Typed
-from amp.graph_rewrite.graph import ir
-from amp.graph_rewrite.graph.calls import FunctionUse, Site
+from amp.graph_rewrite.graph import frames, ir
+from amp.graph_rewrite.graph.calls import FunctionUse
+from amp.graph_rewrite.ops.op_table import Kind
 from amp.graph_rewrite.plan import Reason
+
+_FOLLOWED = frozenset({ir.FLOAT, ir.BOOL})
 
 
 def settling_loops(
@@ -24,60 +28,121 @@ def settling_loops(
         while max(abs(new - old)) > tolerance: old, new = new, f(new)
 
     In 16 bits the difference comes down to a unit in the last place and stays there. A
-    loop is one of these if its condition reads a floating loop variable that comes,
-    over the trips, from loop variables and from a difference. All that it comes from is
-    refused, products too.
+    loop is one of these if its condition comes, through floating numbers and truth
+    values (a flag that the body sets), from a difference. All that it comes from is
+    refused, over the trips and in the functions that are called, products too.
 
     Args:
       graphs: every use's graph.
       typed: its nodes.
       call_values: the tensors that pass between functions.
     """
+    module = _Module(graphs, typed, call_values)
     found: dict[Member, Reason] = {}
-    for site in call_values.sites.values():
-        if site.call.loop:
-            body = site.callees[-1]
-            names = _differences(site, graphs, typed)
-            reason = Reason("settles", site.node.name)
-            found |= {(body, name): reason for name in names}
+    for start, own, label in module.conditions():
+        names = module.before(start, own)
+        if any(_differs(typed[use][name]) for use, name in names):
+            found |= dict.fromkeys(names, Reason("settles", label))
     return found
-
-
-def _differences(
-    site: Site,
-    graphs: Mapping[FunctionUse, ir.Graph],
-    typed: Mapping[FunctionUse, Mapping[str, Typed]],
-) -> set[str]:
-    """The nodes of a loop's body that its condition depends on, if by a difference."""
-    condition, body = (graphs[callee] for callee in site.callees)
-    views = typed[site.callees[-1]]
-    places = {arg.name: index for index, arg in enumerate(body.args)}
-    tested = [
-        index
-        for index, arg in enumerate(condition.args)
-        if arg.type == ir.FLOAT and condition.readers.get((arg.name, 0))
-    ]
-    pending = [body.results[index].edge for index in tested]
-    found: set[str] = set()
-    carried: set[int] = set()
-    while pending:
-        name, _ = edge = pending.pop()
-        if name in places:
-            index = places[name]
-            changes = body.results[index].edge != edge
-            if body.args[index].type == ir.FLOAT and changes and index not in carried:
-                carried.add(index)
-                pending.append(body.results[index].edge)
-        elif name not in found:
-            found.add(name)
-            pairs = zip(views[name].node.inputs, views[name].ins, strict=False)
-            pending += [one for one, slot in pairs if slot.type == ir.FLOAT]
-    tests = typed[site.callees[0]].values()
-    differs = any(map(_differs, (*tests, *(views[name] for name in found))))
-    return found if carried and differs else set()
 
 
 def _differs(view: Typed) -> bool:
     """Whether a node subtracts one floating tensor from another one."""
     floats = sum(slot.type == ir.FLOAT for slot in view.ins)
     return view.facts.subtracts and floats > 1
+
+
+class _Module:
+    """The functions of a module, to be walked backwards from where loops end."""
+
+    def __init__(
+        self,
+        graphs: Mapping[FunctionUse, ir.Graph],
+        typed: Mapping[FunctionUse, Mapping[str, Typed]],
+        call_values: CallValues,
+    ) -> None:
+        self._graphs, self._typed, self._sites = graphs, typed, call_values.sites
+        self._callers = {c: site for site in self._sites.values() for c in site.callees}
+        self._places = {
+            use: {arg.name: index for index, arg in enumerate(graphs[use].args)}
+            for use in self._callers
+        }
+
+    def conditions(self) -> Iterator[tuple[UseEdge, _Own, str]]:
+        """Where each loop's condition is made, what is inside the loop, its node."""
+        for site in self._sites.values():
+            if site.call.loop:
+                yield self._result(site.callees[0], 0), _Own(site.use), site.node.name
+        for use, views in self._typed.items():
+            within = frames.frames(self._graphs[use])
+            for name in within:
+                if views[name].facts.kind is Kind.LOOP_CONDITION:
+                    edge = views[name].node.inputs[0]
+                    yield (use, edge), _Own(use, within, within[name]), name
+
+    def before(self, start: UseEdge, own: _Own) -> set[Member]:
+        """The nodes of a loop that its condition comes from."""
+        pending, seen = [start], {start}
+        found: set[Member] = set()
+        while pending:
+            use, (name, _) = place = pending.pop()
+            if name in self._typed[use]:
+                found.add((use, name))
+            for source in self._sources(place):
+                if source not in seen and source in own:
+                    seen.add(source)
+                    pending.append(source)
+        return found
+
+    def _sources(self, place: UseEdge) -> Iterator[UseEdge]:
+        """The edges of numbers and truth values that one is made from."""
+        use, (name, index) = place
+        if name not in self._typed[use]:
+            yield from self._passed(use, name)
+        elif (use, name) in self._sites:
+            site = self._sites[use, name]
+            if site.call.loop:
+                yield self._result(site.callees[0], 0)
+                yield use, site.node.inputs[index]
+            for callee in site.callees[-1:] if site.call.loop else site.callees:
+                yield self._result(callee, index)
+            yield from ((use, edge) for edge in site.node.inputs[: site.call.skip])
+        else:
+            view = self._typed[use][name]
+            for edge, slot in zip(view.node.inputs, view.ins, strict=False):
+                if slot.type in _FOLLOWED:
+                    yield use, edge
+
+    def _passed(self, use: FunctionUse, name: str) -> Iterator[UseEdge]:
+        """What a function is given as an argument."""
+        if use in self._callers:
+            site = self._callers[use]
+            index = self._places[use][name]
+            if self._graphs[use].args[index].type in _FOLLOWED:
+                yield site.use, site.node.inputs[site.call.skip + index]
+                if site.call.loop:
+                    yield self._result(site.callees[-1], index)
+
+    def _result(self, use: FunctionUse, index: int) -> UseEdge:
+        return use, self._graphs[use].results[index].edge
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Own:
+    """What is inside of a loop.
+
+    Attributes:
+      use: the function that the loop is in. Of a loop that calls functions all of it is
+        outside.
+      within: the frames of its nodes.
+      frame: that of a loop of TensorFlow 1.
+    """
+
+    use: FunctionUse
+    within: Mapping[str, frames.Frame] = dataclasses.field(default_factory=dict)
+    frame: frames.Frame = ()
+
+    def __contains__(self, place: UseEdge) -> bool:
+        use, (name, _) = place
+        own = self.within.get(name, ())[: len(self.frame)]
+        return use != self.use or bool(self.frame and own == self.frame)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import nullcontext
 
 import numpy as np
 import pytest
@@ -13,7 +14,7 @@ import amp
 from amp.graph_rewrite.rewrite import rewrite
 
 RANDOM = np.random.default_rng(0)
-W = tf.constant((RANDOM.normal(0, 0.5, (64, 64)) / 8).astype("f4"))
+W = (RANDOM.normal(0, 0.5, (64, 64)) / 8).astype("f4")
 X = RANDOM.normal(0, 1, (32, 64)).astype("f4")
 MOST = 500
 Fn = Callable[[tf.Tensor], tuple[tf.Tensor, tf.Tensor]]
@@ -45,13 +46,113 @@ def by_two_iterates(x: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
     return k, z
 
 
+def by_a_flag(x: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+    """The body compares the difference, and hands on what came out."""
+
+    def body(k: tf.Tensor, z: tf.Tensor, done: tf.Tensor) -> tuple[tf.Tensor, ...]:
+        new = tf.tanh(tf.matmul(z, W) + x)
+        return k + 1, new, done | (tf.reduce_max(tf.abs(new - z)) < 1e-5)
+
+    start = [tf.constant(0), tf.zeros_like(x), tf.constant(False)]
+    k, z, _ = tf.while_loop(lambda k, z, d: ~d & (k < MOST), body, start)
+    return k, z
+
+
+def by_a_break(x: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+    """What AutoGraph makes of `break`: a flag, and branches that read it."""
+    k, z = tf.constant(0), tf.zeros_like(x)
+    while k < MOST:
+        off = tf.tanh(tf.matmul(z, W) + x) - z
+        k += 1
+        if tf.reduce_max(tf.abs(off)) < 1e-5:
+            break
+        z = tf.tanh(tf.matmul(z, W) + x)
+    return k, z
+
+
+def by_a_call(x: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+    """The next iterate comes from a function."""
+    call = tf.function(lambda z: tf.tanh(tf.matmul(z, W) + x))
+
+    def body(k: tf.Tensor, old: tf.Tensor, new: tf.Tensor) -> tuple[tf.Tensor, ...]:
+        return k + 1, new, call(new)
+
+    def goes_on(k: tf.Tensor, old: tf.Tensor, new: tf.Tensor) -> tf.Tensor:
+        return (tf.reduce_max(tf.abs(new - old)) > 1e-5) & (k < MOST)
+
+    start = [tf.constant(0), tf.zeros_like(x), tf.ones_like(x)]
+    k, _, z = tf.while_loop(goes_on, body, start)
+    return k, z
+
+
+def by_its_condition(x: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+    """The condition computes how far the iterate is from the next one."""
+
+    def step(z: tf.Tensor) -> tf.Tensor:
+        return tf.tanh(tf.matmul(z, W) + x)
+
+    def goes_on(k: tf.Tensor, z: tf.Tensor) -> tf.Tensor:
+        return (tf.reduce_max(tf.abs(step(z) - z)) > 1e-5) & (k < MOST)
+
+    start = [tf.constant(0), tf.zeros_like(x)]
+    return tf.while_loop(goes_on, lambda k, z: (k + 1, step(z)), start)
+
+
+def by_an_inner_loop(x: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+    """What a trip computes, it computes in three trips of another loop."""
+
+    def inner(z: tf.Tensor) -> tf.Tensor:
+        start = [tf.constant(0), z]
+        step = lambda i, z: (i + 1, tf.tanh(tf.matmul(z, W) + x))  # noqa: E731
+        return tf.while_loop(lambda i, _: i < 3, step, start)[1]
+
+    def body(k: tf.Tensor, old: tf.Tensor, new: tf.Tensor) -> tuple[tf.Tensor, ...]:
+        return k + 1, new, inner(new)
+
+    def goes_on(k: tf.Tensor, old: tf.Tensor, new: tf.Tensor) -> tf.Tensor:
+        return (tf.reduce_max(tf.abs(new - old)) > 1e-5) & (k < MOST)
+
+    start = [tf.constant(0), tf.zeros_like(x), tf.ones_like(x)]
+    k, _, z = tf.while_loop(goes_on, body, start)
+    return k, z
+
+
+LOOPS = [
+    by_a_figure,
+    by_two_iterates,
+    by_a_flag,
+    by_a_break,
+    by_a_call,
+    by_its_condition,
+    by_an_inner_loop,
+]
+
+
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
-@pytest.mark.parametrize("fn", [by_a_figure, by_two_iterates])
+@pytest.mark.parametrize("fn", LOOPS)
 def test_a_loop_to_a_tolerance_ends_as_in_float32(fn: Fn, dtype: str) -> None:
     policy = amp.Policy(dtype=dtype, emulate=True, assignment="all", strict=True)
     want, found = tf.function(fn)(X), amp.twin(fn, X, policy=policy)(X)
     assert int(want[0]) < MOST
     assert int(found[0]) == int(want[0])
+    np.testing.assert_array_equal(found[1], want[1])
+
+
+@pytest.mark.parametrize("fn", [by_a_figure, by_two_iterates, by_a_flag])
+def test_a_loop_of_tensorflow_1_ends_as_in_float32(fn: Fn) -> None:
+    def run(policy: amp.Policy | None) -> list[np.ndarray]:
+        with tf.Graph().as_default(), tf.compat.v1.Session() as session:
+            tf.compat.v1.disable_control_flow_v2()
+            fetches = fn(tf.compat.v1.placeholder(tf.float32, X.shape, "x"))
+            tf.compat.v1.enable_control_flow_v2()
+            assert any(op.type == "LoopCond" for op in session.graph.get_operations())
+            with amp.mixed_precision_scope(policy) if policy else nullcontext():
+                return session.run(fetches, {"x:0": X})
+
+    policy = amp.Policy(dtype="bfloat16", emulate=True, assignment="all", strict=True)
+    want, found = run(None), run(policy)
+    assert want[0] < MOST
+    assert found[0] == want[0]
     np.testing.assert_array_equal(found[1], want[1])
 
 

@@ -273,11 +273,11 @@ SSD = Family(
     seeds=3,
     files=SCENES,
     full=Size(
-        steps=2000,
+        steps=3000,
         batch=8,
         rate=0.003,
         floor=0.1,
-        data={"side": 160},
+        data={"side": 160, "patches": True},
         model={"width": 16, "normalize": True, "scale": 127.5},
         needs_scaling=True,
     ),

@@ -5,16 +5,22 @@ Matching is done with the data, outside of the step that is on trial.
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import keras
 import tensorflow as tf
 
 from convergence import task
-from convergence.data import scenes
+from convergence.data import patches, scenes
 from convergence.families import Size
 from convergence.tasks import detection
-from convergence.tasks.detection import load as load
 from convergence.tasks.detection import trivial as trivial
 from models import default_boxes, ssd
+
+
+def load(size: Size, directory: Path | None) -> scenes.Scenes:
+    told = {name: value for name, value in size.data.items() if name != "patches"}
+    return scenes.load(directory, **told)
 
 
 def make(data: scenes.Scenes, size: Size) -> task.Task:
@@ -31,7 +37,12 @@ def make(data: scenes.Scenes, size: Size) -> task.Task:
 
     def batch(seed: int, step: int) -> task.Batch:
         chosen = detection.rows(train, size, seed, step)
-        return train.pixels(chosen), match(train.boxes[chosen], train.labels[chosen])
+        images = train.pixels(chosen)
+        boxes, labels = train.boxes[chosen], train.labels[chosen]
+        if size.data.get("patches"):
+            random = task.noise(seed, step)
+            images, boxes, labels = patches.sampled(images, boxes, labels, random)
+        return images, match(boxes, labels)
 
     @tf.function(autograph=False)
     def detect(images: tf.Tensor) -> tuple[tf.Tensor, ...]:

@@ -140,7 +140,9 @@ def _passes(part: Candidates, name: str) -> bool:
 
 
 def _is_move(view: Typed) -> bool:
-    return view.row is not None and view.row.role is Role.MOVE
+    """Whether a node hands on values; zeros for each value in a list hand on none."""
+    row = view.row
+    return row is not None and row.role is Role.MOVE and not row.bounded
 
 
 def _takes(view: Typed, index: int) -> bool:

@@ -27,6 +27,7 @@ class Machine:
       flips: share of calls at which the machine becomes 1.5 times slower, or faster.
       drift: relative growth of times with each call.
       first: seconds that a first call takes longer, as XLA compiles.
+      stepped: whether float32 had run before the race: XLA does not compile it.
       stalls: seconds from the end of a stall to the next, on average; in one, which
         takes 2 to 5 seconds, calls take 1.5 times as long.
       lengths: the shortest and the longest sequence of a batch. A call takes its true
@@ -50,7 +51,9 @@ class Machine:
         names = [favourite, FLOAT32, *others]
         predicted = {name: 1.0 + 0.01 * i for i, name in enumerate(names)}
         hidden = bool(self.traits.get("hidden"))
-        log = Log(predicted, compiled=bool(self.traits.get("first")), uneven=hidden)
+        stepped = bool(self.traits.get("stepped"))
+        compiled = bool(self.traits.get("first")) and not stepped
+        log = Log(predicted, compiled=compiled, uneven=hidden, stepped=stepped)
         listener = Listener(
             ended=lambda _, outcome: self.outcomes.append(outcome),
             released=lambda *_: None,
@@ -85,13 +88,15 @@ class Machine:
             self.stall = begin, begin + draw.uniform(2.0, 5.0)
         if has("stalls") and self.now >= self.stall[0]:
             seconds *= 1.5
-        self.now += seconds + (0.0 if self.calls[name] else has("first", 0.0))
+        ready = self.calls[name] or (name == FLOAT32 and has("stepped"))
+        self.now += seconds + (0.0 if ready else has("first", 0.0))
         self.calls[name] += 1
 
     @property
     def lost(self) -> float:
         """The seconds that calls took beyond the fastest's true time."""
-        return self.traits.get("first", 0.0) * (len(self.calls) - 1) + self.excess
+        made_ready = len(self.calls) - 1  # one would have been without a race
+        return self.traits.get("first", 0.0) * made_ready + self.excess
 
 
 def winner(outcome: TrialOutcome) -> str:

@@ -141,6 +141,8 @@ class Contest:
         favourite: str,
         others: Sequence[str],
         kept: Mapping[str, Any] | None = None,
+        *,
+        stepped: bool = False,
     ) -> None:
         """Begins the race, or goes on with that of an earlier run.
 
@@ -148,12 +150,13 @@ class Contest:
           favourite: the plan that is predicted to be the fastest; it was made.
           others: the names of further ones.
           kept: what an earlier run left of a race between the same plans, if anything.
+          stepped: whether a call was made in float32 before the race.
         """
         self.favourite, report = favourite, self._plans.report(favourite)
         self._note_size(favourite, report)
         predicted = {favourite: report.seconds16, FLOAT32: report.seconds32}
         plans = self._plans
-        log = Log(predicted, plans.making, plans.compiled, plans.uneven)
+        log = Log(predicted, plans.making, plans.compiled, plans.uneven, stepped)
         beaten: Sequence[str] = kept["slower"] if kept else ()
         names = [favourite, FLOAT32, *(name for name in others if name not in beaten)]
         if kept:

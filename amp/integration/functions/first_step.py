@@ -13,6 +13,7 @@ The twin is made at the next call. Used by `twins`; which tensors matter is
 from __future__ import annotations
 
 import functools
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -120,6 +121,7 @@ class FirstSteps:
         self, started: Started, name: bytes, call: FunctionCall
     ) -> tuple[bool, Any]:
         more, teller = started.more, started.teller
+        start = time.perf_counter()
         try:
             outputs = call.record(teller, more) if more else call.run(name)
         except tf.errors.OpError as e:
@@ -127,8 +129,9 @@ class FirstSteps:
                 raise
             started.waits, started.too_large = False, not more
             return False, None
-        begun = started.begun
-        if started.told(call, outputs[-more:] if more else []) and begun is not None:
+        took, begun = time.perf_counter() - start, started.begun
+        further = outputs[-more:] if more else []
+        if started.told(call, further, took) and begun is not None:
             report = functools.partial(self._report, name, begun, started.trains)
             fallback.attempt_quietly(report, None)
         return True, (outputs[:-more] or None) if more else outputs

@@ -103,7 +103,8 @@ class FunctionTwins:
             return self._begin_in_float32(made)
         if stored is None and rewrite is not None:
             self._checks.first(self._plans, plan, rewrite, told.recorded)
-        self._enter(plan, [nominee.name for nominee in OTHERS], known)
+        stepped = told.seconds > 0
+        self._enter(plan, [nominee.name for nominee in OTHERS], known, stepped)
         if told.too_large and self._contest is not None:
             self._contest.drop(FLOAT32, _TOO_LARGE, failed=True)
         if stored is not None:
@@ -123,13 +124,16 @@ class FunctionTwins:
         self._reported = FLOAT32
         return True
 
-    def _enter(self, plan: str, others: Sequence[str], known: Record) -> None:
+    def _enter(
+        self, plan: str, others: Sequence[str], known: Record, stepped: bool
+    ) -> None:
         """Begins the race of a plan that was made, and puts its report in place.
 
         Args:
           plan: its name.
           others: the names of those that it races, besides float32.
           known: what an earlier run of the job found out.
+          stepped: whether the first step was made in float32.
         """
         made = self._plans.known(plan)
         assert isinstance(made, Made)
@@ -145,7 +149,8 @@ class FunctionTwins:
                 report, text = plan_store.as_measured(report, known), KNOWN
             else:
                 same = known.race.get("plan") == digest
-                self._contest.begin(plan, others, known.race if same else {})
+                kept = known.race if same else {}
+                self._contest.begin(plan, others, kept, stepped=stepped)
                 text = UNDER_WAY
         if text != UNDER_WAY:
             self._plans.settle()

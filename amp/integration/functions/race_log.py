@@ -28,9 +28,10 @@ class Log:
       making: seconds that it is expected to take to make an entrant other than float32.
       compiled: whether XLA compiles the function, float32 too.
       uneven: whether calls may differ in their work without telling by how much.
+      stepped: whether a call was made in float32 before the race.
 
     Attributes:
-      predicted, making, compiled: as given.
+      predicted, making, compiled, stepped: as given.
       first: seconds of each entrant's first call, in the order in which they began.
       calls: how many calls of each have ended, also those that were not timed.
       looked: with how many rounds the times were last compared.
@@ -43,8 +44,10 @@ class Log:
         making: float = 0.0,
         compiled: bool = False,
         uneven: bool = False,
+        stepped: bool = False,
     ) -> None:
         self.predicted, self.making, self.compiled = predicted, making, compiled
+        self.stepped = stepped
         self.first: dict[str, float] = {}
         self.calls: dict[str, int] = {}
         self.looked = 0

@@ -82,13 +82,13 @@ def budget(log: Log) -> float:
     return max(SHARE * STEPS * (log.best or 0.0), SECONDS)
 
 
-def lost(log: Log) -> float:
+def lost(log: Log, *, whole: bool = False) -> float:
     """The seconds that a race has lost: what its calls took beyond the fastest's.
 
     An entrant's calls count by their typical time, so that what delays a call by chance
     is not held against the race. First calls count with all that they took longer (to
-    make, instantiate or compile the function), but for the very first: without a race
-    one function would have had to be made ready as well.
+    make, instantiate or compile the function), but for the very first, unless `whole`:
+    without a race one function would have had to be made ready as well.
     """
     if not log.timed:
         return 0.0
@@ -97,7 +97,7 @@ def lost(log: Log) -> float:
     for number, (name, first) in enumerate(log.first.items()):
         each = excess(log, name, front)
         total += (log.calls.get(name, 1) - 1) * each
-        total += max(0.0, first - usual) if number else each
+        total += max(0.0, first - usual) if number or whole else each
     return total
 
 
@@ -125,12 +125,14 @@ def affordable(log: Log, name: str) -> bool:
     """Whether the budget allows for the first call of one more entrant.
 
     Float32 always is allowed, as it has to be made ready only where XLA compiles it:
-    the clusters of a twin make its first call long, and float32 has none.
+    the clusters of a twin make its first call long, and float32 has none. Where it was
+    ready before the race, all first calls are charged: if it wins, all were lost.
     """
     if log.best is None or not log.first or (name == FLOAT32 and not log.compiled):
         return True
     making = 0.0 if name == FLOAT32 else log.making
-    return lost(log) + _readying(log) + making <= budget(log)
+    so_far = lost(log, whole=log.stepped)
+    return so_far + _readying(log) + making <= budget(log)
 
 
 def _readying(log: Log) -> float:

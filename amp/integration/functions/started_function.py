@@ -27,11 +27,13 @@ class Told:
       begun: as it was read, with its sizes; None if it was not read.
       recorded: what its step in float32 was computed from, if that was recorded.
       too_large: whether that step ran out of memory.
+      seconds: that the step took, with all that made it ready; 0 if there was none.
     """
 
     begun: Begun | None = None
     recorded: Recorded | None = None
     too_large: bool = False
+    seconds: float = 0.0
 
 
 @dataclasses.dataclass(slots=True)
@@ -53,6 +55,7 @@ class Started:
         none was looked at.
       recorded: what they are computed from, once the step was made.
       too_large: whether the step ran out of memory.
+      seconds: that the step took, once it was made.
       running: how many threads are making the step.
       lock: held for a few lines, by no finalizer, and not while the step runs.
     """
@@ -67,6 +70,7 @@ class Started:
     sources: tuple[ElementSource, ...] = ()
     recorded: Recorded | None = None
     too_large: bool = False
+    seconds: float = 0.0
     running: int = 0
     lock: Any = dataclasses.field(default_factory=threading.RLock)
 
@@ -93,12 +97,13 @@ class Started:
             self.running -= 1
         self._remove_unused(context)
 
-    def told(self, call: FunctionCall, more: list[Any]) -> bool:
+    def told(self, call: FunctionCall, more: list[Any], seconds: float) -> bool:
         """Takes what the first step told; what a later one tells counts no more.
 
         Args:
           call: the call that the user made.
           more: the further results of its teller.
+          seconds: that the step took.
 
         Returns:
           Whether it counts.
@@ -115,13 +120,14 @@ class Started:
             if self.wanted is not None:
                 own = () if self.wanted.inner else call.inputs
                 self.recorded = Recorded(self.taken, (*own, *taken))
+            self.seconds = seconds
             self.waits = False
             return True
 
     def planned(self, context: Any) -> Told:
         """Gives what is known of it, once: it is being planned."""
         with self.lock:
-            told = Told(self.begun, self.recorded, self.too_large)
+            told = Told(self.begun, self.recorded, self.too_large, self.seconds)
             self.begun, self.recorded, self.waits = None, None, False
         self._remove_unused(context)
         return told

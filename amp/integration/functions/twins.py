@@ -222,7 +222,8 @@ class Twins:
         if begun is None:
             sizes = shape_inference.at_call(inputs)
             begun = twin_making.begun(module, self.settled, sizes)
-        prepared = twin_making.prepared(begun, self._timer(module, known))
+        timer = self._timer(module, known, told.seconds)
+        prepared = twin_making.prepared(begun, timer)
         plans = FunctionPlans(name, prepared, {})
         function = FunctionTwins(plans, key, self._shared)
         return function if function.begin(context, known, told) else None
@@ -235,22 +236,25 @@ class Twins:
             PROCESS.begins = None
             begins(self.settled)
 
-    def _timer(self, module: ir.Module, known: Record) -> Timer:
+    def _timer(self, module: ir.Module, known: Record, seconds: float) -> Timer:
         """What gives the measured times that a function is planned by.
 
-        1. Where plans race: the times that are stored, or those by which the plan was
-           made that won in an earlier run. What is missing is measured later.
+        1. Where plans race: those by which the plan was made that won in an earlier
+           run; else the times that are stored, and what a glance tells of kinds of work
+           that have none. What is missing is measured later.
         2. Where runs are to be the same bit for bit: the times that are stored.
         3. Elsewhere (several workers): what is missing is measured at once.
 
         Args:
           module: the function.
           known: what an earlier run of the job found out.
+          seconds: that its first step took; 0 if there was none.
         """
         if not contest.why_not(self._policy):
             times = known.times
-            source = (lambda _: times) if known.winner else job_timer.stored
-            return Noted(self.settled, source)
+            name = module.main.name
+            glance = job_timer.glancing(self.settled, seconds, name)
+            return Noted(self.settled, (lambda _: times) if known.winner else glance)
         if contest.repeats(self._policy):
             return job_timer.stored_on(self.settled)
         return job_timer.measuring(self.settled, module.main.name)

@@ -1,8 +1,9 @@
 """The `timer` arguments of `rewrite`: they look up, or measure, how long ops take.
 
 Whoever rewrites without running passes `stored`. A function whose plans race is planned
-with `Noted` times, and what is missing is measured between its later calls
-(`measuring_slices`, which measures by `measured` and keeps by `keep`). Where several
+with `Noted` times, of which `glancing` gets some after its first step, and what is
+missing is measured between its later calls (`measuring_slices`, which measures by
+`measured` and keeps by `keep`). Where several
 workers take a step together `measuring` measures before the first call. Nothing that
 goes wrong here stops a job. How an operation is timed is in `operation_timer`, what a
 plan makes of it in `cost`.
@@ -29,6 +30,10 @@ from amp.policy import Policy
 NOTICED_SECONDS = 2.0
 # With less of the budget left no measurement is begun.
 LEAST_SECONDS = 0.05
+# The part of the time of a function's first step that a glance before its first plan
+# may take. A plan by figures that do not fit the machine costs far more: to be checked
+# and to be made ready each takes about as long as that step.
+GLANCE = 0.1
 
 # Held while measuring, by design: what runs beside a measurement spoils it. Nothing
 # else is done meanwhile, and what needs no measurement does not wait for it.
@@ -101,6 +106,46 @@ class Noted:
         self.wanted = ()
 
 
+def glancing(settled: Resolution, seconds: float, function: str) -> Timer:
+    """A timer that gives what is `stored`, and has a glance at what is not.
+
+    Of each kind of work of which no time is stored the most telling operation is
+    measured, within a part of the time of the first step: the cost model corrects what
+    it predicts of such work by it. These times are not kept, as they are hasty.
+
+    Args:
+      settled: the policy and device that a function is planned for.
+      seconds: that its first step took; 0 for no glance.
+      function: its name, for the log.
+    """
+
+    def timer(wanted: Sequence[Instance]) -> Mapping[str, Times]:
+        known = stored(wanted)
+        first = _first_of_each_kind(wanted, known)
+        most = min(GLANCE * seconds, left(settled))
+        if not first or not most or not MEASURING.acquire(blocking=False):
+            return known
+        try:
+            found = _attempted(first, most, function)
+        finally:
+            MEASURING.release()
+        return {**known, **found}
+
+    return timer
+
+
+def _first_of_each_kind(
+    wanted: Sequence[Instance], known: Mapping[str, Times]
+) -> list[Instance]:
+    """The first operation of each kind of work of which none is known."""
+    seen = {(one.executor, one.work) for one in wanted if one.key in known}
+    first: dict[tuple[str, str], Instance] = {}
+    for one in _missing(wanted, known):
+        if (one.executor, one.work) not in seen:
+            first.setdefault((one.executor, one.work), one)
+    return list(first.values())
+
+
 def left(settled: Resolution) -> float:
     """The seconds that the process may still spend on measuring.
 
@@ -163,17 +208,27 @@ def measured(
 
     To be called with `MEASURING` held.
     """
-    state, start = PROCESS.measuring, time.perf_counter()
+    before = PROCESS.measuring.spent
+    found = _attempted(missing, left, function)
+    if PROCESS.measuring.spent - before < left:
+        # There was time for all: what is missing cannot be measured.
+        lacking = {one.key for one in missing} - found.keys()
+        PROCESS.measuring.unmeasurable.update(lacking)
+    _times_here().update(found)
+    return found
+
+
+def _attempted(
+    wanted: Sequence[Instance], seconds: float, function: str
+) -> dict[str, Times]:
+    """Measures operations, with `MEASURING` held, and charges the budget."""
+    start = time.perf_counter()
     # Under `strict` too: a plan without a measurement is one from the cost model.
     part = fallback.Part(f"operations of {function} cannot be measured", strict=False)
     found: dict[str, Times] = fallback.attempt(
-        part, lambda: operation_timer.measure(missing, left), lambda: {}
+        part, lambda: operation_timer.measure(wanted, seconds), lambda: {}
     )
-    took = time.perf_counter() - start
-    state.spent += took
-    if took < left:  # there was time for all: what is missing cannot be measured
-        state.unmeasurable.update({one.key for one in missing} - found.keys())
-    _times_here().update(found)
+    PROCESS.measuring.spent += time.perf_counter() - start
     return found
 
 

@@ -32,11 +32,13 @@ def by_a_figure(x: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
     return k, z
 
 
-def by_two_iterates(x: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+def between_two_iterates(
+    x: tf.Tensor, follow: Callable[[tf.Tensor], tf.Tensor]
+) -> tuple[tf.Tensor, tf.Tensor]:
     """The condition computes the difference of two loop variables."""
 
     def body(k: tf.Tensor, old: tf.Tensor, new: tf.Tensor) -> tuple[tf.Tensor, ...]:
-        return k + 1, new, tf.tanh(tf.matmul(new, W) + x)
+        return k + 1, new, follow(new)
 
     def goes_on(k: tf.Tensor, old: tf.Tensor, new: tf.Tensor) -> tf.Tensor:
         return (tf.reduce_max(tf.abs(new - old)) > 1e-5) & (k < MOST)
@@ -44,6 +46,11 @@ def by_two_iterates(x: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
     start = [tf.constant(0), tf.zeros_like(x), tf.ones_like(x)]
     k, _, z = tf.while_loop(goes_on, body, start)
     return k, z
+
+
+def by_two_iterates(x: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+    """The body computes the next iterate."""
+    return between_two_iterates(x, lambda z: tf.tanh(tf.matmul(z, W) + x))
 
 
 def by_a_flag(x: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
@@ -72,17 +79,8 @@ def by_a_break(x: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
 
 def by_a_call(x: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
     """The next iterate comes from a function."""
-    call = tf.function(lambda z: tf.tanh(tf.matmul(z, W) + x))
-
-    def body(k: tf.Tensor, old: tf.Tensor, new: tf.Tensor) -> tuple[tf.Tensor, ...]:
-        return k + 1, new, call(new)
-
-    def goes_on(k: tf.Tensor, old: tf.Tensor, new: tf.Tensor) -> tf.Tensor:
-        return (tf.reduce_max(tf.abs(new - old)) > 1e-5) & (k < MOST)
-
-    start = [tf.constant(0), tf.zeros_like(x), tf.ones_like(x)]
-    k, _, z = tf.while_loop(goes_on, body, start)
-    return k, z
+    follow = tf.function(lambda z: tf.tanh(tf.matmul(z, W) + x))
+    return between_two_iterates(x, follow)
 
 
 def by_its_condition(x: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
@@ -106,15 +104,7 @@ def by_an_inner_loop(x: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         step = lambda i, z: (i + 1, tf.tanh(tf.matmul(z, W) + x))  # noqa: E731
         return tf.while_loop(lambda i, _: i < 3, step, start)[1]
 
-    def body(k: tf.Tensor, old: tf.Tensor, new: tf.Tensor) -> tuple[tf.Tensor, ...]:
-        return k + 1, new, inner(new)
-
-    def goes_on(k: tf.Tensor, old: tf.Tensor, new: tf.Tensor) -> tf.Tensor:
-        return (tf.reduce_max(tf.abs(new - old)) > 1e-5) & (k < MOST)
-
-    start = [tf.constant(0), tf.zeros_like(x), tf.ones_like(x)]
-    k, _, z = tf.while_loop(goes_on, body, start)
-    return k, z
+    return between_two_iterates(x, inner)
 
 
 LOOPS = [

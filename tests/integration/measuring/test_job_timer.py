@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import re
 import subprocess
@@ -17,6 +18,7 @@ import tensorflow as tf
 from rewriting import settled
 
 import amp
+from amp.graph_rewrite.cost import shipped_devices
 from amp.integration.measuring import (
     hardware,
     job_timer,
@@ -98,6 +100,65 @@ def test_a_job_measures_and_keeps_and_the_next_function_plans_from_it() -> None:
     assert report.seconds32 >= 2 * times[product][0]
     measured_job(tune_budget=20.0)
     assert PROCESS.measuring.spent == spent
+
+
+def test_a_glance_measures_the_most_telling_of_each_kind_and_keeps_nothing() -> None:
+    """Within a tenth of what the first step took; and nothing where times are known."""
+    given = settled(assignment="cost", tune_budget=20.0)
+    wanted = [
+        dataclasses.replace(made(op, (rows, 256)), key=f"{op} {rows}", work=work)
+        for op, work in (("Relu", "elementwise"), ("Tanh", "transcendental"))
+        for rows in (512, 256)
+    ]
+    times = job_timer.glancing(given, 10.0, "f")(wanted)
+    assert list(times) == [wanted[0].key, wanted[2].key]
+    spent = PROCESS.measuring.spent
+    assert 0.0 < spent <= job_timer.GLANCE * 10.0 + 0.5  # the last call may exceed it
+    assert job_timer.stored(wanted) == {} == stored_times.load()
+    job_timer.measuring(given, "f")(wanted[1:2])
+    job_timer.measuring(given, "f")(wanted[3:])
+    spent = PROCESS.measuring.spent
+    known = job_timer.glancing(given, 10.0, "f")(wanted)
+    assert list(known) == [wanted[1].key, wanted[3].key]
+    assert PROCESS.measuring.spent == spent
+
+
+@pytest.mark.parametrize(("seconds", "budget"), [(0.0, 20.0), (10.0, 0.0)])
+def test_no_glance_without_a_first_step_or_a_budget(
+    seconds: float, budget: float
+) -> None:
+    given = settled(assignment="cost", tune_budget=budget)
+    assert job_timer.glancing(given, seconds, "f")([made("Relu", (512, 1024))]) == {}
+    assert PROCESS.measuring.spent == 0.0
+
+
+@pytest.mark.parametrize(("low", "converts"), [(2.0, False), (0.2, True)])
+def test_a_plan_by_figures_that_do_not_fit_is_not_made(
+    low: float, converts: bool, monkeypatch: Any
+) -> None:
+    """The device is said to compute 16 bits 4 times as fast; a glance knows better."""
+    monkeypatch.setattr(hardware, "device", lambda *_: shipped_devices.CPU_AMX)
+    monkeypatch.setattr(
+        operation_timer,
+        "measure",
+        lambda wanted, *_: {one.key: (1e-2, low * 1e-2) for one in wanted},
+    )
+    monkeypatch.setattr(measuring_slices, "SHARE", 0.0)
+    weights = tf.Variable(tf.ones([512, 512]))
+
+    @tf.function
+    def step(x: Any) -> Any:
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean(tf.matmul(tf.nn.relu(tf.matmul(x, weights)), weights))
+        weights.assign_sub(1e-6 * tape.gradient(loss, weights))
+        return loss
+
+    with amp.mixed_precision_scope(**POLICY, tune_budget=20.0):
+        for _ in range(3):
+            step(tf.ones([256, 512]))
+    report = max(amp.reports(), key=lambda report: report.nodes_total)
+    assert (report.trial != "") == converts  # a plan races, or there is none
+    assert bool(report.nodes_low) == converts
 
 
 def test_without_a_budget_what_is_stored_still_counts() -> None:

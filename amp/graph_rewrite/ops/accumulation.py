@@ -39,7 +39,8 @@ class Terms(enum.Enum):
 #   product (10,000 ones give 6656 or 3328 in bfloat16; 3 to 14 units in float16).
 # - Softmax and LogSoftmax in float16 add positive values in a tree: 2 to 3 roundings'
 #   error, whatever their number, until the sum of the exponentials passes 65504
-#   (131,072 equal logits give 0 and -inf). Mean overflows alike.
+#   (131,072 equal logits give 0 and -inf). Mean overflows alike. With oneDNN and
+#   AVX512-FP16, Softmax adds in float32; not counted, as no other float16 kernel does.
 # MatMul, BatchMatMul*, Conv2D, Conv, L2Loss, SparseSegment*, ResizeBilinearGrad and the
 # statistics of FusedBatchNorm* accumulate in float32. Types without a kernel are left
 # out.

@@ -12,7 +12,9 @@ import platform
 from pathlib import Path
 from typing import Any
 
-FLAGS = frozenset({"avx512f", "avx512_bf16", "amx_tile", "amx_bf16", "amx_fp16"})
+FLAGS = frozenset(
+    ("avx512f", "avx512_bf16", "avx512_fp16", "amx_tile", "amx_bf16", "amx_fp16")
+)
 
 
 def machine() -> dict[str, Any]:

@@ -12,7 +12,7 @@ import re
 
 TYPES = ("found", "hidden", "shown")
 _FLAGS = re.compile(r"^(flags\s*:)(.*)$", re.MULTILINE)
-_SIXTEEN = re.compile(r"\b(avx512_bf16|amx_\w+)\b")
+_SIXTEEN = re.compile(r"\b(avx512_bf16|avx512_fp16|amx_\w+)\b")
 
 
 def pretend(types: str) -> None:

@@ -10,6 +10,8 @@ import math
 from collections.abc import Mapping
 
 ITEM = {"float32": 4, "float16": 2, "bfloat16": 2}  # bytes per element
+# 16 bits pay where their matrix products are at least so many times as fast.
+LEAST_GAIN = 1.1
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -60,6 +62,15 @@ class Device:
     call: float = math.inf
     widens: bool = False
     inside: Mapping[str, Mapping[str, float]] = dataclasses.field(default_factory=dict)
+
+    @property
+    def paying(self) -> tuple[str, ...]:
+        """Those of the native types in which products are faster than in float32."""
+        return tuple(d for d in self.native if self.product_speed(d) >= LEAST_GAIN)
+
+    def product_speed(self, dtype: str) -> float:
+        """The rate of matrix products as a multiple of float32's."""
+        return self.speed.get(dtype, {}).get("product", 1.0)
 
     def under(self, xla: bool) -> Device:
         """The figures for kernels, or for code compiled by XLA."""

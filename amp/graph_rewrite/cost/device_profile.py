@@ -13,15 +13,13 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from amp.errors import ProfileError
 from amp.graph_rewrite import figures
-from amp.graph_rewrite.cost.device import ITEM, Device
+from amp.graph_rewrite.cost.device import ITEM, LEAST_GAIN, Device
 
 # Increased when the meaning of the points changes; older files are then not used.
 SCHEMA = 1
 EXECUTORS = ("kernels", "xla")
 # What most of a point's time is spent on, and so which figure it measures.
 BOUNDS = ("start", "bytes", "arithmetic")
-# A 16-bit type counts as native if its products are at least this much faster.
-NATIVE_GAIN = 1.1
 
 _Figures = dict[str, dict[str, float]]
 
@@ -150,8 +148,7 @@ def apply(profile: Profile, device: Device) -> Device:
        over the cases of a kind of work, with the time to start subtracted. Under XLA
        `bandwidth` is that of casts, the only loops that are measured alone; the others
        are measured in chains, of which XLA makes one loop.
-    3. A 16-bit type is `native` if its matrix products are `NATIVE_GAIN` times as fast
-       as float32's; a type that was not measured keeps its status.
+    3. A 16-bit type whose matrix products pay (`Device.paying`) is `native`.
 
     A profile of XLA replaces the figures in `compiled` only. Figures that the profile
     does not measure stay as they are.
@@ -198,10 +195,14 @@ def _measured(profile: Profile, device: Device) -> Device:
     for dtype in speed.keys() - {"float32"}:
         if "matmul" in speed[dtype]:
             speed[dtype]["product"] = speed[dtype]["matmul"]
+    fast = sorted(
+        (d for d, s in speed.items() if s.get("product", 0.0) >= LEAST_GAIN),
+        reverse=True,
+    )
     return dataclasses.replace(
         device,
         name=f"{device.name}, calibrated",
-        native=_native(speed, device.native),
+        native=(*device.native, *(d for d in fast if d not in device.native)),
         bandwidth=bandwidth,
         flops=flops,
         call=call,
@@ -238,15 +239,6 @@ def _by_work(
         dtype: {work: statistics.geometric_mean(r) for work, r in works.items()}
         for dtype, works in found.items()
     }
-
-
-def _native(
-    speed: Mapping[str, Mapping[str, float]], was: tuple[str, ...]
-) -> tuple[str, ...]:
-    measured = {d: s["product"] for d, s in speed.items() if "product" in s}
-    fast = [d for d, s in measured.items() if s >= NATIVE_GAIN]
-    kept = [d for d in was if d in fast or d not in measured]
-    return (*kept, *sorted((d for d in fast if d not in was), reverse=True))
 
 
 def _over(

@@ -44,18 +44,15 @@ def resolve(policy: Policy, device: Device) -> Resolution:
     """Replaces the policy's "auto" fields by values for a device.
 
     "auto" is float16 with dynamic loss scaling on a GPU of compute capability 7.0 or
-    newer, bfloat16 without scaling on a CPU with AMX or AVX512-BF16, otherwise off.
+    newer, bfloat16 without scaling on a CPU with AMX or AVX512-BF16, otherwise off; off
+    too where products in these types are known to be no faster than float32's.
     """
     dtype = policy.dtype
     if dtype == "auto":
-        native = device.native or (("bfloat16",) if policy.emulate else ())
-        if not native:
-            reason = (
-                f"mixed precision is off: no 16-bit arithmetic on this {device.name}; "
-                "AMP_EMULATE=1 (emulate=True) shows how the model converges"
-            )
-            return Resolution(None, device, reason)
-        dtype = native[0]
+        paying = device.paying or (("bfloat16",) if policy.emulate else ())
+        if not paying:
+            return Resolution(None, device, _off(device))
+        dtype = paying[0]
     scale = policy.loss_scale
     if scale == "auto":
         scale = DynamicLossScale() if dtype == "float16" else NoLossScale()
@@ -63,6 +60,17 @@ def resolve(policy: Policy, device: Device) -> Resolution:
     how = "emulated on" if policy.emulate else "on"
     reason = f"{dtype} {how} {device.name}, loss scale {scale}"
     return Resolution(settled, REFERENCE if policy.emulate else device, reason)
+
+
+def _off(device: Device) -> str:
+    why, remedy = f"no 16-bit arithmetic on this {device.name}", ""
+    if device.native:
+        slow, speed = device.native[0], device.product_speed(device.native[0])
+        why = f"products in {slow} run at {speed:.2g} of float32's speed on this "
+        why += device.name
+        remedy = f"AMP_DTYPE={slow} has plans race nevertheless, "
+    emulation = "AMP_EMULATE=1 (emulate=True) shows how the model converges"
+    return f"mixed precision is off: {why}; {remedy}{emulation}"
 
 
 def resolve_named(policy: Policy, name: str) -> Resolution:

@@ -63,6 +63,7 @@ class FunctionTwins:
         self._plans, self._key, self._shared = plans, key, shared
         self._policy, self._strict = shared.policy, shared.policy.strict
         self._contest: Contest | None = None
+        self._stepped = False  # whether float32 made the first step
         # The name of the plan that the report is on; FLOAT32 once no twin runs.
         self._reported = ""
         self._checks = FunctionChecks(plans, key, shared)
@@ -103,8 +104,8 @@ class FunctionTwins:
             return self._begin_in_float32(made)
         if stored is None and rewrite is not None:
             self._checks.first(self._plans, plan, rewrite, told.recorded)
-        stepped = told.seconds > 0
-        self._enter(plan, [nominee.name for nominee in OTHERS], known, stepped)
+        self._stepped = told.seconds > 0
+        self._enter(plan, [nominee.name for nominee in OTHERS], known)
         if told.too_large and self._contest is not None:
             self._contest.drop(FLOAT32, _TOO_LARGE, failed=True)
         if stored is not None:
@@ -124,16 +125,13 @@ class FunctionTwins:
         self._reported = FLOAT32
         return True
 
-    def _enter(
-        self, plan: str, others: Sequence[str], known: Record, stepped: bool
-    ) -> None:
+    def _enter(self, plan: str, others: Sequence[str], known: Record) -> None:
         """Begins the race of a plan that was made, and puts its report in place.
 
         Args:
           plan: its name.
           others: the names of those that it races, besides float32.
           known: what an earlier run of the job found out.
-          stepped: whether the first step was made in float32.
         """
         made = self._plans.known(plan)
         assert isinstance(made, Made)
@@ -150,7 +148,7 @@ class FunctionTwins:
             else:
                 same = known.race.get("plan") == digest
                 kept = known.race if same else {}
-                self._contest.begin(plan, others, kept, stepped=stepped)
+                self._contest.begin(plan, others, kept, stepped=self._stepped)
                 text = UNDER_WAY
         if text != UNDER_WAY:
             self._plans.settle()

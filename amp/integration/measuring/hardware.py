@@ -101,8 +101,12 @@ def shipped() -> Device:
     """The device asked about with the package's figures, not those of `amp tune`."""
     gpu = _gpu()
     if gpu is None:
-        return shipped_devices.of_cpu(usable_flags())
+        return _cpu()
     return shipped_devices.of_gpu(*gpu)
+
+
+def _cpu() -> Device:
+    return shipped_devices.of_cpu(usable_flags(), _cpuinfo("vendor_id"))
 
 
 def model() -> str:
@@ -122,8 +126,7 @@ def model() -> str:
     most = f", oneDNN up to {isa}" if isa else ""
     chosen = tf.config.threading.get_intra_op_parallelism_threads()
     threads = f", {chosen} threads" if chosen else ""
-    kind = shipped_devices.of_cpu(usable_flags()).name
-    return f"{name}, {_cores()} cores, {kind}{off}{most}{threads}"
+    return f"{name}, {_cores()} cores, {_cpu().name}{off}{most}{threads}"
 
 
 def _driver() -> str:

@@ -39,6 +39,15 @@ def test_auto_is_off_elsewhere_and_says_why_in_one_line(device: Device) -> None:
     assert "AMP_EMULATE=1" in settled.reason
 
 
+def test_auto_is_off_where_products_are_slower_and_a_named_type_is_not() -> None:
+    device = shipped_devices.CPU_HIDDEN_AMX
+    settled = resolution.resolve(Policy(), device)
+    assert settled.policy is None
+    assert "products in bfloat16 run at 0.6 of float32's speed" in settled.reason
+    assert "AMP_DTYPE=bfloat16 has plans race nevertheless" in settled.reason
+    assert resolution.resolve(Policy(dtype="bfloat16"), device).policy is not None
+
+
 def test_emulation_plans_for_a_device_with_both_types() -> None:
     for dtype in ("auto", "float16", "bfloat16"):
         policy = Policy(emulate=True, dtype=dtype)

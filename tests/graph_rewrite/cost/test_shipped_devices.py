@@ -16,17 +16,25 @@ WITH = [
 ]
 
 
+INTEL, AMD = "GenuineIntel", "AuthenticAMD"
+
+
 @pytest.mark.parametrize(
-    ("flags", "device"),
+    ("flags", "vendor", "device"),
     [
-        ({"avx2", "amx_bf16", "avx512_bf16"}, shipped_devices.CPU_AMX),
-        ({"avx2", "avx512_bf16"}, shipped_devices.CPU_AVX512_BF16),
-        ({"avx2", "avx512f"}, shipped_devices.CPU_PLAIN),
-        (set(), shipped_devices.CPU_PLAIN),
+        ("avx2 amx_bf16 avx512_bf16 avx512_fp16", INTEL, shipped_devices.CPU_AMX),
+        ("avx2 avx512_bf16 avx512_fp16", INTEL, shipped_devices.CPU_HIDDEN_AMX),
+        ("avx2 avx512_bf16 avx512_fp16", AMD, shipped_devices.CPU_AVX512_BF16),
+        ("avx2 avx512_bf16", INTEL, shipped_devices.CPU_AVX512_BF16),
+        ("avx2 avx512_bf16", "", shipped_devices.CPU_AVX512_BF16),
+        ("avx2 avx512f", INTEL, shipped_devices.CPU_PLAIN),
+        ("", "", shipped_devices.CPU_PLAIN),
     ],
 )
-def test_a_cpu_is_known_by_its_flags(flags: set[str], device: Device) -> None:
-    assert shipped_devices.of_cpu(frozenset(flags)) is device
+def test_a_cpu_is_known_by_its_flags_and_its_vendor(
+    flags: str, vendor: str, device: Device
+) -> None:
+    assert shipped_devices.of_cpu(frozenset(flags.split()), vendor) is device
 
 
 @pytest.mark.parametrize(
@@ -86,7 +94,6 @@ def test_an_unknown_gpu_has_the_figures_of_its_generation() -> None:
 def test_a_native_type_makes_products_faster_and_every_figure_has_a_source(
     device: Device,
 ) -> None:
-    for dtype in device.native:
-        assert device.speed[dtype]["product"] > 1
+    assert device.paying == device.native
     assert device.source
     assert device.name in device.describe()

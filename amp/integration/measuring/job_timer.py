@@ -32,8 +32,9 @@ NOTICED_SECONDS = 2.0
 LEAST_SECONDS = 0.05
 # The part of the time of a function's first step that a glance before its first plan
 # may take. A plan by figures that do not fit the machine costs far more: to be checked
-# and to be made ready each takes about as long as that step.
-GLANCE = 0.1
+# and to be made ready each takes about as long as that step. The part of the budget is
+# small, as what a glance finds is too hasty to be kept.
+GLANCE, GLANCE_OF_BUDGET = 0.1, 0.25
 
 # Held while measuring, by design: what runs beside a measurement spoils it. Nothing
 # else is done meanwhile, and what needs no measurement does not wait for it.
@@ -122,7 +123,7 @@ def glancing(settled: Resolution, seconds: float, function: str) -> Timer:
     def timer(wanted: Sequence[Instance]) -> Mapping[str, Times]:
         known = stored(wanted)
         first = _first_of_each_kind(wanted, known)
-        most = min(GLANCE * seconds, left(settled))
+        most = min(GLANCE * seconds, GLANCE_OF_BUDGET * left(settled))
         if not first or not most or not MEASURING.acquire(blocking=False):
             return known
         try:

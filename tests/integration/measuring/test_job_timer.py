@@ -129,6 +129,21 @@ def test_a_glance_measures_the_most_telling_of_each_kind_and_keeps_nothing() -> 
     assert PROCESS.measuring.spent == spent
 
 
+def test_a_glance_leaves_most_of_the_budget(monkeypatch: Any) -> None:
+    """However long the first step took, as one does that waits for its data."""
+    asked: list[float] = []
+    measure = operation_timer.measure
+
+    def noted(wanted: Any, seconds: float) -> Any:
+        asked.append(seconds)
+        return measure(wanted, seconds)
+
+    monkeypatch.setattr(operation_timer, "measure", noted)
+    given = settled(assignment="cost", tune_budget=4.0)
+    job_timer.glancing(given, 600.0, "f")([made("Relu", (512, 1024))])
+    assert asked == [pytest.approx(job_timer.GLANCE_OF_BUDGET * 4.0)]
+
+
 @pytest.mark.parametrize(("seconds", "budget"), [(0.0, 20.0), (10.0, 0.0)])
 def test_no_glance_without_a_first_step_or_a_budget(
     seconds: float, budget: float

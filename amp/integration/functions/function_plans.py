@@ -28,6 +28,7 @@ from amp.graph_rewrite.graph.calls import FunctionUse
 from amp.graph_rewrite.report import Report
 from amp.graph_rewrite.rewrite import Prepared, Rewrite
 from amp.graph_rewrite.steps import uncollected
+from amp.integration import heap
 from amp.integration.functions import contest, twin_making
 from amp.integration.functions.twin_making import MadeTwin
 from amp.integration.measuring.job_timer import Noted
@@ -211,6 +212,7 @@ class FunctionPlans:
             made = NotMade(why_not)
             if not why_not:
                 made, rewrite = self._make(context, prepared, plan)
+                heap.trim()
         self.making = time.perf_counter() - start
         self._made[plan] = made
         return made, rewrite
@@ -263,6 +265,7 @@ class FunctionPlans:
         made, _ = self._made.pop(plan, None), self._left.pop(plan, None)
         if isinstance(made, Made):
             twin_making.removed(context, made.twin)
+            heap.trim()
 
     def let_all_go(self, context: Any) -> None:
         """Removes the functions of every plan."""
@@ -272,6 +275,7 @@ class FunctionPlans:
     def settle(self) -> None:
         """Lets go what is only needed to make further plans: there will be none."""
         self.prepared = self.repriced = None
+        heap.trim()
 
     def functions(self) -> list[str]:
         """The names of all functions made for the original that are still there."""

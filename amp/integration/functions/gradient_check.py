@@ -4,7 +4,8 @@ Used by `twins` before a twin runs for the first time. The gradients are compute
 job's own batch in float32, as planned, and with products only in 16 bits. If the plan
 is worse than `accuracy` allows, the nodes at fault are found and kept in float32.
 
-How gradients are computed is in `gradient_copies`; when a twin runs, in `twins`.
+How gradients are computed is in `gradient_copies`; when a twin runs, in `twins`. None
+but those in float32 are copied, or kept when they have been compared.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from amp.graph_rewrite.outcomes import AccuracyOutcome, GradientError
 from amp.graph_rewrite.plan import Reason
 from amp.graph_rewrite.report import Report
 from amp.graph_rewrite.rewrite import Prepared, Rewrite
+from amp.integration import heap
 from amp.integration.functions import accuracy, clusters, definitions
 from amp.integration.functions.accuracy import Errors, Gradient
 from amp.integration.functions.gradient_copies import GradientCopies, Recorded, Step
@@ -126,16 +128,17 @@ class GradientCheck:
             return self._compare()
         finally:
             self._copies.drop()
+            heap.trim()
 
     def _compare(self) -> Checked:
         start = time.perf_counter()
-        exact, plain = self._copies.exact()
+        exact = self._copies.exact()
+        alone = self._alone(exact)
         limit = max(STEPS * (time.perf_counter() - start), SECONDS)
         judge = _Judge(exact, self._unit, self._copies.names)
-        products = self._of(self._products())
-        if not judge.yardstick(products):
+        bent = self._yardstick(judge, alone)
+        if bent is None:
             return self._none_in_16_bits()
-        bent = self._bent(accuracy.errors(exact, plain), products) if plain else ()
         # Without its clusters, which take long to compile.
         first = judge.errors(self._copies.gradients(fuse.unfuse(self._made.graph)))
         if judge.is_fine(first):
@@ -176,21 +179,33 @@ class GradientCheck:
         kept = self._nominee.keeping(_nodes(nodes, text))
         return Checked(AccuracyOutcome(text, len(nodes)), kept, self._prepared)
 
-    def _bent(self, alone: Errors, products: Sequence[Gradient]) -> tuple[str, ...]:
-        """The gradients that depend on the loss scale, by scaler and variable.
+    def _alone(self, exact: Sequence[Gradient]) -> Errors | None:
+        """The errors in float32 with a loss scale, by those without; None: no scale."""
+        plain = self._copies.plain()
+        return None if plain is None else accuracy.errors(exact, plain)
+
+    def _yardstick(self, judge: _Judge, alone: Errors | None) -> tuple[str, ...] | None:
+        """Sets the errors with products only, by which others are judged.
 
         Args:
-          alone: the errors of those in float32 with a scale, by those without.
-          products: those with products only in 16 bits, which were computed last.
+          judge: that is to judge by them.
+          alone: the errors of float32 with a scale, by those without.
+
+        Returns:
+          The gradients that depend on the loss scale, by scaler and variable; None if
+          those with products only are not finite.
         """
-        if max(alone.each) <= self._unit:
+        products = self._of(self._products())
+        if not judge.yardstick(products):
+            return None
+        if alone is None or max(alone.each) <= self._unit:
             return ()
         # They may have another scale than those in float32.
         noise = accuracy.errors(products, self._copies.exact_at(self._copies.scale))
         found = accuracy.bent(alone, noise, self._unit)
         return tuple(self._copies.labels[number] for number in found)
 
-    def _of(self, nominee: Nominee) -> list[Gradient]:
+    def _of(self, nominee: Nominee) -> Sequence[Gradient]:
         suffix = f"{definitions.new_suffix()}_check"
         return self._copies.gradients(self._prepared.draft(nominee, suffix))
 

@@ -53,6 +53,24 @@ class Recorded:
     batch: tuple[Any, ...]
 
 
+class Gradients(Sequence[Gradient]):
+    """The gradients that a copy returned, divided by the loss scale when they are read.
+
+    Args:
+      scaled: the copy's results.
+      scale: the loss scale.
+    """
+
+    def __init__(self, scaled: Sequence[tf.Tensor], scale: float) -> None:
+        self._scaled, self._scale = scaled, np.float32(scale)
+
+    def __getitem__(self, index: Any) -> Any:
+        return self._scaled[index].numpy() / self._scale
+
+    def __len__(self) -> int:
+        return len(self._scaled)
+
+
 class GradientCopies:
     """The copies of one step, all run on one batch.
 
@@ -77,6 +95,7 @@ class GradientCopies:
         self._registered: list[str] = []
         self._numbers = itertools.count()
         self._wanted = gradients_only.gradients(step)
+        self._float32: tuple[ir.Module, bytes] | None = None  # a copy, registered
         self.batch: tuple[Any, ...] | None = None
         self.scale = 1.0
 
@@ -126,7 +145,7 @@ class GradientCopies:
         self.batch = (*own, *given)
         return outputs
 
-    def gradients(self, step: ir.Module) -> list[Gradient]:
+    def gradients(self, step: ir.Module) -> Gradients:
         """The gradients of a step, divided by the loss scale.
 
         They are scaled as a dynamic scaler would after some steps: by the largest scale
@@ -141,28 +160,37 @@ class GradientCopies:
         """
         return self._scaled(self._add(self._copy(step)))
 
-    def exact(self) -> tuple[list[Gradient], list[Gradient] | None]:
-        """The gradients in float32, as `gradients` gives them, and without a scale.
-
-        The latter are None where a dynamic scale is no part of the step, or where the
-        step reads it by itself. Otherwise both are the same, but for rounding, as
-        gradients are linear in the scale, unless a custom one is not.
+    def exact(self) -> list[Gradient]:
+        """The gradients in float32, as `gradients` gives them, but copied.
 
         Raises:
           NotRepeatable: TensorFlow cannot run it.
         """
         copy = self._copy(self._step)
-        function = self._add(copy)
-        found = self._scaled(function)
+        self._float32 = copy, self._add(copy)
+        return list(self._scaled(self._float32[1]))
+
+    def plain(self) -> Gradients | None:
+        """The gradients in float32 without a scale, after `exact`.
+
+        None where a dynamic scale is no part of the step, or where the step reads it by
+        itself. Otherwise they are the same but for rounding, as gradients are linear in
+        the scale, unless a custom one is not.
+
+        Raises:
+          NotRepeatable: TensorFlow cannot run it.
+        """
+        assert self._float32 is not None
+        copy, function = self._float32
         dynamic = self._wanted.scaled and isinstance(self._rule, DynamicLossScale)
         at = gradients_only.holder(self._step)[1]
         if not dynamic or scale_reads.outside_seeds(at, copy.main):
-            return found, None
+            return None
         if gradients_only.is_random(copy):  # a new function draws the same numbers
-            return found, self.exact_at(1.0)
-        return found, self._run(function, 1.0)
+            return self.exact_at(1.0)
+        return self._run(function, 1.0)
 
-    def exact_at(self, scale: float) -> list[Gradient]:
+    def exact_at(self, scale: float) -> Gradients:
         """The gradients in float32 with a loss scale, divided by it."""
         return self._run(self._add(self._copy(self._step)), scale)
 
@@ -170,8 +198,8 @@ class GradientCopies:
         name = f"{step.main.name}_gradients_{next(self._numbers)}"
         return gradients_only.gradients_only(step, self._wanted, name)
 
-    def _scaled(self, function: bytes) -> list[Gradient]:
-        found: list[Gradient] = []
+    def _scaled(self, function: bytes) -> Gradients:
+        found = Gradients((), 1.0)
         for scale in self._scales():
             self.scale, found = scale, self._run(function, scale)
             if all(np.isfinite(gradient).all() for gradient in found):
@@ -184,7 +212,7 @@ class GradientCopies:
         tries = _TRIES if isinstance(self._rule, DynamicLossScale) else 1
         return [self._rule.initial * _BACKOFF**number for number in range(tries)]
 
-    def _run(self, function: bytes, scale: float) -> list[Gradient]:
+    def _run(self, function: bytes, scale: float) -> Gradients:
         assert self.batch is not None
         inputs = [*self.batch]
         if self._wanted.scaled:
@@ -199,7 +227,7 @@ class GradientCopies:
             )
         except tf.errors.OpError as e:  # no memory, or no kernel where XLA needs none
             raise NotRepeatable(f"a copy does not run: {e.message}") from e
-        return [output.numpy() / np.float32(scale) for output in outputs]
+        return Gradients(outputs, scale)
 
     def _add(self, module: ir.Module) -> bytes:
         """Registers a main function, and of what it calls what TensorFlow lacks."""

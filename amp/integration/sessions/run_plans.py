@@ -16,6 +16,7 @@ import tensorflow as tf
 from amp.graph_rewrite.assign.nominee import CUT
 from amp.graph_rewrite.graph import calls, ir, serde
 from amp.graph_rewrite.report import Report
+from amp.integration import heap
 from amp.integration.functions import definitions, step_variants, stored_checks
 from amp.integration.functions.function_plans import (
     NOMINEES,
@@ -126,6 +127,7 @@ class RunPlans:
         with self._views.lock:
             if plan not in self._made:
                 self._made[plan] = self._make(plan, doubt)
+                heap.trim()
         self.making = time.perf_counter() - start
         return self._made[plan]
 
@@ -297,6 +299,7 @@ class RunPlans:
         if self.twins is not None:
             self._views.parts(self.twins).settle()
         self._executed = set()
+        heap.trim()
 
     def released(self, plan: str) -> None:
         """Nothing: nodes of a graph, and executors of a session, stay with them."""

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import tracemalloc
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import keras
@@ -11,6 +12,7 @@ import pytest
 import tensorflow as tf
 
 import amp
+from amp.integration.functions.gradient_check import Checked, GradientCheck
 from amp.integration.functions.gradient_copies import GradientCopies
 
 RANDOM = np.random.default_rng(1)
@@ -79,10 +81,10 @@ def test_the_copies_give_what_the_step_itself_gives(
     x, y = RANDOM.normal(size=[16, 8]), RANDOM.normal(size=[16, 2])
     model.compile(keras.optimizers.SGD(2.0**-3), "mse", jit_compile=False)
     model.build([None, 8])
-    seen: list[list[np.ndarray]] = []
+    seen: list[Sequence[np.ndarray]] = []
     honest = GradientCopies._scaled
 
-    def spied(self: GradientCopies, function: bytes) -> list[np.ndarray]:
+    def spied(self: GradientCopies, function: bytes) -> Sequence[np.ndarray]:
         seen.append(honest(self, function))
         return seen[-1]
 
@@ -107,6 +109,35 @@ def test_the_copies_give_what_the_step_itself_gives(
         # is rounded to bfloat16 afterwards may then fall to its neighbour, 2**-8 off.
         assert abs(found - wanted) <= 2.0**-8 * wanted
     assert len(exact) == len(products) == len(planned) == 4
+
+
+def test_one_copy_of_the_gradients_is_made(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """That of float32; of others one variable's gradient after the other is read."""
+    width, count, peaks = 1024, 8, []
+    honest = GradientCheck.compare
+
+    def traced(check: GradientCheck) -> Checked:
+        tracemalloc.start()
+        try:
+            return honest(check)
+        finally:
+            peaks.append(tracemalloc.get_traced_memory()[1])
+            tracemalloc.stop()
+
+    monkeypatch.setattr(GradientCheck, "compare", traced)
+    layers = [keras.layers.Dense(width, use_bias=False) for _ in range(count)]
+    model = keras.Sequential(layers)
+    x = RANDOM.normal(size=[4, width])
+    model.compile("sgd", "mse", jit_compile=False)
+    # A dynamic scale: float32 is also computed without it.
+    with amp.mixed_precision_scope(dtype="float16", emulate=True):
+        model.fit(x, x, batch_size=4, epochs=2, verbose=0)
+    (peak,) = peaks
+    one = 4 * width**2
+    # While a gradient is read, a loop still has the one before it.
+    assert count * one < peak < (count + 3) * one
 
 
 Bend = Callable[[tf.Tensor], tf.Tensor]

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import tensorflow as tf
+from tensorflow.python.ops import resource_variable_ops
 
 from amp.loss_scaling import branches
 
@@ -139,8 +140,10 @@ def _number(kind: Any) -> Any:
 def variable(name: str, value: tf.Tensor) -> tf.Variable:
     """Makes a variable that is in none of the graph's collections.
 
-    So a program with sessions does not find it among its own variables. `int(variable)`
-    and `float(variable)` work under every strategy.
+    So a program with sessions does not find it among its own variables, nor does a
+    `tf.variable_creator_scope` of the program see it made; a strategy does. Eagerly
+    `outside_functions` sees to that. `int(variable)` and `float(variable)` work under
+    every strategy.
     """
     if tf.executing_eagerly():
         made: Any = tf.Variable(value, trainable=False, name=name)
@@ -148,9 +151,10 @@ def variable(name: str, value: tf.Tensor) -> tf.Variable:
             kind: Any = type(made)
             made.__class__ = _number(kind)
         return made
-    return tf.compat.v1.Variable(
-        value, trainable=False, name=name, collections=[], use_resource=True
-    )
+    options = {"trainable": False, "name": name, "collections": []}
+    if tf.distribute.has_strategy():
+        return tf.compat.v1.Variable(value, use_resource=True, **options)
+    return resource_variable_ops.ResourceVariable(value, **options)
 
 
 def initialised(last: tf.Variable, others: Sequence[tf.Variable]) -> tf.Tensor:

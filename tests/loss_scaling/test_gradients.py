@@ -1,5 +1,6 @@
 """Scaled gradient calls: the values are those without the plugin, bar underflow."""
 
+import contextlib
 import subprocess
 import sys
 
@@ -119,6 +120,23 @@ def test_seed_and_unscale_are_marked_in_a_session_graph(scope):
             session.run(tf.compat.v1.global_variables_initializer())
             np.testing.assert_allclose(session.run(grads[0]), 1e-8, rtol=1e-3)
         tf.compat.v1.train.export_meta_graph(graph=graph)
+
+
+@pytest.mark.parametrize("eagerly", [False, True])
+def test_a_programs_own_makers_of_variables_do_not_see_a_scalers(scope, eagerly):
+    seen = []
+
+    def noted(make, **options):
+        seen.append(options["name"])
+        return make(**options)
+
+    graph = contextlib.nullcontext() if eagerly else tf.Graph().as_default()
+    with graph, tf.variable_creator_scope(noted):
+        w = tf.compat.v1.Variable(tf.ones([3, 2]), name="w", use_resource=True)
+        with tf.GradientTape() as tape:
+            loss = half_model(w, tf.ones([1, 3]))
+        tape.gradient(loss, w)
+    assert seen == ["w"]
 
 
 def test_no_loss_scale_only_marks(scope):

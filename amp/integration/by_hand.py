@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 
 import tensorflow as tf
+from tensorflow.python.ops import resource_variable_ops
 
 from amp.errors import LossScaleError
 from amp.graph_rewrite.graph import ir
@@ -104,7 +105,11 @@ def scaler_for(
             remedy="take one of these, or scale by a fixed number",
         )
     place = ScalerSite(
-        agreed=alone, same=workers.same, agree=agreement.agree, name=str(name)
+        agreed=alone,
+        same=workers.same,
+        agree=agreement.agree,
+        name=str(name),
+        make=resource_variable_ops.ResourceVariable,
     )
     return state.find(gradient_sources.call_site(), sources, _rule(rule), place)
 

@@ -205,6 +205,8 @@ ROWS: tuple[Row, ...] = (
           "_distributed_container", "a replica's variable stands for the whole of it"),
     _call(_REF, "_ref", "self", "variables of session graphs, behind their tensors"),
     _read(_REF, "_snapshot", "variables of session graphs, behind their reads"),
+    _read("tensorflow.python.ops.resource_variable_ops", "ResourceVariable",
+          "the program's creators of variables do not see a scaler's"),
     # Optimizers.
     _public(_OPTIMIZER, "apply_gradients", "self grads_and_vars global_step name",
             "an update with an overflow is left out"),

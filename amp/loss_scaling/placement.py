@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import tensorflow as tf
-from tensorflow.python.ops import resource_variable_ops
 
 from amp.loss_scaling import branches
 
@@ -31,6 +30,8 @@ class ScalerSite:
       agree: returns whether a flag (bool, shape ()) is true in all replicas.
       name: what the scaler is called; "" for a name after its variables.
       line: the file and line of the gradient call, as `names.line` returns it.
+      make: makes a resource variable of a session graph; takes what
+        `tf.compat.v1.Variable` takes.
     """
 
     device: str = ""
@@ -39,6 +40,9 @@ class ScalerSite:
     agree: Callable[[tf.Tensor], tf.Tensor] = lambda finite: finite
     name: str = ""
     line: str = ""
+    make: Callable[..., tf.Variable] = functools.partial(
+        tf.compat.v1.Variable, use_resource=True
+    )
 
 
 @contextlib.contextmanager
@@ -137,13 +141,13 @@ def _number(kind: Any) -> Any:
     return type(kind.__name__, (kind,), methods)
 
 
-def variable(name: str, value: tf.Tensor) -> tf.Variable:
+def variable(name: str, value: tf.Tensor, site: ScalerSite) -> tf.Variable:
     """Makes a variable that is in none of the graph's collections.
 
-    So a program with sessions does not find it among its own variables, nor does a
-    `tf.variable_creator_scope` of the program see it made; a strategy does. Eagerly
-    `outside_functions` sees to that. `int(variable)` and `float(variable)` work under
-    every strategy.
+    So a program with sessions does not find it among its own variables. Nor does a
+    `tf.variable_creator_scope` of the program see it made, if `site.make` asks none; a
+    strategy does. Eagerly `outside_functions` sees to that. `int(variable)` and
+    `float(variable)` work under every strategy.
     """
     if tf.executing_eagerly():
         made: Any = tf.Variable(value, trainable=False, name=name)
@@ -151,10 +155,8 @@ def variable(name: str, value: tf.Tensor) -> tf.Variable:
             kind: Any = type(made)
             made.__class__ = _number(kind)
         return made
-    options = {"trainable": False, "name": name, "collections": []}
-    if tf.distribute.has_strategy():
-        return tf.compat.v1.Variable(value, use_resource=True, **options)
-    return resource_variable_ops.ResourceVariable(value, **options)
+    make = ScalerSite().make if tf.distribute.has_strategy() else site.make
+    return make(value, trainable=False, name=name, collections=[])
 
 
 def initialised(last: tf.Variable, others: Sequence[tf.Variable]) -> tf.Tensor:

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import weakref
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -101,27 +102,28 @@ class Scaler(control.Controlled, tf.Module):  # type: ignore[misc]
     ) -> None:
         super().__init__(name="loss_scaler")
         self.settings = settings
-        place = place or placement.ScalerSite()
-        self._called, self.line = place.name or "loss_scaler", place.line
-        self._agree = place.agree
-        self.shared, self.agreed = False, place.agreed
+        site = place or placement.ScalerSite()
+        self._called, self.line = site.name or "loss_scaler", site.line
+        self._agree = site.agree
+        self.shared, self.agreed = False, site.agreed
         self._sources = _Sources(tuple(weakref.ref(v) for v in sources))
         self.number = index
         self.names = names.distinct([source.name for source in sources])
-        self._make(place.device, index, len(sources))
+        self._make(site, index, len(sources))
         self._entries = _Entries(
             {field: self._entry(field) for field in entries.SAVED},
             {field: entries.dropped(field) for field in entries.DROPPED},
         )
 
-    def _make(self, device: str, index: int, sources: int) -> None:
+    def _make(self, site: placement.ScalerSite, index: int, sources: int) -> None:
         """Makes the variables and, in a session graph, their initialisation."""
         # The trailing slash makes the names the same wherever a gradient is taken.
         name, strategy = f"amp_loss_scale_{index}/", placement.replicas()
-        make, zero = placement.variable, tf.int64.as_numpy_dtype(0)
-        place = placement.outside_functions(device)
+        make = functools.partial(placement.variable, site=site)
+        zero = tf.int64.as_numpy_dtype(0)
+        place = placement.outside_functions(site.device)
         with place, placement.copies(strategy), tf.name_scope(name):
-            self.shared = tf.executing_eagerly() and placement.elsewhere(device)
+            self.shared = tf.executing_eagerly() and placement.elsewhere(site.device)
             first = tf.constant(self.settings.initial, tf.float32)
             self.scale = make("scale", first)
             self.good_steps = make("good_steps", tf.constant(zero))

@@ -25,6 +25,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import tensorflow as tf
+from tensorflow.python.ops import resource_variable_ops
 
 from amp.errors import PolicyError
 from amp.integration import active, fallback, wrapping
@@ -211,7 +212,12 @@ def _found(
         if isinstance(rule, NoLossScale) or replicas.cannot_agree():
             return _Found(None)
         # Replicas agree where they update: one of them may take a gradient alone.
-        place = ScalerSite(device, not replicas.several(), workers.same)
+        place = ScalerSite(
+            device,
+            agreed=not replicas.several(),
+            same=workers.same,
+            make=resource_variable_ops.ResourceVariable,
+        )
         scaler = state.find(gradient_sources.call_site(), variables, rule, place)
         place_of = {id(variable): index for index, variable in enumerate(variables)}
         return _Found(scaler, tuple(place_of.get(id(owner)) for owner in owners))

@@ -12,11 +12,12 @@ from __future__ import annotations
 
 import contextvars
 import dataclasses
+import threading
 from typing import Any, TypeAlias
 
 from amp.graph_rewrite.cost.resolution import Resolution
 from amp.integration.process import PROCESS
-from amp.loss_scaling.scale import LossScale
+from amp.loss_scaling.scale import LossScale, NoLossScale
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -44,6 +45,16 @@ class _Entry:
 
 Scopes: TypeAlias = tuple[_Entry, ...]
 _SCOPES: contextvars.ContextVar[Scopes] = contextvars.ContextVar("amp", default=())
+
+
+class _ForwardMode(threading.local):
+    """How many forward accumulators record; TensorFlow has them by thread."""
+
+    depth = 0
+
+
+_FORWARD = _ForwardMode()
+_UNSCALED = NoLossScale()
 
 
 _scopes = _SCOPES.get
@@ -81,7 +92,10 @@ def is_kept() -> bool:
 
 
 def active_loss_scale() -> LossScale | None:
-    """The loss-scaling rule that gradients are taken with, None where it is off."""
+    """The loss-scaling rule that gradients are taken with, None where it is off.
+
+    While a forward accumulator records there is no scale: see `forward_mode`.
+    """
     scopes = _scopes()
     if not scopes and PROCESS.waiting is not None:
         PROCESS.waiting()
@@ -89,7 +103,17 @@ def active_loss_scale() -> LossScale | None:
     if now is None or now.settled.policy is None:
         return None
     rule: LossScale = now.settled.policy.loss_scale
-    return rule
+    return _UNSCALED if _FORWARD.depth else rule
+
+
+def begin_forward_mode() -> None:
+    """Notes that one more forward accumulator records in this thread."""
+    _FORWARD.depth += 1
+
+
+def end_forward_mode() -> None:
+    """Notes that one of them has stopped; one begun before the hooks is not counted."""
+    _FORWARD.depth = max(_FORWARD.depth - 1, 0)
 
 
 def is_strict() -> bool:

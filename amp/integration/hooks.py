@@ -84,6 +84,7 @@ _POLY = f"{_EAGER}.polymorphic_function"
 _CONTEXT = f"{_EAGER}.context:Context"
 _CONCRETE = f"{_POLY}.concrete_function:ConcreteFunction"
 _TAPE = f"{_EAGER}.backprop:GradientTape"
+_FORWARD = f"{_EAGER}.forwardprop:ForwardAccumulator"
 _GRAPH = f"{_FRAMEWORK}.ops:Graph"
 _API = "tensorflow.python.client.pywrap_tf_session"
 _SESSION = "tensorflow.python.client.session:BaseSession"
@@ -200,6 +201,10 @@ ROWS: tuple[Row, ...] = (
             "tf.gradients, in graphs and sessions"),
     _public("tensorflow.python.ops.parallel_for.control_flow_ops", "pfor", "loop_fn",
             "left alone: state cannot be stepped in a vectorised loop"),
+    _wrap(_FORWARD, "_push_accumulator", "self",
+          "tangents of scaled gradients would overflow unseen"),
+    _wrap(_FORWARD, "_pop_accumulator", "self",
+          "tangents of scaled gradients would overflow unseen"),
     _call(_GRAPH, "_attr_scope", "self attr_map", "nodes are marked as they are built"),
     _read("tensorflow.python.distribute.values:DistributedVariable",
           "_distributed_container", "a replica's variable stands for the whole of it"),

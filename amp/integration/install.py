@@ -12,7 +12,14 @@ import threading
 import tensorflow as tf
 
 from amp.errors import TensorFlowError
-from amp.integration import active, fallback, hooks, imports, wrapping
+from amp.integration import (
+    active,
+    fallback,
+    forward_mode,
+    hooks,
+    imports,
+    wrapping,
+)
 from amp.integration.distributed import strategy_threads, wire
 from amp.integration.functions import function_hooks, step_probes
 from amp.integration.process import PROCESS
@@ -34,6 +41,7 @@ DECORATORS: dict[str, wrapping.Decorate] = {
     **session_hooks.HOOKS,
     **strategy_threads.HOOKS,
     **gradient_hooks.HOOKS,
+    **forward_mode.HOOKS,
     **optimizer_hooks.HOOKS,
     **replica_sums.HOOKS,
     **scaled_losses.HOOKS,

@@ -8,6 +8,7 @@ then one of the two is rounded to the neighbouring float16 number.
 from __future__ import annotations
 
 import numpy as np
+import pytest
 import tensorflow as tf
 
 import amp
@@ -150,3 +151,32 @@ def test_emulated_steps_are_native_steps_but_for_the_order_of_sums() -> None:
     plans = [{d.node: d.dtype for d in report.decisions} for report in reports]
     assert plans[0] == plans[1]
     assert "float16" in plans[0].values()
+
+
+WORK = {
+    "relu": tf.nn.relu,
+    "gelu": tf.nn.gelu,
+    "silu": tf.nn.silu,
+    "erf": lambda x: -tf.math.erf(-x),
+}
+
+
+@pytest.mark.parametrize("work", sorted(WORK))
+@pytest.mark.parametrize("sizes", [(8, 16, 4), (64, 16, 16), (64, 64, 64)])
+def test_a_second_rewrite_of_a_function_emulated_under_xla_would_change_nothing(
+    work, sizes
+):
+    # Between the two casts of an emulated value stands a barrier.
+    rows, columns, units = sizes
+    inner = tf.TensorSpec([columns, units]), tf.TensorSpec([units, columns])
+
+    @tf.function(jit_compile=True)
+    def layers(x, first, second):
+        return tf.reduce_mean(tf.abs(WORK[work](x @ first) @ second))
+
+    # Where starting a kernel costs nothing, as in emulation, small work is converted.
+    weighed = amp.Policy(dtype="float16", emulate=True, min_gain=0.0, strict=True)
+    report = amp.explain(
+        layers, tf.TensorSpec([rows, columns]), *inner, policy=weighed
+    )  # raises VerifyError if it would
+    assert report.nodes_low

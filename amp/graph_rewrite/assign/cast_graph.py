@@ -32,8 +32,8 @@ class Tensors:
     """All tensors of a module, with their producers and readers.
 
     A tensor that is passed into functions is one tensor, named by the edge where it is
-    made. A tensor and existing casts of it are one tensor too, so that a second rewrite
-    sees the same tensors.
+    made. A tensor and existing casts of it are one tensor too, with the barriers of
+    emulated ones, so that a second rewrite sees the same tensors.
 
     Args:
       priced: the module's analysis and prices.
@@ -94,7 +94,7 @@ class Tensors:
         number = self._number
         numbers, lives = (ir.FLOAT, number), self.lives[use]
         for name, view in one.found.typed.items():
-            if bridges.is_bridge(view.node, number):
+            if bridges.hands_on(view.node, number):
                 continue
             variable = self.variable(use, name)
             site = self.call_values.sites.get((use, name))
@@ -209,7 +209,7 @@ class Tensors:
                 place = self.call_values.alias[place]
                 yield place, number
             view = self.uses[place[0]].found.typed.get(place[1][0])
-            if view is None or not bridges.is_bridge(view.node, self._number):
+            if view is None or not bridges.hands_on(view.node, self._number):
                 return
             place, number = (place[0], view.node.inputs[0]), view.ins[0].type
             yield place, number
@@ -218,7 +218,7 @@ class Tensors:
         """The edges of every tensor that the module has a cast of already."""
         for use, one in self.uses.items():
             for name, view in one.found.typed.items():
-                if bridges.is_bridge(view.node, self._number):
+                if bridges.hands_on(view.node, self._number):
                     path = self._path((use, (name, 0)), view.outs[0].type)
                     yield from (place for place, _ in path)
 

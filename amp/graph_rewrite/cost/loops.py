@@ -12,7 +12,7 @@ import dataclasses
 from collections.abc import Container, Mapping
 
 from amp.graph_rewrite.candidates.context import Typed
-from amp.graph_rewrite.graph import ir
+from amp.graph_rewrite.graph import bridges, ir
 from amp.graph_rewrite.graph.shapes import elements
 from amp.graph_rewrite.ops.op_table import Kind
 
@@ -135,7 +135,9 @@ class Loops:
 
     def _is_alias(self, name: str) -> bool:
         view = self._typed.get(name)
-        return view is not None and view.facts.kind in _ALIASES
+        if view is None:
+            return False
+        return view.facts.kind in _ALIASES or bridges.is_barrier(view.node)
 
     def _is_given(self, name: str) -> bool:
         view = self._typed.get(name)

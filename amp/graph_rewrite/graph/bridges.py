@@ -23,6 +23,19 @@ def is_bridge(node: ir.Node, low: int) -> bool:
     return node.op == "Cast" and (is_down(node, low) or is_up(node, low))
 
 
+def is_barrier(node: ir.Node) -> bool:
+    """Whether a node hands on one tensor, and keeps XLA from fusing across it.
+
+    Under XLA an emulated value has one between its two casts.
+    """
+    return node.op == "XlaOptimizationBarrier" and len(node.inputs) == 1
+
+
+def hands_on(node: ir.Node, low: int) -> bool:
+    """Whether a node gives the tensor that it takes, in either type."""
+    return is_bridge(node, low) or (is_barrier(node) and node.types("T") == (low,))
+
+
 def is_any(node: ir.Node) -> bool:
     """Whether a node casts between float32 and float16 or bfloat16."""
     if node.op != "Cast":

@@ -37,3 +37,15 @@ def test_casts_between_float32_and_this_type_are_bridges(low):
 )
 def test_nothing_else_is_a_bridge(op, source, target):
     assert not bridges.is_any(node(op, source, target))
+
+
+@pytest.mark.parametrize(
+    ("type_", "inputs", "handed_on"),
+    [(ir.HALF, 1, True), (ir.FLOAT, 1, False), (ir.HALF, 2, False)],
+)
+def test_the_barrier_of_an_emulated_value_hands_it_on(type_, inputs, handed_on):
+    taken = tuple((f"x{index}", 0) for index in range(inputs))
+    types = {"T": ir.Types((type_,) * inputs)}
+    barrier = ir.Node("n", "XlaOptimizationBarrier", taken, (), "", None, types)
+    assert bridges.hands_on(barrier, ir.HALF) == handed_on
+    assert bridges.hands_on(node("Cast", ir.FLOAT, ir.HALF), ir.HALF)

@@ -208,7 +208,9 @@ def summary(directory: str | None, skipped: int, complete: bool = True) -> str:
     steps = f"{skipped} step{'' if skipped == 1 else 's'} skipped"
     if not complete:
         steps += " (not counting sessions that were never closed)"
-    return f"{total(made)}{_unmeasured(made)}{_why_none(made)}, {steps}{where}"
+    newest = f"of the newest {_KEPT}: " if len(made) >= _KEPT else ""
+    told = f"{newest}{total(made)}{_unmeasured(made)}{_why_none(made)}"
+    return f"{told}, {steps}{where}"
 
 
 def total(made: Sequence[Report]) -> str:

@@ -138,6 +138,15 @@ def test_the_summary_says_why_nothing_was_rewritten():
     assert "left in float32" not in reports.summary(None, 0)
 
 
+def test_the_summary_says_that_it_is_of_the_newest_reports_only(monkeypatch):
+    for _ in range(2):
+        run()
+    assert reports.summary(None, 0).startswith("2 of 2 functions rewritten")
+    monkeypatch.setattr(reports, "_KEPT", 2)
+    said = reports.summary(None, 0)
+    assert said.startswith("of the newest 2: 2 of 2 functions rewritten")
+
+
 def test_a_function_that_is_traced_again_and_again_is_named():
     run()
     (report,) = amp.reports()

@@ -47,15 +47,13 @@ Scopes: TypeAlias = tuple[_Entry, ...]
 _SCOPES: contextvars.ContextVar[Scopes] = contextvars.ContextVar("amp", default=())
 
 
-class _ForwardMode(threading.local):
+class _Depth(threading.local):
     """How many forward accumulators record; TensorFlow has them by thread."""
 
-    depth = 0
+    value = 0
 
 
-_FORWARD = _ForwardMode()
-_UNSCALED = NoLossScale()
-
+_DEPTH = _Depth()
 
 _scopes = _SCOPES.get
 
@@ -103,17 +101,17 @@ def active_loss_scale() -> LossScale | None:
     if now is None or now.settled.policy is None:
         return None
     rule: LossScale = now.settled.policy.loss_scale
-    return _UNSCALED if _FORWARD.depth else rule
+    return NoLossScale() if _DEPTH.value else rule
 
 
 def begin_forward_mode() -> None:
     """Notes that one more forward accumulator records in this thread."""
-    _FORWARD.depth += 1
+    _DEPTH.value += 1
 
 
 def end_forward_mode() -> None:
     """Notes that one of them has stopped; one begun before the hooks is not counted."""
-    _FORWARD.depth = max(_FORWARD.depth - 1, 0)
+    _DEPTH.value = max(_DEPTH.value - 1, 0)
 
 
 def is_strict() -> bool:

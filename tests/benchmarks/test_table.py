@@ -29,7 +29,7 @@ def test_a_row_shows_predicted_beside_measured() -> None:
     found = cells(table.page(results(*runs), "x.svg"), "mlp")
     assert found == [
         *("mlp", "1000", "1.25 (1.25–1.25)", "–", "2.00 (2.00–2.00)"),
-        *("2.00", "0.60", "4.0 → 4.0", "5%"),
+        *("2.00", "0.60", "4.0 → 4.0", "0.2"),
     ]
 
 

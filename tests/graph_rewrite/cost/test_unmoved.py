@@ -175,13 +175,13 @@ def test_a_step_on_padded_batches_plans_as_one_on_batches_of_one_size(
     """As long a step, with the same products and what clusters save of it.
 
     Where nothing of this was known the padded step was to take a quarter longer, and
-    clusters saved a third as much. Left is, of 70 ms, that the step of one size sums the
-    products of the batch to gradients of four weights (4 times 0.58 ms), which are one
-    Einsum each in the padded one; that gradients of means are broadcast there by nodes
-    of their own, which clusters take in (0.7 ms); and that the mask of a dropout is made
-    there for a shape that is read off an activation, which no cluster crosses (0.4 ms
-    the other way). That a cluster of several sizes has to win back its compilation for
-    each is left out.
+    clusters saved a third as much. Left is, of 70 ms, that the step of one size sums
+    the products of the batch to gradients of four weights (4 times 0.58 ms), which are
+    one Einsum each in the padded one; that gradients of means are broadcast there by
+    nodes of their own, which clusters take in (0.7 ms); and that the mask of a dropout
+    is made there for a shape that is read off an activation, which no cluster crosses
+    (0.4 ms the other way). That a cluster of several sizes has to win back its
+    compilation for each is left out.
     """
     monkeypatch.setattr(fuse, "SIZES", 1)
     static, padded = planned(BATCH, LENGTH), planned(None, None)

@@ -5,7 +5,6 @@ Nothing is priced here and no cluster is made.
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Iterator, Sequence, Set
 
 from amp.graph_rewrite.candidates.context import Typed, TypedGraph
@@ -29,7 +28,6 @@ class Members:
       bridges: the casts between float32 and the 16-bit type.
       ups: those of them to float32.
       returned: the nodes whose tensors are results of the graph.
-      reached: the nodes that are downstream of a cast, or wait for such a node.
     """
 
     def __init__(self, made: TypedGraph) -> None:
@@ -48,12 +46,6 @@ class Members:
         waited = {name for n in graph.nodes.values() for name in n.controls}
         self._needed = self.returned | waited | fetched
         self._copied = {n for n, view in made.typed.items() if self._is_copied(view)}
-        self.reached: set[str] = set()
-        for name in graph.order:
-            node = graph.nodes[name]
-            sources = itertools.chain((edge[0] for edge in node.inputs), node.controls)
-            if name in self.bridges or not self.reached.isdisjoint(sources):
-                self.reached.add(name)
 
     def signature(self, name: str) -> op_schema.Signature:
         return self._views[name].signature

@@ -259,7 +259,7 @@ def _clusters(
         if name in fusible:
             named[groups[name]].append(name)
     for names in named.values():
-        if not (_casts(members, names) or _in_float32(members, names)):
+        if not _casts(members, names):
             continue
         group = set(names)
         gives = tuple((name, 0) for name in names if members.given(group, name))
@@ -273,19 +273,13 @@ def _clusters(
 
 
 def _casts(members: Members, names: Iterable[str]) -> bool:
-    """Whether there is a cast among the nodes or the nodes that they read."""
+    """Whether there is a cast among the nodes or the nodes that they read.
+
+    Groups without a cast are left alone: all-float32 groups are no matter of mixed
+    precision, and in all-16-bit groups XLA's code converts to float32 and back for each
+    node, just as kernels do.
+    """
     if not members.bridges.isdisjoint(names):
         return True
     inputs = (members.graph.nodes[name].inputs for name in names)
     return any(source in members.ups for edges in inputs for source, _ in edges)
-
-
-def _in_float32(members: Members, names: Iterable[str]) -> bool:
-    """Whether nodes without a cast are float32, and follow what was converted.
-
-    An optimizer's update is. What follows no cast may run once, as initializers do. In
-    16 bits XLA's code converts to float32 and back for each node, as kernels do.
-    """
-    return members.reached.issuperset(names) and all(
-        ir.FLOAT in members.signature(name).types for name in names
-    )

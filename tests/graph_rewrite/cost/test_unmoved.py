@@ -175,18 +175,16 @@ def test_a_step_on_padded_batches_plans_as_one_on_batches_of_one_size(
     """As long a step, with the same products and what clusters save of it.
 
     Where nothing of this was known the padded step was to take a quarter longer, and
-    clusters saved a third as much. Left is, of 70 ms, that the step of one size sums
-    the products of the batch to gradients of four weights (4 times 0.58 ms), which are
-    one Einsum each in the padded one; that gradients of means are broadcast there by
-    nodes of their own, which clusters take in (0.7 ms); and that the mask of a dropout
-    is made there for a shape that is read off an activation, which no cluster crosses
-    (0.4 ms the other way). That a cluster of several sizes has to win back its
-    compilation for each is left out.
+    clusters saved a third as much. Left is that Keras makes other products of other
+    shapes (Einsum for BatchMatMulV2), under 1 % of the step, and that the mask of a
+    dropout is made for a shape that is read off an activation, which no cluster
+    crosses: 0.9 of some 30 ms that are saved for each of the two behind it. That a
+    cluster of several sizes has to win back its compilation for each is left out.
     """
     monkeypatch.setattr(fuse, "SIZES", 1)
     static, padded = planned(BATCH, LENGTH), planned(None, None)
     assert padded.made_for == {"x": [BATCH, LENGTH, WIDTH]}
     assert static.made_for == {}
     assert products(padded) == products(static) > 20
-    assert padded.seconds16 == pytest.approx(static.seconds16, rel=0.05)
+    assert padded.seconds16 == pytest.approx(static.seconds16, rel=0.03)
     assert padded.fused_seconds > 0.8 * static.fused_seconds > 0

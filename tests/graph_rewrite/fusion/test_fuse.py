@@ -407,43 +407,6 @@ def test_a_graph_that_updates_variables_has_clusters(on_free):
     assert len(calls(amp.rewrite(graph_def(build), policy).graph)) == 1
 
 
-def adam_like() -> None:
-    """Two products; of their result m in float32, of it what an optimizer makes."""
-    between_products(lambda y: y)
-    out = v1.get_default_graph().get_tensor_by_name("out:0")
-    with tf.name_scope("act"):
-        m = tf.identity(tf.reduce_sum(out, 0), name="m")
-        tf.identity(m * 3.0 / (tf.sqrt(m) + 0.5), name="update")
-
-
-def test_float32_that_follows_a_cast_is_in_a_cluster():
-    """Law: with no cast in it, and with the values of its kernels.
-
-    Each of four operations is within one unit of the last place, 2^-23 at most.
-    """
-    proto = rewrite(graph_def(adam_like))
-    (call,) = calls(proto)
-    (body,) = proto.library.function
-    assert call.attr["f"].func.name == body.signature.name
-    ops = {node.op for node in body.node_def} - {"Const", "Identity"}
-    assert ops == {"Mul", "Sqrt", "AddV2", "RealDiv"}
-    x = np.arange(1.0, 1 + ROWS * WIDTH, dtype=np.float32).reshape(ROWS, WIDTH)
-    (m, update) = run(proto, ["act/m", "act/update"], {"x": x})
-    exact = m.astype(np.float64) * 3 / (np.sqrt(m.astype(np.float64)) + 0.5)
-    np.testing.assert_allclose(update, exact, rtol=4 * 2.0**-23)
-
-
-def test_float32_that_follows_no_cast_is_in_none():
-    """Initializers run once, and would be compiled for that."""
-
-    def build():
-        between_products(lambda y: y)
-        start = v1.placeholder(tf.float32, [ROWS, WIDTH], name="start")
-        tf.identity(start * 3.0 / (tf.sqrt(start) + 0.5), name="initial")
-
-    assert not calls(rewrite(graph_def(build)))
-
-
 def test_what_xla_cannot_compile_gives_way_to_the_original(on_free, monkeypatch):
     """Should the table be wrong for another TensorFlow, the job goes on."""
     row = dataclasses.replace(op_table.facts("InvGrad"), fusible=True)

@@ -96,6 +96,13 @@ def _unet(name: str, side: int, batch: int, memory: bool = False) -> Case:
     return Case(name, "unet", sizes, small, batch, "momentum", memory=memory)
 
 
+def _application(
+    name: str, network: str, side: int, batch: int, optimizer: str
+) -> Case:
+    sizes = {"network": network, "input_shape": (side, side, 3), "classes": 100}
+    return Case(name, "applications", sizes, _SMALL_IMAGES, batch, optimizer)
+
+
 CASES = {
     case.name: case
     for case in (
@@ -151,4 +158,15 @@ MEMORY_CASES = {
         _unet("unet memory", 64, 64, memory=True),
     )
 }
-ALL = CASES | MEMORY_CASES
+# Written by others: nothing in this project was tuned to them.
+APPLICATIONS = {
+    case.name: case
+    for case in (
+        _application("densenet121", "DenseNet121", 128, 16, "momentum"),
+        _application("efficientnet_v2_b0", "EfficientNetV2B0", 128, 16, "rmsprop"),
+        _application("resnet50_v2", "ResNet50V2", 128, 16, "momentum"),
+        _application("vgg16", "VGG16", 96, 16, "momentum"),
+        _application("convnext_tiny", "ConvNeXtTiny", 64, 8, "adam"),
+    )
+}
+ALL = CASES | APPLICATIONS | MEMORY_CASES

@@ -52,6 +52,8 @@ def _parser() -> argparse.ArgumentParser:
     add = parser.add_argument
     names = [*bench_models.ALL]
     add("--models", nargs="+", choices=names, metavar="MODEL", help=", ".join(names))
+    text = "networks of keras.applications as well"
+    add("--applications", action="store_true", help=text)
     add("--memory", action="store_true", help="the cases of peak memory as well")
     add("--modes", nargs="+", choices=MODES, default=list(MODES))
     add("--executors", nargs="+", choices=EXECUTORS, default=list(EXECUTORS))
@@ -123,8 +125,9 @@ def measure(results: dict[str, Any], args: argparse.Namespace, output: Path) -> 
 
 
 def chosen(args: argparse.Namespace) -> list[str]:
+    others = [*bench_models.APPLICATIONS] if args.applications else []
     memory = [*bench_models.MEMORY_CASES] if args.memory else []
-    return list(dict.fromkeys([*(args.models or bench_models.CASES), *memory]))
+    return list(dict.fromkeys([*(args.models or bench_models.CASES), *others, *memory]))
 
 
 def schedule(

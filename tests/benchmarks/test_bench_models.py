@@ -35,8 +35,9 @@ def test_optimizers_are_known(name: str) -> None:
     assert bench_models.ALL[name].optimizer in bench_models.OPTIMIZERS
 
 
-def test_memory_cases_are_apart() -> None:
-    assert not bench_models.CASES.keys() & bench_models.MEMORY_CASES.keys()
+def test_cases_that_are_asked_for_are_apart() -> None:
+    apart = (bench_models.CASES, bench_models.APPLICATIONS, bench_models.MEMORY_CASES)
+    assert len(bench_models.ALL) == sum(map(len, apart))
     assert {name: case.memory for name, case in bench_models.ALL.items()} == {
         name: name in bench_models.MEMORY_CASES for name in bench_models.ALL
     }

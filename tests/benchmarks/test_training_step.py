@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from timed_runs import results, run
 
-from benchmarks import summary, training_step
+from benchmarks import bench_models, summary, training_step
 
 
 @pytest.fixture
@@ -129,10 +129,12 @@ def test_an_interrupted_run_keeps_what_it_has(
 
 
 @pytest.mark.usefixtures("options")
-def test_memory_cases_come_when_asked() -> None:
+def test_memory_cases_and_networks_of_others_come_when_asked() -> None:
     cases = training_step.chosen(parsed("--models", "mlp", "--memory"))
     assert cases == ["mlp", "resnet50 memory", "unet memory"]
-    assert "unet memory" not in training_step.chosen(parsed())
+    cases = training_step.chosen(parsed("--models", "mlp", "--applications"))
+    assert cases == ["mlp", *bench_models.APPLICATIONS]
+    assert training_step.chosen(parsed()) == [*bench_models.CASES]
 
 
 @pytest.mark.usefixtures("options")

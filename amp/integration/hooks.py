@@ -38,6 +38,8 @@ class Row:
       wrapped: whether a hook replaces it; else it is only called or read.
       autograph: whether users call it from code that AutoGraph converts, so that the
         hook has to be exempt from that.
+      exported: whether modules of TensorFlow's API hold the function itself, so that a
+        hook has to be put in place in them too.
       also: names that other supported versions have for it.
     """
 
@@ -47,6 +49,7 @@ class Row:
     use: str
     wrapped: bool = False
     autograph: bool = False
+    exported: bool = False
     also: tuple[str, ...] = ()
 
     @property
@@ -212,6 +215,10 @@ ROWS: tuple[Row, ...] = (
     _read(_REF, "_snapshot", "variables of session graphs, behind their reads"),
     _read("tensorflow.python.ops.resource_variable_ops", "ResourceVariable",
           "the program's creators of variables do not see a scaler's"),
+    _wrap("tensorflow.python.ops.numerics", "add_check_numerics_ops", "",
+          "what a scaled gradient may make infinite is not checked", exported=True),
+    _call(f"{_FRAMEWORK}.ops:Operation", "_get_control_flow_context", "self",
+          "which nodes an overflow skips"),
     # Optimizers.
     _public(_OPTIMIZER, "apply_gradients", "self grads_and_vars global_step name",
             "an update with an overflow is left out"),

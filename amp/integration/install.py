@@ -23,7 +23,7 @@ from amp.integration import (
 from amp.integration.distributed import strategy_threads, wire
 from amp.integration.functions import function_hooks, step_probes
 from amp.integration.process import PROCESS
-from amp.integration.sessions import session_hooks
+from amp.integration.sessions import check_ops, session_hooks
 from amp.integration.training import (
     gradient_hooks,
     keras_weights,
@@ -39,6 +39,7 @@ OLDEST = (2, 18)
 DECORATORS: dict[str, wrapping.Decorate] = {
     **function_hooks.HOOKS,
     **session_hooks.HOOKS,
+    **check_ops.HOOKS,
     **strategy_threads.HOOKS,
     **gradient_hooks.HOOKS,
     **forward_mode.HOOKS,

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import sys
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypeAlias
 
@@ -32,6 +33,7 @@ class Wrapped:
       wrapper: the hook, which now has the name.
       original: the function that had the name before.
       inherited: whether the owner itself had no such name, but inherited it.
+      exported: as of the row.
     """
 
     owner: Any
@@ -39,6 +41,7 @@ class Wrapped:
     wrapper: Any
     original: Any
     inherited: bool
+    exported: bool
 
 
 def install(rows: Iterable[Row], decorators: Mapping[str, Decorate]) -> None:
@@ -93,7 +96,11 @@ def wrap(row: Row, decorate: Decorate) -> None:
     wrapper._amp_hook = lambda: wrapper
     wrapper._amp_retire = PROCESS.reset
     setattr(owner, name, wrapper)
-    PROCESS.wrapped[row.key] = Wrapped(owner, name, wrapper, original, inherited)
+    if row.exported:
+        _rebind(name, found, wrapper)
+    PROCESS.wrapped[row.key] = Wrapped(
+        owner, name, wrapper, original, inherited, row.exported
+    )
 
 
 def original(key: str) -> Function:
@@ -124,7 +131,17 @@ def _take_off(key: str) -> None:
         delattr(hook.owner, name)
     else:
         setattr(hook.owner, name, hook.original)
+    if hook.exported:
+        _rebind(name, hook.wrapper, hook.original)
     del PROCESS.wrapped[key]
+
+
+def _rebind(name: str, old: Any, new: Any) -> None:
+    """Has modules of TensorFlow's API that hold a function hold another one."""
+    for called, module in list(sys.modules.items()):
+        of_api = called.partition(".")[0] == "tensorflow"
+        if of_api and getattr(module, "__dict__", {}).get(name) is old:
+            setattr(module, name, new)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

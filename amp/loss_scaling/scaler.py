@@ -25,7 +25,14 @@ from typing import Any
 
 import tensorflow as tf
 
-from amp.loss_scaling import control, entries, names, placement, stalls
+from amp.loss_scaling import (
+    control,
+    entries,
+    names,
+    node_names,
+    placement,
+    stalls,
+)
 from amp.loss_scaling.scale import LossScale, ScaleState
 
 
@@ -117,8 +124,7 @@ class Scaler(control.Controlled, tf.Module):  # type: ignore[misc]
 
     def _make(self, site: placement.ScalerSite, index: int, sources: int) -> None:
         """Makes the variables and, in a session graph, their initialisation."""
-        # The trailing slash makes the names the same wherever a gradient is taken.
-        name, strategy = f"amp_loss_scale_{index}/", placement.replicas()
+        name, strategy = node_names.scaler(index), placement.replicas()
         make = functools.partial(placement.variable, site=site)
         zero = tf.int64.as_numpy_dtype(0)
         place = placement.outside_functions(site.device)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import sys
+import types
 
 import pytest
 import tensorflow as tf
@@ -135,3 +137,19 @@ def test_a_name_that_no_version_has_is_a_misfit(owner):
     with pytest.raises(TensorFlowError, match="Owner.salute is not there"):
         hooks.require([nowhere])
     assert hooks.current_name(RENAMED) == "greet"
+
+
+def test_modules_of_the_api_have_the_hook_too(owner, monkeypatch):
+    """As long as it is in place, also those that are imported later."""
+    before = owner.greet
+    early, late, other = (types.ModuleType(name) for name in ("early", "late", "other"))
+    early.greet = other.greet = before
+    monkeypatch.setitem(sys.modules, "tensorflow.early", early)
+    monkeypatch.setitem(sys.modules, "tensorflow_like", other)
+    wrapping.wrap(dataclasses.replace(GREET, exported=True), loud)
+    assert early.greet is owner.greet is not before
+    assert other.greet is before
+    late.greet = owner.greet
+    monkeypatch.setitem(sys.modules, "tensorflow.late", late)
+    wrapping.unwrap()
+    assert early.greet is late.greet is owner.greet is before

@@ -6,6 +6,7 @@ import pytest
 import tensorflow as tf
 
 import amp
+from amp.loss_scaling import node_names
 
 v1 = tf.compat.v1
 
@@ -42,3 +43,11 @@ def test_nodes_are_named_as_without_a_policy(dtype: str, scale: object) -> None:
     policy = amp.Policy(dtype=dtype, emulate=True, loss_scale=scale, strict=True)
     with tf.Graph().as_default(), amp.mixed_precision_scope(policy):
         assert names() == plain
+
+
+def test_nodes_of_loss_scaling_are_told_from_the_users() -> None:
+    assert node_names.ours(f"{node_names.scaler(0)}scale")
+    with tf.Graph().as_default(), node_names.apart():
+        assert node_names.ours(tf.zeros([2]).op.name)
+    assert not node_names.ours("step/amp_loss_scaling/Mul")
+    assert not node_names.ours("Adam/update_w")

@@ -1,8 +1,9 @@
 """The whole judgement of results: the frozen rule, and the clauses beside it.
 
-Those beside it have no margin and can only refuse: that a scale has an effect, and that
-a goal is reached. So results that the rule judged before there was such a clause stay
-counted, and its code is no part of the rule's tag. No statistics are made here.
+Those beside it have no margin and can only refuse: that a scale has an effect, that
+drills find nothing, and that a goal is reached. So results that the rule judged before
+there was such a clause stay counted, and its code is no part of the rule's tag. No
+statistics are made here.
 """
 
 from __future__ import annotations
@@ -13,11 +14,11 @@ from typing import Any
 
 from convergence import effect, goals, verdict
 from convergence.clauses import Finding
-from convergence.equivalence import DIFFERENT
+from convergence.equivalence import DIFFERENT, EQUAL
 from convergence.settings import FLOAT32, SETTINGS
 from convergence.verdict import Row, Verdict
 
-BESIDE = ("effect", "goal")  # clauses
+BESIDE = ("effect", "drill", "goal")  # clauses
 
 
 def rows(result: Mapping[str, Any]) -> list[Row]:
@@ -31,8 +32,16 @@ def _with(row: Row, result: Mapping[str, Any]) -> Row:
 
 def _beside(row: Row, result: Mapping[str, Any]) -> list[Finding]:
     """What the clauses beside the rule say of a setting."""
-    found = [effect.finding(result, row.setting)]
+    found = [effect.finding(result, row.setting), _drilled(result, row.setting)]
     return found + ([goals.finding(result, row)] if goals.is_of(result) else [])
+
+
+def _drilled(result: Mapping[str, Any], setting: str) -> Finding:
+    """What drills found; nothing in results from before there were any."""
+    faults = result.get("drills", {}).get(setting, {"faults": ()})["faults"]
+    more = f" (and {len(faults) - 1} more)" if len(faults) > 1 else ""
+    text = f"drill: {faults[0]}{more}" if faults else ""
+    return Finding("drill", DIFFERENT if faults else EQUAL, text)
 
 
 def judged(result: Mapping[str, Any]) -> Verdict:

@@ -179,11 +179,20 @@ def about(result: Judged) -> str:
         f"{rule['metric']} ({better} is better); {tables.trivial_model(result)}; "
         f"{result['seeds']} seed{'s' * (result['seeds'] != 1)}, "
         f"{size['steps']} steps of {size['batch']}, {result['optimizer']}, learning "
-        f"rate {size['rate']:g}; {model}. {judged_by}. Commit "
+        f"rate {size['rate']:g}; {model}. {judged_by}. {_drilled(result)}. Commit "
         f"{', '.join(commits)}; {minutes:.0f} minutes of training, begun "
         f"{result['begun']}. {machine['gpu'] or machine['cpu']}, {machine['cores']} "
         f"cores, {machine['system']}; {versions}."
     )
+
+
+def _drilled(result: Judged) -> str:
+    """Which settings had drills, and what these found; in words."""
+    held = result.get("drills", {})
+    faulty = [name for name, drill in held.items() if drill["faults"]]
+    if faulty:
+        return f"Drills of {', '.join(faulty)} find faults"
+    return f"Drills of {', '.join(held)} find nothing" if held else "Not drilled"
 
 
 def verdict_line(judged: Verdict) -> str:

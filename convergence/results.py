@@ -129,6 +129,7 @@ def head(
         "machine": _machine(),
         "begun": margins.now(),
         "seeds": 0,
+        "drills": {},
         "runs": [],
     }
 
@@ -157,7 +158,9 @@ def go_on(path: Path, fresh: dict[str, Any], *, any_commit: bool) -> dict[str, A
     if not path.exists():
         return fresh
     earlier = read(path)
-    free = {"runs", "seeds", "begun"} | ({"commit", "code"} if any_commit else set())
+    free = {"runs", "seeds", "begun", "drills"} | (
+        {"commit", "code"} if any_commit else set()
+    )
     different = [k for k in fresh if k not in free and fresh[k] != earlier.get(k)]
     if different:
         other = not set(different) - {"commit", "code"}
@@ -169,7 +172,7 @@ def go_on(path: Path, fresh: dict[str, Any], *, any_commit: bool) -> dict[str, A
             if other
             else "run without --resume, which begins anew",
         )
-    return earlier
+    return {"drills": {}, **earlier}
 
 
 def _machine() -> dict[str, Any]:

@@ -18,7 +18,16 @@ import keras
 import numpy as np
 
 import amp
-from convergence import arms, goals, margins, results, settings
+from convergence import (
+    arms,
+    audit,
+    drills,
+    dynamics,
+    goals,
+    margins,
+    results,
+    settings,
+)
 from convergence.arms import Arm
 from convergence.families import Family, Size
 from convergence.results import Subject
@@ -161,7 +170,30 @@ class _Runs:
             result["trivial"] = {"name": self._family.trivial, "value": value}
         results.write(path, result)
         self._train(result, path, every, seeds)
+        self._drill(result, path, every, first)
         return result
+
+    def _drill(
+        self, result: dict[str, Any], path: Path, every: Sequence[Arm], seed: int
+    ) -> None:
+        """Adds the drills that are missing, of the arms that have a loss scale."""
+        for arm in every:
+            scaling = result["settings"][arm.name]["scaling"]
+            if scaling is None or arm.name in result["drills"]:
+                continue
+            keras.utils.set_random_seed(seed)
+            task, policy = self._module.make(self._data, self._size), self._policy(arm)
+            assert policy is not None
+            rule = dynamics.Rule(*scaling)
+            found = drills.faults(task, policy, arm.planted, rule, seed)
+            result["drills"][arm.name] = {"commit": audit.commit(), "faults": found}
+            results.write(path, result)
+            del task
+            _forget()
+
+    def _policy(self, arm: Arm) -> amp.Policy | None:
+        subject, steps = self._subject, self._size.steps
+        return arm.policy(dtype=subject.dtype, emulate=subject.emulated, steps=steps)
 
     def _borrow(self, result: dict[str, Any], seeds: Sequence[int]) -> None:
         """Takes sound runs from the settings' results, if all else is alike."""
@@ -219,13 +251,8 @@ class _Runs:
     ) -> None:
         """Adds the runs that are missing; writes the file, if any, after each."""
         for arm, missing in _missing(result["runs"], every, seeds):
-            policy = arm.policy(
-                dtype=self._subject.dtype,
-                emulate=self._subject.emulated,
-                steps=self._size.steps,
-            )
             task = self._module.make(self._data, self._size)
-            trainer = Trainer(task, policy, arm.planted)
+            trainer = Trainer(task, self._policy(arm), arm.planted)
             for seed in missing:
                 spec = self._spec(arm, seed, path, drawn=seed == seeds[0])
                 advance = functools.partial(

@@ -22,13 +22,13 @@ from convergence.controls import CONTROLS, Control
 SOUND = Control("sound", "nothing is wrong")
 # The clauses that have to see a fault here; others may see it too.
 CLAUSES = {
-    "not_scaled": {"gradients", "effect"},
-    "not_removed": {"gradients", "loss"},
-    "never_grows": {"scale"},
-    "not_skipped": {"scale"},
-    "never_backs_off": {"scale", "loss", "metric"},
+    "not_scaled": {"gradients", "effect", "drill"},
+    "not_removed": {"gradients", "loss", "drill"},
+    "never_grows": {"scale", "drill"},
+    "not_skipped": {"scale", "drill"},
+    "never_backs_off": {"scale", "loss", "metric", "drill"},
     "zeroed": {"gradients"},
-    "updates_in_16_bits": {"gradients"},
+    "updates_in_16_bits": {"gradients", "drill"},
 }
 
 

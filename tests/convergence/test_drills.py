@@ -1,0 +1,233 @@
+"""Drills find faults that training need not show, and nothing where nothing is wrong.
+
+On the family of `tiny_family`, and on one with a second loss and optimizer. Faults are
+planted as negative controls are.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import re
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+import tiny_family
+
+from amp.graph_rewrite.apply.casts import Casts
+from amp.loss_scaling import gradients, update
+from convergence import drills, dynamics, settings
+from convergence.arms import Arm
+from convergence.controls import Control, _instead, _rule
+from convergence.task import Part, Task
+
+STEPS = tiny_family.SIZE.steps
+INTERVAL = settings.growth_interval(STEPS)
+
+
+def one_loss() -> Task:
+    return tiny_family.make(tiny_family.load(tiny_family.SIZE, None), tiny_family.SIZE)
+
+
+def two_losses() -> Task:
+    """Two networks, each with a loss and an optimizer of its own."""
+    data = tiny_family.load(tiny_family.SIZE, None)
+    x = keras.Input((8,))
+    layers = [[keras.layers.Dense(16, "tanh"), keras.layers.Dense(1)] for _ in range(2)]
+    model = keras.Model(x, [last(hidden(x)) for hidden, last in layers])
+
+    def part(at: int) -> Part:
+        def loss(batch: Any) -> tf.Tensor:
+            return tf.reduce_mean((model(batch[0])[at] - batch[1]) ** 2)
+
+        variables = [v for layer in layers[at] for v in layer.trainable_variables]
+        return Part(loss, ((keras.optimizers.Adam(0.01), variables),))
+
+    parts = [part(0), part(1)]
+    batch = data.x[:32], data.y[:32]
+    return Task(model, lambda stage: parts, lambda *_: batch, lambda: 0.0)
+
+
+def drilled(
+    arm: Arm, task: Callable[[], Task] = one_loss, dtype: str = "float16"
+) -> list[str]:
+    keras.utils.set_random_seed(1)
+    policy = arm.policy(dtype=dtype, emulate=True, steps=STEPS)
+    assert policy is not None
+    rule = dynamics.Rule(*arm.told(dtype, STEPS)["scaling"])
+    return drills.faults(task(), policy, arm.planted, rule, 1)
+
+
+@pytest.mark.parametrize("dtype", settings.DTYPES)
+@pytest.mark.parametrize("name", ["constant", "dynamic"])
+@pytest.mark.parametrize("task", [one_loss, two_losses])
+@pytest.mark.slow
+@pytest.mark.kernels
+def test_where_nothing_is_wrong_nothing_is_found(
+    task: Callable[[], Task], name: str, dtype: str
+) -> None:
+    assert drilled(Arm(name, name), task, dtype) == []
+
+
+def frozen() -> Any:
+    """The scale's variable moves, and gradients are scaled by what it was at first."""
+    return _instead(gradients.Scaling, "scale", lambda self: tf.constant(2.0**8))
+
+
+def read_again() -> Any:
+    """Gradients are unscaled by the scale of the next step."""
+    original = gradients.Scaling.inverse
+
+    def inverse(self: Any, scale: tf.Tensor, finite: tf.Tensor, dtype: Any) -> Any:
+        return original(self, self.scale(), finite, dtype)
+
+    return _instead(gradients.Scaling, "inverse", inverse)
+
+
+def _changed(change: Callable[[tf.Tensor], tf.Tensor]) -> Any:
+    """Unscaled gradients are changed."""
+    original = gradients.scaled
+
+    def scaled(*args: Any, **kwargs: Any) -> list[Any]:
+        return [change(grad) for grad in original(*args, **kwargs)]
+
+    return _instead(gradients, "scaled", scaled)
+
+
+def rounded() -> Any:
+    return _changed(lambda g: tf.cast(tf.cast(g, tf.float16), tf.float32))
+
+
+def too_large() -> Any:
+    """By the root of the scale, which not all of is removed."""
+    original = gradients.Scaling.inverse
+
+    def inverse(self: Any, scale: tf.Tensor, finite: tf.Tensor, dtype: Any) -> Any:
+        return original(self, scale, finite, dtype) * tf.sqrt(scale)
+
+    return _instead(gradients.Scaling, "inverse", inverse)
+
+
+@contextlib.contextmanager
+def slots_in_16_bits() -> Iterator[None]:
+    """What Adam holds is rounded after each update; weights are not."""
+    owner = keras.optimizers.Adam
+    original = owner.update_step
+
+    def update_step(self: Any, *args: Any, **kwargs: Any) -> None:
+        original(self, *args, **kwargs)
+        for slot in (*self._momentums, *self._velocities):
+            half = tf.cast(slot.value, tf.bfloat16)
+            slot.assign(tf.cast(half, tf.float32))
+
+    with _instead(owner, "update_step", update_step):
+        yield
+
+
+def weights_put_back() -> Any:
+    """After an overflow the optimizer runs on zeros, and weights alone are restored."""
+
+    def run(concerns: Any, apply: Callable[[], Any], *others: Any) -> tf.Tensor:
+        names = [s for c in concerns for s in c.scaler._sources.references]
+        weights = [reference() for reference in names]
+        before = [tf.identity(weight) for weight in weights]
+        flags = [tf.reduce_all(flag) for c in concerns for flag in c.finite or ()]
+        apply()
+        sound = tf.reduce_all(tf.stack(flags))
+        for weight, value in zip(weights, before, strict=True):
+            weight.assign(tf.where(sound, weight, value))
+        return tf.constant(True)
+
+    return _instead(update, "unless_overflow", run)
+
+
+def of_all() -> Any:
+    """An overflow of any loss skips the updates by all."""
+    original = update.concerns
+    seen: list[Any] = []
+
+    def concerns(variables: Any, calls: Any) -> Any:
+        seen.extend(original(variables, calls))
+        return list(seen)
+
+    return _instead(update, "concerns", concerns)
+
+
+def every_second() -> Any:
+    """Of two scalers, one scales by 1."""
+    original = gradients.Scaling.scale
+
+    def scale(self: Any) -> tf.Tensor:
+        return tf.constant(1.0) if self.scaler.number % 2 else original(self)
+
+    return _instead(gradients.Scaling, "scale", scale)
+
+
+def not_rounded() -> Any:
+    """The plan says what is in 16 bits, and emulation rounds none of it."""
+    return _instead(Casts, "rounded", lambda self, edge: edge)
+
+
+@dataclasses.dataclass(frozen=True)
+class Fault:
+    """A fault, and a pattern of what a drill says of it."""
+
+    finds: str
+    planted: Callable[[], Any] = contextlib.nullcontext
+    policy: Callable[[Any], Any] = lambda policy: policy
+    task: Callable[[], Task] = one_loss
+
+
+FAULTS = {
+    "frozen": Fault("changes no bit", frozen),
+    "read again": Fault("where the scale grows, .* moves otherwise", read_again),
+    "rounded": Fault("the unscaled gradient of .* is held in 16 bits", rounded),
+    "too large": Fault("changes gradients by", too_large),
+    "not rounded": Fault("16 bits change no bit", not_rounded),
+    "slots": Fault("(momentum|velocity).* is held in 16 bits", slots_in_16_bits),
+    "put back": Fault("after a NaN moved", weights_put_back),
+    "of all": Fault("holds back the update", of_all, task=two_losses),
+    "one of two": Fault("changes no bit", every_second, task=two_losses),
+    "early": Fault(
+        rf"after {INTERVAL - 1} good steps the scale is 2\^9, where 2\^8 was due",
+        policy=_rule(growth_interval=INTERVAL - 1),
+    ),
+    "growth": Fault(
+        r"the scale is 2\^10, where 2\^9 was due", policy=_rule(factor=4.0)
+    ),
+    "backoff": Fault(
+        r"after a NaN the scale is 2\^6, where 2\^7 was due", policy=_rule(backoff=0.25)
+    ),
+    "patient": Fault(
+        r"after a NaN the scale is 2\^8, where 2\^7 was due", policy=_rule(hysteresis=2)
+    ),
+}
+
+
+@pytest.mark.parametrize("dtype", settings.DTYPES)
+@pytest.mark.parametrize("fault", FAULTS.values(), ids=FAULTS)
+@pytest.mark.slow
+@pytest.mark.kernels
+def test_a_planted_fault_is_found(fault: Fault, dtype: str) -> None:
+    if fault.task is two_losses and dtype == "bfloat16" and fault.planted is of_all:
+        pytest.skip("bfloat16 has float32's range: no scale overflows one loss alone")
+    control = Control("planted", "", fault.planted, fault.policy)
+    found = drilled(Arm("planted", "dynamic", control), fault.task, dtype)
+    assert any(re.search(fault.finds, text) for text in found), found
+
+
+def test_few_values_or_other_types_are_not_judged() -> None:
+    ones = np.ones(drills.FEW, np.float32)
+    assert drills._in_16_bits(ones)
+    assert not drills._in_16_bits(ones[1:])
+    assert not drills._in_16_bits(ones.astype(np.int32))
+    assert not drills._in_16_bits(np.append(ones, np.float32(1 / 3)))
+    sparse = np.zeros(1000, np.float32)
+    sparse[: drills.FEW - 1] = 1
+    assert not drills._in_16_bits(sparse)
+    large = np.full(drills.FEW, 2.0**100, np.float32)  # bfloat16 holds it
+    assert drills._in_16_bits(large)

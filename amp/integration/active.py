@@ -12,10 +12,10 @@ from __future__ import annotations
 
 import contextvars
 import dataclasses
-import threading
 from typing import Any, TypeAlias
 
 from amp.graph_rewrite.cost.resolution import Resolution
+from amp.integration.nesting import Nesting
 from amp.integration.process import PROCESS
 from amp.loss_scaling.scale import LossScale, NoLossScale
 
@@ -47,13 +47,8 @@ Scopes: TypeAlias = tuple[_Entry, ...]
 _SCOPES: contextvars.ContextVar[Scopes] = contextvars.ContextVar("amp", default=())
 
 
-class _Depth(threading.local):
-    """How many forward accumulators record; TensorFlow has them by thread."""
-
-    value = 0
-
-
-_DEPTH = _Depth()
+# Forward accumulators that record; TensorFlow has them by thread.
+FORWARD = Nesting()
 
 _scopes = _SCOPES.get
 
@@ -101,17 +96,7 @@ def active_loss_scale() -> LossScale | None:
     if now is None or now.settled.policy is None:
         return None
     rule: LossScale = now.settled.policy.loss_scale
-    return NoLossScale() if _DEPTH.value else rule
-
-
-def begin_forward_mode() -> None:
-    """Notes that one more forward accumulator records in this thread."""
-    _DEPTH.value += 1
-
-
-def end_forward_mode() -> None:
-    """Notes that one of them has stopped; one begun before the hooks is not counted."""
-    _DEPTH.value = max(_DEPTH.value - 1, 0)
+    return NoLossScale() if FORWARD else rule
 
 
 def is_strict() -> bool:

@@ -24,7 +24,7 @@ def _begin(original: wrapping.Function) -> wrapping.Function:
                 "tangents of scaled gradients may be infinite where the gradients are "
                 "not. Small gradients may become 0 in float16"
             )
-        active.begin_forward_mode()
+        active.FORWARD.enter()
         return done
 
     return push_accumulator
@@ -33,7 +33,7 @@ def _begin(original: wrapping.Function) -> wrapping.Function:
 def _end(original: wrapping.Function) -> wrapping.Function:
     def pop_accumulator(self: tf.autodiff.ForwardAccumulator) -> Any:
         done = original(self)
-        active.end_forward_mode()
+        active.FORWARD.leave()
         return done
 
     return pop_accumulator

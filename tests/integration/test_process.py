@@ -14,7 +14,7 @@ from amp.integration.process import Process
 ROOT = pathlib.Path(__file__).parents[2]
 KEPT = {field.name for field in dataclasses.fields(Process) if field.metadata}
 # Locks, what each thread has of its own, and the one object itself.
-ALLOWED = ("Lock()", "Once()", "_DEPTH = _Depth()", "PROCESS = Process()")
+ALLOWED = ("Lock()", "Once()", "= Nesting()", "PROCESS = Process()")
 
 
 def test_a_reset_forgets_all_but_what_must_be_kept() -> None:

@@ -11,9 +11,6 @@ decided in `amp.loss_scaling.update`.
 
 from __future__ import annotations
 
-import contextlib
-import threading
-from collections.abc import Iterator
 from typing import Any
 
 import tensorflow as tf
@@ -21,36 +18,19 @@ import tensorflow as tf
 from amp.errors import PolicyError
 from amp.integration import active, fallback
 from amp.integration.distributed import replicas, workers
+from amp.integration.nesting import Nesting
 from amp.integration.process import PROCESS
 from amp.loss_scaling import update
 from amp.loss_scaling.scale import NoLossScale
 
-
-class _Depth(threading.local):
-    """How many updates (or sums) this thread is inside of: those that call others."""
-
-    value = 0
-
-
-_DEPTH = _Depth()
-
-
-@contextlib.contextmanager
-def inside() -> Iterator[None]:
-    """A scope for an update or a sum over replicas, which may call hooked functions.
-
-    Hooks that are called in it belong to the same update, and do nothing of their own.
-    """
-    _DEPTH.value += 1
-    try:
-        yield
-    finally:
-        _DEPTH.value -= 1
+# Updates, or sums over replicas, that this thread is inside of. Hooks that are called
+# in one belong to the same update, and do nothing of their own.
+UPDATES = Nesting()
 
 
 def under_way() -> bool:
     """Whether this thread is inside of an update or a sum."""
-    return _DEPTH.value > 0
+    return bool(UPDATES)
 
 
 def agrees() -> bool:
@@ -60,7 +40,7 @@ def agrees() -> bool:
     point, so they agree here even if this one has no scaled gradient for it.
     """
     rule = active.active_loss_scale()
-    if _DEPTH.value or rule is None or isinstance(rule, NoLossScale):
+    if UPDATES or rule is None or isinstance(rule, NoLossScale):
         return False
     return can_agree()
 
@@ -103,5 +83,5 @@ def together() -> update.Replicas:
 
 def agree(finite: tf.Tensor) -> tf.Tensor:
     """`replicas.agree`, where the hook for sums over replicas has nothing to do."""
-    with inside():
+    with UPDATES.inside():
         return replicas.agree(finite)

@@ -20,7 +20,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -30,6 +29,7 @@ from tensorflow.python.ops import resource_variable_ops
 from amp.errors import PolicyError
 from amp.integration import active, fallback, wrapping
 from amp.integration.distributed import replicas, workers
+from amp.integration.nesting import Nesting
 from amp.integration.training import (
     gradient_sources,
     markers,
@@ -41,14 +41,8 @@ from amp.loss_scaling.placement import ScalerSite
 from amp.loss_scaling.scale import LossScale, NoLossScale
 from amp.loss_scaling.scaler import Scaler
 
-
-class _Depth(threading.local):
-    """How many gradient calls this thread is inside of: those that call others."""
-
-    value = 0
-
-
-_DEPTH = _Depth()
+# Gradient calls that this thread is inside of: those that make others.
+_CALLS = Nesting()
 
 
 def _tape_gradient(original: wrapping.Function) -> wrapping.Function:
@@ -75,7 +69,7 @@ def _tape_gradient(original: wrapping.Function) -> wrapping.Function:
             tf.nest.flatten(sources),
             None if seeds is None else tf.nest.flatten(seeds),
         )
-        with _inside():
+        with _CALLS.inside():
             grads = _scaled(rule, values, how)
             if grads is None:
                 return original(self, *args, **kwargs)
@@ -95,7 +89,7 @@ def _gradients_helper(original: wrapping.Function) -> wrapping.Function:
         def compute(seeds: Any) -> list[Any]:
             return list(given.replaced("grad_ys", seeds).call(original))
 
-        with _inside():
+        with _CALLS.inside():
             if rule is not None:
                 seeds = given.get("grad_ys")
                 values = (
@@ -227,7 +221,7 @@ def _found(
 
 def _left_alone(original: wrapping.Function) -> wrapping.Function:
     def left_alone(*args: Any, **kwargs: Any) -> Any:
-        with _inside():
+        with _CALLS.inside():
             return original(*args, **kwargs)
 
     return left_alone
@@ -235,16 +229,7 @@ def _left_alone(original: wrapping.Function) -> wrapping.Function:
 
 def _rule() -> LossScale | None:
     """Returns the active rule; None outside of scopes and inside a gradient call."""
-    return None if _DEPTH.value else active.active_loss_scale()
-
-
-@contextlib.contextmanager
-def _inside() -> Iterator[None]:
-    _DEPTH.value += 1
-    try:
-        yield
-    finally:
-        _DEPTH.value -= 1
+    return None if _CALLS else active.active_loss_scale()
 
 
 @contextlib.contextmanager

@@ -308,7 +308,7 @@ def _run(call: Callable[[], Any]) -> Any:
         return _kept(call)()
 
     def replica() -> Any:
-        with agreement.inside():
+        with agreement.UPDATES.inside():
             return call()
 
     # One scope for all: replicas share a graph, and the scopes that each of them enters
@@ -318,7 +318,7 @@ def _run(call: Callable[[], Any]) -> Any:
 
 def _kept(call: Callable[[], Any]) -> Callable[[], Any]:
     def kept() -> Any:
-        with agreement.inside(), markers.optimizer_scope():
+        with agreement.UPDATES.inside(), markers.optimizer_scope():
             return call()
 
     return kept

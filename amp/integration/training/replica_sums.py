@@ -28,7 +28,7 @@ def _all_reduce(original: wrapping.Function) -> wrapping.Function:
         calls = _calls(tf.nest.flatten(value))
         if replicas.one_process() and not any(replicas.gather(bool(calls))):
             return original(self, *args, **kwargs)
-        with agreement.inside():
+        with agreement.UPDATES.inside():
             agreement.same_rule(tf.distribute.get_strategy())
             scalers, finite = update.agree_now(calls, agreement.together())
             summed = original(self, *args, **kwargs)

@@ -9,7 +9,7 @@ states that are put together for them::
     a NaN in a weight         nothing that the part's optimizers hold moves; a dynamic
                               scale halves, and counts anew
     one scale is far too      the same of its part, while the other parts' weights move
-    large (float16)
+    large
     the last step of an       the scale doubles, and nothing else differs from the step
     interval, the last but    before which it does not
     one
@@ -38,7 +38,9 @@ from convergence.task import Part, Task
 from convergence.tracks import _scaler
 
 FIRST = 8  # exponent of the scale at which steps are taken, or less where it overflows
-FAR = 2.0**100  # overflows float16 wherever gradients times the seed are over 2^-84
+# A scale with which gradients overflow: in float16 where they are over 2^-84; bfloat16
+# has float32's range, and takes more.
+FAR = {"float16": 2.0**100, "bfloat16": math.inf}
 WARM = 3  # steps before the first, so that optimizers hold something
 # Fewer values may all be held by 16 bits as it happens. One is with probability 2^-13
 # where the 13 bits that float16 lacks are random, but zeros and ones are not.
@@ -157,8 +159,7 @@ class _Drill:
         if self._rule.interval:
             yield from self._grown(usual)
             yield from self._rescaled(usual)
-            if self._step.policy.dtype == "float16":
-                yield from self._overflown()
+            yield from self._overflown()
 
     def _in_float32(self, usual: _Seen) -> Iterator[str]:
         """Of the same step in float32: 16 bits are to make a difference."""
@@ -177,9 +178,10 @@ class _Drill:
 
     def _overflown(self) -> Iterator[str]:
         """Of an overflow of each part alone."""
+        far = FAR[self._step.policy.dtype]
         for at, part in enumerate(self._parts):
-            seen = self._take(scales={at: FAR})
-            yield from self._left_out(at, seen, FAR, f"the scale {_power(FAR)}")
+            seen = self._take(scales={at: far})
+            yield from self._left_out(at, seen, far, f"the scale {_power(far)}")
             for other in self._parts:
                 apart = other.scaler is not part.scaler
                 if apart and not other.places & seen.moved:

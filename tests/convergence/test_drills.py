@@ -213,8 +213,6 @@ FAULTS = {
 @pytest.mark.slow
 @pytest.mark.kernels
 def test_a_planted_fault_is_found(fault: Fault, dtype: str) -> None:
-    if fault.task is two_losses and dtype == "bfloat16" and fault.planted is of_all:
-        pytest.skip("bfloat16 has float32's range: no scale overflows one loss alone")
     control = Control("planted", "", fault.planted, fault.policy)
     found = drilled(Arm("planted", "dynamic", control), fault.task, dtype)
     assert any(re.search(fault.finds, text) for text in found), found

@@ -6,12 +6,14 @@ state may be less than any margin. So each setting with a loss scale takes steps
 states that are put together for them::
 
     any step                  some bit of a gradient is another than in float32
-    a NaN in a weight         nothing that the part's optimizers hold moves; a dynamic
-                              scale halves, and counts anew
+    one gradient of a part    nothing that the part's optimizers hold moves, the program
+    is infinite, or NaN       gets zeros, and each update that is skipped is counted; a
+                              dynamic scale halves and counts anew; the next step moves
+                              weights
     one scale is far too      the same of its part, while the other parts' weights move
     large
-    the last step of an       the scale doubles, and nothing else differs from the step
-    interval, the last but    before which it does not
+    the last step of an       the scale doubles, or stays at its largest, and nothing
+    interval, the last but    else differs from the step before which it does not
     one
     1.5 times the scale       gradients differ in some bit, for 1.5 is no power of two,
                               and by no more than rounding may (`gradient_rule`); they,
@@ -19,7 +21,8 @@ states that are put together for them::
 
 A tensor *is float32* if one of its values is none that 16 bits hold. (After a scale
 that is a power of two a gradient need not be, nor a momentum that is the last one.) No
-results are judged here, and no run is changed: a drill has a step of its own.
+results are judged here, and no run is changed: a drill has a step of its own, whose
+losses have a term more, so that one gradient alone can be made infinite.
 """
 
 from __future__ import annotations
@@ -29,22 +32,25 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+import keras
 import numpy as np
+import tensorflow as tf
 
 import amp
 from convergence import dynamics, gradient_rule, settings
 from convergence.steps import Scope, Step, tensors
-from convergence.task import Part, Task
+from convergence.task import Batch, Part, Task
 from convergence.tracks import _scaler
 
-FIRST = 8  # exponent of the scale at which steps are taken, or less where it overflows
 # A scale with which gradients overflow: in float16 where they are over 2^-84; bfloat16
 # has float32's range, and takes more.
 FAR = {"float16": 2.0**100, "bfloat16": math.inf}
 WARM = 3  # steps before the first, so that optimizers hold something
-# Fewer values may all be held by 16 bits as it happens. One is with probability 2^-13
-# where the 13 bits that float16 lacks are random, but zeros and ones are not.
+# Fewer different values may all be held by 16 bits as it happens: of those that 1.5
+# divides, one in three has a significand that is a multiple of 3.
 FEW = 16
+SOME = 6  # of a part's variables, whose gradients are made infinite
+TRIES = 8  # batches at which a constant scale may overflow
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -56,12 +62,25 @@ class _Part:
       places: in `Step.state`, of its weights and of what their optimizers hold.
       weights: those of its weights.
       gradients: places among the gradients that a step returns.
+      terms: of its variables, by which one gradient alone is made infinite.
+      updates: how many optimizers update them.
     """
 
     scaler: Any
     places: frozenset[int]
-    weights: tuple[int, ...]
+    weights: frozenset[int]
     gradients: tuple[int, ...]
+    terms: tuple[int, ...]
+    updates: int
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Scaled:
+    """What a part's scaler holds: the scale, good steps in a row, updates skipped."""
+
+    scale: float
+    good: int
+    skipped: int
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -72,13 +91,14 @@ class _Seen:
       gradients: that it returned.
       after: values of the state after it.
       moved: places in the state of what it changed.
-      scales: of each part, its scale and count of good steps after it.
+      before, scaled: of each part, what its scaler held before and after it.
     """
 
     gradients: list[np.ndarray]
     after: list[np.ndarray]
     moved: frozenset[int]
-    scales: tuple[tuple[float, int], ...]
+    before: tuple[_Scaled, ...]
+    scaled: tuple[_Scaled, ...]
 
 
 def faults(
@@ -94,14 +114,58 @@ def faults(
       seed: of the batches.
     """
     known = set(amp.loss_scaling.current().scalers)
-    step = Step(task, policy, planted)
-    scalers = [s for s in amp.loss_scaling.current().scalers if s not in known]
-    found = []
-    for stage in task.stages:
-        where = f"stage {stage}: " if len(task.stages) > 1 else ""
-        drill = _Drill(step, task, stage, scalers, rule, seed)
-        found += [where + text for text in drill.faults()]
+    found: list[str] = []
+    try:
+        step = Step(_with_terms(task), policy, planted)
+        scalers = [s for s in amp.loss_scaling.current().scalers if s not in known]
+        for stage in task.stages:
+            where = f"stage {stage}: " if len(task.stages) > 1 else ""
+            drill = _Drill(step, task, stage, scalers, rule, seed)
+            found.extend(where + text for text in drill.faults())
+    except tf.errors.OpError as e:
+        found.append(f"a step raises {type(e).__name__}: {e.message.splitlines()[0]}")
     return found
+
+
+def _with_terms(task: Task) -> Task:
+    """The task with a term for each variable that a part trains.
+
+    The term is 0, and its gradient by the variable is the factor at the variable's
+    place in the last array of a batch, in each value or, where the gradient is of
+    slices, in one row twice.
+    """
+
+    def parts(stage: int) -> list[Part]:
+        found, begin = [], 0
+        for part in task.parts(stage):
+            found.append(_with_term(part, begin))
+            begin += len(part.variables)
+        return found
+
+    def batch(seed: int, number: int) -> Batch:
+        count = sum(len(p.variables) for p in task.parts(task.stage(number)))
+        return (*task.batch(seed, number), np.zeros(count, np.float32))
+
+    return dataclasses.replace(task, parts=parts, batch=batch)
+
+
+def _with_term(part: Part, begin: int) -> Part:
+    def loss(batch: Batch) -> tf.Tensor:
+        found, factors = part.loss(batch[:-1]), batch[-1]
+        for place, variable in enumerate(part.variables, begin):
+            value = _value(variable)
+            term = tf.reduce_sum(value - tf.stop_gradient(value))
+            found += factors[place] * term
+        return found
+
+    return dataclasses.replace(part, loss=loss)
+
+
+def _value(variable: keras.Variable) -> tf.Tensor:
+    """What the term reads: of a table of embeddings two equal rows, else all."""
+    if variable.path.endswith("/embeddings"):
+        return tf.gather(variable.value, [0, 0])
+    return tf.convert_to_tensor(variable.value)
 
 
 class _Drill:
@@ -117,19 +181,14 @@ class _Drill:
         seed: int,
     ) -> None:
         self._step, self._stage, self._rule = step, stage, rule
-        parts = task.parts(stage)
-        self._parts = [self._of(part, scalers) for part in parts]
+        self._parts: list[_Part] = []
+        for part in task.parts(stage):
+            self._parts.append(self._of(part, scalers))
         scaled = {id(v) for s in scalers for v in s.variables}
         self._own = frozenset(p for p, v in enumerate(step.state) if id(v) in scaled)
-        first = next(n for n in range(10**9) if task.stage(n) == stage)
-        batches = [tensors(task.batch(seed, first + n)) for n in range(WARM + 1)]
-        self._batch = batches[-1]
-        step.put(step.fresh)
-        self._exponent = self._fitting(batches[0])
-        for batch in batches[:-1]:
-            self._set({})
-            step(stage, batch)
-        self._held = step.values()
+        self._terms = sum(len(part.variables) for part in task.parts(stage))
+        self._batches = _batches(task, stage, seed)
+        self._exponent = rule.first
 
     def _of(self, part: Part, scalers: Sequence[Any]) -> _Part:
         at = _scaler(scalers, part)
@@ -138,11 +197,15 @@ class _Drill:
         held = [v for optimizer, _ in part.updates for v in optimizer.variables]
         paths = {variable.path for variable in part.variables}
         names = self._step.names[self._stage]
+        begin = sum(len(p.weights) for p in self._parts)
+        some = np.linspace(0, len(weights) - 1, SOME).round().astype(int)
         return _Part(
             scaler=None if at is None else scalers[at],
             places=frozenset(places[id(v.value)] for v in (*weights, *held)),
-            weights=tuple(places[id(v.value)] for v in weights),
+            weights=frozenset(places[id(v.value)] for v in weights),
             gradients=tuple(i for i, name in enumerate(names) if name in paths),
+            terms=tuple(dict.fromkeys(begin + int(i) for i in some)),
+            updates=len(part.updates),
         )
 
     def faults(self) -> Iterator[str]:
@@ -150,66 +213,141 @@ class _Drill:
         if any(part.scaler is None for part in self._parts):
             yield "a gradient has no loss scale"
             return
+        if not self._prepared():
+            yield "with no scale does a step move the weights of each loss"
+            return
         usual = self._take()
-        for part, (scale, _) in zip(self._parts, usual.scales, strict=True):
-            if not part.places & usual.moved:
-                yield f"a step at the scale {_power(scale)} moves no weight"
         yield from self._in_float32(usual)
-        yield from self._poisoned()
+        yield from self._not_finite()
         if self._rule.interval:
             yield from self._grown(usual)
             yield from self._rescaled(usual)
             yield from self._overflown()
 
+    def _prepared(self) -> bool:
+        """Takes the first steps, and finds a scale that overflows nothing after them.
+
+        The scale is the largest of which the double overflows nothing either. A
+        constant one is as it is: then it is the batch that is chosen.
+        """
+        self._step.put(self._step.fresh)
+        for batch in self._batches[:WARM]:
+            if not self._fits(batch):
+                return False
+            self._set({})
+            self._step(self._stage, batch)
+        self._held = self._step.values()
+        return any(map(self._fits, self._batches[WARM:]))
+
+    def _fits(self, batch: Batch) -> bool:
+        """Finds the scale for a batch at the state that there is, and keeps both."""
+        self._held, self._batch = self._step.values(), batch
+        if not self._rule.interval:
+            return self._moves({})
+        for exponent in range(self._rule.first, dynamics.LOWEST, -1):
+            self._exponent = exponent
+            if self._moves(
+                dict.fromkeys(range(len(self._parts)), 2.0 ** (exponent + 1))
+            ):
+                return True
+        return False
+
+    def _moves(self, scales: Mapping[int, float]) -> bool:
+        """Whether a step moves weights of each part, by finite gradients.
+
+        It is taken back.
+        """
+        seen = self._take(scales)
+        self._step.put(self._held)
+        finite = all(np.isfinite(gradient).all() for gradient in seen.gradients)
+        return finite and all(part.weights & seen.moved for part in self._parts)
+
     def _in_float32(self, usual: _Seen) -> Iterator[str]:
         """Of the same step in float32: 16 bits are to make a difference."""
         self._step.put(self._held)
         exact = self._step.in_float32(self._stage, self._batch)
-        if all(map(_same, usual.gradients, [each.numpy() for each in exact])):
-            yield "16 bits change no bit of a gradient"
+        for part in self._parts:
+            pairs = [(usual.gradients[i], exact[i].numpy()) for i in part.gradients]
+            if all(_same(ours, other) for ours, other in pairs):
+                yield "16 bits change no bit of a gradient"
 
-    def _poisoned(self) -> Iterator[str]:
-        """Of a NaN in the weights of each part: what should have been left out."""
+    def _not_finite(self) -> Iterator[str]:
+        """Of one gradient that is not finite: what should have been left out."""
+        good = self._rule.interval // 2
         for at, part in enumerate(self._parts):
-            place = max(part.weights, key=lambda p: self._held[p].size)
-            value = np.full_like(self._held[place], math.nan)
-            seen = self._take(put={place: value})
-            yield from self._left_out(at, seen, 2.0**self._exponent, "a NaN")
+            for number, term in enumerate(part.terms):
+                for value in (math.inf, math.nan):
+                    factors = np.zeros(self._terms, np.float32)
+                    factors[term] = value
+                    last = number == 0 and value == math.inf
+                    told = [*self._left_out(at, factors, good, again=last)]
+                    if told:  # the other gradients would tell the same
+                        yield from told
+                        return
+
+    def _left_out(
+        self, at: int, factors: np.ndarray, good: int, *, again: bool = False
+    ) -> Iterator[str]:
+        """Of a step in which a gradient of one part is not finite."""
+        seen = self._take({}, good, factors)
+        where = f"one gradient that is {np.sum(factors[factors != 0]):g}"
+        yield from self._skipped(at, seen, f"after {where}")
+        if again:
+            yield from self._next_moves(at, seen)
+
+    def _skipped(self, at: int, seen: _Seen, when: str) -> Iterator[str]:
+        """Of a step that an update had to be left out of."""
+        part, was, now = self._parts[at], seen.before[at], seen.scaled[at]
+        if moved := part.places & seen.moved:
+            names = ", ".join(map(self._name, sorted(moved)[:3]))
+            more = f" and {len(moved) - 3} more" if len(moved) > 3 else ""
+            yield f"{when} moved {names}{more}"
+        if any(np.any(seen.gradients[i]) for i in part.gradients):
+            yield f"{when} gradients are not 0"
+        if now.skipped != was.skipped + part.updates:
+            told = f"{now.skipped - was.skipped}, where {part.updates} were due"
+            yield f"{when} the count of skipped updates grows by {told}"
+        due = max(was.scale / 2, 2.0**dynamics.LOWEST)
+        yield from self._scale_is(
+            at, seen, due if self._rule.interval else was.scale, 0, when
+        )
+
+    def _next_moves(self, at: int, seen: _Seen) -> Iterator[str]:
+        """Of the step after it, at the weights that there were, with their scalers."""
+        state = [
+            seen.after[place] if place in self._own else value
+            for place, value in enumerate(self._held)
+        ]
+        after, part = self._taken(state, self._batch), self._parts[at]
+        when = "in the step after a skipped one"
+        if not part.weights & after.moved:
+            yield f"{when} no weight moves"
+        scale = seen.scaled[at].scale
+        yield from self._scale_is(at, after, scale, 1, when)
 
     def _overflown(self) -> Iterator[str]:
         """Of an overflow of each part alone."""
-        far = FAR[self._step.policy.dtype]
+        far, good = FAR[self._dtype], self._rule.interval // 2
         for at, part in enumerate(self._parts):
-            seen = self._take(scales={at: far})
-            yield from self._left_out(at, seen, far, f"the scale {_power(far)}")
+            seen = self._take({at: far}, good)
+            yield from self._skipped(at, seen, f"after the scale {_power(far)}")
             for other in self._parts:
                 apart = other.scaler is not part.scaler
-                if apart and not other.places & seen.moved:
+                if apart and not other.weights & seen.moved:
                     yield "an overflow of one loss holds back the update by another"
-
-    def _left_out(self, at: int, seen: _Seen, scale: float, why: str) -> Iterator[str]:
-        moved = self._parts[at].places & seen.moved
-        if moved:
-            names = ", ".join(map(self._name, sorted(moved)[:3]))
-            more = f" and {len(moved) - 3} more" if len(moved) > 3 else ""
-            yield f"after {why} moved {names}{more}"
-        yield from self._scale_is(at, seen, self._after_overflow(scale), f"after {why}")
-
-    def _after_overflow(self, scale: float) -> tuple[float, int]:
-        return (scale / 2, 0) if self._rule.interval else (2.0**self._rule.first, 0)
 
     def _grown(self, usual: _Seen) -> Iterator[str]:
         """Of the end of an interval."""
         interval, scale = self._rule.interval, 2.0**self._exponent
-        last = self._take(good=interval - 1)
-        for at, _ in enumerate(self._parts):
-            told = f"after {interval} good steps"
-            yield from self._scale_is(at, last, (scale * 2, 0), told)
+        last, parts = self._take(good=interval - 1), range(len(self._parts))
+        for at in parts:
+            when = f"after {interval} good steps"
+            yield from self._scale_is(at, last, scale * 2, 0, when)
         if interval > 1:
             early = self._take(good=interval - 2)
-            for at, _ in enumerate(self._parts):
-                told = f"after {interval - 1} good steps"
-                yield from self._scale_is(at, early, (scale, interval - 1), told)
+            for at in parts:
+                when = f"after {interval - 1} good steps"
+                yield from self._scale_is(at, early, scale, interval - 1, when)
         differ = [
             self._name(place)
             for place in range(len(self._held))
@@ -218,21 +356,25 @@ class _Drill:
         ]
         if differ:
             yield f"where the scale grows, {differ[0]} moves otherwise"
+        most = 2.0**dynamics.HIGHEST
+        top = self._take(dict.fromkeys(parts, most), interval - 1)
+        for at, part in enumerate(self._parts):
+            due = most if part.weights & top.moved else most / 2
+            yield from self._scale_is(at, top, due, 0, "at the largest scale")
 
     def _rescaled(self, usual: _Seen) -> Iterator[str]:
         """Of a scale that is no power of two."""
-        policy, scale = self._step.policy, 1.5 * 2.0**self._exponent
-        seen = self._take(scales=dict.fromkeys(range(len(self._parts)), scale))
+        scale = 1.5 * 2.0**self._exponent
+        seen = self._take(dict.fromkeys(range(len(self._parts)), scale))
+        most = gradient_rule.FLOOR * settings.UNIT[self._dtype]
         for part in self._parts:
             pairs = [(seen.gradients[i], usual.gradients[i]) for i in part.gradients]
             if all(_same(ours, other) for ours, other in pairs):
                 yield "one and a half times the scale changes no bit of a gradient"
-            off, size = (
-                math.sqrt(sum(float(np.sum(np.square(x))) for x in values))
-                for values in ([a - b for a, b in pairs], [b for _, b in pairs])
-            )
-            if not off <= gradient_rule.FLOOR * settings.UNIT[policy.dtype] * size:
-                told = f"changes gradients by {off / size:.2g} of their size"
+            off = _norm([np.subtract(a, b, dtype=np.float64) for a, b in pairs])
+            size = _norm([b for _, b in pairs])
+            if not off <= most * size:
+                told = f"changes gradients by {off:.2g}, which are {size:.2g}"
                 yield f"one and a half times the scale {told}"
             for i, (ours, _) in zip(part.gradients, pairs, strict=True):
                 if _in_16_bits(ours):
@@ -243,28 +385,14 @@ class _Drill:
                     yield f"{self._name(place)} is held in 16 bits"
 
     def _scale_is(
-        self, at: int, seen: _Seen, due: tuple[float, int], when: str
+        self, at: int, seen: _Seen, scale: float, good: int, when: str
     ) -> Iterator[str]:
-        scale, good = seen.scales[at]
-        if scale != due[0]:
-            yield f"{when} the scale is {_power(scale)}, where {_power(due[0])} was due"
-        elif self._rule.interval and good != due[1]:
-            yield f"{when} {good} good steps are counted, where {due[1]} were due"
-
-    def _fitting(self, batch: Any) -> int:
-        """The largest exponent, up to `FIRST`, of a scale that overflows nothing."""
-        fresh = self._step.values()
-        for self._exponent in range(FIRST, dynamics.LOWEST, -1):
-            self._set({})
-            self._step(self._stage, batch)
-            places = range(len(fresh))
-            moved = {
-                p for p in places if not _same(fresh[p], self._step.state[p].numpy())
-            }
-            self._step.put(fresh)
-            if all(part.places & moved for part in self._parts):
-                break
-        return self._exponent
+        now = seen.scaled[at]
+        if now.scale != scale:
+            told = f"{_power(now.scale)}, where {_power(scale)} was due"
+            yield f"{when} the scale is {told}"
+        elif self._rule.interval and now.good != good:
+            yield f"{when} {now.good} good steps are counted, where {good} were due"
 
     def _set(self, scales: Mapping[int, float], good: int = 0) -> None:
         """Sets the parts' scales; a constant one has none to be set."""
@@ -277,28 +405,65 @@ class _Drill:
         self,
         scales: Mapping[int, float] = {},
         good: int = 0,
-        put: Mapping[int, np.ndarray] = {},
+        factors: np.ndarray | None = None,
     ) -> _Seen:
         """Takes the step from the state that is held."""
-        self._step.put([put.get(at, value) for at, value in enumerate(self._held)])
+        self._step.put(self._held)
         self._set(scales, good)
-        before = self._step.values()
-        found = self._step(self._stage, self._batch)[1]
+        batch = self._batch
+        if factors is not None:
+            batch = (*batch[:-1], tf.constant(factors))
+        return self._taken(self._step.values(), batch)
+
+    def _taken(self, state: Sequence[np.ndarray], batch: Batch) -> _Seen:
+        self._step.put(state)
+        before = self._scaled()
+        found = self._step(self._stage, batch)[1]
         after = self._step.values()
-        places = range(len(before))
-        state = [
-            (float(p.scaler.scale.numpy()), int(p.scaler.good_steps.numpy()))
-            for p in self._parts
-        ]
         return _Seen(
             gradients=[gradient.numpy() for gradient in found],
             after=after,
-            moved=frozenset(p for p in places if not _same(before[p], after[p])),
-            scales=tuple(state),
+            moved=frozenset(
+                place
+                for place, value in enumerate(state)
+                if not _same(value, after[place])
+            ),
+            before=before,
+            scaled=self._scaled(),
         )
+
+    def _scaled(self) -> tuple[_Scaled, ...]:
+        return tuple(
+            _Scaled(
+                scale=float(part.scaler.scale.numpy()),
+                good=int(part.scaler.good_steps.numpy()),
+                skipped=int(part.scaler.skipped_steps.numpy()),
+            )
+            for part in self._parts
+        )
+
+    @property
+    def _dtype(self) -> str:
+        assert self._step.policy is not None
+        return self._step.policy.dtype
 
     def _name(self, place: int) -> str:
         return str(self._step.state[place].name)
+
+
+def _batches(task: Task, stage: int, seed: int) -> list[Batch]:
+    """Batches of a stage's first steps; of a short one the last again."""
+    numbers: list[int] = []
+    first = next(n for n in range(10**9) if task.stage(n) == stage)
+    for number in range(first, first + WARM + TRIES):
+        numbers.append(number if task.stage(number) == stage else numbers[-1])
+    whole = _with_terms(task)
+    return [tensors(whole.batch(seed, number)) for number in numbers]
+
+
+def _norm(values: Sequence[np.ndarray]) -> float:
+    squares = (float(np.sum(np.square(each, dtype=np.float64))) for each in values)
+    return math.sqrt(sum(squares))
 
 
 def _same(one: np.ndarray, other: np.ndarray) -> bool:
@@ -307,10 +472,10 @@ def _same(one: np.ndarray, other: np.ndarray) -> bool:
 
 
 def _in_16_bits(values: np.ndarray) -> bool:
-    """Whether float16 or bfloat16 holds all of many float32 values that are not 0."""
+    """Whether float16 or bfloat16 holds all of many different float32 values."""
     if values.dtype != np.float32:
         return False
-    some = values[(values != 0) & np.isfinite(values)]
+    some = np.unique(values[(values != 0) & np.isfinite(values)])
     if some.size < FEW:
         return False
     with np.errstate(over="ignore"):

@@ -14,7 +14,7 @@ from typing import Any
 
 from convergence import effect, goals, verdict
 from convergence.clauses import Finding
-from convergence.equivalence import DIFFERENT, EQUAL
+from convergence.equivalence import DIFFERENT, EQUAL, UNDECIDED
 from convergence.settings import FLOAT32, SETTINGS
 from convergence.verdict import Row, Verdict
 
@@ -38,7 +38,12 @@ def _beside(row: Row, result: Mapping[str, Any]) -> list[Finding]:
 
 def _drilled(result: Mapping[str, Any], setting: str) -> Finding:
     """What drills found; nothing in results from before there were any."""
-    faults = result.get("drills", {}).get(setting, {"faults": ()})["faults"]
+    if "drills" not in result or result["settings"][setting]["scaling"] is None:
+        return Finding("drill", EQUAL, "")
+    drill = result["drills"].get(setting)
+    if drill is None:
+        return Finding("drill", UNDECIDED, "not drilled")
+    faults = drill["faults"]
     more = f" (and {len(faults) - 1} more)" if len(faults) > 1 else ""
     text = f"drill: {faults[0]}{more}" if faults else ""
     return Finding("drill", DIFFERENT if faults else EQUAL, text)
@@ -52,14 +57,16 @@ def judged(result: Mapping[str, Any]) -> Verdict:
     """
     found = verdict.verdict(result)
     whole = tuple(_with(row, result) for row in found.rows)
-    more = [
-        f"{row.setting}: {finding.text}"
-        for row in whole
-        if row.must_pass or row.setting == FLOAT32
-        for finding in row.findings
-        if finding.clause in BESIDE and finding.outcome == DIFFERENT
-    ]
-    return Verdict(whole, (*found.reasons, *more), found.undecided)
+    more: dict[str, list[str]] = {DIFFERENT: [], UNDECIDED: [], EQUAL: []}
+    for row in whole:
+        for finding in row.findings if row.must_pass or row.setting == FLOAT32 else ():
+            if finding.clause in BESIDE:
+                more[finding.outcome].append(f"{row.setting}: {finding.text}")
+    return Verdict(
+        whole,
+        (*found.reasons, *more[DIFFERENT]),
+        (*found.undecided, *more[UNDECIDED]),
+    )
 
 
 def found(result: Mapping[str, Any]) -> dict[str, str]:

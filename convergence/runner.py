@@ -176,17 +176,20 @@ class _Runs:
     def _drill(
         self, result: dict[str, Any], path: Path, every: Sequence[Arm], seed: int
     ) -> None:
-        """Adds the drills that are missing, of the arms that have a loss scale."""
+        """Adds the drills that are missing, or of other code, of arms with a scale."""
+        code = audit.drilled(self._family.task)
         for arm in every:
             scaling = result["settings"][arm.name]["scaling"]
-            if scaling is None or arm.name in result["drills"]:
+            held = result["drills"].get(arm.name, {}).get("code")
+            if scaling is None or held == code:
                 continue
             keras.utils.set_random_seed(seed)
             task, policy = self._module.make(self._data, self._size), self._policy(arm)
             assert policy is not None
             rule = dynamics.Rule(*scaling)
             found = drills.faults(task, policy, arm.planted, rule, seed)
-            result["drills"][arm.name] = {"commit": audit.commit(), "faults": found}
+            made = {"commit": audit.commit(), "code": code}
+            result["drills"][arm.name] = {**made, "faults": found}
             results.write(path, result)
             del task
             _forget()

@@ -19,7 +19,7 @@ import tensorflow as tf
 import tiny_family
 
 from amp.graph_rewrite.apply.casts import Casts
-from amp.loss_scaling import gradients, update
+from amp.loss_scaling import DynamicLossScale, finite_checks, gradients, update
 from convergence import drills, dynamics, settings
 from convergence.arms import Arm
 from convergence.controls import Control, _instead, _rule
@@ -167,6 +167,41 @@ def every_second() -> Any:
     return _instead(gradients.Scaling, "scale", scale)
 
 
+def flags_of(some: slice) -> Any:
+    """Whether gradients are finite is asked of some of them only."""
+    original = gradients.all_of
+
+    def all_of(flags: Any) -> Any:
+        return original(dict(list(flags.items())[some]))
+
+    return _instead(gradients, "all_of", all_of)
+
+
+def infinite_is_finite() -> Any:
+    return _instead(finite_checks, "_is_finite", lambda values: ~tf.math.is_nan(values))
+
+
+def goes_on_counting() -> Any:
+    """An overflow does not begin the count of good steps anew."""
+    original = DynamicLossScale.step
+
+    def step(self: Any, state: Any, finite: Any, where: Any) -> Any:
+        found = original(self, state, finite, where)
+        kept = where(finite, found.good_steps, state.good_steps)
+        return found._replace(good_steps=kept)
+
+    return _instead(DynamicLossScale, "step", step)
+
+
+def not_zeroed() -> Any:
+    """After an overflow the program gets what there was."""
+
+    def inverse(self: Any, scale: tf.Tensor, finite: tf.Tensor, dtype: Any) -> Any:
+        return 1.0 / tf.cast(scale, dtype)
+
+    return _instead(gradients.Scaling, "inverse", inverse)
+
+
 def not_rounded() -> Any:
     """The plan says what is in 16 bits, and emulation rounds none of it."""
     return _instead(Casts, "rounded", lambda self, edge: edge)
@@ -189,21 +224,26 @@ FAULTS = {
     "too large": Fault("changes gradients by", too_large),
     "not rounded": Fault("16 bits change no bit", not_rounded),
     "slots": Fault("(momentum|velocity).* is held in 16 bits", slots_in_16_bits),
-    "put back": Fault("after a NaN moved", weights_put_back),
+    "put back": Fault("after one gradient that is inf moved", weights_put_back),
     "of all": Fault("holds back the update", of_all, task=two_losses),
     "one of two": Fault("changes no bit", every_second, task=two_losses),
+    "first flag": Fault("inf moved", lambda: flags_of(slice(1))),
+    "last forgotten": Fault("inf moved", lambda: flags_of(slice(-1))),
+    "infinite": Fault("inf moved", infinite_is_finite),
+    "counting": Fault("good steps are counted, where 0 were due", goes_on_counting),
+    "not zeroed": Fault("gradients are not 0", not_zeroed),
     "early": Fault(
-        rf"after {INTERVAL - 1} good steps the scale is 2\^9, where 2\^8 was due",
+        rf"after {INTERVAL - 1} good steps the scale is 2\^",
         policy=_rule(growth_interval=INTERVAL - 1),
     ),
     "growth": Fault(
-        r"the scale is 2\^10, where 2\^9 was due", policy=_rule(factor=4.0)
+        rf"after {INTERVAL} good steps the scale is 2\^", policy=_rule(factor=4.0)
     ),
     "backoff": Fault(
-        r"after a NaN the scale is 2\^6, where 2\^7 was due", policy=_rule(backoff=0.25)
+        r"after one gradient that is inf the scale is 2\^", policy=_rule(backoff=0.25)
     ),
     "patient": Fault(
-        r"after a NaN the scale is 2\^8, where 2\^7 was due", policy=_rule(hysteresis=2)
+        r"after one gradient that is inf the scale is 2\^", policy=_rule(hysteresis=2)
     ),
 }
 
@@ -219,13 +259,11 @@ def test_a_planted_fault_is_found(fault: Fault, dtype: str) -> None:
 
 
 def test_few_values_or_other_types_are_not_judged() -> None:
-    ones = np.ones(drills.FEW, np.float32)
-    assert drills._in_16_bits(ones)
-    assert not drills._in_16_bits(ones[1:])
-    assert not drills._in_16_bits(ones.astype(np.int32))
-    assert not drills._in_16_bits(np.append(ones, np.float32(1 / 3)))
-    sparse = np.zeros(1000, np.float32)
-    sparse[: drills.FEW - 1] = 1
-    assert not drills._in_16_bits(sparse)
-    large = np.full(drills.FEW, 2.0**100, np.float32)  # bfloat16 holds it
-    assert drills._in_16_bits(large)
+    whole = np.arange(1, drills.FEW + 1, dtype=np.float32)
+    assert drills._in_16_bits(whole)
+    assert not drills._in_16_bits(whole[1:])
+    assert not drills._in_16_bits(np.repeat(whole[1:], 2))
+    assert not drills._in_16_bits(whole.astype(np.int32))
+    assert not drills._in_16_bits(np.append(whole, np.float32(1 / 3)))
+    assert drills._in_16_bits(np.append(whole, np.zeros(9, np.float32)))
+    assert drills._in_16_bits(whole * np.float32(2.0**100))  # bfloat16 holds these

@@ -51,3 +51,23 @@ def test_of_controls_every_clause_that_finds_is_told(
     found = Finding("effect", DIFFERENT, "told")
     monkeypatch.setattr("convergence.effect.finding", lambda *_: found)
     assert judge.found(result)["zeroed"].endswith("; told")
+
+
+def test_what_a_drill_finds_is_refused() -> None:
+    result = made_up()
+    result["drills"]["dynamic"]["faults"] = ["one", "two"]
+    judged = judge.judged(result)
+    assert judged.reasons == ("dynamic: drill: one (and 1 more)",)
+
+
+def test_without_its_drills_a_family_is_undecided() -> None:
+    result = made_up()
+    del result["drills"]["constant"]
+    judged = judge.judged(result)
+    assert (judged.word, judged.undecided) == ("undecided", ("constant: not drilled",))
+
+
+def test_results_from_before_there_were_drills_stay_counted() -> None:
+    result = made_up()
+    del result["drills"]
+    assert judge.judged(result).passes

@@ -84,6 +84,9 @@ def made_up(
     told = {arm.name: arm.told(dtype, STEPS) for arm in arms.compared()}
     result = results.head(subject, told, _entry(name))
     result["seeds"] = len(VALUES)
+    scaled = [setting for setting in told if told[setting]["scaling"]]
+    drilled = {"commit": "c", "code": "d", "faults": []}
+    result["drills"] = {setting: dict(drilled) for setting in scaled}
     result["trivial"] = {"name": family.trivial, "value": 0.2}
     for setting in told:
         values = metrics.get(setting, VALUES)

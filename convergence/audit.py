@@ -67,11 +67,6 @@ def code(task: str) -> dict[str, str]:
     }
 
 
-def drilled(task: str) -> str:
-    """The digest of the code behind a family's drills."""
-    return of([code(task), digest([ROOT / "convergence" / "drills.py"])])
-
-
 def rule() -> str:
     """The digest of the rule's code."""
     return digest(ROOT / "convergence" / f"{name}.py" for name in RULE)

@@ -30,6 +30,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import keras
@@ -37,7 +38,7 @@ import numpy as np
 import tensorflow as tf
 
 import amp
-from convergence import dynamics, gradient_rule, settings
+from convergence import audit, dynamics, gradient_rule, settings
 from convergence.steps import Scope, Step, tensors
 from convergence.task import Batch, Part, Task
 from convergence.tracks import _scaler
@@ -125,6 +126,11 @@ def faults(
     except tf.errors.OpError as e:
         found.append(f"a step raises {type(e).__name__}: {e.message.splitlines()[0]}")
     return found
+
+
+def code(task: str) -> str:
+    """The digest of the code behind drills of a family's task."""
+    return audit.of([audit.code(task), audit.digest([Path(__file__)])])
 
 
 def _with_terms(task: Task) -> Task:

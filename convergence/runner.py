@@ -177,7 +177,7 @@ class _Runs:
         self, result: dict[str, Any], path: Path, every: Sequence[Arm], seed: int
     ) -> None:
         """Adds the drills that are missing, or of other code, of arms with a scale."""
-        code = audit.drilled(self._family.task)
+        code = drills.code(self._family.task)
         for arm in every:
             scaling = result["settings"][arm.name]["scaling"]
             held = result["drills"].get(arm.name, {}).get("code")

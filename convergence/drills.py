@@ -328,8 +328,9 @@ class _Drill:
         when = "in the step after a skipped one"
         if not part.weights & after.moved:
             yield f"{when} no weight moves"
-        scale = seen.scaled[at].scale
-        yield from self._scale_is(at, after, scale, 1, when)
+        scale, at_once = seen.scaled[at].scale, self._rule.interval == 1
+        due = (scale * 2, 0) if at_once else (scale, 1)
+        yield from self._scale_is(at, after, *due, when)
 
     def _overflown(self) -> Iterator[str]:
         """Of an overflow of each part alone."""

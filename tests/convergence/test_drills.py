@@ -73,6 +73,16 @@ def test_where_nothing_is_wrong_nothing_is_found(
     assert drilled(Arm(name, name), task, dtype) == []
 
 
+@pytest.mark.slow
+@pytest.mark.kernels
+def test_a_scale_may_grow_in_every_step() -> None:
+    arm = Arm("dynamic", "dynamic", Control("", "", policy=_rule(growth_interval=1)))
+    policy = arm.policy(dtype="float16", emulate=True, steps=STEPS)
+    assert policy is not None
+    rule = dynamics.Rule(dynamics.FIRST, 1)
+    assert drills.faults(one_loss(), policy, arm.planted, rule, 1) == []
+
+
 def frozen() -> Any:
     """The scale's variable moves, and gradients are scaled by what it was at first."""
     return _instead(gradients.Scaling, "scale", lambda self: tf.constant(2.0**8))

@@ -201,18 +201,30 @@ class _Drill:
         places = {id(variable): at for at, variable in enumerate(self._step.state)}
         weights = [v for _, some in part.updates for v in some]
         held = [v for optimizer, _ in part.updates for v in optimizer.variables]
-        paths = {variable.path for variable in part.variables}
-        names = self._step.names[self._stage]
         begin = sum(len(p.weights) for p in self._parts)
         some = np.linspace(0, len(weights) - 1, SOME).round().astype(int)
         return _Part(
             scaler=None if at is None else scalers[at],
             places=frozenset(places[id(v.value)] for v in (*weights, *held)),
             weights=frozenset(places[id(v.value)] for v in weights),
-            gradients=tuple(i for i, name in enumerate(names) if name in paths),
+            gradients=self._gradients(part),
             terms=tuple(dict.fromkeys(begin + int(i) for i in some)),
             updates=len(part.updates),
         )
+
+    def _gradients(self, part: Part) -> tuple[int, ...]:
+        """Places of a part's gradients, which follow those of the parts before it.
+
+        Networks of two parts may have variables of the same paths; one that has no
+        gradient is left out.
+        """
+        names, found = self._step.names[self._stage], list[int]()
+        at = sum(len(before.gradients) for before in self._parts)
+        for variable in part.variables:
+            if names[at : at + 1] == [variable.path]:
+                found.append(at)
+                at += 1
+        return tuple(found)
 
     def faults(self) -> Iterator[str]:
         """What is wrong, in words."""

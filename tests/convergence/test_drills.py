@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import re
+import types
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -34,21 +35,30 @@ def one_loss() -> Task:
 
 
 def two_losses() -> Task:
-    """Two networks, each with a loss and an optimizer of its own."""
+    """Two networks of the same names, each with a loss and an optimizer of its own."""
     data = tiny_family.load(tiny_family.SIZE, None)
-    x = keras.Input((8,))
-    layers = [[keras.layers.Dense(16, "tanh"), keras.layers.Dense(1)] for _ in range(2)]
-    model = keras.Model(x, [last(hidden(x)) for hidden, last in layers])
+    networks = []
+    for _ in range(2):
+        hidden = keras.layers.Dense(16, "tanh", name="hidden")
+        last = keras.layers.Dense(1, name="last")
+        hidden.build((None, 8))
+        last.build((None, 16))
+        networks.append((hidden, last))
 
     def part(at: int) -> Part:
-        def loss(batch: Any) -> tf.Tensor:
-            return tf.reduce_mean((model(batch[0])[at] - batch[1]) ** 2)
+        hidden, last = networks[at]
 
-        variables = [v for layer in layers[at] for v in layer.trainable_variables]
+        def loss(batch: Any) -> tf.Tensor:
+            return tf.reduce_mean((last(hidden(batch[0])) - batch[1]) ** 2)
+
+        variables = [*hidden.trainable_variables, *last.trainable_variables]
         return Part(loss, ((keras.optimizers.Adam(0.01), variables),))
 
     parts = [part(0), part(1)]
+    held = [v for each in parts for v in each.variables]
+    assert len({v.path for v in held}) == len(held) // 2
     batch = data.x[:32], data.y[:32]
+    model: Any = types.SimpleNamespace(variables=held)
     return Task(model, lambda stage: parts, lambda *_: batch, lambda: 0.0)
 
 

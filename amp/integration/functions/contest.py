@@ -112,6 +112,7 @@ class Contest:
       winner: the name of the plan that runs, "" while that is not known.
       favourite: the same, or the plan that was predicted to be the fastest.
       outcome: of the race between all plans, once it has ended.
+      first: seconds of the first call that each plan has had in a race that has ended.
     """
 
     def __init__(
@@ -123,6 +124,7 @@ class Contest:
     ) -> None:
         self.winner = self.favourite = ""
         self.outcome: TrialOutcome | None = None
+        self.first: dict[str, float] = {}
         self._plans, self._tell, self._keep = plans, ended, advanced
         self._clock = clock
         self._race: Race | None = None
@@ -132,6 +134,7 @@ class Contest:
         self._alone = self._left = 0  # calls between two checks, and until the next
         self._checked = True  # whether there will be checks
         self._untried = False  # whether a race ended without a call of float32
+        self._then: Mapping[str, float] = {}  # an earlier run's seconds of a call
         self._stopped = False
         self._sizes: dict[str, PlanSize] = {}
         self._lock = threading.RLock()
@@ -165,15 +168,18 @@ class Contest:
         listener = Listener(self._ended, self._released, self._advanced)
         self._race = Race(names, rules, log, listener, self._clock)
 
-    def begin_known(self, known: Record) -> None:
+    def begin_known(self, known: Record, *, stepped: bool = True) -> None:
         """Begins without a race, with the winner of an earlier run.
 
         Args:
           known: what that run stored; the winner's plan was made.
+          stepped: whether a call was made in float32; if not, there is none before the
+            winner takes another time than in that run.
         """
         self.winner = self.favourite = known.winner
         own, other = known.seconds.get(known.winner), known.seconds.get(FLOAT32)
         self._ratio = other / own if own and other else 1.0
+        self._then = {} if stepped or self._ratio <= 1.0 else known.seconds
         self._schedule()
 
     def _advanced(self, race: Race) -> None:
@@ -212,12 +218,16 @@ class Contest:
         """The race or check that is under way, or is due now."""
         with self._lock:
             if self._race is None and self.calls_left == 0:
-                judge = functools.partial(winner_checks.checked, since=self._alone)
-                rules = Rules(judge, winner_checks.cut_short)
-                names = [self.winner, FLOAT32]
-                listener = Listener(self._ended, self._released)
-                self._race = Race(names, rules, Log({}), listener, self._clock)
+                self._race = self._check()
             return self._race
+
+    def _check(self) -> Race:
+        then = self._then
+        judge = functools.partial(winner_checks.checked, since=self._alone, then=then)
+        rules = Rules(judge, winner_checks.cut_short)
+        names, listener = [self.winner, FLOAT32], Listener(self._ended, self._released)
+        ahead = winner_checks.ALONE if then else 2
+        return Race(names, rules, Log({}), listener, self._clock, ahead)
 
     @property
     def calls_left(self) -> int | None:
@@ -294,8 +304,11 @@ class Contest:
             if outcome.seconds32 and outcome.seconds16:
                 self._ratio = outcome.seconds32 / outcome.seconds16
             self._race = None
+            self.first |= race.log.first
             self._schedule()
-            if not challenged:
+            if FLOAT32 in race.log.first:
+                self._then = {}
+            if not challenged and not self._then:
                 self._untried = FLOAT32 not in race.log.first
             if self._untried:
                 later = race_rules.calls_until_affordable(race.log)

@@ -6,7 +6,9 @@
    gives inside the function, `tf.where`). The shapes of these tensors are its further
    results.
 
-The twin is made at the next call. Used by `twins`; which tensors matter is
+The twin is made at the next call. Where an earlier run of the job saw that its winner
+makes a first step as soon as float32 does, there is none: the winner makes it, and the
+memory that float32 takes is never needed. Used by `twins`; which tensors matter is
 `normalize.size_roots`'s and `gradients_only`'s to say, and no plan is made here.
 """
 
@@ -40,6 +42,7 @@ from amp.integration.functions import (
 )
 from amp.integration.functions.first_element import FirstElements
 from amp.integration.functions.function_call import FunctionCall
+from amp.integration.functions.plan_store import Record
 from amp.integration.functions.started_function import Started, Told
 from amp.loss_scaling.once import Once
 
@@ -49,6 +52,7 @@ class FirstSteps:
 
     Args:
       settled: policy and device.
+      known: gives a function's fingerprint, and what earlier runs found out, once.
       tell: is given the name of each function whose first step was made, the function
         and the report on it; a function that is called once has no other.
 
@@ -57,10 +61,14 @@ class FirstSteps:
     """
 
     def __init__(
-        self, settled: Resolution, tell: Callable[[bytes, ir.Module, Report], None]
+        self,
+        settled: Resolution,
+        known: Callable[[ir.Module], tuple[str, Record]],
+        tell: Callable[[bytes, ir.Module, Report], None],
     ) -> None:
         assert settled.policy is not None
-        self._settled, self._policy, self._tell = settled, settled.policy, tell
+        self._settled, self._policy = settled, settled.policy
+        self._known, self._tell = known, tell
         self._started: dict[bytes, Started] = {}
         self.elements: dict[bytes, FirstElements] = {}
         self._once = Once()
@@ -187,7 +195,10 @@ class FirstSteps:
         races = trains and not contest.why_not(self._policy)
         if not (roots or checked or races):
             return Started(begun, sources=begun.element_sources)
-        started = Started(begun, True, trains, roots, wanted=wanted)
+        known = self._known(begun.given) if races else None
+        if known and not roots and makes_first(known[1], checked):
+            return Started(begun, sources=begun.element_sources, known=known)
+        started = Started(begun, True, trains, roots, wanted=wanted, known=known)
         if started.more:
             self._add_teller(context, module, started)
         return started
@@ -205,6 +216,16 @@ class FirstSteps:
                 context.add_function_def(serde.write_function(graph, lookup))
                 started.functions += (graph.name,)
         started.teller = name.encode()
+
+
+def makes_first(known: Record, checked: bool) -> bool:
+    """Whether an earlier run's winner makes the first step.
+
+    Args:
+      known: what that run found out.
+      checked: whether a plan's gradients are compared before it runs.
+    """
+    return known.soon and (bool(known.accuracy) or not checked)
 
 
 def _gradients(step: ir.Module) -> Gradients | None:

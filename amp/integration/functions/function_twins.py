@@ -55,6 +55,9 @@ class FunctionTwins:
       plans: of the function; none was made yet.
       key: the function's fingerprint, "" if it is not raced.
       shared: what all functions share.
+
+    Attributes:
+      planning: seconds that planning the function took, its first twin included.
     """
 
     def __init__(self, plans: FunctionPlans, key: str, shared: Shared) -> None:
@@ -63,7 +66,8 @@ class FunctionTwins:
         self._plans, self._key, self._shared = plans, key, shared
         self._policy, self._strict = shared.policy, shared.policy.strict
         self._contest: Contest | None = None
-        self._stepped = False  # whether float32 made the first step
+        self.planning = 0.0
+        self._stepped = 0.0  # seconds of a first step in float32, 0 if there was none
         # The name of the plan that the report is on; FLOAT32 once no twin runs.
         self._reported = ""
         self._checks = FunctionChecks(plans, key, shared)
@@ -104,7 +108,7 @@ class FunctionTwins:
             return self._begin_in_float32(made)
         if stored is None and rewrite is not None:
             self._checks.first(self._plans, plan, rewrite, told.recorded)
-        self._stepped = told.seconds > 0
+        self._stepped = told.seconds
         self._enter(plan, [nominee.name for nominee in OTHERS], known)
         if told.too_large and self._contest is not None:
             self._contest.drop(FLOAT32, _TOO_LARGE, failed=True)
@@ -143,12 +147,13 @@ class FunctionTwins:
             keep = functools.partial(self._keep_race, digest)
             self._contest = Contest(self._plans, self._ended, keep)
             if known.winner == plan:
-                self._contest.begin_known(known)
+                self._contest.begin_known(known, stepped=self._stepped > 0)
                 report, text = plan_store.as_measured(report, known), KNOWN
             else:
                 same = known.race.get("plan") == digest
                 kept = known.race if same else {}
-                self._contest.begin(plan, others, kept, stepped=self._stepped)
+                stepped = self._stepped > 0
+                self._contest.begin(plan, others, kept, stepped=stepped)
                 text = UNDER_WAY
         if text != UNDER_WAY:
             self._plans.settle()
@@ -353,7 +358,16 @@ class FunctionTwins:
         if winner != FLOAT32 or self._later is None:
             times = self._plans.times(winner)
             name, outcome = later_plan.as_next_run(winner, outcome)
-            plan_store.keep_outcome(self._key, name, outcome, times)
+            ready = self._ready(winner, name)
+            plan_store.keep_outcome(self._key, name, outcome, times, ready)
+
+    def _ready(self, winner: str, name: str) -> Mapping[str, float]:
+        """How long float32's first call took and how long a winner's would have."""
+        contest = self._contest
+        first = None if contest is None else contest.first.get(winner)
+        if winner == FLOAT32 or first is None or not self._stepped:
+            return {}
+        return {FLOAT32: self._stepped, name: self.planning + first}
 
     def _ended(self, contest: Contest, outcome: TrialOutcome | None) -> None:
         """Goes on with the winner of a race or check.

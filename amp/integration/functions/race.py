@@ -66,7 +66,8 @@ class _Turn:
 class Race:
     """Calls several entrants by turns until it is known which is the fastest::
 
-        round 0: each entrant twice, in the order given; first calls are not timed
+        round 0: each entrant twice, in the order given (the first may have more calls);
+            first calls are not timed
         each further round: each entrant that is left once, in random order
         a call's time counts if the entrant has run before, and no other call of this
             race overlapped
@@ -86,6 +87,7 @@ class Race:
       log: to be filled.
       listener: is told of the end and of who is out.
       clock: returns seconds, after the devices have finished their work.
+      ahead: how many calls the first entrant has in round 0.
     """
 
     def __init__(
@@ -95,6 +97,7 @@ class Race:
         log: Log,
         listener: Listener,
         clock: Callable[[], float] | None = None,
+        ahead: int = 2,
     ) -> None:
         self._entrants = tuple(entrants)
         self._left = list(entrants)
@@ -102,9 +105,11 @@ class Race:
         self.log = log
         self._clock = clock or synchronised_clock
         self._draw = random.Random(0)  # the same in every race
+        first, *others = ((name, 0) for name in entrants)
         self._waiting: collections.deque[tuple[str, int]] = collections.deque(
-            (name, 0) for name in entrants for _ in range(2)
+            [first] * ahead + [name for name in others for _ in range(2)]
         )
+        self._extra = ahead - 2  # calls, beyond those of any race
         self._round = 0
         # Reentrant: the garbage collector may run a program's `__del__`, which may call
         # the function, while it is held.
@@ -221,7 +226,8 @@ class Race:
                 over = turn.round + 1  # rounds, if this was the last call of one
                 self._advanced = not self._waiting and over.bit_count() == 1
                 # Later in a race, one call of many tells little: once a round will do.
-                if not self._waiting or len(self.log.times(turn.name)) <= EACH_CALL:
+                few = turn.round == 0 or len(self.log.times(turn.name)) <= EACH_CALL
+                if few or not self._waiting:
                     self._apply(self._rules.judge(self.log, tuple(self._left)))
                     if all(map(self.log.times, self._left)):
                         self.log.looked = self.log.rounds(self._left)
@@ -231,7 +237,7 @@ class Race:
     def _most(self) -> int:
         """After so many calls a race ends whose calls cannot be timed."""
         count = len(self._entrants)
-        return count * (2 + race_rules.looks(count)[-1])
+        return self._extra + count * (2 + race_rules.looks(count)[-1])
 
     def _apply(self, ruling: Ruling) -> None:
         """Takes out who is out; ends the race if there is a winner, or one is left."""

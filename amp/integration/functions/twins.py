@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import time
 from collections.abc import Iterator, Sequence
 from typing import Any, Literal
 
@@ -72,7 +73,7 @@ class Twins:
         self._untwinned = Untwinned(settled)
         self.proven: dict[bytes, Iterator[bytes]] = {}
         self._policy: Policy = settled.policy
-        self._first = FirstSteps(settled, self._called_once)
+        self._first = FirstSteps(settled, self.known, self._called_once)
         self._once = Once()
         self._shared = Shared(
             settled=settled,
@@ -208,11 +209,12 @@ class Twins:
         Raises:
           AmpError: what the rewrite found wrong.
         """
+        start, spent = time.perf_counter(), PROCESS.measuring.spent
         told = self._first.take(context, name)
         begun = told.begun
         module = begun.given if begun else definitions.read(context, name.decode())
         self.met(module)
-        key, known = self.known(module)
+        key, known = told.known or self.known(module)
         if known.winner == FLOAT32:
             cause = "float32 was the fastest in an earlier run of the job"
             report = left(module, self.settled, "trial", cause)
@@ -226,7 +228,12 @@ class Twins:
         prepared = twin_making.prepared(begun, timer)
         plans = FunctionPlans(name, prepared, {})
         function = FunctionTwins(plans, key, self._shared)
-        return function if function.begin(context, known, told) else None
+        if not function.begin(context, known, told):
+            return None
+        # What was measured meanwhile need not be measured again.
+        spent = PROCESS.measuring.spent - spent
+        function.planning = time.perf_counter() - start - spent
+        return function
 
     def met(self, module: ir.Module) -> None:
         """Is told of each function or session's graph before it is planned."""

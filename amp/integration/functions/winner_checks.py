@@ -7,7 +7,7 @@ there is a check is decided by `contest`. No function is called, no clock is rea
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from amp.integration.functions.paired_ranks import interval
 from amp.integration.functions.race_log import Log
@@ -18,25 +18,42 @@ from amp.integration.functions.race_rules import Ruling, due, excess
 # are wrong at most 60/512 of the times about plans that are equally fast.
 SHARE = 0.001
 LOOKS, LEVEL = (10, 20, 40), 1 / 512
+# How many calls of a winner tell, before float32 is called, whether it takes as long as
+# when it won; the first is not timed.
+ALONE = 1 + LOOKS[0]
 # The calls after which a winner is checked, and how many calls of the original a check
 # must be able to pay for.
 CHECKS, EVERY, LEAST_CALLS = (200, 1000, 5000), 10_000, 3
 
 
-def checked(log: Log, running: Sequence[str], since: int) -> Ruling:
+def checked(
+    log: Log,
+    running: Sequence[str],
+    since: int,
+    then: Mapping[str, float] | None = None,
+) -> Ruling:
     """The rules of a check: the winner stays unless float32 is faster with confidence.
 
-    1. Once the calls of float32 have lost what the check may cost, the winner stays.
-    2. At each of `LOOKS`: if the winner is slower, float32 runs from now on; if
+    1. If float32 was not called in this run of the job, and the winner takes about as
+       long as when it won: it stays, and float32 is not called.
+    2. Once the calls of float32 have lost what the check may cost, the winner stays.
+    3. At each of `LOOKS`: if the winner is slower, float32 runs from now on; if
        it is faster, with confidence, or after the last look, it stays.
 
     Args:
       log: of this check alone.
       running: the winner and the original, in this order.
       since: how many calls the winner had since the last check.
+      then: seconds of a call of both when it won, if float32 was not called since.
     """
     winner, original = running
     mine = log.median(winner)
+    if then and original not in log.first:
+        # One of them cannot be timed while threads call at once: float32 comes then.
+        alone = mine if len(log.times(winner)) >= ALONE - 1 else None
+        same = alone is not None and _is_as_then(alone, then[winner], then[original])
+        text = "takes as long as when it won"
+        return Ruling({original: "not called"}, winner, text) if same else Ruling()
     if mine is None or not log.times(original):
         return Ruling()
     stays = Ruling({original: "checked"}, winner, "still the faster")
@@ -51,6 +68,15 @@ def checked(log: Log, running: Sequence[str], since: int) -> Ruling:
     if found.high < 0 or log.rounds(running) >= LOOKS[-1]:
         return stays
     return Ruling()
+
+
+def _is_as_then(now: float, own: float, other: float) -> bool:
+    """Whether a time is nearer to the winner's own than to float32's, or as near.
+
+    By ratios, to either side: where the winner takes clearly less than when it won,
+    another machine was measured then, and float32 may take less as well.
+    """
+    return abs(math.log(now / own)) <= math.log(other / own) / 2
 
 
 def cut_short(log: Log, running: Sequence[str]) -> Ruling:

@@ -131,3 +131,32 @@ def test_there_is_no_check_where_float32_cannot_run() -> None:
     contest.drop(FLOAT32, "ran out of memory", failed=True)
     assert contest.calls_left is None
     assert contest.winner == "cut"
+
+
+@pytest.mark.parametrize(("slower", "called"), [(1.0, 0), (1.1, 0), (1.5, 1)])
+def test_a_winner_that_made_the_first_step_meets_float32_if_it_has_become_slower(
+    monkeypatch: pytest.MonkeyPatch, slower: float, called: int
+) -> None:
+    """Float32 has not run in this process, and takes its memory once it does."""
+    now, calls = [0.0], collections.Counter[str]()
+    monkeypatch.setattr(race_lib, "synchronised_clock", lambda: now[0])
+
+    def run(plan: str) -> None:
+        now[0] += {"cut": slower, FLOAT32: 1.44}[plan]
+        calls[plan] += 1
+
+    told: list[TrialOutcome | None] = []
+    plans: Any = types.SimpleNamespace(settle=lambda: None, released=lambda plan: None)
+    contest = Contest(plans, lambda _, outcome: told.append(outcome))
+    known = {"cut": 1.0, FLOAT32: 1.44}
+    contest.begin_known(Record("cut", known), stepped=False)
+    contest.passed(contest.calls_left or 0)
+    while contest.race is not None:
+        contest.race.call(run)
+    assert min(calls[FLOAT32], 1) == called
+    assert calls["cut"] >= winner_checks.ALONE
+    assert contest.winner == (FLOAT32 if called else "cut")
+    assert [outcome is not None for outcome in told] == [bool(called)]
+    # The next check is due as ever, and float32 was not found to be too dear.
+    if not called:
+        assert contest.calls_left == winner_checks.calls_to_check(1, 1.44)

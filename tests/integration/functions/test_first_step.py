@@ -13,8 +13,10 @@ from tensorflow.python.eager import context as context_lib
 
 import amp
 from amp.graph_rewrite.report import Report
-from amp.integration.functions import twin_making
+from amp.integration.functions import first_step, twin_making
 from amp.integration.functions.function_call import FunctionCall
+from amp.integration.functions.plan_store import Record
+from amp.integration.functions.race_rules import FLOAT32
 
 pytestmark = pytest.mark.kernels
 
@@ -340,3 +342,24 @@ def test_fit_on_batches_of_all_lengths_is_planned_as_on_one_length() -> None:
     # TensorFlow's gradients of broadcasts are further nodes; products take the time.
     gains = [r.seconds32 / r.seconds16 for r in (varied, static)]
     assert gains[0] == pytest.approx(gains[1], rel=0.1)
+
+
+@pytest.mark.parametrize(
+    ("record", "checked", "first"),
+    [
+        (Record(), False, False),
+        (Record("cut", ready={"cut": 1.0, FLOAT32: 1.0}), False, True),
+        (Record("cut", ready={"cut": 9.0, FLOAT32: 1.0}), False, False),
+        # Gradients are compared on what a step in float32 was computed from.
+        (Record("cut", ready={"cut": 1.0, FLOAT32: 1.0}), True, False),
+        (
+            Record("cut", accuracy={"twice": True}, ready={"cut": 1.0, FLOAT32: 1.0}),
+            True,
+            True,
+        ),
+    ],
+)
+def test_a_winner_makes_the_first_step_if_nothing_has_to_be_found_out(
+    record: Record, checked: bool, first: bool
+) -> None:
+    assert first_step.makes_first(record, checked) == first

@@ -154,3 +154,31 @@ def test_shapes_and_policy_are_in_the_fingerprint(other: dict[str, Any]) -> None
 
 def test_what_changes_no_plan_is_not_in_the_fingerprint() -> None:
     assert fingerprint(strict=False, report="x", trial=False) == fingerprint()
+
+
+@pytest.mark.parametrize(
+    ("ready", "soon"),
+    [
+        ({}, False),
+        ({FLOAT32: 2.0}, False),
+        ({"cut": 2.0}, False),
+        ({FLOAT32: 2.0, "products": 1.0}, False),  # of another winner
+        ({FLOAT32: 2.0, "cut": 2.0 * plan_store.SOON}, True),
+        ({FLOAT32: 2.0, "cut": 2.01 * plan_store.SOON}, False),
+    ],
+)
+def test_a_winner_makes_the_first_step_if_it_was_seen_to_be_ready_soon(
+    ready: dict[str, float], soon: bool
+) -> None:
+    plan_store.save(NAME, winner="cut", ready=ready)
+    assert plan_store.load(NAME).soon == soon
+
+
+def test_how_soon_plans_were_ready_stays_known_until_it_is_seen_anew() -> None:
+    first, second = {FLOAT32: 2.0, "cut": 1.0}, {FLOAT32: 4.0, "cut": 3.0}
+    won = outcome("ended: ...", "cut", FLOAT32)
+    plan_store.keep_outcome(NAME, "cut", won, ready=first)
+    plan_store.keep_outcome(NAME, "cut", won)
+    assert plan_store.load(NAME).ready == first
+    plan_store.keep_outcome(NAME, "cut", won, ready=second)
+    assert plan_store.load(NAME).ready == second

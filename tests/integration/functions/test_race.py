@@ -282,3 +282,24 @@ def test_the_clock_waits_for_what_was_asked_of_the_devices() -> None:
     finally:
         tf.test.experimental.sync_devices()
         tf.config.experimental.set_synchronous_execution(True)
+
+
+def test_the_first_may_be_called_alone_and_is_asked_about_each_time() -> None:
+    """So a check knows of the winner before float32 is called."""
+    asked: list[int] = []
+
+    def judge(log: Log, running: Sequence[str]) -> race_rules.Ruling:
+        asked.append(len(log.times("cut")))
+        return race_rules.Ruling()
+
+    calls: list[str] = []
+    listener = Listener(lambda *_: None, lambda *_: None)
+    rules = Rules(judge, race_rules.cut_short)
+    clock = iter(range(1000))
+    race = Race(
+        ["cut", FLOAT32], rules, Log({}), listener, lambda: next(clock), ahead=6
+    )
+    for _ in range(8):
+        race.call(calls.append)
+    assert calls == ["cut"] * 6 + [FLOAT32] * 2
+    assert asked == [1, 2, 3, 4, 5, 5]

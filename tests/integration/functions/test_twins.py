@@ -5,6 +5,8 @@ from __future__ import annotations
 import dataclasses
 import gc
 import json
+import math
+import os
 import pathlib
 import threading
 import time
@@ -34,6 +36,7 @@ from amp.integration.functions import (
     function_plans,
     function_twins,
     gradient_check,
+    plan_store,
     race,
     race_rules,
     stored_checks,
@@ -314,14 +317,22 @@ def test_a_winner_that_fails_a_check_gives_way_to_float32(
     assert ran[-1] == "original"
 
 
-def test_the_next_run_starts_with_the_winner(ran: Calls) -> None:
+@pytest.mark.parametrize(
+    ("soon", "calls"), [(0.0, ["original", "twin"]), (math.inf, ["twin"])]
+)
+def test_the_next_run_starts_with_the_winner(
+    ran: Calls, monkeypatch: pytest.MonkeyPatch, soon: float, calls: list[str]
+) -> None:
+    """With its second step, or with the first if it is ready about as soon."""
+    monkeypatch.setattr(plan_store, "SOON", soon)
     ran.slow = "original"
     Step().train(ENOUGH)
     del ran[:]
     PROCESS.settled.clear()  # as a new process
     step = Step()
     step.train(10)
-    assert ran == ["original", "twin"]  # the first step is in float32
+    assert ran == calls
+    assert int(step.count) == 10
     report = amp.reports()[-1]
     assert report.trial == contest.KNOWN
     assert None not in (report.measured32, report.measured16)  # as the first run found
@@ -677,3 +688,13 @@ def test_a_twin_that_was_refused_is_never_called_again(
         step.train(1, trial=False)
     step.train(2, trial=False)
     assert ran == ["twin", "original"]  # what is called from then on is not asked for
+
+
+def test_how_long_both_took_to_their_first_call_is_kept(ran: Calls) -> None:
+    ran.slow = "original"
+    Step().train(ENOUGH)
+    (file,) = (pathlib.Path(os.environ["AMP_CACHE_DIR"]) / "plans").glob("*.json")
+    ready = json.loads(file.read_text())["ready"]
+    assert ready.keys() == {race_rules.FLOAT32, CUT.name}
+    assert min(ready.values()) > 0
+    assert ready[race_rules.FLOAT32] > 0.02  # it was made slow

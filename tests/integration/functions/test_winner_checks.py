@@ -68,3 +68,43 @@ def test_a_check_that_could_hardly_time_anything_changes_nothing() -> None:
     log.add("cut", 1, 2.0)
     log.add(FLOAT32, 1, 1.0)  # twice as fast, once
     assert winner_checks.cut_short(log, ("cut", FLOAT32)).winner == "cut"
+
+
+THEN = {"cut": 1.0, FLOAT32: 1.44}  # their geometric mean is 1.2
+
+
+def alone(*times: float) -> Log:
+    """The log of a check before float32 was called."""
+    log = Log({})
+    log.first["cut"] = 9.0
+    for seconds in times:
+        log.add("cut", 0, seconds)
+    return log
+
+
+@pytest.mark.parametrize(
+    ("seconds", "stays"), [(1.19, True), (1.21, False), (0.84, True), (0.83, False)]
+)
+def test_float32_is_not_called_while_the_winner_takes_as_long_as_when_it_won(
+    seconds: float, stays: bool
+) -> None:
+    """Longer: it may have become the slower. Much less: the machine was another."""
+    log = alone(*[seconds] * (winner_checks.ALONE - 1))
+    found = winner_checks.checked(log, ("cut", FLOAT32), 200, THEN)
+    assert found.winner == ("cut" if stays else None)
+    assert found.out == ({FLOAT32: "not called"} if stays else {})
+
+
+def test_few_calls_do_not_tell_whether_it_does() -> None:
+    log = alone(*[1.0] * (winner_checks.ALONE - 2))
+    assert winner_checks.checked(log, ("cut", FLOAT32), 200, THEN).winner is None
+
+
+def test_once_float32_is_called_the_check_is_as_any_other() -> None:
+    log = alone(*[3.0] * (winner_checks.ALONE - 1))
+    log.first[FLOAT32], log.calls[FLOAT32] = 9.0, winner_checks.LOOKS[0] + 1
+    for number in range(winner_checks.LOOKS[0]):
+        log.add("cut", number, 3.0)
+        log.add(FLOAT32, number, 1.0)
+    found = winner_checks.checked(log, ("cut", FLOAT32), 200, THEN)
+    assert found.winner == FLOAT32

@@ -52,8 +52,9 @@ def page(results: Mapping[str, Any], chart: str) -> str:
 LEGEND = (
     "Speed-ups are float32's seconds a step over those of the same step in the same "
     "round: the median over rounds (least–most). Predicted is the plugin's own figure, "
-    "before it ran. Peak memory is the plugin's over float32's, in all. First step: "
-    "seconds from before the model is built to its end, float32 → plugin. Rewriting: "
+    "from times of single operations, as far as they were measured by the end of the "
+    "run. Peak memory is the plugin's over float32's, in all; the first round has the "
+    "race, the others begin with its winner. First step: seconds from before the model is built to its end, float32 → plugin. Rewriting: "
     "the plugin's seconds for its plans, of which the first comes with the second step."
 )
 

@@ -1,4 +1,4 @@
-"""What was found out about a plan by running it: its race, and its check of gradients.
+"""What was found out about a plan after it was made: times, its race, its gradients.
 
 Frozen data only: races and checks are run in `integration`, never here.
 """
@@ -6,7 +6,7 @@ Frozen data only: races and checks are run in `integration`, never here.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from amp.graph_rewrite import figures
@@ -23,6 +23,24 @@ class PlanSize(NamedTuple):
     low: int
     casts: int
     bytes: int
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Prices:
+    """What a plan that was made costs by other prices than it was made by.
+
+    Attributes:
+      seconds32, seconds16: predicted time of a step before and after, the latter
+        without what clusters save.
+      measured_share: as of `Report`.
+      nodes: predicted seconds a step in float32 and in 16 bits, by the name of the
+        node in a report; several where a function has several uses, in their order.
+    """
+
+    seconds32: float
+    seconds16: float
+    measured_share: float
+    nodes: Mapping[str, Sequence[tuple[float, float]]]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -16,6 +16,7 @@ from amp.graph_rewrite.decisions import Decision
 from amp.graph_rewrite.outcomes import (
     AccuracyOutcome,
     PlanSize,
+    Prices,
     RacedPlan,
     TrialOutcome,
 )
@@ -23,6 +24,7 @@ from amp.graph_rewrite.plan import RULES
 from amp.report_page import page
 
 _MOST_LISTED = 6  # arguments and nodes in one line
+_REWRITTEN = "rewritten, "  # what a verdict begins with, before its gains
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -194,21 +196,59 @@ class Report:
         If the original runs from now on, only the nodes that were 16-bit as given are
         listed as 16-bit. The predicted times stay, for comparison.
         """
-        result = f"predicted {figures.gain(self.seconds32, self.seconds16)}"
-        before, after = outcome.seconds32, outcome.seconds16
-        if before is not None and after is not None:
-            gain = figures.gain(before, after)
-            result += f", measured {gain} over {outcome.timed} calls"
         report = dataclasses.replace(
             self,
-            measured32=before,
-            measured16=after,
+            measured32=outcome.seconds32,
+            measured16=outcome.seconds16,
             timed=outcome.timed,
             trial=outcome.text,
             plans=outcome.plans,
-            verdict=f"rewritten, {result}",
         )
-        return report if outcome.twin else report.left(result)
+        result = report._gains()
+        if not outcome.twin:
+            return report.left(result)
+        return dataclasses.replace(report, verdict=f"{_REWRITTEN}{result}")
+
+    def as_measured(self, high: float | None, low: float | None) -> Report:
+        """The report with the times of a call that an earlier run of the job measured.
+
+        Args:
+          high, low: seconds of the original, and of the winner; None if not known.
+        """
+        report = dataclasses.replace(self, measured32=high, measured16=low)
+        return dataclasses.replace(report, verdict=f"{_REWRITTEN}{report._gains()}")
+
+    def _gains(self) -> str:
+        """The predicted gain, and the measured one if there is one."""
+        result = f"predicted {figures.gain(self.seconds32, self.seconds16)}"
+        if self.measured32 is None or self.measured16 is None:
+            return result
+        when = f"over {self.timed} calls" if self.timed else "in an earlier run"
+        gain = figures.gain(self.measured32, self.measured16)
+        return f"{result}, measured {gain} {when}"
+
+    def repriced(self, prices: Prices) -> Report:
+        """The report with the predictions of other prices, on the same plan.
+
+        Args:
+          prices: of the plan that was made, also where the original runs now.
+        """
+        found = {name: iter(times) for name, times in prices.nodes.items()}
+        decisions = []
+        for one in self.decisions:
+            known = one.seconds32, one.seconds16
+            high, low = next(found.get(one.node, iter(())), known)
+            decisions.append(dataclasses.replace(one, seconds32=high, seconds16=low))
+        report = dataclasses.replace(
+            self,
+            seconds32=prices.seconds32,
+            seconds16=prices.seconds16 - self.fused_seconds,
+            measured_share=prices.measured_share,
+            decisions=tuple(decisions),
+        )
+        if not self.verdict.startswith(f"{_REWRITTEN}predicted"):
+            return report
+        return dataclasses.replace(report, verdict=f"{_REWRITTEN}{report._gains()}")
 
     def left(self, cause: str) -> Report:
         """The report with the original running from now on.

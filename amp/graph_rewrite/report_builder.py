@@ -20,6 +20,7 @@ from amp.graph_rewrite.graph.calls import FunctionUse
 from amp.graph_rewrite.normalize.sizes import Sized
 from amp.graph_rewrite.ops import allowable, op_table, structure
 from amp.graph_rewrite.ops.row import Kind
+from amp.graph_rewrite.outcomes import Prices
 from amp.graph_rewrite.plan import CastsSaved, Plan, Reason
 from amp.graph_rewrite.report import Report
 from amp.policy import Policy
@@ -91,6 +92,35 @@ def report_on(
     )
 
 
+def prices(priced: Priced, plans: Mapping[FunctionUse, Plan]) -> Prices:
+    """What plans cost by the prices of a module, for `Report.repriced`.
+
+    Args:
+      priced: the module's analysis and prices.
+      plans: the plan of each use; they may have been made by other prices.
+    """
+    weight = {use: one.weight for use, one in priced.analysis.uses.items()}
+    nodes: dict[str, list[tuple[float, float]]] = {}
+    for use, prefix in _prefixes(priced):
+        for name, (high, low) in priced.uses[use].times.items():
+            times = weight[use] * high, weight[use] * low
+            nodes.setdefault(f"{prefix}{name}", []).append(times)
+    return Prices(
+        sum(weight[use] * plan.seconds32 for use, plan in plans.items()),
+        sum(weight[use] * plan.seconds16 for use, plan in plans.items()),
+        measured_share(priced),
+        nodes,
+    )
+
+
+def _prefixes(priced: Priced) -> Iterator[tuple[FunctionUse, str]]:
+    """Every use, with what its nodes' names begin with in a report."""
+    graphs = {use: one.use_analysis.graph for use, one in priced.uses.items()}
+    main = next(iter(graphs.values()))
+    for use, graph in graphs.items():
+        yield use, "" if graph is main else f"{graph.name}::"
+
+
 def _verdict(
     uses: Mapping[FunctionUse, UseAnalysis],
     plans: Mapping[FunctionUse, Plan],
@@ -111,10 +141,10 @@ def _verdict(
 
 def _decisions(priced: Priced, plans: Mapping[FunctionUse, Plan]) -> Iterator[Decision]:
     """One decision for each node with a reason, the nodes of each use together."""
-    first, main = 0, next(iter(priced.uses.values())).use_analysis.graph
-    for use, prices in priced.uses.items():
-        one, plan = prices.use_analysis, plans[use]
-        prefix = "" if one.graph is main else f"{one.graph.name}::"
+    first = 0
+    for use, prefix in _prefixes(priced):
+        times = priced.uses[use].times
+        one, plan = priced.uses[use].use_analysis, plans[use]
         low = plan.low | one.found.already
         places = {name: first + i for i, name in enumerate(plan.reasons)}
         first += len(places)
@@ -122,7 +152,7 @@ def _decisions(priced: Priced, plans: Mapping[FunctionUse, Plan]) -> Iterator[De
             node = one.graph.nodes[name]
             read = dict.fromkeys(places.get(source) for source, _ in node.inputs)
             elements, sizes = _sizes(one, name)
-            high, low16 = prices.times.get(name, (0.0, 0.0))
+            high, low16 = times.get(name, (0.0, 0.0))
             yield Decision(
                 node=f"{prefix}{name}",
                 op=node.op,

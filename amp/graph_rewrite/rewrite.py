@@ -10,8 +10,9 @@ import functools
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from amp.graph_rewrite import report_builder
 from amp.graph_rewrite.apply.link import link
-from amp.graph_rewrite.assign.nominee import CUT, Nominee
+from amp.graph_rewrite.assign.nominee import CUT, EVERYTHING, Nominee
 from amp.graph_rewrite.cost.op_instance import Timer
 from amp.graph_rewrite.cost.priced import Priced
 from amp.graph_rewrite.cost.pricing import untimed
@@ -23,6 +24,7 @@ from amp.graph_rewrite.normalize import size_roots
 from amp.graph_rewrite.normalize.element_sources import ElementSource, element_sources
 from amp.graph_rewrite.normalize.sizes import SizesAtCall, sized
 from amp.graph_rewrite.ops.op_table import COMPUTE
+from amp.graph_rewrite.outcomes import Prices
 from amp.graph_rewrite.phases import (
     BEGIN,
     BUILD,
@@ -33,8 +35,8 @@ from amp.graph_rewrite.phases import (
     REPORT,
     SECOND,
 )
+from amp.graph_rewrite.plan import Reason
 from amp.graph_rewrite.report import Report
-from amp.graph_rewrite.report_builder import switched_off
 from amp.graph_rewrite.steps import run, uncollected
 
 
@@ -189,7 +191,7 @@ class Prepared:
         """
         module, settled = self.given, self.settled
         if settled.policy is None:
-            return Rewrite(module, switched_off(module, settled))
+            return Rewrite(module, report_builder.switched_off(module, settled))
         with uncollected():
             values, left = self._decided(nominee, suffix), _nothing_left
             if any(plan.low for plan in values["plans"].values()):
@@ -212,6 +214,27 @@ class Prepared:
         uses = self.priced.analysis.uses
         seconds = sum(uses[use].weight * p.seconds16 for use, p in plans.items())
         return Foreseen(seconds, {use: plan.low for use, plan in plans.items()})
+
+    def prices(self, nominee: Nominee) -> Prices:
+        """What a nominee's plan costs, node by node, for the report on it."""
+        with uncollected():
+            plans = self._decided(nominee, "")["plans"]
+        return report_builder.prices(self.priced, plans)
+
+    def holding(self, low: Mapping[FunctionUse, frozenset[str]]) -> Nominee:
+        """The nominee that holds just these nodes in 16 bits.
+
+        Args:
+          low: by the use of the function as given; of a plan that was made.
+        """
+        why = Reason("cost", "float32 in the plan that was made")
+        uses = self.priced.analysis.uses
+        return EVERYTHING.keeping(
+            {
+                use: dict.fromkeys(one.found.allowed.keys() - low.get(use, ()), why)
+                for use, one in uses.items()
+            }
+        )
 
     def draft(self, nominee: Nominee, suffix: str) -> ir.Module:
         """The module by one of its plans, without clusters and without most checks.

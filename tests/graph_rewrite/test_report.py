@@ -11,6 +11,7 @@ from amp.graph_rewrite.decisions import Decision
 from amp.graph_rewrite.outcomes import (
     AccuracyOutcome,
     GradientError,
+    Prices,
     RacedPlan,
     TrialOutcome,
 )
@@ -84,7 +85,9 @@ def test_a_trial_adds_what_was_measured_beside_what_was_predicted() -> None:
 
 
 def test_what_an_earlier_run_measured_is_told_as_such() -> None:
-    text = str(dataclasses.replace(chain(), measured32=5e-3, measured16=4e-3))
+    report = chain().as_measured(5e-3, 4e-3)
+    assert report.verdict.endswith("measured 1.25x faster in an earlier run")
+    text = str(report)
     assert "measured     5.00 ms in float32, 4.00 ms mixed, in an earlier run" in text
 
 
@@ -206,3 +209,36 @@ def test_the_text_names_the_op_that_takes_most_of_what_a_rule_keeps() -> None:
     assert "3  unlisted: not in the white-list (7.0 us, PyFunc 6.0 us of it)" in text
     text = str(dataclasses.replace(chain(), decisions=(other,)))
     assert text.endswith("1  unlisted: not in the white-list (1.0 us)")
+
+
+def test_other_prices_change_what_is_predicted_and_nothing_else() -> None:
+    given = dataclasses.replace(chain(), fused_seconds=0.5e-3)
+    raced = given.after(TrialOutcome(True, 5e-3, 4e-3, 7, "ended: 16 bits are faster"))
+    prices = Prices(8e-3, 4.5e-3, 0.9, {"product": [(7e-3, 3e-3)]})
+    told = raced.repriced(prices)
+    assert told.verdict == (
+        "rewritten, predicted 2.00x faster, measured 1.25x faster over 7 calls"
+    )
+    assert (told.seconds32, told.seconds16, told.measured_share) == (8e-3, 4e-3, 0.9)
+    found = {one.node: one for one in told.decisions}
+    assert (found["product"].seconds32, found["product"].seconds16) == (7e-3, 3e-3)
+    for one, before in zip(told.decisions, raced.decisions, strict=True):
+        same = dataclasses.replace(
+            one, seconds32=before.seconds32, seconds16=before.seconds16
+        )
+        assert same == before
+        assert one == before or one.node == "product"
+
+
+def test_other_prices_leave_the_verdict_on_float32_that_won() -> None:
+    lost = chain().after(TrialOutcome(False, 1e-3, 4e-3, 12, "ended"))
+    told = lost.repriced(Prices(8e-3, 4e-3, 0.9, {}))
+    assert told.verdict == lost.verdict
+    assert told.seconds32 == 8e-3
+
+
+def test_a_function_with_several_uses_has_a_price_for_each() -> None:
+    one = chain().decisions[0]
+    given = dataclasses.replace(chain(), decisions=(one, one))
+    told = given.repriced(Prices(1.0, 1.0, 0.0, {one.node: [(1.0, 2.0), (3.0, 4.0)]}))
+    assert [(d.seconds32, d.seconds16) for d in told.decisions] == [(1, 2), (3, 4)]

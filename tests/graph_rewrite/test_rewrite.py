@@ -149,3 +149,31 @@ def test_a_colocated_node_finds_its_partner_after_a_fetch_moved_aside() -> None:
 
 def low_or_moved(made: rewrite.Rewrite) -> set[str]:
     return low(made.report) | set(nodes(made.graph)) & set(rules(made.report))
+
+
+@pytest.mark.parametrize("assignment", ["cost", "all"])
+def test_a_plan_costs_by_its_own_prices_what_its_report_says(assignment: str) -> None:
+    """Also where a function is used twice, and a loop runs its body many times."""
+    inner = tf.function(lambda x: tf.tanh(tf.matmul(x, x)))
+
+    def build() -> None:
+        x = v1.placeholder(tf.float32, [512, 512], name="x")
+        y = inner(inner(x))
+        z = tf.while_loop(
+            lambda i, y: i < 7,
+            lambda i, y: (i + 1, tf.nn.relu(tf.matmul(y, y))),
+            [tf.constant(0), y],
+        )[1]
+        tf.exp(z, name="out")
+
+    module = module_of(graph_def(build))
+    made_for = settled(device=CPU_AMX, assignment=assignment, dtype="bfloat16")
+    prepared = rewrite.prepare(module, made_for)
+    made = prepared.made()
+    report = made.report
+    assert report.nodes_low > 0
+    told = report.repriced(prepared.prices(prepared.holding(made.low)))
+    assert told.seconds32 == pytest.approx(report.seconds32, rel=1e-12)
+    assert told.seconds16 == pytest.approx(report.seconds16, rel=1e-12)
+    assert told.decisions == report.decisions
+    assert told.measured_share == report.measured_share

@@ -25,6 +25,7 @@ from amp.graph_rewrite.assign.nominee import (
 from amp.graph_rewrite.cost.op_instance import Timer, Times
 from amp.graph_rewrite.graph import calls
 from amp.graph_rewrite.graph.calls import FunctionUse
+from amp.graph_rewrite.outcomes import Prices
 from amp.graph_rewrite.report import Report
 from amp.graph_rewrite.rewrite import Prepared, Rewrite
 from amp.graph_rewrite.steps import uncollected
@@ -125,6 +126,7 @@ class FunctionPlans:
       original: the original's name.
       making: seconds that the latest plan took to make.
       prepared: as given; None once there will be no further plan.
+      prices: of plans, by name, where they are others than the plan was made by.
       repriced: the same at the prices of the plan `MEASURED`; None without one.
       compiled: whether XLA compiles any part of the function.
       uneven: whether a call may differ from another in sizes that its arguments do not
@@ -139,6 +141,7 @@ class FunctionPlans:
             tf.config.optimizer.get_jit()
         )
         self.uneven = prepared.sizes is not None and bool(prepared.sizes.tensors)
+        self.prices: dict[str, Prices] = {}
         self.repriced: Prepared | None = None
         self._timers = dict.fromkeys(NOMINEES, prepared.timer)
         self._kept, self._proven = kept, ""
@@ -172,6 +175,16 @@ class FunctionPlans:
     def reprice(self, prepared: Prepared) -> None:
         """Has the plan `MEASURED` made of the function at other prices."""
         self.repriced, self._timers[MEASURED.name] = prepared, prepared.timer
+
+    def tell_prices(self, prepared: Prepared) -> None:
+        """Has the reports on plans that were made predict by other prices.
+
+        Args:
+          prepared: the function at these prices.
+        """
+        for plan, made in list(self._made.items()):
+            if isinstance(made, Made):
+                self.prices[plan] = prepared.prices(prepared.holding(made.low))
 
     def known(self, plan: str) -> Made | NotMade | None:
         """What became of a plan, None if it was not asked for or was let go."""
@@ -252,9 +265,9 @@ class FunctionPlans:
 
     def report(self, plan: str) -> Report:
         """The report on a plan that was made."""
-        made = self._made[plan]
+        made, prices = self._made[plan], self.prices.get(plan)
         assert isinstance(made, Made)
-        return made.report
+        return made.report if prices is None else made.report.repriced(prices)
 
     def released(self, plan: str) -> None:
         """Lets a plan go of which no call is running any more."""
@@ -263,6 +276,7 @@ class FunctionPlans:
     def let_go(self, context: Any, plan: str) -> None:
         """Removes the functions of a plan, and with them their executors and memory."""
         made, _ = self._made.pop(plan, None), self._left.pop(plan, None)
+        self.prices.pop(plan, None)
         if isinstance(made, Made):
             twin_making.removed(context, made.twin)
             heap.trim()

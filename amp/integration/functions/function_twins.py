@@ -19,6 +19,7 @@ import tensorflow as tf
 
 from amp.graph_rewrite.assign.nominee import CUT, Nodes
 from amp.graph_rewrite.outcomes import TrialOutcome
+from amp.graph_rewrite.report import Report
 from amp.graph_rewrite.rewrite import Prepared
 from amp.integration import fallback
 from amp.integration.functions import (
@@ -141,7 +142,7 @@ class FunctionTwins:
         assert isinstance(made, Made)
         off = why_not(self._policy)
         text, self._contest = f"off: {off}", None
-        report = made.report
+        report = self._plans.report(plan)
         if not off:
             digest = self._digest(made)
             keep = functools.partial(self._keep_race, digest)
@@ -209,7 +210,12 @@ class FunctionTwins:
         later.called(seconds)
         says = f"function {self._name.decode()} is not planned by measured times"
         go_on = functools.partial(later.go_on, self._plans, contest)
+        before = self._plans.prices.get(self._reported)
         fallback.attempt(fallback.Part(says, self._strict), go_on, later.stop)
+        prices = self._plans.prices.get(self._reported)
+        if prices is not None and prices is not before:
+            report = functools.partial(Report.repriced, prices=prices)
+            self._shared.reports.change(self._name, report)
 
     @property
     def _running(self) -> str:
@@ -389,7 +395,8 @@ class FunctionTwins:
         if outcome is not None:
             if isinstance(made, Made) and contest.winner != self._reported:
                 self._reported = contest.winner
-                self._shared.reports.put(self._name, made.report)
+                report = self._plans.report(contest.winner)
+                self._shared.reports.put(self._name, report)
             self._shared.reports.change(self._name, lambda r: r.after(outcome))
             self._keep(contest.winner, outcome)
         if isinstance(made, Made):

@@ -15,11 +15,9 @@ import itertools
 import threading
 from collections.abc import Mapping, Sequence
 
-from amp.graph_rewrite.assign.nominee import CUT, EVERYTHING, Nominee
+from amp.graph_rewrite.assign.nominee import CUT
 from amp.graph_rewrite.cost.op_instance import Instance, Times
-from amp.graph_rewrite.graph.calls import FunctionUse
 from amp.graph_rewrite.outcomes import TrialOutcome
-from amp.graph_rewrite.plan import Reason
 from amp.graph_rewrite.rewrite import Prepared
 from amp.integration.functions.contest import Contest
 from amp.integration.functions.function_plans import MEASURED, FunctionPlans, Made
@@ -50,12 +48,16 @@ def begun(plans: FunctionPlans, known: Record) -> LaterPlan | None:
     if prepared is None or not isinstance(prepared.timer, Noted):
         return None
     noted = prepared.timer
+    now = Noted(prepared.settled)(noted.wanted)
+    if known.winner and now.keys() - noted.times.keys():
+        # The winner was planned before these were measured, and stays as it was.
+        plans.tell_prices(prepared.repriced(lambda _: {**noted.times, **now}))
     telling = {one.key for one in _most_telling(noted.wanted)}
     missing = [one for one in noted.missing() if one.key in telling]
     if not job_timer.left(prepared.settled):
         missing = []
     solved = {named(noted.times), known.tried}
-    if not missing and named(Noted(prepared.settled)(noted.wanted)) in solved:
+    if not missing and named(now) in solved:
         noted.settle()
         return None
     slices = Slices(missing, prepared.settled, prepared.given.main.name)
@@ -165,6 +167,7 @@ class LaterPlan:
         self.tried = named(times)
         if self.tried not in self._solved:
             prepared = before.repriced(timer)
+            plans.tell_prices(prepared)
             self._ratio = _ratio(prepared, plans, contest.favourite)
             if self._ratio is not None:
                 plans.reprice(prepared)
@@ -183,18 +186,6 @@ def _ratio(prepared: Prepared, plans: FunctionPlans, running: str) -> float | No
         return None
     made = plans.known(running)
     low = made.low if isinstance(made, Made) else {}
-    now = prepared.foreseen(_holding(prepared, low)).seconds
+    now = prepared.foreseen(prepared.holding(low)).seconds
     ratio = found.seconds / now if now else 1.0
     return ratio if ratio <= 1 - LEAST_GAIN else None
-
-
-def _holding(prepared: Prepared, low: Mapping[FunctionUse, frozenset[str]]) -> Nominee:
-    """The plan that holds just these nodes in 16 bits."""
-    why = Reason("cost", "float32 in the plan to compare with")
-    uses = prepared.priced.analysis.uses
-    return EVERYTHING.keeping(
-        {
-            use: dict.fromkeys(one.found.allowed.keys() - low.get(use, ()), why)
-            for use, one in uses.items()
-        }
-    )

@@ -210,8 +210,7 @@ def keep_outcome(
 def as_measured(report: Report, known: Record) -> Report:
     """A winner's report, with the times of the earlier run that it won in."""
     seconds = known.seconds
-    high, low = seconds.get(FLOAT32), seconds.get(known.winner)
-    return dataclasses.replace(report, measured32=high, measured16=low)
+    return report.as_measured(seconds.get(FLOAT32), seconds.get(known.winner))
 
 
 def _drop_oldest(directory: Path) -> None:

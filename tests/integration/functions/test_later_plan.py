@@ -12,6 +12,7 @@ import pytest
 import tensorflow as tf
 
 import amp
+from amp.graph_rewrite import figures
 from amp.graph_rewrite.assign.nominee import CUT
 from amp.graph_rewrite.cost.op_instance import Instance, Times
 from amp.graph_rewrite.cost.shipped_devices import CPU_AMX
@@ -56,6 +57,7 @@ class Bench:
     """Gives planted times: a product gains in 16 bits, a `slow` op loses there."""
 
     slow = "Tanh"
+    longer = 1.0  # everything takes so many times what is predicted
 
     def __init__(self) -> None:
         self.keys: list[str] = []
@@ -67,7 +69,7 @@ class Bench:
         return {one.key: self._times(one) for one in wanted}
 
     def _times(self, one: Instance) -> Times:
-        high = one.predicted[0]
+        high = self.longer * one.predicted[0]
         if one.key.startswith(self.slow):
             return 5 * high, 500 * high
         return high, high / 2
@@ -265,3 +267,39 @@ def test_runs_that_are_to_repeat_measure_nothing(
     Step().train(5, **fields)
     assert bench.keys == []
     assert amp.reports()[-1].measured_share > 0.5
+
+
+def costs(report: amp.Report) -> dict[str, list[tuple[float, float]]]:
+    found: dict[str, list[tuple[float, float]]] = {}
+    for one in report.decisions:
+        found.setdefault(one.op, []).append((one.seconds32, one.seconds16))
+    return found
+
+
+def test_what_was_measured_is_what_the_report_then_predicts(
+    bench: Bench, ran: Calls
+) -> None:
+    """In the same run, where the plan stays the same, and in the next one."""
+    bench.slow, bench.longer = "no operation", 3.0
+    ran.fast = 0
+    Step().train(1)
+    before = amp.reports()[-1]
+    Step().train(4 * ENOUGH)
+    report = amp.reports()[-1]
+    assert report.nodes_low > 0
+    assert before.measured_share == 0
+    assert report.measured_share == pytest.approx(1.0)
+    for (high, low), (then, _) in zip(
+        costs(report)["MatMul"], costs(before)["MatMul"], strict=True
+    ):
+        assert high == pytest.approx(3.0 * then)
+        assert low == pytest.approx(high / 2)
+    assert report.seconds32 == pytest.approx(3.0 * before.seconds32, rel=0.1)
+    assert figures.gain(report.seconds32, report.seconds16) in report.verdict
+    PROCESS.settled.clear()  # as a new process
+    Step().train(2)
+    again = amp.reports()[-1]
+    assert again.trial == contest.KNOWN
+    assert costs(again) == costs(report)
+    assert again.seconds16 == pytest.approx(report.seconds16)
+    assert again.measured_share == report.measured_share

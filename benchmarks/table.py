@@ -54,8 +54,10 @@ LEGEND = (
     "round: the median over rounds (least–most). Predicted is the plugin's own figure, "
     "from times of single operations, as far as they were measured by the end of the "
     "run. Peak memory is the plugin's over float32's, in all; the first round has the "
-    "race, the others begin with its winner. First step: seconds from before the model is built to its end, float32 → plugin. Rewriting: "
-    "the plugin's seconds for its plans, of which the first comes with the second step."
+    "race, the others begin with its winner. First step: seconds from before the model "
+    "is built to its end, float32 → plugin. Rewriting: the plugin's seconds for its "
+    "plans, of which the first comes with the second step, or with the first where an "
+    "earlier round has found the winner."
 )
 
 

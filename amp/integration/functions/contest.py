@@ -168,13 +168,13 @@ class Contest:
         listener = Listener(self._ended, self._released, self._advanced)
         self._race = Race(names, rules, log, listener, self._clock)
 
-    def begin_known(self, known: Record, *, stepped: bool = True) -> None:
+    def begin_known(self, known: Record, *, stepped: bool = False) -> None:
         """Begins without a race, with the winner of an earlier run.
 
         Args:
           known: what that run stored; the winner's plan was made.
-          stepped: whether a call was made in float32; if not, there is none before the
-            winner takes another time than in that run.
+          stepped: whether a call was made in float32 in this run; if not, there is none
+            before the winner takes another time than in that one.
         """
         self.winner = self.favourite = known.winner
         own, other = known.seconds.get(known.winner), known.seconds.get(FLOAT32)

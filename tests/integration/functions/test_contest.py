@@ -149,7 +149,7 @@ def test_a_winner_that_made_the_first_step_meets_float32_if_it_has_become_slower
     plans: Any = types.SimpleNamespace(settle=lambda: None, released=lambda plan: None)
     contest = Contest(plans, lambda _, outcome: told.append(outcome))
     known = {"cut": 1.0, FLOAT32: 1.44}
-    contest.begin_known(Record("cut", known), stepped=False)
+    contest.begin_known(Record("cut", known))
     contest.passed(contest.calls_left or 0)
     while contest.race is not None:
         contest.race.call(run)

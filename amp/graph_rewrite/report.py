@@ -239,10 +239,13 @@ class Report:
             known = one.seconds32, one.seconds16
             high, low = next(found.get(one.node, iter(())), known)
             decisions.append(dataclasses.replace(one, seconds32=high, seconds16=low))
+        # Clusters save the same part of the time, which their prices are not here for.
+        fused = prices.seconds16 * _part(self.fused_seconds, self.seconds16)
         report = dataclasses.replace(
             self,
             seconds32=prices.seconds32,
-            seconds16=prices.seconds16 - self.fused_seconds,
+            seconds16=prices.seconds16 - fused,
+            fused_seconds=fused,
             measured_share=prices.measured_share,
             decisions=tuple(decisions),
         )
@@ -333,6 +336,11 @@ class Report:
 
 
 _DECISION = tuple(field.name for field in dataclasses.fields(Decision))
+
+
+def _part(saved: float, rest: float) -> float:
+    """Which part of a time was saved, if the rest of it is left."""
+    return saved / (saved + rest) if saved else 0.0
 
 
 def _listed(items: Iterable[str]) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 
+import pytest
 from rewriting import graph_def, matmul_chain, nodes, rewritten
 
 from amp.graph_rewrite.decisions import Decision
@@ -212,14 +213,16 @@ def test_the_text_names_the_op_that_takes_most_of_what_a_rule_keeps() -> None:
 
 
 def test_other_prices_change_what_is_predicted_and_nothing_else() -> None:
-    given = dataclasses.replace(chain(), fused_seconds=0.5e-3)
+    given = dataclasses.replace(chain(), seconds16=1.5e-3, fused_seconds=0.5e-3)
     raced = given.after(TrialOutcome(True, 5e-3, 4e-3, 7, "ended: 16 bits are faster"))
-    prices = Prices(8e-3, 4.5e-3, 0.9, {"product": [(7e-3, 3e-3)]})
+    prices = Prices(8e-3, 4e-3, 0.9, {"product": [(7e-3, 3e-3)]})
     told = raced.repriced(prices)
     assert told.verdict == (
-        "rewritten, predicted 2.00x faster, measured 1.25x faster over 7 calls"
+        "rewritten, predicted 2.67x faster, measured 1.25x faster over 7 calls"
     )
-    assert (told.seconds32, told.seconds16, told.measured_share) == (8e-3, 4e-3, 0.9)
+    assert (told.seconds32, told.measured_share) == (8e-3, 0.9)
+    # Clusters save a quarter, as before.
+    assert (told.seconds16, told.fused_seconds) == pytest.approx((3e-3, 1e-3))
     found = {one.node: one for one in told.decisions}
     assert (found["product"].seconds32, found["product"].seconds16) == (7e-3, 3e-3)
     for one, before in zip(told.decisions, raced.decisions, strict=True):
@@ -242,3 +245,16 @@ def test_a_function_with_several_uses_has_a_price_for_each() -> None:
     given = dataclasses.replace(chain(), decisions=(one, one))
     told = given.repriced(Prices(1.0, 1.0, 0.0, {one.node: [(1.0, 2.0), (3.0, 4.0)]}))
     assert [(d.seconds32, d.seconds16) for d in told.decisions] == [(1, 2), (3, 4)]
+
+
+@pytest.mark.parametrize("part", [0.1, 0.5, 1.0])
+def test_what_clusters_save_shrinks_with_the_time_of_their_operations(
+    part: float,
+) -> None:
+    given = dataclasses.replace(
+        chain(), seconds32=4e-3, seconds16=1e-3, fused_seconds=2e-3
+    )
+    told = given.repriced(Prices(part * 4e-3, part * 3e-3, 1.0, {}))
+    assert told.seconds16 == pytest.approx(part * 1e-3)
+    again = told.repriced(Prices(4e-3, 3e-3, 1.0, {}))
+    assert again.seconds16 == pytest.approx(1e-3)

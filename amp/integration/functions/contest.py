@@ -15,7 +15,7 @@ from typing import Any, Protocol, TypeAlias
 
 from tensorflow.python.framework import config as config_lib
 
-from amp.graph_rewrite.outcomes import PlanSize, TrialOutcome
+from amp.graph_rewrite.outcomes import PlanSize, RacedPlan, TrialOutcome
 from amp.graph_rewrite.report import Report
 from amp.integration.functions import clusters, race_rules, winner_checks
 from amp.integration.functions.plan_store import Record
@@ -180,6 +180,7 @@ class Contest:
         own, other = known.seconds.get(known.winner), known.seconds.get(FLOAT32)
         self._ratio = other / own if own and other else 1.0
         self._then = {} if stepped or self._ratio <= 1.0 else known.seconds
+        self.outcome = _as_known(known)
         self._schedule()
 
     def _advanced(self, race: Race) -> None:
@@ -226,7 +227,7 @@ class Contest:
         judge = functools.partial(winner_checks.checked, since=self._alone, then=then)
         rules = Rules(judge, winner_checks.cut_short)
         names, listener = [self.winner, FLOAT32], Listener(self._ended, self._released)
-        ahead = winner_checks.ALONE if then else 2
+        ahead = winner_checks.CALLS_ALONE if then else 2
         return Race(names, rules, Log({}), listener, self._clock, ahead)
 
     @property
@@ -304,9 +305,9 @@ class Contest:
             if outcome.seconds32 and outcome.seconds16:
                 self._ratio = outcome.seconds32 / outcome.seconds16
             self._race = None
-            self.first |= race.log.first
+            self.first = race.log.first | self.first  # warm calls came later
             self._schedule()
-            if FLOAT32 in race.log.first:
+            if FLOAT32 in race.log.first or self.winner != before:
                 self._then = {}
             if not challenged and not self._then:
                 self._untried = FLOAT32 not in race.log.first
@@ -336,3 +337,14 @@ class Contest:
         """Lets a plan go that is out of a race."""
         if plan != self.winner and not self._stopped:
             self._plans.released(plan)
+
+
+def _as_known(known: Record) -> TrialOutcome | None:
+    """The outcome of an earlier run's race, as far as it was stored."""
+    plans = tuple(
+        RacedPlan(name, None, seconds, 0, "won" if name == known.winner else "slower")
+        for name, seconds in known.seconds.items()
+    )
+    high, low = known.seconds.get(FLOAT32), known.seconds.get(known.winner)
+    twin = known.winner != FLOAT32
+    return TrialOutcome(twin, high, low, 0, KNOWN, plans) if plans else None

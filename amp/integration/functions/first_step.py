@@ -52,7 +52,8 @@ class FirstSteps:
 
     Args:
       settled: policy and device.
-      known: gives a function's fingerprint, and what earlier runs found out, once.
+      known: gives a function's fingerprint, and what earlier runs found out; "" and
+        nothing if there is no race.
       tell: is given the name of each function whose first step was made, the function
         and the report on it; a function that is called once has no other.
 
@@ -195,10 +196,10 @@ class FirstSteps:
         races = trains and not contest.why_not(self._policy)
         if not (roots or checked or races):
             return Started(begun, sources=begun.element_sources)
-        known = self._known(begun.given) if races else None
-        if known and not roots and makes_first(known[1], checked):
-            return Started(begun, sources=begun.element_sources, known=known)
-        started = Started(begun, True, trains, roots, wanted=wanted, known=known)
+        key, known = self._known(begun.given) if races else ("", Record())
+        if not roots and makes_first(known, checked):
+            return Started(begun, sources=begun.element_sources, key=key)
+        started = Started(begun, True, trains, roots, wanted=wanted, key=key)
         if started.more:
             self._add_teller(context, module, started)
         return started
@@ -225,7 +226,7 @@ def makes_first(known: Record, checked: bool) -> bool:
       known: what that run found out.
       checked: whether a plan's gradients are compared before it runs.
     """
-    return known.soon and (bool(known.accuracy) or not checked)
+    return known.soon and (known.compared or not checked)
 
 
 def _gradients(step: ir.Module) -> Gradients | None:

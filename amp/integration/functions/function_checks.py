@@ -14,7 +14,7 @@ from typing import Any
 import tensorflow as tf
 from tensorflow.python.eager import context as context_lib
 
-from amp.graph_rewrite.assign.nominee import PRODUCTS, UNCLUSTERED
+from amp.graph_rewrite.assign.nominee import CUT, PRODUCTS, UNCLUSTERED
 from amp.graph_rewrite.cost.resolution import Resolution
 from amp.graph_rewrite.report import Report
 from amp.graph_rewrite.rewrite import Rewrite
@@ -27,7 +27,12 @@ from amp.integration.functions import (
 )
 from amp.integration.functions.checks import AGAIN, Checks, Refused
 from amp.integration.functions.function_call import FunctionCall
-from amp.integration.functions.function_plans import NOMINEES, FunctionPlans, Made
+from amp.integration.functions.function_plans import (
+    MEASURED,
+    NOMINEES,
+    FunctionPlans,
+    Made,
+)
 from amp.integration.functions.function_reports import FunctionReports
 from amp.integration.functions.gradient_check import Checked, GradientCheck
 from amp.integration.functions.gradient_copies import Recorded
@@ -112,7 +117,8 @@ class FunctionChecks:
         if checked.prepared is not None:
             kept, plan = plans.nominee(self.compared).kept, NOMINEES[self.compared]
             found = StoredCheck(checked.outcome, kept, twice=not self._again)
-            stored_checks.keep(self._key, checked.prepared, plan, found)
+            name = CUT.name if self.compared == MEASURED.name else self.compared
+            stored_checks.keep(self._key, checked.prepared, plan, found, name)
 
     def first(
         self,

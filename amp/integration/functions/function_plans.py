@@ -126,6 +126,8 @@ class FunctionPlans:
       original: the original's name.
       making: seconds that the latest plan took to make.
       prepared: as given; None once there will be no further plan.
+      newest: what gave the times that reports predict by, if others than plans are
+        made by.
       prices: of plans, by name, where they are others than the plan was made by.
       repriced: the same at the prices of the plan `MEASURED`; None without one.
       compiled: whether XLA compiles any part of the function.
@@ -141,6 +143,7 @@ class FunctionPlans:
             tf.config.optimizer.get_jit()
         )
         self.uneven = prepared.sizes is not None and bool(prepared.sizes.tensors)
+        self.newest: Timer | None = None
         self.prices: dict[str, Prices] = {}
         self.repriced: Prepared | None = None
         self._timers = dict.fromkeys(NOMINEES, prepared.timer)
@@ -182,6 +185,7 @@ class FunctionPlans:
         Args:
           prepared: the function at these prices.
         """
+        self.newest = prepared.timer
         for plan, made in list(self._made.items()):
             if isinstance(made, Made):
                 self.prices[plan] = prepared.prices(prepared.holding(made.low))
@@ -225,6 +229,9 @@ class FunctionPlans:
             made = NotMade(why_not)
             if not why_not:
                 made, rewrite = self._make(context, prepared, plan)
+                if self.newest is not None and isinstance(made, Made):
+                    low, newest = made.low, prepared.repriced(self.newest)
+                    self.prices[plan] = newest.prices(newest.holding(low))
                 heap.trim()
         self.making = time.perf_counter() - start
         self._made[plan] = made

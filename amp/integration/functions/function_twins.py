@@ -12,7 +12,7 @@ import functools
 import itertools
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -73,6 +73,7 @@ class FunctionTwins:
         self._reported = ""
         self._checks = FunctionChecks(plans, key, shared)
         self._later: LaterPlan | None = None
+        self._newer_prices: Callable[[], None] | None = None
         self._lock = threading.RLock()  # held for a few lines and by no finalizer
 
     def begin(self, context: Any, known: Record, told: Told | None = None) -> bool:
@@ -104,12 +105,14 @@ class FunctionTwins:
             self._plans.let_all_go(context)
             self._plans = FunctionPlans(self._name, prepared, stored.kept)
             made, rewrite = self._plans.make(context, plan)
+        if known.winner == plan:
+            self._newer_prices = later_plan.newer_prices(self._plans)
         self._later = later_plan.begun(self._plans, known)
+        self._stepped = told.seconds
         if isinstance(made, NotMade):
             return self._begin_in_float32(made)
         if stored is None and rewrite is not None:
             self._checks.first(self._plans, plan, rewrite, told.recorded)
-        self._stepped = told.seconds
         self._enter(plan, [nominee.name for nominee in OTHERS], known)
         if told.too_large and self._contest is not None:
             self._contest.drop(FLOAT32, _TOO_LARGE, failed=True)
@@ -204,14 +207,26 @@ class FunctionTwins:
 
     def _between(self, seconds: float) -> None:
         """Measures and plans what is due after a call, which took so many seconds."""
+        tell, self._newer_prices = self._newer_prices, None
+        if tell is not None:
+            self._predicting(tell, lambda: None)
         later, contest = self._later, self._contest
         if later is None or contest is None:
             return
         later.called(seconds)
         says = f"function {self._name.decode()} is not planned by measured times"
         go_on = functools.partial(later.go_on, self._plans, contest)
+        self._predicting(go_on, later.stop, says)
+
+    def _predicting(
+        self,
+        work: Callable[[], None],
+        failed: Callable[[], None],
+        says: str = "reports predict by older times",
+    ) -> None:
+        """Does what may change what plans cost, and has the report tell it."""
         before = self._plans.prices.get(self._reported)
-        fallback.attempt(fallback.Part(says, self._strict), go_on, later.stop)
+        fallback.attempt(fallback.Part(says, self._strict), work, failed)
         prices = self._plans.prices.get(self._reported)
         if prices is not None and prices is not before:
             report = functools.partial(Report.repriced, prices=prices)
@@ -464,6 +479,7 @@ class FunctionTwins:
         if contest is not None:
             contest.stop()
         plans = FunctionPlans(self._name, prepared, kept)
+        plans.newest = before.newest
         if before.repriced is not None and not raced:
             plans.reprice(before.repriced)
             others.append(MEASURED.name)

@@ -13,7 +13,7 @@ import dataclasses
 import hashlib
 import itertools
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from amp.graph_rewrite.assign.nominee import CUT
 from amp.graph_rewrite.cost.op_instance import Instance, Times
@@ -49,9 +49,6 @@ def begun(plans: FunctionPlans, known: Record) -> LaterPlan | None:
         return None
     noted = prepared.timer
     now = Noted(prepared.settled)(noted.wanted)
-    if known.winner and now.keys() - noted.times.keys():
-        # The winner was planned before these were measured, and stays as it was.
-        plans.tell_prices(prepared.repriced(lambda _: {**noted.times, **now}))
     telling = {one.key for one in _most_telling(noted.wanted)}
     missing = [one for one in noted.missing() if one.key in telling]
     if not job_timer.left(prepared.settled):
@@ -62,6 +59,25 @@ def begun(plans: FunctionPlans, known: Record) -> LaterPlan | None:
         return None
     slices = Slices(missing, prepared.settled, prepared.given.main.name)
     return LaterPlan(prepared, slices, solved, plans.making)
+
+
+def newer_prices(plans: FunctionPlans) -> Callable[[], None] | None:
+    """What has reports predict by the newest times, of a plan that was made by others.
+
+    Args:
+      plans: of a function whose winner is known; none was let go of yet.
+
+    Returns:
+      To be called once the function's first call is over; None if no time is new.
+    """
+    prepared = plans.prepared
+    if prepared is None or not isinstance(prepared.timer, Noted):
+        return None
+    noted, given = prepared.timer.times, prepared
+    times = {**noted, **Noted(prepared.settled)(prepared.timer.wanted)}
+    if times == noted:
+        return None
+    return lambda: plans.tell_prices(given.repriced(lambda _: times))
 
 
 def as_next_run(winner: str, outcome: TrialOutcome) -> tuple[str, TrialOutcome]:

@@ -76,7 +76,14 @@ class Record:
     def soon(self) -> bool:
         """Whether the winner makes a first step about as soon as float32 does."""
         own, other = self.ready.get(self.winner), self.ready.get(FLOAT32)
-        return own is not None and other is not None and own <= SOON * other
+        if self.winner == FLOAT32 or own is None or other is None:
+            return False
+        return own <= SOON * other
+
+    @property
+    def compared(self) -> bool:
+        """Whether it is the winner whose gradients were compared last."""
+        return bool(self.accuracy) and self.accuracy.get("name") == self.winner
 
     @property
     def contested(self) -> bool:

@@ -17,7 +17,6 @@ from amp.graph_rewrite.rewrite import Begun
 from amp.integration.functions import shape_inference
 from amp.integration.functions.function_call import FunctionCall
 from amp.integration.functions.gradient_copies import Recorded
-from amp.integration.functions.plan_store import Record
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -29,15 +28,14 @@ class Told:
       recorded: what its step in float32 was computed from, if that was recorded.
       too_large: whether that step ran out of memory.
       seconds: that the step took, with all that made it ready; 0 if there was none.
-      known: its fingerprint, and what earlier runs of the job found out; None if that
-        was not looked up.
+      key: its fingerprint, "" if that was not looked up.
     """
 
     begun: Begun | None = None
     recorded: Recorded | None = None
     too_large: bool = False
     seconds: float = 0.0
-    known: tuple[str, Record] | None = None
+    key: str = ""
 
 
 @dataclasses.dataclass(slots=True)
@@ -60,7 +58,7 @@ class Started:
       recorded: what they are computed from, once the step was made.
       too_large: whether the step ran out of memory.
       seconds: that the step took, once it was made.
-      known: as of `Told`.
+      key: as of `Told`.
       running: how many threads are making the step.
       lock: held for a few lines, by no finalizer, and not while the step runs.
     """
@@ -76,7 +74,7 @@ class Started:
     recorded: Recorded | None = None
     too_large: bool = False
     seconds: float = 0.0
-    known: tuple[str, Record] | None = None
+    key: str = ""
     running: int = 0
     lock: Any = dataclasses.field(default_factory=threading.RLock)
 
@@ -134,7 +132,7 @@ class Started:
         """Gives what is known of it, once: it is being planned."""
         with self.lock:
             told = Told(
-                self.begun, self.recorded, self.too_large, self.seconds, self.known
+                self.begun, self.recorded, self.too_large, self.seconds, self.key
             )
             self.begun, self.recorded, self.waits = None, None, False
         self._remove_unused(context)

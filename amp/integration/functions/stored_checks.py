@@ -65,7 +65,9 @@ def _recalled(key: str, prepared: Prepared, low: Low) -> StoredCheck | None:
     return StoredCheck(AccuracyOutcome(**told), kept, bool(found["twice"]))
 
 
-def keep(key: str, prepared: Prepared, plan: Nominee, check: StoredCheck) -> None:
+def keep(
+    key: str, prepared: Prepared, plan: Nominee, check: StoredCheck, name: str = ""
+) -> None:
     """Stores what was found out about a plan.
 
     Args:
@@ -73,6 +75,7 @@ def keep(key: str, prepared: Prepared, plan: Nominee, check: StoredCheck) -> Non
       prepared: the function.
       plan: the plan, before any node was kept in float32 for its accuracy.
       check: what was found out.
+      name: of the plan in the next run of the job.
     """
     if not key:
         return
@@ -82,6 +85,7 @@ def keep(key: str, prepared: Prepared, plan: Nominee, check: StoredCheck) -> Non
         if name in check.kept.get(use, {})
     ]
     accuracy: dict[str, Any] = {
+        "name": name,
         "plan": digest(prepared, prepared.foreseen(plan).low),
         "kept": kept,
         "twice": check.twice,

@@ -51,6 +51,8 @@ from amp.integration.process import PROCESS
 from amp.loss_scaling.once import Once
 from amp.policy import Policy
 
+_UNUSED = fallback.Part("what earlier runs of the job found out is not used")
+
 
 class Twins:
     """The twins made under one policy, by the names of their originals.
@@ -73,7 +75,7 @@ class Twins:
         self._untwinned = Untwinned(settled)
         self.proven: dict[bytes, Iterator[bytes]] = {}
         self._policy: Policy = settled.policy
-        self._first = FirstSteps(settled, self.known, self._called_once)
+        self._first = FirstSteps(settled, self._seen, self._called_once)
         self._once = Once()
         self._shared = Shared(
             settled=settled,
@@ -214,7 +216,7 @@ class Twins:
         begun = told.begun
         module = begun.given if begun else definitions.read(context, name.decode())
         self.met(module)
-        key, known = told.known or self.known(module)
+        key, known = self.known(module, told.key)
         if known.winner == FLOAT32:
             cause = "float32 was the fastest in an earlier run of the job"
             report = left(module, self.settled, "trial", cause)
@@ -266,14 +268,28 @@ class Twins:
             return job_timer.stored_on(self.settled)
         return job_timer.measuring(self.settled, module.main.name)
 
-    def known(self, module: ir.Module) -> tuple[str, Record]:
-        """A function's fingerprint, and what earlier runs of the job found out."""
-        if contest.why_not(self._policy):
-            return "", Record()
-        part = fallback.Part("what earlier runs of the job found out is not used")
+    def _seen(self, module: ir.Module) -> tuple[str, Record]:
+        """As `known`, before it is clear that the function will be planned."""
 
         def look_up() -> tuple[str, Record]:
             key = plan_store.fingerprint(module, self.settled)
+            return key, plan_store.load(key)
+
+        return fallback.attempt(_UNUSED, look_up, lambda: ("", Record()))
+
+    def known(self, module: ir.Module, key: str = "") -> tuple[str, Record]:
+        """A function's fingerprint, and what earlier runs of the job found out.
+
+        Args:
+          module: the function, which is planned now: the run counts.
+          key: its fingerprint, "" if it is not known yet.
+        """
+        if contest.why_not(self._policy):
+            return "", Record()
+
+        def look_up() -> tuple[str, Record]:
+            nonlocal key
+            key = key or plan_store.fingerprint(module, self.settled)
             if key in self._met:
                 return key, plan_store.load(key)
             self._met.add(key)
@@ -282,7 +298,7 @@ class Twins:
             winner = "" if known.contested else known.winner
             return key, dataclasses.replace(known, winner=winner)
 
-        return fallback.attempt(part, look_up, lambda: ("", Record()))
+        return fallback.attempt(_UNUSED, look_up, lambda: ("", Record()))
 
     @property
     def has_functions(self) -> bool:

@@ -18,9 +18,9 @@ from amp.integration.functions.race_rules import Ruling, due, excess
 # are wrong at most 60/512 of the times about plans that are equally fast.
 SHARE = 0.001
 LOOKS, LEVEL = (10, 20, 40), 1 / 512
-# How many calls of a winner tell, before float32 is called, whether it takes as long as
-# when it won; the first is not timed.
-ALONE = 1 + LOOKS[0]
+# How many timed calls of a winner tell, before float32 is called, whether it takes as
+# long as when it won; and how many calls it has for that, as not all can be timed.
+ALONE, CALLS_ALONE = 10, 20
 # The calls after which a winner is checked, and how many calls of the original a check
 # must be able to pay for.
 CHECKS, EVERY, LEAST_CALLS = (200, 1000, 5000), 10_000, 3
@@ -50,7 +50,7 @@ def checked(
     mine = log.median(winner)
     if then and original not in log.first:
         # One of them cannot be timed while threads call at once: float32 comes then.
-        alone = mine if len(log.times(winner)) >= ALONE - 1 else None
+        alone = mine if len(log.times(winner)) >= ALONE else None
         same = alone is not None and _is_as_then(alone, then[winner], then[original])
         text = "takes as long as when it won"
         return Ruling({original: "not called"}, winner, text) if same else Ruling()

@@ -350,12 +350,23 @@ def test_fit_on_batches_of_all_lengths_is_planned_as_on_one_length() -> None:
         (Record(), False, False),
         (Record("cut", ready={"cut": 1.0, FLOAT32: 1.0}), False, True),
         (Record("cut", ready={"cut": 9.0, FLOAT32: 1.0}), False, False),
+        (Record(FLOAT32, ready={FLOAT32: 1.0}), False, False),
         # Gradients are compared on what a step in float32 was computed from.
         (Record("cut", ready={"cut": 1.0, FLOAT32: 1.0}), True, False),
         (
-            Record("cut", accuracy={"twice": True}, ready={"cut": 1.0, FLOAT32: 1.0}),
+            Record("cut", {}, {"name": "all"}, ready={"cut": 1.0, FLOAT32: 1.0}),
+            True,
+            False,
+        ),
+        (
+            Record("cut", {}, {"name": "cut"}, ready={"cut": 1.0, FLOAT32: 1.0}),
             True,
             True,
+        ),
+        (
+            Record("cut", {}, {"name": "cut"}, ready={"cut": 9.0, FLOAT32: 1.0}),
+            True,
+            False,
         ),
     ],
 )

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,22 +14,25 @@ import tensorflow as tf
 
 import amp
 from amp.graph_rewrite import figures
-from amp.graph_rewrite.assign.nominee import CUT
+from amp.graph_rewrite.assign.nominee import CUT, EVERYTHING
 from amp.graph_rewrite.cost.op_instance import Instance, Times
 from amp.graph_rewrite.cost.shipped_devices import CPU_AMX
+from amp.graph_rewrite.rewrite import Prepared
 from amp.integration.functions import (
     contest,
     function_twins,
     later_plan,
     plan_store,
     race_rules,
+    winner_checks,
 )
 from amp.integration.functions.function_call import FunctionCall
-from amp.integration.functions.function_plans import MEASURED
+from amp.integration.functions.function_plans import MEASURED, FunctionPlans
 from amp.integration.functions.race_rules import FLOAT32
 from amp.integration.functions.twins import Twins
 from amp.integration.measuring import (
     hardware,
+    job_timer,
     measuring_slices,
     operation_timer,
     stored_times,
@@ -85,6 +89,8 @@ def bench(monkeypatch: pytest.MonkeyPatch) -> Bench:
 class Calls:
     """Which function ran at each call; all but the last one made are slow."""
 
+    first_takes = 0.0  # seconds that a twin's first call takes longer
+
     def __init__(self) -> None:
         self.names: list[bytes] = []
         self.fast = -1  # number of the function that is fast, in order of first calls
@@ -95,6 +101,8 @@ class Calls:
 
     def counted(self, call: FunctionCall) -> FunctionCall:
         def run(name: bytes) -> Any:
+            if name not in self.names and b"__amp" in name:
+                time.sleep(self.first_takes)
             self.names.append(name)
             if self.met.index(name) != self.fast:
                 time.sleep(0.02)  # a step here takes a few milliseconds
@@ -303,3 +311,165 @@ def test_what_was_measured_is_what_the_report_then_predicts(
     assert costs(again) == costs(report)
     assert again.seconds16 == pytest.approx(report.seconds16)
     assert again.measured_share == report.measured_share
+
+
+class Training(Step):
+    """The same as a step of training."""
+
+    def _step(self) -> tf.Tensor:
+        with tf.GradientTape() as tape:
+            y = tf.matmul(self.x, self.weights)
+            y = tf.matmul(tf.tanh(y), self.weights)
+            loss = tf.reduce_mean(tf.square(y))
+        self.weights.assign_sub(0.1 * tape.gradient(loss, self.weights))
+        return loss
+
+
+def record() -> plan_store.Record:
+    """What is stored of the only function."""
+    (file,) = plan_store.path("any").parent.glob("*.json")
+    return plan_store.load(file.stem)
+
+
+@pytest.fixture
+def not_measured(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Nothing is measured before a test says otherwise."""
+    with monkeypatch.context() as patch:
+        patch.setattr(measuring_slices, "SHARE", 0.0)
+        yield
+
+
+def measures(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(measuring_slices, "SHARE", 1e6)
+
+
+def test_a_new_winner_of_a_later_run_is_checked_against_float32(
+    not_measured: None, bench: Bench, ran: Calls, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It has no time of an earlier run to be compared with."""
+    monkeypatch.setattr(plan_store, "SOON", math.inf)
+    ran.fast = 1
+    Training().train(ENOUGH)
+    del ran.names[:]
+    measures(monkeypatch)
+    monkeypatch.setattr(winner_checks, "CHECKS", ())
+    monkeypatch.setattr(winner_checks, "EVERY", 5)
+    monkeypatch.setattr(winner_checks, "LEAST_CALLS", 0)
+    PROCESS.settled.clear()  # as a new process
+    Training().train(4 * ENOUGH)
+    report = amp.reports()[-1]
+    assert {p.name: p.fate for p in report.plans}[MEASURED.name] == "won"
+    assert any(b"__amp" not in name for name in ran.names)
+
+
+def test_a_new_winner_of_a_later_run_is_that_of_the_next(
+    not_measured: None, bench: Bench, ran: Calls, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ran.fast = 0
+    Step().train(ENOUGH)
+    del ran.names[:]
+    measures(monkeypatch)
+    PROCESS.settled.clear()
+    ran.fast = 1
+    Step().train(2 * ENOUGH)
+    low = in_16_bits(amp.reports()[-1])
+    assert "Tanh" not in low
+    assert "measured" in amp.reports()[-1].verdict
+    PROCESS.settled.clear()
+    Step().train(ENOUGH)
+    assert in_16_bits(amp.reports()[-1]) == low
+    assert amp.reports()[-1].trial == contest.KNOWN
+
+
+def test_how_soon_a_winner_was_ready_is_of_its_first_call_of_all(
+    not_measured: None, bench: Bench, ran: Calls, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its first call in the race against a plan made later is a warm one."""
+    ran.fast, ran.first_takes = 1, 0.5
+    step = Training()
+    step.train(ENOUGH)
+    before = record().ready
+    assert before[CUT.name] > ran.first_takes
+    measures(monkeypatch)
+    step.train(2 * ENOUGH)
+    assert MEASURED.name in {plan.name for plan in amp.reports()[-1].plans}
+    assert record().ready == before
+
+
+def test_a_hasty_time_gives_way_to_a_better_one_in_the_next_run_too(
+    not_measured: None, bench: Bench, ran: Calls, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(job_timer, "GLANCE", 100.0)
+    monkeypatch.setattr(job_timer, "_first_of_each_kind", lambda wanted, _: [*wanted])
+    bench.slow, ran.fast = "no operation", 1
+    step = Training()
+    step.train(2)
+    bench.longer = 10.0
+    measures(monkeypatch)
+    step.train(4 * ENOUGH)
+    told = amp.reports()[-1].seconds32
+    PROCESS.settled.clear()
+    Training().train(5)
+    assert amp.reports()[-1].trial == contest.KNOWN
+    assert amp.reports()[-1].seconds32 == pytest.approx(told)
+
+
+def test_a_plan_made_after_the_measuring_is_told_by_it(
+    bench: Bench, ran: Calls, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(function_twins, "OTHERS", (EVERYTHING,))
+    monkeypatch.setattr(FunctionPlans, "_why_not", lambda *_: "")
+    bench.slow, ran.fast = "no operation", 2
+    Step().train(4 * ENOUGH)
+    report = amp.reports()[-1]
+    assert {p.name: p.fate for p in report.plans}[EVERYTHING.name] == "won"
+    assert report.measured_share == pytest.approx(1.0)
+
+
+def test_a_winner_runs_though_its_report_cannot_be_priced(
+    not_measured: None, bench: Bench, ran: Calls, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(*_: object) -> None:
+        raise ValueError("planted")
+
+    bench.slow, ran.fast = "no operation", 1
+    step = Training()
+    step.train(ENOUGH)
+    measures(monkeypatch)
+    step.train(2 * ENOUGH)
+    PROCESS.settled.clear()
+    del ran.names[:]
+    monkeypatch.setattr(Prepared, "prices", fails)
+    with pytest.warns(RuntimeWarning, match="reports predict by older times"):
+        Training().train(5)
+    assert b"__amp" in ran.names[-1]
+
+
+def test_a_like_function_goes_on_with_its_siblings_winner(
+    bench: Bench, ran: Calls, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Though it was read before that was known."""
+    monkeypatch.setenv("AMP_TUNE_BUDGET", "0")
+    ran.fast = 1
+    one, other = Training(), Training()
+    one.train(1)
+    other.train(1)
+    one.train(ENOUGH)
+    other.train(2)
+    assert amp.reports()[-1].trial == contest.KNOWN
+
+
+def test_a_function_that_is_called_once_is_no_run_of_a_job(
+    bench: Bench, ran: Calls, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It takes no like function's turn to contest float32."""
+    monkeypatch.setenv("AMP_TUNE_BUDGET", "0")
+    ran.fast = 0
+    Training().train(ENOUGH)
+    assert (record().winner, record().runs) == (FLOAT32, 1)
+    PROCESS.settled.clear()
+    del ran.names[:]
+    Training().train(1)
+    assert record().runs == 1
+    Training().train(ENOUGH)
+    assert any(b"__amp" in name for name in ran.names)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -11,7 +13,7 @@ import tensorflow as tf
 
 from amp.graph_rewrite.outcomes import RacedPlan, TrialOutcome
 from amp.integration.functions import race as race_lib
-from amp.integration.functions import race_rules
+from amp.integration.functions import race_rules, winner_checks
 from amp.integration.functions.race import Listener, Race
 from amp.integration.functions.race_log import Log
 from amp.integration.functions.race_rules import FLOAT32, Rules
@@ -303,3 +305,31 @@ def test_the_first_may_be_called_alone_and_is_asked_about_each_time() -> None:
         race.call(calls.append)
     assert calls == ["cut"] * 6 + [FLOAT32] * 2
     assert asked == [1, 2, 3, 4, 5, 5]
+
+
+def test_a_call_that_could_not_be_timed_does_not_bring_float32_in() -> None:
+    """One that raises, as at the end of an epoch, or that another one overlaps."""
+    judge = functools.partial(
+        winner_checks.checked, since=10**6, then={"cut": 0.5, FLOAT32: 1.0}
+    )
+    calls, ended, clock = [], [], iter(i * 0.5 for i in range(1000))
+    listener = Listener(lambda _, outcome: ended.append(outcome), lambda *_: None)
+    race = Race(
+        ["cut", FLOAT32],
+        Rules(judge, winner_checks.cut_short),
+        Log({}),
+        listener,
+        lambda: next(clock),
+        ahead=winner_checks.CALLS_ALONE,
+    )
+
+    def run(name: str) -> None:
+        calls.append(name)
+        if len(calls) % 3 == 0:
+            raise KeyError
+
+    while not ended:
+        with contextlib.suppress(KeyError):
+            race.call(run)
+    assert set(calls) == {"cut"}
+    assert ended[0].twin

@@ -89,19 +89,19 @@ def test_float32_is_not_called_while_the_winner_takes_as_long_as_when_it_won(
     seconds: float, stays: bool
 ) -> None:
     """Longer: it may have become the slower. Much less: the machine was another."""
-    log = alone(*[seconds] * (winner_checks.ALONE - 1))
+    log = alone(*[seconds] * winner_checks.ALONE)
     found = winner_checks.checked(log, ("cut", FLOAT32), 200, THEN)
     assert found.winner == ("cut" if stays else None)
     assert found.out == ({FLOAT32: "not called"} if stays else {})
 
 
 def test_few_calls_do_not_tell_whether_it_does() -> None:
-    log = alone(*[1.0] * (winner_checks.ALONE - 2))
+    log = alone(*[1.0] * (winner_checks.ALONE - 1))
     assert winner_checks.checked(log, ("cut", FLOAT32), 200, THEN).winner is None
 
 
 def test_once_float32_is_called_the_check_is_as_any_other() -> None:
-    log = alone(*[3.0] * (winner_checks.ALONE - 1))
+    log = alone(*[3.0] * winner_checks.ALONE)
     log.first[FLOAT32], log.calls[FLOAT32] = 9.0, winner_checks.LOOKS[0] + 1
     for number in range(winner_checks.LOOKS[0]):
         log.add("cut", number, 3.0)

@@ -150,13 +150,13 @@ class FunctionTwins:
             digest = self._digest(made)
             keep = functools.partial(self._keep_race, digest)
             self._contest = Contest(self._plans, self._ended, keep)
+            stepped = self._stepped > 0
             if known.winner == plan:
-                self._contest.begin_known(known, stepped=self._stepped > 0)
+                self._contest.begin_known(known, stepped=stepped)
                 report, text = plan_store.as_measured(report, known), KNOWN
             else:
                 same = known.race.get("plan") == digest
                 kept = known.race if same else {}
-                stepped = self._stepped > 0
                 self._contest.begin(plan, others, kept, stepped=stepped)
                 text = UNDER_WAY
         if text != UNDER_WAY:

@@ -15,8 +15,6 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-import tensorflow as tf
-
 from amp.graph_rewrite.assign.nominee import CUT, Nodes
 from amp.graph_rewrite.outcomes import TrialOutcome
 from amp.graph_rewrite.report import Report
@@ -24,6 +22,7 @@ from amp.graph_rewrite.rewrite import Prepared
 from amp.integration import fallback
 from amp.integration.functions import (
     failures,
+    guarded_calls,
     later_plan,
     plan_store,
     stored_checks,
@@ -40,13 +39,12 @@ from amp.integration.functions.function_plans import (
     NotMade,
 )
 from amp.integration.functions.gradient_check import Checked
+from amp.integration.functions.guarded_calls import Current, GuardedCalls
 from amp.integration.functions.later_plan import LaterPlan
 from amp.integration.functions.plan_store import Record
 from amp.integration.functions.race_rules import FLOAT32
 from amp.integration.functions.started_function import Told
 from amp.loss_scaling import resting
-
-_TOO_LARGE = "float32 ran out of memory"
 
 
 class FunctionTwins:
@@ -74,6 +72,9 @@ class FunctionTwins:
         self._checks = FunctionChecks(plans, key, shared)
         self._later: LaterPlan | None = None
         self._newer_prices: Callable[[], None] | None = None
+        self._guarded = GuardedCalls(
+            self._name, self._current, self._drop, shared.once, self._strict
+        )
         self._lock = threading.RLock()  # held for a few lines and by no finalizer
 
     def begin(self, context: Any, known: Record, told: Told | None = None) -> bool:
@@ -115,7 +116,7 @@ class FunctionTwins:
             self._checks.first(self._plans, plan, rewrite, told.recorded)
         self._enter(plan, [nominee.name for nominee in OTHERS], known)
         if told.too_large and self._contest is not None:
-            self._contest.drop(FLOAT32, _TOO_LARGE, failed=True)
+            self._contest.drop(FLOAT32, guarded_calls.TOO_LARGE, failed=True)
         if stored is not None:
             noted = self._checks.go_on_from(stored, self._plans, plan)
             self._shared.reports.change(self._name, noted)
@@ -196,10 +197,10 @@ class FunctionTwins:
         if done:
             pass
         elif race is not None:
-            turn = functools.partial(self._guarded, call, context)
+            turn = functools.partial(self._guarded.call, call, context)
             outputs = race.call(turn, call.work)
         else:
-            outputs = self._guarded(call, context, self._running)
+            outputs = self._guarded.call(call, context, self._running)
         self._between(time.perf_counter() - start)
         if race is None:
             self._go_on()
@@ -232,6 +233,9 @@ class FunctionTwins:
             report = functools.partial(Report.repriced, prices=prices)
             self._shared.reports.change(self._name, report)
 
+    def _current(self) -> Current:
+        return Current(self._plans, self._contest)
+
     @property
     def _running(self) -> str:
         """The name of the plan that runs, as far as that is known."""
@@ -244,75 +248,7 @@ class FunctionTwins:
         plan = self._reported if contest is None else contest.front
         return self._plans.function(plan)
 
-    def _guarded(self, call: FunctionCall, context: Any, plan: str) -> Any:
-        """Calls the original or a twin; if that cannot run, another.
-
-        1. A twin fails: the original is called if nothing of the twin has run.
-           Otherwise variables might be updated twice, so the error is raised.
-        2. The original runs out of memory in its turn of a race: a twin is called, also
-           if a part of the original has run. Without the race the twin alone would have
-           been called, so the failure is the plugin's.
-        3. The original fails otherwise: the error is the user's and is raised.
-        4. A plan turns out not to be worth a twin: the fastest so far is called.
-        5. Another thread has let the twin go meanwhile: the original is called.
-
-        Args:
-          call: the call that the user made.
-          context: TensorFlow's eager context.
-          plan: the name of the plan to call, or FLOAT32.
-        """
-        made = None if plan == FLOAT32 else self._made(context, plan)
-        if isinstance(made, NotMade):
-            return call.run(self._drop(plan, made.why, failed=False))  # Case 4
-        try:
-            return call.run(self._name if made is None else made.twin.name)
-        except tf.errors.OpError as e:
-            missing = isinstance(e, tf.errors.NotFoundError)
-            if made is not None and missing and self._plans.known(plan) is not made:
-                return call.run(self._name)  # Case 5
-            if self._strict:
-                raise
-            memory = isinstance(e, tf.errors.ResourceExhaustedError)
-            if made is None and memory and self._contest is not None:  # Case 2
-                front = self._drop(plan, _TOO_LARGE)
-                failures.warn_of_memory(self._what)
-                return call.run(front)
-            if made is None or call.has_begun(made.twin.name, e, made.twin):
-                raise  # Cases 3 and 1
-            refusal = e
-        outputs = call.run(self._name)  # Case 1; raises too if the user's code is wrong
-        front = self._drop(plan, "TensorFlow refused the twin")
-        failures.warn_of_refusal(self._what, plan, refusal, others=front != self._name)
-        return outputs
-
-    def _made(self, context: Any, plan: str) -> Made | NotMade | None:
-        """The functions of a plan, made at its first turn; None while they are made.
-
-        Where that fails, the user is warned, and it is as if not worth making.
-        """
-        plans, contest = self._plans, self._contest
-        doubt = 1.0 if contest is None else contest.doubt()
-        find = functools.partial(plans.known, plan)
-        found = find()
-        if found is not None:
-            return found
-        part = failures.without(self._what, plan, self._strict)
-        failed = NotMade("not made, its rewrite failed")
-
-        def make() -> Made | NotMade:
-            with fallback.strictly(self._strict):
-                made = fallback.attempt(
-                    part, lambda: plans.make(context, plan, doubt)[0], lambda: failed
-                )
-            if contest is not None and isinstance(made, Made):
-                contest.made(plan, made.report)
-            if plans is not self._plans:
-                plans.let_go(context, plan)  # another thread made others meanwhile
-            return made
-
-        return self._shared.once.get((self._name, plan), find, make)
-
-    def _drop(self, plan: str, why: str, *, failed: bool = True) -> bytes:
+    def _drop(self, plan: str, why: str, failed: bool) -> bytes:
         """Has the original or a twin, which cannot run, called no more.
 
         Returns:

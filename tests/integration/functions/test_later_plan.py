@@ -14,13 +14,17 @@ import tensorflow as tf
 
 import amp
 from amp.graph_rewrite import figures
-from amp.graph_rewrite.assign.nominee import CUT, EVERYTHING
+from amp.graph_rewrite.assign.nominee import CUT, EVERYTHING, PRODUCTS, Nominee
 from amp.graph_rewrite.cost.op_instance import Instance, Times
 from amp.graph_rewrite.cost.shipped_devices import CPU_AMX
+from amp.graph_rewrite.plan import Reason
 from amp.graph_rewrite.rewrite import Prepared
 from amp.integration.functions import (
+    checks,
     contest,
+    function_checks,
     function_twins,
+    gradient_check,
     later_plan,
     plan_store,
     race_rules,
@@ -473,3 +477,56 @@ def test_a_function_that_is_called_once_is_no_run_of_a_job(
     assert record().runs == 1
     Training().train(ENOUGH)
     assert any(b"__amp" in name for name in ran.names)
+
+
+@pytest.mark.parametrize("winner", [CUT.name, PRODUCTS.name])
+def test_a_first_step_is_the_winners_if_its_own_gradients_were_compared(
+    winner: str, bench: Bench, ran: Calls, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Those with products only are as exact as the cheapest; they are not compared."""
+    monkeypatch.setattr(function_twins, "OTHERS", (PRODUCTS,))
+    monkeypatch.setattr(FunctionPlans, "_why_not", lambda *_: "")
+    monkeypatch.setattr(plan_store, "SOON", math.inf)
+    monkeypatch.setattr(measuring_slices, "SHARE", 0.0)
+    ran.fast = 1 if winner == CUT.name else 2
+    Training().train(2 * ENOUGH, check=True)
+    assert (record().winner, record().accuracy["name"]) == (winner, CUT.name)
+    PROCESS.settled.clear()
+    del ran.names[:]
+    Training().train(2, check=True)
+    assert (b"__amp" in ran.names[0]) == (winner == CUT.name)
+
+
+def test_a_plan_made_anew_for_its_accuracy_is_told_by_what_was_measured(
+    bench: Bench, ran: Calls, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Planted: the second check finds the tanh at fault, long after the measuring."""
+    late, honest = 3 * ENOUGH, gradient_check.GradientCheck.compare
+    for module in (checks, function_checks):
+        monkeypatch.setattr(module, "AGAIN", late)
+    compared: list[int] = []
+
+    def compare(self: gradient_check.GradientCheck) -> gradient_check.Checked:
+        found = honest(self)
+        compared.append(len(ran.names))
+        if len(compared) == 1:
+            return dataclasses.replace(found, nominee=None)
+        (use,) = self._made.low
+        faults = [name for name in self._made.low[use] if "Tanh" in name]
+        assert faults
+        kept = {use: dict.fromkeys(faults, Reason("accuracy", "planted"))}
+        nominee: Nominee = self._nominee.keeping(kept)
+        return dataclasses.replace(found, nominee=nominee)
+
+    monkeypatch.setattr(gradient_check.GradientCheck, "compare", compare)
+    bench.slow, bench.longer, ran.fast = "no operation", 3.0, 1
+    step = Training()
+    step.train(late - 2, check=True)
+    before = amp.reports()[-1]
+    assert before.measured_share > 0.9
+    step.train(2 * ENOUGH, check=True)
+    report = amp.reports()[-1]
+    assert len(compared) == 2
+    assert [d.op for d in report.decisions if d.rule == "accuracy"]
+    assert report.measured_share > 0.9
+    assert report.seconds32 == pytest.approx(before.seconds32, rel=0.1)

@@ -1,0 +1,127 @@
+"""`GuardedCalls`: one function's calls, which go on where what is called cannot run.
+
+Used by `function_twins`, which says what is called and what is called from then on.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import tensorflow as tf
+
+from amp.integration import fallback
+from amp.integration.functions import failures
+from amp.integration.functions.contest import Contest
+from amp.integration.functions.function_call import FunctionCall
+from amp.integration.functions.function_plans import FunctionPlans, Made, NotMade
+from amp.integration.functions.race_rules import FLOAT32
+from amp.loss_scaling.once import Once
+
+TOO_LARGE = "float32 ran out of memory"
+_REFUSED = "TensorFlow refused the twin"
+
+
+class Current(NamedTuple):
+    """A function's plans, and their race or the check of its winner, if there is one.
+
+    Another thread may have others put in their place at any time.
+    """
+
+    plans: FunctionPlans
+    contest: Contest | None
+
+
+class GuardedCalls:
+    """The calls of one function by any of its plans.
+
+    Args:
+      name: the original's.
+      current: gives its plans as they are now.
+      drop: has a plan, which cannot run, called no more, and returns the function that
+        is called instead; takes its name, why, and whether it has failed.
+      once: has each plan made once.
+      strict: whether a failure is raised.
+    """
+
+    def __init__(
+        self,
+        name: bytes,
+        current: Callable[[], Current],
+        drop: Callable[[str, str, bool], bytes],
+        once: Once,
+        strict: bool,
+    ) -> None:
+        self._name, self._what = name, f"function {name.decode()}"
+        self._current, self._drop = current, drop
+        self._once, self._strict = once, strict
+
+    def call(self, call: FunctionCall, context: Any, plan: str) -> Any:
+        """Calls the original or a twin; if that cannot run, another.
+
+        1. A twin fails: the original is called if nothing of the twin has run.
+           Otherwise variables might be updated twice, so the error is raised.
+        2. The original runs out of memory in its turn of a race: a twin is called, also
+           if a part of the original has run. Without the race the twin alone would have
+           been called, so the failure is the plugin's.
+        3. The original fails otherwise: the error is the user's and is raised.
+        4. A plan turns out not to be worth a twin: the fastest so far is called.
+        5. Another thread has let the twin go meanwhile: the original is called.
+
+        Args:
+          call: the call that the user made.
+          context: TensorFlow's eager context.
+          plan: the name of the plan to call, or FLOAT32.
+        """
+        made = None if plan == FLOAT32 else self._made(context, plan)
+        if isinstance(made, NotMade):
+            return call.run(self._drop(plan, made.why, False))  # Case 4
+        try:
+            return call.run(self._name if made is None else made.twin.name)
+        except tf.errors.OpError as e:
+            plans, contest = self._current()
+            missing = isinstance(e, tf.errors.NotFoundError)
+            if made is not None and missing and plans.known(plan) is not made:
+                return call.run(self._name)  # Case 5
+            if self._strict:
+                raise
+            memory = isinstance(e, tf.errors.ResourceExhaustedError)
+            if made is None and memory and contest is not None:  # Case 2
+                front = self._drop(plan, TOO_LARGE, True)
+                failures.warn_of_memory(self._what)
+                return call.run(front)
+            if made is None or call.has_begun(made.twin.name, e, made.twin):
+                raise  # Cases 3 and 1
+            refusal = e
+        outputs = call.run(self._name)  # Case 1; raises too if the user's code is wrong
+        front = self._drop(plan, _REFUSED, True)
+        failures.warn_of_refusal(self._what, plan, refusal, others=front != self._name)
+        return outputs
+
+    def _made(self, context: Any, plan: str) -> Made | NotMade | None:
+        """The functions of a plan, made at its first turn; None while they are made.
+
+        Where that fails, the user is warned, and it is as if not worth making.
+        """
+        plans, contest = self._current()
+        doubt = 1.0 if contest is None else contest.doubt()
+        find = functools.partial(plans.known, plan)
+        found = find()
+        if found is not None:
+            return found
+        part = failures.without(self._what, plan, self._strict)
+        failed = NotMade("not made, its rewrite failed")
+
+        def make() -> Made | NotMade:
+            with fallback.strictly(self._strict):
+                made = fallback.attempt(
+                    part, lambda: plans.make(context, plan, doubt)[0], lambda: failed
+                )
+            if contest is not None and isinstance(made, Made):
+                contest.made(plan, made.report)
+            if plans is not self._current().plans:
+                plans.let_go(context, plan)  # another thread made others meanwhile
+            return made
+
+        return self._once.get((self._name, plan), find, make)

@@ -29,7 +29,9 @@ def shared(
 
     TensorFlow's automatic control dependencies make a write wait for every read before
     it. A read that some writer does not wait for may run after it and stays. Python
-    takes no handle and may write every variable.
+    takes no handle and may write every variable. A read is not always free: a variable
+    of which rows are written is copied. So none runs that did not before: of reads that
+    only writers wait for, TensorFlow prunes those that are no control results.
 
     Args:
       graph: a function.
@@ -63,16 +65,20 @@ def shared(
 
 
 def _in_order(names: Sequence[str], handle: ir.Edge, graph: ir.Graph) -> Sequence[str]:
-    """Reads of a variable in the order of the graph.
+    """Reads of a variable, of which none depends on a later one.
 
-    If the handle is an argument, those come first that wait for nothing; so the order
-    of all nodes is mostly not needed.
+    If the handle is an argument, those come first that wait for nothing, and of them
+    those that run in any case; so the order of all nodes is mostly not needed.
     """
     waiting = {name for name in names if graph.nodes[name].controls}
-    if handle[0] not in graph.nodes and len(waiting) < 2:
-        return sorted(names, key=waiting.__contains__)
-    every = frozenset(names)
-    return [name for name in graph.order if name in every]
+    if handle[0] in graph.nodes:
+        waiting |= set(names)
+    ends = frozenset(graph.control_results)
+    free = [name for name in names if name not in waiting]
+    free.sort(key=lambda name: name not in ends)
+    if len(waiting) < 2:
+        return [*free, *waiting]
+    return [*free, *(name for name in graph.order if name in waiting)]
 
 
 def reads_float32(node: ir.Node) -> bool:

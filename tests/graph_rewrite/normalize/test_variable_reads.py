@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import numpy as np
+import pytest
 import tensorflow as tf
 from rewriting import settled, spec, traced
 
@@ -18,7 +21,10 @@ W = tf.Variable(np.eye(4, dtype=np.float32) * 2)
 
 def used(fn: object, *specs: tf.TensorSpec) -> list[str]:
     """The reads of the main graph that anything reads."""
-    module, _ = traced(fn, *specs)
+    return used_of(traced(fn, *specs)[0])
+
+
+def used_of(module: ir.Module) -> list[str]:
     main = loop_invariants.hoist_invariants(inline(module)).main
     reads = [node.name for node in main.nodes.values() if node.op == "ReadVariableOp"]
     return [name for name in reads if main.readers.get((name, 0))]
@@ -51,6 +57,16 @@ def test_tied_weights_are_read_and_cast_once() -> None:
 def test_reads_before_a_write_are_one_and_reads_across_it_are_two() -> None:
     assert len(used(trained, spec(4, 4))) == 1
     assert len(used(written_between, spec(4, 4))) == 2
+
+
+@pytest.mark.parametrize("number", [0, 1])
+def test_the_read_that_runs_in_any_case_is_the_one_that_is_left(number: int) -> None:
+    """Or two would run, of which each may copy the variable."""
+    module, _ = traced(trained, spec(4, 4))
+    nodes = module.main.nodes.values()
+    reads = [node.name for node in nodes if node.op == "ReadVariableOp"]
+    main = dataclasses.replace(module.main, control_results=(reads[number],))
+    assert used_of(ir.Module(main, module.functions)) == [reads[number]]
 
 
 def test_a_loop_and_what_is_beside_it_share_one_read() -> None:

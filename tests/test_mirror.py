@@ -53,6 +53,7 @@ ELSEWHERE = {
     "integration/functions/function_twins.py": "integration/functions/test_twins.py",
     "integration/functions/definitions.py": "graph_rewrite/graph/test_serde.py",
     "integration/functions/function_call.py": "integration/functions/test_twins.py",
+    "integration/functions/guarded_calls.py": "integration/functions/test_twins.py",
     "integration/functions/clusters.py": (
         "integration/distributed/test_parameter_server_strategy.py"
     ),

@@ -20,6 +20,7 @@ from amp.graph_rewrite.normalize.bundles import bypass
 from amp.graph_rewrite.normalize.frame_reads import hoist_frame_reads
 from amp.graph_rewrite.normalize.inline import inline
 from amp.graph_rewrite.normalize.loop_invariants import hoist_invariants
+from amp.graph_rewrite.normalize.row_reads import read_rows
 from amp.graph_rewrite.normalize.sizes import sized, sized_module
 from amp.graph_rewrite.ops.op_names import check_op_names
 from amp.graph_rewrite.report_builder import report_on
@@ -32,7 +33,8 @@ BEGIN = (
     Step("unfuse", fuse.unfuse, ("given",), "unfused"),
     Step("inline", inline, ("unfused",), "inlined"),
     Step("bypass", bypass, ("inlined", "feeds", "differentiable"), "bypassed"),
-    Step("hoist invariants", hoist_invariants, ("bypassed",), "hoisted"),
+    Step("read rows", read_rows, ("bypassed", "differentiable"), "narrowed"),
+    Step("hoist invariants", hoist_invariants, ("narrowed",), "hoisted"),
     Step("hoist reads", hoist_frame_reads, ("hoisted",), "readied"),
     Step("size", sized, ("readied", "sizes"), "sized"),
     Step("take the module", sized_module, ("sized",), "module"),

@@ -40,10 +40,12 @@ class Loads:
     Attributes:
       own: of each node that has a float32 or 16-bit tensor.
       rest: of the other nodes, each with its runs in one run of the use.
+      spared: the same of what only the function as given has to do.
     """
 
     own: Mapping[str, Load]
     rest: Sequence[tuple[float, Load]]
+    spared: Sequence[tuple[float, Load]]
 
 
 def loads_of(use_analysis: UseAnalysis) -> Loads:
@@ -59,8 +61,10 @@ def loads_of(use_analysis: UseAnalysis) -> Loads:
         for name, view in found.typed.items()
         if view.float32 or name in found.already
     }
-    rest = () if use_analysis.context.xla else _others(use_analysis, own)
-    return Loads(own, tuple(rest))
+    if use_analysis.context.xla:
+        return Loads(own, (), ())
+    rest = (*_others(use_analysis, own), *_copies(use_analysis))
+    return Loads(own, rest, tuple(_spared(use_analysis)))
 
 
 def _load(use_analysis: UseAnalysis, view: Typed) -> Load:
@@ -101,6 +105,33 @@ def _others(
         sizes = [graph.size(edge) for edge, slot in pairs if slot.type not in _OPAQUE]
         moved = sum(shapes.elements(size) for size in sizes)
         yield use_analysis.runs.get(name, 1.0), Load(row.work, moved, 0.0)
+
+
+def _copies(use_analysis: UseAnalysis) -> Iterator[tuple[float, Load]]:
+    """Reads of variables of which rows are written: each copies all of its variable."""
+    graph, typed = use_analysis.graph, use_analysis.found.typed
+    written = {
+        edge
+        for view in typed.values()
+        if view.facts.kind is Kind.WRITE and view.facts.work == "scatter"
+        for edge, slot in zip(view.node.inputs, view.ins, strict=False)
+        if slot.type == ir.RESOURCE
+    }
+    for name, view in typed.items() if written else ():
+        reads = view.facts.kind is Kind.READ_VARIABLE and view.node.inputs[0] in written
+        if reads and (graph.readers.get((name, 0)) or name in graph.control_results):
+            yield use_analysis.runs.get(name, 1.0), _copy(graph.size((name, 0)))
+
+
+def _spared(use_analysis: UseAnalysis) -> Iterator[tuple[float, Load]]:
+    """The copies that lookups of rows had made (`normalize.row_reads`)."""
+    for name, view in use_analysis.found.typed.items():
+        if copied := view.node.integer(ir.COPIED, 0):
+            yield use_analysis.runs.get(name, 1.0), _copy((copied,))
+
+
+def _copy(size: ir.Shape) -> Load:
+    return Load("copy", 2 * shapes.elements(size), 0.0)
 
 
 # Types of handles and texts, whose elements are not moved.

@@ -7,7 +7,7 @@ chosen here.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 from amp.graph_rewrite.candidates.analysis import Analysis, UseAnalysis
 from amp.graph_rewrite.candidates.context import Typed
@@ -35,6 +35,7 @@ class PricedUse:
       loads: what the nodes do.
       liveness: which tensors are stored for the backward pass; the same for any plan.
       rest: seconds of all other nodes together, which no plan changes.
+      spared: seconds of what only the function as given has to do.
       loops: those that XLA makes, if it compiles the function.
     """
 
@@ -44,6 +45,7 @@ class PricedUse:
     loads: Loads
     liveness: Liveness
     rest: float = 0.0
+    spared: float = 0.0
     loops: Loops | None = None
 
     def cast(self, edge: ir.Edge) -> float:
@@ -150,10 +152,20 @@ def _priced(one: PricedUse) -> PricedUse:
     for name in runs.keys() & times.keys():
         high, low = times[name]
         times[name] = (runs[name] * high, runs[name] * low)
-    rest = 0.0
-    for count, load in one.loads.rest:
-        rest += count * one.cost_model.node(*load)[0]
-    return dataclasses.replace(one, times=times, rest=rest)
+    return dataclasses.replace(
+        one,
+        times=times,
+        rest=_together(one.cost_model, one.loads.rest),
+        spared=_together(one.cost_model, one.loads.spared),
+    )
+
+
+def _together(cost_model: CostModel, loads: Sequence[tuple[float, Load]]) -> float:
+    """Seconds of nodes that no plan changes, each with its runs."""
+    seconds = 0.0
+    for count, load in loads:
+        seconds += count * cost_model.node(*load)[0]
+    return seconds
 
 
 def measured_share(priced: Priced) -> float:

@@ -14,6 +14,8 @@ from amp.graph_rewrite.graph import calls, ir
 from amp.graph_rewrite.graph.calls import Call
 from amp.graph_rewrite.normalize import python_calls
 from amp.graph_rewrite.normalize.variable_reads import (
+    only_read,
+    only_reads,
     reads_float32,
     redirected,
     shared,
@@ -87,7 +89,7 @@ def _rewrite_loops(
         graphs[name] = shared(
             graphs[name],
             loop_of_read,
-            functools.partial(_only_reads, graphs),
+            functools.partial(only_reads, graphs),
             python_calls.nodes(graphs[name], python),
         )
 
@@ -211,36 +213,14 @@ def _reads(
     inside = graphs[body]
     for index in invariant(inside):
         arg = inside.args[index]
-        if arg.type != ir.RESOURCE or not _only_read(graphs, body, index):
+        if arg.type != ir.RESOURCE or not only_read(graphs, body, index):
             continue
-        if not _only_read(graphs, cond, index):
+        if not only_read(graphs, cond, index):
             continue
         for name, _ in inside.readers.get((arg.name, 0), ()):
             node = inside.nodes[name]
             if reads_float32(node) and inside.readers.get((name, 0)):
                 yield index, name
-
-
-def _only_read(graphs: Mapping[str, ir.Graph], name: str, index: int) -> bool:
-    """Whether a function, callees included, only reads the variable in an argument."""
-    graph = graphs[name]
-    readers = graph.readers.get((graph.args[index].name, 0), ())
-    return all(_only_reads(graphs, graph.nodes[r], at) for r, at in readers)
-
-
-def _only_reads(graphs: Mapping[str, ir.Graph], node: ir.Node, at: int) -> bool:
-    """Whether a node only reads the variable whose handle is its input `at`."""
-    if facts(node.op).only_reads:
-        return True
-    call = calls.CALLS.get(node.op)
-    if call is None or at < call.skip:
-        return False
-    return all(
-        callee in graphs
-        and at - call.skip < len(graphs[callee].args)
-        and _only_read(graphs, callee, at - call.skip)
-        for callee in calls.callees_of(node, call)
-    )
 
 
 def widened(graph: ir.Graph, args: tuple[ir.Argument, ...], results: bool) -> ir.Graph:

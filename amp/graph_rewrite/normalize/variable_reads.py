@@ -9,7 +9,7 @@ import itertools
 from collections import defaultdict
 from collections.abc import Callable, Collection, Mapping, Sequence
 
-from amp.graph_rewrite.graph import ir
+from amp.graph_rewrite.graph import calls, ir
 from amp.graph_rewrite.normalize import python_calls
 from amp.graph_rewrite.ops.op_table import Kind, facts
 
@@ -85,6 +85,28 @@ def reads_float32(node: ir.Node) -> bool:
     """Whether a node reads the value of a float32 variable."""
     reads = facts(node.op).kind is Kind.READ_VARIABLE
     return reads and node.types("dtype") == (ir.FLOAT,)
+
+
+def only_read(graphs: Mapping[str, ir.Graph], name: str, index: int) -> bool:
+    """Whether a function, callees included, only reads the variable in an argument."""
+    graph = graphs[name]
+    readers = graph.readers.get((graph.args[index].name, 0), ())
+    return all(only_reads(graphs, graph.nodes[r], at) for r, at in readers)
+
+
+def only_reads(graphs: Mapping[str, ir.Graph], node: ir.Node, at: int) -> bool:
+    """Whether a node only reads the variable whose handle is its input `at`."""
+    if facts(node.op).only_reads:
+        return True
+    call = calls.CALLS.get(node.op)
+    if call is None or at < call.skip:
+        return False
+    return all(
+        callee in graphs
+        and at - call.skip < len(graphs[callee].args)
+        and only_read(graphs, callee, at - call.skip)
+        for callee in calls.callees_of(node, call)
+    )
 
 
 def _waited(

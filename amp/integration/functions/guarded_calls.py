@@ -1,6 +1,7 @@
 """`GuardedCalls`: one function's calls, which go on where what is called cannot run.
 
-Used by `function_twins`, which says what is called and what is called from then on.
+Used by `function_twins`, which says what is called, and what from then on; only where one
+call goes is decided here.
 """
 
 from __future__ import annotations

@@ -6,10 +6,13 @@ import dataclasses
 
 import numpy as np
 import tensorflow as tf
-from rewriting import context_of, graph_def, module_of, v1
+from rewriting import context_of, graph_def, module_of, spec, traced, v1
 
 from amp.graph_rewrite.candidates.analysis import UseAnalysis, analyze
 from amp.graph_rewrite.cost.loads import Load, loads_of
+from amp.graph_rewrite.graph import ir
+from amp.graph_rewrite.normalize.inline import inline
+from amp.graph_rewrite.normalize.row_reads import read_rows
 
 
 def step() -> None:
@@ -48,3 +51,38 @@ def test_under_xla_these_are_part_of_other_loops() -> None:
     loads = loads_of(analyzed(xla=True))
     assert "product" in loads.own
     assert loads.rest == ()
+
+
+def lookup(written: tf.Variable, read: tf.Variable) -> UseAnalysis:
+    """A step that writes rows of a variable and uses all of it, as of another."""
+
+    def step(ids: tf.Tensor) -> tf.Tensor:
+        used = tf.reduce_sum(tf.convert_to_tensor(written) * read)
+        rows = tf.gather(tf.convert_to_tensor(written), ids)
+        written.scatter_sub(tf.IndexedSlices(rows, ids))
+        return used
+
+    module = read_rows(inline(traced(step, spec(3, dtype=tf.int32))[0]), False)
+    shapes = {node.name: (8, 4) for node in module.main.nodes.values()}
+    sized = module.main.with_shapes(lambda _: lambda edge: shapes.get(edge[0]))
+    module = ir.Module(sized, module.functions)
+    (one,) = analyze(module, lambda use: context_of(module)).uses.values()
+    return one
+
+
+def test_a_read_of_a_variable_of_which_rows_are_written_is_a_copy() -> None:
+    """Of any other it gives the variable's memory."""
+    rows, other = tf.Variable(tf.zeros([8, 4])), tf.Variable(tf.zeros([8, 4]))
+    one = lookup(rows, other)
+    reads = [n for n in one.graph.nodes.values() if n.op == "ReadVariableOp"]
+    assert len(reads) == 2
+    copies = [load for _, load in loads_of(one).rest if load.work == "copy"]
+    assert copies == [Load("copy", 2 * 8 * 4, 0.0)]
+
+
+def test_a_lookup_of_rows_spares_such_a_copy() -> None:
+    rows, other = tf.Variable(tf.zeros([8, 4])), tf.Variable(tf.zeros([8, 4]))
+    one = lookup(rows, other)
+    assert "ResourceGather" in one.graph.ops
+    assert [load.work for _, load in loads_of(one).spared] == ["copy"]
+    assert loads_of(analyzed()).spared == ()

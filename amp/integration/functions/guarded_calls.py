@@ -1,7 +1,7 @@
 """`GuardedCalls`: one function's calls, which go on where what is called cannot run.
 
-Used by `function_twins`, which says what is called, and what from then on; only where one
-call goes is decided here.
+Used by `function_twins`, which says what is called, and what from then on. Only where
+one call goes is decided here.
 """
 
 from __future__ import annotations

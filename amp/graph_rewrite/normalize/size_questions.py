@@ -11,6 +11,8 @@ import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
+import numpy as np
+
 from amp.graph_rewrite.graph import ir
 
 _PREFIX = "amp_sizes"  # of the names of nodes that only the question has
@@ -37,6 +39,23 @@ class Infer(Protocol):
         Raises:
           RefusedError: TensorFlow refuses a node.
         """
+
+
+# Lookups in a variable, with the same in a tensor.
+_LOOKUPS = {"ResourceGather": "GatherV2", "ResourceGatherNd": "GatherNd"}
+
+
+def _looked_up_in(
+    op: str, indices: ir.Shape, traced: ir.Shape
+) -> tuple[int, ...] | None:
+    """The shape of a lookup's variable, as far as its result's tells; None: nothing."""
+    if indices is None or traced is None:
+        return None
+    if op == "ResourceGather":  # an entry of the first dimension for each index
+        return (-1, *traced[len(indices) :])
+    if not indices or indices[-1] < 0:
+        return None
+    return (*[-1] * indices[-1], *traced[len(indices) - 1 :])
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -101,10 +120,40 @@ class Question:
                 if self._wanted(edge):
                     self._inside.add(edge[0])
                     pending.append(edge[0])
-            inputs = tuple(map(self._source, node.inputs))
-            self.nodes.append(
-                ir.Node(node.name, node.op, inputs, (), "", node.attrs, node.updates)
-            )
+            self.nodes.append(self._asked(node))
+
+    def _asked(self, node: ir.Node) -> ir.Node:
+        """A node as it is asked about.
+
+        A placeholder for a handle tells nothing of its variable, so a lookup in one is
+        asked about as one in a tensor. What remains of the variable's shape is told by
+        the result's as it was traced.
+        """
+        inputs = tuple(map(self._source, node.inputs))
+        if node.op in _LOOKUPS and not node.integer("batch_dims", 0):
+            indices, traced = map(self._known.size, (node.inputs[1], (node.name, 0)))
+            table = _looked_up_in(node.op, indices, traced)
+            if table is not None:
+                return self._lookup(node, inputs[1], table)
+        return ir.Node(node.name, node.op, inputs, (), "", node.attrs, node.updates)
+
+    def _lookup(
+        self, node: ir.Node, indices: ir.Edge, table: tuple[int, ...]
+    ) -> ir.Node:
+        """A lookup in a tensor of a shape, in the place of one in a variable."""
+        (number,) = node.types("dtype")
+        (index,) = node.types("Tindices")
+        inputs = [self._placeholder(number, table), indices]
+        updates = {"Tparams": ir.Type(number), "Tindices": ir.Type(index)}
+        if node.op == "ResourceGather":
+            zero: dict[str, ir.Value] = {
+                "dtype": ir.Type(ir.INT32),
+                "value": ir.Tensor(np.int32(0), ir.INT32),
+            }
+            inputs.append(self._new("Const", (), zero))
+            updates["Taxis"] = ir.Type(ir.INT32)
+        op = _LOOKUPS[node.op]
+        return ir.Node(node.name, op, tuple(inputs), (), "", None, updates)
 
     def _wanted(self, edge: ir.Edge) -> bool:
         """Whether the node that makes an edge has to be added."""

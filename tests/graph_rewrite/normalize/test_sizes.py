@@ -13,6 +13,7 @@ from tensorflow.python.eager import context as context_lib
 from amp.graph_rewrite.cost import shipped_devices
 from amp.graph_rewrite.graph import calls, ir, shapes
 from amp.graph_rewrite.normalize.inline import inline
+from amp.graph_rewrite.normalize.row_reads import read_rows
 from amp.graph_rewrite.normalize.size_questions import RefusedError
 from amp.graph_rewrite.normalize.sizes import SizesAtCall, sized
 from amp.graph_rewrite.rewrite import rewrite
@@ -230,3 +231,46 @@ def test_what_a_session_fetches_has_a_size_though_no_node_reads_it() -> None:
     module = module_of(graph_def(build))
     main = sized(module, at(x=(4, WIDTH))).module.main
     assert main.size(("out", 0)) == (4, 8)
+
+
+TABLE = tf.Variable(tf.zeros([50, 4, WIDTH]))
+
+
+def rows(ids: tf.Tensor) -> tf.Tensor:
+    return tf.nn.embedding_lookup(TABLE, ids)
+
+
+def entries(ids: tf.Tensor) -> tf.Tensor:
+    return tf.gather_nd(TABLE, ids)
+
+
+def rows_of_a_table_of_which_rows_are_written(ids: tf.Tensor) -> tf.Tensor:
+    found = tf.gather(tf.convert_to_tensor(TABLE), ids)
+    new = tf.zeros([10, 4, WIDTH])
+    TABLE.scatter_sub(tf.IndexedSlices(new, tf.zeros([10], tf.int32)))
+    return found
+
+
+@pytest.mark.parametrize(
+    ("fn", "last", "size"),
+    [
+        (rows, None, (6, 10, 4, WIDTH)),
+        (entries, 1, (6, 4, WIDTH)),
+        (entries, 2, (6, WIDTH)),
+        (rows_of_a_table_of_which_rows_are_written, None, (6, 10, 4, WIDTH)),
+    ],
+)
+def test_a_lookup_in_a_variable_has_as_many_rows_as_indices(
+    read: Any, fn: Any, last: int | None, size: tuple[int, ...]
+) -> None:
+    """Its handle says nothing of the variable's shape."""
+
+    def step(ids: tf.Tensor) -> tf.Tensor:
+        return tf.tanh(fn(ids))
+
+    ids = (6, 10 if last is None else last)
+    module = read_rows(read(step, spec(None, last, dtype=tf.int32)), False)
+    made = sized(module, at(ids))
+    (tanh,) = (name for name, n in made.module.main.nodes.items() if n.op == "Tanh")
+    assert made.module.main.size((tanh, 0)) == size
+    assert not made.assumed

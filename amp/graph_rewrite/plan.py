@@ -168,6 +168,8 @@ class Plan:
       reasons: why each node with float32 or 16-bit tensors has its type.
       casts: the casts to make.
       seconds32, seconds16: predicted time of one run before and after, casts included.
+      spared: further seconds of the function as given, of what its twin has not to do
+        for other reasons than its types; 0 if nothing is converted.
       tie: seconds per step by which the choice may exceed the optimum due to rounding;
         -inf if costs were not compared.
       interface: the arguments and results that become 16-bit.
@@ -189,3 +191,4 @@ class Plan:
     casts_saved: CastsSaved = CastsSaved()
     late: Mapping[Read, str] = dataclasses.field(default_factory=dict)
     to_make: CastsToMake = CastsToMake()
+    spared: float = 0.0

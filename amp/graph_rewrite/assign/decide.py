@@ -249,9 +249,10 @@ def _plan(one: PricedUse, prices: _Prices, decision: _Decision) -> Plan:
         attrs={name: tuple(turning(found.typed[name], number)) for name in low},
         reasons=_reasons(found, low, prices.times),
         casts=after.casts,
-        seconds32=one.spared + _seconds(one, prices, found.already, decision.before),
+        seconds32=_seconds(one, prices, found.already, decision.before),
         seconds16=_seconds(one, prices, low | found.already, after.casts)
         + sum(one.cast(edge) for edge in sorted(again)),
+        spared=one.spared if low else 0.0,
         tie=decision.tie,
         interface=decision.interface,
         casts_saved=after.saved,

@@ -92,6 +92,7 @@ def _dropped(plan: Plan, cause: str) -> Plan:
         reasons=reasons,
         casts=frozenset(),
         seconds16=plan.seconds32,
+        spared=0.0,
         interface=Interface(),
         casts_saved=CastsSaved(),
         late={},

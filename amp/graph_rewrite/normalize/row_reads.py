@@ -6,14 +6,26 @@ Changes structure only: no types, no cost.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Collection, Iterator, Mapping
+import itertools
+from collections.abc import Callable, Iterator, Sequence
+from typing import NamedTuple
 
-from amp.graph_rewrite.graph import calls, ir, shapes
+from amp.graph_rewrite.graph import ir, shapes
 from amp.graph_rewrite.normalize import python_calls
 from amp.graph_rewrite.normalize.variable_reads import only_reads, reads_float32
+from amp.graph_rewrite.ops import structure
 from amp.graph_rewrite.ops.op_table import Kind, facts
 
 _MARKS = (ir.KEEP, ir.UNSCALE, ir.SEED, "_class")
+_ROWS_OF_TENSOR = structure.LOOKUPS[structure.ROWS]
+_INDICES = (ir.INT32, ir.INT64)  # that a ResourceGather takes
+
+
+class _Lookup(NamedTuple):
+    """A read of a variable, and the lookup of rows that alone reads it."""
+
+    read: ir.Node
+    rows: ir.Node
 
 
 def read_rows(module: ir.Module, differentiable: bool) -> ir.Module:
@@ -21,11 +33,12 @@ def read_rows(module: ir.Module, differentiable: bool) -> ir.Module:
 
         y = GatherV2(ReadVariableOp(v), ids, axis=0)    ->    y = ResourceGather(v, ids)
 
-    That is done where the function writes rows of the variable. From the first write of
-    rows on TensorFlow copies the variable whenever all of it is read; a ResourceGather
-    has the same effect on later reads, so elsewhere it would cost what it saves here
-    (`copy_on_read_mode`, tensorflow/core/framework/resource_var.h). Keras looks an
-    embedding up so, and its optimizers write the rows of a sparse gradient.
+    That is done where the same function writes rows of the variable, in no branch or
+    loop. From the first write of rows on TensorFlow copies the variable whenever all of
+    it is read; a ResourceGather has the same effect on later reads, so elsewhere it
+    would cost what it saves here (`copy_on_read_mode`,
+    tensorflow/core/framework/resource_var.h). Keras looks an embedding up so, and its
+    optimizers write the rows of a sparse gradient.
 
     The new node has the read's name: whatever waited for the read waits for the lookup,
     and every writer does. An Identity has the lookup's.
@@ -38,81 +51,54 @@ def read_rows(module: ir.Module, differentiable: bool) -> ir.Module:
         return module
     graphs = {graph.name: graph for graph in module.graphs()}
     reads = functools.partial(only_reads, graphs)
-    rows_written, python = _RowWrites(graphs), python_calls.running(module)
+    python = python_calls.running(module)
 
     def narrowed(graph: ir.Graph) -> ir.Graph:
         # In a GraphDef, a session may run reads and writes in any order. Python may
         # write every variable, and waits for no read of one.
         apart = not graph.name or python_calls.nodes(graph, python)
-        return graph if apart else _narrowed(graph, rows_written, reads)
+        return graph if apart else _narrowed(graph, reads)
 
     functions = {name: narrowed(graph) for name, graph in module.functions.items()}
     return ir.Module(narrowed(module.main), functions)
 
 
-def _narrowed(
-    graph: ir.Graph, rows_written: _RowWrites, reads: Callable[[ir.Node, int], bool]
-) -> ir.Graph:
-    if "GatherV2" not in graph.ops:
+def _narrowed(graph: ir.Graph, reads: Callable[[ir.Node, int], bool]) -> ir.Graph:
+    if _ROWS_OF_TENSOR not in graph.ops:
         return graph
-    pairs = [
-        pair
-        for handle in sorted(rows_written.of(graph))
-        for pair in _lookups(graph, handle)
-        if _may_be_late(graph, pair, reads)
-    ]
-    if not pairs:
+    handles = dict.fromkeys(
+        node.inputs[0] for node in graph.nodes.values() if _writes_rows(node)
+    )
+    found = [one for handle in handles for one in _lookups(graph, handle)]
+    found = _that_may_be_late(graph, found, reads) if found else []
+    if not found:
         return graph
     nodes = dict(graph.nodes)
-    rows: dict[ir.Edge, ir.Edge] = {}
-    for read, lookup in pairs:
+    for read, rows in found:
         copied = shapes.elements(graph.shape((read.name, 0)))
-        nodes[read.name] = _row_read(read, lookup, copied)
+        nodes[read.name] = _row_read(read, rows, copied)
         updates = {"T": ir.Type(ir.FLOAT)}
-        nodes[lookup.name] = ir.Node(
-            lookup.name, "Identity", ((read.name, 0),), (), lookup.device, None, updates
+        edge = read.name, 0
+        nodes[rows.name] = ir.Node(
+            rows.name, "Identity", (edge,), (), rows.device, None, updates
         )
-        rows[read.name, 0] = (lookup.name, 0)
+    same = {(read.name, 0): (rows.name, 0) for read, rows in found}
 
     def shaped(before: ir.ShapeSource) -> ir.ShapeSource:
-        return lambda edge: before(rows.get(edge, edge))
+        return lambda edge: before(same.get(edge, edge))
 
-    return graph.with_nodes(nodes).with_shapes(shaped)
-
-
-class _RowWrites:
-    """Which variables a function writes rows of, itself or in functions that it calls.
-
-    Args:
-      graphs: all functions, by name.
-    """
-
-    def __init__(self, graphs: Mapping[str, ir.Graph]) -> None:
-        self._graphs = graphs
-        self._known: dict[str, frozenset[ir.Edge]] = {}
-
-    def of(self, graph: ir.Graph) -> frozenset[ir.Edge]:
-        """The handles of these variables."""
-        if graph.name not in self._known:
-            self._known[graph.name] = frozenset()  # where a function calls itself
-            self._known[graph.name] = frozenset(self._found(graph))
-        return self._known[graph.name]
-
-    def _found(self, graph: ir.Graph) -> Iterator[ir.Edge]:
-        for node in graph.nodes.values():
-            row = facts(node.op)
-            if row.kind is Kind.WRITE and row.work == "scatter":
-                yield node.inputs[0]
-        for node, call in calls.calls(graph, self._graphs):
-            for name in () if call.each else calls.callees_of(node, call):
-                callee = self._graphs[name]
-                written = self.of(callee)
-                passed = zip(node.inputs[call.skip :], callee.args, strict=False)
-                yield from (edge for edge, arg in passed if (arg.name, 0) in written)
+    made = graph.with_nodes(nodes).with_shapes(shaped)
+    # Each may wait for its indices, but together they may wait for one another.
+    return made if len(made.order) == len(graph.order) else graph
 
 
-def _lookups(graph: ir.Graph, handle: ir.Edge) -> Iterator[tuple[ir.Node, ir.Node]]:
-    """Each read of a variable that only a lookup of rows reads, with the lookup."""
+def _writes_rows(node: ir.Node) -> bool:
+    row = facts(node.op)
+    return row.kind is Kind.WRITE and row.work == "scatter"
+
+
+def _lookups(graph: ir.Graph, handle: ir.Edge) -> Iterator[_Lookup]:
+    """The lookups in a variable that are the only reader of a read of it."""
     returned = {result.edge for result in graph.results}
     for name, _ in graph.readers.get(handle, ()):
         read = graph.nodes[name]
@@ -120,68 +106,90 @@ def _lookups(graph: ir.Graph, handle: ir.Edge) -> Iterator[tuple[ir.Node, ir.Nod
         if not reads_float32(read) or (name, 0) in returned or len(readers) != 1:
             continue
         ((reader, index),) = readers
-        lookup = graph.nodes[reader]
-        same_device = read.device == lookup.device
-        marked = any(node.has(mark) for node in (read, lookup) for mark in _MARKS)
-        if index == 0 and same_device and not marked and _of_rows(graph, lookup):
-            yield read, lookup
+        rows = graph.nodes[reader]
+        marked = any(node.has(mark) for node in (read, rows) for mark in _MARKS)
+        alike = read.device == rows.device and not marked
+        if index == 0 and alike and _of_rows(graph, rows):
+            yield _Lookup(read, rows)
 
 
 def _of_rows(graph: ir.Graph, node: ir.Node) -> bool:
     """Whether a node looks up rows: entries of the first dimension, for each index."""
-    if node.op != "GatherV2" or node.integer("batch_dims", 0):
+    if node.op != _ROWS_OF_TENSOR or node.integer("batch_dims", 0):
+        return False
+    if node.types("Tindices")[0] not in _INDICES:
         return False
     axis = graph.nodes.get(node.inputs[2][0])
-    constant = axis is not None and facts(axis.op).kind is Kind.CONSTANT
-    return constant and axis is not None and not axis.tensor().any()
+    if axis is None or facts(axis.op).kind is not Kind.CONSTANT:
+        return False
+    return not axis.tensor().any()
 
 
-def _may_be_late(
+def _that_may_be_late(
     graph: ir.Graph,
-    pair: tuple[ir.Node, ir.Node],
+    found: Sequence[_Lookup],
     reads: Callable[[ir.Node, int], bool],
-) -> bool:
-    """Whether a read may wait for the indices, and all that writes waits for it.
+) -> list[_Lookup]:
+    """The lookups whose read may wait for the indices.
 
-    So it may if no index depends on the read.
+    No index depends on the read, every node that may write the variable waits for it,
+    and the lookup runs in any case: so does the read, but what nothing needs is pruned.
     """
-    read, lookup = pair
-    for name, index in graph.readers.get(read.inputs[0], ()):
-        node = graph.nodes[name]
-        if reads(node, index) or read.name in node.controls:
-            continue
-        if read.name not in _ancestors(graph, [name]):
-            return False
-    return read.name not in _ancestors(graph, [lookup.inputs[1][0], *lookup.controls])
+    own = {one.read.name: 1 << place for place, one in enumerate(found)}
+    after: dict[str, int] = {}  # of each node, the reads that it waits for, as bits
+    for name in graph.order:
+        bits = own.get(name, 0)
+        for source in _sources(graph.nodes[name]):
+            bits |= after.get(source, 0)
+        after[name] = bits
+    needed = _needed(graph)
+
+    def may(one: _Lookup) -> bool:
+        bit = own[one.read.name]
+        takers = graph.readers[one.read.inputs[0]]
+        writers = (name for name, at in takers if not reads(graph.nodes[name], at))
+        waits = (one.rows.inputs[1][0], *one.rows.controls)
+        return (
+            one.rows.name in needed
+            and all(after[name] & bit for name in writers)
+            and not any(after.get(name, 0) & bit for name in waits)
+        )
+
+    return [one for one in found if may(one)]
 
 
-def _ancestors(graph: ir.Graph, names: Collection[str]) -> set[str]:
-    """These nodes, and all that they depend on."""
-    found, pending = set(names), list(names)
+def _needed(graph: ir.Graph) -> set[str]:
+    """The nodes on which a result of the function depends, or one that runs anyway."""
+    ends = itertools.chain(
+        (result.edge[0] for result in graph.results), graph.control_results
+    )
+    needed = {name for name in ends if name in graph.nodes}
+    pending = list(needed)
     while pending:
-        node = graph.nodes.get(pending.pop())
-        if node is None:
-            continue
-        fresh = {*(source for source, _ in node.inputs), *node.controls} - found
-        found |= fresh
+        fresh = {*_sources(graph.nodes[pending.pop()])} & graph.nodes.keys() - needed
+        needed |= fresh
         pending += fresh
-    return found
+    return needed
 
 
-def _row_read(read: ir.Node, lookup: ir.Node, copied: int) -> ir.Node:
+def _sources(node: ir.Node) -> Iterator[str]:
+    yield from (source for source, _ in node.inputs)
+    yield from node.controls
+
+
+def _row_read(read: ir.Node, rows: ir.Node, copied: int) -> ir.Node:
     """The lookup as one node, in the place of the read.
 
     Args:
-      read, lookup: the nodes.
+      read, rows: the read and the lookup.
       copied: the variable's elements, which need not be copied now.
     """
-    (index_type,) = lookup.types("Tindices")
-    types = {"dtype": ir.Type(ir.FLOAT), "Tindices": ir.Type(index_type)}
+    types = {"dtype": ir.Type(ir.FLOAT), "Tindices": ir.Type(rows.types("Tindices")[0])}
     return ir.Node(
         read.name,
-        "ResourceGather",
-        (read.inputs[0], lookup.inputs[1]),
-        tuple(dict.fromkeys((*read.controls, *lookup.controls))),
+        structure.ROWS,
+        (read.inputs[0], rows.inputs[1]),
+        tuple(dict.fromkeys((*read.controls, *rows.controls))),
         read.device,
         None,
         {**types, ir.COPIED: copied},

@@ -14,6 +14,7 @@ from typing import Protocol
 import numpy as np
 
 from amp.graph_rewrite.graph import ir
+from amp.graph_rewrite.ops import structure
 
 _PREFIX = "amp_sizes"  # of the names of nodes that only the question has
 
@@ -41,17 +42,13 @@ class Infer(Protocol):
         """
 
 
-# Lookups in a variable, with the same in a tensor.
-_LOOKUPS = {"ResourceGather": "GatherV2", "ResourceGatherNd": "GatherNd"}
-
-
 def _looked_up_in(
     op: str, indices: ir.Shape, traced: ir.Shape
 ) -> tuple[int, ...] | None:
     """The shape of a lookup's variable, as far as its result's tells; None: nothing."""
     if indices is None or traced is None:
         return None
-    if op == "ResourceGather":  # an entry of the first dimension for each index
+    if op == structure.ROWS:  # an entry of the first dimension for each index
         return (-1, *traced[len(indices) :])
     if not indices or indices[-1] < 0:
         return None
@@ -130,7 +127,7 @@ class Question:
         the result's as it was traced.
         """
         inputs = tuple(map(self._source, node.inputs))
-        if node.op in _LOOKUPS and not node.integer("batch_dims", 0):
+        if node.op in structure.LOOKUPS and not node.integer("batch_dims", 0):
             indices, traced = map(self._known.size, (node.inputs[1], (node.name, 0)))
             table = _looked_up_in(node.op, indices, traced)
             if table is not None:
@@ -145,14 +142,14 @@ class Question:
         (index,) = node.types("Tindices")
         inputs = [self._placeholder(number, table), indices]
         updates = {"Tparams": ir.Type(number), "Tindices": ir.Type(index)}
-        if node.op == "ResourceGather":
+        if node.op == structure.ROWS:
             zero: dict[str, ir.Value] = {
                 "dtype": ir.Type(ir.INT32),
                 "value": ir.Tensor(np.int32(0), ir.INT32),
             }
             inputs.append(self._new("Const", (), zero))
             updates["Taxis"] = ir.Type(ir.INT32)
-        op = _LOOKUPS[node.op]
+        op = structure.LOOKUPS[node.op]
         return ir.Node(node.name, op, tuple(inputs), (), "", None, updates)
 
     def _wanted(self, edge: ir.Edge) -> bool:

@@ -99,8 +99,10 @@ def only_reads(graphs: Mapping[str, ir.Graph], node: ir.Node, at: int) -> bool:
     if facts(node.op).only_reads:
         return True
     call = calls.CALLS.get(node.op)
-    if call is None or at < call.skip:
-        return False
+    if call is None or call.each or at < call.skip:
+        return (
+            False  # the inputs of a loop over a dataset are others than its function's
+        )
     return all(
         callee in graphs
         and at - call.skip < len(graphs[callee].args)

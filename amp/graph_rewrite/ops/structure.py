@@ -143,3 +143,6 @@ AGREED = frozenset(
         "SerializeTensor",
     }
 )
+# Lookups in a variable by its handle, each with the same in a tensor.
+LOOKUPS = {"ResourceGather": "GatherV2", "ResourceGatherNd": "GatherNd"}
+ROWS = "ResourceGather"  # of rows; the other is of entries

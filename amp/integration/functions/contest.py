@@ -17,6 +17,7 @@ from tensorflow.python.framework import config as config_lib
 
 from amp.graph_rewrite.outcomes import PlanSize, RacedPlan, TrialOutcome
 from amp.graph_rewrite.report import Report
+from amp.integration import tensor_pool
 from amp.integration.functions import clusters, race_rules, winner_checks
 from amp.integration.functions.plan_store import Record
 from amp.integration.functions.race import Listener, Race
@@ -315,6 +316,8 @@ class Contest:
                 later = race_rules.calls_until_affordable(race.log)
                 self._alone = self._left = max(self._left, later)
         self._plans.settle()
+        if len(race.log.first) > 1:
+            tensor_pool.trim()  # of what others needed than the winner
         self._tell(self, outcome if news else None)
 
     def _merged(self, outcome: TrialOutcome, before: str) -> TrialOutcome:

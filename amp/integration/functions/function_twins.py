@@ -72,9 +72,6 @@ class FunctionTwins:
         self._checks = FunctionChecks(plans, key, shared)
         self._later: LaterPlan | None = None
         self._newer_prices: Callable[[], None] | None = None
-        self._guarded = GuardedCalls(
-            self._name, self._current, self._drop, shared.once, self._strict
-        )
         self._lock = threading.RLock()  # held for a few lines and by no finalizer
 
     def begin(self, context: Any, known: Record, told: Told | None = None) -> bool:
@@ -232,6 +229,12 @@ class FunctionTwins:
         if prices is not None and prices is not before:
             report = functools.partial(Report.repriced, prices=prices)
             self._shared.reports.change(self._name, report)
+
+    @property
+    def _guarded(self) -> GuardedCalls:
+        """Not kept: it holds this object, which is to be freed with its last user."""
+        once = self._shared.once
+        return GuardedCalls(self._name, self._current, self._drop, once, self._strict)
 
     def _current(self) -> Current:
         return Current(self._plans, self._contest)

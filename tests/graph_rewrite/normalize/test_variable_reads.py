@@ -69,6 +69,28 @@ def test_the_read_that_runs_in_any_case_is_the_one_that_is_left(number: int) -> 
     assert used_of(ir.Module(main, module.functions)) == [reads[number]]
 
 
+def test_a_loop_over_a_dataset_writes_what_it_is_given() -> None:
+    """Its inputs are others than its function's arguments."""
+    numbers = tf.data.Dataset.range(2)
+
+    def epoch(x: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        before = tf.matmul(x, tf.convert_to_tensor(W))
+        for _ in numbers:
+            W.assign_sub(tf.eye(4))
+        return before, tf.matmul(x, tf.convert_to_tensor(W))
+
+    assert len(used(epoch, spec(4, 4))) == 2
+    x = tf.eye(4)
+    W.assign(tf.eye(4) * 2)
+    want = [y.numpy() for y in tf.function(epoch)(x)]
+    W.assign(tf.eye(4) * 2)
+    policy = {"emulate": True, "check": False, "trial": False, "strict": True}
+    with amp.mixed_precision_scope(dtype="bfloat16", assignment="all", **policy):
+        got = [y.numpy() for y in tf.function(epoch)(x)]
+    W.assign(tf.eye(4) * 2)
+    np.testing.assert_array_equal(got, want)
+
+
 def test_a_loop_and_what_is_beside_it_share_one_read() -> None:
     def fn(x: tf.Tensor) -> tf.Tensor:
         body = lambda i, y: (i + 1, tf.matmul(y, W))  # noqa: E731

@@ -10,6 +10,7 @@ import os
 import pathlib
 import threading
 import time
+import weakref
 from typing import Any
 
 import numpy as np
@@ -44,6 +45,7 @@ from amp.integration.functions import (
 )
 from amp.integration.functions.function_call import FunctionCall
 from amp.integration.functions.function_twins import FunctionTwins
+from amp.integration.functions.guarded_calls import GuardedCalls
 from amp.integration.functions.race_log import Log
 from amp.integration.functions.twins import Twins
 from amp.integration.measuring import hardware
@@ -460,16 +462,16 @@ def test_threads_may_call_at_once_and_each_call_is_one_step() -> None:
 def test_a_twin_that_another_thread_lets_go_leaves_the_step_to_the_original(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    step, gone, made = Step(), [], FunctionTwins._made
+    step, gone, made = Step(), [], GuardedCalls._made
 
-    def let_go(self: FunctionTwins, context: Any, plan: str) -> Any:
+    def let_go(self: GuardedCalls, context: Any, plan: str) -> Any:
         found = made(self, context, plan)
         if not gone:
             gone.append(plan)
-            self._plans.let_all_go(context)
+            self._current().plans.let_all_go(context)
         return found
 
-    monkeypatch.setattr(FunctionTwins, "_made", let_go)
+    monkeypatch.setattr(GuardedCalls, "_made", let_go)
     step.train(3, trial=False, strict=True)
     assert gone
     assert int(step.count) == 3
@@ -698,3 +700,29 @@ def test_how_long_both_took_to_their_first_call_is_kept(ran: Calls) -> None:
     assert ready.keys() == {race_rules.FLOAT32, CUT.name}
     assert min(ready.values()) > 0
     assert ready[race_rules.FLOAT32] > 0.02  # it was made slow
+
+
+def test_twins_go_with_their_function_and_wait_for_no_collector(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """They hold plans and graphs."""
+    made: list[weakref.ref[FunctionTwins]] = []
+    honest = FunctionTwins.__init__
+
+    def noted(self: FunctionTwins, *args: Any) -> None:
+        honest(self, *args)
+        made.append(weakref.ref(self))
+
+    monkeypatch.setattr(FunctionTwins, "__init__", noted)
+    weights = tf.ones([64, 64])
+    gc.collect()
+    gc.disable()
+    try:
+        product = tf.function(lambda x: tf.matmul(x, weights))
+        with amp.mixed_precision_scope(dtype="bfloat16", trial=False, check=False):
+            product(tf.ones([4, 64]))
+        del product
+        alive = [one() is not None for one in made]
+    finally:
+        gc.enable()
+    assert alive == [False]

@@ -142,7 +142,15 @@ REWRITER = (
 )
 INTEGRATION = (
     *("atomic_files", "process", "imports", "messages", "hooks", "wrapping"),
-    *("nesting", "active", "fallback", "as_written", "heap", "forward_mode"),
+    *(
+        "nesting",
+        "active",
+        "fallback",
+        "as_written",
+        "heap",
+        "tensor_pool",
+        "forward_mode",
+    ),
     *("measuring", "report_directories", "keras_layers", "source_lines", "reports"),
     *("functions", "sessions", "distributed", "training"),
     *("install", "api", "by_hand", "own_updates", "files", "comparing"),

@@ -19,7 +19,7 @@ from amp.graph_rewrite.assign.nominee import CUT, Nodes
 from amp.graph_rewrite.outcomes import TrialOutcome
 from amp.graph_rewrite.report import Report
 from amp.graph_rewrite.rewrite import Prepared
-from amp.integration import fallback
+from amp.integration import fallback, tensor_pool
 from amp.integration.functions import (
     failures,
     guarded_calls,
@@ -150,6 +150,8 @@ class FunctionTwins:
             self._contest = Contest(self._plans, self._ended, keep)
             stepped = self._stepped > 0
             if known.winner == plan:
+                if stepped:
+                    tensor_pool.trim()  # of what float32 needed
                 self._contest.begin_known(known, stepped=stepped)
                 report, text = plan_store.as_measured(report, known), KNOWN
             else:
@@ -307,6 +309,7 @@ class FunctionTwins:
         if later is None or not later.over:
             return later
         self._later = None
+        tensor_pool.trim()  # of what was measured
         if self._key:
             plan_store.save(self._key, tried=later.tried)
         if contest is not None and contest.outcome is not None:

@@ -10,6 +10,7 @@ import pytest
 from tensorflow.python.eager import context as context_lib
 
 from amp.graph_rewrite.outcomes import PlanSize, TrialOutcome
+from amp.integration import tensor_pool
 from amp.integration.functions import contest as contest_lib
 from amp.integration.functions import race as race_lib
 from amp.integration.functions import winner_checks
@@ -137,8 +138,10 @@ def test_there_is_no_check_where_float32_cannot_run() -> None:
 def test_a_winner_that_made_the_first_step_meets_float32_if_it_has_become_slower(
     monkeypatch: pytest.MonkeyPatch, slower: float, called: int
 ) -> None:
-    """Float32 has not run in this process, and takes its memory once it does."""
+    """Float32 has not run in this process, and takes its memory until it has."""
     now, calls = [0.0], collections.Counter[str]()
+    trimmed: list[str] = []
+    monkeypatch.setattr(tensor_pool, "trim", lambda: trimmed.append("memory"))
     monkeypatch.setattr(race_lib, "synchronised_clock", lambda: now[0])
 
     def run(plan: str) -> None:
@@ -156,6 +159,7 @@ def test_a_winner_that_made_the_first_step_meets_float32_if_it_has_become_slower
     assert min(calls[FLOAT32], 1) == called
     assert calls["cut"] >= winner_checks.ALONE
     assert contest.winner == (FLOAT32 if called else "cut")
+    assert trimmed == ["memory"] * called
     assert [outcome is not None for outcome in told] == [bool(called)]
     # The next check is due as ever, and float32 was not found to be too dear.
     if not called:

@@ -14,13 +14,11 @@ import mmap
 from bisect import bisect_right
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
-from tensorflow.python.eager import context as context_lib
 
 from amp.integration import fallback
 
@@ -39,8 +37,7 @@ def trim() -> int:
 
     It takes all that is free as tensors without values, has the system forget their
     pages, madvise(2), and frees them. Nothing is done where tensors of a CPU have
-    another allocator, in a session of a job that runs nothing eagerly, or on another
-    system than Linux.
+    another allocator, in a job with sessions alone, or on another system than Linux.
 
     Returns:
       The bytes that were given back, of which some may have been in no use before.
@@ -49,19 +46,16 @@ def trim() -> int:
 
 
 def _trimmed() -> int:
-    context = context_lib.context_safe()
-    if context is None or not context._initialized:
+    if not tf.compat.v1.executing_eagerly_outside_functions():
         return 0
-    info = context.get_memory_info("CPU:0")
+    info = tf.config.experimental.get_memory_info("CPU:0")
     in_use, free = int(info["current"]), int(info["peak"]) - int(info["current"])
     if free < LEAST:
         return 0
     size = _PIECE
     while size * _MOST_PIECES < free:
         size *= 2
-    with ExitStack() as stack:
-        stack.enter_context(context_lib.eager_mode())
-        stack.enter_context(tf.device("CPU:0"))
+    with tf.init_scope(), tf.device("CPU:0"):
         held = _taken(_Mappings(), size, free, in_use)
         return _forgotten([(_address(tensor), size) for tensor in held])
 

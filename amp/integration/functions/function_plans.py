@@ -33,6 +33,7 @@ from amp.integration import heap
 from amp.integration.functions import contest, twin_making
 from amp.integration.functions.twin_making import MadeTwin
 from amp.integration.measuring.job_timer import Noted
+from amp.policy import Policy
 
 # The plans besides the cheapest, in the order in which they enter a race.
 OTHERS = (EVERYTHING, UNCLUSTERED, PRODUCTS)
@@ -43,6 +44,10 @@ NOMINEES: Mapping[str, Nominee] = {each.name: each for each in (CUT, *OTHERS, ME
 # more, if less than half of the prediction rests on measured times, and as many times
 # more as the predicted gain of the cheapest was found to be wrong by.
 CLOSE, CLOSE_IF_MODELLED, MEASURED_PART = 1.15, 1.5, 0.5
+# Where no plan is predicted to gain, a training step has no race that is predicted to
+# take less than this (in seconds), as that could not pay for one, or of which the user
+# asks a larger gain than this.
+LEAST_STEP, USUAL_GAIN = 0.01, Policy().min_gain
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -148,7 +153,7 @@ class FunctionPlans:
         self.repriced: Prepared | None = None
         self._timers = dict.fromkeys(NOMINEES, prepared.timer)
         self._kept, self._proven = kept, ""
-        policy = prepared.settled.policy
+        self._policy = policy = prepared.settled.policy
         self._race = policy is not None and not contest.why_not(policy)
         self._left: dict[str, Callable[[], None]] = {}  # checks, by plan
         self._made: dict[str, Made | NotMade] = {}
@@ -161,6 +166,28 @@ class FunctionPlans:
     def nominee(self, plan: str) -> Nominee:
         """The plan of a name, with the nodes that stay float32."""
         return NOMINEES[plan].keeping(self._kept)
+
+    def worth_a_race(self, float32: Report) -> str:
+        """The plan that is to race though none is predicted to gain, "" if none is.
+
+        Predictions are wrong by more than a few per cent where operations run beside
+        one another; a race is not.
+
+        Args:
+          float32: the report on the cheapest plan, which changes nothing.
+        """
+        prepared, policy = self.prepared, self._policy
+        if prepared is None or policy is None or policy.min_gain > USUAL_GAIN:
+            return ""
+        if not self._race or float32.seconds32 < LEAST_STEP:
+            return ""
+        found: dict[str, float] = {}
+        for plan in (EVERYTHING.name, PRODUCTS.name):
+            foreseen = prepared.foreseen(self.nominee(plan))
+            if any(foreseen.low.values()):
+                found[plan] = foreseen.seconds
+        best = min(found, key=found.__getitem__, default="")
+        return best if best and found[best] <= CLOSE * float32.seconds32 else ""
 
     def timer(self, plan: str) -> Timer:
         """What gave the measured times that a plan was made by."""

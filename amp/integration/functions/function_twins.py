@@ -95,6 +95,11 @@ class FunctionTwins:
         if isinstance(made, NotMade) and plan != CUT.name:
             plan, known = CUT.name, Record()
             made, rewrite = self._plans.make(context, plan)
+        if isinstance(made, NotMade) and made.report is not None and told.seconds:
+            doubtful = self._plans.worth_a_race(made.report)
+            if doubtful:
+                plan = doubtful
+                made, rewrite = self._plans.make(context, plan)
         stored = None
         if isinstance(made, Made):
             stored = self._checks.recall(self._plans, made)
@@ -111,7 +116,8 @@ class FunctionTwins:
             return self._begin_in_float32(made)
         if stored is None and rewrite is not None:
             self._checks.first(self._plans, plan, rewrite, told.recorded)
-        self._enter(plan, [nominee.name for nominee in OTHERS], known)
+        others = [nominee.name for nominee in OTHERS if nominee.name != plan]
+        self._enter(plan, others, known)
         if told.too_large and self._contest is not None:
             self._contest.drop(FLOAT32, guarded_calls.TOO_LARGE, failed=True)
         if stored is not None:

@@ -23,6 +23,7 @@ from amp.integration.functions import (
     checks,
     contest,
     function_checks,
+    function_plans,
     function_twins,
     gradient_check,
     later_plan,
@@ -530,3 +531,43 @@ def test_a_plan_made_anew_for_its_accuracy_is_told_by_what_was_measured(
     assert [d.op for d in report.decisions if d.rule == "accuracy"]
     assert report.measured_share > 0.9
     assert report.seconds32 == pytest.approx(before.seconds32, rel=0.1)
+
+
+class Diluted(Training):
+    """A step whose products are a small part of its time: 16 bits gain little."""
+
+    def _step(self) -> tf.Tensor:
+        with amp.keep_float32():
+            rest = tf.reduce_mean(
+                tf.cos(tf.random.stateless_normal([4096, 512], (1, 2)))
+            )
+        return super()._step() + 0.0 * rest
+
+
+@pytest.mark.parametrize(
+    ("policy", "least", "races"),
+    [({}, 0.0, True), ({"min_gain": 0.9}, 0.0, False), ({}, 10.0, False)],
+)
+def test_a_step_predicted_to_gain_too_little_races_all_the_same(
+    policy: dict[str, Any],
+    least: float,
+    races: bool,
+    ran: Calls,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A prediction is no promise; what is short, or asked to gain much, has no race."""
+    monkeypatch.setattr(function_plans, "USUAL_GAIN", 0.6)
+    monkeypatch.setattr(function_plans, "LEAST_STEP", least)
+    monkeypatch.setattr(measuring_slices, "SHARE", 0.0)
+    ran.fast = 1
+    policy = {"min_gain": 0.6, **policy}
+    Diluted().train(ENOUGH, **policy)
+    report = amp.reports()[-1]
+    assert (report.nodes_low > 0) == races
+    assert any(b"__amp" in name for name in ran.names) == races
+    if races:
+        fates = {plan.name: plan.fate for plan in report.plans}
+        assert fates[EVERYTHING.name] == "won"
+        PROCESS.settled.clear()  # as a new process
+        Diluted().train(3, **policy)
+        assert amp.reports()[-1].trial == contest.KNOWN

@@ -111,12 +111,16 @@ def why_not_made(found: Found, nominee: Nominee, doubt: float = 1.0) -> str:
         if any(foreseen.low == low for low in found.made):
             return "not made, it is the same as another plan"
         seconds = foreseen.seconds - report.fused_seconds
-    modelled = report.measured_share < MEASURED_PART
-    close = doubt * (CLOSE_IF_MODELLED if modelled else CLOSE)
+    close = doubt * (CLOSE_IF_MODELLED if _modelled(report) else CLOSE)
     if seconds <= close * report.seconds16:
         return ""
     ratio = seconds / report.seconds16
     return f"not made, predicted to take {ratio:.2f} times as long"
+
+
+def _modelled(report: Report) -> bool:
+    """Whether less than half of a prediction rests on measured times."""
+    return report.measured_share < MEASURED_PART
 
 
 class FunctionPlans:
@@ -187,7 +191,8 @@ class FunctionPlans:
             if any(foreseen.low.values()):
                 found[plan] = foreseen.seconds
         best = min(found, key=found.__getitem__, default="")
-        return best if best and found[best] <= CLOSE * float32.seconds32 else ""
+        close = CLOSE_IF_MODELLED if _modelled(float32) else CLOSE
+        return best if best and found[best] <= close * float32.seconds32 else ""
 
     def timer(self, plan: str) -> Timer:
         """What gave the measured times that a plan was made by."""

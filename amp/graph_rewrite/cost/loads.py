@@ -79,7 +79,7 @@ def _load(use_analysis: UseAnalysis, view: Typed) -> Load:
     moved = arithmetic.moved(work, turned_ins, turned_outs)
     if view.facts.kind is Kind.WRITE:
         variables = sum(slot.type == ir.RESOURCE for slot in view.ins)
-        rows = _rows(ins, view) if work == "scatter" else 0
+        rows = _rows(ins, view) if view.facts.writes_rows else 0
         moved += arithmetic.updated(turned_ins, rows, variables)
     equation = node.text("equation") if work == "einsum" else ""
     return Load(work, moved, arithmetic.flops(view.facts, ins, outs, equation))
@@ -113,7 +113,7 @@ def _copies(use_analysis: UseAnalysis) -> Iterator[tuple[float, Load]]:
     written = {
         edge
         for view in typed.values()
-        if view.facts.kind is Kind.WRITE and view.facts.work == "scatter"
+        if view.facts.writes_rows
         for edge, slot in zip(view.node.inputs, view.ins, strict=False)
         if slot.type == ir.RESOURCE
     }

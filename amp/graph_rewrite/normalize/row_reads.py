@@ -67,7 +67,7 @@ def _narrowed(graph: ir.Graph, reads: Callable[[ir.Node, int], bool]) -> ir.Grap
     if _ROWS_OF_TENSOR not in graph.ops:
         return graph
     handles = dict.fromkeys(
-        node.inputs[0] for node in graph.nodes.values() if _writes_rows(node)
+        node.inputs[0] for node in graph.nodes.values() if facts(node.op).writes_rows
     )
     found = [one for handle in handles for one in _lookups(graph, handle)]
     found = _that_may_be_late(graph, found, reads) if found else []
@@ -90,11 +90,6 @@ def _narrowed(graph: ir.Graph, reads: Callable[[ir.Node, int], bool]) -> ir.Grap
     made = graph.with_nodes(nodes).with_shapes(shaped)
     # Each may wait for its indices, but together they may wait for one another.
     return made if len(made.order) == len(graph.order) else graph
-
-
-def _writes_rows(node: ir.Node) -> bool:
-    row = facts(node.op)
-    return row.kind is Kind.WRITE and row.work == "scatter"
 
 
 def _lookups(graph: ir.Graph, handle: ir.Edge) -> Iterator[_Lookup]:

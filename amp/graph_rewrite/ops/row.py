@@ -239,6 +239,11 @@ class Row:
         return self.kind in (Kind.READ_VARIABLE, Kind.READ_PART)
 
     @property
+    def writes_rows(self) -> bool:
+        """Whether it writes rows of the variable whose handle it gets, by indices."""
+        return self.kind is Kind.WRITE and self.work == "scatter"
+
+    @property
     def in_memory(self) -> bool:
         """Whether its output takes no memory of its own (a constant or a variable)."""
         return self.kind in (Kind.CONSTANT, Kind.VARIABLE, Kind.READ_VARIABLE)

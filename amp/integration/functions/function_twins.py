@@ -40,6 +40,7 @@ from amp.integration.functions.function_plans import (
 )
 from amp.integration.functions.gradient_check import Checked
 from amp.integration.functions.guarded_calls import Current, GuardedCalls
+from amp.integration.functions.kept_race import KeptRace
 from amp.integration.functions.later_plan import LaterPlan
 from amp.integration.functions.plan_store import Record
 from amp.integration.functions.race_rules import FLOAT32
@@ -151,9 +152,8 @@ class FunctionTwins:
         text, self._contest = f"off: {off}", None
         report = self._plans.report(plan)
         if not off:
-            digest = self._digest(made)
-            keep = functools.partial(self._keep_race, digest)
-            self._contest = Contest(self._plans, self._ended, keep)
+            race = KeptRace(self._key, self._digest(made))
+            self._contest = Contest(self._plans, self._ended, race.advanced)
             stepped = self._stepped > 0
             if known.winner == plan:
                 if stepped:
@@ -161,8 +161,7 @@ class FunctionTwins:
                 self._contest.begin_known(known, stepped=stepped)
                 report, text = plan_store.as_measured(report, known), KNOWN
             else:
-                same = known.race.get("plan") == digest
-                kept = known.race if same else {}
+                kept = race.earlier(known)
                 self._contest.begin(plan, others, kept, stepped=stepped)
                 text = UNDER_WAY
         if text != UNDER_WAY:
@@ -175,11 +174,6 @@ class FunctionTwins:
         """A name for the plan that was made, the same in every run of the job."""
         prepared = self._plans.prepared
         return "" if prepared is None else stored_checks.digest(prepared, made.low)
-
-    def _keep_race(self, digest: str, kept: Mapping[str, Any]) -> None:
-        """Stores how far the race is, for a run that begins with the same plan."""
-        if self._key:
-            plan_store.save(self._key, race={"plan": digest, **kept})
 
     def call(self, call: FunctionCall, context: Any) -> Any:
         """Makes one call that `proven` gives no name for, and returns its outputs.

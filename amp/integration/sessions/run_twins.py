@@ -12,7 +12,7 @@ import functools
 import itertools
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from typing import Any, TypeAlias
 
 import tensorflow as tf
@@ -24,6 +24,7 @@ from amp.integration import fallback
 from amp.integration.functions import failures, plan_store
 from amp.integration.functions.contest import KNOWN, UNDER_WAY, Contest
 from amp.integration.functions.function_plans import NOMINEES, OTHERS, NotMade
+from amp.integration.functions.kept_race import KeptRace
 from amp.integration.functions.plan_store import Record
 from amp.integration.functions.race_rules import FLOAT32
 from amp.integration.sessions.policy_view import Run
@@ -128,26 +129,20 @@ class RunTwins:
 
     def _enter(self, plan: str, known: Record) -> None:
         """Begins the race of a plan that was made."""
-        digest, text = self._plans.digest(plan), KNOWN
-        keep = functools.partial(self._keep_race, digest)
-        contest = Contest(self._plans, self._ended, keep, time.perf_counter)
+        race, text = KeptRace(self._key, self._plans.digest(plan)), KNOWN
+        clock = time.perf_counter
+        contest = Contest(self._plans, self._ended, race.advanced, clock)
         report = self._plans.report(plan)
         if known.winner == plan:
             contest.begin_known(known)
             report = plan_store.as_measured(report, known)
         else:
-            same = known.race.get("plan") == digest
             others = [nominee.name for nominee in OTHERS]
-            contest.begin(plan, others, known.race if same else {})
+            contest.begin(plan, others, race.earlier(known))
             text = UNDER_WAY
         self._contest = contest
         if self._reports is not None:
             self._reports.begin(plan, report, text)
-
-    def _keep_race(self, digest: str, kept: Mapping[str, Any]) -> None:
-        """Stores how far the race is, for a run that begins with the same plan."""
-        if self._key:
-            plan_store.save(self._key, race={"plan": digest, **kept})
 
     def call(self, run: Make, starts: Starts, work: float) -> Any:
         """Makes one run that `proven` gives no form for, and returns its outputs.

@@ -235,6 +235,18 @@ def test_writers_are_known_by_their_names() -> None:
         assert first.is_ref or first.type == tf.resource.as_datatype_enum, op
 
 
+def test_what_writes_rows_takes_their_indices() -> None:
+    """Law: a writer of rows has an input of integers besides; no other updater has."""
+    registered = [name for name in dir(tf.raw_ops) if op_def_registry.get(name)]
+    writers = [op for op in registered if facts(op).writes_rows]
+    assert {"ResourceScatterAdd", "ResourceSparseApplyAdagradV2"} <= set(writers)
+    for op in writers:
+        args = op_def_registry.get(op).input_arg
+        assert any("indices" in arg.name for arg in args), op
+    assert not facts("ResourceApplyAdam").writes_rows
+    assert not facts("ScatterNd").writes_rows
+
+
 def test_what_reads_a_variable_takes_its_handle() -> None:
     readers = [row.op for row in ROWS.values() if row.only_reads]
     assert "ReadVariableOp" in readers

@@ -28,7 +28,7 @@ def main(arguments: list[str] | None = None) -> int:
     """Runs the command; returns the exit status: 1 if a family fails, 2 on an error."""
     args = _parser().parse_args(arguments)
     commands = {"list": _list, "calibrate": _calibrate, "run": _run, "reach": _run}
-    commands |= {"controls": _controls, "report": _report}
+    commands |= {"controls": _controls, "drill": _drill, "report": _report}
     try:
         _look_for_data(args)
         return commands[args.command](args)
@@ -58,17 +58,25 @@ def _parser() -> argparse.ArgumentParser:
     reach = commands.add_parser("reach", help="train full sizes once, towards a goal")
     _add_training(reach, list(families.GOALS))
     _add_judged(reach)
-    report = commands.add_parser("report", help="tables and pictures from results")
-    report.add_argument("--results", type=Path, help="directory of results")
-    report.add_argument(
+    told = {
+        "drill": "drill results that were made before there were such drills",
+        "report": "tables and pictures from results",
+    }
+    for name, text in told.items():
+        _add_again(commands.add_parser(name, help=text))
+    return parser
+
+
+def _add_again(command: argparse.ArgumentParser) -> None:
+    command.add_argument("--results", type=Path, help="directory of results")
+    command.add_argument(
         "--data-dir",
         type=Path,
         action="append",
         default=[],
-        help="real data, to plan steps anew; may be given more than once",
+        help="real data, to make steps anew; may be given more than once",
     )
-    report.add_argument("--margins", type=Path, help="file of frozen margins")
-    return parser
+    command.add_argument("--margins", type=Path, help="file of frozen margins")
 
 
 def _add_training(command: argparse.ArgumentParser, names: list[str]) -> None:
@@ -251,6 +259,35 @@ class _Teller:
     def done(self, family: str) -> None:
         if family in self._tasks:
             self._bars.remove_task(self._tasks[family])
+
+
+def _drill(args: argparse.Namespace) -> int:
+    from convergence import drilling, margins, results, staleness, workers
+
+    directory, frozen = args.results or results.DIRECTORY, args.margins or margins.FILE
+    wanted = [
+        result
+        for result in results.every(directory)
+        if not staleness.reason(result, staleness.as_held, frozen)
+        and not result.get("controls")  # in which faults are to be found
+        and drilling.missing(result)
+    ]
+    sound = True
+    for result, found in workers.drilling(wanted, args.data_dir) if wanted else ():
+        name = results.file_name(result)
+        if found is None:
+            print(f"{name}: not drilled, its data is not here", flush=True)
+            continue
+        drills = {**result.get("drills", {}), **found}
+        results.write(directory / name, {**result, "drills": drills})
+        faults = [
+            f"{at}: {text}" for at, one in found.items() for text in one["faults"]
+        ]
+        print(f"{name}: drills of {', '.join(found)} find {len(faults) or 'nothing'}")
+        for text in faults:
+            print(f"  {text}", flush=True)
+        sound = sound and not faults
+    return 0 if sound else 1
 
 
 def _report(args: argparse.Namespace) -> int:

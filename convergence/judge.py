@@ -2,8 +2,8 @@
 
 Those beside it have no margin and can only refuse: that a scale has an effect, that
 drills find nothing, and that a goal is reached. So results that the rule judged before
-there was such a clause stay counted, and its code is no part of the rule's tag. No
-statistics are made here.
+there was such a clause stay counted, once they are drilled, and its code is no part of
+the rule's tag. No statistics are made here.
 """
 
 from __future__ import annotations
@@ -37,10 +37,10 @@ def _beside(row: Row, result: Mapping[str, Any]) -> list[Finding]:
 
 
 def _drilled(result: Mapping[str, Any], setting: str) -> Finding:
-    """What drills found; nothing in results from before there were any."""
-    if "drills" not in result or result["settings"][setting]["scaling"] is None:
+    """What drills found of a setting with a loss scale."""
+    if result["settings"][setting]["scaling"] is None:
         return Finding("drill", EQUAL, "")
-    drill = result["drills"].get(setting)
+    drill = result.get("drills", {}).get(setting)
     if drill is None:
         return Finding("drill", UNDECIDED, "not drilled")
     faults = drill["faults"]

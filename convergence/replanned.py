@@ -19,7 +19,7 @@ from convergence.staleness import Replan
 
 FILE = Path("replanned") / "plans.json"  # below a directory of results
 # What makes plans of results, beside the code that `audit.code` has digests of.
-MODULES = ("arms", "controls", "plans", "replanning", "traced")
+MODULES = ("again", "arms", "controls", "plans", "replanning", "traced")
 LIBRARIES = ("tensorflow", "tensorflow-cpu", "keras")
 
 

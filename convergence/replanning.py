@@ -5,20 +5,12 @@ Traces one step a setting, for the CPU that ran it; trains nothing.
 
 from __future__ import annotations
 
-import contextlib
-import gc
-import importlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
-from unittest import mock
 
-import keras
-
-from amp.integration.measuring import hardware
-from convergence import arms, families, plans, steps
-from convergence.errors import DataError
-from convergence.families import Size
+from convergence import again, plans, steps
+from convergence.again import Again
 
 
 def replan(
@@ -33,50 +25,19 @@ def replan(
     Returns:
       None where the data of these results is not there, or the row has changed.
     """
-    family = families.FAMILIES[result["family"]]
-    module = importlib.import_module(f"convergence.tasks.{family.task}")
-    for directory in (None, *directories):
-        size = family.size(quick=result["quick"], real=directory is not None)
-        with contextlib.suppress(DataError):
-            data = module.load(size, directory)
-            if data.name == result["data"]:
-                with _as_of(result["machine"]["flags"]):
-                    return _planned(result, module, data, size)
-    return None
+    with again.made(result, directories) as made:
+        return None if made is None else _planned(made)
 
 
-@contextlib.contextmanager
-def _as_of(flags: Sequence[str]) -> Iterator[None]:
-    """Plans for a CPU with these flags: what its kernels round decides what may be low.
-
-    The step then runs on this CPU, which gives the same values without 16-bit
-    arithmetic, only slower.
-    """
-    with mock.patch.object(hardware, "cpu_flags", return_value=frozenset(flags)):
-        hardware.device.cache_clear()
-        try:
-            yield
-        finally:
-            hardware.device.cache_clear()
-
-
-def _planned(
-    result: Mapping[str, Any], module: Any, data: Any, size: Size
-) -> dict[str, str]:
-    """The digests, of a task's module on its data."""
-    known = {arm.name: arm for arm in (*arms.compared(), *arms.controlled())}
+def _planned(made: Again) -> dict[str, str]:
     found = {}
-    for name in result["settings"]:
-        policy = known[name].policy(
-            dtype=result["dtype"], emulate=result["emulated"], steps=size.steps
-        )
-        task = module.make(data, size)
-        step = steps.Step(task, policy, known[name].planted)
+    for name in made.result["settings"]:
+        policy, task = made.policy(name), made.task()
+        step = steps.Step(task, policy, made.arm(name).planted)
         for stage in task.stages if policy is not None else ():
-            number = next(n for n in range(size.steps) if task.stage(n) == stage)
+            number = next(n for n in range(made.size.steps) if task.stage(n) == stage)
             step(stage, steps.tensors(task.batch(0, number)))
         found[name] = plans.plan(step).digest
         del step, task
-        keras.backend.clear_session()
-        gc.collect()
+        again.forget()
     return found

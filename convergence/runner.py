@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import gc
 import importlib
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -19,10 +18,9 @@ import numpy as np
 
 import amp
 from convergence import (
+    again,
     arms,
-    audit,
-    drills,
-    dynamics,
+    drilling,
     goals,
     margins,
     results,
@@ -31,7 +29,7 @@ from convergence import (
 from convergence.arms import Arm
 from convergence.families import Family, Size
 from convergence.results import Subject
-from convergence.task import mean
+from convergence.task import Task, mean
 from convergence.training import Spec, Trainer
 
 CALIBRATIONS = 5  # pairs
@@ -177,22 +175,18 @@ class _Runs:
         self, result: dict[str, Any], path: Path, every: Sequence[Arm], seed: int
     ) -> None:
         """Adds the drills that are missing, or of other code, of arms with a scale."""
-        code = drills.code(self._family.task)
+        wanted = drilling.outdated(result)
         for arm in every:
-            scaling = result["settings"][arm.name]["scaling"]
-            held = result["drills"].get(arm.name, {}).get("code")
-            if scaling is None or held == code:
-                continue
-            keras.utils.set_random_seed(seed)
-            task, policy = self._module.make(self._data, self._size), self._policy(arm)
-            assert policy is not None
-            rule = dynamics.Rule(*scaling)
-            found = drills.faults(task, policy, arm.planted, rule, seed)
-            made = {"commit": audit.commit(), "code": code}
-            result["drills"][arm.name] = {**made, "faults": found}
-            results.write(path, result)
-            del task
-            _forget()
+            if arm.name in wanted:
+                found = drilling.drilled(
+                    result, arm, self._policy(arm), self._make, seed
+                )
+                result["drills"][arm.name] = found
+                results.write(path, result)
+
+    def _make(self) -> Task:
+        made: Task = self._module.make(self._data, self._size)
+        return made
 
     def _policy(self, arm: Arm) -> amp.Policy | None:
         subject, steps = self._subject, self._size.steps
@@ -254,8 +248,7 @@ class _Runs:
     ) -> None:
         """Adds the runs that are missing; writes the file, if any, after each."""
         for arm, missing in _missing(result["runs"], every, seeds):
-            task = self._module.make(self._data, self._size)
-            trainer = Trainer(task, self._policy(arm), arm.planted)
+            trainer = Trainer(self._make(), self._policy(arm), arm.planted)
             for seed in missing:
                 spec = self._spec(arm, seed, path, drawn=seed == seeds[0])
                 advance = functools.partial(
@@ -269,8 +262,8 @@ class _Runs:
                 if path is not None:
                     results.write(path, result)
                 spec.place.unlink(missing_ok=True)
-            del trainer, task
-            _forget()
+            del trainer
+            again.forget()
 
     def _spec(self, arm: Arm, seed: int, path: Path | None, *, drawn: bool) -> Spec:
         folder = (path or self._options.out / "x").parent / ".checkpoints"
@@ -292,7 +285,7 @@ class _Runs:
         """The first values of the model's variables, the same in all arms."""
         if seed not in self._first:
             keras.utils.set_random_seed(seed)
-            model = self._module.make(self._data, self._size).model
+            model = self._make().model
             self._first[seed] = [variable.numpy() for variable in model.variables]
         return self._first[seed]
 
@@ -306,9 +299,3 @@ def _missing(
         (arm, [seed for seed in seeds if (arm.name, seed) not in done]) for arm in every
     )
     return [(arm, missing) for arm, missing in lacking if missing]
-
-
-def _forget() -> None:
-    """Lets go of a model, its functions, twins and loss scalers."""
-    keras.backend.clear_session()
-    gc.collect()

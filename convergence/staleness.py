@@ -16,6 +16,11 @@ from convergence import audit, families, goals, margins, results
 Replan = Callable[[Mapping[str, Any]], Mapping[str, str] | None]
 
 
+def as_held(result: Mapping[str, Any]) -> Mapping[str, str]:
+    """A `Replan` for whom plans do not matter: those that the results hold."""
+    return {run["setting"]: run["plan"] for run in result["runs"]}
+
+
 def reason(result: Mapping[str, Any], replan: Replan, file: Path = margins.FILE) -> str:
     """Why results are not counted; "" if they are.
 

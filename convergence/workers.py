@@ -88,6 +88,33 @@ def replanning(directories: Sequence[Path]) -> Iterator[Replan]:
         pool.shutdown(cancel_futures=True)
 
 
+def drilling(
+    wanted: Sequence[Mapping[str, Any]], directories: Sequence[Path]
+) -> Iterator[tuple[Mapping[str, Any], dict[str, Any] | None]]:
+    """Drills results that lack it, as many at a time as there are cores.
+
+    Args:
+      wanted: what their files hold.
+      directories: of real data.
+
+    Yields:
+      Each of them, with what `drilling.later` returns of it, when it is done.
+
+    Raises:
+      ResultError: a process was ended from outside.
+    """
+    pool = _pool(len(wanted), None, single=True)
+    try:
+        runs = {pool.submit(_drill, each, directories): each for each in wanted}
+        for done in futures.as_completed(runs):
+            yield runs[done], done.result()
+    except futures.process.BrokenProcessPool as e:
+        names = [each["family"] for each in wanted]
+        raise _ended(names, "free memory and try again") from e
+    finally:
+        pool.shutdown(cancel_futures=True)
+
+
 def _pool(count: int, told: Any, *, single: bool) -> futures.ProcessPoolExecutor:
     """At most so many processes, and no more than cores; `_begin` says of the rest."""
     count = min(count, os.cpu_count() or 1)
@@ -170,3 +197,11 @@ def _replan(
     from convergence import replanning
 
     return replanning.replan(result, directories)
+
+
+def _drill(
+    result: Mapping[str, Any], directories: Sequence[Path]
+) -> dict[str, Any] | None:
+    from convergence import drilling
+
+    return drilling.later(result, directories)

@@ -67,7 +67,7 @@ def test_without_its_drills_a_family_is_undecided() -> None:
     assert (judged.word, judged.undecided) == ("undecided", ("constant: not drilled",))
 
 
-def test_results_from_before_there_were_drills_stay_counted() -> None:
+def test_results_from_before_there_were_drills_are_undecided_until_drilled() -> None:
     result = made_up()
     del result["drills"]
-    assert judge.judged(result).passes
+    assert judge.judged(result).word == "undecided"

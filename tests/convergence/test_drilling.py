@@ -1,0 +1,97 @@
+"""`drilling`: results from before there were drills are drilled later, and alike."""
+
+from __future__ import annotations
+
+import pathlib
+from typing import Any
+
+import pytest
+import tensorflow as tf
+import tiny_family
+from convergence_runs import made_up, ready
+
+from amp.loss_scaling import gradients
+from convergence import arms, drilling, margins, results, runner, workers
+from convergence.__main__ import main
+from convergence.controls import _instead
+from convergence.families import FAMILIES
+from convergence.runner import Options
+
+pytestmark = [pytest.mark.slow, pytest.mark.kernels]
+
+
+@pytest.fixture
+def ran(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    """Results of a family that trains in a second, one seed a setting."""
+    family = tiny_family.install(monkeypatch)
+    monkeypatch.setitem(FAMILIES, "tiny", family)
+    frozen = ready(family, tmp_path)
+    options = Options(quick=True, emulate=True, seeds=1, out=tmp_path, frozen=frozen)
+    monkeypatch.setattr("convergence.observing.DRAWS", 2)
+    return runner.run(family, options, lambda *_: None)
+
+
+def undrilled(result: dict[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in result.items() if key != "drills"}
+
+
+def test_what_is_drilled_later_finds_what_the_run_found(ran: dict[str, Any]) -> None:
+    assert drilling.missing(ran) == drilling.outdated(ran) == []
+    earlier = undrilled(ran)
+    assert drilling.missing(earlier) == ["constant", "dynamic"]
+    assert drilling.later(earlier, ()) == ran["drills"]
+
+
+def test_a_fault_planted_since_is_found(ran: dict[str, Any]) -> None:
+    """Gradients are scaled by what the scale was at first."""
+    first = _instead(gradients.Scaling, "scale", lambda self: tf.constant(2.0**8))
+    with first:
+        found = drilling.later(undrilled(ran), ())
+    assert found is not None
+    assert found["dynamic"]["faults"]
+
+
+def test_without_its_data_nothing_is_drilled() -> None:
+    assert drilling.later(undrilled(made_up()), ()) is None
+
+
+@pytest.mark.processes
+def test_the_command_adds_what_is_missing_and_says_what_was_found(
+    tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Of sound results, nothing; what is stale or has other data is left alone."""
+    family = FAMILIES["wide_deep"]
+    frozen = ready(family, tmp_path, wide=False)
+    entry = margins.read(frozen)["wide_deep-digits_even-quick"]
+    result = made_up("wide_deep") | {"data": "digits_even"}
+    result["rule"] |= {"tag": entry["tag"]}
+    for arm in arms.compared():
+        result["settings"][arm.name] = arm.told("float16", family.quick.steps)
+    for held in (result, {**result, "data": "elsewhere"}):
+        results.write(tmp_path / results.file_name(held), undrilled(held))
+    assert main(["drill", "--results", str(tmp_path), "--margins", str(frozen)]) == 0
+    told = capsys.readouterr().out
+    name = results.file_name(result)
+    assert told == f"{name}: drills of constant, dynamic find nothing\n"
+    held = results.read(tmp_path / name)
+    assert drilling.outdated(held) == []
+    assert {**held, "drills": result["drills"]} == result
+
+
+def test_faults_are_said_and_make_the_command_fail(
+    tmp_path: pathlib.Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("convergence.staleness.reason", lambda *_: "")
+    here, away = made_up(), made_up() | {"data": "elsewhere"}
+    found = {"constant": {"faults": []}, "dynamic": {"faults": ["it stays"]}}
+    told = [(here, found), (away, None)]
+    monkeypatch.setattr(workers, "drilling", lambda wanted, _: told)
+    for held in (here, away):
+        results.write(tmp_path / results.file_name(held), undrilled(held))
+    assert main(["drill", "--results", str(tmp_path)]) == 1
+    said = capsys.readouterr().out
+    assert "drills of constant, dynamic find 1\n  dynamic: it stays\n" in said
+    assert f"{results.file_name(away)}: not drilled, its data is not here" in said
+    assert results.read(tmp_path / results.file_name(here))["drills"] == found

@@ -66,7 +66,7 @@ def _recalled(key: str, prepared: Prepared, low: Low) -> StoredCheck | None:
 
 
 def keep(
-    key: str, prepared: Prepared, plan: Nominee, check: StoredCheck, name: str = ""
+    key: str, prepared: Prepared, plan: Nominee, check: StoredCheck, name: str
 ) -> None:
     """Stores what was found out about a plan.
 

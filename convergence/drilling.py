@@ -5,6 +5,7 @@ What a drill does is in `drills`, what it is worth in `judge`.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -24,36 +25,50 @@ def missing(result: Mapping[str, Any]) -> list[str]:
     return [name for name, told in every if told["scaling"] and name not in held]
 
 
-def outdated(result: Mapping[str, Any]) -> list[str]:
-    """The same, and those that were drilled by other code than that at hand."""
-    code = drills.code(families.FAMILIES[result["family"]].task)
+def outdated(result: Mapping[str, Any], task: str) -> list[str]:
+    """The same, and those that were drilled by other code than that at hand.
+
+    Args:
+      result: what a file of results holds.
+      task: the family's module in `convergence.tasks`.
+    """
+    code = drills.code(task)
     held = result.get("drills", {}).items()
     return missing(result) + [name for name, drill in held if drill["code"] != code]
 
 
-def drilled(
-    result: Mapping[str, Any],
-    arm: Arm,
-    policy: amp.Policy | None,
-    make: Callable[[], Task],
-    seed: int,
-) -> dict[str, Any]:
-    """What drills find of a setting, as results hold it.
+@dataclasses.dataclass(frozen=True, slots=True)
+class Drill:
+    """A setting that is to be drilled.
 
-    Args:
-      result: whose setting it is.
-      arm: what the setting runs in.
+    Attributes:
+      arm: what it runs in.
       policy: the same, with a loss scale.
+      rule: how that moves.
+      task: the family's module in `convergence.tasks`.
       make: makes the task.
-      seed: of its first weights and batches.
     """
-    assert policy is not None
-    keras.utils.set_random_seed(seed)
-    rule = dynamics.Rule(*result["settings"][arm.name]["scaling"])
-    found = drills.faults(make(), policy, arm.planted, rule, seed)
-    code = drills.code(families.FAMILIES[result["family"]].task)
-    again.forget()
-    return {"commit": audit.commit(), "code": code, "faults": found}
+
+    arm: Arm
+    policy: amp.Policy | None
+    rule: dynamics.Rule
+    task: str
+    make: Callable[[], Task]
+
+    def found(self, seed: int) -> dict[str, Any]:
+        """What drills find, as results hold it; `seed`: of weights and batches."""
+        assert self.policy is not None
+        keras.utils.set_random_seed(seed)
+        planted = self.arm.planted
+        faults = drills.faults(self.make(), self.policy, planted, self.rule, seed)
+        again.forget()
+        code = drills.code(self.task)
+        return {"commit": audit.commit(), "code": code, "faults": faults}
+
+
+def rule(result: Mapping[str, Any], setting: str) -> dynamics.Rule:
+    """How the loss scale of a setting moves."""
+    return dynamics.Rule(*result["settings"][setting]["scaling"])
 
 
 def later(
@@ -74,7 +89,10 @@ def later(
         if made is None:
             return None
         seed = min(run["seed"] for run in result["runs"])
-        return {
-            name: drilled(result, made.arm(name), made.policy(name), made.task, seed)
-            for name in missing(result)
-        }
+        task = families.FAMILIES[result["family"]].task
+        found = {}
+        for name in missing(result):
+            arm, policy = made.arm(name), made.policy(name)
+            drill = Drill(arm, policy, rule(result, name), task, made.task)
+            found[name] = drill.found(seed)
+        return found

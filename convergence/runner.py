@@ -175,13 +175,13 @@ class _Runs:
         self, result: dict[str, Any], path: Path, every: Sequence[Arm], seed: int
     ) -> None:
         """Adds the drills that are missing, or of other code, of arms with a scale."""
-        wanted = drilling.outdated(result)
+        task = self._family.task
+        wanted = drilling.outdated(result, task)
         for arm in every:
             if arm.name in wanted:
-                found = drilling.drilled(
-                    result, arm, self._policy(arm), self._make, seed
-                )
-                result["drills"][arm.name] = found
+                policy, rule = self._policy(arm), drilling.rule(result, arm.name)
+                drill = drilling.Drill(arm, policy, rule, task, self._make)
+                result["drills"][arm.name] = drill.found(seed)
                 results.write(path, result)
 
     def _make(self) -> Task:

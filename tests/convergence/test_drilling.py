@@ -36,7 +36,7 @@ def undrilled(result: dict[str, Any]) -> dict[str, Any]:
 
 
 def test_what_is_drilled_later_finds_what_the_run_found(ran: dict[str, Any]) -> None:
-    assert drilling.missing(ran) == drilling.outdated(ran) == []
+    assert drilling.missing(ran) == drilling.outdated(ran, "tiny") == []
     earlier = undrilled(ran)
     assert drilling.missing(earlier) == ["constant", "dynamic"]
     assert drilling.later(earlier, ()) == ran["drills"]
@@ -74,7 +74,7 @@ def test_the_command_adds_what_is_missing_and_says_what_was_found(
     name = results.file_name(result)
     assert told == f"{name}: drills of constant, dynamic find nothing\n"
     held = results.read(tmp_path / name)
-    assert drilling.outdated(held) == []
+    assert drilling.outdated(held, family.task) == []
     assert {**held, "drills": result["drills"]} == result
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from convergence_runs import made_up, small
 
-from convergence import goals, judge, report, results, runner, staleness
+from convergence import again, goals, judge, report, results, runner, staleness
 from convergence.data import images
 from convergence.errors import ResultError
 from convergence.families import FAMILIES, GOALS
@@ -148,6 +148,6 @@ def test_a_family_is_trained_towards_its_goal(
     assert all("wanted 0.75" in reason for reason in judge.judged(result).reasons)
     (file,) = tmp_path.glob("*.json")
     assert results.read(file) == result
-    again = dataclasses.replace(options, resume=True)
-    assert runner.reach(family, again, lambda *_: None)["runs"] == result["runs"]
-    runner._forget()
+    anew = dataclasses.replace(options, resume=True)
+    assert runner.reach(family, anew, lambda *_: None)["runs"] == result["runs"]
+    again.forget()

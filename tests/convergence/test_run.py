@@ -18,6 +18,7 @@ from convergence_runs import made_up, ready, small
 
 import amp
 from convergence import (
+    again,
     checkpoints,
     observing,
     pictures,
@@ -38,7 +39,7 @@ ROOT = pathlib.Path(__file__).parents[2]
 @pytest.fixture(autouse=True)
 def forget() -> Iterator[None]:
     yield
-    runner._forget()
+    again.forget()
 
 
 def quiet(*told: object) -> None:

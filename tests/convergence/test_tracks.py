@@ -8,7 +8,7 @@ import pathlib
 import keras
 import pytest
 
-from convergence import dynamics, families, observing, runner, settings, training
+from convergence import again, dynamics, families, observing, settings, training
 from convergence.tasks import progressive_gan
 
 STEPS = 24
@@ -39,4 +39,4 @@ def test_every_part_of_every_stage_has_a_scale_that_keeps_its_rule(
     judged = [set(probe["update"]) for probe in run["probes"] if "update" in probe]
     assert judged
     assert all(judged)
-    runner._forget()
+    again.forget()

@@ -59,7 +59,7 @@ def test_without_its_data_nothing_is_drilled() -> None:
 def test_the_command_adds_what_is_missing_and_says_what_was_found(
     tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Of sound results, nothing; what is stale or has other data is left alone."""
+    """Of sound results, nothing; stale ones, without frozen margins, are left alone."""
     family = FAMILIES["wide_deep"]
     frozen = ready(family, tmp_path, wide=False)
     entry = margins.read(frozen)["wide_deep-digits_even-quick"]
@@ -76,6 +76,8 @@ def test_the_command_adds_what_is_missing_and_says_what_was_found(
     held = results.read(tmp_path / name)
     assert drilling.outdated(held, family.task) == []
     assert {**held, "drills": result["drills"]} == result
+    stale = results.read(tmp_path / results.file_name({**result, "data": "elsewhere"}))
+    assert "drills" not in stale
 
 
 def test_faults_are_said_and_make_the_command_fail(

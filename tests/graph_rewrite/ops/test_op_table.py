@@ -236,7 +236,7 @@ def test_writers_are_known_by_their_names() -> None:
 
 
 def test_what_writes_rows_takes_their_indices() -> None:
-    """Law: a writer of rows has an input of integers besides; no other updater has."""
+    """Law: a writer of rows has an input with their indices."""
     registered = [name for name in dir(tf.raw_ops) if op_def_registry.get(name)]
     writers = [op for op in registered if facts(op).writes_rows]
     assert {"ResourceScatterAdd", "ResourceSparseApplyAdagradV2"} <= set(writers)

@@ -16,6 +16,7 @@ from amp.graph_rewrite.candidates.analysis import analyze
 from amp.graph_rewrite.circumstances import contexts
 from amp.graph_rewrite.cost.pricing import measured_prices
 from amp.graph_rewrite.fusion import fuse
+from amp.graph_rewrite.normalize.batch_norms import fuse_batch_norms
 from amp.graph_rewrite.normalize.bundles import bypass
 from amp.graph_rewrite.normalize.frame_reads import hoist_frame_reads
 from amp.graph_rewrite.normalize.inline import inline
@@ -26,6 +27,7 @@ from amp.graph_rewrite.ops.op_names import check_op_names
 from amp.graph_rewrite.report_builder import report_on
 from amp.graph_rewrite.steps import Step
 
+_NARROWED = ("narrowed", "policy", "differentiable")
 # Checks the module, inlines its calls, and finds the sizes of its tensors.
 BEGIN = (
     Step("check the policy", check_op_names, ("policy",)),
@@ -34,7 +36,8 @@ BEGIN = (
     Step("inline", inline, ("unfused",), "inlined"),
     Step("bypass", bypass, ("inlined", "feeds", "differentiable"), "bypassed"),
     Step("read rows", read_rows, ("bypassed", "differentiable"), "narrowed"),
-    Step("hoist invariants", hoist_invariants, ("narrowed",), "hoisted"),
+    Step("fuse batch norms", fuse_batch_norms, _NARROWED, "normed"),
+    Step("hoist invariants", hoist_invariants, ("normed",), "hoisted"),
     Step("hoist reads", hoist_frame_reads, ("hoisted",), "readied"),
     Step("size", sized, ("readied", "sizes"), "sized"),
     Step("take the module", sized_module, ("sized",), "module"),

@@ -124,10 +124,14 @@ def _copies(use_analysis: UseAnalysis) -> Iterator[tuple[float, Load]]:
 
 
 def _spared(use_analysis: UseAnalysis) -> Iterator[tuple[float, Load]]:
-    """The copies that lookups of rows had made (`normalize.row_reads`)."""
+    """What was moved before `normalize.row_reads` and `normalize.batch_norms`."""
     for name, view in use_analysis.found.typed.items():
+        runs = use_analysis.runs.get(name, 1.0)
         if copied := view.node.integer(ir.COPIED, 0):
-            yield use_analysis.runs.get(name, 1.0), _copy((copied,))
+            yield runs, _copy((copied,))
+        if passes := view.node.integer(ir.PASSES, 0):
+            data = shapes.elements(use_analysis.graph.size((name, 0)))
+            yield runs, Load("elementwise", passes * data, 0.0)
 
 
 def _copy(size: ir.Shape) -> Load:

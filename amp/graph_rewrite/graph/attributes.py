@@ -183,6 +183,8 @@ def write(proto: attr_value_pb2.AttrValue, value: ir.Value) -> None:
             proto.b = value
         case int():
             proto.i = value
+        case float():
+            proto.f = value
         case str():
             proto.s = value.encode("utf-8")
 

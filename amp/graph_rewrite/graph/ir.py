@@ -35,6 +35,7 @@ EMULATED = "_amp_emulated"  # a float32 kernel whose results are rounded to 16 b
 CLUSTER = "_amp_cluster"  # a fused cluster's call: the edges that its results replace
 LATE = "_amp_late"  # a cast with control inputs that delay it to the backward pass
 COPIED = "_amp_copied"  # a lookup of rows: elements of the variable copied in float32
+PASSES = "_amp_passes"  # a batch norm: how often less it moves its data than as written
 AFTER = "_amp_after"  # the control inputs a node had before a cluster's call got them
 
 # Of attributes; defined in `values`.

@@ -83,6 +83,7 @@ Value: TypeAlias = (
     | Tensor
     | bool
     | int
+    | float
     | str
 )
 

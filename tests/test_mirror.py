@@ -26,6 +26,7 @@ ELSEWHERE = {
     "graph_rewrite/phases.py": "graph_rewrite/test_rewrite.py",
     "graph_rewrite/graph/values.py": "graph_rewrite/graph/test_serde.py",
     "graph_rewrite/graph/shapes.py": "graph_rewrite/graph/test_calls.py",
+    "graph_rewrite/ops/batch_norm.py": "graph_rewrite/normalize/test_batch_norms.py",
     "graph_rewrite/ops/chains.py": "graph_rewrite/cost/test_epilogues.py",
     "graph_rewrite/ops/moves.py": "graph_rewrite/ops/test_op_table.py",
     "graph_rewrite/ops/products.py": "graph_rewrite/ops/test_op_table.py",

@@ -20,7 +20,8 @@ from amp.graph_rewrite.ops.batch_norm import Part
 from amp.graph_rewrite.ops.op_table import Kind, Role, facts
 from amp.policy import Policy
 
-_MARKS = (ir.KEEP, ir.UNSCALE, ir.SEED, "_class")
+_MARKS = (ir.KEEP, ir.UNSCALE, ir.SEED)
+_PLACES = "_class"  # of nodes that are to be on one device: "loc:@" and a node's name
 _ALL_BUT_CHANNELS = (0, 1, 2)  # axes of the data, NHWC
 _Found = dict[str, ir.Edge]  # edges by the names of the values
 
@@ -40,12 +41,13 @@ def fuse_batch_norms(
     data that may be in 16 bits, with sums in float32.
 
     Both or none, in a function, where nothing else reads what is as large as the data
-    (`ops.batch_norm` has the arithmetic). Not under XLA, which takes the kernels apart
-    again, and not where 16 bits are emulated: the program's own nodes are rounded then.
+    (`ops.batch_norm` has the arithmetic), and the policy keeps no part in float32. Not
+    under XLA, which takes the kernels apart again, and not where 16 bits are emulated:
+    the program's own nodes are rounded then.
 
     Args:
       module: the module, calls inlined.
-      policy: says whether 16 bits are emulated.
+      policy: says whether 16 bits are emulated, and what is kept.
       differentiable: whether gradients may be taken of the result; all stays then.
     """
     if differentiable or policy.emulate:
@@ -55,28 +57,36 @@ def fuse_batch_norms(
     def fused(graph: ir.Graph) -> ir.Graph:
         # In a GraphDef, a session may fetch any tensor.
         apart = not graph.name or graph.name in compiled
-        return graph if apart else _fused(graph)
+        return graph if apart else _fused(graph, policy)
 
     functions = {name: fused(graph) for name, graph in module.functions.items()}
     return ir.Module(fused(module.main), functions)
 
 
-def _fused(graph: ir.Graph) -> ir.Graph:
+def _fused(graph: ir.Graph, policy: Policy) -> ir.Graph:
     (last, *_) = batch_norm.PARTS
     if last.ops.isdisjoint(graph.ops):
         return graph
-    values, norms, taken = _Values(graph), list[_Norm](), set[str]()
-    for name in [name for name, node in graph.nodes.items() if node.op in last.ops]:
+    # `tf.gradients` also makes gradients by what it stops, of which nothing comes.
+    used = graph.with_nodes(_without(graph, graph.nodes))
+    values, norms, taken = _Values(used), list[_Norm](), set[str]()
+    for name in [name for name, node in used.nodes.items() if node.op in last.ops]:
         one = next(_norms(values, name), None)
-        if one is not None and taken.isdisjoint(one.names):
+        kept = one is None or any(_kept(used.nodes[n], policy) for n in one.names)
+        if one is not None and not kept and taken.isdisjoint(one.names):
             taken |= one.names
             norms.append(one)
     if not norms:
         return graph
-    made = _Made(graph)
+    made = _Made(values)
     for one in norms:
         made.add(one)
-    return made.graph(taken)
+    return made.graph(taken) or graph
+
+
+def _kept(node: ir.Node, policy: Policy) -> bool:
+    """Whether the policy says that a node stays as it is."""
+    return node.op in policy.deny or policy.keeps(node.name)
 
 
 class _Values:
@@ -105,12 +115,18 @@ class _Values:
             self._own[edge] = found
         return found
 
+    def data(self, edge: ir.Edge) -> ir.Edge:
+        """The same of data, which a kernel needs in their own shape."""
+        node = self.graph.nodes.get(edge[0])
+        same = node is not None and not node.controls and _is_identity(node)
+        return self.data(node.inputs[0]) if node and same else edge
+
     def _hands_on(self, node: ir.Node) -> bool:
         if node.controls or not node.inputs:
             return False
-        row = facts(node.op)
-        if row.kind in (Kind.IDENTITY, Kind.STOP_GRADIENT):
+        if _is_identity(node):
             return True
+        row = facts(node.op)
         before, after = self.channels(node.inputs[0]), self.graph.shape((node.name, 0))
         if not before:
             return False
@@ -130,7 +146,7 @@ class _Values:
         """The nodes that read an edge, or one that stands for it."""
         for name, _ in self.graph.readers.get(edge, ()):
             node = self.graph.nodes[name]
-            if self.own((name, 0)) == self.own(edge):
+            if self.own((name, 0)) == self.own(edge) != (name, 0):
                 yield from self.readers((name, 0))
             else:
                 yield node
@@ -149,6 +165,10 @@ class _Values:
             return self.number(edge)
         given = [self.integers(source) for source in node.inputs]
         return None if any(one is None for one in given) else combine(*given)
+
+
+def _is_identity(node: ir.Node) -> bool:
+    return facts(node.op).kind in (Kind.IDENTITY, Kind.STOP_GRADIENT)
 
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)
@@ -211,7 +231,7 @@ def _unified(
         return None
     more = dict(found)
     for read, edge in zip(reads, node.inputs, strict=True):
-        own = values.own(edge)
+        own = values.data(edge) if read in batch_norm.DATA else values.own(edge)
         if more.setdefault(read, own) != own:
             return None
     return more
@@ -223,8 +243,9 @@ def _norm(values: _Values, parts: Sequence[Part], found: _Found) -> _Norm | None
     data, channels = graph.shape(found["x"]), 0
     if data is not None and len(data) == len(_ALL_BUT_CHANNELS) + 1:
         channels = data[-1]
-    gradient, epsilon = graph.shape(found["dy"]), values.number(found["epsilon"])
-    if channels < 1 or gradient is None or len(gradient) != len(data or ()):
+    # `direct` is added to what has the shape of the data, so `dy` has it at every call.
+    epsilon = values.number(found["epsilon"])
+    if channels < 1 or graph.shape(found["dy"]) != data:
         return None
     if epsilon is None or np.ndim(epsilon) or epsilon < 0.0:
         return None
@@ -304,6 +325,7 @@ def _alone(values: _Values, one: _Norm) -> bool:
     marked = any(node.has(mark) for node in nodes for mark in _MARKS)
     if marked or len({node.device for node in nodes}) > 1:
         return False
+    # What a constant waits for, as a call that was inlined, changes no value.
     if any(not one.names.issuperset(node.controls) for node in nodes):
         return False
     # A constant of the gradient is made with it; what waits for `y` can wait for that
@@ -325,9 +347,9 @@ def _alone(values: _Values, one: _Norm) -> bool:
 class _Made:
     """A graph's nodes with kernels for batch normalizations and their gradients."""
 
-    def __init__(self, graph: ir.Graph) -> None:
-        self._before = graph
-        self._nodes = dict(graph.nodes)
+    def __init__(self, values: _Values) -> None:
+        self._values, self._before = values, values.graph
+        self._nodes = dict(values.graph.nodes)
         self._shapes: dict[ir.Edge, ir.Shape] = {}
         self._device = ""  # of what is added
         self._waited: dict[str, str] = {}  # the new node of each that others wait for
@@ -360,8 +382,8 @@ class _Made:
         for part in batch_norm.LARGE:
             self._ask_data(found[part], found["x"])
 
-    def graph(self, parts: Collection[str]) -> ir.Graph:
-        """The graph without what nothing needs any more, as given if that has a cycle.
+    def graph(self, parts: Collection[str]) -> ir.Graph | None:
+        """The graph without what nothing needs any more; None if that has a cycle.
 
         Args:
           parts: names of the nodes that computed parts.
@@ -377,7 +399,7 @@ class _Made:
         # A scale that is computed from the moments would wait for itself.
         missing = len(made.nodes) - len(made.order)
         cyclic = missing > len(before.nodes) - len(before.order)
-        return before if cyclic else made.with_shapes(shaped)
+        return None if cyclic else made.with_shapes(shaped)
 
     def _waiting(self, node: ir.Node) -> ir.Node:
         """A node that waits for the new nodes in place of those that are replaced."""
@@ -467,9 +489,9 @@ class _Made:
 
     def _add_up(self, one: _Norm, edge: ir.Edge) -> None:
         """Has the gradient by the data added to what else there is."""
-        values = _Values(self._before)
         terms = {one.edges[term] for term in batch_norm.TERMS}
-        others = [each for each in one.adds.inputs if values.own(each) not in terms]
+        own = self._values.own
+        others = [each for each in one.adds.inputs if own(each) not in terms]
         inputs = (*others, edge)
         self._nodes[one.adds.name] = one.adds.changed(inputs, {"N": len(inputs)})
 
@@ -483,20 +505,29 @@ class _Made:
 
 
 def _without(graph: ir.Graph, parts: Collection[str]) -> dict[str, ir.Node]:
-    """The nodes without those of some parts, and of what they read, nothing needs."""
+    """The nodes without those that nothing needs: of parts, and of what they read."""
     left = dict(graph.nodes)
     needs: Counter[str] = Counter(graph.control_results)
     needs.update(result.edge[0] for result in graph.results)
     for node in left.values():
         needs.update(_sources(node))
-    pending = [name for name in parts if not needs[name]]
+
+    def free(name: str) -> bool:
+        return not needs[name] and not op_schema.is_stateful(left[name].op)
+
+    pending = [name for name in parts if free(name)]
     while pending:
         gone = left.pop(pending.pop(), None)
         for source in () if gone is None else _sources(gone):
             needs[source] -= 1
-            free = source in left and not op_schema.is_stateful(left[source].op)
-            if not needs[source] and free:
+            if source in left and free(source):
                 pending.append(source)
+    gone_places = {f"loc:@{name}" for name in graph.nodes.keys() - left.keys()}
+    for name, node in left.items():
+        if not gone_places.isdisjoint(node.strings(_PLACES)):
+            assert node.attrs is not None
+            bare = node.attrs.bare()
+            left[name] = dataclasses.replace(node, attrs=bare, pristine=False)
     return left
 
 

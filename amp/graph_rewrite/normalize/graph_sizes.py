@@ -81,6 +81,7 @@ class GraphSizes:
             if edge not in known
             and not whole(graph.shape(edge))
             and self._type(edge) not in _HANDLES
+            and not self._is_opaque(edge)
         }
         self._made: dict[str, list[ir.Edge]] = {}  # missing edges, by node
         for edge in sorted(self._missing):
@@ -155,6 +156,15 @@ class GraphSizes:
             number = outs[edge[1]].type % ir.REF_OFFSET if known_here else 0
             self._types[edge] = number
         return self._types[edge]
+
+    def _is_opaque(self, edge: ir.Edge) -> bool:
+        """Whether an edge has what a kernel leaves for another, in sizes of its own."""
+        node = self._graph.nodes.get(edge[0])
+        if node is None or not facts(node.op).opaque:
+            return False
+        known = self._lookup(node.op)
+        outs = () if known is None else known.signature(node).outs
+        return edge[1] < len(outs) and outs[edge[1]].port in facts(node.op).opaque
 
     def _tells(self, edge: ir.Edge) -> bool:
         """Whether the value of an edge may tell a shape."""

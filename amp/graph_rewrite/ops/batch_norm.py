@@ -78,6 +78,8 @@ PARTS = (
     _part("centred", "Sub", "x mean"),
     _part("through_variance", "Mul", "twice centred", swaps=True),
 )
+# What the kernels read in the shape of the data.
+DATA = frozenset({"x", "dy"})
 # The gradient by the scale, where there is one.
 BY_SCALE = _part("by_scale", "Mul", "by_factor root", swaps=True)
 # The terms of the gradient by x, which one node of `ADDS` adds up, with others or not.

@@ -15,7 +15,6 @@ from benchmarks import summary
 NAMES = {"keras": "Keras policy", "grappler": "Grappler", "amp": "tf-amp"}
 EXECUTORS = {"kernels": "TensorFlow's kernels", "xla": "XLA (jit_compile=True)"}
 COLOURS = {"keras": "#8aa4c8", "grappler": "#b9b9b9", "amp": "#d1661a"}
-BEGIN, END = "<!-- results: begin -->", "<!-- results: end -->"
 SPEED_HEAD = (
     "model",
     "float32, ms",
@@ -202,17 +201,27 @@ def markdown(table: Table) -> str:
     return "\n".join([line(cells[0]), "|".join(rule) + "|", *map(line, cells[1:])])
 
 
-def between_marks(text: str, new: str) -> str:
-    """A page with what stands between its two marks replaced.
+def marks(name: str) -> tuple[str, str]:
+    """What stands before and after the part of a page that is of one file of results.
+
+    Args:
+      name: of the file, without its ending.
+    """
+    return f"<!-- results of {name}: begin -->", f"<!-- results of {name}: end -->"
+
+
+def between_marks(text: str, new: str, name: str) -> str:
+    """A page with what stands between the two marks of a file of results replaced.
 
     Raises:
       ValueError: it lacks one of them.
     """
-    before, begin, rest = text.partition(BEGIN)
-    _, end, after = rest.partition(END)
+    first, last = marks(name)
+    before, begin, rest = text.partition(first)
+    _, end, after = rest.partition(last)
     if not begin or not end:
-        raise ValueError(f"the page lacks {BEGIN} or, after it, {END}")
-    return f"{before}{BEGIN}\n\n{new}\n\n{END}{after}"
+        raise ValueError(f"the page lacks {first} or, after it, {last}")
+    return f"{before}{begin}\n\n{new}\n\n{end}{after}"
 
 
 def chart(results: Mapping[str, Any]) -> str | None:

@@ -66,7 +66,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--output", type=Path, help="JSON; a .md and a .svg are written beside it")
     add("--note", default="", help="what readers of the results must know")
     add("--report-only", type=Path, metavar="JSON", help="draw the table of results")
-    add("--page", type=Path, help="write the table into this page, between its marks")
+    add("--page", type=Path, help="write the table into this page, between the results' marks")
     return parser
 
 
@@ -249,7 +249,8 @@ def show(results: dict[str, Any], output: Path, page: Path | None) -> None:
         old = page.read_text(encoding="utf-8")
         files = [os.path.relpath(output.with_suffix(end), page.parent)
                  for end in (".svg", ".md")]  # fmt: skip
-        write(page, table.between_marks(old, table.excerpt(results, *files)))
+        part = table.excerpt(results, *files)
+        write(page, table.between_marks(old, part, output.stem))
 
 
 def as_json(results: Mapping[str, Any]) -> str:

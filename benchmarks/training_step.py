@@ -66,7 +66,11 @@ def _parser() -> argparse.ArgumentParser:
     add("--output", type=Path, help="JSON; a .md and a .svg are written beside it")
     add("--note", default="", help="what readers of the results must know")
     add("--report-only", type=Path, metavar="JSON", help="draw the table of results")
-    add("--page", type=Path, help="write the table into this page, between the results' marks")
+    add(
+        "--page",
+        type=Path,
+        help="write the table into this page, between the results' marks",
+    )
     return parser
 
 

@@ -492,7 +492,7 @@ def test_a_loop_ends_in_its_fastest_form(ran: Ran, fastest: str, v2: bool) -> No
     ran.slow = others(fastest)
     (v1.enable_control_flow_v2 if v2 else v1.disable_control_flow_v2)()
     try:
-        want, losses = recurrent(50), recurrent(50, dtype="bfloat16")
+        want, losses = recurrent(100), recurrent(100, dtype="bfloat16")
     finally:
         v1.enable_control_flow_v2()
     np.testing.assert_allclose(losses, want, rtol=BFLOAT16)

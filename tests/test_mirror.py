@@ -37,6 +37,9 @@ ELSEWHERE = {
         "graph_rewrite/candidates/test_eligibility.py"
     ),
     "graph_rewrite/normalize/graph_sizes.py": "graph_rewrite/normalize/test_sizes.py",
+    "graph_rewrite/normalize/written_norms.py": (
+        "graph_rewrite/normalize/test_batch_norms.py"
+    ),
     "graph_rewrite/normalize/size_questions.py": (
         "graph_rewrite/normalize/test_sizes.py"
     ),

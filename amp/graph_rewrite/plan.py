@@ -192,3 +192,8 @@ class Plan:
     late: Mapping[Read, str] = dataclasses.field(default_factory=dict)
     to_make: CastsToMake = CastsToMake()
     spared: float = 0.0
+
+    @property
+    def seconds_given(self) -> float:
+        """Predicted seconds of one run of the function as given."""
+        return self.seconds32 + self.spared

@@ -56,7 +56,7 @@ def report_on(
     main = next(iter(uses.values())).graph
     weight = {use: one.weight for use, one in uses.items()}
     seconds = _Seconds(
-        sum(weight[use] * (p.seconds32 + p.spared) for use, p in plans.items()),
+        sum(weight[use] * plan.seconds_given for use, plan in plans.items()),
         sum(weight[use] * plan.seconds16 for use, plan in plans.items())
         - fusion.seconds,
     )
@@ -106,7 +106,7 @@ def prices(priced: Priced, plans: Mapping[FunctionUse, Plan]) -> Prices:
             times = weight[use] * high, weight[use] * low
             nodes.setdefault(f"{prefix}{name}", []).append(times)
     return Prices(
-        sum(weight[use] * (p.seconds32 + p.spared) for use, p in plans.items()),
+        sum(weight[use] * plan.seconds_given for use, plan in plans.items()),
         sum(weight[use] * plan.seconds16 for use, plan in plans.items()),
         measured_share(priced),
         nodes,

@@ -73,7 +73,7 @@ def _gains(plans: Mapping[FunctionUse, Plan], priced: Priced, nominee: Nominee) 
 def _gain(plans: Mapping[FunctionUse, Plan], priced: Priced) -> float:
     """The part of a step's predicted seconds that the plans save."""
     uses = priced.analysis.uses
-    before = sum(uses[use].weight * plan.seconds32 for use, plan in plans.items())
+    before = sum(uses[use].weight * plan.seconds_given for use, plan in plans.items())
     after = sum(uses[use].weight * plan.seconds16 for use, plan in plans.items())
     return 1 - after / before if before else 0.0
 

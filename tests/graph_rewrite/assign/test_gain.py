@@ -44,6 +44,15 @@ def test_what_gains_exactly_min_gain_is_kept_and_a_bit_less_is_not() -> None:
         assert (keep_if_gains(timed, priced) == timed) is kept
 
 
+def test_what_only_the_function_as_given_has_to_do_counts_as_gained() -> None:
+    priced, plans = decided(min_gain=0.25)
+    ((use, plan),) = plans.items()
+    for spared, kept in ((0.21, True), (0.19, False)):
+        times = {"seconds32": 1.0, "seconds16": 0.9, "spared": spared}
+        timed = {use: dataclasses.replace(plan, **times)}
+        assert (keep_if_gains(timed, priced) == timed) is kept
+
+
 def step() -> None:
     """Small products, whose activations stay float32, and a large one that gains."""
     large = v1.placeholder(tf.float32, [2048, 2048])

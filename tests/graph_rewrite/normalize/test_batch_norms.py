@@ -16,7 +16,7 @@ from rewriting import settled, traced
 
 import amp
 from amp.graph_rewrite.graph import ir
-from amp.graph_rewrite.normalize import batch_norms
+from amp.graph_rewrite.normalize import written_norms
 from amp.graph_rewrite.normalize.batch_norms import fuse_batch_norms
 from amp.graph_rewrite.normalize.bundles import bypass
 from amp.graph_rewrite.normalize.inline import inline
@@ -366,9 +366,9 @@ def test_what_tf_gradients_builds_is_found() -> None:
 
 def counting(graph: ir.Graph) -> list[tuple[str, int]]:
     """The inputs of the nodes by which the elements of a channel are counted."""
-    values = batch_norms._Values(graph)
+    values = written_norms.Values(graph)
     last = next(n for n, node in graph.nodes.items() if node.op == "RsqrtGrad")
-    one = next(batch_norms._norms(values, last))
+    one = next(written_norms.norms(values, last))
     found, name = [], one.edges["count"][0]
     for _ in batch_norm.COUNTED:
         found += [(name, index) for index in range(len(graph.nodes[name].inputs))]
@@ -444,9 +444,9 @@ def test_a_part_that_is_marked_or_placed_or_waits_leaves_it(
 ) -> None:
     module, _ = normalized(step(written_out), *specs())
     graph = module.main
-    values = batch_norms._Values(graph)
+    values = written_norms.Values(graph)
     last = next(n for n, node in graph.nodes.items() if node.op == "RsqrtGrad")
-    part = graph.nodes[next(batch_norms._norms(values, last)).edges[name][0]]
+    part = graph.nodes[next(written_norms.norms(values, last)).edges[name][0]]
     other = ir.Node("another", "NoOp", (), (), "", None)
     changed = dataclasses.replace(part, **change, pristine=False)
     nodes = {**graph.nodes, other.name: other, part.name: changed}
@@ -469,10 +469,10 @@ FREE = {("term", 0), ("shifted", 1)}
 def test_a_part_that_reads_something_else_is_found_out(name: str, index: int) -> None:
     """Each input of each part counts: planted there, another tensor leaves it be."""
     module, _ = normalized(step(written_out), *specs())
-    values = batch_norms._Values(module.main)
+    values = written_norms.Values(module.main)
     nodes = module.main.nodes.items()
     last = next(node_name for node_name, node in nodes if node.op == "RsqrtGrad")
-    one = next(batch_norms._norms(values, last))
+    one = next(written_norms.norms(values, last))
     planted = with_wrong_input(module, one.edges[name][0], index, 3)
     assert fused(planted).main.ops.isdisjoint(KERNELS)
 

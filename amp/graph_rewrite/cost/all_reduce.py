@@ -28,5 +28,5 @@ def gains(elements: int, replicas: int) -> bool:
       replicas: number of replicas.
     """
     trips = 2 * (replicas - 1) / replicas
-    casts = _CAST * elements / CPU_AMX.bandwidth + 2 * CPU_AMX.launch
+    casts = _CAST * elements / CPU_AMX.casts["bfloat16"] + 2 * CPU_AMX.launch
     return trips * _SAVED * elements / LINK > casts

@@ -209,7 +209,7 @@ def _measured(profile: Profile, device: Device) -> Device:
         speed=_over(device.speed, speed),
         slowdown=_over(device.slowdown, slowdown),
         launch=launch,
-        start=start,
+        start=_over(device.start, start),
         casts={**device.casts, **casts},
         source=(
             f"{len(points)} points measured here by `amp tune` "

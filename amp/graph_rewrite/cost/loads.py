@@ -26,11 +26,13 @@ class Load(NamedTuple):
       work: the op's `work` in the op table.
       moved: elements read and written.
       operations: arithmetic operations.
+      op: of the node; "" if it stands for several.
     """
 
     work: str
     moved: int
     operations: float
+    op: str = ""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -82,7 +84,8 @@ def _load(use_analysis: UseAnalysis, view: Typed) -> Load:
         rows = _rows(ins, view) if view.facts.writes_rows else 0
         moved += arithmetic.updated(turned_ins, rows, variables)
     equation = node.text("equation") if work == "einsum" else ""
-    return Load(work, moved, arithmetic.flops(view.facts, ins, outs, equation))
+    operations = arithmetic.flops(view.facts, ins, outs, equation)
+    return Load(work, moved, operations, node.op)
 
 
 # The kinds of node that take no time of their own.
@@ -104,7 +107,7 @@ def _others(
         pairs = zip(edges, (*view.ins, *view.outs), strict=False)
         sizes = [graph.size(edge) for edge, slot in pairs if slot.type not in _OPAQUE]
         moved = sum(shapes.elements(size) for size in sizes)
-        yield use_analysis.runs.get(name, 1.0), Load(row.work, moved, 0.0)
+        yield use_analysis.runs.get(name, 1.0), Load(row.work, moved, 0.0, view.node.op)
 
 
 def _copies(use_analysis: UseAnalysis) -> Iterator[tuple[float, Load]]:
@@ -131,7 +134,7 @@ def _spared(use_analysis: UseAnalysis) -> Iterator[tuple[float, Load]]:
             yield runs, _copy((copied,))
         if passes := view.node.integer(ir.PASSES, 0):
             data = shapes.elements(use_analysis.graph.size((name, 0)))
-            yield runs, Load("elementwise", passes * data, 0.0)
+            yield runs * passes, Load("elementwise", data, 0.0)
 
 
 def _copy(size: ir.Shape) -> Load:

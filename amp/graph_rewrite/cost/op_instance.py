@@ -76,6 +76,11 @@ class Instance:
     moved: int
 
     @property
+    def op(self) -> str:
+        """The op, as the program has it."""
+        return self.forms[0].node.op
+
+    @property
     def share(self) -> float:
         """Predicted float32 seconds per step."""
         return self.runs * self.predicted[0]

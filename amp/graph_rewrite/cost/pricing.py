@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from amp.graph_rewrite.candidates.analysis import Analysis
 from amp.graph_rewrite.cost import op_instance
 from amp.graph_rewrite.cost.measurement_candidates import wanted
-from amp.graph_rewrite.cost.model import Measured
+from amp.graph_rewrite.cost.model import Measured, Point
 from amp.graph_rewrite.cost.op_instance import Instance, Timer, Times
 from amp.graph_rewrite.cost.priced import (
     Priced,
@@ -56,7 +56,7 @@ def measured_prices(analysis: Analysis, settled: Resolution, timer: Timer) -> Pr
     for use, one in priced.uses.items():
         executor = op_instance.executor_of(one.use_analysis.context)
         own = [instance for instance in known if instance.executor == executor]
-        points = [(o.work, o.predicted, seen[o.key]) for o in own]
+        points = [Point(o.op, o.work, o.predicted, seen[o.key]) for o in own]
         times = {o.key: seen[o.key] for o in own}
         found = Measured(times, points, one.cost_model.measured.keys)
         models[use] = one.cost_model.with_measured(found)

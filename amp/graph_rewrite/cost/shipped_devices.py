@@ -74,42 +74,154 @@ _CPU_XLA = Device(
         },
     },
 )
+# Of updates of rows, and Unique: times that of moving as much, in float32.
+_ROWS = {"scatter": 2.7, "unique": 50.0}
+_AMX_XLA = dataclasses.replace(
+    _CPU_XLA,
+    name="CPU with AMX under XLA",
+    bandwidth=2.9e10,
+    flops=2.8e11,
+    slowdown={
+        "float32": {
+            "elementwise": 0.15,
+            "transcendental": 1.5,
+            "reduce": 0.94,
+            "softmax": 3.0,
+        },
+        "bfloat16": {
+            "elementwise": 0.27,
+            "transcendental": 2.3,
+            "reduce": 2.6,
+            "softmax": 12.0,
+        },
+        "float16": {
+            "elementwise": 0.11,
+            "transcendental": 2.1,
+            "reduce": 2.6,
+            "softmax": 4.2,
+        },
+    },
+    source=(
+        "measured as its kernels, by `amp tune`, in chains of operations; what they "
+        "take inside a loop: on a 2-core AVX512-BF16 machine"
+    ),
+    call=6e-6,
+)
 CPU_AMX = Device(
     name="x86 CPU with AMX bfloat16",
+    kind="CPU",
+    native=("bfloat16",),
+    bandwidth=5.0e10,
+    flops=3.3e11,
+    speed={
+        "float32": {
+            "batch_matmul": 0.63,
+            "conv": 0.85,
+            "conv_grad_filter": 0.63,
+            "depthwise": 0.061,
+        },
+        "bfloat16": {
+            "product": 3.9,
+            "batch_matmul": 1.2,
+            "conv": 3.1,
+            "conv_grad_input": 2.6,
+            "conv_grad_filter": 1.1,
+            "depthwise": 0.056,
+        },
+        "float16": {
+            "product": 0.96,
+            "batch_matmul": 0.65,
+            "conv": 0.63,
+            "conv_grad_input": 0.61,
+            "conv_grad_filter": 0.002,
+            "depthwise": 0.011,
+        },
+    },
+    slowdown={
+        "float32": {
+            "matmul": 1.9,
+            "transcendental": 2.6,
+            "reduce": 2.5,
+            "softmax": 2.3,
+            "normalise": 4.1,
+            "pool": 3.2,
+            "copy": 1.4,
+            "gather": 2.0,
+            **_ROWS,
+        },
+        "bfloat16": {
+            "elementwise": 1.25,
+            "matmul": 1.4,
+            "transcendental": 5.4,
+            "reduce": 2.8,
+            "softmax": 2.4,
+            "normalise": 2.8,
+            "pool": 2.7,
+            "copy": 1.1,
+            "gather": 1.4,
+        },
+        "float16": {
+            "elementwise": 0.66,
+            "matmul": 2.1,
+            "transcendental": 3.6,
+            "reduce": 2.4,
+            "softmax": 2.4,
+            "normalise": 4.1,
+            "pool": 4.1,
+            "copy": 1.2,
+            "gather": 1.3,
+        },
+    },
+    launch=3e-6,
+    start={
+        "float32": {
+            "conv": 6e-6,
+            "conv_grad_input": 5.6e-5,
+            "conv_grad_filter": 9.4e-5,
+        },
+        "bfloat16": {
+            "conv": 6.7e-5,
+            "conv_grad_input": 5.4e-5,
+            "conv_grad_filter": 1.7e-4,
+        },
+        "float16": {
+            "conv": 6.0e-5,
+            "conv_grad_input": 5.6e-5,
+            "conv_grad_filter": 1.4e-4,
+        },
+    },
+    casts={"bfloat16": 3.7e10, "float16": 3.8e10},
+    source=(
+        "measured by `amp tune` on 2 cores of a virtual Xeon with AMX and AVX512-FP16 "
+        "(family 6, model 167; medians of three runs, TensorFlow 2.21); on one with "
+        "AVX512-BF16, updates of rows of 16 to 512 elements and Unique; the start of "
+        "other operations is an estimate"
+    ),
+    compiled=_AMX_XLA,
+)
+CPU_AVX512_BF16 = Device(
+    name="x86 CPU with AVX512-BF16",
     kind="CPU",
     native=("bfloat16",),
     bandwidth=1.5e10,
     flops=2.0e11,
     speed={
-        "bfloat16": {
-            "product": 4.1,
-            "conv": 6.4,
-            "conv_grad_input": 4.4,
-            "conv_grad_filter": 3.1,
-        },
+        "bfloat16": {"product": 1.8, "depthwise": 0.9},
         "float16": {"product": 0.1, "conv": 0.01},
     },
     slowdown={
-        "float32": {"scatter": 2.7, "unique": 50.0},
+        "float32": _ROWS,
         "bfloat16": {"elementwise": 1.25, "transcendental": 1.8, "reduce": 1.2},
         "float16": {"elementwise": 4.0, "transcendental": 4.0, "reduce": 4.0},
     },
     launch=3e-6,
     source=(
-        "measured on one 2-core AMX machine: ratios of TensorFlow 2.21's kernels in "
-        "bfloat16; on one with AVX512-BF16, updates of rows of 16 to 512 elements and "
-        "Unique; float16 and the absolute figures are estimates"
+        "products not measured: two multiply-adds a lane and cycle (VDPBF16PS, Intel's "
+        "manual); depthwise convolutions and work without products: the ratios of "
+        "bfloat16 on a 2-core AMX machine; updates of rows of 16 to 512 elements and "
+        "Unique: on a 2-core AVX512-BF16 machine; all else is an estimate"
     ),
     compiled=_CPU_XLA,
-)
-CPU_AVX512_BF16 = dataclasses.replace(
-    CPU_AMX,
-    name="x86 CPU with AVX512-BF16",
-    speed={"bfloat16": {"product": 1.8}, "float16": {"product": 0.1, "conv": 0.01}},
-    source=(
-        "not measured: two multiply-adds a lane and cycle (VDPBF16PS, Intel's manual); "
-        "the rest as on AMX"
-    ),
 )
 CPU_HIDDEN_AMX = dataclasses.replace(
     CPU_AVX512_BF16,
@@ -126,11 +238,11 @@ CPU_HIDDEN_AMX = dataclasses.replace(
     source=(
         "rates of bfloat16 products and convolutions: measured by `amp tune` on 2 "
         "cores of a virtual Xeon (family 6, model 207), TensorFlow 2.21; the rest as "
-        "on AMX"
+        "on AVX512-BF16"
     ),
 )
 CPU_PLAIN = dataclasses.replace(
-    CPU_AMX,
+    CPU_AVX512_BF16,
     name="CPU without AMX or AVX512-BF16",
     native=(),
     speed={"bfloat16": {"product": 0.3}, "float16": {"product": 0.1, "conv": 0.01}},

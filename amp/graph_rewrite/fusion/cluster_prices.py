@@ -79,6 +79,7 @@ class ClusterPrices:
         ins = [graph.size(e) for e, slot in pairs if slot.type in (ir.FLOAT, low)]
         outs = [graph.size((name, 0))]
         work = "elementwise" if row is None else row.work
-        high, short = cost_model.node(work, arithmetic.moved(work, ins, outs), 0.0)
+        moved = arithmetic.moved(work, ins, outs)
+        high, short = cost_model.node(work, moved, 0.0, node.op)
         in16 = low in signature.types and name not in members.bridges
         return short if in16 else high

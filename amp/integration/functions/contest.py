@@ -129,6 +129,7 @@ class Contest:
         self._plans, self._tell, self._keep = plans, ended, advanced
         self._clock = clock
         self._race: Race | None = None
+        self._doubt = 1.0  # of the race between all plans, once it has ended
         self._challenger = ""  # a plan that races the winner
         self._later = ""  # a plan that was made later than the others
         self._ratio, self._checks = 1.0, 0
@@ -259,10 +260,13 @@ class Contest:
         self._sizes.setdefault(FLOAT32, report.size32)
         self._sizes[plan] = report.size
 
+    @property
     def doubt(self) -> float:
-        """The factor, at least 1, by which the predicted gain was wrong so far."""
+        """The factor, at least 1, by which the predicted gain was wrong in the race."""
         race = self._race
-        return 1.0 if race is None else race_rules.doubt(race.log)
+        if race is None or self.winner:
+            return self._doubt
+        return race_rules.doubt(race.log)
 
     @property
     def front(self) -> str:
@@ -294,6 +298,8 @@ class Contest:
             if self._race is not race or self._stopped:
                 return
             outcome = outcome.with_sizes(self._sizes)
+            if not self.winner:
+                self._doubt = race_rules.doubt(race.log)
             before, self.winner = self.winner, race.front
             self.favourite, challenged = self.winner, bool(self._challenger)
             news = challenged or self._untried or self.winner != before

@@ -106,7 +106,7 @@ class GuardedCalls:
         Where that fails, the user is warned, and it is as if not worth making.
         """
         plans, contest = self._current()
-        doubt = 1.0 if contest is None else contest.doubt()
+        doubt = 1.0 if contest is None else contest.doubt
         find = functools.partial(plans.known, plan)
         found = find()
         if found is not None:

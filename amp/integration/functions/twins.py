@@ -249,8 +249,8 @@ class Twins:
         """What gives the measured times that a function is planned by.
 
         1. Where plans race: those by which the plan was made that won in an earlier
-           run; else the times that are stored, and what a glance tells of kinds of work
-           that have none. What is missing is measured later.
+           run; else the times that are stored, and what a glance tells of ops that
+           have none. What is missing is measured later.
         2. Where runs are to be the same bit for bit: the times that are stored.
         3. Elsewhere (several workers): what is missing is measured at once.
 

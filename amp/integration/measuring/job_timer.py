@@ -11,11 +11,12 @@ plan makes of it in `cost`.
 
 from __future__ import annotations
 
+import itertools
 import os
 import re
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 
 from amp.errors import ProfileError
 from amp.graph_rewrite.cost.op_instance import Instance, Timer, Times
@@ -34,7 +35,7 @@ LEAST_SECONDS = 0.05
 # may take. A plan by figures that do not fit the machine costs far more: to be checked
 # and to be made ready each takes about as long as that step. The part of the budget is
 # small, as what a glance finds is too hasty to be kept.
-GLANCE, GLANCE_OF_BUDGET = 0.1, 0.25
+GLANCE, GLANCE_OF_BUDGET = 0.2, 0.25
 
 # Held while measuring, by design: what runs beside a measurement spoils it. Nothing
 # else is done meanwhile, and what needs no measurement does not wait for it.
@@ -97,10 +98,20 @@ class Noted:
             self._source = None
         return self.times
 
-    def missing(self) -> list[Instance]:
-        """The operations for which no time is known yet, the most telling first."""
+    def missing(self, part: float = 1.0) -> list[Instance]:
+        """The operations for which no time is known yet.
+
+        The first of each op come first, as they tell of the others too; then those that
+        make up a part of the predicted time, the most telling first.
+
+        Args:
+          part: of the predicted time, 0 to 1.
+        """
         with hardware.on(self._place):
-            return _missing(self.wanted, stored(self.wanted))
+            known = stored(self.wanted)
+        first = _first_of_each_op(self.wanted, known)
+        done = known.keys() | {one.key for one in first}
+        return first + _missing(_most_telling(self.wanted, part), done)
 
     def settle(self) -> None:
         """Lets the operations go: their graphs take memory, and times alone do not."""
@@ -110,9 +121,9 @@ class Noted:
 def glancing(settled: Resolution, seconds: float, function: str) -> Timer:
     """A timer that gives what is `stored`, and has a glance at what is not.
 
-    Of each kind of work of which no time is stored the most telling operation is
-    measured, within a part of the time of the first step: the cost model corrects what
-    it predicts of such work by it. These times are not kept, as they are hasty.
+    Of each op of which no time is stored the most telling instance is measured, within
+    a part of the time of the first step: the cost model corrects what it predicts of
+    the others by it. These times are not kept, as they are hasty.
 
     Args:
       settled: the policy and device that a function is planned for.
@@ -122,7 +133,7 @@ def glancing(settled: Resolution, seconds: float, function: str) -> Timer:
 
     def timer(wanted: Sequence[Instance]) -> Mapping[str, Times]:
         known = stored(wanted)
-        first = _first_of_each_kind(wanted, known)
+        first = _first_of_each_op(wanted, known)
         most = min(GLANCE * seconds, GLANCE_OF_BUDGET * left(settled))
         if not first or not most or not MEASURING.acquire(blocking=False):
             return known
@@ -135,16 +146,23 @@ def glancing(settled: Resolution, seconds: float, function: str) -> Timer:
     return timer
 
 
-def _first_of_each_kind(
+def _first_of_each_op(
     wanted: Sequence[Instance], known: Mapping[str, Times]
 ) -> list[Instance]:
-    """The first operation of each kind of work of which none is known."""
-    seen = {(one.executor, one.work) for one in wanted if one.key in known}
+    """The first instance of each op of which none is known."""
+    seen = {(one.executor, one.op) for one in wanted if one.key in known}
     first: dict[tuple[str, str], Instance] = {}
     for one in _missing(wanted, known):
-        if (one.executor, one.work) not in seen:
-            first.setdefault((one.executor, one.work), one)
+        if (one.executor, one.op) not in seen:
+            first.setdefault((one.executor, one.op), one)
     return list(first.values())
+
+
+def _most_telling(wanted: Sequence[Instance], part: float) -> list[Instance]:
+    """The first operations, which make up a part of the predicted time of all."""
+    enough = part * sum(one.share for one in wanted)
+    before = itertools.accumulate((one.share for one in wanted), initial=0.0)
+    return [one for one, seen in zip(wanted, before, strict=False) if seen < enough]
 
 
 def left(settled: Resolution) -> float:
@@ -196,10 +214,10 @@ def measuring(settled: Resolution, function: str) -> Timer:
     return timer
 
 
-def _missing(wanted: Sequence[Instance], known: Mapping[str, Times]) -> list[Instance]:
+def _missing(wanted: Sequence[Instance], known: Container[str]) -> list[Instance]:
     """The operations without a known time, but those that gave none before."""
-    done = known.keys() | PROCESS.measuring.unmeasurable
-    return [one for one in wanted if one.key not in done]
+    given_up = PROCESS.measuring.unmeasurable
+    return [o for o in wanted if o.key not in known and o.key not in given_up]
 
 
 def measured(

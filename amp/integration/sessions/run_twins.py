@@ -222,7 +222,7 @@ class RunTwins:
         if (self._plans.twins, plan) in self._terms.refused:
             self._plans.drop(plan, _REFUSED)
         contest = self._contest
-        return self._plans.make(plan, 1.0 if contest is None else contest.doubt())
+        return self._plans.make(plan, 1.0 if contest is None else contest.doubt)
 
     def _raced(self, plan: str) -> MadeRun | NotMade:
         """The form that is to have its turn.

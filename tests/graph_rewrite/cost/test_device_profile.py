@@ -174,7 +174,7 @@ def test_what_was_not_measured_stays_as_it_was() -> None:
     for field in dataclasses.fields(device):
         if field.name not in told:
             was = getattr(shipped_devices.CPU_AMX, field.name)
-            assert getattr(device, field.name) == was
+            assert getattr(device, field.name) == was, field.name
 
 
 def test_under_xla_bandwidth_is_that_of_a_loop_which_only_casts() -> None:

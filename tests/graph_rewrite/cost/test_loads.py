@@ -34,17 +34,21 @@ def analyzed(**context: object) -> UseAnalysis:
 
 def test_a_product_moves_its_tensors_and_multiplies() -> None:
     own = loads_of(analyzed()).own
-    assert own["product"] == Load("matmul", 8 * 4 + 4 * 16 + 8 * 16, 2 * 8 * 4 * 16)
+    assert own["product"] == Load(
+        "matmul", 8 * 4 + 4 * 16 + 8 * 16, 2 * 8 * 4 * 16, "MatMul"
+    )
 
 
 def test_arithmetic_only_moves() -> None:
-    assert loads_of(analyzed()).own["sum"] == Load("elementwise", 2 * 8 * 16 + 1, 0.0)
+    assert loads_of(analyzed()).own["sum"] == Load(
+        "elementwise", 2 * 8 * 16 + 1, 0.0, "AddV2"
+    )
 
 
 def test_nodes_of_other_types_are_counted_apart() -> None:
     loads = loads_of(analyzed())
     assert "integers" not in loads.own
-    assert (1.0, Load("elementwise", 5 + 1 + 5, 0.0)) in loads.rest
+    assert (1.0, Load("elementwise", 5 + 1 + 5, 0.0, "AddV2")) in loads.rest
 
 
 def test_under_xla_these_are_part_of_other_loops() -> None:

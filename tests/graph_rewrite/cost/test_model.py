@@ -35,8 +35,11 @@ def test_a_node_takes_the_longer_of_moving_and_computing() -> None:
 def test_a_measured_slowdown_wins_over_halved_bytes() -> None:
     clock = CostModel(CPU_AMX, "bfloat16")
     high, low = clock.node("transcendental", 10**7, 0.0)
-    slow = CPU_AMX.slowdown["bfloat16"]["transcendental"]
-    assert (low - CPU_AMX.launch) == pytest.approx(slow * (high - CPU_AMX.launch))
+    slow = {d: CPU_AMX.slowdown[d]["transcendental"] for d in ("float32", "bfloat16")}
+    times = {"float32": high - CPU_AMX.launch, "bfloat16": low - CPU_AMX.launch}
+    for dtype, seconds in times.items():
+        expected = slow[dtype] * 4 * 10**7 / CPU_AMX.bandwidth
+        assert seconds == pytest.approx(expected)
     assert low > high
 
 
@@ -45,7 +48,8 @@ def test_a_rate_of_one_kind_of_work_wins_over_that_of_products() -> None:
     _, conv = clock.node("conv", 1, 1e12)
     _, product = clock.node("matmul", 1, 1e12)
     rates = CPU_AMX.speed["bfloat16"]
-    ratio = (product - CPU_AMX.launch) / (conv - CPU_AMX.launch)
+    start = CPU_AMX.start["bfloat16"]["conv"]
+    ratio = (product - CPU_AMX.launch) / (conv - start)
     assert ratio == pytest.approx(rates["conv"] / rates["product"])
 
 

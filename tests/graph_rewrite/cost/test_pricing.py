@@ -13,6 +13,7 @@ from rewriting import graph_def, low, module_of, rules, settled, v1
 
 from amp.graph_rewrite import rewrite as rewrite_lib
 from amp.graph_rewrite.cost import shipped_devices
+from amp.graph_rewrite.cost.model import Measured, Point
 from amp.graph_rewrite.cost.op_instance import Instance, Timer, Times
 from amp.graph_rewrite.report import Report
 
@@ -79,6 +80,21 @@ def test_what_was_not_measured_is_priced_on_the_scale_of_what_was() -> None:
         return {given.key: (given.predicted[0] * 5, given.predicted[0] * 20)}
 
     assert not {"first", "second"} & low(report(one_of_two))
+
+
+def test_an_op_that_was_measured_tells_of_itself_before_others_of_its_work() -> None:
+    near, far = (1e-4, 1e-4), (1e-2, 1e-2)
+    points = [
+        Point("Relu", "elementwise", near, (1e-4, 9e-4)),
+        Point("AddV2", "elementwise", far, (3e-2, 1e-2)),
+    ]
+    measured = Measured(points=points)
+    assert measured.ratios("Relu", "elementwise", 1e-2) == pytest.approx((1.0, 9.0))
+    assert measured.ratios("AddV2", "elementwise", 1e-4) == pytest.approx((3.0, 1.0))
+    for predicted, expected in ((1e-4, (1.0, 9.0)), (1e-2, (3.0, 1.0))):
+        found = measured.ratios("Mul", "elementwise", predicted)
+        assert found == pytest.approx(expected)
+    assert measured.ratios("MatMul", "matmul", 1e-4) == (1.0, 1.0)
 
 
 def test_a_cast_costs_what_was_measured() -> None:

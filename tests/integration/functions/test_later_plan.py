@@ -50,6 +50,12 @@ ENOUGH = 2 * (2 + race_rules.looks(2)[-1])  # calls, by which every race has end
 SIZE = 512
 
 
+def measures(monkeypatch: pytest.MonkeyPatch, share: float = 1e6) -> None:
+    """Has measuring take a part of the time of calls, by default all that it wants."""
+    for name in ("SHARE", "SHARE_IN_DOUBT"):
+        monkeypatch.setattr(measuring_slices, name, share)
+
+
 @pytest.fixture(autouse=True)
 def measured_at_once(
     only_amx: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
@@ -58,14 +64,15 @@ def measured_at_once(
     monkeypatch.setenv("AMP_CACHE_DIR", str(tmp_path))
     monkeypatch.delenv("AMP_TUNE_BUDGET")
     monkeypatch.setattr(function_twins, "OTHERS", ())
-    monkeypatch.setattr(measuring_slices, "SHARE", 1e6)
+    measures(monkeypatch)
     monkeypatch.setattr(later_plan, "COVERED", 1.0)
+    monkeypatch.setattr(job_timer, "GLANCE", 0.0)
 
 
 class Bench:
     """Gives planted times: a product gains in 16 bits, a `slow` op loses there."""
 
-    slow = "Tanh"
+    slow = "Relu"
     longer = 1.0  # everything takes so many times what is predicted
 
     def __init__(self) -> None:
@@ -133,7 +140,7 @@ def ran(monkeypatch: pytest.MonkeyPatch) -> Calls:
 
 
 class Step:
-    """Products with a tanh between them, which a plan by the model has in 16 bits."""
+    """Products with a relu between them, which a plan by the model has in 16 bits."""
 
     def __init__(self) -> None:
         self.weights = tf.Variable(tf.random.normal([SIZE, SIZE]) / SIZE**0.5)
@@ -142,7 +149,7 @@ class Step:
 
     def _step(self) -> tf.Tensor:
         y = tf.matmul(self.x, self.weights)
-        return tf.matmul(tf.tanh(y), self.weights)
+        return tf.matmul(tf.nn.relu(y), self.weights)
 
     def train(self, steps: int, **policy: Any) -> None:
         policy = {"dtype": "bfloat16", "check": False, **policy}
@@ -173,13 +180,13 @@ def test_what_was_measured_enters_the_race_and_wins_if_it_is_faster(
     step = Step()
     step.train(4)
     (report,) = amp.reports()
-    assert "Tanh" in in_16_bits(report)
+    assert "Relu" in in_16_bits(report)
     step.train(4 * ENOUGH)
     (report,) = amp.reports()
     plans = {plan.name: plan.fate for plan in report.plans}
     assert set(plans) == {FLOAT32, CUT.name, MEASURED.name}
     assert plans[MEASURED.name] == "won"
-    assert "Tanh" not in in_16_bits(report)
+    assert "Relu" not in in_16_bits(report)
     assert "MatMul" in in_16_bits(report)
     assert report.measured_share > 0.5
     assert len(ran.met) == 3
@@ -189,7 +196,7 @@ def test_what_was_measured_enters_the_race_and_wins_if_it_is_faster(
 def test_where_the_race_is_over_the_winner_is_challenged(
     bench: Bench, ran: Calls, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(measuring_slices, "SHARE", 0.0)
+    measures(monkeypatch, 0.0)
     ran.fast = 1  # float32, of those that race first
     step = Step()
     step.train(ENOUGH)
@@ -197,7 +204,7 @@ def test_where_the_race_is_over_the_winner_is_challenged(
     assert {p.name: p.fate for p in report.plans}[FLOAT32] == "won"
     (file,) = plan_store.path("any").parent.glob("*.json")
     assert plan_store.load(file.stem).winner == ""  # float32 may yet lose
-    monkeypatch.setattr(measuring_slices, "SHARE", 1e6)
+    measures(monkeypatch)
     ran.fast = 2
     step.train(2 * ENOUGH)
     (report,) = amp.reports()
@@ -242,7 +249,7 @@ def test_a_winner_by_the_models_prices_stays_that_plan(
     ran.fast = 0
     Step().train(4 * ENOUGH)
     low = in_16_bits(amp.reports()[-1])
-    assert "Tanh" in low
+    assert "Relu" in low
     assert len(ran.met) == 3
     del ran.names[:]
     PROCESS.settled.clear()
@@ -329,7 +336,7 @@ class Training(Step):
     def _step(self) -> tf.Tensor:
         with tf.GradientTape() as tape:
             y = tf.matmul(self.x, self.weights)
-            y = tf.matmul(tf.tanh(y), self.weights)
+            y = tf.matmul(tf.nn.relu(y), self.weights)
             loss = tf.reduce_mean(tf.square(y))
         self.weights.assign_sub(0.1 * tape.gradient(loss, self.weights))
         return loss
@@ -345,12 +352,8 @@ def record() -> plan_store.Record:
 def not_measured(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Nothing is measured before a test says otherwise."""
     with monkeypatch.context() as patch:
-        patch.setattr(measuring_slices, "SHARE", 0.0)
+        measures(patch, 0.0)
         yield
-
-
-def measures(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(measuring_slices, "SHARE", 1e6)
 
 
 def test_a_new_winner_of_a_later_run_is_checked_against_float32(
@@ -383,7 +386,7 @@ def test_a_new_winner_of_a_later_run_is_that_of_the_next(
     ran.fast = 1
     Step().train(2 * ENOUGH)
     low = in_16_bits(amp.reports()[-1])
-    assert "Tanh" not in low
+    assert "Relu" not in low
     assert "measured" in amp.reports()[-1].verdict
     PROCESS.settled.clear()
     Step().train(ENOUGH)
@@ -410,7 +413,7 @@ def test_a_hasty_time_gives_way_to_a_better_one_in_the_next_run_too(
     not_measured: None, bench: Bench, ran: Calls, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(job_timer, "GLANCE", 100.0)
-    monkeypatch.setattr(job_timer, "_first_of_each_kind", lambda wanted, _: [*wanted])
+    monkeypatch.setattr(job_timer, "_first_of_each_op", lambda wanted, _: [*wanted])
     bench.slow, ran.fast = "no operation", 1
     step = Training()
     step.train(2)
@@ -493,7 +496,7 @@ def test_a_first_step_is_the_winners_if_its_own_gradients_were_compared(
     monkeypatch.setattr(function_twins, "OTHERS", (PRODUCTS,))
     monkeypatch.setattr(FunctionPlans, "_why_not", lambda *_: "")
     monkeypatch.setattr(plan_store, "SOON", math.inf)
-    monkeypatch.setattr(measuring_slices, "SHARE", 0.0)
+    measures(monkeypatch, 0.0)
     ran.fast = 1 if winner == CUT.name else 2
     Training().train(2 * ENOUGH, check=True)
     assert (record().winner, record().accuracy["name"]) == (winner, CUT.name)
@@ -506,7 +509,7 @@ def test_a_first_step_is_the_winners_if_its_own_gradients_were_compared(
 def test_a_plan_made_anew_for_its_accuracy_is_told_by_what_was_measured(
     bench: Bench, ran: Calls, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Planted: the second check finds the tanh at fault, long after the measuring."""
+    """Planted: the second check finds the relu at fault, long after the measuring."""
     late, honest = 3 * ENOUGH, gradient_check.GradientCheck.compare
     for module in (checks, function_checks):
         monkeypatch.setattr(module, "AGAIN", late)
@@ -518,7 +521,7 @@ def test_a_plan_made_anew_for_its_accuracy_is_told_by_what_was_measured(
         if len(compared) == 1:
             return dataclasses.replace(found, nominee=None)
         (use,) = self._made.low
-        faults = [name for name in self._made.low[use] if "Tanh" in name]
+        faults = [name for name in self._made.low[use] if "Relu" in name]
         assert faults
         kept = {use: dict.fromkeys(faults, Reason("accuracy", "planted"))}
         nominee: Nominee = self._nominee.keeping(kept)
@@ -563,7 +566,7 @@ def test_a_step_predicted_to_gain_too_little_races_all_the_same(
     """A prediction is no promise; what is short, or asked to gain much, has no race."""
     monkeypatch.setattr(function_plans, "USUAL_GAIN", 0.6)
     monkeypatch.setattr(function_plans, "LEAST_STEP", least)
-    monkeypatch.setattr(measuring_slices, "SHARE", 0.0)
+    measures(monkeypatch, 0.0)
     ran.fast = 1
     policy = {"min_gain": 0.6, **policy}
     Diluted().train(ENOUGH, **policy)

@@ -150,4 +150,16 @@ def test_the_log_says_once_that_operations_are_measured(
     told = [r for r in caplog.records if "measured between calls" in r.message]
     assert len(told) == 1
     assert told[0].levelno == logging.INFO
-    assert f"{measuring_slices.SHARE:.0%}".replace("%", " %") in told[0].message
+    shares = 100 * measuring_slices.SHARE, 100 * measuring_slices.SHARE_IN_DOUBT
+    assert "{:.0f} to {:.0f} % of their time".format(*shares) in told[0].message
+
+
+def test_more_is_measured_where_predictions_are_wrong(bench: Bench) -> None:
+    one, other = slices(bench, 100), slices(bench, 100)
+    other.in_doubt = True
+    called(one, 100, 0.1)
+    bench.order, told = [], len(bench.order)
+    called(other, 100, 0.1)
+    ratio = measuring_slices.SHARE_IN_DOUBT / measuring_slices.SHARE
+    # A slice of two operations at a time, so that one may be short of one slice.
+    assert told * ratio - 2 * ratio <= len(bench.order) <= told * ratio + 2 * ratio

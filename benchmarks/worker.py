@@ -78,7 +78,7 @@ def measure(args: argparse.Namespace) -> dict[str, Any]:
 
     first = run()
     seconds_first = time.perf_counter() - start
-    seconds_warm = warm_up(run, trying if args.mode == "amp" else lambda: False)
+    seconds_warm = warm_up(run, settling if args.mode == "amp" else lambda: False)
     peak = memory(peak=True)
     steady = reset_peak()
     times, last = timed(run, args.seconds)
@@ -246,9 +246,10 @@ def step_report() -> Any:
     return max(amp.reports(), key=key, default=None)
 
 
-def trying() -> bool:
-    """Whether the original still races the rewritten functions."""
-    return getattr(step_report(), "trial", "").startswith("under way")
+def settling() -> bool:
+    """Whether plans still race, or another is looked for as predictions were wrong."""
+    twins = importlib.import_module("amp.integration.functions.twins")
+    return bool(twins.settling())
 
 
 def plugin(rewriting: list[float]) -> dict[str, Any]:

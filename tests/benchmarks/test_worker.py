@@ -9,7 +9,6 @@ import pathlib
 import subprocess
 import sys
 import time
-import types
 
 import keras
 import numpy as np
@@ -161,22 +160,6 @@ def test_warming_up_takes_time(monkeypatch: pytest.MonkeyPatch) -> None:
 
     assert worker.warm_up(run, lambda: False) >= 0.1
     assert len(done) > 5
-
-
-def test_a_trial_is_seen_in_the_report_of_the_longest_function(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    def made(seconds: float, trial: str) -> types.SimpleNamespace:
-        return types.SimpleNamespace(seconds32=seconds, nodes_total=1, trial=trial)
-
-    for some, found in [
-        ([], False),
-        ([made(1.0, "under way: 3 calls")], True),
-        ([made(1.0, "under way: 3 calls"), made(2.0, "ended")], False),
-        ([types.SimpleNamespace(seconds32=1.0, nodes_total=1)], False),
-    ]:
-        monkeypatch.setattr(amp, "reports", lambda some=some: some)
-        assert worker.trying() == found
 
 
 def test_slow_steps_are_timed_a_few_times_anyway() -> None:

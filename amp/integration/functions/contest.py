@@ -217,6 +217,11 @@ class Contest:
             return True
 
     @property
+    def under_way(self) -> bool:
+        """Whether plans race now, or the winner is being checked."""
+        return self._race is not None
+
+    @property
     def race(self) -> Race | None:
         """The race or check that is under way, or is due now."""
         with self._lock:

@@ -205,6 +205,13 @@ class FunctionTwins:
             self._go_on()
         return outputs
 
+    @property
+    def settling(self) -> bool:
+        """Whether plans race, or another is looked for as predictions were wrong."""
+        contest, later = self._contest, self._later
+        races = contest is not None and contest.under_way
+        return races or (later is not None and later.hurries)
+
     def _between(self, seconds: float) -> None:
         """Measures and plans what is due after a call, which took so many seconds."""
         tell, self._newer_prices = self._newer_prices, None

@@ -146,6 +146,11 @@ class LaterPlan:
         """The calls until there is something to do."""
         return self._slices.calls_to(self._planning)
 
+    @property
+    def hurries(self) -> bool:
+        """Whether measuring takes more of the time, as predictions were wrong."""
+        return self._slices.in_doubt and not self.over
+
     def go_on(self, plans: FunctionPlans, contest: Contest) -> None:
         """Does what is due between two calls; another thread meanwhile does nothing."""
         idle = self.over or self._races

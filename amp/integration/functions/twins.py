@@ -300,6 +300,10 @@ class Twins:
 
         return fallback.attempt(_UNUSED, look_up, lambda: ("", Record()))
 
+    def functions(self) -> list[FunctionTwins]:
+        """The functions that have a twin."""
+        return [function for function in self._functions.values() if function]
+
     @property
     def has_functions(self) -> bool:
         """Whether any function was called under the policy."""
@@ -336,6 +340,12 @@ class Twins:
 def _has_product(module: ir.Module) -> bool:
     nodes = (node for graph in module.graphs() for node in graph.nodes.values())
     return any(node.op in COMPUTE for node in nodes)
+
+
+def settling() -> bool:
+    """Whether any function of the process may soon be called in another form."""
+    functions = (f for twins in PROCESS.twins for f in twins.functions())
+    return any(function.settling for function in functions)
 
 
 def every() -> list[Twins]:

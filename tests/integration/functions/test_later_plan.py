@@ -29,6 +29,7 @@ from amp.integration.functions import (
     later_plan,
     plan_store,
     race_rules,
+    twins,
     winner_checks,
 )
 from amp.integration.functions.function_call import FunctionCall
@@ -225,6 +226,26 @@ def test_a_plan_that_stays_the_same_does_not_race_again(
     (report,) = amp.reports()
     assert {plan.name for plan in report.plans} == {FLOAT32, CUT.name}
     assert bench.keys
+
+
+def test_a_step_settles_once_no_race_and_no_doubt_is_left(
+    bench: Bench, ran: Calls, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Predictions were wrong, as a plan that should gain is the slower one."""
+    measures(monkeypatch, 0.0)
+    step, ran.fast = Step(), 1
+    assert not twins.settling()
+    step.train(4)
+    assert twins.settling()  # plans race
+    step.train(ENOUGH)
+    (report,) = amp.reports()
+    assert {p.name: p.fate for p in report.plans}[FLOAT32] == "won"
+    assert twins.settling()  # another is looked for
+    measures(monkeypatch)
+    ran.fast = 2
+    step.train(4 * ENOUGH)
+    assert in_16_bits(amp.reports()[0])
+    assert not twins.settling()
 
 
 def test_the_next_run_starts_with_the_plan_that_won(bench: Bench, ran: Calls) -> None:

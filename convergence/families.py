@@ -283,11 +283,11 @@ SSD = Family(
     ),
     quick=Size(
         steps=200,
-        batch=24,
+        batch=16,
         rate=0.0003,
-        floor=0.05,
-        data={"side": 48, "classes": 2},
-        model={"width": 6, "normalize": True},
+        floor=0.08,
+        data={"side": 40, "classes": 1},
+        model={"width": 8, "normalize": True, "heads": 0.01},
     ),
     real=Size(
         steps=400,
@@ -328,11 +328,11 @@ FASTER_RCNN = Family(
         },
     ),
     quick=Size(
-        steps=400,
+        steps=150,
         batch=16,
         rate=0.005,
-        floor=0.2,
-        data={"side": 48, "classes": 2},
+        floor=0.12,
+        data={"side": 40, "classes": 1},
         model={"width": 4, "hidden": 32, "stages": 4, "normalize": True},
     ),
     real=Size(

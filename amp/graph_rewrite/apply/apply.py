@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from amp.graph_rewrite.apply.casts import Casts, free_name
 from amp.graph_rewrite.candidates.context import Context, Typed
 from amp.graph_rewrite.candidates.eligibility import Candidates
-from amp.graph_rewrite.candidates.stand_ins import stand_in
+from amp.graph_rewrite.candidates.stand_ins import is_merged, stand_in
 from amp.graph_rewrite.cost.priced import Priced
 from amp.graph_rewrite.graph import bridges, calls, ir, op_schema
 from amp.graph_rewrite.graph.calls import FunctionUse
@@ -89,7 +89,8 @@ def native(
                 a: _turned(view.node, a, plan.dtype) for a in turned
             }
             nodes[name] = view.node.changed(tuple(inputs), updates)
-        form = stand_in(graph, view, context) if turned else None
+        merged = is_merged(graph, found.typed, view.node, plan.low, context)
+        form = stand_in(graph, view, context) if turned and not merged else None
         if form is not None:
             axes = casts.integers(nodes[name], "axes", form.axes)
             nodes[name] = form.node(nodes[name], plan.dtype, axes)

@@ -7,10 +7,16 @@ becomes 16-bit is decided elsewhere, and no graph is changed.
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Container, Mapping
 
 from amp.graph_rewrite.candidates.context import Context, Typed
 from amp.graph_rewrite.graph import ir
 from amp.graph_rewrite.ops.op_table import Row, facts
+
+# Of both, where they read the same tensor, oneDNN's graph pass makes one kernel, which
+# adds up in float32 (GetConv2DBackpropFilterOrBiasAddGrad in mkl_layout_pass.cc,
+# tensorflow/core/common_runtime; seen in TensorFlow 2.21 in float32 and bfloat16).
+_BIAS, _FILTER = ("BiasAddGrad", 0), ("Conv2DBackpropFilter", 2)  # op and input
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -56,6 +62,51 @@ def stand_in(graph: ir.Graph, view: Typed, context: Context) -> StandIn | None:
     first = view.node.text("data_format").startswith("NC")
     channels = 1 if first else len(shape) - 1
     return StandIn(row.stand_in, tuple(i for i in range(len(shape)) if i != channels))
+
+
+def is_merged(
+    graph: ir.Graph,
+    typed: Mapping[str, Typed],
+    node: ir.Node,
+    low: Container[str],
+    context: Context,
+) -> bool:
+    """Whether the gradient of a bias is computed with that of a filter, as one kernel.
+
+    Then no op need stand in for it. Not where the pass might take another node of the
+    same ops, or none: one gradient of a bias and one of a filter read the tensor, alike
+    in all that it asks for.
+
+    Args:
+      graph: the graph.
+      typed: its nodes with their types.
+      node: in 16 bits.
+      low: the nodes that are.
+      context: of the use.
+    """
+    onednn = context.device_type == "CPU" and context.native and not context.xla
+    if node.op != _BIAS[0] or context.format.name != "bfloat16" or not onednn:
+        return False
+    source, _ = node.inputs[0]
+    outs = typed[source].outs if source in typed else (None,)
+    readers = [
+        (graph.nodes[name], at)
+        for port in range(len(outs))  # the pass does not ask which
+        for name, at in graph.readers.get((source, port), ())
+    ]
+    biases = [reader for reader, at in readers if (reader.op, at) == _BIAS]
+    filters = [reader for reader, at in readers if (reader.op, at) == _FILTER]
+    if len(biases) != 1 or len(filters) != 1:
+        return False
+    (other,) = filters
+    return (
+        other.name in low
+        and other.inputs[_FILTER[1]] == node.inputs[0]
+        and other.text("padding") != "EXPLICIT"
+        and other.text("data_format") == node.text("data_format")
+        and other.device == node.device
+        and set(other.controls) == set(node.controls)
+    )
 
 
 def accumulates_low(row: Row, context: Context) -> bool:

@@ -12,6 +12,7 @@ from rewriting import CPU, graph_def, module_of, nodes, rewritten, run, settled,
 from amp.graph_rewrite.cost.device import Device
 from amp.graph_rewrite.cost.shipped_devices import A100
 from amp.graph_rewrite.rewrite import rewrite
+from amp.integration.measuring import hardware
 from tests.graph_rewrite.candidates.test_sums import product
 
 ROWS = 4096  # ones, which BiasAddGrad in bfloat16 adds up to 256
@@ -44,6 +45,64 @@ def test_a_bias_gradient_in_bfloat16_is_as_good_as_one_rounding(
     quarters = np.full([*shape[:-1], 4], 0.25, np.float32)
     (found,) = run(twin, ["end:0"], {"x": quarters})
     assert found.tolist() == [ROWS] * 8
+
+
+def convolved(padding: Any = "SAME", biases: int = 1, filters: int = 1) -> Any:
+    """Gradients, of ones, by a convolution's filter and by its bias."""
+
+    def build() -> None:
+        x = v1.placeholder(tf.float32, [2, 64, 64, 4], name="x")
+        kernel = tf.ones([1, 1, 4, 8]) / 4
+        ones = tf.nn.conv2d(x, kernel, 1, "SAME")
+        said = {"strides": [1, 1, 1, 1], "padding": padding}
+        if padding == "EXPLICIT":
+            said["explicit_paddings"] = [0] * 8
+        for number in range(filters):
+            made = tf.raw_ops.Conv2DBackpropFilter(
+                input=x * (number + 1.0), filter_sizes=[1, 1, 4, 8], out_backprop=ones,
+                **said, name=f"filter{number or ''}",
+            )  # fmt: skip
+            tf.identity(made, name=f"by_filter{number or ''}")
+        for number in range(biases):
+            name = f"sum{number or ''}"
+            made = tf.raw_ops.BiasAddGrad(out_backprop=ones, name=name)
+            tf.identity(made, name=f"end{number or ''}")
+
+    return build
+
+
+@pytest.mark.kernels
+def test_with_the_gradient_of_its_filter_a_bias_needs_no_stand_in() -> None:
+    """One kernel of oneDNN's computes both, and adds up in float32."""
+    if "bfloat16" not in hardware.shipped().native:
+        pytest.skip("the plan would be another one here")
+    ends = ["end", "by_filter"]
+    twin = rewritten(graph_def(convolved()), fetches=ends).graph
+    made = nodes(twin)
+    assert made["sum"].op == "BiasAddGrad"
+    assert made["sum"].input == [made["filter"].input[2]]
+    found, by_filter = run(
+        twin, ["end:0", "by_filter:0"], {"x": np.ones([2, 64, 64, 4])}
+    )
+    assert found.tolist() == [2 * 64 * 64] * 8
+    assert (by_filter == 2 * 64 * 64).all()
+
+
+@pytest.mark.parametrize(
+    ("given", "fields"),
+    [
+        ({"padding": "EXPLICIT"}, {}),
+        ({"biases": 2}, {}),
+        ({"filters": 2}, {}),
+        ({}, {"deny": ("Conv2DBackpropFilter",)}),
+    ],
+)
+def test_where_the_pass_may_merge_another_or_none_a_sum_stands_in(
+    given: dict[str, Any], fields: dict[str, Any]
+) -> None:
+    module = module_of(graph_def(convolved(**given)))
+    made = rewrite(module, settled(**fields)).graph.main
+    assert made.nodes["sum"].op == "Sum"
 
 
 def test_a_sum_that_stands_in_has_the_shape_of_what_it_stands_for() -> None:

@@ -21,15 +21,18 @@ import numpy as np
 import tensorflow as tf
 
 from amp.integration import fallback
+from amp.integration.process import PROCESS
 
 # Less than this is not worth it: a gigabyte takes some 0.15 s, and as long again when
 # steps use it next, since the system clears every page.
 LEAST = 64 << 20
-# What is free is taken in tensors of this size, or larger ones where it is much.
-_PIECE, _MOST_PIECES = 1 << 20, 4096
+# What is free is taken in tensors of this size, or larger ones where it is much; smaller
+# ones have another allocator (kSmallAllocationsThreshold in mkl_cpu_allocator.h).
+_PIECE, _MOST_PIECES = 1 << 18, 8192
 # The part of what is free that is left: in pieces of no use, or taken meanwhile by
-# other threads, for which there would be a new region.
-_LEFT = 1 / 16
+# other threads, for which there would be a new region. More of what mappings tell of,
+# in which other memory may lie too, and which may be free in small pieces only.
+_LEFT, _LEFT_OF_MAPPINGS = 1 / 16, 1 / 4
 
 
 def trim() -> int:
@@ -48,8 +51,10 @@ def trim() -> int:
 def _trimmed() -> int:
     if not tf.compat.v1.executing_eagerly_outside_functions():
         return 0
-    info = tf.config.experimental.get_memory_info("CPU:0")
-    in_use, free = int(info["current"]), int(info["peak"]) - int(info["current"])
+    in_use, peak = _in_use_and_peak()
+    ours, before = PROCESS.trimmed
+    peak = before if peak == ours else peak  # that of steps, which fits again
+    free = peak - in_use
     if free < LEAST:
         return 0
     size = _PIECE
@@ -57,7 +62,14 @@ def _trimmed() -> int:
         size *= 2
     with tf.init_scope(), tf.device("CPU:0"):
         held = _taken(_Mappings(), size, free, in_use)
+        PROCESS.trimmed = _in_use_and_peak()[1], peak
         return _forgotten([(_address(tensor), size) for tensor in held])
+
+
+def _in_use_and_peak() -> tuple[int, int]:
+    """The bytes in use, and those that were at most."""
+    info = tf.config.experimental.get_memory_info("CPU:0")
+    return int(info["current"]), int(info["peak"])
 
 
 class _Mappings:
@@ -98,16 +110,17 @@ def _taken(mappings: _Mappings, size: int, free: int, in_use: int) -> list[Any]:
     """
     held: list[Any] = []
     taken: Counter[int] = Counter()  # bytes, by mapping
-    wanted = free
+    wanted = free * (1 - _LEFT)
     while True:
-        while (len(held) + 1) * size <= wanted * (1 - _LEFT):
+        while (len(held) + 1) * size <= wanted:
             tensor = tf.raw_ops.Empty(shape=[size], dtype=tf.uint8)
             number = mappings.at(_address(tensor))
             if number is None:
                 return held
             held.append(tensor)
             taken[number] += size
-        wider = sum(_regions(mappings.size(n), of) for n, of in taken.items()) - in_use
+        regions = sum(_regions(mappings.size(n), of) for n, of in taken.items())
+        wider = regions * (1 - _LEFT_OF_MAPPINGS) - in_use
         if wider <= wanted:
             return held
         wanted = wider

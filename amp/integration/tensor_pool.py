@@ -26,8 +26,8 @@ from amp.integration.process import PROCESS
 # Less than this is not worth it: a gigabyte takes some 0.15 s, and as long again when
 # steps use it next, since the system clears every page.
 LEAST = 64 << 20
-# What is free is taken in tensors of this size, or larger ones where it is much; smaller
-# ones have another allocator (kSmallAllocationsThreshold in mkl_cpu_allocator.h).
+# What is free is taken in tensors of this size, or larger ones where it is much. Even
+# smaller ones have another allocator (kSmallAllocationsThreshold, in the same file).
 _PIECE, _MOST_PIECES = 1 << 18, 8192
 # The part of what is free that is left: in pieces of no use, or taken meanwhile by
 # other threads, for which there would be a new region. More of what mappings tell of,

@@ -282,12 +282,12 @@ SSD = Family(
         needs_scaling=True,
     ),
     quick=Size(
-        steps=100,
-        batch=64,
-        rate=0.0005,
-        floor=0.07,
+        steps=200,
+        batch=16,
+        rate=0.0003,
+        floor=0.08,
         data={"side": 40, "classes": 1},
-        model={"width": 8, "normalize": True},
+        model={"width": 8, "normalize": True, "heads": 0.01},
     ),
     real=Size(
         steps=400,

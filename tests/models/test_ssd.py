@@ -34,6 +34,18 @@ def test_ssd_has_the_weights_of_the_paper() -> None:
     assert whole.count_params() == 35_641_826 - (91 - 21) * (inputs + boxes)
 
 
+def test_heads_begin_as_asked_and_no_two_alike() -> None:
+    keras.utils.set_random_seed(0)
+    model = ssd.build(width=8, heads=0.01)
+    kernels = [layer.kernel for layer in model.layers if "head" in layer.name
+               and isinstance(layer, keras.layers.Conv2D)]  # fmt: skip
+    values = [kernel.numpy().ravel() for kernel in kernels]
+    for one in values:  # 4 standard errors
+        assert abs(one.std() / 0.01 - 1) < 4 / (2 * one.size) ** 0.5
+    firsts = {tuple(one[:4]) for one in values}
+    assert len(firsts) == len(values) == 2 * len(ssd.map_sides((64, 64, 3)))
+
+
 def test_ssd_normalises_where_asked() -> None:
     kind = keras.layers.BatchNormalization
     counts = [

@@ -193,7 +193,8 @@ def test_anchors_are_of_the_sizes_of_each_class() -> None:
 
 def test_anchors_of_their_sizes_cover_more_objects_than_others() -> None:
     """Objects that an anchor overlaps as the second stage wants it."""
-    size = FAMILIES["faster_rcnn"].quick
+    told = {"side": 48, "classes": 2}
+    size = dataclasses.replace(FAMILIES["faster_rcnn"].quick, data=told)
     data = detection.load(size, None)
     model = faster_rcnn.make(data, size).model
     own = tf.constant(data.train.boxes[data.train.labels > 0])

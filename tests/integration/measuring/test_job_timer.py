@@ -316,7 +316,7 @@ def test_inside_fit_the_same_numbers_come_out() -> None:
     measured = history(20.0)
     assert PROCESS.measuring.spent > 0.0
     assert measured == plain
-    assert any("MatMul *32x512 *512x512" in key for key in stored_times.load())
+    assert any(key.startswith("MatMul *") for key in stored_times.load())
 
 
 @pytest.mark.slow

@@ -15,8 +15,8 @@ ROOT = pathlib.Path(__file__).parents[3]
 NAMES_OPS = ("amp/graph_rewrite/ops/", "amp/graph_rewrite/graph/")
 # Small operations that are timed on purpose, one by one: which they are is the matter.
 TIMED = ("amp/integration/measuring/",)
-# A pair that a graph pass of TensorFlow's makes one kernel of. It belongs in `ops.chains`,
-# and moves there with the next change for which all results are planned anew.
+# A pair that a graph pass of TensorFlow's makes one kernel of. It belongs in
+# `ops.chains`, with the next change for which all results are planned anew.
 MERGED = ("amp/graph_rewrite/candidates/stand_ins.py",)
 ALGORITHMS = sorted(
     path

@@ -149,7 +149,7 @@ def _list(args: argparse.Namespace) -> int:
                 f"{'':16} {name}: {size.steps} steps of {size.batch}, "
                 f"learned from {size.floor:g}"
             )
-        if goal := families.GOALS.get(family.name):
+        for goal in families.GOALS.get(family.name, ()):
             wanted = "trivial model" if goal.metric is None else f"{goal.metric:g}"
             print(f"{'':16} goal of the full size: {wanted}, on {goal.data}")
         print(f"{'':16} --data-dir: {family.files}")

@@ -273,21 +273,27 @@ SSD = Family(
     seeds=3,
     files=SCENES,
     full=Size(
-        steps=4500,
+        steps=5500,
         batch=8,
         rate=0.003,
         floor=0.1,
         data={"side": 160, "patches": True},
-        model={"width": 16, "normalize": True, "scale": 127.5},
-        needs_scaling=True,
+        model={"width": 16, "normalize": True},
     ),
     quick=Size(
-        steps=200,
+        steps=300,
         batch=16,
-        rate=0.0003,
-        floor=0.08,
+        rate=0.0005,
+        floor=0.3,
         data={"side": 40, "classes": 1},
-        model={"width": 8, "normalize": True, "heads": 0.01},
+        model={
+            "width": 8,
+            "normalize": True,
+            "normalize_base": False,
+            "scale": 127.5,
+            "heads": 0.01,
+        },
+        needs_scaling=True,
     ),
     real=Size(
         steps=400,
@@ -295,8 +301,7 @@ SSD = Family(
         rate=0.003,
         floor=0.25,
         data={"side": 96},
-        model={"width": 8, "normalize": True, "scale": 127.5},
-        needs_scaling=True,
+        model={"width": 8, "normalize": True, "heads": 0.01},
     ),
 )
 
@@ -592,12 +597,12 @@ class Goal:
     metric: float | None = None
 
 
-GOALS = {
-    "resnet": Goal("cifar10", 0.75),
-    "ssd": Goal("bccd_160", 0.7),
-    "faster_rcnn": Goal("voc2007_160"),
-    "lstm_nmt": Goal("multi30k", 25.0),
-    "transformer_nmt": Goal("multi30k", 30.0),
-    "progressive_gan": Goal("fashion_mnist", 0.15),
-    "lstm_lm": Goal("multi30k_en"),
+GOALS: dict[str, tuple[Goal, ...]] = {
+    "resnet": (Goal("cifar10", 0.75),),
+    "ssd": (Goal("bccd_160", 0.7), Goal("voc2007_160")),
+    "faster_rcnn": (Goal("voc2007_160"),),
+    "lstm_nmt": (Goal("multi30k", 25.0),),
+    "transformer_nmt": (Goal("multi30k", 30.0),),
+    "progressive_gan": (Goal("fashion_mnist", 0.15),),
+    "lstm_lm": (Goal("multi30k_en"),),
 }

@@ -30,9 +30,11 @@ def entry(family: str, data: str) -> dict[str, Any]:
     Raises:
       ResultError: the family has no goal, or one on other data.
     """
-    goal = GOALS.get(family)
-    if goal is None or goal.data != data:
-        known = ", ".join(f"{name} on {each.data}" for name, each in GOALS.items())
+    goal = _goal(family, data)
+    if goal is None:
+        known = ", ".join(
+            f"{name} on {each.data}" for name, own in GOALS.items() for each in own
+        )
         raise ResultError(
             f"{family} on {data} has no goal",
             where="reach",
@@ -41,6 +43,10 @@ def entry(family: str, data: str) -> dict[str, Any]:
         )
     told = {"margin": {}, "scale": None, "seeds": 1, "goal": goal.metric}
     return {**told, "tag": _tag(goal)}
+
+
+def _goal(family: str, data: str) -> Goal | None:
+    return next((goal for goal in GOALS.get(family, ()) if goal.data == data), None)
 
 
 def _tag(goal: Goal) -> str:
@@ -54,7 +60,7 @@ def is_of(result: Mapping[str, Any]) -> bool:
 
 def stale(result: Mapping[str, Any]) -> str:
     """Why results are of another goal or size; "" if they are of the present one."""
-    goal = GOALS.get(result["family"])
+    goal = _goal(result["family"], result["data"])
     if goal is None or _tag(goal) != result["rule"]["tag"]:
         return "the goal is another one now"
     full = audit.of(dataclasses.asdict(FAMILIES[result["family"]].full))

@@ -30,6 +30,7 @@ def build(
     classes: int = 3,
     width: int = 4,
     normalize: bool = False,
+    normalize_base: bool = True,
     scale: float = 1.0,
     heads: float | None = None,
 ) -> keras.Model:
@@ -41,11 +42,14 @@ def build(
       input_shape: height, width and channels of an image; square, at least 33.
       classes: number of classes without the background.
       width: channels of the first stage; the others are multiples of it.
-      normalize: batch norm after each convolution of the base network and of the extra
-        layers, which training from scratch needs.
-      scale: of pixels, and with batch norm of activations up to conv4_3. The paper's
-        pixels are 0 to 255 less their mean, and conv4_3 is larger than what follows
-        (section 3.1): 127.5 makes such an SSD of images from -1 to 1.
+      normalize: batch norm after fc6, fc7 and each convolution of the extra layers,
+        which training from scratch needs.
+      normalize_base: with `normalize`, also after each convolution before fc6. The
+        paper's VGG-16 has none.
+      scale: of pixels, and so of activations up to conv5_3; with batch norm there, up
+        to conv4_3. The paper's pixels are 0 to 255 less their mean, and conv4_3 is
+        larger than what follows (section 3.1): 127.5 makes such an SSD of images from
+        -1 to 1.
       heads: standard deviation of the heads' first weights; None for Glorot's, as the
         paper has it. With these the first loss is ten times that of a head which says
         nothing yet, and two runs that begin a rounding apart soon are far apart.
@@ -56,7 +60,10 @@ def build(
     counts = default_boxes.boxes_a_cell(len(map_sides(input_shape)))
     images = keras.Input(input_shape, name="images")
     pixels = images if scale == 1.0 else layers.Rescaling(scale, name="pixels")(images)
-    maps = _feature_maps(pixels, width, normalize, scale)
+    base = vgg.stages(
+        pixels, width, normalize=normalize and normalize_base, scale=scale
+    )
+    maps = _feature_maps(base, width, normalize)
     found = [
         _head(x, count, classes, f"head{index}", heads)
         for index, (x, count) in enumerate(zip(maps, counts, strict=True))
@@ -149,12 +156,11 @@ def map_sides(input_shape: Shape) -> list[int]:
 
 
 def _feature_maps(
-    x: keras.KerasTensor, width: int, normalize: bool, scale: float
+    base: list[keras.KerasTensor], width: int, normalize: bool
 ) -> list[keras.KerasTensor]:
-    """VGG-16 with fc6 and fc7 as convolutions, and the extra layers (figure 2)."""
-    stages = vgg.stages(x, width, normalize=normalize, scale=scale)
-    maps = [L2Scale(name="conv4_3_scale")(stages[3])]
-    x = layers.MaxPooling2D(3, 1, "same", name="pool5")(stages[4])
+    """After VGG-16's stages: fc6 and fc7 as convolutions, extra layers (figure 2)."""
+    maps = [L2Scale(name="conv4_3_scale")(base[3])]
+    x = layers.MaxPooling2D(3, 1, "same", name="pool5")(base[4])
     x = vgg.conv(x, 16 * width, 3, "fc6", normalize=normalize, dilation_rate=6)
     maps.append(vgg.conv(x, 16 * width, 1, "fc7", normalize=normalize))
     while maps[-1].shape[1] >= 3:

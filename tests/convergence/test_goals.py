@@ -14,7 +14,7 @@ from convergence.data import images
 from convergence.errors import ResultError
 from convergence.families import FAMILIES, GOALS
 
-DATA = GOALS["resnet"].data
+DATA = GOALS["resnet"][0].data
 
 
 def never(result: Any) -> None:
@@ -27,8 +27,8 @@ def reached(
     """Results of a goal, one run a setting, made of those of pairs."""
     result = made_up(name, float32=[float32], dynamic=[dynamic])
     kept = ("float32", "dynamic")
-    entry = goals.entry(name, GOALS[name].data)
-    result |= {"quick": False, "seeds": 1, "data": GOALS[name].data}
+    entry = goals.entry(name, GOALS[name][0].data)
+    result |= {"quick": False, "seeds": 1, "data": GOALS[name][0].data}
     result["settings"] = {key: result["settings"][key] for key in kept}
     result["runs"] = [run for run in result["runs"] if run["setting"] in kept]
     result["rule"] |= {**entry, "floor": 0.5}
@@ -54,7 +54,7 @@ def test_every_run_is_to_reach_it(
 
 
 def test_less_is_better_where_the_metric_says_so() -> None:
-    wanted = GOALS["progressive_gan"].metric
+    wanted = GOALS["progressive_gan"][0].metric
     assert wanted is not None
     near, far = wanted - 0.01, wanted + 0.01
     for dynamic, passes in ((near, True), (far, False)):
@@ -91,8 +91,8 @@ def test_a_run_that_is_missing_leaves_it_undecided() -> None:
 
 def test_results_of_another_goal_are_stale(monkeypatch: pytest.MonkeyPatch) -> None:
     assert staleness.reason(reached(), never) == ""
-    other = dataclasses.replace(GOALS["resnet"], metric=0.9)
-    monkeypatch.setitem(GOALS, "resnet", other)
+    other = dataclasses.replace(GOALS["resnet"][0], metric=0.9)
+    monkeypatch.setitem(GOALS, "resnet", (other,))
     assert staleness.reason(reached(), never) == ""  # made of the other one
     result = reached()
     monkeypatch.undo()

@@ -48,14 +48,16 @@ def test_heads_begin_as_asked_and_no_two_alike() -> None:
 
 def test_ssd_normalises_where_asked() -> None:
     kind = keras.layers.BatchNormalization
+    asked = ({}, {"normalize": True}, {"normalize": True, "normalize_base": False})
     counts = [
-        sum(isinstance(layer, kind) for layer in ssd.build(normalize=n).layers)
-        for n in (False, True)
+        sum(isinstance(layer, kind) for layer in ssd.build(**each).layers)
+        for each in asked
     ]
-    assert counts == [0, 13 + 2 + 2]
+    assert counts == [0, 13 + 2 + 2, 2 + 2]  # conv1_1 to conv5_3, fc6, fc7, conv8
 
 
-def test_a_scale_changes_units_and_not_what_is_found() -> None:
+@pytest.mark.parametrize("base", [True, False])
+def test_a_scale_changes_units_and_not_what_is_found(base: bool) -> None:
     """But for the epsilon of batch norm, 1e-3 beside variances of about 1.
 
     It takes half of that off each of 17 layers and of the norm: 1e-2, and rounding.
@@ -64,7 +66,8 @@ def test_a_scale_changes_units_and_not_what_is_found() -> None:
     found = []
     for scale in (1.0, 128.0):
         keras.utils.set_random_seed(0)
-        model = ssd.build(input_shape=(48, 48, 3), normalize=True, scale=scale)
+        told = {"normalize": True, "normalize_base": base, "scale": scale}
+        model = ssd.build(input_shape=(48, 48, 3), **told)
         found.append(model(images, training=True).numpy())
         inside = keras.Model(model.input, model.get_layer("conv4_3_relu").output)
         assert 0.1 < np.abs(inside(images, training=True)).mean() / scale < 10

@@ -281,9 +281,9 @@ SSD = Family(
         model={"width": 16, "normalize": True},
     ),
     quick=Size(
-        steps=300,
+        steps=400,
         batch=16,
-        rate=0.0005,
+        rate=0.0003,
         floor=0.3,
         data={"side": 40, "classes": 1},
         model={

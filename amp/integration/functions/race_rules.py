@@ -39,6 +39,9 @@ EQUAL = math.log(1.02)
 # and not a long one. At a hundredth, 3 % of simulated races lost the best of their
 # plans, twice as fast as all others, to one stall.
 HOPELESS, SECOND_LOOK = 2.0, 0.05
+# What a first call may take longer, in calls, where XLA compiles nothing (an estimate):
+# kernels are made ready, and memory is touched for the first time.
+READY = 2
 # Where calls differ in their work, both need so many: of times uniform between 1 and 5,
 # each of three is over twice as long as each of three others in 1 race of 900.
 UNEVEN = 3
@@ -267,10 +270,16 @@ def is_faster(name: str) -> str:
 def preferred(log: Log, equal: Sequence[str]) -> str:
     """Whom to take of several each of which is at most 2 % slower than any other.
 
-    The one that is predicted to be fastest: it is in 16 bits, so it takes the least
-    memory. The one in front if that seems to be slower than float32.
+    Of those in 16 bits, which take the least memory, and of them of those whose first
+    call was not longer than the shortest by more than `READY` calls: each start of the
+    job has it, and nothing is gained by it. Of these the one that is predicted to be
+    fastest; the one in front if that seems to be slower than float32.
     """
-    front, favourite = leader(log, equal), min(equal, key=log.prediction)
+    low = [name for name in equal if name != FLOAT32] or equal
+    shortest = min(log.first.get(name, 0.0) for name in low)
+    longest = shortest + READY * (log.best or 0.0)
+    soon = [name for name in low if log.first.get(name, 0.0) <= longest]
+    favourite = min(soon, key=log.prediction)
     if FLOAT32 in equal and typical(log.ratios(favourite, FLOAT32)) > 0:
-        return front
+        return leader(log, equal)
     return favourite

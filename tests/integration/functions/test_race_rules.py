@@ -133,6 +133,28 @@ def test_the_favourite_is_not_taken_where_it_seems_slower_than_float32() -> None
     assert winner(outcome) == FLOAT32
 
 
+@pytest.mark.parametrize(
+    ("first", "taken"),
+    [
+        ({"cut": 9.0, "all": 1.0}, "all"),
+        ({"cut": 2.5, "all": 1.0}, "cut"),
+        ({}, "cut"),  # they were called first in an earlier run
+        ({FLOAT32: 1.0, "cut": 9.0, "all": 9.0}, "cut"),
+    ],
+)
+def test_of_equals_in_16_bits_one_that_is_ready_soon_is_taken(
+    first: dict[str, float], taken: str
+) -> None:
+    """Calls of 1 s: what the first takes more than two longer, nothing gives back."""
+    names = ("cut", FLOAT32, "all")
+    log = Log({name: 1.0 + i for i, name in enumerate(names)})
+    log.first |= first
+    for number in range(6):
+        for name in names:
+            log.add(name, number, 1.0)
+    assert race_rules.preferred(log, names) == taken
+
+
 def test_the_order_of_looks_allows_for_the_number_of_entrants() -> None:
     assert race_rules.looks(2) == [6, 9, 14, 21, 31, 46, 69]
     for count in (2, 3, 5):

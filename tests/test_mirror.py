@@ -53,6 +53,9 @@ ELSEWHERE = {
         "integration/functions/test_first_step.py"
     ),
     "integration/functions/failures.py": "integration/functions/test_twins.py",
+    "integration/functions/between_calls.py": (
+        "integration/functions/test_later_plan.py"
+    ),
     "integration/functions/function_checks.py": "integration/functions/test_checks.py",
     "integration/functions/function_twins.py": "integration/functions/test_twins.py",
     "integration/functions/definitions.py": "graph_rewrite/graph/test_serde.py",

@@ -12,21 +12,20 @@ import functools
 import itertools
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from amp.graph_rewrite.assign.nominee import CUT, Nodes
 from amp.graph_rewrite.outcomes import TrialOutcome
-from amp.graph_rewrite.report import Report
 from amp.graph_rewrite.rewrite import Prepared
 from amp.integration import fallback, tensor_pool
 from amp.integration.functions import (
     failures,
     guarded_calls,
-    later_plan,
     plan_store,
     stored_checks,
 )
+from amp.integration.functions.between_calls import BetweenCalls
 from amp.integration.functions.contest import KNOWN, UNDER_WAY, Contest, why_not
 from amp.integration.functions.function_call import FunctionCall
 from amp.integration.functions.function_checks import FunctionChecks, Shared
@@ -41,7 +40,6 @@ from amp.integration.functions.function_plans import (
 from amp.integration.functions.gradient_check import Checked
 from amp.integration.functions.guarded_calls import Current, GuardedCalls
 from amp.integration.functions.kept_race import KeptRace
-from amp.integration.functions.later_plan import LaterPlan
 from amp.integration.functions.plan_store import Record
 from amp.integration.functions.race_rules import FLOAT32
 from amp.integration.functions.started_function import Told
@@ -57,7 +55,7 @@ class FunctionTwins:
       shared: what all functions share.
 
     Attributes:
-      planning: seconds that planning the function took, its first twin included.
+      between: what is done between its calls.
     """
 
     def __init__(self, plans: FunctionPlans, key: str, shared: Shared) -> None:
@@ -66,13 +64,10 @@ class FunctionTwins:
         self._plans, self._key, self._shared = plans, key, shared
         self._policy, self._strict = shared.policy, shared.policy.strict
         self._contest: Contest | None = None
-        self.planning = 0.0
-        self._stepped = 0.0  # seconds of a first step in float32, 0 if there was none
         # The name of the plan that the report is on; FLOAT32 once no twin runs.
         self._reported = ""
         self._checks = FunctionChecks(plans, key, shared)
-        self._later: LaterPlan | None = None
-        self._newer_prices: Callable[[], None] | None = None
+        self.between = BetweenCalls(self._name, key, shared)
         self._lock = threading.RLock()  # held for a few lines and by no finalizer
 
     def begin(self, context: Any, known: Record, told: Told | None = None) -> bool:
@@ -109,10 +104,7 @@ class FunctionTwins:
             self._plans.let_all_go(context)
             self._plans = FunctionPlans(self._name, prepared, stored.kept)
             made, rewrite = self._plans.make(context, plan)
-        if known.winner == plan:
-            self._newer_prices = later_plan.newer_prices(self._plans)
-        self._later = later_plan.begun(self._plans, known)
-        self._stepped = told.seconds
+        self.between.begin(self._plans, plan, known, told.seconds)
         if isinstance(made, NotMade):
             return self._begin_in_float32(made)
         if stored is None and rewrite is not None:
@@ -130,7 +122,7 @@ class FunctionTwins:
         """Begins without a twin; returns whether one may come of what is measured."""
         if made.report is not None:
             self._shared.reports.put(self._name, made.report)
-        if self._later is None:
+        if self.between.later is None:
             return False
         self._contest = Contest(self._plans, self._ended)
         self._contest.begin_known(Record(FLOAT32))
@@ -154,7 +146,7 @@ class FunctionTwins:
         if not off:
             race = KeptRace(self._key, self._digest(made))
             self._contest = Contest(self._plans, self._ended, race.advanced)
-            stepped = self._stepped > 0
+            stepped = self.between.stepped > 0
             if known.winner == plan:
                 if stepped:
                     tensor_pool.trim()  # of what float32 needed
@@ -200,7 +192,8 @@ class FunctionTwins:
             outputs = race.call(turn, call.work)
         else:
             outputs = self._guarded.call(call, context, self._running)
-        self._between(time.perf_counter() - start)
+        seconds = time.perf_counter() - start
+        self.between.called(seconds, self._plans, self._contest, self._reported)
         if race is None:
             self._go_on()
         return outputs
@@ -208,36 +201,8 @@ class FunctionTwins:
     @property
     def settling(self) -> bool:
         """Whether plans race, or another is looked for as predictions were wrong."""
-        contest, later = self._contest, self._later
-        races = contest is not None and contest.under_way
-        return races or (later is not None and later.hurries)
-
-    def _between(self, seconds: float) -> None:
-        """Measures and plans what is due after a call, which took so many seconds."""
-        tell, self._newer_prices = self._newer_prices, None
-        if tell is not None:
-            self._predicting(tell, lambda: None)
-        later, contest = self._later, self._contest
-        if later is None or contest is None:
-            return
-        later.called(seconds)
-        says = f"function {self._name.decode()} is not planned by measured times"
-        go_on = functools.partial(later.go_on, self._plans, contest)
-        self._predicting(go_on, later.stop, says)
-
-    def _predicting(
-        self,
-        work: Callable[[], None],
-        failed: Callable[[], None],
-        says: str = "reports predict by older times",
-    ) -> None:
-        """Does what may change what plans cost, and has the report tell it."""
-        before = self._plans.prices.get(self._reported)
-        fallback.attempt(fallback.Part(says, self._strict), work, failed)
-        prices = self._plans.prices.get(self._reported)
-        if prices is not None and prices is not before:
-            report = functools.partial(Report.repriced, prices=prices)
-            self._shared.reports.change(self._name, report)
+        races = self._contest is not None and self._contest.under_way
+        return races or self.between.hurries
 
     @property
     def _guarded(self) -> GuardedCalls:
@@ -276,7 +241,7 @@ class FunctionTwins:
 
     def _give_up(self) -> None:
         """Has the original called from now on; nothing more is to come of it."""
-        self._contest, self._later, self._reported = None, None, FLOAT32
+        self._contest, self.between.later, self._reported = None, None, FLOAT32
         again = self._shared.probes.again(self._name, self._name)
         self._shared.proven[self._name] = again
         self._shared.checks.forget(self._name)
@@ -287,7 +252,7 @@ class FunctionTwins:
         contest, checks, which = self._contest, self._shared.checks, self._running
         if contest is not None and contest.race is not None:
             return None
-        later = self._later_if_any()
+        later = self.between.to_come(self._plans, contest)
         if which == FLOAT32 and later is None:
             return self._give_up()
         with self._lock:
@@ -310,35 +275,6 @@ class FunctionTwins:
             self._shared.proven[self._name] = again
         return None
 
-    def _later_if_any(self) -> LaterPlan | None:
-        """What measures and plans later; None, and noted as done, once it is over."""
-        later, contest = self._later, self._contest
-        if later is None or not later.over:
-            return later
-        self._later = None
-        tensor_pool.trim()  # of what was measured
-        if self._key:
-            plan_store.save(self._key, tried=later.tried)
-        if contest is not None and contest.outcome is not None:
-            self._keep(contest.winner, contest.outcome)
-        return None
-
-    def _keep(self, winner: str, outcome: TrialOutcome) -> None:
-        """Stores the winner of a race, unless it is float32 and a plan is to come."""
-        if winner != FLOAT32 or self._later is None:
-            times = self._plans.times(winner)
-            name, outcome = later_plan.as_next_run(winner, outcome)
-            ready = self._ready(winner, name)
-            plan_store.keep_outcome(self._key, name, outcome, times, ready)
-
-    def _ready(self, winner: str, name: str) -> Mapping[str, float]:
-        """How long float32's first call took and how long a winner's would have."""
-        contest = self._contest
-        first = None if contest is None else contest.first.get(winner)
-        if winner == FLOAT32 or first is None or not self._stepped:
-            return {}
-        return {FLOAT32: self._stepped, name: self.planning + first}
-
     def _ended(self, contest: Contest, outcome: TrialOutcome | None) -> None:
         """Goes on with the winner of a race or check.
 
@@ -351,8 +287,7 @@ class FunctionTwins:
         """
         if contest is not self._contest:
             return None
-        if self._later is not None:
-            self._later.raced()
+        self.between.raced()
         made = self._plans.known(contest.winner)
         if isinstance(made, Made) and not self._passes(contest.winner):
             return self._lose(outcome)
@@ -362,7 +297,7 @@ class FunctionTwins:
                 report = self._plans.report(contest.winner)
                 self._shared.reports.put(self._name, report)
             self._shared.reports.change(self._name, lambda r: r.after(outcome))
-            self._keep(contest.winner, outcome)
+            self.between.keep(self._plans, contest, outcome)
         if isinstance(made, Made):
             self._checks.winner(self._plans, contest.winner)
         else:

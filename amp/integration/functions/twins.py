@@ -234,7 +234,7 @@ class Twins:
             return None
         # What was measured meanwhile need not be measured again.
         spent = PROCESS.measuring.spent - spent
-        function.planning = time.perf_counter() - start - spent
+        function.between.planning = time.perf_counter() - start - spent
         return function
 
     def met(self, module: ir.Module) -> None:

@@ -152,6 +152,14 @@ def test_shapes_and_policy_are_in_the_fingerprint(other: dict[str, Any]) -> None
     assert fingerprint(**other) != fingerprint()
 
 
+def test_another_rewriter_knows_nothing_of_what_this_one_found(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    before = fingerprint()
+    monkeypatch.setattr(plan_store, "_rewriter", lambda: "another")
+    assert fingerprint() != before
+
+
 def test_what_changes_no_plan_is_not_in_the_fingerprint() -> None:
     assert fingerprint(strict=False, report="x", trial=False) == fingerprint()
 

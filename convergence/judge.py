@@ -1,9 +1,9 @@
 """The whole judgement of results: the frozen rule, and the clauses beside it.
 
-Those beside it have no margin and can only refuse: that a scale has an effect, that
-drills find nothing, and that a goal is reached. So results that the rule judged before
-there was such a clause stay counted, once they are drilled, and its code is no part of
-the rule's tag. No statistics are made here.
+Those beside it have no margin and can only refuse: that a scale has an effect, that no
+gradient is lost, that drills find nothing, and that a goal is reached. So results that
+the rule judged before there was such a clause stay counted, once they are drilled, and
+its code is no part of the rule's tag. No statistics are made here.
 """
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
-from convergence import effect, goals, verdict
+from convergence import effect, goals, verdict, zeros
 from convergence.clauses import Finding
 from convergence.equivalence import DIFFERENT, EQUAL, UNDECIDED
 from convergence.settings import FLOAT32, SETTINGS
 from convergence.verdict import Row, Verdict
 
-BESIDE = ("effect", "drill", "goal")  # clauses
+BESIDE = ("effect", "zeros", "drill", "goal")  # clauses
 
 
 def rows(result: Mapping[str, Any]) -> list[Row]:
@@ -32,7 +32,9 @@ def _with(row: Row, result: Mapping[str, Any]) -> Row:
 
 def _beside(row: Row, result: Mapping[str, Any]) -> list[Finding]:
     """What the clauses beside the rule say of a setting."""
-    found = [effect.finding(result, row.setting), _drilled(result, row.setting)]
+    own = [run for run in result["runs"] if run["setting"] == row.setting]
+    found = [effect.finding(result, row.setting), zeros.finding(own)]
+    found.append(_drilled(result, row.setting))
     return found + ([goals.finding(result, row)] if goals.is_of(result) else [])
 
 

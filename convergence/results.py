@@ -126,7 +126,7 @@ def head(
         "settings": dict(settings_),
         "code": audit.code(family.task),
         "commit": audit.commit(),
-        "machine": _machine(),
+        "machine": made_on(),
         "begun": margins.now(),
         "seeds": 0,
         "drills": {},
@@ -175,7 +175,8 @@ def go_on(path: Path, fresh: dict[str, Any], *, any_commit: bool) -> dict[str, A
     return {"drills": {}, **earlier}
 
 
-def _machine() -> dict[str, Any]:
+def made_on() -> dict[str, Any]:
+    """The machine at hand, and the versions of what results depend on."""
     found = machine.machine()
     kept = {key: found[key] for key in ("cpu", "cores", "flags", "system", "gpu")}
     versions = dict(found["versions"])

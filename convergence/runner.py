@@ -20,6 +20,7 @@ import amp
 from convergence import (
     again,
     arms,
+    audit,
     drilling,
     goals,
     margins,
@@ -143,6 +144,10 @@ class _Runs:
             controls=controls,
         )
         self._first: dict[int, list[np.ndarray]] = {}
+        self._commit = audit.commit()
+        # A checkpoint is gone on with by the same code, row and machine only.
+        told = [dataclasses.asdict(self._size), audit.code(family.task)]
+        self._made_by = audit.of([*told, results.made_on()])
 
     def frozen(self) -> Mapping[str, Any]:
         """The margins to judge by."""
@@ -257,7 +262,7 @@ class _Runs:
                 told, plan = trainer.run(spec, advance), trainer.plan()
                 own = {"setting": arm.name, "seed": seed, "plan": plan.digest}
                 own |= {"nodes": [plan.low, plan.every]}
-                own |= {key: result[key] for key in ("commit",) if key in result}
+                own |= {"commit": self._commit}
                 result["runs"].append({**own, **told})
                 if path is not None:
                     results.write(path, result)
@@ -278,7 +283,7 @@ class _Runs:
             worst=self._family.worst,
             probed=arm.setting in settings.MIXED,
             drawn=drawn and path is not None and arm.setting != settings.PERTURBED,
-            place=folder / f"{stem}-{arm.name}-{seed}.npz",
+            place=folder / f"{stem}-{arm.name}-{seed}-{self._made_by}.npz",
         )
 
     def _weights(self, seed: int) -> list[np.ndarray]:

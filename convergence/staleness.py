@@ -25,8 +25,9 @@ def reason(result: Mapping[str, Any], replan: Replan, file: Path = margins.FILE)
     """Why results are not counted; "" if they are.
 
     1. They are of an earlier protocol.
-    2. The margins that they were judged by are not, or no longer, those frozen; or they
-       were begun before these were. Or their goal is another one.
+    2. The margins that they were judged by are not, or no longer, those frozen, or are
+       of another row of the family; or they were begun before these were. Or their goal
+       is another one.
     3. The training loop, the task, its data or its model has changed since.
     4. The package's loss scaling or its rewriter has changed since, and makes of a step
        of theirs another graph, or plans it otherwise.
@@ -52,14 +53,18 @@ def _frozen(result: Mapping[str, Any], file: Path) -> str:
         return "the rule has changed since"
     if result["begun"] < entry["frozen"]:
         return "begun before the margins were frozen"
+    family = families.FAMILIES.get(result["family"])
+    if family is None:
+        return "there is no such family"
+    sizes = (family.quick, family.real) if result["quick"] else (family.full,)
+    if entry["row"] not in [margins.row(family, size) for size in sizes]:
+        return "the family's row has changed since"
     return ""
 
 
 def _code(result: Mapping[str, Any], replan: Replan) -> str:
     """Cases 3 and 4."""
-    family = families.FAMILIES.get(result["family"])
-    if family is None:
-        return "there is no such family"
+    family = families.FAMILIES[result["family"]]
     now, then = audit.code(family.task), result["code"]
     if now["suite"] != then["suite"]:
         return "the training loop, the task, its data or its model has changed since"

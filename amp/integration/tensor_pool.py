@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import ctypes
 import mmap
+import threading
 from bisect import bisect_right
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -34,6 +35,8 @@ _PIECE, _MOST_PIECES = 1 << 18, 8192
 # in which other memory may lie too, and which may be free in small pieces only.
 _LEFT, _LEFT_OF_MAPPINGS = 1 / 16, 1 / 4
 
+_LOCK = threading.Lock()
+
 
 def trim() -> int:
     """Gives back the pages of what is free, where that is known and is much.
@@ -45,7 +48,12 @@ def trim() -> int:
     Returns:
       The bytes that were given back, of which some may have been in no use before.
     """
-    return fallback.attempt_quietly(_trimmed, 0)
+    if not _LOCK.acquire(blocking=False):
+        return 0  # another thread holds what is free
+    try:
+        return fallback.attempt_quietly(_trimmed, 0)
+    finally:
+        _LOCK.release()
 
 
 def _trimmed() -> int:

@@ -25,7 +25,8 @@ def never(result: Mapping[str, Any]) -> None:
 def file(tmp_path: pathlib.Path) -> pathlib.Path:
     """Margins with the tag that `made_up` results have."""
     result, path = made_up(), tmp_path / "margins.json"
-    entry = {"tag": result["rule"]["tag"], "rule": audit.rule()}
+    row = margins.row(FAMILIES["resnet"], FAMILIES["resnet"].quick)
+    entry = {"tag": result["rule"]["tag"], "rule": audit.rule(), "row": row}
     margins.freeze(NAME, entry | {"frozen": "2000-01-01T00:00:00+00:00"}, path)
     return path
 
@@ -46,6 +47,7 @@ def test_an_earlier_protocol_is_not(file: pathlib.Path) -> None:
         ({"tag": "another"}, "not those frozen"),
         ({"rule": "another"}, "the rule has changed"),
         ({"frozen": "2999-01-01T00:00:00+00:00"}, "begun before"),
+        ({"row": "another"}, "the family's row has changed"),
     ],
 )
 def test_margins_are_frozen_first_and_stay(

@@ -127,6 +127,17 @@ def test_little_is_left_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
     assert tensor_pool.trim() == 0
 
 
+def test_two_threads_do_not_take_the_same_memory(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def trimmed() -> int:
+        assert tensor_pool.trim() == 0  # as another thread would meanwhile
+        return 1
+
+    monkeypatch.setattr(tensor_pool, "_trimmed", trimmed)
+    assert [tensor_pool.trim(), tensor_pool.trim()] == [1, 1]
+
+
 def test_another_system_is_no_error(monkeypatch: pytest.MonkeyPatch) -> None:
     def missing(path: Path) -> str:
         raise FileNotFoundError(path)

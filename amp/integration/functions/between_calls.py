@@ -60,7 +60,8 @@ class BetweenCalls:
     @property
     def hurries(self) -> bool:
         """Whether another plan is looked for, as predictions were wrong."""
-        return self.later is not None and self.later.hurries
+        later = self.later  # another thread may let it go
+        return later is not None and later.hurries
 
     def called(
         self,
@@ -98,13 +99,17 @@ class BetweenCalls:
         says: str,
     ) -> None:
         """Does what may change what plans cost, and has the report tell it."""
-        before = plans.prices.get(reported)
+
+        def told() -> None:
+            before = plans.prices.get(reported)
+            work()
+            prices = plans.prices.get(reported)
+            if prices is not None and prices is not before:
+                report = functools.partial(Report.repriced, prices=prices)
+                self._shared.reports.change(self._name, report)
+
         part = fallback.Part(says, self._shared.policy.strict)
-        fallback.attempt(part, work, failed)
-        prices = plans.prices.get(reported)
-        if prices is not None and prices is not before:
-            report = functools.partial(Report.repriced, prices=prices)
-            self._shared.reports.change(self._name, report)
+        fallback.attempt(part, told, failed)
 
     def to_come(
         self, plans: FunctionPlans, contest: Contest | None
@@ -123,8 +128,9 @@ class BetweenCalls:
 
     def raced(self) -> None:
         """Is told of the end of a race."""
-        if self.later is not None:
-            self.later.raced()
+        later = self.later
+        if later is not None:
+            later.raced()
 
     def keep(
         self, plans: FunctionPlans, contest: Contest, outcome: TrialOutcome
@@ -137,14 +143,19 @@ class BetweenCalls:
             ready = self._ready(contest, name)
             plan_store.keep_outcome(self._key, name, outcome, times, ready)
 
-    def _ready(self, contest: Contest, name: str) -> Mapping[str, float]:
+    def _ready(self, contest: Contest, name: str) -> Mapping[str, float] | None:
         """How long float32's first call took and how long the winner's would have.
 
         Args:
           contest: that it has won.
           name: the winner's in the next run of the job.
+
+        Returns:
+          None if this run has not seen it; {} if no run can have, as another plan had
+          that name before.
         """
-        first = contest.first.get(contest.winner)
-        if contest.winner == FLOAT32 or first is None or not self.stepped:
-            return {}
+        winner = contest.winner
+        first = contest.first.get(winner)
+        if winner == FLOAT32 or first is None or not self.stepped:
+            return None if name == winner else {}
         return {FLOAT32: self.stepped, name: self.planning + first}

@@ -210,6 +210,7 @@ class Contest:
             predicted = {self.winner: 1.0, plan: ratio}
             plans = self._plans
             log = Log(predicted, plans.making, plans.compiled, plans.uneven)
+            log.warm = self.winner
             listener = Listener(self._ended, self._released)
             rules = Rules(race_rules.judged, race_rules.cut_short)
             self._challenger = plan
@@ -317,7 +318,8 @@ class Contest:
             if outcome.seconds32 and outcome.seconds16:
                 self._ratio = outcome.seconds32 / outcome.seconds16
             self._race = None
-            self.first = race.log.first | self.first  # warm calls came later
+            cold = {n: s for n, s in race.log.first.items() if n != before}
+            self.first = cold | self.first
             self._schedule()
             if FLOAT32 in race.log.first or self.winner != before:
                 self._then = {}

@@ -326,8 +326,13 @@ class FunctionPlans:
             self.let_go(context, plan)
 
     def settle(self) -> None:
-        """Lets go what is only needed to make further plans: there will be none."""
-        self.prepared = self.repriced = None
+        """Lets go what is only needed to make further plans: there will be none.
+
+        But for one that was found by what was measured and is still to race.
+        """
+        self.prepared = None
+        if MEASURED.name in self._made:
+            self.repriced = None
         heap.trim()
 
     def functions(self) -> list[str]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import itertools
+import operator
 import threading
 import time
 from collections.abc import Sequence
@@ -184,6 +185,7 @@ class FunctionTwins:
             self._take_in(context, checked)
         contest, probes = self._contest, self._shared.probes
         race = None if contest is None else contest.race
+        firsts = 0 if race is None else len(race.log.first)
         done, outputs = probes.call(self._name, self._front, call)
         if done:
             pass
@@ -193,15 +195,19 @@ class FunctionTwins:
         else:
             outputs = self._guarded.call(call, context, self._running)
         seconds = time.perf_counter() - start
+        if race is not None and len(race.log.first) > firsts:
+            seconds = 0.0  # what it takes to make a plan pays for no measuring
         self.between.called(seconds, self._plans, self._contest, self._reported)
-        if race is None:
+        left = operator.length_hint(self._shared.proven.get(self._name, ()))
+        if race is None and not left:  # else another thread has gone on
             self._go_on()
         return outputs
 
     @property
     def settling(self) -> bool:
         """Whether plans race, or another is looked for as predictions were wrong."""
-        races = self._contest is not None and self._contest.under_way
+        contest = self._contest
+        races = contest is not None and contest.under_way
         return races or self.between.hurries
 
     @property
@@ -246,6 +252,7 @@ class FunctionTwins:
         self._shared.proven[self._name] = again
         self._shared.checks.forget(self._name)
         self._shared.reports.forget(self._name)
+        self._plans.settle()
 
     def _go_on(self) -> None:
         """Has the plan that runs called without a question, until the next check."""

@@ -63,9 +63,9 @@ class GuardedCalls:
 
         1. A twin fails: the original is called if nothing of the twin has run.
            Otherwise variables might be updated twice, so the error is raised.
-        2. The original runs out of memory in its turn of a race: a twin is called, also
-           if a part of the original has run. Without the race the twin alone would have
-           been called, so the failure is the plugin's.
+        2. The original runs out of memory in its turn of a race or check: a twin is
+           called, if there is one, also if a part of the original has run. Otherwise
+           the twin alone would have been called, so the failure is the plugin's.
         3. The original fails otherwise: the error is the user's and is raised.
         4. A plan turns out not to be worth a twin: the fastest so far is called.
         5. Another thread has let the twin go meanwhile: the original is called.
@@ -88,10 +88,12 @@ class GuardedCalls:
             if self._strict:
                 raise
             memory = isinstance(e, tf.errors.ResourceExhaustedError)
-            if made is None and memory and contest is not None:  # Case 2
+            if made is None and memory and contest is not None and contest.under_way:
                 front = self._drop(plan, TOO_LARGE, True)
+                if front == self._name:
+                    raise  # Case 3
                 failures.warn_of_memory(self._what)
-                return call.run(front)
+                return call.run(front)  # Case 2
             if made is None or call.has_begun(made.twin.name, e, made.twin):
                 raise  # Cases 3 and 1
             refusal = e

@@ -12,8 +12,10 @@ import dataclasses
 import functools
 import hashlib
 import json
+import math
 import threading
 from collections.abc import Mapping
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +29,7 @@ from amp.graph_rewrite.graph import fingerprint as graph_fingerprint
 from amp.graph_rewrite.graph import ir
 from amp.graph_rewrite.outcomes import TrialOutcome
 from amp.graph_rewrite.report import Report
-from amp.integration import fallback, messages
+from amp.integration import fallback, functions, messages
 from amp.integration.functions.race_rules import FLOAT32, USED_UP
 from amp.integration.measuring import hardware, profiles
 from amp.policy import Policy
@@ -102,7 +104,8 @@ def fingerprint(module: ir.Module, settled: Resolution) -> str:
     """The name of a function's record: by what changes its plans or their times.
 
     That is what the function computes with which shapes (not what it or its nodes are
-    called), the device, TensorFlow's version, the rewriter's code, and the policy.
+    called), the device, TensorFlow's version, this package's version and the code that
+    plans and judges plans, and the policy.
     """
     assert settled.policy is not None
     default = Policy()
@@ -110,19 +113,23 @@ def fingerprint(module: ir.Module, settled: Resolution) -> str:
     policy = dataclasses.replace(settled.policy, **same)
     with hardware.on(settled.place):
         device = f"{hardware.model()}, {settled.device.name}"
-    versions = f"{tf.__version__}, {_rewriter()}, {SCHEMA}"
+    versions = f"{tf.__version__}, {_package()}, {SCHEMA}"
     return graph_fingerprint.fingerprint(module, device, versions, str(policy))
 
 
 @functools.cache
-def _rewriter() -> str:
-    """A name for the rewriter's code: an installation may change it under one version.
+def _package() -> str:
+    """A name for what plans and judges plans: the version, and the code.
 
-    Reading 134 files takes 7 ms (Xeon with AMX).
+    An installation may change the code under one version. Reading 180 files takes 10 ms
+    (Xeon with AMX); where there are no source files, the version alone counts.
     """
     found = hashlib.blake2b(digest_size=16)
-    for file in sorted(Path(graph_rewrite.__file__).parent.rglob("*.py")):
-        found.update(file.read_bytes())
+    with contextlib.suppress(metadata.PackageNotFoundError):
+        found.update(metadata.version("tf-amp").encode())
+    for package in (graph_rewrite, functions):
+        for file in sorted(Path(package.__file__ or "").parent.rglob("*.py")):
+            found.update(file.read_bytes())
     return found.hexdigest()
 
 
@@ -150,7 +157,7 @@ def _loaded(file: Path) -> Record:
 
 def _parsed(file: Path) -> Record:
     found = json.loads(file.read_text(encoding="utf-8"))
-    seconds = {str(plan): float(time) for plan, time in found["seconds"].items()}
+    seconds = {str(plan): _positive(time) for plan, time in found["seconds"].items()}
     measured = found.get("times", {}).items()
     return Record(
         winner=str(found["winner"]),
@@ -160,8 +167,15 @@ def _parsed(file: Path) -> Record:
         race=dict(found.get("race", {})),
         times={str(key): (float(high), float(low)) for key, (high, low) in measured},
         tried=str(found.get("tried", "")),
-        ready={str(k): float(v) for k, v in found.get("ready", {}).items()},
+        ready={str(k): _positive(v) for k, v in found.get("ready", {}).items()},
     )
+
+
+def _positive(seconds: Any) -> float:
+    found = float(seconds)
+    if not 0 < found < math.inf:
+        raise ValueError(f"a time of {found} s")
+    return found
 
 
 def next_run(name: str) -> Record:
@@ -209,7 +223,7 @@ def keep_outcome(
       winner: the name of its plan.
       outcome: of the race.
       times: the measured times that the winner was planned by, if they were noted.
-      ready: as of `Record`, as far as it was seen.
+      ready: as of `Record`; None where nothing new was seen of the same winner.
     """
     seconds = {p.name: p.seconds for p in outcome.plans if p.seconds is not None}
     doubtful = winner == FLOAT32 and outcome.text == USED_UP
@@ -217,7 +231,7 @@ def keep_outcome(
         known = load(name)
         runs = known.runs if known.winner == winner else 1
         found = {"winner": winner, "seconds": seconds, "times": dict(times or {})}
-        found["ready"] = dict(ready or known.ready)
+        found["ready"] = dict(known.ready if ready is None else ready)
         save(name, **found, runs=runs, race={})
 
 

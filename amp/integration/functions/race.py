@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import collections
 import dataclasses
+import functools
 import random
 import threading
 import time
@@ -18,10 +19,12 @@ from typing import Any
 import tensorflow as tf
 
 from amp.graph_rewrite.outcomes import RacedPlan, TrialOutcome
+from amp.integration import fallback
 from amp.integration.functions import race_rules
 from amp.integration.functions.race_log import Log
 from amp.integration.functions.race_rules import FLOAT32, Rules, Ruling
 
+_BROKEN_OFF = fallback.Part("a race between plans was broken off")
 # The rules are applied after each call until each entrant had so many timed ones.
 EACH_CALL = 3
 
@@ -138,9 +141,17 @@ class Race:
             outputs = call(turn.name)
             seconds = self._clock() - start
         finally:
-            self._end(turn, seconds)
+            end = functools.partial(self._end, turn, seconds)
+            fallback.attempt(_BROKEN_OFF, end, self._break_off)
             self._tell()
         return outputs
+
+    def _break_off(self) -> None:
+        """Ends the race, as its rules have failed; float32 runs if it still can."""
+        with self._lock:
+            if self._outcome is None:
+                name = FLOAT32 if FLOAT32 in self._left else self._left[0]
+                self._apply(Ruling(winner=name, text="ended: its rules have failed"))
 
     def enter(self, name: str) -> bool:
         """Has one more entrant race; returns False if the race has ended."""

@@ -35,6 +35,7 @@ class Log:
       first: seconds of each entrant's first call, in the order in which they began.
       calls: how many calls of each have ended, also those that were not timed.
       looked: with how many rounds the times were last compared.
+      warm: the entrant that had calls before the race, "" if there is none.
       uneven: whether calls differ in their work, or may do so.
     """
 
@@ -50,7 +51,7 @@ class Log:
         self.stepped = stepped
         self.first: dict[str, float] = {}
         self.calls: dict[str, int] = {}
-        self.looked = 0
+        self.looked, self.warm = 0, ""
         self.uneven = uneven
         self._times: dict[str, list[float]] = {}
         self._points: dict[str, dict[int, Point]] = {}  # by entrant and round

@@ -39,9 +39,10 @@ EQUAL = math.log(1.02)
 # and not a long one. At a hundredth, 3 % of simulated races lost the best of their
 # plans, twice as fast as all others, to one stall.
 HOPELESS, SECOND_LOOK = 2.0, 0.05
-# What a first call may take longer, in calls, where XLA compiles nothing (an estimate):
-# kernels are made ready, and memory is touched for the first time.
-READY = 2
+# What a first call may take longer for other reasons than what is compiled (estimates):
+# so many calls, as kernels are made ready and memory is touched for the first time, and
+# what it takes to make the plan; or by this factor, as no two compilations are alike.
+READY, LONGER = 2, 1.3
 # Where calls differ in their work, both need so many: of times uniform between 1 and 5,
 # each of three is over twice as long as each of three others in 1 race of 900.
 UNEVEN = 3
@@ -255,7 +256,7 @@ def _look(log: Log, running: Sequence[str]) -> Ruling:
         if all(against(name, one).high < EQUAL for one in left if one != name)
     ]
     if good:
-        return Ruling(out, preferred(log, good), NEARLY)
+        return Ruling(out, preferred(log, good, left), NEARLY)
     if log.rounds(running) >= looks(len(running))[-1]:
         text = "ended without certainty: they are about equally fast"
         return Ruling(out, front, text)
@@ -267,19 +268,34 @@ def is_faster(name: str) -> str:
     return "float32 is faster" if name == FLOAT32 else "16 bits are faster"
 
 
-def preferred(log: Log, equal: Sequence[str]) -> str:
+def preferred(log: Log, equal: Sequence[str], running: Sequence[str]) -> str:
     """Whom to take of several each of which is at most 2 % slower than any other.
 
-    Of those in 16 bits, which take the least memory, and of them of those whose first
-    call was not longer than the shortest by more than `READY` calls: each start of the
-    job has it, and nothing is gained by it. Of these the one that is predicted to be
-    fastest; the one in front if that seems to be slower than float32.
+    Of those in 16 bits, which take less memory than float32, and are ready `_soon`, the
+    one that is predicted to be fastest. Where that seems to be slower than float32, the
+    fastest so far of them and float32.
+
+    Args:
+      log: of the race.
+      equal: the several.
+      running: all that are not out.
     """
-    low = [name for name in equal if name != FLOAT32] or equal
-    shortest = min(log.first.get(name, 0.0) for name in low)
-    longest = shortest + READY * (log.best or 0.0)
-    soon = [name for name in low if log.first.get(name, 0.0) <= longest]
+    soon = _soon(log, [name for name in equal if name != FLOAT32] or equal)
     favourite = min(soon, key=log.prediction)
-    if FLOAT32 in equal and typical(log.ratios(favourite, FLOAT32)) > 0:
-        return leader(log, equal)
+    if FLOAT32 in running and typical(log.ratios(favourite, FLOAT32)) > 0:
+        return leader(log, [*soon, FLOAT32])
     return favourite
+
+
+def _soon(log: Log, names: Sequence[str]) -> Sequence[str]:
+    """Those whose first call was not much longer than the shortest, if that is known.
+
+    Each start of the job has it again (XLA compiles clusters), and where calls take
+    equally long nothing is gained by it.
+    """
+    if log.warm in names:
+        return names
+    shortest = min(log.first.get(name, 0.0) for name in names)
+    longer = READY * (log.best or 0.0) + log.making
+    most = max(LONGER * shortest, shortest + longer)
+    return [name for name in names if log.first.get(name, 0.0) <= most]

@@ -17,7 +17,12 @@ from amp.graph_rewrite.cost.shipped_devices import CPU_AMX
 from amp.graph_rewrite.rewrite import Foreseen, Prepared, prepare
 from amp.graph_rewrite.steps import Step
 from amp.integration.functions import definitions, function_plans
-from amp.integration.functions.function_plans import FunctionPlans, Made, NotMade
+from amp.integration.functions.function_plans import (
+    MEASURED,
+    FunctionPlans,
+    Made,
+    NotMade,
+)
 
 pytestmark = pytest.mark.kernels
 
@@ -91,6 +96,19 @@ def test_after_the_race_nothing_more_is_made(plans: FunctionPlans) -> None:
     made(plans, CUT.name)
     plans.settle()
     assert "the race was over" in why_not(made(plans, PRODUCTS.name))
+
+
+def test_what_was_found_by_measuring_is_kept_until_it_has_raced(
+    plans: FunctionPlans,
+) -> None:
+    """A check of the winner may end meanwhile, after which no other plan is made."""
+    assert plans.prepared is not None
+    plans.reprice(plans.prepared)
+    plans.settle()
+    assert plans.prepared is None
+    assert isinstance(made(plans, MEASURED.name), Made)
+    plans.settle()
+    assert plans.repriced is None
 
 
 def test_a_plan_that_races_is_checked_once_it_has_won(

@@ -101,6 +101,14 @@ def test_a_record_of_an_earlier_version_has_no_runs() -> None:
     assert plan_store.load(NAME) == Record(FLOAT32)
 
 
+@pytest.mark.parametrize("seconds", [0.0, -1.0, float("inf"), float("nan")])
+def test_times_that_cannot_be_are_damage(seconds: float) -> None:
+    """Logarithms are taken of them in the midst of the user's calls."""
+    plan_store.save(NAME, winner="cut", seconds={"cut": 1.0, FLOAT32: seconds})
+    with pytest.warns(RuntimeWarning, match="is ignored"):
+        assert plan_store.load(NAME) == Record()
+
+
 def test_a_damaged_record_counts_as_none_and_is_told() -> None:
     plan_store.save(NAME, winner="everything")
     plan_store.path(NAME).write_text("{")
@@ -152,11 +160,11 @@ def test_shapes_and_policy_are_in_the_fingerprint(other: dict[str, Any]) -> None
     assert fingerprint(**other) != fingerprint()
 
 
-def test_another_rewriter_knows_nothing_of_what_this_one_found(
+def test_another_package_knows_nothing_of_what_this_one_found(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     before = fingerprint()
-    monkeypatch.setattr(plan_store, "_rewriter", lambda: "another")
+    monkeypatch.setattr(plan_store, "_package", lambda: "another")
     assert fingerprint() != before
 
 
@@ -190,3 +198,5 @@ def test_how_soon_plans_were_ready_stays_known_until_it_is_seen_anew() -> None:
     assert plan_store.load(NAME).ready == first
     plan_store.keep_outcome(NAME, "cut", won, ready=second)
     assert plan_store.load(NAME).ready == second
+    plan_store.keep_outcome(NAME, "cut", won, ready={})  # another plan of that name
+    assert plan_store.load(NAME).ready == {}

@@ -87,6 +87,21 @@ def test_once_ended_the_winner_runs_and_nobody_is_told_again() -> None:
     assert machine.released == ["cut"]
 
 
+def test_a_fault_in_the_rules_ends_the_race_and_no_call() -> None:
+    machine = Machine(constant(cut=0.5, float32=1.0))
+
+    def broken(*_: object) -> race_rules.Ruling:
+        raise ZeroDivisionError("planted")
+
+    machine.race._rules = Rules(broken, broken)
+    with pytest.warns(RuntimeWarning, match="was broken off: ZeroDivisionError"):
+        machine.calls_to_end()
+    (outcome,) = machine.outcomes
+    assert (outcome.twin, outcome.text) == (False, "ended: its rules have failed")
+    machine.calls.clear()
+    assert machine.race.call(machine.run) == f"result of {FLOAT32}"
+
+
 def test_first_calls_come_in_order_and_are_not_timed() -> None:
     names = ("cut", FLOAT32, "all")
 

@@ -133,26 +133,48 @@ def test_the_favourite_is_not_taken_where_it_seems_slower_than_float32() -> None
     assert winner(outcome) == FLOAT32
 
 
+def equals(first: dict[str, float], **seconds: float) -> Log:
+    """Calls of about a second of three entrants, of which "cut" is the favourite."""
+    log = Log({name: 1.0 + i for i, name in enumerate(NAMES)})
+    log.first |= first
+    for number in range(6):
+        for name in NAMES:
+            log.add(name, number, seconds.get(name, 1.0))
+    return log
+
+
+NAMES = ("cut", FLOAT32, "all")
+
+
 @pytest.mark.parametrize(
     ("first", "taken"),
     [
         ({"cut": 9.0, "all": 1.0}, "all"),
-        ({"cut": 2.5, "all": 1.0}, "cut"),
-        ({}, "cut"),  # they were called first in an earlier run
+        ({"cut": 2.5, "all": 1.0}, "cut"),  # not two calls longer
+        ({"cut": 39.0, "all": 31.0}, "cut"),  # both are compiled
         ({FLOAT32: 1.0, "cut": 9.0, "all": 9.0}, "cut"),
     ],
 )
 def test_of_equals_in_16_bits_one_that_is_ready_soon_is_taken(
     first: dict[str, float], taken: str
 ) -> None:
-    """Calls of 1 s: what the first takes more than two longer, nothing gives back."""
-    names = ("cut", FLOAT32, "all")
-    log = Log({name: 1.0 + i for i, name in enumerate(names)})
-    log.first |= first
-    for number in range(6):
-        for name in names:
-            log.add(name, number, 1.0)
-    assert race_rules.preferred(log, names) == taken
+    log = equals(dict.fromkeys(NAMES, 1.0) | first)
+    assert race_rules.preferred(log, NAMES, NAMES) == taken
+    log.making = 10.0  # which is in the first call of all but the favourite
+    assert race_rules.preferred(log, NAMES, NAMES) == "cut"
+
+
+def test_an_entrant_that_had_calls_before_the_race_is_not_ready_sooner() -> None:
+    log = equals({"cut": 9.0, "all": 1.0})
+    log.warm = "all"
+    assert race_rules.preferred(log, NAMES, NAMES) == "cut"
+
+
+def test_what_is_not_ready_soon_is_not_taken_for_the_front_either() -> None:
+    log = equals({"cut": 60.0, FLOAT32: 1.0, "all": 1.0}, cut=0.995, all=1.003)
+    assert race_rules.preferred(log, NAMES, NAMES) == FLOAT32
+    assert race_rules.preferred(log, ("cut", "all"), NAMES) == FLOAT32
+    assert race_rules.preferred(log, ("cut", "all"), ("cut", "all")) == "all"
 
 
 def test_the_order_of_looks_allows_for_the_number_of_entrants() -> None:

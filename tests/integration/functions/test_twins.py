@@ -10,6 +10,7 @@ import os
 import pathlib
 import threading
 import time
+import types
 import weakref
 from typing import Any
 
@@ -45,11 +46,12 @@ from amp.integration.functions import (
 )
 from amp.integration.functions.function_call import FunctionCall
 from amp.integration.functions.function_twins import FunctionTwins
-from amp.integration.functions.guarded_calls import GuardedCalls
+from amp.integration.functions.guarded_calls import Current, GuardedCalls
 from amp.integration.functions.race_log import Log
 from amp.integration.functions.twins import Twins
 from amp.integration.measuring import hardware
 from amp.integration.process import PROCESS
+from amp.loss_scaling.once import Once
 
 pytestmark = pytest.mark.kernels
 
@@ -629,6 +631,31 @@ def test_float32_that_does_not_fit_leaves_the_twin_at_work(
     (report,) = amp.reports()
     assert report.nodes_low > 0
     assert report.trial == "ended: float32 ran out of memory"
+
+
+@pytest.mark.parametrize("races", [False, True])
+def test_out_of_memory_without_a_twin_to_call_is_the_users_error_from_one_call(
+    races: bool,
+) -> None:
+    """Operations may still be measured where float32 has won, or races a plan to be."""
+    ran: list[bytes] = []
+
+    def run(name: bytes) -> None:
+        ran.append(name)
+        raise tf.errors.ResourceExhaustedError(None, None, "OOM")
+
+    contest: Any = types.SimpleNamespace(under_way=races)
+    calls = GuardedCalls(
+        b"step",
+        lambda: Current(None, contest),  # type: ignore[arg-type]
+        lambda plan, why, failed: b"step",
+        Once(),
+        strict=False,
+    )
+    call: Any = types.SimpleNamespace(run=run)
+    with pytest.raises(tf.errors.ResourceExhaustedError, match="OOM"):
+        calls.call(call, None, race_rules.FLOAT32)
+    assert ran == [b"step"]
 
 
 @pytest.mark.parametrize("which", ["twin", "original"])

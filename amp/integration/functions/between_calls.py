@@ -156,6 +156,7 @@ class BetweenCalls:
         """
         winner = contest.winner
         first = contest.first.get(winner)
-        if winner == FLOAT32 or first is None or not self.stepped:
+        high = self.stepped or contest.first.get(FLOAT32)
+        if winner == FLOAT32 or first is None or not high:
             return None if name == winner else {}
-        return {FLOAT32: self.stepped, name: self.planning + first}
+        return {FLOAT32: high, name: self.planning + first}

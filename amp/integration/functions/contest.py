@@ -136,7 +136,9 @@ class Contest:
         self._alone = self._left = 0  # calls between two checks, and until the next
         self._checked = True  # whether there will be checks
         self._untried = False  # whether a race ended without a call of float32
-        self._then: Mapping[str, float] = {}  # an earlier run's seconds of a call
+        # An earlier run's seconds of a call, and to the end of a first call.
+        self._then: Mapping[str, float] = {}
+        self._ready: Mapping[str, float] = {}
         self._stopped = False
         self._sizes: dict[str, PlanSize] = {}
         self._lock = threading.RLock()
@@ -181,6 +183,7 @@ class Contest:
         self.winner = self.favourite = known.winner
         own, other = known.seconds.get(known.winner), known.seconds.get(FLOAT32)
         self._ratio = other / own if own and other else 1.0
+        self._ready = known.ready
         self._then = {} if stepped or self._ratio <= 1.0 else known.seconds
         self.outcome = _as_known(known)
         self._schedule()
@@ -210,7 +213,7 @@ class Contest:
             predicted = {self.winner: 1.0, plan: ratio}
             plans = self._plans
             log = Log(predicted, plans.making, plans.compiled, plans.uneven)
-            log.warm = self.winner
+            log.warm, log.longest = self.winner, self._longest
             listener = Listener(self._ended, self._released)
             rules = Rules(race_rules.judged, race_rules.cut_short)
             self._challenger = plan
@@ -236,7 +239,16 @@ class Contest:
         rules = Rules(judge, winner_checks.cut_short)
         names, listener = [self.winner, FLOAT32], Listener(self._ended, self._released)
         ahead = winner_checks.CALLS_ALONE if then else 2
-        return Race(names, rules, Log({}), listener, self._clock, ahead)
+        log = Log({})
+        if not self._untried and FLOAT32 not in self.first:
+            log.longest = self._longest
+            log.compiled = log.longest > 0 and self._plans.compiled
+        return Race(names, rules, log, listener, self._clock, ahead)
+
+    @property
+    def _longest(self) -> float:
+        """Seconds of the longest first call that is known, 0 if none is."""
+        return max((*self.first.values(), *self._ready.values()), default=0.0)
 
     @property
     def calls_left(self) -> int | None:
@@ -321,7 +333,9 @@ class Contest:
             cold = {n: s for n, s in race.log.first.items() if n != before}
             self.first = cold | self.first
             self._schedule()
-            if FLOAT32 in race.log.first or self.winner != before:
+            fates = {plan.name: plan.fate for plan in outcome.plans}
+            dear = fates.get(FLOAT32) == race_rules.TOO_LONG  # and is tried later
+            if dear or FLOAT32 in race.log.first or self.winner != before:
                 self._then = {}
             if not challenged and not self._then:
                 self._untried = FLOAT32 not in race.log.first

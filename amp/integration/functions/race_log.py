@@ -36,6 +36,8 @@ class Log:
       calls: how many calls of each have ended, also those that were not timed.
       looked: with how many rounds the times were last compared.
       warm: the entrant that had calls before the race, "" if there is none.
+      longest: seconds of the longest first call that is known of earlier races, 0 if
+        none is.
       uneven: whether calls differ in their work, or may do so.
     """
 
@@ -51,7 +53,7 @@ class Log:
         self.stepped = stepped
         self.first: dict[str, float] = {}
         self.calls: dict[str, int] = {}
-        self.looked, self.warm = 0, ""
+        self.looked, self.warm, self.longest = 0, "", 0.0
         self.uneven = uneven
         self._times: dict[str, list[float]] = {}
         self._points: dict[str, dict[int, Point]] = {}  # by entrant and round

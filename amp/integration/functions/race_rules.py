@@ -141,7 +141,7 @@ def affordable(log: Log, name: str) -> bool:
 
 def _readying(log: Log) -> float:
     """The seconds that one more first call takes: as the longest one so far."""
-    return max(log.first.values()) - (log.best or 0.0)
+    return max(log.longest, *log.first.values()) - (log.best or 0.0)
 
 
 def calls_until_affordable(log: Log) -> int:

@@ -98,7 +98,8 @@ class FirstSteps:
         if elements is not None and started.begun is not None:
             self.elements[name] = elements
             sizes = shape_inference.at_call(call.inputs, elements=elements.shapes)
-            started.begun = started.begun.resized(sizes)
+            resized = functools.partial(started.begun.resized, sizes)
+            started.begun = fallback.attempt(part, resized, lambda: started.begun)
 
     def _found(self, context: Any, name: bytes, call: FunctionCall) -> Started | None:
         return self._once.get(
@@ -140,7 +141,13 @@ class FirstSteps:
             return False, None
         took, begun = time.perf_counter() - start, started.begun
         further = outputs[-more:] if more else []
-        if started.told(call, further, took) and begun is not None:
+        says = f"what the first step of function {name.decode()} told is not used"
+        counts = fallback.attempt(
+            fallback.Part(says, self._policy.strict),
+            functools.partial(started.told, call, further, took),
+            started.told_nothing,
+        )
+        if counts and begun is not None:
             report = functools.partial(self._report, name, begun, started.trains)
             fallback.attempt_quietly(report, None)
         return True, (outputs[:-more] or None) if more else outputs

@@ -128,6 +128,16 @@ class Started:
             self.waits = False
             return True
 
+    def told_nothing(self) -> bool:
+        """Is told that what a step told cannot be used: it is read anew to be planned.
+
+        Returns:
+          False, as `told` where that does not count.
+        """
+        with self.lock:
+            self.begun, self.waits = None, False
+        return False
+
     def planned(self, context: Any) -> Told:
         """Gives what is known of it, once: it is being planned."""
         with self.lock:

@@ -13,6 +13,7 @@ from tensorflow.python.eager import context as context_lib
 
 import amp
 from amp.graph_rewrite.report import Report
+from amp.graph_rewrite.rewrite import Begun
 from amp.integration.functions import first_step, twin_making
 from amp.integration.functions.function_call import FunctionCall
 from amp.integration.functions.plan_store import Record
@@ -80,6 +81,25 @@ def test_the_first_batch_tells_its_size_and_is_taken_once(told: list[str]) -> No
     (report,) = reports(before)
     assert report.made_for == {"IteratorGetNext": [512, SIZE]}
     assert report.sizes_assumed == ()
+
+
+def test_sizes_that_cannot_be_used_cost_no_step(
+    told: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The batch is taken, and variables are updated, before they are known."""
+
+    def planted(*_: object) -> None:
+        raise ValueError("planted")
+
+    monkeypatch.setattr(Begun, "resized", planted)
+    fn, data = step(tf.eye(SIZE) / 2.0), iter(batches(8, 8, 8))
+    with (
+        pytest.warns(RuntimeWarning, match="told is not used: ValueError: planted"),
+        amp.mixed_precision_scope(dtype="bfloat16", min_gain=0.0, trial=False),
+    ):
+        first = [float(fn(data)[0]) for _ in range(3)]
+    assert first == [1.0, 2.0, 3.0]
+    assert len(told) == 1
 
 
 def test_one_step_tells_sizes_and_what_gradients_are_compared_on(

@@ -168,9 +168,8 @@ class Contest:
         names = [favourite, FLOAT32, *(name for name in others if name not in beaten)]
         if kept:
             log.go_on_from(kept)
-        rules = Rules(race_rules.judged, race_rules.cut_short)
         listener = Listener(self._ended, self._released, self._advanced)
-        self._race = Race(names, rules, log, listener, self._clock)
+        self._race = Race(names, race_rules.RACE, log, listener, self._clock)
 
     def begin_known(self, known: Record, *, stepped: bool = False) -> None:
         """Begins without a race, with the winner of an earlier run.
@@ -215,9 +214,9 @@ class Contest:
             log = Log(predicted, plans.making, plans.compiled, plans.uneven)
             log.warm, log.longest = self.winner, self._longest
             listener = Listener(self._ended, self._released)
-            rules = Rules(race_rules.judged, race_rules.cut_short)
             self._challenger = plan
-            self._race = Race([self.winner, plan], rules, log, listener, self._clock)
+            names = [self.winner, plan]
+            self._race = Race(names, race_rules.RACE, log, listener, self._clock)
             return True
 
     @property

@@ -232,6 +232,10 @@ class Race:
                 self.log.first.setdefault(turn.name, seconds)
             if seconds is None or self._outcome is not None or turn.name in self._out:
                 return
+            if not alone and not turn.first:
+                self.log.overlapped.setdefault(turn.name, []).append(seconds)
+                left = tuple(self._left)
+                self._apply(self._rules.overlapped(self.log, left))
             if alone and not turn.first:
                 self.log.add(turn.name, turn.round, seconds, turn.work)
                 over = turn.round + 1  # rounds, if this was the last call of one

@@ -34,6 +34,7 @@ class Log:
       predicted, making, compiled, stepped: as given.
       first: seconds of each entrant's first call, in the order in which they began.
       calls: how many calls of each have ended, also those that were not timed.
+      overlapped: seconds of the calls of each that others overlapped.
       looked: with how many rounds the times were last compared.
       warm: the entrant that had calls before the race, "" if there is none.
       longest: seconds of the longest first call that is known of earlier races, 0 if
@@ -53,6 +54,7 @@ class Log:
         self.stepped = stepped
         self.first: dict[str, float] = {}
         self.calls: dict[str, int] = {}
+        self.overlapped: dict[str, list[float]] = {}
         self.looked, self.warm, self.longest = 0, "", 0.0
         self.uneven = uneven
         self._times: dict[str, list[float]] = {}

@@ -73,12 +73,14 @@ class Rules:
 
     Attributes:
       judge: asked after calls that were timed.
+      overlapped: asked after calls that others overlapped.
       cut_short: asked for the winner when there were as many calls as all looks take,
         but few of them could be timed.
     """
 
     judge: Judge
     cut_short: Judge
+    overlapped: Judge = lambda log, running: Ruling()
 
 
 def budget(log: Log) -> float:
@@ -186,8 +188,28 @@ def cut_short(log: Log, running: Sequence[str]) -> Ruling:
     if all(map(log.times, running)):
         text = "ended: the fastest of few timed calls runs"
         return Ruling({}, leader(log, running), text)
+    beside = {name: log.overlapped.get(name, ()) for name in running}
+    if min(map(len, beside.values())) >= UNEVEN:
+        usual = {name: statistics.median(times) for name, times in beside.items()}
+        most = min(usual.values()) * math.exp(EQUAL)
+        good = [name for name in running if usual[name] <= most]
+        name = min(good, key=log.prediction)
+        return Ruling({}, name, "ended: calls overlapped, and the fastest run")
     name = min(running, key=log.prediction)
     return Ruling({}, name, "ended as predicted: too few calls were timed alone")
+
+
+def overlapped(log: Log, running: Sequence[str]) -> Ruling:
+    """Who is hopeless where threads call at the same time, so that none is timed alone.
+
+    All of whose calls, of at least `UNEVEN`, took more than `HOPELESS` times as long as
+    each of another.
+    """
+    seen = {n: log.overlapped.get(n, ()) for n in running}
+    known = {n: times for n, times in seen.items() if len(times) >= UNEVEN}
+    longest = min(map(max, known.values()), default=math.inf)
+    out = {n: "hopeless" for n, t in known.items() if min(t) > HOPELESS * longest}
+    return Ruling(out)
 
 
 def due(log: Log, running: Sequence[str], looks: Sequence[int]) -> bool:
@@ -299,3 +321,6 @@ def _soon(log: Log, names: Sequence[str]) -> Sequence[str]:
     longer = READY * (log.best or 0.0) + log.making
     most = max(LONGER * shortest, shortest + longer)
     return [name for name in names if log.first.get(name, 0.0) <= most]
+
+
+RACE = Rules(judged, cut_short, overlapped)  # between all plans, or with a later one

@@ -177,6 +177,19 @@ def test_what_is_not_ready_soon_is_not_taken_for_the_front_either() -> None:
     assert race_rules.preferred(log, ("cut", "all"), ("cut", "all")) == "all"
 
 
+def test_calls_that_all_overlap_tell_which_plan_is_the_fastest() -> None:
+    """Threads that are always in a call together: none is timed alone."""
+    log = Log({name: 1.0 + i for i, name in enumerate(NAMES)})
+    log.overlapped = {"cut": [2.0] * 3, FLOAT32: [1.0] * 3, "all": [9.0] * 2}
+    assert race_rules.overlapped(log, NAMES).out == {}
+    assert race_rules.cut_short(log, NAMES).winner == "cut"  # as predicted
+    log.overlapped["all"].append(9.0)
+    assert race_rules.overlapped(log, NAMES).out == {"all": "hopeless"}
+    assert race_rules.cut_short(log, NAMES).winner == FLOAT32
+    log.overlapped["cut"] = [1.01] * 3  # as fast, and the favourite
+    assert race_rules.cut_short(log, NAMES).winner == "cut"
+
+
 def test_the_order_of_looks_allows_for_the_number_of_entrants() -> None:
     assert race_rules.looks(2) == [6, 9, 14, 21, 31, 46, 69]
     for count in (2, 3, 5):

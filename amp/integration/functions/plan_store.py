@@ -1,8 +1,8 @@
 """Keeps what was found out about a function's plans, for the next runs of the job.
 
-One JSON file for each function's fingerprint, beside the measured times. `twins` adds
-which plan won its race; nothing is timed or decided here, and no reader ever sees a
-file half written.
+One JSON file for each function's fingerprint, beside the measured times.
+`between_calls` adds which plan won its race; nothing is timed or decided here, and no
+reader ever sees a file half written.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """`Race`: times the calls of a function, by turns its original and its rewritten forms.
 
-Used by `twins`, which calls the winner from then on. Whose turn it is and how a call is
-timed is decided here; who is out and who has won is decided by the rules in
+Used by `contest`, which has the winner called from then on. Whose turn it is and how a
+call is timed is decided here; who is out and who has won is decided by the rules in
 `race_rules`. How a function is made or called is not known.
 """
 

@@ -291,7 +291,8 @@ def test_a_winner_that_holds_other_nodes_in_16_bits_is_compared_too(
         return race_rules.Ruling({}, winner.name if won else None, "ended: planted")
 
     monkeypatch.setattr(gradient_check.GradientCheck, "__init__", noted)
-    monkeypatch.setattr(race_rules, "judged", wins)
+    rules = dataclasses.replace(race_rules.RACE, judge=wins)
+    monkeypatch.setattr(race_rules, "RACE", rules)
     monkeypatch.setattr(function_twins, "OTHERS", (winner,))
     monkeypatch.setattr(function_plans.FunctionPlans, "_why_not", lambda *_: "")
     step = Step()

@@ -261,8 +261,7 @@ class _Runs:
                 )
                 told, plan = trainer.run(spec, advance), trainer.plan()
                 own = {"setting": arm.name, "seed": seed, "plan": plan.digest}
-                own |= {"nodes": [plan.low, plan.every]}
-                own |= {"commit": self._commit}
+                own |= {"nodes": [plan.low, plan.every], "commit": self._commit}
                 result["runs"].append({**own, **told})
                 if path is not None:
                     results.write(path, result)

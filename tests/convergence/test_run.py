@@ -19,6 +19,7 @@ from convergence_runs import made_up, ready, small
 import amp
 from convergence import (
     again,
+    audit,
     checkpoints,
     observing,
     pictures,
@@ -290,6 +291,35 @@ def test_results_of_another_commit_are_gone_on_with_if_that_is_asked_for(
         results.go_on(path, other, any_commit=False)
     assert "another code, commit" in str(e.value) or "commit" in str(e.value)
     assert results.go_on(path, other, any_commit=True)["commit"] == head["commit"]
+
+
+def test_each_run_says_its_own_commit_and_checkpoints_are_of_one_code(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where results of another commit are gone on with, and one of its runs was cut."""
+    family = small("wide_deep", steps=2)
+    monkeypatch.setattr(observing, "DRAWS", 2)
+    monkeypatch.setattr(runner._Runs, "_drill", lambda *_: None)
+    frozen, places = ready(family, tmp_path), []
+    honest = runner.Trainer.run
+
+    def run(self: Any, spec: Any, advance: Any) -> dict[str, Any]:
+        places.append(spec.place)
+        return honest(self, spec, advance)
+
+    monkeypatch.setattr(runner.Trainer, "run", run)
+    for number, commit in enumerate(("first", "second"), 1):
+        monkeypatch.setattr(audit, "commit", lambda commit=commit: commit)
+        monkeypatch.setattr(audit, "code", lambda task, commit=commit: {"x": commit})
+        options = runner.Options(
+            quick=True, emulate=True, seeds=number, out=tmp_path, frozen=frozen,
+            resume=True, any_commit=True,
+        )  # fmt: skip
+        result = runner.run(family, options, quiet)
+    told = {run["seed"]: run["commit"] for run in result["runs"]}
+    assert told == {300: "first", 301: "second"}
+    suffixes = [place.stem.rsplit("-", 1)[1] for place in places]
+    assert len(set(suffixes)) == 2
 
 
 def test_settings_convert_all_and_never_fall_back() -> None:

@@ -238,10 +238,10 @@ class Contest:
         rules = Rules(judge, winner_checks.cut_short)
         names, listener = [self.winner, FLOAT32], Listener(self._ended, self._released)
         ahead = winner_checks.CALLS_ALONE if then else 2
-        log = Log({})
-        if not self._untried and FLOAT32 not in self.first:
-            log.longest = self._longest
-            log.compiled = log.longest > 0 and self._plans.compiled
+        ready = self._untried or FLOAT32 in self.first
+        longest = 0.0 if ready else self._longest
+        log = Log({}, compiled=longest > 0 and self._plans.compiled)
+        log.longest = longest
         return Race(names, rules, log, listener, self._clock, ahead)
 
     @property

@@ -317,10 +317,10 @@ def _soon(log: Log, names: Sequence[str]) -> Sequence[str]:
     """
     if log.warm in names:
         return names
-    shortest = min(log.first.get(name, 0.0) for name in names)
+    shortest = min(log.first[name] for name in names)
     longer = READY * (log.best or 0.0) + log.making
     most = max(LONGER * shortest, shortest + longer)
-    return [name for name in names if log.first.get(name, 0.0) <= most]
+    return [name for name in names if log.first[name] <= most]
 
 
 RACE = Rules(judged, cut_short, overlapped)  # between all plans, or with a later one

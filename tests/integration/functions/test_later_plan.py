@@ -32,8 +32,10 @@ from amp.integration.functions import (
     twins,
     winner_checks,
 )
+from amp.integration.functions.between_calls import BetweenCalls
 from amp.integration.functions.function_call import FunctionCall
 from amp.integration.functions.function_plans import MEASURED, FunctionPlans
+from amp.integration.functions.later_plan import LaterPlan
 from amp.integration.functions.race_rules import FLOAT32
 from amp.integration.functions.twins import Twins
 from amp.integration.measuring import (
@@ -428,6 +430,48 @@ def test_how_soon_a_winner_was_ready_is_of_its_first_call_of_all(
     step.train(2 * ENOUGH)
     assert MEASURED.name in {plan.name for plan in amp.reports()[-1].plans}
     assert record().ready == before
+
+
+def test_what_makes_a_plan_ready_pays_for_no_measuring(
+    not_measured: None, bench: Bench, ran: Calls, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told: list[float] = []
+    honest = BetweenCalls.called
+
+    def called(self: BetweenCalls, seconds: float, *rest: Any) -> None:
+        told.append(seconds)
+        honest(self, seconds, *rest)
+
+    monkeypatch.setattr(BetweenCalls, "called", called)
+    ran.fast = 1
+    Step().train(6)
+    assert [i for i, seconds in enumerate(told) if not seconds] == [0, 2]  # of two
+
+
+def test_calls_to_come_are_counted_once_if_two_threads_go_on(
+    not_measured: None, bench: Bench, ran: Calls, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Both were in a call when the calls that were counted before had been made."""
+    counted, late = [], []
+    passed, call = LaterPlan.passed, Twins.call
+
+    def noted(self: LaterPlan, calls: int) -> None:
+        counted.append(calls)
+        passed(self, calls)
+
+    def twice(self: Twins, *args: Any) -> Any:
+        outputs, before = call(self, *args), len(counted)
+        if counted and counted[-1]:  # as a thread that is late would
+            call(self, *args)
+            late.append(len(counted) - before)
+        return outputs
+
+    monkeypatch.setattr(LaterPlan, "passed", noted)
+    monkeypatch.setattr(Twins, "call", twice)
+    ran.fast = 1
+    Training().train(2 * ENOUGH)
+    assert late
+    assert set(late) == {0}
 
 
 def test_a_hasty_time_gives_way_to_a_better_one_in_the_next_run_too(

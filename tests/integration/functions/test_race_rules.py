@@ -165,7 +165,7 @@ def test_of_equals_in_16_bits_one_that_is_ready_soon_is_taken(
 
 
 def test_an_entrant_that_had_calls_before_the_race_is_not_ready_sooner() -> None:
-    log = equals({"cut": 9.0, "all": 1.0})
+    log = equals({"cut": 9.0, FLOAT32: 1.0, "all": 1.0})
     log.warm = "all"
     assert race_rules.preferred(log, NAMES, NAMES) == "cut"
 

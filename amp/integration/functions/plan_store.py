@@ -123,7 +123,8 @@ def _package() -> str:
     """A name for what plans and judges plans: the version, and the code.
 
     An installation may change the code under one version. Reading 173 files takes 5 ms
-    (Xeon with AMX, files in memory); where there are no source files, the version alone counts.
+    (Xeon with AMX, files in memory); where there are no source files, the version alone
+    counts.
     """
     found = hashlib.blake2b(digest_size=16)
     with contextlib.suppress(metadata.PackageNotFoundError):

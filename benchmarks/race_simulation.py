@@ -65,7 +65,7 @@ def main() -> None:
     for noise in args.noise:
         traits = {**NOISES[noise], "first": args.first}
         for count in args.entrants:
-            for best in NAMES[:2]:
+            for best in dict.fromkeys((*NAMES[:2], NAMES[count - 1])):
                 for ratio in RATIOS if best == NAMES[0] else RATIOS[1:]:
                     true = dict.fromkeys(NAMES[:count], args.step)
                     true[best] *= ratio

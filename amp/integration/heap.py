@@ -6,9 +6,15 @@ is; no object is freed here.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
+import threading
+from collections.abc import Iterator
 
 from amp.integration import fallback
+
+# Seconds. What makes a function ready in less leaves little.
+_EVERY = 0.5
 
 
 def trim() -> None:
@@ -18,3 +24,29 @@ def trim() -> None:
     hundredths of a second for a gigabyte. Other libraries have no such function.
     """
     fallback.attempt_quietly(lambda: ctypes.CDLL(None).malloc_trim(0), 0)
+
+
+@contextlib.contextmanager
+def trimmed() -> Iterator[None]:
+    """Gives back what a function's first call frees, while it lasts, if that is long.
+
+    TensorFlow optimizes the graph and makes kernels then, and XLA compiles, in several
+    threads, for each of which the C library keeps what was freed: 60 MB stayed with the
+    process after each plan of a MobileNetV2.
+    """
+    over, long = threading.Event(), threading.Event()
+
+    def now_and_then() -> None:
+        while not over.wait(_EVERY):
+            long.set()
+            trim()
+
+    trimmer = threading.Thread(target=now_and_then, name="amp-heap", daemon=True)
+    trimmer.start()
+    try:
+        yield
+    finally:
+        over.set()
+        trimmer.join()
+        if long.is_set():
+            trim()

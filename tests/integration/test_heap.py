@@ -1,8 +1,10 @@
 """What the process has freed goes back to the system."""
 
+import contextlib
 import ctypes
 import os
 import pathlib
+import time
 
 import pytest
 
@@ -17,10 +19,14 @@ def resident() -> int:
     return int(fields[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
-@pytest.mark.skipif(
+needs_trim = pytest.mark.skipif(
     not hasattr(ctypes.CDLL(None), "malloc_trim"), reason="the C library has no trim"
 )
-def test_what_lies_between_blocks_in_use_is_given_back():
+
+
+@contextlib.contextmanager
+def freed():
+    """Memory that was freed and stays with the process; yields what is resident."""
     library = ctypes.CDLL(None)
     library.malloc.restype = ctypes.c_void_p
     library.malloc.argtypes = [ctypes.c_size_t]
@@ -29,13 +35,41 @@ def test_what_lies_between_blocks_in_use_is_given_back():
     for block in blocks:
         ctypes.memset(block, 1, BLOCK)
     last = blocks.pop()  # what lies below it cannot be given back by free(3) alone
+    before = resident()
     for block in blocks:
         library.free(block)
-    before = resident()
-    heap.trim()
-    given = before - resident()
-    library.free(last)
-    assert given > COUNT * BLOCK * 0.9
+    try:
+        yield before
+    finally:
+        library.free(last)
+
+
+@needs_trim
+def test_what_lies_between_blocks_in_use_is_given_back():
+    with freed() as before:
+        heap.trim()
+        assert before - resident() > COUNT * BLOCK * 0.9
+
+
+@needs_trim
+def test_what_a_long_call_frees_is_given_back_while_it_lasts(monkeypatch):
+    monkeypatch.setattr(heap, "_EVERY", 0.05)
+    with heap.trimmed(), freed() as before:
+        end = time.monotonic() + 10
+        while before - resident() < COUNT * BLOCK * 0.9:
+            assert time.monotonic() < end, "nothing was given back"
+            time.sleep(0.05)
+
+
+def test_a_short_call_is_not_made_longer(monkeypatch):
+    monkeypatch.setattr(heap, "trim", lambda: pytest.fail("nothing is worth it"))
+    with heap.trimmed():
+        pass
+
+
+def test_an_error_of_the_call_is_passed_on():
+    with pytest.raises(ValueError, match="the user's own"), heap.trimmed():
+        raise ValueError("the user's own")
 
 
 def test_a_library_without_it_is_no_error(monkeypatch):

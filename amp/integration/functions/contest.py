@@ -136,6 +136,7 @@ class Contest:
         self._alone = self._left = 0  # calls between two checks, and until the next
         self._checked = True  # whether there will be checks
         self._untried = False  # whether a race ended without a call of float32
+        self._spent, self._steps = 0.0, 0  # seconds that races lost; calls so far
         # An earlier run's seconds of a call, and to the end of a first call.
         self._then: Mapping[str, float] = {}
         self._ready: Mapping[str, float] = {}
@@ -199,25 +200,37 @@ class Contest:
           ratio: its predicted time over that of `favourite`.
 
         Returns:
-          Whether it does; it does not while a winner is being checked.
+          Whether it does; it does not while a winner is being checked, or before the
+          job's steps pay for its first call.
         """
         with self._lock:
             race, self._later = self._race, plan
             if race is not None:
+                if self.winner or not race_rules.affordable(race.log, plan):
+                    return False
                 known = race.log.predicted
                 known[plan] = ratio * known.get(self.favourite, 1.0)
-                return not self.winner and race.enter(plan)
-            if not self.winner or self._stopped:
+                return race.enter(plan)
+            if not self.winner or self._stopped or not self._affords_another:
                 return False
             predicted = {self.winner: 1.0, plan: ratio}
             plans = self._plans
             log = Log(predicted, plans.making, plans.compiled, plans.uneven)
             log.warm, log.longest = self.winner, self._longest
+            log.spent, log.steps = self._spent, self._steps
             listener = Listener(self._ended, self._released)
             self._challenger = plan
             names = [self.winner, plan]
             self._race = Race(names, race_rules.RACE, log, listener, self._clock)
             return True
+
+    @property
+    def _affords_another(self) -> bool:
+        """Whether the budget of all races allows for one more plan's first call."""
+        plans = () if self.outcome is None else self.outcome.plans
+        own = {plan.name: plan.seconds for plan in plans}.get(self.winner) or 0.0
+        budget = race_rules.allowed(own, self._steps)
+        return self._spent + self._longest + self._plans.making <= budget
 
     @property
     def under_way(self) -> bool:
@@ -260,6 +273,7 @@ class Contest:
         """Is told that so many calls are made before the next question."""
         with self._lock:
             self._left = max(0, self._left - calls)
+            self._steps += calls
 
     def _schedule(self) -> None:
         self._alone = winner_checks.calls_to_check(self._checks, self._ratio)
@@ -319,6 +333,9 @@ class Contest:
                 self._doubt = race_rules.doubt(race.log)
             before, self.winner = self.winner, race.front
             self.favourite, challenged = self.winner, bool(self._challenger)
+            self._steps += sum(race.log.calls.values())
+            if challenged or not before:
+                self._spent = race_rules.lost(race.log)
             news = challenged or self._untried or self.winner != before
             if challenged:
                 outcome = self._merged(outcome, before)

@@ -29,7 +29,7 @@ from amp.graph_rewrite.outcomes import Prices
 from amp.graph_rewrite.report import Report
 from amp.graph_rewrite.rewrite import Prepared, Rewrite
 from amp.graph_rewrite.steps import uncollected
-from amp.integration import heap
+from amp.integration import heap, tensor_pool
 from amp.integration.functions import contest, twin_making
 from amp.integration.functions.twin_making import MadeTwin
 from amp.integration.measuring.job_timer import Noted
@@ -265,6 +265,7 @@ class FunctionPlans:
                     low, newest = made.low, prepared.repriced(self.newest)
                     self.prices[plan] = newest.prices(newest.holding(low))
                 heap.trim()
+                tensor_pool.trim()  # what lies where others needed it
         self.making = time.perf_counter() - start
         self._made[plan] = made
         return made, rewrite

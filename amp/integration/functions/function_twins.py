@@ -19,7 +19,7 @@ from typing import Any
 from amp.graph_rewrite.assign.nominee import CUT, Nodes
 from amp.graph_rewrite.outcomes import TrialOutcome
 from amp.graph_rewrite.rewrite import Prepared
-from amp.integration import fallback, tensor_pool
+from amp.integration import fallback, heap, tensor_pool
 from amp.integration.functions import (
     failures,
     guarded_calls,
@@ -42,6 +42,7 @@ from amp.integration.functions.gradient_check import Checked
 from amp.integration.functions.guarded_calls import Current, GuardedCalls
 from amp.integration.functions.kept_race import KeptRace
 from amp.integration.functions.plan_store import Record
+from amp.integration.functions.race_log import Log
 from amp.integration.functions.race_rules import FLOAT32
 from amp.integration.functions.started_function import Told
 from amp.loss_scaling import resting
@@ -190,7 +191,7 @@ class FunctionTwins:
         if done:
             pass
         elif race is not None:
-            turn = functools.partial(self._guarded.call, call, context)
+            turn = functools.partial(self._turn, race.log, call, context)
             outputs = race.call(turn, call.work)
         else:
             outputs = self._guarded.call(call, context, self._running)
@@ -202,6 +203,13 @@ class FunctionTwins:
         if race is None and not left:  # else another thread has gone on
             self._go_on()
         return outputs
+
+    def _turn(self, log: Log, call: FunctionCall, context: Any, plan: str) -> Any:
+        """Makes the call of a plan whose turn it is in a race."""
+        if plan in log.first:
+            return self._guarded.call(call, context, plan)
+        with heap.trimmed():
+            return self._guarded.call(call, context, plan)
 
     @property
     def settling(self) -> bool:

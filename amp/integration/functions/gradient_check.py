@@ -25,7 +25,6 @@ from amp.graph_rewrite.outcomes import AccuracyOutcome, GradientError
 from amp.graph_rewrite.plan import Reason
 from amp.graph_rewrite.report import Report
 from amp.graph_rewrite.rewrite import Prepared, Rewrite
-from amp.integration import heap
 from amp.integration.functions import accuracy, clusters, definitions
 from amp.integration.functions.accuracy import Errors, Gradient
 from amp.integration.functions.gradient_copies import GradientCopies, Recorded, Step
@@ -128,7 +127,6 @@ class GradientCheck:
             return self._compare()
         finally:
             self._copies.drop()
-            heap.trim()
 
     def _compare(self) -> Checked:
         start = time.perf_counter()

@@ -6,9 +6,10 @@ what its gradients mean that of `accuracy`.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import itertools
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, Protocol
 
 import numpy as np
@@ -18,7 +19,7 @@ from tensorflow.python.eager import execute
 from amp.graph_rewrite.graph import ir, op_schema, serde
 from amp.graph_rewrite.normalize import gradients_only, scale_reads
 from amp.graph_rewrite.normalize.gradients_only import NotRepeatable
-from amp.integration import as_written
+from amp.integration import as_written, heap, tensor_pool
 from amp.integration.functions.accuracy import Gradient
 from amp.loss_scaling.scale import DynamicLossScale, LossScale
 
@@ -158,7 +159,8 @@ class GradientCopies:
           NotRepeatable: it depends on more than the step in float32 does, or TensorFlow
         cannot run it.
         """
-        return self._scaled(self._add(self._copy(step)))
+        with self._added(self._copy(step)) as function:
+            return self._scaled(function)
 
     def exact(self) -> list[Gradient]:
         """The gradients in float32, as `gradients` gives them, but copied.
@@ -192,7 +194,8 @@ class GradientCopies:
 
     def exact_at(self, scale: float) -> Gradients:
         """The gradients in float32 with a loss scale, divided by it."""
-        return self._run(self._add(self._copy(self._step)), scale)
+        with self._added(self._copy(self._step)) as function:
+            return self._run(function, scale)
 
     def _copy(self, step: ir.Module) -> ir.Module:
         name = f"{step.main.name}_gradients_{next(self._numbers)}"
@@ -238,9 +241,24 @@ class GradientCopies:
                 self._registered.append(graph.name)
         return module.main.name.encode()
 
+    @contextlib.contextmanager
+    def _added(self, module: ir.Module) -> Iterator[bytes]:
+        """Has a copy registered as long as it is needed: each has an executor."""
+        before = len(self._registered)
+        try:
+            yield self._add(module)
+        finally:
+            self._remove(before)
+
+    def _remove(self, since: int) -> None:
+        """Removes functions from TensorFlow's runtime, and gives their memory back."""
+        for name in self._registered[since:]:
+            self._context.remove_function(name)
+        del self._registered[since:]
+        heap.trim()
+        tensor_pool.trim()
+
     def drop(self) -> None:
         """Forgets the batch and removes the functions from TensorFlow's runtime."""
         self.batch = None
-        for name in self._registered:
-            self._context.remove_function(name)
-        self._registered.clear()
+        self._remove(0)

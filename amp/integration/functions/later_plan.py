@@ -36,6 +36,8 @@ LEAST_GAIN = 0.02
 # this factor, operations are measured sooner. In benchmarks on a CPU with AMX ten of
 # thirteen models ended within it.
 DOUBTFUL = 1.2
+# After so many calls a plan that could not race yet asks again.
+_PATIENCE = 20
 
 
 def begun(plans: FunctionPlans, known: Record) -> LaterPlan | None:
@@ -145,6 +147,8 @@ class LaterPlan:
     @property
     def calls_left(self) -> int:
         """The calls until there is something to do."""
+        if self._ratio is not None:
+            return _PATIENCE
         return self._slices.calls_to(self._planning)
 
     @property

@@ -10,6 +10,7 @@ from __future__ import annotations
 import collections
 import dataclasses
 import functools
+import math
 import random
 import threading
 import time
@@ -27,6 +28,9 @@ from amp.integration.functions.race_rules import FLOAT32, Rules, Ruling
 _BROKEN_OFF = fallback.Part("a race between plans was broken off")
 # The rules are applied after each call until each entrant had so many timed ones.
 EACH_CALL = 3
+# So many entrants meet: each holds a graph, kernels and memory that the others do not.
+AT_ONCE = 2
+NOT_TRIED = "not tried, the race was over"
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -69,13 +73,15 @@ class _Turn:
 class Race:
     """Calls several entrants by turns until it is known which is the fastest::
 
-        round 0: each entrant twice, in the order given (the first may have more calls);
-            first calls are not timed
-        each further round: each entrant that is left once, in random order
+        round 0: the first two, each twice, in the order given (the first may have more
+            calls); first calls are not timed
+        each further round: both once, in random order
         a call's time counts if the entrant has run before, and no other call of this
             race overlapped
         after each call, later each round: the rules say who is out, and who has won
-        ended when one is left, and at the latest after as many calls as all looks take
+        who is left meets the next entrant, which begins a round with two calls
+        such a meeting ends at the latest after as many calls as all looks take, and the
+            race when no entrant is left but one
 
     The order in a round is random, so that a pattern in the user's program (an update
     at every fourth step, say) does not always fall on the same entrant. A machine that
@@ -103,16 +109,18 @@ class Race:
         ahead: int = 2,
     ) -> None:
         self._entrants = tuple(entrants)
-        self._left = list(entrants)
+        self._left = list(entrants[:AT_ONCE])
+        log.entrants = len(entrants)
+        self._next_in = collections.deque(entrants[AT_ONCE:])
         self._rules, self._listener = rules, listener
         self.log = log
         self._clock = clock or synchronised_clock
         self._draw = random.Random(0)  # the same in every race
-        first, *others = ((name, 0) for name in entrants)
+        first, *others = ((name, 0) for name in self._left)
         self._waiting: collections.deque[tuple[str, int]] = collections.deque(
             [first] * ahead + [name for name in others for _ in range(2)]
         )
-        self._extra = ahead - 2  # calls, beyond those of any race
+        self._most = ahead - 2 + self._calls  # at the end of this meeting
         self._round = 0
         # Reentrant: the garbage collector may run a program's `__del__`, which may call
         # the function, while it is held.
@@ -151,17 +159,18 @@ class Race:
         with self._lock:
             if self._outcome is None:
                 name = FLOAT32 if FLOAT32 in self._left else self._left[0]
-                self._apply(Ruling(winner=name, text="ended: its rules have failed"))
+                text = "ended: its rules have failed"
+                self._apply(Ruling(winner=name, text=text, last=True))
 
     def enter(self, name: str) -> bool:
-        """Has one more entrant race; returns False if the race has ended."""
+        """Has one more entrant race, as the next; False if the race has ended."""
         with self._lock:
             if self._outcome is not None:
                 return False
             self._entrants += (name,)
-            self._left.append(name)
-            self._waiting.extend([(name, self._round)] * 2)
-            self.log.looked = 0  # there is no round yet in which all were timed
+            self.log.entrants += 1
+            self._next_in.appendleft(name)
+            self._bring_in()
             return True
 
     def drop(self, name: str, why: str, text: str = "") -> None:
@@ -173,8 +182,9 @@ class Race:
           text: how the race ended, for the report, if nothing ends it with more reason.
         """
         with self._lock:
-            if self._outcome is None and name in self._left:
+            if self._outcome is None and name in (*self._left, *self._next_in):
                 self._text = self._text or text
+                self.log.entrants -= name not in self.log.first
                 self._apply(Ruling({name: why}))
         self._tell()
 
@@ -211,10 +221,11 @@ class Race:
             known = name in self.log.first or name == self._entrants[0]
             if known or race_rules.affordable(self.log, name):
                 return name, number
-            text = f"ended: the others {race_rules.TOO_LONG}"
-            if FLOAT32 in (name, *self._out):
+            why = race_rules.TOO_LONG
+            text = f"ended: the others {why}"
+            if (self._out | {name: why}).get(FLOAT32) == why:
                 text += f"; {FLOAT32} {race_rules.LATER}"
-            self._apply(Ruling({name: race_rules.TOO_LONG}, text=text))
+            self._apply(Ruling({name: why}, text=text))
         return self._left[0], self._round
 
     def _end(self, turn: _Turn, seconds: float | None) -> None:
@@ -246,30 +257,44 @@ class Race:
                     self._apply(self._rules.judge(self.log, tuple(self._left)))
                     if all(map(self.log.times, self._left)):
                         self.log.looked = self.log.rounds(self._left)
-            if self._outcome is None and self._begun >= self._most():
+            if self._outcome is None and self._begun >= self._most:
                 self._apply(self._rules.cut_short(self.log, tuple(self._left)))
 
-    def _most(self) -> int:
-        """After so many calls a race ends whose calls cannot be timed."""
-        count = len(self._entrants)
-        return self._extra + count * (2 + race_rules.looks(count)[-1])
+    @property
+    def _calls(self) -> int:
+        """After so many calls those that meet are told apart by what is known."""
+        return AT_ONCE * (2 + race_rules.looks(self.log.entrants)[-1])
 
     def _apply(self, ruling: Ruling) -> None:
-        """Takes out who is out; ends the race if there is a winner, or one is left."""
+        """Takes out who is out, and brings in who is next, or ends the race."""
         out = dict(ruling.out)
         if ruling.winner is not None:
             others = (name for name in self._left if name != ruling.winner)
             out = {**dict.fromkeys(others, "not chosen"), **out}
+        if ruling.last:
+            out |= dict.fromkeys(self._next_in, NOT_TRIED)
         self._left = [name for name in self._left if name not in out]
+        self._next_in = collections.deque(n for n in self._next_in if n not in out)
         self._waiting = collections.deque(
             turn for turn in self._waiting if turn[0] not in out
         )
         self._out |= out
         self._unreleased |= out.keys()
+        self._bring_in()
         if len(self._left) == 1:
             self._outcome = self._result(
                 ruling.text or self._text or self._by_default()
             )
+
+    def _bring_in(self) -> None:
+        """Has the next entrants meet who is left, in a round of their own."""
+        while self._next_in and len(self._left) < AT_ONCE:
+            name, self._round = self._next_in.popleft(), self._round + 1
+            turns = [name, name, *self._left]
+            self._waiting.extend((each, self._round) for each in turns)
+            self._left.append(name)
+            self._most = self._begun + self._calls
+            self.log.looked = 0  # there is no round yet in which both were timed
 
     def _by_default(self) -> str:
         if self.log.timed:
@@ -277,27 +302,36 @@ class Race:
         return "ended: there is nothing else to try"
 
     def _result(self, text: str) -> TrialOutcome:
-        winner, median = self._left[0], self.log.median
+        winner = self._left[0]
         plans = tuple(
             RacedPlan(
                 name=name,
                 predicted=self.log.predicted.get(name),
-                seconds=median(name),
+                seconds=self._seconds(name),
                 timed=len(self.log.times(name)),
                 fate=self._out.get(name, "won"),
             )
             for name in self._entrants
         )
-        others = [p for p in plans if p.name != FLOAT32 and p.seconds is not None]
-        best = min((p.seconds for p in others if p.seconds is not None), default=None)
+        seconds = {plan.name: plan.seconds for plan in plans if plan.seconds}
+        high = seconds.pop(FLOAT32, None)
+        best = min(seconds.values(), default=None)
         return TrialOutcome(
             twin=winner != FLOAT32,
-            seconds32=median(FLOAT32),
-            seconds16=best if winner == FLOAT32 else median(winner),
+            seconds32=high,
+            seconds16=best if winner == FLOAT32 else seconds.get(winner),
             timed=sum(plan.timed for plan in plans),
             text=text,
             plans=plans,
         )
+
+    def _seconds(self, name: str) -> float | None:
+        """What an entrant takes where the winner takes its median."""
+        winner = self._left[0]
+        base, relative = self.log.median(winner), self.log.relative(name, winner)
+        if name == winner or base is None or relative is None:
+            return self.log.median(name)
+        return base * math.exp(relative)
 
     def _tell(self) -> None:
         """Tells the listener what is new; each thing once, and outside the lock."""

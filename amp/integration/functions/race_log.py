@@ -40,6 +40,9 @@ class Log:
       longest: seconds of the longest first call that is known of earlier races, 0 if
         none is.
       uneven: whether calls differ in their work, or may do so.
+      entrants: how many race in all, one after another.
+      spent: seconds that earlier races of the function have lost.
+      steps: how many calls it had before the race.
     """
 
     def __init__(
@@ -55,9 +58,11 @@ class Log:
         self.first: dict[str, float] = {}
         self.calls: dict[str, int] = {}
         self.overlapped: dict[str, list[float]] = {}
-        self.looked, self.warm, self.longest = 0, "", 0.0
+        self.looked, self.warm, self.longest, self.entrants = 0, "", 0.0, 2
+        self.spent, self.steps = 0.0, 0
         self.uneven = uneven
         self._times: dict[str, list[float]] = {}
+        self._rounds: dict[str, list[int]] = {}  # of the same calls
         self._points: dict[str, dict[int, Point]] = {}  # by entrant and round
         self._works: set[float] = set()  # their logarithms
         self._effect: work_effect.Effect | None = None  # None: to be fitted
@@ -72,6 +77,7 @@ class Log:
           work: what its time grows with; the same for all calls if that is not known.
         """
         self._times.setdefault(name, []).append(seconds)
+        self._rounds.setdefault(name, []).append(number)
         point = math.log(max(work, 1.0)), math.log(seconds)
         self._points.setdefault(name, {})[number] = point
         self._works.add(point[0])
@@ -110,6 +116,13 @@ class Log:
         """The seconds of the timed calls of an entrant, in their order."""
         return self._times.get(name, [])
 
+    def times_beside(self, name: str, other: str) -> list[float]:
+        """The seconds of an entrant's timed calls since another's first one."""
+        since = min(self._rounds.get(other, ()), default=math.inf)
+        rounds = self._rounds.get(name, ())
+        timed = zip(rounds, self.times(name), strict=True)
+        return [seconds for number, seconds in timed if number >= since]
+
     def median(self, name: str) -> float | None:
         """The median of the timed calls of an entrant, None if there are none."""
         times = self._times.get(name)
@@ -120,6 +133,11 @@ class Log:
         held = [self._points.get(name, {}).keys() for name in names]
         return len(functools.reduce(operator.and_, held)) if held else 0
 
+    def met(self, name: str, other: str) -> int:
+        """In how many rounds of this run both of two were timed."""
+        own, others = self._rounds.get(name, ()), self._rounds.get(other, ())
+        return len(set(own).intersection(others))
+
     def ratios(self, name: str, other: str) -> list[float]:
         """The logarithms of time / other's time, one for each common round.
 
@@ -127,6 +145,21 @@ class Log:
         """
         mine, others = self._levels(name), self._levels(other)
         return [time - others[r] for r, time in mine.items() if r in others]
+
+    def relative(self, name: str, other: str) -> float | None:
+        """The logarithm of time / other's time, a median over common rounds.
+
+        Of two that never met it is the sum along others that did, each pair of which
+        met the same machine. None where nothing leads from one to the other.
+        """
+        known, waiting = {name: 0.0}, [name]
+        while waiting and other not in known:
+            one = waiting.pop(0)
+            for each in self._points:
+                if each not in known and (ratios := self.ratios(one, each)):
+                    known[each] = known[one] + statistics.median(ratios)
+                    waiting.append(each)
+        return known.get(other)
 
     def _levels(self, name: str) -> dict[int, float]:
         """By the round, the logarithm of the time, less what follows from the work."""

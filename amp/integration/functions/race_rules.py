@@ -7,6 +7,7 @@ from a `Log`; no function is called, no clock is read, no lock is held.
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import math
 import statistics
 from collections.abc import Callable, Mapping, Sequence
@@ -24,11 +25,11 @@ NEARLY = "ended: no other is faster by more than 2 %"
 
 # What a race may lose, in wall-clock time: 2 % of 500 steps or 20 s, whichever is more.
 SHARE, STEPS, SECONDS = 0.02, 500, 20.0
-# How probable it may be, at each look at the times, that one of several entrants that
-# are equally fast is taken for slower; each is compared with each of the others. There
-# are seven looks, each at half as many rounds more as the one before, so that all of
-# them together are wrong at most 7/64 of the times about entrants that are equally
-# fast, and less the more these differ: see decision 20.
+# How probable it may be, at one look in each meeting of a race, that one of entrants
+# that are equally fast is taken for slower; the meetings share it. There are seven
+# looks, each at half as many rounds more as the one before, so that all of them are
+# wrong at most 7/64 of the times about entrants that are equally fast, and less the
+# more these differ: see decision 20.
 LEVEL, LOOKS, GROWTH = 1 / 64, 7, 1.5
 # Two are equally fast if the ratio of their times is known to be within 2 %.
 EQUAL = math.log(1.02)
@@ -54,13 +55,15 @@ class Ruling:
 
     Attributes:
       out: who is out from now on, and why.
-      winner: who has won; None while the race goes on.
+      winner: who has won; None while they race on.
       text: how it ended, for the report.
+      last: whether the winner meets no further entrant.
     """
 
     out: Mapping[str, str] = dataclasses.field(default_factory=dict)
     winner: str | None = None
     text: str = ""
+    last: bool = False
 
 
 # Given the log and the entrants that are not out, says what follows.
@@ -85,34 +88,57 @@ class Rules:
 
 def budget(log: Log) -> float:
     """The seconds that a race may lose, from what is known of the step's length."""
-    return max(SHARE * STEPS * (log.best or 0.0), SECONDS)
+    return allowed(log.best or 0.0, log.steps)
+
+
+def allowed(step: float, steps: int) -> float:
+    """The seconds that all races of a function may lose together.
+
+    Args:
+      step: seconds of a call.
+      steps: how many the job has had; 2 % may be lost of more than `STEPS` as well.
+    """
+    return max(SHARE * max(STEPS, steps) * step, SECONDS)
 
 
 def lost(log: Log, *, whole: bool = False) -> float:
-    """The seconds that a race has lost: what its calls took beyond the fastest's.
+    """The seconds that a race has lost: what its calls took beyond the faster's.
 
-    An entrant's calls count by their typical time, so that what delays a call by chance
-    is not held against the race. First calls count with all that they took longer (to
-    make, instantiate or compile the function), but for the very first, unless `whole`:
-    without a race one function would have had to be made ready as well.
+    Of two that met, the calls of the slower one count, by the median ratio of their
+    times, so that what delays a call by chance is not held against the race. First
+    calls count with all that they took longer (to make, instantiate or compile the
+    function), but for the very first, unless `whole`: without a race one function would
+    have had to be made ready as well. What earlier races of the function lost counts.
     """
-    if not log.timed:
+    usual = log.best
+    if usual is None:
+        return log.spent
+    first = list(log.first.values())[0 if whole else 1 :]
+    ready = sum(max(0.0, seconds - usual) for seconds in first)
+    pairs = itertools.combinations(log.timed, 2)
+    return log.spent + ready + sum(_lost_between(log, *pair) for pair in pairs)
+
+
+def _lost_between(log: Log, name: str, other: str) -> float:
+    """What the calls of the slower of two took longer, those not timed included."""
+    rounds = log.met(name, other)
+    if not rounds:
         return 0.0
-    front = _quickest(log)
-    usual, total = log.median(front) or 0.0, 0.0
-    for number, (name, first) in enumerate(log.first.items()):
-        each = excess(log, name, front)
-        total += (log.calls.get(name, 1) - 1) * each
-        total += max(0.0, first - usual) if number or whole else each
-    return total
+    apart = statistics.median(log.ratios(name, other))
+    slower, faster = (name, other) if apart > 0 else (other, name)
+    timed = len(log.times(slower))
+    calls = rounds * max(1.0, (log.calls.get(slower, 0) - 1) / timed)
+    return calls * (log.median(faster) or 0.0) * (math.exp(abs(apart)) - 1)
 
 
-def _quickest(log: Log) -> str:
-    """The `leader` of all that were timed, by medians: it is asked for at each call."""
-    ratios = {name: log.ratios(name, log.timed[0]) for name in log.timed}
-    if all(ratios.values()):
-        return min(ratios, key=lambda name: statistics.median(ratios[name]))
-    return min(ratios, key=lambda name: log.median(name) or math.inf)
+def _often_timed(log: Log, names: Sequence[str]) -> Sequence[str]:
+    """Those that were timed often enough for a look, or all where none was.
+
+    In its first rounds one call of the other that was slow by chance would make a
+    newcomer ten times as fast.
+    """
+    least = looks(log.entrants)[0]
+    return [name for name in names if len(log.times(name)) >= least] or names
 
 
 def excess(log: Log, name: str, front: str) -> float:
@@ -121,9 +147,9 @@ def excess(log: Log, name: str, front: str) -> float:
     By their ratios within rounds, which met the same machine; by medians if there is no
     common round, and 0 if the entrant was not timed.
     """
-    base = log.median(front) or 0.0
-    if ratios := log.ratios(name, front):
-        return base * (math.exp(statistics.median(ratios)) - 1)
+    base, relative = log.median(front) or 0.0, log.relative(name, front)
+    if relative is not None:
+        return base * (math.exp(relative) - 1)
     return (log.median(name) or base) - base
 
 
@@ -167,15 +193,16 @@ def judged(log: Log, running: Sequence[str]) -> Ruling:
     out = {name: "hopeless" for name in running if _hopeless(log, name, running)}
     left = [name for name in running if name not in out]
     if lost(log) >= budget(log) and all(map(log.times, left)):
-        return Ruling(out, leader(log, left), USED_UP)
+        front = leader(log, _often_timed(log, left))
+        return Ruling(out, front, USED_UP, last=True)
     # Rounds of an earlier run may be enough, but a winner must have run in this one.
-    if out or not all(map(log.times, left)) or not due(log, left, looks(len(left))):
+    if out or not all(map(log.times, left)) or not due(log, left, looks(log.entrants)):
         return Ruling(out)
     return _look(log, left)
 
 
 def looks(count: int) -> list[int]:
-    """After how many rounds the times of so many entrants are compared.
+    """After how many rounds of two their times are compared, in a race of so many.
 
     The first look is as early as it can tell: n rounds give a level of 2**-n at best.
     """
@@ -226,10 +253,11 @@ def _hopeless(log: Log, name: str, running: Sequence[str]) -> bool:
         filter(log.times, running), key=lambda each: log.median(each) or math.inf
     )
     least = UNEVEN if log.uneven else 1
-    if front == name or min(map(len, (times, log.times(front)))) < least:
+    beside = log.times_beside(front, name)
+    if front == name or not beside or min(len(times), len(beside)) < least:
         return False
     fastest = min(*times, log.first.get(name, math.inf))
-    if fastest <= HOPELESS * max(log.times(front)):
+    if fastest <= HOPELESS * max(beside):
         return False
     cost = statistics.median(times) - best
     return len(times) > 1 or cost > SECOND_LOOK * budget(log)
@@ -253,16 +281,16 @@ def doubt(log: Log) -> float:
     """The largest factor, at least 1, by which a gain over float32 was mispredicted."""
     found = 0.0
     for name in log.timed:
-        ratios, predicted = log.ratios(name, FLOAT32), log.prediction(name)
-        if ratios and predicted < math.inf:
+        relative, predicted = log.relative(name, FLOAT32), log.prediction(name)
+        if relative is not None and predicted < math.inf:
             gain = math.log(predicted / log.prediction(FLOAT32))
-            found = max(found, abs(statistics.median(ratios) - gain))
+            found = max(found, abs(relative - gain))
     return math.exp(found)
 
 
 def _look(log: Log, running: Sequence[str]) -> Ruling:
     front = leader(log, running)
-    level = LEVEL / (len(running) - 1)
+    level = LEVEL / (log.entrants - 1)
 
     def against(name: str, other: str) -> Interval:
         return interval(log.ratios(name, other), level)
@@ -279,7 +307,7 @@ def _look(log: Log, running: Sequence[str]) -> Ruling:
     ]
     if good:
         return Ruling(out, preferred(log, good, left), NEARLY)
-    if log.rounds(running) >= looks(len(running))[-1]:
+    if log.rounds(running) >= looks(log.entrants)[-1]:
         text = "ended without certainty: they are about equally fast"
         return Ruling(out, front, text)
     return Ruling(out)

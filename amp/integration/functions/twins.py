@@ -24,7 +24,7 @@ from amp.graph_rewrite.ops.op_table import COMPUTE
 from amp.graph_rewrite.report import Report
 from amp.graph_rewrite.report_builder import left
 from amp.graph_rewrite.steps import uncollected
-from amp.integration import fallback
+from amp.integration import fallback, heap
 from amp.integration.functions import (
     contest,
     definitions,
@@ -153,10 +153,15 @@ class Twins:
                 self.proven.pop(name, None)  # the next call comes by again
 
     def _called(self, call: FunctionCall, context: Any, name: bytes) -> Any:
-        if name not in self._functions:
+        if name in self._functions:
+            return self._made_and_called(call, context, name)
+        with heap.trimmed():
             done, outputs = self._first.make(context, name, call)
             if done:
                 return outputs
+            return self._made_and_called(call, context, name)
+
+    def _made_and_called(self, call: FunctionCall, context: Any, name: bytes) -> Any:
         find = functools.partial(self._functions.get, name)
         function = self._once.get(name, find, lambda: self._make(context, name, call))
         if function:

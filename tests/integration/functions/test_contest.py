@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import math
 import types
 from typing import Any
 
@@ -105,6 +106,42 @@ def test_how_wrong_predictions_were_is_known_after_the_race_too() -> None:
         contest.race.call(run)
     assert contest.winner == "cut"
     assert contest.doubt == pytest.approx(2.0)
+
+
+def test_all_races_of_a_function_share_one_budget() -> None:
+    """A plan that is found later waits until 2 % of the job's steps pay for it too."""
+    now, calls = [0.0], collections.Counter[str]()
+    seconds = {"cut": 0.1, FLOAT32: 0.15, "later": 0.08}
+
+    def run(plan: str) -> None:
+        now[0] += seconds[plan] + (0.0 if calls[plan] else 12.0)  # of a budget of 20 s
+        calls[plan] += 1
+
+    report = types.SimpleNamespace(
+        seconds32=0.15, seconds16=0.1, size32=PlanSize(0, 0, 1), size=PlanSize(1, 1, 1)
+    )
+    plans: Any = types.SimpleNamespace(
+        making=0.0,
+        compiled=False,
+        uneven=False,
+        report=lambda _: report,
+        settle=lambda: None,
+        released=lambda _: None,
+    )
+    contest = Contest(plans, lambda *_: None, clock=lambda: now[0])
+    contest.begin("cut", ())
+    while contest.race is not None:
+        contest.race.call(run)
+    lost = 12.0 + 7 * 0.05  # float32's first call, and what it took longer in the rest
+    enough = math.ceil((lost + 12.0) / (0.02 * 0.1)) - calls.total()
+    contest.passed(enough - 100)
+    assert not contest.challenge("later", 0.8)
+    contest.passed(200)
+    assert contest.challenge("later", 0.8)
+    while contest.under_way:
+        assert contest.race is not None
+        contest.race.call(run)
+    assert (contest.winner, calls["later"] > 0) == ("later", True)
 
 
 def test_float32_that_was_too_dear_to_compile_is_tried_later(

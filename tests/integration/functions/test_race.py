@@ -103,27 +103,86 @@ def test_a_fault_in_the_rules_ends_the_race_and_no_call() -> None:
 
 
 def test_first_calls_come_in_order_and_are_not_timed() -> None:
-    names = ("cut", FLOAT32, "all")
-
     def seconds(name: str, number: int) -> float:
-        return 5.0 if number in (0, 2, 4) else 1.0
+        return 5.0 if number in (0, 2) else 1.0
 
-    machine = Machine(seconds, names)
-    for _ in range(6):
+    machine = Machine(seconds)
+    for _ in range(4):
         machine.race.call(machine.run)
-    assert machine.calls == ["cut", "cut", FLOAT32, FLOAT32, "all", "all"]
-    assert [machine.log.times(name) for name in names] == [[1.0]] * 3
-    assert list(machine.log.first.values()) == [5.0] * 3
+    assert machine.calls == ["cut", "cut", FLOAT32, FLOAT32]
+    assert [machine.log.times(name) for name in ("cut", FLOAT32)] == [[1.0]] * 2
+    assert list(machine.log.first.values()) == [5.0] * 2
 
 
 def test_each_further_round_has_one_call_of_each_in_random_order() -> None:
-    names = ("cut", FLOAT32, "all")
-    machine = Machine(constant(cut=1.0, float32=1.0, all=1.0), names)
+    machine = Machine(constant(cut=1.0, float32=1.0))
     machine.calls_to_end()
-    calls = machine.calls[6:]
-    rounds = list(zip(calls[::3], calls[1::3], calls[2::3], strict=True))
-    assert {frozenset(turn) for turn in rounds} == {frozenset(names)}
-    assert len(set(rounds)) > 2
+    calls = machine.calls[4:]
+    rounds = list(zip(calls[::2], calls[1::2], strict=True))
+    assert {frozenset(turn) for turn in rounds} == {frozenset(("cut", FLOAT32))}
+    assert len(set(rounds)) == 2
+
+
+def test_who_is_left_meets_the_next_and_the_loser_has_gone_before() -> None:
+    """So no more than two forms of a function need memory at a time."""
+    names = ("cut", FLOAT32, "all", "products")
+    seconds = constant(cut=1.0, float32=1.5, all=0.8, products=1.2)
+    machine = Machine(seconds, names)
+    gone: dict[str, list[str]] = {}
+
+    def run(name: str) -> str:
+        gone.setdefault(name, list(machine.released))
+        return machine.run(name)
+
+    while not machine.outcomes:
+        machine.race.call(run)
+    assert gone == {
+        "cut": [],
+        FLOAT32: [],
+        "all": [FLOAT32],
+        "products": [FLOAT32, "cut"],
+    }
+    meeting = 2 + 2 * race_rules.looks(len(names))[0]
+    assert machine.calls[meeting : meeting + 3] == ["all", "all", "cut"]
+    plans = {plan.name: plan.fate for plan in machine.outcomes[0].plans}
+    assert plans == {
+        "cut": "slower",
+        FLOAT32: "slower",
+        "all": "won",
+        "products": "slower",
+    }
+
+
+def test_what_the_plans_take_is_told_for_one_machine_though_they_met_two() -> None:
+    """Float32 is out before the machine becomes half as fast."""
+    names = ("cut", FLOAT32, "all")
+    usual = constant(cut=1.0, float32=1.5, all=0.8)
+    slow = 2 + 2 * race_rules.looks(len(names))[0]
+
+    def seconds(name: str, number: int) -> float:
+        return usual(name, number) * (2.0 if number >= slow else 1.0)
+
+    machine = Machine(seconds, names)
+    machine.calls_to_end()
+    (outcome,) = machine.outcomes
+    assert outcome.seconds16 == pytest.approx(2 * 0.8)
+    assert outcome.seconds32 == pytest.approx(2 * 1.5)
+    told = {plan.name: plan.seconds for plan in outcome.plans}
+    assert told["cut"] == pytest.approx(2 * 1.0)
+
+
+def test_what_is_not_tried_as_the_budget_is_used_up_is_told() -> None:
+    names = ("cut", FLOAT32, "all")
+
+    def seconds(name: str, number: int) -> float:
+        return 25.0 if (name, number) == (FLOAT32, 2) else 1.0  # of a budget of 20 s
+
+    machine = Machine(seconds, names)
+    machine.calls_to_end()
+    assert "all" not in machine.calls
+    fates = {plan.name: plan.fate for plan in machine.outcomes[0].plans}
+    assert fates["all"] == race_lib.NOT_TRIED
+    assert machine.outcomes[0].text == race_rules.USED_UP
 
 
 @pytest.mark.parametrize("period", [2, 3, 4])

@@ -57,7 +57,7 @@ pytestmark = pytest.mark.kernels
 
 # Every bfloat16 rounding is off by 2**-8 at most; under 2**3 of them in a row here.
 BFLOAT16 = 2.0**-8 * 2**3
-ENOUGH = 2 * (2 + race_rules.looks(2)[-1])  # calls, by which every race has ended
+ENOUGH = 2 * (2 + race_rules.looks(5)[-1])  # calls, by which two have been told apart
 SIZE = 256  # of the products, which are predicted to be faster in 16 bits
 
 
@@ -287,6 +287,8 @@ def test_a_winner_that_holds_other_nodes_in_16_bits_is_compared_too(
         honest(self, context, *given)
 
     def wins(log: Log, running: Any) -> race_rules.Ruling:
+        if winner.name not in running:  # it meets who is left of the first two
+            return race_rules.Ruling(winner=CUT.name)
         won = len(log.times(winner.name)) == 1
         return race_rules.Ruling({}, winner.name if won else None, "ended: planted")
 

@@ -25,8 +25,8 @@ pytestmark = pytest.mark.kernels
 # Every bfloat16 rounding is off by 2**-8 at most; under 2**3 of them in a row here.
 BFLOAT16 = 2.0**-8 * 2**3
 SIZE = 256  # of the products, which are predicted to be faster in 16 bits
-SLOW = 0.05  # seconds that a slow plan takes longer; a step here takes milliseconds
-ENOUGH = 5 * (2 + race_rules.looks(5)[-1])  # steps, by which every race has ended
+SLOW = 0.05  # seconds that the first slow plan takes longer; a step takes milliseconds
+ENOUGH = 8 * (2 + race_rules.looks(5)[-1])  # steps, by which every race has ended
 STEPS = {"step", "late_step"}  # the operations whose runs are looked at
 PLANS = (CUT.name, EVERYTHING.name, PRODUCTS.name)
 
@@ -59,7 +59,8 @@ def ran(monkeypatch: pytest.MonkeyPatch) -> Ran:
             if found.plan in seen.raises:
                 raise seen.raises[found.plan]
             if found.plan in seen.slow:
-                time.sleep(SLOW)
+                # No two alike, so that it is soon known which of them is the slower.
+                time.sleep(SLOW * 3 ** seen.slow.index(found.plan))
             return run(found)
 
         def can_start(found: Any) -> bool:
@@ -116,7 +117,7 @@ def trained(count: int, **policy: Any) -> tuple[list[float], int]:
 
 
 def others(plan: str) -> tuple[str, ...]:
-    return tuple({*PLANS, UNCLUSTERED.name, FLOAT32} - {plan})
+    return tuple(sorted({*PLANS, UNCLUSTERED.name, FLOAT32} - {plan}))
 
 
 def runs() -> list[amp.Report]:
@@ -157,9 +158,10 @@ def test_while_it_lasts_the_report_says_so(ran: Ran) -> None:
 
 
 def test_variables_are_in_the_twin_once_however_many_plans_race(ran: Ran) -> None:
+    ran.slow = others(PRODUCTS.name)  # so that no meeting lasts
     job = Job()
     with job.scope(), job.session() as session:
-        job.steps(session, 10)
+        job.steps(session, 80)
         names = collections.Counter(
             o.type for o in session._amp_twin.graph.get_operations()
         )
@@ -320,7 +322,7 @@ def test_a_checkpoint_in_the_middle_of_a_race_restores_without_the_plugin(
         saver.restore(session, path)
         np.testing.assert_array_equal(session.run(job.v), want[0])
         job.steps(session, 2)
-    assert len(set(ran)) == 4
+    assert len(set(ran)) == 2, "two plans have met"
     with v1.Session(graph=job.graph) as session:
         saver.restore(session, path)
         got = session.run([job.v, job.count])

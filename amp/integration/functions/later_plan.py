@@ -154,7 +154,7 @@ class LaterPlan:
     @property
     def hurries(self) -> bool:
         """Whether measuring takes more of the time, as predictions were wrong."""
-        return self._slices.in_doubt and not self.over
+        return self._slices.in_doubt and not self.over and self._ratio is None
 
     def go_on(self, plans: FunctionPlans, contest: Contest) -> None:
         """Does what is due between two calls; another thread meanwhile does nothing."""

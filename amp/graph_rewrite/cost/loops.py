@@ -22,7 +22,7 @@ _FUSED = frozenset({"elementwise", "transcendental", "copy", "gather"})
 # Loops that go through operands in memory and write their results: on a CPU a reduction
 # of more than 32 terms is one over windows first (`TreeReductionRewriter`), which fuses
 # with nothing. On a GPU what they reduce is computed on the way.
-_PASSES = frozenset({"reduce", "softmax", "normalise"})
+_PASSES = frozenset({"reduce", "softmax", "loss", "normalise"})
 # The result is not computed anew in each loop that reads it, as it is where that costs
 # little (`InstructionFusion::IsExpensive`).
 _ONCE = frozenset({"transcendental"})

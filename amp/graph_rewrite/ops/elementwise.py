@@ -288,6 +288,6 @@ ACTIVATIONS = (
         "SoftmaxCrossEntropyWithLogits SparseSoftmaxCrossEntropyWithLogits",
         "log of tiny probabilities, and the head of every gradient",
         "tf:deny",
-        work="softmax",
+        work="loss",
     ),
 )

@@ -265,6 +265,7 @@ WORK = (
     *("matmul", "batch_matmul", "einsum", "conv", "conv_grad_input"),
     *("conv_grad_filter", "depthwise", "rnn"),
     *("elementwise", "transcendental", "reduce", "softmax", "normalise", "pool"),
+    "loss",  # of classes, with its gradient, in one kernel
     *("gather", "copy"),  # moves bytes
     *("scatter", "unique"),  # looks up rows, or values
     "free",  # moves no bytes

@@ -43,6 +43,14 @@ def test_a_measured_slowdown_wins_over_halved_bytes() -> None:
     assert low > high
 
 
+def test_a_loss_of_classes_is_slower_than_a_softmax_of_as_many() -> None:
+    clock = CostModel(CPU_AMX, "bfloat16")
+    softmax, loss = (clock.node(work, 10**7, 0.0)[0] for work in ("softmax", "loss"))
+    figures = CPU_AMX.slowdown["float32"]
+    assert loss / softmax == pytest.approx(figures["loss"] / figures["softmax"], 0.01)
+    assert loss > 4 * softmax
+
+
 def test_a_rate_of_one_kind_of_work_wins_over_that_of_products() -> None:
     clock = CostModel(CPU_AMX, "bfloat16")
     _, conv = clock.node("conv", 1, 1e12)

@@ -41,7 +41,9 @@ class ClusterPrices:
 
         As kernels, it costs the sum of its nodes and casts. As a cluster, it costs the
         start of the call and then the larger of two times: moving its arguments and
-        results, and the arithmetic of its nodes in XLA's code.
+        results, and the arithmetic of its nodes in XLA's code. What XLA compiles is not
+        measured, so these are the device's figures, times what measured casts take by
+        theirs: measured kernels would else be compared with another machine's loops.
 
         Args:
           names: the nodes.
@@ -57,7 +59,9 @@ class ClusterPrices:
             for shape, number in zip(made.sizes, made.types, strict=True)
         )
         inside = sum(self._arithmetic(name, self._loop) for name in (*names, *ups))
-        after = self._compiled.call + max(border / self._bandwidth, inside)
+        most = max(map(shapes.elements, made.sizes))
+        loop = max(border / self._bandwidth, inside) * self._kernels.moving(most)
+        after = self._compiled.call + loop
         return before - after if after < CLEARLY * before else 0.0
 
     def _kernel(self, name: str) -> float:

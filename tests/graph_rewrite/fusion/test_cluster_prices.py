@@ -11,7 +11,7 @@ from rewriting import context_of, graph_def, module_of, v1
 
 from amp.graph_rewrite.candidates.context import TypedGraph, type_ports
 from amp.graph_rewrite.cost.device import Device
-from amp.graph_rewrite.cost.model import CostModel
+from amp.graph_rewrite.cost.model import CostModel, Measured, Point
 from amp.graph_rewrite.cost.shipped_devices import CPU_AMX
 from amp.graph_rewrite.fusion import outline
 from amp.graph_rewrite.fusion.candidates import Members
@@ -32,12 +32,17 @@ def device(start: float, bandwidth: float, call: float, compiled: float) -> Devi
     return dataclasses.replace(kernels, compiled=loop)
 
 
-def saved(build: Callable[[], object], names: tuple[str, ...], on: Device) -> float:
+def saved(
+    build: Callable[[], object],
+    names: tuple[str, ...],
+    on: Device,
+    measured: Measured | None = None,
+) -> float:
     module = module_of(graph_def(build))
     context = context_of(module)
     typed = type_ports(module.main, context)
     members = Members(TypedGraph(module.main, context, typed))
-    prices = ClusterPrices(members, CostModel(on, "bfloat16"), on)
+    prices = ClusterPrices(members, CostModel(on, "bfloat16", measured), on)
     gives = tuple((name, 0) for name in names if members.given(set(names), name))
     made = outline.outline(module.main, names, members.copied, gives, members.type_of)
     return prices.saved(names, made)
@@ -93,6 +98,15 @@ def test_arithmetic_inside_counts_where_it_is_the_longer() -> None:
     inside = 2 * EXP / rate  # a cast is arithmetic like any other
     assert inside > HIGH + LOW
     assert saved(down, NAMES, on) == pytest.approx(EXP + CAST - inside)
+
+
+def test_a_loop_is_as_much_slower_than_its_figures_as_measured_casts_are() -> None:
+    on = device(start=0.0, bandwidth=1.0, call=1.0, compiled=FAST)
+    slow = Measured(points=[Point("Cast", "cast", (CAST, CAST), (CAST, 2 * CAST))])
+    kernels = EXP + 1.5 * CAST  # downwards once, upwards twice as long as predicted
+    loop = 1.5 * (HIGH + LOW)
+    found = saved(down, NAMES, on, slow)
+    assert found == pytest.approx(kernels - loop - 1.0, abs=NEARLY)
 
 
 def test_what_moves_nothing_costs_nothing_on_either_side() -> None:

@@ -18,7 +18,7 @@ import numpy as np
 
 from amp.graph_rewrite.candidates.context import Context, Typed
 from amp.graph_rewrite.graph import ir
-from amp.graph_rewrite.ops.op_table import Kind, Role
+from amp.graph_rewrite.ops.op_table import Kind, Role, facts
 from amp.graph_rewrite.plan import Reason
 
 # A state that decays by the factor c is the sum of about 1 / (1 - c) terms, and rounded
@@ -85,7 +85,9 @@ def conditioning(
                     found[name] = found[product] = Reason("cancels", name)
     feeding = _feeding(graph, typed, found)
     mirrored = _mirrored(graph, sources, feeding, flowing)
-    solving = _solved(graph, typed) | _solutions(graph, typed)
+    solving: dict[str, Reason] = {}
+    if any(facts(op).kind is Kind.SOLVE for op in graph.ops):
+        solving = _solved(graph, typed) | _solutions(graph, typed)
     return found | feeding | mirrored | solving
 
 

@@ -20,6 +20,7 @@ from amp.graph_rewrite.ops.op_table import Kind, Role, facts
 
 _MARKS = (ir.KEEP, ir.UNSCALE, ir.SEED)
 _ALL_BUT_CHANNELS = (0, 1, 2)  # axes of the data, NHWC
+_RANK = len(_ALL_BUT_CHANNELS) + 1
 Found = dict[str, ir.Edge]  # edges by the names of the values
 
 
@@ -165,8 +166,12 @@ def _unified(
         return None
     more = dict(found)
     for read, edge in zip(reads, node.inputs, strict=True):
-        own = values.data(edge) if read in batch_norm.DATA else values.own(edge)
+        data = read in batch_norm.DATA
+        own = values.data(edge) if data else values.own(edge)
         if more.setdefault(read, own) != own:
+            return None
+        # Most are of another rank, and need not be looked at any further.
+        if data and len(values.graph.shape(own) or ()) != _RANK:
             return None
     return more
 
@@ -174,9 +179,8 @@ def _unified(
 def _norm(values: Values, parts: Sequence[Part], found: Found) -> Norm | None:
     """What was found, if the kernels compute that and may stand for it."""
     graph = values.graph
-    data, channels = graph.shape(found["x"]), 0
-    if data is not None and len(data) == len(_ALL_BUT_CHANNELS) + 1:
-        channels = data[-1]
+    data = graph.shape(found["x"])
+    channels = data[-1] if data else 0
     # `direct` is added to what has the shape of the data, so `dy` has it at every call.
     epsilon = values.number(found["epsilon"])
     if channels < 1 or graph.shape(found["dy"]) != data:

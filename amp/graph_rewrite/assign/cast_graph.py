@@ -146,10 +146,13 @@ class Tensors:
         at: Read | None = None,
         late: bool = False,
     ) -> None:
-        path = list(self._path(place, number))
-        tensor, use = self._made(*path[-1]), place[0]
-        late = late and tensor.place[0] == use
-        branches = tuple(self._passed(path)) if len(path) > 1 else ()
+        use, tensor = place[0], self.every.get(place)
+        branches: tuple[Passed, ...] = ()
+        if tensor is None:  # not yet met, or made elsewhere
+            path = list(self._path(place, number))
+            tensor = self._made(*path[-1])
+            late = late and tensor.place[0] == use
+            branches = tuple(self._passed(path)) if len(path) > 1 else ()
         tensor.readers.append(Reader(reader, use, at, late, branches))
 
     def _passed(self, path: Sequence[tuple[UseEdge, int]]) -> Iterator[Passed]:

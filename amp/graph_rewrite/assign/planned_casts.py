@@ -95,11 +95,15 @@ def _made(
     handed_on: Set[UseEdge],
     late: Mapping[FunctionUse, Late],
 ) -> dict[FunctionUse, set[MadeCast]]:
-    """By use, every cast that is to be added, those without a price too."""
+    """By use, every cast that is to be added, those without a price too.
+
+    What no 16-bit node makes or reads has a cast only where a call hands it on.
+    """
     found: dict[FunctionUse, set[MadeCast]] = {use: set() for use in tensors.uses}
-    for (use, edge), tensor in tensors.every.items():
-        if (use, edge) in handed_on:
-            tensor = dataclasses.replace(tensor, producer=LOW)
+    chosen = {tensor.place: tensor for tensor in tensors.turning}
+    for place in handed_on & tensors.every.keys():
+        chosen[place] = dataclasses.replace(tensors.every[place], producer=LOW)
+    for (use, _), tensor in chosen.items():
         for (where, what), form in tensor.to_make(low, late[use]):
             found[where].add(MadeCast(what, form))
     return found

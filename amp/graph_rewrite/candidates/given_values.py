@@ -114,10 +114,9 @@ class _Flow:
         while pending:
             use, edge = place = pending.pop()
             before = [*self._back.get(place, ())]
-            part, name = self._eligible[use], edge[0]
-            known = name in part.typed and place in self.made(use, name)
-            if known and _passes(part, name):  # no argument, no flow
-                view = part.typed[name]
+            part, (name, index) = self._eligible[use], edge
+            view = part.typed.get(name)
+            if view is not None and _gives(view, index) and _passes(part, name):
                 pairs = enumerate(view.node.inputs)
                 before += [(use, one) for i, one in pairs if _takes(view, i)]
             fresh = [one for one in before if one not in found]
@@ -148,6 +147,11 @@ def _is_move(view: Typed) -> bool:
 def _takes(view: Typed, index: int) -> bool:
     """Whether a node moves the value of an input."""
     return index < len(view.ins) and _is_value(view, view.ins[index])
+
+
+def _gives(view: Typed, index: int) -> bool:
+    """Whether an output of a node is a value, and no flow."""
+    return index < len(view.outs) and _is_value(view, view.outs[index])
 
 
 def _is_value(view: Typed, slot: Slot) -> bool:

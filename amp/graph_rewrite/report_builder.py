@@ -150,7 +150,7 @@ def _decisions(priced: Priced, plans: Mapping[FunctionUse, Plan]) -> Iterator[De
         first += len(places)
         for name, reason in plan.reasons.items():
             node = one.graph.nodes[name]
-            read = dict.fromkeys(places.get(source) for source, _ in node.inputs)
+            read = dict.fromkeys(source for source, _ in node.inputs)
             elements, sizes = _sizes(one, name)
             high, low16 = times.get(name, (0.0, 0.0))
             yield Decision(
@@ -162,7 +162,7 @@ def _decisions(priced: Priced, plans: Mapping[FunctionUse, Plan]) -> Iterator[De
                 seconds32=one.weight * high,
                 seconds16=one.weight * low16,
                 elements=elements,
-                reads=tuple(place for place in read if place is not None),
+                reads=tuple(places[source] for source in read if source in places),
                 sizes=sizes,
                 change=_change(node.op, reason),
             )

@@ -42,10 +42,10 @@ class NodeAttributes:
         return self._attr[name] if name in self._names else None
 
     def types(self, name: str) -> tuple[int, ...]:
-        if name not in self._names:
-            return ()
         known: tuple[int, ...] | None = self._read.get(name)
         if known is None:
+            if name not in self._names:
+                return ()
             value = self._attr[name]
             known = (value.type,) if value.type else tuple(value.list.type)
             self._read[name] = known
@@ -107,7 +107,8 @@ class NodeAttributes:
         return NodeAttributes(bare)
 
     def key(self) -> bytes:
-        return bytes(self._alone().SerializeToString(deterministic=True))
+        alone = self._alone() if self.proto.name else self.proto  # bare already
+        return bytes(alone.SerializeToString(deterministic=True))
 
     def _alone(self) -> node_def_pb2.NodeDef:
         """A NodeDef with these attributes and nothing else."""

@@ -20,7 +20,7 @@ def is_up(node: ir.Node, low: int) -> bool:
 
 def is_bridge(node: ir.Node, low: int) -> bool:
     """Whether a node casts between float32 and the 16-bit type, in either direction."""
-    return node.op == "Cast" and (is_down(node, low) or is_up(node, low))
+    return node.op == "Cast" and _ends(node) in ((ir.FLOAT, low), (low, ir.FLOAT))
 
 
 def is_barrier(node: ir.Node) -> bool:
@@ -33,7 +33,9 @@ def is_barrier(node: ir.Node) -> bool:
 
 def hands_on(node: ir.Node, low: int) -> bool:
     """Whether a node gives the tensor that it takes, in either type."""
-    return is_bridge(node, low) or (is_barrier(node) and node.types("T") == (low,))
+    if node.op == "Cast":
+        return is_bridge(node, low)
+    return is_barrier(node) and node.types("T") == (low,)
 
 
 def is_any(node: ir.Node) -> bool:

@@ -20,6 +20,7 @@ _LEFT_OUT = frozenset(
 )
 
 _SEPARATOR = "\x1f"  # between the parts of a digest; in no text
+_BETWEEN = _SEPARATOR.encode()
 
 
 def fingerprint(module: ir.Module, *further: str) -> str:
@@ -39,7 +40,7 @@ def fingerprint(module: ir.Module, *further: str) -> str:
 
 def _digest(parts: Iterable[bytes]) -> bytes:
     """16 bytes for a sequence of digests and texts without control characters."""
-    return hashlib.blake2b(_SEPARATOR.encode().join(parts), digest_size=16).digest()
+    return hashlib.blake2b(_BETWEEN.join(parts), digest_size=16).digest()
 
 
 def _of(graph: ir.Graph, module: ir.Module, known: dict[str, bytes]) -> bytes:

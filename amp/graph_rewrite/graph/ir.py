@@ -79,11 +79,12 @@ class Node:
 
     def types(self, attr: str) -> tuple[int, ...]:
         """The DataType numbers of a type or list(type) attribute, () where absent."""
-        value = self.updates.get(attr)
-        if isinstance(value, Type):
-            return (value.number,)
-        if isinstance(value, Types):
-            return value.numbers
+        if self.updates:  # few nodes have any
+            value = self.updates.get(attr)
+            if isinstance(value, Type):
+                return (value.number,)
+            if isinstance(value, Types):
+                return value.numbers
         return self.attrs.types(attr) if self.attrs is not None else ()
 
     def integer(self, attr: str, default: int) -> int:

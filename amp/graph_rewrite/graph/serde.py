@@ -117,14 +117,14 @@ def _read_nodes(
 ) -> dict[str, ir.Node]:
     nodes: dict[str, ir.Node] = {}
     for proto in protos:
-        if proto.name in nodes:
+        name, inputs, controls = proto.name, [], []
+        if name in nodes:
             raise GraphError(
-                f"two nodes are called {proto.name!r}",
+                f"two nodes are called {name!r}",
                 where=where,
                 allowed="every node has a name of its own",
                 remedy="rename one of them where the graph is built",
             )
-        name, inputs, controls = proto.name, [], []
         for text in proto.input:
             if text in ("", "^"):
                 raise _damaged(f"an input of node {name!r} has no name", where)

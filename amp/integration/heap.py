@@ -13,8 +13,9 @@ from collections.abc import Iterator
 
 from amp.integration import fallback
 
-# Seconds. What makes a function ready in less leaves little.
-_EVERY = 0.5
+# Seconds. What makes a function ready in less leaves little; each pause is twice the
+# one before, since a call may take all of a job's steps.
+_FIRST = 0.5
 
 
 def trim() -> None:
@@ -37,16 +38,19 @@ def trimmed() -> Iterator[None]:
     over, long = threading.Event(), threading.Event()
 
     def now_and_then() -> None:
-        while not over.wait(_EVERY):
+        pause = _FIRST
+        while not over.wait(pause):
             long.set()
             trim()
+            pause *= 2
 
     trimmer = threading.Thread(target=now_and_then, name="amp-heap", daemon=True)
-    trimmer.start()
+    fallback.attempt_quietly(trimmer.start, None)  # there may be no thread left
     try:
         yield
     finally:
         over.set()
-        trimmer.join()
+        if trimmer.ident is not None:
+            trimmer.join()
         if long.is_set():
             trim()

@@ -4,6 +4,7 @@ import contextlib
 import ctypes
 import os
 import pathlib
+import threading
 import time
 
 import pytest
@@ -53,7 +54,7 @@ def test_what_lies_between_blocks_in_use_is_given_back():
 
 @needs_trim
 def test_what_a_long_call_frees_is_given_back_while_it_lasts(monkeypatch):
-    monkeypatch.setattr(heap, "_EVERY", 0.05)
+    monkeypatch.setattr(heap, "_FIRST", 0.05)
     with heap.trimmed(), freed() as before:
         end = time.monotonic() + 10
         while before - resident() < COUNT * BLOCK * 0.9:
@@ -65,6 +66,16 @@ def test_a_short_call_is_not_made_longer(monkeypatch):
     monkeypatch.setattr(heap, "trim", lambda: pytest.fail("nothing is worth it"))
     with heap.trimmed():
         pass
+
+
+def test_a_job_without_a_thread_left_goes_on(monkeypatch):
+    def refused(thread):
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threading.Thread, "start", refused)
+    with heap.trimmed():
+        done = True
+    assert done
 
 
 def test_an_error_of_the_call_is_passed_on():

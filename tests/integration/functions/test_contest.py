@@ -82,6 +82,18 @@ def test_how_dear_a_check_is_was_found_out_by_the_earlier_run() -> None:
     assert calls == winner_checks.calls_to_check(0, 3.0) > winner_checks.CHECKS[0]
 
 
+def reporting(report: Any) -> Any:
+    """Plans that all have one report, none of which is compiled."""
+    return types.SimpleNamespace(
+        making=0.0,
+        compiled=False,
+        uneven=False,
+        report=lambda _: report,
+        settle=lambda: None,
+        released=lambda _: None,
+    )
+
+
 def test_how_wrong_predictions_were_is_known_after_the_race_too() -> None:
     now, seconds = [0.0], {"cut": 0.1, FLOAT32: 0.15}
 
@@ -91,14 +103,7 @@ def test_how_wrong_predictions_were_is_known_after_the_race_too() -> None:
     report = types.SimpleNamespace(
         seconds32=0.3, seconds16=0.1, size32=PlanSize(0, 0, 1), size=PlanSize(1, 1, 1)
     )
-    plans: Any = types.SimpleNamespace(
-        making=0.0,
-        compiled=False,
-        uneven=False,
-        report=lambda _: report,
-        settle=lambda: None,
-        released=lambda _: None,
-    )
+    plans = reporting(report)
     contest = Contest(plans, lambda *_: None, clock=lambda: now[0])
     assert contest.doubt == 1.0
     contest.begin("cut", ())
@@ -120,14 +125,7 @@ def test_all_races_of_a_function_share_one_budget() -> None:
     report = types.SimpleNamespace(
         seconds32=0.15, seconds16=0.1, size32=PlanSize(0, 0, 1), size=PlanSize(1, 1, 1)
     )
-    plans: Any = types.SimpleNamespace(
-        making=0.0,
-        compiled=False,
-        uneven=False,
-        report=lambda _: report,
-        settle=lambda: None,
-        released=lambda _: None,
-    )
+    plans = reporting(report)
     contest = Contest(plans, lambda *_: None, clock=lambda: now[0])
     contest.begin("cut", ())
     while contest.race is not None:

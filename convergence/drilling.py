@@ -19,14 +19,17 @@ from convergence.task import Task
 
 
 def missing(result: Mapping[str, Any]) -> list[str]:
-    """The settings with a loss scale that were not drilled."""
-    held = result.get("drills", {})
-    every = result["settings"].items()
-    return [name for name, told in every if told["scaling"] and name not in held]
+    """The settings with a loss scale that these drills were not made of."""
+    held, drills = result.get("drills", {}), audit.drills()
+    return [
+        name
+        for name, told in result["settings"].items()
+        if told["scaling"] and held.get(name, {}).get("drills") != drills
+    ]
 
 
 def outdated(result: Mapping[str, Any], task: str) -> list[str]:
-    """The same, and those that were drilled by other code than that at hand.
+    """The same, and those of which the step or the package was another.
 
     Args:
       result: what a file of results holds.
@@ -34,7 +37,9 @@ def outdated(result: Mapping[str, Any], task: str) -> list[str]:
     """
     code = drills.code(task)
     held = result.get("drills", {}).items()
-    return missing(result) + [name for name, drill in held if drill["code"] != code]
+    lacking = missing(result)
+    changed = (name for name, drill in held if drill["code"] != code)
+    return lacking + [name for name in changed if name not in lacking]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -62,8 +67,12 @@ class Drill:
         planted = self.arm.planted
         faults = drills.faults(self.make(), self.policy, planted, self.rule, seed)
         again.forget()
-        code = drills.code(self.task)
-        return {"commit": audit.commit(), "code": code, "faults": faults}
+        return {
+            "commit": audit.commit(),
+            "code": drills.code(self.task),
+            "drills": audit.drills(),
+            "faults": faults,
+        }
 
 
 def rule(result: Mapping[str, Any], setting: str) -> dynamics.Rule:

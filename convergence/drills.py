@@ -17,7 +17,8 @@ states that are put together for them::
     one
     1.5 times the scale       gradients differ in some bit, for 1.5 is no power of two,
                               and by no more than rounding may (`gradient_rule`); they,
-                              the weights and what optimizers hold are float32
+                              the weights and what optimizers hold are float32. (Of a
+                              constant scale a step is traced that has this one.)
 
 A tensor *is float32* if one of its values is none that 16 bits hold. (After a scale
 that is a power of two a gradient need not be, nor a momentum that is the last one.) No
@@ -30,7 +31,6 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import keras
@@ -119,9 +119,14 @@ def faults(
     try:
         step = Step(_with_terms(task), policy, planted)
         scalers = [s for s in amp.loss_scaling.current().scalers if s not in known]
+        rescaled = None
+        if not rule.interval:
+            scale = amp.loss_scaling.ConstantLossScale(1.5 * 2.0**rule.first)
+            other = dataclasses.replace(policy, loss_scale=scale)
+            rescaled = Step(_with_terms(task), other, planted)
         for stage in task.stages:
             where = f"stage {stage}: " if len(task.stages) > 1 else ""
-            drill = _Drill(step, task, stage, scalers, rule, seed)
+            drill = _Drill(step, task, stage, scalers, rule, seed, rescaled)
             found.extend(where + text for text in drill.faults())
     except tf.errors.OpError as e:
         found.append(f"a step raises {type(e).__name__}: {e.message.splitlines()[0]}")
@@ -130,7 +135,7 @@ def faults(
 
 def code(task: str) -> str:
     """The digest of the code behind drills of a family's task."""
-    return audit.of([audit.code(task), audit.digest([Path(__file__)])])
+    return audit.of([audit.code(task), audit.drills()])
 
 
 def _with_terms(task: Task) -> Task:
@@ -185,8 +190,10 @@ class _Drill:
         scalers: Sequence[Any],
         rule: dynamics.Rule,
         seed: int,
+        rescaled: Step | None,
     ) -> None:
         self._step, self._stage, self._rule = step, stage, rule
+        self._with_another_scale = rescaled
         self._parts: list[_Part] = []
         for part in task.parts(stage):
             self._parts.append(self._of(part, scalers))
@@ -237,9 +244,9 @@ class _Drill:
         usual = self._take()
         yield from self._in_float32(usual)
         yield from self._not_finite()
+        yield from self._rescaled(usual)
         if self._rule.interval:
             yield from self._grown(usual)
-            yield from self._rescaled(usual)
             yield from self._overflown()
 
     def _prepared(self) -> bool:
@@ -384,7 +391,8 @@ class _Drill:
     def _rescaled(self, usual: _Seen) -> Iterator[str]:
         """Of a scale that is no power of two."""
         scale = 1.5 * 2.0**self._exponent
-        seen = self._take(dict.fromkeys(range(len(self._parts)), scale))
+        scales = dict.fromkeys(range(len(self._parts)), scale)
+        seen = self._take(scales, step=self._with_another_scale)
         most = gradient_rule.FLOOR * settings.UNIT[self._dtype]
         for part in self._parts:
             pairs = [(seen.gradients[i], usual.gradients[i]) for i in part.gradients]
@@ -425,19 +433,22 @@ class _Drill:
         scales: Mapping[int, float] = {},
         good: int = 0,
         factors: np.ndarray | None = None,
+        step: Step | None = None,
     ) -> _Seen:
-        """Takes the step from the state that is held."""
+        """Takes the step from the state that is held, or another of the same task."""
         self._step.put(self._held)
         self._set(scales, good)
         batch = self._batch
         if factors is not None:
             batch = (*batch[:-1], tf.constant(factors))
-        return self._taken(self._step.values(), batch)
+        return self._taken(self._step.values(), batch, step)
 
-    def _taken(self, state: Sequence[np.ndarray], batch: Batch) -> _Seen:
+    def _taken(
+        self, state: Sequence[np.ndarray], batch: Batch, step: Step | None = None
+    ) -> _Seen:
         self._step.put(state)
         before = self._scaled()
-        found = self._step(self._stage, batch)[1]
+        found = (step or self._step)(self._stage, batch)[1]
         after = self._step.values()
         return _Seen(
             gradients=[gradient.numpy() for gradient in found],

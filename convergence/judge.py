@@ -1,9 +1,10 @@
 """The whole judgement of results: the frozen rule, and the clauses beside it.
 
 Those beside it have no margin and can only refuse: that a scale has an effect, that no
-gradient is lost, that drills find nothing, and that a goal is reached. So results that
-the rule judged before there was such a clause stay counted, once they are drilled, and
-its code is no part of the rule's tag. No statistics are made here.
+gradient is lost, that recovery hides no difference, that drills find nothing, and that
+a goal is reached. So results that the rule judged before there was such a clause stay
+counted, once they are drilled, and its code is no part of the rule's tag. No statistics
+are made here.
 """
 
 from __future__ import annotations
@@ -12,13 +13,14 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
-from convergence import effect, goals, verdict, zeros
+from convergence import audit, effect, goals, unrecovered, verdict, zeros
 from convergence.clauses import Finding
 from convergence.equivalence import DIFFERENT, EQUAL, UNDECIDED
-from convergence.settings import FLOAT32, SETTINGS
+from convergence.settings import FLOAT32, PERTURBED, SETTINGS
 from convergence.verdict import Row, Verdict
 
-BESIDE = ("effect", "zeros", "drill", "goal")  # clauses
+BESIDE = ("effect", "zeros", "recovery", "drill", "goal")  # clauses
+BASES = (FLOAT32, PERTURBED)  # what others are held against
 
 
 def rows(result: Mapping[str, Any]) -> list[Row]:
@@ -34,6 +36,7 @@ def _beside(row: Row, result: Mapping[str, Any]) -> list[Finding]:
     """What the clauses beside the rule say of a setting."""
     own = [run for run in result["runs"] if run["setting"] == row.setting]
     found = [effect.finding(result, row.setting), zeros.finding(own)]
+    found.append(unrecovered.finding(result, row.setting))
     found.append(_drilled(result, row.setting))
     return found + ([goals.finding(result, row)] if goals.is_of(result) else [])
 
@@ -45,6 +48,8 @@ def _drilled(result: Mapping[str, Any], setting: str) -> Finding:
     drill = result.get("drills", {}).get(setting)
     if drill is None:
         return Finding("drill", UNDECIDED, "not drilled")
+    if drill.get("drills") != audit.drills():
+        return Finding("drill", UNDECIDED, "drilled by others than today's drills")
     faults = drill["faults"]
     more = f" (and {len(faults) - 1} more)" if len(faults) > 1 else ""
     text = f"drill: {faults[0]}{more}" if faults else ""
@@ -61,9 +66,12 @@ def judged(result: Mapping[str, Any]) -> Verdict:
     whole = tuple(_with(row, result) for row in found.rows)
     more: dict[str, list[str]] = {DIFFERENT: [], UNDECIDED: [], EQUAL: []}
     for row in whole:
-        for finding in row.findings if row.must_pass or row.setting == FLOAT32 else ():
-            if finding.clause in BESIDE:
-                more[finding.outcome].append(f"{row.setting}: {finding.text}")
+        beside = [each for each in row.findings if each.clause in BESIDE]
+        for each in beside if row.must_pass or row.setting in BASES else ():
+            # Noise that is not equal refutes no setting, and leaves all undecided.
+            noise = row.setting == PERTURBED and each.outcome != EQUAL
+            told = UNDECIDED if noise else each.outcome
+            more[told].append(f"{row.setting}: {each.text}")
     return Verdict(
         whole,
         (*found.reasons, *more[DIFFERENT]),

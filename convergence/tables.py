@@ -35,6 +35,7 @@ LAYER_HEAD += ("scaled: under 2^-14",)
 LOST_HEAD = ("gradient of", "unscaled: to 0", "to denormals")
 LOST_HEAD += ("dynamic: to 0", "to denormals")
 TIMES_HEAD = ("setting", "median of a run", "speed-up")
+FINDS = ("finds loss", "finds metric", "of what is learned")
 GOALS_HEAD = ("family", "data", "type", "metric", "trivial", "wanted", "float32")
 GOALS_HEAD += ("dynamic", "minutes", "verdict")
 NATIVE_HEAD = ("family", "data", "setting", "pairs", "loss", "margin")
@@ -49,7 +50,7 @@ def summary(found: Sequence[tuple[Judged, str]]) -> Table:
       found: results, and why they are not counted ("" if they are).
     """
     head = ("family", "data", "type", "metric", "trivial", *SETTINGS)
-    rows: Table = [(*head, "finds loss", "finds metric", "verdict")]
+    rows: Table = [(*head, *FINDS, "verdict")]
     for result, stale in found:
         how = " emulated" if result["emulated"] else ""
         rows.append(
@@ -60,7 +61,7 @@ def summary(found: Sequence[tuple[Judged, str]]) -> Table:
                 result["rule"]["metric"],
                 figure(result.get("trivial", {}).get("value")),
                 *_means(result),
-                *(_summed(result) if not stale else (NONE, NONE, "not counted")),
+                *(_summed(result) if not stale else (NONE, NONE, NONE, "not counted")),
             )
         )
     return rows
@@ -74,7 +75,7 @@ def _means(result: Judged) -> list[str]:
     return told
 
 
-def _summed(result: Judged) -> tuple[str, str, str]:
+def _summed(result: Judged) -> tuple[str, str, str, str]:
     judged = judge.judged(result)
     must = [row for row in judged.rows if row.must_pass]
     loss, metric = (
@@ -82,7 +83,17 @@ def _summed(result: Judged) -> tuple[str, str, str]:
     )
     word = judged.word if judged.passes else f"**{judged.word}**"
     percent = NONE if loss is None else _percent(loss, result)
-    return percent, figure(metric, ".3g"), word
+    return percent, figure(metric, ".3g"), _of_learned(metric, result), word
+
+
+def _of_learned(metric: float | None, result: Judged) -> str:
+    """A difference of the metric, over what float32 is ahead of the trivial model."""
+    known = result.get("trivial", {}).get("value")
+    own = [r["metric"] for r in result["runs"] if r["setting"] == FLOAT32]
+    if metric is None or known is None or not own:
+        return NONE
+    learned = abs(mean(own) - known)
+    return f"{metric / learned:.0%}" if learned else NONE
 
 
 def _most(compared: Sequence[Compared | None]) -> float | None:

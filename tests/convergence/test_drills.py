@@ -278,6 +278,23 @@ def test_a_planted_fault_is_found(fault: Fault, dtype: str) -> None:
     assert any(re.search(fault.finds, text) for text in found), found
 
 
+# Those that concern no scale that moves.
+OF_ANY_SCALE = (
+    *("frozen", "rounded", "too large", "not rounded", "slots", "put back"),
+    *("last forgotten", "infinite", "not zeroed"),
+)
+
+
+@pytest.mark.parametrize("name", OF_ANY_SCALE)
+@pytest.mark.slow
+@pytest.mark.kernels
+def test_a_fault_is_found_with_a_constant_scale_too(name: str) -> None:
+    fault = FAULTS[name]
+    control = Control("planted", "", fault.planted)
+    found = drilled(Arm("planted", "constant", control), fault.task)
+    assert any(re.search(fault.finds, text) for text in found), found
+
+
 def test_few_values_or_other_types_are_not_judged() -> None:
     whole = np.arange(1, drills.FEW + 1, dtype=np.float32)
     assert drills._in_16_bits(whole)

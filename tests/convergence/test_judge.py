@@ -67,6 +67,15 @@ def test_without_its_drills_a_family_is_undecided() -> None:
     assert (judged.word, judged.undecided) == ("undecided", ("constant: not drilled",))
 
 
+def test_drills_of_another_form_leave_a_family_undecided() -> None:
+    """They may not have looked for what today's drills find."""
+    result = made_up()
+    result["drills"]["dynamic"] = result["drills"]["dynamic"] | {"drills": "earlier"}
+    judged = judge.judged(result)
+    told = "dynamic: drilled by others than today's drills"
+    assert (judged.word, judged.undecided) == ("undecided", (told,))
+
+
 def test_results_from_before_there_were_drills_are_undecided_until_drilled() -> None:
     result = made_up()
     del result["drills"]

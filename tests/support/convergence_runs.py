@@ -85,7 +85,7 @@ def made_up(
     result = results.head(subject, told, _entry(name))
     result["seeds"] = len(VALUES)
     scaled = [setting for setting in told if told[setting]["scaling"]]
-    drilled = {"commit": "c", "code": "d", "faults": []}
+    drilled = {"commit": "c", "code": "d", "drills": audit.drills(), "faults": []}
     result["drills"] = {setting: dict(drilled) for setting in scaled}
     result["trivial"] = {"name": family.trivial, "value": 0.2}
     for setting in told:

@@ -22,6 +22,7 @@ from convergence import (
     arms,
     audit,
     drilling,
+    families,
     goals,
     margins,
     results,
@@ -46,7 +47,8 @@ class Options:
       data: directory of real data; None for the embedded data.
       dtype: "float16" or "bfloat16".
       emulate: round in float32; done anyway where the device lacks the type.
-      seeds: how many; None for what the margins were frozen for, or the goal.
+      seeds: how many; None for what the margins were frozen for, or the goal, and more
+        where `families.SEEDS` says so.
       first_seed: of those that are judged; None for `margins.JUDGED`.
       resume: go on with earlier results and checkpoints.
       any_commit: also with those of another commit.
@@ -164,7 +166,8 @@ class _Runs:
         told = {arm.name: arm.told(subject.dtype, self._size.steps) for arm in every}
         result, path = self._begin(results.head(subject, told, entry))
         first = margins.judged_from(options.first_seed)
-        seeds = range(first, first + (options.seeds or entry["seeds"]))
+        count = options.seeds or self._seeds(entry)
+        seeds = range(first, first + count)
         result["seeds"] = len({run["seed"] for run in result["runs"]}.union(seeds))
         if subject.controls:
             self._borrow(result, seeds)
@@ -175,6 +178,13 @@ class _Runs:
         self._train(result, path, every, seeds)
         self._drill(result, path, every, first)
         return result
+
+    def _seeds(self, entry: Mapping[str, Any]) -> int:
+        """How many seeds are judged if nobody says how many."""
+        asked: int = entry["seeds"]
+        if "goal" in entry:
+            return asked
+        return families.seeds(self._family.name, self._options.dtype, asked)
 
     def _drill(
         self, result: dict[str, Any], path: Path, every: Sequence[Arm], seed: int

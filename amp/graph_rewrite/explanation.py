@@ -82,6 +82,7 @@ CHANGES: Mapping[str, str] = {
     "variable": "a resource variable (tf.Variable), which is read once and cast",
     "fed": "nothing: what is fed is float32; its readers cast it",
     "products": "another plan: this one has products only, to compare with",
+    "rewritten": "another plan: in this one only the kernels are others",
     "accuracy": ("AMP_CHECK=0 asks no more; but its gradients were found to be off"),
     "unreached": "a product before it in 16 bits: there is none",
     "cost": (

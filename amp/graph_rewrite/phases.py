@@ -82,5 +82,5 @@ FUSE = (
     Step("fuse", fuse.fused, ("linked", "priced", "typed", "fusing"), "fused"),
     Step("check the clusters", checks.clusters_made, ("linked", "fused", "typed")),
 )
-_REPORTED = ("priced", "plans", "fused", "settled", "sized")
+_REPORTED = ("every", "priced", "plans", "fused", "settled", "sized")
 REPORT = (Step("report", report_on, _REPORTED, "report"),)

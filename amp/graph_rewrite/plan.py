@@ -104,6 +104,7 @@ RULES: Mapping[str, str] = {
     "variable": "reads a float32 variable in place, or at a set time",
     "fed": "fed by the caller",
     "products": "not a product, in a plan of products only",
+    "rewritten": "in a plan that is rewritten in float32",
     "accuracy": "found at fault where gradients were compared in the job",
     "unreached": "not downstream of a product in 16 bits",
     "cost": "16 bits would not be faster",
@@ -169,7 +170,7 @@ class Plan:
       casts: the casts to make.
       seconds32, seconds16: predicted time of one run before and after, casts included.
       spared: further seconds of the function as given, of what its twin has not to do
-        for other reasons than its types; 0 if nothing is converted.
+        for other reasons than its types; 0 if the function stays as it is.
       tie: seconds per step by which the choice may exceed the optimum due to rounding;
         -inf if costs were not compared.
       interface: the arguments and results that become 16-bit.

@@ -24,7 +24,7 @@ from amp.graph_rewrite.plan import RULES
 from amp.report_page import page
 
 _MOST_LISTED = 6  # arguments and nodes in one line
-_REWRITTEN = "rewritten, "  # what a verdict begins with, before its gains
+_REWRITTEN = "rewritten"  # what a verdict begins with, before its gains
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -93,8 +93,8 @@ class Report:
 
     def __str__(self) -> str:
         low = f"{self.dtype or '16 bits'}{' (emulated)' if self.emulated else ''}"
-        high, mixed = figures.time(self.seconds32), figures.time(self.seconds16)
-        times = f"{high} in float32, {mixed} mixed, on {self.device}"
+        high, made = figures.time(self.seconds32), figures.time(self.seconds16)
+        times = f"{high} in float32, {made} rewritten, on {self.device}"
         share = self.measured_share
         priced = f"measurement {share:.0%}, model {1 - share:.0%}"
         lines = [
@@ -147,8 +147,8 @@ class Report:
     def _trial_lines(self) -> list[str]:
         lines = [f"  trial        {self.trial}"] if self.trial else []
         if self.measured32 is not None and self.measured16 is not None:
-            high, mixed = figures.time(self.measured32), figures.time(self.measured16)
-            times = f"{high} in float32, {mixed} mixed"
+            high, made = figures.time(self.measured32), figures.time(self.measured16)
+            times = f"{high} in float32, {made} rewritten"
             when = f"over {self.timed} calls" if self.timed else "in an earlier run"
             lines.insert(0, f"  measured     {times}, {when}")
         for number, plan in enumerate(self.plans):
@@ -207,7 +207,7 @@ class Report:
         result = report._gains()
         if not outcome.twin:
             return report.left(result)
-        return dataclasses.replace(report, verdict=f"{_REWRITTEN}{result}")
+        return dataclasses.replace(report, verdict=f"{self._how}, {result}")
 
     def as_measured(self, high: float | None, low: float | None) -> Report:
         """The report with the times of a call that an earlier run of the job measured.
@@ -216,7 +216,16 @@ class Report:
           high, low: seconds of the original, and of the winner; None if not known.
         """
         report = dataclasses.replace(self, measured32=high, measured16=low)
-        return dataclasses.replace(report, verdict=f"{_REWRITTEN}{report._gains()}")
+        return dataclasses.replace(report, verdict=f"{self._how}, {report._gains()}")
+
+    @property
+    def rewritten(self) -> bool:
+        """Whether the function runs in another form than as it was given."""
+        return self.verdict.startswith(_REWRITTEN)
+
+    @property
+    def _how(self) -> str:
+        return _REWRITTEN if self.nodes_low else f"{_REWRITTEN} in float32"
 
     def _gains(self) -> str:
         """The predicted gain, and the measured one if there is one."""
@@ -249,9 +258,9 @@ class Report:
             measured_share=prices.measured_share,
             decisions=tuple(decisions),
         )
-        if not self.verdict.startswith(f"{_REWRITTEN}predicted"):
+        if not self.verdict.startswith(f"{self._how}, predicted"):
             return report
-        return dataclasses.replace(report, verdict=f"{_REWRITTEN}{report._gains()}")
+        return dataclasses.replace(report, verdict=f"{self._how}, {report._gains()}")
 
     def left(self, cause: str) -> Report:
         """The report with the original running from now on.

@@ -23,7 +23,6 @@ from amp.graph_rewrite.ops.row import Kind
 from amp.graph_rewrite.outcomes import Prices
 from amp.graph_rewrite.plan import CastsSaved, Plan, Reason
 from amp.graph_rewrite.report import Report
-from amp.policy import Policy
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -35,6 +34,7 @@ class _Seconds:
 
 
 def report_on(
+    every: Priced,
     priced: Priced,
     plans: Mapping[FunctionUse, Plan],
     made: Fused,
@@ -44,7 +44,8 @@ def report_on(
     """Makes the report of a rewrite.
 
     Args:
-      priced: the module's analysis and prices.
+      every: the module's analysis and prices.
+      priced: the same without what the nominee leaves out.
       plans: the plan of each use.
       made: the rewritten module, and the counts of its clusters.
       settled: policy and device.
@@ -80,8 +81,8 @@ def report_on(
         seconds32=seconds.before,
         seconds16=seconds.after,
         decisions=tuple(_decisions(priced, plans)),
-        verdict=_verdict(uses, plans, policy, seconds),
-        measured_share=measured_share(priced),
+        verdict=_verdict(priced, plans, made, seconds),
+        measured_share=measured_share(every),
         casts_spared={**casts_saved, "fused": fused},
         clusters=fusion.clusters,
         fused_seconds=fusion.seconds,
@@ -122,15 +123,19 @@ def _prefixes(priced: Priced) -> Iterator[tuple[FunctionUse, str]]:
 
 
 def _verdict(
-    uses: Mapping[FunctionUse, UseAnalysis],
+    priced: Priced,
     plans: Mapping[FunctionUse, Plan],
-    policy: Policy,
+    made: Fused,
     seconds: _Seconds,
 ) -> str:
+    uses = priced.analysis.uses
+    gain = figures.gain(seconds.before, seconds.after)
     if any(plan.low for plan in plans.values()):
-        if policy.emulate:
+        if next(iter(uses.values())).context.policy.emulate:
             return "rewritten, emulated: values as in 16 bits, no faster"
-        return f"rewritten, predicted {figures.gain(seconds.before, seconds.after)}"
+        return f"rewritten, predicted {gain}"
+    if made.linked.graphs:
+        return f"rewritten in float32, predicted {gain}"
     for plan in plans.values():
         for reason in plan.reasons.values():
             if reason.rule in ("gain", "unscaled"):

@@ -74,10 +74,17 @@ class Foreseen:
     Attributes:
       seconds: predicted time of a step, without what clusters save.
       low: the nodes to make 16-bit, by the use of the function as given.
+      given: predicted time of a step of the function as given.
     """
 
     seconds: float
     low: Mapping[FunctionUse, frozenset[str]]
+    given: float = 0.0
+
+    @property
+    def gains(self) -> bool:
+        """Whether the plan changes the function, and so gains by `min_gain` or more."""
+        return self.seconds < self.given
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -194,7 +201,7 @@ class Prepared:
             return Rewrite(module, report_builder.switched_off(module, settled))
         with uncollected():
             values, left = self._decided(nominee, suffix), _nothing_left
-            if any(plan.low for plan in values["plans"].values()):
+            if any(plan.low or plan.spared for plan in values["plans"].values()):
                 values = run((*BUILD, *CHECK), values)
                 left = functools.partial(_check_again, values)
                 if not later:
@@ -213,7 +220,8 @@ class Prepared:
             plans = self._decided(nominee, "")["plans"]
         uses = self.priced.analysis.uses
         seconds = sum(uses[use].weight * p.seconds16 for use, p in plans.items())
-        return Foreseen(seconds, {use: plan.low for use, plan in plans.items()})
+        given = sum(uses[use].weight * p.seconds_given for use, p in plans.items())
+        return Foreseen(seconds, {use: plan.low for use, plan in plans.items()}, given)
 
     def prices(self, nominee: Nominee) -> Prices:
         """What a nominee's plan costs, node by node, for the report on it."""
@@ -227,6 +235,8 @@ class Prepared:
         Args:
           low: by the use of the function as given; of a plan that was made.
         """
+        if not any(low.values()):
+            return dataclasses.replace(EVERYTHING, in_float32=True)
         why = Reason("cost", "float32 in the plan that was made")
         uses = self.priced.analysis.uses
         return EVERYTHING.keeping(
@@ -277,6 +287,12 @@ class Prepared:
         """What gave the measured times that the prices are made with."""
         timer: Timer = self.values.get("timer", untimed)
         return timer
+
+    @property
+    def spares(self) -> bool:
+        """Whether a rewrite saves time by anything else than 16 bits."""
+        off = self.settled.policy is None
+        return not off and any(one.spared for one in self.priced.uses.values())
 
     @property
     def priced(self) -> Priced:

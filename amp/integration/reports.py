@@ -218,7 +218,7 @@ def total(made: Sequence[Report]) -> str:
 
     The gain is the measured one, of the functions that have one; else the predicted.
     """
-    done = [report for report in made if report.nodes_low]
+    done = [report for report in made if report.rewritten]
     low, total = (
         sum(getattr(r, name) for r in made) for name in ("nodes_low", "nodes_total")
     )
@@ -256,13 +256,13 @@ def _gain(done: Sequence[Report]) -> str:
 
 def _left(made: Sequence[Report]) -> str:
     """How many functions run in float32 because that was measured to be faster."""
-    beaten = [r for r in made if not r.nodes_low and r.measured32 is not None]
+    beaten = [r for r in made if not r.rewritten and r.measured32 is not None]
     return f", float32 was the fastest in {len(beaten)}" if beaten else ""
 
 
 def _why_none(made: Sequence[Report]) -> str:
     """Why not one function was rewritten, "" if one was."""
-    if any(report.nodes_low or report.measured32 is not None for report in made):
+    if any(report.rewritten or report.measured32 is not None for report in made):
         return ""
     longest = max(made, key=lambda report: report.seconds32)
     return f" ({longest.verdict})"
@@ -270,7 +270,7 @@ def _why_none(made: Sequence[Report]) -> str:
 
 def _unmeasured(made: Sequence[Report]) -> str:
     """Why the gain is only a prediction, "" if it is not."""
-    done = [report for report in made if report.nodes_low and not report.emulated]
+    done = [report for report in made if report.rewritten and not report.emulated]
     if not done or any(report.measured16 is not None for report in done):
         return ""
     off = next((r.trial for r in done if r.trial.startswith("off: ")), "")

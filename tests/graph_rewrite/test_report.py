@@ -47,6 +47,22 @@ def test_every_node_that_touches_float32_is_decided() -> None:
     assert named == {"x", "w", "product", "tanh", "out"}
 
 
+def test_a_report_in_float32_says_so() -> None:
+    """And that a function in another form runs, though no node is 16-bit."""
+    verdict = "rewritten in float32, predicted 1.25x faster"
+    before = dataclasses.replace(
+        chain(), nodes_low=0, seconds32=5e-3, seconds16=4e-3, verdict=verdict
+    )
+    assert before.rewritten
+    outcome = TrialOutcome(True, 5e-3, 2.5e-3, 7, "ended: planted")
+    after = before.after(outcome)
+    assert after.verdict == f"{verdict}, measured 2.00x faster over 7 calls"
+    prices = Prices(6e-3, 4e-3, 1.0, {})
+    assert after.repriced(prices).verdict.startswith(f"{verdict[:-12]}1.50x faster, m")
+    lost = before.after(dataclasses.replace(outcome, twin=False))
+    assert not lost.rewritten
+
+
 def test_json_has_every_field_and_reads_back() -> None:
     report = chain()
     read = json.loads(report.to_json())
@@ -79,7 +95,7 @@ def test_a_trial_adds_what_was_measured_beside_what_was_predicted() -> None:
     gains = "predicted 1.50x faster, measured 1.25x faster"
     assert after.verdict == f"rewritten, {gains} over 7 calls"
     text = str(after)
-    assert "measured     5.00 ms in float32, 4.00 ms mixed, over 7 calls" in text
+    assert "measured     5.00 ms in float32, 4.00 ms rewritten, over 7 calls" in text
     assert "trial        ended: 16 bits are faster" in text
     assert after.decisions == before.decisions
     assert (after.measured32, after.measured16, after.timed) == (5e-3, 4e-3, 7)
@@ -89,7 +105,9 @@ def test_what_an_earlier_run_measured_is_told_as_such() -> None:
     report = chain().as_measured(5e-3, 4e-3)
     assert report.verdict.endswith("measured 1.25x faster in an earlier run")
     text = str(report)
-    assert "measured     5.00 ms in float32, 4.00 ms mixed, in an earlier run" in text
+    assert (
+        "measured     5.00 ms in float32, 4.00 ms rewritten, in an earlier run" in text
+    )
 
 
 def test_where_the_original_won_nothing_of_ours_is_in_sixteen_bits() -> None:

@@ -71,6 +71,7 @@ class _Decision:
       before: the casts in the graph as given.
       after: the casts that it will have.
       interface: the argument and result types that change.
+      rewritten: whether any function of the module is.
     """
 
     low: frozenset[str]
@@ -78,6 +79,7 @@ class _Decision:
     before: frozenset[Cast]
     after: UseCasts
     interface: Interface
+    rewritten: bool
 
 
 def decide(priced: Priced, nominee: Nominee = CUT) -> dict[FunctionUse, Plan]:
@@ -111,13 +113,14 @@ def decide(priced: Priced, nominee: Nominee = CUT) -> dict[FunctionUse, Plan]:
     before = planned_casts.casts(tensors, {LOW})
     turned = handed_on(analysis, boundaries)
     after = planned_casts.use_casts(tensors, cut.low, turned)
+    rewritten = nominee.in_float32 or any(low.values())
+
+    def decision(use: FunctionUse) -> _Decision:
+        made = low[use], cut.tie, before[use], after[use], boundaries[use]
+        return _Decision(*made, rewritten)
+
     return {
-        use: _plan(
-            one,
-            prices[use],
-            _Decision(low[use], cut.tie, before[use], after[use], boundaries[use]),
-        )
-        for use, one in priced.uses.items()
+        use: _plan(one, prices[use], decision(use)) for use, one in priced.uses.items()
     }
 
 
@@ -193,7 +196,8 @@ def _cut(
 ) -> _Cut:
     uses = priced.analysis.uses
     times = _times(uses, tensors, prices)
-    if any(nominee.forced(one.context.policy) for one in uses.values()):
+    forced = any(nominee.forced(one.context.policy) for one in uses.values())
+    if forced and not nominee.in_float32:
         return _Cut(frozenset(times) | {LOW}, -math.inf)
     priced_tensors = _priced_tensors(tensors, uses, prices)
     low_side = min_cut.solve(times, {LOW}, priced_tensors, _moves(uses, tensors, times))
@@ -243,16 +247,18 @@ def _plan(one: PricedUse, prices: _Prices, decision: _Decision) -> Plan:
     found, number = one.use_analysis.found, one.use_analysis.context.format.number
     after, low = decision.after, decision.low
     again = {found.typed[name].node.inputs[index] for name, index in after.late}
+    spared, undone = (one.spared, 0.0) if decision.rewritten else (0.0, one.spared)
     return Plan(
         dtype=number,
         low=low,
         attrs={name: tuple(turning(found.typed[name], number)) for name in low},
         reasons=_reasons(found, low, prices.times),
         casts=after.casts,
-        seconds32=_seconds(one, prices, found.already, decision.before),
+        seconds32=_seconds(one, prices, found.already, decision.before) + undone,
         seconds16=_seconds(one, prices, low | found.already, after.casts)
-        + sum(one.cast(edge) for edge in sorted(again)),
-        spared=one.spared if low else 0.0,
+        + sum(one.cast(edge) for edge in sorted(again))
+        + undone,
+        spared=spared,
         tie=decision.tie,
         interface=decision.interface,
         casts_saved=after.saved,

@@ -30,6 +30,7 @@ class Nominee:
       products_only: whether nothing becomes 16-bit but products and what only moves
         their values.
       clusters: whether XLA may compile fused neighbours.
+      in_float32: whether nothing becomes 16-bit, so that only kernels are others.
       kept: further nodes that stay float32, by the use of the function as given.
     """
 
@@ -37,6 +38,7 @@ class Nominee:
     everything: bool = False
     products_only: bool = False
     clusters: bool = True
+    in_float32: bool = False
     kept: Nodes = dataclasses.field(default_factory=dict)
 
     def keeping(self, kept: Nodes) -> Nominee:
@@ -54,8 +56,13 @@ CUT = Nominee("the cheapest")
 EVERYTHING = Nominee("everything", everything=True)
 PRODUCTS = Nominee("products only", everything=True, products_only=True)
 UNCLUSTERED = Nominee("without clusters", clusters=False)
+# What a rewrite does besides choosing types: batch norms made one kernel (decision 29),
+# and rows of variables read without a copy (decision 27). Without a cast there is no
+# cluster.
+REWRITTEN = Nominee("float32, rewritten", in_float32=True)
 
 _ONLY = Reason("products", "a plan of products only, to compare others with")
+_NONE = Reason("rewritten", "a plan in float32, of other kernels than as given")
 
 
 def nominated(priced: Priced, nominee: Nominee) -> Priced:
@@ -85,7 +92,8 @@ def _refused(
     one: UseAnalysis, nominee: Nominee, kept: Mapping[str, Reason]
 ) -> dict[str, Reason]:
     found = one.found
-    reasons = {name: why for name, why in kept.items() if name in found.allowed}
+    reasons = dict.fromkeys(found.allowed, _NONE) if nominee.in_float32 else {}
+    reasons |= {name: why for name, why in kept.items() if name in found.allowed}
     if nominee.products_only:
         for name in found.allowed:
             row = found.typed[name].row

@@ -136,8 +136,8 @@ class FunctionChecks:
           recorded: what a step in float32 was computed from, if there was one.
         """
         prepared, nominee = plans.prepared, plans.nominee(plan)
-        if prepared is None:
-            return
+        if prepared is None or not any(rewrite.low.values()):
+            return  # nothing is rounded
 
         def make() -> GradientCheck:
             check = GradientCheck(context_lib.context(), prepared, rewrite, nominee)
@@ -149,7 +149,8 @@ class FunctionChecks:
 
     def winner(self, plans: FunctionPlans, plan: str) -> None:
         """Has the plan compared that won a race, unless that tells nothing new."""
-        if self.compared not in ("", plan) and plan not in _KNOWN:
+        known = _KNOWN if self.compared else ()
+        if plan != self.compared and plan not in known:
             self._again = True
             self._plan(plan, functools.partial(self._anew, plans, plan), due=1)
 

@@ -18,6 +18,7 @@ from amp.graph_rewrite.assign.nominee import (
     CUT,
     EVERYTHING,
     PRODUCTS,
+    REWRITTEN,
     UNCLUSTERED,
     Nodes,
     Nominee,
@@ -35,8 +36,9 @@ from amp.integration.functions.twin_making import MadeTwin
 from amp.integration.measuring.job_timer import Noted
 from amp.policy import Policy
 
-# The plans besides the cheapest, in the order in which they enter a race.
-OTHERS = (EVERYTHING, UNCLUSTERED, PRODUCTS)
+# The plans besides the cheapest, in the order in which they enter a race. The one in
+# float32 is predicted to be close where 16 bits gain little, and is soon made ready.
+OTHERS = (REWRITTEN, EVERYTHING, UNCLUSTERED, PRODUCTS)
 # The cheapest by times that were measured after the others were made (`later_plan`).
 MEASURED = dataclasses.replace(CUT, name="the cheapest as measured")
 NOMINEES: Mapping[str, Nominee] = {each.name: each for each in (CUT, *OTHERS, MEASURED)}
@@ -77,6 +79,11 @@ class Made:
     report: Report
     low: Mapping[FunctionUse, frozenset[str]]
 
+    @property
+    def in_float32(self) -> bool:
+        """Whether it makes nothing 16-bit."""
+        return not any(self.low.values())
+
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Found:
@@ -84,7 +91,7 @@ class Found:
 
     Attributes:
       prepared: what is planned, analyzed and priced.
-      cheapest: the report on the cheapest plan, which was made.
+      cheapest: the report on the plan that is predicted to be the fastest.
       made: of each plan that was made, the nodes that it holds in 16 bits.
     """
 
@@ -110,7 +117,10 @@ def why_not_made(found: Found, nominee: Nominee, doubt: float = 1.0) -> str:
         foreseen = found.prepared.foreseen(nominee)
         if any(foreseen.low == low for low in found.made):
             return "not made, it is the same as another plan"
-        seconds = foreseen.seconds - report.fused_seconds
+        if nominee.in_float32 and not foreseen.gains:
+            return "not made, it changes nothing that gains"
+        fused = 0.0 if nominee.in_float32 else report.fused_seconds
+        seconds = foreseen.seconds - fused
     close = doubt * (CLOSE_IF_MODELLED if _modelled(report) else CLOSE)
     if seconds <= close * report.seconds16:
         return ""
@@ -140,6 +150,8 @@ class FunctionPlans:
       prices: of plans, by name, where they are others than the plan was made by.
       repriced: the same at the prices of the plan `MEASURED`; None without one.
       compiled: whether XLA compiles any part of the function.
+      spares: whether a rewrite saves time by anything else than 16 bits. Where they are
+        emulated it is not to: what runs is to be the program's own arithmetic.
       uneven: whether a call may differ from another in sizes that its arguments do not
         tell, as those of a batch that an iterator gives inside the function.
     """
@@ -158,6 +170,8 @@ class FunctionPlans:
         self._timers = dict.fromkeys(NOMINEES, prepared.timer)
         self._kept, self._proven = kept, ""
         self._policy = policy = prepared.settled.policy
+        emulated = policy is not None and policy.emulate
+        self.spares = prepared.spares and not emulated
         self._race = policy is not None and not contest.why_not(policy)
         self._left: dict[str, Callable[[], None]] = {}  # checks, by plan
         self._made: dict[str, Made | NotMade] = {}
@@ -170,6 +184,18 @@ class FunctionPlans:
     def nominee(self, plan: str) -> Nominee:
         """The plan of a name, with the nodes that stay float32."""
         return NOMINEES[plan].keeping(self._kept)
+
+    def instead(self, cheapest: Report, *, stepped: bool) -> str:
+        """The plan to begin with where the cheapest changes nothing, "" for none.
+
+        Args:
+          cheapest: the report on it.
+          stepped: whether a training step was made in float32 before.
+        """
+        prepared = self.prepared if self.spares else None
+        if prepared is not None and prepared.foreseen(REWRITTEN).gains:
+            return REWRITTEN.name
+        return self.worth_a_race(cheapest) if stepped else ""
 
     def worth_a_race(self, float32: Report) -> str:
         """The plan that is to race though none is predicted to gain, "" if none is.
@@ -286,9 +312,9 @@ class FunctionPlans:
 
     def _why_not(self, prepared: Prepared, plan: str, doubt: float) -> str:
         """Why a plan is not worth a try beside the cheapest, "" if it is."""
-        cheapest = self._made.get(CUT.name)
-        chosen = plan in (CUT.name, MEASURED.name)
-        if chosen or not isinstance(cheapest, Made):
+        known = (self._made.get(each.name) for each in (CUT, REWRITTEN))
+        cheapest = next((one for one in known if isinstance(one, Made)), None)
+        if plan in (CUT.name, MEASURED.name) or cheapest is None:
             return ""
         found = Found(prepared, cheapest.report, self._lows)
         return why_not_made(found, self.nominee(plan), doubt)

@@ -93,10 +93,11 @@ class FunctionTwins:
         if isinstance(made, NotMade) and plan != CUT.name:
             plan, known = CUT.name, Record()
             made, rewrite = self._plans.make(context, plan)
-        if isinstance(made, NotMade) and made.report is not None and told.seconds:
-            doubtful = self._plans.worth_a_race(made.report)
-            if doubtful:
-                plan = doubtful
+        if isinstance(made, NotMade) and made.report is not None:
+            stepped = told.seconds > 0
+            instead = self._plans.instead(made.report, stepped=stepped)
+            if instead:
+                plan = instead
                 made, rewrite = self._plans.make(context, plan)
         stored = None
         if isinstance(made, Made):
@@ -111,14 +112,19 @@ class FunctionTwins:
             return self._begin_in_float32(made)
         if stored is None and rewrite is not None:
             self._checks.first(self._plans, plan, rewrite, told.recorded)
-        others = [nominee.name for nominee in OTHERS if nominee.name != plan]
-        self._enter(plan, others, known)
+        self._enter(plan, [each for each in self._others if each != plan], known)
         if told.too_large and self._contest is not None:
             self._contest.drop(FLOAT32, guarded_calls.TOO_LARGE, failed=True)
         if stored is not None:
             noted = self._checks.go_on_from(stored, self._plans, plan)
             self._shared.reports.change(self._name, noted)
         return True
+
+    @property
+    def _others(self) -> list[str]:
+        """The names of the plans that may race besides float32 and the cheapest."""
+        spares = self._plans.spares
+        return [one.name for one in OTHERS if spares or not one.in_float32]
 
     def _begin_in_float32(self, made: NotMade) -> bool:
         """Begins without a twin; returns whether one may come of what is measured."""
@@ -313,7 +319,7 @@ class FunctionTwins:
                 self._shared.reports.put(self._name, report)
             self._shared.reports.change(self._name, lambda r: r.after(outcome))
             self.between.keep(self._plans, contest, outcome)
-        if isinstance(made, Made):
+        if isinstance(made, Made) and not made.in_float32:
             self._checks.winner(self._plans, contest.winner)
         else:
             self._shared.checks.forget(self._name)
@@ -374,7 +380,7 @@ class FunctionTwins:
         """
         before, contest = self._plans, self._contest
         raced = contest is not None and contest.winner != ""
-        others = [] if raced else [nominee.name for nominee in OTHERS]
+        others = [] if raced else self._others
         if contest is not None:
             contest.stop()
         plans = FunctionPlans(self._name, prepared, kept)

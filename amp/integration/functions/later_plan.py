@@ -207,8 +207,8 @@ def _ratio(prepared: Prepared, plans: FunctionPlans, running: str) -> float | No
     found = prepared.foreseen(plans.nominee(MEASURED.name))
     if not any(found.low.values()) or plans.was_made(found.low):
         return None
-    made = plans.known(running)
-    low = made.low if isinstance(made, Made) else {}
-    now = prepared.foreseen(prepared.holding(low)).seconds
+    made, now = plans.known(running), found.given
+    if isinstance(made, Made):
+        now = prepared.foreseen(prepared.holding(made.low)).seconds
     ratio = found.seconds / now if now else 1.0
     return ratio if ratio <= 1 - LEAST_GAIN else None

@@ -30,7 +30,7 @@ from amp.graph_rewrite.graph import ir
 from amp.graph_rewrite.outcomes import TrialOutcome
 from amp.graph_rewrite.report import Report
 from amp.integration import fallback, functions, messages
-from amp.integration.functions.race_rules import FLOAT32, USED_UP
+from amp.integration.functions.race_rules import FLOAT32, IN_FLOAT32, USED_UP
 from amp.integration.measuring import hardware, profiles
 from amp.policy import Policy
 
@@ -87,7 +87,9 @@ class Record:
 
     @property
     def compared(self) -> bool:
-        """Whether it is the winner whose gradients were compared last."""
+        """Whether it is the winner whose gradients were compared, if they need be."""
+        if self.winner in IN_FLOAT32:
+            return True
         return bool(self.accuracy) and self.accuracy.get("name") == self.winner
 
     @property

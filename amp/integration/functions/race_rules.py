@@ -12,10 +12,12 @@ import math
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 
+from amp.graph_rewrite.assign.nominee import REWRITTEN
 from amp.integration.functions.paired_ranks import Interval, interval, typical
 from amp.integration.functions.race_log import Log
 
 FLOAT32 = "float32"  # the name of the original among the entrants
+IN_FLOAT32 = (FLOAT32, REWRITTEN.name)
 USED_UP = "ended: the budget is used up; the fastest so far runs"
 # What becomes of an entrant whose first call the budget does not allow for.
 TOO_LONG = "would take too long to be made ready"
@@ -164,12 +166,18 @@ def affordable(log: Log, name: str) -> bool:
         return True
     making = 0.0 if name == FLOAT32 else log.making
     so_far = lost(log, whole=log.stepped)
-    return so_far + _readying(log) + making <= budget(log)
+    return so_far + _readying(log, name) + making <= budget(log)
 
 
-def _readying(log: Log) -> float:
-    """The seconds that one more first call takes: as the longest one so far."""
-    return max(log.longest, *log.first.values()) - (log.best or 0.0)
+def _readying(log: Log, name: str = FLOAT32) -> float:
+    """The seconds that one more first call takes: as the longest one so far.
+
+    Rewritten in float32, a function has no clusters to compile: as the shortest.
+    """
+    first = log.first.values()
+    soon = name == REWRITTEN.name and not log.compiled
+    seconds = min(first) if soon else max(log.longest, *first)
+    return seconds - (log.best or 0.0)
 
 
 def calls_until_affordable(log: Log) -> int:
@@ -315,7 +323,10 @@ def _look(log: Log, running: Sequence[str]) -> Ruling:
 
 def is_faster(name: str) -> str:
     """Who won, for the report."""
-    return "float32 is faster" if name == FLOAT32 else "16 bits are faster"
+    if name == FLOAT32:
+        return "float32 is faster"
+    low = "float32 as rewritten is" if name in IN_FLOAT32 else "16 bits are"
+    return f"{low} faster"
 
 
 def preferred(log: Log, equal: Sequence[str], running: Sequence[str]) -> str:
@@ -330,7 +341,8 @@ def preferred(log: Log, equal: Sequence[str], running: Sequence[str]) -> str:
       equal: the several.
       running: all that are not out.
     """
-    soon = _soon(log, [name for name in equal if name != FLOAT32] or equal)
+    low = [name for name in equal if name not in IN_FLOAT32]
+    soon = _soon(log, low or equal)
     favourite = min(soon, key=log.prediction)
     if FLOAT32 in running and typical(log.ratios(favourite, FLOAT32)) > 0:
         return leader(log, [*soon, FLOAT32])

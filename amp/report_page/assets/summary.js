@@ -60,10 +60,10 @@ function figuresCard(report) {
 function timesCard(report) {
   return card("Time of a step", "", pairs([
     ["predicted, float32", format.time(report.seconds32)],
-    ["predicted, mixed", format.time(report.seconds16)],
+    ["predicted, rewritten", format.time(report.seconds16)],
     ["predicted gain", format.gain(report.seconds32, report.seconds16)],
     ["measured, float32", report.measured32 === null ? "not measured" : format.time(report.measured32)],
-    ["measured, mixed", report.measured16 === null ? "not measured" : format.time(report.measured16)],
+    ["measured, rewritten", report.measured16 === null ? "not measured" : format.time(report.measured16)],
     ["measured gain", format.gain(report.measured32, report.measured16)],
     ["timed calls", report.timed ? format.count(report.timed) : ""],
     ["prices measured", `${Math.round(100 * report.measured_share)} %`],

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import Any
 
 import pytest
 import tensorflow as tf
-from rewriting import CPU, decisions, graph_def, low, module_of, settled
+from rewriting import CPU, decisions, graph_def, low, module_of, settled, traced
 
+import amp
 from amp.graph_rewrite.assign.nominee import (
     CUT,
     EVERYTHING,
     PRODUCTS,
+    REWRITTEN,
     UNCLUSTERED,
     Nominee,
 )
@@ -101,7 +104,76 @@ def test_a_plan_without_clusters_has_none() -> None:
     assert one.made(UNCLUSTERED).report.clusters == 0
 
 
-@pytest.mark.parametrize("nominee", [CUT, EVERYTHING, PRODUCTS, UNCLUSTERED])
+def normalized(**fields: object) -> Prepared:
+    """A step of training with a convolution and a batch norm, on a CPU."""
+    with amp.mixed_precision_scope(dtype="bfloat16"):
+        pass  # the hooks are in place: what is traced has its shapes
+
+    def step(x: tf.Tensor, w: tf.Tensor, offset: tf.Tensor) -> tf.Tensor:
+        with tf.GradientTape() as tape:
+            tape.watch((w, offset))
+            y = tf.nn.conv2d(x, w, 1, "SAME")
+            mean, variance = tf.nn.moments(y, [0, 1, 2])
+            y = tf.nn.batch_normalization(y, mean, variance, offset, None, 1e-3)
+            loss = tf.reduce_sum(tf.square(y))
+        return tape.gradient(loss, (w, offset))
+
+    shapes = ([32, 64, 64, 16], [3, 3, 16, 16], [16])
+    module, _ = traced(step, *map(tf.TensorSpec, shapes))
+    return prepare(module, settled(CPU_AMX, **{"assignment": "cost", **fields}))
+
+
+PRODUCTS_HERE = ("Conv2D", "Conv2DBackpropFilter", "Conv2DBackpropInput")
+
+
+def kernels(one: Prepared, nominee: Nominee) -> int:
+    made = one.made(nominee).graph
+    return sum("FusedBatchNormV3" in graph.ops for graph in made.graphs())
+
+
+def test_a_plan_in_float32_has_the_kernels_and_no_16_bits() -> None:
+    one = normalized()
+    made = one.made(REWRITTEN)
+    assert not any(made.low.values())
+    assert kernels(one, REWRITTEN) == 1
+    assert {d.dtype for d in made.report.decisions} == {"float32"}
+    assert {"Conv2D"} <= {d.op for d in made.report.decisions if d.rule == "rewritten"}
+    assert made.report.casts == 0
+    assert made.report.verdict.startswith("rewritten in float32, predicted 1.")
+    made.left()
+
+
+def test_a_plan_in_float32_gains_what_the_kernels_save() -> None:
+    """And the cheapest, which has them too, is predicted to gain over the original."""
+    one = normalized()
+    float32, cheapest = one.foreseen(REWRITTEN), one.foreseen(CUT)
+    assert cheapest.seconds < float32.seconds < float32.given == cheapest.given
+    ((_, priced),) = one.priced.uses.items()
+    assert float32.given - float32.seconds == pytest.approx(priced.spared)
+    report = one.made(REWRITTEN).report
+    assert report.seconds32 == float32.given
+    assert report.seconds16 == float32.seconds
+    assert one.made(one.holding({})).report == report
+
+
+@pytest.mark.parametrize("fields", [{"deny": PRODUCTS_HERE}, {"min_gain": 0.99}])
+def test_what_stays_as_it_is_takes_what_the_original_takes(fields: Any) -> None:
+    one = normalized(**fields)
+    assert not kernels(one, CUT)
+    report, given = one.made(CUT).report, one.foreseen(REWRITTEN).given
+    assert (report.seconds32, report.seconds16) == (given, given)
+
+
+def test_a_plan_in_float32_without_other_kernels_is_the_module_given() -> None:
+    one = prepared()
+    assert not one.spares
+    made = one.made(REWRITTEN)
+    assert made.graph is one.values["given"]
+    assert not made.report.rewritten
+    assert not one.foreseen(REWRITTEN).gains
+
+
+@pytest.mark.parametrize("nominee", [CUT, EVERYTHING, PRODUCTS, REWRITTEN, UNCLUSTERED])
 def test_making_a_plan_leaves_what_was_prepared_as_it_was(nominee: Nominee) -> None:
     one = prepared()
     before = one.made(CUT).report

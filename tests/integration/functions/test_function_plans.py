@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterator
 
 import pytest
@@ -12,7 +13,13 @@ from tensorflow.python.eager import context as context_lib
 import amp
 from amp.errors import VerifyError
 from amp.graph_rewrite import rewrite
-from amp.graph_rewrite.assign.nominee import CUT, EVERYTHING, PRODUCTS, UNCLUSTERED
+from amp.graph_rewrite.assign.nominee import (
+    CUT,
+    EVERYTHING,
+    PRODUCTS,
+    REWRITTEN,
+    UNCLUSTERED,
+)
 from amp.graph_rewrite.cost.shipped_devices import CPU_AMX
 from amp.graph_rewrite.rewrite import Foreseen, Prepared, prepare
 from amp.graph_rewrite.steps import Step
@@ -90,6 +97,57 @@ def test_a_plan_that_is_predicted_to_be_much_slower_is_not_made(
     assert "predicted to take 1.80 times" in why_not(made(plans, PRODUCTS.name))
     # Where predictions were wrong by more, it may be as fast.
     assert isinstance(made(plans, PRODUCTS.name, 1.3), Made)
+
+
+@pytest.mark.parametrize(
+    ("foreseen", "why"),
+    [
+        (Foreseen(1.0, {}, 1.0), "it changes nothing that gains"),
+        (Foreseen(0.1, {}, 1.0), "10.00 times as long"),  # than 10 ms
+        (Foreseen(0.015, {}, 1.0), ""),
+    ],
+)
+def test_a_plan_in_float32_races_if_its_kernels_make_it_close(
+    plans: FunctionPlans,
+    monkeypatch: pytest.MonkeyPatch,
+    foreseen: Foreseen,
+    why: str,
+) -> None:
+    prepared = plans.prepared
+    assert prepared is not None
+    report = dataclasses.replace(prepared.made(CUT).report, seconds16=0.01)
+    monkeypatch.setattr(Prepared, "foreseen", lambda *_: foreseen)
+    found = function_plans.Found(prepared, report, ())
+    told = function_plans.why_not_made(found, REWRITTEN)
+    assert (why in told) if why else not told
+
+
+@pytest.mark.parametrize(
+    ("stepped", "gain", "plan"),
+    [
+        (True, 0.03, REWRITTEN.name),
+        (False, 0.03, REWRITTEN.name),
+        (False, 0.0, ""),
+        (True, 0.0, "doubtful"),
+    ],
+)
+def test_where_16_bits_gain_nothing_other_kernels_may(
+    plans: FunctionPlans,
+    monkeypatch: pytest.MonkeyPatch,
+    stepped: bool,
+    gain: float,
+    plan: str,
+) -> None:
+    prepared = plans.prepared
+    assert prepared is not None
+    report = dataclasses.replace(prepared.made(CUT).report, seconds32=1.0)
+    foreseen = Foreseen(1.0 - gain, {}, 1.0)
+    monkeypatch.setattr(Prepared, "foreseen", lambda *_: foreseen)
+    monkeypatch.setattr(plans, "spares", True)
+    monkeypatch.setattr(FunctionPlans, "worth_a_race", lambda *_: "doubtful")
+    assert plans.instead(report, stepped=stepped) == plan
+    monkeypatch.setattr(plans, "spares", False)
+    assert plans.instead(report, stepped=stepped) == ("doubtful" if stepped else "")
 
 
 def test_after_the_race_nothing_more_is_made(plans: FunctionPlans) -> None:

@@ -12,6 +12,7 @@ import statistics
 import pytest
 from race_machine import MACHINES, Machine, winner
 
+from amp.graph_rewrite.assign.nominee import EVERYTHING, REWRITTEN
 from amp.integration.functions import race_rules
 from amp.integration.functions.race_log import Log
 from amp.integration.functions.race_rules import FLOAT32
@@ -162,6 +163,41 @@ def test_of_equals_in_16_bits_one_that_is_ready_soon_is_taken(
     assert race_rules.preferred(log, NAMES, NAMES) == taken
     log.making = 10.0  # which is in the first call of all but the favourite
     assert race_rules.preferred(log, NAMES, NAMES) == "cut"
+
+
+def test_of_equals_one_in_16_bits_is_taken_and_else_the_rewritten_one() -> None:
+    """It has other kernels, but its tensors take as much memory as the original's."""
+    rewritten = REWRITTEN.name
+    names = ("cut", FLOAT32, rewritten)
+    log = Log({"cut": 2.0, FLOAT32: 3.0, rewritten: 1.0})
+    log.first = dict.fromkeys(names, 1.0)
+    for number in range(6):
+        for name in names:
+            log.add(name, number, 1.0)
+    assert race_rules.preferred(log, names, names) == "cut"
+    assert race_rules.preferred(log, names[1:], names[1:]) == rewritten
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+def test_what_has_no_clusters_to_compile_is_not_charged_for_any(compiled: bool) -> None:
+    """Of a budget of 20 s the favourite's first call took 15."""
+    log = Log({}, making=1.0, compiled=compiled, stepped=True)
+    log.first |= {"cut": 15.0, FLOAT32: 1.0}
+    log.add("cut", 0, 0.5)
+    assert not race_rules.affordable(log, EVERYTHING.name)
+    assert race_rules.affordable(log, REWRITTEN.name) is not compiled
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        (FLOAT32, "float32 is faster"),
+        (REWRITTEN.name, "float32 as rewritten is faster"),
+        (EVERYTHING.name, "16 bits are faster"),
+    ],
+)
+def test_a_report_says_in_which_type_the_winner_is(name: str, text: str) -> None:
+    assert race_rules.is_faster(name) == text
 
 
 def test_an_entrant_that_had_calls_before_the_race_is_not_ready_sooner() -> None:

@@ -14,6 +14,7 @@ import types
 import weakref
 from typing import Any
 
+import keras
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -26,6 +27,7 @@ from amp.graph_rewrite.assign.nominee import (
     CUT,
     EVERYTHING,
     PRODUCTS,
+    REWRITTEN,
     UNCLUSTERED,
     Nominee,
 )
@@ -33,6 +35,7 @@ from amp.graph_rewrite.cost.shipped_devices import CPU_AMX
 from amp.graph_rewrite.graph import ir
 from amp.graph_rewrite.rewrite import Prepared
 from amp.graph_rewrite.steps import Step as Phase
+from amp.integration import reports
 from amp.integration.functions import (
     contest,
     function_plans,
@@ -302,6 +305,99 @@ def test_a_winner_that_holds_other_nodes_in_16_bits_is_compared_too(
     assert compared == [CUT.name] + [winner.name] * more
     assert int(step.count) == 12
     assert f"{winner.name}: won" in str(amp.reports()[0])
+
+
+CONVOLUTIONS = ("Conv2D", "Conv2DBackpropFilter", "Conv2DBackpropInput")
+
+
+class Normalized:
+    """A step of training with a convolution and a batch norm, as Keras 3 has them."""
+
+    def __init__(self) -> None:
+        keras.utils.set_random_seed(1)
+        layers = [keras.layers.Conv2D(16, 3, padding="same", use_bias=False)]
+        layers += [keras.layers.BatchNormalization(), keras.layers.Activation("relu")]
+        self.model = keras.Sequential([*layers, *self._again()])
+        self.x = tf.random.normal([16, 24, 24, 16])
+        self.model.build(self.x.shape)
+        self.variables = self.model.trainable_variables
+        self.run = tf.function(self._step)
+
+    def _again(self) -> list[Any]:
+        return [keras.layers.Conv2D(8, 3), keras.layers.GlobalAveragePooling2D()]
+
+    def _step(self) -> tf.Tensor:
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean(tf.square(self.model(self.x, training=True)))
+        for variable, by in zip(
+            self.variables, tape.gradient(loss, self.variables), strict=True
+        ):
+            variable.assign_sub(0.1 * by)
+        return loss
+
+    def train(self, steps: int, **policy: Any) -> list[float]:
+        with amp.mixed_precision_scope(dtype="bfloat16", **policy):
+            return [float(self.run()) for _ in range(steps)]
+
+
+def float32_rewritten_wins(log: Log, running: Any) -> race_rules.Ruling:
+    """Planted: it wins once all were timed that it meets, and others by order."""
+    if not all(map(log.times, running)):
+        return race_rules.Ruling()
+    winner = REWRITTEN.name if REWRITTEN.name in running else running[0]
+    return race_rules.Ruling(winner=winner)
+
+
+@pytest.mark.parametrize("begins", [False, True])
+def test_float32_with_kernels_races_wins_and_is_what_the_next_run_starts_with(
+    monkeypatch: pytest.MonkeyPatch, begins: bool
+) -> None:
+    """Against the cheapest, or in its place where that changes nothing."""
+    policy = {"deny": CONVOLUTIONS} if begins else {}
+    compared: list[str] = []
+    honest = gradient_check.GradientCheck.__init__
+
+    def noted(self: Any, context: Any, *given: Any) -> None:
+        compared.append(given[-1].name)
+        honest(self, context, *given)
+
+    monkeypatch.setattr(gradient_check.GradientCheck, "__init__", noted)
+    monkeypatch.setattr(function_twins, "OTHERS", (REWRITTEN, EVERYTHING))
+    monkeypatch.setattr(function_plans, "CLOSE_IF_MODELLED", 100.0)
+    rules = dataclasses.replace(race_rules.RACE, judge=float32_rewritten_wins)
+    monkeypatch.setattr(race_rules, "RACE", rules)
+    want = Normalized()
+    wanted = [float(want.run()) for _ in range(20)]
+    step = Normalized()
+    losses = step.train(20, **policy)
+    np.testing.assert_allclose(losses, wanted, rtol=BFLOAT16)
+    (report,) = amp.reports()
+    assert report.trial == "ended: float32 as rewritten is faster"
+    assert report.verdict.startswith("rewritten in float32, predicted")
+    assert (report.nodes_low, report.casts) == (0, 0)
+    fates = {plan.name: plan.fate for plan in report.plans}
+    assert fates[REWRITTEN.name] == "won"
+    assert (CUT.name in fates) is not begins
+    # Nothing of the winner is rounded, so only what raced before it was compared.
+    assert compared == ([] if begins else [CUT.name])
+    assert "1 of 1 functions rewritten" in reports.summary(None, 0)
+
+    PROCESS.settled.clear()  # as a new process
+    again = Normalized()
+    np.testing.assert_allclose(again.train(5, **policy), wanted[:5], rtol=1e-5)
+    report = amp.reports()[-1]
+    assert report.trial == contest.KNOWN
+    assert report.verdict.startswith("rewritten in float32, predicted")
+    assert None not in (report.measured32, report.measured16)
+    assert compared == ([] if begins else [CUT.name])
+
+
+def test_without_a_race_float32_has_its_kernels_where_16_bits_gain_nothing() -> None:
+    step = Normalized()
+    step.train(2, trial=False, deny=CONVOLUTIONS)
+    (report,) = amp.reports()
+    assert report.verdict.startswith("rewritten in float32, predicted")
+    assert report.trial.startswith("off: ")
 
 
 def test_a_winner_that_fails_a_check_gives_way_to_float32(

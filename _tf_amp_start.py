@@ -38,12 +38,7 @@ def install(*, by_command: bool = False) -> None:
         _keep_place_of_reports()
         atexit.register(_say_at_end, os.getpid())
     _ASKED.add(by_command)
-    _imports().after("tensorflow", _start)
-
-
-def waits() -> bool:
-    """Whether `AMP_ENABLE` is answered once TensorFlow is imported, and it is not."""
-    return bool(_ASKED) and "tensorflow" not in sys.modules
+    _imports().after("tensorflow", _start, package="amp")
 
 
 def _keep_place_of_reports() -> None:

@@ -6,7 +6,6 @@ before a name is asked for (PEP 562).
 
 from __future__ import annotations
 
-import contextlib
 import importlib
 import sys
 from collections.abc import Callable, Mapping
@@ -29,21 +28,9 @@ def getter(package: str, homes: Mapping[str, str]) -> Callable[[str], Any]:
         home = homes.get(name)
         if home is None:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
-        _start_first()
         module = importlib.import_module(home)
         value = module if home == f"{package}.{name}" else getattr(module, name)
         setattr(sys.modules[package], name, value)
         return value
 
     return get
-
-
-def _start_first() -> None:
-    """Where `AMP_ENABLE` waits for TensorFlow, imports it, and so is answered now.
-
-    Otherwise that would happen in the midst of the module of ours that imports it.
-    """
-    start = sys.modules.get("_tf_amp_start")
-    if start is not None and start.waits():
-        with contextlib.suppress(ImportError):  # what needs it says so itself
-            importlib.import_module("tensorflow")

@@ -6,25 +6,33 @@ its path, before any module is called `amp`: only the standard library may be us
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import importlib.abc
 import importlib.machinery
 import importlib.util
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from types import ModuleType
+from typing import Any
 
 
-def after(name: str, action: Callable[[], None]) -> None:
+def after(name: str, action: Callable[[], None], package: str = "") -> None:
     """Calls `action` once the module `name` is loaded; now, if it is.
 
     A module whose loading is under way counts as loaded. A second call with the same
-    two, before the module is loaded, changes nothing.
+    arguments, before the module is loaded, changes nothing.
+
+    Args:
+      name: of the module.
+      action: what to do.
+      package: one whose modules `action` imports. Where one of them is what imports
+        `name`, only a part of it is there yet, and `action` waits until it is loaded.
     """
     if name in sys.modules:
         action()
         return
-    finder = _Finder(name, action)
+    finder = _Finder(name, action, package)
     if finder not in sys.meta_path:
         sys.meta_path.insert(0, finder)
 
@@ -39,7 +47,10 @@ class _Finder(importlib.abc.MetaPathFinder):
 
     name: str
     action: Callable[[], None]
+    package: str
     searching: bool = dataclasses.field(default=False, compare=False)
+    loaded: bool = dataclasses.field(default=False, compare=False)
+    under_way: set[str] = dataclasses.field(default_factory=set, compare=False)
 
     def find_spec(
         self,
@@ -47,24 +58,43 @@ class _Finder(importlib.abc.MetaPathFinder):
         path: Sequence[str] | None = None,
         target: ModuleType | None = None,
     ) -> importlib.machinery.ModuleSpec | None:
-        if fullname != self.name or self.searching:
+        if self.package and fullname.startswith(f"{self.package}."):
+            spec = importlib.machinery.PathFinder.find_spec(fullname, path, target)
+        elif fullname == self.name and not self.searching:
+            self.searching = True
+            try:
+                spec = importlib.util.find_spec(fullname)
+            finally:
+                self.searching = False
+        else:
             return None
-        self.searching = True
-        try:
-            spec = importlib.util.find_spec(self.name)
-        finally:
-            self.searching = False
         if spec is not None and spec.loader is not None:
             spec.loader = _Loader(spec.loader, self)
         return spec
 
+    @contextlib.contextmanager
+    def loading(self, name: str) -> Iterator[None]:
+        """Where a module is loaded; the action follows on the outermost one."""
+        self.under_way.add(name)
+        try:
+            yield
+            self.loaded |= name == self.name
+        finally:
+            self.under_way.discard(name)
+            if self.loaded and not self.under_way and self in sys.meta_path:
+                sys.meta_path.remove(self)
+                self.action()
+
 
 class _Loader(importlib.abc.Loader):
-    """The module's own loader, then the action."""
+    """The module's own loader, which the finder is told of."""
 
     def __init__(self, loader: importlib.abc.Loader, finder: _Finder) -> None:
         self._loader = loader
         self._finder = finder
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._loader, name)  # `python -m` asks it for the code
 
     def create_module(self, spec: importlib.machinery.ModuleSpec) -> ModuleType | None:
         return self._loader.create_module(spec)
@@ -73,7 +103,5 @@ class _Loader(importlib.abc.Loader):
         if module.__spec__ is not None:
             module.__spec__.loader = self._loader
         module.__loader__ = self._loader
-        self._loader.exec_module(module)
-        if self._finder in sys.meta_path:
-            sys.meta_path.remove(self._finder)
-        self._finder.action()
+        with self._finder.loading(module.__name__):
+            self._loader.exec_module(module)

@@ -87,3 +87,64 @@ def test_a_module_that_is_not_there_stays_so(place, note):
     assert importlib.util.find_spec(NAME) is None
     with pytest.raises(ModuleNotFoundError, match=NAME):
         importlib.import_module(NAME)
+
+
+def package(place, **texts):
+    """A package; of each module the text."""
+    (place / "amp_example").mkdir()
+    for name, text in {"__init__": "", **texts}.items():
+        (place / "amp_example" / f"{name}.py").write_text(text)
+    importlib.invalidate_caches()
+
+
+@pytest.fixture
+def loaded(place, monkeypatch):
+    """What modules of the package say when they are loaded; none of them stays."""
+    monkeypatch.setattr(sys, "loaded", [], raising=False)
+    yield sys.loaded
+    for name in [name for name in sys.modules if name.startswith("amp_example")]:
+        del sys.modules[name]
+
+
+SAYS = "import sys\nsys.loaded.append(__name__.rpartition('.')[2])\n"
+
+
+def test_the_action_waits_for_modules_of_the_package_that_are_half_loaded(
+    place, loaded
+):
+    write(place, "")
+    inner = f"import {NAME}\n{SAYS}"
+    package(place, outer=f"from amp_example import inner\n{SAYS}", inner=inner)
+    before = list(sys.meta_path)
+    imports.after(NAME, lambda: loaded.append("action"), package="amp_example")
+    module = importlib.import_module("amp_example.outer")
+    assert loaded == ["inner", "outer", "action"]
+    assert sys.meta_path == before
+    assert type(module.__loader__) is type(module.__spec__.loader)
+    assert "_amp_" not in type(module.__loader__).__module__
+
+
+def test_the_action_waits_for_no_module_that_is_loaded(place, loaded):
+    write(place, SAYS)
+    package(place, inner=SAYS)
+    imports.after(NAME, lambda: loaded.append("action"), package="amp_example")
+    importlib.import_module("amp_example.inner")
+    assert loaded == ["inner"]
+    importlib.import_module(NAME)
+    assert loaded == ["inner", NAME, "action"]
+
+
+def test_the_action_comes_though_the_module_of_the_package_fails(place, loaded):
+    write(place, SAYS)
+    package(place, inner=f"import {NAME}\nraise OSError('broken')\n")
+    imports.after(NAME, lambda: loaded.append("action"), package="amp_example")
+    with pytest.raises(OSError, match="broken"):
+        importlib.import_module("amp_example.inner")
+    assert loaded == [NAME, "action"]
+
+
+def test_a_loader_of_the_package_still_tells_its_source(place, loaded):
+    package(place, inner="value = 6\n")
+    imports.after(NAME, lambda: None, package="amp_example")
+    spec = importlib.util.find_spec("amp_example.inner")
+    assert spec.loader.get_source("amp_example.inner") == "value = 6\n"

@@ -35,7 +35,7 @@ def install() -> None:
     complaint = variables.complaint(os.environ)
     if complaint and not _is_child():
         _say(complaint)
-    imports.after("tensorflow", _enable)
+    imports.after("tensorflow", _enable, package="amp")
 
 
 def _is_child() -> bool:

@@ -165,6 +165,29 @@ class Start:
         )
 
 
+# What imports TensorFlow: our module, while it is loaded itself, or the job after it.
+FIRST = (
+    *("import amp; amp.enable", "import amp; amp.compare"),
+    "import amp; amp.loss_scaling.scalers",
+    *("from amp.policy import Policy", "import amp.callbacks"),
+    *("from amp.graph_rewrite import rewrite", "import amp.graph_rewrite.ops.op_table"),
+    *("import amp.integration.hooks", "import amp.integration.api"),
+)
+ENABLED = """
+import sys
+import tensorflow as tf
+from amp.integration import active
+
+tf.function(lambda x: x + 1.0)(tf.constant(1.0))
+print(active.active().settled.policy.dtype)
+assert not any("_amp_" in type(f).__module__ for f in sys.meta_path)
+assert "_amp_" not in type(sys.modules["amp.policy"].__loader__).__module__
+"""
+RUN_MODULE = """
+import runpy, sys
+sys.argv = ["amp", "--help"]
+runpy.run_module("amp.cli", run_name="__main__", alter_sys=True)
+"""
 SPAWNS = """
 import multiprocessing
 import tensorflow
@@ -194,15 +217,18 @@ def test_unset_imports_nothing(start):
     assert idle.stderr == without.stderr == ""
 
 
-@pytest.mark.parametrize("name", ["enable", "compare", "loss_scaling.scalers"])
-def test_a_name_of_ours_that_imports_tensorflow_first_does_not_spoil_the_start(
-    start, name
-):
-    code = f"import amp\namp.{name}\nfrom amp.integration.process import PROCESS\n"
-    done = start.run(f"{code}print(PROCESS.waiting is not None)", AMP_ENABLE="1")
-    assert done.returncode == 0
+@pytest.mark.parametrize("first", FIRST)
+def test_a_job_may_import_any_module_of_ours_first(start, first):
+    done = start.run(f"{first}\n{ENABLED}", AMP_ENABLE="1", AMP_DTYPE="bfloat16")
+    assert done.returncode == 0, done.stderr
     assert "mixed precision is off" not in done.stderr
-    assert done.stdout == "True\n"
+    assert done.stdout == "bfloat16\n"
+
+
+def test_a_module_of_ours_may_be_run(start):
+    done = start.run(RUN_MODULE, AMP_ENABLE="1")
+    assert done.returncode == 0, done.stderr
+    assert "usage: amp" in done.stdout
 
 
 def test_names_of_ours_import_no_tensorflow_where_nothing_waits_for_it(stand_in):

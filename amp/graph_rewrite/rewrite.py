@@ -241,7 +241,7 @@ class Prepared:
         uses = self.priced.analysis.uses
         return EVERYTHING.keeping(
             {
-                use: dict.fromkeys(one.found.allowed.keys() - low.get(use, ()), why)
+                use: {n: why for n in one.found.allowed if n not in low.get(use, ())}
                 for use, one in uses.items()
             }
         )

@@ -124,7 +124,7 @@ class Tensors:
                 if result.type == ir.FLOAT:
                     self._read((use, result.edge), ir.FLOAT, HIGH)
         typed = one.found.typed
-        for name in one.context.fetched & typed.keys():
+        for name in sorted(one.context.fetched & typed.keys()):
             for index, slot in enumerate(typed[name].outs):
                 if slot.type in (ir.FLOAT, self._number):
                     place = (use, (name, index))

@@ -287,7 +287,7 @@ def _reasons(
 ) -> dict[str, Reason]:
     """The reason for the type of every node with float32 or 16-bit tensors."""
     reasons = dict(found.refused)
-    for name in found.already:
+    for name in sorted(found.already):
         reasons[name] = Reason("already", name)
     for name, reason in found.allowed.items():
         high, low = times[name]

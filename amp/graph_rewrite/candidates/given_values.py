@@ -193,7 +193,7 @@ def _exact(
         if use not in call_values.inner:
             for result in graphs[use].results:
                 found.setdefault((use, result.edge), f"result {result.name}")
-        for name in contexts[use].fetched & part.typed.keys():
+        for name in sorted(contexts[use].fetched & part.typed.keys()):
             for index in range(len(part.typed[name].outs)):
                 found.setdefault((use, (name, index)), f"{name}, which is fetched")
         for name in part.refused:

@@ -80,19 +80,19 @@ class _Module:
                     edge = views[name].node.inputs[0]
                     yield (use, edge), _Own(use, within, within[name]), name
 
-    def before(self, start: UseEdge, own: _Own) -> set[Member]:
-        """The nodes of a loop that its condition comes from."""
+    def before(self, start: UseEdge, own: _Own) -> list[Member]:
+        """The nodes of a loop that its condition comes from, each once."""
         pending, seen = [start], {start}
-        found: set[Member] = set()
+        found: dict[Member, None] = {}
         while pending:
             use, (name, _) = place = pending.pop()
             if name in self._typed[use]:
-                found.add((use, name))
+                found[use, name] = None
             for source in self._sources(place):
                 if source not in seen and source in own:
                     seen.add(source)
                     pending.append(source)
-        return found
+        return list(found)
 
     def _sources(self, place: UseEdge) -> Iterator[UseEdge]:
         """The edges of numbers and truth values that one is made from."""

@@ -340,7 +340,7 @@ def held_by_ties(
             continue
         cause = tie.cause if tie.held else _held_member(tie, found, turning)
         if cause:
-            held |= dict.fromkeys(allowed, Reason("tied", cause))
+            held |= dict.fromkeys(sorted(allowed), Reason("tied", cause))
     return held
 
 

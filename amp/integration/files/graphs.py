@@ -27,6 +27,7 @@ from amp.graph_rewrite.report import Report
 from amp.graph_rewrite.rewrite import Rewrite
 from amp.integration import api, source_lines
 from amp.integration.functions import definitions, shape_inference
+from amp.integration.functions.node_import import import_nodes
 from amp.integration.measuring import job_timer
 from amp.policy import Policy
 
@@ -229,17 +230,13 @@ def _imported_shapes(proto: Any) -> ir.ShapeSource:
     """Static shapes of a GraphDef, by importing it; unknown if it does not import."""
 
     def load() -> Mapping[str, Sequence[Any]]:
-        with contextlib.suppress(ValueError, tf.errors.OpError):
-            return definitions.outputs_of(_imported(proto))
+        graph = tf.Graph()
+        with contextlib.suppress(tf.errors.OpError):
+            import_nodes(graph, proto, {}, {})
+            return definitions.outputs_of(graph)
         return {}
 
     return definitions.static_shapes(load)
-
-
-def _imported(proto: Any) -> tf.Graph:
-    with tf.Graph().as_default() as graph:
-        tf.graph_util.import_graph_def(proto, name="")
-    return graph
 
 
 def require_importable(proto: Any) -> None:
@@ -249,7 +246,8 @@ def require_importable(proto: Any) -> None:
       GraphError: it does not.
     """
     try:
-        _imported(proto)
+        with tf.Graph().as_default():
+            tf.graph_util.import_graph_def(proto, name="")
     except (ValueError, tf.errors.OpError) as e:
         raise GraphError(
             f"TensorFlow cannot import this graph: {e}",

@@ -11,6 +11,8 @@ from rewriting import GraphDef, graph_def, low, matmul_chain, nodes, run, spec
 
 import amp
 from amp.errors import GraphError, PolicyError
+from amp.integration.files import graphs
+from amp.integration.functions import definitions
 from amp.policy import Policy
 
 pytestmark = pytest.mark.kernels
@@ -203,6 +205,25 @@ def test_a_graph_that_tensorflow_cannot_type_is_rewritten_without_shapes() -> No
         del node(proto, "x").attr["shape"].shape.dim[:]
 
     assert amp.rewrite(chain(unknown), POLICY).report.nodes_low == 3
+
+
+def test_shapes_are_those_that_the_graph_has_once_imported() -> None:
+    with tf.Graph().as_default() as graph:
+        x = v1.placeholder(tf.float32, [None, 4], name="x")
+        variable = v1.get_variable("v", [4, 4], use_resource=True)
+        called = tf.function(lambda y: tf.tanh(y @ variable))(x)
+        with v1.colocate_with(called):
+            tf.while_loop(lambda i, y: i < 3, lambda i, y: (i + 1, y @ y), [0, called])
+    proto = graph.as_graph_def()
+    with tf.Graph().as_default() as imported:
+        tf.graph_util.import_graph_def(proto, name="")
+    shape = graphs.read_graph(proto).main.shape
+    for operation in imported.get_operations():
+        for index, tensor in enumerate(operation.outputs):
+            known = definitions.dimensions(tensor.shape)
+            assert shape((operation.name, index)) == known
+    node(proto, "x").op = "Unregistered"
+    assert graphs.read_graph(proto).main.shape(("x", 0)) is None
 
 
 def test_off_gives_the_graph_back(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -155,7 +155,7 @@ def _decisions(priced: Priced, plans: Mapping[FunctionUse, Plan]) -> Iterator[De
         first += len(places)
         for name, reason in plan.reasons.items():
             node = one.graph.nodes[name]
-            read = dict.fromkeys(source for source, _ in node.inputs)
+            read = dict.fromkeys([source for source, _ in node.inputs])
             elements, sizes = _sizes(one, name)
             high, low16 = times.get(name, (0.0, 0.0))
             yield Decision(
@@ -167,7 +167,7 @@ def _decisions(priced: Priced, plans: Mapping[FunctionUse, Plan]) -> Iterator[De
                 seconds32=one.weight * high,
                 seconds16=one.weight * low16,
                 elements=elements,
-                reads=tuple(places[source] for source in read if source in places),
+                reads=tuple([places[source] for source in read if source in places]),
                 sizes=sizes,
                 change=_change(node.op, reason),
             )
@@ -205,9 +205,9 @@ def _sizes(one: UseAnalysis, name: str) -> tuple[int, str]:
     view, graph = one.found.typed[name], one.graph
     floats = (ir.FLOAT, one.context.format.number)
     pairs = zip(view.node.inputs, view.ins, strict=False)
-    ins = tuple(graph.size(edge) for edge, slot in pairs if slot.type in floats)
+    ins = tuple([graph.size(edge) for edge, slot in pairs if slot.type in floats])
     made = enumerate(view.signature.made)
-    outs = tuple(graph.size((name, index)) for index, kind in made if kind in floats)
+    outs = tuple([graph.size((name, index)) for index, kind in made if kind in floats])
     return sum(map(shapes.elements, outs)), _sizes_text(ins, outs)
 
 

@@ -22,12 +22,11 @@ def moves_nothing(graph: ir.Graph, view: Typed) -> bool:
       graph: the node's, with the sizes of a call.
       view: the node.
     """
-    match view.facts.unmoved:
-        case Unmoved.SAME_COUNT:
-            return _same_count(graph, view.node)
-        case Unmoved.SAME_ORDER:
-            return _same_order(graph, view.node)
-    return False
+    unmoved = view.facts.unmoved
+    if unmoved is Unmoved.NEVER:  # nearly all are asked about, several times
+        return False
+    same = _same_count if unmoved is Unmoved.SAME_COUNT else _same_order
+    return same(graph, view.node)
 
 
 def _same_count(graph: ir.Graph, node: ir.Node) -> bool:

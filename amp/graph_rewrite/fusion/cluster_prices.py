@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from amp.graph_rewrite.cost.device import Device
+from amp.graph_rewrite.cost.loads import Load
 from amp.graph_rewrite.cost.model import CostModel
 from amp.graph_rewrite.fusion.candidates import Members
 from amp.graph_rewrite.fusion.outline import Outline
@@ -53,37 +54,42 @@ class ClusterPrices:
         group = set(names)
         read = {e[0] for name in names for e in members.graph.nodes[name].inputs}
         ups = [name for name in sorted(read) if members.only_for(name, group)]
-        before = sum(self._kernel(name) for name in (*names, *ups))
+        loads = {name: self._load(name) for name in (*names, *ups)}
+        before = sum(self._kernel(name, load) for name, load in loads.items())
         border = sum(
             shapes.elements(shape) * _ITEM.get(number, 4)
             for shape, number in zip(made.sizes, made.types, strict=True)
         )
-        inside = sum(self._arithmetic(name, self._loop) for name in (*names, *ups))
+        inside = sum(self._seconds(n, load, self._loop) for n, load in loads.items())
         most = max(map(shapes.elements, made.sizes))
         loop = max(border / self._bandwidth, inside) * self._kernels.moving(most)
         after = self._compiled.call + loop
         return before - after if after < CLEARLY * before else 0.0
 
-    def _kernel(self, name: str) -> float:
+    def _kernel(self, name: str, load: Load) -> float:
         """Seconds of one node as a kernel."""
         graph = self._members.graph
         if name in self._members.bridges:
             return self._kernels.cast(graph.size(graph.nodes[name].inputs[0]))
-        return self._arithmetic(name, self._kernels)
+        return self._seconds(name, load, self._kernels)
 
-    def _arithmetic(self, name: str, cost_model: CostModel) -> float:
-        """Seconds of one node by a cost model; a cast counts as elementwise work."""
+    def _seconds(self, name: str, load: Load, cost_model: CostModel) -> float:
+        """Seconds of one node by a cost model."""
+        members = self._members
+        high, short = cost_model.node(*load)
+        types = members.signature(name).types
+        in16 = members.context.format.number in types and name not in members.bridges
+        return short if in16 else high
+
+    def _load(self, name: str) -> Load:
+        """What one node does; a cast counts as elementwise work."""
         members, graph = self._members, self._members.graph
         if members.moves_nothing(name):
-            return 0.0
+            return Load("free", 0, 0.0)
         node = graph.nodes[name]
         low, row = members.context.format.number, TABLE.get(node.op)
-        signature = members.signature(name)
-        pairs = zip(node.inputs, signature.ins, strict=True)
+        pairs = zip(node.inputs, members.signature(name).ins, strict=True)
         ins = [graph.size(e) for e, slot in pairs if slot.type in (ir.FLOAT, low)]
-        outs = [graph.size((name, 0))]
         work = "elementwise" if row is None else row.work
-        moved = arithmetic.moved(work, ins, outs)
-        high, short = cost_model.node(work, moved, 0.0, node.op)
-        in16 = low in signature.types and name not in members.bridges
-        return short if in16 else high
+        moved = arithmetic.moved(work, ins, [graph.size((name, 0))])
+        return Load(work, moved, 0.0, node.op)

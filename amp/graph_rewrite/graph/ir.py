@@ -231,9 +231,10 @@ class Graph:
                     known.append((node.name, index))
         return readers
 
-    def size(self, edge: Edge) -> Shape:
-        """The shape of an edge at the call that plans are made for."""
-        return self.shape(edge) if self.sizes is None else self.sizes(edge)
+    @functools.cached_property
+    def size(self) -> ShapeSource:
+        """Gives the shape of an edge at the call that plans are made for."""
+        return self.shape if self.sizes is None else self.sizes
 
     def of_same_nodes(self, **changes: Any) -> Graph:
         """A copy with the same nodes, and what was found out about them.

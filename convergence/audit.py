@@ -72,11 +72,6 @@ def rule() -> str:
     return digest(ROOT / "convergence" / f"{name}.py" for name in RULE)
 
 
-def drills() -> str:
-    """The digest of the code of drills."""
-    return digest([ROOT / "convergence" / "drills.py"])
-
-
 def _of_folders(folders: Iterable[str]) -> str:
     return digest(
         path for folder in folders for path in sorted((ROOT / folder).rglob("*.py"))

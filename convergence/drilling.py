@@ -13,18 +13,18 @@ from typing import Any
 import keras
 
 import amp
-from convergence import again, audit, drills, dynamics, families
+from convergence import again, audit, drilled, drills, dynamics, families
 from convergence.arms import Arm
 from convergence.task import Task
 
 
 def missing(result: Mapping[str, Any]) -> list[str]:
     """The settings with a loss scale that these drills were not made of."""
-    held, drills = result.get("drills", {}), audit.drills()
+    held, by = result.get("drills", {}), drilled.by()
     return [
         name
         for name, told in result["settings"].items()
-        if told["scaling"] and held.get(name, {}).get("drills") != drills
+        if told["scaling"] and held.get(name, {}).get("by") != by
     ]
 
 
@@ -70,7 +70,7 @@ class Drill:
         return {
             "commit": audit.commit(),
             "code": drills.code(self.task),
-            "drills": audit.drills(),
+            "by": drilled.by(),
             "faults": faults,
         }
 

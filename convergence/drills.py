@@ -38,7 +38,7 @@ import numpy as np
 import tensorflow as tf
 
 import amp
-from convergence import audit, dynamics, gradient_rule, settings
+from convergence import audit, drilled, dynamics, gradient_rule, settings
 from convergence.steps import Scope, Step, tensors
 from convergence.task import Batch, Part, Task
 from convergence.tracks import _scaler
@@ -135,7 +135,7 @@ def faults(
 
 def code(task: str) -> str:
     """The digest of the code behind drills of a family's task."""
-    return audit.of([audit.code(task), audit.drills()])
+    return audit.of([audit.code(task), drilled.by()])
 
 
 def _with_terms(task: Task) -> Task:

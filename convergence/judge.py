@@ -13,7 +13,7 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
-from convergence import audit, effect, goals, unrecovered, verdict, zeros
+from convergence import drilled, effect, goals, unrecovered, verdict, zeros
 from convergence.clauses import Finding
 from convergence.equivalence import DIFFERENT, EQUAL, UNDECIDED
 from convergence.settings import FLOAT32, PERTURBED, SETTINGS
@@ -37,23 +37,8 @@ def _beside(row: Row, result: Mapping[str, Any]) -> list[Finding]:
     own = [run for run in result["runs"] if run["setting"] == row.setting]
     found = [effect.finding(result, row.setting), zeros.finding(own)]
     found.append(unrecovered.finding(result, row.setting))
-    found.append(_drilled(result, row.setting))
+    found.append(drilled.finding(result, row.setting))
     return found + ([goals.finding(result, row)] if goals.is_of(result) else [])
-
-
-def _drilled(result: Mapping[str, Any], setting: str) -> Finding:
-    """What drills found of a setting with a loss scale."""
-    if result["settings"][setting]["scaling"] is None:
-        return Finding("drill", EQUAL, "")
-    drill = result.get("drills", {}).get(setting)
-    if drill is None:
-        return Finding("drill", UNDECIDED, "not drilled")
-    if drill.get("drills") != audit.drills():
-        return Finding("drill", UNDECIDED, "drilled by others than today's drills")
-    faults = drill["faults"]
-    more = f" (and {len(faults) - 1} more)" if len(faults) > 1 else ""
-    text = f"drill: {faults[0]}{more}" if faults else ""
-    return Finding("drill", DIFFERENT if faults else EQUAL, text)
 
 
 def judged(result: Mapping[str, Any]) -> Verdict:

@@ -51,32 +51,3 @@ def test_of_controls_every_clause_that_finds_is_told(
     found = Finding("effect", DIFFERENT, "told")
     monkeypatch.setattr("convergence.effect.finding", lambda *_: found)
     assert judge.found(result)["zeroed"].endswith("; told")
-
-
-def test_what_a_drill_finds_is_refused() -> None:
-    result = made_up()
-    result["drills"]["dynamic"]["faults"] = ["one", "two"]
-    judged = judge.judged(result)
-    assert judged.reasons == ("dynamic: drill: one (and 1 more)",)
-
-
-def test_without_its_drills_a_family_is_undecided() -> None:
-    result = made_up()
-    del result["drills"]["constant"]
-    judged = judge.judged(result)
-    assert (judged.word, judged.undecided) == ("undecided", ("constant: not drilled",))
-
-
-def test_drills_of_another_form_leave_a_family_undecided() -> None:
-    """They may not have looked for what today's drills find."""
-    result = made_up()
-    result["drills"]["dynamic"] = result["drills"]["dynamic"] | {"drills": "earlier"}
-    judged = judge.judged(result)
-    told = "dynamic: drilled by others than today's drills"
-    assert (judged.word, judged.undecided) == ("undecided", (told,))
-
-
-def test_results_from_before_there_were_drills_are_undecided_until_drilled() -> None:
-    result = made_up()
-    del result["drills"]
-    assert judge.judged(result).word == "undecided"

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from convergence import arms, audit, margins, results
+from convergence import arms, audit, drilled, margins, results
 from convergence.dynamics import Rule, Track, replayed
 from convergence.families import FAMILIES, Family
 from convergence.probe import histogram
@@ -85,8 +85,8 @@ def made_up(
     result = results.head(subject, told, _entry(name))
     result["seeds"] = len(VALUES)
     scaled = [setting for setting in told if told[setting]["scaling"]]
-    drilled = {"commit": "c", "code": "d", "drills": audit.drills(), "faults": []}
-    result["drills"] = {setting: dict(drilled) for setting in scaled}
+    drill = {"commit": "c", "code": "d", "by": drilled.by(), "faults": []}
+    result["drills"] = {setting: dict(drill) for setting in scaled}
     result["trivial"] = {"name": family.trivial, "value": 0.2}
     for setting in told:
         values = metrics.get(setting, VALUES)

@@ -1,0 +1,37 @@
+"""What drills found of a setting, and whether they were today's; beside the rule.
+
+Reads results; nothing is drilled here (`drilling`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from convergence import audit
+from convergence.clauses import Finding
+from convergence.equivalence import DIFFERENT, EQUAL, UNDECIDED
+
+
+def by() -> str:
+    """The digest of the code of drills."""
+    return audit.digest([Path(__file__).with_name("drills.py")])
+
+
+def finding(result: Mapping[str, Any], setting: str) -> Finding:
+    """What drills found of a setting with a loss scale.
+
+    Earlier drills may not have looked for what today's find.
+    """
+    if result["settings"][setting]["scaling"] is None:
+        return Finding("drill", EQUAL, "")
+    drill = result.get("drills", {}).get(setting)
+    if drill is None:
+        return Finding("drill", UNDECIDED, "not drilled")
+    if drill.get("by") != by():
+        return Finding("drill", UNDECIDED, "drilled by others than today's drills")
+    faults = drill["faults"]
+    more = f" (and {len(faults) - 1} more)" if len(faults) > 1 else ""
+    text = f"drill: {faults[0]}{more}" if faults else ""
+    return Finding("drill", DIFFERENT if faults else EQUAL, text)

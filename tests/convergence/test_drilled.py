@@ -1,0 +1,36 @@
+"""What drills find is refused, and without today's drills a family is undecided."""
+
+from __future__ import annotations
+
+from convergence_runs import made_up
+
+from convergence import judge
+
+
+def test_what_a_drill_finds_is_refused() -> None:
+    result = made_up()
+    result["drills"]["dynamic"]["faults"] = ["one", "two"]
+    judged = judge.judged(result)
+    assert judged.reasons == ("dynamic: drill: one (and 1 more)",)
+
+
+def test_without_its_drills_a_family_is_undecided() -> None:
+    result = made_up()
+    del result["drills"]["constant"]
+    judged = judge.judged(result)
+    assert (judged.word, judged.undecided) == ("undecided", ("constant: not drilled",))
+
+
+def test_drills_of_another_form_leave_a_family_undecided() -> None:
+    """They may not have looked for what today's drills find."""
+    result = made_up()
+    result["drills"]["dynamic"] = result["drills"]["dynamic"] | {"by": "earlier"}
+    judged = judge.judged(result)
+    told = "dynamic: drilled by others than today's drills"
+    assert (judged.word, judged.undecided) == ("undecided", (told,))
+
+
+def test_results_from_before_there_were_drills_are_undecided_until_drilled() -> None:
+    result = made_up()
+    del result["drills"]
+    assert judge.judged(result).word == "undecided"

@@ -225,7 +225,9 @@ class Report:
 
     @property
     def _how(self) -> str:
-        return _REWRITTEN if self.nodes_low else f"{_REWRITTEN} in float32"
+        # The nodes do not tell: some may have been 16-bit as given.
+        float32 = f"{_REWRITTEN} in float32"
+        return float32 if self.verdict.startswith(float32) else _REWRITTEN
 
     def _gains(self) -> str:
         """The predicted gain, and the measured one if there is one."""

@@ -12,7 +12,7 @@ from typing import Any
 
 from amp.graph_rewrite import report_builder
 from amp.graph_rewrite.apply.link import link
-from amp.graph_rewrite.assign.nominee import CUT, EVERYTHING, Nominee
+from amp.graph_rewrite.assign.nominee import CUT, EVERYTHING, Nodes, Nominee
 from amp.graph_rewrite.cost.op_instance import Timer
 from amp.graph_rewrite.cost.priced import Priced
 from amp.graph_rewrite.cost.pricing import untimed
@@ -222,6 +222,12 @@ class Prepared:
         seconds = sum(uses[use].weight * p.seconds16 for use, p in plans.items())
         given = sum(uses[use].weight * p.seconds_given for use, p in plans.items())
         return Foreseen(seconds, {use: plan.low for use, plan in plans.items()}, given)
+
+    def reasons(self, nominee: Nominee) -> Nodes:
+        """Why a nominee's plan has nodes in float32, by the use as given."""
+        with uncollected():
+            plans = self._decided(nominee, "")["plans"]
+        return {use: plan.reasons for use, plan in plans.items()}
 
     def prices(self, nominee: Nominee) -> Prices:
         """What a nominee's plan costs, node by node, for the report on it."""

@@ -12,6 +12,7 @@ import importlib.abc
 import importlib.machinery
 import importlib.util
 import sys
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from types import ModuleType
 from typing import Any
@@ -48,9 +49,11 @@ class _Finder(importlib.abc.MetaPathFinder):
     name: str
     action: Callable[[], None]
     package: str
-    searching: bool = dataclasses.field(default=False, compare=False)
+    searching: set[str] = dataclasses.field(default_factory=set, compare=False)
     loaded: bool = dataclasses.field(default=False, compare=False)
-    under_way: set[str] = dataclasses.field(default_factory=set, compare=False)
+    under_way: set[tuple[int, str]] = dataclasses.field(
+        default_factory=set, compare=False
+    )
 
     def find_spec(
         self,
@@ -58,32 +61,40 @@ class _Finder(importlib.abc.MetaPathFinder):
         path: Sequence[str] | None = None,
         target: ModuleType | None = None,
     ) -> importlib.machinery.ModuleSpec | None:
-        if self.package and fullname.startswith(f"{self.package}."):
-            spec = importlib.machinery.PathFinder.find_spec(fullname, path, target)
-        elif fullname == self.name and not self.searching:
-            self.searching = True
-            try:
-                spec = importlib.util.find_spec(fullname)
-            finally:
-                self.searching = False
-        else:
+        inside = self.package and fullname.startswith(f"{self.package}.")
+        if not (inside or fullname == self.name) or fullname in self.searching:
             return None
+        self.searching.add(fullname)
+        try:
+            spec = importlib.util.find_spec(fullname)
+        finally:
+            self.searching.discard(fullname)
         if spec is not None and spec.loader is not None:
             spec.loader = _Loader(spec.loader, self)
         return spec
 
     @contextlib.contextmanager
     def loading(self, name: str) -> Iterator[None]:
-        """Where a module is loaded; the action follows on the outermost one."""
-        self.under_way.add(name)
+        """Where a module is loaded; the action follows on this thread's outermost."""
+        thread = threading.get_ident()
+        self.under_way.add((thread, name))
         try:
             yield
-            self.loaded |= name == self.name
+            if name == self.name:
+                self.loaded = True
         finally:
-            self.under_way.discard(name)
-            if self.loaded and not self.under_way and self in sys.meta_path:
-                sys.meta_path.remove(self)
+            self.under_way.discard((thread, name))
+            waits = any(other == thread for other, _ in tuple(self.under_way))
+            if self.loaded and not waits and self._is_first():
                 self.action()
+
+    def _is_first(self) -> bool:
+        """Takes the finder from its place; whether no other thread has before."""
+        try:
+            sys.meta_path.remove(self)
+        except ValueError:
+            return False
+        return True
 
 
 class _Loader(importlib.abc.Loader):
@@ -94,6 +105,8 @@ class _Loader(importlib.abc.Loader):
         self._finder = finder
 
     def __getattr__(self, name: str) -> Any:
+        if name == "_loader":  # of a copy that is being made
+            raise AttributeError(name)
         return getattr(self._loader, name)  # `python -m` asks it for the code
 
     def create_module(self, spec: importlib.machinery.ModuleSpec) -> ModuleType | None:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import copy
 import importlib
 import importlib.util
 import sys
+import threading
 
 import pytest
 
@@ -148,3 +150,43 @@ def test_a_loader_of_the_package_still_tells_its_source(place, loaded):
     imports.after(NAME, lambda: None, package="amp_example")
     spec = importlib.util.find_spec("amp_example.inner")
     assert spec.loader.get_source("amp_example.inner") == "value = 6\n"
+
+
+def test_of_two_that_wait_neither_acts_on_a_module_that_is_half_loaded(place, loaded):
+    write(place, "")
+    package(place, inner=f"import {NAME}\n{SAYS}")
+    before = list(sys.meta_path)
+    for name in ("first", "second"):
+        imports.after(NAME, lambda n=name: loaded.append(n), package="amp_example")
+    importlib.import_module("amp_example.inner")
+    assert loaded[0] == "inner"
+    assert sorted(loaded[1:]) == ["first", "second"]
+    assert sys.meta_path == before
+
+
+def test_the_action_waits_for_no_module_of_another_thread(place, loaded, monkeypatch):
+    """That one may take long, and what this thread runs next is to be switched on."""
+    began, go_on = threading.Event(), threading.Event()
+    monkeypatch.setattr(sys, "events", (began, go_on), raising=False)
+    write(place, SAYS)
+    waits = "import sys\nsys.events[0].set()\nsys.events[1].wait(60)\n"
+    package(place, inner=waits + SAYS)
+    imports.after(NAME, lambda: loaded.append("action"), package="amp_example")
+    other = threading.Thread(
+        target=importlib.import_module, args=("amp_example.inner",)
+    )
+    other.start()
+    assert began.wait(60)
+    importlib.import_module(NAME)
+    assert loaded == [NAME, "action"]
+    go_on.set()
+    other.join()
+    assert loaded == [NAME, "action", "inner"]
+
+
+def test_a_loader_of_the_package_can_be_copied(place, loaded):
+    package(place, inner="value = 7\n")
+    imports.after(NAME, lambda: None, package="amp_example")
+    spec = importlib.util.find_spec("amp_example.inner")
+    again = copy.copy(spec.loader)
+    assert again.get_source("amp_example.inner") == "value = 7\n"

@@ -49,7 +49,8 @@ class Nominee:
 
     def forced(self, policy: Policy) -> bool:
         """Whether every candidate is converted, by the nominee or by the policy."""
-        return self.everything or policy.assignment == "all"
+        asked = policy.assignment == "all" and not self.in_float32
+        return self.everything or asked
 
 
 CUT = Nominee("the cheapest")
@@ -57,9 +58,8 @@ EVERYTHING = Nominee("everything", everything=True)
 PRODUCTS = Nominee("products only", everything=True, products_only=True)
 UNCLUSTERED = Nominee("without clusters", clusters=False)
 # What a rewrite does besides choosing types: batch norms made one kernel (decision 29),
-# and rows of variables read without a copy (decision 27). Without a cast there is no
-# cluster.
-REWRITTEN = Nominee("float32, rewritten", in_float32=True)
+# and rows of variables read without a copy (decision 27). XLA has nothing to compile.
+REWRITTEN = Nominee("float32, rewritten", clusters=False, in_float32=True)
 
 _ONLY = Reason("products", "a plan of products only, to compare others with")
 _NONE = Reason("rewritten", "a plan in float32, of other kernels than as given")

@@ -231,7 +231,7 @@ def _imported_shapes(proto: Any) -> ir.ShapeSource:
 
     def load() -> Mapping[str, Sequence[Any]]:
         graph = tf.Graph()
-        with contextlib.suppress(tf.errors.OpError):
+        with contextlib.suppress(ValueError, tf.errors.OpError):  # or over 2 GB
             import_nodes(graph, proto, {}, {})
             return definitions.outputs_of(graph)
         return {}

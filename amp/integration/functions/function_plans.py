@@ -150,8 +150,8 @@ class FunctionPlans:
       prices: of plans, by name, where they are others than the plan was made by.
       repriced: the same at the prices of the plan `MEASURED`; None without one.
       compiled: whether XLA compiles any part of the function.
-      spares: whether a rewrite saves time by anything else than 16 bits. Where they are
-        emulated it is not to: what runs is to be the program's own arithmetic.
+      spares: whether a rewrite saves enough time by anything else than 16 bits. Where
+        they are emulated it is not to: what runs is to be the program's own arithmetic.
       uneven: whether a call may differ from another in sizes that its arguments do not
         tell, as those of a batch that an iterator gives inside the function.
     """
@@ -171,7 +171,9 @@ class FunctionPlans:
         self._kept, self._proven = kept, ""
         self._policy = policy = prepared.settled.policy
         emulated = policy is not None and policy.emulate
-        self.spares = prepared.spares and not emulated
+        spares = prepared.spares and not emulated
+        self.spares = spares and prepared.foreseen(REWRITTEN).gains
+        self._cheapest: Nodes = {}  # why the cheapest plan leaves nodes in float32
         self._race = policy is not None and not contest.why_not(policy)
         self._left: dict[str, Callable[[], None]] = {}  # checks, by plan
         self._made: dict[str, Made | NotMade] = {}
@@ -183,7 +185,8 @@ class FunctionPlans:
 
     def nominee(self, plan: str) -> Nominee:
         """The plan of a name, with the nodes that stay float32."""
-        return NOMINEES[plan].keeping(self._kept)
+        nominee = NOMINEES[plan].keeping(self._kept)
+        return nominee.keeping(self._cheapest) if nominee.in_float32 else nominee
 
     def instead(self, cheapest: Report, *, stepped: bool) -> str:
         """The plan to begin with where the cheapest changes nothing, "" for none.
@@ -192,8 +195,8 @@ class FunctionPlans:
           cheapest: the report on it.
           stepped: whether a training step was made in float32 before.
         """
-        prepared = self.prepared if self.spares else None
-        if prepared is not None and prepared.foreseen(REWRITTEN).gains:
+        if self.prepared is not None and self.spares:
+            self._cheapest = self.prepared.reasons(self.nominee(CUT.name))
             return REWRITTEN.name
         return self.worth_a_race(cheapest) if stepped else ""
 

@@ -164,6 +164,45 @@ def test_what_stays_as_it_is_takes_what_the_original_takes(fields: Any) -> None:
     assert (report.seconds32, report.seconds16) == (given, given)
 
 
+def test_in_the_place_of_another_plan_it_says_why_that_one_is_float32() -> None:
+    one = normalized(deny=PRODUCTS_HERE)
+    instead = REWRITTEN.keeping(one.reasons(CUT))
+    rules, cheapest = (
+        {d.node: (d.rule, d.cause) for d in one.made(plan).report.decisions}
+        for plan in (instead, CUT)
+    )
+    assert rules == cheapest
+    assert kernels(one, instead) == 1
+
+
+def test_what_was_16_bit_as_given_makes_it_no_other_plan() -> None:
+    """A cast of the program's own is no reason for XLA to compile what reads it."""
+
+    def step(x: tf.Tensor, w: tf.Tensor, offset: tf.Tensor) -> tf.Tensor:
+        with tf.GradientTape() as tape:
+            tape.watch((w, offset))
+            y = tf.cast(tf.nn.conv2d(x, w, 1, "SAME"), tf.float32)
+            mean, variance = tf.nn.moments(y, [0, 1, 2])
+            y = tf.nn.batch_normalization(y, mean, variance, offset, None, 1e-3)
+            loss = tf.reduce_sum(tf.square(y))
+        return tape.gradient(loss, (w, offset))
+
+    low = (tf.TensorSpec(s, tf.bfloat16) for s in ([32, 64, 64, 16], [3, 3, 16, 16]))
+    module, _ = traced(step, *low, tf.TensorSpec([16]))
+    one = prepare(module, settled(CPU_AMX, assignment="cost"))
+    report = one.made(REWRITTEN).report
+    assert report.nodes_low > 0  # as given
+    assert report.clusters == 0
+    for each in (report, report.as_measured(2.0, 1.0)):
+        assert each.verdict.startswith("rewritten in float32, predicted")
+
+
+def test_all_that_is_asked_for_does_not_make_it_gain() -> None:
+    """`assignment="all"` is about 16 bits, of which it has none."""
+    one = normalized(assignment="all", min_gain=0.99)
+    assert not one.foreseen(REWRITTEN).gains
+
+
 def test_a_plan_in_float32_without_other_kernels_is_the_module_given() -> None:
     one = prepared()
     assert not one.spares

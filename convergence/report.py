@@ -15,7 +15,16 @@ from pathlib import Path
 from typing import Any
 
 from amp.integration import atomic_files
-from convergence import goals, judge, margins, pictures, results, staleness, tables
+from convergence import (
+    drilled,
+    goals,
+    judge,
+    margins,
+    pictures,
+    results,
+    staleness,
+    tables,
+)
 from convergence.settings import CONSTANT
 from convergence.tables import Table
 from convergence.verdict import Verdict
@@ -187,8 +196,9 @@ def about(result: Judged) -> str:
 
 
 def _drilled(result: Judged) -> str:
-    """Which settings had drills, and what these found; in words."""
-    held = result.get("drills", {})
+    """Which settings had today's drills, and what these found; in words."""
+    every = result.get("drills", {}).items()
+    held = {name: drill for name, drill in every if drill.get("by") == drilled.by()}
     faulty = [name for name, drill in held.items() if drill["faults"]]
     if faulty:
         return f"Drills of {', '.join(faulty)} find faults"

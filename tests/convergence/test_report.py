@@ -85,6 +85,17 @@ def test_the_trivial_model_and_classes_are_told() -> None:
     assert "no trivial model" in report.about(result)
 
 
+def test_only_todays_drills_are_told() -> None:
+    result = made_up()
+    assert "Drills of constant, dynamic find nothing" in report.about(result)
+    result["drills"]["constant"]["by"] = "earlier"
+    assert "Drills of dynamic find nothing" in report.about(result)
+    result["drills"]["dynamic"]["faults"] = ["one"]
+    assert "Drills of dynamic find faults" in report.about(result)
+    del result["drills"]
+    assert "Not drilled" in report.about(result)
+
+
 def test_what_the_rule_finds_is_said(written: dict[str, pathlib.Path]) -> None:
     """Without noise all that is beyond the margins, of 2 % and 0.05.
 

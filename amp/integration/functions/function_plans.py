@@ -117,9 +117,7 @@ def why_not_made(found: Found, nominee: Nominee, doubt: float = 1.0) -> str:
         foreseen = found.prepared.foreseen(nominee)
         if any(foreseen.low == low for low in found.made):
             return "not made, it is the same as another plan"
-        if nominee.in_float32 and not foreseen.gains:
-            return "not made, it changes nothing that gains"
-        fused = 0.0 if nominee.in_float32 else report.fused_seconds
+        fused = report.fused_seconds if nominee.clusters else 0.0
         seconds = foreseen.seconds - fused
     close = doubt * (CLOSE_IF_MODELLED if _modelled(report) else CLOSE)
     if seconds <= close * report.seconds16:

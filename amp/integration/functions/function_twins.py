@@ -18,7 +18,7 @@ from typing import Any
 
 from amp.graph_rewrite.assign.nominee import CUT, Nodes
 from amp.graph_rewrite.outcomes import TrialOutcome
-from amp.graph_rewrite.rewrite import Prepared
+from amp.graph_rewrite.rewrite import Prepared, Rewrite
 from amp.integration import fallback, heap, tensor_pool
 from amp.integration.functions import (
     failures,
@@ -89,17 +89,14 @@ class FunctionTwins:
         told = told or Told()
         plan = known.winner if known.winner in NOMINEES else CUT.name
         self._plans.trust(known.winner)
+        stepped = told.seconds > 0
         made, rewrite = self._plans.make(context, plan)
         if isinstance(made, NotMade) and plan != CUT.name:
             plan, known = CUT.name, Record()
             made, rewrite = self._plans.make(context, plan)
-        if isinstance(made, NotMade) and made.report is not None:
-            stepped = told.seconds > 0
-            instead = self._plans.instead(made.report, stepped=stepped)
-            if instead:
-                plan = instead
-                made, rewrite = self._plans.make(context, plan)
-        stored = None
+        if isinstance(made, NotMade):
+            plan, made, rewrite = self._instead(context, plan, made, stepped=stepped)
+        stored, others = None, self._others
         if isinstance(made, Made):
             stored = self._checks.recall(self._plans, made)
         prepared = self._plans.prepared
@@ -107,18 +104,43 @@ class FunctionTwins:
             self._plans.let_all_go(context)
             self._plans = FunctionPlans(self._name, prepared, stored.kept)
             made, rewrite = self._plans.make(context, plan)
+            if isinstance(made, NotMade):  # no plan is to try 16 bits then
+                others = []
+                plan, made, rewrite = self._instead(context, plan, made, stepped=False)
         self.between.begin(self._plans, plan, known, told.seconds)
         if isinstance(made, NotMade):
             return self._begin_in_float32(made)
         if stored is None and rewrite is not None:
             self._checks.first(self._plans, plan, rewrite, told.recorded)
-        self._enter(plan, [each for each in self._others if each != plan], known)
+        self._enter(plan, [each for each in others if each != plan], known)
         if told.too_large and self._contest is not None:
             self._contest.drop(FLOAT32, guarded_calls.TOO_LARGE, failed=True)
         if stored is not None:
             noted = self._checks.go_on_from(stored, self._plans, plan)
             self._shared.reports.change(self._name, noted)
         return True
+
+    def _instead(
+        self, context: Any, plan: str, made: NotMade, *, stepped: bool
+    ) -> tuple[str, Made | NotMade, Rewrite | None]:
+        """Makes the plan that is to run where one changes nothing, if there is any.
+
+        Args:
+          context: TensorFlow's eager context.
+          plan: the name of the one that changes nothing.
+          made: what is known of it.
+          stepped: whether one that is predicted to gain nothing may race.
+
+        Returns:
+          The name of the plan, what became of it, and the rewrite; `plan` and `made` if
+          there is none.
+        """
+        instead = ""
+        if made.report is not None:
+            instead = self._plans.instead(made.report, stepped=stepped)
+        if not instead:
+            return plan, made, None
+        return (instead, *self._plans.make(context, instead))
 
     @property
     def _others(self) -> list[str]:
@@ -362,7 +384,7 @@ class FunctionTwins:
         return None
 
     def _lose_all(self, checked: Checked) -> None:
-        """Has the original run from now on, as a check has left nothing to convert."""
+        """Has the original run from now on, as a check has left nothing to gain."""
         why = checked.outcome.text
         self._shared.reports.change(
             self._name, lambda report: checked.noted_in(report.left(why))
@@ -373,10 +395,11 @@ class FunctionTwins:
     def _replace(self, context: Any, prepared: Prepared, kept: Nodes) -> bool:
         """Makes the plan that was compared anew, with further nodes in float32.
 
-        It races: against all others if no race has ended yet, else against float32.
+        It races: against all others if no race has ended yet, else against float32. If
+        it has nothing left in 16 bits, float32 with other kernels does so alone.
 
         Returns:
-          Whether anything is left to convert.
+          Whether there is a plan to run.
         """
         before, contest = self._plans, self._contest
         raced = contest is not None and contest.winner != ""
@@ -388,12 +411,14 @@ class FunctionTwins:
         if before.repriced is not None and not raced:
             plans.reprice(before.repriced)
             others.append(MEASURED.name)
-        compared = self._checks.compared
-        made, _ = plans.make(context, compared)
+        plan = self._checks.compared
+        made, _ = plans.make(context, plan)
         self._plans = plans  # until here other threads go on with those before
+        if isinstance(made, NotMade):
+            others, self.between.later = [], None  # no plan is to try 16 bits then
+            plan, made, _ = self._instead(context, plan, made, stepped=False)
         if isinstance(made, Made):
-            others = [plan for plan in others if plan != compared]
-            self._enter(compared, others, Record())
+            self._enter(plan, [one for one in others if one != plan], Record())
         before.let_all_go(context)
         return isinstance(made, Made)
 

@@ -38,6 +38,7 @@ from amp.graph_rewrite.steps import Step as Phase
 from amp.integration import reports
 from amp.integration.functions import (
     contest,
+    function_checks,
     function_plans,
     function_twins,
     gradient_check,
@@ -398,6 +399,52 @@ def test_without_a_race_float32_has_its_kernels_where_16_bits_gain_nothing() -> 
     (report,) = amp.reports()
     assert report.verdict.startswith("rewritten in float32, predicted")
     assert report.trial.startswith("off: ")
+
+
+@pytest.mark.parametrize(("trial", "steps"), [(False, 12), ("auto", 12), ("auto", 3)])
+def test_where_no_16_bits_pass_the_check_float32_has_its_kernels(
+    monkeypatch: pytest.MonkeyPatch, trial: Any, steps: int
+) -> None:
+    """No further plan tries 16 bits then, and none is compared once more.
+
+    In three steps no race ends, so that the next run knows of the check alone.
+    """
+    compared: list[str] = []
+    honest = gradient_check.GradientCheck.__init__
+
+    def noted(self: Any, context: Any, *given: Any) -> None:
+        compared.append(given[-1].name)
+        honest(self, context, *given)
+
+    monkeypatch.setattr(gradient_check.GradientCheck, "__init__", noted)
+    monkeypatch.setattr(gradient_check._Judge, "yardstick", lambda *_: False)  # planted
+    monkeypatch.setattr(function_checks, "AGAIN", 3)
+    others = (REWRITTEN, EVERYTHING, PRODUCTS)
+    monkeypatch.setattr(function_twins, "OTHERS", others)
+    rules = dataclasses.replace(race_rules.RACE, judge=float32_rewritten_wins)
+    monkeypatch.setattr(race_rules, "RACE", rules)
+    policy = {"trial": trial, "check": True}
+    wanted = Normalized()
+    want = [float(wanted.run()) for _ in range(12)]
+    step = Normalized()
+    losses = step.train(steps, **policy)
+    np.testing.assert_allclose(losses, want[:steps], rtol=1e-5)
+    (report,) = amp.reports()
+    assert compared == [CUT.name]
+    assert report.accuracy is not None
+    assert "with products in 16 bits they are not" in report.accuracy.text
+    assert report.verdict.startswith("rewritten in float32, predicted")
+    assert (report.nodes_low, report.casts) == (0, 0)
+    assert "accuracy" in {decision.rule for decision in report.decisions}
+    assert {plan.name for plan in report.plans} <= {REWRITTEN.name, race_rules.FLOAT32}
+
+    PROCESS.settled.clear()  # as a new process
+    again = Normalized()
+    np.testing.assert_allclose(again.train(12, **policy), want, rtol=1e-5)
+    report = amp.reports()[-1]
+    # Where runs are to repeat bit for bit, nothing is known of an earlier one.
+    assert compared == [CUT.name] * (1 if trial else 2)
+    assert report.verdict.startswith("rewritten in float32, predicted")
 
 
 def test_a_winner_that_fails_a_check_gives_way_to_float32(

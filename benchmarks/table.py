@@ -71,7 +71,7 @@ def excerpt(results: Mapping[str, Any], chart: str, more: str) -> str:
     parts = [machine(results), *warnings(results)]
     parts += [f"![Speed-up over float32, a bar each]({chart})", *speed_tables(rows)]
     name = more.rpartition("/")[2]
-    parts += [f"Memory, targets met and missed, and what failed: [{name}]({more})."]
+    parts += [f"Targets met and missed: [{name}]({more})."]
     return "\n\n".join(parts)
 
 

@@ -141,7 +141,7 @@ def _list(args: argparse.Namespace) -> int:
         print(f"{family.name:16} {family.title}")
         print(
             f"{'':16} {family.metric} ({better} is better), margin at most "
-            f"{family.margin:g}, {family.seeds} seeds"
+            f"{family.margin:g}, at least {family.seeds} seeds"
         )
         sizes = {"full": family.full, "quick": family.quick}
         for name, size in {**sizes, "quick, real data": family.real}.items():

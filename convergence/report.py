@@ -139,8 +139,8 @@ GOALS_NOTE = (
     "scaling: one pair shows no equivalence, but that both get where they are to."
 )
 CONTROLS_NOTE = (
-    "Faults planted on purpose, and the clauses of the rule that call the runs "
-    "different from float32."
+    "Faults planted on purpose, and what calls the runs different from float32: "
+    "clauses of the rule, and what stands beside it (drills, effect, zeros, recovery)."
 )
 NATIVE_NOTE = (
     "The same seeds with 16-bit kernels and with rounded float32 ones: native less "

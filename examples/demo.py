@@ -50,6 +50,7 @@ def compare(
         for name, run in runs.items()
     }
     names = ("nodes_total", "nodes_low", "casts", "loss_scale", "trial", "function")
+    names += ("verdict",)
     return {
         "device": machine.device,
         "dtype": report["dtype"],
@@ -80,6 +81,11 @@ def told(result: dict[str, Any]) -> str:
             "Compare the curves and the accuracy; the times of such a run mean nothing."
         )
     gain = figures.gain(result["speedup"], 1.0)
+    if result["verdict"].startswith("rewritten in float32"):
+        return (
+            "16 bits gain nothing here. The training step runs in float32, in faster "
+            f"kernels than the program's own, and is {gain}."
+        )
     if not result["nodes_low"]:
         return (
             "tf-amp tried 16 bits in the first steps, found float32 to be the fastest "

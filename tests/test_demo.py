@@ -66,7 +66,16 @@ def test_a_loss_is_never_called_a_gain(tmp_path: pathlib.Path) -> None:
 
 
 def test_where_float32_won_the_race_the_page_says_so() -> None:
-    assert "went back to it" in demo.told(result(nodes_low=0, ms=30.0))
+    verdict = "left in float32: predicted 1.31x faster, measured 1.03x slower"
+    assert "went back to it" in demo.told(result(nodes_low=0, verdict=verdict, ms=30.0))
+
+
+def test_where_float32_with_other_kernels_won_the_page_says_so() -> None:
+    verdict = "rewritten in float32, predicted 1.80x faster, measured 1.57x faster"
+    told = demo.told(result(nodes_low=0, verdict=verdict, ms=20.0))
+    assert "16 bits gain nothing here" in told
+    assert "is 1.50x faster" in told
+    assert "went back" not in told
 
 
 def test_without_16_bit_arithmetic_the_page_says_what_is_seen_and_no_time(

@@ -184,9 +184,12 @@ class Contest:
         own, other = known.seconds.get(known.winner), known.seconds.get(FLOAT32)
         self._ratio = other / own if own and other else 1.0
         self._ready = known.ready
-        self._then = {} if stepped or self._ratio <= 1.0 else known.seconds
+        called = stepped or known.doubted
+        self._then = {} if called or self._ratio <= 1.0 else known.seconds
         self.outcome = _as_known(known)
         self._schedule()
+        if known.doubted:
+            self._alone = self._left = winner_checks.DOUBTED
 
     def _advanced(self, race: Race) -> None:
         if self._race is race and not self._stopped:

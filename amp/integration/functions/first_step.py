@@ -52,8 +52,8 @@ class FirstSteps:
 
     Args:
       settled: policy and device.
-      known: gives a function's fingerprint, and what earlier runs found out; "" and
-        nothing if there is no race.
+      known: gives a function's fingerprint, and what earlier runs found out of calls of
+        its size; "" and nothing if there is no race.
       tell: is given the name of each function whose first step was made, the function
         and the report on it; a function that is called once has no other.
 
@@ -64,7 +64,7 @@ class FirstSteps:
     def __init__(
         self,
         settled: Resolution,
-        known: Callable[[ir.Module], tuple[str, Record]],
+        known: Callable[[Begun], tuple[str, Record]],
         tell: Callable[[bytes, ir.Module, Report], None],
     ) -> None:
         assert settled.policy is not None
@@ -203,7 +203,7 @@ class FirstSteps:
         races = trains and not contest.why_not(self._policy)
         if not (roots or checked or races):
             return Started(begun, sources=begun.element_sources)
-        key, known = self._known(begun.given) if races else ("", Record())
+        key, known = self._known(begun) if races else ("", Record())
         if not roots and makes_first(known, checked):
             return Started(begun, sources=begun.element_sources, key=key)
         started = Started(begun, True, trains, roots, wanted=wanted, key=key)

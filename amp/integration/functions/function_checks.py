@@ -22,6 +22,7 @@ from amp.integration.functions import (
     definitions,
     failures,
     gradient_check,
+    plan_store,
     stored_checks,
     twin_making,
 )
@@ -32,6 +33,7 @@ from amp.integration.functions.function_plans import (
     NOMINEES,
     FunctionPlans,
     Made,
+    NotMade,
 )
 from amp.integration.functions.function_reports import FunctionReports
 from amp.integration.functions.gradient_check import Checked, GradientCheck
@@ -103,22 +105,36 @@ class FunctionChecks:
         return stored_checks.recall(self._key, plans.prepared, made.low)
 
     def go_on_from(
-        self, stored: StoredCheck, plans: FunctionPlans, plan: str
+        self, stored: StoredCheck, plans: FunctionPlans, made: Made
     ) -> Callable[[Report], Report]:
-        """Takes over what an earlier run found; returns what a report notes of it."""
-        self.compared = plan
+        """Takes over what an earlier run found; returns what a report notes of it.
+
+        Args:
+          stored: what it found.
+          plans: of the function.
+          made: the plan that runs first.
+        """
+        self.compared = stored.plan
         if stored.twice:
             self._again = False
-        self.later(plans)
+        if not made.in_float32:
+            self.later(plans)
+        elif not stored.kept:
+            return lambda report: report
         return Checked(stored.outcome).noted_in
 
     def keep(self, plans: FunctionPlans, checked: Checked) -> None:
         """Stores the result of a check for the next runs of the job."""
-        if checked.prepared is not None:
-            kept, plan = plans.nominee(self.compared).kept, NOMINEES[self.compared]
-            found = StoredCheck(checked.outcome, kept, twice=not self._again)
-            name = CUT.name if self.compared == MEASURED.name else self.compared
-            stored_checks.keep(self._key, checked.prepared, plan, found, name)
+        if checked.prepared is None:
+            return
+        kept, plan = plans.nominee(self.compared).kept, NOMINEES[self.compared]
+        if checked.nominee is not None:
+            kept = checked.nominee.kept
+            if self._key:  # what has won is another plan now
+                plan_store.save(self._key, winner="", seconds={}, ready={})
+        name = CUT.name if self.compared == MEASURED.name else self.compared
+        found = StoredCheck(checked.outcome, kept, name, twice=not self._again)
+        stored_checks.keep(self._key, checked.prepared, plan, found)
 
     def first(
         self,
@@ -147,12 +163,29 @@ class FunctionChecks:
 
         self._plan(plan, make, due=1)
 
+    def entrant(
+        self, plans: FunctionPlans, plan: str, call: FunctionCall
+    ) -> tuple[bool, Any, Checked | None]:
+        """Makes a call in place of a plan that is to run, if none was compared yet.
+
+        So it is where the plan that runs first is in float32.
+
+        Args, Returns: as those of `call`; the plan is in 16 bits, and was made.
+        """
+        if self.compared:
+            return False, None, None
+        self._plan(plan, functools.partial(self._anew, plans, plan), due=1)
+        return self.call(call, plans)
+
     def winner(self, plans: FunctionPlans, plan: str) -> None:
         """Has the plan compared that won a race, unless that tells nothing new."""
-        known = _KNOWN if self.compared else ()
-        if plan != self.compared and plan not in known:
+        if plan == self.compared:
+            return
+        if not self.compared or plan not in _KNOWN:
             self._again = True
             self._plan(plan, functools.partial(self._anew, plans, plan), due=1)
+        elif plan == PRODUCTS.name:  # nothing is wrong with the yardstick
+            self._shared.checks.forget(self._name)
 
     def later(self, plans: FunctionPlans) -> None:
         """Has the plan that was compared, compared once more after `AGAIN` calls.
@@ -160,8 +193,7 @@ class FunctionChecks:
         Not where another runs in its place, in which nothing is rounded.
         """
         plan = self.compared
-        made = plans.known(plan)
-        if self._again and isinstance(made, Made) and not made.in_float32:
+        if self._again and not isinstance(plans.known(plan), NotMade):
             self._again = False
             self._plan(plan, functools.partial(self._anew, plans, plan), due=AGAIN)
 

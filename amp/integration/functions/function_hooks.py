@@ -68,8 +68,10 @@ def _call_function(original: wrapping.Function) -> wrapping.Function:
             given = arguments(self, name, *args, **kwargs)
             return twins.call(_made_by_user(given, original), self, name)
         except tf.errors.OpError as e:
-            if twin is not None and not self.has_function(twin):
-                # Another thread has found out meanwhile that float32 is faster.
+            gone = isinstance(e, tf.errors.NotFoundError)
+            if gone and twin is not None and not self.has_function(twin):
+                # Another thread has found out meanwhile that float32 is faster. Any
+                # other error is of a twin that has run.
                 return original(self, name, *args, **kwargs)
             # By the original's name TensorFlow finds the user's source lines.
             e._message = definitions.without_suffix(e.message)

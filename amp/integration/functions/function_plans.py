@@ -91,7 +91,8 @@ class Found:
 
     Attributes:
       prepared: what is planned, analyzed and priced.
-      cheapest: the report on the plan that is predicted to be the fastest.
+      cheapest: the report on the plan that is predicted to be the fastest, as far as
+        it was made.
       made: of each plan that was made, the nodes that it holds in 16 bits.
     """
 
@@ -175,6 +176,9 @@ class FunctionPlans:
         self._race = policy is not None and not contest.why_not(policy)
         self._left: dict[str, Callable[[], None]] = {}  # checks, by plan
         self._made: dict[str, Made | NotMade] = {}
+        # The report on the cheapest plan, or else on the one made first: others are
+        # only tried if they are predicted to be close, also once it has been let go.
+        self._best: Report | None = None
         self._lows: list[Mapping[FunctionUse, frozenset[str]]] = []
 
     def trust(self, plan: str) -> None:
@@ -309,15 +313,15 @@ class FunctionPlans:
         self._lows.append(rewrite.low)
         if not proven:
             self._left[plan] = rewrite.left
+        if self._best is None or plan == CUT.name:
+            self._best = rewrite.report
         return Made(twin, rewrite.report, rewrite.low), rewrite
 
     def _why_not(self, prepared: Prepared, plan: str, doubt: float) -> str:
         """Why a plan is not worth a try beside the cheapest, "" if it is."""
-        known = (self._made.get(each.name) for each in (CUT, REWRITTEN))
-        cheapest = next((one for one in known if isinstance(one, Made)), None)
-        if plan in (CUT.name, MEASURED.name) or cheapest is None:
+        if plan in (CUT.name, MEASURED.name) or self._best is None:
             return ""
-        found = Found(prepared, cheapest.report, self._lows)
+        found = Found(prepared, self._best, self._lows)
         return why_not_made(found, self.nominee(plan), doubt)
 
     def check(self, plan: str) -> None:

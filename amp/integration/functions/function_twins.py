@@ -42,7 +42,7 @@ from amp.integration.functions.gradient_check import Checked
 from amp.integration.functions.guarded_calls import Current, GuardedCalls
 from amp.integration.functions.kept_race import KeptRace
 from amp.integration.functions.plan_store import Record
-from amp.integration.functions.race_log import Log
+from amp.integration.functions.race import Race
 from amp.integration.functions.race_rules import FLOAT32
 from amp.integration.functions.started_function import Told
 from amp.loss_scaling import resting
@@ -88,59 +88,38 @@ class FunctionTwins:
         """
         told = told or Told()
         plan = known.winner if known.winner in NOMINEES else CUT.name
-        self._plans.trust(known.winner)
-        stepped = told.seconds > 0
-        made, rewrite = self._plans.make(context, plan)
+        plans = self._plans
+        plans.trust(known.winner)
+        made, rewrite = plans.make(context, plan)
         if isinstance(made, NotMade) and plan != CUT.name:
             plan, known = CUT.name, Record()
-            made, rewrite = self._plans.make(context, plan)
+            made, rewrite = plans.make(context, plan)
         if isinstance(made, NotMade):
-            plan, made, rewrite = self._instead(context, plan, made, stepped=stepped)
+            gone = _Gone(plan, made, stepped=told.seconds > 0)
+            plan, made, rewrite = _instead(context, plans, gone)
         stored, others = None, self._others
         if isinstance(made, Made):
-            stored = self._checks.recall(self._plans, made)
-        prepared = self._plans.prepared
-        if stored is not None and stored.kept and prepared is not None:
-            self._plans.let_all_go(context)
-            self._plans = FunctionPlans(self._name, prepared, stored.kept)
-            made, rewrite = self._plans.make(context, plan)
-            if isinstance(made, NotMade):  # no plan is to try 16 bits then
+            stored = self._checks.recall(plans, made)
+        if stored is not None and stored.kept and plans.prepared is not None:
+            plans.let_all_go(context)
+            plans = FunctionPlans(self._name, plans.prepared, stored.kept)
+            made, rewrite = plans.make(context, plan)
+            if isinstance(made, NotMade):
                 others = []
-                plan, made, rewrite = self._instead(context, plan, made, stepped=False)
-        self.between.begin(self._plans, plan, known, told.seconds)
+                plan, made, rewrite = _instead(context, plans, _Gone(plan, made))
+        self._plans = plans
+        self.between.begin(plans, plan, known, told.seconds)
         if isinstance(made, NotMade):
             return self._begin_in_float32(made)
         if stored is None and rewrite is not None:
-            self._checks.first(self._plans, plan, rewrite, told.recorded)
-        self._enter(plan, [each for each in others if each != plan], known)
+            self._checks.first(plans, plan, rewrite, told.recorded)
+        self._enter(plans, plan, [each for each in others if each != plan], known)
         if told.too_large and self._contest is not None:
             self._contest.drop(FLOAT32, guarded_calls.TOO_LARGE, failed=True)
         if stored is not None:
-            noted = self._checks.go_on_from(stored, self._plans, plan)
+            noted = self._checks.go_on_from(stored, plans, made)
             self._shared.reports.change(self._name, noted)
         return True
-
-    def _instead(
-        self, context: Any, plan: str, made: NotMade, *, stepped: bool
-    ) -> tuple[str, Made | NotMade, Rewrite | None]:
-        """Makes the plan that is to run where one changes nothing, if there is any.
-
-        Args:
-          context: TensorFlow's eager context.
-          plan: the name of the one that changes nothing.
-          made: what is known of it.
-          stepped: whether one that is predicted to gain nothing may race.
-
-        Returns:
-          The name of the plan, what became of it, and the rewrite; `plan` and `made` if
-          there is none.
-        """
-        instead = ""
-        if made.report is not None:
-            instead = self._plans.instead(made.report, stepped=stepped)
-        if not instead:
-            return plan, made, None
-        return (instead, *self._plans.make(context, instead))
 
     @property
     def _others(self) -> list[str]:
@@ -160,42 +139,43 @@ class FunctionTwins:
         self._reported = FLOAT32
         return True
 
-    def _enter(self, plan: str, others: Sequence[str], known: Record) -> None:
+    def _enter(
+        self, plans: FunctionPlans, plan: str, others: Sequence[str], known: Record
+    ) -> None:
         """Begins the race of a plan that was made, and puts its report in place.
 
         Args:
+          plans: of which it is one; they are the function's from now on.
           plan: its name.
           others: the names of those that it races, besides float32.
           known: what an earlier run of the job found out.
         """
-        made = self._plans.known(plan)
+        made = plans.known(plan)
         assert isinstance(made, Made)
         off = why_not(self._policy)
-        text, self._contest = f"off: {off}", None
-        report = self._plans.report(plan)
+        text, contest = f"off: {off}", None
+        report = plans.report(plan)
         if not off:
-            race = KeptRace(self._key, self._digest(made))
-            self._contest = Contest(self._plans, self._ended, race.advanced)
+            race = KeptRace(self._key, _digest(plans, made))
+            contest = Contest(plans, self._ended, race.advanced)
             stepped = self.between.stepped > 0
             if known.winner == plan:
                 if stepped:
                     tensor_pool.trim()  # of what float32 needed
-                self._contest.begin_known(known, stepped=stepped)
+                contest.begin_known(known, stepped=stepped)
                 report, text = plan_store.as_measured(report, known), KNOWN
             else:
                 kept = race.earlier(known)
-                self._contest.begin(plan, others, kept, stepped=stepped)
+                contest.begin(plan, others, kept, stepped=stepped)
                 text = UNDER_WAY
         if text != UNDER_WAY:
-            self._plans.settle()
-        self._reported = plan
+            plans.settle()
         report = dataclasses.replace(report, trial=text)
         self._shared.reports.put(self._name, report)
-
-    def _digest(self, made: Made) -> str:
-        """A name for the plan that was made, the same in every run of the job."""
-        prepared = self._plans.prepared
-        return "" if prepared is None else stored_checks.digest(prepared, made.low)
+        with self._lock:
+            self._plans, self._contest, self._reported = plans, contest, plan
+            # What other threads were to call without a question is of other plans.
+            self._shared.proven.pop(self._name, None)
 
     def call(self, call: FunctionCall, context: Any) -> Any:
         """Makes one call that `proven` gives no name for, and returns its outputs.
@@ -219,7 +199,7 @@ class FunctionTwins:
         if done:
             pass
         elif race is not None:
-            turn = functools.partial(self._turn, race.log, call, context)
+            turn = functools.partial(self._turn, race, call, context)
             outputs = race.call(turn, call.work)
         else:
             outputs = self._guarded.call(call, context, self._running)
@@ -232,11 +212,25 @@ class FunctionTwins:
             self._go_on()
         return outputs
 
-    def _turn(self, log: Log, call: FunctionCall, context: Any, plan: str) -> Any:
-        """Makes the call of a plan whose turn it is in a race."""
-        if plan in log.first:
+    def _turn(self, race: Race, call: FunctionCall, context: Any, plan: str) -> Any:
+        """Makes the call of a plan whose turn it is in a race.
+
+        A plan in 16 bits has none before gradients of one were compared: the step is
+        made in float32 then, and recorded.
+        """
+        if plan in race.log.first:
             return self._guarded.call(call, context, plan)
         with heap.trimmed():
+            if plan != FLOAT32 and not self._checks.compared:
+                made = self._guarded.made(context, plan)
+                if isinstance(made, Made) and not made.in_float32:
+                    entrant = self._checks.entrant
+                    done, outputs, checked = entrant(self._plans, plan, call)
+                    if checked is not None:
+                        self._take_in(context, checked)
+                    if done:
+                        race.postpone(plan)
+                        return outputs
             return self._guarded.call(call, context, plan)
 
     @property
@@ -253,7 +247,8 @@ class FunctionTwins:
         return GuardedCalls(self._name, self._current, self._drop, once, self._strict)
 
     def _current(self) -> Current:
-        return Current(self._plans, self._contest)
+        with self._lock:
+            return Current(self._plans, self._contest)
 
     @property
     def _running(self) -> str:
@@ -393,32 +388,35 @@ class FunctionTwins:
         self._give_up()
 
     def _replace(self, context: Any, prepared: Prepared, kept: Nodes) -> bool:
-        """Makes the plan that was compared anew, with further nodes in float32.
+        """Makes the plan that runs anew, with further nodes in float32.
 
-        It races: against all others if no race has ended yet, else against float32. If
-        it has nothing left in 16 bits, float32 with other kernels does so alone.
+        It races: against all others if no race has ended yet, else against float32, and
+        against the one that was compared if that had not raced before. If nothing of it
+        is left in 16 bits, float32 with other kernels does so alone.
 
         Returns:
           Whether there is a plan to run.
         """
         before, contest = self._plans, self._contest
+        compared, running = self._checks.compared, self._reported
         raced = contest is not None and contest.winner != ""
-        others = [] if raced else self._others
         if contest is not None:
+            running = contest.winner or running
             contest.stop()
+        plan = running if running in NOMINEES else compared
+        others = [] if raced else self._others
         plans = FunctionPlans(self._name, prepared, kept)
         plans.newest = before.newest
-        if before.repriced is not None and not raced:
+        if before.repriced is not None and (not raced or compared == MEASURED.name):
             plans.reprice(before.repriced)
             others.append(MEASURED.name)
-        plan = self._checks.compared
         made, _ = plans.make(context, plan)
-        self._plans = plans  # until here other threads go on with those before
         if isinstance(made, NotMade):
             others, self.between.later = [], None  # no plan is to try 16 bits then
-            plan, made, _ = self._instead(context, plan, made, stepped=False)
+            plan, made, _ = _instead(context, plans, _Gone(plan, made))
         if isinstance(made, Made):
-            self._enter(plan, [one for one in others if one != plan], Record())
+            others = [one for one in others if one != plan]
+            self._enter(plans, plan, others, Record())  # other threads go on with it
         before.let_all_go(context)
         return isinstance(made, Made)
 
@@ -431,3 +429,41 @@ class FunctionTwins:
         self._shared.proven.pop(self._name, None)
         self._shared.checks.forget(self._name)
         self._shared.reports.forget(self._name)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Gone:
+    """A plan that changes nothing.
+
+    Attributes:
+      plan: its name.
+      made: what is known of it.
+      stepped: whether one that is predicted to gain nothing may race in its place.
+    """
+
+    plan: str
+    made: NotMade
+    stepped: bool = False
+
+
+def _instead(
+    context: Any, plans: FunctionPlans, gone: _Gone
+) -> tuple[str, Made | NotMade, Rewrite | None]:
+    """Makes the plan that is to run where one changes nothing, if there is any.
+
+    Returns:
+      The name of the plan, what became of it, and the rewrite; those of the other if
+      there is none.
+    """
+    report, instead = gone.made.report, ""
+    if report is not None:
+        instead = plans.instead(report, stepped=gone.stepped)
+    if not instead:
+        return gone.plan, gone.made, None
+    return (instead, *plans.make(context, instead))
+
+
+def _digest(plans: FunctionPlans, made: Made) -> str:
+    """A name for a plan that was made, the same in every run of the job."""
+    prepared = plans.prepared
+    return "" if prepared is None else stored_checks.digest(prepared, made.low)

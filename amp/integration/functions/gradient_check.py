@@ -170,7 +170,17 @@ class GradientCheck:
         They are finite in float32: a factorization or a quotient of what a product
         gives does not bear its rounding, or its range. No scale helps.
         """
-        nodes = [(use, name) for use, low in self._made.low.items() for name in low]
+        # No other product either, so that no other plan has anything in 16 bits.
+        uses = self._prepared.priced.analysis.uses.items()
+        low = self._made.low
+        nodes = [
+            (use, name)
+            for use, one in uses
+            for name in one.found.allowed
+            if name in low.get(use, ())
+            or (row := one.found.typed[name].row) is None
+            or row.role is Role.COMPUTE
+        ]
         text = (
             "gradients are finite in float32, and with products in 16 bits they are not"
         )

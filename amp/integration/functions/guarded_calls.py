@@ -75,7 +75,7 @@ class GuardedCalls:
           context: TensorFlow's eager context.
           plan: the name of the plan to call, or FLOAT32.
         """
-        made = None if plan == FLOAT32 else self._made(context, plan)
+        made = None if plan == FLOAT32 else self.made(context, plan)
         if isinstance(made, NotMade):
             return call.run(self._drop(plan, made.why, False))  # Case 4
         try:
@@ -102,7 +102,7 @@ class GuardedCalls:
         failures.warn_of_refusal(self._what, plan, refusal, others=front != self._name)
         return outputs
 
-    def _made(self, context: Any, plan: str) -> Made | NotMade | None:
+    def made(self, context: Any, plan: str) -> Made | NotMade | None:
         """The functions of a plan, made at its first turn; None while they are made.
 
         Where that fails, the user is warned, and it is as if not worth making.

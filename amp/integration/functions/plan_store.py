@@ -14,7 +14,7 @@ import hashlib
 import json
 import math
 import threading
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -45,6 +45,9 @@ MOST = 2000
 # 1.11 times as long, a ResNet-50's at 1.34 to 1.51 1.24, a ConvNeXt's at 1.19 1.30, a
 # transformer's at 1.53 1.48 and, of another plan, at 1.01 1.17.
 SOON = 1.1
+# By how much sizes that a call tells differ where what was found out of one is not used
+# for the other (an estimate: which nodes gain changes less within it than races err).
+SCALE = 8
 # What changes no plan and no time.
 _IRRELEVANT = ("report", "strict", "trial", "tune_budget")
 
@@ -102,6 +105,18 @@ class Record:
         """
         return self.winner == FLOAT32 and self.runs > 1 and self.runs.bit_count() == 1
 
+    @property
+    def doubted(self) -> bool:
+        """Whether another winner is soon checked against float32 in this run.
+
+        In the 4th run, the 8th and so on: its race may have been cut short or
+        disturbed, or the machine may be another, and jobs whose runs are short, or
+        compare the winner with nothing but itself, find out in no other way. Not in the
+        2nd, as float32 needs memory that the winner does not.
+        """
+        won = self.winner not in ("", FLOAT32)
+        return won and self.runs > 2 and self.runs.bit_count() == 1
+
 
 def fingerprint(module: ir.Module, settled: Resolution) -> str:
     """The name of a function's record: by what changes its plans or their times.
@@ -118,6 +133,21 @@ def fingerprint(module: ir.Module, settled: Resolution) -> str:
         device = f"{hardware.model()}, {settled.device.name}"
     versions = f"{tf.__version__}, {_package()}, {SCHEMA}"
     return graph_fingerprint.fingerprint(module, device, versions, str(policy))
+
+
+def at_size(name: str, given: Iterable[ir.Shape]) -> str:
+    """The name of a function's record for a call of about these sizes.
+
+    What won for 512 rows says nothing of 4. Sizes that are nearer to one power of
+    `SCALE` than to another share a record, so that sequences in buckets do.
+
+    Args:
+      name: the function's fingerprint, which has the sizes that the trace knows.
+      given: the shapes that the call told, none if the trace knows all.
+    """
+    known = [shape for shape in given if shape and None not in shape]
+    elements = sum(math.prod(size or 1 for size in shape) for shape in known)
+    return f"{name}-{round(math.log(elements, SCALE))}" if elements else name
 
 
 @functools.cache

@@ -129,6 +129,7 @@ class Race:
         self._running: collections.Counter[str] = collections.Counter()
         self._out: dict[str, str] = {}  # who is out, and why
         self._unreleased: set[str] = set()  # of those
+        self._postponed: set[str] = set()  # whose turn comes again
         self._outcome: TrialOutcome | None = None
         self._text = ""
         self._told = False
@@ -172,6 +173,14 @@ class Race:
             self._next_in.appendleft(name)
             self._bring_in()
             return True
+
+    def postpone(self, name: str) -> None:
+        """Is told within an entrant's turn that another function runs in its place.
+
+        The turn does not count, and comes again at the next call.
+        """
+        with self._lock:
+            self._postponed.add(name)
 
     def drop(self, name: str, why: str, text: str = "") -> None:
         """Takes an entrant out of the race, because it cannot run.
@@ -238,6 +247,11 @@ class Race:
         with self._lock:
             alone = turn.alone and turn.number == self._begun
             self._running[turn.name] -= 1
+            if turn.name in self._postponed:
+                self._postponed.remove(turn.name)
+                if turn.name in self._left:
+                    self._waiting.appendleft((turn.name, turn.round))
+                return
             self.log.calls[turn.name] = self.log.calls.get(turn.name, 0) + 1
             if seconds is not None and turn.first:
                 self.log.first.setdefault(turn.name, seconds)

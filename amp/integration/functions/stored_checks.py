@@ -18,6 +18,7 @@ from amp.graph_rewrite.plan import Reason
 from amp.graph_rewrite.rewrite import Prepared
 from amp.integration import fallback
 from amp.integration.functions import plan_store
+from amp.integration.functions.function_plans import NOMINEES
 
 # By the use of a function, its 16-bit nodes.
 Low: TypeAlias = Mapping[FunctionUse, frozenset[str]]
@@ -30,11 +31,13 @@ class StoredCheck:
     Attributes:
       outcome: the figures, for the report.
       kept: the nodes that were found at fault.
+      plan: the name, in the next run of the job, of the plan that was compared.
       twice: whether the second check was made, too.
     """
 
     outcome: AccuracyOutcome
     kept: Nodes
+    plan: str
     twice: bool = False
 
 
@@ -45,7 +48,7 @@ def recall(key: str, prepared: Prepared, low: Low) -> StoredCheck | None:
       key: the function's fingerprint, "" if none of its records are to be used.
       prepared: the function.
       low: the nodes that the plan makes 16-bit, before any was kept in float32 for its
-        accuracy.
+        accuracy; nothing for a plan in float32, beside which others may race.
     """
     part = fallback.Part("what was found out about a function's accuracy is not known")
     return fallback.attempt(part, lambda: _recalled(key, prepared, low), lambda: None)
@@ -53,7 +56,11 @@ def recall(key: str, prepared: Prepared, low: Low) -> StoredCheck | None:
 
 def _recalled(key: str, prepared: Prepared, low: Low) -> StoredCheck | None:
     found = plan_store.load(key).accuracy if key else None
-    if not found or found["plan"] != digest(prepared, low):
+    if not found:
+        return None
+    if not any(low.values()):
+        low = prepared.foreseen(NOMINEES[found["name"]]).low
+    if found["plan"] != digest(prepared, low):
         return None
     places = {number: place for place, number in _numbered(prepared)}
     kept: dict[FunctionUse, dict[str, Reason]] = {}
@@ -62,12 +69,11 @@ def _recalled(key: str, prepared: Prepared, low: Low) -> StoredCheck | None:
         kept.setdefault(use, {})[name] = Reason("accuracy", cause)
     told = dict(found["outcome"])
     told["worst"] = tuple(GradientError(**one) for one in told["worst"])
-    return StoredCheck(AccuracyOutcome(**told), kept, bool(found["twice"]))
+    outcome = AccuracyOutcome(**told)
+    return StoredCheck(outcome, kept, found["name"], bool(found["twice"]))
 
 
-def keep(
-    key: str, prepared: Prepared, plan: Nominee, check: StoredCheck, name: str
-) -> None:
+def keep(key: str, prepared: Prepared, plan: Nominee, check: StoredCheck) -> None:
     """Stores what was found out about a plan.
 
     Args:
@@ -75,7 +81,6 @@ def keep(
       prepared: the function.
       plan: the plan, before any node was kept in float32 for its accuracy.
       check: what was found out.
-      name: of the plan in the next run of the job.
     """
     if not key:
         return
@@ -85,7 +90,7 @@ def keep(
         if name in check.kept.get(use, {})
     ]
     accuracy: dict[str, Any] = {
-        "name": name,
+        "name": check.plan,
         "plan": digest(prepared, prepared.foreseen(plan).low),
         "kept": kept,
         "twice": check.twice,

@@ -50,6 +50,12 @@ def begun(
     return begin(module, settled, sizes=sizes)
 
 
+def told(begun: Begun) -> list[ir.Shape]:
+    """The shapes that are the call's, as the trace does not have them."""
+    sized = begun.values.get("sized")
+    return [] if sized is None else list(sized.given.values())
+
+
 def prepared(begun: Begun, timer: Timer) -> Prepared:
     """Analyzes and prices a function.
 

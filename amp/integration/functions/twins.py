@@ -23,6 +23,7 @@ from amp.graph_rewrite.graph import ir
 from amp.graph_rewrite.ops.op_table import COMPUTE
 from amp.graph_rewrite.report import Report
 from amp.graph_rewrite.report_builder import left
+from amp.graph_rewrite.rewrite import Begun
 from amp.graph_rewrite.steps import uncollected
 from amp.integration import fallback, heap
 from amp.integration.functions import (
@@ -221,16 +222,16 @@ class Twins:
         begun = told.begun
         module = begun.given if begun else definitions.read(context, name.decode())
         self.met(module)
-        key, known = self.known(module, told.key)
+        if begun is None:
+            sizes = shape_inference.at_call(inputs)
+            begun = twin_making.begun(module, self.settled, sizes)
+        key, known = self.known(module, told.key, begun)
         if known.winner == FLOAT32:
             cause = "float32 was the fastest in an earlier run of the job"
             report = left(module, self.settled, "trial", cause)
             self._shared.reports.put(name, report)
             self._shared.reports.forget(name)
             return None
-        if begun is None:
-            sizes = shape_inference.at_call(inputs)
-            begun = twin_making.begun(module, self.settled, sizes)
         timer = self._timer(module, known, told.seconds)
         prepared = twin_making.prepared(begun, timer)
         plans = FunctionPlans(name, prepared, {})
@@ -273,21 +274,30 @@ class Twins:
             return job_timer.stored_on(self.settled)
         return job_timer.measuring(self.settled, module.main.name)
 
-    def _seen(self, module: ir.Module) -> tuple[str, Record]:
-        """As `known`, before it is clear that the function will be planned."""
+    def _seen(self, begun: Begun) -> tuple[str, Record]:
+        """As `known`, before it is clear that the function will be planned.
+
+        Returns:
+          Its fingerprint, and the record for sizes as far as they are known now.
+        """
 
         def look_up() -> tuple[str, Record]:
-            key = plan_store.fingerprint(module, self.settled)
-            return key, plan_store.load(key)
+            key = plan_store.fingerprint(begun.given, self.settled)
+            return key, plan_store.load(
+                plan_store.at_size(key, twin_making.told(begun))
+            )
 
         return fallback.attempt(_UNUSED, look_up, lambda: ("", Record()))
 
-    def known(self, module: ir.Module, key: str = "") -> tuple[str, Record]:
-        """A function's fingerprint, and what earlier runs of the job found out.
+    def known(
+        self, module: ir.Module, key: str = "", begun: Begun | None = None
+    ) -> tuple[str, Record]:
+        """The name of a function's record, and what earlier runs of the job found out.
 
         Args:
           module: the function, which is planned now: the run counts.
           key: its fingerprint, "" if it is not known yet.
+          begun: the function with its sizes, if calls tell any.
         """
         if contest.why_not(self._policy):
             return "", Record()
@@ -295,6 +305,7 @@ class Twins:
         def look_up() -> tuple[str, Record]:
             nonlocal key
             key = key or plan_store.fingerprint(module, self.settled)
+            key = plan_store.at_size(key, twin_making.told(begun) if begun else ())
             if key in self._met:
                 return key, plan_store.load(key)
             self._met.add(key)

@@ -24,6 +24,8 @@ ALONE, CALLS_ALONE = 10, 20
 # The calls after which a winner is checked, and how many calls of the original a check
 # must be able to pay for.
 CHECKS, EVERY, LEAST_CALLS = (200, 1000, 5000), 10_000, 3
+# The calls after which a winner is checked that is doubted in this run of the job.
+DOUBTED = 20
 
 
 def checked(

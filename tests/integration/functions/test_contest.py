@@ -77,6 +77,26 @@ def test_a_check_is_due_when_the_calls_before_it_have_passed() -> None:
     assert race is contest.race  # the same until it has ended
 
 
+def test_a_winner_is_doubted_now_and_then_though_it_is_as_fast_as_when_it_won(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """What its race told of float32 may have been wrong, or of another machine."""
+    now = [0.0]
+    monkeypatch.setattr(race_lib, "synchronised_clock", lambda: now[0])
+
+    def run(plan: str) -> None:
+        now[0] += {"cut": 1.0, FLOAT32: 0.9}[plan]
+
+    plans: Any = types.SimpleNamespace(settle=lambda: None, released=lambda plan: None)
+    contest = Contest(plans, lambda *_: None)
+    contest.begin_known(Record("cut", {"cut": 1.0, FLOAT32: 2.0}, runs=4))
+    assert contest.calls_left == winner_checks.DOUBTED
+    contest.passed(winner_checks.DOUBTED)
+    while contest.race is not None:
+        contest.race.call(run)
+    assert contest.winner == FLOAT32
+
+
 def test_how_dear_a_check_is_was_found_out_by_the_earlier_run() -> None:
     calls = known(cut=1.0, float32=3.0).calls_left
     assert calls == winner_checks.calls_to_check(0, 3.0) > winner_checks.CHECKS[0]

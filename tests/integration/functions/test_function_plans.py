@@ -75,21 +75,29 @@ def test_what_was_made_is_registered_until_it_is_let_go(plans: FunctionPlans) ->
     assert plans.function(CUT.name) == plans.original
 
 
+@pytest.mark.parametrize("lost", [False, True])
 def test_the_same_plan_is_not_made_twice(
-    plans: FunctionPlans, monkeypatch: pytest.MonkeyPatch
+    plans: FunctionPlans, monkeypatch: pytest.MonkeyPatch, lost: bool
 ) -> None:
+    """Nor once the first has lost its race."""
     first = made(plans, CUT.name)
     assert isinstance(first, Made)
+    if lost:
+        plans.released(CUT.name)
     monkeypatch.setattr(Prepared, "foreseen", lambda *_: Foreseen(0.0, first.low))
     assert "the same as another" in why_not(made(plans, EVERYTHING.name))
     assert "no clusters either" in why_not(made(plans, UNCLUSTERED.name))
 
 
+@pytest.mark.parametrize("lost", [False, True])
 def test_a_plan_that_is_predicted_to_be_much_slower_is_not_made(
-    plans: FunctionPlans, monkeypatch: pytest.MonkeyPatch
+    plans: FunctionPlans, monkeypatch: pytest.MonkeyPatch, lost: bool
 ) -> None:
+    """Nor once the cheapest has lost its race."""
     first = made(plans, CUT.name)
     assert isinstance(first, Made)
+    if lost:
+        plans.released(CUT.name)
     assert first.report.measured_share < function_plans.MEASURED_PART
     limit = function_plans.CLOSE_IF_MODELLED * first.report.seconds16
     slow = Foreseen(1.2 * limit, {})

@@ -75,9 +75,24 @@ def test_float32_is_contested_in_the_2nd_4th_8th_run() -> None:
 def test_a_plan_that_won_is_not_contested_and_a_new_winner_counts_anew() -> None:
     won = outcome("ended: ...", "cut", FLOAT32)
     plan_store.keep_outcome(NAME, "cut", won, {})
-    assert not any(plan_store.next_run(NAME).contested for _ in range(9))
+    runs = [plan_store.next_run(NAME) for _ in range(2, 20)]
+    assert not any(run.contested for run in runs)
+    assert [run.runs for run in runs if run.doubted] == [4, 8, 16]
     plan_store.keep_outcome(NAME, FLOAT32, won, {})
-    assert plan_store.next_run(NAME).contested
+    again = plan_store.next_run(NAME)
+    assert again.contested
+    assert not again.doubted
+
+
+def test_what_is_known_of_one_size_is_not_used_for_another() -> None:
+    def name(*shapes: tuple[int | None, ...] | None) -> str:
+        return plan_store.at_size(NAME, shapes)
+
+    assert name((512, 32, 3), (512,)) != name((4, 32, 3), (4,))
+    assert name((64, 30)) == name((64, 60))  # sequences in buckets
+    # What the trace knows is in the fingerprint.
+    assert name() == name(None) == name((None, 3)) == NAME
+    assert name((0, 3)) != NAME  # an empty batch has a name as well
 
 
 def test_what_has_no_winner_has_no_runs() -> None:

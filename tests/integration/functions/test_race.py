@@ -75,6 +75,21 @@ def test_a_clear_difference_is_known_after_six_rounds() -> None:
     assert machine.released == [FLOAT32]
 
 
+def test_a_turn_in_which_another_function_ran_comes_again() -> None:
+    machine = Machine(constant(cut=1.0, float32=1.5))
+
+    def run(name: str) -> str:
+        if not machine.calls:
+            machine.race.postpone(name)
+        return machine.run(name)
+
+    machine.race.call(run)
+    assert not machine.log.first
+    assert not machine.log.timed
+    assert machine.calls_to_end() == 1 + 2 + 2 * LEAST
+    assert machine.calls[:5] == ["cut", "cut", "cut", FLOAT32, FLOAT32]
+
+
 def test_once_ended_the_winner_runs_and_nobody_is_told_again() -> None:
     machine = Machine(constant(cut=1.5, float32=1.0))
     machine.calls_to_end()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import gc
+import itertools
 import json
 import math
 import os
@@ -42,6 +43,7 @@ from amp.integration.functions import (
     function_plans,
     function_twins,
     gradient_check,
+    later_plan,
     plan_store,
     race,
     race_rules,
@@ -49,6 +51,7 @@ from amp.integration.functions import (
     winner_checks,
 )
 from amp.integration.functions.function_call import FunctionCall
+from amp.integration.functions.function_plans import FunctionPlans
 from amp.integration.functions.function_twins import FunctionTwins
 from amp.integration.functions.guarded_calls import Current, GuardedCalls
 from amp.integration.functions.race_log import Log
@@ -278,17 +281,14 @@ def test_every_plan_races_and_the_losers_are_let_go(
     assert int(step.count) == 4 * ENOUGH
 
 
-@pytest.mark.parametrize(("winner", "more"), [(EVERYTHING, 1), (UNCLUSTERED, 0)])
+@pytest.mark.parametrize(
+    ("winner", "more"), [(EVERYTHING, 1), (UNCLUSTERED, 0), (PRODUCTS, 0)]
+)
 def test_a_winner_that_holds_other_nodes_in_16_bits_is_compared_too(
     monkeypatch: pytest.MonkeyPatch, winner: Nominee, more: int
 ) -> None:
     """With float32, once it has won; the cheapest was before the race."""
-    compared: list[str] = []
-    honest = gradient_check.GradientCheck.__init__
-
-    def noted(self: Any, context: Any, *given: Any) -> None:
-        compared.append(given[-1].name)
-        honest(self, context, *given)
+    compared = noted_checks(monkeypatch)
 
     def wins(log: Log, running: Any) -> race_rules.Ruling:
         if winner.name not in running:  # it meets who is left of the first two
@@ -296,7 +296,6 @@ def test_a_winner_that_holds_other_nodes_in_16_bits_is_compared_too(
         won = len(log.times(winner.name)) == 1
         return race_rules.Ruling({}, winner.name if won else None, "ended: planted")
 
-    monkeypatch.setattr(gradient_check.GradientCheck, "__init__", noted)
     rules = dataclasses.replace(race_rules.RACE, judge=wins)
     monkeypatch.setattr(race_rules, "RACE", rules)
     monkeypatch.setattr(function_twins, "OTHERS", (winner,))
@@ -305,6 +304,10 @@ def test_a_winner_that_holds_other_nodes_in_16_bits_is_compared_too(
     step.train(12, check="auto")
     assert compared == [CUT.name] + [winner.name] * more
     assert int(step.count) == 12
+    # The cheapest is compared once more where its nodes run, and the yardstick never.
+    (twins,) = [t.twins for t in PROCESS.settled.values() if t.twins is not None]
+    name = step.run.get_concrete_function().name
+    assert twins._shared.checks.waits(name) is (winner is not PRODUCTS)
     assert f"{winner.name}: won" in str(amp.reports()[0])
 
 
@@ -341,6 +344,19 @@ class Normalized:
             return [float(self.run()) for _ in range(steps)]
 
 
+def noted_checks(monkeypatch: pytest.MonkeyPatch, says: str = "") -> list[str]:
+    """The names of the plans of which gradients are compared, as they come."""
+    compared: list[str] = []
+    honest = gradient_check.GradientCheck.__init__
+
+    def noted(self: Any, context: Any, *given: Any) -> None:
+        compared.append(says + given[-1].name)
+        honest(self, context, *given)
+
+    monkeypatch.setattr(gradient_check.GradientCheck, "__init__", noted)
+    return compared
+
+
 def float32_rewritten_wins(log: Log, running: Any) -> race_rules.Ruling:
     """Planted: it wins once all were timed that it meets, and others by order."""
     if not all(map(log.times, running)):
@@ -355,14 +371,7 @@ def test_float32_with_kernels_races_wins_and_is_what_the_next_run_starts_with(
 ) -> None:
     """Against the cheapest, or in its place where that changes nothing."""
     policy = {"deny": CONVOLUTIONS} if begins else {}
-    compared: list[str] = []
-    honest = gradient_check.GradientCheck.__init__
-
-    def noted(self: Any, context: Any, *given: Any) -> None:
-        compared.append(given[-1].name)
-        honest(self, context, *given)
-
-    monkeypatch.setattr(gradient_check.GradientCheck, "__init__", noted)
+    compared = noted_checks(monkeypatch)
     monkeypatch.setattr(function_twins, "OTHERS", (REWRITTEN, EVERYTHING))
     monkeypatch.setattr(function_plans, "CLOSE_IF_MODELLED", 100.0)
     rules = dataclasses.replace(race_rules.RACE, judge=float32_rewritten_wins)
@@ -393,6 +402,68 @@ def test_float32_with_kernels_races_wins_and_is_what_the_next_run_starts_with(
     assert compared == ([] if begins else [CUT.name])
 
 
+def test_what_another_thread_was_to_call_without_a_question_is_forgotten(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It is gone once a check has had another plan made, which is to race."""
+    honest = gradient_check.GradientCheck.compare
+
+    def compare(self: gradient_check.GradientCheck) -> Any:
+        (twins,) = [t.twins for t in PROCESS.settled.values() if t.twins is not None]
+        name = step.run.get_concrete_function().name
+        twin = next(made for made in twins.made_for(name) if "_check" not in made)
+        twins.proven[name] = itertools.repeat(twin.encode(), 1000)  # planted
+        return honest(self)
+
+    monkeypatch.setattr(gradient_check.GradientCheck, "compare", compare)
+    monkeypatch.setattr(gradient_check._Judge, "yardstick", lambda *_: False)  # planted
+    monkeypatch.setattr(function_twins, "OTHERS", (REWRITTEN,))
+    rules = dataclasses.replace(race_rules.RACE, judge=float32_rewritten_wins)
+    monkeypatch.setattr(race_rules, "RACE", rules)
+    step = Normalized()
+    step.train(20, check=True)
+    assert amp.reports()[-1].trial.startswith("ended")
+
+
+def test_no_plan_in_16_bits_takes_a_step_before_one_was_compared(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Where float32 with other kernels begins, the first that meets it is."""
+    events = noted_checks(monkeypatch, "compared ")
+    make = FunctionPlans._make
+
+    def gains_nothing(self: Any, context: Any, prepared: Prepared, plan: str) -> Any:
+        if plan == CUT.name:  # planted
+            rewritten = make(self, context, prepared, plan)[1]
+            return function_plans.NotMade("planted", rewritten.report), rewritten
+        return make(self, context, prepared, plan)
+
+    called = GuardedCalls.call
+
+    def noted(self: Any, call: FunctionCall, context: Any, plan: str) -> Any:
+        events.append(plan)
+        return called(self, call, context, plan)
+
+    monkeypatch.setattr(FunctionPlans, "_make", gains_nothing)
+    monkeypatch.setattr(GuardedCalls, "call", noted)
+    monkeypatch.setattr(function_twins, "OTHERS", (REWRITTEN, EVERYTHING))
+    monkeypatch.setattr(function_plans, "CLOSE_IF_MODELLED", 100.0)
+    rules = dataclasses.replace(race_rules.RACE, judge=float32_rewritten_wins)
+    monkeypatch.setattr(race_rules, "RACE", rules)
+    want = Normalized()
+    wanted = [float(want.run()) for _ in range(20)]
+    losses = Normalized().train(20, check="auto")
+    np.testing.assert_allclose(losses, wanted, rtol=BFLOAT16)
+    check = events.index(f"compared {EVERYTHING.name}")
+    assert EVERYTHING.name in events[check:]
+    assert EVERYTHING.name not in events[:check]
+    assert REWRITTEN.name in events[:check]
+    (report,) = amp.reports()
+    fates = {plan.name: plan.fate for plan in report.plans}
+    assert fates[REWRITTEN.name] == "won"
+    assert fates[EVERYTHING.name] == "not chosen"
+
+
 def test_without_a_race_float32_has_its_kernels_where_16_bits_gain_nothing() -> None:
     step = Normalized()
     step.train(2, trial=False, deny=CONVOLUTIONS)
@@ -409,15 +480,20 @@ def test_where_no_16_bits_pass_the_check_float32_has_its_kernels(
 
     In three steps no race ends, so that the next run knows of the check alone.
     """
-    compared: list[str] = []
-    honest = gradient_check.GradientCheck.__init__
-
-    def noted(self: Any, context: Any, *given: Any) -> None:
-        compared.append(given[-1].name)
-        honest(self, context, *given)
-
-    monkeypatch.setattr(gradient_check.GradientCheck, "__init__", noted)
+    compared = noted_checks(monkeypatch)
     monkeypatch.setattr(gradient_check._Judge, "yardstick", lambda *_: False)  # planted
+    left: list[bool] = []  # whether any plan has anything in 16 bits
+    begun = later_plan.begun
+
+    def asked(plans: FunctionPlans, known: Any) -> Any:
+        prepared = plans.prepared
+        assert prepared is not None
+        nominees = map(plans.nominee, function_plans.NOMINEES)
+        lows = [prepared.foreseen(nominee).low for nominee in nominees]
+        left.append(any(any(low.values()) for low in lows))
+        return begun(plans, known)
+
+    monkeypatch.setattr(later_plan, "begun", asked)
     monkeypatch.setattr(function_checks, "AGAIN", 3)
     others = (REWRITTEN, EVERYTHING, PRODUCTS)
     monkeypatch.setattr(function_twins, "OTHERS", others)
@@ -444,6 +520,7 @@ def test_where_no_16_bits_pass_the_check_float32_has_its_kernels(
     report = amp.reports()[-1]
     # Where runs are to repeat bit for bit, nothing is known of an earlier one.
     assert compared == [CUT.name] * (1 if trial else 2)
+    assert left == [True, not trial]  # nor is any tried of what will be measured
     assert report.verdict.startswith("rewritten in float32, predicted")
 
 
@@ -465,6 +542,52 @@ def test_a_winner_that_fails_a_check_gives_way_to_float32(
     PROCESS.settled.clear()  # as a new process
     Step().train(1)
     assert ran[-1] == "original"
+
+
+@pytest.mark.parametrize(("rows", "known"), [(SIZE - 1, True), (SIZE // 16, False)])
+def test_a_winner_is_one_for_calls_of_about_its_size(
+    ran: Calls, rows: int, known: bool
+) -> None:
+    """Where the trace does not tell sizes, as of batches of `fit`."""
+    ran.slow = "original"
+    weights = tf.random.normal([SIZE, SIZE])
+
+    def run(size: int, calls: int) -> str:
+        given = tf.TensorSpec([None, SIZE])
+        product = tf.function(lambda x: tf.matmul(tf.tanh(x), weights), [given])
+        with amp.mixed_precision_scope(dtype="bfloat16", check=False):
+            for _ in range(calls):
+                product(tf.ones([size, SIZE]))
+        PROCESS.settled.clear()  # as a new process
+        return str(amp.reports()[-1].trial)
+
+    assert run(SIZE, ENOUGH).startswith("ended")
+    assert (run(rows, 2) == contest.KNOWN) is known
+
+
+def test_a_plan_that_its_check_changes_has_not_won_in_an_earlier_run(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Though the job ends, or the making of the other plan fails, right after it."""
+    won = race_rules.Ruling({}, CUT.name, "ended: planted")
+    monkeypatch.setattr(race_rules, "_look", lambda *_: won)
+    monkeypatch.setattr(race_rules, "_hopeless", lambda *_: False)
+    monkeypatch.setattr(function_checks, "AGAIN", ENOUGH)
+    step = Step()
+    step.train(ENOUGH // 2, check=True)
+    (file,) = plan_store.path("any").parent.glob("*.json")
+    assert json.loads(file.read_text())["winner"] == CUT.name
+
+    def fails(*_: Any) -> bool:
+        raise VerifyError("a fault", where="here", allowed="none", remedy="find it")
+
+    monkeypatch.setattr(gradient_check._Judge, "yardstick", lambda *_: False)  # planted
+    monkeypatch.setattr(FunctionTwins, "_replace", fails)
+    with pytest.warns(RuntimeWarning, match="as it was"):
+        step.train(2 * ENOUGH, check=True)
+    found = json.loads(file.read_text())
+    assert found["winner"] == ""
+    assert found["accuracy"]["kept"]
 
 
 @pytest.mark.parametrize(
@@ -610,7 +733,7 @@ def test_threads_may_call_at_once_and_each_call_is_one_step() -> None:
 def test_a_twin_that_another_thread_lets_go_leaves_the_step_to_the_original(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    step, gone, made = Step(), [], GuardedCalls._made
+    step, gone, made = Step(), [], GuardedCalls.made
 
     def let_go(self: GuardedCalls, context: Any, plan: str) -> Any:
         found = made(self, context, plan)
@@ -619,10 +742,42 @@ def test_a_twin_that_another_thread_lets_go_leaves_the_step_to_the_original(
             self._current().plans.let_all_go(context)
         return found
 
-    monkeypatch.setattr(GuardedCalls, "_made", let_go)
+    monkeypatch.setattr(GuardedCalls, "made", let_go)
     step.train(3, trial=False, strict=True)
     assert gone
     assert int(step.count) == 3
+
+
+def test_a_step_that_failed_in_a_twin_that_is_gone_is_not_made_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Its error is the user's: some of the step has run."""
+    count, context = tf.Variable(0), context_lib.context()
+    bad: list[bool] = []
+    x = tf.random.normal([SIZE, SIZE])
+
+    def load() -> np.ndarray:
+        if bad:
+            name = step.get_concrete_function().name
+            twins = [t.twins for t in PROCESS.settled.values() if t.twins is not None]
+            for made in [made for each in twins for made in each.made_for(name)]:
+                context.remove_function(made)  # as another thread does
+            raise ValueError("the batch is damaged")
+        return np.float32(1.0)
+
+    @tf.function
+    def step() -> tf.Tensor:
+        count.assign_add(1)
+        with tf.control_dependencies([count]):
+            scale = tf.numpy_function(load, [], tf.float32)
+        return tf.reduce_sum(tf.matmul(tf.tanh(tf.matmul(x, x)), x)) * scale
+
+    with amp.mixed_precision_scope(dtype="bfloat16", trial=False, check=False):
+        step()
+        bad.append(True)
+        with pytest.raises(tf.errors.OpError, match="the batch is damaged"):
+            step()
+    assert int(count) == 2
 
 
 def fails(

@@ -34,7 +34,7 @@ from amp.loss_scaling import (
 from convergence import drills, dynamics, settings
 from convergence.arms import Arm
 from convergence.controls import Control, _instead, _rule
-from convergence.task import Part, Task
+from convergence.task import Part, Task, simple
 
 STEPS = tiny_family.SIZE.steps
 INTERVAL = settings.growth_interval(STEPS)
@@ -72,6 +72,38 @@ def two_losses() -> Task:
     return Task(model, lambda stage: parts, lambda *_: batch, lambda: 0.0)
 
 
+def batch_norm() -> Task:
+    """A network whose every step moves statistics too."""
+    data = tiny_family.load(tiny_family.SIZE, None)
+    x = keras.Input((8,))
+    hidden = keras.layers.Dense(16, "tanh", name="hidden")(x)
+    normal = keras.layers.BatchNormalization(name="normal")(hidden)
+    model = keras.Model(x, keras.layers.Dense(1, name="last")(normal))
+
+    def loss(batch: Any) -> tf.Tensor:
+        return tf.reduce_mean((model(batch[0], training=True) - batch[1]) ** 2)
+
+    def batch(seed: int, step: int) -> Any:
+        return data.x[step * 16 :][:32], data.y[step * 16 :][:32]
+
+    return simple(model, loss, keras.optimizers.SGD(0.01, 0.9), batch, lambda: 0.0)
+
+
+def low_loss() -> Task:
+    """A loss that is held in 16 bits, by whose gradients nothing shows."""
+    task = one_loss()
+
+    def low(part: Part) -> Part:
+        def loss(batch: Any) -> tf.Tensor:
+            found = part.loss(batch)
+            half = tf.cast(tf.cast(found, tf.bfloat16), tf.float32)
+            return found + tf.stop_gradient(half - found)
+
+        return dataclasses.replace(part, loss=loss)
+
+    return dataclasses.replace(task, parts=lambda stage: [*map(low, task.parts(stage))])
+
+
 def drilled(
     arm: Arm, task: Callable[[], Task] = one_loss, dtype: str = "float16"
 ) -> list[str]:
@@ -84,7 +116,7 @@ def drilled(
 
 @pytest.mark.parametrize("dtype", settings.DTYPES)
 @pytest.mark.parametrize("name", ["constant", "dynamic"])
-@pytest.mark.parametrize("task", [one_loss, two_losses])
+@pytest.mark.parametrize("task", [one_loss, two_losses, batch_norm])
 @pytest.mark.slow
 @pytest.mark.kernels
 def test_where_nothing_is_wrong_nothing_is_found(
@@ -335,6 +367,22 @@ def default(**fields: Any) -> Any:
     return _instead(DynamicLossScale, "__init__", init)
 
 
+@contextlib.contextmanager
+def statistics_in_16_bits() -> Iterator[None]:
+    """What batch norm keeps is rounded after each call."""
+    owner = keras.layers.BatchNormalization
+    original = owner.call
+
+    def call(self: Any, *args: Any, **kwargs: Any) -> tf.Tensor:
+        found = original(self, *args, **kwargs)
+        for kept in (self.moving_mean, self.moving_variance):
+            kept.assign(tf.cast(tf.cast(kept.value, tf.bfloat16), tf.float32))
+        return found
+
+    with _instead(owner, "call", call):
+        yield
+
+
 def not_rounded() -> Any:
     """The plan says what is in 16 bits, and emulation rounds none of it."""
     return _instead(Casts, "rounded", lambda self, edge: edge)
@@ -395,6 +443,10 @@ FAULTS = {
     "maximum": Fault(
         "at the largest scale the scale is", policy=_rule(maximum=2.0**30)
     ),
+    "statistics": Fault(
+        "moving_mean.* is held in 16 bits", statistics_in_16_bits, task=batch_norm
+    ),
+    "loss": Fault("a loss is held in 16 bits", task=low_loss),
     "early": Fault(
         rf"after {INTERVAL - 1} good steps the scale is 2\^",
         policy=_rule(growth_interval=INTERVAL - 1),

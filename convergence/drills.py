@@ -271,10 +271,11 @@ class _Drill:
             return
         self._first = self._held
         usual = self._take()
+        if self._rule.interval:
+            yield from self._grown(usual)
         yield from self._in_float32(usual)
         yield from self._not_finite()
         if self._rule.interval:
-            yield from self._grown(usual)
             yield from self._overflown()
         other = self._rescaled
         other.follow(self)

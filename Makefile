@@ -5,7 +5,8 @@
 # make test-gpu-kernels  whether GPUs have the kernels that plans for them need; no GPU
 #                needed, but the large TensorFlow that is built for them
 # make bench   time whole training steps, against the neighbours; see BENCH below
-# make convergence  train every model family in float32 and in mixed precision, quickly
+# make convergence  train every model family in float32 and in mixed precision, quickly;
+#                needs PYTHON=python3.11, under which convergence/margins.json was frozen
 # make docs    the site of docs/, in build/site; a warning is an error
 # make check   format, lint, types, docs, tests: all that .ci/run asks
 # make vendor  fetch the graph libraries of the report page, which are checked in; needs npm
@@ -80,6 +81,8 @@ bench: $(STAMP)
 	$(BIN)/python -m benchmarks.training_step $(BENCH)
 
 # The report is written of a failing run too, and the failure is what `make` ends with.
+# Under another Python than 3.11 `calibrate` and `run` refuse, and nothing is overwritten:
+# margins are frozen under it (FROZEN_BY in convergence/__main__.py).
 convergence: $(STAMP)
 	$(BIN)/python -m convergence calibrate $(CALIBRATION) --resume
 	$(BIN)/python -m convergence run $(CONVERGENCE); status=$$?; \

@@ -13,10 +13,13 @@ from convergence import audit
 from convergence.clauses import Finding
 from convergence.equivalence import DIFFERENT, EQUAL, UNDECIDED
 
+# What drills are made of; `drilling` only says who is drilled.
+CODE = ("drills.py", "scaler_drills.py", "terms.py", "unhooked.py")
+
 
 def by() -> str:
     """The digest of the code of drills."""
-    return audit.digest([Path(__file__).with_name("drills.py")])
+    return audit.digest(Path(__file__).with_name(name) for name in CODE)
 
 
 def finding(result: Mapping[str, Any], setting: str) -> Finding:

@@ -15,15 +15,25 @@ states that are put together for them::
     the last step of an       the scale doubles, or stays at its largest, and nothing
     interval, the last but    else differs from the step before which it does not
     one
+    the same in float32       past the hook for optimizers all moves to the same place
+    an overflow at the least  the scale stays
+    scale, counted by hand
     1.5 times the scale       gradients differ in some bit, for 1.5 is no power of two,
                               and by no more than rounding may (`gradient_rule`); they,
-                              the weights and what optimizers hold are float32. (Of a
-                              constant scale a step is traced that has this one.)
+                              the weights, what optimizers hold and statistics that
+                              move with a step are float32. (Of a constant scale a step
+                              is traced that has this one.)
+    many steps in a row, in   gradients are the same, but for the order of a sum, no
+    which scalers alone are   update is skipped, and the scale doubles at the end of an
+    not put back              interval; then an overflow is skipped once more
+    all steps together        losses are float32
+    no step                   a dynamic scale is by default what it should be; what is
+                              saved of scalers comes back
 
 A tensor *is float32* if one of its values is none that 16 bits hold. (After a scale
 that is a power of two a gradient need not be, nor a momentum that is the last one.) No
 results are judged here, and no run is changed: a drill has a step of its own, whose
-losses have a term more, so that one gradient alone can be made infinite.
+losses have a term more, so that one gradient alone can be made infinite (`terms`).
 """
 
 from __future__ import annotations
@@ -38,20 +48,41 @@ import numpy as np
 import tensorflow as tf
 
 import amp
-from convergence import audit, drilled, dynamics, gradient_rule, settings
-from convergence.steps import Scope, Step, tensors
+from convergence import (
+    audit,
+    drilled,
+    dynamics,
+    gradient_rule,
+    scaler_drills,
+    settings,
+    terms,
+    unhooked,
+)
+from convergence.steps import Scope, Step
 from convergence.task import Batch, Part, Task
+from convergence.terms import WARM
 from convergence.tracks import _scaler
 
 # A scale with which gradients overflow: in float16 where they are over 2^-84; bfloat16
 # has float32's range, and takes more.
 FAR = {"float16": 2.0**100, "bfloat16": math.inf}
-WARM = 3  # steps before the first, so that optimizers hold something
 # Fewer different values may all be held by 16 bits as it happens: of those that 1.5
 # divides, one in three has a significand that is a multiple of 3.
 FEW = 16
-SOME = 6  # of a part's variables, whose gradients are made infinite
-TRIES = 8  # batches at which a constant scale may overflow
+FEW_LOSSES = 3  # that 16 bits hold so many by chance has a probability under 2^-36
+# Of a part's variables, whose gradients alone are not finite: at so many it is seen
+# that nothing moves, at all others that the optimizers' counts stand still.
+SOME = 3
+# With more variables, each of the two settings with a scale takes every second one.
+MANY = 32
+# TensorFlow may change the order of a sum in the course of a process: from its 78th
+# call on, one gradient of eight of a GAN was off by last bits. So where many steps or
+# two functions are compared, so large a share of values other than 0 has to differ, or
+# a variable's move by so large a share of itself.
+APART = 0.5
+OTHERWISE = 2.0**-4
+LATE = 64  # steps in a row
+LONG = 2**20  # what counts are set on by then, as after so many steps
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -64,7 +95,7 @@ class _Part:
       weights: those of its weights.
       gradients: places among the gradients that a step returns.
       terms: of its variables, by which one gradient alone is made infinite.
-      updates: how many optimizers update them.
+      optimizers: which update them.
     """
 
     scaler: Any
@@ -72,7 +103,7 @@ class _Part:
     weights: frozenset[int]
     gradients: tuple[int, ...]
     terms: tuple[int, ...]
-    updates: int
+    optimizers: tuple[keras.Optimizer, ...]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -114,20 +145,25 @@ def faults(
       rule: how its scale moves.
       seed: of the batches.
     """
-    known = set(amp.loss_scaling.current().scalers)
     found: list[str] = []
     try:
-        step = Step(_with_terms(task), policy, planted)
-        scalers = [s for s in amp.loss_scaling.current().scalers if s not in known]
-        rescaled = None
-        if not rule.interval:
+        made = _made(task, policy, planted)
+        other = plain = None
+        if rule.interval:
+            found.extend(scaler_drills.of_defaults())
+            plain = unhooked.step(task)
+        else:
             scale = amp.loss_scaling.ConstantLossScale(1.5 * 2.0**rule.first)
-            other = dataclasses.replace(policy, loss_scale=scale)
-            rescaled = Step(_with_terms(task), other, planted)
+            other = _made(task, dataclasses.replace(policy, loss_scale=scale), planted)
         for stage in task.stages:
             where = f"stage {stage}: " if len(task.stages) > 1 else ""
-            drill = _Drill(step, task, stage, scalers, rule, seed, rescaled)
+            rescaled = other and _Drill(other, task, stage, rule, seed)
+            drill = _Drill(made, task, stage, rule, seed, rescaled)
             found.extend(where + text for text in drill.faults())
+            if plain is not None and stage == task.stages[0]:
+                found.extend(drill.unhooked(plain))
+        saved = scaler_drills.of_copies(made.scalers, moves=bool(rule.interval))
+        found.extend(saved)
     except tf.errors.OpError as e:
         found.append(f"a step raises {type(e).__name__}: {e.message.splitlines()[0]}")
     return found
@@ -138,70 +174,63 @@ def code(task: str) -> str:
     return audit.of([audit.code(task), drilled.by()])
 
 
-def _with_terms(task: Task) -> Task:
-    """The task with a term for each variable that a part trains.
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Made:
+    """A step that was traced, and the scalers of its gradient calls."""
 
-    The term is 0, and its gradient by the variable is the factor at the variable's
-    place in the last array of a batch, in each value or, where the gradient is of
-    slices, in one row twice.
-    """
-
-    def parts(stage: int) -> list[Part]:
-        found, begin = [], 0
-        for part in task.parts(stage):
-            found.append(_with_term(part, begin))
-            begin += len(part.variables)
-        return found
-
-    def batch(seed: int, number: int) -> Batch:
-        count = sum(len(p.variables) for p in task.parts(task.stage(number)))
-        return (*task.batch(seed, number), np.zeros(count, np.float32))
-
-    return dataclasses.replace(task, parts=parts, batch=batch)
+    step: Step
+    scalers: Sequence[Any]
 
 
-def _with_term(part: Part, begin: int) -> Part:
-    def loss(batch: Batch) -> tf.Tensor:
-        found, factors = part.loss(batch[:-1]), batch[-1]
-        for place, variable in enumerate(part.variables, begin):
-            value = _value(variable)
-            term = tf.reduce_sum(value - tf.stop_gradient(value))
-            found += factors[place] * term
-        return found
-
-    return dataclasses.replace(part, loss=loss)
-
-
-def _value(variable: keras.Variable) -> tf.Tensor:
-    """What the term reads: of a table of embeddings two equal rows, else all."""
-    if variable.path.endswith("/embeddings"):
-        return tf.gather(variable.value, [0, 0])
-    return tf.convert_to_tensor(variable.value)
+def _made(task: Task, policy: amp.Policy, planted: Scope) -> _Made:
+    known = set(amp.loss_scaling.current().scalers)
+    step = Step(terms.added(task), policy, planted)
+    return _Made(
+        step, [s for s in amp.loss_scaling.current().scalers if s not in known]
+    )
 
 
 class _Drill:
-    """The drills of one stage."""
+    """The drills of one stage.
+
+    Args:
+      made: its step.
+      task, rule, seed: as of `faults`.
+      stage: of the task.
+      rescaled: the same with one and a half times a constant scale.
+    """
 
     def __init__(
         self,
-        step: Step,
+        made: _Made,
         task: Task,
         stage: int,
-        scalers: Sequence[Any],
         rule: dynamics.Rule,
         seed: int,
-        rescaled: Step | None,
+        rescaled: _Drill | None = None,
     ) -> None:
-        self._step, self._stage, self._rule = step, stage, rule
-        self._with_another_scale = rescaled
+        self._step, self._stage, self._rule = made.step, stage, rule
+        self._rescaled = rescaled or self
         self._parts: list[_Part] = []
         for part in task.parts(stage):
-            self._parts.append(self._of(part, scalers))
-        scaled = {id(v) for s in scalers for v in s.variables}
-        self._own = frozenset(p for p, v in enumerate(step.state) if id(v) in scaled)
+            self._parts.append(self._of(part, made.scalers))
+        scaled = {id(v) for s in made.scalers for v in s.variables}
+        state = self._step.state
+        self._own = frozenset(p for p, v in enumerate(state) if id(v) in scaled)
+        model = {id(v.value) for v in task.model.variables}
+        carried = set(map(id, task.carried))
+        trained = {
+            id(v.value) for s in task.stages for p in task.parts(s) for v in p.variables
+        }
+        # Of the model's, what moves with a step without being trained.
+        self._statistics = frozenset(
+            p for p, v in enumerate(state) if id(v) in model - trained - carried
+        )
         self._terms = sum(len(part.variables) for part in task.parts(stage))
-        self._batches = _batches(task, stage, seed)
+        self._batches = terms.batches(task, stage, seed)
         self._exponent = rule.first
+        self._first = self._step.fresh  # where drills begin, once it is found
+        self._losses: list[np.ndarray] = []
 
     def _of(self, part: Part, scalers: Sequence[Any]) -> _Part:
         at = _scaler(scalers, part)
@@ -209,14 +238,13 @@ class _Drill:
         weights = [v for _, some in part.updates for v in some]
         held = [v for optimizer, _ in part.updates for v in optimizer.variables]
         begin = sum(len(p.weights) for p in self._parts)
-        some = np.linspace(0, len(weights) - 1, SOME).round().astype(int)
         return _Part(
             scaler=None if at is None else scalers[at],
             places=frozenset(places[id(v.value)] for v in (*weights, *held)),
             weights=frozenset(places[id(v.value)] for v in weights),
             gradients=self._gradients(part),
-            terms=tuple(dict.fromkeys(begin + int(i) for i in some)),
-            updates=len(part.updates),
+            terms=tuple(range(begin, begin + len(weights))),
+            optimizers=tuple(optimizer for optimizer, _ in part.updates),
         )
 
     def _gradients(self, part: Part) -> tuple[int, ...]:
@@ -241,13 +269,53 @@ class _Drill:
         if not self._prepared():
             yield "with no scale does a step move the weights of each loss"
             return
+        self._first = self._held
         usual = self._take()
-        yield from self._in_float32(usual)
-        yield from self._not_finite()
-        yield from self._rescaled(usual)
         if self._rule.interval:
             yield from self._grown(usual)
+        yield from self._in_float32(usual)
+        yield from self._not_finite()
+        if self._rule.interval:
             yield from self._overflown()
+        other = self._rescaled
+        other.follow(self)
+        scale = 1.5 * 2.0**self._exponent
+        seen = other._take(dict.fromkeys(range(len(self._parts)), scale))
+        yield from self._one_and_a_half(seen, usual)
+        yield from self._losses_are_float32()
+        yield from other._late(seen, scale)
+
+    def unhooked(self, plain: Step) -> Iterator[str]:
+        """Of the same step in float32, with the hook for optimizers and without it."""
+        after = []
+        for step in (self._step, plain):
+            self._step.put(self._first)
+            step.in_float32(self._stage, self._batch)
+            after.append(self._step.values())
+        hooked, alone = after
+        places = [p for p, v in enumerate(self._first) if v.dtype == np.float32]
+        places = [p for p in places if p not in self._own]
+        differ = [p for p in places if self._moves_otherwise(p, hooked[p], alone[p])]
+        if not differ and _apart(
+            [hooked[p] for p in places], [alone[p] for p in places]
+        ):
+            differ = places
+        if differ:
+            more = f" and {len(differ) - 1} more" if len(differ) > 1 else ""
+            told = f"{self._name(differ[0])}{more} otherwise than the optimizer alone"
+            yield f"in float32 the hook for optimizers moves {told}"
+
+    def _moves_otherwise(self, at: int, ours: np.ndarray, other: np.ndarray) -> bool:
+        if _same(ours, other):
+            return False
+        off = _norm([np.subtract(ours, other, dtype=np.float64)])
+        return not off <= OTHERWISE * _norm([np.subtract(other, self._first[at])])
+
+    def follow(self, drill: _Drill) -> None:
+        """Takes over the state, the batch and the scale of a drill of the same task."""
+        drill._step.put(drill._held)
+        self._held, self._batch = self._step.values(), drill._batch
+        self._exponent = drill._exponent
 
     def _prepared(self) -> bool:
         """Takes the first steps, and finds a scale that overflows nothing after them.
@@ -300,15 +368,43 @@ class _Drill:
         """Of one gradient that is not finite: what should have been left out."""
         good = self._rule.interval // 2
         for at, part in enumerate(self._parts):
-            for number, term in enumerate(part.terms):
+            some = np.linspace(0, len(part.terms) - 1, SOME).round().astype(int)
+            for number, place in enumerate(dict.fromkeys(some.tolist())):
                 for value in (math.inf, math.nan):
-                    factors = np.zeros(self._terms, np.float32)
-                    factors[term] = value
+                    factors = self._factors(part.terms[place], value)
                     last = number == 0 and value == math.inf
                     told = [*self._left_out(at, factors, good, again=last)]
                     if told:  # the other gradients would tell the same
                         yield from told
                         return
+        yield from self._each_not_finite(good)
+
+    def _each_not_finite(self, good: int) -> Iterator[str]:
+        """The same of each gradient, as the counts of optimizers and scalers tell."""
+        self._step.put(self._held)
+        model = frozenset(range(len(self._held))) - self._own
+        for at, part in enumerate(self._parts):
+            half = len(part.terms) > MANY
+            first = int(half and bool(self._rule.interval))
+            for term in part.terms[first :: 1 + half]:
+                factors = self._factors(term, math.inf)
+                # Otherwise so many overflows in a row are looked into, and told of.
+                self._put_all_but(model)
+                self._set({}, good)
+                before, counts = self._scaled(), self._counts()
+                self._step(self._stage, self._with_factors(factors))
+                grown = self._scaled()[at].skipped - before[at].skipped
+                stood = self._counts()[at] == counts[at]
+                if stood and grown == len(part.optimizers):
+                    continue
+                told = [*self._left_out(at, factors, good)]
+                yield from told or ["one gradient that is inf skips no update"]
+                return
+
+    def _factors(self, term: int, value: float) -> np.ndarray:
+        factors = np.zeros(self._terms, np.float32)
+        factors[term] = value
+        return factors
 
     def _left_out(
         self, at: int, factors: np.ndarray, good: int, *, again: bool = False
@@ -329,13 +425,13 @@ class _Drill:
             yield f"{when} moved {names}{more}"
         if any(np.any(seen.gradients[i]) for i in part.gradients):
             yield f"{when} gradients are not 0"
-        if now.skipped != was.skipped + part.updates:
-            told = f"{now.skipped - was.skipped}, where {part.updates} were due"
+        due_skips = len(part.optimizers)
+        if now.skipped != was.skipped + due_skips:
+            told = f"{now.skipped - was.skipped}, where {due_skips} were due"
             yield f"{when} the count of skipped updates grows by {told}"
         due = max(was.scale / 2, 2.0**dynamics.LOWEST)
-        yield from self._scale_is(
-            at, seen, due if self._rule.interval else was.scale, 0, when
-        )
+        scale = due if self._rule.interval else was.scale
+        yield from self._scale_is(now, scale, 0, when)
 
     def _next_moves(self, at: int, seen: _Seen) -> Iterator[str]:
         """Of the step after it, at the weights that there were, with their scalers."""
@@ -349,7 +445,7 @@ class _Drill:
             yield f"{when} no weight moves"
         scale, at_once = seen.scaled[at].scale, self._rule.interval == 1
         due = (scale * 2, 0) if at_once else (scale, 1)
-        yield from self._scale_is(at, after, *due, when)
+        yield from self._scale_is(after.scaled[at], *due, when)
 
     def _overflown(self) -> Iterator[str]:
         """Of an overflow of each part alone."""
@@ -359,7 +455,7 @@ class _Drill:
             yield from self._skipped(at, seen, f"after the scale {_power(far)}")
             for other in self._parts:
                 apart = other.scaler is not part.scaler
-                if apart and not other.weights & seen.moved:
+                if apart and not other.places & seen.moved:
                     yield "an overflow of one loss holds back the update by another"
 
     def _grown(self, usual: _Seen) -> Iterator[str]:
@@ -368,12 +464,12 @@ class _Drill:
         last, parts = self._take(good=interval - 1), range(len(self._parts))
         for at in parts:
             when = f"after {interval} good steps"
-            yield from self._scale_is(at, last, scale * 2, 0, when)
+            yield from self._scale_is(last.scaled[at], scale * 2, 0, when)
         if interval > 1:
             early = self._take(good=interval - 2)
             for at in parts:
                 when = f"after {interval - 1} good steps"
-                yield from self._scale_is(at, early, scale, interval - 1, when)
+                yield from self._scale_is(early.scaled[at], scale, interval - 1, when)
         differ = [
             self._name(place)
             for place in range(len(self._held))
@@ -386,13 +482,23 @@ class _Drill:
         top = self._take(dict.fromkeys(parts, most), interval - 1)
         for at, part in enumerate(self._parts):
             due = most if part.weights & top.moved else most / 2
-            yield from self._scale_is(at, top, due, 0, "at the largest scale")
+            yield from self._scale_is(top.scaled[at], due, 0, "at the largest scale")
+        # Float16 may overflow there; by hand the scale's rule takes a good step.
+        yield from self._by_hand(most, interval - 1, True, "the largest")
+        yield from self._by_hand(2.0**dynamics.LOWEST, 0, False, "the least")
 
-    def _rescaled(self, usual: _Seen) -> Iterator[str]:
+    def _by_hand(
+        self, scale: float, good: int, finite: bool, which: str
+    ) -> Iterator[str]:
+        """Of a scale that neither a good step nor an overflow moves."""
+        self._set(dict.fromkeys(range(len(self._parts)), scale), good)
+        for part in self._parts:
+            part.scaler.update(finite)
+        for now in self._scaled():
+            yield from self._scale_is(now, scale, 0, f"by hand, at {which} scale")
+
+    def _one_and_a_half(self, seen: _Seen, usual: _Seen) -> Iterator[str]:
         """Of a scale that is no power of two."""
-        scale = 1.5 * 2.0**self._exponent
-        scales = dict.fromkeys(range(len(self._parts)), scale)
-        seen = self._take(scales, step=self._with_another_scale)
         most = gradient_rule.FLOOR * settings.UNIT[self._dtype]
         for part in self._parts:
             pairs = [(seen.gradients[i], usual.gradients[i]) for i in part.gradients]
@@ -410,11 +516,94 @@ class _Drill:
             for place in sorted(part.places & seen.moved):
                 if _in_16_bits(seen.after[place]):
                     yield f"{self._name(place)} is held in 16 bits"
+        yield from self._statistics_are_float32(seen)
+
+    def _statistics_are_float32(self, seen: _Seen) -> Iterator[str]:
+        """Of what a step moves without training it: batch norm's means."""
+        moved = {
+            place: seen.after[place]
+            for place in sorted(self._statistics & seen.moved)
+            if seen.after[place].dtype == np.float32
+        }
+        low = [place for place, values in moved.items() if _in_16_bits(values)]
+        for place in low:
+            yield f"{self._name(place)} is held in 16 bits"
+        every = [values.ravel() for values in moved.values()]
+        if not low and every and _in_16_bits(np.concatenate(every)):
+            yield "statistics that move with a step are held in 16 bits"
+
+    def _losses_are_float32(self) -> Iterator[str]:
+        for values in np.transpose(self._losses):
+            if _in_16_bits(values, FEW_LOSSES):
+                yield "a loss is held in 16 bits"
+
+    def _late(self, first: _Seen, scale: float) -> Iterator[str]:
+        """Of many steps in a row, in which scalers alone are not put back.
+
+        So none overflows, and gradients are those of the first step. The last step is
+        one of a long run, as counts tell.
+        """
+        scales = dict.fromkeys(range(len(self._parts)), scale)
+        good = max(self._rule.interval - LATE // 2, 0)  # it grows once at least
+        self._step.put(self._held)
+        for number in range(1, LATE + 2):
+            self._put_all_but(self._own)
+            if number > LATE:
+                for part in self._parts:
+                    calls = np.eye(1, part.scaler.tally.shape[0], dtype=np.int64)[0]
+                    part.scaler.tally.assign_add(calls * LONG)
+            self._set(scales, good)
+            told = [*self._of_a_row(first, scale, good)]
+            if told:
+                yield from (f"in step {number} of a row {text}" for text in told)
+                return
+            good = good + 1 if good + 1 < self._rule.interval else 0
+        self._put_all_but(self._own)
+        for part in self._parts:
+            for optimizer in part.optimizers:
+                optimizer.iterations.assign_add(LONG)
+        self._held = self._step.values()
+        late = [*self._each_overflows()]
+        yield from (f"after {LATE} steps in a row, {text}" for text in late)
+
+    def _of_a_row(self, first: _Seen, scale: float, good: int) -> Iterator[str]:
+        """Of the next step of a row."""
+        before, counts = self._scaled(), self._counts()
+        found = self._step(self._stage, self._batch)[1]
+        after, moved = self._scaled(), self._counts()
+        for at, part in enumerate(self._parts):
+            pairs = zip(counts[at], moved[at], strict=True)
+            stood = any(now == was for was, now in pairs)
+            if stood or after[at].skipped != before[at].skipped:
+                yield "an update is skipped without an overflow"
+            ours = [found[i].numpy() for i in part.gradients]
+            if _apart(ours, [first.gradients[i] for i in part.gradients]):
+                yield "gradients are not those of the first"
+            grows = self._rule.interval == good + 1
+            due = (scale * 2, 0) if grows else (scale, good + 1)
+            yield from self._scale_is(after[at], *due, "without an overflow")
+
+    def _each_overflows(self) -> Iterator[str]:
+        """Of an overflow of each part, by one gradient, and by a scale too large."""
+        for at, part in enumerate(self._parts):
+            factors = self._factors(part.terms[-1], math.inf)
+            yield from self._left_out(at, factors, self._rule.interval // 2)
+        if self._rule.interval:
+            yield from self._overflown()
+
+    def _put_all_but(self, places: frozenset[int]) -> None:
+        """Puts back the state that is held, but for some places."""
+        for place, variable in enumerate(self._step.state):
+            if place not in places:
+                variable.assign(self._held[place])
+
+    def _counts(self) -> list[list[int]]:
+        """The optimizers' own counts of updates, by part."""
+        return self._step.tracks.before(self._stage)[1]
 
     def _scale_is(
-        self, at: int, seen: _Seen, scale: float, good: int, when: str
+        self, now: _Scaled, scale: float, good: int, when: str
     ) -> Iterator[str]:
-        now = seen.scaled[at]
         if now.scale != scale:
             told = f"{_power(now.scale)}, where {_power(scale)} was due"
             yield f"{when} the scale is {told}"
@@ -433,22 +622,21 @@ class _Drill:
         scales: Mapping[int, float] = {},
         good: int = 0,
         factors: np.ndarray | None = None,
-        step: Step | None = None,
     ) -> _Seen:
-        """Takes the step from the state that is held, or another of the same task."""
+        """Takes the step from the state that is held."""
         self._step.put(self._held)
         self._set(scales, good)
-        batch = self._batch
-        if factors is not None:
-            batch = (*batch[:-1], tf.constant(factors))
-        return self._taken(self._step.values(), batch, step)
+        batch = self._batch if factors is None else self._with_factors(factors)
+        return self._taken(self._step.values(), batch)
 
-    def _taken(
-        self, state: Sequence[np.ndarray], batch: Batch, step: Step | None = None
-    ) -> _Seen:
+    def _with_factors(self, factors: np.ndarray) -> Batch:
+        return (*self._batch[:-1], tf.constant(factors))
+
+    def _taken(self, state: Sequence[np.ndarray], batch: Batch) -> _Seen:
         self._step.put(state)
         before = self._scaled()
-        found = (step or self._step)(self._stage, batch)[1]
+        losses, found = self._step(self._stage, batch)
+        self._losses.append(losses)
         after = self._step.values()
         return _Seen(
             gradients=[gradient.numpy() for gradient in found],
@@ -481,16 +669,6 @@ class _Drill:
         return str(self._step.state[place].name)
 
 
-def _batches(task: Task, stage: int, seed: int) -> list[Batch]:
-    """Batches of a stage's first steps; of a short one the last again."""
-    numbers: list[int] = []
-    first = next(n for n in range(10**9) if task.stage(n) == stage)
-    for number in range(first, first + WARM + TRIES):
-        numbers.append(number if task.stage(number) == stage else numbers[-1])
-    whole = _with_terms(task)
-    return [tensors(whole.batch(seed, number)) for number in numbers]
-
-
 def _norm(values: Sequence[np.ndarray]) -> float:
     squares = (float(np.sum(np.square(each, dtype=np.float64))) for each in values)
     return math.sqrt(sum(squares))
@@ -501,12 +679,26 @@ def _same(one: np.ndarray, other: np.ndarray) -> bool:
     return np.array_equal(one, other, equal_nan=one.dtype.kind == "f")
 
 
-def _in_16_bits(values: np.ndarray) -> bool:
-    """Whether float16 or bfloat16 holds all of many different float32 values."""
+def _apart(some: Sequence[np.ndarray], others: Sequence[np.ndarray]) -> bool:
+    """Whether most of the values that are not 0 in both differ."""
+    differ = sum(int(np.sum(a != b)) for a, b in zip(some, others, strict=True))
+    known = sum(
+        int(np.sum((a != 0) | (b != 0))) for a, b in zip(some, others, strict=True)
+    )
+    return differ > APART * known
+
+
+def _in_16_bits(values: np.ndarray, few: int = FEW) -> bool:
+    """Whether float16 or bfloat16 holds all of many different float32 values.
+
+    Args:
+      values: of any type.
+      few: with fewer different ones the answer is no.
+    """
     if values.dtype != np.float32:
         return False
     some = np.unique(values[(values != 0) & np.isfinite(values)])
-    if some.size < FEW:
+    if some.size < few:
         return False
     with np.errstate(over="ignore"):
         half = some.astype(np.float16).astype(np.float32)

@@ -102,7 +102,6 @@ def head(
       entry: frozen margins, or a goal.
     """
     family, size = subject.family, subject.size
-    worse = size.needs_scaling and subject.dtype == "float16"
     return {
         "protocol": PROTOCOL,
         "family": family.name,
@@ -114,15 +113,7 @@ def head(
         "controls": subject.controls,
         "optimizer": family.optimizer,
         "size": json.loads(json.dumps(dataclasses.asdict(size))),
-        "rule": {
-            "metric": family.metric,
-            "higher": family.higher,
-            "worst": family.worst,
-            "floor": size.floor,
-            "unit": settings.UNIT[subject.dtype],
-            "worse": "unscaled" if worse else None,
-            **{key: entry[key] for key in RULED if key in entry},
-        },
+        "rule": rule(family, size, subject.dtype, entry),
         "settings": dict(settings_),
         "code": audit.code(family.task),
         "commit": audit.commit(),
@@ -131,6 +122,28 @@ def head(
         "seeds": 0,
         "drills": {},
         "runs": [],
+    }
+
+
+def rule(
+    family: Family, size: Size, dtype: str, entry: Mapping[str, Any]
+) -> dict[str, Any]:
+    """What results hold of what they are judged by.
+
+    Args:
+      family, size: the row.
+      dtype: the 16-bit type.
+      entry: frozen margins, or a goal.
+    """
+    worse = size.needs_scaling and dtype == "float16"
+    return {
+        "metric": family.metric,
+        "higher": family.higher,
+        "worst": family.worst,
+        "floor": size.floor,
+        "unit": settings.UNIT[dtype],
+        "worse": "unscaled" if worse else None,
+        **{key: entry[key] for key in RULED if key in entry},
     }
 
 

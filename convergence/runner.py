@@ -29,6 +29,7 @@ from convergence import (
     settings,
 )
 from convergence.arms import Arm
+from convergence.failures import naming
 from convergence.families import Family, Size
 from convergence.results import Subject
 from convergence.task import Task, mean
@@ -196,7 +197,8 @@ class _Runs:
             if arm.name in wanted:
                 policy, rule = self._policy(arm), drilling.rule(result, arm.name)
                 drill = drilling.Drill(arm, policy, rule, task, self._make)
-                result["drills"][arm.name] = drill.found(seed)
+                with naming(f"{self._family.name}, drill of {arm.name}, seed {seed}"):
+                    result["drills"][arm.name] = drill.found(seed)
                 results.write(path, result)
 
     def _make(self) -> Task:
@@ -263,13 +265,16 @@ class _Runs:
     ) -> None:
         """Adds the runs that are missing; writes the file, if any, after each."""
         for arm, missing in _missing(result["runs"], every, seeds):
-            trainer = Trainer(self._make(), self._policy(arm), arm.planted)
+            where = f"{self._family.name}, {arm.name}, seed"
+            with naming(f"{where} {missing[0]}"):
+                trainer = Trainer(self._make(), self._policy(arm), arm.planted)
             for seed in missing:
                 spec = self._spec(arm, seed, path, drawn=seed == seeds[0])
                 advance = functools.partial(
                     self._tell, arm.name, seed, self._size.steps
                 )
-                told, plan = trainer.run(spec, advance), trainer.plan()
+                with naming(f"{where} {seed}"):
+                    told, plan = trainer.run(spec, advance), trainer.plan()
                 own = {"setting": arm.name, "seed": seed, "plan": plan.digest}
                 own |= {"nodes": [plan.low, plan.every], "commit": self._commit}
                 result["runs"].append({**own, **told})

@@ -14,8 +14,9 @@ from concurrent import futures
 from pathlib import Path
 from typing import Any
 
-from convergence import families
+from convergence import failures, families
 from convergence.errors import ResultError
+from convergence.failures import FamilyError
 from convergence.staleness import Replan
 
 SPAWN = multiprocessing.get_context("spawn")
@@ -42,9 +43,13 @@ def run(
       What it returns of each family when it is done.
 
     Raises:
-      AmpError: what one of them raised; those that have not begun are given up.
+      FamilyError: runs of some raised what they should not; of all others there are
+        results.
+      AmpError: any other of the suite's own errors; families that have not begun are
+        given up.
       ResultError: a process was ended from outside.
     """
+    failed: list[FamilyError] = []
     told = SPAWN.SimpleQueue()
     listener = threading.Thread(target=_listen, args=(told, tell), daemon=True)
     listener.start()
@@ -52,7 +57,12 @@ def run(
     try:
         runs = [pool.submit(_run, what, name, options) for name in names]
         for done in futures.as_completed(runs):
-            yield done.result()
+            try:
+                result = done.result()
+            except FamilyError as e:
+                failed.append(e)
+            else:
+                yield result
     except futures.process.BrokenProcessPool as e:
         remedy = "go on with --resume, with fewer families at a time"
         raise _ended(names, remedy) from e
@@ -60,6 +70,8 @@ def run(
         pool.shutdown(cancel_futures=True)
         told.put(None)
         listener.join()
+    if failed:
+        raise failures.together(failed)
 
 
 @contextlib.contextmanager
@@ -188,7 +200,8 @@ def _run(what: str, name: str, options: dict[str, Any]) -> dict[str, Any]:
 
     work = {"run": runner.run, "calibrate": runner.calibrate}
     work |= {"control": runner.control, "reach": runner.reach}
-    return work[what](families.FAMILIES[name], runner.Options(**options), tell)
+    with failures.naming(name):
+        return work[what](families.FAMILIES[name], runner.Options(**options), tell)
 
 
 def _replan(

@@ -97,3 +97,25 @@ def test_faults_are_said_and_make_the_command_fail(
     assert "drills of constant, dynamic find 1\n  dynamic: it stays\n" in said
     assert f"{results.file_name(away)}: not drilled, its data is not here" in said
     assert results.read(tmp_path / results.file_name(here))["drills"] == found
+
+
+def test_controls_are_drilled_too_and_their_faults_are_no_failure(
+    ran: dict[str, Any],
+    tmp_path: pathlib.Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Each with its fault planted."""
+    settings = {"never_grows": ran["settings"]["dynamic"]}
+    control = undrilled(ran) | {"controls": True, "settings": settings}
+    found = drilling.later(control, ())
+    assert found is not None
+    assert any("good steps" in text for text in found["never_grows"]["faults"])
+    monkeypatch.setattr("convergence.staleness.reason", lambda *_: "")
+    monkeypatch.setattr(workers, "drilling", lambda *_: [(control, found)])
+    out = tmp_path / "controls"
+    out.mkdir()
+    results.write(out / results.file_name(control), control)
+    assert main(["drill", "--results", str(out)]) == 0
+    assert "drills of never_grows find" in capsys.readouterr().out
+    assert results.read(out / results.file_name(control))["drills"] == found

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import re
 import types
 from collections.abc import Callable, Iterator
@@ -20,11 +21,20 @@ import tensorflow as tf
 import tiny_family
 
 from amp.graph_rewrite.apply.casts import Casts
-from amp.loss_scaling import DynamicLossScale, finite_checks, gradients, update
+from amp.integration import wrapping
+from amp.integration.training import optimizer_hooks
+from amp.loss_scaling import (
+    DynamicLossScale,
+    entries,
+    finite_checks,
+    gradients,
+    scaler,
+    update,
+)
 from convergence import drills, dynamics, settings
 from convergence.arms import Arm
 from convergence.controls import Control, _instead, _rule
-from convergence.task import Part, Task
+from convergence.task import Part, Task, simple
 
 STEPS = tiny_family.SIZE.steps
 INTERVAL = settings.growth_interval(STEPS)
@@ -62,6 +72,38 @@ def two_losses() -> Task:
     return Task(model, lambda stage: parts, lambda *_: batch, lambda: 0.0)
 
 
+def batch_norm() -> Task:
+    """A network whose every step moves statistics too."""
+    data = tiny_family.load(tiny_family.SIZE, None)
+    x = keras.Input((8,))
+    hidden = keras.layers.Dense(16, "tanh", name="hidden")(x)
+    normal = keras.layers.BatchNormalization(name="normal")(hidden)
+    model = keras.Model(x, keras.layers.Dense(1, name="last")(normal))
+
+    def loss(batch: Any) -> tf.Tensor:
+        return tf.reduce_mean((model(batch[0], training=True) - batch[1]) ** 2)
+
+    def batch(seed: int, step: int) -> Any:
+        return data.x[step * 16 :][:32], data.y[step * 16 :][:32]
+
+    return simple(model, loss, keras.optimizers.SGD(0.01, 0.9), batch, lambda: 0.0)
+
+
+def low_loss() -> Task:
+    """A loss that is held in 16 bits, by whose gradients nothing shows."""
+    task = one_loss()
+
+    def low(part: Part) -> Part:
+        def loss(batch: Any) -> tf.Tensor:
+            found = part.loss(batch)
+            half = tf.cast(tf.cast(found, tf.bfloat16), tf.float32)
+            return found + tf.stop_gradient(half - found)
+
+        return dataclasses.replace(part, loss=loss)
+
+    return dataclasses.replace(task, parts=lambda stage: [*map(low, task.parts(stage))])
+
+
 def drilled(
     arm: Arm, task: Callable[[], Task] = one_loss, dtype: str = "float16"
 ) -> list[str]:
@@ -74,7 +116,7 @@ def drilled(
 
 @pytest.mark.parametrize("dtype", settings.DTYPES)
 @pytest.mark.parametrize("name", ["constant", "dynamic"])
-@pytest.mark.parametrize("task", [one_loss, two_losses])
+@pytest.mark.parametrize("task", [one_loss, two_losses, batch_norm])
 @pytest.mark.slow
 @pytest.mark.kernels
 def test_where_nothing_is_wrong_nothing_is_found(
@@ -222,6 +264,125 @@ def not_zeroed() -> Any:
     return _instead(gradients.Scaling, "inverse", inverse)
 
 
+def stops_scaling(calls: int) -> Any:
+    """After so many gradient calls nothing is scaled any more."""
+    original = gradients.Scaling.scale
+
+    def scale(self: Any) -> tf.Tensor:
+        found = original(self)
+        return tf.where(self.scaler.tally[0] >= calls, tf.ones_like(found), found)
+
+    return _instead(gradients.Scaling, "scale", scale)
+
+
+def stops_skipping() -> Any:
+    """After 20 gradient calls an overflow skips no update."""
+    original = update._pending
+
+    def pending(concern: Any) -> tf.Tensor:
+        return original(concern) & (concern.scaler.tally[0] < 20)
+
+    return _instead(update, "_pending", pending)
+
+
+def skips_now_and_then() -> Any:
+    """One gradient call in 40 is taken for an overflow."""
+    original = scaler.Scaler.step
+
+    def step(self: Any, finite: tf.Tensor, **options: Any) -> Any:
+        return original(self, finite & (self.tally[0] % 40 != 39), **options)
+
+    return _instead(scaler.Scaler, "step", step)
+
+
+def holds_back() -> Any:
+    """One update in 40 is left out, of which nobody is told."""
+    original = update.unless_overflow
+
+    def run(concerns: Any, apply: Callable[[], Any], *others: Any) -> tf.Tensor:
+        due = concerns[0].scaler.tally[0] % 40 != 39
+        return original(concerns, lambda: tf.cond(due, apply, lambda: None), *others)
+
+    return _instead(update, "unless_overflow", run)
+
+
+def _hook_changes(change: Callable[[list[Any]], list[Any]]) -> Any:
+    """The hook for optimizers hands on other gradients, in float32 too."""
+    original = optimizer_hooks._keras_apply
+    owner = keras.optimizers.Optimizer
+    plain = wrapping.original("BaseOptimizer.apply")
+
+    def changed(self: Any, grads: Any, *args: Any, **kwargs: Any) -> Any:
+        return plain(self, change(list(grads)), *args, **kwargs)
+
+    return _instead(owner, "apply", original(functools.wraps(plain)(changed)))
+
+
+def hook_rounds() -> Any:
+    def low(grad: Any) -> Any:
+        return tf.cast(tf.cast(grad, tf.float16), tf.float32)
+
+    return _hook_changes(lambda grads: [*map(low, grads)])
+
+
+def hook_forgets() -> Any:
+    def without(grads: list[Any]) -> list[Any]:
+        return [g * float(i != len(grads) // 2) for i, g in enumerate(grads)]
+
+    return _hook_changes(without)
+
+
+def second_flag() -> Any:
+    """An overflow of the second variable is not looked for."""
+    original = gradients.all_of
+
+    def all_of(flags: Any) -> Any:
+        kept = list(flags.items())
+        return original(dict(kept[:1] + kept[2:]))
+
+    return _instead(gradients, "all_of", all_of)
+
+
+def scale_not_restored() -> Any:
+    original = scaler.Scaler.restore
+
+    def restore(self: Any, field: str, value: tf.Tensor) -> Any:
+        return tf.no_op() if field == "scale" else original(self, field, value)
+
+    return _instead(scaler.Scaler, "restore", restore)
+
+
+def scale_not_saved() -> Any:
+    saved = {key: value for key, value in entries.SAVED.items() if key != "scale"}
+    return _instead(entries, "SAVED", saved)
+
+
+def default(**fields: Any) -> Any:
+    """Another default of the dynamic rule."""
+    original = DynamicLossScale.__init__
+
+    def init(self: Any, *args: Any, **given: Any) -> None:
+        original(self, *args, **{**fields, **given})
+
+    return _instead(DynamicLossScale, "__init__", init)
+
+
+@contextlib.contextmanager
+def statistics_in_16_bits() -> Iterator[None]:
+    """What batch norm keeps is rounded after each call."""
+    owner = keras.layers.BatchNormalization
+    original = owner.call
+
+    def call(self: Any, *args: Any, **kwargs: Any) -> tf.Tensor:
+        found = original(self, *args, **kwargs)
+        for kept in (self.moving_mean, self.moving_variance):
+            kept.assign(tf.cast(tf.cast(kept.value, tf.bfloat16), tf.float32))
+        return found
+
+    with _instead(owner, "call", call):
+        yield
+
+
 def not_rounded() -> Any:
     """The plan says what is in 16 bits, and emulation rounds none of it."""
     return _instead(Casts, "rounded", lambda self, edge: edge)
@@ -235,6 +396,7 @@ class Fault:
     planted: Callable[[], Any] = contextlib.nullcontext
     policy: Callable[[Any], Any] = lambda policy: policy
     task: Callable[[], Task] = one_loss
+    everywhere: bool = False  # in float32 too, and not in steps alone
 
 
 FAULTS = {
@@ -252,6 +414,39 @@ FAULTS = {
     "infinite": Fault("inf moved", infinite_is_finite),
     "counting": Fault("good steps are counted, where 0 were due", goes_on_counting),
     "not zeroed": Fault("gradients are not 0", not_zeroed),
+    "stops scaling": Fault(
+        "in step .* of a row gradients are not those", lambda: stops_scaling(20)
+    ),
+    "stops scaling late": Fault(
+        "in step .* of a row gradients are not those", lambda: stops_scaling(5000)
+    ),
+    "stops skipping": Fault("steps in a row, after .* moved", stops_skipping),
+    "skips": Fault("of a row without an overflow the scale is", skips_now_and_then),
+    "holds back": Fault("of a row an update is skipped", holds_back),
+    "hook rounds": Fault("the hook for optimizers moves", hook_rounds, everywhere=True),
+    "hook forgets": Fault(
+        "the hook for optimizers moves", hook_forgets, everywhere=True
+    ),
+    "second flag": Fault("inf moved", second_flag),
+    "not restored": Fault(
+        "a checkpoint gives scale 512", scale_not_restored, everywhere=True
+    ),
+    "not saved": Fault(
+        "a checkpoint gives scale 512", scale_not_saved, everywhere=True
+    ),
+    "seldom": Fault(
+        "by default growth_interval is 4000",
+        lambda: default(growth_interval=4000),
+        everywhere=True,
+    ),
+    "minimum": Fault("at the least scale the scale is", policy=_rule(minimum=2.0**-9)),
+    "maximum": Fault(
+        "at the largest scale the scale is", policy=_rule(maximum=2.0**30)
+    ),
+    "statistics": Fault(
+        "moving_mean.* is held in 16 bits", statistics_in_16_bits, task=batch_norm
+    ),
+    "loss": Fault("a loss is held in 16 bits", task=low_loss),
     "early": Fault(
         rf"after {INTERVAL - 1} good steps the scale is 2\^",
         policy=_rule(growth_interval=INTERVAL - 1),
@@ -273,13 +468,17 @@ FAULTS = {
 @pytest.mark.slow
 @pytest.mark.kernels
 def test_a_planted_fault_is_found(fault: Fault, dtype: str) -> None:
-    control = Control("planted", "", fault.planted, fault.policy)
-    found = drilled(Arm("planted", "dynamic", control), fault.task, dtype)
+    everywhere = fault.planted if fault.everywhere else contextlib.nullcontext
+    inside = contextlib.nullcontext if fault.everywhere else fault.planted
+    control = Control("planted", "", inside, fault.policy)
+    with everywhere():
+        found = drilled(Arm("planted", "dynamic", control), fault.task, dtype)
     assert any(re.search(fault.finds, text) for text in found), found
 
 
 # Those that a step with one and a half times a constant scale is traced to find.
-OF_ANY_SCALE = ("frozen", "rounded", "too large", "slots")
+OF_ANY_SCALE = ("frozen", "rounded", "too large", "slots", "stops scaling")
+OF_ANY_SCALE += ("stops scaling late", "stops skipping", "holds back")
 
 
 @pytest.mark.parametrize("name", OF_ANY_SCALE)

@@ -266,6 +266,7 @@ def test_an_error_is_told_and_is_exit_status_2(
     # What it would set holds for the whole process.
     monkeypatch.setattr("tensorflow.config.experimental.enable_op_determinism", int)
     arguments = ["run", "resnet", "--quick", "--data-dir", str(tmp_path)]
+    arguments += ["--margins", str(tmp_path / "margins.json")]
     assert command.main([*arguments, "--results", str(tmp_path)]) == 2
     said = capsys.readouterr().err
     assert all(part in said for part in (str(tmp_path), "allowed:", "do now:"))
@@ -281,6 +282,21 @@ def test_a_directory_of_data_is_missed_at_once(
     assert command.main([name, *arguments, "--data-dir", nowhere]) == 2
     said = capsys.readouterr().err
     assert all(part in said for part in ("no such directory", nowhere, "do now:"))
+
+
+@pytest.mark.parametrize("name", ["calibrate", "run", "controls"])
+def test_another_python_does_not_judge_by_checked_in_margins(
+    name: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def trained(*_: object) -> object:
+        raise AssertionError("nothing is to be trained, and no margins frozen")
+
+    monkeypatch.setattr(command, "_trained", trained)
+    monkeypatch.setattr(command, "FROZEN_BY", (2, 7))
+    assert command.main([name, "resnet", "--quick"]) == 2
+    assert "python2.7" in capsys.readouterr().err
+    with pytest.raises(AssertionError, match="no margins frozen"):
+        command.main([name, "resnet", "--quick", "--margins", "own.json"])
 
 
 def test_it_is_told_how_many_results_were_looked_at(tmp_path: pathlib.Path) -> None:

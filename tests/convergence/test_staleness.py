@@ -58,6 +58,22 @@ def test_margins_are_frozen_first_and_stay(
     assert "not those frozen" in staleness.reason(made_up(), never, file / "none")
 
 
+def test_what_results_hold_of_the_rule_is_what_is_known(file: pathlib.Path) -> None:
+    margin = {"margin": made_up()["rule"]["margin"]}
+    margins.freeze(NAME, margins.read(file)[NAME] | margin, file)
+    assert staleness.reason(made_up(), never, file) == ""
+    for key, value in {"margin": {}, "floor": 0.0, "unit": 1.0}.items():
+        result = made_up()
+        result["rule"] = result["rule"] | {key: value}
+        says = staleness.reason(result, never, file)
+        assert says == f"they hold another {key} than is known"
+    for key, value in {"must_pass": False, "scaling": None}.items():
+        result = made_up()
+        result["settings"]["dynamic"] = result["settings"]["dynamic"] | {key: value}
+        says = staleness.reason(result, never, file)
+        assert says == "they hold another dynamic than is known"
+
+
 def test_the_loop_that_runs_are_made_by_stays(file: pathlib.Path) -> None:
     result = made_up()
     result["code"] = result["code"] | {"suite": "another"}

@@ -9,13 +9,16 @@ import signal
 import subprocess
 import sys
 import time
+from concurrent import futures
 
 import pytest
 import tiny_family
 from convergence_runs import made_up, ready, small
 
-from convergence import results, settings, workers
+from convergence import results, runner, settings, workers
 from convergence.errors import DataError
+from convergence.failures import FamilyError
+from convergence.families import Family
 
 ROOT = pathlib.Path(__file__).parents[2]
 SUITE = ROOT / "tests" / "support" / "small_suite.py"
@@ -90,6 +93,48 @@ def test_what_a_family_raises_is_raised(
     with pytest.raises(DataError, match="no such directory"):
         list(workers.run(("wide_deep", "resnet"), options, lambda *told: None))
     assert not multiprocessing.active_children()
+
+
+def test_a_family_that_fails_is_named_and_others_go_on(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In threads instead of processes, which would not see what is planted here."""
+
+    def run(family: Family, *_: object) -> dict[str, str]:
+        if family.name != "resnet":
+            raise ValueError(f"no such thing as {family.name}\nmore")
+        return {"family": family.name}
+
+    monkeypatch.setattr(runner, "run", run)
+    pool = futures.ThreadPoolExecutor
+    monkeypatch.setattr(workers, "_pool", lambda count, *_, **__: pool(count))
+    told = workers.run(("ssd", "bert", "resnet"), {}, lambda *told: None)
+    found: list[object] = []
+    with pytest.raises(FamilyError) as raised:
+        found.extend(told)
+    assert found == [{"family": "resnet"}]
+    assert set(raised.value.where.split("; ")) == {"ssd", "bert"}
+    assert "ValueError: no such thing as ssd;" in raised.value.found + ";"
+
+
+def test_what_a_run_raises_names_family_setting_and_seed(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Trainer:
+        def __init__(self, *_: object) -> None:
+            pass
+
+        def run(self, *_: object) -> None:
+            raise KeyError("scale")
+
+    family = tiny_family.install(monkeypatch)
+    monkeypatch.setattr(runner, "Trainer", Trainer)
+    frozen = ready(family, tmp_path)
+    options = runner.Options(quick=True, emulate=True, out=tmp_path, frozen=frozen)
+    with pytest.raises(FamilyError, match="KeyError: 'scale'") as raised:
+        runner.run(family, options, lambda *_: None)
+    assert raised.value.where == "tiny, float32, seed 300"
+    assert isinstance(raised.value.__cause__, KeyError)
 
 
 @pytest.mark.slow

@@ -25,6 +25,16 @@ def test_a_gradient_that_is_0_at_every_step_is_found(noise: float) -> None:
     assert found.text == "the gradient of w is 0 at every probed step"
 
 
+def test_a_gradient_that_is_0_at_one_step_of_every_run_is_found() -> None:
+    some = runs((0.2, 0.3), (1.0, 0.3))
+    assert zeros.finding(some).outcome == "equal"
+    found = zeros.finding(some + runs((0.3, 0.2), (1.0, 0.2)))
+    assert (found.clause, found.outcome) == ("zeros", "different")
+    assert found.text == "the gradient of w is 0 at step 1 of every run"
+    for other in (runs((1.0, 0.3), (0.2, 0.3)), runs((1.0, 0.3), (0.98, 0.3))):
+        assert zeros.finding(some + other).outcome == "equal"
+
+
 @pytest.mark.parametrize(
     "observed",
     [

@@ -64,7 +64,7 @@ def test_the_command_adds_what_is_missing_and_says_what_was_found(
     frozen = ready(family, tmp_path, wide=False)
     entry = margins.read(frozen)["wide_deep-digits_even-quick"]
     result = made_up("wide_deep") | {"data": "digits_even"}
-    result["rule"] |= {"tag": entry["tag"]}
+    result["rule"] = results.rule(family, family.quick, "float16", entry)
     for arm in arms.compared():
         result["settings"][arm.name] = arm.told("float16", family.quick.steps)
     for held in (result, {**result, "data": "elsewhere"}):

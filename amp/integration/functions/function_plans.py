@@ -301,6 +301,27 @@ class FunctionPlans:
         self._made[plan] = made
         return made, rewrite
 
+    def make_instead(
+        self, context: Any, plan: str, *, stepped: bool = False
+    ) -> tuple[str, Made | NotMade, Rewrite | None]:
+        """Makes the plan that is to run where one changes nothing, if there is any.
+
+        Args:
+          context: TensorFlow's eager context.
+          plan: the name of the one that was not made.
+          stepped: as of `instead`.
+
+        Returns:
+          Its name, what became of it, and the rewrite; those of the other without one.
+        """
+        made = self._made[plan]
+        instead = ""
+        if isinstance(made, NotMade) and made.report is not None:
+            instead = self.instead(made.report, stepped=stepped)
+        if not instead:
+            return plan, made, None
+        return (instead, *self.make(context, instead))
+
     def _make(
         self, context: Any, prepared: Prepared, plan: str
     ) -> tuple[Made | NotMade, Rewrite]:

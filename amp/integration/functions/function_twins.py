@@ -18,7 +18,7 @@ from typing import Any
 
 from amp.graph_rewrite.assign.nominee import CUT, Nodes
 from amp.graph_rewrite.outcomes import TrialOutcome
-from amp.graph_rewrite.rewrite import Prepared, Rewrite
+from amp.graph_rewrite.rewrite import Prepared
 from amp.integration import fallback, heap, tensor_pool
 from amp.integration.functions import (
     failures,
@@ -95,8 +95,8 @@ class FunctionTwins:
             plan, known = CUT.name, Record()
             made, rewrite = plans.make(context, plan)
         if isinstance(made, NotMade):
-            gone = _Gone(plan, made, stepped=told.seconds > 0)
-            plan, made, rewrite = _instead(context, plans, gone)
+            stepped = told.seconds > 0
+            plan, made, rewrite = plans.make_instead(context, plan, stepped=stepped)
         stored, others = None, self._others
         if isinstance(made, Made):
             stored = self._checks.recall(plans, made)
@@ -106,7 +106,7 @@ class FunctionTwins:
             made, rewrite = plans.make(context, plan)
             if isinstance(made, NotMade):
                 others = []
-                plan, made, rewrite = _instead(context, plans, _Gone(plan, made))
+                plan, made, rewrite = plans.make_instead(context, plan)
         self._plans = plans
         self.between.begin(plans, plan, known, told.seconds)
         if isinstance(made, NotMade):
@@ -413,7 +413,7 @@ class FunctionTwins:
         made, _ = plans.make(context, plan)
         if isinstance(made, NotMade):
             others, self.between.later = [], None  # no plan is to try 16 bits then
-            plan, made, _ = _instead(context, plans, _Gone(plan, made))
+            plan, made, _ = plans.make_instead(context, plan)
         if isinstance(made, Made):
             others = [one for one in others if one != plan]
             self._enter(plans, plan, others, Record())  # other threads go on with it
@@ -429,38 +429,6 @@ class FunctionTwins:
         self._shared.proven.pop(self._name, None)
         self._shared.checks.forget(self._name)
         self._shared.reports.forget(self._name)
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class _Gone:
-    """A plan that changes nothing.
-
-    Attributes:
-      plan: its name.
-      made: what is known of it.
-      stepped: whether one that is predicted to gain nothing may race in its place.
-    """
-
-    plan: str
-    made: NotMade
-    stepped: bool = False
-
-
-def _instead(
-    context: Any, plans: FunctionPlans, gone: _Gone
-) -> tuple[str, Made | NotMade, Rewrite | None]:
-    """Makes the plan that is to run where one changes nothing, if there is any.
-
-    Returns:
-      The name of the plan, what became of it, and the rewrite; those of the other if
-      there is none.
-    """
-    report, instead = gone.made.report, ""
-    if report is not None:
-        instead = plans.instead(report, stepped=gone.stepped)
-    if not instead:
-        return gone.plan, gone.made, None
-    return (instead, *plans.make(context, instead))
 
 
 def _digest(plans: FunctionPlans, made: Made) -> str:

@@ -344,6 +344,14 @@ class Normalized:
             return [float(self.run()) for _ in range(steps)]
 
 
+def race_won_in_float32(monkeypatch: pytest.MonkeyPatch, *others: Nominee) -> None:
+    """These race besides the cheapest, and `float32_rewritten_wins`."""
+    monkeypatch.setattr(function_twins, "OTHERS", others)
+    monkeypatch.setattr(function_plans, "CLOSE_IF_MODELLED", 100.0)
+    rules = dataclasses.replace(race_rules.RACE, judge=float32_rewritten_wins)
+    monkeypatch.setattr(race_rules, "RACE", rules)
+
+
 def noted_checks(monkeypatch: pytest.MonkeyPatch, says: str = "") -> list[str]:
     """The names of the plans of which gradients are compared, as they come."""
     compared: list[str] = []
@@ -372,10 +380,7 @@ def test_float32_with_kernels_races_wins_and_is_what_the_next_run_starts_with(
     """Against the cheapest, or in its place where that changes nothing."""
     policy = {"deny": CONVOLUTIONS} if begins else {}
     compared = noted_checks(monkeypatch)
-    monkeypatch.setattr(function_twins, "OTHERS", (REWRITTEN, EVERYTHING))
-    monkeypatch.setattr(function_plans, "CLOSE_IF_MODELLED", 100.0)
-    rules = dataclasses.replace(race_rules.RACE, judge=float32_rewritten_wins)
-    monkeypatch.setattr(race_rules, "RACE", rules)
+    race_won_in_float32(monkeypatch, REWRITTEN, EVERYTHING)
     want = Normalized()
     wanted = [float(want.run()) for _ in range(20)]
     step = Normalized()
@@ -417,9 +422,7 @@ def test_what_another_thread_was_to_call_without_a_question_is_forgotten(
 
     monkeypatch.setattr(gradient_check.GradientCheck, "compare", compare)
     monkeypatch.setattr(gradient_check._Judge, "yardstick", lambda *_: False)  # planted
-    monkeypatch.setattr(function_twins, "OTHERS", (REWRITTEN,))
-    rules = dataclasses.replace(race_rules.RACE, judge=float32_rewritten_wins)
-    monkeypatch.setattr(race_rules, "RACE", rules)
+    race_won_in_float32(monkeypatch, REWRITTEN)
     step = Normalized()
     step.train(20, check=True)
     assert amp.reports()[-1].trial.startswith("ended")
@@ -446,10 +449,7 @@ def test_no_plan_in_16_bits_takes_a_step_before_one_was_compared(
 
     monkeypatch.setattr(FunctionPlans, "_make", gains_nothing)
     monkeypatch.setattr(GuardedCalls, "call", noted)
-    monkeypatch.setattr(function_twins, "OTHERS", (REWRITTEN, EVERYTHING))
-    monkeypatch.setattr(function_plans, "CLOSE_IF_MODELLED", 100.0)
-    rules = dataclasses.replace(race_rules.RACE, judge=float32_rewritten_wins)
-    monkeypatch.setattr(race_rules, "RACE", rules)
+    race_won_in_float32(monkeypatch, REWRITTEN, EVERYTHING)
     want = Normalized()
     wanted = [float(want.run()) for _ in range(20)]
     losses = Normalized().train(20, check="auto")
@@ -495,10 +495,7 @@ def test_where_no_16_bits_pass_the_check_float32_has_its_kernels(
 
     monkeypatch.setattr(later_plan, "begun", asked)
     monkeypatch.setattr(function_checks, "AGAIN", 3)
-    others = (REWRITTEN, EVERYTHING, PRODUCTS)
-    monkeypatch.setattr(function_twins, "OTHERS", others)
-    rules = dataclasses.replace(race_rules.RACE, judge=float32_rewritten_wins)
-    monkeypatch.setattr(race_rules, "RACE", rules)
+    race_won_in_float32(monkeypatch, REWRITTEN, EVERYTHING, PRODUCTS)
     policy = {"trial": trial, "check": True}
     wanted = Normalized()
     want = [float(wanted.run()) for _ in range(12)]

@@ -105,7 +105,6 @@ ELSEWHERE = {
     "integration/doctor/checkup.py": "cli/test_doctor.py",
     "integration/doctor/findings.py": "cli/test_doctor.py",
     "integration/measuring/tune_device.py": "cli/test_tune.py",
-    "integration/measuring/profiles.py": "graph_rewrite/cost/test_device_profile.py",
     "integration/sessions/session_starts.py": (
         "integration/sessions/test_session_hooks.py"
     ),

@@ -6,6 +6,8 @@ What is measured, and how, is not known here.
 from __future__ import annotations
 
 import argparse
+import contextlib
+from collections.abc import Iterator
 from pathlib import Path
 
 from amp.cli import terminal
@@ -43,23 +45,35 @@ def run(args: argparse.Namespace, modules: Modules) -> int:
     executors = ("kernels", "xla") if both else (args.executor,)
     if args.show:
         found = modules.tune_device.stored(executors)
+        missing = "nothing of this device is stored; amp tune measures it"
     else:
-        with modules.progress.progress_bar() as progress:
+        with _kept_if_interrupted(), modules.progress.progress_bar() as progress:
             found = list(modules.tune_device.tune(executors, args.seconds, progress))
+        missing = "no time was left to measure any case; --seconds gives more"
     for file, profile in found:
         print(f"{profile.text(terminal.width())}\n\nstored in {file}\n")
-    if not found:
-        print("nothing of this device is stored; amp tune measures it")
+    for executor in executors:
+        if executor not in [profile.executor for _, profile in found]:
+            print(f"{executor}: {missing}\n")
     print(modules.hardware.device().describe())
     return 0
 
 
 def _tune_saved_model(path: Path, seconds: float, modules: Modules) -> int:
     graph = modules.targets.read(modules.named_files.require(path))
-    with modules.progress.progress_bar() as progress:
+    with _kept_if_interrupted(), modules.progress.progress_bar() as progress:
         tuned = modules.tune_function.tune_graph(graph, seconds, progress)
     print(tuned.text(terminal.width()))
     return 0
+
+
+@contextlib.contextmanager
+def _kept_if_interrupted() -> Iterator[None]:
+    try:
+        yield
+    except KeyboardInterrupt:
+        print("what was measured so far is kept; plans are made from it")
+        raise
 
 
 COMMAND = Command(

@@ -2,11 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
+import re
+import signal
+
 import pytest
 
 from amp import cli
+from amp.cli import progress_bar
 from amp.integration.doctor import store
-from amp.integration.measuring import calibration, hardware, operation_timer
+from amp.integration.measuring import (
+    calibration,
+    hardware,
+    operation_timer,
+    tune_device,
+)
 
 pytestmark = pytest.mark.kernels
 
@@ -33,7 +43,7 @@ def test_tune_stores_shows_and_is_planned_from(cache, capsys):
     assert cli.main([*command, "--show"]) == 0
     assert capsys.readouterr().out == told.out
     (finding,) = store.profile()
-    assert "kernels measured by amp tune today" in finding.text
+    assert re.search(r"kernels \(\d+ points\) measured by amp tune today", finding.text)
     assert cli.main(["tune", "--executor", "xla", "--show"]) == 0
     assert "nothing of this device" in capsys.readouterr().out
 
@@ -65,6 +75,58 @@ def test_what_cannot_be_stored_is_not_measured(cache, graph, capsys, monkeypatch
     told = capsys.readouterr().err
     assert told.startswith("amp: ProfileError: what is measured could not be stored")
     assert "set AMP_CACHE_DIR to one" in told
+
+
+def test_a_short_run_keeps_what_a_longer_one_measured(cache, capsys):
+    command = ["tune", "--executor", "kernels", "--seconds"]
+    assert cli.main([*command, "0.6"]) == 0
+    (before,) = stored("kernels")
+    assert cli.main([*command, "1e-9"]) == 0  # there is no time for any case
+    assert "no time was left" in capsys.readouterr().out
+    assert stored("kernels") == [before]
+    assert cli.main([*command, "0.1"]) == 0
+    (after,) = stored("kernels")
+    assert cases(after) >= cases(before)
+    assert after != before
+    assert cli.main(["tune", "--executor", "xla", "--seconds", "1e-9"]) == 0
+    assert not stored("xla")
+
+
+def stored(executor):
+    return [profile for _, profile in tune_device.stored([executor])]
+
+
+def cases(profile):
+    return {(point.bound, point.case, point.dtype) for point in profile.points}
+
+
+@pytest.fixture
+def interrupted(monkeypatch):
+    """Control-C comes when some cases are done."""
+
+    @contextlib.contextmanager
+    def progress(at):
+        def show(case, done, total):
+            if done == min(at, total):
+                raise KeyboardInterrupt
+
+        yield show
+
+    def after(cases):
+        monkeypatch.setattr(progress_bar, "progress_bar", lambda: progress(cases))
+
+    return after
+
+
+def test_what_was_measured_before_an_interruption_is_kept(cache, capsys, interrupted):
+    interrupted(6)
+    command = ["tune", "--executor", "kernels", "--seconds", "20"]
+    assert cli.main(command) == 128 + signal.SIGINT
+    told = capsys.readouterr()
+    assert "what was measured so far is kept" in told.out
+    assert "amp: interrupted" in told.err
+    (kept,) = stored("kernels")
+    assert 0 < len({point.case for point in kept.points}) <= 6
 
 
 def test_tune_needs_time(cache, capsys):

@@ -76,6 +76,11 @@ class Profile:
         lines = ",\n  ".join(json.dumps(dataclasses.asdict(p)) for p in self.points)
         return f'{json.dumps(head)[:-1]}, "points": [\n  {lines}\n]}}\n'
 
+    def updated(self, newer: Profile) -> Profile:
+        """This profile with another's points, which replace those of the same case."""
+        every = {(p.bound, p.case, p.dtype): p for p in (*self.points, *newer.points)}
+        return dataclasses.replace(newer, points=tuple(every.values()))
+
     def __str__(self) -> str:
         return self.text()
 

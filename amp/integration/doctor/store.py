@@ -37,11 +37,14 @@ def profile() -> Iterator[Finding]:
     mine = {x: profiles.path(model, tf.__version__, x) for x in EXECUTORS}
     for executor, file in mine.items():
         if file.exists():
-            fault = _fault(file, (model, tf.__version__, executor))
-            if fault:
+            try:
+                points = _points(file, (model, tf.__version__, executor))
+            except ProfileError as e:
+                fault = f"{file} cannot be used: {e.found}"
                 yield Finding("profile", WRONG, fault, "amp tune measures anew", facts)
                 return
-            facts["used"].append({"executor": executor, "days": days_old(file)})
+            used = {"executor": executor, "points": points, "days": days_old(file)}
+            facts["used"].append(used)
     others = [p for p in profiles.directory().glob("*.json") if p not in mine.values()]
     facts["others"] = [_head(file) for file in sorted(others)]
     yield _of(facts)
@@ -59,21 +62,24 @@ def _of(facts: dict[str, Any]) -> Finding:
         text += f". Plans use the figures shipped: {facts['figures']}"
         return Finding("profile", NOTE, text, "amp tune measures, in 45 s", facts)
     oldest = max(one["days"] for one in facts["used"])
-    which = " and ".join(one["executor"] for one in facts["used"])
+    which = " and ".join(
+        f"{one['executor']} ({one['points']} points)" for one in facts["used"]
+    )
     text = f"{which} measured by amp tune {_ago(oldest)} for {facts['device']}"
     if oldest > OLD_DAYS:
         return Finding("profile", NOTE, text, "amp tune measures anew", facts)
     return Finding("profile", OK, text, facts=facts)
 
 
-def _fault(file: Path, wanted: tuple[str, str, str]) -> str:
-    """Why a stored profile cannot be used, "" if it can."""
-    try:
+def _points(file: Path, wanted: tuple[str, str, str]) -> int:
+    """How many times a stored profile holds.
+
+    Raises:
+      ProfileError: it cannot be used.
+    """
+    with profiles.reading(file):
         found = Profile.parse(file.read_text(encoding="utf-8"), str(file))
-    except (ProfileError, OSError, UnicodeDecodeError) as e:
-        return f"{file} cannot be used: {str(e).splitlines()[0]}"
-    is_of = (found.device, found.tensorflow, found.executor)
-    return "" if is_of == wanted else f"{file} is of {', '.join(is_of)}"
+        return len(profiles.of(found, wanted, file).points)
 
 
 def _head(file: Path) -> dict[str, Any]:

@@ -145,8 +145,8 @@ def reports(environ: Mapping[str, str] = os.environ) -> Iterator[Finding]:
 
 def _unwritable(place: Path) -> str:
     """Why no file can be made in a directory or, where it is not there, above it."""
-    if not place.is_absolute() and not os.environ.get(profiles.VARIABLE):
-        return f"{place}: this user has no home directory"
+    if place == profiles.NOWHERE:
+        return "this user has no home directory"
     there = place.absolute()
     while not os.path.lexists(there) and there != there.parent:
         there = there.parent

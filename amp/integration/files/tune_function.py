@@ -94,7 +94,8 @@ def tune(
 ) -> Tuned:
     """Measures the operations that a function would run, and keeps the times.
 
-    Later runs on this device plan from them. The function is traced and not run.
+    Later runs on this device plan from them. The function is traced and not run. What
+    was measured before an interruption (`KeyboardInterrupt`) is kept too.
 
     Args:
       fn: a tf.function or callable (traced with `args`), or a ConcreteFunction.
@@ -165,8 +166,12 @@ def _tuned(
     wanted = _wanted(modules, settled)
     known = stored_times.load()
     new_first = sorted(wanted, key=lambda one: one.key in known)
-    found = operation_timer.measure(new_first, seconds, progress)
-    file = stored_times.add(found)
+    found: dict[str, Times] = {}
+    try:
+        for key, taken in operation_timer.measure(new_first, seconds, progress):
+            found[key] = taken
+    finally:
+        file = stored_times.add(found)
     times = {**known, **found}
     assert settled.policy is not None
     return Tuned(

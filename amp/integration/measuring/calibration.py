@@ -1,7 +1,7 @@
 """Measures the device for `amp tune`: each case in float32 and both 16-bit types.
 
-Called by `tune_device`, which stores the profile. What a profile's times mean is in
-`cost.device_profile`; nothing is stored here.
+Called by `tune_device`, which makes a profile of the points and stores it. What its
+times mean is in `cost.device_profile`; nothing is stored here.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from amp.graph_rewrite.cost.device_profile import Point, Profile
+from amp.graph_rewrite.cost.device_profile import Point
 from amp.graph_rewrite.graph import ir, shapes
 from amp.graph_rewrite.ops import arithmetic, op_table
 from amp.integration.measuring import hardware, stopwatch
@@ -48,22 +48,22 @@ def calibrate(
     *,
     table: Sequence[Case] = (),
     progress: Progress = lambda case, done, total: None,
-) -> Profile:
-    """Measures the device that TensorFlow computes on.
-
-    Cases for which no time is left are not in the profile, which then keeps the figures
-    shipped for what they would have measured.
+) -> Iterator[Point]:
+    """Measures the device that TensorFlow computes on, case by case.
 
     Args:
       executor: "kernels", or "xla" for functions that XLA compiles.
       seconds: time to spend; only the last case may exceed it.
       table: what to run, by default all cases at the size that the device needs.
       progress: called with the next case, how many are done, and how many there are.
+
+    Yields:
+      The points of each case as it is measured; none of those for which no time is
+      left.
     """
     scale = 8.0 if hardware.shipped().kind == "GPU" else 1.0
     table = table or cases(scale)
     deadline = time.perf_counter() + seconds
-    points: list[Point] = []
     with stopwatch.alone():
         bench = _Bench(executor, stopwatch.idle(executor), set())
         for done, case in enumerate(table):
@@ -71,9 +71,8 @@ def calibrate(
             left = deadline - time.perf_counter()
             if left <= 0:
                 break
-            points += _measured(case, bench, 2 * left / (len(table) - done))
+            yield from _measured(case, bench, 2 * left / (len(table) - done))
     progress("", len(table), len(table))
-    return Profile(hardware.model(), tf.__version__, executor, tuple(points))
 
 
 def _measured(case: Case, bench: _Bench, share: float) -> Iterator[Point]:

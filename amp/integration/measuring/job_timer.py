@@ -245,7 +245,7 @@ def _attempted(
     # Under `strict` too: a plan without a measurement is one from the cost model.
     part = fallback.Part(f"operations of {function} cannot be measured", strict=False)
     found: dict[str, Times] = fallback.attempt(
-        part, lambda: operation_timer.measure(wanted, seconds), lambda: {}
+        part, lambda: dict(operation_timer.measure(wanted, seconds)), lambda: {}
     )
     PROCESS.measuring.spent += time.perf_counter() - start
     return found

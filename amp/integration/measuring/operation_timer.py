@@ -10,7 +10,7 @@ import dataclasses
 import math
 import statistics
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -58,14 +58,14 @@ def untold(key: str, done: int, total: int) -> None:
 
 def measure(
     wanted: Sequence[Instance], seconds: float, progress: Progress = untold
-) -> dict[str, Times]:
-    """Seconds of each instance in (float32, 16 bits), as far as there is time.
+) -> Iterator[tuple[str, Times]]:
+    """The key of each instance and its seconds in (float32, 16 bits), as time allows.
 
-    In the order given. Both precisions are called in turn, for several rounds; the
-    result is the median less the time of a call that does nothing. An operation that
-    fails only in 16 bits gets infinite seconds there, and one that is many times slower
-    there is called once. One that fails in float32, or needs too much memory, is left
-    out.
+    In the order given, each as it is measured. Both precisions are called in turn, for
+    several rounds; the result is the median less the time of a call that does nothing.
+    An operation that fails only in 16 bits gets infinite seconds there, and one that is
+    many times slower there is called once. One that fails in float32, or needs too much
+    memory, is left out.
 
     Args:
       wanted: the operations, the most important first.
@@ -74,7 +74,6 @@ def measure(
         there are.
     """
     deadline = time.perf_counter() + seconds
-    found: dict[str, Times] = {}
     room = _room()
     with stopwatch.alone():
         idle: dict[str, Runner] = {}
@@ -92,9 +91,8 @@ def measure(
             one_attempt = _Attempt(one, idle[one.executor], end, deadline)
             times = fallback.attempt_quietly(one_attempt.times, None)
             if times is not None:
-                found[one.key] = times
+                yield one.key, times
     progress("", len(wanted), len(wanted))
-    return found
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -21,14 +21,24 @@ from amp.graph_rewrite.cost.device_profile import Profile
 from amp.integration import atomic_files, fallback
 
 VARIABLE = "AMP_CACHE_DIR"
+# Where nothing can be made: the cache of a user without a home directory, whose jobs go
+# on as with any directory that cannot be written.
+NOWHERE = Path(os.devnull, "tf-amp")
 
 
 def cache() -> Path:
-    """The directory of everything the package stores; it may not exist yet."""
+    """The directory of everything the package stores; it may not exist yet.
+
+    `NOWHERE` for a user who has no home directory, as in some containers.
+    """
     chosen = os.environ.get(VARIABLE)
     if chosen:
         return Path(chosen)
-    return platformdirs.user_cache_path("tf-amp", appauthor=False)
+    try:
+        place = platformdirs.user_cache_path("tf-amp", appauthor=False)
+    except RuntimeError:  # no home directory; earlier releases leave "~" as it is
+        return NOWHERE
+    return place if place.is_absolute() else NOWHERE
 
 
 def directory() -> Path:
@@ -86,8 +96,9 @@ def require_writable() -> None:
 
 
 def _unwritable(where: Path, found: str, error: OSError) -> ProfileError:
+    homeless = where.is_relative_to(NOWHERE)
     return ProfileError(
-        f"{found}: {error}",
+        f"{found}: {'this user has no home directory' if homeless else error}",
         where=str(where),
         allowed="a directory that can be written, on a disk with room",
         remedy=f"set {VARIABLE} to one",
@@ -124,13 +135,18 @@ def load(device: str, tensorflow: str, executor: str) -> Profile | None:
         if not file.exists():
             return None
         profile = Profile.parse(file.read_text(encoding="utf-8"), str(file))
-        return _of(profile, (device, tensorflow, executor), file)
+        return of(profile, (device, tensorflow, executor), file)
 
     says = f"the device profile {file} is ignored; `amp tune` makes a new one"
     return fallback.attempt(fallback.Part(says), read, lambda: None)
 
 
-def _of(profile: Profile, wanted: tuple[str, str, str], file: Path) -> Profile:
+def of(profile: Profile, wanted: tuple[str, str, str], file: Path) -> Profile:
+    """The profile, if it is of this device, TensorFlow and executor.
+
+    Raises:
+      ProfileError: it is of another.
+    """
     found = (profile.device, profile.tensorflow, profile.executor)
     if found == wanted:
         return profile

@@ -11,14 +11,17 @@ from pathlib import Path
 
 import tensorflow as tf
 
-from amp.graph_rewrite.cost.device_profile import Profile
+from amp.graph_rewrite.cost.device_profile import Point, Profile
 from amp.integration.measuring import calibration, hardware, profiles, stopwatch
 
 
 def tune(
     executors: Sequence[str], seconds: float, progress: calibration.Progress
 ) -> Iterator[tuple[Path, Profile]]:
-    """Measures one executor after the other; stores each profile once it is complete.
+    """Measures one executor after the other, and stores what it measures.
+
+    What an earlier profile has beyond that is kept, as the figures shipped are for what
+    was never measured. An interruption loses no case that was measured.
 
     Args:
       executors: "kernels", "xla", or both.
@@ -26,7 +29,7 @@ def tune(
       progress: as `calibration.calibrate` calls it.
 
     Yields:
-      Each profile, with the file that it is in.
+      The profile of each executor for which there was time, and the file that it is in.
 
     Raises:
       PolicyError: there is no time to measure in.
@@ -38,9 +41,25 @@ def tune(
     for done, executor in enumerate(executors):
         left = max(end - time.perf_counter(), 0.0)
         share = left / (len(executors) - done)
-        profile = calibration.calibrate(executor, share, progress=progress)
-        yield profiles.save(profile), profile
+        points: list[Point] = []
+        try:
+            for point in calibration.calibrate(executor, share, progress=progress):
+                points.append(point)
+        finally:
+            if points:
+                kept = _kept(executor, points)
+        if points:
+            yield kept
+
+
+def _kept(executor: str, points: Sequence[Point]) -> tuple[Path, Profile]:
+    """Stores points beside those of an earlier profile."""
+    new = Profile(hardware.model(), tf.__version__, executor, tuple(points))
+    known = profiles.load(new.device, new.tensorflow, executor)
+    profile = new if known is None else known.updated(new)
+    file = profiles.save(profile)
     hardware.device.cache_clear()
+    return file, profile
 
 
 def stored(executors: Sequence[str]) -> list[tuple[Path, Profile]]:

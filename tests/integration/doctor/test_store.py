@@ -9,7 +9,7 @@ import time
 import pytest
 import tensorflow as tf
 
-from amp.graph_rewrite.cost.device_profile import EXECUTORS, Profile
+from amp.graph_rewrite.cost.device_profile import EXECUTORS, Point, Profile
 from amp.integration.doctor import store
 from amp.integration.doctor.findings import NOTE, OK, WRONG
 from amp.integration.measuring import hardware, profiles, stored_times
@@ -19,7 +19,9 @@ from amp.integration.measuring import hardware, profiles, stored_times
 def mine(tmp_path, monkeypatch):
     """Profiles of this device; the cache is empty."""
     monkeypatch.setenv("AMP_CACHE_DIR", str(tmp_path))
-    return [Profile(hardware.model(), tf.__version__, e, ()) for e in EXECUTORS]
+    point = Point("matmul", "arithmetic", "MatMul 8 8", "float32", 192, 1024.0, 1e-6)
+    here = hardware.model(), tf.__version__
+    return [Profile(*here, executor, (point,)) for executor in EXECUTORS]
 
 
 def only(findings):
@@ -37,8 +39,11 @@ def test_what_is_stored_of_this_device_is_used_and_its_age_told(mine):
         aged(profiles.save(profile), 3.5)
     finding = only(store.profile())
     assert finding.status == OK
-    assert "kernels and xla measured by amp tune 3 days ago for" in finding.text
-    assert finding.facts["used"] == [{"executor": e, "days": 3} for e in EXECUTORS]
+    told = "kernels (1 points) and xla (1 points) measured by amp tune 3 days ago for"
+    assert told in finding.text
+    assert finding.facts["used"] == [
+        {"executor": executor, "points": 1, "days": 3} for executor in EXECUTORS
+    ]
 
 
 def test_without_a_profile_plans_use_shipped_figures_and_that_is_no_fault(mine):

@@ -11,6 +11,7 @@ import pytest
 
 from amp.integration.doctor import surroundings
 from amp.integration.doctor.findings import NOTE, OK, WRONG
+from amp.integration.measuring.profiles import NOWHERE
 
 ROOT = pathlib.Path(__file__).parents[3]
 
@@ -86,9 +87,7 @@ def test_the_directory_of_reports_is_looked_at_where_one_is_named(tmp_path):
 
 
 def test_a_user_without_a_home_has_no_cache(monkeypatch):
-    monkeypatch.delenv("AMP_CACHE_DIR")
-    place = pathlib.Path("~", ".cache", "tf-amp")  # what `expanduser` leaves then
-    monkeypatch.setattr(surroundings.profiles, "cache", lambda: place)
+    monkeypatch.setattr(surroundings.profiles, "cache", lambda: NOWHERE)
     finding = only(surroundings.cache())
     assert finding.status == WRONG
     assert "no home directory" in finding.text

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -80,14 +81,26 @@ def test_what_was_never_measured_comes_first(monkeypatch: Any) -> None:
 
 
 def test_the_largest_share_of_the_time_comes_first(monkeypatch: Any) -> None:
-    def note(wanted: Any, seconds: float, progress: Any) -> dict[str, Any]:
-        return {one.key: (float(i + 1), float("inf")) for i, one in enumerate(wanted)}
+    def note(wanted: Any, seconds: float, progress: Any) -> Iterator[Any]:
+        for i, one in enumerate(wanted):
+            yield one.key, (float(i + 1), float("inf"))
 
     monkeypatch.setattr(tune_function.operation_timer, "measure", note)
     tuned = amp.tune(MODEL.step, SPEC, policy=POLICY)
     shares = [one.runs * one.seconds[0] for one in tuned.operations if one.seconds]
     assert shares == sorted(shares, reverse=True)
     assert "fails" in str(tuned)
+
+
+def test_what_was_measured_before_an_interruption_is_kept(monkeypatch: Any) -> None:
+    def interrupted(wanted: Any, seconds: float, progress: Any) -> Iterator[Any]:
+        yield wanted[0].key, (2e-3, 1e-3)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(tune_function.operation_timer, "measure", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        amp.tune(MODEL.step, SPEC, policy=POLICY)
+    assert list(stored_times.load().values()) == [(2e-3, 1e-3)]
 
 
 def test_there_has_to_be_time_and_a_function() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from typing import Any
 
 import pytest
 import tensorflow as tf
@@ -19,7 +20,12 @@ TINY = cases(1 / 256)
 
 @pytest.fixture(scope="module")
 def measured() -> Profile:
-    return calibration.calibrate("kernels", 60.0, table=TINY)
+    return calibrated("kernels", 60.0, table=TINY)
+
+
+def calibrated(executor: str, seconds: float, **given: Any) -> Profile:
+    points = calibration.calibrate(executor, seconds, **given)
+    return Profile(hardware.model(), tf.__version__, executor, tuple(points))
 
 
 def test_the_table_covers_the_work_that_is_priced() -> None:
@@ -80,8 +86,8 @@ def test_a_cast_counts_its_elements_in_either_direction() -> None:
 def test_the_start_of_a_compiled_call_is_measured_among_kernels() -> None:
     """One call after the other, in float32 only; it is a figure of XLA's profile."""
     table = [case for case in TINY if case.op == CALL]
-    assert not calibration.calibrate("kernels", 5.0, table=table).points
-    profile = calibration.calibrate("xla", 5.0, table=table)
+    assert not calibrated("kernels", 5.0, table=table).points
+    profile = calibrated("xla", 5.0, table=table)
     (point,) = profile.points
     assert (point.work, point.bound, point.dtype) == ("call", "start", "float32")
     assert 0 < point.seconds < 0.01
@@ -97,7 +103,7 @@ def test_xla_runs_chains_and_single_operations() -> None:
         runner = calibration._runner(case, "bfloat16", "xla")
         assert runner is not None, case
         assert runner.repeat == (case.repeat if case.chained else 1)
-    given = calibration.calibrate("xla", 20.0, table=chosen[:1])
+    given = calibrated("xla", 20.0, table=chosen[:1])
     assert given.executor == "xla"
     assert "XLA calibrated" in apply(given, hardware.shipped()).name
 
@@ -111,7 +117,7 @@ def test_a_type_that_is_hopeless_is_run_once(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(stopwatch, "SLOW_RATIO", 1e-9)
     monkeypatch.setattr(calibration, "UNCERTAIN", -1e9)
     again = Case("Relu", "bytes", ((512, 1024),), slow, 2)
-    given = calibration.calibrate("kernels", 20.0, table=[case, again])
+    given = calibrated("kernels", 20.0, table=[case, again])
     low = [point for point in given.points if point.dtype != "float32"]
     assert [point.case for point in low] == [str(case)] * 2
     assert all(point.hopeless for point in low)
@@ -131,7 +137,7 @@ def test_a_type_without_a_kernel_is_left_out() -> None:
 def test_time_is_kept_and_progress_told() -> None:
     told: list[tuple[str, int, int]] = []
     start = time.perf_counter()
-    given = calibration.calibrate(
+    given = calibrated(
         "kernels", 0.3, table=cases(1.0), progress=lambda *step: told.append(step)
     )
     assert time.perf_counter() - start < 5

@@ -12,7 +12,7 @@ import tensorflow as tf
 from rewriting import v1
 
 from amp.graph_rewrite.cost.measurement_candidates import wanted
-from amp.graph_rewrite.cost.op_instance import Form, Instance, Operand
+from amp.graph_rewrite.cost.op_instance import Form, Instance, Operand, Times
 from amp.graph_rewrite.graph import ir
 from amp.integration.measuring import memory, operation_timer, stopwatch
 from tests.graph_rewrite.cost.test_measurement_candidates import layers, part
@@ -35,10 +35,14 @@ def made(op: str, *shapes: tuple[int, ...], attr: str = "T", **attrs: Any) -> In
     return Instance(op, "elementwise", forms, "kernels", (1e-5, 1e-5), 1.0, 4000)
 
 
+def timed(given: list[Instance], seconds: float, *progress: Any) -> dict[str, Times]:
+    return dict(operation_timer.measure(given, seconds, *progress))
+
+
 def test_every_instance_is_timed_in_both_precisions() -> None:
     given = instances(512, 1024)
     told: list[tuple[str, int, int]] = []
-    found = operation_timer.measure(given, 60.0, lambda *step: told.append(step))
+    found = timed(given, 60.0, lambda *step: told.append(step))
     assert {one.key for one in given if one.work == "matmul"} <= found.keys()
     for high, low in found.values():
         assert 0 < high < 1
@@ -51,14 +55,14 @@ def test_a_larger_product_takes_longer() -> None:
     """By 64 times; one that is much smaller is not always told from no call."""
     small, large = (made("MatMul", *[(width, width)] * 2) for width in (256, 1024))
     large = dataclasses.replace(large, key="large")
-    found = operation_timer.measure([small, large], 60.0)
+    found = timed([small, large], 60.0)
     assert found["large"][0] > 10 * found["MatMul"][0]
 
 
 def test_xla_products_are_timed() -> None:
     (one, *_) = instances(1024, xla=True)
     assert one.executor == "xla"
-    assert 0 < operation_timer.measure([one], 60.0)[one.key][0] < 1
+    assert 0 < timed([one], 60.0)[one.key][0] < 1
 
 
 def test_constants_are_part_of_what_is_run() -> None:
@@ -70,7 +74,7 @@ def test_constants_are_part_of_what_is_run() -> None:
 
     given = [one for one in wanted([part(build)]) if one.work != "cast"]
     assert {one.key.split()[0] for one in given} >= {"MatMul", "Transpose", "ConcatV2"}
-    assert operation_timer.measure(given, 60.0).keys() == {one.key for one in given}
+    assert timed(given, 60.0).keys() == {one.key for one in given}
 
 
 def pooling() -> None:
@@ -95,12 +99,12 @@ def test_a_gradient_of_pooling_is_timed_behind_the_forward_kernel_of_its_type(
     assert [node.inputs[1].op for node in again] == [forward] * 3
     assert all(node.inputs[0] is forward.inputs[0] for node in again)
     assert forward.outputs[0].dtype == (tf.bfloat16 if low else tf.float32)
-    assert len(operation_timer.measure([one], 60.0)) == 1
+    assert len(timed([one], 60.0)) == 1
 
 
 def test_an_op_without_a_16_bit_kernel_takes_for_ever_there() -> None:
     one = made("Betainc", (64,), (64,), (64,))
-    high, low = operation_timer.measure([one], 60.0)[one.key]
+    high, low = timed([one], 60.0)[one.key]
     assert 0 < high < 1
     assert low == math.inf
 
@@ -109,14 +113,14 @@ def test_what_fails_in_float32_is_left_out() -> None:
     bad = made("MatMul", (3, 4), (5, 6))
     unknown = made("NoSuchOp", (3,))
     good = made("Relu", (512, 1024))
-    assert operation_timer.measure([bad, unknown, good], 60.0).keys() == {"Relu"}
+    assert timed([bad, unknown, good], 60.0).keys() == {"Relu"}
 
 
 def test_what_needs_too_much_memory_is_left_out(monkeypatch: Any) -> None:
     huge = dataclasses.replace(made("Relu", (2**20, 2**20)), moved=2**43)
-    assert operation_timer.measure([huge], 60.0) == {}
+    assert timed([huge], 60.0) == {}
     monkeypatch.setattr(memory, "free", lambda: 100.0)
-    assert operation_timer.measure([made("Relu", (512, 1024))], 60.0) == {}
+    assert timed([made("Relu", (512, 1024))], 60.0) == {}
 
 
 @pytest.mark.parametrize(
@@ -134,7 +138,7 @@ def test_what_is_large_is_measured_where_the_device_has_the_memory(
     monkeypatch.setattr(memory, "free", lambda: free)
     small = dataclasses.replace(made("Relu", (512, 1024)), key="small", moved=2**22)
     large = dataclasses.replace(small, key="2 GiB", moved=2**31)
-    assert operation_timer.measure([large, small], 60.0).keys() == measured
+    assert timed([large, small], 60.0).keys() == measured
 
 
 def test_what_is_hopeless_is_called_once(monkeypatch: Any) -> None:
@@ -154,7 +158,7 @@ def test_what_is_hopeless_is_called_once(monkeypatch: Any) -> None:
     monkeypatch.setattr(stopwatch, "SLOW_SECONDS", 0.0)
     monkeypatch.setattr(stopwatch, "SLOW_RATIO", 1e-9)
     one = made("Relu", (1024, 1024))
-    high, low = operation_timer.measure([one], 60.0)[one.key]
+    high, low = timed([one], 60.0)[one.key]
     assert math.isfinite(low)
     assert calls.count("bfloat16") == 0  # only the call that made it ready
     assert calls.count("float32") == 1
@@ -167,7 +171,7 @@ def test_the_time_is_kept(seconds: float, most: int) -> None:
         for i in range(1000)
     ]
     start = time.perf_counter()
-    found = operation_timer.measure(given, seconds)
+    found = timed(given, seconds)
     assert time.perf_counter() - start < seconds + 1.0
     assert len(found) <= most
     assert bool(found) is bool(most)
@@ -184,7 +188,7 @@ def test_a_job_is_not_disturbed() -> None:
         tape.watch(x)
         for _ in range(3):
             numbers.append(tf.random.uniform([]).numpy())
-            operation_timer.measure([made("Relu", (64, 1024))], 1.0)
+            timed([made("Relu", (64, 1024))], 1.0)
         y = x * x
     assert numbers == wanted_numbers
     assert tape.gradient(y, x).numpy() == 4.0
@@ -195,7 +199,7 @@ def test_what_is_surprising_is_measured_twice(monkeypatch: Any) -> None:
     given += [{"": 1e-6, "float32": 2e-3, "low": 3e-3}]
     monkeypatch.setattr(stopwatch, "rounds", lambda *args: given.pop(0))
     one = made("MatMul", (1024, 1024), (1024, 1024))  # not short enough to repeat
-    assert operation_timer.measure([one], 60.0) == {"MatMul": (1e-3, 3e-3)}
+    assert timed([one], 60.0) == {"MatMul": (1e-3, 3e-3)}
 
 
 def test_a_first_call_that_compiles_is_not_taken_for_the_operation(
@@ -208,7 +212,5 @@ def test_a_first_call_that_compiles_is_not_taken_for_the_operation(
 
     monkeypatch.setattr(stopwatch, "ready", compiled)
     one = dataclasses.replace(made("MatMul", *[(512, 512)] * 2), executor="xla")
-    assert operation_timer.measure([one], 50.0) == {}, (
-        "there was no time for a second call"
-    )
-    assert operation_timer.measure([one], 500.0)["MatMul"][1] < 10.0
+    assert timed([one], 50.0) == {}, "there was no time for a second call"
+    assert timed([one], 500.0)["MatMul"][1] < 10.0

@@ -68,9 +68,9 @@ def test_where_auto_comes_to_nothing_the_usual_type_is_measured() -> None:
 def test_what_was_never_measured_comes_first(monkeypatch: Any) -> None:
     given: list[str] = []
 
-    def note(wanted: Any, seconds: float, progress: Any) -> dict[str, Any]:
+    def note(wanted: Any, seconds: float, progress: Any) -> Iterator[Any]:
         given[:] = [one.key for one in wanted]
-        return {one.key: (2.0, 1.0) for one in wanted[:1]}
+        yield wanted[0].key, (2.0, 1.0)
 
     monkeypatch.setattr(tune_function.operation_timer, "measure", note)
     amp.tune(MODEL.step, SPEC, policy=POLICY)

@@ -213,12 +213,14 @@ def _moves(
 
     A cast on either side of one costs the same and gives the same values. Beside a
     product it would be a kernel of its own; on the other side, with the arithmetic
-    there, it may be part of a cluster.
+    there, it may be part of a cluster. Not so a Switch: before it, a cast runs whatever
+    branch does.
     """
     free: set[CutVariable] = set()
     for use, one in uses.items():
         for name in one.found.allowed:
-            if one.found.typed[name].facts.role is Role.MOVE:
+            moves = one.found.typed[name].facts.role is Role.MOVE
+            if moves and name not in one.switches:
                 free.add(tensors.variable(use, name))
     return frozenset(
         variable

@@ -22,6 +22,7 @@ from amp.graph_rewrite.candidates.ties import Tie, held_by_ties, ties
 from amp.graph_rewrite.graph import calls, ir
 from amp.graph_rewrite.graph.calls import FunctionUse, graph_of
 from amp.graph_rewrite.graph.frame_trips import frame_trips
+from amp.graph_rewrite.graph.frames import Branches
 from amp.graph_rewrite.ops.op_table import Role
 from amp.graph_rewrite.plan import Reason
 
@@ -35,15 +36,22 @@ class UseAnalysis:
       context: policy, device and the like.
       found: its candidates.
       weight: number of runs per step.
-      runs: how often a node in a loop of TensorFlow 1 runs in one run of the function;
-        the others run once.
+      runs: how often a node in a loop or branch of TensorFlow 1 runs in one run of the
+        function; the others run once.
+      switches: the nodes that begin such branches, and give each tensor half as often.
     """
 
     graph: ir.Graph
     context: Context
     found: Candidates
     weight: float
-    runs: Mapping[str, int] = dataclasses.field(default_factory=dict)
+    runs: Mapping[str, float] = dataclasses.field(default_factory=dict)
+    switches: frozenset[str] = frozenset()
+
+    def runs_at(self, edge: ir.Edge) -> float:
+        """How often there is a tensor at an edge in one run of the function."""
+        runs = self.runs.get(edge[0], 1.0)
+        return runs / 2 if edge[0] in self.switches else runs
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -127,12 +135,20 @@ def analyze_typed(
     tied = ties(graphs, typed, contexts, call_values)
     propagated = _propagated(graphs, eligible, call_values, tied)
     uses = {
-        use: UseAnalysis(
-            graphs[use], contexts[use], found, weights[use], frame_trips(graphs[use])
-        )
+        use: _use(graphs[use], contexts[use], found, weights[use])
         for use, found in propagated.found.items()
     }
     return Analysis(uses, call_values, propagated.turning, tied, eligible)
+
+
+def _use(
+    graph: ir.Graph, context: Context, found: Candidates, weight: float
+) -> UseAnalysis:
+    trips, branches = frame_trips(graph), Branches(graph)
+    runs: dict[str, float] = {**trips}
+    for name, share in branches.shares().items():
+        runs[name] = share * trips.get(name, 1)
+    return UseAnalysis(graph, context, found, weight, runs, branches.switches)
 
 
 def _ill_conditioned(

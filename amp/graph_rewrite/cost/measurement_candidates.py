@@ -8,7 +8,6 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import math
-from collections import Counter
 from collections.abc import Iterator, Sequence
 
 from amp.graph_rewrite.candidates.analysis import UseAnalysis
@@ -61,7 +60,7 @@ def _of_nodes(use: PricedUse) -> Iterator[Instance]:
     """One instance for all nodes of the same key."""
     use_analysis = use.use_analysis
     nodes: dict[str, str] = {}
-    runs: Counter[str] = Counter()
+    runs: dict[str, float] = {}
     for name in use_analysis.found.allowed:
         own = use_analysis.runs.get(name, 1)
         if not _matters(use.times[name][0] / own, use):
@@ -70,7 +69,7 @@ def _of_nodes(use: PricedUse) -> Iterator[Instance]:
         text = key_of(use_analysis, view, use.cost_model)
         if text and view.row is not None:
             nodes[text] = name
-            runs[text] += own
+            runs[text] = runs.get(text, 0.0) + own
     for text, name in nodes.items():
         one = _of_node(use, name)
         if one is not None:
@@ -146,15 +145,15 @@ def _of_casts(use: PricedUse) -> Iterator[Instance]:
     use_analysis = use.use_analysis
     if use_analysis.context.xla:
         return
-    counts: dict[int, int] = {}
+    counts: dict[int, float] = {}
     for name in use_analysis.found.allowed:
         view = use_analysis.found.typed[name]
         for index, slot in enumerate(view.outs):
             shape = use_analysis.graph.size((name, index))
             if slot.type == ir.FLOAT and shape is not None:
                 size = 4 ** round(math.log(max(shapes.elements(shape), 1), 4))
-                runs = use_analysis.runs.get(name, 1)
-                counts[size] = counts.get(size, 0) + runs
+                runs = use_analysis.runs_at((name, index))
+                counts[size] = counts.get(size, 0.0) + runs
     low = use_analysis.context.format.number
     for size, count in counts.items():
         ends = ((ir.FLOAT, low), (low, ir.FLOAT))

@@ -50,7 +50,7 @@ class PricedUse:
 
     def cast(self, edge: ir.Edge) -> float:
         """Seconds of the cast of the tensor at an edge."""
-        runs = self.use_analysis.runs.get(edge[0], 1)
+        runs = self.use_analysis.runs_at(edge)
         size = self.use_analysis.graph.size(edge)
         in_loop = self.loops is not None and self.loops.touch(edge)
         return runs * self.cost_model.cast(size, in_loop)

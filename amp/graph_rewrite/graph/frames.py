@@ -136,12 +136,20 @@ class Branches:
 
     Args:
       graph: the graph.
+
+    Attributes:
+      switches: the Switches that decide on it.
     """
 
     def __init__(self, graph: ir.Graph) -> None:
         self._graph = graph
         self._found: dict[str, Conditions] = {}
+        self.switches: frozenset[str] = frozenset()
         if "Switch" in graph.ops:
+            nodes = (node for node in graph.nodes.values() if node.op == "Switch")
+            self.switches = frozenset(
+                node.name for node in nodes if not _ends_trips(graph, node)
+            )
             for name in graph.order:
                 conditions = self._of_node(graph.nodes[name])
                 if conditions:
@@ -150,10 +158,16 @@ class Branches:
     def of(self, edge: ir.Edge) -> Conditions:
         """The conditions under which there is a tensor at an edge."""
         own = self._found.get(edge[0], _NONE)
-        node = self._graph.nodes.get(edge[0])
-        if node is None or node.op != "Switch" or _ends_trips(self._graph, node):
+        if edge[0] not in self.switches:
             return own
-        return own | {(node.inputs[1], edge[1])}
+        return own | {(self._graph.nodes[edge[0]].inputs[1], edge[1])}
+
+    def shares(self) -> dict[str, float]:
+        """Of the nodes in branches, in which part of the runs of a graph they run.
+
+        In half of them for each condition, as of two branches one runs.
+        """
+        return {name: 0.5 ** len(found) for name, found in self._found.items()}
 
     def _of_node(self, node: ir.Node) -> Conditions:
         data = [self.of(edge) for edge in node.inputs if not self._is_back(edge)]

@@ -5,8 +5,18 @@ from __future__ import annotations
 import dataclasses
 
 import tensorflow as tf
-from rewriting import analysis_of, context_of, graph_def, module_of, spec, traced, v1
+from rewriting import (
+    analysis_of,
+    context_of,
+    graph_def,
+    module_of,
+    rewritten,
+    spec,
+    traced,
+    v1,
+)
 
+from amp.graph_rewrite.cost.shipped_devices import CPU_AMX
 from amp.graph_rewrite.plan import Reason
 
 
@@ -41,3 +51,27 @@ def test_what_is_refused_later_no_longer_reaches_what_is_behind_it() -> None:
     assert not left.allowed
     assert left.refused["product"].rule == "kernel"
     assert left.refused["after"].rule == "unreached"
+
+
+def test_a_node_in_a_branch_runs_half_as_often_and_so_does_its_cast() -> None:
+    """Its operand is cast inside: before the Switch the cast runs in any case."""
+
+    def build() -> None:
+        flag = v1.placeholder(tf.bool, [], name="flag")
+        x = v1.placeholder(tf.float32, [1024, 1024], name="x")
+        _, there = tf.raw_ops.Switch(data=tf.sin(x), pred=flag, name="Switch")
+        other, _ = tf.raw_ops.Switch(data=tf.cos(x), pred=flag, name="other")
+        product = tf.matmul(there, there, name="product")
+        tf.raw_ops.Merge(inputs=[product, tf.identity(other)])
+
+    module = module_of(graph_def(build))
+    (one,) = analysis_of(module, context_of(module)).uses.values()
+    assert one.switches == {"Switch", "other"}
+    assert one.runs["product"] == 0.5
+    assert one.runs.keys() == {"product", "Identity"}
+    assert [one.runs_at(("Switch", i)) for i in range(2)] == [0.5, 0.5]
+    assert one.runs_at(("x", 0)) == one.runs_at(("Merge", 0)) == 1.0
+    made = rewritten(graph_def(build), CPU_AMX, assignment="cost", min_gain=0.0)
+    casts = [node for node in made.graph.node if node.op == "Cast"]
+    assert "Switch:1" in {cast.input[0] for cast in casts}
+    assert "Sin" not in {cast.input[0] for cast in casts}

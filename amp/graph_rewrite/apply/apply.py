@@ -60,7 +60,7 @@ def native(
     """The graph with 16-bit kernels and with casts where types differ."""
     nodes = dict(graph.nodes)
     interface = plan.interface
-    casts = Casts(nodes, plan.dtype, barrier=False)
+    casts = Casts(nodes, plan.dtype, barrier=False, fed=context.fed)
     for name, given in interface.given.items():
         casts.know_down((name, 0), (given, 0))
 
@@ -162,7 +162,7 @@ def emulated(
 ) -> ir.Graph:
     """The graph with float32 kernels and the plan's tensors rounded to 16 bits."""
     nodes = dict(graph.nodes)
-    casts = Casts(nodes, plan.dtype, barrier=context.xla)
+    casts = Casts(nodes, plan.dtype, barrier=context.xla, fed=context.fed)
     name16 = ir.DTYPE_NAMES[plan.dtype]
     interface = plan.interface
 
@@ -254,7 +254,7 @@ def restore_fetched(
         return dataclasses.replace(node, name=renamed[node.name], pristine=False)
 
     nodes = {renamed.get(name, name): moved(node) for name, node in graph.nodes.items()}
-    casts = Casts(nodes, plan.dtype, barrier=context.xla)
+    casts = Casts(nodes, plan.dtype, barrier=context.xla, fed=context.fed)
     for name, node in graph.nodes.items():
         made = name not in found.typed and bridges.is_up(node, plan.dtype)
         if made and not node.has(ir.LATE):

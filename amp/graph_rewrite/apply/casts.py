@@ -29,10 +29,19 @@ class Casts:
       number: DataType number of the 16-bit type.
       barrier: whether XLA compiles the graph. Its simplifier may remove a cast down and
         up, so emulation puts a barrier between the two.
+      fed: nodes whose tensors the caller replaces, whatever the node computes.
     """
 
-    def __init__(self, nodes: dict[str, ir.Node], number: int, barrier: bool) -> None:
+    def __init__(
+        self,
+        nodes: dict[str, ir.Node],
+        number: int,
+        *,
+        barrier: bool,
+        fed: Container[str],
+    ) -> None:
         self._nodes = nodes
+        self._fed = fed
         self._number = number
         self._barrier = barrier
         self._suffix = ir.DTYPE_NAMES[number]
@@ -90,7 +99,7 @@ class Casts:
         return self._made[edge, kind]
 
     def _down(self, edge: ir.Edge) -> ir.Edge:
-        node = self._nodes.get(edge[0])
+        node = self._maker(edge)
         if node is not None and facts(node.op).kind is Kind.CONSTANT:
             return self._constant(node, self._number)
         if (
@@ -101,8 +110,12 @@ class Casts:
             return node.inputs[0]
         return self._cast(edge, ir.FLOAT, self._number)
 
+    def _maker(self, edge: ir.Edge) -> ir.Node | None:
+        """The node that makes the tensor on an edge, None where that is fed."""
+        return None if edge[0] in self._fed else self._nodes.get(edge[0])
+
     def _rounded(self, edge: ir.Edge) -> ir.Edge:
-        node = self._nodes.get(edge[0])
+        node = self._maker(edge)
         if node is not None and facts(node.op).kind is Kind.CONSTANT:
             return self._constant(node, ir.FLOAT)
         low = self._cast(edge, ir.FLOAT, self._number)

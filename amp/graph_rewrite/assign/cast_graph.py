@@ -94,7 +94,7 @@ class Tensors:
         number = self._number
         numbers, lives = (ir.FLOAT, number), self.lives[use]
         for name, view in one.found.typed.items():
-            if bridges.hands_on(view.node, number):
+            if self._hands_on(use, view):
                 continue
             variable = self.variable(use, name)
             site = self.call_values.sites.get((use, name))
@@ -113,7 +113,7 @@ class Tensors:
                     reader = (
                         self._carried((use, (name, index))) if site.call.loop else HIGH
                     )
-                elif variable != HIGH and _turns(slot, view):
+                elif slot.type == ir.FLOAT and _turns(slot, view, one):
                     reader = variable
                 self._read((use, edge), slot.type, reader, (name, index), late)
 
@@ -193,12 +193,13 @@ class Tensors:
         view = one.found.typed.get(name)
         producer = LOW if number == self._number else self._carried(place)
         slots = () if view is None else view.outs[index:]  # none of unknown ops
-        if producer == HIGH and view is not None and slots and _turns(slots[0], view):
-            producer = self.variable(use, name)
+        if producer == HIGH and view is not None and slots:
+            producer = self.variable(use, name) if _turns(slots[0], view, one) else HIGH
         constant = view is not None and view.facts.kind is Kind.CONSTANT
+        constant = constant and name not in one.context.fed
         # A tensor may be stored in 16 bits only if its producer may be 16-bit.
-        holds = producer != HIGH and one.weight <= 1 and name not in one.runs
-        holds = holds and self.lives[use].held(edge)
+        once = one.weight <= 1 and (name not in one.runs or one.runs[name] < 1)
+        holds = producer != HIGH and once and self.lives[use].held(edge)
         if holds and view is not None and view.outs:  # no opaque bytes
             holds = view.outs[index].port not in view.facts.opaque
         made = self.every[place] = Tensor(place, producer, constant, holds)
@@ -212,16 +213,21 @@ class Tensors:
                 place = self.call_values.alias[place]
                 yield place, number
             view = self.uses[place[0]].found.typed.get(place[1][0])
-            if view is None or not bridges.hands_on(view.node, self._number):
+            if view is None or not self._hands_on(place[0], view):
                 return
             place, number = (place[0], view.node.inputs[0]), view.ins[0].type
             yield place, number
+
+    def _hands_on(self, use: FunctionUse, view: Typed) -> bool:
+        """Whether what a node makes is the tensor that it takes, in either type."""
+        fed = view.node.name in self.uses[use].context.fed
+        return not fed and bridges.hands_on(view.node, self._number)
 
     def given(self) -> Iterator[UseEdge]:
         """The edges of every tensor that the module has a cast of already."""
         for use, one in self.uses.items():
             for name, view in one.found.typed.items():
-                if bridges.hands_on(view.node, self._number):
+                if self._hands_on(use, view):
                     path = self._path((use, (name, 0)), view.outs[0].type)
                     yield from (place for place, _ in path)
 
@@ -267,5 +273,11 @@ def _may_turn(tensor: Tensor) -> bool:
     return tensor.producer != HIGH or any(variable != HIGH for variable in readers)
 
 
-def _turns(slot: op_schema.Slot, view: Typed) -> bool:
-    return view.row is not None and slot.attr in view.row.attrs
+def _turns(slot: op_schema.Slot, view: Typed, one: UseAnalysis) -> bool:
+    """Whether the precision of a node decides the type of one of its tensors.
+
+    A node that has 16-bit tensors as given keeps those that are float32.
+    """
+    if view.row is None or slot.attr not in view.row.attrs:
+        return False
+    return view.node.name in one.found.allowed or view.node.has(ir.EMULATED)

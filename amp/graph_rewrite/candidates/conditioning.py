@@ -17,7 +17,7 @@ from typing import TypeAlias
 import numpy as np
 
 from amp.graph_rewrite.candidates.context import Context, Typed
-from amp.graph_rewrite.graph import ir
+from amp.graph_rewrite.graph import ir, rounding
 from amp.graph_rewrite.ops.op_table import Kind, Role, facts
 from amp.graph_rewrite.plan import Reason
 
@@ -150,12 +150,13 @@ def _is_steep(view: Typed, sources: _Sources, context: Context) -> bool:
 
 
 def _decays(view: Typed, typed: Mapping[str, Typed], context: Context) -> bool:
-    rounding = 0.5 / context.format.counts
+    error = 0.5 / context.format.counts
     for name, _ in view.node.inputs:
         source = typed.get(name)
         if source is not None and source.facts.kind is Kind.CONSTANT:
-            off = np.abs(source.node.tensor().astype(np.float64) - 1.0)
-            if np.any((off > 0) & (rounding > _DECAY * off)):
+            values = rounding.distinct(source.node.tensor())
+            off = np.abs(values.astype(np.float64) - 1.0)
+            if np.any((off > 0) & (error > _DECAY * off)):
                 return True
     return False
 

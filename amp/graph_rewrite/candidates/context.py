@@ -144,7 +144,10 @@ class TypedGraph:
 def type_ports(
     graph: ir.Graph, context: Context, before: Mapping[str, Typed] | None = None
 ) -> dict[str, Typed]:
-    """Every node with the types of its tensors; an unregistered op has no types.
+    """Every node with the types of its tensors.
+
+    An op that is not registered reads tensors of the types that they are made with, and
+    what it makes is not known.
 
     Args:
       graph: the graph.
@@ -162,7 +165,32 @@ def type_ports(
             types = op_schema.UNKNOWN if known is None else known.signature(node)
             view = Typed.of(node, rows[node.op], types)
         typed[name] = view
+    unregistered = {op for op, known in schemas.items() if known is None}
+    for name, node in graph.nodes.items() if unregistered else ():
+        view = typed[name]
+        if node.op in unregistered and view is not before.get(name):
+            # One that was typed before still takes what it took then.
+            ins = before[name].ins if name in before else _read(node, graph, typed)
+            typed[name] = view._replace(ins=ins)
     return typed
+
+
+def _read(
+    node: ir.Node, graph: ir.Graph, typed: Mapping[str, Typed]
+) -> tuple[op_schema.Slot, ...]:
+    """The tensors that a node of an unregistered op reads, as they are made."""
+    args = {(arg.name, 0): arg.type for arg in graph.args}
+
+    def made(edge: ir.Edge) -> int:  # 0: by another such node
+        if edge in args:
+            return args[edge]
+        outs = typed[edge[0]].outs if edge[0] in typed else ()
+        return outs[edge[1]].type if edge[1] < len(outs) else 0
+
+    return tuple(
+        op_schema.Slot(made(edge), "", "", index)
+        for index, edge in enumerate(node.inputs)
+    )
 
 
 def _row(op: str, known: op_schema.Schema | None, context: Context) -> Row | None:

@@ -37,8 +37,8 @@ def _same_count(graph: ir.Graph, node: ir.Node) -> bool:
 def _same_order(graph: ir.Graph, node: ir.Node) -> bool:
     """Whether a permutation is known, and only moves axes of one element, if any."""
     given, order = graph.size(node.inputs[0]), constant(graph, node.inputs[1])
-    if order is None:
-        return False
+    if order is None or (given is not None and len(given) != len(order)):
+        return False  # the rank was assumed, and is another
     axes = [int(axis) % len(order) for axis in order]
     longer = [axis for axis in axes if given is None or given[axis] != 1]
     return longer == sorted(longer)

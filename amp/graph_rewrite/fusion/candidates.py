@@ -64,6 +64,8 @@ class Members:
 
     def _is_copied(self, view: Typed) -> bool:
         name = view.node.name
+        if name in self.context.fed:
+            return False
         if view.facts.kind is Kind.CONSTANT:
             return 1 <= self.elements((name, 0)) <= _SMALL
         if name not in self.ups or (view.node.controls and not view.node.has(ir.LATE)):

@@ -153,41 +153,63 @@ class Schema:
 Lookup: TypeAlias = Callable[[str], Schema | None]
 
 
-@functools.cache
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Registered:
+    """What is asked of registered ops, as the functions below return it."""
+
+    schema: Schema | None
+    attributes: frozenset[str]
+    defaults: dict[str, Any]
+    is_stateful: bool
+    calls_functions: bool
+
+
+_UNREGISTERED = _Registered(None, frozenset(), {}, True, False)
+_REGISTERED: dict[str, _Registered] = {}
+
+
+def _registered(op: str) -> _Registered:
+    """What is known of an op; one that is not registered may be later, by a library."""
+    known = _REGISTERED.get(op)
+    if known is not None:
+        return known
+    definition = op_def_registry.get(op)
+    if definition is None:
+        return _UNREGISTERED
+    attrs = definition.attr
+    known = _REGISTERED[op] = _Registered(
+        from_op_def(definition),
+        frozenset(a.name for a in attrs),
+        {a.name: a.default_value for a in attrs if a.HasField("default_value")},
+        bool(definition.is_stateful),
+        any(a.type in ("func", "list(func)") for a in attrs),
+    )
+    return known
+
+
 def schema(op: str) -> Schema | None:
     """The schema of a registered op, None for an op that is not registered."""
-    definition = op_def_registry.get(op)
-    return None if definition is None else from_op_def(definition)
+    return _registered(op).schema
 
 
-@functools.cache
 def attributes(op: str) -> frozenset[str]:
     """The names of a registered op's attributes."""
-    definition = op_def_registry.get(op)
-    return frozenset(() if definition is None else (a.name for a in definition.attr))
+    return _registered(op).attributes
 
 
-@functools.cache
 def defaults(op: str) -> dict[str, Any]:
     """The default values (AttrValue) of a registered op's attributes, by name."""
-    definition = op_def_registry.get(op)
-    attrs = () if definition is None else definition.attr
-    return {a.name: a.default_value for a in attrs if a.HasField("default_value")}
+    return _registered(op).defaults
 
 
-@functools.cache
 def is_stateful(op: str) -> bool:
     """Whether an op is registered as stateful; True for an unregistered op."""
-    definition = op_def_registry.get(op)
-    return definition is None or bool(definition.is_stateful)
+    return _registered(op).is_stateful
 
 
-@functools.cache
 def calls_functions(op: str) -> bool:
     """Whether a registered op has functions among its attributes."""
-    definition = op_def_registry.get(op)
-    attrs = () if definition is None else definition.attr
-    return any(a.type in ("func", "list(func)") for a in attrs)
+    return _registered(op).calls_functions
 
 
 def lookup_in(functions: Mapping[str, Any]) -> Lookup:

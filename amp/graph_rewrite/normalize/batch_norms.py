@@ -270,10 +270,10 @@ def _without(graph: ir.Graph, parts: Collection[str]) -> dict[str, ir.Node]:
                 pending.append(source)
     gone_places = {f"loc:@{name}" for name in graph.nodes.keys() - left.keys()}
     for name, node in left.items():
-        if not gone_places.isdisjoint(node.strings(_PLACES)):
-            assert node.attrs is not None
-            bare = node.attrs.bare()
-            left[name] = dataclasses.replace(node, attrs=bare, pristine=False)
+        places = node.strings(_PLACES)
+        if not gone_places.isdisjoint(places):
+            stay = tuple(place for place in places if place not in gone_places)
+            left[name] = node.changed(updates={_PLACES: ir.Strings(stay)})
     return left
 
 

@@ -288,9 +288,12 @@ class GraphSizes:
 
     def _assumed(self, edge: ir.Edge) -> ir.Shape:
         node = self._graph.nodes.get(edge[0])
-        given = [] if node is None else [self.size(e) for e in node.inputs]
-        if node is not None and facts(node.op).kind is Kind.RESHAPE and whole(given[0]):
-            return self._assume.reshaped(self.size(edge), given[0])
+        read = () if node is None else node.inputs
+        if node is not None and facts(node.op).kind is Kind.RESHAPE:
+            before = self.size(read[0])
+            if whole(before):
+                return self._assume.reshaped(self.size(edge), before)
+        given = [self.size(e) for e in read if self._type(e) not in _HANDLES]
         return self._assume.shape(self.size(edge), given)
 
 

@@ -19,9 +19,11 @@ def build() -> None:
     tf.cast(v1.placeholder(tf.bfloat16, [4], name="low"), tf.float32, name="up")
 
 
-def made(barrier: bool = False) -> tuple[dict[str, ir.Node], Casts]:
+def made(
+    barrier: bool = False, fed: frozenset[str] = frozenset()
+) -> tuple[dict[str, ir.Node], Casts]:
     nodes = dict(module_of(graph_def(build)).main.nodes)
-    return nodes, Casts(nodes, ir.BFLOAT16, barrier)
+    return nodes, Casts(nodes, ir.BFLOAT16, barrier=barrier, fed=fed)
 
 
 def test_a_form_is_made_once() -> None:
@@ -29,6 +31,17 @@ def test_a_form_is_made_once() -> None:
     count = len(nodes)
     assert casts.down(("x", 0)) == casts.down(("x", 0)) == ("x/amp_to_bfloat16", 0)
     assert len(nodes) == count + 1
+
+
+def test_what_is_fed_is_neither_a_constant_nor_a_cast() -> None:
+    """The caller's tensor takes its place, whatever the node computes."""
+    nodes, casts = made(fed=frozenset({"third", "up"}))
+    for edge in (("third", 0), ("up", 0)):
+        low, _ = casts.down(edge)
+        assert nodes[low].op == "Cast"
+        assert nodes[low].inputs == (edge,)
+    name, _ = casts.rounded(("third", 0))
+    assert nodes[name].op == "Cast"
 
 
 def test_outputs_of_one_node_have_a_cast_each_on_its_device() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from collections.abc import Callable
 
 import pytest
@@ -306,3 +307,21 @@ def test_a_layer_beside_its_own_normalized_input_is_16_bit() -> None:
         return centered + inner(centered, tf.ones([WIDTH, WIDTH]))
 
     assert found(between, assignment="all")["inner"] == "compute"
+
+
+def test_a_repeated_constant_is_looked_at_once() -> None:
+    """It is one number in the graph; spread out it would take as much as its shape."""
+    side = 2048
+
+    def build() -> None:
+        x = v1.placeholder(tf.float32, [side, side])
+        tf.matmul(x * tf.constant(0.5, shape=[side, side]), x)
+
+    proto = graph_def(build)
+    tracemalloc.start()
+    try:
+        rewritten(proto)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak < 8 * side * side / 2  # half of it in float64

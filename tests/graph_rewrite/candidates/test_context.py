@@ -10,6 +10,7 @@ import pytest
 import tensorflow as tf
 from rewriting import context_of, graph_def, matmul_chain, module_of
 
+from amp.graph_rewrite import verify
 from amp.graph_rewrite.candidates.context import (
     FORMATS,
     Typed,
@@ -96,13 +97,25 @@ def test_a_node_is_low_by_its_type_or_its_mark() -> None:
     assert is_low(Typed.of(marked, row, signature), ir.BFLOAT16)
 
 
-def test_an_unknown_op_has_no_ports() -> None:
+def test_an_unknown_op_reads_what_is_made_and_keeps_to_it() -> None:
     module = module_of(graph_def(matmul_chain))
-    strange = ir.Node("strange", "NoSuchOp", (("x", 0),), (), "", None)
-    graph = module.main.with_nodes({**module.main.nodes, "strange": strange})
-    view = type_ports(graph, context_of(module))["strange"]
-    assert view.ins == view.outs == ()
+    context = context_of(module)
+    strange = ir.Node("strange", "NoSuchOp", (("x", 0), ("other", 0)), (), "", None)
+    other = ir.Node("other", "NoSuchOp", (), (), "", None)
+    nodes = {**module.main.nodes, "strange": strange, "other": other}
+    typed = type_ports(module.main.with_nodes(nodes), context)
+    view = typed["strange"]
+    assert [slot.type for slot in view.ins] == [ir.FLOAT, 0]
+    assert view.outs == ()
     assert not view.float32
+    changed = strange.changed((("low", 0), ("other", 0)))
+    types = {"SrcT": ir.Type(ir.FLOAT), "DstT": ir.Type(ir.BFLOAT16)}
+    low = ir.Node("low", "Cast", (("x", 0),), (), "", None, types)
+    graph = module.main.with_nodes({**nodes, "low": low, "strange": changed})
+    after = type_ports(graph, context, typed)
+    assert after["strange"].ins == view.ins
+    (problem,) = verify.well_typed(graph, after)
+    assert "bfloat16" in problem.found
 
 
 @pytest.mark.parametrize(

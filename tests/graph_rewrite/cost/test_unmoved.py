@@ -9,7 +9,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from rewriting import context_of, graph_def, module_of, v1
+from rewriting import context_of, graph_def, module_of, traced, v1
 from tensorflow.python.eager import context as context_lib
 
 from amp.graph_rewrite.candidates.context import type_ports
@@ -188,3 +188,18 @@ def test_a_step_on_padded_batches_plans_as_one_on_batches_of_one_size(
     assert products(padded) == products(static) > 20
     assert padded.seconds16 == pytest.approx(static.seconds16, rel=0.03)
     assert padded.fused_seconds > 0.8 * static.fused_seconds > 0
+
+
+def test_a_rank_that_was_assumed_and_is_another_is_no_fault() -> None:
+    """What Python gives has the shape of the largest operand until it is known."""
+
+    def step(ids: tf.Tensor, w: tf.Tensor) -> tf.Tensor:
+        found = tf.numpy_function(lambda given: given, [ids], tf.float32)
+        moved = tf.transpose(found, [0, 2, 1])
+        return tf.matmul(tf.reshape(moved, [-1, 64]), w)
+
+    specs = [tf.TensorSpec([8, 64]), tf.TensorSpec([64, 64])]
+    module, _ = traced(step, *specs)
+    settled = resolution.resolve(Policy(strict=True), shipped_devices.CPU_AVX512_BF16)
+    sizes = shape_inference.at_call([tf.zeros(spec.shape) for spec in specs])
+    assert rewrite(module, settled, sizes=sizes).report.nodes_total > 3

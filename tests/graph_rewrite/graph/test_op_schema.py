@@ -29,6 +29,20 @@ def test_an_op_that_is_not_registered_has_no_schema() -> None:
     assert not op_schema.accepts("NoSuchOp", {"T": ir.HALF})
 
 
+def test_an_op_may_be_registered_later(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By `tf.load_op_library`, after an error has said that it is not there."""
+    registry = op_schema.op_def_registry
+    get, relu = registry.get, registry.get("Relu")
+    assert op_schema.schema("LaterOp") is None
+    assert op_schema.is_stateful("LaterOp")
+    later = {"LaterOp": relu}
+    monkeypatch.setattr(registry, "get", lambda op: later.get(op) or get(op))
+    monkeypatch.delitem(op_schema._REGISTERED, "LaterOp", raising=False)
+    assert op_schema.schema("LaterOp") == op_schema.from_op_def(relu)
+    assert not op_schema.is_stateful("LaterOp")
+    op_schema._REGISTERED.pop("LaterOp")
+
+
 def test_attributes_type_the_ports() -> None:
     product = only(matmul_chain, "MatMul")
     assert types(signature(product).ins) == [ir.FLOAT, ir.FLOAT]

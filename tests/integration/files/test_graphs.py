@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 
 import numpy as np
@@ -275,7 +276,9 @@ def test_one_value_repeated_stays_one_value() -> None:
         np.testing.assert_array_equal(session.run(out[0]), np.full((4, 2048), 1024.0))
 
 
-def test_an_op_that_is_not_registered_is_left_alone() -> None:
+def test_an_op_that_is_not_registered_is_given_float32() -> None:
+    """Whoever loads its library later has a graph that runs."""
+
     def build() -> None:
         x = tf.compat.v1.placeholder(tf.float32, [64, 64], name="x")
         strange = tf.exp(tf.matmul(x, x, name="before"), name="strange")
@@ -284,6 +287,77 @@ def test_an_op_that_is_not_registered_is_left_alone() -> None:
     proto = graph_def(build)
     (node,) = (one for one in proto.node if one.name == "strange")
     node.op = "NoSuchOp"
-    report = amp.explain(proto, policy=Policy(dtype="bfloat16", assignment="all"))
-    assert {"before", "after"} <= low(report)
-    assert "strange" not in {one.node for one in report.decisions}
+    made = amp.rewrite(proto, POLICY)
+    assert {"before", "after"} <= low(made.report)
+    assert "strange" not in {one.node for one in made.report.decisions}
+    found = nodes(made.graph)
+    down, up = ("float32", "bfloat16"), ("bfloat16", "float32")
+    for reader, (source, target) in {"strange": up, "after/amp_bfloat16": down}.items():
+        cast = found[found[reader].input[0]]
+        assert cast.op == "Cast"
+        assert tf.as_dtype(cast.attr["SrcT"].type).name == source
+        assert tf.as_dtype(cast.attr["DstT"].type).name == target
+
+
+@pytest.mark.parametrize("emulate", [False, True])
+@pytest.mark.parametrize("small", [False, True])
+def test_a_constant_that_is_fed_is_what_is_fed(emulate: bool, small: bool) -> None:
+    """And not a rounded copy of what the graph holds, nor one inside a cluster."""
+    shape = [4, 4] if small else [64, 64]
+
+    def build() -> None:
+        x = v1.placeholder(tf.float32, shape, name="x")
+        w = tf.constant(np.eye(shape[0], dtype="f"), name="w")
+        tf.tanh(tf.matmul(x, w) + w, name="y")
+
+    policy = dataclasses.replace(POLICY, emulate=emulate)
+    made = amp.rewrite(graph_def(build), policy, fetches=["y"], feeds=["w"])
+    x, w = np.full(shape, 0.25, "f"), np.full(shape, 0.5, "f")
+    (got,) = run(made.graph, ["y"], {"x": x, "w": w})
+    want = np.tanh(x @ w + w)
+    np.testing.assert_allclose(got, want, rtol=2**-6)
+
+
+@pytest.mark.parametrize("to", [tf.float32, tf.bfloat16])
+def test_a_cast_that_is_fed_is_what_is_fed(to: tf.DType) -> None:
+    def build() -> None:
+        given = tf.float32 if to == tf.bfloat16 else tf.bfloat16
+        x = v1.placeholder(given, [64, 64], name="x")
+        cast = tf.cast(x, to, name="cast")
+        other = v1.placeholder(tf.float32, [64, 64], name="other")
+        tf.matmul(tf.cast(cast, tf.float32), other, name="y")
+
+    made = amp.rewrite(graph_def(build), POLICY, fetches=["y"], feeds=["cast"])
+    fed = np.full([64, 64], 0.5, to.as_numpy_dtype)
+    (got,) = run(made.graph, ["y"], {"cast": fed, "other": np.eye(64, dtype="f")})
+    np.testing.assert_array_equal(got, np.full([64, 64], 0.5, "f"))
+
+
+def test_16_bit_tensors_of_a_node_leave_its_float32_ones_as_they_are() -> None:
+    """A custom gradient of two results, of which one is 16-bit by the program."""
+
+    @tf.custom_gradient
+    def pair(a: tf.Tensor, b: tf.Tensor) -> object:
+        return (a, b), lambda by_a, by_b: (by_a, by_b)
+
+    def step(x: tf.Tensor, w: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        a, b = pair(tf.cast(x, tf.bfloat16), tf.sin(x))
+        return tf.cast(a, tf.float32), tf.matmul(b, w)
+
+    given = tf.random.stateless_normal([2, 64, 64], [1, 2])
+    x, w = tf.unstack(given)
+    (same, got), (_, want) = amp.twin(step, x, w, policy=POLICY)(x, w), step(x, w)
+    np.testing.assert_array_equal(same, tf.cast(tf.cast(x, tf.bfloat16), tf.float32))
+    np.testing.assert_allclose(got, want, atol=0.2)
+
+
+def test_a_16_bit_product_with_a_float32_result_is_left_as_it_is() -> None:
+    def build() -> None:  # for GPUs: no CPU has the kernel
+        low = v1.placeholder(tf.bfloat16, [2, 64, 64])
+        high = tf.matmul(low, low, output_type=tf.float32)
+        tf.matmul(high, high, name="y")
+
+    made = amp.rewrite(graph_def(build), POLICY, fetches=["y"])
+    (given,) = (one for one in made.graph.node if one.op == "BatchMatMulV3")
+    assert given.attr["Tout"].type == tf.float32.as_datatype_enum
+    assert made.report.nodes_low == 2  # the one given, and the other

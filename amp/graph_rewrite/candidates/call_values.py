@@ -14,8 +14,6 @@ from amp.graph_rewrite.candidates.context import Context, Typed
 from amp.graph_rewrite.graph import frames, ir
 from amp.graph_rewrite.graph.calls import FunctionUse, Site
 
-_FLOATS = frozenset({ir.FLOAT, ir.HALF, ir.BFLOAT16})
-
 UseEdge: TypeAlias = tuple[FunctionUse, ir.Edge]  # an edge of one use of a function
 Member: TypeAlias = tuple[FunctionUse, str]  # a node of one use
 
@@ -158,7 +156,7 @@ def _variables(
 ) -> Iterator[UseVariable]:
     for use, graph in graphs.items():
         for variable in frames.loop_variables(graph):
-            if typed[use][variable.merge].outs[0].type in _FLOATS:
+            if typed[use][variable.merge].outs[0].type in ir.FLOATS:
                 yield UseVariable(use, variable)
 
 

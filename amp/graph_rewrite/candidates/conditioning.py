@@ -28,7 +28,6 @@ _DECAY = 1 / 16
 _NEAR = 24
 # How many are, upstream of an input with a pole, for a difference.
 _CLOSE = 4
-_FLOATS = frozenset({ir.FLOAT, ir.HALF, ir.BFLOAT16})
 _TURNING = frozenset({Role.COMPUTE, Role.FOLLOW, Role.MOVE})
 _COPIES = frozenset({Kind.CAST, Kind.IDENTITY, Kind.BUNDLE})
 # Edges that an operand is computed from, as `_behind` gives them.
@@ -105,7 +104,7 @@ def _solved(graph: ir.Graph, typed: Mapping[str, Typed]) -> dict[str, Reason]:
         if reason is None or role is Role.COMPUTE:
             continue
         for (source, _), slot in zip(view.node.inputs, view.ins, strict=False):
-            if slot.type in _FLOATS:
+            if slot.type in ir.FLOATS:
                 reached.setdefault(source, reason)
     return found
 
@@ -117,7 +116,7 @@ def _solutions(graph: ir.Graph, typed: Mapping[str, Typed]) -> dict[str, Reason]
     for name in graph.order:
         view = typed[name]
         pairs = zip(view.node.inputs, view.ins, strict=False)
-        floats = (edge[0] for edge, slot in pairs if slot.type in _FLOATS)
+        floats = (edge[0] for edge, slot in pairs if slot.type in ir.FLOATS)
         reason = next((reached[at] for at in floats if at in reached), None)
         if view.facts.kind is Kind.SOLVE:
             reached[name] = reason or Reason("solve", name)
@@ -269,17 +268,17 @@ class _Sources:
         return self._found[name]
 
     def _read(self, view: Typed) -> list[ir.Edge]:
-        if _FLOATS.isdisjoint(view.signature.types):
+        if ir.FLOATS.isdisjoint(view.signature.types):
             return []
         pairs = zip(view.node.inputs, view.ins, strict=False)
-        floats = (edge for edge, slot in pairs if slot.type in _FLOATS)
+        floats = (edge for edge, slot in pairs if slot.type in ir.FLOATS)
         return [_origin(edge, self.typed) for edge in floats]
 
 
 def _origin(edge: ir.Edge, typed: Mapping[str, Typed]) -> ir.Edge:
     """The edge that this one is a cast, or an unchanged copy, of."""
     while (view := typed.get(edge[0])) is not None and view.facts.kind in _COPIES:
-        if view.ins[edge[1]].type not in _FLOATS:
+        if view.ins[edge[1]].type not in ir.FLOATS:
             break
         edge = view.node.inputs[edge[1]]
     return edge
@@ -315,7 +314,7 @@ def _feed(
             continue
         for edge, slot in zip(typed[name].node.inputs, typed[name].ins, strict=False):
             made = typed.get(edge[0])
-            if slot.type not in _FLOATS or made is None:
+            if slot.type not in ir.FLOATS or made is None:
                 continue
             if made.facts.kind in _COPIES or _may_turn(made, edge[1]):
                 feeding.setdefault(edge[0], reason)

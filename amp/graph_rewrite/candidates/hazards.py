@@ -13,9 +13,8 @@ from amp.graph_rewrite.graph import ir
 from amp.graph_rewrite.ops.op_table import Kind, Role
 from amp.graph_rewrite.plan import Reason
 
-_FLOATS = frozenset({ir.FLOAT, ir.BFLOAT16, ir.HALF})
 _DISCRETE = ir.INTEGERS | {ir.BOOL, ir.STRING}
-_PLAIN = _FLOATS | _DISCRETE
+_PLAIN = ir.FLOATS | _DISCRETE
 
 
 def _writes_state(view: Typed) -> bool:
@@ -84,7 +83,7 @@ def flows(graph: ir.Graph, typed: Mapping[str, Typed]) -> dict[str, Reason]:
             if view.ins[index].port in view.facts.flows:
                 continue
             found[name] = _FLOW
-            made = {(name, i) for i, s in enumerate(view.outs) if s.type in _FLOATS}
+            made = {(name, i) for i, s in enumerate(view.outs) if s.type in ir.FLOATS}
             if view.facts.kind is Kind.BUNDLE:
                 made = {(name, index)}
             pending += made - seen
@@ -179,7 +178,7 @@ def decisions(
         types = view.signature.made
         if not _PLAIN.issuperset(types):
             continue
-        floats = [i for i, number in enumerate(types) if number in _FLOATS]
+        floats = [i for i, number in enumerate(types) if number in ir.FLOATS]
         if types and (not floats or view.facts.kind is Kind.STOP_GRADIENT):
             ends[name] = Reason("decision", name)
             if view.facts.kind is Kind.CAST and ir.INTEGERS.issuperset(types):

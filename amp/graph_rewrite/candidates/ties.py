@@ -26,7 +26,6 @@ from amp.graph_rewrite.plan import Reason
 
 Tied: TypeAlias = Member | Carried  # a node, or a loop variable or branch result
 _Typed: TypeAlias = Mapping[FunctionUse, Mapping[str, Typed]]
-_FLOATS = frozenset({ir.FLOAT, ir.BFLOAT16, ir.HALF})
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -161,7 +160,7 @@ def _hands_on(view: Typed) -> bool:
 
 def _floats(use: FunctionUse, view: Typed) -> list[UseEdge]:
     pairs = zip(view.node.inputs, view.ins, strict=False)
-    return [(use, edge) for edge, slot in pairs if slot.type in _FLOATS]
+    return [(use, edge) for edge, slot in pairs if slot.type in ir.FLOATS]
 
 
 def _compares(row: Row) -> bool:
@@ -176,7 +175,7 @@ def _comparisons(module: _Module) -> Iterator[Tie]:
         compared = [
             (use, view.node.inputs[index])
             for index in row.compares or kernel
-            if index < len(view.ins) and view.ins[index].type in _FLOATS
+            if index < len(view.ins) and view.ins[index].type in ir.FLOATS
         ]
         if len(compared) < 2:
             continue
@@ -220,12 +219,12 @@ def _opaque(module: _Module) -> Iterator[Tie]:
         opaque = view.facts.opaque
         apart = _apart(module.contexts[use])
         for edge, slot in zip(view.node.inputs, view.ins, strict=False):
-            if slot.port in opaque and slot.type in _FLOATS:
+            if slot.port in opaque and slot.type in ir.FLOATS:
                 yield from _from_kernel(module, (use, name), (use, edge), slot)
         seen = all(
             _reaches_kernels(module, use, (name, index))
             for index, slot in enumerate(view.outs)
-            if slot.port in opaque and slot.type in _FLOATS
+            if slot.port in opaque and slot.type in ir.FLOATS
         )
         if apart and not seen:
             yield Tie(frozenset({(use, name)}), name, held=True)

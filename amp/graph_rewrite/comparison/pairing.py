@@ -17,7 +17,6 @@ from amp.graph_rewrite.graph import calls, ir, op_schema
 from amp.graph_rewrite.ops.op_table import Kind, facts
 
 _READS = frozenset({Kind.VARIABLE, Kind.READ_VARIABLE, Kind.READ_PART})
-_OPAQUE = frozenset({ir.RESOURCE, ir.VARIANT})
 _PARALLEL = "parallel_iterations"
 _SEEDS = ("seed", "seed2")
 
@@ -53,7 +52,7 @@ def taken(module: ir.Module, variables: frozenset[str]) -> Taken:
             unpaired += [*_unpaired_in(node, module)]
         elif not _repeats(node, graph, variables, lookup):
             outs = [*_outputs(node, lookup)]
-            if any(number in _OPAQUE for _, number in outs):
+            if any(number in ir.HANDLES for _, number in outs):
                 unpaired.append(f"{node.name} ({node.op})")
             elif outs:
                 tensors += [out for out in outs if out[0] in _read(graph)]
@@ -90,10 +89,10 @@ def _repeats(
     states = [
         edge[0]
         for edge, slot in zip(node.inputs, signature.ins, strict=False)
-        if slot.type in _OPAQUE
+        if slot.type in ir.HANDLES
     ]
     if not states:
-        return any(slot.type in _OPAQUE for slot in signature.outs)
+        return any(slot.type in ir.HANDLES for slot in signature.outs)
     return all(name in variables or name in graph.nodes for name in states)
 
 
@@ -116,7 +115,7 @@ def _draws(node: ir.Node) -> bool:
     signature = op_schema.UNKNOWN if known is None else known.signature(node)
     if not signature.outs or any(slot.type == ir.FLOAT for slot in signature.ins):
         return False
-    held = any(slot.type in _OPAQUE for slot in (*signature.ins, *signature.outs))
+    held = any(slot.type in ir.HANDLES for slot in (*signature.ins, *signature.outs))
     return not held or node.has("output_types")
 
 

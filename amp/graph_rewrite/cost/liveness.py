@@ -13,8 +13,6 @@ from amp.graph_rewrite.graph import frames, ir, shapes
 from amp.graph_rewrite.ops.op_table import Kind
 from amp.graph_rewrite.plan import Read
 
-_FLOATS = frozenset({ir.FLOAT, ir.HALF, ir.BFLOAT16})
-
 
 class Liveness:
     """Levels of a graph's nodes, and the level after which most bytes are stored.
@@ -119,7 +117,7 @@ class Liveness:
             view = self._typed.get(edge[0])
             if view is None or view.facts.in_memory or edge[0] not in self._levels:
                 continue
-            if edge[1] < len(view.outs) and view.outs[edge[1]].type in _FLOATS:
+            if edge[1] < len(view.outs) and view.outs[edge[1]].type in ir.FLOATS:
                 size = shapes.elements(self._graph.size(edge))
                 change[self._levels[edge[0]]] += size
                 change[until] -= size
@@ -143,5 +141,5 @@ def _is_idle(view: Typed) -> bool:
         return False
     pairs = list(zip(view.ins, view.outs, strict=False))
     if casts:
-        return all({i.type, o.type} <= _FLOATS for i, o in pairs)
+        return all({i.type, o.type} <= ir.FLOATS for i, o in pairs)
     return all(i.type == o.type for i, o in pairs)

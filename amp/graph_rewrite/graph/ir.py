@@ -18,6 +18,8 @@ from amp.graph_rewrite.graph import values
 FLOAT, INT32, STRING, INT64, BOOL = 1, 3, 7, 9, 10
 BFLOAT16, HALF, RESOURCE, VARIANT = 14, 19, 20, 21
 INTEGERS = frozenset({3, 4, 5, 6, 9, 17, 22, 23})  # of all widths, with sign or without
+FLOATS = frozenset({FLOAT, HALF, BFLOAT16})  # of the types that plans choose from
+HANDLES = frozenset({RESOURCE, VARIANT})  # tensors without numbers
 DTYPE_NUMBERS = {"float32": FLOAT, "float16": HALF, "bfloat16": BFLOAT16}
 DTYPE_NAMES = {number: name for name, number in DTYPE_NUMBERS.items()}
 REF_OFFSET = 100  # a reference type is its base type plus this number
@@ -76,6 +78,11 @@ class Node:
     attrs: Attributes | None
     updates: Mapping[str, Value] = dataclasses.field(default_factory=dict)
     pristine: bool = False
+
+    @property
+    def sources(self) -> tuple[str, ...]:
+        """The names of the nodes and arguments that it reads or waits for."""
+        return (*(source for source, _ in self.inputs), *self.controls)
 
     def types(self, attr: str) -> tuple[int, ...]:
         """The DataType numbers of a type or list(type) attribute, () where absent."""

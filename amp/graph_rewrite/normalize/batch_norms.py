@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -256,7 +256,7 @@ def _without(graph: ir.Graph, parts: Collection[str]) -> dict[str, ir.Node]:
     needs: Counter[str] = Counter(graph.control_results)
     needs.update(result.edge[0] for result in graph.results)
     for node in left.values():
-        needs.update(_sources(node))
+        needs.update(node.sources)
 
     def free(name: str) -> bool:
         return not needs[name] and not op_schema.is_stateful(left[name].op)
@@ -264,7 +264,7 @@ def _without(graph: ir.Graph, parts: Collection[str]) -> dict[str, ir.Node]:
     pending = [name for name in parts if free(name)]
     while pending:
         gone = left.pop(pending.pop(), None)
-        for source in () if gone is None else _sources(gone):
+        for source in () if gone is None else gone.sources:
             needs[source] -= 1
             if source in left and free(source):
                 pending.append(source)
@@ -275,8 +275,3 @@ def _without(graph: ir.Graph, parts: Collection[str]) -> dict[str, ir.Node]:
             stay = tuple(place for place in places if place not in gone_places)
             left[name] = node.changed(updates={_PLACES: ir.Strings(stay)})
     return left
-
-
-def _sources(node: ir.Node) -> Iterator[str]:
-    yield from (source for source, _ in node.inputs)
-    yield from node.controls

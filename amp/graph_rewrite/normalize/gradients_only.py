@@ -22,7 +22,6 @@ from amp.graph_rewrite.ops.op_table import facts
 from amp.graph_rewrite.ops.row import Kind
 
 _READS = frozenset({Kind.VARIABLE, Kind.READ_VARIABLE, Kind.READ_PART})
-_OPAQUE = frozenset({ir.RESOURCE, ir.VARIANT})
 _SEEDS = ("seed", "seed2")
 _SCALE = "amp_check_scale"
 _RECORD = "amp_check_input"
@@ -146,7 +145,7 @@ def _outputs(
     for index, slot in enumerate(outs):
         edge = (node.name, index)
         if edge in graph.readers:
-            if slot.type in _OPAQUE or slot.type > ir.REF_OFFSET:
+            if slot.type in ir.HANDLES or slot.type > ir.REF_OFFSET:
                 raise NotRepeatable(f"node {node.name} ({node.op}) cannot run twice")
             yield edge, slot.type
 

@@ -30,7 +30,6 @@ MOST_REFUSED = 8
 # Values of these types may tell a shape: sizes, and handles of lists of tensors.
 _TELLING = ir.INTEGERS | {ir.VARIANT}
 # Tensors of these types have no sizes that cost anything.
-_HANDLES = frozenset({ir.VARIANT, ir.RESOURCE})
 
 # Gives the sizes of the results of a calling node from those of its inputs.
 SizesOfCall: TypeAlias = Callable[[ir.Node, Sequence[ir.Shape]], Sequence[ir.Shape]]
@@ -80,7 +79,7 @@ class GraphSizes:
             for edge in read
             if edge not in known
             and not whole(graph.shape(edge))
-            and self._type(edge) not in _HANDLES
+            and self._type(edge) not in ir.HANDLES
             and not self._is_opaque(edge)
         }
         self._made: dict[str, list[ir.Edge]] = {}  # missing edges, by node
@@ -293,7 +292,7 @@ class GraphSizes:
             before = self.size(read[0])
             if whole(before):
                 return self._assume.reshaped(self.size(edge), before)
-        given = [self.size(e) for e in read if self._type(e) not in _HANDLES]
+        given = [self.size(e) for e in read if self._type(e) not in ir.HANDLES]
         return self._assume.shape(self.size(edge), given)
 
 

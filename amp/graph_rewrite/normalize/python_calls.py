@@ -75,16 +75,12 @@ def around(
     after = dict.fromkeys(graph.order, 0)
     for name in graph.order:
         bits = 0
-        for source in _sources(graph.nodes[name]):
+        for source in graph.nodes[name].sources:
             bits |= before.get(source, 0) | own.get(source, 0)
         before[name] = bits
     for name in reversed(graph.order):
         bits = after[name] | own.get(name, 0)
-        for source in _sources(graph.nodes[name]):
+        for source in graph.nodes[name].sources:
             if source in after:
                 after[source] |= bits
     return {name: (before.get(name, 0), after.get(name, 0)) for name in asked}
-
-
-def _sources(node: ir.Node) -> list[str]:
-    return [*(edge[0] for edge in node.inputs), *node.controls]

@@ -134,7 +134,7 @@ def _that_may_be_late(
     after: dict[str, int] = {}  # of each node, the reads that it waits for, as bits
     for name in graph.order:
         bits = own.get(name, 0)
-        for source in _sources(graph.nodes[name]):
+        for source in graph.nodes[name].sources:
             bits |= after.get(source, 0)
         after[name] = bits
     needed = _needed(graph)
@@ -161,15 +161,10 @@ def _needed(graph: ir.Graph) -> set[str]:
     needed = {name for name in ends if name in graph.nodes}
     pending = list(needed)
     while pending:
-        fresh = {*_sources(graph.nodes[pending.pop()])} & graph.nodes.keys() - needed
+        fresh = {*graph.nodes[pending.pop()].sources} & graph.nodes.keys() - needed
         needed |= fresh
         pending += fresh
     return needed
-
-
-def _sources(node: ir.Node) -> Iterator[str]:
-    yield from (source for source, _ in node.inputs)
-    yield from node.controls
 
 
 def _row_read(read: ir.Node, rows: ir.Node, copied: int) -> ir.Node:

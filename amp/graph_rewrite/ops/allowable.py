@@ -11,8 +11,6 @@ import functools
 from amp.graph_rewrite.graph import ir, op_schema
 from amp.graph_rewrite.ops import op_table, structure
 
-_HANDLES = frozenset({ir.RESOURCE, ir.VARIANT})
-
 
 @functools.cache
 def refusal(op: str) -> str:
@@ -35,7 +33,7 @@ def refusal(op: str) -> str:
         return "it runs Python, which returns the types that it was written for"
     if op_schema.calls_functions(op):  # Case 2
         return "it calls functions, which settle its types"
-    if op in structure.AGREED or any(p.is_ref or p.type in _HANDLES for p in ports):
+    if op in structure.AGREED or any(p.is_ref or p.type in ir.HANDLES for p in ports):
         return "what it takes or gives has a type that is settled elsewhere"  # Case 3
     attrs = {p.type_attr or p.list_attr for p in ports} - {""}
     low = (ir.HALF, ir.BFLOAT16)

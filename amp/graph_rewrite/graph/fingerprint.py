@@ -1,7 +1,8 @@
 """`fingerprint`: a name for what a function computes, the same in each run of a job.
 
 Used to find what earlier runs found out about the function. Names do not enter, because
-TensorFlow numbers them by what else the process has made; neither do values.
+TensorFlow numbers them by what else the process has made; neither do values, of which
+`values` makes another name.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ _LEFT_OUT = frozenset(
     {"seed", "seed2", "shared_name", "container", "config_proto", "config"}
 )
 
+_FEW = 16  # numbers of a constant that enter `values`
 _SEPARATOR = "\x1f"  # between the parts of a digest; in no text
 _BETWEEN = _SEPARATOR.encode()
 
@@ -28,7 +30,8 @@ def fingerprint(module: ir.Module, *further: str) -> str:
 
     Each node's digest is of its op, attributes and types and of the digests of all that
     it reads or waits for, as in a Merkle tree; what goes around in a loop is left out
-    where it comes back. The order of the nodes does not matter.
+    where it comes back. The order of the nodes does not matter. What is read of a
+    variable enters with its shape, which the variable's handle does not tell.
 
     Args:
       module: the function, with the shapes that it was traced with.
@@ -36,6 +39,22 @@ def fingerprint(module: ir.Module, *further: str) -> str:
     """
     known: dict[str, bytes] = {}
     return _digest([_of(module.main, module, known), *map(str.encode, further)]).hex()
+
+
+def values(module: ir.Module) -> str:
+    """A name for the numbers that a module's constants hold, as far as these are few.
+
+    What is as fast with other numbers need not be as accurate: a factor of 1/255, the
+    epsilon of a normalization. The order of the nodes enters; that of one trace stays.
+    """
+    found = (
+        node.tensor()
+        for graph in module.graphs()
+        for node in graph.nodes.values()
+        if node.op == "Const" and ir.FLOAT in node.types("dtype")
+    )
+    few = (each.tobytes() for each in found if each is not None and each.size <= _FEW)
+    return _digest(few).hex()
 
 
 def _digest(parts: Iterable[bytes]) -> bytes:
@@ -48,6 +67,7 @@ def _of(graph: ir.Graph, module: ir.Module, known: dict[str, bytes]) -> bytes:
         return known[graph.name]
     known[graph.name] = b"recursive"
     digests: dict[str, bytes] = {}
+    handles = {(arg.name, 0) for arg in graph.args if arg.type == ir.RESOURCE}
     for number, arg in enumerate(graph.args):
         parts = (number, arg.type, graph.shape((arg.name, 0)))
         digests[arg.name] = _digest([repr(parts).encode()])
@@ -56,6 +76,8 @@ def _of(graph: ir.Graph, module: ir.Module, known: dict[str, bytes]) -> bytes:
         inputs = [_edge(edge, digests) for edge in node.inputs]
         controls = sorted(digests.get(control, b"") for control in node.controls)
         own = _own(node, graph, module, known)
+        if not handles.isdisjoint(node.inputs):
+            own.append(repr(graph.shape((name, 0))).encode())
         digests[name] = _digest([*own, b"inputs", *inputs, b"controls", *controls])
     results = [_edge(result.edge, digests) for result in graph.results]
     nodes = sorted(digests[name] for name in graph.order)

@@ -125,15 +125,21 @@ def look(
     """
     nothing: list[_Stand] = []
     stands = fallback.attempt(part, lambda: _stands(sources, inputs), lambda: nothing)
-    held, shapes = [], []
-    for stand in stands:
-        first = stand.elements.maybe_next(stand.iterator)
-        if tf.raw_ops.OptionalHasValue(optional=first):
-            value = stand.elements.value(first)
-            shapes.append(tuple(definitions.dimensions(part.shape) for part in value))
-            stand.held.enqueue(first)
-            held.append(stand)
-    return FirstElements(held, shapes) if held else None
+    held: list[_Stand] = []
+    shapes: list[tuple[ir.Shape, ...]] = []
+    found = FirstElements(held, shapes)
+    try:
+        for stand in stands:
+            first = stand.elements.maybe_next(stand.iterator)
+            if tf.raw_ops.OptionalHasValue(optional=first):
+                stand.held.enqueue(first)
+                held.append(stand)
+                value = stand.elements.value(first)
+                shapes.append(tuple(definitions.dimensions(one.shape) for one in value))
+    except BaseException:  # the call is not made: its batches are the next call's
+        found.hand_over()
+        raise
+    return found if held else None
 
 
 def _stands(sources: Sequence[ElementSource], inputs: Sequence[Any]) -> list[_Stand]:

@@ -135,9 +135,12 @@ class FirstSteps:
         try:
             outputs = call.record(teller, more) if more else call.run(name)
         except tf.errors.OpError as e:
+            memory = isinstance(e, tf.errors.ResourceExhaustedError)
             if self._policy.strict or not _given_up(name, call, started, e):
+                if memory:  # the batch is gone; the next is a twin's
+                    started.waits, started.too_large = False, True
                 raise
-            started.waits, started.too_large = False, not more
+            started.waits, started.too_large = False, memory
             return False, None
         took, begun = time.perf_counter() - start, started.begun
         further = outputs[-more:] if more else []

@@ -61,8 +61,9 @@ class GuardedCalls:
     def call(self, call: FunctionCall, context: Any, plan: str) -> Any:
         """Calls the original or a twin; if that cannot run, another.
 
-        1. A twin fails: the original is called if nothing of the twin has run.
-           Otherwise variables might be updated twice, so the error is raised.
+        1. A twin fails: the original is called if nothing of the twin has run, or if
+           memory ran out, which without the plugin it might not have. Otherwise
+           variables might be updated twice, so the error is raised.
         2. The original runs out of memory in its turn of a race or check: a twin is
            called, if there is one, also if a part of the original has run. Otherwise
            the twin alone would have been called, so the failure is the plugin's.
@@ -94,7 +95,9 @@ class GuardedCalls:
                     raise  # Case 3
                 failures.warn_of_memory(self._what)
                 return call.run(front)  # Case 2
-            if made is None or call.has_begun(made.twin.name, e, made.twin):
+            if made is None or not (
+                memory or not call.has_begun(made.twin.name, e, made.twin)
+            ):
                 raise  # Cases 3 and 1
             refusal = e
         outputs = call.run(self._name)  # Case 1; raises too if the user's code is wrong

@@ -35,7 +35,7 @@ from amp.integration.measuring import hardware, profiles
 from amp.policy import Policy
 
 # To be raised by one whenever the meaning of an entry changes.
-SCHEMA = 2
+SCHEMA = 3
 # How many functions are kept, the newest; a job has some dozens, of some kilobytes.
 MOST = 2000
 # The winner makes the first step where it was seen to be ready for its first call in at

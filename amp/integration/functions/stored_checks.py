@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, TypeAlias
 
 from amp.graph_rewrite.assign.nominee import Nodes, Nominee
+from amp.graph_rewrite.graph import fingerprint
 from amp.graph_rewrite.graph.calls import FunctionUse
 from amp.graph_rewrite.outcomes import AccuracyOutcome, GradientError
 from amp.graph_rewrite.plan import Reason
@@ -62,6 +63,8 @@ def _recalled(key: str, prepared: Prepared, low: Low) -> StoredCheck | None:
         low = prepared.foreseen(NOMINEES[found["name"]]).low
     if found["plan"] != digest(prepared, low):
         return None
+    if found.get("values") != fingerprint.values(prepared.given):
+        return None
     places = {number: place for place, number in _numbered(prepared)}
     kept: dict[FunctionUse, dict[str, Reason]] = {}
     for number, cause in found["kept"]:
@@ -92,6 +95,7 @@ def keep(key: str, prepared: Prepared, plan: Nominee, check: StoredCheck) -> Non
     accuracy: dict[str, Any] = {
         "name": check.plan,
         "plan": digest(prepared, prepared.foreseen(plan).low),
+        "values": fingerprint.values(prepared.given),
         "kept": kept,
         "twice": check.twice,
         "outcome": dataclasses.asdict(check.outcome),

@@ -280,6 +280,44 @@ def test_a_thread_may_race_while_the_plan_at_fault_is_made_anew(
     assert int(job.count) == 15
 
 
+def test_a_comparison_that_is_interrupted_is_made_at_the_next_call(
+    monkeypatch: pytest.MonkeyPatch, no_loss_rule: None
+) -> None:
+    """Who stops a notebook's cell there, and runs it again, loses no check."""
+    compare, interrupted = GradientCheck.compare, []
+
+    def once(check: GradientCheck) -> Any:
+        if not interrupted:
+            interrupted.append(check)
+            check._copies.drop()
+            raise KeyboardInterrupt
+        return compare(check)
+
+    monkeypatch.setattr(GradientCheck, "compare", once)
+    job = Regression()
+    with pytest.raises(KeyboardInterrupt):
+        job.train(4)
+    assert interrupted
+    job.train(4)
+    assert job.taken == list(range(5))
+    assert report().accuracy.kept > 0
+
+
+def test_what_is_kept_depends_on_no_clock_where_runs_repeat(
+    monkeypatch: pytest.MonkeyPatch, no_loss_rule: None
+) -> None:
+    """Also by TensorFlow's own switch, under which "auto" has no race."""
+    asked = []
+    monkeypatch.setattr(
+        gradient_check.contest, "repeats", lambda policy: asked.append(policy) or True
+    )
+    monkeypatch.setattr(gradient_check, "SECONDS", 0.0)
+    monkeypatch.setattr(gradient_check, "STEPS", 0.0)
+    Regression().train(4)
+    assert asked
+    assert report().accuracy.kept > 0
+
+
 def test_a_check_that_fails_leaves_the_plan_and_warns(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

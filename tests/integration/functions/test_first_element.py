@@ -236,6 +236,23 @@ def test_an_error_of_the_pipeline_is_the_users() -> None:
         over_dataset(new_weights())(batches(BATCH).map(checked))
 
 
+def test_where_one_pipeline_fails_no_batch_of_another_is_lost() -> None:
+    """The call is not made; what was taken for it comes first at the next."""
+
+    def broken() -> Iterator[np.ndarray]:
+        raise ValueError("the user's own")
+        yield
+
+    whole, spec = iter(batches(3, 5)), tf.TensorSpec([None, SIZE])
+    fails = iter(tf.data.Dataset.from_generator(broken, output_signature=spec))
+    kind = (tf.float32.as_datatype_enum,), ((-1, SIZE),)
+    sources = [ElementSource(index, *kind, dataset=False) for index in range(2)]
+    handles = [each._iterator_resource for each in (whole, fails)]
+    with pytest.raises(tf.errors.OpError, match="the user's own"):
+        first_element.look(sources, handles, fallback.Part("a fault", strict=True))
+    assert [len(x) for x in whole] == [3, 5]
+
+
 def test_a_fault_before_anything_is_taken_costs_no_batch(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -26,13 +26,14 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AMP_CACHE_DIR", str(tmp_path))
 
 
-def prepared(prefix: str = "", **fields: Any) -> Prepared:
+def prepared(prefix: str = "", factor: float = 1.0, **fields: Any) -> Prepared:
     """The same function, traced anew, with other names of nodes."""
 
     @tf.function
     def fn(x: tf.Tensor) -> tf.Tensor:
         y = tf.matmul(x, x, name=f"{prefix}first")
-        return tf.matmul(tf.tanh(y, name=f"{prefix}tanh"), x, name=f"{prefix}second")
+        y = tf.tanh(y, name=f"{prefix}tanh")
+        return tf.matmul(y, factor * x, name=f"{prefix}second")
 
     concrete = fn.get_concrete_function(tf.ones([256, 256]))
     module = definitions.read(context_lib.context(), concrete.name.decode())
@@ -70,6 +71,14 @@ def test_another_plan_was_not_checked() -> None:
     assert stored_checks.recall(key_of(one), one, low(one, PRODUCTS)) is None
     # Beside a plan that rounds nothing, what was checked may race.
     assert stored_checks.recall(key_of(one), one, {}) == found
+
+
+def test_other_constants_were_not_checked() -> None:
+    """A step is as fast with pixels in 0 to 255 as in 0 to 1, and not as exact."""
+    one, other = prepared(factor=0.5), prepared(factor=1 / 255)
+    assert key_of(one) == key_of(other)
+    stored_checks.keep(key_of(one), one, CUT, StoredCheck(OUTCOME, {}, CUT.name))
+    assert stored_checks.recall(key_of(other), other, low(other, CUT)) is None
 
 
 def test_another_policy_was_not_checked() -> None:

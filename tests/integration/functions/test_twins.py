@@ -931,6 +931,21 @@ def test_float32_that_does_not_fit_leaves_the_twin_at_work(
     assert report.trial == "ended: float32 ran out of memory"
 
 
+@pytest.mark.parametrize("turn", [1, 2])
+def test_a_twin_that_does_not_fit_leaves_float32_at_work(
+    monkeypatch: pytest.MonkeyPatch, ran: Calls, turn: int
+) -> None:
+    """Also where a part of it has run: the step might have fitted without the plugin."""
+    error = tf.errors.ResourceExhaustedError(None, None, "OOM when allocating tensor")
+    fails(monkeypatch, "twin", error, turn, starts=True)
+    ran.slow = "original"
+    step = Step()
+    with pytest.warns(RuntimeWarning, match="OOM when allocating tensor"):
+        step.train(ENOUGH)
+    assert int(step.count) == ENOUGH
+    assert ran[-1] == "original"
+
+
 @pytest.mark.parametrize("races", [False, True])
 def test_out_of_memory_without_a_twin_to_call_is_the_users_error_from_one_call(
     races: bool,

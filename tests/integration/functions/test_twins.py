@@ -935,7 +935,7 @@ def test_float32_that_does_not_fit_leaves_the_twin_at_work(
 def test_a_twin_that_does_not_fit_leaves_float32_at_work(
     monkeypatch: pytest.MonkeyPatch, ran: Calls, turn: int
 ) -> None:
-    """Also where a part of it has run: the step might have fitted without the plugin."""
+    """Also where a part of it has run: without the plugin it might have fitted."""
     error = tf.errors.ResourceExhaustedError(None, None, "OOM when allocating tensor")
     fails(monkeypatch, "twin", error, turn, starts=True)
     ran.slow = "original"

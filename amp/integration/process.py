@@ -36,7 +36,8 @@ class Process:
 
     Attributes:
       on: what `enable` switched on (an `active.Active`), None where it is off.
-      waiting: settles a policy that is to be on from the first call; None once done.
+      waiting: a policy that is to be on from the first call (an `active.Waiting`), None
+        once it is settled.
       begins: told of the policy, as settled, under which the first function with a
         product in it is planned; None where nobody asked, and afterwards.
       begun_in: the process that was told, so that a fork of it says nothing. Kept.
@@ -83,7 +84,7 @@ class Process:
     """
 
     on: Any = None
-    waiting: Callable[[], Any] | None = None
+    waiting: Any = None
     begins: Callable[[Any], None] | None = None
     begun_in: int | None = _kept(lambda: None)
     settled: dict[Any, Any] = _forgotten(dict)

@@ -104,6 +104,18 @@ for _ in range(4):
     step(tf.ones([8, 8]))
 print("trained")
 """
+# What a job does between importing Keras and its first step.
+CHOOSES = """
+import keras
+import tensorflow as tf
+from amp.graph_rewrite.cost.shipped_devices import CPU_AVX512_BF16
+from amp.integration import active
+from amp.integration.measuring import hardware
+
+hardware.device = lambda: CPU_AVX512_BF16  # as after `tf.config.set_visible_devices`
+tf.function(lambda x: x @ x)(tf.ones([8, 8]))
+assert active.active().settled.device is CPU_AVX512_BF16
+"""
 # By variable, a value that cannot be followed, and what is said of it.
 UNUSABLE = {
     "AMP_ALLOW": ("EagerPyFunc", "EagerPyFunc cannot be 16-bit: it runs Python"),
@@ -391,6 +403,12 @@ def test_with_tensorflow_itself(start):
     assert done.returncode == 0, done.stderr
     assert "amp: mixed precision is off: PolicyError: 'float8'" in done.stderr
     assert "keep pattern dense* matched no node" in done.stderr
+
+
+@pytest.mark.slow
+def test_what_a_job_chooses_after_importing_keras_counts(start):
+    done = start.run(CHOOSES, AMP_ENABLE="1", AMP_DTYPE="bfloat16")
+    assert done.returncode == 0, done.stderr
 
 
 @pytest.mark.slow

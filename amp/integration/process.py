@@ -48,8 +48,6 @@ class Process:
       twins: the twins of every policy settled so far.
       sessions: the twins of graphs that sessions run.
       session_locks: for each of those graphs what is held while its twin grows.
-      unused_checks: of each graph that sessions feed, by a run's operations, fetches
-        and feeds, the checks of gradients that the run does not use.
       session_counts: of the sessions that run twins, the updates that they skipped.
       agreed: the rules of loss scaling that all workers are known to have, for each
         optimizer, and for each strategy whose replicas sum gradients themselves.
@@ -97,9 +95,6 @@ class Process:
         weakref.WeakKeyDictionary
     )
     session_locks: weakref.WeakKeyDictionary[Any, Any] = _forgotten(
-        weakref.WeakKeyDictionary
-    )
-    unused_checks: weakref.WeakKeyDictionary[Any, dict[Any, Any]] = _forgotten(
         weakref.WeakKeyDictionary
     )
     session_counts: SessionCounts = _forgotten(lambda: SessionCounts())

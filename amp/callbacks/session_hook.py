@@ -87,7 +87,7 @@ class LossScaleHook(tf.compat.v1.train.SessionRunHook):  # type: ignore[misc]
             return None
         # A session also fetches types that the program has told it to take apart: what
         # is behind them is not known, and such a run is not read.
-        asked = fallback.attempt_quietly(lambda: _operations(run_context), [])
+        asked = fallback.attempt_quietly(lambda: _operations(run_context), list[Any]())
         # A run without the gradients need not feed what they are computed from.
         if not self._computes(built.gradients, asked):
             return None

@@ -17,7 +17,7 @@ import logging
 import sys
 import warnings
 from types import FrameType
-from typing import Any
+from typing import Any, TextIO
 
 from amp.integration.process import PROCESS
 
@@ -48,9 +48,20 @@ def note(text: str, *values: Any) -> None:
     PROCESS.told.add(said)
     if _LOG.isEnabledFor(logging.INFO) or _LOG.level or _LOG.disabled:
         info("%s", said)
-    elif sys.stderr is not None:
-        with contextlib.suppress(OSError, ValueError):  # nobody listens any more
-            sys.stderr.write(f"amp: {said}\n")
+    else:
+        _write(sys.stderr, said)
+
+
+def to_stderr(text: str) -> None:
+    """Writes a line of its start or end to the job's own stderr, whatever is logged."""
+    _write(sys.__stderr__, text)  # the job may have replaced and closed the other
+
+
+def _write(stream: TextIO | None, text: str) -> None:
+    """Writes a line, where anybody still listens."""
+    if stream is not None:
+        with contextlib.suppress(OSError, ValueError):  # closed, or a broken pipe
+            stream.write(f"amp: {text}\n")
 
 
 def log(text: str, *values: Any) -> None:

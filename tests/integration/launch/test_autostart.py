@@ -138,6 +138,13 @@ UNUSABLE = {
 # Those that are read when a step is; the others are refused before TensorFlow is there.
 LATER = ("AMP_ALLOW", "AMP_CACHE_DIR", "AMP_DENY", "AMP_KEEP", "AMP_REPORT")
 
+# What a job may have done to its standard error before it imports TensorFlow.
+UNUSABLE_STDERR = (
+    "sys.stderr = sys.__stderr__ = None",
+    "sys.stderr.close()",
+    "r, w = os.pipe(); os.close(r); os.dup2(w, 2)",
+)
+
 
 class Start:
     """Starts Python as in an environment that the package is installed in."""
@@ -343,6 +350,23 @@ def test_a_misspelt_variable_is_told_of_once_and_the_job_runs(stand_in):
     assert done.returncode == 0, done.stderr
     said = "amp: AMP_DTPYE (did you mean AMP_DTYPE?) is no variable of this package"
     assert done.stderr.count(said) == 1
+
+
+@pytest.mark.parametrize("unusable", UNUSABLE_STDERR)
+def test_a_job_that_nobody_listens_to_runs(stand_in, unusable):
+    code = f"import os, sys\n{unusable}\n{ACTIVATION}import keras"
+    done = stand_in.run(code, AMP_ENABLE="1", AMP_DTPYE="float16")
+    assert done.stdout == "tensorflow\nenabled Policy()\nkeras\n"
+
+
+def test_no_error_of_ours_leaves_the_import_of_a_job(stand_in):
+    planted = "import sys\nsys.modules['amp.integration.launch.job_lines'] = None\n"
+    done = stand_in.run(f"{planted}import keras", AMP_ENABLE="1")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == "tensorflow\nkeras\n"
+    assert "amp: mixed precision is off: ModuleNotFoundError: " in done.stderr
+    strict = stand_in.run(f"{planted}import keras", AMP_ENABLE="1", AMP_STRICT="1")
+    assert strict.returncode == 1
 
 
 def test_children_of_a_job_do_not_repeat_it(stand_in):

@@ -108,7 +108,7 @@ class LossScaleHook(tf.compat.v1.train.SessionRunHook):  # type: ignore[misc]
         if found:
             made = [self._reading(n, found) for n in found["read"]]
             for reading in made:
-                messages.note("%s", reading)
+                messages.tell("%s", reading)
             self._write(made)
         self._runs += 1
         self._pace.passed(read=bool(found))

@@ -112,14 +112,19 @@ class _Watcher:
         self.ends = threading.Event()
         self.thread: threading.Thread | None = None
         self.process = os.getpid()
+        # Reentrant, because a program's `__del__` may make a scaler at any line.
+        self._starting = threading.RLock()
 
     def start(self) -> None:
-        if self.thread is None and not self.ends.is_set():
-            self.thread = threading.Thread(
-                target=self._run, name="amp-stalls", daemon=True
-            )
-            self.thread.start()
-            atexit.register(self.stop)
+        """Starts the thread, unless there is one or the system has none left."""
+        with self._starting:
+            if self.thread is not None or self.ends.is_set():
+                return
+            thread = threading.Thread(target=self._run, name="amp-stalls", daemon=True)
+            with contextlib.suppress(RuntimeError):  # the next scaler tries again
+                thread.start()
+                self.thread = thread
+                atexit.register(self.stop)
 
     def _run(self) -> None:
         period = PERIOD

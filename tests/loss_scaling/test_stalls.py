@@ -334,6 +334,26 @@ def test_without_a_scaler_no_thread_is_started(monkeypatch):
     assert fresh.thread is None
 
 
+def test_where_no_thread_can_be_started_the_job_trains(scope, monkeypatch):
+    """Containers limit how many threads there are; a later scaler finds one maybe."""
+
+    def no_thread(thread):
+        raise RuntimeError("can't start new thread")
+
+    fresh = stalls._Watcher()
+    monkeypatch.setattr(stalls, "_WATCHER", fresh)
+    monkeypatch.setattr(stalls.atexit, "register", lambda call: None)
+    with monkeypatch.context() as limited:
+        limited.setattr(threading.Thread, "start", no_thread)
+        w = stepped("eager", 1.0, 1)
+    assert w.numpy() == -1.0
+    assert fresh.thread is None
+    fresh.stop()
+    stepped("eager", 1.0, 1)
+    assert fresh.thread is not None
+    fresh.stop()
+
+
 def test_a_large_sum_finds_its_scale_in_float16():
     """A sum over 16,384 examples needs a scale below 1."""
     keras = pytest.importorskip("keras")

@@ -165,13 +165,15 @@ class SessionCounts:
     Attributes:
       begun, read: how many sessions began, and of how many the counts were read.
       open: those that were not closed.
-      skipped: updates skipped, by the session, or its master, and the variable.
+      skipped: updates skipped in sessions of a master, by it and the variable.
+      skipped_alone: the same in all sessions without one.
     """
 
     begun: int = 0
     read: int = 0
     open: weakref.WeakSet[Any] = dataclasses.field(default_factory=weakref.WeakSet)
-    skipped: dict[Any, int] = dataclasses.field(default_factory=dict)
+    skipped: dict[tuple[Any, str], int] = dataclasses.field(default_factory=dict)
+    skipped_alone: int = 0
 
 
 def _directory_now() -> str:

@@ -217,7 +217,7 @@ def let_go() -> None:
 
 
 def _skipped(scaler: Scaler) -> int:
-    """The steps skipped, 0 where the device is in an error state, the job's to report."""
+    """The steps skipped; 0 where the device is in an error state, which the job has."""
     with (
         contextlib.suppress(tf.errors.OpError, RuntimeError),
         tf.__internal__.eager_context.eager_mode(),

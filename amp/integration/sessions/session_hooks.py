@@ -156,15 +156,16 @@ def _partial_run_setup(original: wrapping.Function) -> wrapping.Function:
         twin = self.__dict__.get(TWIN) or begin(self, twins)
         if isinstance(twin, Untwinned):
             return original(self, *args, **kwargs)
-        begun: list[Run] = []
+        begun: list[tuple[Request, Run]] = []
 
         def call(fn: Any, _: Any, fed: Any, fetched: Any, run: Any) -> Any:
             given = [graph._get_tensor_by_tf_output(output) for output in fed]
             asked = [graph._get_tensor_by_tf_output(output) for output in fetched]
             targets = [graph._get_operation_by_tf_operation(op) for op in run]
             feeds = {tensor.ref(): None for tensor in given}
-            found = twin.fixed(twins, Request(targets, asked, feeds))
-            begun.append(found)
+            request = Request(targets, asked, feeds)
+            found = twin.fixed(twins, request)
+            begun.append((request, found))
             return self._do_call(
                 fn,
                 self._session,
@@ -174,7 +175,7 @@ def _partial_run_setup(original: wrapping.Function) -> wrapping.Function:
             )
 
         handle = original(_View(self, _do_call=call), *args, **kwargs)
-        twin.begin_partial(handle, twins, begun[0])
+        twin.begin_partial(handle, twins, *begun[0])
         return handle
 
     return partial_run_setup

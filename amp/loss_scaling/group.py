@@ -217,7 +217,7 @@ def let_go() -> None:
 
 
 def _skipped(scaler: Scaler) -> int:
-    """The steps skipped; 0 where the device is in an error state, which the job has."""
+    """The steps skipped; 0 where the device cannot be read, which is not told here."""
     with (
         contextlib.suppress(tf.errors.OpError, RuntimeError),
         tf.__internal__.eager_context.eager_mode(),

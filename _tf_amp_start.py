@@ -17,6 +17,7 @@ from collections.abc import Callable
 from types import ModuleType
 
 _OFF = ("", "0", "false", "off", "no")
+_ON = ("1", "true", "on", "yes")
 _ASKED: set[bool] = set()  # with what `install` was called
 _SAYS: list[Callable[[bool], None]] = []  # our `job_lines.end`, once we have started
 _NOTHING = "nothing was rewritten: the job imported no TensorFlow, or see above"
@@ -72,6 +73,19 @@ def _imports() -> ModuleType:
 
 
 def _start() -> None:
+    """Starts `amp`; of our errors only those under AMP_STRICT leave the job's import.
+
+    What `amp` cannot report itself, because it cannot be imported, is told here.
+    """
+    try:
+        _start_now()
+    except Exception as e:
+        if os.environ.get("AMP_STRICT", "").strip().lower() in _ON:
+            raise
+        _say(f"mixed precision is off: {type(e).__name__}: {e}")
+
+
+def _start_now() -> None:
     other = _other()
     if other is None:
         from amp.integration import autostart

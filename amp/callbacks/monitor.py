@@ -94,7 +94,7 @@ class Monitor:
             functions.append(sample.function)
         found = [self._reading(number, s, counts) for s in current().scalers]
         for reading in found:
-            messages.note("%s", reading)
+            messages.tell("%s", reading)
         if self._writer is not None:
             with self._writer.as_default():
                 for reading in found:

@@ -15,7 +15,7 @@ import tensorflow as tf
 from amp.callbacks import readings
 from amp.callbacks.pace import Pace
 from amp.callbacks.readings import Reading
-from amp.integration import messages
+from amp.integration import fallback, messages
 from amp.integration.functions import step_variants
 from amp.loss_scaling import current, exponents, tally
 from amp.loss_scaling.tally import Tally
@@ -54,6 +54,8 @@ class LossScaleHook(tf.compat.v1.train.SessionRunHook):  # type: ignore[misc]
         self._built: _Built | None = None
         self._before: dict[str, Tally] = {}
         self._names: dict[str, tuple[str, ...]] = {}
+        # By the names of the operations that a run asks for.
+        self._trains: dict[tuple[str, ...], bool] = {}
 
     def begin(self) -> None:
         """Adds the tensors to read to the graph."""
@@ -76,19 +78,29 @@ class LossScaleHook(tf.compat.v1.train.SessionRunHook):  # type: ignore[misc]
                 if g.label in labels
             }
         names = frozenset(gradient.edge[0] for gradient in gradients)
-        self._built = _Built(read, counts, names)
+        self._built, self._trains = _Built(read, counts, names), {}
 
     def before_run(self, run_context: Any) -> Any:
         """Asks for what is to be read in this run."""
         built = self._built
         if built is None or self._runs < self._due:
             return None
+        # A session also fetches types that the program has told it to take apart: what
+        # is behind them is not known, and such a run is not read.
+        asked = fallback.attempt_quietly(lambda: _operations(run_context), list[Any]())
         # A run without the gradients need not feed what they are computed from.
-        if not built.gradients <= step_variants.executed(_operations(run_context)):
+        if not self._computes(built.gradients, asked):
             return None
         self._due = self._runs + self._pace.every
         wanted = {"read": built.read, "counts": built.counts}
         return tf.compat.v1.train.SessionRunArgs(wanted)
+
+    def _computes(self, gradients: frozenset[str], operations: list[Any]) -> bool:
+        """Whether a run computes the gradients; walks the graph once for such runs."""
+        key = tuple(operation.name for operation in operations)
+        if key not in self._trains:
+            self._trains[key] = gradients <= step_variants.executed(operations)
+        return self._trains[key]
 
     def after_run(self, run_context: Any, run_values: Any) -> None:
         """Logs and writes what was read."""
@@ -96,7 +108,7 @@ class LossScaleHook(tf.compat.v1.train.SessionRunHook):  # type: ignore[misc]
         if found:
             made = [self._reading(n, found) for n in found["read"]]
             for reading in made:
-                messages.note("%s", reading)
+                messages.tell("%s", reading)
             self._write(made)
         self._runs += 1
         self._pace.passed(read=bool(found))
@@ -129,7 +141,7 @@ class LossScaleHook(tf.compat.v1.train.SessionRunHook):  # type: ignore[misc]
 def _operations(run_context: Any) -> list[Any]:
     """The operations that the user's run asks for."""
     graph = run_context.session.graph
-    asked = tf.nest.flatten(run_context.original_args.fetches)
+    asked = tf.nest.flatten(run_context.original_args.fetches, expand_composites=True)
     found = [graph.as_graph_element(each) for each in asked]
     return [getattr(each, "op", each) for each in found]
 

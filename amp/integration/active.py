@@ -12,12 +12,14 @@ from __future__ import annotations
 
 import contextvars
 import dataclasses
+from collections.abc import Callable
 from typing import Any, TypeAlias
 
 from amp.graph_rewrite.cost.resolution import Resolution
 from amp.integration.nesting import Nesting
 from amp.integration.process import PROCESS
 from amp.loss_scaling.scale import LossScale, NoLossScale
+from amp.policy import Policy
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -35,6 +37,22 @@ class Active:
     settled: Resolution
     twins: Any
     kept: bool = False
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Waiting:
+    """A policy that is on, but settled only at the first use.
+
+    Attributes:
+      policy: as the user has given it.
+      settle: settles it and puts the result in the place of this.
+    """
+
+    policy: Policy
+    settle: Callable[[Policy], None]
+
+    def __call__(self) -> None:
+        self.settle(self.policy)
 
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)
@@ -100,8 +118,16 @@ def active_loss_scale() -> LossScale | None:
 
 
 def is_strict() -> bool:
-    """Whether the policy that holds now is `strict`: failures are raised."""
-    now = active()
+    """Whether the policy that holds now is `strict`: failures are raised.
+
+    Settles nothing: it is asked while Keras is imported, before the job has chosen its
+    devices.
+    """
+    scopes = _scopes()
+    if not scopes and PROCESS.waiting is not None:
+        waits: bool = PROCESS.waiting.policy.strict
+        return waits
+    now = scopes[-1].active if scopes else PROCESS.on
     policy = None if now is None else now.settled.policy
     return policy is not None and policy.strict
 

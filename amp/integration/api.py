@@ -96,7 +96,7 @@ def enable_at_first_use(policy: Policy) -> None:
       TensorFlowError: a TensorFlow that the plugin cannot work with.
     """
     install()
-    PROCESS.waiting = functools.partial(_begin, policy)
+    PROCESS.waiting = active.Waiting(policy, _begin)
 
 
 def _begin(policy: Policy) -> None:

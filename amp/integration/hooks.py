@@ -241,6 +241,7 @@ ROWS: tuple[Row, ...] = (
     _wrap(_SAVER, "restore", "self sess save_path",
           "a checkpoint without the loss scale is restored all the same"),
     _read(_SAVER, "_var_list", "what a saver saves"),
+    _read(_SAVER, "_reshape", "a saver like the user's, of fewer variables"),
     _read(_SAVER, "_sharded", "a saver like the user's, of fewer variables"),
     _wrap(_VIEW, "_breadth_first_traversal", "self",
           "a SavedModel of functions that take gradients holds their loss scale"),

@@ -2,7 +2,8 @@
 
 Every text begins with "amp: ". There are three kinds, by what the user is to do:
 
-* `note`: nothing; news that explains what is seen (a step that takes longer). Once.
+* `note`: nothing; news that explains what is seen (a step that takes longer). Once;
+  `tell` is for what may come again, such as readings.
 * `log`: maybe something; a thing that was asked for does not happen.
 * `warn`: something failed, and the job goes on without it.
 
@@ -17,7 +18,7 @@ import logging
 import sys
 import warnings
 from types import FrameType
-from typing import Any
+from typing import Any, TextIO
 
 from amp.integration.process import PROCESS
 
@@ -37,20 +38,36 @@ def info(text: str, *values: Any) -> None:
 
 
 def note(text: str, *values: Any) -> None:
-    """Tells news, the first time in the process that it says this.
+    """As `tell`, the first time in the process that it says this."""
+    said = text % values if values else text
+    if said not in PROCESS.told:
+        PROCESS.told.add(said)
+        tell("%s", said)
+
+
+def tell(text: str, *values: Any) -> None:
+    """Tells news.
 
     It is logged at level INFO if the program has that shown. If the program has said
     nothing of levels, the line goes to stderr, where a job's other lines are.
     """
     said = text % values if values else text
-    if said in PROCESS.told:
-        return
-    PROCESS.told.add(said)
     if _LOG.isEnabledFor(logging.INFO) or _LOG.level or _LOG.disabled:
         info("%s", said)
-    elif sys.stderr is not None:
-        with contextlib.suppress(OSError, ValueError):  # nobody listens any more
-            sys.stderr.write(f"amp: {said}\n")
+    else:
+        _write(sys.stderr, said)
+
+
+def to_stderr(text: str) -> None:
+    """Writes a line of its start or end to the job's own stderr, whatever is logged."""
+    _write(sys.__stderr__, text)  # the job may have replaced and closed the other
+
+
+def _write(stream: TextIO | None, text: str) -> None:
+    """Writes a line, where anybody still listens."""
+    if stream is not None:
+        with contextlib.suppress(OSError, ValueError):  # closed, or a broken pipe
+            stream.write(f"amp: {text}\n")
 
 
 def log(text: str, *values: Any) -> None:

@@ -36,7 +36,8 @@ class Process:
 
     Attributes:
       on: what `enable` switched on (an `active.Active`), None where it is off.
-      waiting: settles a policy that is to be on from the first call; None once done.
+      waiting: a policy that is to be on from the first call (an `active.Waiting`), None
+        once it is settled.
       begins: told of the policy, as settled, under which the first function with a
         product in it is planned; None where nobody asked, and afterwards.
       begun_in: the process that was told, so that a fork of it says nothing. Kept.
@@ -47,8 +48,6 @@ class Process:
       twins: the twins of every policy settled so far.
       sessions: the twins of graphs that sessions run.
       session_locks: for each of those graphs what is held while its twin grows.
-      unused_checks: of each graph that sessions feed, by a run's operations, fetches
-        and feeds, the checks of gradients that the run does not use.
       session_counts: of the sessions that run twins, the updates that they skipped.
       agreed: the rules of loss scaling that all workers are known to have, for each
         optimizer, and for each strategy whose replicas sum gradients themselves.
@@ -83,7 +82,7 @@ class Process:
     """
 
     on: Any = None
-    waiting: Callable[[], Any] | None = None
+    waiting: Any = None
     begins: Callable[[Any], None] | None = None
     begun_in: int | None = _kept(lambda: None)
     settled: dict[Any, Any] = _forgotten(dict)
@@ -96,9 +95,6 @@ class Process:
         weakref.WeakKeyDictionary
     )
     session_locks: weakref.WeakKeyDictionary[Any, Any] = _forgotten(
-        weakref.WeakKeyDictionary
-    )
-    unused_checks: weakref.WeakKeyDictionary[Any, dict[Any, Any]] = _forgotten(
         weakref.WeakKeyDictionary
     )
     session_counts: SessionCounts = _forgotten(lambda: SessionCounts())
@@ -169,13 +165,15 @@ class SessionCounts:
     Attributes:
       begun, read: how many sessions began, and of how many the counts were read.
       open: those that were not closed.
-      skipped: updates skipped, by the session, or its master, and the variable.
+      skipped: updates skipped in sessions of a master, by it and the variable.
+      skipped_alone: the same in all sessions without one.
     """
 
     begun: int = 0
     read: int = 0
     open: weakref.WeakSet[Any] = dataclasses.field(default_factory=weakref.WeakSet)
-    skipped: dict[Any, int] = dataclasses.field(default_factory=dict)
+    skipped: dict[tuple[Any, str], int] = dataclasses.field(default_factory=dict)
+    skipped_alone: int = 0
 
 
 def _directory_now() -> str:

@@ -1,7 +1,8 @@
 """The names of reports' files, and where those of `amp run` go: a directory each job.
 
 That is in the cache. Of earlier jobs' directories the oldest are removed: only those
-with the mark file, and in them only the files that the plugin writes.
+with the mark file, of jobs that do not run any more, and in them only the files that
+the plugin writes.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from amp.integration.measuring import profiles
 from amp.integration.process import PROCESS
 
 JOBS = 20  # how many jobs' directories stay, the newest
+DAY = 86_400.0  # seconds from its start that a job elsewhere may run
 # A file in every directory that `of_job` named. Earlier versions made none: their
 # directories stay until the user removes them.
 MARK = ".amp_reports"
@@ -37,12 +39,37 @@ def of_job() -> Path | None:
     try:
         place.mkdir(parents=True, exist_ok=True)
         for old in sorted(_marked(place))[: 1 - JOBS]:
-            with contextlib.suppress(OSError):
-                _remove(old)
+            if not _may_run(old.name):
+                with contextlib.suppress(OSError):
+                    _remove(old)
     except OSError:
         return None
-    name = f"{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}"
+    name = f"{_start(time.time())}-{os.getpid()}"
     return place / name if os.access(place, os.W_OK) else None
+
+
+def _may_run(name: str) -> bool:
+    """Whether the job of a directory may still run.
+
+    On this host it does if its process does. Of other hosts, which may share the cache,
+    only the start is known.
+    """
+    if name >= _start(time.time() - DAY):
+        return True
+    if os.name != "posix":  # where to ask for a process may end it
+        return False
+    try:
+        os.kill(int(name.rpartition("-")[2]), 0)
+    except PermissionError:  # of another user
+        return True
+    except (OSError, OverflowError):
+        return False
+    return True
+
+
+def _start(moment: float) -> str:
+    """A time as names of directories begin with it."""
+    return time.strftime("%Y%m%d-%H%M%S", time.localtime(moment))
 
 
 def file_name(function: str, number: int) -> str:
@@ -62,8 +89,7 @@ def file_name(function: str, number: int) -> str:
 
 def _text(moment: float) -> str:
     """A time to the millisecond, as names of files have it."""
-    begun = time.strftime("%Y%m%d-%H%M%S", time.localtime(moment))
-    return f"{begun}.{int(moment % 1 * 1000):03d}"
+    return f"{_start(moment)}.{int(moment % 1 * 1000):03d}"
 
 
 def is_of_job(directory: Path) -> bool:

@@ -206,12 +206,21 @@ def let_go() -> None:
         living = gone.group()
         if scaler is None or living is None:
             continue
-        skipped = _skipped(scaler) if living in SCALING.group else 0
-        with LOCK:
-            SCALING.past += skipped
-            living.remove(gone.number)
+        skipped = 0
+        try:
+            if living in SCALING.group:
+                skipped = _skipped(scaler)
+        finally:
+            with LOCK:
+                SCALING.past += skipped
+                living.remove(gone.number)
 
 
 def _skipped(scaler: Scaler) -> int:
-    with tf.__internal__.eager_context.eager_mode():
+    """The steps skipped; 0 where the device cannot be read, which is not told here."""
+    with (
+        contextlib.suppress(tf.errors.OpError, RuntimeError),
+        tf.__internal__.eager_context.eager_mode(),
+    ):
         return int(scaler.copies("skipped_steps")[0].numpy())
+    return 0

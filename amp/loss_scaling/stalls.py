@@ -36,9 +36,9 @@ _LOG = logging.getLogger("amp")  # Python's own, without a handler of ours
 LIMIT = 20
 EARLY = 10  # overflows in a row after which steps are asked
 PERIOD = 0.1  # seconds between two readings, of about 40 microseconds each
-HURRY = 0.003  # the same while updates are skipped and nothing was said of it
+HURRY = 0.003  # the same up to PERIOD after an update was skipped and nothing said
 ENDING = 5.0  # seconds that the end of a process waits for a reading
-PATIENCE = 10.0  # seconds that a warning waits for the answer of a step
+PATIENCE = 10.0  # seconds that the answer of a step is waited for
 ANSWERS = 20  # steps that are asked at most
 
 
@@ -90,10 +90,19 @@ class Asked:
 
 @dataclasses.dataclass(slots=True)
 class _Watched:
-    """A scaler, and the events that the user was warned of."""
+    """A scaler that is watched.
+
+    Attributes:
+      scaler: the scaler.
+      told: the events that the user was warned of.
+      stalled: its count when it was read last.
+      changed: when that had changed, by `time.monotonic`.
+    """
 
     scaler: weakref.ref[Any]
     told: set[str] = dataclasses.field(default_factory=set)
+    stalled: int = 0
+    changed: float = -math.inf
 
 
 class _Watcher:
@@ -103,14 +112,19 @@ class _Watcher:
         self.ends = threading.Event()
         self.thread: threading.Thread | None = None
         self.process = os.getpid()
+        # Reentrant, because a program's `__del__` may make a scaler at any line.
+        self._starting = threading.RLock()
 
     def start(self) -> None:
-        if self.thread is None and not self.ends.is_set():
-            self.thread = threading.Thread(
-                target=self._run, name="amp-stalls", daemon=True
-            )
-            self.thread.start()
-            atexit.register(self.stop)
+        """Starts the thread, unless there is one or the system has none left."""
+        with self._starting:
+            if self.thread is not None or self.ends.is_set():
+                return
+            thread = threading.Thread(target=self._run, name="amp-stalls", daemon=True)
+            with contextlib.suppress(RuntimeError):  # the next scaler tries again
+                thread.start()
+                self.thread = thread
+                atexit.register(self.stop)
 
     def _run(self) -> None:
         period = PERIOD
@@ -135,8 +149,8 @@ def watch(scaler: Any) -> None:
     """Adds a scaler to those watched; a weak reference is kept."""
     key = id(scaler)
     SCALING.watched[key] = _Watched(weakref.ref(scaler))
-    forget = SCALING.watched.pop
-    weakref.finalize(scaler, forget, key, None).atexit = False
+    for kept, its in ((SCALING.watched, key), (SCALING.asked, scaler.number)):
+        weakref.finalize(scaler, kept.pop, its, None).atexit = False
     _WATCHER.start()
 
 
@@ -163,7 +177,7 @@ def _look_at(watched: _Watched, last: bool) -> bool:
         counts = _counts(scaler)
         case = due(scaler, counts, told, last)
         if case is None:
-            return not told and _is_skipping(scaler, counts.stalled, last)
+            return not told and _is_skipping(watched, scaler, counts.stalled, last)
         ready, finding = _answer(scaler, last)
         if not ready:
             return True
@@ -172,14 +186,28 @@ def _look_at(watched: _Watched, last: bool) -> bool:
     return False
 
 
-def _is_skipping(scaler: Any, stalled: int, last: bool) -> bool:
-    """Whether updates are skipped, of which it is early to warn; steps may be asked."""
+def _is_skipping(watched: _Watched, scaler: Any, stalled: int, last: bool) -> bool:
+    """Whether updates are skipped, of which it is early to warn; steps may be asked.
+
+    ::
+
+        changed just now:          more is due soon; from EARLY on steps are asked
+        not changed for PATIENCE:  no step is taken any more, and none is asked
+        below EARLY again:         the job goes on, and no step is asked
+    """
+    now = time.monotonic()
+    if stalled != watched.stalled:
+        watched.stalled, watched.changed = stalled, now
+    idle = now - watched.changed
     asked = SCALING.asked.get(scaler.number)
-    if asked is None and stalled >= EARLY and not last:
-        _ask(scaler)
-    elif asked is not None and stalled < EARLY and asked.until == math.inf:
-        SCALING.asked.pop(scaler.number, None)  # the job goes on
-    return stalled > 0
+    if asked is None:
+        if stalled >= EARLY and idle < PERIOD and not last:
+            _ask(scaler)
+    elif asked.until == math.inf:
+        over = idle >= PATIENCE and not asked.begun
+        if stalled < EARLY or over:
+            SCALING.asked.pop(scaler.number, None)
+    return stalled > 0 and idle < PERIOD
 
 
 @contextlib.contextmanager

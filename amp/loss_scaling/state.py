@@ -148,6 +148,10 @@ def _create(key: _Key, sources: Sequence[tf.Variable], place: ScalerSite) -> Sca
     with LOCK:
         SCALING.scalers[key] = scaler
         rows = [backup.taken(sources)]
+    # Before anything that may fail: the scaler is found from here on.
+    gone = Gone(key, weakref.ref(group), number)
+    for variable in sources:
+        weakref.finalize(variable, SCALING.gone.append, gone).atexit = False
     if group in SCALING.group:
         rows.append(backup.taken_by_name(name))
     traced_updates.made(sources)
@@ -158,9 +162,6 @@ def _create(key: _Key, sources: Sequence[tf.Variable], place: ScalerSite) -> Sca
         stalls.watch(scaler)
     elif group not in SCALING.group and not SCALING.in_sessions:
         SCALING.in_sessions.append(key)
-    gone = Gone(key, weakref.ref(group), number)
-    for variable in sources:
-        weakref.finalize(variable, SCALING.gone.append, gone).atexit = False
     return scaler
 
 

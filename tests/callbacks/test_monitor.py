@@ -94,6 +94,21 @@ def test_scalers_of_variables_with_one_name_are_read_apart(tmp_path):
     assert {f"amp/{each.scaler}/loss_scale" for each in (one, other)} <= tags
 
 
+def test_each_reading_is_logged_though_an_earlier_run_had_one_like_it(capsys):
+    step, weights = job()
+    for _ in range(2):
+        run = monitor.Monitor()
+        run.start()
+        weights.assign(tf.ones([4, 2]))
+        with amp.mixed_precision_scope(**POLICY):
+            step(tf.constant(1.0))
+        run.read(0)
+        run.stop()
+    said = capsys.readouterr().err
+    assert said.count("step 0: loss scale 32768 (weights)") == 2
+    assert not [text for text in PROCESS.told if text.startswith("step ")]
+
+
 def test_what_is_not_read_is_not_observed():
     step, _ = job()
     watcher = monitor.Monitor(every=4)

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import re
+import types
 
 import numpy as np
 import pytest
 import tensorflow as tf
+from tensorflow.python.client import session as session_lib
 
 import amp
+from amp.callbacks import session_hook
+from amp.integration.functions import step_variants
 from amp.integration.install import install
 
 v1 = tf.compat.v1
@@ -19,16 +23,19 @@ POLICY = {"dtype": "float16", "emulate": True, "assignment": "all", "strict": Tr
 def trained(tmp_path):
     install()
 
-    def train(factors, *hooks):
+    def train(factors, *hooks, more=lambda w: ()):
         with tf.Graph().as_default(), amp.mixed_precision_scope(**POLICY):
             w = v1.get_variable("w", initializer=np.ones([4, 3], np.float32))
             factor = v1.placeholder(tf.float32, [], "factor")
             hidden = tf.matmul(tf.ones([2, 4]), w, name="hidden")
             loss = tf.reduce_mean(tf.multiply(hidden, factor, "planted"))
             update = v1.train.GradientDescentOptimizer(0.1).minimize(loss)
+            fetched = more(w)
             with v1.train.MonitoredTrainingSession(hooks=hooks) as session:
                 for value in factors:
                     session.run(update, {factor: value})
+                for each in fetched:
+                    session.run(each)
                 return session.run(w)
 
     return train
@@ -65,3 +72,46 @@ def test_a_run_without_gradients_is_left_alone(trained):
     """`trained` ends with a run that reads a variable, and feeds nothing."""
     hook = amp.callbacks.LossScaleHook(every=1)
     np.testing.assert_array_equal(trained([1.0], hook), trained([1.0]))
+
+
+class Own:
+    """A type that TensorFlow is told how to fetch."""
+
+    def __init__(self, tensor):
+        self.tensor = tensor
+
+
+def fetches_of(kind, w):
+    if kind == "sparse":
+        return tf.SparseTensor([[0, 1]], [2.0], [4, 3])
+    if kind == "slices":
+        return {"rows": [tf.IndexedSlices(w[:1], tf.constant([0]))]}
+    if kind == "own":
+        return Own(w[0])
+    return {"name": "w", 1: w}  # keys that cannot be put in an order
+
+
+@pytest.mark.parametrize("kind", ["sparse", "slices", "own", "named"])
+def test_a_job_may_fetch_whatever_a_session_takes(trained, monkeypatch, kind):
+    known = session_lib._REGISTERED_EXPANSIONS
+    monkeypatch.setattr(session_lib, "_REGISTERED_EXPANSIONS", list(known))
+    session_lib.register_session_run_conversion_functions(
+        Own, lambda own: ([own.tensor], lambda values: values[0])
+    )
+    hook = amp.callbacks.LossScaleHook(every=1)
+    trained([1.0], hook, more=lambda w: [fetches_of(kind, w)])
+
+
+def test_a_graph_is_walked_once_for_each_kind_of_run(trained, monkeypatch):
+    """A session that never trains asks at each run whether it does."""
+    walked = []
+
+    def executed(roots):
+        walked.append(tuple(each.name for each in roots))
+        return step_variants.executed(roots)
+
+    seen = types.SimpleNamespace(**vars(step_variants) | {"executed": executed})
+    monkeypatch.setattr(session_hook, "step_variants", seen)
+    hook = amp.callbacks.LossScaleHook(every=1)
+    trained([], hook, more=lambda w: [w[0]] * 3 + [w[1]] * 3)
+    assert len(walked) == len(set(walked)) == 3

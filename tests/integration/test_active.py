@@ -101,3 +101,13 @@ def test_what_waits_is_settled_at_the_first_question(monkeypatch):
     monkeypatch.setattr(PROCESS, "on", None)
     assert active.active() is A
     assert PROCESS.waiting is None
+
+
+def test_whether_failures_are_raised_is_known_before_the_policy_is_settled():
+    def settle(policy):
+        raise AssertionError("settled too early")
+
+    for strict in (True, False):
+        PROCESS.waiting = active.Waiting(Policy(strict=strict), settle)
+        assert active.is_strict() is strict
+    PROCESS.waiting = None

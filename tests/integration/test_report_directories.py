@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
+import time
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,8 @@ from amp.graph_rewrite.report import Report
 from amp.integration import report_directories, reports
 from amp.integration.process import PROCESS
 from amp.integration.report_directories import JOBS, MARK
+
+GONE = 2**22 + 1  # above all numbers that Linux gives to processes
 
 
 @pytest.fixture
@@ -25,7 +28,7 @@ def place(tmp_path: Path, monkeypatch: Any) -> Path:
 
 def job(place: Path, number: int) -> Path:
     """A directory as a job leaves it; of an earlier day the smaller `number` is."""
-    made = place / f"202001{number:02d}-000000-7"
+    made = place / f"202001{number:02d}-000000-{GONE}"
     report_directories.mark(made)
     (made / "7_0001_f.json").write_text("{}")
     return made
@@ -38,6 +41,19 @@ def test_the_oldest_jobs_make_way(place: Path) -> None:
     assert sorted(place.iterdir()) == made[-JOBS + 1 :]
     assert new.parent == place
     assert not new.exists()
+
+
+def test_the_reports_of_a_job_that_may_still_run_stay(place: Path) -> None:
+    """On this host its process says so; on another, with the same cache, its start."""
+    hour_ago = time.strftime("%Y%m%d-%H%M%S", time.localtime(time.time() - 3600))
+    here = place / f"20200101-000000-{os.getpid()}"
+    elsewhere = [place / f"{hour_ago}-{GONE + n}" for n in range(JOBS)]
+    for directory in (here, *elsewhere):
+        report_directories.mark(directory)
+    old = job(place, 2)
+    report_directories.of_job()
+    assert not old.exists()
+    assert all(directory.exists() for directory in (here, *elsewhere))
 
 
 def test_what_does_not_bear_our_mark_stays(place: Path, tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import threading
 
 import numpy as np
@@ -174,6 +175,63 @@ def test_what_was_asked_early_is_dropped_if_the_job_goes_on(scope, said, monkeyp
     assert said[0] == []
 
 
+@pytest.fixture
+def clock(monkeypatch):
+    """The time, which passes only where a test says so."""
+    now = [0.0]
+    monkeypatch.setattr(stalls.time, "monotonic", lambda: now[0])
+    return now
+
+
+def test_nobody_hurries_for_a_step_that_is_not_taken_any_more(scope, clock):
+    step = taking_factors()
+    taken(step, np.inf, 1)
+    assert stalls.look()
+    assert stalls.look()  # the next step may be under way
+    clock[0] = stalls.PERIOD
+    assert not stalls.look()
+    taken(step, np.inf, 1)
+    assert stalls.look()
+
+
+@pytest.mark.parametrize("samples", [0, 1])
+def test_steps_are_asked_no_longer_where_none_is_taken(
+    scope, said, monkeypatch, clock, samples
+):
+    """While one is asked, every function of the process is called the slow way."""
+    monkeypatch.setattr(SCALING, "ask", lambda: True)
+    step = taking_factors()
+    taken(step, np.inf, stalls.EARLY)
+    stalls.look()
+    (asked,) = SCALING.asked.values()
+    asked.samples += [Answer()] * samples
+    asked.begun, clock[0] = True, stalls.PATIENCE
+    stalls.look()
+    assert SCALING.asked  # XLA compiles the step that is to answer
+    asked.begun = False
+    stalls.look()
+    stalls.look()
+    assert SCALING.asked == {}
+    taken(step, np.inf, 1)
+    stalls.look()
+    assert SCALING.asked
+    assert said[0] == []
+
+
+def test_what_is_asked_of_a_scaler_goes_with_it(scope, monkeypatch):
+    monkeypatch.setattr(SCALING, "ask", lambda: True)
+    step = taking_factors()
+    taken(step, np.inf, stalls.EARLY)
+    stalls.look()
+    assert SCALING.asked
+    del step
+    gc.collect()
+    state.skipped_steps()  # lets go of scalers whose variables are deleted
+    gc.collect()
+    assert SCALING.watched == {}
+    assert SCALING.asked == {}
+
+
 @pytest.mark.parametrize(("skips", "wait"), [(True, stalls.HURRY), (False, None)])
 def test_counts_are_read_more_often_while_updates_are_skipped(monkeypatch, skips, wait):
     watcher, waits = stalls._Watcher(), []
@@ -274,6 +332,26 @@ def test_without_a_scaler_no_thread_is_started(monkeypatch):
     with amp.mixed_precision_scope(dtype="bfloat16", emulate=True):
         stepped("function", 1.0, 1)
     assert fresh.thread is None
+
+
+def test_where_no_thread_can_be_started_the_job_trains(scope, monkeypatch):
+    """Containers limit how many threads there are; a later scaler finds one maybe."""
+
+    def no_thread(thread):
+        raise RuntimeError("can't start new thread")
+
+    fresh = stalls._Watcher()
+    monkeypatch.setattr(stalls, "_WATCHER", fresh)
+    monkeypatch.setattr(stalls.atexit, "register", lambda call: None)
+    with monkeypatch.context() as limited:
+        limited.setattr(threading.Thread, "start", no_thread)
+        w = stepped("eager", 1.0, 1)
+    assert w.numpy() == -1.0
+    assert fresh.thread is None
+    fresh.stop()
+    stepped("eager", 1.0, 1)
+    assert fresh.thread is not None
+    fresh.stop()
 
 
 def test_a_large_sum_finds_its_scale_in_float16():

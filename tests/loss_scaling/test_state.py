@@ -20,7 +20,9 @@ from amp.loss_scaling import (
     DynamicLossScale,
     placement,
     scaler,
+    stalls,
     state,
+    traced_updates,
 )
 from amp.loss_scaling.process import SCALING
 
@@ -285,6 +287,37 @@ def test_skipped_steps_are_counted_when_their_variables_are_gone():
     del scaler, variable
     gc.collect()
     assert state.skipped_steps() == before + 3
+
+
+def test_a_scaler_goes_though_its_device_cannot_be_read(group, monkeypatch):
+    scalers = group()
+    variable = tf.Variable(1.0)
+    state.find(("job.py", 1), [variable], DynamicLossScale())
+
+    def copies(scaler, field):
+        raise tf.errors.InternalError(None, None, "the device is gone")
+
+    monkeypatch.setattr(scaler.Scaler, "copies", copies)
+    del variable
+    gc.collect()
+    assert scalers.scalers == []
+    assert state.skipped_steps() == 0
+    assert scalers.next_number() == 0
+
+
+@pytest.mark.parametrize("failing", ["watch", "made"])
+def test_a_scaler_goes_with_its_variables_though_making_it_ended_in_an_error(
+    group, monkeypatch, failing
+):
+    scalers = group()
+    variable = tf.Variable(1.0)
+    place = {"watch": stalls, "made": traced_updates}[failing]
+    monkeypatch.setattr(place, failing, lambda *arguments: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        state.find(("job.py", 1), [variable], DynamicLossScale())
+    del variable
+    gc.collect()
+    assert scalers.scalers == []
 
 
 def test_a_scaler_that_is_gone_leaves_no_variable():

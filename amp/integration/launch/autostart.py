@@ -13,7 +13,7 @@ import os
 import sys
 
 from amp import variables
-from amp.integration import fallback, imports
+from amp.integration import fallback, imports, messages
 from amp.integration.launch import job_lines
 from amp.policy import Policy
 
@@ -49,7 +49,7 @@ def _is_child() -> bool:
 @functools.cache
 def _say(text: str) -> None:
     """Says a thing once: Python may run a `.pth` file several times."""
-    sys.stderr.write(f"amp: {text}\n")
+    messages.to_stderr(text)
 
 
 def _enable() -> None:

@@ -14,7 +14,7 @@ import os
 import sys
 
 from amp.graph_rewrite.cost.resolution import Resolution
-from amp.integration import fallback
+from amp.integration import fallback, messages
 from amp.integration.process import PROCESS
 
 
@@ -82,6 +82,4 @@ def _write(text: str) -> None:
     log = logging.getLogger("amp")
     if (log.level and log.level > logging.INFO) or log.disabled:
         return
-    if sys.__stderr__ is not None and not sys.__stderr__.closed:  # it is the job's
-        sys.__stderr__.write(f"amp: {text}\n")
-        sys.__stderr__.flush()
+    messages.to_stderr(text)

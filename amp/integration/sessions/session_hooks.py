@@ -13,7 +13,7 @@ from typing import Any
 import tensorflow as tf
 from tensorflow.python.client import session as session_lib
 
-from amp.integration import active, wrapping
+from amp.integration import active, fallback, wrapping
 from amp.integration.functions import function_hooks
 from amp.integration.functions.twins import Twins
 from amp.integration.sessions import (
@@ -56,7 +56,14 @@ def _answered(given: wrapping.Arguments) -> wrapping.Arguments:
         return given
     targets, fetches = given.get("target_list"), given.get("fetch_list")
     graph = given.get("self")._graph
-    more = unused_checks.answers(graph, targets, fetches, feeds)
+    part = fallback.Part(
+        "a run also checks gradients that it does not use", active.is_strict()
+    )
+    more = fallback.attempt(
+        part,
+        lambda: unused_checks.answers(graph, targets, fetches, feeds),
+        dict[Any, Any],
+    )
     return given.replaced("feed_dict", {**feeds, **more}) if more else given
 
 
@@ -149,15 +156,16 @@ def _partial_run_setup(original: wrapping.Function) -> wrapping.Function:
         twin = self.__dict__.get(TWIN) or begin(self, twins)
         if isinstance(twin, Untwinned):
             return original(self, *args, **kwargs)
-        begun: list[Run] = []
+        begun: list[tuple[Request, Run]] = []
 
         def call(fn: Any, _: Any, fed: Any, fetched: Any, run: Any) -> Any:
             given = [graph._get_tensor_by_tf_output(output) for output in fed]
             asked = [graph._get_tensor_by_tf_output(output) for output in fetched]
             targets = [graph._get_operation_by_tf_operation(op) for op in run]
             feeds = {tensor.ref(): None for tensor in given}
-            found = twin.fixed(twins, Request(targets, asked, feeds))
-            begun.append(found)
+            request = Request(targets, asked, feeds)
+            found = twin.fixed(twins, request)
+            begun.append((request, found))
             return self._do_call(
                 fn,
                 self._session,
@@ -167,7 +175,7 @@ def _partial_run_setup(original: wrapping.Function) -> wrapping.Function:
             )
 
         handle = original(_View(self, _do_call=call), *args, **kwargs)
-        twin.begin_partial(handle, twins, begun[0])
+        twin.begin_partial(handle, twins, *begun[0])
         return handle
 
     return partial_run_setup

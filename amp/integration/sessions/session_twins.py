@@ -71,6 +71,11 @@ class Request:
         fed = (getattr(value, "size", 1) for value in self.feeds.values())
         return float(max(1, sum(fed)))
 
+    def ends(self) -> set[tuple[str, str]]:
+        """What is fed and what is fetched, by name."""
+        fed = {("fed", reference.deref().name) for reference in self.feeds}
+        return fed | {("fetched", tensor.name) for tensor in self.fetches}
+
     def asked(self) -> Asked:
         """The same, with the shapes of what is fed."""
         shapes = {ref: _shape(ref.deref(), fed) for ref, fed in self.feeds.items()}
@@ -84,6 +89,19 @@ def _shape(tensor: Any, fed: Any) -> ir.Shape:
     """
     named = getattr(fed, "dtype", tensor.dtype) != tensor.dtype.as_numpy_dtype
     return None if fed is None or named else tuple(fed.shape)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Partial:
+    """A partial run that has begun.
+
+    Attributes:
+      view: the view that it runs in.
+      left: what no part has fed or fetched yet; with the last of it the run ends.
+    """
+
+    view: PolicyView
+    left: set[tuple[str, str]]
 
 
 class SessionTwin:
@@ -109,8 +127,7 @@ class SessionTwin:
         self._proven: dict[Key, Iterator[Run]] = {}
         self._runs: dict[Key, RunTwins] = {}
         self._refused: set[tuple[Any, str]] = set()
-        # By the handle of a partial run, the view that it runs in.
-        self._partial: dict[Any, PolicyView] = {}
+        self._partial: dict[Any, _Partial] = {}  # by their handles, until they end
 
     @property
     def graph(self) -> Any:
@@ -188,16 +205,33 @@ class SessionTwin:
         made.begin()
         return made
 
-    def begin_partial(self, handle: Any, twins: Twins | None, run: Run) -> None:
-        """Notes in which form a partial run begins, for its later parts."""
+    def begin_partial(
+        self, handle: Any, twins: Twins | None, request: Request, run: Run
+    ) -> None:
+        """Notes in which form a partial run begins, for its later parts.
+
+        Args:
+          handle: of the partial run.
+          twins: of the policy; None for float32.
+          request: all that its parts may feed and fetch.
+          run: the same, translated.
+        """
         views = self.views
-        self._partial[handle] = (
-            views.float32 if twins is None else views.view(twins, run.plan)
-        )
+        view = views.float32 if twins is None else views.view(twins, run.plan)
+        self._partial[handle] = _Partial(view, request.ends())
 
     def later_part(self, handle: Any, request: Request) -> Run:
-        """A part of a partial run, in the form in which that began."""
-        view, asked = self._partial[handle], request.asked()
+        """A part of a partial run, in the form in which that began.
+
+        One of a run that has ended is translated too: TensorFlow refuses it.
+        """
+        asked, view = request.asked(), self.views.float32
+        partial = self._partial.get(handle)
+        if partial is not None:
+            view = partial.view
+            partial.left.difference_update(request.ends())
+            if not partial.left:
+                self._partial.pop(handle, None)
         with self.views.lock:
             return view.run(asked.targets, asked.fetches, asked.feeds)
 

@@ -47,8 +47,11 @@ def _note(session: Any) -> None:
         except tf.errors.FailedPreconditionError:  # it took no step
             skipped = 0
         # Sessions of one master share its variables; of others each has its own.
-        key = (session.sess_str or object(), variable.name)
-        counts.skipped[key] = max(skipped, counts.skipped.get(key, 0))
+        if session.sess_str:
+            key = (session.sess_str, variable.name)
+            counts.skipped[key] = max(skipped, counts.skipped.get(key, 0))
+        else:
+            counts.skipped_alone += skipped
     counts.read += 1
 
 
@@ -62,4 +65,5 @@ def total() -> tuple[int, bool]:
     counts = PROCESS.session_counts
     for session in list(counts.open):
         note(session)
-    return sum(counts.skipped.values()), counts.read == counts.begun
+    skipped = counts.skipped_alone + sum(counts.skipped.values())
+    return skipped, counts.read == counts.begun

@@ -14,10 +14,12 @@ from typing import Any
 import numpy as np
 
 from amp.integration.functions import step_variants
-from amp.integration.process import PROCESS
 from amp.loss_scaling import provenance
 
 _PASSED = np.asarray(True)
+# Of the graph: what is known of its runs has its tensors in it, and so nothing else may
+# hold it. Not a str: meta graphs are exported with the collections that have a str key.
+_COLLECTION = ("amp", "unused_checks")
 
 
 def answers(
@@ -36,12 +38,20 @@ def answers(
     """
     if not feeds or not provenance.noted(graph):
         return {}
-    known: dict[Any, dict[Any, Any]] = PROCESS.unused_checks.setdefault(graph, {})
+    known = _known(graph)
     # The graph keeps them, so that no other object has their ids.
     key = (*map(id, targets), None, *map(id, fetches), None, *feeds)
     if key not in known:
         known[key] = _unused(graph, targets, fetches, feeds)
     return known[key]
+
+
+def _known(graph: Any) -> dict[Any, dict[Any, Any]]:
+    """The answers of a graph so far, by a run's operations, fetches and feeds."""
+    place: list[dict[Any, dict[Any, Any]]] = graph.get_collection_ref(_COLLECTION)
+    if not place:
+        place.append({})
+    return place[0]
 
 
 def _unused(

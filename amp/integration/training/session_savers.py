@@ -23,6 +23,8 @@ from amp.loss_scaling.scaler import Scaler
 
 # Set on a saver that is to save what its list has, and no loss scale.
 _AS_LISTED = "_amp_as_listed"
+# Set on a saver: by what checkpoints lacked, the savers of the rest.
+_PARTIAL = "_amp_partial"
 _Concrete = tf.types.experimental.ConcreteFunction
 
 
@@ -137,8 +139,7 @@ def _restore(original: wrapping.Function) -> wrapping.Function:
         absent = _absent(ours, save_path)
         if not absent:
             return original(self, *args, **kwargs)
-        with _open(sess.graph):
-            partial = _without(self, absent)
+        partial = _partial(self, absent, sess.graph)
         result = given.replaced("self", partial).call(original)
         sess.run([o.begin for o in absent])
         return result
@@ -153,12 +154,25 @@ def _ours(saver: Any) -> list[_Saved]:
     return [item for item in listed if isinstance(item, _Saved)]
 
 
+def _partial(saver: Any, absent: list[_Saved], graph: Any) -> Any:
+    """As `_without`, made once for each set of what is absent: it adds nodes."""
+    made = saver.__dict__.setdefault(_PARTIAL, {})
+    key = frozenset(map(id, absent))  # the saver's list keeps them
+    if key not in made:
+        with _open(graph):
+            made[key] = _without(saver, absent)
+    return made[key]
+
+
 def _without(saver: Any, absent: list[_Saved]) -> Any:
     """Returns a saver like `saver` that does not restore what is absent."""
     left = {id(item) for item in absent}
     rest = [item for item in saver._var_list if id(item) not in left]
     partial = tf.compat.v1.train.Saver(
-        sharded=saver._sharded, allow_empty=True, defer_build=True
+        reshape=saver._reshape,
+        sharded=saver._sharded,
+        allow_empty=True,
+        defer_build=True,
     )
     partial._var_list = rest
     setattr(partial, _AS_LISTED, True)

@@ -104,6 +104,18 @@ for _ in range(4):
     step(tf.ones([8, 8]))
 print("trained")
 """
+# What a job does between importing Keras and its first step.
+CHOOSES = """
+import keras
+import tensorflow as tf
+from amp.graph_rewrite.cost.shipped_devices import CPU_AVX512_BF16
+from amp.integration import active
+from amp.integration.measuring import hardware
+
+hardware.device = lambda: CPU_AVX512_BF16  # as after `tf.config.set_visible_devices`
+tf.function(lambda x: x @ x)(tf.ones([8, 8]))
+assert active.active().settled.device is CPU_AVX512_BF16
+"""
 # By variable, a value that cannot be followed, and what is said of it.
 UNUSABLE = {
     "AMP_ALLOW": ("EagerPyFunc", "EagerPyFunc cannot be 16-bit: it runs Python"),
@@ -125,6 +137,13 @@ UNUSABLE = {
 }
 # Those that are read when a step is; the others are refused before TensorFlow is there.
 LATER = ("AMP_ALLOW", "AMP_CACHE_DIR", "AMP_DENY", "AMP_KEEP", "AMP_REPORT")
+
+# What a job may have done to its standard error before it imports TensorFlow.
+UNUSABLE_STDERR = (
+    "sys.stderr = sys.__stderr__ = None",
+    "sys.stderr.close()",
+    "r, w = os.pipe(); os.close(r); os.dup2(w, 2)",
+)
 
 
 class Start:
@@ -333,6 +352,23 @@ def test_a_misspelt_variable_is_told_of_once_and_the_job_runs(stand_in):
     assert done.stderr.count(said) == 1
 
 
+@pytest.mark.parametrize("unusable", UNUSABLE_STDERR)
+def test_a_job_that_nobody_listens_to_runs(stand_in, unusable):
+    code = f"import os, sys\n{unusable}\n{ACTIVATION}import keras"
+    done = stand_in.run(code, AMP_ENABLE="1", AMP_DTPYE="float16")
+    assert done.stdout == "tensorflow\nenabled Policy()\nkeras\n"
+
+
+def test_no_error_of_ours_leaves_the_import_of_a_job(stand_in):
+    planted = "import sys\nsys.modules['amp.integration.launch.job_lines'] = None\n"
+    done = stand_in.run(f"{planted}import keras", AMP_ENABLE="1")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == "tensorflow\nkeras\n"
+    assert "amp: mixed precision is off: ModuleNotFoundError: " in done.stderr
+    strict = stand_in.run(f"{planted}import keras", AMP_ENABLE="1", AMP_STRICT="1")
+    assert strict.returncode == 1
+
+
 def test_children_of_a_job_do_not_repeat_it(stand_in):
     (stand_in.place / "job.py").write_text(SPAWNS)
     code = "import runpy; runpy.run_path('job.py', run_name='__main__')"
@@ -391,6 +427,12 @@ def test_with_tensorflow_itself(start):
     assert done.returncode == 0, done.stderr
     assert "amp: mixed precision is off: PolicyError: 'float8'" in done.stderr
     assert "keep pattern dense* matched no node" in done.stderr
+
+
+@pytest.mark.slow
+def test_what_a_job_chooses_after_importing_keras_counts(start):
+    done = start.run(CHOOSES, AMP_ENABLE="1", AMP_DTYPE="bfloat16")
+    assert done.returncode == 0, done.stderr
 
 
 @pytest.mark.slow

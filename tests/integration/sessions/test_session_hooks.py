@@ -13,7 +13,12 @@ from tensorflow.python.client import session as session_lib
 
 import amp
 from amp.graph_rewrite.graph import ir
-from amp.integration.sessions import policy_view, session_hooks, twin_graph
+from amp.integration.sessions import (
+    policy_view,
+    session_hooks,
+    session_starts,
+    twin_graph,
+)
 
 pytestmark = pytest.mark.kernels
 
@@ -163,6 +168,24 @@ def test_partial_runs():
             return first, last
 
     both(run)
+
+
+def test_a_partial_run_that_has_ended_is_forgotten_and_refused_as_ever():
+    with tf.Graph().as_default(), amp.mixed_precision_scope(POLICY):
+        parts = model()
+        with v1.Session() as session:
+            session.run(v1.global_variables_initializer())
+            twin = session.__dict__[session_starts.TWIN]
+            for _ in range(3):
+                handle = session.partial_run_setup(
+                    [parts["hidden"], parts["loss"]], [parts["x"], parts["y"]]
+                )
+                session.partial_run(handle, parts["hidden"], {parts["x"]: X})
+                assert len(twin._partial) == 1
+                session.partial_run(handle, parts["loss"], {parts["y"]: X})
+                assert len(twin._partial) == 0
+            with pytest.raises(tf.errors.InvalidArgumentError, match="setup"):
+                session.partial_run(handle, parts["loss"], {parts["y"]: X})
 
 
 def test_traces_name_the_users_nodes():

@@ -42,6 +42,7 @@ def test_a_session_that_is_closed_is_read_before() -> None:
     assert skipped_counts.total() == (5, True)
     session.close()  # a second time changes nothing
     assert skipped_counts.total() == (5, True)
+    assert not PROCESS.session_counts.skipped  # nothing is kept of either session
 
 
 def test_a_session_that_is_open_at_the_end_is_read_then() -> None:

@@ -5,6 +5,8 @@ So gradients may be fed, and so may what they are computed from, as in float32.
 
 from __future__ import annotations
 
+import gc
+import weakref
 from typing import Any
 
 import numpy as np
@@ -12,7 +14,7 @@ import pytest
 import tensorflow as tf
 
 import amp
-from amp.integration.sessions import unused_checks
+from amp.integration.sessions import session_hooks, unused_checks
 from amp.loss_scaling import DynamicLossScale, group
 
 v1 = tf.compat.v1
@@ -143,3 +145,31 @@ def test_flags_inside_a_loop_of_tensorflow_1_are_not_fed():
             count, total = session.run(out, {x: np.ones([2, 4], np.float32)})
     assert count == 3
     np.testing.assert_array_equal(total, np.full([4, 4], 24.0))
+
+
+def test_a_graph_that_is_fed_goes_with_its_last_user():
+    """What is known of a graph's runs has the graph's tensors in it."""
+
+    def trained() -> weakref.ref[Any]:
+        with tf.Graph().as_default() as graph, amp.mixed_precision_scope(POLICY):
+            step = Step()
+            with v1.Session() as session:
+                session.run(v1.global_variables_initializer())
+                session.run(step.train, {step.x: X})
+                session.run(step.train, fed(step.grads))
+        return weakref.ref(graph)
+
+    graph = trained()
+    gc.collect()
+    assert graph() is None
+
+
+def test_an_error_of_ours_fails_no_run(step, session, monkeypatch):
+    def broken(*run: Any) -> Any:
+        raise KeyError("planted")
+
+    monkeypatch.setattr(unused_checks, "answers", broken)
+    monkeypatch.setattr(session_hooks.active, "is_strict", lambda: False)
+    with pytest.warns(RuntimeWarning, match="does not use"):
+        session.run(step.train, {step.x: X})
+    assert told(session) == [8.0, 0]

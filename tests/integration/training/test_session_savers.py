@@ -162,6 +162,46 @@ def test_checkpoints_with_and_without_the_state_restore(scope, tmp_path, saver):
         assert session.run(job.scaler.scale) == RULE.initial
 
 
+@pytest.fixture
+def without(tmp_path):
+    """A checkpoint of a job without the plugin, whose weights had another shape."""
+    with tf.Graph().as_default(), v1.Session() as session:
+        for name in ("w0", "w1"):
+            v1.get_variable(name, initializer=[[5.0]])
+        session.run(v1.global_variables_initializer())
+        return v1.train.Saver().save(session, str(tmp_path / "without"))
+
+
+def test_a_saver_that_reshapes_does_so_without_the_state_too(scope, without):
+    job = Job("init train", variables=2)
+    with job.graph.as_default():
+        saver = v1.train.Saver(reshape=True)
+    with job.session() as session:
+        session.run(job.init)
+        saver.restore(session, without)
+        assert session.run(job.ws) == [[5.0], [5.0]]
+        assert session.run(job.scaler.scale) == RULE.initial
+
+
+def test_restoring_again_adds_no_node(scope, tmp_path):
+    scope(None)
+    job = Job("init saver")
+    with job.session() as session:
+        session.run(job.init)
+        path = job.saver.save(session, str(tmp_path / "without"))
+    scope(RULE)
+    job = Job("init train saver")
+    with job.session() as session:
+        session.run(job.init)
+        sizes = []
+        for _ in range(3):
+            job.steps(session, np.inf)
+            job.saver.restore(session, path)
+            sizes.append(len(job.graph.get_operations()))
+            assert session.run(job.scaler.scale) == RULE.initial
+    assert sizes == sizes[:1] * 3
+
+
 def test_what_trained_more_variables_restores(scope, tmp_path):
     larger = Job("init train saver", variables=2)
     with larger.session() as session:

@@ -36,13 +36,26 @@ class Spread:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
+class Failure:
+    """Why rounds of a mode do not count.
+
+    Attributes:
+      word: for a cell of a table.
+      cause: the error, or that the loss is not finite.
+    """
+
+    word: str
+    cause: str
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
 class Row:
     """One case under one executor.
 
     Attributes:
       case, executor: which.
       seconds32: median of float32's step over rounds.
-      gains: by mode, None where it failed.
+      gains: by mode, of the rounds that count; None where there is none.
       predicted: the plugin's own figure of its gain.
       memory, steady_memory: the plugin's peak over float32's, in all and after the
         first steps.
@@ -50,7 +63,7 @@ class Row:
       rewriting: most seconds that rewriting took. It comes with the second step.
       measuring: most seconds that the plugin measured operations for, between steps, to
         plan from them; what it found it keeps.
-      errors: by mode, what it failed with.
+      failures: by mode, where a round failed or its loss is not finite.
       warnings: what the plugin warned of.
     """
 
@@ -65,7 +78,7 @@ class Row:
     first: float | None
     rewriting: float | None
     measuring: float | None
-    errors: dict[str, str]
+    failures: dict[str, Failure]
     warnings: tuple[str, ...]
 
     def gain(self, mode: str) -> float | None:
@@ -92,11 +105,7 @@ def rows(runs: Sequence[Run]) -> list[Row]:
 
 def _row(case: str, executor: str, runs: Sequence[Run]) -> Row:
     own = [run for run in runs if (run["case"], run["executor"]) == (case, executor)]
-    good = [run for run in own if "error" not in run]
-    errors = {run["mode"]: run["error"] for run in own if "error" in run}
-    for run in good:
-        if run["loss_first"] is None or run["loss_last"] is None:
-            errors[run["mode"]] = "the loss is not finite"
+    good = [run for run in own if "error" not in run and _is_finite(run)]
     return Row(
         case,
         executor,
@@ -109,9 +118,29 @@ def _row(case: str, executor: str, runs: Sequence[Run]) -> Row:
         _median(good, "amp", "first_step_seconds"),
         max(_of_mode(good, "amp", "rewrite_seconds").values(), default=None),
         max(_of_mode(good, "amp", "measuring_seconds").values(), default=None),
-        errors,
-        tuple(dict.fromkeys(text for run in good for text in run.get("warnings", ()))),
+        _failures(own),
+        tuple(dict.fromkeys(text for run in own for text in run.get("warnings", ()))),
     )
+
+
+def _is_finite(run: Run) -> bool:
+    """Whether what a run computed is a training: NaNs are computed fast, too."""
+    return run["loss_first"] is not None and run["loss_last"] is not None
+
+
+def _failures(runs: Sequence[Run]) -> dict[str, Failure]:
+    """The first failure of each mode; it says which round if an earlier one was fine."""
+    found: dict[str, Failure] = {}
+    for run in sorted(runs, key=lambda run: run["round"]):
+        late = f" in round {run['round'] + 1}" if run["round"] else ""
+        if "error" in run:
+            failure = Failure(f"failed{late}", run["error"])
+        elif not _is_finite(run):
+            failure = Failure(f"not finite{late}", "the loss is not finite")
+        else:
+            continue
+        found.setdefault(run["mode"], failure)
+    return found
 
 
 def _of_mode(runs: Sequence[Run], mode: str, field: str) -> dict[int, float]:

@@ -129,8 +129,8 @@ def _speed_row(row: summary.Row) -> list[str]:
 
 
 def _gain(row: summary.Row, mode: str) -> str:
-    if mode in row.errors:
-        return "not finite" if row.gains[mode] else "failed"
+    if mode in row.failures:
+        return row.failures[mode].word
     return spread(row.gains[mode])
 
 
@@ -164,7 +164,7 @@ def targets_table(results: Mapping[str, Any], rows: Sequence[summary.Row]) -> st
 def failures_list(rows: Sequence[summary.Row]) -> str:
     found = []
     for row in rows:
-        said = [(NAMES.get(mode, mode), error) for mode, error in row.errors.items()]
+        said = [(NAMES.get(m, m), failure.cause) for m, failure in row.failures.items()]
         said += [("warning", text) for text in row.warnings]
         found += [f"* {row.case}, {row.executor}, {who}: {text}" for who, text in said]
     return "\n".join(found)

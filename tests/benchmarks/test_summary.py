@@ -47,18 +47,40 @@ def test_a_round_without_float32_gives_no_gain() -> None:
     assert row.gains["keras"] is None
 
 
-def test_a_mode_that_failed_is_an_error_and_has_no_gain() -> None:
+def test_a_mode_that_failed_has_no_gain() -> None:
     failed = {"case": "mlp", "executor": "kernels", "mode": "keras", "round": 0}
     row = one_row(run(), {**failed, "error": "ValueError: no"})
-    assert row.errors == {"keras": "ValueError: no"}
+    assert row.failures == {"keras": summary.Failure("failed", "ValueError: no")}
     assert row.gain("keras") is None
     assert row.neighbour is None
 
 
 @pytest.mark.parametrize("field", ["loss_first", "loss_last"])
-def test_a_loss_that_is_not_finite_is_an_error(field: str) -> None:
-    row = one_row(run(), run("amp", **{field: None}))
-    assert row.errors == {"amp": "the loss is not finite"}
+def test_a_loss_that_is_not_finite_is_a_failure_and_no_gain(field: str) -> None:
+    row = one_row(run(), run("amp", 0.1, **{field: None}))
+    wanted = summary.Failure("not finite", "the loss is not finite")
+    assert row.failures == {"amp": wanted}
+    assert row.gain("amp") is None
+    assert {target.seen for target in summary.targets([row])} == {None}
+
+
+def test_the_rounds_before_a_loss_that_is_not_finite_count() -> None:
+    runs = [run(number=0), run("amp", 0.5, 0), run(number=1)]
+    row = one_row(*runs, run("amp", 0.1, 1, loss_last=None))
+    assert row.gains["amp"] == summary.Spread(2.0, 2.0, 2.0)
+    assert row.failures["amp"].word == "not finite in round 2"
+
+
+def test_a_loss_of_float32_that_is_not_finite_gives_no_gain() -> None:
+    row = one_row(run(seconds=9.0, loss_last=None), run("amp", 0.5))
+    assert (row.gain("amp"), row.seconds32) == (None, None)
+
+
+def test_a_mode_that_fails_after_a_round_says_in_which() -> None:
+    failed = {"case": "mlp", "executor": "kernels", "mode": "amp", "round": 1}
+    row = one_row(run(), run("amp", 0.5), {**failed, "error": "ended by signal 9"})
+    assert row.failures["amp"].word == "failed in round 2"
+    assert row.failures["amp"].cause == "ended by signal 9"
 
 
 def test_memory_and_first_step_are_the_plugins_over_float32s() -> None:

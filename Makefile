@@ -17,6 +17,7 @@
 #   EXTRAS=tensorflow,demo,convergence,dev,docs  another TensorFlow than the one for CPUs
 #   WORKERS=4                      processes that test side by side; as many as cores, up to 8
 #   BENCH="--models mlp resnet50"  options of benchmarks/training_step.py; --help tells
+#   BENCH="--memory --force"       replace the results of this machine, which are kept else
 #   CONVERGENCE="resnet --quick --resume"  options of `python -m convergence run`
 #   CALIBRATION="resnet --quick"   likewise of `calibrate`, for margins not frozen yet
 

@@ -80,9 +80,10 @@ class Row:
       over: by neighbour, its seconds over the plugin's in the same round.
       predicted: the plugin's own figure of its gain.
       starts: by kind of run (`FIRST`, `LATER`, `UNTOLD`), those there were.
-      rewriting: most seconds that rewriting took. It comes with the second step.
-      measuring: most seconds that the plugin measured operations for, between steps, to
-        plan from them; what it found it keeps.
+      rewriting: most seconds that rewriting took, measuring not counted. It comes with
+        the second step.
+      measuring: most seconds that the plugin measured operations for, to plan from
+        them; what it found it keeps.
       failures: by mode, where a round failed or its loss is not finite.
       warnings: what the plugin warned of.
     """

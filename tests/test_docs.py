@@ -168,7 +168,8 @@ def test_the_page_of_the_doctor_names_every_check_and_every_state():
     )
     made = [finding.check for found in first for finding in found]
     made += [check.name for check in checkup.CHECKS]
-    assert [name for name in named if name != "gpu"] == made
+    seldom = ("temporary", "gpu")  # only where something is wrong
+    assert [name for name in named if name not in seldom] == made
     for word in (*findings.STATUSES, *hook_states.STATES):
         assert f'"{word}"' in page
     assert f"| `schema` | {findings.SCHEMA} |" in page

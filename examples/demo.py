@@ -26,7 +26,10 @@ _NO_GAIN = 1.01  # a smaller ratio is within what such a short run can tell
 
 def training_report(directory: pathlib.Path) -> tuple[dict[str, Any], str]:
     """Returns the report of the training step, the largest function, and its page."""
-    reports = {path: json.loads(path.read_text()) for path in directory.glob("*.json")}
+    reports = {
+        path: json.loads(path.read_text(encoding="utf-8"))
+        for path in directory.glob("*.json")
+    }
     if not reports:
         sys.exit(
             f"demo: no report in {directory}, so the mixed run rewrote nothing."

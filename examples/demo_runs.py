@@ -102,7 +102,7 @@ class Run:
         self._reader.join()
         if code or not self.history.exists():
             sys.exit(f"demo: the {self.name} run failed, exit code {code}; see above")
-        found: dict[str, Any] = json.loads(self.history.read_text())
+        found: dict[str, Any] = json.loads(self.history.read_text(encoding="utf-8"))
         return found
 
 

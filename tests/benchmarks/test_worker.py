@@ -265,7 +265,9 @@ def test_the_plugin_is_switched_on_by_the_environment_alone(
     tmp_path: pathlib.Path,
 ) -> None:
     # What site does with the .pth file, where the package may not be installed.
-    (tmp_path / "sitecustomize.py").write_text((ROOT / "tf_amp.pth").read_text())
+    (tmp_path / "sitecustomize.py").write_text(
+        (ROOT / "tf_amp.pth").read_text(encoding="utf-8")
+    )
     environment = {k: v for k, v in os.environ.items() if not k.startswith("AMP_")}
     environment |= {"AMP_ENABLE": "1", "AMP_EMULATE": "1", "AMP_DTYPE": "bfloat16"}
     environment["PYTHONPATH"] = f"{tmp_path}{os.pathsep}{ROOT}"

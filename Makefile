@@ -17,6 +17,7 @@
 #   EXTRAS=tensorflow,demo,convergence,dev,docs  another TensorFlow than the one for CPUs
 #   WORKERS=4                      processes that test side by side; as many as cores, up to 8
 #   BENCH="--models mlp resnet50"  options of benchmarks/training_step.py; --help tells
+#   BENCH="--memory --force"       replace the results of this machine, which are kept else
 #   CONVERGENCE="resnet --quick --resume"  options of `python -m convergence run`
 #   CALIBRATION="resnet --quick"   likewise of `calibrate`, for margins not frozen yet
 
@@ -28,10 +29,14 @@ CALIBRATION ?= all --quick
 WORKERS ?= auto
 VENV := .venv
 BIN := $(VENV)/bin
-STAMP := $(VENV)/.installed
-DEMO_STAMP := $(VENV)/.installed-demo
+# Which TensorFlow, and which is not to be there beside it: they share a directory.
+TENSORFLOW := $(if $(findstring tensorflow,$(EXTRAS)),tensorflow,cpu)
+OTHER := $(if $(findstring tensorflow,$(EXTRAS)),tensorflow-cpu,tensorflow)
 # What the demo needs of EXTRAS, so that a fresh machine shows it sooner.
-DEMO_EXTRAS := $(if $(findstring tensorflow,$(EXTRAS)),tensorflow,cpu),demo
+DEMO_EXTRAS := $(TENSORFLOW),demo
+# Their names tell what is installed, so that other EXTRAS are installed when asked for.
+STAMP := $(VENV)/.installed-$(subst $() ,,$(EXTRAS))
+DEMO_STAMP := $(VENV)/.installed-demo-$(TENSORFLOW)
 INSTALL := -m pip install --disable-pip-version-check --no-compile
 
 # Each process imports TensorFlow once; one that is done takes over what another still has.
@@ -49,6 +54,7 @@ export TF_CPP_MIN_LOG_LEVEL ?= 2
 export PYTHONDONTWRITEBYTECODE :=
 
 .PHONY: demo test test-quick test-isa test-gpu-kernels bench convergence docs check vendor clean
+.PHONY: $(VENV)/.installed
 
 demo: $(DEMO_STAMP)
 	$(BIN)/python -m examples.demo
@@ -107,15 +113,22 @@ clean:
 	rm -rf build dist $(VENV) .venv-gpu *.egg-info .hypothesis .mypy_cache .pytest_cache .ruff_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
-# Installed again when the packaging changes. The stamp comes last: an interrupted
-# installation is taken up again.
+# Installed again when the packaging changes. The stamp comes last, and those of before go
+# first: an interrupted installation is taken up again.
 $(STAMP): pyproject.toml setup.py tf_amp.pth
 	$(PYTHON) -m venv $(VENV)
+	rm -f $(VENV)/.installed*
+	$(BIN)/python -m pip uninstall -q -y $(OTHER)
 	$(BIN)/python $(INSTALL) -e '.[$(EXTRAS)]'
 	touch $(DEMO_STAMP) $@
 
 $(DEMO_STAMP): pyproject.toml setup.py tf_amp.pth
 	@echo "installing TensorFlow and scikit-learn into $(VENV) ..."
 	$(PYTHON) -m venv $(VENV)
+	rm -f $(VENV)/.installed*
+	$(BIN)/python -m pip uninstall -q -y $(OTHER)
 	$(BIN)/python $(INSTALL) -q -e '.[$(DEMO_EXTRAS)]'
 	touch $@
+
+# Whatever EXTRAS are.
+$(VENV)/.installed: $(STAMP)

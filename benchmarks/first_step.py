@@ -2,10 +2,11 @@
 
 A program anyone can run: `python -m benchmarks.first_step --model resnet50`. A training
 step of a Keras application is traced and called for the first time, in processes of
-their own that follow one another in every round: in float32; under the plugin with an
-empty cache (cold); and with the cache that a job of `--steps` steps has left (warm). It
-prints the milliseconds and the share of each phase, medians over rounds, with the
-ratios of the whole to float32's, and then one line of JSON.
+their own that follow one another in every round: in float32 (first, or last, by turns);
+under the plugin with an empty cache (cold); and with the cache that a job of `--steps`
+steps has left (warm). It prints the milliseconds and the share of each phase, medians
+over rounds, with the ratios of the whole to float32's, and then one line of JSON, with
+the machine in it.
 
 A phase's time is without that of the phases in it. Tracing is what the step takes
 before TensorFlow is asked to run a function; "TensorFlow's call" has in it what makes
@@ -17,16 +18,16 @@ from __future__ import annotations
 import argparse
 import contextlib
 import dataclasses
-import functools
 import json
-import os
 import statistics
-import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
+
+from benchmarks import processes
+from benchmarks.phases import Phases
 
 MODES = ("float32", "cold", "warm")
 # By name: the Keras application, the side of its images, and the batch.
@@ -36,54 +37,9 @@ MODELS = {
     "mobilenet": ("MobileNetV2", 64, 8),
 }
 CLASSES = 100
+PATIENCE_SECONDS = 3600.0  # for a process
 OTHER = "other of the plugin"
 TRACING, CALL = "tracing", "TensorFlow's call"
-# Inside of these, calls of TensorFlow are their own.
-OPAQUE = ("measure", "compare gradients")
-
-
-class Phases:
-    """The seconds of each phase, without those of the phases in it.
-
-    Args:
-      clock: gives seconds.
-    """
-
-    def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:
-        self.seconds: dict[str, float] = {}
-        self._clock = clock
-        self._inside: list[list[Any]] = []  # [phase, seconds of phases in it]
-
-    @contextlib.contextmanager
-    def phase(self, name: str) -> Iterator[None]:
-        """Times what is inside as a phase."""
-        if self._inside and self._inside[-1][0] in OPAQUE:
-            yield
-            return
-        self._inside.append([name, 0.0])
-        start = self._clock()
-        try:
-            yield
-        finally:
-            took = self._clock() - start
-            _, inner = self._inside.pop()
-            self.seconds[name] = self.seconds.get(name, 0.0) + took - inner
-            if self._inside:
-                self._inside[-1][1] += took
-
-    def timed(self, name: str, function: Callable[..., Any]) -> Callable[..., Any]:
-        """The function, timed as a phase."""
-
-        @functools.wraps(function)
-        def call(*args: Any, **kwargs: Any) -> Any:
-            with self.phase(name):
-                return function(*args, **kwargs)
-
-        return call
-
-    def watch(self, name: str, owner: Any, attribute: str) -> None:
-        """Has a function timed as a phase wherever its owner is asked for it."""
-        setattr(owner, attribute, self.timed(name, getattr(owner, attribute)))
 
 
 def watch_tensorflow(phases: Phases) -> None:
@@ -211,23 +167,43 @@ def _seconds(step: Callable[[], float]) -> float:
 
 
 def process(args: argparse.Namespace, mode: str, cache: str) -> dict[str, Any]:
-    """Runs one mode in a process of its own; returns what it found."""
+    """Runs one mode in a process of its own; returns what it found.
+
+    Of the user's `AMP_*` variables float32 sees none: AMP_ENABLE=1 would make it mixed.
+    """
     steps = args.steps if mode == "cold" else 2
-    command = [sys.executable, "-m", "benchmarks.first_step", "--worker", mode]
-    command += ["--model", args.model, "--steps", str(steps)]
-    environment = {**os.environ, "AMP_CACHE_DIR": cache, "TF_CPP_MIN_LOG_LEVEL": "3"}
-    done = subprocess.run(
-        command, env=environment, text=True, stdout=subprocess.PIPE, check=True
-    )
-    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    options = ["--worker", mode, "--model", args.model, "--steps", str(steps)]
+    if mode == "float32":
+        return asked("first_step", options, {})
+    variables = {**processes.plugin_variables("auto"), "AMP_CACHE_DIR": cache}
+    return asked("first_step", options, variables)
+
+
+def asked(name: str, options: list[str], variables: dict[str, str]) -> dict[str, Any]:
+    """What a program of this directory prints.
+
+    Raises:
+      SystemExit: it failed.
+    """
+    found = processes.program(name, options, variables, PATIENCE_SECONDS)
+    if "error" in found:
+        sys.exit(f"{' '.join([name, *options])}: {found['error']}")
     return found
+
+
+def order(number: int) -> tuple[str, ...]:
+    """The modes of a round: float32 is first in one and last in the next.
+
+    What changes on the machine meanwhile helps neither. Warm follows cold.
+    """
+    return MODES if number % 2 == 0 else (*MODES[1:], MODES[0])
 
 
 def rounds(args: argparse.Namespace) -> Iterator[dict[str, dict[str, Any]]]:
     """What each mode took, round by round; the warm one has the cold one's cache."""
-    for _ in range(args.rounds):
+    for number in range(args.rounds):
         with tempfile.TemporaryDirectory() as cache:
-            found = {mode: process(args, mode, cache) for mode in MODES}
+            found = {mode: process(args, mode, cache) for mode in order(number)}
         took = "  ".join(f"{mode} {found[mode]['seconds']:.2f} s" for mode in MODES)
         print(took, file=sys.stderr, flush=True)
         yield found
@@ -281,6 +257,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     if args.worker:
         print(json.dumps(work(args)), flush=True)
         return
+    machine = asked("machine", [], {})
     every = list(rounds(args))
     print(table(every))
     found = {mode: [round(each, 3) for each in ratios(every, mode)] for mode in MODES}
@@ -292,7 +269,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     print(f"the second step, which makes the twin: {seconds}")
     nodes = max(one["cold"]["nodes"] for one in every)
     print(f"nodes: {nodes}; the warm job's race: {every[-1]['warm']['trial']}")
-    print(json.dumps({"model": args.model, "nodes": nodes, "rounds": every}))
+    told = {"model": args.model, "nodes": nodes, "machine": machine, "rounds": every}
+    print(json.dumps(told))
 
 
 if __name__ == "__main__":

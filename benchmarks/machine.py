@@ -9,9 +9,16 @@ import importlib.metadata
 import json
 import os
 import platform
+import subprocess
 from pathlib import Path
 from typing import Any
 
+ROOT = Path(__file__).resolve().parents[1]
+# Of TensorFlow, oneDNN and OpenMP: what kernels run, and in how many threads.
+VARIABLES = (
+    *("TF_ENABLE_ONEDNN_OPTS", "ONEDNN_MAX_CPU_ISA", "DNNL_MAX_CPU_ISA"),
+    *("TF_NUM_INTRAOP_THREADS", "OMP_NUM_THREADS", "XLA_FLAGS"),
+)
 FLAGS = frozenset(
     ("avx512f", "avx512_bf16", "avx512_fp16", "amx_tile", "amx_bf16", "amx_fp16")
 )
@@ -40,7 +47,31 @@ def machine() -> dict[str, Any]:
         "dtype": settled.policy.dtype if settled.policy else None,
         "reason": settled.reason,
         "versions": {"python": platform.python_version(), **_versions()},
+        "environment": {k: os.environ[k] for k in VARIABLES if k in os.environ},
+        "commit": commit(),
     }
+
+
+def commit(root: Path = ROOT) -> dict[str, Any] | None:
+    """Of which commit the code is, and whether it was changed since.
+
+    None where git is not there, or the directory is not the root of a repository.
+    """
+    head = _git(root, "rev-parse", "--show-prefix", "HEAD").splitlines()
+    if len(head) != 2 or head[0]:  # the prefix: of a repository around this one
+        return None
+    changes = _git(root, "status", "--porcelain", "--untracked-files=no")
+    return {"id": head[1], "dirty": bool(changes)}
+
+
+def _git(root: Path, *options: str) -> str:
+    """What git prints, "" where it fails."""
+    command = ["git", "--no-optional-locks", "-C", str(root), *options]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, check=True)
+    except (OSError, subprocess.CalledProcessError):
+        return ""
+    return done.stdout
 
 
 def _gpu() -> str | None:

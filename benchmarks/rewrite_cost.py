@@ -47,7 +47,8 @@ from amp.integration.functions import (
 )
 from amp.integration.measuring import job_timer
 from amp.integration.measuring.job_timer import Noted
-from benchmarks.first_step import Phases, watch_steps
+from benchmarks.first_step import watch_steps
+from benchmarks.phases import Phases
 
 SIZES = (1_000, 3_000, 10_000, 30_000, 100_000)
 # With gradients, roughly; the size reached is printed.

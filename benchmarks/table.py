@@ -1,29 +1,18 @@
-"""The page, the tables and the chart of results; how figures look in text.
+"""The page and the tables of results; how figures look in text.
 
-What figures mean is `summary`'s work: nothing is computed or measured here. Only
-drawing imports matplotlib.
+What figures mean is the work of `summary` and `targets`: nothing is computed or
+measured here.
 """
 
 from __future__ import annotations
 
-import io
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from benchmarks import summary
+from benchmarks import bench_models, summary, targets
 
 NAMES = {"keras": "Keras policy", "grappler": "Grappler", "amp": "tf-amp"}
 EXECUTORS = {"kernels": "TensorFlow's kernels", "xla": "XLA (jit_compile=True)"}
-COLOURS = {"keras": "#8aa4c8", "grappler": "#b9b9b9", "amp": "#d1661a"}
-SPEED_HEAD = (
-    "model",
-    "float32, ms",
-    *NAMES.values(),
-    "predicted",
-    "peak memory",
-    "first step, s",
-    "rewriting, s",
-)
 Table = Sequence[Sequence[str]]
 
 
@@ -37,8 +26,8 @@ def page(results: Mapping[str, Any], chart: str) -> str:
     rows = summary.rows(results["runs"])
     parts = ["# Whole training steps", machine(results), *warnings(results)]
     if not all(row.for_memory for row in rows):
-        parts += [LEGEND, f"![Speed-up over float32, a bar each]({chart})"]
-    parts += speed_tables(rows)
+        parts += [legend(rows), f"![Speed-up over float32, a bar each]({chart})"]
+    parts += [*speed_tables(rows), *not_run(results)]
     if any(row.for_memory for row in rows):
         parts += ["## Peak memory where activations dominate", memory_table(rows)]
     parts += ["## Targets", targets_table(results, rows)]
@@ -48,16 +37,25 @@ def page(results: Mapping[str, Any], chart: str) -> str:
     return "\n\n".join(parts) + "\n"
 
 
-LEGEND = (
-    "Speed-ups are float32's seconds a step over those of the same step in the same "
-    "round: the median over rounds (least–most). Predicted is the plugin's own figure, "
-    "from times of single operations, as far as they were measured by the end of the "
-    "run. Peak memory is the plugin's over float32's, in all; the first round has the "
-    "race, the others begin with its winner. First step: seconds from before the model "
-    "is built to its end, float32 → plugin. Rewriting: the plugin's seconds for its "
-    "plans, of which the first comes with the second step, or with the first where an "
-    "earlier round has found the winner."
-)
+def legend(rows: Sequence[summary.Row]) -> str:
+    """What the columns are."""
+    kinds = (
+        "A first run begins with an empty cache and looks for a plan; later runs begin "
+        "with what it found."
+        if summary.kinds(rows) != [summary.UNTOLD]
+        else "These results do not tell first runs of a job from later ones, which "
+        "begin with what the first found."
+    )
+    return (
+        "Speed-ups are float32's seconds a step over those of the same step in the "
+        "same round: the median over rounds (least–most). Predicted is the plugin's "
+        "own figure, from times of single operations, as far as they were measured by "
+        f"the end of the run. {kinds} Peak memory is the plugin's over float32's, in "
+        "all. First step: seconds from before the model is built to its end, float32 → "
+        "plugin. Rewriting: the most seconds that the plugin's plans took in a run, of "
+        "which the first comes with the second step, or with the first where an "
+        "earlier run has found the winner."
+    )
 
 
 def excerpt(results: Mapping[str, Any], chart: str, more: str) -> str:
@@ -81,12 +79,34 @@ def machine(results: Mapping[str, Any]) -> str:
     flags = " ".join(found["flags"]) or "no AVX512, no AMX"
     sizes = ", small sizes" if settings["small_sizes"] else ""
     gpu = f"{found['gpu']}; " if found["gpu"] else ""
-    own = "".join(f", {k}={v}" for k, v in settings["variables"].items())
+    variables = {**settings["variables"], **found.get("environment", {})}
+    own = "".join(f", {k}={v}" for k, v in variables.items())
     return (
         f"{gpu}{found['cpu']}, {found['cores']} cores ({flags}), {found['system']}; "
         f"{versions}. {settings['dtype']}, {settings['rounds']} rounds{sizes}{own}; "
-        f"begun {settings['begun']}. Figures of the device: {found['figures']}."
+        f"begun {settings['begun']}{_commit(found)}. "
+        f"Figures of the device: {found['figures']}."
     )
+
+
+def _commit(machine: Mapping[str, Any]) -> str:
+    """Of which code the figures are, where that was told."""
+    commit = machine.get("commit")
+    if not commit:
+        return ""
+    changes = " with changes" if commit["dirty"] else ""
+    return f", commit {commit['id'][:7]}{changes}"
+
+
+def not_run(results: Mapping[str, Any]) -> list[str]:
+    """The default cases that there is no figure of, by executor."""
+    found = []
+    for executor, title in EXECUTORS.items():
+        ran = {run["case"] for run in results["runs"] if run["executor"] == executor}
+        left = [case for case in bench_models.CASES if case not in ran]
+        if left:
+            found.append(f"{title}: {', '.join(left) if ran else 'all'}")
+    return [f"Default cases that were not run: {'; '.join(found)}."] if found else []
 
 
 def warnings(results: Mapping[str, Any]) -> list[str]:
@@ -111,43 +131,68 @@ def speed_tables(rows: Sequence[summary.Row]) -> list[str]:
     for executor, title in EXECUTORS.items():
         own = [r for r in rows if r.executor == executor and not r.for_memory]
         if own:
-            parts += [f"**{title}**", markdown([SPEED_HEAD, *map(_speed_row, own)])]
+            kinds = summary.kinds(own)
+            body = [_speed_row(row, kinds) for row in own]
+            parts += [f"**{title}**", markdown([_speed_head(kinds), *body])]
     return parts
 
 
-def _speed_row(row: summary.Row) -> list[str]:
+def _speed_head(kinds: Sequence[str]) -> list[str]:
+    memory = [summary.of_kind("peak memory", kind) for kind in kinds]
+    first = [f"{summary.of_kind('first step', kind)}, s" for kind in kinds]
+    return [
+        *("model", "float32, ms", *NAMES.values(), "predicted"),
+        *(*memory, *first, "rewriting, s"),
+    ]
+
+
+def _speed_row(row: summary.Row, kinds: Sequence[str]) -> list[str]:
     gains = [_gain(row, mode) for mode in NAMES]
+    starts = [row.starts.get(kind) for kind in kinds]
     return [
         row.case,
         milliseconds(row.seconds32),
         *gains,
         number(row.predicted),
-        number(row.memory.middle if row.memory else None),
-        f"{number(row.first32, '.1f')} → {number(row.first, '.1f')}",
+        *(number(summary.middle(start.memory) if start else None) for start in starts),
+        *map(_first_step, starts),
         number(row.rewriting, ".1f"),
     ]
 
 
+def _first_step(start: summary.Start | None) -> str:
+    if start is None:
+        return "–"
+    return f"{number(start.first32, '.1f')} → {number(start.first, '.1f')}"
+
+
 def _gain(row: summary.Row, mode: str) -> str:
-    if mode in row.errors:
-        return "not finite" if row.gains[mode] else "failed"
+    if mode in row.failures:
+        return row.failures[mode].word
     return spread(row.gains[mode])
 
 
 def memory_table(rows: Sequence[summary.Row]) -> str:
-    head = ("model", "executor", "in all", "after the first steps")
-    body = [
-        (row.case, row.executor, spread(row.memory), spread(row.steady_memory))
-        for row in rows
-        if row.for_memory
-    ]
-    return markdown([head, *body])
+    own = [row for row in rows if row.for_memory]
+    kinds = summary.kinds(own)
+    columns = ("in all", "after the first steps")
+    head = [summary.of_kind(column, kind) for kind in kinds for column in columns]
+    body = []
+    for row in own:
+        starts = [row.starts.get(kind) for kind in kinds]
+        cells = [
+            spread(value)
+            for start in starts
+            for value in ((start.memory, start.steady_memory) if start else (None,) * 2)
+        ]
+        body.append((row.case, row.executor, *cells))
+    return markdown([("model", "executor", *head), *body])
 
 
 def targets_table(results: Mapping[str, Any], rows: Sequence[summary.Row]) -> str:
     words = {True: "met", False: "missed", None: "not measured"}
     body = []
-    for target in summary.targets(rows):
+    for target in targets.targets(rows):
         verdict = words[target.met]
         if target.wanted is None:
             verdict = "reported"
@@ -164,7 +209,7 @@ def targets_table(results: Mapping[str, Any], rows: Sequence[summary.Row]) -> st
 def failures_list(rows: Sequence[summary.Row]) -> str:
     found = []
     for row in rows:
-        said = [(NAMES.get(mode, mode), error) for mode, error in row.errors.items()]
+        said = [(NAMES.get(m, m), failure.cause) for m, failure in row.failures.items()]
         said += [("warning", text) for text in row.warnings]
         found += [f"* {row.case}, {row.executor}, {who}: {text}" for who, text in said]
     return "\n".join(found)
@@ -222,54 +267,3 @@ def between_marks(text: str, new: str, name: str) -> str:
     if not begin or not end:
         raise ValueError(f"the page lacks {first} or, after it, {last}")
     return f"{before}{begin}\n\n{new}\n\n{end}{after}"
-
-
-def chart(results: Mapping[str, Any]) -> str | None:
-    """Gains by model and mode, least and most as whiskers, as SVG.
-
-    None where nothing was timed.
-    """
-    rows = [row for row in summary.rows(results["runs"]) if not row.for_memory]
-    shown = [e for e in EXECUTORS if any(row.executor == e for row in rows)]
-    if not shown:
-        return None
-    import matplotlib
-    from matplotlib import figure
-
-    picture = figure.Figure(figsize=(13, 3.4 * len(shown)), layout="constrained")
-    panels = picture.subplots(len(shown), 1, squeeze=False)[:, 0]
-    for axes, executor in zip(panels, shown, strict=True):
-        _bars(axes, [row for row in rows if row.executor == executor])
-        axes.set_title(EXECUTORS[executor], loc="left", fontsize=10)
-    panels[0].legend(frameon=False, ncols=len(NAMES), loc="upper right", fontsize=9)
-    file = io.StringIO()
-    # Text stays text, and names inside the file are the same in every drawing.
-    with matplotlib.rc_context({"svg.hashsalt": "tf-amp", "svg.fonttype": "none"}):
-        picture.savefig(file, format="svg", metadata={"Date": None})
-    return "\n".join(line.rstrip() for line in file.getvalue().splitlines()) + "\n"
-
-
-def _bars(axes: Any, rows: Sequence[summary.Row]) -> None:
-    width = 0.8 / len(NAMES)
-    for index, (mode, name) in enumerate(NAMES.items()):
-        pairs = [(i, row.gains[mode]) for i, row in enumerate(rows)]
-        known = [(place, gain) for place, gain in pairs if gain is not None]
-        middles = [gain.middle for _, gain in known]
-        low = [gain.middle - gain.low for _, gain in known]
-        high = [gain.high - gain.middle for _, gain in known]
-        axes.bar(
-            [place + (index - 1) * width for place, _ in known],
-            middles,
-            width * 0.92,
-            yerr=[low, high],
-            label=name,
-            color=COLOURS[mode],
-            error_kw={"linewidth": 0.8, "ecolor": "#333"},
-        )
-    axes.axhline(1.0, color="#333", linewidth=0.8)
-    labels = [row.case.replace(" ", "\n") for row in rows]
-    axes.set_xticks(range(len(rows)), labels, fontsize=7.5)
-    axes.set_ylabel("speed-up over float32", fontsize=9)
-    axes.margins(x=0.01, y=0.18)
-    axes.set_ylim(bottom=0)
-    axes.spines[["top", "right"]].set_visible(False)

@@ -16,16 +16,14 @@ import itertools
 import json
 import os
 import re
-import subprocess
 import sys
+import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks import bench_models, summary, table
+from benchmarks import bench_models, chart, processes, result_files, summary, table
 
-ROOT = Path(__file__).resolve().parents[1]
-RESULTS = ROOT / "benchmarks/results"
 MODES = ("float32", *summary.MIXED)
 EXECUTORS = ("kernels", "xla")
 Key = tuple[str, str, str]  # case, executor, mode
@@ -34,13 +32,19 @@ Key = tuple[str, str, str]  # case, executor, mode
 def main(argv: Sequence[str] | None = None) -> int:
     args = _parser().parse_args(argv)
     if args.report_only:
-        results, output = json.loads(args.report_only.read_text()), args.report_only
-        done = True
-    else:
-        results = begin(args)
-        output = args.output or default_output(results, args.quick)
-        print(f"{table.machine(results)}\nresults: {output}\n", flush=True)
-        done = measure(results, args, output)
+        results = json.loads(args.report_only.read_text(encoding="utf-8"))
+        show(results, args.report_only, args.page)
+        return 0
+    if args.output:
+        result_files.refuse_existing(args.output, args.force)
+    with tempfile.TemporaryDirectory(prefix="amp-bench-") as directory:
+        cache = None if processes.given_cache() else Path(directory)
+        results = begin(args, cache)
+        output = args.output or result_files.default_output(results, args.quick)
+        if not args.quick:
+            result_files.refuse_existing(output, args.force)
+        say(f"{table.machine(results)}\nresults: {output}\n")
+        done = measure(results, args, output, cache)
     show(results, output, args.page)
     return 0 if done else 130
 
@@ -63,9 +67,12 @@ def _parser() -> argparse.ArgumentParser:
     add("--dtype", choices=("auto", "bfloat16", "float16"), default="auto", help=text)
     add("--quick", action="store_true", help="small sizes, which say nothing of speed")
     add("--timeout", type=float, default=1200.0, help="seconds, a run")
-    add("--output", type=Path, help="JSON; a .md and a .svg are written beside it")
+    text = "a .json; a .md and a .svg are written beside it"
+    add("--output", type=result_files.json_file, metavar="JSON", help=text)
+    add("--force", action="store_true", help="replace results that are there")
     add("--note", default="", help="what readers of the results must know")
-    add("--report-only", type=Path, metavar="JSON", help="draw the table of results")
+    text = "draw the table of results"
+    add("--report-only", type=result_files.json_file, metavar="JSON", help=text)
     add(
         "--page",
         type=Path,
@@ -74,14 +81,21 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def begin(args: argparse.Namespace) -> dict[str, Any]:
-    """Asks a process of its own what the machine is; results without a run."""
-    found = program("machine", [], plugin_variables(args.dtype), args.timeout)
+def begin(args: argparse.Namespace, cache: Path | None) -> dict[str, Any]:
+    """Asks a process of its own what the machine is; results without a run.
+
+    Args:
+      args: of the command line.
+      cache: an empty directory, None where the user named one.
+    """
+    variables = processes.plugin_variables(args.dtype)
+    found = processes.program(
+        "machine", [], variables | processes.in_cache(cache), args.timeout
+    )
     if "error" in found:
         sys.exit(f"the machine could not be asked: {found['error']}")
     now = datetime.datetime.now(datetime.timezone.utc)
     dtype = found["dtype"] or "bfloat16" if args.dtype == "auto" else args.dtype
-    variables = plugin_variables(args.dtype)
     return {
         "machine": found,
         "settings": {
@@ -91,21 +105,32 @@ def begin(args: argparse.Namespace) -> dict[str, Any]:
             "seconds": args.seconds or (1.0 if args.quick else 8.0),
             "small_sizes": args.quick,
             "note": args.note,
-            "variables": {k: v for k, v in variables.items() if k != "AMP_CACHE_DIR"},
+            "variables": variables,
+            "cache": "empty" if cache else "given",
+            "cases": {name: described(name, args.quick) for name in chosen(args)},
         },
         "runs": [],
     }
 
 
-def plugin_variables(dtype: str) -> dict[str, str]:
-    """The user's own AMP_* variables, and the type where one was asked for."""
-    own = {k: v for k, v in os.environ.items() if k.startswith("AMP_")}
-    own.pop("AMP_ENABLE", None)
-    return own if dtype == "auto" else {**own, "AMP_DTYPE": dtype}
+def described(name: str, quick: bool) -> dict[str, Any]:
+    """What a case was when it was timed; its row may change later."""
+    case = bench_models.ALL[name]
+    batch, sizes = case.arguments(quick)
+    return {"batch": batch, "sizes": sizes, "optimizer": case.optimizer}
 
 
-def measure(results: dict[str, Any], args: argparse.Namespace, output: Path) -> bool:
-    """Runs every round, writing results as they come; False if it was interrupted."""
+def measure(
+    results: dict[str, Any],
+    args: argparse.Namespace,
+    output: Path,
+    cache: Path | None,
+) -> bool:
+    """Runs every round, writing results as they come; False if it was interrupted.
+
+    Each case has a cache of its own under each executor, empty in the first round, so
+    that nothing which the user's jobs or other cases have found helps it.
+    """
     settings = results["settings"]
     plan = list(schedule(chosen(args), args.executors, args.modes, args.rounds))
     failed: set[Key] = set()
@@ -117,10 +142,13 @@ def measure(results: dict[str, Any], args: argparse.Namespace, output: Path) -> 
                 if key in failed:
                     advance(what, "left out, as it failed before")
                     continue
-                run = program("worker", *_command(key, settings, args))
+                own = cache / re.sub(r"\W+", "_", "_".join(key[:2])) if cache else None
+                run = processes.program("worker", *_command(key, settings, args, own))
                 names = dict(zip(("case", "executor", "mode"), key, strict=True))
-                results["runs"].append({**names, "round": number, **run})
-                write(output, as_json(results))
+                names |= {"round": number}
+                names |= {"first_run": number == 0} if cache else {}
+                results["runs"].append({**names, **run})
+                result_files.write(output, result_files.as_json(results))
                 failed |= {key} if "error" in run else set()
                 advance(what, outcome(run))
     except KeyboardInterrupt:
@@ -149,56 +177,24 @@ def schedule(
 
 
 def _command(
-    key: Key, settings: Mapping[str, Any], args: argparse.Namespace
+    key: Key,
+    settings: Mapping[str, Any],
+    args: argparse.Namespace,
+    cache: Path | None,
 ) -> tuple[list[str], dict[str, str], float]:
     """Arguments of a worker, its AMP_* variables, and the time it may take."""
     case, executor, mode = key
     options = ["--case", case, "--executor", executor, "--mode", mode]
     options += ["--dtype", settings["dtype"], "--seconds", str(settings["seconds"])]
     options += ["--quick"] if settings["small_sizes"] else []
-    on = {"AMP_ENABLE": "1", **plugin_variables(args.dtype)} if mode == "amp" else {}
+    if mode != "amp":
+        return options, {}, args.timeout
+    on = {
+        "AMP_ENABLE": "1",
+        **processes.plugin_variables(args.dtype),
+        **processes.in_cache(cache),
+    }
     return options, on, args.timeout
-
-
-def program(
-    name: str, options: list[str], variables: Mapping[str, str], timeout: float
-) -> dict[str, Any]:
-    """Runs a program of this directory; the JSON it prints, or {"error": why not}.
-
-    Args:
-      name: "worker" or "machine".
-      options: its arguments.
-      variables: all the `AMP_*` variables that it is to have.
-      timeout: seconds that it may take.
-    """
-    environment = {k: v for k, v in os.environ.items() if not k.startswith("AMP_")}
-    environment |= variables
-    environment.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
-    command = [sys.executable, "-m", f"benchmarks.{name}", *options]
-    try:
-        done = subprocess.run(
-            command,
-            cwd=ROOT,
-            env=environment,
-            text=True,
-            errors="replace",
-            capture_output=True,
-            timeout=timeout,
-        )
-    except subprocess.TimeoutExpired:
-        return {"error": f"stopped after {timeout:g} s"}
-    if done.returncode == 0:
-        return dict(json.loads(done.stdout.splitlines()[-1]))
-    if done.returncode < 0:
-        return {"error": f"ended by signal {-done.returncode}"}
-    return {"error": cause(done.stderr) or f"exit code {done.returncode}"}
-
-
-def cause(stderr: str) -> str:
-    """The error's own line, of all that a failing process said."""
-    lines = [line.strip() for line in stderr.splitlines() if line.strip()]
-    errors = [line for line in lines if re.match(r"[\w.]*(Error|Exception)\b", line)]
-    return (errors or lines or [""])[-1][:300]
 
 
 def outcome(run: Mapping[str, Any]) -> str:
@@ -231,45 +227,26 @@ def _progress(total: int) -> Iterator[Callable[[str, str | None], None]]:
         yield advance
 
 
-def default_output(results: Mapping[str, Any], quick: bool) -> Path:
-    """A file of the machine, so that two machines do not share one."""
-    if quick:
-        return ROOT / "build/bench/quick.json"
-    machine = results["machine"]
-    name = machine["gpu"] or f"{machine['cpu']} {machine['cores']} cores"
-    slug = re.sub(r"\W+", "_", name.lower()).strip("_")
-    return RESULTS / f"{slug}_{results['settings']['dtype']}.json"
-
-
 def show(results: dict[str, Any], output: Path, page: Path | None) -> None:
-    """Prints the page, and writes it and its chart beside the results."""
+    """Writes the page and its chart beside the results, and prints the page."""
     text = table.page(results, output.with_suffix(".svg").name)
-    print(f"\n{text}")
-    write(output.with_suffix(".md"), text)
-    chart = table.chart(results)
-    if chart:
-        write(output.with_suffix(".svg"), chart)
+    result_files.write(output.with_suffix(".md"), text)
+    drawn = chart.draw(results)
+    if drawn:
+        result_files.write(output.with_suffix(".svg"), drawn)
     if page:
         old = page.read_text(encoding="utf-8")
         files = [os.path.relpath(output.with_suffix(end), page.parent)
                  for end in (".svg", ".md")]  # fmt: skip
         part = table.excerpt(results, *files)
-        write(page, table.between_marks(old, part, output.stem))
+        result_files.write(page, table.between_marks(old, part, output.stem))
+    say(f"\n{text}")
 
 
-def as_json(results: Mapping[str, Any]) -> str:
-    """The results with one run a line."""
-    head = {key: value for key, value in results.items() if key != "runs"}
-    runs = ",\n".join(json.dumps(run) for run in results["runs"])
-    return f'{json.dumps(head, indent=1)[:-2]},\n "runs": [\n{runs}\n ]\n}}\n'
-
-
-def write(path: Path, text: str) -> None:
-    """Writes a file whole or not at all."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_name(f".{path.name}.{os.getpid()}")
-    partial.write_text(text, encoding="utf-8")
-    partial.replace(path)
+def say(text: str) -> None:
+    """Prints, with a "?" for what the terminal's encoding does not have."""
+    encoding = sys.stdout.encoding or "utf-8"
+    print(text.encode(encoding, "replace").decode(encoding), flush=True)
 
 
 if __name__ == "__main__":

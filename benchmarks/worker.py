@@ -214,6 +214,8 @@ def reset_peak() -> bool:
 def _watch_rewriting() -> list[float]:
     """The seconds of each rewrite from now on, as a list that grows.
 
+    Without those in which operations were measured to plan from, in the same call.
+
     Raises:
       SystemExit: the variable had no effect, because the package is not installed.
     """
@@ -223,16 +225,18 @@ def _watch_rewriting() -> list[float]:
             "make bench installs it, and so does pip install -e ."
         )
     from amp.integration.functions import function_hooks
+    from amp.integration.process import PROCESS
 
     seconds: list[float] = []
     add = function_hooks.Twins.add
 
     def watched(*args: Any, **kwargs: Any) -> Any:
-        start = time.perf_counter()
+        start, measured = time.perf_counter(), PROCESS.measuring.spent
         try:
             return add(*args, **kwargs)
         finally:
-            seconds.append(time.perf_counter() - start)
+            measured = PROCESS.measuring.spent - measured
+            seconds.append(time.perf_counter() - start - measured)
 
     function_hooks.Twins.add = watched  # type: ignore[method-assign]
     return seconds
@@ -255,7 +259,7 @@ def settling() -> bool:
 def plugin(rewriting: list[float]) -> dict[str, Any]:
     """What the plugin did: its reports, and what it spent on rewriting and measuring.
 
-    Operations are measured between steps, once on a device.
+    Operations are measured once on a device: between steps, and some in a rewrite.
     """
     import amp
 

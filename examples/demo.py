@@ -11,8 +11,8 @@ import json
 import multiprocessing
 import os
 import pathlib
-import shutil
 import sys
+import tempfile
 import time
 from typing import Any
 
@@ -26,7 +26,10 @@ _NO_GAIN = 1.01  # a smaller ratio is within what such a short run can tell
 
 def training_report(directory: pathlib.Path) -> tuple[dict[str, Any], str]:
     """Returns the report of the training step, the largest function, and its page."""
-    reports = {path: json.loads(path.read_text()) for path in directory.glob("*.json")}
+    reports = {
+        path: json.loads(path.read_text(encoding="utf-8"))
+        for path in directory.glob("*.json")
+    }
     if not reports:
         sys.exit(
             f"demo: no report in {directory}, so the mixed run rewrote nothing."
@@ -172,6 +175,12 @@ def show(out: pathlib.Path, result: dict[str, Any], report_page: str) -> None:
     print(f"\nwrote {out}/result.json and {out}/report.html")
 
 
+def new_reports(out: pathlib.Path) -> pathlib.Path:
+    """Makes the directory of this run's reports; what is in `out` may be the user's."""
+    out.mkdir(parents=True, exist_ok=True)
+    return pathlib.Path(tempfile.mkdtemp(prefix="reports-", dir=out))
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--epochs", type=int, default=EPOCHS)
@@ -180,9 +189,7 @@ def main() -> None:
     args = parser.parse_args()
     begin = time.monotonic()
     args.out = args.out.resolve()
-    reports = args.out / "reports"
-    shutil.rmtree(reports, ignore_errors=True)
-    reports.mkdir(parents=True)
+    args.reports = new_reports(args.out)
     # Three processes may have the same GPU; none of them may take all of its memory.
     os.environ.setdefault("TF_FORCE_GPU_ALLOW_GROWTH", "true")
     spawn = multiprocessing.get_context("spawn")
@@ -192,7 +199,7 @@ def main() -> None:
         print(f"{machine.device}: {machine.reason}", flush=True)
         elsewhere = pool.submit(demo_prediction.predict)
         runs = train(args, machine)
-        report, report_page = training_report(reports)
+        report, report_page = training_report(args.reports)
         result = compare(machine, runs, report)
         result["elsewhere"] = elsewhere.result()
     show(args.out, result, report_page)

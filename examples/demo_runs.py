@@ -58,7 +58,7 @@ class Run:
 
     Args:
       name: of the run, and of its history file.
-      args: epochs, seed and out directory.
+      args: epochs, seed, and the directories `out` and, for reports, `reports`.
       turns: descriptors of the pipes that it takes turns by: to read, to write.
       amp_variables: all the `AMP_*` variables of the process.
     """
@@ -102,7 +102,7 @@ class Run:
         self._reader.join()
         if code or not self.history.exists():
             sys.exit(f"demo: the {self.name} run failed, exit code {code}; see above")
-        found: dict[str, Any] = json.loads(self.history.read_text())
+        found: dict[str, Any] = json.loads(self.history.read_text(encoding="utf-8"))
         return found
 
 
@@ -118,7 +118,7 @@ def train(args: argparse.Namespace, machine: Machine) -> dict[str, dict[str, Any
     to_float32, to_mixed = os.pipe(), os.pipe()
     os.write(to_float32[1], b".")
     own = {k: v for k, v in os.environ.items() if k.startswith("AMP_")}
-    own |= {"AMP_ENABLE": "1", "AMP_REPORT": str(args.out / "reports")}
+    own |= {"AMP_ENABLE": "1", "AMP_REPORT": str(args.reports)}
     own |= machine.environment
     runs = [Run("float32", args, (to_float32[0], to_mixed[1]), {})]
     try:

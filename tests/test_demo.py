@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import concurrent.futures
 import json
 import os
 import pathlib
@@ -13,7 +14,7 @@ import types
 from typing import Any
 
 import pytest
-from demo_results import FORCED, MACHINE, REPORT, RUN, result
+from demo_results import FAR, FORCED, MACHINE, REPORT, RUN, RUNS, result
 from report_pages import large_report
 
 from examples import demo, demo_charts, demo_page, demo_prediction, demo_runs
@@ -24,7 +25,7 @@ EXAMPLES = pathlib.Path(demo.__file__).parent
 def shown(place: pathlib.Path, found: dict[str, Any]) -> str:
     """The page that the demo writes of a result."""
     demo.show(place, found, large_report(40).to_html())
-    return (place / "report.html").read_text()
+    return (place / "report.html").read_text(encoding="utf-8")
 
 
 def text_of(page: str) -> str:
@@ -33,7 +34,7 @@ def text_of(page: str) -> str:
 
 
 def test_training_script_imports_no_amp() -> None:
-    source = (EXAMPLES / "train_digits.py").read_text()
+    source = (EXAMPLES / "train_digits.py").read_text(encoding="utf-8")
     nodes = ast.walk(ast.parse(source))
     imports = [n for n in nodes if isinstance(n, (ast.Import, ast.ImportFrom))]
     assert imports
@@ -94,7 +95,7 @@ def test_without_16_bit_arithmetic_the_page_says_what_is_seen_and_no_time(
 
 def test_every_figure_on_the_page_is_in_the_json(tmp_path: pathlib.Path) -> None:
     text = text_of(shown(tmp_path, result()))
-    read = json.loads((tmp_path / "result.json").read_text())
+    read = json.loads((tmp_path / "result.json").read_text(encoding="utf-8"))
     a, b, far = read["float32"], read["mixed"], read["elsewhere"]
     gain = far[0]["seconds32"] / far[0]["seconds16"]
     assert far[1]["seconds32"] / far[1]["seconds16"] == pytest.approx(3.0)
@@ -111,7 +112,7 @@ def test_every_figure_on_the_page_is_in_the_json(tmp_path: pathlib.Path) -> None
     ):
         assert figure.replace("<", "&lt;").replace(">", "&gt;") in text, figure
     again = demo_page.page(read, demo.table(read), large_report(40).to_html())
-    assert again == (tmp_path / "report.html").read_text()
+    assert again == (tmp_path / "report.html").read_text(encoding="utf-8")
 
 
 def test_page_is_whole_and_escapes(tmp_path: pathlib.Path) -> None:
@@ -164,6 +165,38 @@ def test_no_report_is_a_clear_failure(tmp_path: pathlib.Path) -> None:
     assert "pip install -e ." in str(e.value)
 
 
+def test_the_demo_removes_nothing_that_it_did_not_make(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mine = tmp_path / "reports/thesis.md"
+    mine.parent.mkdir()
+    mine.write_text("mine", encoding="utf-8")
+    places = []
+
+    def train(args: Any, machine: demo.Machine) -> dict[str, Any]:
+        places.append(args.reports)
+        (args.reports / "step.json").write_text(json.dumps(REPORT), encoding="utf-8")
+        page = large_report(40).to_html()
+        (args.reports / "step.html").write_text(page, encoding="utf-8")
+        return RUNS
+
+    def pool(workers: int, **_: Any) -> concurrent.futures.Executor:
+        return concurrent.futures.ThreadPoolExecutor(workers)
+
+    monkeypatch.setattr(concurrent.futures, "ProcessPoolExecutor", pool)
+    monkeypatch.setattr(demo, "look", lambda: MACHINE)
+    monkeypatch.setattr(demo_prediction, "predict", lambda: [FAR])
+    monkeypatch.setattr(demo, "train", train)
+    monkeypatch.setattr(sys, "argv", ["demo", "--out", str(tmp_path)])
+    for _ in range(2):
+        demo.main()
+    assert mine.read_text(encoding="utf-8") == "mine"
+    first, second = places
+    assert first != second
+    assert {first.parent, second.parent} == {tmp_path}
+    assert (tmp_path / "report.html").exists()
+
+
 # Takes the place of the training: what it does in its turns goes into a common file.
 TURNS = """
 import argparse, json, os, sys
@@ -185,6 +218,10 @@ json.dump({{}}, open(args.history, "w"))
 """
 
 
+def arguments(out: pathlib.Path) -> Any:
+    return types.SimpleNamespace(out=out, reports=out / "reports", epochs=1, seed=0)
+
+
 @pytest.mark.slow
 @pytest.mark.processes
 def test_the_runs_take_turns_and_the_longer_one_ends_alone(
@@ -193,11 +230,13 @@ def test_the_runs_take_turns_and_the_longer_one_ends_alone(
     script, log = tmp_path / "script.py", tmp_path / "log"
     script.write_text(TURNS.format(examples=str(EXAMPLES), log=str(log)))
     monkeypatch.setattr(demo_runs, "SCRIPT", script)
-    args: Any = types.SimpleNamespace(out=tmp_path, epochs=1, seed=0)
+    args = arguments(tmp_path)
     assert demo_runs.train(args, MACHINE) == {"float32": {}, "mixed": {}}
     order = [f"{run} {step}" for step in range(3) for run in ("float32", "mixed")]
     order += ["float32 3", "float32 4"]
-    assert log.read_text().split("\n")[:-1] == [f"{o}{p}" for o in order for p in "ab"]
+    assert log.read_text(encoding="utf-8").split("\n")[:-1] == [
+        f"{o}{p}" for o in order for p in "ab"
+    ]
 
 
 @pytest.mark.processes
@@ -207,7 +246,7 @@ def test_a_run_that_fails_ends_the_demo(
     script = tmp_path / "script.py"
     script.write_text("raise SystemExit(5)")
     monkeypatch.setattr(demo_runs, "SCRIPT", script)
-    args: Any = types.SimpleNamespace(out=tmp_path, epochs=1, seed=0)
+    args = arguments(tmp_path)
     with pytest.raises(SystemExit, match="float32 run failed, exit code 5"):
         demo_runs.train(args, MACHINE)
 

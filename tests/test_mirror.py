@@ -146,6 +146,7 @@ WHOLE = {
     "test_demo.py",
     "test_docs.py",
     "test_layout.py",
+    "test_makefile.py",
     "test_mirror.py",
     "test_packaging.py",
     "test_public_api.py",

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from amp.cli import op_libraries, policy_flags, terminal
 from amp.cli.command import Command, Modules
+from amp.errors import UsageError
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -53,7 +54,12 @@ def relative_error(text: str) -> float:
 
 
 def run(args: argparse.Namespace, modules: Modules) -> int:
-    """Prints what was found; returns 1 if it is not within the bound."""
+    """Prints what was found; returns 1 if it is not within the bound.
+
+    Raises:
+      UsageError: flags that do not go together.
+    """
+    _require_together(args)
     modules.named_files.file_of_graph(args.path)
     modules.op_libraries.load(args.library)
     asked = modules.compare_files.Asked(
@@ -68,6 +74,23 @@ def run(args: argparse.Namespace, modules: Modules) -> int:
     found = modules.compare_files.compare_file(asked, policy)
     print(found.to_json() if args.json else found.text(terminal.width()))
     return 0 if found.within(args.bound) else 1
+
+
+def _require_together(args: argparse.Namespace) -> None:
+    """A run of float32 alone has no error that could be allowed, or suggested for.
+
+    Raises:
+      UsageError: it was asked for with one.
+    """
+    flags = ("suggest", "bound") if args.float32_dry_run else ()
+    given = [f"--{name}" for name in flags if getattr(args, name) is not None]
+    if given:
+        raise UsageError(
+            f"--float32-dry-run was given with {' and '.join(given)}",
+            where="amp compare",
+            allowed="--float32-dry-run alone: its exit code is 1 if anything overflows",
+            remedy="leave out one or the other",
+        )
 
 
 COMMAND = Command(

@@ -1,4 +1,4 @@
-"""What timed runs come to: ratios within a round, targets, rank correlation."""
+"""What timed runs come to: ratios within a round, kinds of run, failures."""
 
 from __future__ import annotations
 
@@ -25,11 +25,6 @@ def of_gains(**gains: dict[str, float]) -> list[summary.Row]:
     return summary.rows(runs)
 
 
-def named(rows: list[summary.Row], name: str) -> summary.Target:
-    (found,) = [target for target in summary.targets(rows) if target.name == name]
-    return found
-
-
 def test_a_gain_is_a_ratio_within_its_round() -> None:
     """A machine that is twice as slow in one round changes no gain."""
     row = one_row(
@@ -47,18 +42,39 @@ def test_a_round_without_float32_gives_no_gain() -> None:
     assert row.gains["keras"] is None
 
 
-def test_a_mode_that_failed_is_an_error_and_has_no_gain() -> None:
+def test_a_mode_that_failed_has_no_gain() -> None:
     failed = {"case": "mlp", "executor": "kernels", "mode": "keras", "round": 0}
     row = one_row(run(), {**failed, "error": "ValueError: no"})
-    assert row.errors == {"keras": "ValueError: no"}
+    assert row.failures == {"keras": summary.Failure("failed", "ValueError: no")}
     assert row.gain("keras") is None
-    assert row.neighbour is None
+    assert row.over_best is None
 
 
 @pytest.mark.parametrize("field", ["loss_first", "loss_last"])
-def test_a_loss_that_is_not_finite_is_an_error(field: str) -> None:
-    row = one_row(run(), run("amp", **{field: None}))
-    assert row.errors == {"amp": "the loss is not finite"}
+def test_a_loss_that_is_not_finite_is_a_failure_and_no_gain(field: str) -> None:
+    row = one_row(run(), run("amp", 0.1, **{field: None}))
+    wanted = summary.Failure("not finite", "the loss is not finite")
+    assert row.failures == {"amp": wanted}
+    assert row.gain("amp") is None
+
+
+def test_the_rounds_before_a_loss_that_is_not_finite_count() -> None:
+    runs = [run(number=0), run("amp", 0.5, 0), run(number=1)]
+    row = one_row(*runs, run("amp", 0.1, 1, loss_last=None))
+    assert row.gains["amp"] == summary.Spread(2.0, 2.0, 2.0)
+    assert row.failures["amp"].word == "not finite in round 2"
+
+
+def test_a_loss_of_float32_that_is_not_finite_gives_no_gain() -> None:
+    row = one_row(run(seconds=9.0, loss_last=None), run("amp", 0.5))
+    assert (row.gain("amp"), row.seconds32) == (None, None)
+
+
+def test_a_mode_that_fails_after_a_round_says_in_which() -> None:
+    failed = {"case": "mlp", "executor": "kernels", "mode": "amp", "round": 1}
+    row = one_row(run(), run("amp", 0.5), {**failed, "error": "ended by signal 9"})
+    assert row.failures["amp"].word == "failed in round 2"
+    assert row.failures["amp"].cause == "ended by signal 9"
 
 
 def test_memory_and_first_step_are_the_plugins_over_float32s() -> None:
@@ -66,109 +82,46 @@ def test_memory_and_first_step_are_the_plugins_over_float32s() -> None:
         run(first_step_seconds=3.0, peak_bytes=200, steady_peak_bytes=None),
         run("amp", first_step_seconds=4.0, peak_bytes=100, rewrite_seconds=1.0),
     )
-    assert row.memory == summary.Spread(0.5, 0.5, 0.5)
-    assert row.steady_memory is None
-    assert (row.first32, row.first, row.rewriting) == (3.0, 4.0, 1.0)
+    (start,) = row.starts.values()
+    assert start.memory == summary.Spread(0.5, 0.5, 0.5)
+    assert start.steady_memory is None
+    assert (start.first32, start.first, row.rewriting) == (3.0, 4.0, 1.0)
+
+
+def test_a_neighbour_is_compared_within_its_round() -> None:
+    """Medians over rounds, one divided by the other, would be 3 / 2."""
+    row = one_row(
+        *(run("keras", 2.0, 0), run("amp", 1.0, 0)),
+        *(run("keras", 3.0, 1), run("amp", 6.0, 1)),
+        *(run("keras", 4.0, 2), run("amp", 2.0, 2)),
+    )
+    assert row.over["keras"] == summary.Spread(2.0, 0.5, 2.0)
+    assert row.over["grappler"] is None
+    assert row.over_best == 2.0
+
+
+def test_the_first_run_and_later_ones_are_told_apart() -> None:
+    firsts = [run(first_run=True, peak_bytes=100)]
+    firsts.append(run("amp", first_run=True, peak_bytes=200, first_step_seconds=8.0))
+    later = [run(number=n, first_run=False) for n in (1, 2)]
+    for number in (1, 2):
+        more = {"peak_bytes": 50, "first_step_seconds": 2.0 * number}
+        later.append(run("amp", 1.0, number, first_run=False, **more))
+    row = one_row(*firsts, *later)
+    assert list(row.starts) == [summary.FIRST, summary.LATER]
+    first, rest = row.starts.values()
+    assert (first.memory, first.first) == (summary.Spread(2.0, 2.0, 2.0), 8.0)
+    assert (rest.memory, rest.first) == (summary.Spread(0.5, 0.5, 0.5), 3.0)
+    assert rest.over == summary.Spread(0.75, 0.5, 1.0)
+
+
+def test_results_that_do_not_tell_first_runs_have_one_kind() -> None:
+    row = one_row(run(), run("amp"), run(number=1), run("amp", number=1))
+    assert list(row.starts) == [summary.UNTOLD]
+    assert summary.of_kind("peak", summary.UNTOLD) == "peak"
+    assert summary.of_kind("peak", summary.LATER) == "peak, later runs"
 
 
 def test_rows_come_in_the_order_of_the_table() -> None:
     rows = of_gains(resnet50={}, mlp={}, small_mlp={})
     assert [row.case for row in rows] == ["mlp", "small mlp", "resnet50"]
-
-
-def test_the_slowest_model_decides() -> None:
-    rows = of_gains(mlp={"amp": 2.0}, small_mlp={"amp": 0.9}, resnet50={"amp": 1.7})
-    target = named(rows, "slowest model over float32")
-    assert (target.wanted, target.where, target.met) == (0.98, "small mlp", False)
-    assert target.seen == pytest.approx(0.9)
-
-
-def test_the_better_neighbour_counts_case_by_case() -> None:
-    rows = of_gains(
-        mlp={"amp": 2.0, "keras": 1.0, "grappler": 1.6},
-        resnet50={"amp": 2.0, "keras": 2.5, "grappler": 1.6},
-    )
-    worst = named(rows, "slowest model over the better neighbour")
-    assert (worst.where, worst.met) == ("resnet50", False)
-    assert worst.seen == pytest.approx(0.8)
-    mean = named(rows, "geometric mean over the better neighbour")
-    assert mean.seen == pytest.approx((1.25 * 0.8) ** 0.5)
-    grappler = named(rows, "geometric mean over Grappler")
-    assert grappler.seen == pytest.approx(1.25)
-    assert grappler.met
-
-
-def test_targets_by_name_apply_to_every_transformer_and_not_to_the_small_mlp() -> None:
-    rows = of_gains(
-        mlp={"amp": 2.5},
-        small_mlp={"amp": 1.0},
-        transformer_512_gelu={"amp": 2.0},
-        transformer_1024_relu={"amp": 2.2},
-    )
-    found = {
-        target.name: (target.wanted, target.met)
-        for target in summary.targets(rows)
-        if target.name.endswith(" over float32") and "slowest" not in target.name
-    }
-    assert found == {
-        "mlp over float32": (2.5, True),
-        "transformer 512 gelu over float32": (2.1, False),
-        "transformer 1024 relu over float32": (2.1, True),
-    }
-
-
-def test_memory_cases_count_for_memory_only() -> None:
-    rows = summary.rows(
-        [
-            *(run(), run("amp", 0.5)),
-            run(case="unet memory"),
-            run("amp", 5.0, case="unet memory", peak_bytes=65, steady_peak_bytes=75),
-        ]
-    )
-    slowest = named(rows, "slowest model over float32")
-    assert (slowest.where, slowest.seen) == ("mlp", 2.0)
-    memory = named(rows, "peak memory over float32's, unet")
-    steady = named(rows, "peak memory over float32's, unet, after the first steps")
-    assert (memory.seen, memory.met) == (0.65, True)
-    assert (steady.seen, steady.met) == (0.75, False)
-
-
-def test_measuring_is_reported_and_asked_of_nobody() -> None:
-    rows = summary.rows([run(), run("amp", measuring_seconds=10.0)])
-    seconds = named(rows, "seconds of measuring between steps, at most")
-    assert (seconds.seen, seconds.met) == (10.0, None)
-
-
-def test_a_first_step_takes_at_most_1_3_times_float32s() -> None:
-    rows = summary.rows([run(), run("amp", first_step_seconds=6.0)])
-    target = named(rows, "first step over float32's")
-    assert (target.seen, target.met) == (1.5, False)
-
-
-def test_what_was_not_measured_is_neither_met_nor_missed() -> None:
-    rows = of_gains(mlp={"keras": 1.2})
-    assert {target.met for target in summary.targets(rows)} == {None}
-
-
-def test_each_executor_has_targets_of_its_own() -> None:
-    rows = summary.rows([run(), run(executor="xla")])
-    found = [t.executor for t in summary.targets(rows) if t.name.startswith("slowest")]
-    assert sorted(found) == ["kernels", "kernels", "xla", "xla"]
-
-
-def test_rank_correlation_compares_orders_not_sizes() -> None:
-    predicted = {"mlp": 3.0, "small mlp": 1.0, "resnet50": 1.1, "unet": 1.2}
-    measured = {"mlp": 9.0, "small mlp": 1.0, "resnet50": 1.2, "unet": 1.3}
-    runs = []
-    for case, gain in measured.items():
-        runs += [run(case=case), run("amp", 1 / gain, case=case)]
-        runs[-1]["predicted"] = predicted[case]
-    assert summary.rank_correlation(summary.rows(runs)) == pytest.approx(1.0)
-    runs[1]["predicted"] = 0.5  # the fastest, predicted to be the slowest
-    assert summary.rank_correlation(summary.rows(runs)) == pytest.approx(-0.2)
-
-
-def test_two_cases_or_one_prediction_have_no_rank_correlation() -> None:
-    same = of_gains(mlp={"amp": 1.0}, unet={"amp": 2.0}, resnet50={"amp": 3.0})
-    assert summary.rank_correlation(same) is None
-    assert summary.rank_correlation([]) is None

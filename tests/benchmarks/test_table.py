@@ -1,4 +1,4 @@
-"""The page and the chart say what results hold, and docs/ those checked in."""
+"""The page says what results hold, and docs/ those checked in."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from timed_runs import results, run
 from benchmarks import bench_models, table
 
 ROOT = pathlib.Path(__file__).parents[2]
-README = (ROOT / "README.md").read_text()
+README = (ROOT / "README.md").read_text(encoding="utf-8")
 RESULTS = sorted((ROOT / "benchmarks/results").glob("*.json"))
 
 
@@ -85,6 +85,50 @@ def test_the_machine_is_named_with_versions_and_variables() -> None:
         assert part in line
 
 
+def test_the_first_run_and_later_ones_have_columns_of_their_own() -> None:
+    runs = []
+    for number, first in enumerate((True, False)):
+        runs += [run(number=number, first_run=first)]
+        seen = {"peak_bytes": 150, "first_step_seconds": 8.0} if first else {}
+        runs.append(run("amp", 0.5, number, first_run=first, **seen))
+    text = table.page(results(*runs), "x.svg")
+    assert cells(text, "model")[6:] == [
+        *("peak memory, first run", "peak memory, later runs"),
+        *("first step, first run, s", "first step, later runs, s", "rewriting, s"),
+    ]
+    assert cells(text, "mlp")[6:] == ["1.50", "1.00", "4.0 → 8.0", "4.0 → 4.0", "0.2"]
+    assert "A first run begins with an empty cache" in text
+    memory = [{**r, "case": "unet memory"} for r in runs]
+    text = table.page(results(*memory), "x.svg")
+    found = cells(text, "unet memory")[2:]
+    assert found[::2] == ["1.50 (1.50–1.50)", "1.00 (1.00–1.00)"]
+
+
+def test_default_cases_that_were_not_run_are_named() -> None:
+    others = ", ".join(case for case in bench_models.CASES if case != "mlp")
+    text = table.page(results(run()), "x.svg")
+    assert f"not run: TensorFlow's kernels: {others}; XLA (jit_compile=True): all." in (
+        text
+    )
+    every = [
+        run(case=case, executor=executor)
+        for case in bench_models.CASES
+        for executor in table.EXECUTORS
+    ]
+    assert "not run" not in table.page(results(*every), "x.svg")
+
+
+def test_the_commit_and_what_changes_kernels_are_named() -> None:
+    found = results()
+    found["machine"]["environment"] = {"OMP_NUM_THREADS": "1"}
+    found["machine"]["commit"] = {"id": "0123456789", "dirty": True}
+    line = table.machine(found)
+    assert ", OMP_NUM_THREADS=1;" in line
+    assert ", commit 0123456 with changes." in line
+    found["machine"]["commit"] = None  # not from a repository
+    assert "commit" not in table.machine(found)
+
+
 def test_memory_has_a_table_of_its_own() -> None:
     runs = [run(case="unet memory")]
     runs.append(run("amp", case="unet memory", peak_bytes=65, steady_peak_bytes=50))
@@ -96,19 +140,6 @@ def test_memory_has_a_table_of_its_own() -> None:
 def test_columns_are_as_wide_as_they_need() -> None:
     text = table.markdown([("a", "b"), ("long", "|")])
     assert text.splitlines() == ["| a    |  b |", "|------|---:|", "| long | \\| |"]
-
-
-def test_the_chart_has_a_panel_an_executor_and_a_bar_a_gain() -> None:
-    runs = [run(), run("keras", 0.8), run("amp", 0.5)]
-    runs += [run(executor="xla"), run("amp", executor="xla")]
-    drawn = table.chart(results(*runs))
-    assert drawn is not None
-    for title in (*table.EXECUTORS.values(), *table.NAMES.values()):
-        assert title in drawn
-    assert drawn.count(f"fill: {table.COLOURS['amp']}") == 3  # two bars and the legend
-    assert drawn.count(f"fill: {table.COLOURS['keras']}") == 2
-    assert table.chart(results(*runs)) == drawn
-    assert table.chart(results()) is None
 
 
 def test_only_what_is_between_the_marks_of_these_results_is_replaced() -> None:
@@ -125,12 +156,12 @@ def test_only_what_is_between_the_marks_of_these_results_is_replaced() -> None:
 
 @pytest.mark.parametrize("path", RESULTS, ids=lambda path: path.stem)
 def test_pages_and_charts_are_those_of_their_results(path: pathlib.Path) -> None:
-    found = json.loads(path.read_text())
+    found = json.loads(path.read_text(encoding="utf-8"))
     chart = path.with_suffix(".svg")
-    page = path.with_suffix(".md").read_text()
+    page = path.with_suffix(".md").read_text(encoding="utf-8")
     assert page == table.page(found, chart.name)
     assert chart.exists() == (chart.name in page)
-    assert not chart.exists() or chart.read_text().startswith("<?xml")
+    assert not chart.exists() or chart.read_text(encoding="utf-8").startswith("<?xml")
     assert {run["case"] for run in found["runs"]} <= bench_models.ALL.keys()
 
 
@@ -140,8 +171,8 @@ def test_machines_stand_side_by_side(path: pathlib.Path) -> None:
     chart = path.with_suffix(".svg")
     if not chart.exists():  # a measurement of memory
         return
-    shown_on = (ROOT / "docs/comparison.md").read_text()
+    shown_on = (ROOT / "docs/comparison.md").read_text(encoding="utf-8")
     files = [f"../benchmarks/results/{path.stem}{end}" for end in (".svg", ".md")]
-    part = table.excerpt(json.loads(path.read_text()), *files)
+    part = table.excerpt(json.loads(path.read_text(encoding="utf-8")), *files)
     assert table.between_marks(shown_on, part, path.stem) == shown_on
     assert f"(benchmarks/results/{chart.name})" in README

@@ -3,16 +3,23 @@
 from __future__ import annotations
 
 import argparse
+import io
 import json
 import pathlib
-import subprocess
 import sys
 from typing import Any
 
 import pytest
 from timed_runs import results, run
 
-from benchmarks import bench_models, summary, table, training_step
+from benchmarks import (
+    bench_models,
+    processes,
+    result_files,
+    summary,
+    table,
+    training_step,
+)
 
 
 @pytest.fixture
@@ -58,9 +65,9 @@ def output(tmp_path: pathlib.Path) -> pathlib.Path:
 def driven(
     monkeypatch: pytest.MonkeyPatch, workers: Workers, output: pathlib.Path, *more: str
 ) -> tuple[int, dict[str, Any]]:
-    monkeypatch.setattr(training_step, "program", workers)
+    monkeypatch.setattr(processes, "program", workers)
     code = training_step.main([*QUICK, "--output", str(output), *more])
-    return code, json.loads(output.read_text())
+    return code, json.loads(output.read_text(encoding="utf-8"))
 
 
 def test_modes_follow_one_another_and_each_round_begins_with_another() -> None:
@@ -84,7 +91,7 @@ def test_results_hold_every_run_and_pages_are_written(
     keys = {(r["case"], r["executor"], r["mode"], r["round"]) for r in found["runs"]}
     assert len(keys) == len(found["runs"]) == 8
     assert found["settings"]["dtype"] == "bfloat16"
-    assert "| mlp " in output.with_suffix(".md").read_text()
+    assert "| mlp " in output.with_suffix(".md").read_text(encoding="utf-8")
     assert output.with_suffix(".svg").exists()
     assert not list(output.parent.glob(".*"))
 
@@ -98,9 +105,113 @@ def test_only_the_plugins_runs_are_switched_on(
     workers = Workers()
     driven(monkeypatch, workers, output, "--dtype", "float16")
     for options, variables in workers.asked:
+        variables.pop("AMP_CACHE_DIR", None)  # tested below
         wanted = {"AMP_ENABLE": "1", "AMP_DTYPE": "float16", "AMP_MIN_GAIN": "0"}
         assert variables == (wanted if "amp" in options else {})
         assert options[options.index("--dtype") + 1] == "float16"
+
+
+def caches(workers: Workers) -> list[str]:
+    """Those that the plugin's runs were given, in their order."""
+    return [found["AMP_CACHE_DIR"] for _, found in workers.asked if found]
+
+
+@pytest.mark.usefixtures("options")
+def test_the_rounds_of_a_case_share_a_cache_that_is_new_and_goes(
+    monkeypatch: pytest.MonkeyPatch, output: pathlib.Path
+) -> None:
+    workers = Workers()
+    more = ("--models", "mlp", "unet", "--executors", "kernels", "xla")
+    _, found = driven(monkeypatch, workers, output, *more)
+    used = caches(workers)
+    assert used[:4] == used[4:]  # the second round
+    assert len(set(used)) == 4  # cases and executors
+    assert not any(pathlib.Path(cache).parent.exists() for cache in used)
+    assert found["settings"]["cache"] == "empty"
+    assert all(r["first_run"] == (r["round"] == 0) for r in found["runs"])
+    driven(monkeypatch, workers, output, *more, "--force")
+    assert not set(used) & set(caches(workers)[8:])
+
+
+@pytest.mark.usefixtures("options")
+def test_the_users_own_cache_is_recorded_and_tells_no_first_run(
+    monkeypatch: pytest.MonkeyPatch, output: pathlib.Path
+) -> None:
+    monkeypatch.setenv("AMP_CACHE_DIR", "/mine")
+    workers = Workers()
+    _, found = driven(monkeypatch, workers, output)
+    assert caches(workers) == ["/mine"] * 2
+    assert found["settings"]["cache"] == "given"
+    assert found["settings"]["variables"]["AMP_CACHE_DIR"] == "/mine"
+    assert not any("first_run" in r for r in found["runs"])
+
+
+@pytest.mark.usefixtures("options")
+def test_results_hold_the_sizes_of_their_cases(
+    monkeypatch: pytest.MonkeyPatch, output: pathlib.Path
+) -> None:
+    _, found = driven(monkeypatch, Workers(), output, "--quick")
+    batch, sizes = bench_models.CASES["mlp"].arguments(quick=True)
+    (case,) = found["settings"]["cases"].items()
+    assert case[0] == "mlp"
+    assert (case[1]["batch"], case[1]["sizes"]["features"]) == (
+        batch,
+        sizes["features"],
+    )
+
+
+@pytest.mark.usefixtures("options")
+@pytest.mark.parametrize("ending", [".json", ".md", ".svg"])
+def test_results_that_are_there_are_replaced_by_force_only(
+    ending: str, monkeypatch: pytest.MonkeyPatch, output: pathlib.Path
+) -> None:
+    there = output.with_suffix(ending)
+    there.parent.mkdir()
+    there.write_text("mine", encoding="utf-8")
+    workers = Workers()
+    with pytest.raises(SystemExit, match=r"results\..* --output, or .* --force"):
+        driven(monkeypatch, workers, output)
+    assert (there.read_text(encoding="utf-8"), workers.asked) == ("mine", [])
+    driven(monkeypatch, workers, output, "--force")
+    assert there.read_text(encoding="utf-8") != "mine"
+
+
+@pytest.mark.usefixtures("options")
+def test_a_run_on_the_same_machine_replaces_no_results_unasked(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path
+) -> None:
+    monkeypatch.setattr(result_files, "RESULTS", tmp_path)
+    workers = Workers()
+    monkeypatch.setattr(processes, "program", workers)
+    assert training_step.main(QUICK) == 0
+    asked = len(workers.asked)
+    with pytest.raises(SystemExit, match="--force"):
+        training_step.main(QUICK)
+    assert len(workers.asked) == asked
+    assert training_step.main([*QUICK, "--force"]) == 0
+
+
+@pytest.mark.parametrize("flag", ["--output", "--report-only"])
+@pytest.mark.parametrize("name", ["x.md", "x.svg", "x"])
+def test_results_have_the_ending_that_the_page_and_chart_have_not(
+    flag: str, name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit):
+        parsed(flag, name)
+    assert f"{name} does not end in .json" in capsys.readouterr().err
+
+
+@pytest.mark.usefixtures("options")
+def test_a_terminal_that_lacks_characters_loses_no_page(
+    monkeypatch: pytest.MonkeyPatch, output: pathlib.Path
+) -> None:
+    printed = io.BytesIO()
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(printed, "latin-1"))
+    code, _ = driven(monkeypatch, Workers(), output)
+    sys.stdout.flush()
+    assert code == 0
+    assert "least–most" in output.with_suffix(".md").read_text(encoding="utf-8")
+    assert "least?most" in printed.getvalue().decode("latin-1")
 
 
 @pytest.mark.usefixtures("options")
@@ -125,7 +236,7 @@ def test_an_interrupted_run_keeps_what_it_has(
     code, found = driven(monkeypatch, Workers(interrupted_at=5), output)
     assert code == 130
     assert len(found["runs"]) == 5
-    assert "| mlp " in output.with_suffix(".md").read_text()
+    assert "| mlp " in output.with_suffix(".md").read_text(encoding="utf-8")
 
 
 @pytest.mark.usefixtures("options")
@@ -142,15 +253,15 @@ def test_a_report_is_drawn_again_without_a_run(
     monkeypatch: pytest.MonkeyPatch, output: pathlib.Path
 ) -> None:
     driven(monkeypatch, Workers(), output)
-    page = output.with_suffix(".md").read_text()
+    page = output.with_suffix(".md").read_text(encoding="utf-8")
     output.with_suffix(".md").unlink()
     shown_on = output.parent / "comparison.md"
-    shown_on.write_text("\n".join(table.marks(output.stem)))
-    monkeypatch.setattr(training_step, "program", None)
+    shown_on.write_text("\n".join(table.marks(output.stem)), encoding="utf-8")
+    monkeypatch.setattr(processes, "program", None)
     asked = ["--report-only", str(output), "--page", str(shown_on)]
     assert training_step.main(asked) == 0
-    assert output.with_suffix(".md").read_text() == page
-    assert "](results.svg)" in shown_on.read_text()
+    assert output.with_suffix(".md").read_text(encoding="utf-8") == page
+    assert "](results.svg)" in shown_on.read_text(encoding="utf-8")
 
 
 @pytest.mark.usefixtures("options")
@@ -158,71 +269,6 @@ def test_a_machine_that_cannot_be_asked_ends_the_run(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     broken = {"error": "ImportError: no"}
-    monkeypatch.setattr(training_step, "program", lambda *_: broken)
+    monkeypatch.setattr(processes, "program", lambda *_: broken)
     with pytest.raises(SystemExit, match="could not be asked: ImportError: no"):
         training_step.main([])
-
-
-def test_results_have_a_line_a_run() -> None:
-    for runs in ([], [run()], [run(), run("amp")]):
-        text = training_step.as_json(results(*runs))
-        assert json.loads(text) == results(*runs)
-        assert sum('"seconds": 1.0' in line for line in text.splitlines()) == len(runs)
-
-
-def test_two_machines_write_two_files() -> None:
-    one, other = results(), results()
-    other["machine"]["gpu"] = "NVIDIA H200"
-    names = [training_step.default_output(r, quick=False).name for r in (one, other)]
-    assert names == ["a_cpu_2_cores_bfloat16.json", "nvidia_h200_bfloat16.json"]
-    assert "results" not in training_step.default_output(one, quick=True).parts
-
-
-def stand_in(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Lets workers be another program."""
-    original = subprocess.run
-
-    def other(command: list[str], **options: Any) -> Any:
-        assert command[:3] == [sys.executable, "-m", "benchmarks.worker"]
-        return original([sys.executable, "-c", text], **options)
-
-    monkeypatch.setattr(subprocess, "run", other)
-
-
-@pytest.mark.parametrize(
-    ("text", "found"),
-    [
-        ("print('noise'); print('{\"seconds\": 1}')", {"seconds": 1}),
-        ("import sys; sys.exit('not installed')", {"error": "not installed"}),
-        ("raise ValueError('no')", {"error": "ValueError: no"}),
-        ("import sys; sys.exit(3)", {"error": "exit code 3"}),
-        ("import os; os.kill(os.getpid(), 9)", {"error": "ended by signal 9"}),
-        ("import time; time.sleep(60)", {"error": "stopped after 1 s"}),
-    ],
-)
-def test_a_worker_that_fails_says_why(
-    text: str, found: dict[str, Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    stand_in(text, monkeypatch)
-    timeout = 1.0 if "sleep" in text else 60.0
-    assert training_step.program("worker", [], {}, timeout) == found
-
-
-def test_a_worker_sees_no_variable_of_the_plugin_that_it_is_not_given(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setenv("AMP_ENABLE", "1")
-    stand_in(
-        "import json, os; print(json.dumps("
-        "{k: v for k, v in os.environ.items() if k.startswith('AMP_')}))",
-        monkeypatch,
-    )
-    given = {"AMP_DTYPE": "auto"}
-    assert training_step.program("worker", [], given, 60.0) == given
-
-
-def test_the_cause_of_an_error_is_its_own_line() -> None:
-    text = "Traceback:\n  x\ntensorflow.errors.Fatal\nfoo.BarError: bad\n  more below\n"
-    assert training_step.cause(text) == "foo.BarError: bad"
-    assert training_step.cause("only this\n") == "only this"
-    assert training_step.cause("") == ""

@@ -52,6 +52,17 @@ def test_what_is_suggested_is_within_the_bound_when_used(graph, capsys, monkeypa
     assert cli.main(["explain", str(graph / "saved"), *FORCED]) == 0
 
 
+@pytest.mark.parametrize("flag", ["--suggest", "--bound"])
+def test_a_dry_run_takes_no_flag_that_it_would_ignore(graph, flag, capsys):
+    """Its exit code is by the range of the type, whatever error is allowed."""
+    given = ["compare", str(graph / "saved"), "--float32-dry-run", flag, "0.1"]
+    assert cli.main(given) == 2
+    said = capsys.readouterr()
+    assert not said.out
+    assert f"--float32-dry-run was given with {flag}" in said.err
+    assert "leave out" in said.err
+
+
 def test_a_dry_run_lists_what_leaves_float16(graph, tmp_path, capsys):
     np.savez(tmp_path / "x.npz", np.full([4, 8], 1e5))
     given = ["compare", str(graph / "saved"), "--inputs", f"{tmp_path}/x.npz"]

@@ -30,4 +30,5 @@ def findings() -> Iterator[Finding]:
     yield from surroundings.start()
     yield from surroundings.cache()
     yield from surroundings.reports()
+    yield from surroundings.temporary()
     yield from probe.run(CHECKS)

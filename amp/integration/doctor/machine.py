@@ -94,10 +94,11 @@ def _hidden_gpu() -> Iterator[Finding]:
 
 def onednn() -> Iterator[Finding]:
     """Whether oneDNN may use the 16-bit arithmetic that the CPU has."""
-    off, limit = os.environ.get("TF_ENABLE_ONEDNN_OPTS") == "0", hardware.onednn_limit()
+    off, limit = hardware.is_onednn_off(), hardware.onednn_limit()
     left, hidden = _sixteen(hardware.usable_flags()), hardware.hidden_flags()
     facts = {"off": off, "limit": limit or None, "hidden": hidden}
-    said = f"ONEDNN_MAX_CPU_ISA={limit}"
+    variable = hardware.onednn_variable()
+    said, lifted = f"{variable}={limit}", f"unset {variable}"
     if limit and limit not in ISAS:
         text = f"{said} is no instruction set that oneDNN knows, and is ignored"
         remedy = spelling.hint(limit, ISAS, f"one of {', '.join(ISAS)}")
@@ -111,12 +112,12 @@ def onednn() -> Iterator[Finding]:
             "whether it has kernels for bfloat16, and a product in bfloat16 ends the "
             "process"
         )
-        yield Finding("onednn", WRONG, text, "unset ONEDNN_MAX_CPU_ISA", facts)
+        yield Finding("onednn", WRONG, text, lifted, facts)
     elif hidden:
         what = ", ".join(left) or "no 16-bit arithmetic"
         text = f"{said} hides {', '.join(hidden)}, which this CPU has; {what} is left"
         status = NOTE if left else WRONG
-        yield Finding("onednn", status, text, "unset ONEDNN_MAX_CPU_ISA", facts)
+        yield Finding("onednn", status, text, lifted, facts)
     else:
         text = f"on, up to {limit}" if limit else "on, not limited"
         text = "off, by which this CPU loses no 16-bit arithmetic" if off else text

@@ -72,8 +72,8 @@ def _in_one_process(checks: Sequence[Check]) -> Iterator[int | Finding]:
     """
     spawn = multiprocessing.get_context("spawn")
     ours, theirs = spawn.Pipe(duplex=False)
-    with tempfile.NamedTemporaryFile(prefix="amp-doctor-") as said:
-        arguments = (theirs, list(checks), said.name)
+    with _last_words() as said:
+        arguments = (theirs, list(checks), said)
         process = spawn.Process(target=_in_process, args=arguments, daemon=True)
         process.start()
         theirs.close()
@@ -88,10 +88,26 @@ def _in_one_process(checks: Sequence[Check]) -> Iterator[int | Finding]:
             yield _hung(checks[at].name)
         except EOFError:
             process.join(PATIENCE_SECONDS)
-            yield _ended(checks[at].name, process.exitcode, Path(said.name))
+            yield _ended(checks[at].name, process.exitcode, Path(said))
         finally:
             process.kill()
             process.join()
+
+
+@contextlib.contextmanager
+def _last_words() -> Iterator[str]:
+    """The file for what TensorFlow prints; nowhere, if no temporary file can be made.
+
+    `surroundings.temporary` says so.
+    """
+    with contextlib.ExitStack() as stack:
+        try:
+            name = stack.enter_context(
+                tempfile.NamedTemporaryFile(prefix="amp-doctor-")
+            ).name
+        except OSError:
+            name = os.devnull
+        yield name
 
 
 def _in_process(to: Connection, checks: Sequence[Check], said: str) -> None:

@@ -143,6 +143,18 @@ def reports(environ: Mapping[str, str] = os.environ) -> Iterator[Finding]:
         yield Finding("reports", OK, given, facts=facts)
 
 
+def temporary() -> Iterator[Finding]:
+    """Whether temporary files can be made, if they cannot."""
+    try:
+        with tempfile.TemporaryFile() as file:
+            file.write(b"written by amp doctor")
+            file.flush()
+    except OSError as e:
+        text = f"no temporary file can be made: {e.strerror}"
+        remedy = "set TMPDIR to a directory that can be written, and has space"
+        yield Finding("temporary", WRONG, text, remedy, {"error": e.strerror})
+
+
 def _unwritable(place: Path) -> str:
     """Why no file can be made in a directory or, where it is not there, above it."""
     if place == profiles.NOWHERE:

@@ -113,18 +113,18 @@ def model() -> str:
     """The name of the device asked about, under which measured times are stored.
 
     For a CPU also its number of cores, and the settings that change its kernels: oneDNN
-    off, oneDNN's instruction set, the number of threads. For a GPU also the version of
-    its driver, and whether TensorFloat-32 is off, which makes products of float32
-    several times slower. Times measured under other settings would not hold.
+    off, oneDNN's instruction set, the number of threads if one was asked for. For a GPU
+    also the version of its driver, and whether TensorFloat-32 is off, which makes
+    products of float32 several times slower. Times measured under other settings would
+    not hold.
     """
     gpu = _gpu()
     if gpu is not None:
         return f"{gpu[0]}{_driver()}{'' if _is_tf32_on() else ', TF32 off'}"
     name = cpu_name()
-    off = ", oneDNN off" if os.environ.get("TF_ENABLE_ONEDNN_OPTS") == "0" else ""
-    isa = os.environ.get("ONEDNN_MAX_CPU_ISA")
-    most = f", oneDNN up to {isa}" if isa else ""
-    chosen = tf.config.threading.get_intra_op_parallelism_threads()
+    off = ", oneDNN off" if is_onednn_off() else ""
+    most = f", oneDNN up to {onednn_limit()}" if onednn_limit() else ""
+    chosen = _threads()
     threads = f", {chosen} threads" if chosen else ""
     return f"{name}, {_cores()} cores, {_cpu().name}{off}{most}{threads}"
 
@@ -153,6 +153,20 @@ def _cores() -> int:
     if hasattr(os, "sched_getaffinity"):  # Linux: those that this process may use
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
+
+
+def _threads() -> int:
+    """How many threads kernels may share, 0 for as many as cores.
+
+    As in TensorFlow, the variable counts if the job itself asks for no number:
+    https://github.com/tensorflow/tensorflow/blob/v2.21.0/tensorflow/core/common_runtime/local_device.cc
+    """
+    asked = tf.config.threading.get_intra_op_parallelism_threads()
+    if asked:
+        return int(asked)
+    with contextlib.suppress(ValueError):
+        return max(0, int(os.environ.get("TF_NUM_INTRAOP_THREADS", "0")))
+    return 0
 
 
 def _gpu() -> tuple[str, tuple[int, int]] | None:
@@ -189,7 +203,7 @@ def cpu_flags() -> frozenset[str]:
 
 def usable_flags() -> frozenset[str]:
     """Those of the flags that TensorFlow's kernels may use."""
-    if os.environ.get("TF_ENABLE_ONEDNN_OPTS") == "0":
+    if is_onednn_off():
         return frozenset()  # without oneDNN no kernel has 16-bit arithmetic
     return _limited(cpu_flags())
 
@@ -200,13 +214,23 @@ def hidden_flags() -> list[str]:
     return sorted(name for flag, name in SIXTEEN.items() if flag in hidden)
 
 
+def is_onednn_off() -> bool:
+    """Whether TensorFlow is told not to use oneDNN; it takes no other word for off."""
+    return os.environ.get("TF_ENABLE_ONEDNN_OPTS", "").lower() in ("0", "false")
+
+
 def onednn_limit() -> str:
-    """The instruction set that oneDNN is told to stop at, "" for none.
+    """The instruction set that oneDNN is told to stop at, "" for none."""
+    return os.environ.get(onednn_variable(), "").upper()
+
+
+def onednn_variable() -> str:
+    """The variable that tells oneDNN where to stop, "" for none.
 
     As in oneDNN, the older name of the variable counts if the newer one is not set.
     """
-    asked = (os.environ.get(f"{name}_MAX_CPU_ISA") for name in ("ONEDNN", "DNNL"))
-    return next((value.upper() for value in asked if value), "")
+    names = (f"{name}_MAX_CPU_ISA" for name in ("ONEDNN", "DNNL"))
+    return next((name for name in names if os.environ.get(name)), "")
 
 
 def _limited(flags: frozenset[str]) -> frozenset[str]:

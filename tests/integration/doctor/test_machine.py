@@ -84,8 +84,13 @@ def test_a_limit_is_wrong_where_it_hides_what_the_cpu_has(
     assert finding.facts["limit"] == limit.upper()
 
 
-def test_the_older_name_of_the_limit_counts_too(onednn):
-    assert onednn(BF16, DNNL_MAX_CPU_ISA="AVX512_CORE").status == WRONG
+@pytest.mark.parametrize("limit", ["AVX512_CORE", "AVX2", "AVX512CORE"])
+def test_the_limit_is_told_by_the_variable_that_was_set(onednn, limit):
+    finding = onednn(BF16, DNNL_MAX_CPU_ISA=limit)
+    assert finding.status == WRONG
+    assert f"DNNL_MAX_CPU_ISA={limit}" in finding.text
+    assert "ONEDNN" not in finding.text + finding.remedy
+    assert finding.remedy in ("unset DNNL_MAX_CPU_ISA", "did you mean AVX512_CORE?")
 
 
 def test_a_limit_that_is_misspelt_is_answered_with_one_that_is_not(onednn):
@@ -93,9 +98,12 @@ def test_a_limit_that_is_misspelt_is_answered_with_one_that_is_not(onednn):
     assert finding.remedy == "did you mean AVX512_CORE?"
 
 
+@pytest.mark.parametrize("value", ["0", "False"])
 @pytest.mark.parametrize(("flags", "status"), [(BF16, WRONG), (OLD, OK)])
-def test_onednn_that_is_off_is_wrong_where_something_is_lost(onednn, flags, status):
-    finding = onednn(flags, TF_ENABLE_ONEDNN_OPTS="0")
+def test_onednn_that_is_off_is_wrong_where_something_is_lost(
+    onednn, flags, status, value
+):
+    finding = onednn(flags, TF_ENABLE_ONEDNN_OPTS=value)
     assert finding.status == status
     assert finding.text.startswith("off")
 

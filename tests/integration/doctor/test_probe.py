@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import tempfile
 
 import pytest
 
@@ -32,6 +33,23 @@ def test_where_the_process_ends_the_finding_says_at_what_and_its_last_words():
     assert (ended.check, ended.status) == ("ends", WRONG)
     assert "ended its process here (SIGABRT): terminate called after" in ended.text
     assert ended.facts["exit"] == -6
+
+
+@pytest.fixture
+def no_temporary_directory(monkeypatch):
+    """As where none of those that Python tries can be written."""
+
+    def unusable():
+        raise FileNotFoundError(2, "No usable temporary directory found in ['/tmp']")
+
+    monkeypatch.setattr(tempfile, "gettempdir", unusable)
+
+
+@pytest.mark.usefixtures("no_temporary_directory")
+def test_without_a_temporary_directory_only_the_last_words_are_lost():
+    well, ended, after = found("well", "ends", "well")
+    assert (well.status, after.status) == (OK, OK)
+    assert ended.text == "TensorFlow ended its process here (SIGABRT)"
 
 
 def test_a_process_that_ends_at_once_is_not_started_again():

@@ -6,6 +6,7 @@ import os
 import pathlib
 import subprocess
 import sys
+import tempfile
 
 import pytest
 
@@ -141,3 +142,16 @@ def test_nothing_of_tensorflow_is_imported():
     )
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     subprocess.run([sys.executable, "-O", "-c", code], env=environment, check=True)
+
+
+def test_no_usable_temporary_directory_is_wrong(monkeypatch):
+    assert list(surroundings.temporary()) == []
+
+    def unusable():
+        raise FileNotFoundError(2, "No usable temporary directory found in ['/tmp']")
+
+    monkeypatch.setattr(tempfile, "gettempdir", unusable)
+    finding = only(surroundings.temporary())
+    assert (finding.check, finding.status) == ("temporary", WRONG)
+    assert "No usable temporary directory found in ['/tmp']" in finding.text
+    assert finding.remedy.startswith("set TMPDIR to a directory")

@@ -19,7 +19,8 @@ ALL = "avx2 avx512f avx512_bf16 amx_bf16 amx_tile"
 @pytest.fixture(autouse=True)
 def cpu(monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path) -> None:
     """A CPU that can do everything, whatever this one can."""
-    for name in ("ONEDNN_MAX_CPU_ISA", "DNNL_MAX_CPU_ISA", "TF_ENABLE_ONEDNN_OPTS"):
+    names = ("ONEDNN_MAX_CPU_ISA", "DNNL_MAX_CPU_ISA", "TF_ENABLE_ONEDNN_OPTS")
+    for name in (*names, "TF_NUM_INTRAOP_THREADS"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr(hardware.platform, "machine", lambda: "x86_64")
     monkeypatch.setattr(hardware, "_gpu", lambda: None)
@@ -68,9 +69,59 @@ def test_what_onednn_may_not_use_is_named_where_mixed_precision_is_off(
     assert hardware.resolve().reason.endswith(said)
 
 
-def test_without_onednn_there_are_none(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("TF_ENABLE_ONEDNN_OPTS", "0")
+@pytest.mark.parametrize("value", ["0", "false", "False"])
+def test_without_onednn_there_are_none(
+    monkeypatch: pytest.MonkeyPatch, value: str
+) -> None:
+    monkeypatch.setenv("TF_ENABLE_ONEDNN_OPTS", value)
     assert hardware.shipped() is shipped_devices.CPU_PLAIN
+    assert ", oneDNN off" in hardware.model()
+
+
+@pytest.mark.parametrize("value", ["", "1", "TRUE", "off", "no", " 0"])
+def test_what_tensorflow_does_not_read_as_off_leaves_onednn_on(
+    monkeypatch: pytest.MonkeyPatch, value: str
+) -> None:
+    monkeypatch.setenv("TF_ENABLE_ONEDNN_OPTS", value)
+    assert hardware.shipped() is shipped_devices.CPU_AMX
+    assert "oneDNN off" not in hardware.model()
+
+
+@pytest.mark.parametrize("variable", ["ONEDNN_MAX_CPU_ISA", "DNNL_MAX_CPU_ISA"])
+def test_times_under_a_limit_of_onednn_are_stored_apart(
+    monkeypatch: pytest.MonkeyPatch, variable: str
+) -> None:
+    monkeypatch.setenv(variable, "avx512_core_bf16")
+    assert hardware.model().endswith(", oneDNN up to AVX512_CORE_BF16")
+    assert hardware.onednn_variable() == variable
+
+
+def test_the_newer_name_of_the_limit_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert hardware.onednn_variable() == hardware.onednn_limit() == ""
+    monkeypatch.setenv("DNNL_MAX_CPU_ISA", "AVX2")
+    monkeypatch.setenv("ONEDNN_MAX_CPU_ISA", "ALL")
+    assert hardware.onednn_variable() == "ONEDNN_MAX_CPU_ISA"
+    assert hardware.onednn_limit() == "ALL"
+
+
+@pytest.mark.parametrize(
+    ("asked", "variable", "said"),
+    [
+        (0, "3", ", 3 threads"),
+        (4, "3", ", 4 threads"),  # what the job asks TensorFlow for goes first
+        (0, "many", ""),
+        (0, "0", ""),
+    ],
+)
+def test_times_under_another_number_of_threads_are_stored_apart(
+    monkeypatch: pytest.MonkeyPatch, asked: int, variable: str, said: str
+) -> None:
+    threading = hardware.tf.config.threading
+    monkeypatch.setattr(threading, "get_intra_op_parallelism_threads", lambda: asked)
+    alone = hardware.model()
+    monkeypatch.setenv("TF_NUM_INTRAOP_THREADS", variable)
+    before = alone.removesuffix(f", {asked} threads")
+    assert hardware.model() == before + said
 
 
 def test_a_cpu_of_another_kind_has_none(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,56 @@
+"""A stopwatch of phases that lie in one another; which there are is not known here."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+# Inside of these, calls of TensorFlow are their own.
+OPAQUE = ("measure", "compare gradients")
+
+
+class Phases:
+    """The seconds of each phase, without those of the phases in it.
+
+    Args:
+      clock: gives seconds.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:
+        self.seconds: dict[str, float] = {}
+        self._clock = clock
+        self._inside: list[list[Any]] = []  # [phase, seconds of phases in it]
+
+    @contextlib.contextmanager
+    def phase(self, name: str) -> Iterator[None]:
+        """Times what is inside as a phase."""
+        if self._inside and self._inside[-1][0] in OPAQUE:
+            yield
+            return
+        self._inside.append([name, 0.0])
+        start = self._clock()
+        try:
+            yield
+        finally:
+            took = self._clock() - start
+            _, inner = self._inside.pop()
+            self.seconds[name] = self.seconds.get(name, 0.0) + took - inner
+            if self._inside:
+                self._inside[-1][1] += took
+
+    def timed(self, name: str, function: Callable[..., Any]) -> Callable[..., Any]:
+        """The function, timed as a phase."""
+
+        @functools.wraps(function)
+        def call(*args: Any, **kwargs: Any) -> Any:
+            with self.phase(name):
+                return function(*args, **kwargs)
+
+        return call
+
+    def watch(self, name: str, owner: Any, attribute: str) -> None:
+        """Has a function timed as a phase wherever its owner is asked for it."""
+        setattr(owner, attribute, self.timed(name, getattr(owner, attribute)))

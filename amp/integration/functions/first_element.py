@@ -88,6 +88,7 @@ class FirstElements:
             if each.iterator is each.of and int(each.held.size()):
                 for iterator in _iterators(each.of):
                     iterator._iterator_resource = each.instead
+                    iterator._amp_held = each  # its queue goes with its last user
 
 
 def _iterators(resource: Any) -> list[Any]:

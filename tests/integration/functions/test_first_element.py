@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import types
 from collections.abc import Iterator
 from typing import Any
@@ -250,6 +251,8 @@ def test_where_one_pipeline_fails_no_batch_of_another_is_lost() -> None:
     handles = [each._iterator_resource for each in (whole, fails)]
     with pytest.raises(tf.errors.OpError, match="the user's own"):
         first_element.look(sources, handles, fallback.Part("a fault", strict=True))
+    del handles
+    gc.collect()
     assert [len(x) for x in whole] == [3, 5]
 
 

@@ -200,6 +200,7 @@ def test_steps_are_asked_no_longer_where_none_is_taken(
 ):
     """While one is asked, every function of the process is called the slow way."""
     monkeypatch.setattr(SCALING, "ask", lambda: True)
+    monkeypatch.setattr(SCALING, "watched", {})  # by the clock, no other test's scalers
     step = taking_factors()
     taken(step, np.inf, stalls.EARLY)
     stalls.look()

@@ -118,17 +118,12 @@ class Checks:
                 return False, None, made
             pending.check = check = made
         if check.has_batch:
-            ended = False
             try:
                 checked = self._attempt(name, check.compare)
-                ended = True
-            except Exception:
-                ended = True
-                raise
-            finally:  # what was interrupted is compared at the next call
+            finally:  # what is interrupted is compared at the next call
                 pending.check = None
-                if ended and self._pending.get(name) is pending:
-                    self.forget(name)
+            if self._pending.get(name) is pending:
+                self.forget(name)
             return False, None, checked if isinstance(checked, Checked) else None
         try:
             return True, check.first(call), None

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from timed_runs import run
+from timed_runs import of_gains, run
 
 from benchmarks import summary
 
@@ -13,16 +13,6 @@ from benchmarks import summary
 def one_row(*runs: dict[str, Any]) -> summary.Row:
     (row,) = summary.rows(runs)
     return row
-
-
-def of_gains(**gains: dict[str, float]) -> list[summary.Row]:
-    """Rows of cases, each with a gain by mode; names with _ for a space."""
-    runs = []
-    for name, modes in gains.items():
-        case = name.replace("_", " ")
-        runs.append(run(case=case))
-        runs += [run(mode, 1 / gain, case=case) for mode, gain in modes.items()]
-    return summary.rows(runs)
 
 
 def test_a_gain_is_a_ratio_within_its_round() -> None:

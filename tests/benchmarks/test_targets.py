@@ -3,19 +3,9 @@
 from __future__ import annotations
 
 import pytest
-from timed_runs import run
+from timed_runs import of_gains, run
 
 from benchmarks import summary, targets
-
-
-def of_gains(**gains: dict[str, float]) -> list[summary.Row]:
-    """Rows of cases, each with a gain by mode; names with _ for a space."""
-    runs = []
-    for name, modes in gains.items():
-        case = name.replace("_", " ")
-        runs.append(run(case=case))
-        runs += [run(mode, 1 / gain, case=case) for mode, gain in modes.items()]
-    return summary.rows(runs)
 
 
 def named(rows: list[summary.Row], name: str) -> targets.Target:

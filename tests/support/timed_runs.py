@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from benchmarks import summary
+
 
 def run(
     mode: str = "float32",
@@ -56,3 +58,13 @@ def results(
         "variables": {"AMP_TRIAL": "0"},
     }
     return {"machine": machine, "settings": settings, "runs": list(runs)}
+
+
+def of_gains(**gains: dict[str, float]) -> list[summary.Row]:
+    """Rows of cases, each with a gain by mode; names with _ for a space."""
+    runs = []
+    for name, modes in gains.items():
+        case = name.replace("_", " ")
+        runs.append(run(case=case))
+        runs += [run(mode, 1 / gain, case=case) for mode, gain in modes.items()]
+    return summary.rows(runs)

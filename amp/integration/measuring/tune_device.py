@@ -46,14 +46,15 @@ def tune(
             for point in calibration.calibrate(executor, share, progress=progress):
                 points.append(point)
         finally:
-            if points:
-                kept = _kept(executor, points)
-        if points:
+            kept = _kept(executor, points)
+        if kept is not None:
             yield kept
 
 
-def _kept(executor: str, points: Sequence[Point]) -> tuple[Path, Profile]:
-    """Stores points beside those of an earlier profile."""
+def _kept(executor: str, points: Sequence[Point]) -> tuple[Path, Profile] | None:
+    """Stores points, if there are any, beside those of an earlier profile."""
+    if not points:
+        return None
     new = Profile(hardware.model(), tf.__version__, executor, tuple(points))
     known = profiles.load(new.device, new.tensorflow, executor)
     profile = new if known is None else known.updated(new)

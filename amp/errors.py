@@ -42,7 +42,7 @@ class PolicyError(AmpError, ValueError):
 
 
 class UsageError(AmpError, ValueError):
-    """A command line that names a sub-command or flag that there is not."""
+    """A command line or call with what there is not, or does not go together."""
 
 
 class GraphError(AmpError, ValueError):

@@ -177,9 +177,15 @@ def test_what_was_asked_early_is_dropped_if_the_job_goes_on(scope, said, monkeyp
 
 @pytest.fixture
 def clock(monkeypatch):
-    """The time, which passes only where a test says so."""
-    now = [0.0]
+    """The time, which passes only where a test says so.
+
+    It begins long after the real one: the thread may be among the scalers of other
+    tests, and is to find that none of these takes steps any more.
+    """
+    now = [1e9]
     monkeypatch.setattr(stalls.time, "monotonic", lambda: now[0])
+    for kept in ("watched", "asked"):
+        monkeypatch.setattr(SCALING, kept, {})
     return now
 
 
@@ -188,7 +194,7 @@ def test_nobody_hurries_for_a_step_that_is_not_taken_any_more(scope, clock):
     taken(step, np.inf, 1)
     assert stalls.look()
     assert stalls.look()  # the next step may be under way
-    clock[0] = stalls.PERIOD
+    clock[0] += stalls.PERIOD
     assert not stalls.look()
     taken(step, np.inf, 1)
     assert stalls.look()
@@ -200,13 +206,13 @@ def test_steps_are_asked_no_longer_where_none_is_taken(
 ):
     """While one is asked, every function of the process is called the slow way."""
     monkeypatch.setattr(SCALING, "ask", lambda: True)
-    monkeypatch.setattr(SCALING, "watched", {})  # by the clock, no other test's scalers
     step = taking_factors()
     taken(step, np.inf, stalls.EARLY)
     stalls.look()
     (asked,) = SCALING.asked.values()
     asked.samples += [Answer()] * samples
-    asked.begun, clock[0] = True, stalls.PATIENCE
+    asked.begun = True
+    clock[0] += stalls.PATIENCE
     stalls.look()
     assert SCALING.asked  # XLA compiles the step that is to answer
     asked.begun = False

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from amp.errors import UsageError
 from amp.graph_rewrite.comparison import causes, wording
 from amp.graph_rewrite.comparison.comparison import Comparison, Parting
 from amp.graph_rewrite.comparison.range_report import RangeReport
@@ -56,7 +57,15 @@ def compare(
     Raises:
       GraphError: a graph that is not well formed, or called from within another.
       PolicyError: an unknown op, a pattern that matches nothing, an unknown target.
+      UsageError: `suggest` together with `dry_run`, which finds no error of results.
     """
+    if dry_run and suggest is not None:
+        raise UsageError(
+            f"dry_run=True was given with suggest={suggest}",
+            where="amp.compare",
+            allowed="either: float32 alone has no error to suggest nodes for",
+            remedy="leave out one or the other",
+        )
     if dry_run:
         return dry_run_lib.look(dry_run_lib.traced(fn, inputs, {}, policy))
     return of_call(traced.traced(fn, inputs, {}, policy), suggest)

@@ -7,6 +7,7 @@ import pytest
 import tensorflow as tf
 
 import amp
+from amp.errors import UsageError
 
 WEIGHTS = tf.Variable(tf.ones([8, 8]))
 
@@ -32,6 +33,11 @@ def test_constants_and_tensors_that_leave_the_range_are_listed_with_their_lines(
     assert report.limit == 65504.0
     assert report.largest_scale is None
     assert not report.within()
+
+
+def test_no_nodes_are_suggested_where_nothing_runs_in_16_bits():
+    with pytest.raises(UsageError, match=r"dry_run=True .* suggest=0\.01"):
+        amp.compare(tf.matmul, WEIGHTS, WEIGHTS, suggest=0.01, dry_run=True)
 
 
 def test_bfloat16_holds_what_float32_holds():

@@ -20,6 +20,10 @@ from amp.loss_scaling.scale import LossScale
 
 DTYPES = ("auto", "float16", "bfloat16")
 ASSIGNMENTS = ("cost", "all")
+# What a switch may be set to in the environment, whatever the case of its letters.
+WORDS = {"1": True, "true": True, "on": True, "yes": True} | dict.fromkeys(
+    ("0", "false", "off", "no", ""), False
+)
 
 
 def _choice(allowed: tuple[str, ...]) -> Callable[[object, str], str]:
@@ -36,10 +40,8 @@ def _choice(allowed: tuple[str, ...]) -> Callable[[object, str], str]:
 def _flag(value: object, where: str) -> bool:
     if isinstance(value, bool):
         return value
-    words = {"1": True, "true": True, "on": True, "yes": True}
-    words |= {"0": False, "false": False, "off": False, "no": False, "": False}
-    if isinstance(value, str) and value.strip().lower() in words:
-        return words[value.strip().lower()]
+    if isinstance(value, str) and value.strip().lower() in WORDS:
+        return WORDS[value.strip().lower()]
     allowed = "True or False; in the environment 1, true, on, yes or 0, false, off, no"
     raise _bad(value, where, allowed)
 

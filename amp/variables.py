@@ -1,16 +1,16 @@
 """The `AMP_*` variables that the package reads, and those that it does not know.
 
 Asked by `amp doctor`, by the command before it starts anything, and at the start of a
-job under `AMP_ENABLE=1`. No value is understood here: a field of `Policy` parses its
-own, and nothing is printed.
+job under `AMP_ENABLE=1`. Of values only switches are understood here: a field of
+`Policy` parses its own, and nothing is printed.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from amp import spelling
-from amp.policy import FIELDS
+from amp.policy import FIELDS, WORDS
 
 PREFIX = "AMP_"
 # Those that stand for no field of a policy.
@@ -20,6 +20,11 @@ OTHERS = ("AMP_ENABLE", "AMP_CACHE_DIR")
 def known() -> tuple[str, ...]:
     """Every variable that has a meaning."""
     return (*(field.variable for field in FIELDS.values()), *OTHERS)
+
+
+def switch(environ: Mapping[str, str], name: str = "AMP_ENABLE") -> bool | None:
+    """Whether a variable is on; off where it is not set, None if it says neither."""
+    return WORDS.get(environ.get(name, "").strip().lower())
 
 
 def unknown(environ: Iterable[str]) -> dict[str, str | None]:

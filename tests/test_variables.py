@@ -5,7 +5,11 @@ from __future__ import annotations
 import pathlib
 import re
 
+import pytest
+
+import _tf_amp_start
 from amp import variables
+from amp.policy import WORDS
 
 ROOT = pathlib.Path(__file__).parents[1]
 
@@ -15,6 +19,20 @@ def test_what_the_code_names_is_what_the_table_knows():
     named = set(re.findall(r"AMP_[A-Z_]+[A-Z]", code))
     fields = set(variables.known()) - set(variables.OTHERS)
     assert named - fields == set(variables.OTHERS)
+
+
+@pytest.mark.parametrize(
+    ("value", "on"), [("1", True), (" Yes ", True), ("OFF", False), ("maybe", None)]
+)
+def test_a_switch_is_on_or_off_or_says_neither(value, on):
+    assert variables.switch({"AMP_ENABLE": value}) is on
+    assert variables.switch({"AMP_STRICT": value}, "AMP_STRICT") is on
+    assert variables.switch({}) is False
+
+
+def test_what_starts_before_the_package_knows_the_same_words():
+    found = dict.fromkeys(_tf_amp_start._ON, True)
+    assert found | dict.fromkeys(_tf_amp_start._OFF, False) == WORDS
 
 
 def test_a_misspelt_variable_is_answered_with_the_one_that_was_meant():

@@ -9,7 +9,6 @@ from __future__ import annotations
 import importlib.metadata
 import os
 import platform
-import re
 import site
 import tempfile
 from collections.abc import Iterator, Mapping
@@ -22,7 +21,6 @@ from amp.integration.measuring import profiles
 from amp.policy import FIELDS
 
 PTH = "tf_amp.pth"
-_SWITCH = re.compile(r"1|true|on|yes|0|false|off|no|", re.IGNORECASE)
 
 
 def versions() -> Iterator[Finding]:
@@ -76,7 +74,7 @@ def _malformed(ours: Mapping[str, str]) -> Iterator[tuple[str, str]]:
                 field.parse(ours[field.variable], field.variable)
             except PolicyError as e:
                 yield field.variable, e.allowed
-    if not _SWITCH.fullmatch(ours.get("AMP_ENABLE", "").strip()):
+    if variables.switch(ours) is None:
         yield "AMP_ENABLE", "1 or 0"
 
 
@@ -84,7 +82,7 @@ def start(environ: Mapping[str, str] = os.environ) -> Iterator[Finding]:
     """Whether `AMP_ENABLE=1` reaches jobs, by a file that Python reads at its start."""
     places = [*site.getsitepackages(), site.getusersitepackages()]
     found = [str(Path(path, PTH)) for path in places if Path(path, PTH).is_file()]
-    asked = environ.get("AMP_ENABLE", "").strip().lower() in ("1", "true", "on", "yes")
+    asked = bool(variables.switch(environ))
     facts = {"file": found[0] if found else None, "asked": asked}
     other = _other_amp(Path.cwd())
     if other is not None:

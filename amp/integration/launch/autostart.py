@@ -17,20 +17,17 @@ from amp.integration import fallback, imports, messages
 from amp.integration.launch import job_lines
 from amp.policy import Policy
 
-_ON = frozenset({"1", "true", "on", "yes"})
-_OFF = frozenset({"", "0", "false", "off", "no"})
-
 
 def install() -> None:
     """Arranges for `Policy.from_env()` to be in force once TensorFlow is imported.
 
     Where TensorFlow is imported already, that is now. A second call changes nothing.
     """
-    value = os.environ.get("AMP_ENABLE", "").strip().lower()
-    if value in _OFF:
-        return
-    if value not in _ON:
+    enabled = variables.switch(os.environ)
+    if enabled is None:
+        value = os.environ["AMP_ENABLE"].strip().lower()
         _say(f"AMP_ENABLE={value!r} is not understood (1 or 0); mixed precision is off")
+    if not enabled:
         return
     complaint = variables.complaint(os.environ)
     if complaint and not _is_child():
@@ -54,8 +51,8 @@ def _say(text: str) -> None:
 
 def _enable() -> None:
     """Switches on; an error stops the job only if AMP_STRICT is set, else it warns."""
-    strict = os.environ.get("AMP_STRICT", "").strip().lower() in _ON
-    part = fallback.Part("mixed precision is off", strict)
+    strict = variables.switch(os.environ, "AMP_STRICT")
+    part = fallback.Part("mixed precision is off", bool(strict))
     fallback.attempt(part, _enable_now, lambda: None)
 
 

@@ -16,6 +16,8 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
+from tensorflow.python.eager import context as context_lib
+
 from amp.graph_rewrite.assign.nominee import CUT, Nodes
 from amp.graph_rewrite.outcomes import TrialOutcome
 from amp.graph_rewrite.rewrite import Prepared
@@ -277,12 +279,16 @@ class FunctionTwins:
         return self._name
 
     def _give_up(self) -> None:
-        """Has the original called from now on; nothing more is to come of it."""
+        """Has the original called from now on, and lets all else go.
+
+        A call of a twin that another thread is about to make is one of the original.
+        """
         self._contest, self.between.later, self._reported = None, None, FLOAT32
         again = self._shared.probes.again(self._name, self._name)
         self._shared.proven[self._name] = again
         self._shared.checks.forget(self._name)
         self._shared.reports.forget(self._name)
+        self._plans.let_all_go(context_lib.context())
         self._plans.settle()
 
     def _go_on(self) -> None:

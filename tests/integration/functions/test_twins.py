@@ -256,6 +256,12 @@ def test_forward_and_backward_are_tried_apart_in_any_combination(
     assert len(combinations) == 4
 
 
+def twin_names() -> set[str]:
+    """The names of all functions that TensorFlow keeps for twins."""
+    names = context_lib.context().list_function_names()
+    return {name for name in names if "__amp" in name}
+
+
 def test_every_plan_races_and_the_losers_are_let_go(
     monkeypatch: pytest.MonkeyPatch, ran: Calls
 ) -> None:
@@ -263,8 +269,7 @@ def test_every_plan_races_and_the_losers_are_let_go(
     monkeypatch.setattr(function_plans, "CLOSE_IF_MODELLED", 100.0)
     ran.slow = "original"
     step = Step()
-    context = context_lib.context()
-    before = set(context.list_function_names())
+    before = twin_names()
     step.train(4 * ENOUGH)
     (report,) = amp.reports()
     plans = {plan.name: plan for plan in report.plans}
@@ -276,8 +281,7 @@ def test_every_plan_races_and_the_losers_are_let_go(
     name = step.run.get_concrete_function().name
     left = {made for each in twins for made in each.made_for(name)}
     assert left
-    new = set(context.list_function_names()) - before
-    assert {made for made in new if "__amp" in made} == left
+    assert twin_names() - before == left
     assert int(step.count) == 4 * ENOUGH
 
 
@@ -529,10 +533,11 @@ def test_a_winner_that_fails_a_check_gives_way_to_float32(
 
     monkeypatch.setattr(rewrite, "SECOND", (Phase("planted", planted, ()),))
     ran.slow = "original"
-    step = Step()
+    step, before = Step(), twin_names()
     with pytest.warns(RuntimeWarning, match="as it was: its rewrite failed"):
         step.train(ENOUGH)
     (report,) = amp.reports()
+    assert twin_names() == before
     assert report.nodes_low == 0
     assert report.trial == "ended: a check of the winner failed"
     assert int(step.count) == ENOUGH
@@ -884,9 +889,10 @@ def test_a_twin_that_is_refused_gives_way_in_any_turn(
 ) -> None:
     error = tf.errors.InvalidArgumentError(None, None, "No OpKernel was registered")
     fails(monkeypatch, "twin", error, turn)
-    step = Step()
+    step, before = Step(), twin_names()
     with pytest.warns(RuntimeWarning, match="runs in float32, as it was"):
         step.train(10, min_gain=0.01)
+    assert twin_names() == before
     assert int(step.count) == 10
     (report,) = amp.reports()
     assert report.nodes_low == 0

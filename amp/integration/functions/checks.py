@@ -16,6 +16,7 @@ from amp.graph_rewrite.outcomes import AccuracyOutcome
 from amp.integration import fallback
 from amp.integration.functions.gradient_check import Checked, GradientCheck
 from amp.integration.functions.gradient_copies import Step
+from amp.integration.functions.unasked import Due
 
 AGAIN = 500  # calls until a second check, of weights that have been trained
 
@@ -37,6 +38,10 @@ class _Pending:
     calls: int = 0
     check: GradientCheck | None = None
     busy: Any = dataclasses.field(default_factory=threading.Lock)
+
+    def passed(self, calls: int) -> None:
+        """Is told of calls that are made without a question."""
+        self.calls += calls
 
 
 class Refused(Exception):
@@ -62,16 +67,12 @@ class Checks:
         """Whether a function is still to be checked."""
         return name in self._pending
 
-    def calls_left(self, name: bytes) -> int | None:
-        """The calls of a function before the one that is checked; None: none is."""
+    def due(self, name: bytes) -> Due:
+        """When a function is checked; calls without a question count too."""
         pending = self._pending.get(name)
-        return None if pending is None else max(0, pending.due - 1 - pending.calls)
-
-    def passed(self, name: bytes, calls: int) -> None:
-        """Is told of calls that are made without a question."""
-        pending = self._pending.get(name)
-        if pending is not None:
-            pending.calls += calls
+        if pending is None:
+            return Due(None, lambda calls: None)
+        return Due(max(0, pending.due - 1 - pending.calls), pending.passed)
 
     def functions(self, name: bytes) -> list[str]:
         """The names of the functions that are registered for a function's check."""

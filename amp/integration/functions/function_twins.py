@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import itertools
 import operator
 import threading
 import time
@@ -47,6 +46,7 @@ from amp.integration.functions.plan_store import Record
 from amp.integration.functions.race import Race
 from amp.integration.functions.race_rules import FLOAT32
 from amp.integration.functions.started_function import Told
+from amp.integration.functions.unasked import Due, unasked
 from amp.loss_scaling import resting
 
 
@@ -284,7 +284,7 @@ class FunctionTwins:
         A call of a twin that another thread is about to make is one of the original.
         """
         self._contest, self.between.later, self._reported = None, None, FLOAT32
-        again = self._shared.probes.again(self._name, self._name)
+        again = unasked(self._name, self._shared.probes.due(self._name))
         self._shared.proven[self._name] = again
         self._shared.checks.forget(self._name)
         self._shared.reports.forget(self._name)
@@ -293,29 +293,18 @@ class FunctionTwins:
 
     def _go_on(self) -> None:
         """Has the plan that runs called without a question, until the next check."""
-        contest, checks, which = self._contest, self._shared.checks, self._running
+        contest, which = self._contest, self._running
         if contest is not None and contest.race is not None:
             return None
         later = self.between.to_come(self._plans, contest)
         if which == FLOAT32 and later is None:
             return self._give_up()
         with self._lock:
-            left = [checks.calls_left(self._name)]
-            left += [contest.calls_left] if contest is not None else []
-            left += [later.calls_left] if later is not None else []
-            left += [self._shared.probes.calls_left(self._name)]
-            known = [calls for calls in left if calls is not None]
-            times = min(known) if known else None
-            checks.passed(self._name, times or 0)
-            self._shared.probes.passed(self._name, times or 0)
-            if contest is not None:
-                contest.passed(times or 0)
-            if later is not None:
-                later.passed(times or 0)
-            function = self._plans.function(which)
-            again = itertools.repeat(function)
-            if times is not None:
-                again = itertools.repeat(function, times)
+            shared = self._shared
+            dues = [shared.checks.due(self._name), shared.probes.due(self._name)]
+            to_come = [each for each in (contest, later) if each is not None]
+            dues += [Due(each.calls_left, each.passed) for each in to_come]
+            again = unasked(self._plans.function(which), *dues)
             self._shared.proven[self._name] = again
         return None
 

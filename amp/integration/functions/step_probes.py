@@ -10,9 +10,9 @@ tensors are observed, and what is to be learnt from them, is in `normalize.step_
 from __future__ import annotations
 
 import dataclasses
-import itertools
+import functools
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 import tensorflow as tf
@@ -22,6 +22,7 @@ from amp.integration.functions import step_variants
 from amp.integration.functions.function_call import FunctionCall
 from amp.integration.functions.samples import Sample
 from amp.integration.functions.step_variants import Variant
+from amp.integration.functions.unasked import Due
 from amp.integration.process import PROCESS
 from amp.loss_scaling.process import SCALING
 from amp.loss_scaling.stalls import Asked
@@ -53,28 +54,16 @@ class StepProbes:
         self._calls: dict[bytes, int] = {}
         self._busy = threading.Lock()
 
-    def again(self, name: bytes, which: bytes) -> Iterator[bytes]:
-        """Gives the name to call until a call of a function is to be observed.
-
-        Args:
-          name: the original's.
-          which: to call.
-        """
-        left = self.calls_left(name)
-        if left is None:
-            return itertools.repeat(which)
-        self.passed(name, left)
-        return itertools.repeat(which, left)
-
-    def calls_left(self, name: bytes) -> int | None:
-        """The calls of a function before the one that is observed; None: none is."""
+    def due(self, name: bytes) -> Due:
+        """When a function is observed; calls without a question count too."""
+        passed = functools.partial(self._passed, name)
         if any(asked.open for asked in list(SCALING.asked.values())):
-            return 0
+            return Due(0, passed)
         calls = self._calls.get(name, 0)
-        return min((_left(calls, m) for m in list(PROCESS.monitors)), default=None)
+        lefts = (_left(calls, monitor) for monitor in list(PROCESS.monitors))
+        return Due(min(lefts, default=None), passed)
 
-    def passed(self, name: bytes, calls: int) -> None:
-        """Is told of calls that are made without a question."""
+    def _passed(self, name: bytes, calls: int) -> None:
         if PROCESS.monitors:
             self._calls[name] = self._calls.get(name, 0) + calls
 
@@ -101,7 +90,7 @@ class StepProbes:
     def _call(self, name: bytes, which: bytes, call: FunctionCall) -> tuple[bool, Any]:
         calls = self._calls.get(name, 0)
         due = [m for m in list(PROCESS.monitors) if not _left(calls, m)]
-        self.passed(name, 1)
+        self._passed(name, 1)
         if SCALING.asked:
             found = self._variant(name, which, counts=False)
             asked = _asked(found)

@@ -46,6 +46,7 @@ from amp.integration.functions.keep_patterns import KeepPatterns
 from amp.integration.functions.plan_store import Record
 from amp.integration.functions.race_rules import FLOAT32
 from amp.integration.functions.step_probes import StepProbes
+from amp.integration.functions.unasked import unasked
 from amp.integration.measuring import job_timer
 from amp.integration.measuring.job_timer import Noted
 from amp.integration.process import PROCESS
@@ -170,7 +171,7 @@ class Twins:
         if function is not None:  # None: within the making of this very twin
             probes = self._shared.probes
             done, outputs = probes.call(name, name, call)
-            self.proven[name] = probes.again(name, name)
+            self.proven[name] = unasked(name, probes.due(name))
             if done:
                 return outputs
         return call.run(name)

@@ -159,13 +159,16 @@ def variable(name: str, value: tf.Tensor, site: ScalerSite) -> tf.Variable:
     return make(value, trainable=False, name=name, collections=[])
 
 
-def initialised(last: tf.Variable, others: Sequence[tf.Variable]) -> tf.Tensor:
+def initialised(
+    known: tf.Tensor, last: tf.Variable, others: Sequence[tf.Variable]
+) -> tf.Tensor:
     """Builds the initialisation of a scaler's variables in a session graph.
 
     The user's program does not know these variables and so runs no initialiser for
     them. The tensor returned, when evaluated, initialises them if they are not.
 
     Args:
+      known: whether `last` is initialised.
       last: is initialised after the others: if it has a value, all have.
       others: the others.
     """
@@ -176,7 +179,6 @@ def initialised(last: tf.Variable, others: Sequence[tf.Variable]) -> tf.Tensor:
         with tf.control_dependencies([first]):
             return tf.constant(True)
 
-    known = tf.compat.v1.is_variable_initialized(last)
     return branches.cond(known, lambda: tf.constant(True), begin)
 
 

@@ -139,10 +139,12 @@ class Scaler(control.Controlled, tf.Module):  # type: ignore[misc]
             self.skipped_steps = make("skipped_steps", tf.constant(zero))
             self.stalled = make("stalled", tf.constant(zero))
             self.tally = make("tally", tf.zeros([sources + 1], tf.int64))
-            self._ready = self._value = None
+            self._ready = self._value = self._begun = None
             if not tf.executing_eagerly():
                 rest = [v for v in self.variables if v is not self.scale]
-                self._ready = placement.initialised(self.scale, rest)
+                known = tf.compat.v1.is_variable_initialized(self.scale)
+                self._begun = known
+                self._ready = placement.initialised(known, self.scale, rest)
                 with self.ready():
                     self._value = self.scale.read_value()
 
@@ -187,6 +189,14 @@ class Scaler(control.Controlled, tf.Module):  # type: ignore[misc]
     def value(self) -> Any:
         """The scale, which sessions may read before their first step too."""
         return self.scale if self._value is None else self._value
+
+    @property
+    def begun(self) -> Any:
+        """Whether a session's variables have their first values; None outside of one.
+
+        A run that reads one that has none fails, and TensorFlow writes so to the log.
+        """
+        return self._begun
 
     def ready(self) -> Any:
         """A scope; what is built in it runs after the variables are initialised."""

@@ -21,6 +21,7 @@ import tensorflow as tf
 from amp.integration import fallback, messages
 from amp.integration.functions import step_variants
 from amp.integration.functions.samples import Sample
+from amp.integration.sessions import scaler_reads
 from amp.integration.sessions.graph_views import GraphViews
 from amp.integration.sessions.policy_view import Run
 from amp.integration.sessions.run_twins import Make, Starts
@@ -30,8 +31,6 @@ from amp.loss_scaling import advice, group, stalls
 # be over, they are also read before the runs from the 20th to the 40th, and then before
 # the 50th, the 62nd and so on.
 PERIOD = 0.25
-# A task with variables may be gone.
-_MOST_MILLISECONDS = 2000
 
 
 class SessionStalls:
@@ -144,14 +143,14 @@ class SessionStalls:
 def _read(session: Any) -> list[tuple[Any, stalls.Counts]]:
     """The counts of the scalers that have taken a step."""
     found = []
-    options = tf.compat.v1.RunOptions(timeout_in_ms=_MOST_MILLISECONDS)
     for scaler in group.of_graph(session.graph):
         wanted = [scaler.stalled, scaler.scale, *scaler.copies("tally")]
         try:
-            # Past a method `run` of the program's own: it did not ask for this.
-            got = tf.compat.v1.Session.run(session, wanted, options=options)
+            got = scaler_reads.read(session, scaler, wanted)
         except (tf.errors.OpError, RuntimeError):
-            continue  # without its first values, or out of reach
+            continue  # out of reach
+        if got is None:
+            continue
         stalled, scale, *tallies = got
         counts = stalls.Counts(int(stalled), float(scale), tallies.copy)
         found.append((scaler, counts))

@@ -9,14 +9,10 @@ from __future__ import annotations
 
 from typing import Any
 
-import tensorflow as tf
-
 from amp.integration import fallback
 from amp.integration.process import PROCESS
+from amp.integration.sessions import scaler_reads
 from amp.loss_scaling import group
-
-# What a read may take: at the end of a job the task with the variables may be gone.
-_MOST_MILLISECONDS = 2000
 
 
 def begun(session: Any) -> None:
@@ -36,16 +32,11 @@ def note(session: Any) -> None:
 
 
 def _note(session: Any) -> None:
-    counts, options = PROCESS.session_counts, tf.compat.v1.RunOptions()
-    options.timeout_in_ms = _MOST_MILLISECONDS
+    counts = PROCESS.session_counts
     for scaler in group.of_graph(session.graph):
         variable = scaler.skipped_steps
-        try:
-            # Past a method `run` of the program's own: it did not ask for this.
-            got = tf.compat.v1.Session.run(session, variable, options=options)
-            skipped = int(got)
-        except tf.errors.FailedPreconditionError:  # it took no step
-            skipped = 0
+        got = scaler_reads.read(session, scaler, [variable])
+        skipped = 0 if got is None else int(got[0])
         # Sessions of one master share its variables; of others each has its own.
         if session.sess_str:
             key = (session.sess_str, variable.name)

@@ -133,6 +133,25 @@ def test_a_session_whose_gradients_are_finite_is_told_nothing(job, caplog):
     assert told(caplog) == []
 
 
+def test_a_session_is_not_read_before_its_first_step(job, monkeypatch):
+    failed, original = [], v1.Session.run
+
+    def run(*args, **kwargs):
+        try:
+            return original(*args, **kwargs)
+        except tf.errors.OpError as e:  # TensorFlow has written a warning then
+            failed.append(e)
+            raise
+
+    monkeypatch.setattr(session_stalls, "PERIOD", 0.0)
+    monkeypatch.setattr(v1.Session, "run", run)
+    with job(planted) as step:
+        v1.get_default_session().run(v1.trainable_variables())
+        assert not failed
+        step(1.0)
+    assert not failed
+
+
 def test_a_step_of_a_session_has_no_node_that_watches():
     install()
     with tf.Graph().as_default() as graph, amp.mixed_precision_scope(**POLICY):

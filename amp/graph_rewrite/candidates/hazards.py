@@ -6,7 +6,9 @@ Nothing here looks at the size of values; `ranges` does.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Container, Mapping
+from typing import TypeAlias
 
 from amp.graph_rewrite.candidates.context import Typed
 from amp.graph_rewrite.graph import ir
@@ -32,24 +34,103 @@ def references(
     The results of such a node may be cast, unless the node has control inputs that
     determine when it reads: Grappler moves a cast in front of an Identity, of whatever
     moves values and of some arithmetic, and the cast does not get the control inputs of
-    the Identity. Then all that follows is refused too, up to and with a product.
+    the Identity. Then all that follows is refused too, up to and with a product. So it
+    is with what reads a variable's memory behind an update, and with what hands it on.
     """
     found: dict[str, Reason] = {}
     timed: set[str] = set()  # readers with control inputs, and what follows them
     types = {view.signature.types for view in typed.values()}
     if not any(number > ir.REF_OFFSET for each in types for number in each):
         return found
+    held = _held(graph, typed)
+    late = _late(graph, typed, held)
+    handing = _handing(graph, late, held)
     for name in graph.order:
         view = typed[name]
         source = next((e[0] for e in view.node.inputs if _is_reference(e, typed)), None)
         if source is not None and view.node.controls:
             timed.add(name)
+        if source is None and name in handing and view.node.inputs:
+            source = view.node.inputs[0][0]
+        if name in late:
+            source = late[name]
+            if view.facts.role is not Role.COMPUTE:
+                timed.add(name)
         if source is None:
             source = next((e[0] for e in view.node.inputs if e[0] in timed), None)
             if source is not None and view.facts.role is not Role.COMPUTE:
                 timed.add(name)
         if source is not None and name not in refused:
             found[name] = Reason("variable", source)
+    return found
+
+
+_Held: TypeAlias = Mapping[str, frozenset[str]]
+_NOTHING: frozenset[str] = frozenset()
+
+
+def _late(graph: ir.Graph, typed: Mapping[str, Typed], held: _Held) -> dict[str, str]:
+    """What reads a v1 variable's memory behind an update that the read is not behind.
+
+    An Identity of a reference copies nothing. A reader of it that runs behind an update
+    (by a control input, say) sees the new values, and a cast of it has the old ones.
+
+    Returns:
+      Such readers, each with the node that it reads.
+    """
+    updates: dict[str, int] = {}  # of each variable, one bit each
+    done: dict[str, int] = {}  # those that a node is, or is behind
+    late: dict[str, str] = {}
+    bits = (1 << number for number in itertools.count())
+    for name in graph.order:
+        view = typed[name]
+        sources = [source for source, _ in view.node.inputs]
+        behind = 0
+        for source in (*sources, *view.node.controls):
+            behind |= done.get(source, 0)
+        written = _taken(view, held)
+        for source in () if written or not behind else sources:
+            new = behind & ~done.get(source, 0)
+            if any(updates.get(v, 0) & new for v in held.get(source, _NOTHING)):
+                late[name] = source
+        if written:
+            own = next(bits)
+            behind |= own
+            updates |= {v: updates.get(v, 0) | own for v in written}
+        if behind:
+            done[name] = behind
+    return late
+
+
+def _held(graph: ir.Graph, typed: Mapping[str, Typed]) -> dict[str, frozenset[str]]:
+    """The v1 variables whose memory a node's results may be, where there are any."""
+    held: dict[str, frozenset[str]] = {}
+    for name in graph.order:
+        view = typed[name]
+        if any(slot.type > ir.REF_OFFSET for slot in view.outs):
+            held[name] = _taken(view, held) or frozenset([name])
+        elif view.facts.work == "free":
+            sources = [source for source, _ in view.node.inputs if source in held]
+            if sources:
+                held[name] = _NOTHING.union(*(held[source] for source in sources))
+    return held
+
+
+def _taken(view: Typed, held: _Held) -> frozenset[str]:
+    """The v1 variables that a node takes by reference, to update them, as a rule."""
+    pairs = zip(view.node.inputs, view.ins, strict=False)
+    taken = [e[0] for e, slot in pairs if slot.type > ir.REF_OFFSET]
+    return _NOTHING.union(*(held.get(source, _NOTHING) for source in taken))
+
+
+def _handing(graph: ir.Graph, late: Mapping[str, str], held: _Held) -> set[str]:
+    """The nodes that hand a variable's memory on to late readers."""
+    found: set[str] = set()
+    for name in reversed(graph.order):
+        if name in late or name in found:
+            found |= {
+                source for source, _ in graph.nodes[name].inputs if source in held
+            }
     return found
 
 

@@ -283,3 +283,30 @@ def test_a_reference_read_behind_its_update_sees_the_update(move):
             found = session.run([before, after], {x: np.ones([16, 16])})
     np.testing.assert_array_equal(found[0], np.ones([16, 16]))
     np.testing.assert_array_equal(found[1], 2 * np.ones([16, 16]))
+
+
+@pytest.mark.parametrize("move", ["identity", "reshape"])
+@pytest.mark.parametrize("scaled", [False, True])
+@pytest.mark.parametrize("inside", ["product", "operand"])
+def test_a_product_behind_an_update_reads_the_updated_reference(move, scaled, inside):
+    """The read is not behind it, but hands on memory, which a cast would copy."""
+    kind = {"dtype": "float16", "loss_scale": 16} if scaled else {"dtype": "bfloat16"}
+    policy = amp.Policy(emulate=True, assignment="all", **kind)
+    with tf.Graph().as_default(), amp.mixed_precision_scope(policy):
+        x = v1.placeholder(tf.float32, [16, 16])
+        start = np.eye(16, dtype=np.float32)
+        w = v1.get_variable("w", initializer=start, use_resource=False)
+        value = MOVES[move](w)
+        before = tf.matmul(x, value, name="before")
+        update = v1.train.GradientDescentOptimizer(1.0).minimize(tf.reduce_sum(before))
+        with tf.control_dependencies([update]):
+            operand = tf.identity(x)
+            after = tf.matmul(operand, value)
+        if inside == "operand":
+            after = tf.matmul(operand, value)
+        with v1.Session() as session:
+            session.run(v1.global_variables_initializer())
+            found = session.run([before, after], {x: np.ones([16, 16])})
+            report = amp.reports()[-1]
+    np.testing.assert_array_equal(found[1], np.full([16, 16], 1.0 - 16 * 16))
+    assert {d.node: d.dtype for d in report.decisions}["before"] != "float32"

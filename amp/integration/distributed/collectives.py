@@ -74,7 +74,11 @@ def _kinds(grads: Sequence[Any]) -> Iterator[str]:
 def _operations(grad: Any) -> list[Any]:
     if grad is None:
         return []
-    tensors = tf.nest.flatten(grad, expand_composites=True)
+    if isinstance(grad, tf.IndexedSlices):
+        # To flatten it reads its shape, and TensorFlow then refuses to be fed that.
+        tensors = [grad.values, grad.indices, grad.dense_shape]
+    else:
+        tensors = tf.nest.flatten(grad, expand_composites=True)
     graph_tensors = [t for t in tensors if not isinstance(t, _EAGER)]
     return [t.op for t in graph_tensors if isinstance(t, tf.Tensor)]
 

@@ -92,6 +92,25 @@ def test_an_overflow_of_gradients_that_are_not_used_stops_no_update(
     assert told(session) == []
 
 
+def test_rows_of_a_gradient_may_be_fed():
+    """IndexedSlices are fed with their shape, a constant."""
+    with tf.Graph().as_default(), amp.mixed_precision_scope(POLICY):
+        ids = v1.placeholder(tf.int32, [None])
+        start = np.ones([4, 8], np.float32)
+        table = v1.get_variable("table", initializer=start)
+        rows = tf.nn.embedding_lookup(table, ids)
+        descent = v1.train.GradientDescentOptimizer(1.0)
+        pairs = descent.compute_gradients(tf.reduce_mean(rows @ tf.ones([8, 2])))
+        train = descent.apply_gradients(pairs)
+        (grad, _), *_ = pairs
+        fed_rows = {grad.values: start[:1], grad.indices: [2]}
+        with v1.Session() as session:
+            session.run(v1.global_variables_initializer())
+            session.run(train, {**fed_rows, grad.dense_shape: [4, 8]})
+            start[2] = 0.0
+            np.testing.assert_array_equal(session.run(table), start)
+
+
 def test_an_overflow_of_a_gradient_that_is_used_stops_the_update(step, session):
     """The planted fault of the tests above: with one gradient fed, the other counts."""
     session.run(step.train, {**fed(step.grads[:1]), step.x: HUGE})

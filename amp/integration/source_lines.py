@@ -2,7 +2,8 @@
 
 TensorFlow notes a stack trace of every operation that it builds, and hands them over
 for a registered function and in the files of a SavedModel. They are only read here,
-when somebody asks for a report; no graph is held, and nothing is noted beforehand.
+when somebody asks for a report or a function fails; no graph is held, and nothing is
+noted beforehand.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import dataclasses
 import functools
 import linecache
 import os
+import re
 import sysconfig
 import weakref
 from collections.abc import Callable, Iterable, Mapping
@@ -34,6 +36,9 @@ _INSTALLED = (
     *("/site-packages/", "/dist-packages/", "<string>"),
     os.path.join(sysconfig.get_path("stdlib"), ""),
 )
+
+# What TensorFlow names a function or a node with in an error's message.
+_TAG = re.compile(r"\{\{(function_node|node) ([\w.\-/]+)\}\}")
 
 
 def of_frames(frames: Iterable[tuple[str, int]]) -> str:
@@ -93,6 +98,7 @@ class SourceLines:
         definition: Callable[[str], Any],
     ) -> None:
         self._traces = functools.cache(traces)
+        self._definition = functools.cache(definition)
         self._calls = functools.cache(lambda name: _calls_in(definition(name)))
 
     def of(self, function: str, node: str) -> str:
@@ -111,8 +117,39 @@ class SourceLines:
             return ""
         return keras_layers.described(node, found.classes)
 
+    def in_message(self, function: str, message: str) -> str:
+        """An error's message in which nodes are where they were traced.
+
+        TensorFlow looks for the stack trace of a node in the functions that the message
+        names before it, each called by the one before. Those whose calls were inlined
+        are added.
+
+        Args:
+          function: the one that was called.
+          message: names nodes as they are once calls are inlined.
+        """
+        inside = function
+
+        def traced(tag: re.Match[str]) -> str:
+            nonlocal inside
+            kind, name = tag.groups()
+            if kind == "node":
+                way, name = self._way(inside, name)
+                node = f"{{{{node {name}}}}}"
+            else:
+                way, node = self._way_to(name, inside), ""
+            inside = way[-1] if way else inside
+            return "".join(f"{{{{function_node {each}}}}}" for each in way) + node
+
+        return _TAG.sub(traced, message)
+
     def _place(self, function: str, node: str) -> tuple[str, str]:
-        """The function that a node was traced in, and its name there.
+        """The function that a node was traced in, and its name there."""
+        way, node = self._way(function, node)
+        return (way[-1] if way else function), node
+
+    def _way(self, function: str, node: str) -> tuple[tuple[str, ...], str]:
+        """The functions that lead from one to where a node was traced, and its name.
 
         A node of an inlined function has the name of the call before its own.
         """
@@ -121,14 +158,35 @@ class SourceLines:
             scope = scope.rpartition("/")[0]
             callee = self._calls(function).get(scope)
             if callee is not None:
-                return self._place(callee, node[len(scope) + 1 :])
-        return function, node
+                way, node = self._way(callee, node[len(scope) + 1 :])
+                return (callee, *way), node
+        return (), node
+
+    def _way_to(self, wanted: str, function: str) -> tuple[str, ...]:
+        """The functions that lead from one to another that it or a callee names."""
+        ways: dict[str, tuple[str, ...]] = {function: ()}
+        for caller in (pending := [function]):
+            if wanted in _named_in(self._definition(caller)):
+                return (*ways[caller], wanted)
+            for callee in self._calls(caller).values():
+                if callee not in ways:
+                    ways[callee] = (*ways[caller], callee)
+                    pending.append(callee)
+        return (wanted,)
 
 
 def _calls_in(definition: Any) -> dict[str, str]:
     """The functions that a FunctionDef calls, by the name of the calling node."""
     nodes = () if definition is None else definition.node_def
     return {node.name: node.attr["f"].func.name for node in nodes if _calls(node)}
+
+
+def _named_in(definition: Any) -> set[str]:
+    """The functions that the nodes of a FunctionDef call or have as branches."""
+    nodes = () if definition is None else definition.node_def
+    values = [value for node in nodes for value in node.attr.values()]
+    lists = (each.name for value in values for each in value.list.func)
+    return {value.func.name for value in values}.union(lists)
 
 
 def _calls(node: Any) -> bool:

@@ -29,9 +29,13 @@ def new_suffix() -> str:
     return f"__amp{next(PROCESS.rewrite_numbers)}"
 
 
+# What follows the number in the names of what a rewrite makes to run in a call's place.
+_MADE_FOR = "xla|first|told|check|recorded|observed"
+
+
 def without_suffix(text: str) -> str:
     """Returns an error's message with twins' names replaced by their originals'."""
-    return re.sub(r"__amp\d+(_xla)?\b", "", text)
+    return re.sub(rf"__amp\d+(_({_MADE_FOR}))*\b", "", text)
 
 
 def remember(name: str, graph: Any) -> None:

@@ -14,7 +14,7 @@ from typing import Any
 import tensorflow as tf
 from tensorflow.python.eager import cancellation, execute
 
-from amp.integration import active, as_written, fallback, wrapping
+from amp.integration import active, as_written, fallback, source_lines, wrapping
 from amp.integration.functions import definitions
 from amp.integration.functions import twins as twins_lib
 from amp.integration.functions.function_call import FunctionCall
@@ -73,11 +73,31 @@ def _call_function(original: wrapping.Function) -> wrapping.Function:
                 # Another thread has found out meanwhile that float32 is faster. Any
                 # other error is of a twin that has run.
                 return original(self, name, *args, **kwargs)
-            # By the original's name TensorFlow finds the user's source lines.
-            e._message = definitions.without_suffix(e.message)
+            e._message = _of_original(e, name)
             raise
 
     return call_function
+
+
+_PLACES = fallback.Part("an error does not show the user's source line")
+
+
+def _of_original(error: tf.errors.OpError, name: bytes) -> str:
+    """The message of an error, from which TensorFlow finds the user's source lines.
+
+    Args:
+      error: of a function that ran in the place of the original, or of the original.
+      name: the original.
+    """
+    message = definitions.without_suffix(error.message)
+    if isinstance(error, tf.errors.OutOfRangeError):  # ends every epoch, and is caught
+        return message
+    lines = source_lines.of_runtime()
+
+    def placed() -> str:
+        return lines.in_message(name.decode(), message)
+
+    return fallback.attempt(_PLACES, placed, lambda: message)
 
 
 def _made_by_user(

@@ -443,6 +443,34 @@ def test_an_error_shows_the_users_source_line(weights):
     assert __file__ in str(error.value)
 
 
+@pytest.mark.parametrize("branch", [True, False])
+def test_the_error_of_a_keras_job_shows_the_users_source_line(branch):
+    class Layer(keras.layers.Layer):
+        def call(self, x):
+            if branch:
+                tf.debugging.assert_less(x, 9.0, message="found by the user")
+                return x
+            return tf.debugging.check_numerics(x, "found by the user")
+
+    inputs = keras.Input([64])
+    hidden = Layer()(keras.layers.Dense(64)(inputs))
+    model = keras.Model(inputs, keras.layers.Dense(4)(hidden))
+    model.compile("sgd", "mse")
+    good, y = np.zeros([32, 64], np.float32), np.zeros([32, 4], np.float32)
+    policy = amp.Policy(**ALL, emulate=True, check=True)
+    with amp.mixed_precision_scope(policy, dtype="float16"):
+        for x in (np.full_like(good, np.inf), good, np.full_like(good, np.nan)):
+            if x is good:
+                model.fit(x, y, epochs=3, verbose=0)  # the next error is of a plan's
+                continue
+            with pytest.raises(tf.errors.InvalidArgumentError, match="found") as error:
+                model.fit(x, y, verbose=0)
+            assert "__amp" not in str(error.value)
+            assert f'File "{__file__}", line' in str(error.value)
+            assert "stack traces unavailable" not in str(error.value)
+    assert low_nodes() > 0
+
+
 def test_a_scope_may_be_entered_again_and_decorates(weights):
     scope = amp.mixed_precision_scope(**ALL)
     fn = tf.function(lambda x: dense(x, weights))

@@ -97,7 +97,8 @@ def calls(grads: Sequence[Any], variables: Sequence[tf.Variable]) -> list[Call] 
     """Returns the calls from whose gradients these tensors are computed.
 
     Args:
-      grads: what an optimizer is given: tensors, IndexedSlices, or None.
+      grads: what an optimizer is given: tensors, IndexedSlices, or None. Of anything
+        else, such as a variable that gradients were summed in, the origin is not known.
       variables: the variables that it updates. Gradients may be computed from their
         values too (weight decay); the search does not continue behind such a read.
 
@@ -106,7 +107,12 @@ def calls(grads: Sequence[Any], variables: Sequence[tf.Variable]) -> list[Call] 
     """
     found: dict[int, Call] = {}
     waiting = []
-    for tensor in _tensors(grads):
+    for grad in grads:
+        if grad is None:
+            continue
+        tensor = _tensor(grad)
+        if tensor is None:
+            return None
         if not isinstance(tensor, _EAGER_TENSOR):
             waiting.append(tensor.op)
             continue
@@ -189,10 +195,6 @@ def _reads(op: Any, handles: list[Any]) -> bool:
 def _handles(variables: Sequence[Any]) -> list[Any]:
     handles = [getattr(variable, "handle", None) for variable in variables]
     return [handle for handle in handles if handle is not None]
-
-
-def _tensors(grads: Sequence[Any]) -> list[Any]:
-    return [each for each in map(_tensor, grads) if each is not None]
 
 
 def _tensor(grad: Any) -> Any:

@@ -82,7 +82,9 @@ def test_clipping_and_weight_decay_are_seen_through():
     assert optimizer.iterations.numpy() == 1
 
 
-@pytest.mark.parametrize("apart", ["sum", "accumulator", "function", "branch", "loop"])
+@pytest.mark.parametrize(
+    "apart", ["sum", "accumulator", "variable", "function", "branch", "loop"]
+)
 def test_an_overflow_is_never_lost_where_the_origin_is_unclear(apart):
     w, optimizer = tf.Variable([1.0, 2.0]), keras.optimizers.SGD(0.25)
     optimizer.build([w])
@@ -95,6 +97,9 @@ def test_an_overflow_is_never_lost_where_the_origin_is_unclear(apart):
         if apart == "accumulator":
             kept.assign(main_gradient(w, factor))
             return kept.read_value()
+        if apart == "variable":
+            kept.assign(main_gradient(w, factor))
+            return kept
         if apart == "function":
             return take(factor)
         if apart == "branch":
@@ -110,6 +115,50 @@ def test_an_overflow_is_never_lost_where_the_origin_is_unclear(apart):
     assert (w.numpy().tolist(), optimizer.iterations.numpy()) == ([1.0, 2.0], 0)
     step(tf.constant(1.0))
     assert optimizer.iterations.numpy() == 1
+
+
+@pytest.mark.parametrize("kind", [tf.Variable, keras.Variable])
+@pytest.mark.parametrize("mode", MODES)
+def test_a_variable_that_sums_gradients_may_be_the_gradient(mode, kind):
+    w, optimizer = tf.Variable([1.0, 2.0]), keras.optimizers.SGD(0.25)
+    optimizer.build([w])
+    total = kind([0.0, 0.0], trainable=False)
+
+    def take(factor):
+        total.assign_add(main_gradient(w, factor))
+
+    def update():
+        optimizer.apply([total], [w])
+        total.assign(tf.zeros([2]))
+
+    take, update = MODES[mode](take), MODES[mode](update)
+    update()  # traced before there is a scaler
+    for factor, updates in ((1.0, 2), (np.inf, 2), (1.0, 3)):
+        take(tf.constant(1.0))
+        take(tf.constant(factor))
+        update()
+        assert optimizer.iterations.numpy() == updates
+
+
+@pytest.mark.parametrize("resource", [True, False])
+def test_a_variable_may_be_the_gradient_in_a_session(resource):
+    with tf.Graph().as_default(), v1.Session() as session:
+        w = v1.get_variable("w", initializer=[1.0, 2.0], use_resource=resource)
+        total = v1.get_variable(
+            "total", initializer=[0.0, 0.0], use_resource=resource, trainable=False
+        )
+        factor = v1.placeholder(tf.float32, [])
+        (grad,) = v1.gradients(tf.reduce_sum(w**2) * factor, [w])
+        take = v1.assign_add(total, grad).op
+        optimizer = v1.train.MomentumOptimizer(0.25, 0.0)
+        update = optimizer.apply_gradients([(total, w)])
+        session.run(v1.global_variables_initializer())
+        session.run(take, {factor: 1.0})
+        session.run(take, {factor: np.inf})
+        session.run(update)
+        assert session.run(w).tolist() == [1.0, 2.0]
+        session.run(update)
+        assert session.run(w).tolist() == [0.5, 1.0]
 
 
 def test_a_gradient_by_one_variable_may_update_another():

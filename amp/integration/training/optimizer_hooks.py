@@ -167,7 +167,8 @@ def _as_operation(
     # In a session graph only these make the flag be read after the gradients are taken.
     # They would be computed even where they are fed.
     unknown = any(concern.finite is None for concern in concerns)
-    taken = [g for g in map(_values, grads) if g is not None] if unknown else []
+    values = [g for g in map(_values, grads) if isinstance(g, (tf.Tensor, tf.Variable))]
+    taken = values if unknown else []
     with tf.control_dependencies(taken):
         ran = build()
     operation = tf.group(ran, name=name)
@@ -273,7 +274,9 @@ def _may_grow(grads: Sequence[Any]) -> bool:
     """
     if active.active_loss_scale() is not None:
         return True
-    values = [value for value in map(_values, grads) if isinstance(value, tf.Tensor)]
+    values = [value for value in map(_values, grads) if value is not None]
+    if not all(isinstance(value, tf.Tensor) for value in values):
+        return True
     kinds = {facts(v.op.type).kind for v in values if tf.is_symbolic_tensor(v)}
     return not kinds.isdisjoint((Kind.PLACEHOLDER, Kind.READ_VARIABLE))
 

@@ -180,7 +180,8 @@ def unscale(
     Infinite values stay infinite. The scale changes when `scaler.update` is called.
 
     Args:
-      grads: a structure of tensors, IndexedSlices and None.
+      grads: a structure of tensors, IndexedSlices, variables that gradients were summed
+        in, arrays, and None.
       scaler: that of `scale_loss`.
       inner: whether they go on into a loss, as in a gradient penalty, and not into an
         update. An overflow then shows in that loss and its gradient.
@@ -188,7 +189,7 @@ def unscale(
     Returns:
       The unscaled gradients, and a flag: bool, shape ().
     """
-    flat = tf.nest.flatten(grads)
+    flat = [finite_checks.as_gradient(each) for each in tf.nest.flatten(grads)]
     placing = _INNER if inner else _PLACING
     finite = finite_checks.all_of(finite_checks.finite_each(flat, placing.beside))
     scale = _factor(scaler)

@@ -43,7 +43,8 @@ def apply_if_finite(
       apply: the whole update, called without arguments. In a graph it is a branch, so
         variables that it needs have to exist already. In a session graph it returns
         what is to run: operations, tensors or assigned variables.
-      grads: those that the update uses, unscaled.
+      grads: those that the update uses, unscaled: a structure of tensors,
+        IndexedSlices, variables that gradients were summed in, arrays, and None.
       variables: those that it changes.
 
     Returns:
@@ -77,9 +78,10 @@ class _Update:
 
 @tf.autograph.experimental.do_not_convert  # type: ignore[untyped-decorator]
 def _applied(
-    given: _Update, flat: Sequence[Any], variables: Sequence[Any]
+    given: _Update, grads: Sequence[Any], variables: Sequence[Any]
 ) -> tf.Tensor:
     install()
+    flat = [finite_checks.as_gradient(each) for each in grads]
     apply = given.converted()
     sources = gradient_sources.given(variables, "apply_if_finite(..., variables)")
     if agreement.under_way():  # a part of another update, which decides

@@ -50,6 +50,17 @@ def after_step(finite: tf.Tensor) -> tf.Tensor:
     return tf.identity(finite)
 
 
+def as_gradient(given: Any) -> Gradient:
+    """What a program gives as a gradient, as a tensor; IndexedSlices and None stay.
+
+    It may be a variable of TensorFlow or Keras that gradients were summed in, or an
+    array.
+    """
+    if given is None or isinstance(given, tf.IndexedSlices):
+        return given
+    return tf.convert_to_tensor(given)
+
+
 def scales(grad: Gradient) -> bool:
     """Whether a gradient is a number that was scaled: not None, and not an integer."""
     if grad is None:

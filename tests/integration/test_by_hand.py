@@ -73,6 +73,18 @@ def test_a_loss_is_scaled_and_its_gradient_is_not(dtype, how):
     assert ls.scalers() == [scaler]  # the policy in force has not scaled it again
 
 
+@HOW
+@pytest.mark.parametrize("kind", [tf.Variable, keras.Variable, np.array])
+def test_what_is_unscaled_may_be_a_variable_or_an_array(kind, how):
+    scaler = ls.scaler_for([weights()], RULE)
+    for value, ends in ((8.0, 1.0), (np.inf, np.inf)):
+        total = kind(np.full([2], value, np.float32))
+        grads, finite = how(lambda total=total: ls.unscale([total, None], scaler))()
+        np.testing.assert_array_equal(grads[0], np.full([2], ends))
+        assert grads[1] is None
+        assert bool(finite) == np.isfinite(value)
+
+
 @TYPES
 @HOW
 def test_an_overflow_stays_to_be_seen_skips_the_update_and_moves_the_scale(dtype, how):

@@ -17,6 +17,7 @@ from amp.loss_scaling.process import SCALING
 pytestmark = pytest.mark.kernels
 
 ls = amp.loss_scaling
+keras = pytest.importorskip("keras")
 v1 = tf.compat.v1
 RULE = DynamicLossScale(initial=8.0, growth_interval=2)
 TYPES = pytest.mark.parametrize("dtype", [None, "float16", "bfloat16"])
@@ -104,6 +105,31 @@ def test_a_skipped_update_is_counted_and_the_scale_backs_off(how):
 @HOW
 def test_gradients_changed_on_the_way_count_too(how):
     ran, _ = trained(how, "float16", lambda grad: 2.0 * tf.clip_by_norm(grad, 9.0))
+    assert ran == [True, False, True]
+
+
+@HOW
+@pytest.mark.parametrize("kind", [tf.Variable, keras.Variable])
+def test_gradients_may_be_variables_that_they_were_summed_in(kind, how):
+    w = tf.Variable(tf.ones([4, 2]), name="w")
+    own, total = Momentum([w]), kind(np.zeros([4, 2], np.float32))
+
+    @tf.function
+    def take(factor):
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_sum(tf.matmul(tf.ones([1, 4]), w)) * factor
+        return tape.gradient(loss, w)
+
+    def update():
+        return ls.apply_if_finite(lambda: own.apply([total * 1.0]), [total], [w])
+
+    update, ran = how(update), []
+    with scope("float16", RULE):
+        for factor in (1.0, np.inf, 1.0):
+            total.assign(take(tf.constant(1.0)) + take(tf.constant(factor, tf.float32)))
+            before = own.bits()
+            ran.append(bool(update()))
+            assert ran[-1] == (own.bits() != before)
     assert ran == [True, False, True]
 
 

@@ -203,7 +203,9 @@ class Policy:
             if name not in FIELDS:
                 meant = spelling.hint(name, FIELDS, _CORRECT)
                 raise _bad(name, "fields of amp.Policy", ", ".join(FIELDS), meant)
-        return dataclasses.replace(policy or cls(), **fields)
+        if policy is None:
+            return cls(**fields)
+        return dataclasses.replace(policy, **fields) if fields else policy
 
     @classmethod
     def from_env(cls, environ: Mapping[str, str] | None = None) -> Policy:

@@ -49,6 +49,9 @@ class Once:
         Returns:
           None where this very thread is making it already and has come by again.
         """
+        found = find()  # as a rule; under the lock it is asked again
+        if found is not None:
+            return found
         while True:
             mine = _Maker(threading.get_ident(), threading.Event())
             try:  # from before the claim: an interrupt may come at any line

@@ -11,6 +11,7 @@ from collections.abc import Container, Iterator, Mapping
 from typing import NamedTuple, TypeAlias
 
 from amp.graph_rewrite.candidates.context import Context, Typed
+from amp.graph_rewrite.candidates.hazards import references
 from amp.graph_rewrite.graph import frames, ir
 from amp.graph_rewrite.graph.calls import FunctionUse, Site
 
@@ -104,7 +105,7 @@ def cross(
     """Finds the tensors that pass between functions.
 
     A call that is fed, fetched or downstream of an unscale marker keeps its types and
-    is left out.
+    is left out, as is one that reads a v1 reference at its own time.
 
     Args:
       graphs: every use's graph.
@@ -112,10 +113,12 @@ def cross(
       typed: every use's nodes.
       contexts: every use's context.
     """
+    timed = {use: references(graph, typed[use], {}) for use, graph in graphs.items()}
     usable = {
         (use, name): site
         for (use, name), site in sites.items()
         if name not in contexts[use].behind | contexts[use].fed | contexts[use].fetched
+        and name not in timed[use]
     }
     alias: dict[UseEdge, UseEdge] = {}
     carried: list[Carried] = []

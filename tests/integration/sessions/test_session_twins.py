@@ -310,3 +310,31 @@ def test_a_product_behind_an_update_reads_the_updated_reference(move, scaled, in
             report = amp.reports()[-1]
     np.testing.assert_array_equal(found[1], np.full([16, 16], 1.0 - 16 * 16))
     assert {d.node: d.dtype for d in report.decisions}["before"] != "float32"
+
+
+@pytest.mark.parametrize("loop", [False, True])
+def test_a_loop_or_branch_behind_an_update_reads_the_updated_reference(loop):
+    def multiplied(x, w):
+        if loop:
+            step = lambda i, y: (i + 1, y + tf.matmul(x, w))  # noqa: E731
+            return tf.while_loop(lambda i, y: i < 1, step, [0, tf.zeros([16, 16])])[1]
+        deeper = lambda: tf.matmul(tf.nn.relu(tf.matmul(x, w) - 1.0), w)  # noqa: E731
+        return tf.cond(tf.reduce_sum(x) > 0.0, deeper, lambda: x)
+
+    def found():
+        with tf.Graph().as_default():
+            x = v1.placeholder(tf.float32, [16, 16])
+            start = np.eye(16, dtype=np.float32)
+            w = v1.get_variable("w", initializer=start, use_resource=False)
+            loss = tf.reduce_sum(tf.matmul(x, w))
+            # Adds 4 to each weight: all products are exact in bfloat16.
+            update = v1.train.GradientDescentOptimizer(-0.25).minimize(loss)
+            with tf.control_dependencies([update]):
+                after = multiplied(x, w)
+            with v1.Session() as session:
+                session.run(v1.global_variables_initializer())
+                return session.run(after, {x: np.ones([16, 16])})
+
+    want = found()
+    with amp.mixed_precision_scope(dtype="bfloat16", emulate=True, assignment="all"):
+        np.testing.assert_array_equal(found(), want)

@@ -64,7 +64,13 @@ def _call_function(original: wrapping.Function) -> wrapping.Function:
         twin = next(twins.proven.get(name, _UNKNOWN), None)
         try:
             if twin is not None:
-                return original(self, twin, *args, **kwargs)
+                try:
+                    return original(self, twin, *args, **kwargs)
+                except tf.errors.ResourceExhaustedError:
+                    if twin == name:
+                        raise
+                    twins.proven.pop(name, None)
+                    twin = None  # float32 might have fitted; a call that is asked tells
             given = arguments(self, name, *args, **kwargs)
             return twins.call(_made_by_user(given, original), self, name)
         except tf.errors.OpError as e:

@@ -40,6 +40,7 @@ from amp.integration import reports
 from amp.integration.functions import (
     contest,
     function_checks,
+    function_hooks,
     function_plans,
     function_twins,
     gradient_check,
@@ -950,6 +951,31 @@ def test_a_twin_that_does_not_fit_leaves_float32_at_work(
         step.train(ENOUGH)
     assert int(step.count) == ENOUGH
     assert ran[-1] == "original"
+
+
+@pytest.mark.parametrize("fits", [True, False])
+def test_a_twin_that_no_longer_fits_leaves_float32_at_work(fits: bool) -> None:
+    """A proven twin is called without a question; float32 is all that is left then."""
+    step, ran = Step(), []
+    step.train(3, trial=False)
+    name = step.run.get_concrete_function().name
+
+    def tensorflow(context: Any, which: bytes, *args: Any) -> list[str]:
+        ran.append("original" if which == name else "twin")
+        if which != name or not fits:
+            raise tf.errors.ResourceExhaustedError(None, None, "OOM")
+        return ["outputs"]
+
+    call = function_hooks.HOOKS["Context.call_function"](tensorflow)
+    with amp.mixed_precision_scope(dtype="bfloat16", trial=False, check=False):
+        if fits:
+            with pytest.warns(RuntimeWarning, match="OOM"):
+                assert call(context_lib.context(), name, [], 1) == ["outputs"]
+            call(context_lib.context(), name, [], 1)
+        else:
+            with pytest.raises(tf.errors.ResourceExhaustedError, match="OOM"):
+                call(context_lib.context(), name, [], 1)
+    assert ran == ["twin", "twin", "original", *(["original"] if fits else [])]
 
 
 @pytest.mark.parametrize("races", [False, True])

@@ -61,8 +61,6 @@ from models import (
     wide_deep,
 )
 
-# A thread that reads the loss scale meanwhile would number functions differently.
-stalls.PERIOD = 1e6
 RANDOM_GRAPHS = 200
 BATCH = 4
 
@@ -243,6 +241,8 @@ def main() -> int:
         "/dev/null/nowhere"  # plans come from the model's figures alone
     )
     os.environ["AMP_TUNE_BUDGET"] = "0"
+    # A thread that reads the loss scale meanwhile would number functions differently.
+    stalls.PERIOD = 1e6
     given, made = record()
     found = {"versions": versions(), "given": given, "digests": made}
     if args.out:

@@ -380,6 +380,23 @@ def test_models_and_the_training_script_do_not_know_the_plugin():
         assert not re.search(r"bfloat16|float16|mixed_precision", code), path.name
 
 
+def changed_by_import(text: str) -> list[str]:
+    """What a file sets of other modules when it is imported."""
+    assigned = (n for n in ast.parse(text).body if isinstance(n, ast.Assign))
+    targets = (target for node in assigned for target in node.targets)
+    return [ast.unparse(t) for t in targets if isinstance(t, ast.Attribute)]
+
+
+def test_importing_a_file_of_tests_changes_no_other_module():
+    """It would change it for all tests that come later in the same process."""
+    assert changed_by_import("import m\nm.PERIOD = 1e6") == ["m.PERIOD"]
+    program = ROOT / "tests/support/small_suite.py"  # runs in processes of its own
+    for path in {*ROOT.glob("tests/**/*.py")} - {program}:
+        text = path.read_text()
+        assert not changed_by_import(text), path.name
+        assert "import small_suite" not in text or path == pathlib.Path(__file__)
+
+
 def test_files_are_not_called_utils():
     rooms = ("amp", "benchmarks", "convergence", "examples", "models")
     names = {p.stem for room in rooms for p in (ROOT / room).glob("**/*.py")}

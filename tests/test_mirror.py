@@ -110,6 +110,9 @@ ELSEWHERE = {
     ),
     "integration/sessions/graph_views.py": "integration/sessions/test_session_twins.py",
     "integration/sessions/planned_parts.py": "integration/sessions/test_run_twins.py",
+    "integration/sessions/scaler_reads.py": (
+        "integration/sessions/test_session_stalls.py"
+    ),
     "integration/sessions/run_plans.py": "integration/sessions/test_run_twins.py",
     "integration/sessions/run_reports.py": "integration/sessions/test_run_twins.py",
     "integration/sessions/shown_casts.py": "integration/sessions/test_policy_view.py",

@@ -42,7 +42,7 @@ class PolicyError(AmpError, ValueError):
 
 
 class UsageError(AmpError, ValueError):
-    """A command line or call with what there is not, or does not go together."""
+    """A command line or call that asks for what there is not, or contradicts itself."""
 
 
 class GraphError(AmpError, ValueError):

@@ -29,13 +29,9 @@ def new_suffix() -> str:
     return f"__amp{next(PROCESS.rewrite_numbers)}"
 
 
-# What follows the number in the names of what a rewrite makes to run in a call's place.
-_MADE_FOR = "xla|first|told|check|recorded|observed"
-
-
 def without_suffix(text: str) -> str:
     """Returns an error's message with twins' names replaced by their originals'."""
-    return re.sub(rf"__amp\d+(_({_MADE_FOR}))*\b", "", text)
+    return re.sub(r"__amp\d+\w*", "", text)  # what the twin is for may follow
 
 
 def remember(name: str, graph: Any) -> None:

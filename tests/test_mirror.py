@@ -52,7 +52,6 @@ ELSEWHERE = {
     "integration/functions/started_function.py": (
         "integration/functions/test_first_step.py"
     ),
-    "integration/functions/failures.py": "integration/functions/test_twins.py",
     "integration/functions/between_calls.py": (
         "integration/functions/test_later_plan.py"
     ),

@@ -14,6 +14,7 @@ from amp.graph_rewrite.candidates.context import Context, Typed, type_ports
 from amp.graph_rewrite.candidates.eligibility import Candidates, find_eligible
 from amp.graph_rewrite.candidates.frame_variables import held, unfit
 from amp.graph_rewrite.candidates.given_values import given_values
+from amp.graph_rewrite.candidates.hazards import references
 from amp.graph_rewrite.candidates.loss import loss
 from amp.graph_rewrite.candidates.passes import Passes, passes
 from amp.graph_rewrite.candidates.propagation import Propagated, propagate, without
@@ -120,11 +121,16 @@ def analyze_typed(
     """
     weights = calls.uses_with_weights(module)
     graphs = {use: graph_of(module, use) for use in weights}
-    call_values = cross(graphs, calls.sites(module, weights), typed, contexts)
+    timed = {use: references(graph, typed[use]) for use, graph in graphs.items()}
+    sites = calls.sites(module, weights)
+    sites = {(use, n): site for (use, n), site in sites.items() if n not in timed[use]}
+    call_values = cross(graphs, sites, typed, contexts)
     products = _products(module, graphs, typed)
     eligible = {
-        use: find_eligible(graphs[use], contexts[use], typed[use], products[use])
-        for use in graphs
+        use: find_eligible(
+            graph, contexts[use], typed[use], products[use], timed=timed[use]
+        )
+        for use, graph in graphs.items()
     }
     found = passes(graphs, typed, products, call_values)
     eligible = without(eligible, loss(graphs, typed, found))

@@ -11,7 +11,6 @@ from collections.abc import Container, Iterator, Mapping
 from typing import NamedTuple, TypeAlias
 
 from amp.graph_rewrite.candidates.context import Context, Typed
-from amp.graph_rewrite.candidates.hazards import references
 from amp.graph_rewrite.graph import frames, ir
 from amp.graph_rewrite.graph.calls import FunctionUse, Site
 
@@ -105,20 +104,18 @@ def cross(
     """Finds the tensors that pass between functions.
 
     A call that is fed, fetched or downstream of an unscale marker keeps its types and
-    is left out, as is one that reads a v1 reference at its own time.
+    is left out.
 
     Args:
       graphs: every use's graph.
-      sites: the calls whose types may change (`calls.sites`).
+      sites: the calls whose types may change (of `calls.sites`).
       typed: every use's nodes.
       contexts: every use's context.
     """
-    timed = {use: references(graph, typed[use], {}) for use, graph in graphs.items()}
     usable = {
         (use, name): site
         for (use, name), site in sites.items()
         if name not in contexts[use].behind | contexts[use].fed | contexts[use].fetched
-        and name not in timed[use]
     }
     alias: dict[UseEdge, UseEdge] = {}
     carried: list[Carried] = []

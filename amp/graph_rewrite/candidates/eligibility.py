@@ -6,10 +6,10 @@ graph may enter.
 Order of the phases, each of which can only refuse further nodes:
 
 1. `eligible`: the policy, the op table and the kernels, one node at a time;
-2. `hazards.references`, `hazards.flows`, `hazards.sinks` and `hazards.decisions`:
-   readers of v1 references; what hands on a TensorArray's flow; arithmetic that only
-   updates variables, is only summed to a scalar, or only leads to a discrete choice (an
-   index, a mask, a target);
+2. `hazards.references`, which `analysis` calls, `hazards.flows`, `hazards.sinks` and
+   `hazards.decisions`: readers of v1 references; what hands on a TensorArray's flow;
+   arithmetic that only updates variables, is only summed to a scalar, or only leads to
+   a discrete choice (an index, a mask, a target);
 3. `ranges.ranges`: values that the 16-bit type cannot represent;
 4. `propagation.propagate`, called by `analysis` for all functions together: keeps the
    nodes downstream of a compute node, and the move nodes that feed one.
@@ -29,7 +29,6 @@ from amp.graph_rewrite.candidates.context import (
 from amp.graph_rewrite.candidates.hazards import (
     decisions,
     flows,
-    references,
     sinks,
 )
 from amp.graph_rewrite.candidates.ranges import ranges
@@ -66,6 +65,8 @@ def find_eligible(
     context: Context,
     typed: Mapping[str, Typed],
     products: Container[str],
+    *,
+    timed: Mapping[str, Reason],
 ) -> Candidates:
     """Runs the first three phases on one function.
 
@@ -74,6 +75,7 @@ def find_eligible(
       context: of the use.
       typed: the graph's nodes.
       products: nodes that compute a product, or call a function that does.
+      timed: its readers of v1 references (`hazards.references`).
 
     Returns:
       The candidates. All of `allowed` have the reason "unreached" until `propagate`
@@ -89,7 +91,7 @@ def find_eligible(
             reason = eligible(view, context)
             if reason is not None:
                 refused[name] = reason
-    refused |= references(graph, typed, refused)
+    refused = {**timed, **refused}
     refused |= flows(graph, typed)
     refused |= sinks(graph, typed, refused)
     refused |= decisions(graph, typed, refused, products)

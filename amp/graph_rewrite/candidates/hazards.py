@@ -26,9 +26,7 @@ def _writes_state(view: Typed) -> bool:
     return first == ir.RESOURCE or first > ir.REF_OFFSET
 
 
-def references(
-    graph: ir.Graph, typed: Mapping[str, Typed], refused: Mapping[str, Reason]
-) -> dict[str, Reason]:
+def references(graph: ir.Graph, typed: Mapping[str, Typed]) -> dict[str, Reason]:
     """Refuses nodes that read a v1 reference: a cast would read it at another time.
 
     The results of such a node may be cast, unless the node has control inputs that
@@ -60,7 +58,7 @@ def references(
             source = next((e[0] for e in view.node.inputs if e[0] in timed), None)
             if source is not None and view.facts.role is not Role.COMPUTE:
                 timed.add(name)
-        if source is not None and name not in refused:
+        if source is not None:
             found[name] = Reason("variable", source)
     return found
 

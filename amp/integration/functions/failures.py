@@ -1,11 +1,34 @@
-"""What the user is told when a twin cannot be made or run.
+"""When the original runs instead of what was made of it, and what the user is told.
 
-Used by `function_twins`, `twins` and sessions. What runs instead is not decided here.
+Used by functions and sessions, for twins and for steps that return more. Nothing is
+called here.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
+import tensorflow as tf
+
 from amp.integration import fallback, messages
+
+# What became of a plan, in reports.
+REFUSED = "TensorFlow refused the twin"
+TOO_LARGE = "float32 ran out of memory"
+NOT_MADE = "not made, its rewrite failed"
+
+
+def gives_way(error: tf.errors.OpError, begun: Callable[[], bool]) -> bool:
+    """Whether the original runs after something that was made of it has failed.
+
+    It does if nothing has run yet, or if memory ran out, which without the plugin it
+    might not have. Otherwise variables might be updated twice, so the error is raised.
+
+    Args:
+      error: what TensorFlow raised.
+      begun: says whether a part of the failed call may have run.
+    """
+    return isinstance(error, tf.errors.ResourceExhaustedError) or not begun()
 
 
 def as_it_was(what: str, strict: bool | None = None) -> fallback.Part:
@@ -44,16 +67,28 @@ def warn_of_refusal(what: str, plan: str, refusal: Exception, *, others: bool) -
     fallback.failed(part.says, refusal)
 
 
-def warn_of_no_comparison(name: bytes, error: Exception) -> None:
-    """Warns that TensorFlow cannot start what records a function's first step."""
-    fallback.failed(f"gradients of function {name.decode()} are not compared", error)
+_TWICE = (
+    "This one call began twice: what the first had done by then (a batch taken, a "
+    "counter) is done."
+)
+
+
+def warn_of_step(says: str, error: tf.errors.OpError) -> None:
+    """Warns of a step that was to return more, and gave way to the original.
+
+    Args:
+      says: what does not come of it.
+      error: what TensorFlow raised.
+    """
+    if isinstance(error, tf.errors.ResourceExhaustedError):
+        messages.warn(f"{says}: the memory does not suffice for it. {_TWICE}")
+    else:
+        fallback.failed(says, error)
 
 
 def warn_of_memory(what: str) -> None:
     """Warns that the original ran out of memory in its turn of a race."""
     messages.warn(
         f"{what} ran out of memory in float32 while it was tried "
-        "against its twin, which takes over. This one call began twice: what the first "
-        "had done by then (a batch taken, a counter) is done. AMP_TRIAL=0 tries "
-        "nothing."
+        f"against its twin, which takes over. {_TWICE} AMP_TRIAL=0 tries nothing."
     )

@@ -140,7 +140,7 @@ class FirstSteps:
                 if memory:  # the batch is gone; the next is a twin's
                     started.waits, started.too_large = False, True
                 raise
-            started.waits, started.too_large = False, memory
+            started.waits, started.too_large = False, memory and not started.more
             return False, None
         took, begun = time.perf_counter() - start, started.begun
         further = outputs[-more:] if more else []
@@ -252,8 +252,8 @@ def _given_up(
 ) -> bool:
     """Whether a twin is to run because the step in float32 failed; warns if so.
 
-    It is if TensorFlow cannot start the function that was to tell something; or if the
-    memory does not suffice for float32, which would not have run but for the plugin.
+    It is if the memory does not suffice for float32, which would not have run but for
+    the plugin; or where the function that was to tell something gives way.
     """
     what = f"function {name.decode()}"
     if not started.more:
@@ -261,7 +261,9 @@ def _given_up(
         if memory:
             failures.warn_of_memory(what)
         return memory
-    if call.has_begun(started.teller, error, None, started.more):
+    begun = functools.partial(call.has_begun, started.teller, error, None, started.more)
+    if not failures.gives_way(error, begun):
         return False
-    fallback.failed(f"sizes of {what} are assumed, its first step tells none", error)
+    says = f"sizes of {what} are assumed, its first step tells none"
+    failures.warn_of_step(says, error)
     return True

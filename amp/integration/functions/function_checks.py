@@ -233,15 +233,16 @@ class FunctionChecks:
           more: how many results it has more than the original.
 
         Raises:
-          Refused: TensorFlow cannot start it; nothing has run.
+          Refused: it gives way to the original.
         """
         try:
             return call.record(which, more)
         except tf.errors.OpError as e:
             made = plans.known(self.compared)
             twin = made.twin if isinstance(made, Made) else None
-            begun = call.has_begun(which, e, twin, more)
-            if self._shared.policy.strict or begun:
+            begun = functools.partial(call.has_begun, which, e, twin, more)
+            if self._shared.policy.strict or not failures.gives_way(e, begun):
                 raise
-            failures.warn_of_no_comparison(self._name, e)
+            says = f"gradients of function {self._name.decode()} are not compared"
+            failures.warn_of_step(says, e)
             raise Refused from e

@@ -23,7 +23,6 @@ from amp.graph_rewrite.rewrite import Prepared
 from amp.integration import fallback, heap, tensor_pool
 from amp.integration.functions import (
     failures,
-    guarded_calls,
     plan_store,
     stored_checks,
 )
@@ -117,7 +116,7 @@ class FunctionTwins:
             self._checks.first(plans, plan, rewrite, told.recorded)
         self._enter(plans, plan, [each for each in others if each != plan], known)
         if told.too_large and self._contest is not None:
-            self._contest.drop(FLOAT32, guarded_calls.TOO_LARGE, failed=True)
+            self._contest.drop(FLOAT32, failures.TOO_LARGE, failed=True)
         if stored is not None:
             noted = self._checks.go_on_from(stored, plans, made)
             self._shared.reports.change(self._name, noted)

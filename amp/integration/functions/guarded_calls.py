@@ -20,9 +20,6 @@ from amp.integration.functions.function_plans import FunctionPlans, Made, NotMad
 from amp.integration.functions.race_rules import FLOAT32
 from amp.loss_scaling.once import Once
 
-TOO_LARGE = "float32 ran out of memory"
-_REFUSED = "TensorFlow refused the twin"
-
 
 class Current(NamedTuple):
     """A function's plans, and their race or the check of its winner, if there is one.
@@ -61,9 +58,8 @@ class GuardedCalls:
     def call(self, call: FunctionCall, context: Any, plan: str) -> Any:
         """Calls the original or a twin; if that cannot run, another.
 
-        1. A twin fails: the original is called if nothing of the twin has run, or if
-           memory ran out, which without the plugin it might not have. Otherwise
-           variables might be updated twice, so the error is raised.
+        1. A twin fails: the original is called where `failures.gives_way` says so.
+           Otherwise the error is raised.
         2. The original runs out of memory in its turn of a race or check: a twin is
            called, if there is one, also if a part of the original has run. Otherwise
            the twin alone would have been called, so the failure is the plugin's.
@@ -90,18 +86,18 @@ class GuardedCalls:
                 raise
             memory = isinstance(e, tf.errors.ResourceExhaustedError)
             if made is None and memory and contest is not None and contest.under_way:
-                front = self._drop(plan, TOO_LARGE, True)
+                front = self._drop(plan, failures.TOO_LARGE, True)
                 if front == self._name:
                     raise  # Case 3
                 failures.warn_of_memory(self._what)
                 return call.run(front)  # Case 2
-            if made is None or not (
-                memory or not call.has_begun(made.twin.name, e, made.twin)
+            if made is None or not failures.gives_way(
+                e, functools.partial(call.has_begun, made.twin.name, e, made.twin)
             ):
                 raise  # Cases 3 and 1
             refusal = e
         outputs = call.run(self._name)  # Case 1; raises too if the user's code is wrong
-        front = self._drop(plan, _REFUSED, True)
+        front = self._drop(plan, failures.REFUSED, True)
         failures.warn_of_refusal(self._what, plan, refusal, others=front != self._name)
         return outputs
 
@@ -117,7 +113,7 @@ class GuardedCalls:
         if found is not None:
             return found
         part = failures.without(self._what, plan, self._strict)
-        failed = NotMade("not made, its rewrite failed")
+        failed = NotMade(failures.NOT_MADE)
 
         def make() -> Made | NotMade:
             with fallback.strictly(self._strict):

@@ -18,7 +18,7 @@ from typing import Any, Protocol
 import tensorflow as tf
 
 from amp.integration import fallback
-from amp.integration.functions import step_variants
+from amp.integration.functions import failures, step_variants
 from amp.integration.functions.function_call import FunctionCall
 from amp.integration.functions.samples import Sample
 from amp.integration.functions.step_variants import Variant
@@ -122,11 +122,12 @@ class StepProbes:
         try:
             outputs = call.record(variant.name, 1)
         except tf.errors.OpError as e:
-            if self._strict or call.has_begun(variant.name, e, None, 1):
+            begun = functools.partial(call.has_begun, variant.name, e, None, 1)
+            if self._strict or not failures.gives_way(e, begun):
                 raise
             for key in [k for k, v in self._variants.items() if v is variant]:
                 self._variants[key] = None
-            fallback.failed(_says(variant.sample.function), e)
+            failures.warn_of_step(_says(variant.sample.function), e)
             return False, None
         sample = dataclasses.replace(variant.sample, observed=outputs[-1])
         for take in takers:

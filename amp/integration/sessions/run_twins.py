@@ -170,13 +170,18 @@ class RunTwins:
         made = self._plans.known(plan)
         return made.run if isinstance(made, MadeRun) else self._plans.float32()
 
+    def is_rewritten(self, form: Run) -> bool:
+        """Whether a form of the run is computed otherwise than in float32."""
+        made = None if form.plan == FLOAT32 else self._plans.known(form.plan)
+        return isinstance(made, MadeRun) and made.planned is not None
+
     def _guarded(self, run: Make, starts: Starts, plan: str) -> Any:
         """Makes the run by a plan; if that cannot run, in another form.
 
-        1. A rewritten form fails: float32 runs if nothing of it has run. Otherwise
-           variables might be updated twice, so the error is raised.
-        2. Float32 runs out of memory in its turn of a race: another form runs, also if
-           a part of it has run. Without the race it would not have been tried.
+        1. A rewritten form fails: float32 runs where `failures.gives_way` says so.
+           Otherwise the error is raised.
+        2. Float32 runs out of memory in its turn of a race or check: another form runs,
+           also if a part of it has run. Otherwise that alone would have run.
         3. Float32 fails otherwise: the error is the user's and is raised.
         4. A plan turns out not to be worth a form: the fastest so far runs.
 
@@ -192,17 +197,19 @@ class RunTwins:
         try:
             outputs = run(form)
         except tf.errors.OpError as e:
-            memory = isinstance(e, tf.errors.ResourceExhaustedError)
             if self._strict:
                 raise
-            if made is None and memory and self._contest is not None:  # Case 2
-                front = self._drop(plan, "float32 ran out of memory")
+            contest = self._contest
+            memory = isinstance(e, tf.errors.ResourceExhaustedError)
+            if made is None and memory and contest is not None and contest.under_way:
+                front = self._drop(plan, failures.TOO_LARGE)
+                if front.plan == FLOAT32:
+                    raise  # Case 3
                 failures.warn_of_memory(self._what)
-                return run(front)
-            if made is None or made.planned is None or plan in self._started:
+                return run(front)  # Case 2
+            begun = functools.partial(self._has_begun, starts, form)
+            if not self.is_rewritten(form) or not failures.gives_way(e, begun):
                 raise  # Cases 3 and 1
-            if starts(form) or not starts(self._plans.float32()):
-                raise  # Case 1
             refusal = e
         else:
             self._started.add(plan)
@@ -211,17 +218,24 @@ class RunTwins:
         self._refuse(plan, refusal)
         return outputs
 
+    def _has_begun(self, starts: Starts, form: Run) -> bool:
+        """Whether a part of a rewritten form that failed may have run."""
+        if form.plan in self._started or starts(form):
+            return True
+        return not starts(self._plans.float32())
+
     def _refuse(self, plan: str, refusal: Exception) -> None:
-        """Goes on without a plan that TensorFlow cannot start, in the whole session."""
-        self._terms.refused.add((self._plans.twins, plan))
-        self._drop(plan, _REFUSED)
+        """Goes on without a plan; in the whole session if that could not start."""
+        if not isinstance(refusal, tf.errors.ResourceExhaustedError):
+            self._terms.refused.add((self._plans.twins, plan))
+        self._drop(plan, failures.REFUSED)
         others = self._contest is not None
         failures.warn_of_refusal(self._what, plan, refusal, others=others)
 
     def _made(self, plan: str) -> MadeRun | NotMade:
         """A form of the run, made when first asked for."""
         if (self._plans.twins, plan) in self._terms.refused:
-            self._plans.drop(plan, _REFUSED)
+            self._plans.drop(plan, failures.REFUSED)
         contest = self._contest
         return self._plans.make(plan, 1.0 if contest is None else contest.doubt)
 
@@ -234,7 +248,7 @@ class RunTwins:
         if found is not None:
             return found
         part = failures.without(self._what, plan, self._strict)
-        failed = NotMade("not made, its rewrite failed")
+        failed = NotMade(failures.NOT_MADE)
         make = functools.partial(self._made, plan)
         made: MadeRun | NotMade = fallback.attempt(part, make, lambda: failed)
         if self._contest is not None and isinstance(made, MadeRun):
@@ -293,6 +307,3 @@ class RunTwins:
             if self._key:
                 plan_store.keep_outcome(self._key, winner, outcome)
         self._go_on()
-
-
-_REFUSED = "TensorFlow refused the twin"

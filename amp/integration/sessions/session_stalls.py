@@ -19,7 +19,7 @@ import numpy as np
 import tensorflow as tf
 
 from amp.integration import fallback, messages
-from amp.integration.functions import step_variants
+from amp.integration.functions import failures, step_variants
 from amp.integration.functions.samples import Sample
 from amp.integration.sessions import scaler_reads
 from amp.integration.sessions.graph_views import GraphViews
@@ -104,9 +104,9 @@ class SessionStalls:
         longer = dataclasses.replace(found, fetches=[*found.fetches, sample.observed])
         try:
             outputs = run(longer)
-        except tf.errors.OpError:
-            if starts(longer):
-                raise  # it may have run in part: the error is the user's
+        except tf.errors.OpError as e:
+            if not failures.gives_way(e, lambda: starts(longer)):
+                raise
             self._samples[id(found)] = (found, None)
             return False, None
         finally:

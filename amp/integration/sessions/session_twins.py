@@ -158,7 +158,13 @@ class SessionTwin:
                 return outputs
         found = next(self._proven.get(key, _NOTHING), None)
         if found is not None:
-            return run(found)
+            try:
+                return run(found)
+            except tf.errors.ResourceExhaustedError:
+                if not self._found(key, twins, request).is_rewritten(found):
+                    raise
+                self._proven.pop(key, None)
+                # Float32 might have fitted; a run that is asked for tells.
         return self._found(key, twins, request).call(run, starts, request.work)
 
     def fixed(self, twins: Twins | None, request: Request) -> Run:

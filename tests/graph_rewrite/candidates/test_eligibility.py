@@ -168,7 +168,7 @@ def test_the_kernel_gate_asks_for_this_op_type_and_device() -> None:
     assert "kernel" not in rules(rewritten(proto, emulate=True).report).values()
     context = context_of(module_of(proto), xla=True)
     typed = type_ports(main, context)
-    refused = find_eligible(main, context, typed, ()).refused
+    refused = find_eligible(main, context, typed, (), timed={}).refused
     assert "kernel" not in {reason.rule for reason in refused.values()}
 
 

@@ -272,6 +272,54 @@ def test_float32_that_does_not_fit_leaves_the_twin_at_work(ran: Ran) -> None:
     assert report.nodes_low
 
 
+FULL = tf.errors.ResourceExhaustedError(None, None, "OOM when allocating tensor")
+
+
+@pytest.mark.parametrize("trial", [True, False])
+@pytest.mark.parametrize("before", [0, 1, 60])
+def test_a_form_that_does_not_fit_leaves_float32_at_work(
+    ran: Ran, trial: bool, before: int
+) -> None:
+    """Whenever that is, and if a part has run: without the plugin it might have fitted.
+
+    A form that is proven is made without a question.
+    """
+    ran.slow = others(CUT.name) if trial else ()
+    job = Job(trial=trial)
+    with job.scope(), job.session() as session:
+        job.steps(session, before)
+        forms = [*PLANS, UNCLUSTERED.name]
+        ran.raises, ran.starts = dict.fromkeys(forms, FULL), True
+        with pytest.warns(RuntimeWarning, match="OOM when allocating"):
+            job.steps(session, 60)
+        assert session.run(job.count) == before + 60
+    assert set(ran[-10:]) == {FLOAT32}
+
+
+def test_a_plan_that_does_not_fit_in_one_run_is_made_in_another(ran: Ran) -> None:
+    """Another than one that TensorFlow refuses, which no run of the session has."""
+    job = Job(trial=False)
+    with job.scope(), job.session() as session:
+        ran.raises = {CUT.name: FULL}
+        with pytest.warns(RuntimeWarning, match="OOM when allocating"):
+            job.steps(session, 1)
+        ran.raises = {}
+        session.run(job.train, {job.x: job.data})
+    assert list(ran) == [CUT.name, FLOAT32, CUT.name]
+
+
+def test_out_of_memory_in_float32_without_a_race_comes_from_one_run(ran: Ran) -> None:
+    ran.slow = others(FLOAT32)
+    job = Job()
+    with job.scope(), job.session() as session:
+        job.steps(session, 60)
+        ran.raises = {FLOAT32: FULL}
+        before = len(ran)
+        with pytest.raises(tf.errors.ResourceExhaustedError, match="OOM"):
+            job.steps(session, 1)
+    assert len(ran) == before + 1
+
+
 @pytest.mark.parametrize("fastest", [PRODUCTS.name, FLOAT32])
 def test_the_next_run_of_the_job_starts_with_the_winner(ran: Ran, fastest: str) -> None:
     ran.slow = others(fastest)

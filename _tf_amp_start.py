@@ -88,8 +88,7 @@ def _start() -> None:
 def _start_now() -> None:
     other = _other()
     if other is None:
-        from amp.integration import autostart
-        from amp.integration.launch import job_lines
+        from amp.integration.launch import autostart, job_lines
 
         _SAYS[:] = [job_lines.end]
         autostart.install()
@@ -107,7 +106,7 @@ def _other() -> str | None:
     if spec is None:
         return "which cannot be found" if module is None else repr(module)
     for place in spec.submodule_search_locations or ():
-        if os.path.isfile(os.path.join(place, "integration", "autostart.py")):
+        if os.path.isfile(os.path.join(place, "integration", "launch", "autostart.py")):
             return None
     places = list(spec.submodule_search_locations or ())
     return spec.origin or ", ".join(places)

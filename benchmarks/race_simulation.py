@@ -22,9 +22,10 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 
 from race_machine import Machine, winner
 
+from amp.integration.functions import race_rules
 from amp.integration.functions.race_rules import FLOAT32
 
-NAMES = ("cut", FLOAT32, "all", "products", "plain")
+NAMES = ("cut", FLOAT32, "all", "products", "plain", "rewritten")
 RATIOS = (1.0, 0.99, 0.97, 0.9, 0.5)
 LENGTHS = (20, 100)
 STALLS: dict[str, Any] = {"noise": 0.02, "stalls": 20.0}
@@ -45,7 +46,7 @@ def line(true: dict[str, float], races: int, traits: dict[str, Any]) -> str:
         machine = Machine(true, seed, **traits)
         wrong += best < 0.98 * true[winner(machine.race())]
         calls.append(machine.calls.total())
-        lost.append(machine.lost / max(10 * best, 20.0))
+        lost.append(machine.lost / race_rules.allowed(best, 0))
     most = sorted(calls)[int(0.9 * races)]
     median = statistics.median(calls)
     return f"{wrong / races:6.1%} {median:6.0f} {most:6d} {max(lost):6.2f}"
@@ -57,7 +58,7 @@ def main() -> None:
     parser.add_argument("--races", type=int, default=100)
     parser.add_argument("--noise", choices=NOISES, nargs="*", default=list(NOISES))
     parser.add_argument("--step", type=float, default=0.1)
-    parser.add_argument("--entrants", type=int, nargs="*", default=[2, 3, 4, 5])
+    parser.add_argument("--entrants", type=int, nargs="*", default=[2, 3, 4, 5, 6])
     parser.add_argument("--first", type=float, default=1.0)
     args = parser.parse_args()
     print(f"{'noise':16}{'entrants':>9}{'best':>9}{'at':>6}", end=" ")

@@ -10,6 +10,8 @@ from collections.abc import Container, Iterator, Mapping, Set
 
 import pytest
 
+from amp.integration import install
+
 ROOT = pathlib.Path(__file__).parents[1]
 ROOMS = (
     "callbacks",
@@ -154,7 +156,7 @@ INTEGRATION = (
     *("measuring", "report_directories", "keras_layers", "source_lines", "reports"),
     *("functions", "sessions", "distributed", "training"),
     *("install", "api", "by_hand", "own_updates", "files", "comparing"),
-    *("launch", "autostart", "doctor"),
+    *("launch", "doctor"),
 )
 
 
@@ -401,6 +403,13 @@ def test_files_are_not_called_utils():
     rooms = ("amp", "benchmarks", "convergence", "examples", "models")
     names = {p.stem for room in rooms for p in (ROOT / room).glob("**/*.py")}
     assert not names & {"utils", "util", "helpers", "common", "misc"}
+
+
+def test_the_table_of_hooks_names_every_name_that_is_wrapped():
+    design = (ROOT / "docs/design.md").read_text()
+    keys = [*install.DECORATORS, *install.KERAS_DECORATORS]
+    for key in (*keys, *install.TF_KERAS_DECORATORS):
+        assert re.search(rf"\b{key.partition('.')[2]}\b", design), key
 
 
 def test_the_map_of_files_names_every_room():

@@ -97,7 +97,6 @@ ELSEWHERE = {
         "graph_rewrite/candidates/test_call_values.py"
     ),
     "integration/messages.py": "integration/test_fallback.py",
-    "integration/autostart.py": "integration/launch/test_autostart.py",
     "integration/distributed/strategy_threads.py": (
         "integration/distributed/test_replicas.py"
     ),

@@ -66,7 +66,7 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
     )
     (copy / "amp/__init__.py").write_text("")
     (copy / "amp/integration/__init__.py").write_text("")
-    (copy / "amp/integration/autostart.py").write_text(AUTOSTART)
+    (copy / "amp/integration/launch/autostart.py").write_text(AUTOSTART)
     return copy
 
 
@@ -145,19 +145,6 @@ def test_a_folder_called_amp_beside_the_job_hides_nothing(
     assert output.rstrip().endswith("amp/__init__.py")
 
 
-def test_pth_files_of_earlier_installations_still_work(
-    installed: pathlib.Path, tmp_path: pathlib.Path
-) -> None:
-    earlier = (
-        'import os; os.environ.get("AMP_ENABLE") and __import__('
-        '"amp.integration.autostart", fromlist=["install"]).install()\n'
-    )
-    packages = tmp_path / "packages"
-    shutil.copytree(installed, packages)
-    (packages / PTH).write_text(earlier)
-    assert started(packages, AMP_ENABLE="1").startswith("installed\n")
-
-
 def test_wheel_holds_every_module_and_nothing_else(installed: pathlib.Path) -> None:
     top = {path.name for path in installed.iterdir()} - {PTH, "__pycache__"}
     top = {name for name in top if not name.startswith(("__editable__", "tf_amp-"))}
@@ -166,11 +153,7 @@ def test_wheel_holds_every_module_and_nothing_else(installed: pathlib.Path) -> N
         packed = {str(p.relative_to(installed)) for p in installed.glob("amp/**/*.py")}
         assert packed == {
             str(p.relative_to(ROOT)) for p in ROOT.glob("amp/**/*.py")
-        } | {
-            "amp/__init__.py",
-            "amp/integration/__init__.py",
-            "amp/integration/autostart.py",
-        }
+        } | {"amp/__init__.py", "amp/integration/__init__.py"}
     else:
         assert not {name for name in top if not name.startswith("__pycache__")}
 

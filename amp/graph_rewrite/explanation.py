@@ -115,13 +115,15 @@ def named(decisions: Sequence[Decision], node: str) -> list[int]:
     return whole or [p for p, one in enumerate(decisions) if one.node.endswith(ends)]
 
 
-def similar(decisions: Sequence[Decision], node: str, most: int = 4) -> list[str]:
+_MOST = 4  # names that a misspelt one may have meant
+
+
+def similar(decisions: Sequence[Decision], node: str) -> list[str]:
     """Names of nodes that a misspelt one may have meant, the likeliest first.
 
     Args:
       decisions: those there are.
       node: the name that none of them has.
-      most: how many names to return.
     """
     every = list(dict.fromkeys(one.node for one in decisions))
     lower = node.lower()
@@ -131,10 +133,10 @@ def similar(decisions: Sequence[Decision], node: str, most: int = 4) -> list[str
     short: dict[str, str] = {}
     for name in every:
         short.setdefault(name.rpartition("/")[2].rpartition("::")[2], name)
-    close = difflib.get_close_matches(node, every, most)
-    near = difflib.get_close_matches(node.rpartition("/")[2], list(short), most)
+    close = difflib.get_close_matches(node, every, _MOST)
+    near = difflib.get_close_matches(node.rpartition("/")[2], list(short), _MOST)
     found = (*inside, *close, *(short[name] for name in near))
-    return list(dict.fromkeys(found))[:most]
+    return list(dict.fromkeys(found))[:_MOST]
 
 
 def explain(decisions: Sequence[Decision], node: str, text: Mapping[str, str]) -> str:

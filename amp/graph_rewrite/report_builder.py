@@ -10,6 +10,7 @@ import functools
 from collections.abc import Iterator, Mapping
 
 from amp.graph_rewrite import figures
+from amp.graph_rewrite.assign.gain import seconds_of
 from amp.graph_rewrite.candidates.analysis import UseAnalysis
 from amp.graph_rewrite.cost.priced import Priced, measured_share
 from amp.graph_rewrite.cost.resolution import Resolution
@@ -55,12 +56,8 @@ def report_on(
     assert policy is not None
     uses, fusion = priced.analysis.uses, made.fusion
     main = next(iter(uses.values())).graph
-    weight = {use: one.weight for use, one in uses.items()}
-    seconds = _Seconds(
-        sum(weight[use] * plan.seconds_given for use, plan in plans.items()),
-        sum(weight[use] * plan.seconds16 for use, plan in plans.items())
-        - fusion.seconds,
-    )
+    before, after = seconds_of(plans, priced)
+    seconds = _Seconds(before, after - fusion.seconds)
     fused = fusion.casts_before - fusion.casts_after
     casts_saved = {
         field.name: sum(
@@ -106,12 +103,8 @@ def prices(priced: Priced, plans: Mapping[FunctionUse, Plan]) -> Prices:
         for name, (high, low) in priced.uses[use].times.items():
             times = weight[use] * high, weight[use] * low
             nodes.setdefault(f"{prefix}{name}", []).append(times)
-    return Prices(
-        sum(weight[use] * plan.seconds_given for use, plan in plans.items()),
-        sum(weight[use] * plan.seconds16 for use, plan in plans.items()),
-        measured_share(priced),
-        nodes,
-    )
+    before, after = seconds_of(plans, priced)
+    return Prices(before, after, measured_share(priced), nodes)
 
 
 def _prefixes(priced: Priced) -> Iterator[tuple[FunctionUse, str]]:

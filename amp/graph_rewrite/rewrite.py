@@ -12,6 +12,7 @@ from typing import Any
 
 from amp.graph_rewrite import report_builder
 from amp.graph_rewrite.apply.link import link
+from amp.graph_rewrite.assign.gain import seconds_of
 from amp.graph_rewrite.assign.nominee import CUT, EVERYTHING, Nodes, Nominee
 from amp.graph_rewrite.cost.op_instance import Timer
 from amp.graph_rewrite.cost.priced import Priced
@@ -218,9 +219,7 @@ class Prepared:
             return Foreseen(0.0, {})
         with uncollected():
             plans = self._decided(nominee, "")["plans"]
-        uses = self.priced.analysis.uses
-        seconds = sum(uses[use].weight * p.seconds16 for use, p in plans.items())
-        given = sum(uses[use].weight * p.seconds_given for use, p in plans.items())
+        given, seconds = seconds_of(plans, self.priced)
         return Foreseen(seconds, {use: plan.low for use, plan in plans.items()}, given)
 
     def reasons(self, nominee: Nominee) -> Nodes:

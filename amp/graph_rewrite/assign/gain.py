@@ -72,10 +72,17 @@ def _gains(plans: Mapping[FunctionUse, Plan], priced: Priced, nominee: Nominee) 
 
 def _gain(plans: Mapping[FunctionUse, Plan], priced: Priced) -> float:
     """The part of a step's predicted seconds that the plans save."""
-    uses = priced.analysis.uses
-    before = sum(uses[use].weight * plan.seconds_given for use, plan in plans.items())
-    after = sum(uses[use].weight * plan.seconds16 for use, plan in plans.items())
+    before, after = seconds_of(plans, priced)
     return 1 - after / before if before else 0.0
+
+
+def seconds_of(
+    plans: Mapping[FunctionUse, Plan], priced: Priced
+) -> tuple[float, float]:
+    """The predicted seconds of a step as given and by plans, in all their uses."""
+    weighted = [(priced.analysis.uses[use].weight, p) for use, p in plans.items()]
+    before = sum(weight * plan.seconds_given for weight, plan in weighted)
+    return before, sum(weight * plan.seconds16 for weight, plan in weighted)
 
 
 def _policy(priced: Priced) -> Policy:

@@ -125,6 +125,12 @@ class Typed(NamedTuple):
         ins, outs = signature.ins, signature.outs
         return cls(node, row, signature, known, ins, outs, float32)
 
+    @property
+    def moves_values(self) -> bool:
+        """Whether it hands on values; zeros for each value in a list hand on none."""
+        row = self.row
+        return row is not None and row.role is Role.MOVE and not row.bounded
+
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class TypedGraph:

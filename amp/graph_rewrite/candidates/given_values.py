@@ -15,7 +15,7 @@ from amp.graph_rewrite.candidates.eligibility import Candidates
 from amp.graph_rewrite.graph import ir
 from amp.graph_rewrite.graph.calls import FunctionUse, Site
 from amp.graph_rewrite.graph.op_schema import Slot
-from amp.graph_rewrite.ops.op_table import Kind, Role
+from amp.graph_rewrite.ops.op_table import Kind
 from amp.graph_rewrite.plan import Reason
 
 # What a move hands on: a tensor, or a list of them.
@@ -82,7 +82,7 @@ class _Flow:
         """The candidates that move values and compute nothing."""
         for use, part in self._eligible.items():
             for name in part.allowed:
-                if _is_move(part.typed[name]):
+                if part.typed[name].moves_values:
                     yield use, name
 
     def made(self, use: FunctionUse, name: str) -> list[UseEdge]:
@@ -135,13 +135,7 @@ def _passes(part: Candidates, name: str) -> bool:
     if view.facts.in_frames:
         enters = view.facts.kind is Kind.ENTER
         return not enters or view.node.flag("is_constant")
-    return name not in part.refused and _is_move(view)
-
-
-def _is_move(view: Typed) -> bool:
-    """Whether a node hands on values; zeros for each value in a list hand on none."""
-    row = view.row
-    return row is not None and row.role is Role.MOVE and not row.bounded
+    return name not in part.refused and view.moves_values
 
 
 def _takes(view: Typed, index: int) -> bool:

@@ -21,7 +21,7 @@ from amp.graph_rewrite.candidates.eligibility import Candidates
 from amp.graph_rewrite.graph import bridges, ir
 from amp.graph_rewrite.graph.calls import FunctionUse
 from amp.graph_rewrite.graph.op_schema import Slot
-from amp.graph_rewrite.ops.op_table import Role, Row, facts
+from amp.graph_rewrite.ops.op_table import Row, facts
 from amp.graph_rewrite.plan import Reason
 
 Tied: TypeAlias = Member | Carried  # a node, or a loop variable or branch result
@@ -142,7 +142,7 @@ class _Walk:
             return self._listed(number)
         if bridges.is_any(view.node):
             return (), _floats(use, view)
-        if _hands_on(view) or (self._selects and view.facts.selects):
+        if view.moves_values or (self._selects and view.facts.selects):
             return ((use, name),), _floats(use, view)
         return None
 
@@ -151,11 +151,6 @@ class _Walk:
         members = tuple(member for member, other in lists.items() if other == number)
         views = ((use, self._module.typed[use][name]) for use, name in members)
         return members, [place for use, view in views for place in _floats(use, view)]
-
-
-def _hands_on(view: Typed) -> bool:
-    row = view.row
-    return row is not None and row.role is Role.MOVE and not row.bounded
 
 
 def _floats(use: FunctionUse, view: Typed) -> list[UseEdge]:
@@ -283,7 +278,7 @@ def _reaches_kernels(module: _Module, use: FunctionUse, edge: ir.Edge) -> bool:
             member = (use, name)
             if member in module.call_values.lists or member in module.call_values.sites:
                 continue
-            if _hands_on(view):
+            if view.moves_values:
                 onward = {(name, number) for number in range(len(view.outs))} - seen
                 pending += onward
                 seen |= onward

@@ -10,15 +10,13 @@ Nothing is run here.
 from __future__ import annotations
 
 import dataclasses
-import zlib
 from collections.abc import Iterator
 
 from amp.graph_rewrite.graph import calls, ir, op_schema
-from amp.graph_rewrite.ops.op_table import Kind, facts
+from amp.graph_rewrite.graph.generators import is_random, repeating
+from amp.graph_rewrite.ops.op_table import facts
 
-_READS = frozenset({Kind.VARIABLE, Kind.READ_VARIABLE, Kind.READ_PART})
 _PARALLEL = "parallel_iterations"
-_SEEDS = ("seed", "seed2")
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -80,7 +78,7 @@ def _repeats(
     the graph itself (a TensorArray, a stack, an iterator made inside). What reads
     floating tensors has to run on both sides: their errors go through it.
     """
-    if not op_schema.is_stateful(node.op) or facts(node.op).kind in _READS:
+    if not op_schema.is_stateful(node.op) or facts(node.op).reads_state:
         return True
     known = lookup(node.op)
     signature = op_schema.UNKNOWN if known is None else known.signature(node)
@@ -132,11 +130,6 @@ def _reached(call: ir.Node, module: ir.Module) -> Iterator[ir.Graph]:
                 pending += graph.nodes.values()
 
 
-def is_random(node: ir.Node) -> bool:
-    """Whether a node is a generator that starts from its seeds in each new function."""
-    return all(node.has(attr) for attr in _SEEDS)
-
-
 def seeded(module: ir.Module) -> ir.Module:
     """The module so that the generators in its loops and branches repeat themselves.
 
@@ -166,8 +159,5 @@ def _seeded(
             node = calls.renamed(node, call, names)
             if call.loop:
                 node = node.changed(updates={_PARALLEL: 1})
-        elif is_random(node) and not any(node.integer(seed, 0) for seed in _SEEDS):
-            seed = zlib.crc32(node.name.encode()) >> 1
-            node = node.changed(updates={"seed": seed, "seed2": 1})
-        nodes[node.name] = node
+        nodes[node.name] = repeating(node)
     return dataclasses.replace(graph, name=name, nodes=nodes)

@@ -41,7 +41,7 @@ def read_graph(
       GraphError: two nodes have one name, or an input does not exist.
     """
     library = op_schema.lookup_in({f.signature.name: f for f in proto.library.function})
-    nodes = _read_nodes(proto.node, _graph_edge, "the GraphDef")
+    nodes = _read_nodes(proto.node, graph_edge, "the GraphDef")
     main = ir.Graph("", nodes, origin=proto, shape=shape)
     functions = {
         f.signature.name: read_function(f, library, (traced or _noted_shapes)(f))
@@ -153,7 +153,8 @@ def _damaged(found: str, where: str) -> GraphError:
     )
 
 
-def _graph_edge(text: str) -> ir.Edge:
+def graph_edge(text: str) -> ir.Edge:
+    """The edge in the text of a graph's input: `a:1` is output 1 of a, `a` output 0."""
     name, _, index = text.rpartition(":")
     return (name, int(index)) if name and index.isdecimal() else (text, 0)
 

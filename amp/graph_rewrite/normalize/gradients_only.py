@@ -13,16 +13,12 @@ Nothing is run here and no precision is chosen.
 from __future__ import annotations
 
 import dataclasses
-import zlib
 from collections.abc import Callable, Container, Iterable, Mapping
 from typing import TypeAlias
 
-from amp.graph_rewrite.graph import calls, ir, op_schema
+from amp.graph_rewrite.graph import calls, generators, ir, op_schema
 from amp.graph_rewrite.ops.op_table import facts
-from amp.graph_rewrite.ops.row import Kind
 
-_READS = frozenset({Kind.VARIABLE, Kind.READ_VARIABLE, Kind.READ_PART})
-_SEEDS = ("seed", "seed2")
 _SCALE = "amp_check_scale"
 _RECORD = "amp_check_input"
 
@@ -158,9 +154,9 @@ def _taken(node: ir.Node, module: ir.Module) -> bool:
             name in module.functions and _changes(module.functions[name], module)
             for name in calls.callees_of(node, call)
         )
-    if not op_schema.is_stateful(node.op) or facts(node.op).kind in _READS:
+    if not op_schema.is_stateful(node.op) or facts(node.op).reads_state:
         return False
-    return not _is_random(node)
+    return not generators.is_random(node)
 
 
 def _changes(graph: ir.Graph, module: ir.Module) -> bool:
@@ -181,15 +177,11 @@ def _changes(graph: ir.Graph, module: ir.Module) -> bool:
     return False
 
 
-def _is_random(node: ir.Node) -> bool:
-    """Whether a node is a generator that starts from its seeds in each new function."""
-    return all(node.has(attr) for attr in _SEEDS)
-
-
 def is_random(copy: ir.Module) -> bool:
     """Whether a second run of the same copy draws other random numbers."""
     graphs = (copy.main, *copy.functions.values())
-    return any(_is_random(node) for graph in graphs for node in graph.nodes.values())
+    nodes = (node for graph in graphs for node in graph.nodes.values())
+    return any(map(generators.is_random, nodes))
 
 
 def upstream(
@@ -316,7 +308,4 @@ def _copied(
         inputs = (inputs[0], (_SCALE, 0))
     controls = tuple(name for name in node.controls if name in kept)
     node = dataclasses.replace(node, inputs=inputs, controls=controls, pristine=False)
-    if _is_random(node) and not any(node.integer(attr, 0) for attr in _SEEDS):
-        seed = zlib.crc32(node.name.encode()) >> 1
-        node = node.changed(updates={"seed": seed, "seed2": 1})
-    return node
+    return generators.repeating(node)

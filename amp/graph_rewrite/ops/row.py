@@ -244,6 +244,14 @@ class Row:
         return self.kind in _READS
 
     @property
+    def reads_state(self) -> bool:
+        """Whether it is a variable or reads one: stateful, but running it does nothing.
+
+        TensorFlow registers such ops as stateful.
+        """
+        return self.only_reads or self.kind is Kind.VARIABLE
+
+    @property
     def writes_rows(self) -> bool:
         """Whether it writes rows of the variable whose handle it gets, by indices."""
         return self.work == "scatter" and self.kind is Kind.WRITE

@@ -21,10 +21,11 @@ from amp.graph_rewrite.comparison import observed
 from amp.graph_rewrite.comparison.pair import Pair
 from amp.graph_rewrite.comparison.pairing import Taken
 from amp.graph_rewrite.comparison.tensor_errors import Array
-from amp.graph_rewrite.graph import ir, op_schema, serde
+from amp.graph_rewrite.graph import ir
 from amp.graph_rewrite.graph.shapes import elements
 from amp.integration import as_written
 from amp.integration.comparing.traced import State
+from amp.integration.functions import definitions
 from amp.loss_scaling import stalls
 
 MOST = 2**28  # elements that one run returns: 1 GiB in float32
@@ -119,11 +120,8 @@ class PairedRuns:
 
     def _add(self, module: ir.Module) -> str:
         """Registers a main function, and of what it calls what TensorFlow lacks."""
-        lookup = op_schema.lookup_of(module)
-        for graph in (*module.functions.values(), module.main):
-            if not self._context.has_function(graph.name):
-                self._context.add_function_def(serde.write_function(graph, lookup))
-                self._registered.append(graph.name)
+        graphs = (*module.functions.values(), module.main)
+        self._registered += definitions.register(self._context, graphs, module)
         return module.main.name
 
 

@@ -52,12 +52,7 @@ def load(path: Path, signature: str | None, tags: str | None) -> SavedFunction:
         return _signature(path, signature, tags)
     if signature is not None or tags is not None:
         flag = "--signature" if signature is not None else "--tags"
-        raise GraphError(
-            f"{flag} was given",
-            where=str(path),
-            allowed=f"{flag} for a SavedModel",
-            remedy=f"leave {flag} out",
-        )
+        raise named_files.only(flag, "a SavedModel", path)
     return _graph(path)
 
 

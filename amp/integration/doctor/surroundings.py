@@ -101,7 +101,7 @@ def start(environ: Mapping[str, str] = os.environ) -> Iterator[Finding]:
 def _other_amp(place: Path) -> Path | None:
     """What `import amp` finds in a directory instead of this package, if anything."""
     for path in (place / "amp.py", place / "amp" / "__init__.py"):
-        ours = path.parent / "integration" / "autostart.py"
+        ours = path.parent / "integration" / "launch" / "autostart.py"
         if path.is_file() and not ours.is_file():
             return path
     return None

@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 import re
 import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -20,7 +20,6 @@ from tensorflow.python.framework import function_def_to_graph, op_def_registry
 
 from amp.graph_rewrite.graph import attributes, calls, ir, op_schema, serde
 from amp.graph_rewrite.ops.op_table import facts
-from amp.graph_rewrite.ops.row import Kind
 from amp.integration.process import PROCESS
 
 
@@ -90,15 +89,11 @@ def _named(node: Any) -> list[str]:
     return [f for a in calls.CALLS[node.op].attrs for f in attrs.functions(a)]
 
 
-# Ops that TensorFlow registers as stateful, but that only read a variable.
-_READS = frozenset({Kind.VARIABLE, Kind.READ_VARIABLE, Kind.READ_PART})
-
-
 def has_effects(module: ir.Module) -> bool:
     """Whether running a function changes state: a variable, an iterator, a seed."""
     return any(
         op_schema.is_stateful(node.op)
-        and facts(node.op).kind not in _READS
+        and not facts(node.op).reads_state
         and calls.call_of(node, module.functions) is None
         for graph in module.graphs()
         for node in graph.nodes.values()
@@ -159,9 +154,9 @@ def concrete_of(original: Any, module: ir.Module) -> Any:
         arguments and captures the same tensors and variables.
       module: the rewritten function, and the functions that it calls.
     """
-    lookup = op_schema.lookup_of(module)
-    added = _registered(module, lookup)
-    definition = serde.write_function(module.main, lookup)
+    context = context_lib.context()
+    added = register(context, [*module.functions.values()], module)
+    definition = serde.write_function(module.main, op_schema.lookup_of(module))
     graph = function_def_to_graph.function_def_to_graph(
         definition,
         structured_input_signature=original.structured_input_signature,
@@ -186,17 +181,22 @@ def concrete_of(original: Any, module: ir.Module) -> Any:
     return made
 
 
-def _registered(module: ir.Module, lookup: op_schema.Lookup) -> list[str]:
-    """Registers those functions of a module that are not registered yet.
+def register(context: Any, graphs: Iterable[ir.Graph], module: ir.Module) -> list[str]:
+    """Registers those functions of a module that TensorFlow does not have yet.
+
+    Args:
+      context: TensorFlow's eager context.
+      graphs: those that are to be called; after the functions that they call.
+      module: of which they are.
 
     Returns:
-      Their names.
+      The names of those that were registered, to be removed when nothing calls them.
     """
-    context = context_lib.context()
-    added = [name for name in module.functions if not context.has_function(name)]
-    for name in added:
-        function = module.functions[name]
-        context.add_function_def(serde.write_function(function, lookup))
+    lookup, added = op_schema.lookup_of(module), []
+    for graph in graphs:
+        if not context.has_function(graph.name):
+            context.add_function_def(serde.write_function(graph, lookup))
+            added.append(graph.name)
     return added
 
 

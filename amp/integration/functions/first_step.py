@@ -22,7 +22,7 @@ from typing import Any
 import tensorflow as tf
 
 from amp.graph_rewrite.cost.resolution import Resolution
-from amp.graph_rewrite.graph import calls, ir, op_schema, serde
+from amp.graph_rewrite.graph import calls, ir
 from amp.graph_rewrite.normalize import gradients_only, size_roots
 from amp.graph_rewrite.normalize.gradients_only import Gradients, NotRepeatable
 from amp.graph_rewrite.normalize.sizes import SizesAtCall
@@ -221,11 +221,8 @@ class FirstSteps:
         if started.wanted is not None:
             module = gradients_only.recorded(module, started.wanted, name)
         module = size_roots.telling(module, started.roots, name)
-        lookup = op_schema.lookup_of(module)
-        for graph in (*module.functions.values(), module.main):
-            if not context.has_function(graph.name):
-                context.add_function_def(serde.write_function(graph, lookup))
-                started.functions += (graph.name,)
+        graphs = (*module.functions.values(), module.main)
+        started.functions += (*definitions.register(context, graphs, module),)
         started.teller = name.encode()
 
 

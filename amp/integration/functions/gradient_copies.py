@@ -16,10 +16,11 @@ import numpy as np
 import tensorflow as tf
 from tensorflow.python.eager import execute
 
-from amp.graph_rewrite.graph import ir, op_schema, serde
+from amp.graph_rewrite.graph import ir
 from amp.graph_rewrite.normalize import gradients_only, scale_reads
 from amp.graph_rewrite.normalize.gradients_only import NotRepeatable
 from amp.integration import as_written, heap, tensor_pool
+from amp.integration.functions import definitions
 from amp.integration.functions.accuracy import Gradient
 from amp.loss_scaling.scale import DynamicLossScale, LossScale
 
@@ -234,11 +235,8 @@ class GradientCopies:
 
     def _add(self, module: ir.Module) -> bytes:
         """Registers a main function, and of what it calls what TensorFlow lacks."""
-        lookup = op_schema.lookup_of(module)
-        for graph in (*module.functions.values(), module.main):
-            if not self._context.has_function(graph.name):
-                self._context.add_function_def(serde.write_function(graph, lookup))
-                self._registered.append(graph.name)
+        graphs = (*module.functions.values(), module.main)
+        self._registered += definitions.register(self._context, graphs, module)
         return module.main.name.encode()
 
     @contextlib.contextmanager

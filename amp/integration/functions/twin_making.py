@@ -12,7 +12,7 @@ from typing import Any
 from amp.graph_rewrite.assign.nominee import Nominee
 from amp.graph_rewrite.cost.op_instance import Timer
 from amp.graph_rewrite.cost.resolution import Resolution
-from amp.graph_rewrite.graph import calls, ir, op_schema, serde
+from amp.graph_rewrite.graph import calls, ir
 from amp.graph_rewrite.normalize.sizes import SizesAtCall
 from amp.graph_rewrite.rewrite import Begun, Prepared, Rewrite, begin
 from amp.integration.functions import definitions
@@ -90,13 +90,10 @@ def registered(
     ]
     if result.graph.main is not given.main:
         made.append(result.graph.main)
-    lookup = op_schema.lookup_of(result.graph)
-    for graph in made:
-        context.add_function_def(serde.write_function(graph, lookup))
     main = result.graph.main
     twin = MadeTwin(
         name=str(main.name).encode(),
-        functions=tuple(graph.name for graph in made),
+        functions=tuple(definitions.register(context, made, result.graph)),
         repeatable=calls.MUST_COMPILE in main.flags
         or not definitions.has_effects(given),
     )

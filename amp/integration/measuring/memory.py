@@ -60,9 +60,11 @@ def _free_of_system() -> Iterable[float]:
             yield 1024.0 * int(line.split()[1])
 
 
-def _free_of_group(group: str = "/sys/fs/cgroup") -> Iterable[float]:
+def _free_of_group() -> Iterable[float]:
     """The free bytes within the limit of the container's control group."""
-    most, used = (_lines(f"{group}/memory.{name}") for name in ("max", "current"))
+    most, used = (
+        _lines(f"/sys/fs/cgroup/memory.{name}") for name in ("max", "current")
+    )
     if most and used and most[0].isdecimal():
         yield float(most[0]) - float(used[0])
 

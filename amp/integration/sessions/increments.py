@@ -12,9 +12,9 @@ from typing import Any, Protocol
 
 import tensorflow as tf
 
-from amp.graph_rewrite.graph import ir
+from amp.graph_rewrite.graph import ir, serde
 from amp.graph_rewrite.ops.op_table import Kind, facts
-from amp.integration.sessions.user_graph import Definitions, edge_of, source_of
+from amp.integration.sessions.user_graph import Definitions, source_of
 
 
 class ViewOfTwin(Protocol):
@@ -113,7 +113,7 @@ class _Making:
                 if text.startswith("^"):
                     self._control(name)
                 else:
-                    node.input[index] = self._data(edge_of(text))
+                    node.input[index] = self._data(serde.graph_edge(text))
         self._proto.library.CopyFrom(self._definitions.library(nodes))
         return Increment(
             proto=self._proto,

@@ -12,7 +12,7 @@ from typing import Any, TypeAlias
 
 import tensorflow as tf
 
-from amp.graph_rewrite.graph import ir, op_schema
+from amp.graph_rewrite.graph import op_schema, serde
 from amp.graph_rewrite.graph.calls import CALLS
 from amp.graph_rewrite.ops.op_table import COMPUTE, facts
 
@@ -183,7 +183,7 @@ def _lists(node: Any) -> bool:
 def _readers(nodes: Mapping[str, Any], graph: Any) -> dict[str, list[str]]:
     readers: dict[str, list[str]] = {}
     for node in nodes.values():
-        for name, index in map(edge_of, node.input):
+        for name, index in map(serde.graph_edge, node.input):
             if name in nodes and _lists(nodes[name]):
                 tensor = graph.get_operation_by_name(name).outputs[index]
                 if tensor.dtype == tf.variant:
@@ -212,13 +212,7 @@ def sources_of(node: Any) -> Iterator[str]:
 
 def source_of(text: str) -> str:
     """The node in the text of an input or control input (`a:1`, `^a`)."""
-    return text[1:] if text.startswith("^") else edge_of(text)[0]
-
-
-def edge_of(text: str) -> ir.Edge:
-    """The edge in the text of an input: `a:1` is output 1 of a, `a` output 0."""
-    name, _, index = text.rpartition(":")
-    return (name, int(index)) if name and index.isdecimal() else (text, 0)
+    return text[1:] if text.startswith("^") else serde.graph_edge(text)[0]
 
 
 def before_compute(nodes: Sequence[Any]) -> set[str]:

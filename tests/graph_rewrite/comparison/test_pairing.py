@@ -7,7 +7,7 @@ from rewriting import graph_def, module_of
 from tensorflow.python.eager import context as context_lib
 
 from amp.graph_rewrite.comparison import pairing
-from amp.graph_rewrite.graph import ir
+from amp.graph_rewrite.graph import generators, ir
 from amp.integration.functions import definitions
 
 v1 = tf.compat.v1
@@ -90,7 +90,7 @@ def test_generators_in_loops_get_seeds_and_their_functions_new_names():
         node.integer("seed", 0)
         for graph in seeded.functions.values()
         for node in graph.nodes.values()
-        if pairing.is_random(node)
+        if generators.is_random(node)
     }
     assert seed != 0
     (loop,) = (n for n in seeded.main.nodes.values() if n.functions("body"))

@@ -1,0 +1,38 @@
+"""Generators of random numbers that start from their seeds in each new function."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import tensorflow as tf
+from rewriting import graph_def, module_of
+
+from amp.graph_rewrite.graph import generators, ir
+
+
+def nodes() -> dict[str, ir.Node]:
+    def build() -> None:
+        tf.raw_ops.RandomUniform(shape=[2], dtype=tf.float32, name="free")
+        tf.raw_ops.RandomUniform(shape=[2], dtype=tf.float32, seed2=7, name="seeded")
+        tf.raw_ops.StatelessRandomUniform(shape=[2], seed=[1, 2], name="stateless")
+
+    return dict(module_of(graph_def(build)).main.nodes)
+
+
+def test_ops_that_take_seeds_as_attributes_are_generators() -> None:
+    found = {name for name, node in nodes().items() if generators.is_random(node)}
+    assert found == {"free", "seeded"}
+
+
+def test_a_generator_without_seeds_gets_some_by_its_name() -> None:
+    node = nodes()["free"]
+    first, again = generators.repeating(node), generators.repeating(node)
+    assert first.integer("seed", 0) == again.integer("seed", 0) != 0
+    other = generators.repeating(dataclasses.replace(node, name="other"))
+    assert other.integer("seed", 0) != first.integer("seed", 0)
+
+
+def test_seeds_that_the_program_gave_stay() -> None:
+    for name in ("seeded", "stateless"):
+        node = nodes()[name]
+        assert generators.repeating(node) is node

@@ -157,7 +157,7 @@ def call(made: Outline, name: str, function_name: str, device: str) -> ir.Node:
 def with_calls(
     graph: ir.Graph, calls: Mapping[str, tuple[Outline, str]], idle: Set[str]
 ) -> ir.Graph:
-    """The graph with calls of clusters, whose results the other nodes read.
+    """The graph with calls of clusters, whose results other nodes and calls read.
 
     The nodes of a cluster stay in the graph. If one is fetched by name its kernel runs;
     otherwise nothing reads them, and TensorFlow prunes them.
@@ -178,11 +178,11 @@ def with_calls(
         device = graph.nodes[made.gives[0][0]].device
         nodes[name] = call(made, name, function_name, device)
     readers = {reader for edge in moved for reader, _ in graph.readers.get(edge, ())}
-    for name in readers - idle:
+    for name in (readers - idle) | calls.keys():
         nodes[name] = _reading(nodes[name], moved)
-    for name, node in graph.nodes.items():
+    for name, node in [*nodes.items()]:
         if node.controls and name not in idle:
-            nodes[name] = _waiting(nodes[name], runs)
+            nodes[name] = _waiting(node, runs)
     return _moved(graph, nodes, moved)
 
 

@@ -187,6 +187,41 @@ def test_layers_that_are_alike_share_one_function():
     assert (fusion.clusters, fusion.functions) == (3, 1)
 
 
+def made_in_clusters(made: list) -> set[str]:
+    """The nodes whose results calls of clusters replace."""
+    texts = [call.attr[ir.CLUSTER].s.decode() for call in made]
+    return {edge.rpartition(":")[0] for text in texts for edge in text.split(",")}
+
+
+def read_by(made: list) -> set[str]:
+    return {edge.lstrip("^").partition(":")[0] for call in made for edge in call.input}
+
+
+def test_a_cluster_reads_what_another_one_gives():
+    """Else the nodes of the first would run as kernels, beside its call."""
+
+    def residual() -> None:
+        x = v1.placeholder(tf.float32, [ROWS, WIDTH], name="x")
+        eye = tf.constant(np.eye(WIDTH, dtype=np.float32))
+        with tf.name_scope("act0"):
+            a = gelu(tf.matmul(x, eye, name="product"))
+        b = tf.matmul(a, eye)
+        with tf.name_scope("act1"), tf.control_dependencies([a]):
+            b = gelu(b + a)
+        tf.identity(tf.matmul(b, eye), name="out")
+
+    proto = graph_def(residual)
+    keep = ("act0/[!p]*", "act1/*")
+    made = calls(rewrite(proto, keep=keep))
+    assert len(made) == 2
+    assert read_by(made).isdisjoint(made_in_clusters(made))
+    x = np.linspace(-2, 2, ROWS * WIDTH, dtype=np.float32).reshape(ROWS, WIDTH)
+    (new,) = run(rewrite(proto, keep=keep), ["out"], {"x": x})
+    (old,) = run(rewrite(proto, NEVER, keep=keep), ["out"], {"x": x})
+    # The same roundings at the same places, each of which may fall to the other side.
+    np.testing.assert_allclose(new, old, atol=4 * UNIT["bfloat16"])
+
+
 def test_every_node_stays_and_can_be_fetched():
     original = graph_def(between_products)
     proto = rewrite(original)
@@ -300,6 +335,8 @@ def test_the_laws_hold_with_clusters(program, dtype):
     fields = {"dtype": dtype, "deny": ("Tanh", "Mul", "AddV2", "Sigmoid")}
     twin = rewriting.rewritten(proto, FREE, fetches=["end"], **fields)
     assert nodes(proto).keys() <= nodes(twin.graph).keys()
+    made = calls(twin.graph)
+    assert read_by(made).isdisjoint(made_in_clusters(made))
     again = rewriting.rewritten(twin.graph, FREE, fetches=["end"], **fields)
     assert again.graph == twin.graph
     size = (2, random_graphs.N, random_graphs.N)

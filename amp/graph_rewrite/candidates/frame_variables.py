@@ -31,7 +31,7 @@ def unfit(
     """Refuses loop variables that may not be 16-bit, whatever their values are.
 
     Case 1: the loop's condition reads the value.
-    Case 2: the loop adds to it on every trip (`running_sums`); then what adds to it is
+    Case 2: the loop adds to it on its trips (`running_sums`); then what adds to it is
       refused too.
     Case 3: the nodes around a back edge are no loop variable as TensorFlow builds one.
     Case 4: a loop may read an element of a TensorArray on several trips; the gradient
@@ -40,7 +40,8 @@ def unfit(
     found: dict[Member, Reason] = {}
     for number in call_values.variables.values():
         use, variable = number
-        sums = dict.fromkeys(running_sums_in_frames(number, graphs), SUM)
+        members = running_sums_in_frames(number, graphs, call_values)
+        sums = dict.fromkeys(members, SUM)
         nodes = ((use, name) for name in variable.nodes)
         if variable.tested:
             found |= dict.fromkeys(nodes, Reason("decision", variable.merge))

@@ -57,7 +57,7 @@ def propagate(
     sums = {
         value: members
         for value in call_values.carried
-        if (members := list(running_sums(value, graphs)))
+        if (members := list(running_sums(value, graphs, call_values)))
     }
     growing = {member: SUM for members in sums.values() for member in members}
     narrowed = without(narrowed, growing)
@@ -79,7 +79,7 @@ def propagate(
     return Propagated(found, _turning(graphs, found, walks, call_values, sums))
 
 
-SUM = Reason("count", "a sum that grows on every trip of a loop")
+SUM = Reason("count", "a sum that grows over the trips of a loop")
 
 
 def _on_mixed_lists(

@@ -93,6 +93,21 @@ def test_a_sum_over_the_trips_stays_float32() -> None:
     assert "loop/product" in low(report)
 
 
+@pytest.mark.parametrize(
+    "step",
+    [
+        lambda i, h, a: tf.cond(i >= 0, lambda: h + a, lambda: h),
+        lambda i, h, a: tf.where(i >= 0, h + a, h),
+    ],
+    ids=["cond", "where"],
+)
+def test_a_sum_over_some_of_the_trips_stays_float32(step: Any) -> None:
+    proto = looped(lambda i, h, w: step(i, h, tf.matmul(h[::-1], w, name="product")))
+    (reason,) = why(proto)
+    assert reason.rule == "count"
+    assert "loop/product" in low(rewritten(proto, feeds=built.FEEDS).report)
+
+
 def test_a_decay_stays_float32_with_what_it_decays() -> None:
     proto = looped(lambda i, h, w: tf.multiply(product(i, h, w), 0.999, name="decayed"))
     (reason,) = why(proto)

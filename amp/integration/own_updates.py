@@ -90,12 +90,13 @@ def _applied(
     _require_agreement()
     strategy = tf.distribute.get_strategy()
     concerns = optimizer_hooks.asked(strategy, flat, sources) or []
+    apply = optimizer_hooks.told(_grouped(apply), flat, sources, concerns)
     ready = [g for g in map(finite_checks.values_of, flat) if g is not None]
     with tf.control_dependencies([] if tf.executing_eagerly() else ready):
         finite = finite_checks.all_of(finite_checks.finite_each(flat, _PLACING.beside))
         together = agreement.together()
         ran: tf.Tensor = update.unless_overflow(
-            concerns, optimizer_hooks.branch(_grouped(apply)), together, finite
+            concerns, optimizer_hooks.branch(apply), together, finite
         )
     return ran
 

@@ -109,7 +109,7 @@ def unless_overflow(
            variables, since their last update):
           overflow = 0; skipped_steps += 1; left_out = 1
         else:
-          apply(); left_out = 0
+          apply(); left_out = 0    # of other scalers of the variables: `told_to_all`
 
     With several replicas the scale changes here too, because all of them get here; a
     gradient may be taken by one of them alone.
@@ -248,6 +248,37 @@ def unless_left_out(
     return replicas.cond(
         left, lambda: tf.constant(False), lambda: _after(apply(), True)
     )
+
+
+def told_to_all(
+    apply: Callable[[], Any],
+    variables: Sequence[tf.Variable],
+    asked: Sequence[Concern],
+) -> Callable[[], Any]:
+    """Returns `apply` in a form that tells every scaler of its variables that it ran.
+
+    What is asked notes that itself. Others, of gradients taken elsewhere, have to know
+    too: one whose overflow skipped the update before would keep averages as they are.
+
+    Args:
+      apply: the whole update, which may be a branch.
+      variables: the variables that it updates.
+      asked: the concerns of the update.
+    """
+    known = {id(concern.scaler) for concern in asked}
+    others = [each for each in state.serving(variables) if id(each[0]) not in known]
+    if not others:
+        return apply
+
+    def told() -> Any:
+        noted = []
+        for scaler, positions in others:
+            with scaler.ready():
+                noted.append(_write(scaler.left_out, positions, 0))
+        with tf.control_dependencies([tf.group(*noted)]):
+            return apply()
+
+    return told
 
 
 def _pending(concern: Concern) -> tf.Tensor:

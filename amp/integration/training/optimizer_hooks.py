@@ -43,9 +43,11 @@ def _keras_apply(original: wrapping.Function) -> wrapping.Function:
             variables = list(variables)
             given = given.replaced("trainable_variables", variables)
         grads = list(given.get("grads"))
+        call: Callable[[], Any]
         call = functools.partial(given.replaced("grads", grads).call, original)
         updated = variables or getattr(self, "_trainable_variables", ())
         concerns = asked(self, grads, updated)
+        call = told(call, grads, updated, concerns)
         if concerns is None:
             return _run(call)
         if variables and not self.built:
@@ -114,8 +116,9 @@ class _Kind:
             pairs = [tuple(pair) for pair in given.get("grads_and_vars")]
             grads, variables = [p[0] for p in pairs], [p[1] for p in pairs]
             given = given.replaced("grads_and_vars", pairs)
-            call = functools.partial(given.call, original)
+            call: Callable[[], Any] = functools.partial(given.call, original)
             concerns = asked(optimizer, grads, variables)
+            call = told(call, grads, variables, concerns)
             if concerns is None:
                 return _run(call)
             if not replicas.merges():  # otherwise they are made where replicas meet
@@ -231,6 +234,28 @@ def asked(
     return concerns if some else concerns or None
 
 
+def told(
+    call: Callable[[], Any],
+    grads: Sequence[Any],
+    variables: Sequence[Any],
+    concerns: Sequence[update.Concern] | None,
+) -> Callable[[], Any]:
+    """Returns an update that also tells scalers which are not asked that it ran.
+
+    Args:
+      call: the update.
+      grads, variables: as of `asked`.
+      concerns: what `asked` returned.
+    """
+    if replicas.cannot_agree():
+        return call
+    updated = _updated(grads, variables)
+    part = fallback.Part("averages may stay as they are", active.is_strict())
+    return fallback.attempt(
+        part, lambda: update.told_to_all(call, updated, concerns or ()), lambda: call
+    )
+
+
 def _answers() -> bool:
     """Whether to look for scalers that may skip the update which starts now.
 
@@ -253,10 +278,15 @@ def _concerns(grads: Sequence[Any], variables: Sequence[Any]) -> list[update.Con
     return fallback.attempt(part, lambda: _served(grads, variables), list)
 
 
-def _served(grads: Sequence[Any], variables: Sequence[Any]) -> list[update.Concern]:
+def _updated(grads: Sequence[Any], variables: Sequence[Any]) -> list[tf.Variable]:
+    """The variables of TensorFlow that an update changes."""
     pairs = zip(grads, variables, strict=False)
     resolved = (gradient_sources.variable(v) for grad, v in pairs if grad is not None)
-    updated = [v for v in resolved if v is not None]
+    return [v for v in resolved if v is not None]
+
+
+def _served(grads: Sequence[Any], variables: Sequence[Any]) -> list[update.Concern]:
+    updated = _updated(grads, variables)
     calls = provenance.calls(grads, updated)
     concerns = update.concerns(updated, calls)
     if calls is None and tf.inside_function() and _may_grow(grads):

@@ -13,6 +13,7 @@ import amp
 from amp.integration import active
 from amp.integration.install import install
 from amp.loss_scaling import ConstantLossScale, DynamicLossScale, state
+from amp.loss_scaling.process import SCALING
 
 pytestmark = pytest.mark.kernels
 
@@ -227,6 +228,75 @@ def test_averages_in_tf2_stay_with_their_variables(scope):
     step(tf.constant(1.0))
     after = [v.numpy().tobytes() for v in everything]
     assert all(a != b for a, b in zip(before, after, strict=True))
+
+
+def averaged(factors):
+    """The average of a variable after updates from two lines, by an order of losses."""
+    w = tf.Variable(1.0)
+    optimizer = tf.keras.optimizers.SGD(0.1)
+    averages = tf.train.ExponentialMovingAverage(0.5)
+
+    def pretrain(factor):
+        with tf.GradientTape() as tape:
+            loss = w * factor
+        return tape.gradient(loss, w)
+
+    def train(factor):
+        with tf.GradientTape() as tape:
+            loss = w * w * factor
+        return tape.gradient(loss, w)
+
+    def step(gradient):
+        def update(factor):
+            optimizer.apply_gradients([(gradient(factor), w)])
+            averages.apply([w])
+
+        return tf.function(update)
+
+    steps = {pretrain: step(pretrain), train: step(train)}
+    for function, factor in factors(pretrain, train):
+        steps[function](tf.constant(factor))
+    return averages.average(w).numpy(), w
+
+
+@pytest.mark.parametrize("rests", [False, True])
+def test_averages_go_on_after_another_gradient_overflowed(scope, rests):
+    def overflowed(pretrain, train):
+        yield from [(pretrain, 0.0), (pretrain, np.inf), (train, 1.0)]
+        if rests:
+            SCALING.resting.update(state.current().scalers)
+            SCALING.generation += 1
+        yield from [(train, 1.0)] * 20
+
+    def not_overflowed(pretrain, train):
+        return [(pretrain, 0.0), *[(train, 1.0)] * 21]
+
+    average, w = averaged(overflowed)
+    scalers = [scaler for scaler, _ in state.serving([w])]
+    assert [int(s.skipped_steps) for s in scalers] == [1, 0]
+    assert not any(s.left_out.numpy().any() for s in scalers)
+    assert average == averaged(not_overflowed)[0]
+
+
+@pytest.mark.parametrize(("resource", "flow"), KINDS)
+def test_averages_of_a_session_go_on_after_another_overflow(scope, resource, flow):
+    with session_graph(resource=resource, flow=flow) as session:
+        factor = v1.placeholder(tf.float32, [])
+        w = v1.get_variable("w", initializer=1.0)
+        other = v1.get_variable("other", initializer=1.0)
+        optimizer = v1.train.GradientDescentOptimizer(0.1)
+        pretrain = optimizer.compute_gradients((w + other) * factor)
+        train = optimizer.compute_gradients(w * w * factor, [w])
+        averages = tf.train.ExponentialMovingAverage(0.5)
+        steps = []
+        for gradients in (pretrain, train):
+            with tf.control_dependencies([optimizer.apply_gradients(gradients)]):
+                steps.append(averages.apply([w]))
+        session.run(v1.global_variables_initializer())
+        session.run(steps[0], {factor: np.inf})
+        assert session.run(averages.average(w)) == 1.0
+        session.run(steps[1], {factor: 1.0})
+        assert session.run([w, averages.average(w)]) == pytest.approx([0.8, 0.9])
 
 
 def test_averages_of_tensors_and_of_others_go_on(scope):

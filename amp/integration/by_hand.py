@@ -200,7 +200,9 @@ def unscale(
     if inner:
         scaled_losses.note_unscaled(results)
     else:
-        provenance.note(provenance.Call(scaler, told, moved=True), results)
+        behind = provenance.behind(flat)
+        call = provenance.Call(scaler, told, moved=True, behind=behind)
+        provenance.note(call, results)
     return tf.nest.pack_sequence_as(grads, results), finite
 
 

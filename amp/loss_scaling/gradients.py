@@ -95,6 +95,7 @@ class Scaling:
         (the histories of Keras' float8 layers). These are not unscaled.
       owners: for each result the position of its variable among the scaler's source
         variables, None where it is by something else.
+      behind: the calls whose gradients went into the targets (`provenance.behind`).
     """
 
     scaler: Scaler | None
@@ -102,6 +103,7 @@ class Scaling:
     waits: bool = True
     values: frozenset[int] = frozenset()
     owners: Sequence[int | None] = ()
+    behind: tuple[provenance.Call | None, ...] = ()
 
     def scale(self) -> tf.Tensor:
         """Returns the factor to use now, float32, shape ()."""
@@ -171,6 +173,9 @@ def scaled(
     grads = compute(scaled_seeds)
     if not any(map(scales, grads)):
         return grads
+    scaling = dataclasses.replace(
+        scaling, behind=provenance.behind([*targets, *(seeds or ())])
+    )
     with apart():
         return _unscaled(scaling, grads, scale, placing)
 
@@ -199,7 +204,9 @@ def _unscaled(
         ]
         told = after_step(finite)
     if scaling.scaler is not None:
-        call = provenance.Call(scaling.scaler, told, scaling.waits)
+        call = provenance.Call(
+            scaling.scaler, told, scaling.waits, behind=scaling.behind
+        )
         scaled_results = [results[index] for index in checks]
         provenance.note(call, scaled_results, list(checks.values()))
     return results

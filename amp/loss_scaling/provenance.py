@@ -25,6 +25,7 @@ from amp.loss_scaling.scaler import Scaler
 
 # Not a str: meta graphs are exported with the collections that have a str key.
 _CALLS = ("amp", "gradient_calls")
+_INSIDE = ("amp", "gradient_calls_inside")
 _Key: TypeAlias = tuple[int, str]  # identity of a graph, name of an operation
 _EAGER_TENSOR = tf.__internal__.EagerTensor
 # Ops at the edges of loops and branches in TensorFlow 1's control flow. A tensor that
@@ -41,12 +42,14 @@ class Call:
       finite: whether all gradients of the call were finite, bool, shape ().
       waits: whether an overflow is noted until an optimizer skips an update for it.
       moved: whether replicas have agreed on `finite` already, and changed the scale.
+      behind: what `behind` returned for its targets.
     """
 
     scaler: Scaler
     finite: tf.Tensor
     waits: bool = True
     moved: bool = False
+    behind: tuple[Call | None, ...] = ()
 
 
 class Noted(NamedTuple):
@@ -86,6 +89,18 @@ def note(call: Call, grads: Sequence[Any], checks: Sequence[tf.Tensor] = ()) -> 
         else:
             noted = Noted(tensor.op, call, check)
             tensor.graph.add_to_collection(_CALLS, noted)
+            _mark_around(tensor.graph)
+
+
+def _mark_around(graph: Any) -> None:
+    """Marks the graphs around that of a function as having a scaled call inside."""
+    while (graph := getattr(graph, "outer_graph", None)) and not _has_inside(graph):
+        graph.add_to_collection(_INSIDE, id(graph))
+
+
+def _has_inside(graph: Any) -> bool:
+    # Graphs of functions begin with the collections of the graph around them.
+    return id(graph) in graph.get_collection(_INSIDE)
 
 
 def noted(graph: tf.Graph) -> list[Noted]:
@@ -105,7 +120,7 @@ def calls(grads: Sequence[Any], variables: Sequence[tf.Variable]) -> list[Call] 
     Returns:
       The calls, each once; None if the origin of a tensor is not known.
     """
-    found: dict[int, Call] = {}
+    found: list[Call | None] = []
     waiting = []
     for grad in grads:
         if grad is None:
@@ -113,21 +128,73 @@ def calls(grads: Sequence[Any], variables: Sequence[tf.Variable]) -> list[Call] 
         tensor = _tensor(grad)
         if tensor is None:
             return None
-        if not isinstance(tensor, _EAGER_TENSOR):
+        if isinstance(tensor, _EAGER_TENSOR):
+            found.append(_of_eager(tensor))
+        else:
             waiting.append(tensor.op)
+    every = _with_behind([*found, *_sources(waiting, _handles(variables))])
+    known = [call for call in every if call is not None]
+    return known if len(known) == len(every) else None
+
+
+def behind(tensors: Sequence[Any]) -> tuple[Call | None, ...]:
+    """Returns the calls whose gradients went into the targets of another call.
+
+    An overflow of theirs is zeros by then, so the gradients of that other call need not
+    show it. In eager code only gradients that are themselves `tensors` are found.
+
+    Args:
+      tensors: the targets, and the incoming gradients if there are any.
+
+    Returns:
+      The calls, each once, and None if there may be others, in a function, a branch or
+      a loop that the targets are computed by.
+    """
+    flat = [tensor for tensor in map(_tensor, tensors) if tensor is not None]
+    eager = [_of_eager(t) for t in flat if isinstance(t, _EAGER_TENSOR)]
+    operations = [t.op for t in flat if not isinstance(t, _EAGER_TENSOR)]
+    found = [call for call in eager if call is not None]
+    return tuple(_with_behind([*found, *_all_behind(operations)]))
+
+
+def _with_behind(found: Sequence[Call | None]) -> list[Call | None]:
+    """Returns calls and those behind them, each once."""
+    return list(
+        dict.fromkeys(
+            each
+            for call in found
+            for each in ((call, *call.behind) if call else (None,))
+        )
+    )
+
+
+def _of_eager(tensor: Any) -> Call | None:
+    """The call that made an eager tensor; None if none is recorded."""
+    reference, call = SCALING.gradients.get(id(tensor), (None, None))
+    made = reference is not None and reference() is tensor
+    return call if made else None
+
+
+def _all_behind(waiting: list[Any]) -> Iterator[Call | None]:
+    """Yields the calls that operations depend on, through whatever operation."""
+    known = _known(waiting)
+    inside = any(_has_inside(op.graph) for op in waiting)
+    seen: set[_Key] = set()
+    while waiting and (known or inside):
+        op = waiting.pop()
+        key = (id(op.graph), op.name)
+        if key in seen:
             continue
-        reference, call = SCALING.gradients.get(id(tensor), (None, None))
-        if call is None or reference is None or reference() is not tensor:
-            return None
-        found[id(call)] = call
-    for each in _behind(waiting, _handles(variables)):
-        if each is None:
-            return None
-        found[id(each)] = each
-    return list(found.values())
+        seen.add(key)
+        if key in known:
+            yield known[key]
+            continue
+        if inside and _has_function(op):
+            yield None
+        waiting += [tensor.op for tensor in op.inputs]
 
 
-def _behind(waiting: list[Any], handles: list[Any]) -> Iterator[Call | None]:
+def _sources(waiting: list[Any], handles: list[Any]) -> Iterator[Call | None]:
     """Yields the calls that operations of a graph depend on, None for unknown.
 
     For each operation that is reached::
@@ -162,8 +229,8 @@ def _behind(waiting: list[Any], handles: list[Any]) -> Iterator[Call | None]:
 def _known(operations: Sequence[Any]) -> dict[_Key, Call]:
     graphs = {id(op.graph): op.graph for op in operations}
     return {
-        (key, each.op.name): each.call
-        for key, graph in graphs.items()
+        (id(each.op.graph), each.op.name): each.call
+        for graph in graphs.values()
         for each in noted(graph)
     }
 
@@ -174,8 +241,13 @@ def _arithmetic(op: Any) -> bool:
         return False
     if op.op_def is None or op.op_def.is_stateful:
         return False
+    return not _has_function(op)
+
+
+def _has_function(op: Any) -> bool:
+    """Whether an operation has a function in it: a call, a loop, a branch."""
     values = op.node_def.attr.values()
-    return not any(v.HasField("func") or v.list.func for v in values)
+    return any(v.HasField("func") or v.list.func for v in values)
 
 
 def _unscales(op: Any) -> bool:

@@ -117,6 +117,73 @@ def test_an_overflow_is_never_lost_where_the_origin_is_unclear(apart):
     assert optimizer.iterations.numpy() == 1
 
 
+LARGE = 2.0**123  # a gradient by it overflows, and only because it is scaled by 8
+
+
+def taken_further(w, factor, take, into):
+    """A gradient of a loss that is made of one, or one that comes in from another."""
+    with tf.GradientTape() as tape:
+        if into == "loss":
+            target, incoming = tf.reduce_sum((w - 0.125 * take(w, factor)) ** 2), None
+        else:
+            target, incoming = 2.0 * w, take(w, factor)
+    return tape.gradient(target, w, output_gradients=incoming)
+
+
+def in_a_loop(w, factor):
+    return tf.while_loop(
+        lambda i, _: i < 1,
+        lambda i, total: (i + 1, total + main_gradient(w, factor)),
+        (0, tf.zeros([2])),
+        maximum_iterations=1,
+    )[1]
+
+
+@pytest.mark.parametrize(
+    ("take", "into"),
+    [
+        (main_gradient, "loss"),
+        (main_gradient, "incoming"),
+        (tf.function(main_gradient), "loss"),
+        (in_a_loop, "loss"),
+        (in_a_loop, "incoming"),
+    ],
+)
+def test_an_overflow_goes_on_with_a_gradient_of_its_gradient(take, into):
+    w, optimizer = tf.Variable([1.0, 2.0]), keras.optimizers.SGD(0.25)
+    optimizer.build([w])
+
+    @tf.function
+    def step(factor):
+        optimizer.apply([taken_further(w, factor, take, into)], [w])
+
+    step(tf.constant(LARGE))
+    assert (w.numpy().tolist(), optimizer.iterations.numpy()) == ([1.0, 2.0], 0)
+    step(tf.constant(1.0))
+    assert optimizer.iterations.numpy() == 1
+
+
+def test_an_overflow_goes_on_with_an_incoming_gradient_of_eager_code():
+    w, optimizer = tf.Variable([1.0, 2.0]), keras.optimizers.SGD(0.25)
+    optimizer.build([w])
+    optimizer.apply([taken_further(w, LARGE, main_gradient, "incoming")], [w])
+    assert (w.numpy().tolist(), optimizer.iterations.numpy()) == ([1.0, 2.0], 0)
+
+
+def test_an_overflow_goes_on_with_a_gradient_of_its_gradient_in_a_session():
+    with tf.Graph().as_default(), v1.Session() as session:
+        w = v1.get_variable("w", initializer=[1.0, 2.0])
+        factor = v1.placeholder(tf.float32, [])
+        (grad,) = v1.gradients(tf.reduce_sum(w**2) * factor, [w])
+        loss = tf.reduce_sum((w - 0.125 * grad) ** 2)
+        train = v1.train.MomentumOptimizer(0.25, 0.0).minimize(loss)
+        session.run(v1.global_variables_initializer())
+        session.run(train, {factor: LARGE})
+        assert session.run(w).tolist() == [1.0, 2.0]
+        session.run(train, {factor: 1.0})
+        assert session.run(w).tolist() != [1.0, 2.0]
+
+
 @pytest.mark.parametrize("kind", [tf.Variable, keras.Variable])
 @pytest.mark.parametrize("mode", MODES)
 def test_a_variable_that_sums_gradients_may_be_the_gradient(mode, kind):

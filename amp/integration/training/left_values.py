@@ -9,7 +9,14 @@ summaries). Called by `optimizer_hooks`; nothing is skipped and no branch built 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import (
+    Callable,
+    Iterator,
+    Mapping,
+    MutableMapping,
+    MutableSequence,
+    Sequence,
+)
 from typing import Any
 
 import tensorflow as tf
@@ -34,42 +41,43 @@ class LeftValues:
     def __init__(self, optimizer: Any) -> None:
         self._optimizer = optimizer
         self._graph: Any = tf.compat.v1.get_default_graph()
-        self._before = dict(getattr(optimizer, "__dict__", {}))
+        self._before = {id(leaf): leaf for leaf in self._leaves()}
         self._listed = {key: len(kept) for key, kept in self._collections()}
+        self._kept: list[Any] = []
         self._places: list[_Place] = []
 
     def tensors(self) -> list[tf.Tensor]:
         """The tensors. To be called in the branch, once the update is built."""
-        found = [*self._attributes(), *self._entries()]
-        self._places = [place for place, _ in found]
-        return [tensor for _, tensor in found]
+        made = {id(leaf): leaf for leaf in self._leaves()}
+        new = [leaf for key, leaf in made.items() if key not in self._before]
+        self._kept = [leaf for leaf in new if self._is_left(leaf)]
+        entries = list(self._entries())
+        self._places = [place for place, _ in entries]
+        return [*self._kept, *(tensor for _, tensor in entries)]
 
     def put(self, tensors: Sequence[tf.Tensor]) -> None:
         """Gives those who kept the tensors what the branch returned for them."""
-        for place, tensor in zip(self._places, tensors, strict=True):
+        count = len(self._kept)
+        results = dict(zip(map(id, self._kept), tensors[:count], strict=True))
+        for name in self._attributes() if results else ():
+            put = functools.partial(self._put_attribute, name, results)
+            fallback.attempt_quietly(put, None)
+        for place, tensor in zip(self._places, tensors[count:], strict=True):
             fallback.attempt_quietly(functools.partial(place, tensor), None)
 
-    def _attributes(self) -> Iterator[tuple[_Place, Any]]:
-        nothing = object()
-        for name, value in dict(getattr(self._optimizer, "__dict__", {})).items():
-            if value is self._before.get(name, nothing):
-                continue
-            flat: list[Any] = fallback.attempt_quietly(
-                functools.partial(_flat, value), []
-            )
-            for index, tensor in enumerate(flat):
-                if self._is_left(tensor):
-                    yield self._in_attribute(name, index), tensor
+    def _attributes(self) -> dict[str, Any]:
+        return dict(getattr(self._optimizer, "__dict__", {}))
 
-    def _in_attribute(self, name: str, index: int) -> _Place:
-        def place(tensor: Any) -> None:
-            value = self._optimizer.__dict__[name]
-            flat = _flat(value)
-            flat[index] = tensor
-            packed = tf.nest.pack_sequence_as(value, flat, expand_composites=True)
-            setattr(self._optimizer, name, packed)
+    def _leaves(self) -> Iterator[Any]:
+        for value in self._attributes().values():
+            leaves = functools.partial(_leaves, value)
+            yield from fallback.attempt_quietly(leaves, [])
 
-        return place
+    def _put_attribute(self, name: str, results: Mapping[int, Any]) -> None:
+        value = self._optimizer.__dict__[name]
+        replaced = _replaced(value, results)
+        if replaced is not value:
+            setattr(self._optimizer, name, replaced)
 
     def _entries(self) -> Iterator[tuple[_Place, Any]]:
         for key, kept in self._collections():
@@ -100,5 +108,43 @@ class LeftValues:
         return not (here and self._graph.is_fetchable(value))
 
 
-def _flat(value: Any) -> list[Any]:
+def _leaves(value: Any) -> list[Any]:
+    """What a value consists of; a container of tensors by what is in it."""
+    if isinstance(value, Mapping):
+        return [leaf for each in value.values() for leaf in _leaves(each)]
+    if isinstance(value, (tuple, MutableSequence)):
+        return [leaf for each in value for leaf in _leaves(each)]
     return list(tf.nest.flatten(value, expand_composites=True))
+
+
+def _replaced(value: Any, results: Mapping[int, Any]) -> Any:
+    """Returns a value with some leaves replaced, by their identity.
+
+    What can change changes in place, because a program may hold it elsewhere too.
+    """
+    if isinstance(value, MutableMapping):
+        _replace_each(value, list(value.items()), results)
+        return value
+    if isinstance(value, MutableSequence):
+        _replace_each(value, list(enumerate(value)), results)
+        return value
+    if isinstance(value, tuple):
+        parts = [_replaced(each, results) for each in value]
+        if all(a is b for a, b in zip(value, parts, strict=True)):
+            return value
+        kind = type(value)
+        return getattr(kind, "_make", kind)(parts)  # of a named tuple
+    flat = _leaves(value)
+    if not any(id(leaf) in results for leaf in flat):
+        return value
+    new = [results.get(id(leaf), leaf) for leaf in flat]
+    return tf.nest.pack_sequence_as(value, new, expand_composites=True)
+
+
+def _replace_each(
+    container: Any, items: list[tuple[Any, Any]], results: Mapping[int, Any]
+) -> None:
+    for key, old in items:
+        new = _replaced(old, results)
+        if new is not old:
+            container[key] = new

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 from typing import Any
 
 import numpy as np
@@ -158,6 +159,42 @@ def test_what_was_kept_before_stays_what_it_was() -> None:
 
     with amp.mixed_precision_scope(POLICY):
         np.testing.assert_array_equal(step(tf.ones([2, 1])), [[2.0], [2.0]])
+
+
+class Gathered(keras.optimizers.SGD):
+    """Keeps what it computes in containers that it made before."""
+
+    def __init__(self, rate: float) -> None:
+        super().__init__(rate)
+        self.norms: dict[Any, Any] = {}
+        self.last: list[Any] = [None, ({},)]
+        self.every: Any = collections.deque(maxlen=2)
+
+    def update_step(self, gradient: Any, variable: Any, learning_rate: Any) -> None:
+        norm = self.norms["first"] = tf.norm(gradient)
+        self.norms[1] = [norm]  # keys that have no order
+        self.last[0] = self.last[1][0]["norm"] = norm
+        self.every.append(norm)
+        super().update_step(gradient, variable, learning_rate)
+
+
+def test_a_container_that_is_changed_in_place_is_read_after_the_update() -> None:
+    variable, optimizer = keras.Variable(np.ones((2, 1), "f4")), Gathered(0.5)
+    norms, last, every = optimizer.norms, optimizer.last, optimizer.every
+
+    @tf.function(autograph=False)
+    def step(factor: Any) -> Any:
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_sum(variable * factor)
+        optimizer.apply_gradients([(tape.gradient(loss, variable), variable)])
+        inner = optimizer.last[1][0]["norm"]
+        return norms["first"], norms[1][0], last[0], inner, every[-1]
+
+    with amp.mixed_precision_scope(POLICY):
+        for shape in ([2, 1], [1, 1]):  # the second trace finds tensors of the first
+            assert all(norm > 0 for norm in step(tf.ones(shape)))
+            assert not any(step(tf.fill(shape, np.float32(np.inf))))
+    assert optimizer.norms is norms
 
 
 def test_noise_in_an_update_is_not_the_step_s() -> None:

@@ -13,7 +13,7 @@ cannot reach them.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, MutableMapping
 from typing import Any
 
 import tensorflow as tf
@@ -53,6 +53,17 @@ class Entry(tf.__internal__.tracking.Trackable):  # type: ignore[misc]
 
     def _restore_from_tensors(self, restored: dict[str, tf.Tensor]) -> Any:
         return self._write(restored[VALUE])
+
+    def _copy_trackable_to_cpu(self, object_map: MutableMapping[Entry, Entry]) -> None:
+        """Copies the value now; a save in the background writes the copy, later.
+
+        TensorFlow calls it for every save, the first time outside of its function.
+        """
+        if self not in object_map:
+            with tf.device("CPU:0"):
+                held = tf.Variable(self._read(), trainable=False)
+            object_map[self] = Entry(held.read_value, held.assign)
+        object_map[self]._write(self._read())
 
 
 def dropped(field: str) -> Entry:

@@ -13,6 +13,7 @@ import weakref
 import numpy as np
 import pytest
 import tensorflow as tf
+from tensorflow.python.util import object_identity
 
 from amp import loss_scaling
 from amp.loss_scaling import (
@@ -83,6 +84,47 @@ def test_every_field_is_restored(group, tmp_path, sources):
     status = tf.train.Checkpoint(loss_scale=scalers).restore(path)
     status.assert_consumed()
     assert values(scaler) == VALUES
+
+
+def test_a_save_in_the_background_holds_the_values_of_its_step(
+    group, tmp_path, sources, caplog
+):
+    scalers, options = group(), tf.train.CheckpointOptions()
+    options.experimental_enable_async_checkpoint = True
+    scaler = scaler_of(sources)
+    checkpoint = tf.train.Checkpoint(loss_scale=scalers)
+    saved_as = checkpoint.save(str(tmp_path / "state"), options)
+    set_off_default(scaler)
+    saved_later = checkpoint.save(str(tmp_path / "state"), options)
+    checkpoint.sync()
+    assert not [record for record in caplog.records if "skipped due" in record.message]
+    scaler.reset()
+    again = tf.train.Checkpoint(loss_scale=scalers)
+    again.restore(saved_later).assert_consumed()
+    assert values(scaler) == VALUES
+    again.restore(saved_as).assert_consumed()
+    assert values(scaler)["scale"] == RULE.initial
+
+
+def test_a_copy_for_the_background_stays_until_the_next(group, sources):
+    group()
+    scaler, copies = scaler_of(sources), object_identity.ObjectIdentityDictionary()
+    entries = scaler._trackable_children()
+    # TensorFlow calls it once outside of a function, and in one for each save.
+    copy = tf.function(
+        lambda: [e._copy_trackable_to_cpu(copies) for e in entries.values()] and None
+    )
+    copy.python_function()
+
+    def kept():
+        read = {n: copies[e]._serialize_to_tensors() for n, e in entries.items()}
+        return {name: each["VARIABLE_VALUE"].numpy() for name, each in read.items()}
+
+    before = values(scaler)
+    set_off_default(scaler)
+    assert kept() == before
+    copy()
+    assert kept() == VALUES
 
 
 def earlier(tmp_path, scale=4.0, flags=3):

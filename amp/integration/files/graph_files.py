@@ -142,13 +142,21 @@ def _require_free(source: Path, target: Path, force: bool) -> None:
             if _is_like(source, target)
             else "name another, or remove what is there",
         )
-    if source.resolve() in (target.resolve(), *target.resolve().parents):
+    read, written = _place(source).resolve(), target.resolve()
+    if read.is_relative_to(written) or written.is_relative_to(read):
         raise GraphError(
-            "the target is, or lies inside, what is rewritten",
+            "what is rewritten and the target are one, or one lies inside the other",
             where=str(target),
-            allowed="a path outside of it",
+            allowed="a path that neither holds the graph nor lies inside its model",
             remedy="name another",
         )
+
+
+def _place(source: Path) -> Path:
+    """What is read: a file, or the directory of a SavedModel, however it is named."""
+    if not named_files.is_saved_model(source):
+        return source
+    return named_files.file_of_model(source).parent
 
 
 def _is_like(source: Path, target: Path) -> bool:

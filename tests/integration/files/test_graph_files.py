@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +33,8 @@ def place(tmp_path: Path, monkeypatch: Any) -> Path:
     spec = [tf.TensorSpec([4, 4])]
     module.f = tf.function(lambda x: tf.matmul(x, module.w), input_signature=spec)
     tf.saved_model.save(module, "model")
+    shutil.copytree("model", "model/v2")
+    Path("link").symlink_to("model")
     graph.node[1].op = "NoSuchOp"
     tf.io.write_graph(graph, str(tmp_path), "unknown.pb", as_text=False)
     (tmp_path / "none.pb").write_bytes(b"")
@@ -82,8 +85,13 @@ def test_a_graph_is_written_by_its_suffix(
         (["graph.pb", "graph.pb"], "there is something already"),
         (["model", "model"], "there is something already"),
         (["model", "empty"], "there is something already"),
-        (["model", "model/o"], "the target is, or lies inside, what is rewritten"),
-        (["graph.pb", "graph.pb", "--force"], "the target is, or lies inside,"),
+        (["model", "model/o"], "are one, or one lies inside the other"),
+        (["model/saved_model.pb", "model/o"], "are one, or one lies inside the other"),
+        (["model/saved_model.pb", "model", "--force"], "the target are one, or one"),
+        (["model/saved_model.pb", "link", "--force"], "the target are one, or one"),
+        (["model/v2", "model", "--force"], "the target are one, or one lies inside"),
+        (["model/v2/saved_model.pb", "model", "--force"], "the target are one, or"),
+        (["graph.pb", "graph.pb", "--force"], "the target are one, or one lies"),
         (["model", "empty", "--force"], "there is something already"),
         (["graph.pb", "model", "--force"], "there is something already"),
         (["model", "graph.pb", "--force"], "there is something already"),
@@ -94,13 +102,17 @@ def test_a_graph_is_written_by_its_suffix(
 def test_what_cannot_be_done_leaves_nothing_behind(
     place: Path, args: list[str], found: str, capsys: Any
 ) -> None:
-    before = sorted(place.rglob("*"))
+    before = _held(place)
     assert cli.main(["rewrite", *args, *FORCED]) == 2
     err = capsys.readouterr().err
     assert found in err
     for part in ("where:", "allowed:", "do now:"):
         assert part in err
-    assert sorted(place.rglob("*")) == before
+    assert _held(place) == before
+
+
+def _held(place: Path) -> dict[Path, bytes | None]:
+    return {p: p.read_bytes() if p.is_file() else None for p in place.rglob("*")}
 
 
 @pytest.mark.parametrize(

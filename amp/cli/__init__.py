@@ -17,6 +17,7 @@ import shutil
 import signal
 import sys
 import textwrap
+import traceback
 from collections.abc import Iterable, Sequence
 from typing import NoReturn
 
@@ -66,8 +67,12 @@ def main(argv: Sequence[str] | None = None) -> int:
             print(f"amp: not all was written: {e}", file=sys.stderr)
             return 2
         if e.filename is None:
-            raise
-        print(f"amp: {type(e).__name__}: {_unusable(e)}", file=sys.stderr)
+            traceback.print_exc()
+        else:
+            print(f"amp: {type(e).__name__}: {_unusable(e)}", file=sys.stderr)
+        return 2
+    except Exception:  # Python would end with 1, by which a command says what it found
+        traceback.print_exc()
         return 2
     return code
 

@@ -9,8 +9,11 @@ import argparse
 import dataclasses
 import importlib
 import os
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from types import ModuleType
+
+from amp.errors import AmpError, TensorFlowError
 
 
 class Modules:
@@ -27,10 +30,27 @@ class Modules:
         self._names = names
 
     def __getattr__(self, name: str) -> ModuleType:
+        """Imports a module.
+
+        Raises:
+          AttributeError: a command asks for a module that it has not named.
+          TensorFlowError: it needs TensorFlow, which is not there or broken.
+        """
         if name not in self._names:
             raise AttributeError(name)
         os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # says less at its start
-        return importlib.import_module(self._names[name])
+        try:
+            return importlib.import_module(self._names[name])
+        except ImportError as e:
+            if isinstance(e, AmpError) or sys.modules.get("tensorflow") is not None:
+                raise
+            raise TensorFlowError(
+                f"TensorFlow cannot be imported: {e}",
+                where=sys.executable,
+                allowed="a Python in which TensorFlow 2.18 or newer is installed",
+                remedy="install it (pip install tensorflow), or run the `amp` of an "
+                "environment that has it; amp doctor says more",
+            ) from e
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

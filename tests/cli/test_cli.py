@@ -75,6 +75,34 @@ def test_a_path_that_is_not_there_is_refused_without_tensorflow(command, tmp_pat
     assert "there is no such file" in done.stderr
 
 
+@pytest.mark.parametrize("command", ["explain", "compare", "rewrite", "tune"])
+def test_a_missing_tensorflow_is_an_error_in_four_parts(command, tmp_path):
+    (tmp_path / "graph.pb").touch()
+    argv = [command, str(tmp_path / "graph.pb"), str(tmp_path / "out.pb")]
+    argv = argv[: {"tune": 1, "rewrite": 3}.get(command, 2)]
+    code = "import sys; sys.modules['tensorflow'] = None\n"
+    code += f"from amp import cli; sys.exit(cli.main({argv!r}))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 2
+    assert done.stderr.startswith("amp: TensorFlowError: TensorFlow cannot be imported")
+    assert "do now:  install it (pip install tensorflow)" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("error", [ValueError("so it is"), OSError("so it is")])
+def test_an_error_of_ours_shows_where_and_is_none_of_what_was_found(
+    error, monkeypatch, capsys
+):
+    def failing(argv):
+        raise error
+
+    monkeypatch.setattr(cli, "_parsed", failing)
+    assert cli.main(["compare"]) == 2
+    told = capsys.readouterr().err
+    assert told.startswith("Traceback")
+    assert f"{type(error).__name__}: so it is\n" in told
+
+
 def test_python_runs_the_room_as_the_command(capsys, monkeypatch):
     monkeypatch.delitem(sys.modules, "amp.cli.__main__", raising=False)
     monkeypatch.setattr(sys, "argv", ["amp", "explain", "nowhere.pb"])

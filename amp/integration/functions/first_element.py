@@ -61,6 +61,11 @@ class FirstElements:
     ) -> None:
         self._stands, self.shapes = stands, shapes
 
+    def concern(self, call: FunctionCall) -> bool:
+        """Whether a call takes from where they are from."""
+        sources = [id(each.of) for each in self._stands]
+        return any(id(tensor) in sources for tensor in call.inputs)
+
     def given(self, call: FunctionCall) -> FunctionCall:
         """A call in which they are taken first, if it takes from where they are from.
 

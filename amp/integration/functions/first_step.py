@@ -44,6 +44,7 @@ from amp.integration.functions.first_element import FirstElements
 from amp.integration.functions.function_call import FunctionCall
 from amp.integration.functions.plan_store import Record
 from amp.integration.functions.started_function import Started, Told
+from amp.integration.functions.unasked import Due
 from amp.loss_scaling.once import Once
 
 
@@ -100,6 +101,24 @@ class FirstSteps:
             sizes = shape_inference.at_call(call.inputs, elements=elements.shapes)
             resized = functools.partial(started.begun.resized, sizes)
             started.begun = fallback.attempt(part, resized, lambda: started.begun)
+
+    def elements_for(self, name: bytes, call: FunctionCall) -> FirstElements | None:
+        """The elements that a call is to take first, if it takes from where they are.
+
+        A call that does not ends the waiting: the iterator is gone, or has them itself
+        by now (`hand_over`).
+        """
+        elements = self.elements.get(name)
+        if elements is not None and not elements.concern(call):
+            self.elements.pop(name, None)
+            return None
+        return elements
+
+    def due(self, name: bytes) -> Due:
+        """When a function is asked for elements' sake: until it has taken them."""
+        elements = self.elements.get(name)
+        left = None if elements is None or elements.taken else 0
+        return Due(left, lambda calls: None)
 
     def _found(self, context: Any, name: bytes, call: FunctionCall) -> Started | None:
         return self._once.get(

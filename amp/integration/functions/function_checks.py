@@ -40,6 +40,7 @@ from amp.integration.functions.gradient_check import Checked, GradientCheck
 from amp.integration.functions.gradient_copies import Recorded
 from amp.integration.functions.step_probes import StepProbes
 from amp.integration.functions.stored_checks import StoredCheck
+from amp.integration.functions.unasked import Due, unasked
 from amp.loss_scaling.once import Once
 from amp.policy import Policy
 
@@ -56,6 +57,8 @@ class Shared:
       checks: of their gradients.
       once: has each plan made once.
       probes: observe steps.
+      held: says that a function is asked for at each call until it has taken the
+        elements that were looked at for it.
     """
 
     settled: Resolution
@@ -64,6 +67,18 @@ class Shared:
     checks: Checks
     once: Once
     probes: StepProbes
+    held: Callable[[bytes], Due]
+
+    def go_on(self, name: bytes, function: bytes, *dues: Due) -> None:
+        """Has a function called at each call without a question, until one is due.
+
+        Args:
+          name: the original's.
+          function: what is called.
+          dues: what is to come besides what may come for every function.
+        """
+        always = self.probes.due(name), self.held(name)
+        self.proven[name] = unasked(function, *always, *dues)
 
     @property
     def policy(self) -> Policy:

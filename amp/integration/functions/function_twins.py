@@ -45,7 +45,7 @@ from amp.integration.functions.plan_store import Record
 from amp.integration.functions.race import Race
 from amp.integration.functions.race_rules import FLOAT32
 from amp.integration.functions.started_function import Told
-from amp.integration.functions.unasked import Due, unasked
+from amp.integration.functions.unasked import Due
 from amp.loss_scaling import resting
 
 
@@ -283,8 +283,7 @@ class FunctionTwins:
         A call of a twin that another thread is about to make is one of the original.
         """
         self._contest, self.between.later, self._reported = None, None, FLOAT32
-        again = unasked(self._name, self._shared.probes.due(self._name))
-        self._shared.proven[self._name] = again
+        self._shared.go_on(self._name, self._name)
         self._shared.checks.forget(self._name)
         self._shared.reports.forget(self._name)
         self._plans.let_all_go(context_lib.context())
@@ -299,12 +298,10 @@ class FunctionTwins:
         if which == FLOAT32 and later is None:
             return self._give_up()
         with self._lock:
-            shared = self._shared
-            dues = [shared.checks.due(self._name), shared.probes.due(self._name)]
             to_come = [each for each in (contest, later) if each is not None]
-            dues += [Due(each.calls_left, each.passed) for each in to_come]
-            again = unasked(self._plans.function(which), *dues)
-            self._shared.proven[self._name] = again
+            dues = [Due(each.calls_left, each.passed) for each in to_come]
+            dues.append(self._shared.checks.due(self._name))
+            self._shared.go_on(self._name, self._plans.function(which), *dues)
         return None
 
     def _ended(self, contest: Contest, outcome: TrialOutcome | None) -> None:

@@ -46,7 +46,6 @@ from amp.integration.functions.keep_patterns import KeepPatterns
 from amp.integration.functions.plan_store import Record
 from amp.integration.functions.race_rules import FLOAT32
 from amp.integration.functions.step_probes import StepProbes
-from amp.integration.functions.unasked import unasked
 from amp.integration.measuring import job_timer
 from amp.integration.measuring.job_timer import Noted
 from amp.integration.process import PROCESS
@@ -86,6 +85,7 @@ class Twins:
             checks=Checks(self._policy.strict),
             once=self._once,
             probes=StepProbes(self._policy.strict),
+            held=self._first.due,
         )
         self._functions: dict[bytes, FunctionTwins | Literal[False]] = {}
         self.keep_patterns = KeepPatterns(self._policy.keep)
@@ -142,7 +142,7 @@ class Twins:
         """
         if name not in self._functions:
             self._first.look(context, name, call)
-        elements = self._first.elements.get(name)
+        elements = self._first.elements_for(name, call)
         if elements is None:
             return self._called(call, context, name)
         try:
@@ -151,8 +151,6 @@ class Twins:
             fallback.attempt_quietly(elements.hand_over, None)
             if elements.taken:
                 self._first.elements.pop(name, None)
-            else:
-                self.proven.pop(name, None)  # the next call comes by again
 
     def _called(self, call: FunctionCall, context: Any, name: bytes) -> Any:
         if name in self._functions:
@@ -171,7 +169,7 @@ class Twins:
         if function is not None:  # None: within the making of this very twin
             probes = self._shared.probes
             done, outputs = probes.call(name, name, call)
-            self.proven[name] = unasked(name, probes.due(name))
+            self._shared.go_on(name, name)
             if done:
                 return outputs
         return call.run(name)

@@ -18,6 +18,9 @@ from amp.graph_rewrite.normalize.element_sources import ElementSource
 from amp.graph_rewrite.report import Report
 from amp.integration import fallback
 from amp.integration.functions import first_element
+from amp.integration.functions.step_probes import StepProbes
+from amp.integration.functions.twins import Twins
+from amp.integration.process import PROCESS
 
 pytestmark = pytest.mark.kernels
 
@@ -189,6 +192,69 @@ def test_a_batch_is_not_lost_where_the_first_call_fails_before_its_loop() -> Non
         assert int(next(iterator)[0, 0]) == 1
         stop.assign(False)
         assert int(train(iterator, tf.constant(1))) == 2
+
+
+def test_a_function_whose_first_call_failed_settles_all_the_same(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Its iterator is gone, so that no call ever takes what was looked at."""
+    asked: list[bytes] = []
+    call = Twins.call
+
+    def noted(self: Twins, given: Any, context: Any, name: bytes) -> Any:
+        asked.append(name)
+        return call(self, given, context, name)
+
+    monkeypatch.setattr(Twins, "call", noted)
+    weights = new_weights()
+
+    @tf.function
+    def train(iterator: Any, stop: tf.Tensor) -> tf.Tensor:
+        tf.debugging.assert_equal(stop, False, "own")
+        seen = tf.constant(0)
+        for _ in tf.range(tf.cast(tf.logical_not(stop), tf.int32)):
+            seen = trained(weights, next(iterator))
+        return seen
+
+    with amp.mixed_precision_scope(strict=True, **POLICY):
+        with pytest.raises(tf.errors.InvalidArgumentError, match="own"):
+            train(iter(batches(BATCH)), tf.constant(True))
+        iterator = iter(batches(*[BATCH] * 4))
+        train(iterator, tf.constant(False))
+        asked.clear()
+        assert [int(train(iterator, tf.constant(False))) for _ in range(3)] == [2, 3, 4]
+    assert asked == []
+
+
+def test_calls_that_leave_a_batch_of_a_captured_iterator_are_counted_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """What is due after so many calls is due after no fewer."""
+    counted: list[int] = []
+    passed = StepProbes._passed
+
+    def noted(self: StepProbes, name: bytes, calls: int) -> None:
+        counted.append(calls)
+        passed(self, name, calls)
+
+    monkeypatch.setattr(StepProbes, "_passed", noted)
+    monitor: Any = types.SimpleNamespace(every=1000)
+    monkeypatch.setattr(PROCESS, "monitors", [monitor])
+    weights, iterator = new_weights(), iter(batches(BATCH, BATCH))
+
+    @tf.function
+    def train(steps: tf.Tensor) -> tf.Tensor:
+        seen = tf.constant(0)
+        for _ in tf.range(steps):
+            seen = trained(weights, next(iterator))
+        return seen
+
+    with amp.mixed_precision_scope(strict=True, **POLICY):
+        for _ in range(3):
+            assert int(train(tf.constant(0))) == 0
+        assert sum(counted) == 3
+        assert int(train(tf.constant(1))) == 1
+        assert int(train(tf.constant(1))) == 2
 
 
 def test_traces_of_a_function_take_batches_in_turn() -> None:

@@ -12,7 +12,6 @@ changed here.
 from __future__ import annotations
 
 import re
-import sys
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -20,6 +19,7 @@ import tensorflow as tf
 
 from amp.graph_rewrite.graph.calls import calls_once
 from amp.graph_rewrite.graph.ir import UNSCALE
+from amp.integration.functions import clusters
 
 # Reductions and gathers of TensorFlow (Collective*, Nccl*, CrossReplicaSum), Horovod's
 # and BytePS's (HorovodAllreduce, BytepsPushPull), and operations whose result does not
@@ -28,30 +28,20 @@ _COMBINES = re.compile(
     r"(?i)horovod|byteps|nccl|collective|all_?reduce|all_?gather|crossreplica"
     r"|dequeue|accumulator.*takegradient|^_?recv|pyfunc"
 )
-_LIBRARIES = ("horovod.tensorflow", "horovod.keras", "horovod.tensorflow.keras")
 
 
 def combined(grads: Sequence[Any]) -> bool:
     """Whether gradients were combined with those of other processes.
 
+    In eager code the operations that made a gradient are not known, so that with
+    several processes of Horovod it is taken to be combined.
+
     Args:
       grads: what an optimizer is given.
     """
-    return _many_processes() or any(_COMBINES.search(kind) for kind in _kinds(grads))
-
-
-def _many_processes() -> bool:
-    """Whether Horovod runs several processes.
-
-    In eager code the operations that made a gradient are not known, so that with
-    several processes it is taken to be combined.
-    """
-    for name in _LIBRARIES:
-        library: Any = sys.modules.get(name)
-        started = getattr(library, "is_initialized", None)
-        if started is not None and started():
-            return bool(library.size() > 1)
-    return False
+    if clusters.is_of_horovod():
+        return True
+    return any(_COMBINES.search(kind) for kind in _kinds(grads))
 
 
 def _kinds(grads: Sequence[Any]) -> Iterator[str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import collections
 import math
+import sys
 import types
 from typing import Any
 
@@ -13,8 +14,8 @@ from tensorflow.python.eager import context as context_lib
 from amp.graph_rewrite.outcomes import PlanSize, TrialOutcome
 from amp.integration import tensor_pool
 from amp.integration.functions import contest as contest_lib
+from amp.integration.functions import gradient_check, winner_checks
 from amp.integration.functions import race as race_lib
-from amp.integration.functions import winner_checks
 from amp.integration.functions.contest import Contest, why_not
 from amp.integration.functions.plan_store import Record
 from amp.integration.functions.race_rules import FLOAT32
@@ -55,6 +56,18 @@ def test_deterministic_operations_and_several_workers_have_no_race(
         patch.setattr(context, "_collective_ops_server_def", object())
         assert "several workers" in why_not(policy)
     assert why_not(policy) == ""
+
+
+def test_processes_of_horovod_neither_race_nor_are_checked_each_for_itself(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    policy, size = Policy(dtype="bfloat16"), 1
+    library = types.SimpleNamespace(is_initialized=lambda: True, size=lambda: size)
+    monkeypatch.setitem(sys.modules, "horovod.tensorflow", library)
+    assert why_not(policy) == gradient_check.why_not(policy) == ""
+    size = 2
+    assert "several workers" in why_not(policy)
+    assert "several workers" in gradient_check.why_not(policy)
 
 
 def known(**seconds: float) -> Contest:

@@ -118,8 +118,8 @@ def _marked(place: Path) -> Iterator[Path]:
     """The directories in `place` that bear our name and our mark; never a link."""
     for entry in os.scandir(place):
         if _NAME.fullmatch(entry.name) and entry.is_dir(follow_symlinks=False):
-            found = Path(entry.path, MARK)
-            if found.is_file() and not found.is_symlink():
+            found = Path(entry.path, MARK)  # in another user's it cannot be looked for
+            if os.path.isfile(found) and not os.path.islink(found):
                 yield Path(entry.path)
 
 

@@ -10,6 +10,7 @@ import collections
 import dataclasses
 import functools
 import importlib
+import os
 import re
 import threading
 from collections.abc import Callable, Sequence
@@ -204,7 +205,8 @@ def summary(directory: str | None, skipped: int, complete: bool = True) -> str:
     if not made:
         return "no function ran in mixed precision"
     place = None if directory is None else Path(PROCESS.started_in, directory)
-    where = f"; reports: {place}" if place is not None and place.is_dir() else ""
+    there = place is not None and os.path.isdir(place)
+    where = f"; reports: {place}" if there else ""
     steps = f"{skipped} step{'' if skipped == 1 else 's'} skipped"
     if not complete:
         steps += " (not counting sessions that were never closed)"

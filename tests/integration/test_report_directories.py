@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import platform
 import time
@@ -75,6 +76,22 @@ def test_what_does_not_bear_our_mark_stays(place: Path, tmp_path: Path) -> None:
     report_directories.of_job()
     assert before <= set(tmp_path.rglob("*"))
     assert [made.exists() for made in jobs] == [False] * 5 + [True] * (JOBS - 1)
+
+
+def test_a_directory_that_may_not_be_searched_is_passed_over(
+    place: Path, monkeypatch: Any
+) -> None:
+    """Another user's, in a cache that several share."""
+    closed, stat = job(place, 1), os.stat
+
+    def refused(path: Any, *args: Any, **kwargs: Any) -> Any:
+        if not isinstance(path, int) and Path(path).parent == closed:
+            raise PermissionError(errno.EACCES, "Permission denied", str(path))
+        return stat(path, *args, **kwargs)
+
+    monkeypatch.setattr(os, "stat", refused)
+    assert report_directories.of_job() is not None
+    assert closed.is_dir()
 
 
 def test_what_a_user_put_into_a_jobs_directory_stays(

@@ -6,6 +6,7 @@ Files are read and left as they are; nothing is measured.
 from __future__ import annotations
 
 import json
+import os
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -36,7 +37,7 @@ def profile() -> Iterator[Finding]:
     }
     mine = {x: profiles.path(model, tf.__version__, x) for x in EXECUTORS}
     for executor, file in mine.items():
-        if file.exists():
+        if os.path.exists(file):
             try:
                 points = _points(file, (model, tf.__version__, executor))
             except ProfileError as e:
@@ -45,7 +46,7 @@ def profile() -> Iterator[Finding]:
                 return
             used = {"executor": executor, "points": points, "days": days_old(file)}
             facts["used"].append(used)
-    others = [p for p in profiles.directory().glob("*.json") if p not in mine.values()]
+    others = set(_files(profiles.directory())) - set(mine.values())
     facts["others"] = [_head(file) for file in sorted(others)]
     yield _of(facts)
 
@@ -97,8 +98,8 @@ def measured() -> Iterator[Finding]:
     """What earlier jobs measured and found out, which the next run begins with."""
     file, plans = stored_times.path(), profiles.cache() / "plans"
     facts: dict[str, Any] = {"file": str(file), "operations": 0, "plans": 0}
-    facts["plans"] = len(list(plans.glob("*"))) if plans.is_dir() else 0
-    if not file.exists():
+    facts["plans"] = len(_files(plans))
+    if not os.path.exists(file):
         text = f"no operation of past jobs on this device, {facts['plans']} plans"
         yield Finding("measured", OK, text, facts=facts)
         return
@@ -112,6 +113,11 @@ def measured() -> Iterator[Finding]:
     text = f"{facts['operations']} operations of past jobs, the newest "
     text += f"{_ago(facts['days'])}; {facts['plans']} plans"
     yield Finding("measured", OK, text, facts=facts)
+
+
+def _files(directory: Path) -> list[Path]:
+    """The files of a directory of the cache, none where they cannot be looked for."""
+    return list(directory.glob("*.json")) if os.path.isdir(directory) else []
 
 
 def days_old(file: Path) -> int:

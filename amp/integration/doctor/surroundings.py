@@ -81,7 +81,8 @@ def _malformed(ours: Mapping[str, str]) -> Iterator[tuple[str, str]]:
 def start(environ: Mapping[str, str] = os.environ) -> Iterator[Finding]:
     """Whether `AMP_ENABLE=1` reaches jobs, by a file that Python reads at its start."""
     places = [*site.getsitepackages(), site.getusersitepackages()]
-    found = [str(Path(path, PTH)) for path in places if Path(path, PTH).is_file()]
+    files = [str(Path(path, PTH)) for path in places]
+    found = [file for file in files if os.path.isfile(file)]
     asked = bool(variables.switch(environ))
     facts = {"file": found[0] if found else None, "asked": asked}
     other = _other_amp(Path.cwd())
@@ -102,7 +103,7 @@ def _other_amp(place: Path) -> Path | None:
     """What `import amp` finds in a directory instead of this package, if anything."""
     for path in (place / "amp.py", place / "amp" / "__init__.py"):
         ours = path.parent / "integration" / "launch" / "autostart.py"
-        if path.is_file() and not ours.is_file():
+        if os.path.isfile(path) and not os.path.isfile(ours):
             return path
     return None
 

@@ -13,6 +13,7 @@ import functools
 import hashlib
 import json
 import math
+import os
 import threading
 from collections.abc import Iterable, Mapping
 from importlib import metadata
@@ -183,7 +184,7 @@ def load(name: str) -> Record:
 
 
 def _loaded(file: Path) -> Record:
-    if not file.exists():
+    if not os.path.exists(file):
         return Record()
     with profiles.reading(file):
         return _parsed(file)

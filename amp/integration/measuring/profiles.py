@@ -1,7 +1,8 @@
 """Where device profiles are stored: one file per device, TensorFlow and executor.
 
 In the user's cache directory, or in `AMP_CACHE_DIR`. `tune_device` writes them and
-`hardware` reads them; nothing is measured here.
+`hardware` reads them; nothing is measured here. A directory that may not be searched is
+as one that is not there: who asks does so by `os.path`, as a `Path` may raise.
 """
 
 from __future__ import annotations
@@ -132,7 +133,7 @@ def load(device: str, tensorflow: str, executor: str) -> Profile | None:
     file = path(device, tensorflow, executor)
 
     def read() -> Profile | None:
-        if not file.exists():
+        if not os.path.exists(file):
             return None
         profile = Profile.parse(file.read_text(encoding="utf-8"), str(file))
         return of(profile, (device, tensorflow, executor), file)

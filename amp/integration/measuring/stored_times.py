@@ -58,7 +58,7 @@ def load() -> Mapping[str, Times]:
 
 
 def _loaded(file: Path) -> Mapping[str, Times]:
-    if not file.exists():
+    if not os.path.exists(file):
         return {}
     status = os.stat(file)
     version = status.st_mtime_ns, status.st_size, status.st_ino

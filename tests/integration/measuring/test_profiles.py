@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
+import errno
+import os
+from pathlib import Path
 
 import pytest
 
 from amp.errors import ProfileError
 from amp.graph_rewrite.cost.device_profile import Point, Profile
 from amp.integration import report_directories
+from amp.integration.doctor import findings, store
 from amp.integration.functions import plan_store
 from amp.integration.measuring import profiles, stored_times
 
@@ -50,6 +54,38 @@ def test_whoever_asks_to_keep_something_is_told_of_the_home_directory(keep):
     with pytest.raises(ProfileError, match="no home directory") as caught:
         keep()
     assert caught.value.remedy == "set AMP_CACHE_DIR to one"
+
+
+@pytest.fixture
+def closed(tmp_path, monkeypatch):
+    """A cache below a directory of somebody else's, that may not even be searched."""
+    place = tmp_path / "closed"
+
+    def refusing(call):
+        def refuse(path, *args, **kwargs):
+            if not isinstance(path, int) and Path(os.fsdecode(path)).is_relative_to(
+                place
+            ):
+                raise PermissionError(errno.EACCES, "Permission denied", str(path))
+            return call(path, *args, **kwargs)
+
+        return refuse
+
+    for name in ("stat", "mkdir", "open", "access", "scandir"):
+        monkeypatch.setattr(os, name, refusing(getattr(os, name)))
+    monkeypatch.setenv(profiles.VARIABLE, str(place / "cache"))
+
+
+@pytest.mark.usefixtures("closed")
+def test_a_cache_that_may_not_be_searched_is_as_one_that_is_not_there():
+    """Every warning is an error in tests."""
+    assert profiles.load("a device", "2.21.0", "kernels") is None
+    assert stored_times.load() == {}
+    assert plan_store.load("name") == plan_store.Record()
+    plan_store.save("name", winner="float32")
+    assert report_directories.of_job() is None
+    for finding in (*store.profile(), *store.measured()):
+        assert finding.status != findings.WRONG
 
 
 def test_a_relative_cache_of_the_system_is_none(monkeypatch):

@@ -23,6 +23,8 @@ from amp.errors import TensorFlowError
 
 TENSORFLOW, KERAS = "TensorFlow 2.18 to 2.21", "Keras 3.0 to 3.15"
 TF_KERAS = "tf_keras 2.18 to 2.21"
+# A library of its own, as older versions of Keras 3 do without it.
+KERAS_MULTI = "Keras to 3.15, where it has MultiOptimizer"
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -62,6 +64,8 @@ class Row:
         """The versions that are known to have it so."""
         if self.owner.startswith("tf_keras"):
             return TF_KERAS
+        if self.owner == _KERAS_MULTI:
+            return KERAS_MULTI
         return KERAS if self.owner.startswith("keras") else TENSORFLOW
 
 
@@ -106,6 +110,7 @@ _KERAS_BASE = "keras.src.optimizers.base_optimizer"
 _KERAS_OPTIMIZER = f"{_KERAS_BASE}:BaseOptimizer"
 _KERAS_REDUCES = "keras.src.backend.tensorflow.optimizer:TFOptimizer"
 _KERAS_SCALER = "keras.src.optimizers.loss_scale_optimizer:LossScaleOptimizer"
+_KERAS_MULTI = "keras.src.optimizers.multi_optimizer:MultiOptimizer"
 _KERAS_SAVING = "keras.src.saving.saving_lib"
 _TF_KERAS = "tf_keras.src.optimizers"
 _TF_KERAS_OPTIMIZER = f"{_TF_KERAS}.optimizer:_BaseOptimizer"
@@ -321,6 +326,9 @@ ROWS: tuple[Row, ...] = (
           "inner_path", "the loss scale goes into weight files"),
     _wrap(_KERAS_SAVING, "_load_state", "saveable weights_store assets_store "
           "inner_path", "the loss scale comes out of weight files"),
+    _public(_KERAS_MULTI, "apply", "self grads trainable_variables",
+            "an update with an overflow is left out, by all of its optimizers at once"),
+    _read(_KERAS_MULTI, "optimizers", "which optimizers may keep tensors of an update"),
     # The Keras of TensorFlow 2.15 and before, as a package of its own.
     _public(_TF_KERAS_OPTIMIZER, "apply_gradients", "self grads_and_vars name",
             "an update with an overflow is left out"),
@@ -380,8 +388,12 @@ def of_keras(library: str = KERAS) -> list[Row]:
 
 
 def keras_modules(library: str = KERAS) -> list[str]:
-    """The modules that Keras' names are in; all are there once Keras is imported."""
-    return sorted({row.owner.partition(":")[0] for row in of_keras(library)})
+    """The modules that Keras' names are in; all are there once Keras is imported.
+
+    Some of them only if it runs on TensorFlow, so these are asked for every part of it.
+    """
+    rows = of_keras(library) + (of_keras() if library == KERAS_MULTI else [])
+    return sorted({row.owner.partition(":")[0] for row in rows})
 
 
 def keras_is_there(loaded: str = "", library: str = KERAS) -> bool:
@@ -389,7 +401,7 @@ def keras_is_there(loaded: str = "", library: str = KERAS) -> bool:
 
     Args:
       loaded: a module whose code has just run; Python counts it as loading still.
-      library: `KERAS` or `TF_KERAS`.
+      library: `KERAS`, `KERAS_MULTI` or `TF_KERAS`.
     """
     found = {name: sys.modules.get(name) for name in keras_modules(library)}
     return all(

@@ -6,8 +6,10 @@ no scope entered.
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import threading
+from collections.abc import Mapping
 
 import tensorflow as tf
 
@@ -58,6 +60,36 @@ TF_KERAS_DECORATORS: dict[str, wrapping.Decorate] = {
     **optimizer_hooks.TF_KERAS_HOOKS,
     **scaled_losses.TF_KERAS_HOOKS,
 }
+KERAS_MULTI_DECORATORS = optimizer_hooks.KERAS_MULTI_HOOKS
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Library:
+    """What a job may import, and which gets hooks of its own then.
+
+    Attributes:
+      decorators: by a row's key, makes its hook.
+      says: what holds while the hooks are not in place.
+    """
+
+    decorators: Mapping[str, wrapping.Decorate]
+    says: str
+
+
+_LIBRARIES = {
+    hooks.KERAS: _Library(
+        KERAS_DECORATORS,
+        "Keras runs as it was: optimizers skip no update that overflows",
+    ),
+    hooks.KERAS_MULTI: _Library(
+        KERAS_MULTI_DECORATORS,
+        "MultiOptimizer runs as it was: its optimizers skip updates one by one",
+    ),
+    hooks.TF_KERAS: _Library(
+        TF_KERAS_DECORATORS,
+        "tf_keras runs as it was: optimizers skip no update that overflows",
+    ),
+}
 
 _LOCK = threading.RLock()
 
@@ -76,54 +108,33 @@ def install() -> None:
         wrapping.install(hooks.of_tensorflow(), DECORATORS)
         PROCESS.installed = True
         SCALING.ask = step_probes.ask
-    for module in hooks.keras_modules():
-        imports.after(module, functools.partial(install_keras, module))
-    for module in hooks.keras_modules(hooks.TF_KERAS):
-        imports.after(module, functools.partial(install_tf_keras, module))
+    for library in _LIBRARIES:
+        for module in hooks.keras_modules(library):
+            imports.after(module, functools.partial(install_library, library, module))
 
 
-def install_keras(loaded: str = "") -> None:
-    """Puts the hooks of Keras in place, once it is imported and runs on TensorFlow.
+def install_library(library: str, loaded: str = "") -> None:
+    """Puts the hooks of a library in place, once it is imported and runs on TensorFlow.
 
-    Keras is left as it was if one of them does not fit: updates are then never left
-    out, and the loss scale is in no weight file.
+    It is left as it was if one of them does not fit. Without those of Keras updates are
+    never left out, and the loss scale is in no weight file.
 
     Args:
-      loaded: the module of Keras whose code has just run.
+      library: as `hooks` names it.
+      loaded: the module of the library whose code has just run.
     """
-    says = "Keras runs as it was: optimizers skip no update that overflows"
-    part = fallback.Part(says, active.is_strict())
+    part = fallback.Part(_LIBRARIES[library].says, active.is_strict())
     # A warning may run the program's code: it comes when the lock is free again.
-    fallback.attempt(part, lambda: _install_keras(loaded), lambda: None)
+    fallback.attempt(part, lambda: _install_library(library, loaded), lambda: None)
 
 
-def _install_keras(loaded: str) -> None:
+def _install_library(library: str, loaded: str) -> None:
     with _LOCK:
-        if PROCESS.keras_installed or not PROCESS.installed:
+        if library in PROCESS.libraries or not PROCESS.installed:
             return
-        if hooks.keras_is_there(loaded):
-            wrapping.install(hooks.of_keras(), KERAS_DECORATORS)
-            PROCESS.keras_installed = True
-
-
-def install_tf_keras(loaded: str = "") -> None:
-    """The same for tf_keras, the Keras before; a job may have both.
-
-    Args:
-      loaded: the module of tf_keras whose code has just run.
-    """
-    says = "tf_keras runs as it was: optimizers skip no update that overflows"
-    part = fallback.Part(says, active.is_strict())
-    fallback.attempt(part, lambda: _install_tf_keras(loaded), lambda: None)
-
-
-def _install_tf_keras(loaded: str) -> None:
-    with _LOCK:
-        if PROCESS.tf_keras_installed or not PROCESS.installed:
-            return
-        if hooks.keras_is_there(loaded, hooks.TF_KERAS):
-            wrapping.install(hooks.of_keras(hooks.TF_KERAS), TF_KERAS_DECORATORS)
-            PROCESS.tf_keras_installed = True
+        if hooks.keras_is_there(loaded, library):
+            wrapping.install(hooks.of_keras(library), _LIBRARIES[library].decorators)
+            PROCESS.libraries.add(library)
 
 
 def require_version(version: str) -> None:

@@ -69,8 +69,8 @@ class Process:
       traced: the graph that a function was traced as, by the function's name. Kept by
         `reset`, because TensorFlow does not trace again what it has.
       installed: whether the hooks of TensorFlow are in place, all of them. Kept.
-      keras_installed: the same of Keras. Kept.
-      tf_keras_installed: the same of tf_keras, the Keras before. Kept.
+      libraries: those whose hooks are in place too, as `hooks` names them: Keras and
+        others that a job may import. Kept.
       wrapped: the hooks that are in place, by their row. Kept.
       open_locks: descriptors of the lock files that are open now. Kept.
       rewrite_numbers: end the names of functions made. Kept, like the next two, because
@@ -114,8 +114,7 @@ class Process:
     trimmed: tuple[int, int] = _kept(lambda: (0, 0))
     traced: dict[str, weakref.ReferenceType[Any]] = _kept(dict)
     installed: bool = _kept(bool)
-    keras_installed: bool = _kept(bool)
-    tf_keras_installed: bool = _kept(bool)
+    libraries: set[str] = _kept(set)
     wrapped: dict[Any, Any] = _kept(dict)
     open_locks: set[int] = _kept(set)
     rewrite_numbers: Iterator[int] = _kept(lambda: itertools.count(1))

@@ -18,7 +18,12 @@ from amp.integration.process import PROCESS
 ROOT = pathlib.Path(__file__).parents[2]
 FILES = sorted((ROOT / "amp").glob("**/*.py"))
 NAMES = {row.name for row in hooks.ROWS}
-TABLES = (install.DECORATORS, install.KERAS_DECORATORS, install.TF_KERAS_DECORATORS)
+TABLES = (
+    install.DECORATORS,
+    install.KERAS_DECORATORS,
+    install.KERAS_MULTI_DECORATORS,
+    install.TF_KERAS_DECORATORS,
+)
 DECORATORS = {key: hook for table in TABLES for key, hook in table.items()}
 # Python's own, of frames, named tuples and modules.
 PYTHONS = {"_getframe", "_replace", "_asdict", "_initializing"}

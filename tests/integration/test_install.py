@@ -30,7 +30,7 @@ def no_keras_hooks(monkeypatch):
             monkeypatch.setattr(hook.owner, key.rpartition(".")[2], hook.original)
     rest = {k: h for k, h in PROCESS.wrapped.items() if k not in keys}
     monkeypatch.setattr(PROCESS, "wrapped", rest)
-    monkeypatch.setattr(PROCESS, "keras_installed", False)
+    monkeypatch.setattr(PROCESS, "libraries", PROCESS.libraries - {hooks.KERAS})
 
 
 def test_installing_twice_changes_nothing():
@@ -47,14 +47,14 @@ def test_every_wrapped_name_has_its_hook_once_keras_is_there():
     install.install()
     rows = [*hooks.of_tensorflow(), *hooks.of_keras()]
     assert {row.key for row in rows if row.wrapped} <= PROCESS.wrapped.keys()
-    assert PROCESS.keras_installed
+    assert hooks.KERAS in PROCESS.libraries
 
 
 def test_every_wrapped_name_has_its_hook_once_tf_keras_is_there():
     pytest.importorskip("tf_keras")
     install.install()
     assert {row.key for row in hooks.ROWS if row.wrapped} == PROCESS.wrapped.keys()
-    assert PROCESS.tf_keras_installed
+    assert hooks.TF_KERAS in PROCESS.libraries
 
 
 def test_a_keras_with_other_names_is_left_alone_as_a_whole(no_keras_hooks, monkeypatch):
@@ -64,9 +64,9 @@ def test_a_keras_with_other_names_is_left_alone_as_a_whole(no_keras_hooks, monke
     monkeypatch.setattr(saving_lib, "_save_state", other)
     before = BaseOptimizer.apply
     with pytest.warns(RuntimeWarning, match="_save_state does not take saveable"):
-        install.install_keras()
+        install.install_library(hooks.KERAS)
     assert BaseOptimizer.apply is before
-    assert not PROCESS.keras_installed
+    assert hooks.KERAS not in PROCESS.libraries
     x = tf.Variable(2.0)
     with tf.GradientTape() as tape:
         y = x * x
@@ -89,7 +89,7 @@ def test_no_thread_waits_for_the_programs_own_answer_to_a_warning(
     with warnings.catch_warnings():
         warnings.simplefilter("always")
         monkeypatch.setattr(warnings, "showwarning", answer)
-        install.install_keras()
+        install.install_library(hooks.KERAS)
     assert hangs == [False]
 
 

@@ -115,6 +115,67 @@ def test_optimizer_variables_keep_their_names(scope):
     assert with_plugin == paths()
 
 
+def multi_optimizer(kind=keras.optimizers.Adam):
+    if not hasattr(keras.optimizers, "MultiOptimizer"):
+        pytest.skip("a Keras without MultiOptimizer")
+    one, other = kind(0.1, name="one"), keras.optimizers.SGD(0.1, name="other")
+    inner = keras.optimizers.OptimizerMap(one, {"b": other})
+    return keras.optimizers.MultiOptimizer(inner)
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_an_update_by_several_optimizers_is_one(scope, mode):
+    optimizer = multi_optimizer()
+    w, b = (keras.Variable([1.0], name="w"), keras.Variable([1.0], name="b"))
+
+    def step(factor):
+        grads = gradient([w.value, b.value], factor)
+        optimizer.apply_gradients(zip(grads, [w, b], strict=True))
+
+    step = MODES[mode](step)
+    step(tf.constant(np.inf))
+    assert optimizer.built
+    step(tf.constant(1.0))
+    everything = [w, b, *optimizer.variables]
+    before = bits(everything)
+    step(tf.constant(np.inf))
+    assert bits(everything) == before
+    assert optimizer.iterations.numpy() == 1
+    assert scaler_of(w.value).skipped_steps.numpy() == 2
+    step(tf.constant(1.0))
+    assert all(a != b for a, b in zip(before[:2], bits([w, b]), strict=True))
+
+
+def test_variables_of_several_optimizers_keep_their_paths(scope):
+    def paths():
+        optimizer = multi_optimizer()
+        w, b = (keras.Variable([1.0], name="w"), keras.Variable([1.0], name="b"))
+        optimizer.apply(gradient([w.value, b.value], 1.0), [w, b])
+        return [v.path.replace(optimizer.name, "") for v in optimizer.variables]
+
+    with_plugin = paths()
+    scope(None)
+    assert with_plugin == paths()
+
+
+def test_what_one_of_several_optimizers_keeps_is_read_outside(scope):
+    class Kept(keras.optimizers.SGD):
+        def update_step(self, gradient, variable, learning_rate):
+            self.norm = tf.norm(gradient)
+            super().update_step(gradient, variable, learning_rate)
+
+    optimizer = multi_optimizer(Kept)
+    w, b = (keras.Variable([1.0], name="w"), keras.Variable([1.0], name="b"))
+
+    @tf.function(autograph=False)
+    def step(factor):
+        optimizer.apply(gradient([w.value, b.value], factor), [w, b])
+        return optimizer.optimizers[1].norm
+
+    assert step(tf.constant(1.0)).numpy() == 2.0
+    assert step(tf.constant(np.inf)).numpy() == 0.0
+
+
 @pytest.mark.parametrize("mode", ["eager", "function"])
 @pytest.mark.parametrize("name", SESSION)
 def test_v1_update_is_left_out_whole_in_tf2(scope, name, mode):

@@ -53,6 +53,8 @@ def check() -> Iterator[Finding]:
     rows = hooks.of_tensorflow()
     if _import_keras():
         rows += hooks.of_keras()
+        if hooks.keras_is_there(library=hooks.KERAS_MULTI):
+            rows += hooks.of_keras(hooks.KERAS_MULTI)
     yield finding([state(row) for row in rows], fault)
 
 

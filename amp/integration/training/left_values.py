@@ -35,11 +35,11 @@ class LeftValues:
     """What one update leaves. To be made where its branch will be built.
 
     Args:
-      optimizer: the object that updates.
+      optimizers: the objects that update.
     """
 
-    def __init__(self, optimizer: Any) -> None:
-        self._optimizer = optimizer
+    def __init__(self, optimizers: Sequence[Any]) -> None:
+        self._optimizers = list(optimizers)
         self._graph: Any = tf.compat.v1.get_default_graph()
         self._before = {id(leaf): leaf for leaf in self._leaves()}
         self._listed = {key: len(kept) for key, kept in self._collections()}
@@ -59,25 +59,24 @@ class LeftValues:
         """Gives those who kept the tensors what the branch returned for them."""
         count = len(self._kept)
         results = dict(zip(map(id, self._kept), tensors[:count], strict=True))
-        for name in self._attributes() if results else ():
-            put = functools.partial(self._put_attribute, name, results)
+        for optimizer, name, value in self._attributes() if results else ():
+            put = functools.partial(_put_attribute, optimizer, name, value, results)
             fallback.attempt_quietly(put, None)
         for place, tensor in zip(self._places, tensors[count:], strict=True):
             fallback.attempt_quietly(functools.partial(place, tensor), None)
 
-    def _attributes(self) -> dict[str, Any]:
-        return dict(getattr(self._optimizer, "__dict__", {}))
+    def _attributes(self) -> list[tuple[Any, str, Any]]:
+        """(optimizer, name of the attribute, its value) for each."""
+        return [
+            (optimizer, name, value)
+            for optimizer in self._optimizers
+            for name, value in dict(getattr(optimizer, "__dict__", {})).items()
+        ]
 
     def _leaves(self) -> Iterator[Any]:
-        for value in self._attributes().values():
+        for _, _, value in self._attributes():
             leaves = functools.partial(_leaves, value)
             yield from fallback.attempt_quietly(leaves, [])
-
-    def _put_attribute(self, name: str, results: Mapping[int, Any]) -> None:
-        value = self._optimizer.__dict__[name]
-        replaced = _replaced(value, results)
-        if replaced is not value:
-            setattr(self._optimizer, name, replaced)
 
     def _entries(self) -> Iterator[tuple[_Place, Any]]:
         for key, kept in self._collections():
@@ -106,6 +105,14 @@ class LeftValues:
             return False
         here = value.graph is self._graph
         return not (here and self._graph.is_fetchable(value))
+
+
+def _put_attribute(
+    optimizer: Any, name: str, value: Any, results: Mapping[int, Any]
+) -> None:
+    replaced = _replaced(value, results)
+    if replaced is not value:
+        setattr(optimizer, name, replaced)
 
 
 def _leaves(value: Any) -> list[Any]:

@@ -32,7 +32,30 @@ _TRAIN_OP = "train_op"
 
 
 def _keras_apply(original: wrapping.Function) -> wrapping.Function:
-    arguments = wrapping.reader("BaseOptimizer.apply", original)
+    return _keras(original, "BaseOptimizer.apply", _build)
+
+
+def _keras_multi_apply(original: wrapping.Function) -> wrapping.Function:
+    """Its optimizers are a part of its update, and decide nothing by themselves."""
+
+    def build(optimizer: Any, variables: Sequence[Any]) -> None:
+        optimizer.build(variables)
+        optimizer.built = True
+
+    return _keras(original, "MultiOptimizer.apply", build)
+
+
+def _keras(
+    original: wrapping.Function, key: str, build: Callable[[Any, Sequence[Any]], None]
+) -> wrapping.Function:
+    """Makes the hook of an optimizer's `apply`.
+
+    Args:
+      original: the function hooked.
+      key: of its row.
+      build: takes an optimizer and its variables, and builds it as `original` would.
+    """
+    arguments = wrapping.reader(key, original)
 
     def apply(self: Any, *args: Any, **kwargs: Any) -> Any:
         if not _answers():
@@ -51,7 +74,7 @@ def _keras_apply(original: wrapping.Function) -> wrapping.Function:
         if concerns is None:
             return _run(call)
         if variables and not self.built:
-            _build(self, variables)
+            build(self, variables)
         _unless_overflow(self, concerns, call)
         return None
 
@@ -74,7 +97,11 @@ def _unless_overflow(
     """
     together = agreement.together()
     alone = together is update.ONE and not tf.executing_eagerly()
-    left = LeftValues(optimizer) if alone and may_keep(optimizer) else None
+    # Those of a MultiOptimizer keep what they compute too.
+    inner: list[Any]
+    inner = fallback.attempt_quietly(lambda: list(optimizer.optimizers), [])
+    keepers = [one for one in (optimizer, *inner) if may_keep(one)] if alone else []
+    left = LeftValues(keepers) if keepers else None
     with apart():
         return update.unless_overflow(concerns, branch(call), together, None, left)
 
@@ -374,6 +401,9 @@ HOOKS: dict[str, wrapping.Decorate] = {
 }
 KERAS_HOOKS: dict[str, wrapping.Decorate] = {
     "BaseOptimizer.apply": _keras_apply,
+}
+KERAS_MULTI_HOOKS: dict[str, wrapping.Decorate] = {
+    "MultiOptimizer.apply": _keras_multi_apply,
 }
 TF_KERAS_HOOKS: dict[str, wrapping.Decorate] = {
     each.key: each.decorate for each in (_TF_KERAS, _LEGACY)

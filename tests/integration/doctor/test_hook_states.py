@@ -42,6 +42,8 @@ def test_as_it_is_every_hook_is_in_place_and_nobody_else_changed_a_name():
     assert finding.status == OK, finding.text
     states = {one["name"]: one["state"] for one in finding.facts["hooks"]}
     rows = [*hooks.of_tensorflow(), *hooks.of_keras()]
+    if hooks.keras_is_there(library=hooks.KERAS_MULTI):
+        rows += hooks.of_keras(hooks.KERAS_MULTI)
     assert states.keys() == {row.key for row in rows}
     for row in rows:
         assert states[row.key] == ("patched" if row.wrapped else "intact")

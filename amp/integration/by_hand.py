@@ -78,7 +78,8 @@ def scaler_for(
 ) -> Scaler:
     """Returns a scaler to scale by hand with; the same one each time this line runs.
 
-    It is one of `scalers()`, is saved with them, and lives as long as its variables.
+    It is one of `scalers()`, is saved with them, and lives as long as one of its
+    variables.
     Optimizers leave out their update of these variables after an overflow, also if no
     policy is in force.
 
@@ -109,6 +110,7 @@ def scaler_for(
         same=workers.same,
         agree=agreement.agree,
         name=str(name),
+        lasts=True,
         make=resource_variable_ops.ResourceVariable,
     )
     return state.find(gradient_sources.call_site(), sources, _rule(rule), place)

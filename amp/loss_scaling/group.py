@@ -1,6 +1,6 @@
 """The scalers of this process or session graph, as what users save in checkpoints.
 
-A scaler is dropped when its source variables are deleted (`let_go`). Which gradient
+A scaler is dropped when source variables of it are deleted (`let_go`). Which gradient
 call a scaler belongs to is not known here; `state` adds it.
 """
 
@@ -10,7 +10,7 @@ import contextlib
 import dataclasses
 import threading
 import weakref
-from collections.abc import Hashable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import tensorflow as tf
@@ -27,19 +27,19 @@ _COLLECTION = ("amp", "loss_scalers")
 LOCK = threading.RLock()
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
+@dataclasses.dataclass(frozen=True, slots=True, eq=False)
 class Gone:
-    """A scaler that is to be dropped, since one of its source variables is deleted.
+    """A scaler of which a source variable is deleted.
 
     Args:
-      key: of `SCALING.scalers`.
       group: the `Scalers` that it is in.
-      number: its number in that group.
+      scaler: the scaler itself.
+      lasts: of its `placement.ScalerSite`.
     """
 
-    key: Hashable
     group: weakref.ref[Scalers]
-    number: int
+    scaler: weakref.ref[Scaler]
+    lasts: bool
 
 
 class Scalers(tf.Module):  # type: ignore[misc]
@@ -202,7 +202,7 @@ def let_go() -> None:
         except IndexError:  # another thread was faster
             return
         with LOCK:
-            scaler = SCALING.scalers.pop(gone.key, None)
+            scaler = _taken_out(gone)
         living = gone.group()
         if scaler is None or living is None:
             continue
@@ -213,7 +213,27 @@ def let_go() -> None:
         finally:
             with LOCK:
                 SCALING.past += skipped
-                living.remove(gone.number)
+                living.remove(scaler.number)
+
+
+def _taken_out(gone: Gone) -> Scaler | None:
+    """Takes a scaler out of the registry; None if it stays, or is out already.
+
+    One that stays gets another key: its own names a variable that is deleted, and a new
+    one may have the identity of that.
+    """
+    scaler, kept = gone.scaler(), {}
+    if scaler is None:
+        return None
+    stays = gone.lasts and scaler.serves()
+    for key, each in SCALING.scalers.items():
+        if each is not scaler:
+            kept[key] = each
+        elif stays:
+            kept[gone] = each
+    out = len(kept) < len(SCALING.scalers)
+    SCALING.scalers = weakref.WeakValueDictionary(kept)
+    return scaler if out else None
 
 
 def _skipped(scaler: Scaler) -> int:

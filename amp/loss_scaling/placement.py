@@ -30,6 +30,9 @@ class ScalerSite:
       agree: returns whether a flag (bool, shape ()) is true in all replicas.
       name: what the scaler is called; "" for a name after its variables.
       line: the file and line of the gradient call, as `names.line` returns it.
+      lasts: whether it lives until the last of its variables is deleted, because the
+        program itself holds it. Otherwise until the first is: no gradient call finds it
+        again then.
       make: makes a resource variable of a session graph; takes what
         `tf.compat.v1.Variable` takes.
     """
@@ -40,6 +43,7 @@ class ScalerSite:
     agree: Callable[[tf.Tensor], tf.Tensor] = lambda finite: finite
     name: str = ""
     line: str = ""
+    lasts: bool = False
     make: Callable[..., tf.Variable] = functools.partial(
         tf.compat.v1.Variable, use_resource=True
     )

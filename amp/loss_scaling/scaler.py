@@ -311,3 +311,7 @@ class Scaler(control.Controlled, tf.Module):  # type: ignore[misc]
     def positions(self, variables: Sequence[tf.Variable]) -> list[int]:
         """Returns the positions of those source variables that are in `variables`."""
         return self._sources.positions(variables)
+
+    def serves(self) -> bool:
+        """Whether one of its source variables is not deleted."""
+        return any(each() is not None for each in self._sources.references)

@@ -149,7 +149,7 @@ def _create(key: _Key, sources: Sequence[tf.Variable], place: ScalerSite) -> Sca
         SCALING.scalers[key] = scaler
         rows = [backup.taken(sources)]
     # Before anything that may fail: the scaler is found from here on.
-    gone = Gone(key, weakref.ref(group), number)
+    gone = Gone(weakref.ref(group), weakref.ref(scaler), place.lasts)
     for variable in sources:
         weakref.finalize(variable, SCALING.gone.append, gone).atexit = False
     if group in SCALING.group:

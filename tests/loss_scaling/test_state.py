@@ -273,6 +273,43 @@ def test_numbers_are_reused_when_a_model_goes(group, sources):
     assert scalers.scale is second.scale is second.value
 
 
+def by_hand(variables):
+    return loss_scaling.scaler_for(variables, RULE)
+
+
+def test_a_scaler_by_hand_stays_while_one_of_its_variables_does(group):
+    scalers = group()
+    body, head = tf.Variable(1.0), tf.Variable(2.0)
+    first = by_hand([body, head])
+    other = scaler_of([body])
+    del head
+    gc.collect()
+    assert scalers.scalers == [first, other]
+    assert state.serving([body]) == [(first, [0]), (other, [0])]
+    heads = [tf.Variable(2.0) for _ in range(9)]  # one may have its identity
+    later = [by_hand([body, each]) for each in heads]
+    for each, of in zip(later, heads, strict=True):
+        assert each.positions([body, of]) == [0, 1]
+    del each, of
+    later.clear()
+    heads.clear()
+    gc.collect()
+    assert len(scalers.scalers) == len(SCALING.scalers) == 11
+    del body
+    gc.collect()
+    assert scalers.scalers == []
+    assert len(SCALING.scalers) == 0
+
+
+def test_a_scaler_that_no_call_finds_any_more_goes(group):
+    scalers = group()
+    body, head = tf.Variable(1.0), tf.Variable(2.0)
+    scaler_of([body, head])
+    del head
+    gc.collect()
+    assert scalers.scalers == []
+
+
 def test_the_same_call_finds_the_same_scaler(group, sources):
     group()
     assert scaler_of(sources) is scaler_of(sources)

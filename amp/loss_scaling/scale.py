@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import numbers
 from collections.abc import Callable
 from typing import Any, NamedTuple, Protocol, TypeAlias
 
@@ -110,6 +111,7 @@ class ConstantLossScale:
         _require_choice(type(self).__name__, self.on_overflow)
         _require_positive(type(self).__name__, "value", self.value)
         _require_float32(type(self).__name__, "value", self.value)
+        _make_plain(self)
 
     def __str__(self) -> str:
         return f"constant {self.value:g}"
@@ -119,7 +121,7 @@ class ConstantLossScale:
 
     @property
     def initial(self) -> float:
-        return float(self.value)
+        return self.value
 
     @property
     def bounds(self) -> None:
@@ -178,8 +180,6 @@ class DynamicLossScale:
             if count != int(count) or count > LONGEST:
                 allowed = "a whole number of steps from 1 to 2**31 - 1"
                 raise _bad(name, field_name, count, allowed)
-            # Whole numbers are not compared with a float, whatever the user wrote.
-            object.__setattr__(self, field_name, int(count))
         for field_name in ("initial", "minimum", "maximum"):
             _require_float32(name, field_name, getattr(self, field_name))
         if not self.factor > 1:
@@ -189,6 +189,7 @@ class DynamicLossScale:
         if not self.minimum <= self.initial <= self.maximum:
             allowed = "minimum <= initial <= maximum"
             raise _bad(name, "initial", self.initial, allowed)
+        _make_plain(self)
 
     def __str__(self) -> str:
         return f"dynamic, from {self.initial:g}"
@@ -232,8 +233,22 @@ def _call(rule: Any) -> str:
     return f"{type(rule).__name__}({given})"
 
 
+_PLAIN: dict[Any, Callable[[Any], Any]] = {"float": float, "int": int, "str": str}
+
+
+def _make_plain(rule: Any) -> None:
+    """Has a rule hold Python's own numbers, of one kind in a field.
+
+    Whatever the user wrote (64, NumPy's 64.0), equal rules print alike, and whole
+    numbers are not compared with a float.
+    """
+    for field in dataclasses.fields(rule):
+        plain = _PLAIN[field.type](getattr(rule, field.name))
+        object.__setattr__(rule, field.name, plain)
+
+
 def _require_positive(name: str, field: str, value: object) -> None:
-    number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    number = isinstance(value, numbers.Real) and not isinstance(value, bool)
     if not number or not math.isfinite(value) or value <= 0:  # type: ignore[arg-type, operator]
         raise _bad(name, field, value, "a finite number over 0")
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ast
 import dataclasses
+import numbers
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, cast
 
@@ -66,7 +67,7 @@ def _rule(value: object) -> LossScale | str | None:
     """The rule, None for what names none; a value in it may be refused."""
     if isinstance(value, tuple(RULES.values())):
         return cast(LossScale, value)
-    if isinstance(value, (int, float)) and not isinstance(value, bool):
+    if not isinstance(value, bool) and isinstance(value, numbers.Real):
         return ConstantLossScale(float(value))
     if not isinstance(value, str):
         return None

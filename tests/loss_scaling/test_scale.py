@@ -9,6 +9,7 @@ import pytest
 import tensorflow as tf
 from hypothesis import strategies as st
 
+import amp
 from amp import loss_scaling
 from amp.errors import PolicyError
 from amp.loss_scaling import ConstantLossScale, DynamicLossScale, NoLossScale
@@ -180,3 +181,27 @@ def test_parse(text, rule):
 def test_bad_settings_say_what_and_where(make, message):
     with pytest.raises(PolicyError, match=message):
         make()
+
+
+@pytest.mark.parametrize("kind", [int, np.float64, np.float32, np.int64])
+@pytest.mark.parametrize(
+    ("rule", "numbers"),
+    [
+        (ConstantLossScale, {"value": 64}),
+        (DynamicLossScale, {"initial": 64, "factor": 4, "maximum": 128}),
+        (DynamicLossScale, {"initial": 64, "growth_interval": 3, "hysteresis": 2}),
+    ],
+)
+def test_a_number_of_whatever_kind_prints_as_the_same_rule(rule, numbers, kind):
+    plain = rule(**{name: float(number) for name, number in numbers.items()})
+    given = rule(
+        **{name: kind(number) for name, number in numbers.items()},
+        on_overflow=np.str_("zeros"),
+    )
+    assert (given, repr(given)) == (plain, repr(plain))
+    assert parse(repr(given), where="here") == given
+    policy = amp.Policy(loss_scale=given)
+    assert amp.Policy.parse(str(policy)) == policy
+    assert parse(kind(64), where="here") == ConstantLossScale(64.0)
+    nan = rule(kind(64), on_overflow=np.str_("nan"))
+    assert repr(nan) == repr(rule(64.0, on_overflow="nan"))

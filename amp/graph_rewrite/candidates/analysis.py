@@ -18,13 +18,14 @@ from amp.graph_rewrite.candidates.hazards import references
 from amp.graph_rewrite.candidates.loss import loss
 from amp.graph_rewrite.candidates.passes import Passes, passes
 from amp.graph_rewrite.candidates.propagation import Propagated, propagate, without
+from amp.graph_rewrite.candidates.ranges import ranges
 from amp.graph_rewrite.candidates.settling_loops import settling_loops
 from amp.graph_rewrite.candidates.ties import Tie, held_by_ties, ties
 from amp.graph_rewrite.graph import calls, ir
 from amp.graph_rewrite.graph.calls import FunctionUse, graph_of
 from amp.graph_rewrite.graph.frame_trips import frame_trips
 from amp.graph_rewrite.graph.frames import Branches
-from amp.graph_rewrite.ops.op_table import Role
+from amp.graph_rewrite.ops.op_table import Kind, Role
 from amp.graph_rewrite.plan import Reason
 
 
@@ -132,9 +133,12 @@ def analyze_typed(
         )
         for use, graph in graphs.items()
     }
+    beyond = ranges(graphs, contexts, eligible, call_values)
+    eligible = {use: part.refusing(beyond[use]) for use, part in eligible.items()}
     found = passes(graphs, typed, products, call_values)
     eligible = without(eligible, loss(graphs, typed, found))
-    eligible = without(eligible, _ill_conditioned(graphs, typed, contexts, found))
+    known = _with_constants(typed, call_values)
+    eligible = without(eligible, _ill_conditioned(graphs, known, contexts, found))
     eligible = without(eligible, unfit(graphs, typed, call_values))
     eligible = without(eligible, settling_loops(graphs, typed, call_values))
     eligible = without(eligible, given_values(graphs, contexts, eligible, call_values))
@@ -155,6 +159,19 @@ def _use(
     for name, share in branches.shares().items():
         runs[name] = share * trips.get(name, 1)
     return UseAnalysis(graph, context, found, weight, runs, branches.switches)
+
+
+def _with_constants(
+    typed: Mapping[FunctionUse, Mapping[str, Typed]], call_values: CallValues
+) -> dict[FunctionUse, Mapping[str, Typed]]:
+    """The nodes of each use, and the constants it is given, by its arguments' names."""
+    given: dict[FunctionUse, dict[str, Typed]] = {use: {} for use in typed}
+    for use, edge in call_values.alias:
+        at, (name, _) = call_values.source((use, edge))
+        view = typed[at].get(name)
+        if view is not None and view.facts.kind is Kind.CONSTANT:
+            given[use][edge[0]] = view
+    return {use: {**views, **given[use]} for use, views in typed.items()}
 
 
 def _ill_conditioned(

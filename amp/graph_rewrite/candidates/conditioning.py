@@ -4,7 +4,7 @@ A rounding of an operand by u changes the result by u times the condition number
 operation (Higham, Accuracy and Stability of Numerical Algorithms, ch. 1). Where that
 may be large, the node reads float32: it is refused, and so is everything between it and
 the products upstream, whose results are rounded in any case. No values of a run are
-known here, and no edge is followed into another function.
+known here, and no edge is followed into another function, but to a constant.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def conditioning(
 
     Args:
       graph: one function.
-      typed: its nodes.
+      typed: its nodes, and the constants that it is given, by its arguments' names.
       context: of the use.
       flowing: the nodes of a backward pass that are downstream of its products.
     """
@@ -74,7 +74,7 @@ def conditioning(
             continue
         if forward and _is_steep(view, sources, context):
             found[name] = Reason("steep", name)
-        elif view.facts.kind is Kind.PRODUCT and _decays(view, typed, context):
+        elif view.facts.kind is Kind.PRODUCT and _decays(view, sources, context):
             found[name] = Reason("decay", name)
         elif forward and name in summed and (ways := _ways(view, sources)):
             if _cancels(view, ways):
@@ -148,10 +148,10 @@ def _is_steep(view: Typed, sources: _Sources, context: Context) -> bool:
     return row.steep or _at_pole(view, sources)
 
 
-def _decays(view: Typed, typed: Mapping[str, Typed], context: Context) -> bool:
+def _decays(view: Typed, sources: _Sources, context: Context) -> bool:
     error = 0.5 / context.format.counts
-    for name, _ in view.node.inputs:
-        source = typed.get(name)
+    for name, _ in sources.of(view):
+        source = sources.typed.get(name)
         if source is not None and source.facts.kind is Kind.CONSTANT:
             values = rounding.distinct(source.node.tensor())
             off = np.abs(values.astype(np.float64) - 1.0)

@@ -1,4 +1,4 @@
-"""Which nodes may be 16-bit in one function: white-list, kernels, hazards and ranges.
+"""Which nodes may be 16-bit in one function: white-list, kernels and hazards.
 
 Each phase gives every node that it refuses a `Reason`. No cost and no change to the
 graph may enter.
@@ -10,9 +10,10 @@ Order of the phases, each of which can only refuse further nodes:
    `hazards.decisions`: readers of v1 references; what hands on a TensorArray's flow;
    arithmetic that only updates variables, is only summed to a scalar, or only leads to
    a discrete choice (an index, a mask, a target);
-3. `ranges.ranges`: values that the 16-bit type cannot represent;
-4. `propagation.propagate`, called by `analysis` for all functions together: keeps the
-   nodes downstream of a compute node, and the move nodes that feed one.
+3. `ranges.ranges`, called by `analysis` for all functions together, as the next one:
+   values that the 16-bit type cannot represent;
+4. `propagation.propagate`: keeps the nodes downstream of a compute node, and the move
+   nodes that feed one.
 """
 
 from __future__ import annotations
@@ -31,7 +32,6 @@ from amp.graph_rewrite.candidates.hazards import (
     flows,
     sinks,
 )
-from amp.graph_rewrite.candidates.ranges import ranges
 from amp.graph_rewrite.graph import ir, op_schema
 from amp.graph_rewrite.ops.op_table import Role
 from amp.graph_rewrite.plan import Reason
@@ -68,7 +68,7 @@ def find_eligible(
     *,
     timed: Mapping[str, Reason],
 ) -> Candidates:
-    """Runs the first three phases on one function.
+    """Runs the first two phases on one function.
 
     Args:
       graph: the function.
@@ -95,7 +95,6 @@ def find_eligible(
     refused |= flows(graph, typed)
     refused |= sinks(graph, typed, refused)
     refused |= decisions(graph, typed, refused, products)
-    refused |= ranges(graph, typed, context, refused)
     unreached = Reason("unreached", "no product in 16 bits upstream")
     free = {name: unreached for name in floats if name not in refused}
     return Candidates(typed, free, frozenset(already), refused)

@@ -1,19 +1,24 @@
 """Refuses nodes whose values the 16-bit type may not be able to represent.
 
 No values of a run are known: the rules use constants, numbers of terms, and what the
-op table says about ranges.
+op table says about ranges. Follows values from function to function as `call_values`
+tells.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Container, Iterable, Mapping
+from collections import defaultdict
+from collections.abc import Container, Iterator, Mapping
 
 import numpy as np
 
 from amp.graph_rewrite.candidates import sums
+from amp.graph_rewrite.candidates.call_values import CallValues, UseEdge
 from amp.graph_rewrite.candidates.context import Context, Format, Typed
+from amp.graph_rewrite.candidates.eligibility import Candidates
 from amp.graph_rewrite.graph import ir, rounding, shapes
+from amp.graph_rewrite.graph.calls import FunctionUse
 from amp.graph_rewrite.ops.op_table import Kind, Role
 from amp.graph_rewrite.plan import Reason
 
@@ -21,11 +26,11 @@ _SMALLEST_FLOAT32 = 2.0**-126
 
 
 def ranges(
-    graph: ir.Graph,
-    typed: Mapping[str, Typed],
-    context: Context,
-    refused: Mapping[str, Reason],
-) -> dict[str, Reason]:
+    graphs: Mapping[FunctionUse, ir.Graph],
+    contexts: Mapping[FunctionUse, Context],
+    eligible: Mapping[FunctionUse, Candidates],
+    call_values: CallValues,
+) -> dict[FunctionUse, dict[str, Reason]]:
     """Refuses nodes with values that the 16-bit type cannot represent.
 
     Case 1: a constant (an epsilon, a mask of -1e9) that rounds to 0 or to infinity. Its
@@ -48,14 +53,61 @@ def ranges(
       and products of small gradients underflow. Not if a factor is bounded by 1. All
       readers of a sum of squares stay float32, as in case 1.
 
+    A mask or an epsilon may be made in one function and read in another, so the cases
+    hold across loops and branches. Each function is looked at again for what another
+    one gives it, until nothing is new.
+
+    Args:
+      graphs: every use's graph, callers first.
+      contexts: of each use.
+      eligible: its candidates; what is refused in them is not looked at.
+      call_values: the tensors that pass between functions.
+    """
+    links: dict[UseEdge, list[UseEdge]] = defaultdict(list)
+    for before, after in _links(call_values):
+        links[before].append(after)
+    given: dict[FunctionUse, dict[ir.Edge, _Mark]] = {use: {} for use in graphs}
+    found: dict[FunctionUse, dict[str, Reason]] = {}
+    pending = dict.fromkeys(graphs)
+    while pending:
+        use = next(iter(pending))
+        del pending[use]
+        one = graphs[use], eligible[use], contexts[use]
+        found[use], marks = _in_graph(*one, given[use])
+        for edge, mark in marks.items():
+            for at, place in links.get((use, edge), ()):
+                if place not in given[at]:
+                    given[at][place] = mark
+                    pending[at] = None
+    return found
+
+
+def _links(call_values: CallValues) -> Iterator[tuple[UseEdge, UseEdge]]:
+    """Edges of different functions of which one may have the value of the other."""
+    for arg, source in call_values.alias.items():
+        yield source, arg
+    for value in call_values.carried:
+        for before in value.read:
+            yield from ((before, made) for made in value.made)
+
+
+def _in_graph(
+    graph: ir.Graph,
+    part: Candidates,
+    context: Context,
+    given: Mapping[ir.Edge, _Mark],
+) -> tuple[dict[str, Reason], dict[ir.Edge, _Mark]]:
+    """What `ranges` refuses in one graph, and the marks of its edges.
+
     Args:
       graph: one function.
-      typed: its nodes.
+      part: its candidates.
       context: of the use.
-      refused: the nodes that earlier rules refused.
+      given: the marks of edges that other functions give.
     """
+    typed, refused = part.typed, part.refused
     found: dict[str, Reason] = {}
-    marks: dict[str, _Mark] = {}
+    marks = dict(given)
     half = _is_half(context.format)
     summed = _summed_products(graph, typed) if half else {}
     divisors = _divisors(graph, typed)
@@ -73,24 +125,25 @@ def ranges(
         if name in summed and mark is None and _squares(view):
             mark = _Mark(context.format.largest * 2, name)
         if mark is not None:
-            marks[name] = mark
+            marks |= {(name, index): mark for index in range(len(view.outs))}
         settled = name in refused or name in found or name in summed
         if not settled and view.row is not None:
             reason = sums.too_long(graph, view, context)
             if reason is not None:
                 found[name] = reason
     if context.format.smallest > _SMALLEST_FLOAT32:
-        found = _probabilities(typed, graph.order, marks, context.format) | found
-    return {
+        found = _probabilities(graph, typed, marks, context.format) | found
+    reasons = {
         name: reason
         for name, reason in (summed | found).items()
         if name not in refused or typed[name].facts.kind is Kind.CONSTANT
     }
+    return reasons, marks
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _Mark:
-    """Values out of range in the outputs of a node.
+    """Values out of range on an edge.
 
     Attributes:
       magnitude: their size.
@@ -197,14 +250,14 @@ def _constant_mark(
 
 
 def _read_mark(
-    view: Typed, marks: Mapping[str, _Mark], found: dict[str, Reason]
+    view: Typed, marks: Mapping[ir.Edge, _Mark], found: dict[str, Reason]
 ) -> _Mark | None:
     """Refuses a node that reads marked values, and returns the mark of its result."""
     node, row = view.node, view.row
     read = [
-        (index, marks[edge[0]])
+        (index, marks[edge])
         for index, edge in enumerate(node.inputs)
-        if edge[0] in marks and view.ins[index].type == ir.FLOAT
+        if edge in marks and view.ins[index].type == ir.FLOAT
     ]
     passes = view.facts.kind is Kind.CAST
     if not read or (not passes and (row is None or row.role is Role.KEEP)):
@@ -230,15 +283,15 @@ def _after(view: Typed, index: int, mark: _Mark) -> _Mark | None:
 
 
 def _probabilities(
+    graph: ir.Graph,
     typed: Mapping[str, Typed],
-    order: Iterable[str],
-    marks: Mapping[str, _Mark],
+    marks: Mapping[ir.Edge, _Mark],
     limits: Format,
 ) -> dict[str, Reason]:
     """Case 6 of `ranges`: walks from the reader back to the op that computes it."""
     found: dict[str, Reason] = {}
     small: dict[str, list[str]] = {}  # bounded results and copies: what they copy
-    for name in order:
+    for name in graph.order:
         view = typed[name]
         row = view.row
         if row is None or not view.float32:
@@ -249,11 +302,11 @@ def _probabilities(
             small[name] = [] if row.bounded else copied
             continue
         epsilons = [
-            source
-            for source in sources
-            if source in marks
-            and typed[source].facts.kind is Kind.CONSTANT
-            and marks[source].magnitude < limits.smallest
+            marks[edge].source
+            for edge in view.node.inputs
+            if edge in marks
+            and (edge[0] not in typed or typed[edge[0]].facts.kind is Kind.CONSTANT)
+            and marks[edge].magnitude < limits.smallest
         ]
         ends = sources if epsilons else [sources[i] for i in row.singular]
         pending = [source for source in ends if source in small]

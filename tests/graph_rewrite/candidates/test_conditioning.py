@@ -120,6 +120,21 @@ def test_a_factor_near_one_decays(dtype: str, factor: float, rule: str) -> None:
     assert one["it"] == rule
 
 
+def test_a_factor_near_one_that_a_loop_is_given_decays() -> None:
+    def fn(x: tf.Tensor) -> tf.Tensor:
+        factor = tf.constant(0.999)
+
+        def body(h: tf.Tensor) -> tuple[tf.Tensor]:
+            return (tf.multiply(tf.matmul(h, x), factor, name="it"),)
+
+        start = [x]
+        (h,) = tf.while_loop(lambda h: True, body, start, maximum_iterations=3)
+        return tf.matmul(h, x)
+
+    report = rewrite(traced(fn, spec(WIDTH, WIDTH))[0], settled()).report
+    assert {d.rule for d in report.decisions if d.node.endswith("it")} == {"decay"}
+
+
 NOT: dict[str, Between] = {
     "a sum with its own mean": lambda x: tf.add(x, mean(x), name="it"),
     "1 - x": lambda x: tf.subtract(1.0, x, name="it"),

@@ -298,6 +298,63 @@ def test_a_constant_inside_a_function_holds_its_readers_as_well() -> None:
     assert {d.rule for d in report.decisions if d.op == "AddV2"} == {"range"}
 
 
+def masked_outside(q: tf.Tensor, k: tf.Tensor, pad: tf.Tensor) -> tf.Tensor:
+    """Attention in a loop by a mask made before it; all of one example is pad."""
+    mask, h = pad[:, None, :] * tf.float32.min, q
+    for _ in tf.range(3):
+        weights = tf.nn.softmax(tf.matmul(h, k, transpose_b=True) + mask)
+        h = tf.matmul(weights, k)
+    return tf.matmul(h, k, transpose_b=True)
+
+
+def masked_in_a_branch(q: tf.Tensor, k: tf.Tensor, pad: tf.Tensor) -> tf.Tensor:
+    """The mask is made in one branch and read in another one."""
+    some = tf.reduce_any(pad > 0)
+    make = lambda: pad[:, None, :] * tf.float32.min  # noqa: E731
+    mask = tf.cond(some, make, lambda: tf.zeros_like(pad)[:, None, :])
+    scores = tf.matmul(q, k, transpose_b=True)
+    read = lambda: tf.nn.softmax(scores + mask)  # noqa: E731
+    return tf.matmul(tf.cond(some, read, lambda: scores), k)
+
+
+def masked_by_a_state(q: tf.Tensor, k: tf.Tensor, pad: tf.Tensor) -> tf.Tensor:
+    """The mask is a loop variable that begins with it."""
+    mask, h = pad[:, None, :] * tf.float32.min, q
+    for _ in tf.range(3):
+        scores = tf.matmul(h, k, transpose_b=True)
+        h = tf.matmul(tf.nn.softmax(scores + mask), k)
+        mask = tf.reverse(mask, [1])
+    return tf.matmul(h, k, transpose_b=True)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+@pytest.mark.parametrize("fn", [masked_outside, masked_in_a_branch, masked_by_a_state])
+def test_a_mask_of_another_function_is_read_in_float32(
+    fn: Callable[..., tf.Tensor], dtype: str
+) -> None:
+    """A wholly masked row is uniform; of infinities it would be NaN."""
+    q, k = np.random.default_rng(0).uniform(-1, 1, (2, 2, 4, 8)).astype(np.float32)
+    pad = np.array([[0, 0, 0, 1], [1, 1, 1, 1]], np.float32)
+    policy = amp.Policy(dtype=dtype, assignment="all", emulate=True, strict=True)
+    twin = amp.twin(fn, q, k, pad, policy=policy)
+    assert "Cast" in {op.type for op in twin.graph.get_operations()}
+    np.testing.assert_allclose(twin(q, k, pad), fn(q, k, pad), rtol=0, atol=0.1)
+
+
+def test_an_epsilon_that_a_loop_is_given_holds_its_readers_and_probabilities() -> None:
+    def fn(x: tf.Tensor) -> tf.Tensor:
+        epsilon, h = tf.constant(1e-8), x
+        for _ in tf.range(3):
+            odds = tf.sigmoid(tf.matmul(h, x), name="odds")
+            h = tf.tanh(tf.math.rsqrt(tf.add(odds, epsilon, name="sum")))
+        return tf.matmul(h, x)
+
+    module, _ = traced(fn, spec(8, 8))
+    report = rewrite_lib.rewrite(module, settled(dtype="float16")).report
+    names = {d.node.rpartition("/")[2].rpartition("::")[2]: d for d in report.decisions}
+    assert {names["odds"].rule, names["sum"].rule} == {"range"}
+
+
 def test_a_sum_of_products_of_arguments_is_float32_too() -> None:
     def fn(x: tf.Tensor, y: tf.Tensor) -> tf.Tensor:
         return tf.matmul(x, y) + tf.reduce_sum(x * y, -1, keepdims=True)

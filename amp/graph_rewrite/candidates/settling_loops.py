@@ -15,7 +15,7 @@ from amp.graph_rewrite.graph.calls import FunctionUse
 from amp.graph_rewrite.ops.op_table import Kind
 from amp.graph_rewrite.plan import Reason
 
-_FOLLOWED = frozenset({ir.FLOAT, ir.BOOL})
+_FOLLOWED = ir.INTEGERS | {ir.FLOAT, ir.BOOL}
 
 
 def settling_loops(
@@ -28,9 +28,10 @@ def settling_loops(
         while max(abs(new - old)) > tolerance: old, new = new, f(new)
 
     In 16 bits the difference comes down to a unit in the last place and stays there. A
-    loop is one of these if its condition comes, through floating numbers and truth
-    values (a flag that the body sets), from a difference. All that it comes from is
-    refused, over the trips and in the functions that are called, products too.
+    loop is one of these if its condition comes, through floating numbers, truth values
+    (a flag that the body sets) and counts of these, from a difference; an index of what
+    is largest, or a shape, comes from none. All that it comes from is refused, over the
+    trips and in the functions that are called, products too.
 
     Args:
       graphs: every use's graph.
@@ -50,6 +51,23 @@ def _differs(view: Typed) -> bool:
     """Whether a node subtracts one floating tensor from another one."""
     floats = sum(slot.type == ir.FLOAT for slot in view.ins)
     return view.facts.subtracts and floats > 1
+
+
+def _comes_from(view: Typed, made: int, read: int) -> bool:
+    """Whether a node makes values of a type of the values of a type that it reads.
+
+    Integers of truth values are counts; of floating numbers, they are chosen by size or
+    tell a shape. Those that a floating number is made with tell which one or how many,
+    but for a cast.
+    """
+    if read in ir.INTEGERS:
+        return made != ir.FLOAT or view.facts.kind is Kind.CAST
+    return read == ir.BOOL or (read == ir.FLOAT and made not in ir.INTEGERS)
+
+
+def _type(view: Typed, index: int) -> int:
+    """The type of an output; 0 of an op that is not registered, which is not known."""
+    return view.outs[index].type if index < len(view.outs) else 0
 
 
 class _Module:
@@ -85,8 +103,9 @@ class _Module:
         pending, seen = [start], {start}
         found: dict[Member, None] = {}
         while pending:
-            use, (name, _) = place = pending.pop()
-            if name in self._typed[use]:
+            use, (name, index) = place = pending.pop()
+            view = self._typed[use].get(name)
+            if view is not None and _type(view, index) not in ir.INTEGERS:
                 found[use, name] = None
             for source in self._sources(place):
                 if source not in seen and source in own:
@@ -109,8 +128,9 @@ class _Module:
             yield from ((use, edge) for edge in site.node.inputs[: site.call.skip])
         else:
             view = self._typed[use][name]
+            made = _type(view, index)
             for edge, slot in zip(view.node.inputs, view.ins, strict=False):
-                if slot.type in _FOLLOWED:
+                if _comes_from(view, made, slot.type):
                     yield use, edge
 
     def _passed(self, use: FunctionUse, name: str) -> Iterator[UseEdge]:

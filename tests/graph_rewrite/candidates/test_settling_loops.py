@@ -65,6 +65,38 @@ def by_a_flag(x: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
     return k, z
 
 
+def by_a_count(
+    x: tf.Tensor, count: Callable[[tf.Tensor], tf.Tensor]
+) -> tuple[tf.Tensor, tf.Tensor]:
+    """The body counts the elements that have not settled."""
+
+    def body(k: tf.Tensor, z: tf.Tensor, m: tf.Tensor) -> tuple[tf.Tensor, ...]:
+        new = tf.tanh(tf.matmul(z, W) + x)
+        return k + 1, new, count(tf.abs(new - z) > 1e-5)
+
+    start = [tf.constant(0), tf.zeros_like(x), count(tf.constant([True]))]
+    k, z, _ = tf.while_loop(lambda k, z, m: (m > 0) & (k < MOST), body, start)
+    return k, z
+
+
+def by_nonzeros(x: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+    return by_a_count(x, tf.math.count_nonzero)
+
+
+def by_a_sum_of_integers(x: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+    return by_a_count(x, lambda far: tf.reduce_sum(tf.cast(far, tf.int32)))
+
+
+def by_a_share(x: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+    """The count becomes a floating number again."""
+    share = lambda far: tf.cast(tf.math.count_nonzero(far), tf.float32) / 4  # noqa: E731
+    return by_a_count(x, share)
+
+
+def by_how_many_are_left(x: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+    return by_a_count(x, lambda far: tf.shape(tf.where(far))[0])
+
+
 def by_a_break(x: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
     """What AutoGraph makes of `break`: a flag, and branches that read it."""
     k, z = tf.constant(0), tf.zeros_like(x)
@@ -111,6 +143,10 @@ LOOPS = [
     by_a_figure,
     by_two_iterates,
     by_a_flag,
+    by_nonzeros,
+    by_a_sum_of_integers,
+    by_a_share,
+    by_how_many_are_left,
     by_a_break,
     by_a_call,
     by_its_condition,
@@ -128,7 +164,7 @@ def test_a_loop_to_a_tolerance_ends_as_in_float32(fn: Fn, dtype: str) -> None:
     np.testing.assert_array_equal(found[1], want[1])
 
 
-@pytest.mark.parametrize("fn", [by_a_figure, by_two_iterates, by_a_flag])
+@pytest.mark.parametrize("fn", [by_a_figure, by_two_iterates, by_a_flag, by_nonzeros])
 def test_a_loop_of_tensorflow_1_ends_as_in_float32(fn: Fn) -> None:
     def run(policy: amp.Policy | None) -> list[np.ndarray]:
         with tf.Graph().as_default(), tf.compat.v1.Session() as session:
@@ -163,6 +199,39 @@ def test_a_loop_that_waits_for_a_figure_of_no_iterate_is_16_bit() -> None:
         return tf.while_loop(lambda y, d: d > 1e-3, body, [x, tf.constant(1.0)])[0]
 
     assert rules(fn, spec(4, 4))["product"] == "compute"
+
+
+def test_a_loop_that_waits_for_a_choice_or_reads_a_shape_is_16_bit() -> None:
+    """A decoder, say: its words are chosen by size, and none of them settles."""
+
+    def fn(x: tf.Tensor) -> tf.Tensor:
+        def body(i: tf.Tensor, word: tf.Tensor, y: tf.Tensor) -> tuple[tf.Tensor, ...]:
+            y = tf.matmul(y - tf.reduce_max(y, 1, keepdims=True), x, name="product")
+            return i + 1, tf.reshape(tf.argmax(y, 1), [4]), y
+
+        def goes_on(i: tf.Tensor, word: tf.Tensor, y: tf.Tensor) -> tf.Tensor:
+            return tf.reduce_any(word != 2) & (i < tf.shape(y)[0]) & (i < tf.size(y))
+
+        start = [tf.constant(0), tf.zeros([4], tf.int64), x]
+        shapes = [start[0].shape, start[1].shape, tf.TensorShape([None, 4])]
+        return tf.while_loop(goes_on, body, start, shape_invariants=shapes)[2]
+
+    assert rules(fn, spec(4, 4))["product"] == "compute"
+
+
+def test_a_loop_that_settles_reads_shapes_off_what_is_16_bit() -> None:
+    def fn(x: tf.Tensor) -> tf.Tensor:
+        def body(z: tf.Tensor, y: tf.Tensor, m: tf.Tensor) -> tuple[tf.Tensor, ...]:
+            new = tf.tanh(tf.matmul(z, x))
+            y = tf.matmul(y, x, name="product")
+            left = tf.math.count_nonzero(new - z > 1e-5, dtype=tf.int32)
+            return new, y, left * tf.shape(y, name="shape")[0]
+
+        start = [x, x, tf.constant(1)]
+        return tf.while_loop(lambda z, y, m: m > 0, body, start)[1]
+
+    found = rules(fn, spec(None, 4))
+    assert (found["product"], found["shape"]) == ("compute", "follow")
 
 
 def test_a_loop_of_so_many_trips_is_16_bit() -> None:

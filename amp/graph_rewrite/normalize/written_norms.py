@@ -185,6 +185,8 @@ def _norm(values: Values, parts: Sequence[Part], found: Found) -> Norm | None:
     epsilon = values.number(found["epsilon"])
     if channels < 1 or graph.shape(found["dy"]) != data:
         return None
+    if 0 in (data or ()):  # moments of none, whose number divides
+        return None
     if epsilon is None or np.ndim(epsilon) or epsilon < 0.0:
         return None
     vectors = (found["mean"], found["offset"], found.get("scale", found["offset"]))

@@ -172,6 +172,34 @@ def test_one_element_a_channel_has_no_variance() -> None:
     assert all(np.isfinite(values).all() for values in got.values())
 
 
+@pytest.mark.parametrize("shape", [(0, *SHAPE[1:]), (SHAPE[0], 0, *SHAPE[2:])])
+def test_no_elements_have_no_kernel(shape: tuple[int, ...]) -> None:
+    """Their moments are NaN, and the number that corrects a variance is none."""
+    data, vector = tf.TensorSpec(shape), tf.TensorSpec((CHANNELS,))
+    module, _ = normalized(step(written_out), data, vector, vector, data)
+    assert fused(module).main is module.main
+
+
+def test_a_step_on_no_examples_has_no_fault() -> None:
+    model = keras.Sequential(
+        [
+            keras.Input(SHAPE[1:]),
+            keras.layers.Conv2D(CHANNELS, 3, padding="same"),
+            keras.layers.BatchNormalization(),
+        ]
+    )
+
+    @tf.function
+    def gradients(x: tf.Tensor) -> list[tf.Tensor]:
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_sum(tf.square(model(x, training=True)))
+        return tape.gradient(loss, model.trainable_variables)
+
+    with amp.mixed_precision_scope(dtype="bfloat16", assignment="all", strict=True):
+        for _ in range(2):
+            assert len(gradients(inputs()[0][:0])) == 4
+
+
 def beside(x: tf.Tensor, scale: tf.Tensor, offset: tf.Tensor) -> tuple[tf.Tensor, ...]:
     """The data go past the normalization too, as in a residual block."""
     y, mean, variance = written_out(x, scale, offset)

@@ -2,16 +2,20 @@
 
 Loops inside a function take their batches from these, and no argument tells how large
 the batches are. Called before a function's first call, which may be its only one:
-`functions.first_element` has the first element of each looked at. No dataset is
+`functions.first_element` has the first element of each looked at, so there is none to
+be looked at where the function might fill first what its pipelines read. No dataset is
 touched here.
 """
 
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
 
-from amp.graph_rewrite.graph import calls, dataset_loops, ir
+from amp.graph_rewrite.graph import calls, dataset_loops, ir, op_schema
 from amp.graph_rewrite.graph.shapes import whole
+from amp.graph_rewrite.normalize import python_calls
+from amp.graph_rewrite.ops import structure
 from amp.graph_rewrite.ops.op_table import facts
 from amp.graph_rewrite.ops.row import Kind
 
@@ -38,9 +42,13 @@ class ElementSource:
 def element_sources(module: ir.Module) -> tuple[ElementSource, ...]:
     """The arguments of the main function whose elements differ in size.
 
+    None if something may be filled before the first element is taken.
+
     Args:
       module: with calls inlined, as far as they can be.
     """
+    if _fills(module):
+        return ()
     found: dict[int, ElementSource] = {}
     arguments = _Arguments(module)
     for graph in module.graphs():
@@ -58,6 +66,56 @@ def element_sources(module: ir.Module) -> tuple[ElementSource, ...]:
                 for index in arguments.behind(graph, edge, dataset):
                     found[index] = ElementSource(index, types, shapes, dataset)
     return tuple(found.values())
+
+
+def _fills(module: ir.Module) -> bool:
+    """Whether a node fills something and does not come after the first element.
+
+    A loop that fills and takes is judged by what is in it.
+    """
+    fills = _nodes(module, _is_filling)
+    if not any(fills.values()):
+        return False
+    takes = _nodes(module, lambda node: facts(node.op).kind in _TAKES or _is_each(node))
+    graphs = (graph for graph in module.graphs() if takes[graph.name])
+    return any(not fills[g.name] <= _behind(g, takes[g.name]) for g in graphs)
+
+
+def _nodes(module: ir.Module, does: Callable[[ir.Node], bool]) -> dict[str, set[str]]:
+    """By graph, the nodes that do something, by themselves or by what they call."""
+    own = {
+        graph.name: {node.name for node in graph.nodes.values() if does(node)}
+        for graph in module.graphs()
+    }
+    functions = python_calls.reaching(module, filter(own.get, module.functions))
+    for graph in module.graphs() if functions else ():
+        own[graph.name].update(python_calls.calling(graph, functions))
+    return own
+
+
+def _is_filling(node: ir.Node) -> bool:
+    """Whether a node runs Python, or puts something where others may find it."""
+    if node.op in structure.PYTHON:
+        return True
+    if not op_schema.is_stateful(node.op) or node.op in calls.CALLS:
+        return False
+    known = op_schema.schema(node.op)
+    gives = known is None or known.signature(node).outs
+    writes = facts(node.op).kind is Kind.WRITE or node.op in structure.TELLING
+    return not gives and not writes
+
+
+def _is_each(node: ir.Node) -> bool:
+    return node.op in calls.CALLS and calls.CALLS[node.op].each
+
+
+def _behind(graph: ir.Graph, nodes: set[str]) -> set[str]:
+    """These nodes, and those that come after one of them."""
+    found = set(nodes)
+    for name in graph.order:
+        if not found.isdisjoint(graph.nodes[name].sources):
+            found.add(name)
+    return found
 
 
 def _of_dataset(

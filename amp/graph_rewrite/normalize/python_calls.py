@@ -5,7 +5,7 @@ Says where; no read is moved or merged here.
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Mapping
+from collections.abc import Container, Iterable, Iterator, Mapping
 
 from amp.graph_rewrite.graph import calls, ir
 from amp.graph_rewrite.ops import structure
@@ -13,11 +13,19 @@ from amp.graph_rewrite.ops import structure
 
 def running(module: ir.Module) -> frozenset[str]:
     """The functions of a module that run Python, by themselves or by a call."""
-    found = {
-        name
-        for name, graph in module.functions.items()
-        if not graph.ops.isdisjoint(structure.PYTHON)
-    }
+    return reaching(
+        module,
+        (
+            name
+            for name, graph in module.functions.items()
+            if not graph.ops.isdisjoint(structure.PYTHON)
+        ),
+    )
+
+
+def reaching(module: ir.Module, functions: Iterable[str]) -> frozenset[str]:
+    """These functions of a module, and those that call them, directly or not."""
+    found = set(functions)
     if not found:
         return frozenset()
     callers: dict[str, list[str]] = {}
@@ -42,12 +50,19 @@ def nodes(graph: ir.Graph, functions: frozenset[str]) -> list[str]:
     """
     if not functions and graph.ops.isdisjoint(structure.PYTHON):
         return []
+    called = set(calling(graph, functions))
     return [
         name
         for name, node in graph.nodes.items()
-        if node.op in structure.PYTHON
-        or not functions.isdisjoint(_callees(node, functions))
+        if node.op in structure.PYTHON or name in called
     ]
+
+
+def calling(graph: ir.Graph, functions: frozenset[str]) -> Iterator[str]:
+    """The nodes that call one of these functions."""
+    for name, node in graph.nodes.items():
+        if not functions.isdisjoint(_callees(node, functions)):
+            yield name
 
 
 def _callees(node: ir.Node, functions: Container[str]) -> tuple[str, ...]:

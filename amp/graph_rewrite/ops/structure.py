@@ -132,6 +132,16 @@ STRUCTURE = (
 
 # Unlisted, as what is not in the table: tf.py_function and tf.numpy_function make them.
 PYTHON = frozenset({"PyFunc", "PyFuncStateless", "EagerPyFunc"})
+# Unlisted too, without results: they tell somebody or check, and give nothing to any
+# other op, or change a part of a variable.
+TELLING = frozenset(
+    {
+        *("Assert", "PrintV2", "RngSkip", "ResourceStridedSliceAssign"),
+        *("WriteSummary", "WriteScalarSummary", "WriteHistogramSummary"),
+        *("WriteImageSummary", "WriteAudioSummary", "WriteGraphSummary"),
+        *("WriteRawProtoSummary", "FlushSummaryWriter"),
+    }
+)
 # Unlisted too: they hand a tensor, or its bytes, to what reads it with the type that it
 # was built with, such as a file, another process or a staging area.
 AGREED = frozenset(

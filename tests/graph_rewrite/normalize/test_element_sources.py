@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import tensorflow as tf
@@ -53,6 +54,57 @@ def test_an_iterator_is_found_in_loops_and_branches() -> None:
     want = ElementSource(1, (ir.FLOAT,), ((-1, WIDTH),), dataset=False)
     for fn in (counted, all_of):
         assert sources(fn, tf.constant(1.0), iter(data())) == (want,)
+
+
+def test_nothing_is_looked_at_before_the_function_has_filled_what_it_takes_from() -> (
+    None
+):
+    """Python or a queue that the pipeline reads; not what comes after an element."""
+    queue = tf.queue.FIFOQueue(9, [tf.float32], [[]])
+    state = tf.Variable(0.0)
+
+    def python(x: Any) -> None:
+        tf.py_function(lambda _: None, [x], [])
+
+    @tf.function
+    def called(x: Any) -> None:
+        python(x)
+
+    def told(x: Any) -> None:
+        tf.print(x)
+        tf.debugging.assert_less(x, 9.0)
+        state.assign_add(x)
+
+    def looped(before: Any, first: Any, after: Any, x: Any, batches: Any) -> tf.Tensor:
+        before(x)
+        total = x
+        for _ in tf.range(3):
+            first(x)
+            total += tf.reduce_sum(next(batches))
+            after(total)
+        after(total)
+        return total
+
+    def looks(before: Any, first: Any, after: Any) -> bool:
+        fn = functools.partial(looped, before, first, after)
+        return bool(sources(fn, tf.constant(1.0), iter(data())))
+
+    assert looks(told, told, told)
+    for fills in (python, called, queue.enqueue):
+        assert not looks(fills, told, told)
+        assert not looks(told, fills, told)
+        assert looks(told, told, fills)
+
+
+def test_python_for_each_element_of_a_dataset_comes_after_the_first() -> None:
+    def fn(data: Any) -> tf.Tensor:
+        total = 0.0
+        for batch in data:
+            total += tf.reduce_sum(batch)
+            tf.py_function(lambda _: None, [total], [])
+        return total
+
+    assert sources(fn, data())
 
 
 def test_elements_of_one_size_tell_nothing() -> None:

@@ -283,6 +283,30 @@ def test_nothing_is_looked_at_where_nothing_is_left() -> None:
             train(iterator, tf.constant(1))
 
 
+def test_a_function_may_fill_what_its_pipeline_reads() -> None:
+    weights, filled = new_weights(), []
+
+    def rows() -> Iterator[np.ndarray]:
+        while True:
+            yield filled[-1]
+
+    @tf.function
+    def train(iterator: Any) -> tf.Tensor:
+        steps = tf.py_function(
+            lambda: filled.append(np.ones([BATCH, SIZE], np.float32)) or 2, [], tf.int32
+        )
+        steps.set_shape([])
+        seen = tf.constant(0)
+        for _ in tf.range(steps):
+            seen = trained(weights, next(iterator))
+        return seen
+
+    spec = tf.TensorSpec([None, SIZE])
+    data = tf.data.Dataset.from_generator(rows, output_signature=spec)
+    with amp.mixed_precision_scope(strict=True, **POLICY):
+        assert int(train(iter(data))) == 1
+
+
 def test_an_iterator_of_a_worker_is_left_alone() -> None:
     there = "/job:worker/replica:0/task:0/device:CPU:0"
     source = ElementSource(0, (ir.FLOAT,), ((-1, SIZE),), dataset=False)

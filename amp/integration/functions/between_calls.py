@@ -120,8 +120,7 @@ class BetweenCalls:
             return later
         self.later = None
         tensor_pool.trim()  # of what was measured
-        if self._key:
-            plan_store.save(self._key, tried=later.tried)
+        plan_store.save(self._key, tried=later.tried)
         if contest is not None and contest.outcome is not None:
             self.keep(plans, contest, contest.outcome)
         return None

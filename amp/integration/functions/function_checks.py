@@ -145,8 +145,8 @@ class FunctionChecks:
         kept, plan = plans.nominee(self.compared).kept, NOMINEES[self.compared]
         if checked.nominee is not None:
             kept = checked.nominee.kept
-            if self._key:  # what has won is another plan now
-                plan_store.save(self._key, winner="", seconds={}, ready={})
+            # What has won is another plan now.
+            plan_store.save(self._key, winner="", seconds={}, ready={})
         name = CUT.name if self.compared == MEASURED.name else self.compared
         found = StoredCheck(checked.outcome, kept, name, twice=not self._again)
         stored_checks.keep(self._key, checked.prepared, plan, found)

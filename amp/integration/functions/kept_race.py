@@ -30,5 +30,4 @@ class KeptRace:
 
     def advanced(self, kept: Mapping[str, Any]) -> None:
         """Stores how far the race is."""
-        if self._key:
-            plan_store.save(self._key, race={"plan": self._plan, **kept})
+        plan_store.save(self._key, race={"plan": self._plan, **kept})

@@ -52,7 +52,7 @@ SCALE = 8
 # What changes no plan and no time.
 _IRRELEVANT = ("report", "strict", "trial", "tune_budget")
 
-_LOCK = threading.RLock()
+_LOCK = threading.RLock()  # held while a record is read and replaced, no longer
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -176,8 +176,11 @@ def path(name: str) -> Path:
 def load(name: str) -> Record:
     """What is known of the function of a fingerprint; an empty record if nothing is.
 
-    A file that cannot be read counts as empty, with a warning.
+    Under "", the name of what has no fingerprint, nothing is. A file that cannot be
+    read counts as empty, with a warning.
     """
+    if not name:
+        return Record()
     file = path(name)
     part = fallback.Part(f"what is known of a function in {file} is ignored")
     return fallback.attempt(part, lambda: _loaded(file), Record)
@@ -229,17 +232,30 @@ def save(name: str, **changes: Any) -> None:
     processes save at a time, the last one's record stays.
 
     Args:
-      name: the fingerprint.
+      name: the fingerprint; under "" nothing is stored.
       changes: new values of attributes of `Record`.
     """
-    with _LOCK:
-        record = dataclasses.replace(load(name), **changes)
-        try:
-            profiles.write(path(name), json.dumps(dataclasses.asdict(record), indent=1))
-        except ProfileError as e:
-            messages.log_once("%s", e)
-            return
+    if not name:
+        return
+    load(name)  # tells of a damaged file, as the program's code may not under the lock
+    try:
+        with _LOCK:
+            _replace(path(name), changes)
+    except ProfileError as e:
+        messages.log_once("%s", e)
+        return
     _drop_oldest(path(name).parent)
+
+
+def _replace(file: Path, changes: Mapping[str, Any]) -> None:
+    """Reads a file and writes it anew, with `_LOCK` held.
+
+    Raises:
+      ProfileError: the directory cannot be written.
+    """
+    known = fallback.attempt_quietly(lambda: _loaded(file), Record())
+    record = dataclasses.replace(known, **changes)
+    profiles.write(file, json.dumps(dataclasses.asdict(record), indent=1))
 
 
 def keep_outcome(

@@ -56,7 +56,7 @@ def recall(key: str, prepared: Prepared, low: Low) -> StoredCheck | None:
 
 
 def _recalled(key: str, prepared: Prepared, low: Low) -> StoredCheck | None:
-    found = plan_store.load(key).accuracy if key else None
+    found = plan_store.load(key).accuracy
     if not found:
         return None
     if not any(low.values()):

@@ -304,6 +304,5 @@ class RunTwins:
         if outcome is not None and self._reports is not None:
             report = None if winner == FLOAT32 else self._plans.report(winner)
             self._reports.ended(winner, report, outcome)
-            if self._key:
-                plan_store.keep_outcome(self._key, winner, outcome)
+            plan_store.keep_outcome(self._key, winner, outcome)
         self._go_on()

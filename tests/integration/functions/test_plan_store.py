@@ -6,6 +6,7 @@ import json
 import math
 import os
 import pathlib
+import threading
 from typing import Any
 
 import pytest
@@ -15,6 +16,7 @@ from tensorflow.python.eager import context as context_lib
 
 from amp.graph_rewrite.cost.shipped_devices import CPU_AMX
 from amp.graph_rewrite.outcomes import RacedPlan, TrialOutcome
+from amp.integration import messages
 from amp.integration.functions import definitions, plan_store
 from amp.integration.functions.plan_store import Record
 from amp.integration.functions.race_rules import FLOAT32, USED_UP
@@ -139,6 +141,41 @@ def test_a_directory_that_cannot_be_written_stops_nobody(
     (tmp_path / "plans").write_text("a file in the way")
     plan_store.save(NAME, winner="everything")
     assert plan_store.load(NAME) == Record()
+
+
+@pytest.mark.parametrize("writable", [True, False])
+def test_a_program_that_is_told_of_a_fault_finds_no_lock_held(
+    writable: bool, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    free: list[bool] = []
+
+    def told(*_: Any) -> None:
+        def ask() -> None:
+            free.append(plan_store._LOCK.acquire(timeout=1.0))
+            if free[-1]:
+                plan_store._LOCK.release()
+
+        thread = threading.Thread(target=ask)
+        thread.start()
+        thread.join()
+
+    monkeypatch.setattr(messages, "warn_once", told)
+    monkeypatch.setattr(messages, "log_once", told)
+    if writable:
+        plan_store.save(NAME, winner="everything")
+        plan_store.path(NAME).write_text("{")
+    else:
+        (tmp_path / "plans").write_text("a file in the way")
+    plan_store.save(NAME, winner="cut")
+    assert free == [True]
+    assert plan_store.load(NAME).winner == ("cut" if writable else "")
+
+
+def test_what_has_no_name_is_not_kept() -> None:
+    """Such as a function whose fingerprint could not be taken."""
+    plan_store.keep_outcome("", "cut", outcome("won", "cut", FLOAT32))
+    assert plan_store.next_run("") == Record()
+    assert not plan_store.path("").exists()
 
 
 def test_the_oldest_records_go_first(monkeypatch: pytest.MonkeyPatch) -> None:

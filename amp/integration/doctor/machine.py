@@ -20,14 +20,6 @@ from amp.integration.doctor.findings import NOTE, OK, WRONG, Finding
 from amp.integration.measuring import hardware
 from amp.policy import Policy
 
-# What oneDNN takes (TensorFlow 2.21 has oneDNN 3), and ignores all else:
-# https://uxlfoundation.github.io/oneDNN/dev_guide_cpu_dispatcher_control.html
-ISAS = (
-    *("SSE41", "AVX", "AVX2", "AVX2_VNNI", "AVX2_VNNI_2"),
-    *("AVX512_CORE", "AVX512_CORE_VNNI", "AVX512_CORE_BF16", "AVX512_CORE_FP16"),
-    *("AVX512_CORE_AMX", "AVX512_CORE_AMX_FP16", "AVX10_1_512", "AVX10_1_512_AMX"),
-    *("AVX10_1_512_AMX_FP16", "AVX10_2_512", "AVX10_2_512_AMX_2", "DEFAULT", "ALL"),
-)
 _NVIDIA = (Path("/proc/driver/nvidia/version"), Path("/dev/nvidiactl"))
 _DTYPES = ("bfloat16", "float16")
 
@@ -99,14 +91,15 @@ def onednn() -> Iterator[Finding]:
     facts = {"off": off, "limit": limit or None, "hidden": hidden}
     variable = hardware.onednn_variable()
     said, lifted = f"{variable}={limit}", f"unset {variable}"
-    if limit and limit not in ISAS:
+    if limit and limit not in hardware.ISAS:
         text = f"{said} is no instruction set that oneDNN knows, and is ignored"
-        remedy = spelling.hint(limit, ISAS, f"one of {', '.join(ISAS)}")
+        known = tuple(hardware.ISAS)
+        remedy = spelling.hint(limit, known, f"one of {', '.join(known)}")
         yield Finding("onednn", WRONG, text, remedy, facts)
     elif off and hidden:
         text = f"off: no kernel uses {', '.join(hidden)}, which this CPU has"
         yield Finding("onednn", WRONG, text, "unset TF_ENABLE_ONEDNN_OPTS", facts)
-    elif not off and _ends_processes(limit):
+    elif not off and _ends_processes():
         text = (
             f"{said} on a CPU with AVX-512: TensorFlow asks the CPU, not oneDNN, "
             "whether it has kernels for bfloat16, and a product in bfloat16 ends the "
@@ -124,10 +117,9 @@ def onednn() -> Iterator[Finding]:
         yield Finding("onednn", OK, text, facts=facts)
 
 
-def _ends_processes(limit: str) -> bool:
+def _ends_processes() -> bool:
     """Whether a CPU has AVX-512 and oneDNN may not use it (seen in TensorFlow 2.21)."""
-    below = limit in ("SSE41", "AVX", "AVX2", "AVX2_VNNI", "AVX2_VNNI_2")
-    return below and "avx512f" in hardware.cpu_flags()
+    return "avx512f" in hardware.cpu_flags() - hardware.usable_flags()
 
 
 def _sixteen(flags: frozenset[str]) -> list[str]:

@@ -12,7 +12,7 @@ import functools
 import os
 import platform
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextvars import ContextVar
 from pathlib import Path
 
@@ -29,14 +29,20 @@ _CPUINFO = Path("/proc/cpuinfo")
 # Where Linux tells the version of NVIDIA's driver: alone, or in a line of text.
 _DRIVERS = (Path("/sys/module/nvidia/version"), Path("/proc/driver/nvidia/version"))
 
-# The instruction sets, of those that ONEDNN_MAX_CPU_ISA may name, whose kernels have no
-# 16-bit arithmetic, and those that have AVX512-BF16 but not AMX:
+# The instruction sets that ONEDNN_MAX_CPU_ISA may name, each with how the flags begin
+# that oneDNN then may not use, of those that matter here. TensorFlow 2.21 has a oneDNN
+# without AVX10_2_512, which the page names too; what oneDNN does not know it ignores:
 # https://uxlfoundation.github.io/oneDNN/dev_guide_cpu_dispatcher_control.html
-_WITHOUT_BF16 = (
-    *("SSE41", "AVX", "AVX2", "AVX2_VNNI", "AVX2_VNNI_2"),
-    *("AVX512_CORE", "AVX512_CORE_VNNI"),
-)
-_WITHOUT_AMX = ("AVX512_CORE_BF16", "AVX512_CORE_FP16", "AVX10_1_512")
+ISAS: Mapping[str, tuple[str, ...]] = {
+    **dict.fromkeys(("SSE41", "AVX", "AVX2"), ("avx512", "amx_")),
+    **dict.fromkeys(("AVX2_VNNI", "AVX2_VNNI_2"), ("avx512", "amx_")),
+    **dict.fromkeys(("AVX512_CORE", "AVX512_CORE_VNNI"), ("avx512_bf16", "amx_")),
+    **dict.fromkeys(("AVX512_CORE_BF16", "AVX512_CORE_FP16"), ("amx_",)),
+    "AVX10_1_512": ("amx_",),
+    **dict.fromkeys(("AVX512_CORE_AMX", "AVX512_CORE_AMX_FP16"), ()),
+    **dict.fromkeys(("AVX10_1_512_AMX", "AVX10_1_512_AMX_FP16"), ()),
+    **dict.fromkeys(("DEFAULT", "ALL"), ()),
+}
 
 # Flags of a CPU with 16-bit arithmetic, and what people call it.
 SIXTEEN = {"avx512_bf16": "AVX512-BF16", "amx_bf16": "AMX-BF16"}
@@ -238,12 +244,8 @@ def _limited(flags: frozenset[str]) -> frozenset[str]:
 
     As in oneDNN, an unknown value is ignored.
     """
-    isa = onednn_limit()
-    if isa in _WITHOUT_BF16:
-        flags -= {"avx512_bf16"}
-    if isa in (*_WITHOUT_BF16, *_WITHOUT_AMX):
-        flags = frozenset(flag for flag in flags if not flag.startswith("amx_"))
-    return flags
+    hidden = ISAS.get(onednn_limit(), ())
+    return frozenset(flag for flag in flags if not flag.startswith(hidden))
 
 
 def _cpuinfo(field: str) -> str:

@@ -72,6 +72,9 @@ def test_onednn_without_a_limit_is_well(onednn, flags):
         (OLD, "AVX2", OK, "on, up to AVX2"),
         (BF16, "AVX512_CORE_BF16", OK, "on, up to AVX512_CORE_BF16"),
         (BF16, "AVX512BF16", WRONG, "no instruction set that oneDNN knows"),
+        (AMX, "AVX10_2_512", WRONG, "no instruction set that oneDNN knows"),
+        (AMX, "AVX10_1_512", NOTE, "hides AMX-BF16, which this CPU has; AVX512-BF"),
+        (AMX, "AVX10_1_512_AMX", OK, "on, up to AVX10_1_512_AMX"),
     ],
 )
 def test_a_limit_is_wrong_where_it_hides_what_the_cpu_has(

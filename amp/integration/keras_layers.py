@@ -85,7 +85,7 @@ def forward(node: str, known: Mapping[str, Any]) -> str:
       node: its name.
       known: has the names of all nodes that were traced.
     """
-    scope = node.removeprefix(_TAPE) if node.startswith(_TAPE) else ""
-    while scope and scope not in known:
+    before, _, scope = node.partition(_TAPE)  # before it, calls that were inlined
+    while scope and before + scope not in known:
         scope = scope.rpartition("/")[0]
-    return scope or node
+    return before + scope if scope else node

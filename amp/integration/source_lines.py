@@ -29,13 +29,15 @@ from amp.integration import keras_layers
 # (a trace may come from another machine).
 _OURS = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 _FOLDERS = (os.path.join(_OURS, ""), os.path.join(os.path.dirname(tf.__file__), ""))
-_LIBRARIES = ("/tensorflow/python/", "/keras/src/", "/site-packages/amp/")
+_LIBRARIES = (
+    *("/tensorflow/python/", "/keras/src/", "/tf_keras/src/"),
+    "/site-packages/amp/",
+)
 # Others' packages may have built a model for the user: taken if nothing else was found.
 # TensorFlow makes the functions of a custom op's library from a "<string>".
-_INSTALLED = (
-    *("/site-packages/", "/dist-packages/", "<string>"),
-    os.path.join(sysconfig.get_path("stdlib"), ""),
-)
+_INSTALLED = ("/site-packages/", "/dist-packages/", "<string>")
+# Python's own modules, among which may be the folder of what is installed.
+_PYTHON = os.path.join(sysconfig.get_path("stdlib"), "")
 
 # What TensorFlow names a function or a node with in an error's message.
 _TAG = re.compile(r"\{\{(function_node|node) ([\w.\-/]+)\}\}")
@@ -54,9 +56,10 @@ def of_frames(frames: Iterable[tuple[str, int]]) -> str:
     for file, line in reversed(list(frames)):
         if file.startswith(_FOLDERS) or any(part in file for part in _LIBRARIES):
             continue
-        if not any(part in file for part in _INSTALLED):
+        if any(part in file for part in _INSTALLED):
+            other = other or f"{file}:{line}"
+        elif not file.startswith(_PYTHON):
             return f"{file}:{line}"
-        other = other or f"{file}:{line}"
     return other
 
 

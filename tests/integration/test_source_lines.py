@@ -135,6 +135,9 @@ def test_a_sessions_report_has_lines_and_keeps_no_graph_alive() -> None:
         ([("/home/me/train.py", 3), (tf.__file__, 5)], "/home/me/train.py:3"),
         ([("/home/me/train.py", 3), ("/home/me/net.py", 9)], "/home/me/net.py:9"),
         ([("/x/site-packages/keras/src/layer.py", 1)], ""),
+        ([("/x/site-packages/tf_keras/src/layer.py", 1)], ""),
+        ([(inspect.getfile(weakref), 1)], ""),
+        ([("<ipython-input-3-0a1b>", 3), (tf.__file__, 5)], "<ipython-input-3-0a1b>:3"),
         (
             [("/x/site-packages/zoo/net.py", 2), (inspect.getfile(amp), 1)],
             "/x/site-packages/zoo/net.py:2",

@@ -1,23 +1,20 @@
 """Finds the user's source line of a node, as TensorFlow noted it at tracing.
 
-No graph is changed. Of a node that was loaded from a file no line is known.
+No graph is changed. Of a node that was loaded from a file no line is known. Which line
+of a stack trace is the user's is said in `integration.source_lines`, for all.
 """
 
 from __future__ import annotations
 
-import functools
 import linecache
 import pathlib
-import sys
-import sysconfig
 from typing import Any
 
 from amp.graph_rewrite.graph import ir
+from amp.integration import keras_layers, source_lines
 from amp.integration.process import PROCESS
 
 _HERE = pathlib.Path(__file__).parent
-_GRADIENTS = "gradient_tape/"
-_LIBRARIES = ("tensorflow", "keras", "tf_keras", "amp")
 
 
 def line_of_edge(traced: Any, graph: ir.Graph, edge: ir.Edge) -> str:
@@ -29,17 +26,10 @@ def line_of_edge(traced: Any, graph: ir.Graph, edge: ir.Edge) -> str:
       edge: of that graph.
     """
     if edge[0] in graph.nodes:
-        return line_of(traced, _forward(edge[0], graph)) or line_of(traced, edge[0])
+        forward = keras_layers.forward(edge[0], graph.nodes)
+        return line_of(traced, forward) or line_of(traced, edge[0])
     readers = (name for name, _ in graph.readers.get(edge, ()))
     return next((line for line in (line_of(traced, n) for n in readers) if line), "")
-
-
-def _forward(name: str, graph: ir.Graph) -> str:
-    """The node that a node of a gradient is of: its own line is that of the tape's."""
-    before, scope, rest = name.partition(_GRADIENTS)
-    parts = rest.split("/") if scope else []
-    starts = (before + "/".join(parts[:count]) for count in range(len(parts), 0, -1))
-    return next((start for start in starts if start in graph.nodes), name)
 
 
 def line_of(graph: Any, name: str) -> str:
@@ -54,14 +44,17 @@ def line_of(graph: Any, name: str) -> str:
       "" if it is not known.
     """
     operation = _operation(graph, name)
-    for frame in reversed((operation is not None and operation.traceback) or ()):
-        if pathlib.Path(frame.filename).parent == _HERE:
-            return ""  # what is left is who called amp.compare, and built nothing
-        if not _is_library(frame.filename):
-            text = frame.line or linecache.getline(frame.filename, frame.lineno)
-            file = pathlib.Path(frame.filename).name
-            return f"{file}:{frame.lineno}  {text.strip()}".rstrip()
-    return ""
+    frames: list[Any] = []
+    for frame in (operation is not None and operation.traceback) or ():
+        # Who called amp.compare has built nothing.
+        here = pathlib.Path(frame.filename).parent == _HERE
+        frames = [] if here else [*frames, frame]
+    found = source_lines.of_frames((each.filename, each.lineno) for each in frames)
+    if not found:
+        return ""
+    file, _, number = found.rpartition(":")
+    text = linecache.getline(file, int(number)).strip()
+    return f"{pathlib.Path(file).name}:{number}  {text}".rstrip()
 
 
 def _operation(graph: Any, name: str) -> Any:
@@ -83,16 +76,3 @@ def _called(call: Any) -> Any:
     attr = call.node_def.attr
     reference = PROCESS.traced.get(attr["f"].func.name) if "f" in attr else None
     return None if reference is None else reference()
-
-
-@functools.cache
-def _is_library(file: str) -> bool:
-    """Whether a file is TensorFlow's, Keras', this package's or Python's own."""
-    path = pathlib.Path(file)
-    for name in _LIBRARIES:
-        found = getattr(sys.modules.get(name), "__file__", None)
-        if found and pathlib.Path(found).parent in path.parents:
-            return True
-    own = pathlib.Path(sysconfig.get_paths()["stdlib"])
-    in_packages = {"site-packages", "dist-packages"} & set(path.parts)
-    return file.startswith("<") or (own in path.parents and not in_packages)

@@ -29,6 +29,20 @@ def test_the_line_is_that_of_the_innermost_frame_that_is_no_librarys():
     )
 
 
+def test_a_line_of_an_installed_package_is_the_users_only_where_no_other_is():
+    """As in reports."""
+    code = "def layer(x):\n    return tf.tanh(x, name='theirs')\n"
+    theirs = {"tf": tf}
+    exec(compile(code, "/x/site-packages/zoo/net.py", "exec"), theirs)
+
+    def fn(x):
+        return theirs["layer"](x)  # the user's own
+
+    graph = graph_of(fn, tf.zeros([2]))
+    line = source_lines.line_of(graph, "theirs")
+    assert line.endswith('return theirs["layer"](x)  # the user\'s own')
+
+
 def test_nodes_of_called_functions_are_found():
     graph = graph_of(lambda x: inner(x), tf.zeros([2]))
     (call,) = (op.name for op in graph.get_operations() if "Call" in op.type)

@@ -28,79 +28,98 @@ class _Built:
     Attributes:
       read: tensors to fetch, by scaler and by what they are.
       counts: for each scaler, the exponents of the gradient of each variable.
-      gradients: the names of the operations that make these gradients.
+      gradients: for each scaler, the names of the operations that make these gradients.
     """
 
     read: dict[str, dict[str, Any]]
     counts: dict[str, dict[str, Any]]
-    gradients: frozenset[str]
+    gradients: dict[str, frozenset[str]]
 
 
 class LossScaleHook(tf.compat.v1.train.SessionRunHook):  # type: ignore[misc]
     """Logs the loss scale of a session job, and writes it for TensorBoard.
 
     The scale and the counts are read while a step runs: before or after its own update.
+    A job may take its steps in turn (a GAN's): each scaler is read in a run that takes
+    the gradients that it scales.
 
     Args:
       log_dir: where to write for TensorBoard; by default nothing is written.
-      every: the runs from one reading to the next; by default 100, or as many as keep
-        a reading under 3 % of the time.
+      every: the runs from one reading of a scaler to the next; by default 100, or as
+        many as keep a reading under 3 % of the time.
     """
 
     def __init__(self, log_dir: str = "", every: int | None = None) -> None:
         self._log_dir, self._pace = str(log_dir), Pace(every)
-        self._runs = self._due = 0
+        self._runs = 0
+        self._due: dict[str, int] = {}  # by scaler, the run from which on it is read
         self._writer: Any = None
         self._built: _Built | None = None
         self._before: dict[str, Tally] = {}
         self._names: dict[str, tuple[str, ...]] = {}
-        # By the names of the operations that a run asks for.
-        self._trains: dict[tuple[str, ...], bool] = {}
+        # By the names of the operations that a run asks for, the scalers.
+        self._takes: dict[tuple[str, ...], frozenset[str]] = {}
 
     def begin(self) -> None:
         """Adds the tensors to read to the graph."""
         self._pace.start()
         graph = tf.compat.v1.get_default_graph()
         scalers = current().scalers
-        self._before = {}  # of another graph, whose scalers may have the same names
+        # Of another graph, whose scalers may have the same names.
+        self._before, self._due, self._takes = {}, {}, {}
         self._names = {scaler.name: scaler.names for scaler in scalers}
         gradients = step_variants.gradients_in(graph)
-        read, counts = {}, {}
+        read, counts, names = {}, {}, {}
         for scaler in scalers:
             with scaler.ready():
                 fields = ("scale", "skipped_steps", "tally")
                 each = {name: getattr(scaler, name).read_value() for name in fields}
             read[scaler.name] = each
             labels = {scaler.label(i): n for i, n in enumerate(scaler.names)}
+            own = [gradient for gradient in gradients if gradient.label in labels]
             counts[scaler.name] = {
-                labels[g.label]: exponents.counted(_tensor(graph, g.edge))
-                for g in gradients
-                if g.label in labels
+                labels[g.label]: exponents.counted(_tensor(graph, g.edge)) for g in own
             }
-        names = frozenset(gradient.edge[0] for gradient in gradients)
-        self._built, self._trains = _Built(read, counts, names), {}
+            names[scaler.name] = frozenset(gradient.edge[0] for gradient in own)
+        self._built = _Built(read, counts, names)
 
     def before_run(self, run_context: Any) -> Any:
         """Asks for what is to be read in this run."""
         built = self._built
-        if built is None or self._runs < self._due:
+        if built is None:
+            return None
+        due = [name for name in built.read if self._runs >= self._due.get(name, 0)]
+        if not due:
             return None
         # A session also fetches types that the program has told it to take apart: what
         # is behind them is not known, and such a run is not read.
         asked = fallback.attempt_quietly(lambda: _operations(run_context), list[Any]())
         # A run without the gradients need not feed what they are computed from.
-        if not self._computes(built.gradients, asked):
+        takes = self._taken(built.gradients, asked)
+        now = [name for name in due if name in takes]
+        if not now:
             return None
-        self._due = self._runs + self._pace.every
-        wanted = {"read": built.read, "counts": built.counts}
+        self._due |= dict.fromkeys(now, self._runs + self._pace.every)
+        wanted = {
+            "read": {name: built.read[name] for name in now},
+            "counts": {name: built.counts[name] for name in now},
+        }
         return tf.compat.v1.train.SessionRunArgs(wanted)
 
-    def _computes(self, gradients: frozenset[str], operations: list[Any]) -> bool:
-        """Whether a run computes the gradients; walks the graph once for such runs."""
+    def _taken(
+        self, gradients: dict[str, frozenset[str]], operations: list[Any]
+    ) -> frozenset[str]:
+        """The scalers whose gradients a run computes, all that were found of each.
+
+        The graph is walked once for such runs.
+        """
         key = tuple(operation.name for operation in operations)
-        if key not in self._trains:
-            self._trains[key] = gradients <= step_variants.executed(operations)
-        return self._trains[key]
+        if key not in self._takes:
+            names = step_variants.executed(operations)
+            self._takes[key] = frozenset(
+                n for n, own in gradients.items() if own <= names
+            )
+        return self._takes[key]
 
     def after_run(self, run_context: Any, run_values: Any) -> None:
         """Logs and writes what was read."""

@@ -102,6 +102,25 @@ def test_a_job_may_fetch_whatever_a_session_takes(trained, monkeypatch, kind):
     trained([1.0], hook, more=lambda w: [fetches_of(kind, w)])
 
 
+def test_each_scaler_is_read_where_steps_take_turns(capsys):
+    """As in a GAN: no run takes the gradients of both."""
+    install()
+    with tf.Graph().as_default(), amp.mixed_precision_scope(**POLICY):
+        updates = []
+        for name in ["a", "b"]:
+            w = v1.get_variable(name, initializer=np.ones([4, 3], np.float32))
+            loss = tf.reduce_mean(tf.matmul(tf.ones([2, 4]), w))
+            optimizer = v1.train.GradientDescentOptimizer(0.1)
+            updates.append(optimizer.minimize(loss, var_list=[w]))
+        hook = amp.callbacks.LossScaleHook(every=4)
+        with v1.train.MonitoredTrainingSession(hooks=[hook]) as session:
+            for _ in range(5):
+                for update in updates:
+                    session.run(update)
+    said = re.findall(r"step (\d+): loss scale \d+ \((\w)\)", capsys.readouterr().err)
+    assert said == [(str(n), "ab"[n % 2]) for n in (0, 1, 4, 5, 8, 9)]
+
+
 def test_a_graph_is_walked_once_for_each_kind_of_run(trained, monkeypatch):
     """A session that never trains asks at each run whether it does."""
     walked = []

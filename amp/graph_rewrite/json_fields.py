@@ -1,4 +1,4 @@
-"""Makes dataclasses of what was read from JSON, and refuses what does not fit them.
+"""Makes dataclasses of what was read from JSON, refuses what does not fit, writes JSON.
 
 What the fields mean is not known here: annotations say which values they may have.
 """
@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import json
+import math
 import types
 import typing
 from collections.abc import Callable, Mapping
@@ -15,6 +17,19 @@ from typing import Any, TypeVar
 T = TypeVar("T")
 # Makes the value of a field of what JSON has; raises ValueError for another kind.
 _Make = Callable[[Any], Any]
+
+
+def text(fields: Mapping[str, Any]) -> str:
+    """Fields as JSON, in which a number that is not finite is null: it has no other."""
+    return json.dumps(_finite(fields), indent=1, allow_nan=False)
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {name: _finite(each) for name, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(each) for each in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def made(kind: type[T], read: Any) -> T:

@@ -66,6 +66,12 @@ def test_what_does_not_fit_is_refused_by_the_name_of_its_field(
         json_fields.made(Outer, read)
 
 
+def test_a_number_that_is_not_finite_is_written_as_null() -> None:
+    given = {"a": [1.5, float("inf")], "b": {"c": (float("nan"), True, "x")}}
+    read = json.loads(json_fields.text(given))
+    assert read == {"a": [1.5, None], "b": {"c": [None, True, "x"]}}
+
+
 def test_a_field_that_is_missing_is_named() -> None:
     with pytest.raises(ValueError, match="'seconds'"):
         json_fields.made(Outer, {"name": "n"})

@@ -7,11 +7,10 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import json
 import math
 from collections.abc import Sequence
 
-from amp.graph_rewrite import figures
+from amp.graph_rewrite import figures, json_fields
 from amp.graph_rewrite.comparison import wording
 from amp.graph_rewrite.comparison.alone import KernelError
 from amp.graph_rewrite.comparison.suggestion import Suggestion
@@ -144,12 +143,15 @@ class Comparison:
         return self.error <= bound
 
     def to_json(self) -> str:
-        """The comparison as JSON, with the attributes as keys."""
+        """The comparison as JSON, with the attributes as keys.
+
+        An error that is not finite is null.
+        """
         fields = dataclasses.asdict(self)
         fields["error"] = self.error
         for row, tensor in zip(fields["tensors"], self.tensors, strict=True):
             row["parted"] = tensor.parted
-        return json.dumps(fields, indent=1)
+        return json_fields.text(fields)
 
     def __str__(self) -> str:
         return self.text()

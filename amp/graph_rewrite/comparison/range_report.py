@@ -7,9 +7,8 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import json
 
-from amp.graph_rewrite import figures
+from amp.graph_rewrite import figures, json_fields
 from amp.graph_rewrite.comparison import wording
 from amp.graph_rewrite.comparison.tensor_errors import RangeFigures
 
@@ -77,7 +76,7 @@ class RangeReport:
 
     def to_json(self) -> str:
         """The report as JSON, with the attributes as keys."""
-        return json.dumps(dataclasses.asdict(self), indent=1)
+        return json_fields.text(dataclasses.asdict(self))
 
     def __str__(self) -> str:
         return self.text()

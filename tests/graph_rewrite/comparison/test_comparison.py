@@ -104,6 +104,19 @@ def test_the_json_has_what_the_text_has():
     assert [(row["name"], row["parted"]) for row in read["tensors"]] == [("y", True)]
 
 
+def test_an_error_that_is_not_finite_is_null_in_json():
+    def refused(constant):
+        raise ValueError(f"{constant} is no JSON")
+
+    alone = (KernelError("sum", "Sum", math.inf, 0.01),)
+    over = tensor("y", math.inf, "result", overflowed=0.1)
+    text = comparison(over, kernels=alone).to_json()
+    read = json.loads(text, parse_constant=refused)
+    assert read["error"] is None
+    assert read["tensors"][0]["error"] is None
+    assert read["kernels"][0]["error"] is None
+
+
 @pytest.mark.parametrize(
     ("more", "said"),
     [

@@ -11,6 +11,7 @@ but those in float32 are copied, or kept when they have been compared.
 from __future__ import annotations
 
 import dataclasses
+import math
 import time
 from collections.abc import Iterable, Sequence
 from typing import Any, TypeAlias
@@ -120,8 +121,8 @@ class GradientCheck:
         """Compares gradients, and finds the nodes to keep in float32.
 
         Raises:
-          NotRepeatable: float32 gives no finite gradients, or a plan depends on more
-            than the step in float32 does.
+          NotRepeatable: float32 gives no finite gradients, a plan depends on more
+            than the step in float32 does, or other threads train meanwhile.
         """
         try:
             return self._compare()
@@ -136,10 +137,14 @@ class GradientCheck:
         judge = _Judge(exact, self._unit, self._copies.names)
         bent = self._yardstick(judge, alone)
         if bent is None:
+            self._still(judge)
             return self._none_in_16_bits()
         # Without its clusters, which take long to compile.
         first = judge.errors(self._copies.gradients(fuse.unfuse(self._made.graph)))
-        if judge.is_fine(first):
+        fine = judge.is_fine(first)
+        if bent or not fine:
+            self._still(judge)
+        if fine:
             return Checked(judge.outcome(first, 0), None, self._prepared, bent)
         suspects = self._suspects(judge.faults(first))
         cause = judge.cause(first)
@@ -160,9 +165,21 @@ class GradientCheck:
             return len(met) >= MOST or (late and timed)
 
         kept = accuracy.search(suspects, is_fine, spent)
+        self._still(judge)
         after = met.get(kept, judge.products)
         outcome = judge.outcome(after, len(kept), first)
         return Checked(outcome, nominee(kept), self._prepared, bent)
+
+    def _still(self, judge: _Judge) -> None:
+        """Makes sure, before anything is accused, that all copies had the same weights.
+
+        Copies read the job's own variables, which other threads may update.
+
+        Raises:
+          NotRepeatable: they have changed.
+        """
+        if judge.moved(self._copies.again()):
+            raise NotRepeatable("its variables change meanwhile, by another thread")
 
     def _none_in_16_bits(self) -> Checked:
         """What is to be done where products alone leave no finite gradients.
@@ -289,6 +306,17 @@ class _Judge:
 
     def errors(self, found: Sequence[Gradient]) -> Errors:
         return accuracy.errors(found, self._exact)
+
+    def moved(self, again: Sequence[Gradient]) -> bool:
+        """Whether gradients in float32, computed once more, are others.
+
+        Those that are noise may be, as sums may be added up in another order.
+        """
+        off, products = self.errors(again).each, self.products.each
+        return any(
+            one > self._unit and not accuracy.NOISE < least < math.inf
+            for one, least in zip(off, products, strict=True)
+        )
 
     def faults(self, found: Errors) -> list[int]:
         return accuracy.faults(found, self.products, self._unit)

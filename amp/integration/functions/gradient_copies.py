@@ -97,7 +97,8 @@ class GradientCopies:
         self._registered: list[str] = []
         self._numbers = itertools.count()
         self._wanted = gradients_only.gradients(step)
-        self._float32: tuple[ir.Module, bytes] | None = None  # a copy, registered
+        # A copy, registered, and the scale of its gradients.
+        self._float32: tuple[ir.Module, bytes, float] | None = None
         self.batch: tuple[Any, ...] | None = None
         self.scale = 1.0
 
@@ -170,8 +171,21 @@ class GradientCopies:
           NotRepeatable: TensorFlow cannot run it.
         """
         copy = self._copy(self._step)
-        self._float32 = copy, self._add(copy)
-        return list(self._scaled(self._float32[1]))
+        function = self._add(copy)
+        found = list(self._scaled(function))
+        self._float32 = copy, function, self.scale
+        return found
+
+    def again(self) -> Gradients:
+        """The gradients in float32 once more, after `exact` and as it gave them.
+
+        They differ where the variables have changed meanwhile.
+
+        Raises:
+          NotRepeatable: TensorFlow cannot run it.
+        """
+        assert self._float32 is not None
+        return self._repeated(self._float32[2])
 
     def plain(self) -> Gradients | None:
         """The gradients in float32 without a scale, after `exact`.
@@ -184,14 +198,19 @@ class GradientCopies:
           NotRepeatable: TensorFlow cannot run it.
         """
         assert self._float32 is not None
-        copy, function = self._float32
+        copy = self._float32[0]
         dynamic = self._wanted.scaled and isinstance(self._rule, DynamicLossScale)
         at = gradients_only.holder(self._step)[1]
         if not dynamic or scale_reads.outside_seeds(at, copy.main):
             return None
+        return self._repeated(1.0)
+
+    def _repeated(self, scale: float) -> Gradients:
+        assert self._float32 is not None
+        copy, function, _ = self._float32
         if gradients_only.is_random(copy):  # a new function draws the same numbers
-            return self.exact_at(1.0)
-        return self._run(function, 1.0)
+            return self.exact_at(scale)
+        return self._run(function, scale)
 
     def exact_at(self, scale: float) -> Gradients:
         """The gradients in float32 with a loss scale, divided by it."""

@@ -27,6 +27,7 @@ from amp.integration.functions import (
 )
 from amp.integration.functions.accuracy import ALL
 from amp.integration.functions.gradient_check import GradientCheck
+from amp.integration.functions.gradient_copies import GradientCopies
 from amp.integration.process import PROCESS
 from amp.policy import Policy
 
@@ -246,6 +247,35 @@ def test_threads_may_call_during_a_check() -> None:
         thread.join()
     assert sorted(job.taken) == list(range(16))
     assert int(job.count) == 16
+
+
+@pytest.mark.parametrize(("dtype", "after"), [("bfloat16", 2), ("float16", 1)])
+def test_nothing_is_accused_of_what_other_threads_change(
+    dtype: str,
+    after: int,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Several threads may train the same variables (Hogwild), also during a check.
+
+    A change before the plan's copy looks as if the plan made it; in float16 one before
+    the copy without a scale as if the scale did.
+    """
+    job, honest, runs = Regression(), GradientCopies._run, []
+
+    def run(self: GradientCopies, function: bytes, scale: float) -> Any:
+        found = honest(self, function, scale)
+        runs.append(scale)
+        if len(runs) == after:
+            job.second.assign(1.2 * job.second)
+        return found
+
+    monkeypatch.setattr(GradientCopies, "_run", run)
+    job.train(3, dtype=dtype)
+    said = "not checked: its variables change meanwhile, by another thread"
+    assert report().accuracy.text == said
+    assert report().accuracy.kept == 0
+    assert not [text for text in caplog.messages if " rests: " in text]
 
 
 def test_a_thread_may_race_while_the_plan_at_fault_is_made_anew(

@@ -33,13 +33,29 @@ class Errors:
 
     Attributes:
       each: of the gradient of each variable; 0 for one that is 0 in float32.
-      all: of all of them together.
-      finite: whether every gradient is finite.
+      offs: the squares of the distances themselves, infinite if not finite.
+      sizes: the squares of their units.
     """
 
     each: tuple[float, ...]
-    all: float
-    finite: bool
+    offs: tuple[float, ...]
+    sizes: tuple[float, ...]
+
+    @property
+    def all(self) -> float:
+        """The distance of all gradients together."""
+        return self.of(range(len(self.each)))
+
+    def of(self, numbers: Sequence[int]) -> float:
+        """The distance of some gradients together."""
+        size = sum(self.sizes[number] for number in numbers)
+        off = sum(self.offs[number] for number in numbers)
+        return math.sqrt(off / size) if size else 0.0
+
+    @property
+    def finite(self) -> bool:
+        """Whether every gradient is finite."""
+        return math.isfinite(sum(self.offs))
 
 
 def errors(found: Sequence[Gradient], wanted: Sequence[Gradient]) -> Errors:
@@ -49,12 +65,10 @@ def errors(found: Sequence[Gradient], wanted: Sequence[Gradient]) -> Errors:
       found: a gradient for each variable, finite or not.
       wanted: the same in float32, all finite.
     """
-    offs = [_square(f, w) for f, w in zip(found, wanted, strict=True)]
-    sizes = [_square(w, None) for w in wanted]
-    each = [math.sqrt(o / s) if s else 0.0 for o, s in zip(offs, sizes, strict=True)]
-    size = sum(sizes)
-    total = math.sqrt(sum(offs) / size) if size else 0.0
-    return Errors(tuple(each), total, math.isfinite(sum(offs)))
+    offs = tuple(_square(f, w) for f, w in zip(found, wanted, strict=True))
+    sizes = tuple(_square(w, None) for w in wanted)
+    each = (math.sqrt(o / s) if s else 0.0 for o, s in zip(offs, sizes, strict=True))
+    return Errors(tuple(each), offs, sizes)
 
 
 def _square(values: Gradient, less: Gradient | None) -> float:
@@ -84,9 +98,9 @@ def faults(plan: Errors, products: Errors, unit: float) -> list[int]:
     """
     judged = [i for i, error in enumerate(products.each) if error <= NOISE]
     worse = [i for i in judged if plan.each[i] > ONE * max(products.each[i], unit)]
-    if not worse and plan.all > ALL * max(products.all, unit):
+    if not worse and plan.of(judged) > ALL * max(products.of(judged), unit):
         worse = [i for i in judged if plan.each[i] > ALL * max(products.each[i], unit)]
-        worse = worse or judged[:1]
+        worse = worse or [max(judged, key=lambda i: plan.offs[i])]
     if not plan.finite and not worse:
         worse = [i for i, error in enumerate(plan.each) if not math.isfinite(error)]
     return sorted(worse, key=lambda i: -_ratio(plan, products, unit, i))

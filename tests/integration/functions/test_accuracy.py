@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import hypothesis
 import hypothesis.strategies as st
@@ -16,14 +17,18 @@ from amp.integration.functions.accuracy import ALL, FEW, NOISE, ONE, Errors, Sus
 UNIT = 2.0**-8
 
 
-def of(*each: float, whole: float = 0.01) -> Errors:
-    return Errors(each, whole, all(map(math.isfinite, each)))
+def of(*each: float, sizes: Sequence[float] = ()) -> Errors:
+    """The errors of gradients, by default of one size in float32."""
+    sizes = tuple(sizes) or (1.0,) * len(each)
+    offs = (one**2 * size for one, size in zip(each, sizes, strict=True))
+    return Errors(each, tuple(offs), sizes)
 
 
 def test_errors_are_in_units_of_the_float32_gradient() -> None:
     wanted = [np.array([3.0, 4.0], np.float32), np.array([0.0], np.float32)]
     found = [np.array([3.0, 4.5], np.float32), np.array([0.0], np.float32)]
-    assert accuracy.errors(found, wanted) == Errors((0.1, 0.0), 0.1, True)
+    errors = accuracy.errors(found, wanted)
+    assert (errors.each, errors.all, errors.finite) == ((0.1, 0.0), 0.1, True)
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf])
@@ -35,24 +40,39 @@ def test_a_gradient_that_is_not_finite_is_infinitely_far(bad: float) -> None:
 
 
 def test_one_gradient_may_be_so_far_off_and_no_further() -> None:
-    products = of(0.01, 0.02)
-    assert accuracy.faults(of(0.01, 0.02 * ONE), products, UNIT) == []
-    assert accuracy.faults(of(0.01, 0.021 * ONE), products, UNIT) == [1]
+    sizes = (1.0, 0.01)  # too small to count among all
+    products = of(0.01, 0.02, sizes=sizes)
+    fine, worse = (of(0.01, off * ONE, sizes=sizes) for off in (0.02, 0.021))
+    assert accuracy.faults(fine, products, UNIT) == []
+    assert accuracy.faults(worse, products, UNIT) == [1]
 
 
 def test_all_together_may_be_so_far_off_and_no_further() -> None:
     products = of(0.01, 0.02)
-    assert not accuracy.faults(of(0.03, 0.05, whole=0.01 * ALL), products, UNIT)
-    assert accuracy.faults(of(0.03, 0.05, whole=0.011 * ALL), products, UNIT) == [0, 1]
+    assert not accuracy.faults(of(0.01 * ALL, 0.02 * ALL), products, UNIT)
+    assert not accuracy.faults(of(0.011 * ALL, 0.019 * ALL), products, UNIT)
+    worse = of(0.012 * ALL, 0.021 * ALL)
+    assert accuracy.faults(worse, products, UNIT) == [0, 1]
+
+
+def test_of_errors_that_are_allowed_one_by_one_the_largest_is_at_fault() -> None:
+    """A unit roundoff is allowed of each, and does not add up over all."""
+    products, plan = of(0.0, 2 * UNIT), of(ALL * UNIT, ALL * 2 * UNIT)
+    assert accuracy.faults(plan, products, UNIT) == [1]
 
 
 def test_what_one_rounding_makes_is_no_fault() -> None:
-    assert not accuracy.faults(of(UNIT, whole=UNIT), of(0.0, whole=0.0), UNIT)
+    assert not accuracy.faults(of(UNIT), of(0.0), UNIT)
 
 
 def test_noise_is_not_judged() -> None:
     products = of(0.01, NOISE * 1.01)
     assert not accuracy.faults(of(0.01, 1e6), products, UNIT)
+
+
+def test_noise_does_not_hide_what_is_at_fault() -> None:
+    products = of(0.01, 0.01, NOISE * 1.01)
+    assert accuracy.faults(of(0.03, 0.03, 0.1), products, UNIT) == [0, 1]
 
 
 def test_a_gradient_that_a_scale_changes_by_more_than_products_do_is_bent() -> None:
@@ -63,7 +83,7 @@ def test_a_gradient_that_a_scale_changes_by_more_than_products_do_is_bent() -> N
 
 
 def test_a_plan_that_is_not_finite_is_at_fault() -> None:
-    assert accuracy.faults(of(0.01, math.inf, whole=math.inf), of(0.01, 0.7), UNIT)
+    assert accuracy.faults(of(0.01, math.inf), of(0.01, 0.7), UNIT) == [1]
 
 
 @given(st.integers(1, 40), st.frozensets(st.integers(0, 39), max_size=5))

@@ -32,7 +32,8 @@ class Errors:
     """The distances of gradients from those in float32, in units of the latter.
 
     Attributes:
-      each: of the gradient of each variable; 0 for one that is 0 in float32.
+      each: of the gradient of each variable; 0 for one that is 0 in float32, but
+        infinite if it is not finite.
       offs: the squares of the distances themselves, infinite if not finite.
       sizes: the squares of their units.
     """
@@ -50,7 +51,7 @@ class Errors:
         """The distance of some gradients together."""
         size = sum(self.sizes[number] for number in numbers)
         off = sum(self.offs[number] for number in numbers)
-        return math.sqrt(off / size) if size else 0.0
+        return _ratio(off, size)
 
     @property
     def finite(self) -> bool:
@@ -67,8 +68,14 @@ def errors(found: Sequence[Gradient], wanted: Sequence[Gradient]) -> Errors:
     """
     offs = tuple(_square(f, w) for f, w in zip(found, wanted, strict=True))
     sizes = tuple(_square(w, None) for w in wanted)
-    each = (math.sqrt(o / s) if s else 0.0 for o, s in zip(offs, sizes, strict=True))
-    return Errors(tuple(each), offs, sizes)
+    return Errors(tuple(map(_ratio, offs, sizes)), offs, sizes)
+
+
+def _ratio(off: float, size: float) -> float:
+    """The root of the quotient of two sums of squares."""
+    if not size:
+        return 0.0 if math.isfinite(off) else math.inf
+    return math.sqrt(off / size)
 
 
 def _square(values: Gradient, less: Gradient | None) -> float:
@@ -103,7 +110,7 @@ def faults(plan: Errors, products: Errors, unit: float) -> list[int]:
         worse = worse or [max(judged, key=lambda i: plan.offs[i])]
     if not plan.finite and not worse:
         worse = [i for i, error in enumerate(plan.each) if not math.isfinite(error)]
-    return sorted(worse, key=lambda i: -_ratio(plan, products, unit, i))
+    return sorted(worse, key=lambda i: -_excess(plan, products, unit, i))
 
 
 def bent(alone: Errors, products: Errors, unit: float) -> list[int]:
@@ -123,7 +130,7 @@ def bent(alone: Errors, products: Errors, unit: float) -> list[int]:
     return [i for i, (off, least) in pairs if least <= NOISE and off > max(least, unit)]
 
 
-def _ratio(plan: Errors, products: Errors, unit: float, index: int) -> float:
+def _excess(plan: Errors, products: Errors, unit: float, index: int) -> float:
     return plan.each[index] / max(products.each[index], unit)
 
 

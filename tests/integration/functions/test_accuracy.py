@@ -39,6 +39,17 @@ def test_a_gradient_that_is_not_finite_is_infinitely_far(bad: float) -> None:
     assert not found.finite
 
 
+@pytest.mark.parametrize("bad", [np.nan, np.inf])
+def test_so_is_one_that_is_0_in_float32(bad: float) -> None:
+    wanted = [np.zeros(3, np.float32), np.ones(1, np.float32)]
+    products = accuracy.errors(wanted, wanted)
+    plan = accuracy.errors([np.full(3, bad, np.float32), wanted[1]], wanted)
+    assert plan.each == (math.inf, 0.0)
+    assert accuracy.faults(plan, products, UNIT) == [0]
+    alone = accuracy.errors([np.full(3, bad, np.float32)], wanted[:1])
+    assert accuracy.faults(alone, of(0.0, sizes=[0.0]), UNIT) == [0]
+
+
 def test_one_gradient_may_be_so_far_off_and_no_further() -> None:
     sizes = (1.0, 0.01)  # too small to count among all
     products = of(0.01, 0.02, sizes=sizes)

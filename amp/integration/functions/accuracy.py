@@ -20,6 +20,9 @@ from numpy.typing import NDArray
 ALL, ONE = 2.0, 4.0
 # Where products only lose half of a gradient it is noise, and no plan is judged by it.
 NOISE = 0.5
+# Below this a gradient may be 0 in float32 for its range alone, which ends at 2**-126,
+# as what it is computed from is.
+_LEAST = 2.0**-100
 _PART = 1 << 13  # elements at a time: they stay in the caches, and in one thread
 FEW = 8  # so many nodes, or a 20th of all, may be kept without asking which of them
 
@@ -71,6 +74,23 @@ def errors(found: Sequence[Gradient], wanted: Sequence[Gradient]) -> Errors:
     return Errors(tuple(map(_ratio, offs, sizes)), offs, sizes)
 
 
+def apart(one: Sequence[Gradient], other: Sequence[Gradient]) -> Errors:
+    """The errors of gradients by others, or of these by them: the larger of each.
+
+    So one that is 0 in either is found; unless it is too small for float32's range.
+
+    Args:
+      one, other: a gradient for each variable, `other` all finite.
+    """
+    found = errors(one, other)
+    sizes = (_square(each, None) for each in one)
+    back = (
+        _ratio(off, size) if size > _LEAST**2 else 0.0
+        for off, size in zip(found.offs, sizes, strict=True)
+    )
+    return dataclasses.replace(found, each=tuple(map(max, found.each, back)))
+
+
 def _ratio(off: float, size: float) -> float:
     """The root of the quotient of two sums of squares."""
     if not size:
@@ -120,7 +140,7 @@ def bent(alone: Errors, products: Errors, unit: float) -> list[int]:
     scale rounds 2**13 (float16) or 2**16 (bfloat16) times finer than the products do.
 
     Args:
-      alone: the errors of gradients with a scale, in float32, by those without.
+      alone: how far gradients in float32 with a scale and without are `apart`.
       products: those with products only in 16 bits, both with the same scale.
       unit: the unit roundoff of the 16-bit type.
     """

@@ -205,16 +205,19 @@ class GradientCheck:
         return Checked(AccuracyOutcome(text, len(nodes)), kept, self._prepared)
 
     def _alone(self, exact: Sequence[Gradient]) -> Errors | None:
-        """The errors in float32 with a loss scale, by those without; None: no scale."""
+        """How far those in float32 with a loss scale and without are apart.
+
+        None where there is no scale.
+        """
         plain = self._copies.plain()
-        return None if plain is None else accuracy.errors(exact, plain)
+        return None if plain is None else accuracy.apart(exact, plain)
 
     def _yardstick(self, judge: _Judge, alone: Errors | None) -> tuple[str, ...] | None:
         """Sets the errors with products only, by which others are judged.
 
         Args:
           judge: that is to judge by them.
-          alone: the errors of float32 with a scale, by those without.
+          alone: how far those of float32 with a scale and without are apart.
 
         Returns:
           The gradients that depend on the loss scale, by scaler and variable; None if

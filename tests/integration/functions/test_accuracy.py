@@ -93,6 +93,14 @@ def test_a_gradient_that_a_scale_changes_by_more_than_products_do_is_bent() -> N
     assert accuracy.bent(of(math.inf, 1.0, 1.0, 1.0), products, UNIT) == []
 
 
+def test_gradients_are_apart_if_either_is_0_and_not_too_small_for_float32() -> None:
+    one = [np.array([3.0, 4.0]), np.zeros(1), np.array([2.0]), np.array([2.0**-101])]
+    other = [np.array([3.0, 4.5]), np.array([2.0]), np.zeros(1), np.zeros(1)]
+    found = accuracy.apart(one, other).each
+    assert found == pytest.approx((0.1, 1.0, 1.0, 0.0))
+    assert accuracy.errors(one, other).each[2] == 0.0
+
+
 def test_a_plan_that_is_not_finite_is_at_fault() -> None:
     assert accuracy.faults(of(0.01, math.inf), of(0.01, 0.7), UNIT) == [1]
 

@@ -144,6 +144,7 @@ Bend = Callable[[tf.Tensor], tf.Tensor]
 BENT: dict[str, Bend] = {
     "clipped": lambda dy: tf.clip_by_norm(dy, 0.01),
     "its sign": lambda dy: 0.01 * tf.sign(dy),
+    "cut off": lambda dy: tf.where(tf.abs(dy) > 1.0, dy, 0.0),  # 0 without a scale
     "left out": lambda dy: tf.ones_like(dy) * 0.01,
 }
 LINEAR: dict[str, Bend] = {

@@ -69,7 +69,12 @@ class Checked:
     bent: tuple[str, ...] = ()
 
     def noted_in(self, report: Report) -> Report:
-        """The report on the function, with these figures."""
+        """The report on the function, with these figures.
+
+        What an earlier check found stays where nothing was compared.
+        """
+        if self.prepared is None and report.accuracy is not None:
+            return report
         return dataclasses.replace(report, accuracy=self.outcome)
 
 
@@ -145,7 +150,8 @@ class GradientCheck:
         if bent or not fine:
             self._still(judge)
         if fine:
-            return Checked(judge.outcome(first, 0), None, self._prepared, bent)
+            outcome = judge.outcome(first, _count(self._nominee))
+            return Checked(outcome, None, self._prepared, bent)
         suspects = self._suspects(judge.faults(first))
         cause = judge.cause(first)
         met: dict[frozenset[int], Errors] = {}
@@ -167,7 +173,7 @@ class GradientCheck:
         kept = accuracy.search(suspects, is_fine, spent)
         self._still(judge)
         after = met.get(kept, judge.products)
-        outcome = judge.outcome(after, len(kept), first)
+        outcome = judge.outcome(after, _count(nominee(kept)), (first, len(kept)))
         return Checked(outcome, nominee(kept), self._prepared, bent)
 
     def _still(self, judge: _Judge) -> None:
@@ -202,7 +208,7 @@ class GradientCheck:
             "gradients are finite in float32, and with products in 16 bits they are not"
         )
         kept = self._nominee.keeping(_nodes(nodes, text))
-        return Checked(AccuracyOutcome(text, len(nodes)), kept, self._prepared)
+        return Checked(AccuracyOutcome(text, _count(kept)), kept, self._prepared)
 
     def _alone(self, exact: Sequence[Gradient]) -> Errors | None:
         """How far those in float32 with a loss scale and without are apart.
@@ -278,6 +284,11 @@ def _nodes(nodes: Iterable[_Place], cause: str) -> Nodes:
     return kept
 
 
+def _count(nominee: Nominee) -> int:
+    """The number of nodes that a plan keeps in float32 for its accuracy."""
+    return sum(map(len, nominee.kept.values()))
+
+
 class _Judge:
     """Judges gradients by those in float32 and with products only.
 
@@ -336,14 +347,14 @@ class _Judge:
         )
 
     def outcome(
-        self, found: Errors, kept: int, before: Errors | None = None
+        self, found: Errors, kept: int, before: tuple[Errors, int] | None = None
     ) -> AccuracyOutcome:
         """The figures of a plan, for the report.
 
         Args:
           found: the plan's errors.
           kept: number of nodes that it keeps in float32.
-          before: the errors without these.
+          before: the errors before some of these were kept, and how many.
         """
         judged = [
             index
@@ -356,7 +367,8 @@ class _Judge:
             lost = len(found.each) - len(judged)
             text += f" ({lost} of {len(found.each)} are noise in any 16 bits)"
         if before is not None:
-            text += f"; {before.all:.2g} before {kept} nodes were kept in float32"
+            errors, more = before
+            text += f"; {errors.all:.2g} before {more} nodes were kept in float32"
         return AccuracyOutcome(
             text=f"gradients {text}",
             kept=kept,

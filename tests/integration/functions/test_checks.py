@@ -18,6 +18,7 @@ from tensorflow.python.eager import context as context_lib
 
 import amp
 from amp.graph_rewrite.candidates import analysis
+from amp.graph_rewrite.normalize.gradients_only import NotRepeatable
 from amp.integration.functions import (
     checks,
     contest,
@@ -194,6 +195,30 @@ def test_training_is_checked_once_more(
     assert compared == [1, 5]
     assert job.taken == list(range(12))
     assert [d for d in report().decisions if d.rule == "accuracy"]
+
+
+@pytest.mark.parametrize("repeats", [True, False])
+def test_what_the_first_check_found_stays_in_the_report(
+    repeats: bool, monkeypatch: pytest.MonkeyPatch, no_loss_rule: None
+) -> None:
+    """Where the second finds nothing more, or cannot be made."""
+    monkeypatch.setattr("amp.integration.functions.function_checks.AGAIN", 3)
+    honest, found = GradientCheck.compare, []
+
+    def compare(self: GradientCheck) -> Any:
+        if found and not repeats:
+            found.append(None)
+            raise NotRepeatable("planted")
+        found.append(honest(self))
+        return found[-1]
+
+    monkeypatch.setattr(GradientCheck, "compare", compare)
+    Regression().train(8)
+    first, second = found
+    accuracy = report().accuracy
+    assert accuracy.kept == first.outcome.kept > 0
+    assert accuracy.kept == sum(d.rule == "accuracy" for d in report().decisions)
+    assert accuracy.text == (second or first).outcome.text
 
 
 def test_a_step_whose_gradients_cannot_be_repeated_says_so() -> None:

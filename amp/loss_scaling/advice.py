@@ -69,8 +69,10 @@ class Case:
         has reached its minimum, "never" if no gradient was ever finite.
       scaler: what the scaler is called.
       names: of the variables whose gradients were not finite.
-      times: how many updates were skipped.
+      times: in how many gradient calls they were not.
       scale: the loss scale, as text.
+      skipped: whether an optimizer skipped updates for them. It does not where
+        gradients are only looked at, added up, or used by hand.
     """
 
     event: Event
@@ -78,6 +80,7 @@ class Case:
     names: Sequence[str]
     times: int
     scale: str
+    skipped: bool = True
 
 
 def text(case: Case, finding: Finding | None) -> str:
@@ -87,21 +90,35 @@ def text(case: Case, finding: Finding | None) -> str:
       case: what has happened.
       finding: where, as far as that is known.
     """
-    names = listed(case.names)
-    what = {
-        "stalled": f"training may stand still: {case.times} updates were skipped "
-        f"because the gradients of {names} were not finite; {case.scale}",
-        "floor": f"{case.scale}, which is its floor, and gradients of {names} were "
-        "not finite on the way there: from now on an overflow only skips updates",
-        "never": f"no update was made: the gradients of {names} were not finite in "
-        f"any of {case.times} steps; {case.scale}",
-    }[case.event]
-    said = f"amp: loss scaler {case.scaler!r}: {what}. "
+    said = f"amp: loss scaler {case.scaler!r}: {_what(case)}. "
     if case.event == "never" and case.times < _SHORT:
         said += "The scale begins high and halves at each of them: a job with more "
         said += "steps may find one that fits. "
     return said + (
         _unknown() if finding is None else f"{_where(finding)}. {_try(finding)}"
+    )
+
+
+def _what(case: Case) -> str:
+    names, times, scale = listed(case.names), case.times, case.scale
+    if case.event == "floor":
+        return (
+            f"{scale}, which is its floor, and gradients of {names} were not finite on "
+            "the way there: from now on an overflow only skips updates"
+        )
+    if case.event == "never":
+        none = "no update was made: " if case.skipped else ""
+        steps = "steps" if case.skipped else "calls"
+        text = f"the gradients of {names} were not finite in any of {times} {steps}"
+        return f"{none}{text}; {scale}"
+    if case.skipped:
+        return (
+            f"training may stand still: {times} updates were skipped because the "
+            f"gradients of {names} were not finite; {scale}"
+        )
+    return (
+        f"the gradients of {names} were not finite in {times} calls, and no optimizer "
+        f"skipped an update for it: what they train otherwise stands still; {scale}"
     )
 
 

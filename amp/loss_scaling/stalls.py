@@ -227,18 +227,26 @@ class Counts:
 
     Attributes:
       stalled, scale: its variables of these names.
-      tallies: reads the copies of `Scaler.tally`; called only where a warning is due.
+      tallies, skipped: read the copies of `Scaler.tally`, and `Scaler.skipped_steps`;
+        called only where a warning is due.
     """
 
     stalled: int
     scale: float
     tallies: Callable[[], list[Any]]
+    skipped: Callable[[], int]
 
 
 def _counts(scaler: Any) -> Counts:
     stalled = int(scaler.copies("stalled")[0].numpy())
     scale = float(scaler.copies("scale")[0].numpy())
-    return Counts(stalled, scale, functools.partial(_values, scaler.copies("tally")))
+    tallies = functools.partial(_values, scaler.copies("tally"))
+    skipped = functools.partial(_skipped, scaler)
+    return Counts(stalled, scale, tallies, skipped)
+
+
+def _skipped(scaler: Any) -> int:
+    return int(scaler.copies("skipped_steps")[0].numpy())
 
 
 def _values(variables: Iterable[Any]) -> list[Any]:
@@ -278,7 +286,8 @@ def due(scaler: Any, counts: Counts, told: set[str], last: bool) -> advice.Case 
     said = f"the loss scale is {counts.scale:g}"
     if at_floor and event != "floor":
         said += ", its minimum"
-    return advice.Case(event, scaler.name, names, times, said)
+    skipped = counts.skipped() > 0
+    return advice.Case(event, scaler.name, names, times, said, skipped)
 
 
 def _ask(scaler: Any) -> Asked | None:

@@ -34,6 +34,18 @@ def test_each_event_names_the_scaler_and_the_variables(event, says):
 
 
 @pytest.mark.parametrize(
+    ("event", "says"),
+    [
+        ("stalled", "b, a were not finite in 20 calls, and no optimizer skipped an"),
+        ("never", "'net': the gradients of b, a were not finite in any of 20 calls"),
+    ],
+)
+def test_no_update_is_said_to_be_skipped_where_none_was(event, says):
+    case = dataclasses.replace(CASE, event=event, skipped=False)
+    assert says in text(case, None)
+
+
+@pytest.mark.parametrize(
     ("change", "where", "remedy"),
     [
         ({}, "net/truediv (RealDiv, float16): NaN", "a larger epsilon, or AMP_KEEP"),

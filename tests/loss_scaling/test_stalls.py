@@ -120,6 +120,29 @@ def test_a_warning_waits_no_longer_than_it_may(scope, said, monkeypatch, over):
     assert w.numpy() == 1.0
 
 
+def test_a_gradient_that_is_only_looked_at_is_no_update(scope, said):
+    """The job trains by another gradient, and its optimizer skips nothing."""
+    keras = pytest.importorskip("keras")
+    w, optimizer = tf.Variable([1.0], name="looked"), keras.optimizers.SGD(0.125)
+
+    @tf.function
+    def step():
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_sum(w**2)
+        optimizer.apply(tape.gradient(loss, [w]), [w])
+        with tf.GradientTape() as tape:
+            shown = tf.reduce_sum(w * np.nan)
+        return tape.gradient(shown, w)
+
+    for _ in range(LIMIT):
+        step()
+    stalls.look()
+    (line,) = said[0]
+    assert f"not finite in {LIMIT} calls, and no optimizer skipped an update" in line
+    assert "were skipped" not in line
+    assert w.numpy() == pytest.approx(0.75**LIMIT)
+
+
 def test_a_scale_that_came_down_to_its_floor_is_said_once(said, monkeypatch):
     install()
     rule = DynamicLossScale(initial=4.0, minimum=1.0)
@@ -141,7 +164,7 @@ def test_a_job_without_one_finite_gradient_says_so_when_it_ends(
     stalls.look()
     assert said[0] == []
     stalls.look(last=True)
-    assert ["any of 3 steps" in line for line in said[0]] == [True] * told
+    assert ["any of 3 calls" in line for line in said[0]] == [True] * told
 
 
 def test_steps_are_asked_before_the_warning_is_due(scope, said, monkeypatch):

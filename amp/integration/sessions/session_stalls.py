@@ -10,6 +10,7 @@ is due is decided in `loss_scaling.stalls`, and no scale is moved here.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import threading
 import time
 import weakref
@@ -144,14 +145,16 @@ def _read(session: Any) -> list[tuple[Any, stalls.Counts]]:
     """The counts of the scalers that have taken a step."""
     found = []
     for scaler in group.of_graph(session.graph):
-        wanted = [scaler.stalled, scaler.scale, *scaler.copies("tally")]
+        fields = (scaler.stalled, scaler.scale, scaler.skipped_steps)
+        wanted = [*fields, *scaler.copies("tally")]
         try:
             got = scaler_reads.read(session, scaler, wanted)
         except (tf.errors.OpError, RuntimeError):
             continue  # out of reach
         if got is None:
             continue
-        stalled, scale, *tallies = got
-        counts = stalls.Counts(int(stalled), float(scale), tallies.copy)
+        stalled, scale, skipped, *tallies = got
+        skips = functools.partial(int, skipped)
+        counts = stalls.Counts(int(stalled), float(scale), tallies.copy, skips)
         found.append((scaler, counts))
     return found

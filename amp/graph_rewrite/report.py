@@ -286,6 +286,19 @@ class Report:
             verdict=f"left in float32: {cause}",
         )
 
+    def lost(self, cause: str) -> Report:
+        """The report with the original running because a check has failed.
+
+        What was measured of the plan is left out: float32 has not won by it.
+
+        Args:
+          cause: what failed.
+        """
+        unmeasured = dataclasses.replace(
+            self, measured32=None, measured16=None, timed=0
+        )
+        return unmeasured.left(cause)
+
     def _casts_saved(self) -> str:
         parts = [
             f"{count} {kind}" for kind, count in self.casts_spared.items() if count

@@ -123,6 +123,14 @@ def test_where_the_original_won_nothing_of_ours_is_in_sixteen_bits() -> None:
     assert "[trial: predicted" in after.explain("product")
 
 
+def test_what_lost_by_a_check_has_no_times_that_it_won_by() -> None:
+    after = chain().after(TrialOutcome(True, 5e-3, 4e-3, 7, "ended: 16 bits won"))
+    lost = after.lost("a check failed")
+    assert lost.verdict == "left in float32: a check failed"
+    assert (lost.measured32, lost.measured16, lost.timed) == (None, None, 0)
+    assert (lost.nodes_low, lost.rewritten) == (0, False)
+
+
 def test_a_trial_without_times_says_only_what_was_predicted() -> None:
     after = chain().after(TrialOutcome(True, None, None, 0, "ended: why"))
     assert "\n  measured" not in str(after)

@@ -19,6 +19,7 @@ from tensorflow.python.eager import context as context_lib
 
 from amp.graph_rewrite.assign.nominee import CUT, Nodes
 from amp.graph_rewrite.outcomes import TrialOutcome
+from amp.graph_rewrite.report import Report
 from amp.graph_rewrite.rewrite import Prepared
 from amp.integration import fallback, heap, tensor_pool
 from amp.integration.functions import (
@@ -346,10 +347,13 @@ class FunctionTwins:
 
     def _lose(self, outcome: TrialOutcome | None) -> None:
         """Has the original run from now on, as the winner has failed a check."""
-        if outcome is not None:
-            text = "ended: a check of the winner failed"
-            lost = dataclasses.replace(outcome, twin=False, text=text)
-            self._shared.reports.change(self._name, lambda r: r.after(lost))
+        why = "a check of the winner failed"
+
+        def lost(report: Report) -> Report:
+            report = report if outcome is None else report.after(outcome)
+            return dataclasses.replace(report.lost(why), trial=f"ended: {why}")
+
+        self._shared.reports.change(self._name, lost)
         self._give_up()
 
     def _take_in(self, context: Any, checked: Checked) -> None:
@@ -373,7 +377,7 @@ class FunctionTwins:
         """Has the original run from now on, as a check has left nothing to gain."""
         why = checked.outcome.text
         self._shared.reports.change(
-            self._name, lambda report: checked.noted_in(report.left(why))
+            self._name, lambda report: checked.noted_in(report.lost(why))
         )
         self._checks.keep(self._plans, checked)
         self._give_up()

@@ -541,6 +541,9 @@ def test_a_winner_that_fails_a_check_gives_way_to_float32(
     assert twin_names() == before
     assert report.nodes_low == 0
     assert report.trial == "ended: a check of the winner failed"
+    # It had won, so that float32 was not the fastest.
+    assert report.verdict == "left in float32: a check of the winner failed"
+    assert "fastest" not in reports.summary(None, 0)
     assert int(step.count) == ENOUGH
     PROCESS.settled.clear()  # as a new process
     Step().train(1)

@@ -191,7 +191,7 @@ class GradientCheck:
         """What is to be done where products alone leave no finite gradients.
 
         They are finite in float32: a factorization or a quotient of what a product
-        gives does not bear its rounding, or its range. No scale helps.
+        gives does not bear its rounding, or its range. No scale of the rule helps.
         """
         # No other product either, so that no other plan has anything in 16 bits.
         uses = self._prepared.priced.analysis.uses.items()

@@ -230,10 +230,15 @@ class GradientCopies:
         return found
 
     def _scales(self) -> list[float]:
+        """The scales to try, down to the smallest that the job itself may come to."""
         if not self._wanted.scaled:
             return [1.0]
-        tries = _TRIES if isinstance(self._rule, DynamicLossScale) else 1
-        return [self._rule.initial * _BACKOFF**number for number in range(tries)]
+        first = self._rule.initial
+        if not isinstance(self._rule, DynamicLossScale):
+            return [first]
+        least = self._rule.minimum
+        scales = (max(first * _BACKOFF**number, least) for number in range(_TRIES))
+        return list(dict.fromkeys(scales))
 
     def _run(self, function: bytes, scale: float) -> Gradients:
         assert self.batch is not None

@@ -223,6 +223,32 @@ def test_a_threshold_times_the_scale_stays_right(
     assert_near(found, wanted)
 
 
+@pytest.mark.parametrize("minimum", [1.0, 2.0**-14])
+def test_a_scale_that_the_job_cannot_come_to_is_not_checked_with(
+    minimum: float,
+) -> None:
+    """A sum over 16,384 examples needs a scale below 1 in float16."""
+    x, w = tf.ones([16384, 2]), tf.Variable(tf.zeros([2, 1]))
+    optimizer = keras.optimizers.SGD(0.05 / 16384)
+
+    @tf.function
+    def step() -> None:
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_sum(tf.square(tf.matmul(x, w) - 16.0))
+        optimizer.apply(tape.gradient(loss, [w]), [w])
+
+    rule = amp.loss_scaling.DynamicLossScale(minimum=minimum)
+    forced = {"emulate": True, "assignment": "all", "check": True}
+    with amp.mixed_precision_scope(dtype="float16", loss_scale=rule, **forced):
+        for _ in range(40):
+            step()
+    (scaler,) = amp.loss_scaling.scalers()
+    # The second gradient is 0.8 * 2 * 16 * 16384; 2**-3 of it is the first below 65504.
+    # Either the scale comes down to that, or the products are in float32.
+    assert int(scaler.skipped_steps) == (0 if minimum == 1.0 else 18)
+    np.testing.assert_allclose(w.numpy(), 8.0, rtol=0.02)
+
+
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
 def test_what_no_product_in_16_bits_bears_stays_float32(dtype: str) -> None:
     """A product that is 1.0002 is 1 in both types, and the logarithm of what is left

@@ -120,16 +120,22 @@ class Comparison:
 
     @property
     def judged(self) -> tuple[ComparedTensor, ...]:
-        """The function's results and gradients."""
+        """The function's results and gradients, without noise."""
         return tuple(t for t in self.tensors if t.role and not t.noise)
+
+    @property
+    def _bounded(self) -> tuple[ComparedTensor, ...]:
+        """What errors are about: all tensors where no result is a floating one."""
+        results = any(tensor.role for tensor in self.tensors)
+        return self.judged if results else self.tensors
 
     @property
     def error(self) -> float:
         """The largest relative error of a result or gradient, infinite if not finite.
 
-        Where no result is a floating tensor, that of any tensor.
+        Where no result is a floating tensor, that of any tensor; 0 where all is noise.
         """
-        return worst(self.judged or self.tensors)
+        return worst(self._bounded)
 
     def within(self, bound: float | None = None) -> bool:
         """Whether no result or gradient is off by more than a bound.
@@ -138,8 +144,7 @@ class Comparison:
           bound: of the relative error; None for what rounding explains of each.
         """
         if bound is None:
-            judged = self.judged or self.tensors
-            return not any(t.parted for t in judged) and not self.kernels
+            return not any(t.parted for t in self._bounded) and not self.kernels
         return self.error <= bound
 
     def to_json(self) -> str:
@@ -209,6 +214,8 @@ class Comparison:
 
     def _results(self) -> str:
         judged = self.judged
+        if not judged and any(tensor.role for tensor in self.tensors):
+            return "all of them are noise, by which nothing is judged"
         if not judged:
             return "no floating tensor is a result"
         largest = max(judged, key=lambda tensor: tensor.excess)

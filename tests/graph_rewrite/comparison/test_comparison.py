@@ -94,6 +94,15 @@ def test_where_no_result_is_floating_all_tensors_are_judged():
     assert comparison(tensor("inner", 0.3)).error == 0.3
 
 
+def test_where_all_results_are_noise_no_other_tensor_is_judged():
+    found = comparison(tensor("inner", 0.3), tensor("bias", 2.0, "result", noise=True))
+    assert found.error == 0.0
+    assert found.within()
+    assert found.within(0.1)
+    assert "all of them are noise, by which nothing is judged" in str(found)
+    assert "no floating tensor" not in str(found)
+
+
 def test_what_is_not_finite_is_an_infinite_error():
     assert comparison(tensor("y", 0.1, "result", overflowed=0.1)).error == math.inf
 

@@ -49,7 +49,7 @@ class RangeReport:
       tensors: all tensors that might be 16-bit, in the order of the graph.
       loss_scale: by which the gradients are multiplied in these figures.
       largest_scale: the largest power of two at which no gradient overflows, None where
-        nothing is scaled.
+        nothing is scaled, or all that is finite is 0.
       notes: what the figures hold for.
     """
 
@@ -118,6 +118,11 @@ class RangeReport:
         return [f"{len(found)} more of metrics, which stay float32: {named}"]
 
     def _scale(self) -> str:
+        gradients = [t.figures for t in self.tensors if t.gradient]
+        if self.largest_scale is None and gradients:
+            bad = any(figures.not_finite for figures in gradients)
+            what = "no gradient is finite" if bad else "all gradients are 0"
+            return f"{self.loss_scale:g}; {what}, which no scale changes"
         if self.largest_scale is None:
             return "none: no gradients of variables are scaled"
         most = self.largest_scale

@@ -46,6 +46,16 @@ def test_a_scale_under_1_is_said():
     assert "under 1" in str(report(largest_scale=0.25))
     assert "under 1" not in str(report(largest_scale=4.0))
     assert "no gradients" in str(report())
+    assert "no gradients" in str(report(ranged("forward")))
+
+
+def test_gradients_that_are_0_are_not_called_none():
+    text = str(report(ranged("zero", gradient=True), loss_scale=1024.0))
+    assert "1024; all gradients are 0, which no scale changes" in text
+    assert "no gradients" not in text
+    figures = RangeFigures(0.0, 0.0, 0.0, 0.0, not_finite=1.0)
+    nan = dataclasses.replace(ranged("nan", gradient=True), figures=figures)
+    assert "1; no gradient is finite, which no scale changes" in str(report(nan))
 
 
 def test_the_json_has_every_tensor():

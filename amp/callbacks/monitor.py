@@ -144,7 +144,8 @@ def monitor_loss_scale(
             amp.callbacks.monitor_loss_scale(number, "logs")
 
     Args:
-      step: the number of the step, from 0.
+      step: the number of the step, from 0; also a variable or tensor that holds it, as
+        an optimizer's `iterations`.
       log_dir: where to write for TensorBoard; by default nothing is written.
       every: the steps from one reading to the next; by default 100, or as many as keep
         a reading under 3 % of the time.
@@ -156,4 +157,4 @@ def monitor_loss_scale(
     if key not in _MONITORS:
         _MONITORS[key] = Monitor(log_dir, every)
         _MONITORS[key].start()
-    return _MONITORS[key].step(step)
+    return _MONITORS[key].step(int(step))

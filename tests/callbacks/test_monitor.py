@@ -58,6 +58,19 @@ def test_scale_overflows_and_underflow_are_read_by_name(tmp_path, capsys):
     assert b"amp_" in graphs[0].graph_def, "the twin, not the original"
 
 
+def test_a_step_may_be_counted_by_a_variable(capsys):
+    """A reading is of the number that it held then."""
+    step, _weights = job()
+    count = tf.Variable(6, dtype=tf.int64)
+    with amp.mixed_precision_scope(**POLICY):
+        step(tf.constant(1.0))
+        (reading,) = amp.callbacks.monitor_loss_scale(count, every=3)
+        count.assign(7)
+        assert amp.callbacks.monitor_loss_scale(count, every=3) == []
+    assert reading.step == 6
+    assert "step 6: loss scale" in capsys.readouterr().err
+
+
 def test_a_scaler_with_the_name_of_one_that_is_gone_is_counted_from_0():
     watched = monitor.Monitor(every=1)
     for calls in (3, 2):

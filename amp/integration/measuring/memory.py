@@ -5,6 +5,7 @@ Asked by `operation_timer`. Nothing is allocated or measured here.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
@@ -14,17 +15,19 @@ from tensorflow.python.client import pywrap_tf_session
 from tensorflow.python.eager import context as context_lib
 
 from amp.integration import fallback
-from amp.integration.measuring import hardware
+from amp.integration.measuring import control_groups, hardware
+
+_MEMINFO = Path("/proc/meminfo")
 
 
 def free() -> float | None:
     """The free bytes of the memory that operations are computed in; None: unknown.
 
     Of a GPU, what its allocator may still hand out in this process. Of a CPU, what the
-    system and the container have left.
+    system has left, and each control group that the process is in (a container's).
     """
     if hardware.shipped().kind == "CPU":
-        return min([*_free_of_system(), *_free_of_group()], default=None)
+        return min([*_free_of_system(), *control_groups.free_memory()], default=None)
     return fallback.attempt_quietly(_free_of_gpu, None)
 
 
@@ -55,22 +58,7 @@ def _limits(context: context_lib.Context) -> Iterator[tuple[str, int]]:
 
 
 def _free_of_system() -> Iterable[float]:
-    for line in _lines("/proc/meminfo"):
-        if line.startswith("MemAvailable:"):
-            yield 1024.0 * int(line.split()[1])
-
-
-def _free_of_group() -> Iterable[float]:
-    """The free bytes within the limit of the container's control group."""
-    most, used = (
-        _lines(f"/sys/fs/cgroup/memory.{name}") for name in ("max", "current")
-    )
-    if most and used and most[0].isdecimal():
-        yield float(most[0]) - float(used[0])
-
-
-def _lines(path: str) -> list[str]:
-    try:
-        return Path(path).read_text(encoding="utf-8").splitlines()
-    except OSError:
-        return []
+    with contextlib.suppress(OSError):
+        for line in _MEMINFO.read_text(encoding="utf-8").splitlines():
+            if line.startswith("MemAvailable:"):
+                yield 1024.0 * int(line.split()[1])

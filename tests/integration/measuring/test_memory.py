@@ -9,7 +9,7 @@ import tensorflow as tf
 from tensorflow.python.eager import context as context_lib
 
 from amp.graph_rewrite.cost.shipped_devices import A100, CPU_AMX
-from amp.integration.measuring import hardware, memory
+from amp.integration.measuring import control_groups, hardware, memory
 
 pytestmark = pytest.mark.kernels
 
@@ -62,14 +62,14 @@ def test_devices_say_how_much_they_may_use() -> None:
     assert all(limit > 0 for limit in limits.values())
 
 
-def test_a_cpu_has_the_least_of_what_system_and_container_have(
+def test_a_cpu_has_the_least_of_what_system_and_groups_have(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(hardware, "shipped", lambda: CPU_AMX)
     monkeypatch.setattr(memory, "_free_of_system", lambda: [8e9])
-    monkeypatch.setattr(memory, "_free_of_group", lambda: [6e9])
+    monkeypatch.setattr(control_groups, "free_memory", lambda: [6e9])
     assert memory.free() == 6e9
-    monkeypatch.setattr(memory, "_free_of_group", lambda: [])
+    monkeypatch.setattr(control_groups, "free_memory", lambda: [])
     assert memory.free() == 8e9
     monkeypatch.setattr(memory, "_free_of_system", lambda: [])
     assert memory.free() is None

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from amp.graph_rewrite.cost.device import Device
+from amp.graph_rewrite.cost.epilogues import epilogues
 from amp.graph_rewrite.cost.loads import Load
 from amp.graph_rewrite.cost.model import CostModel
 from amp.graph_rewrite.fusion.candidates import Members
@@ -36,15 +37,23 @@ class ClusterPrices:
         self._members, self._kernels = members, kernels
         self._bandwidth, self._compiled = device.bandwidth, device.under(True)
         self._loop = CostModel(self._compiled, members.context.format.name)
+        # Casts are in place, so that the nodes of a chain all have one type.
+        self._merged = {
+            one.name
+            for one in epilogues(members.graph, members.context)
+            if one.types[self._is_low(one.name)]
+        }
 
     def saved(self, names: Sequence[str], made: Outline) -> float:
         """Seconds per run that a cluster saves, 0 if it is not clearly faster.
 
-        As kernels, it costs the sum of its nodes and casts. As a cluster, it costs the
-        start of the call and then the larger of two times: moving its arguments and
-        results, and the arithmetic of its nodes in XLA's code. What XLA compiles is not
-        measured, so these are the device's figures, times what measured casts take by
-        theirs: measured kernels would else be compared with another machine's loops.
+        As kernels, it costs the sum of its nodes and casts; those that Grappler merges
+        into a node before them take no time, as in the plan's price. As a cluster, it
+        costs the start of the call and then the larger of two times: moving its
+        arguments and results, and the arithmetic of its nodes in XLA's code. What XLA
+        compiles is not measured, so these are the device's figures, times what measured
+        casts take by theirs: measured kernels would else be compared with another
+        machine's loops.
 
         Args:
           names: the nodes.
@@ -69,17 +78,22 @@ class ClusterPrices:
     def _kernel(self, name: str, load: Load) -> float:
         """Seconds of one node as a kernel."""
         graph = self._members.graph
+        if name in self._merged:
+            return 0.0
         if name in self._members.bridges:
             return self._kernels.cast(graph.size(graph.nodes[name].inputs[0]))
         return self._seconds(name, load, self._kernels)
 
     def _seconds(self, name: str, load: Load, cost_model: CostModel) -> float:
         """Seconds of one node by a cost model."""
-        members = self._members
         high, short = cost_model.node(*load)
+        return short if self._is_low(name) else high
+
+    def _is_low(self, name: str) -> bool:
+        """Whether a node, but for a cast, is in 16 bits."""
+        members = self._members
         types = members.signature(name).types
-        in16 = members.context.format.number in types and name not in members.bridges
-        return short if in16 else high
+        return members.context.format.number in types and name not in members.bridges
 
     def _load(self, name: str) -> Load:
         """What one node does; a cast counts as elementwise work."""

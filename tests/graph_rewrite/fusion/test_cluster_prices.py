@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Callable
 
 import pytest
@@ -116,3 +117,27 @@ def test_what_moves_nothing_costs_nothing_on_either_side() -> None:
 
     on = device(start=10.0, bandwidth=FAST, call=5.0, compiled=FAST)
     assert saved(summed, ("exp", "s", "down"), on) == saved(down, NAMES, on)
+
+
+def biased(split: bool) -> None:
+    """A product and its bias in 16 bits, then the arithmetic of `both`.
+
+    Args:
+      split: whether the product gets its bias in float32, behind a cast.
+    """
+    rows = v1.placeholder(tf.bfloat16, [1, SIZE])
+    product = tf.matmul(rows, v1.placeholder(tf.bfloat16, [SIZE, SIZE]))
+    dtype = tf.float32 if split else tf.bfloat16
+    given = tf.cast(product, dtype, name="up") if split else product
+    high = tf.nn.bias_add(given, v1.placeholder(dtype, [SIZE]), name="bias")
+    wide = high if split else tf.cast(high, tf.float32, name="up")
+    tf.identity(tf.cast(tf.exp(wide, name="exp"), tf.bfloat16, name="down"))
+
+
+def test_a_bias_that_is_merged_into_its_product_takes_no_time() -> None:
+    on = device(start=10.0, bandwidth=FAST, call=5.0, compiled=FAST)
+    names = ("bias", *NAMES)
+    merged = saved(functools.partial(biased, split=False), names, on)
+    assert merged == pytest.approx(3 * 10.0 - 5.0, abs=NEARLY)
+    split = saved(functools.partial(biased, split=True), names, on)
+    assert split == pytest.approx(4 * 10.0 - 5.0, abs=NEARLY)

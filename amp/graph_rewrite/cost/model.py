@@ -49,7 +49,7 @@ class Measured:
 
     Attributes:
       times: seconds in (float32, 16 bits), by the key of an op instance.
-      points: of each instance.
+      points: of each instance that has times.
       keys: a cache of the instance keys of nodes, which `priced.key_of` fills.
     """
 
@@ -60,7 +60,7 @@ class Measured:
     @functools.cached_property
     def ops(self) -> frozenset[str]:
         """The ops of the measured instances."""
-        return frozenset(key.partition(" ")[0] for key in self.times)
+        return frozenset(point.op for point in self.points)
 
     def ratios(self, op: str, work: str, predicted: float) -> Times:
         """The ratios of measured to predicted time, by which predictions are corrected.

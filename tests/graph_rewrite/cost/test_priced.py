@@ -24,7 +24,7 @@ from rewriting import (
 from amp.graph_rewrite.assign.nominee import CUT, EVERYTHING
 from amp.graph_rewrite.cost.device import Device
 from amp.graph_rewrite.cost.liveness import Liveness
-from amp.graph_rewrite.cost.model import MOST_RATIO, CostModel, Measured
+from amp.graph_rewrite.cost.model import MOST_RATIO, CostModel, Measured, Point
 from amp.graph_rewrite.cost.op_instance import Times
 from amp.graph_rewrite.cost.priced import (
     Priced,
@@ -54,13 +54,14 @@ def only(priced: Priced) -> PricedUse:
 
 
 def measured(**by_node: Times) -> CostModel:
-    """A model that has measured these nodes of `matmul_chain`."""
+    """A model that has measured these products of `matmul_chain`."""
     use = only(chain()).use_analysis
     times = {
         key_of(use, use.found.typed[name], MODEL): both
         for name, both in by_node.items()
     }
-    return CostModel(A100, "bfloat16", Measured(times))
+    points = [Point("MatMul", "matmul", both, both) for both in by_node.values()]
+    return CostModel(A100, "bfloat16", Measured(times, points))
 
 
 def test_a_node_costs_what_the_model_says_of_its_shapes() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import pytest
@@ -28,11 +28,11 @@ def build() -> None:
     tf.tanh(tf.matmul(y, w[:, :512], name="second"), name="end")
 
 
-def report(timer: Timer, **fields: Any) -> Report:
+def report(timer: Timer, graph: Callable[[], object] = build, **fields: Any) -> Report:
     """Of a rewrite; its laws (a second one changes nothing) are checked on the way."""
     fields = {"device": FAST, "assignment": "cost"} | fields
     given = settled(**fields)
-    module = module_of(graph_def(build))
+    module = module_of(graph_def(graph))
     names = frozenset(["end"])
     return rewrite_lib.rewrite(module, given, fetches=names, timer=timer).report
 
@@ -95,6 +95,28 @@ def test_an_op_that_was_measured_tells_of_itself_before_others_of_its_work() -> 
         found = measured.ratios("Mul", "elementwise", predicted)
         assert found == pytest.approx(expected)
     assert measured.ratios("MatMul", "matmul", 1e-4) == (1.0, 1.0)
+
+
+def test_an_operation_that_follows_its_forward_op_costs_what_was_measured() -> None:
+    def pools() -> None:
+        y = v1.placeholder(tf.float32, [64, 32, 32, 64])
+        window, found = tf.ones([1, 1, 64, 64]), []
+        for padding in ("SAME", "VALID"):  # the model prices both the same
+            x = tf.nn.conv2d(y, window, 1, "SAME")
+            pooled = tf.nn.conv2d(tf.nn.max_pool2d(x, 2, 2, padding), window, 1, "SAME")
+            found += tf.gradients(pooled, y)
+        tf.add_n(found, name="end")
+
+    def timer(wanted: Sequence[Instance]) -> Mapping[str, Times]:
+        seconds = iter((1.0, 3.0))
+        return {
+            one.key: (next(seconds), 9.0) if one.op == "MaxPoolGrad" else (1e-6, 1e-6)
+            for one in wanted
+        }
+
+    told = report(timer, pools)
+    assert told.seconds32 == pytest.approx(4.0, rel=0.01)
+    assert told.measured_share > 0.98
 
 
 def test_a_cast_costs_what_was_measured() -> None:

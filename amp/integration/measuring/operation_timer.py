@@ -63,9 +63,9 @@ def measure(
 
     In the order given, each as it is measured. Both precisions are called in turn, for
     several rounds; the result is the median less the time of a call that does nothing.
-    An operation that fails only in 16 bits gets infinite seconds there, and one that is
-    many times slower there is called once. One that fails in float32, or needs too much
-    memory, is left out.
+    An operation that fails twice, only in 16 bits, gets infinite seconds there, and one
+    that is many times slower there is called twice, if there is time. One that fails in
+    float32, or needs too much memory, is left out.
 
     Args:
       wanted: the operations, the most important first.
@@ -111,21 +111,33 @@ class _Attempt:
             once = first.seconds()
         except stopwatch.FAILURES:
             return None
-        least = max(once, stopwatch.SLOW_SECONDS / stopwatch.SLOW_RATIO)
         try:
-            second = first if low is high else self._runner(low, 1)
-            slow = second.first
-            if slow > stopwatch.SLOW_RATIO * least and self._gets_ready():
-                if slow > self._left():
-                    return None  # it is not known what the time was spent on
-                slow = second.seconds()
-            if slow > stopwatch.SLOW_RATIO * least:
-                return once, slow
-            return self._in_turn(first, second, once)
+            second = first if low is high else self._low_runner(low)
         except _PASSING:
             return None
         except stopwatch.FAILURES:
             return once, math.inf
+        least = max(once, stopwatch.SLOW_SECONDS / stopwatch.SLOW_RATIO)
+        slow = second.first
+        if slow > stopwatch.SLOW_RATIO * least:
+            # A first call may have to get ready, or meet what passes.
+            if slow <= self._left():
+                slow = second.seconds()
+            elif self._gets_ready():
+                return None  # it is not known what the time was spent on
+        if slow > stopwatch.SLOW_RATIO * least:
+            return once, slow
+        return self._in_turn(first, second, once)
+
+    def _low_runner(self, form: Form) -> Runner:
+        """The operation in 16 bits, which cannot run if it fails twice.
+
+        Libraries of a GPU fail now and then for want of memory, with many an error.
+        """
+        try:
+            return self._runner(form, 1)
+        except tf.errors.OpError:
+            return self._runner(form, 1)
 
     def _runner(self, form: Form, repeat: int) -> Runner:
         operands = [_operand(o) for o in form.operands if o.values is None]

@@ -5,6 +5,7 @@ Only files are read here. What does not say has no limit.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -20,6 +21,10 @@ _MEMORY = {
     2: ("memory.max", "memory.current", ""),
 }
 
+# The time that a group may use of every period, and the period, in the first version:
+# https://docs.kernel.org/scheduler/sched-bwc.html
+_QUOTA = ("quota", "period")
+
 
 def free_memory() -> Iterator[float]:
     """The bytes that each group around the process has left, if it has a limit.
@@ -31,6 +36,24 @@ def free_memory() -> Iterator[float]:
         limit, used = _number(group / most), _number(group / current)
         if limit is not None and used is not None:
             yield limit - max(0.0, used - _of_files(group, prefix))
+
+
+def cpus() -> float:
+    """How many CPUs' time the process may have, whatever it may run on; inf: any."""
+    return min(_quotas(), default=math.inf)
+
+
+def _quotas() -> Iterator[float]:
+    for version, group in _around("cpu"):
+        if version == 1:
+            quota, period = (_number(group / f"cpu.cfs_{n}_us") for n in _QUOTA)
+            if quota and period:  # a quota of -1 is none
+                yield quota / period
+        else:
+            for line in _lines(group / "cpu.max"):
+                allowed, _, of = line.partition(" ")
+                if allowed.isdecimal() and of.isdecimal():
+                    yield int(allowed) / int(of)
 
 
 def _of_files(group: Path, prefix: str) -> float:

@@ -22,7 +22,7 @@ from amp.graph_rewrite.cost import device_profile as profile_lib
 from amp.graph_rewrite.cost import resolution, shipped_devices
 from amp.graph_rewrite.cost.device import Device
 from amp.integration import fallback
-from amp.integration.measuring import profiles
+from amp.integration.measuring import control_groups, profiles
 from amp.policy import Policy
 
 _CPUINFO = Path("/proc/cpuinfo")
@@ -118,11 +118,11 @@ def _cpu() -> Device:
 def model() -> str:
     """The name of the device asked about, under which measured times are stored.
 
-    For a CPU also its number of cores, and the settings that change its kernels: oneDNN
-    off, oneDNN's instruction set, the number of threads if one was asked for. For a GPU
-    also the version of its driver, and whether TensorFloat-32 is off, which makes
-    products of float32 several times slower. Times measured under other settings would
-    not hold.
+    For a CPU also its number of cores, a container's quota of their time, and the
+    settings that change its kernels: oneDNN off, oneDNN's instruction set, the number
+    of threads if one was asked for. For a GPU also the version of its driver, and
+    whether TensorFloat-32 is off, which makes products of float32 several times slower.
+    Times measured under other settings would not hold.
     """
     gpu = _gpu()
     if gpu is not None:
@@ -132,7 +132,8 @@ def model() -> str:
     most = f", oneDNN up to {onednn_limit()}" if onednn_limit() else ""
     chosen = _threads()
     threads = f", {chosen} threads" if chosen else ""
-    return f"{name}, {_cores()} cores, {_cpu().name}{off}{most}{threads}"
+    cores = f"{_cores()} cores{_quota()}"
+    return f"{name}, {cores}, {_cpu().name}{off}{most}{threads}"
 
 
 def _driver() -> str:
@@ -159,6 +160,12 @@ def _cores() -> int:
     if hasattr(os, "sched_getaffinity"):  # Linux: those that this process may use
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
+
+
+def _quota() -> str:
+    """How many cores' time the process may use, if fewer than it may run on."""
+    most = control_groups.cpus()
+    return f", time of {most:.3g}" if most < _cores() else ""
 
 
 def _threads() -> int:
@@ -196,8 +203,10 @@ def kinds() -> frozenset[str]:
 
 
 def cpu_name() -> str:
-    """The CPU's name for people."""
-    return _cpuinfo("model name") or platform.machine()
+    """The CPU's name for people. ARM's have none, but numbers that tell them apart."""
+    numbers = map(_cpuinfo, ("CPU implementer", "CPU part"))
+    unnamed = " ".join(filter(None, (platform.machine(), *numbers)))
+    return _cpuinfo("model name") or unnamed
 
 
 def cpu_flags() -> frozenset[str]:

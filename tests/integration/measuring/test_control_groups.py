@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 
 import pytest
@@ -77,3 +78,22 @@ def test_groups_that_do_not_say_have_no_limit(groups: Path) -> None:
     tells(groups / "a", "memory", max="2000")
     (groups / "a/memory.current").unlink()
     assert least() is None
+
+
+def test_a_quota_is_the_least_of_the_groups_around(groups: Path) -> None:
+    assert control_groups.cpus() == math.inf
+    is_in(groups, "0::/pod/box\n")
+    tells(groups / "pod/box", "cpu", max="max 100000")
+    assert control_groups.cpus() == math.inf
+    tells(groups / "pod", "cpu", max="250000 100000")
+    assert control_groups.cpus() == 2.5
+    tells(groups / "pod/box", "cpu", max="20000 10000")
+    assert control_groups.cpus() == 2.0
+
+
+def test_a_quota_of_the_first_version_counts(groups: Path) -> None:
+    is_in(groups, "3:cpu,cpuacct:/box\n")
+    tells(groups / "cpu", "cpu", cfs_quota_us="-1", cfs_period_us="100000")
+    assert control_groups.cpus() == math.inf
+    tells(groups / "cpu/box", "cpu", cfs_quota_us="150000", cfs_period_us="100000")
+    assert control_groups.cpus() == 1.5

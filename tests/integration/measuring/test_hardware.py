@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import pathlib
 from collections.abc import Iterator
 
@@ -10,7 +11,7 @@ import tensorflow as tf
 from tensorflow.python.eager import context as context_lib
 
 from amp.graph_rewrite.cost import device, shipped_devices
-from amp.integration.measuring import hardware, stopwatch
+from amp.integration.measuring import control_groups, hardware, stopwatch
 from amp.policy import Policy
 
 ALL = "avx2 avx512f avx512_bf16 amx_bf16 amx_tile"
@@ -25,6 +26,7 @@ def cpu(monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path) -> None:
     monkeypatch.setattr(hardware.platform, "machine", lambda: "x86_64")
     monkeypatch.setattr(hardware, "_gpu", lambda: None)
     monkeypatch.setattr(hardware, "_CPUINFO", tmp_path / "cpuinfo")
+    monkeypatch.setattr(control_groups, "cpus", lambda: math.inf)
     (tmp_path / "cpuinfo").write_text(f"model name : A CPU\nflags : {ALL}\n")
 
 
@@ -122,6 +124,34 @@ def test_times_under_another_number_of_threads_are_stored_apart(
     monkeypatch.setenv("TF_NUM_INTRAOP_THREADS", variable)
     before = alone.removesuffix(f", {asked} threads")
     assert hardware.model() == before + said
+
+
+@pytest.mark.parametrize(
+    ("quota", "said"), [(2.0, "64 cores, time of 2, "), (64.0, "64 cores, x86")]
+)
+def test_times_under_a_quota_of_the_cores_time_are_stored_apart(
+    monkeypatch: pytest.MonkeyPatch, quota: float, said: str
+) -> None:
+    monkeypatch.setattr(hardware, "_cores", lambda: 64)
+    alone = hardware.model()
+    monkeypatch.setattr(control_groups, "cpus", lambda: quota)
+    assert (hardware.model() == alone) is (quota == 64.0)
+    assert said in hardware.model()
+
+
+def test_cpus_without_a_name_are_told_apart(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path
+) -> None:
+    monkeypatch.setattr(hardware.platform, "machine", lambda: "aarch64")
+    names = set()
+    for part in ("0xd0c", "0xd40"):
+        numbers = f"CPU implementer\t: 0x41\nCPU part\t: {part}\n"
+        (tmp_path / "cpuinfo").write_text(f"processor\t: 0\n{numbers}")
+        assert hardware.cpu_name() == f"aarch64 0x41 {part}"
+        names.add(hardware.model())
+    assert len(names) == 2
+    (tmp_path / "cpuinfo").unlink()
+    assert hardware.cpu_name() == "aarch64"
 
 
 def test_a_cpu_of_another_kind_has_none(monkeypatch: pytest.MonkeyPatch) -> None:

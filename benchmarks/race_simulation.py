@@ -22,8 +22,8 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 
 from race_machine import Machine, winner
 
-from amp.integration.functions import race_rules
-from amp.integration.functions.race_rules import FLOAT32
+from amp.integration.functions import race_budget
+from amp.integration.functions.race_log import FLOAT32
 
 NAMES = ("cut", FLOAT32, "all", "products", "plain", "rewritten")
 RATIOS = (1.0, 0.99, 0.97, 0.9, 0.5)
@@ -46,7 +46,7 @@ def line(true: dict[str, float], races: int, traits: dict[str, Any]) -> str:
         machine = Machine(true, seed, **traits)
         wrong += best < 0.98 * true[winner(machine.race())]
         calls.append(machine.calls.total())
-        lost.append(machine.lost / race_rules.allowed(best, 0))
+        lost.append(machine.lost / race_budget.allowed(best, 0))
     most = sorted(calls)[int(0.9 * races)]
     median = statistics.median(calls)
     return f"{wrong / races:6.1%} {median:6.0f} {most:6d} {max(lost):6.2f}"

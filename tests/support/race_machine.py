@@ -11,8 +11,8 @@ from typing import Any
 from amp.graph_rewrite.outcomes import TrialOutcome
 from amp.integration.functions import race_rules
 from amp.integration.functions.race import Listener, Race
-from amp.integration.functions.race_log import Log
-from amp.integration.functions.race_rules import FLOAT32, Rules
+from amp.integration.functions.race_log import FLOAT32, Log
+from amp.integration.functions.race_rules import Rules
 
 
 class Machine:

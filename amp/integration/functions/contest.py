@@ -18,11 +18,11 @@ from tensorflow.python.framework import config as config_lib
 from amp.graph_rewrite.outcomes import PlanSize, RacedPlan, TrialOutcome
 from amp.graph_rewrite.report import Report
 from amp.integration import tensor_pool
-from amp.integration.functions import clusters, race_rules, winner_checks
+from amp.integration.functions import clusters, race_budget, race_rules, winner_checks
 from amp.integration.functions.plan_store import Record
 from amp.integration.functions.race import Listener, Race
-from amp.integration.functions.race_log import Log
-from amp.integration.functions.race_rules import FLOAT32, Rules
+from amp.integration.functions.race_log import FLOAT32, Log
+from amp.integration.functions.race_rules import Rules
 from amp.policy import Policy
 
 UNDER_WAY = "under way: calls alternate until the fastest is known"
@@ -209,7 +209,7 @@ class Contest:
         with self._lock:
             race, self._later = self._race, plan
             if race is not None:
-                if self.winner or not race_rules.affordable(race.log, plan):
+                if self.winner or not race_budget.affordable(race.log, plan):
                     return False
                 known = race.log.predicted
                 known[plan] = ratio * known.get(self.favourite, 1.0)
@@ -232,7 +232,7 @@ class Contest:
         """Whether the budget of all races allows for one more plan's first call."""
         plans = () if self.outcome is None else self.outcome.plans
         own = {plan.name: plan.seconds for plan in plans}.get(self.winner) or 0.0
-        budget = race_rules.allowed(own, self._steps)
+        budget = race_budget.allowed(own, self._steps)
         return self._spent + self._longest + self._plans.making <= budget
 
     @property
@@ -338,7 +338,7 @@ class Contest:
             self.favourite, challenged = self.winner, bool(self._challenger)
             self._steps += sum(race.log.calls.values())
             if challenged or not before:
-                self._spent = race_rules.lost(race.log)
+                self._spent = race_budget.lost(race.log)
             news = challenged or self._untried or self.winner != before
             if challenged:
                 outcome = self._merged(outcome, before)
@@ -359,7 +359,7 @@ class Contest:
             if not challenged and not self._then:
                 self._untried = FLOAT32 not in race.log.first
             if self._untried:
-                later = race_rules.calls_until_affordable(race.log)
+                later = race_budget.calls_until_affordable(race.log)
                 self._alone = self._left = max(self._left, later)
         self._plans.settle()
         if len(race.log.first) > 1:

@@ -44,7 +44,7 @@ from amp.integration.functions.guarded_calls import Current, GuardedCalls
 from amp.integration.functions.kept_race import KeptRace
 from amp.integration.functions.plan_store import Record
 from amp.integration.functions.race import Race
-from amp.integration.functions.race_rules import FLOAT32
+from amp.integration.functions.race_log import FLOAT32
 from amp.integration.functions.started_function import Told
 from amp.integration.functions.unasked import Due
 from amp.loss_scaling import resting

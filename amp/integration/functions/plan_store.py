@@ -31,7 +31,8 @@ from amp.graph_rewrite.graph import ir
 from amp.graph_rewrite.outcomes import TrialOutcome
 from amp.graph_rewrite.report import Report
 from amp.integration import fallback, functions, messages
-from amp.integration.functions.race_rules import FLOAT32, IN_FLOAT32, USED_UP
+from amp.integration.functions.race_log import FLOAT32, IN_FLOAT32
+from amp.integration.functions.race_rules import USED_UP
 from amp.integration.measuring import hardware, profiles
 from amp.policy import Policy
 

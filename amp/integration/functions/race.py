@@ -21,9 +21,9 @@ import tensorflow as tf
 
 from amp.graph_rewrite.outcomes import RacedPlan, TrialOutcome
 from amp.integration import fallback
-from amp.integration.functions import race_rules
-from amp.integration.functions.race_log import Log
-from amp.integration.functions.race_rules import FLOAT32, Rules, Ruling
+from amp.integration.functions import race_budget, race_rules
+from amp.integration.functions.race_log import FLOAT32, Log
+from amp.integration.functions.race_rules import Rules, Ruling
 
 _BROKEN_OFF = fallback.Part("a race between plans was broken off")
 # The rules are applied after each call until each entrant had so many timed ones.
@@ -228,7 +228,7 @@ class Race:
                 self._waiting.extend((name, self._round) for name in order)
             name, number = self._waiting.popleft()
             known = name in self.log.first or name == self._entrants[0]
-            if known or race_rules.affordable(self.log, name):
+            if known or race_budget.affordable(self.log, name):
                 return name, number
             why = race_rules.TOO_LONG
             text = f"ended: the others {why}"

@@ -1,23 +1,21 @@
-"""The rules of a race: who is out, when it ends, who won, and what it may cost.
+"""The rules of a race: who is out, when it ends, who won.
 
 `race.Race` takes the times and asks here after each call. Everything here is computed
-from a `Log`; no function is called, no clock is read, no lock is held.
+from a `Log`; no function is called, no clock is read, no lock is held. What a race may
+cost is in `race_budget`.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import itertools
 import math
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 
-from amp.graph_rewrite.assign.nominee import REWRITTEN
 from amp.integration.functions.paired_ranks import Interval, interval, typical
-from amp.integration.functions.race_log import Log
+from amp.integration.functions.race_budget import budget, lost
+from amp.integration.functions.race_log import FLOAT32, IN_FLOAT32, Log
 
-FLOAT32 = "float32"  # the name of the original among the entrants
-IN_FLOAT32 = (FLOAT32, REWRITTEN.name)
 USED_UP = "ended: the budget is used up; the fastest so far runs"
 # What becomes of an entrant whose first call the budget does not allow for.
 TOO_LONG = "would take too long to be made ready"
@@ -25,8 +23,6 @@ LATER = "is tried when making it ready takes 2 % of the job's time"
 BEATEN = ("slower", "hopeless")  # why an entrant is out that lost
 NEARLY = "ended: no other is faster by more than 2 %"
 
-# What a race may lose, in wall-clock time: 2 % of 500 steps or 20 s, whichever is more.
-SHARE, STEPS, SECONDS = 0.02, 500, 20.0
 # How probable it may be, at one look in each meeting of a race, that one of entrants
 # that are equally fast is taken for slower; the meetings share it. There are seven
 # looks, each at half as many rounds more as the one before, so that all of them are
@@ -88,51 +84,6 @@ class Rules:
     overlapped: Judge = lambda log, running: Ruling()
 
 
-def budget(log: Log) -> float:
-    """The seconds that a race may lose, from what is known of the step's length."""
-    return allowed(log.best or 0.0, log.steps)
-
-
-def allowed(step: float, steps: int) -> float:
-    """The seconds that all races of a function may lose together.
-
-    Args:
-      step: seconds of a call.
-      steps: how many the job has had; 2 % may be lost of more than `STEPS` as well.
-    """
-    return max(SHARE * max(STEPS, steps) * step, SECONDS)
-
-
-def lost(log: Log, *, whole: bool = False) -> float:
-    """The seconds that a race has lost: what its calls took beyond the faster's.
-
-    Of two that met, the calls of the slower one count, by the median ratio of their
-    times, so that what delays a call by chance is not held against the race. First
-    calls count with all that they took longer (to make, instantiate or compile the
-    function), but for the very first, unless `whole`: without a race one function would
-    have had to be made ready as well. What earlier races of the function lost counts.
-    """
-    usual = log.best
-    if usual is None:
-        return log.spent
-    first = list(log.first.values())[0 if whole else 1 :]
-    ready = sum(max(0.0, seconds - usual) for seconds in first)
-    pairs = itertools.combinations(log.timed, 2)
-    return log.spent + ready + sum(_lost_between(log, *pair) for pair in pairs)
-
-
-def _lost_between(log: Log, name: str, other: str) -> float:
-    """What the calls of the slower of two took longer, those not timed included."""
-    rounds = log.met(name, other)
-    if not rounds:
-        return 0.0
-    apart = statistics.median(log.ratios(name, other))
-    slower, faster = (name, other) if apart > 0 else (other, name)
-    timed = len(log.times(slower))
-    calls = rounds * max(1.0, (log.calls.get(slower, 0) - 1) / timed)
-    return calls * (log.median(faster) or 0.0) * (math.exp(abs(apart)) - 1)
-
-
 def _often_timed(log: Log, names: Sequence[str]) -> Sequence[str]:
     """Those that were timed often enough for a look, or all where none was.
 
@@ -141,52 +92,6 @@ def _often_timed(log: Log, names: Sequence[str]) -> Sequence[str]:
     """
     least = looks(log.entrants)[0]
     return [name for name in names if len(log.times(name)) >= least] or names
-
-
-def excess(log: Log, name: str, front: str) -> float:
-    """The seconds that a typical call of an entrant takes beyond the front's.
-
-    By their ratios within rounds, which met the same machine; by medians if there is no
-    common round, and 0 if the entrant was not timed.
-    """
-    base, relative = log.median(front) or 0.0, log.relative(name, front)
-    if relative is not None:
-        return base * (math.exp(relative) - 1)
-    return (log.median(name) or base) - base
-
-
-def affordable(log: Log, name: str) -> bool:
-    """Whether the budget allows for the first call of one more entrant.
-
-    Float32 always is allowed, as it has to be made ready only where XLA compiles it:
-    the clusters of a twin make its first call long, and float32 has none. Where it was
-    ready before the race, all first calls are charged: if it wins, all were lost.
-    """
-    if log.best is None or not log.first or (name == FLOAT32 and not log.compiled):
-        return True
-    making = 0.0 if name == FLOAT32 else log.making
-    so_far = lost(log, whole=log.stepped)
-    return so_far + _readying(log, name) + making <= budget(log)
-
-
-def _readying(log: Log, name: str = FLOAT32) -> float:
-    """The seconds that one more first call takes: as the longest one so far.
-
-    Rewritten in float32, a function has no clusters to compile: as the shortest.
-    """
-    first = log.first.values()
-    soon = name == REWRITTEN.name and not log.compiled
-    seconds = min(first) if soon else max(log.longest, *first)
-    return seconds - (log.best or 0.0)
-
-
-def calls_until_affordable(log: Log) -> int:
-    """How many calls there are to be before one more first call is `SHARE` of them.
-
-    Then float32 may be tried if the budget of the race did not allow for it: as the
-    race may lose 2 % of the first 500 steps, it may lose 2 % of more steps later.
-    """
-    return math.ceil(_readying(log) / SHARE / log.best) if log.best else 0
 
 
 def judged(log: Log, running: Sequence[str]) -> Ruling:

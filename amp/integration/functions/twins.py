@@ -44,7 +44,7 @@ from amp.integration.functions.function_reports import FunctionReports
 from amp.integration.functions.function_twins import FunctionTwins
 from amp.integration.functions.keep_patterns import KeepPatterns
 from amp.integration.functions.plan_store import Record
-from amp.integration.functions.race_rules import FLOAT32
+from amp.integration.functions.race_log import FLOAT32
 from amp.integration.functions.step_probes import StepProbes
 from amp.integration.measuring import job_timer
 from amp.integration.measuring.job_timer import Noted

@@ -12,7 +12,7 @@ from typing import Any
 import tensorflow as tf
 
 from amp.integration.functions.function_plans import NOMINEES
-from amp.integration.functions.race_rules import FLOAT32
+from amp.integration.functions.race_log import FLOAT32
 from amp.integration.functions.twins import Twins
 from amp.integration.process import PROCESS
 from amp.integration.sessions.planned_parts import Plan, PlannedParts

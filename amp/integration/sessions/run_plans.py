@@ -24,7 +24,7 @@ from amp.integration.functions.function_plans import (
     NotMade,
     why_not_made,
 )
-from amp.integration.functions.race_rules import FLOAT32
+from amp.integration.functions.race_log import FLOAT32
 from amp.integration.functions.twins import Twins
 from amp.integration.sessions.executed_nodes import Executed, added, report_on_run
 from amp.integration.sessions.graph_views import GraphViews

@@ -18,7 +18,7 @@ from amp.integration.functions import gradient_check, winner_checks
 from amp.integration.functions import race as race_lib
 from amp.integration.functions.contest import Contest, why_not
 from amp.integration.functions.plan_store import Record
-from amp.integration.functions.race_rules import FLOAT32
+from amp.integration.functions.race_log import FLOAT32
 from amp.policy import Policy
 
 pytestmark = pytest.mark.kernels

@@ -36,7 +36,7 @@ from amp.integration.functions.between_calls import BetweenCalls
 from amp.integration.functions.function_call import FunctionCall
 from amp.integration.functions.function_plans import MEASURED, FunctionPlans
 from amp.integration.functions.later_plan import LaterPlan
-from amp.integration.functions.race_rules import FLOAT32
+from amp.integration.functions.race_log import FLOAT32
 from amp.integration.functions.twins import Twins
 from amp.integration.measuring import (
     hardware,

@@ -15,8 +15,8 @@ from amp.graph_rewrite.outcomes import RacedPlan, TrialOutcome
 from amp.integration.functions import race as race_lib
 from amp.integration.functions import race_rules, winner_checks
 from amp.integration.functions.race import Listener, Race
-from amp.integration.functions.race_log import Log
-from amp.integration.functions.race_rules import FLOAT32, Rules
+from amp.integration.functions.race_log import FLOAT32, Log
+from amp.integration.functions.race_rules import Rules
 
 pytestmark = pytest.mark.kernels
 

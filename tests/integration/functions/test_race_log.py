@@ -8,8 +8,7 @@ import random
 
 import pytest
 
-from amp.integration.functions.race_log import Log
-from amp.integration.functions.race_rules import FLOAT32
+from amp.integration.functions.race_log import FLOAT32, Log
 
 
 def test_ratios_are_of_common_rounds_only() -> None:

@@ -55,7 +55,7 @@ from amp.integration.functions.function_call import FunctionCall
 from amp.integration.functions.function_plans import FunctionPlans
 from amp.integration.functions.function_twins import FunctionTwins
 from amp.integration.functions.guarded_calls import Current, GuardedCalls
-from amp.integration.functions.race_log import Log
+from amp.integration.functions.race_log import FLOAT32, Log
 from amp.integration.functions.twins import Twins
 from amp.integration.measuring import hardware
 from amp.integration.process import PROCESS
@@ -514,7 +514,7 @@ def test_where_no_16_bits_pass_the_check_float32_has_its_kernels(
     assert report.verdict.startswith("rewritten in float32, predicted")
     assert (report.nodes_low, report.casts) == (0, 0)
     assert "accuracy" in {decision.rule for decision in report.decisions}
-    assert {plan.name for plan in report.plans} <= {REWRITTEN.name, race_rules.FLOAT32}
+    assert {plan.name for plan in report.plans} <= {REWRITTEN.name, FLOAT32}
 
     PROCESS.settled.clear()  # as a new process
     again = Normalized()
@@ -1002,7 +1002,7 @@ def test_out_of_memory_without_a_twin_to_call_is_the_users_error_from_one_call(
     )
     call: Any = types.SimpleNamespace(run=run)
     with pytest.raises(tf.errors.ResourceExhaustedError, match="OOM"):
-        calls.call(call, None, race_rules.FLOAT32)
+        calls.call(call, None, FLOAT32)
     assert ran == [b"step"]
 
 
@@ -1072,9 +1072,9 @@ def test_how_long_both_took_to_their_first_call_is_kept(ran: Calls) -> None:
     Step().train(ENOUGH)
     (file,) = (pathlib.Path(os.environ["AMP_CACHE_DIR"]) / "plans").glob("*.json")
     ready = json.loads(file.read_text())["ready"]
-    assert ready.keys() == {race_rules.FLOAT32, CUT.name}
+    assert ready.keys() == {FLOAT32, CUT.name}
     assert min(ready.values()) > 0
-    assert ready[race_rules.FLOAT32] > 0.02  # it was made slow
+    assert ready[FLOAT32] > 0.02  # it was made slow
 
 
 def test_twins_go_with_their_function_and_wait_for_no_collector(

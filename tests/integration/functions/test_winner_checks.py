@@ -9,8 +9,7 @@ import pytest
 from race_machine import MACHINES, Machine, winner
 
 from amp.integration.functions import winner_checks
-from amp.integration.functions.race_log import Log
-from amp.integration.functions.race_rules import FLOAT32
+from amp.integration.functions.race_log import FLOAT32, Log
 
 RACES = 100
 

@@ -17,7 +17,7 @@ import amp
 from amp.graph_rewrite.assign.nominee import CUT, EVERYTHING, PRODUCTS, UNCLUSTERED
 from amp.graph_rewrite.rewrite import Prepared
 from amp.integration.functions import contest, function_plans, race_rules, winner_checks
-from amp.integration.functions.race_rules import FLOAT32
+from amp.integration.functions.race_log import FLOAT32
 from amp.integration.sessions.session_twins import SessionTwin
 
 pytestmark = pytest.mark.kernels

@@ -49,10 +49,10 @@ class Waiting:
     """
 
     policy: Policy
-    settle: Callable[[Policy], None]
+    settle: Callable[[Waiting], None]
 
     def __call__(self) -> None:
-        self.settle(self.policy)
+        self.settle(self)
 
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)
@@ -76,8 +76,9 @@ def active() -> Active | None:
     scopes = _scopes()
     if scopes:
         return scopes[-1].active
-    if PROCESS.waiting is not None:
-        PROCESS.waiting()
+    waiting = PROCESS.waiting  # another thread may settle it
+    if waiting is not None:
+        waiting()
     on: Active | None = PROCESS.on
     return on
 
@@ -90,8 +91,9 @@ def active_twins() -> Any:
     scopes = _scopes()
     if scopes:
         return scopes[-1].active.twins
-    if PROCESS.waiting is not None:
-        PROCESS.waiting()
+    waiting = PROCESS.waiting  # another thread may settle it
+    if waiting is not None:
+        waiting()
     on = PROCESS.on
     return None if on is None else on.twins
 
@@ -108,8 +110,9 @@ def active_loss_scale() -> LossScale | None:
     While a forward accumulator records there is no scale: see `forward_mode`.
     """
     scopes = _scopes()
-    if not scopes and PROCESS.waiting is not None:
-        PROCESS.waiting()
+    waiting = PROCESS.waiting
+    if waiting is not None and not scopes:
+        waiting()
     now = scopes[-1].active if scopes else PROCESS.on
     if now is None or now.settled.policy is None:
         return None
@@ -124,8 +127,9 @@ def is_strict() -> bool:
     devices.
     """
     scopes = _scopes()
-    if not scopes and PROCESS.waiting is not None:
-        waits: bool = PROCESS.waiting.policy.strict
+    waiting = PROCESS.waiting
+    if waiting is not None and not scopes:
+        waits: bool = waiting.policy.strict
         return waits
     now = scopes[-1].active if scopes else PROCESS.on
     policy = None if now is None else now.settled.policy

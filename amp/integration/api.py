@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import threading
 from collections.abc import Iterator
 from typing import Any
 
@@ -29,6 +30,7 @@ from amp.loss_scaling.once import Once
 from amp.policy import Policy
 
 _SETTLING = Once()
+_SWITCHING = threading.RLock()  # held for a line: who switches last has the say
 # What holds inside `keep_float32` where no scope was entered before it.
 _NOTHING = resolution.Resolution(None, shipped_devices.REFERENCE, "keep_float32")
 
@@ -82,7 +84,9 @@ def enable(policy: Policy | None = None, **fields: Any) -> Policy:
       TensorFlowError: a TensorFlow that the plugin cannot work with.
     """
     policy = Policy.make(policy, **fields)
-    PROCESS.on, PROCESS.waiting = settle(policy), None
+    now = settle(policy)
+    with _SWITCHING:
+        PROCESS.on, PROCESS.waiting = now, None
     return policy
 
 
@@ -99,17 +103,24 @@ def enable_at_first_use(policy: Policy) -> None:
     PROCESS.waiting = active.Waiting(policy, _begin)
 
 
-def _begin(policy: Policy) -> None:
-    """Settles what waited for the first call; a failure leaves the job as it was."""
+def _begin(waiting: active.Waiting) -> None:
+    """Settles what waited for the first call; a failure leaves the job as it was.
+
+    What another thread has switched on or off meanwhile stays.
+    """
+    policy = waiting.policy
     says = "mixed precision is off"
     part = fallback.Part(says, policy.strict)
     on = fallback.attempt(part, lambda: settle(policy), lambda: None)
-    PROCESS.on, PROCESS.waiting = on, None
+    with _SWITCHING:
+        if PROCESS.waiting is waiting:
+            PROCESS.on, PROCESS.waiting = on, None
 
 
 def disable() -> None:
     """Switches off what `enable` switched on, from the next call of a function."""
-    was, PROCESS.on, PROCESS.waiting = PROCESS.on, None, None
+    with _SWITCHING:
+        was, PROCESS.on, PROCESS.waiting = PROCESS.on, None, None
     if was is not None and was.twins is not None:
         was.twins.keep_patterns.warn()
 

@@ -7,6 +7,8 @@ import asyncio
 import pathlib
 import threading
 
+import pytest
+
 from amp.graph_rewrite.cost import resolution, shipped_devices
 from amp.integration import active
 from amp.integration.active import Active
@@ -101,6 +103,24 @@ def test_what_waits_is_settled_at_the_first_question(monkeypatch):
     monkeypatch.setattr(PROCESS, "on", None)
     assert active.active() is A
     assert PROCESS.waiting is None
+
+
+@pytest.mark.parametrize(
+    "ask", [active.active, active.active_twins, active.active_loss_scale]
+)
+def test_what_waits_may_be_settled_by_another_thread_meanwhile(monkeypatch, ask):
+    class Settled:
+        """Each question after the first finds that it was settled."""
+
+        on, asked = None, 0
+
+        @property
+        def waiting(self):
+            self.asked += 1
+            return (lambda: None) if self.asked == 1 else None
+
+    monkeypatch.setattr(active, "PROCESS", Settled())
+    assert ask() is None
 
 
 def test_whether_failures_are_raised_is_known_before_the_policy_is_settled():

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+
 import pytest
 import tensorflow as tf
 
@@ -10,6 +12,7 @@ from amp.graph_rewrite.ops import op_names
 from amp.integration import active, api
 
 ON = {"dtype": "bfloat16", "emulate": True, "assignment": "all", "strict": True}
+OTHER = {**ON, "dtype": "float16"}
 
 
 def test_what_is_enabled_is_on_until_it_is_disabled():
@@ -44,6 +47,29 @@ def test_float32_is_kept_inside():
 def test_a_policy_that_waits_is_settled_at_first_use():
     api.enable_at_first_use(amp.Policy.make(None, **ON))
     assert active.active().settled.policy.dtype == "bfloat16"
+
+
+@pytest.mark.parametrize("switch", [amp.disable, lambda: amp.enable(**OTHER)])
+def test_what_is_switched_while_another_thread_settles_stays(monkeypatch, switch):
+    """Settling asks the machine, which takes long; here it switches meanwhile."""
+    settle, switched = api.settle, []
+
+    def slowly(policy):
+        found = settle(policy)
+        if not switched:
+            switched.append(True)
+            thread = threading.Thread(target=switch)
+            thread.start()
+            thread.join()
+        return found
+
+    monkeypatch.setattr(api, "settle", slowly)
+    api.enable_at_first_use(amp.Policy.make(None, **ON))
+    found = active.active()
+    wanted = None if switch is amp.disable else "float16"
+    assert (found and found.settled.policy.dtype) == wanted
+    assert active.active() is found
+    amp.disable()
 
 
 def test_a_policy_that_waits_may_name_ops_of_a_library_that_the_job_loads(monkeypatch):

@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
 _REPEATED = 40  # characters
+_PART = re.compile(rf"\..{{1,{_REPEATED}}}\.[a-z0-9_]{{8}}")  # as `tempfile` names it
 
 
 @contextlib.contextmanager
@@ -39,6 +41,16 @@ def beside(target: Path) -> Iterator[Path]:
             _replace_directory(part, target, Path(place, "before"))
         else:
             os.replace(part, target)
+
+
+def left_over(directory: Path) -> Iterator[Path]:
+    """What `beside` left in a directory: those of processes that were killed in it.
+
+    They are directories, and of a process that runs it may be one that it writes to.
+    """
+    for entry in os.scandir(directory):
+        if _PART.fullmatch(entry.name) and entry.is_dir(follow_symlinks=False):
+            yield Path(entry.path)
 
 
 def _replace_directory(part: Path, target: Path, before: Path) -> None:

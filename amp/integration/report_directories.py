@@ -15,6 +15,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+from amp.integration import atomic_files
 from amp.integration.measuring import profiles
 from amp.integration.process import PROCESS
 
@@ -126,8 +127,12 @@ def _marked(place: Path) -> Iterator[Path]:
 def _remove(directory: Path) -> None:
     """Removes our files, then the directory; one with anything else in it stays.
 
-    The mark goes last, so that what is left half way is found again.
+    The mark goes last, so that what is left half way is found again. Of a job that was
+    killed while it wrote a report a directory is in it, which goes by these rules.
     """
+    for part in list(atomic_files.left_over(directory)):
+        with contextlib.suppress(OSError):
+            _remove(part)
     files = [
         entry.name
         for entry in os.scandir(directory)

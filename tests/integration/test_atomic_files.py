@@ -16,6 +16,16 @@ def test_a_file_is_replaced_and_nothing_is_left_beside_it(tmp_path, sync):
     assert list(target.parent.iterdir()) == [target]
 
 
+def test_what_a_killed_process_leaves_is_known_by_its_name(tmp_path):
+    (tmp_path / ".hidden").mkdir()
+    (tmp_path / ".file.json.abcdefg1").touch()
+    (tmp_path / "target.json.abcdefg1").mkdir()
+    with atomic_files.beside(tmp_path / f"{60 * 'x'}.json") as part:
+        part.touch()
+        assert list(atomic_files.left_over(tmp_path)) == [part.parent]
+    assert not list(atomic_files.left_over(tmp_path))
+
+
 def test_its_rights_are_those_of_any_new_file(tmp_path):
     (tmp_path / "plain").touch()
     atomic_files.write(tmp_path / "whole", "text")

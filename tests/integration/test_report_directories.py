@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import platform
@@ -12,7 +13,7 @@ from typing import Any
 import pytest
 
 from amp.graph_rewrite.report import Report
-from amp.integration import report_directories, reports
+from amp.integration import atomic_files, report_directories, reports
 from amp.integration.process import PROCESS
 from amp.integration.report_directories import JOBS, MARK
 
@@ -131,6 +132,23 @@ def test_files_that_a_job_wrote_are_removed_with_its_directory(
         job(place, number)
     report_directories.of_job()
     assert not old.exists()
+
+
+def test_the_directory_of_a_job_that_was_killed_while_it_wrote_goes_too(
+    place: Path,
+) -> None:
+    for number in range(2, JOBS + 3):
+        job(place, number)
+    old, users = job(place, 1), job(place, 2)
+    gone = contextlib.suppress(FileNotFoundError)
+    with gone, atomic_files.beside(old / "7_0002_f.json") as part:
+        part.write_text("{")
+        mine = users / part.parent.name / "notes.txt"
+        mine.parent.mkdir()
+        mine.write_text("mine")
+        report_directories.of_job()
+        assert not old.exists()
+        assert mine.read_text() == "mine"
 
 
 def test_no_two_hosts_processes_or_starts_have_the_same_file(monkeypatch: Any) -> None:

@@ -47,7 +47,7 @@ class SessionStalls:
         self._due, self._runs, self._run = time.monotonic() + PERIOD, 0, stalls.LIMIT
         self._told: dict[int, set[str]] = {}  # events, by the scaler's number
         self._cases: dict[int, advice.Case] = {}  # to be told with the first tensor
-        self._answers = 0
+        self._answers: dict[int, int] = {}  # runs that were observed for a case
         # By a run's identity; the run is kept so that no other one gets it.
         self._samples: dict[int, tuple[Run, Sample | None]] = {}
         self._busy = threading.Lock()
@@ -112,7 +112,6 @@ class SessionStalls:
             return False, None
         finally:
             self._busy.release()
-        self._answers += 1
         self._tell(dataclasses.replace(sample, observed=np.asarray(outputs[-1])))
         return True, outputs[:-1]
 
@@ -133,11 +132,13 @@ class SessionStalls:
 
     def _tell(self, sample: Sample | None) -> None:
         """Warns of each scaler for which a run has the answer, or none will come."""
-        over = sample is None or self._answers >= stalls.ANSWERS
         for number, case in list(self._cases.items()):
             finding = None if sample is None else sample.finding(number)
+            answers = self._answers[number] = self._answers.get(number, 0) + 1
+            over = sample is None or answers >= stalls.ANSWERS
             if finding is not None or over:
                 self._cases.pop(number, None)
+                self._answers.pop(number, None)
                 messages.log("%s", advice.text(case, finding).removeprefix("amp: "))
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 
 import numpy as np
 import pytest
@@ -11,10 +12,11 @@ import tensorflow as tf
 import amp
 from amp.integration.install import install
 from amp.integration.sessions import session_stalls
-from amp.loss_scaling import stalls
+from amp.loss_scaling import advice, stalls
 
 v1 = tf.compat.v1
 POLICY = {"dtype": "float16", "emulate": True, "assignment": "all", "strict": True}
+FOUND = advice.Finding("w", "fed", "Mul", "float16", True, "NaN", False, False)
 ENOUGH = stalls.LIMIT + 1  # the last of these runs is observed
 
 
@@ -131,6 +133,40 @@ def test_a_session_whose_gradients_are_finite_is_told_nothing(job, caplog):
         for value in [np.nan] * (stalls.LIMIT - 1) + [1.0] * 30:
             run(value)
     assert told(caplog) == []
+
+
+@dataclasses.dataclass
+class Observed:
+    """What a run lets observe, of one scaler or of none."""
+
+    about: int | None
+    observed: tf.Tensor | None = None
+
+    def finding(self, number):
+        return FOUND if number == self.about else None
+
+
+@dataclasses.dataclass
+class Made:
+    """A run."""
+
+    fetches: list[tf.Tensor]
+
+
+def test_a_later_case_has_as_many_answers_as_the_first(caplog):
+    """Of scalers whose steps take turns, a run may answer for another one."""
+    run = Made([])
+    watched = session_stalls.SessionStalls(run, None)  # the session is not asked
+    case = advice.Case("stalled", "net", ["w"], stalls.LIMIT, "the loss scale is 1")
+    for others, known in ((stalls.ANSWERS, False), (stalls.ANSWERS - 1, True)):
+        watched._cases[0] = case
+        caplog.clear()
+        for about in [1] * others + [0] * known:
+            assert not told(caplog)
+            watched._samples[id(run)] = run, Observed(about)
+            assert watched.call(run, lambda longer: [1.0], lambda: True)[0]
+        (said,) = told(caplog)
+        assert ("The first tensor that was not finite is fed" in said) == known
 
 
 def test_a_session_is_not_read_before_its_first_step(job, monkeypatch):

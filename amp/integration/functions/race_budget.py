@@ -1,6 +1,6 @@
 """What a race may cost, and what it has cost so far.
 
-Everything here is computed from a `Log`. Who is out is decided in `race_rules`.
+Everything here is computed from a `Log`; who is out is not decided here.
 """
 
 from __future__ import annotations

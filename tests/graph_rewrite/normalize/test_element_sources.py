@@ -5,14 +5,22 @@ from __future__ import annotations
 import functools
 from typing import Any
 
+import pytest
 import tensorflow as tf
 from tensorflow.python.eager import context as context_lib
 
 from amp.graph_rewrite.graph import ir
 from amp.graph_rewrite.normalize.element_sources import ElementSource, element_sources
+from amp.integration import install
 from amp.integration.functions import definitions
 
 WIDTH = 4
+
+
+@pytest.fixture(autouse=True)
+def hooks() -> None:
+    """Shapes are those of the graph that a function was traced as."""
+    install.install()
 
 
 def sources(fn: Any, *args: Any) -> tuple[ElementSource, ...]:

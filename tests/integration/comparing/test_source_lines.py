@@ -2,10 +2,18 @@
 
 from __future__ import annotations
 
+import pytest
 import tensorflow as tf
 
+from amp.integration import install
 from amp.integration.comparing import source_lines, traced
 from amp.policy import Policy
+
+
+@pytest.fixture(autouse=True)
+def hooks():
+    """Lines are those of the graph that a function was traced as."""
+    install.install()
 
 
 def graph_of(fn, *args):

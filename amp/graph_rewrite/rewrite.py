@@ -265,7 +265,8 @@ class Prepared:
         device = self.settled.device
         if not nominee.clusters:
             device = device.without_clusters()
-        fusing = fuse.Fusing(device, suffix)
+        fixed = self.values["sized"].lengths and not nominee.lengths
+        fusing = fuse.Fusing(device, suffix, fixed)
         asked = {"nominee": nominee, "fusing": fusing, "suffix": suffix}
         nothing = fuse.unfused(self.given)
         return run(DECIDE, {**self.values, **asked, "fused": nothing})

@@ -30,6 +30,8 @@ class Nominee:
       products_only: whether nothing becomes 16-bit but products and what only moves
         their values.
       clusters: whether XLA may compile fused neighbours.
+      lengths: whether XLA may also compile those whose sizes differ from call to call
+        where these may be any: it takes longer than they save if few lengths recur.
       in_float32: whether nothing becomes 16-bit, so that only kernels are others.
       kept: further nodes that stay float32, by the use of the function as given.
     """
@@ -38,6 +40,7 @@ class Nominee:
     everything: bool = False
     products_only: bool = False
     clusters: bool = True
+    lengths: bool = True
     in_float32: bool = False
     kept: Nodes = dataclasses.field(default_factory=dict)
 

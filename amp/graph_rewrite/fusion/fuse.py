@@ -68,10 +68,12 @@ class Fusing:
     Attributes:
       device: has the figures to price them; `compiled.call` is the time of a call.
       suffix: ending of new functions' names.
+      fixed: whether only such clusters are made as have the same sizes at every call.
     """
 
     device: Device
     suffix: str
+    fixed: bool = False
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -147,7 +149,7 @@ def fuse(
         if not use.xla and not one.context.policy.emulate
     }
     found = {
-        use: list(_clusters(one, uses[use].cost_model, fusing.device))
+        use: list(_clusters(one, uses[use].cost_model, fusing))
         for use, one in members.items()
     }
     weights = {use: one.use_analysis.weight for use, one in uses.items()}
@@ -217,8 +219,8 @@ def _named(
         for one in clusters:
             key = one.outline.key
             saved[key] += one.seconds * weights[use]
-            fixed = all(map(shapes.whole, one.outline.shapes))
-            compiled[key] = max(compiled.get(key, 1), 1 if fixed else SIZES)
+            sizes = 1 if _is_fixed(one.outline) else SIZES
+            compiled[key] = max(compiled.get(key, 1), sizes)
     names: dict[Any, str] = {}
     for key, seconds in saved.items():
         if seconds * STEPS > COMPILE_SECONDS * compiled[key]:
@@ -227,6 +229,11 @@ def _named(
                 name += "_"
             names[key] = name
     return names
+
+
+def _is_fixed(made: Outline) -> bool:
+    """Whether a cluster has the same sizes at every call."""
+    return all(map(shapes.whole, made.shapes))
 
 
 def _called(
@@ -245,7 +252,7 @@ def _called(
 
 
 def _clusters(
-    members: Members, kernels: CostModel, device: Device
+    members: Members, kernels: CostModel, fusing: Fusing
 ) -> Iterator[_Cluster]:
     """The clusters of one graph that are clearly faster than their nodes' kernels."""
     graph = members.graph
@@ -253,7 +260,7 @@ def _clusters(
         return
     fusible = {name for name in graph.nodes if members.fusible(name)}
     groups = convex_groups.convex(graph.order, list(members.links(fusible)))
-    prices = ClusterPrices(members, kernels, device)
+    prices = ClusterPrices(members, kernels, fusing.device)
     named: dict[str, list[str]] = defaultdict(list)
     for name in graph.order:
         if name in fusible:
@@ -267,6 +274,8 @@ def _clusters(
             made = outline.outline(
                 graph, tuple(names), members.copied, gives, members.type_of
             )
+            if fusing.fixed and not _is_fixed(made):
+                continue
             saved = prices.saved(names, made)
             if len(made.body) > 1 and saved > 0:
                 yield _Cluster(made, saved)

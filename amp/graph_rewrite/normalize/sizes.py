@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from amp.graph_rewrite.graph import calls, dataset_loops, ir, op_schema, shapes
 from amp.graph_rewrite.graph.shapes import whole
@@ -53,12 +53,15 @@ class Sized:
       assumed: the edges of the main graph whose sizes follow from nothing known.
       hidden: nodes and arguments of its functions that give elements of datasets whose
         sizes are assumed.
+      lengths: whether a tensor of `given` may differ from call to call in more than its
+        first dimension, the batch's: sequences have any number of lengths.
     """
 
     module: ir.Module
     given: Mapping[str, ir.Shape]
     assumed: tuple[ir.Edge, ...]
     hidden: tuple[str, ...] = ()
+    lengths: bool = False
 
 
 def sized(module: ir.Module, call: SizesAtCall | None) -> Sized:
@@ -89,6 +92,7 @@ def sized(module: ir.Module, call: SizesAtCall | None) -> Sized:
         },
         tuple(sizing.assumed),
         tuple(dict.fromkeys(name for name, _ in sizing.hidden)),
+        sizing.lengths or _has_lengths(main, given),
     )
 
 
@@ -130,6 +134,12 @@ def _news(graph: ir.Graph, told: Mapping[ir.Edge, ir.Shape]) -> dict[ir.Edge, ir
     }
 
 
+def _has_lengths(graph: ir.Graph, given: Iterable[ir.Edge]) -> bool:
+    """Whether more than the first dimension of any is unknown."""
+    found = map(graph.shape, given)
+    return any(shape is None or -1 in shape[1:] for shape in found)
+
+
 class _ModuleSizes:
     """Finds the sizes of a module's graphs, each when its first caller is sized.
 
@@ -137,6 +147,7 @@ class _ModuleSizes:
       assumed: edges of the main graph whose sizes were assumed.
       elements: the sizes of edges that give elements of datasets, as one was.
       hidden: such edges of functions whose sizes were assumed.
+      lengths: whether an element may differ from others in more than its batch.
     """
 
     def __init__(
@@ -149,6 +160,7 @@ class _ModuleSizes:
         self.assumed: list[ir.Edge] = []
         self.elements: dict[ir.Edge, ir.Shape] = {}
         self.hidden: list[ir.Edge] = []
+        self.lengths = False
 
     def add(self, graph: ir.Graph, given: Mapping[ir.Edge, ir.Shape]) -> None:
         """Finds the sizes in a graph, and in what it calls.
@@ -158,7 +170,7 @@ class _ModuleSizes:
           given: the sizes of its arguments and of further tensors.
         """
         told = _news(graph, self._told_by_elements(graph))
-        self.elements |= told
+        self._note(graph, told)
         known = self._known[graph.name] = {**told, **given}
         called = {
             node.name: functools.partial(self._called, call)
@@ -171,6 +183,11 @@ class _ModuleSizes:
             self.assumed += one.assumed
         else:
             self.hidden += [e for e in one.assumed if _gives_element(graph, e)]
+
+    def _note(self, graph: ir.Graph, told: Mapping[ir.Edge, ir.Shape]) -> None:
+        """Notes the sizes of elements."""
+        self.elements |= told
+        self.lengths |= _has_lengths(graph, told)
 
     def _told_by_elements(self, graph: ir.Graph) -> dict[ir.Edge, ir.Shape]:
         """The sizes of the elements that nodes of a graph give, as far as one fits."""
@@ -231,7 +248,7 @@ class _ModuleSizes:
                 element = self._element([graph.shape(edge) for edge in edges])
                 for place, edge, shape in zip(places, edges, element, strict=False):
                     args[place] = shape
-                    self.elements |= _news(graph, {edge: shape})
+                    self._note(graph, _news(graph, {edge: shape}))
                 self._returned(graph, args)
                 if not element and _computes(graph, self._functions):
                     self.hidden += [e for e in edges if not whole(graph.shape(e))]

@@ -52,6 +52,16 @@ CLOSE, CLOSE_IF_MODELLED, MEASURED_PART = 1.15, 1.5, 0.5
 LEAST_STEP, USUAL_GAIN = 0.01, Policy().min_gain
 
 
+def nominee_under(policy: Policy | None, plan: str) -> Nominee:
+    """The plan of a name, as it is made under a policy.
+
+    Where plans do not race, nothing would show that compiling clusters for each new
+    length takes longer than they save.
+    """
+    races = policy is not None and not contest.why_not(policy)
+    return dataclasses.replace(NOMINEES[plan], lengths=races)
+
+
 @dataclasses.dataclass(frozen=True, slots=True)
 class NotMade:
     """A plan that is not worth a function of its own.
@@ -187,7 +197,7 @@ class FunctionPlans:
 
     def nominee(self, plan: str) -> Nominee:
         """The plan of a name, with the nodes that stay float32."""
-        nominee = NOMINEES[plan].keeping(self._kept)
+        nominee = nominee_under(self._policy, plan).keeping(self._kept)
         return nominee.keeping(self._cheapest) if nominee.in_float32 else nominee
 
     def instead(self, cheapest: Report, *, stepped: bool) -> str:

@@ -11,7 +11,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from amp.integration.functions.function_plans import NOMINEES
+from amp.integration.functions.function_plans import nominee_under
 from amp.integration.functions.race_log import FLOAT32
 from amp.integration.functions.twins import Twins
 from amp.integration.process import PROCESS
@@ -67,7 +67,8 @@ class GraphViews:
         if plan == FLOAT32:
             return self.float32
         if (twins, plan) not in self._views:
-            by = Plan(twins, self.parts(twins), NOMINEES[plan])
+            nominee = nominee_under(twins.settled.policy, plan)
+            by = Plan(twins, self.parts(twins), nominee)
             self._views[twins, plan] = PolicyView(self.twin, by)
         return self._views[twins, plan]
 

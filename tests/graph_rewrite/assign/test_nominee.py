@@ -22,6 +22,7 @@ from amp.graph_rewrite.cost.shipped_devices import CPU_AMX
 from amp.graph_rewrite.graph.calls import FunctionUse
 from amp.graph_rewrite.plan import Reason
 from amp.graph_rewrite.rewrite import Prepared, prepare, rewrite
+from amp.integration.functions import shape_inference
 
 v1 = tf.compat.v1
 
@@ -102,6 +103,32 @@ def test_a_plan_without_clusters_has_none() -> None:
     )
     assert one.made(CUT).report.clusters > 0
     assert one.made(UNCLUSTERED).report.clusters == 0
+
+
+@pytest.mark.parametrize("length", [None, 512])
+def test_a_plan_for_any_length_has_clusters_of_fixed_sizes_alone(
+    length: int | None,
+) -> None:
+    """Batches may differ: those of an epoch are of one size, but for the last."""
+
+    def gelu() -> None:
+        x = v1.placeholder(tf.float32, [None, length, 2048], name="x")
+        for y in (x, tf.ones([4, 512, 2048])):
+            y = tf.reshape(y, [-1, 2048])
+            y = tf.matmul(y, tf.fill([2048, 2048], tf.reduce_sum(y[:1])))
+            z = 0.5 * y * (1.0 + tf.tanh(0.8 * (y + 0.04 * y * y * y)))
+            tf.matmul(z, tf.ones([2048, 2048]), name="end")
+
+    one = prepare(
+        module_of(graph_def(gelu)),
+        settled(CPU_AMX, assignment="cost"),
+        fetches=frozenset({"end", "end_1"}),
+        sizes=shape_inference.at_call((), {("x", 0): (4, 512, 2048)}),
+    )
+    every = one.made(CUT).report.clusters
+    fixed = one.made(dataclasses.replace(CUT, lengths=False)).report.clusters
+    assert every == 2
+    assert fixed == (1 if length is None else 2)
 
 
 def normalized(**fields: object) -> Prepared:

@@ -157,6 +157,17 @@ def test_what_a_call_tells_is_not_assumed(read: Any) -> None:
     assert made.module.main.size(("MatMul", 0)) == (2, WIDTH)
 
 
+@pytest.mark.parametrize(
+    ("shape", "lengths"),
+    [((None, 10, WIDTH), False), ((None, None, WIDTH), True), (None, True)],
+)
+def test_what_differs_in_more_than_its_batch_has_lengths(
+    read: Any, shape: tuple[int | None, ...] | None, lengths: bool
+) -> None:
+    module = read(tf.tanh, tf.TensorSpec(shape, tf.float32))
+    assert sized(module, at((6, 10, WIDTH))).lengths is lengths
+
+
 def test_without_a_call_reshapes_still_keep_their_elements(read: Any) -> None:
     def flat(x: tf.Tensor) -> tf.Tensor:
         return tf.matmul(tf.reshape(x, [-1, WIDTH]), tf.ones([WIDTH, 8]))

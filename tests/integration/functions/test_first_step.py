@@ -341,7 +341,7 @@ def fitted(varied: bool) -> Report:
     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
     model.compile("adam", loss, jit_compile=False)
     before = len(amp.reports())
-    policy = {"dtype": "bfloat16", "trial": False, "check": False}
+    policy = {"dtype": "bfloat16", "trial": True, "check": False}
     with amp.mixed_precision_scope(strict=True, **policy):
         model.fit(data.repeat(), steps_per_epoch=3, verbose=0, shuffle=False)
     (report,) = (r for r in reports(before) if "on_iterator" in r.function)

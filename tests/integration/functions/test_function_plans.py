@@ -30,6 +30,7 @@ from amp.integration.functions.function_plans import (
     Made,
     NotMade,
 )
+from amp.integration.measuring import hardware
 
 pytestmark = pytest.mark.kernels
 
@@ -73,6 +74,32 @@ def test_what_was_made_is_registered_until_it_is_let_go(plans: FunctionPlans) ->
     plans.let_go(context, CUT.name)
     assert not any(context.has_function(name) for name in names)
     assert plans.function(CUT.name) == plans.original
+
+
+def test_what_does_not_race_has_no_clusters_for_any_length() -> None:
+    for trial, races in ((True, True), (False, False)):
+        policy = amp.Policy(dtype="bfloat16", trial=trial)
+        nominee = function_plans.nominee_under(policy, CUT.name)
+        assert nominee == dataclasses.replace(CUT, lengths=races)
+
+
+@pytest.mark.parametrize("trial", [True, False])
+def test_new_lengths_compile_no_clusters_where_nothing_races(
+    trial: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(hardware, "device", lambda: CPU_AMX)
+
+    @tf.function(input_signature=[tf.TensorSpec([None, None, 512])])
+    def fn(x: tf.Tensor) -> tf.Tensor:
+        y = tf.matmul(x, tf.ones([512, 512]))
+        z = 0.5 * y * (1.0 + tf.tanh(0.8 * (y + 0.04 * y * y * y)))
+        return tf.matmul(z, tf.ones([512, 512]))
+
+    with amp.mixed_precision_scope(dtype="bfloat16", trial=trial, check=False):
+        fn(tf.ones([8, 512, 512]))
+    report = amp.reports()[-1]
+    assert report.nodes_low
+    assert bool(report.clusters) is trial
 
 
 @pytest.mark.parametrize("lost", [False, True])

@@ -355,6 +355,23 @@ def test_a_member_of_a_cluster_may_be_fetched_and_fed(monkeypatch):
     assert amp.reports()[-1].clusters
 
 
+@pytest.mark.parametrize("length", [None, 64])
+def test_new_lengths_compile_no_clusters_where_nothing_races(monkeypatch, length):
+    monkeypatch.setattr(hardware, "device", lambda: test_fuse.FREE)
+    monkeypatch.setattr(fuse, "COMPILE_SECONDS", 0.0)
+    policy = amp.Policy.make(POLICY, assignment="all", keep=("Elu",), trial=False)
+
+    def run():
+        x = v1.placeholder(tf.float32, [None, length, 256])
+        eye = tf.constant(np.eye(256, dtype=np.float32))
+        hidden = tf.nn.elu(tf.matmul(tf.reshape(x, [-1, 256]), eye) * 2)
+        with v1.Session() as session:
+            return session.run(tf.matmul(hidden, eye), {x: np.ones([2, 64, 256])})
+
+    both(run, policy)
+    assert bool(amp.reports()[-1].clusters) is (length is not None)
+
+
 def test_what_a_job_does_not_know_of_initialises_itself():
     """The loss scale's variables are in no list that this job initialises."""
     policy = amp.Policy(dtype="float16", emulate=True, assignment="all", strict=True)

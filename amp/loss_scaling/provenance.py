@@ -33,7 +33,7 @@ _EAGER_TENSOR = tf.__internal__.EagerTensor
 _FRAMES = ("Switch", "Merge", "Enter", "Exit", "NextIteration")
 
 
-@dataclasses.dataclass(frozen=True, slots=True, eq=False)
+@dataclasses.dataclass(slots=True, eq=False)
 class Call:
     """One scaled gradient call.
 
@@ -42,6 +42,8 @@ class Call:
       finite: whether all gradients of the call were finite, bool, shape ().
       waits: whether an overflow is noted until an optimizer skips an update for it.
       moved: whether replicas have agreed on `finite` already, and changed the scale.
+      counted: whether replicas have changed the scale by `finite`, which they still ask
+        for. Into however many sums and updates the gradients go, it changes once.
       behind: what `behind` returned for its targets.
     """
 
@@ -49,6 +51,7 @@ class Call:
     finite: tf.Tensor
     waits: bool = True
     moved: bool = False
+    counted: bool = False
     behind: tuple[Call | None, ...] = ()
 
 

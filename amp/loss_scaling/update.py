@@ -25,14 +25,15 @@ class Concern(NamedTuple):
     Attributes:
       scaler: the scaler.
       positions: the positions of the updated variables among its source variables.
-      finite: the flags of its gradient calls from which the update is computed. None if
-        these are not known; then `Scaler.overflow` decides.
-      moved: whether replicas have agreed on these flags before, and changed the scale.
+      calls: its gradient calls from which the update is computed. None if these are not
+        known; then `Scaler.overflow` decides.
+      moved: whether replicas have changed the scale by these calls before. It is as of
+        when the concern was made: replicas take turns, and all have to decide alike.
     """
 
     scaler: Scaler
     positions: list[int]
-    finite: tuple[tf.Tensor, ...] | None = None
+    calls: tuple[provenance.Call, ...] | None = None
     moved: bool = False
 
 
@@ -48,18 +49,19 @@ def concerns(
     """
     if calls is None:
         return [Concern(*found) for found in state.serving(variables)]
-    flags: dict[int, list[tf.Tensor]] = {}
-    scalers: dict[int, Scaler] = {}
-    moved: dict[int, bool] = {}
+    found: dict[int, list[provenance.Call]] = {}
     for call in calls:
         if call.waits:
-            scalers[id(call.scaler)] = call.scaler
-            moved[id(call.scaler)] = call.moved and moved.get(id(call.scaler), True)
-            flags.setdefault(id(call.scaler), []).append(call.finite)
-    return [
-        Concern(scaler, scaler.positions(variables), tuple(flags[key]), moved[key])
-        for key, scaler in scalers.items()
-    ]
+            found.setdefault(id(call.scaler), []).append(call)
+    return [_concern(each, variables) for each in found.values()]
+
+
+def _concern(
+    calls: Sequence[provenance.Call], variables: Sequence[tf.Variable]
+) -> Concern:
+    """The concern of calls of one scaler."""
+    scaler, moved = calls[0].scaler, all(c.moved or c.counted for c in calls)
+    return Concern(scaler, scaler.positions(variables), tuple(calls), moved)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -189,7 +191,7 @@ def agree_now(
     Returns:
       The scalers of all replicas' calls, and whether all were finite, bool, shape ().
     """
-    own = [Concern(c.scaler, [], (c.finite,)) for c in calls if not c.moved]
+    own = [_concern([call], ()) for call in calls if not call.moved]
     everyone, finite = _agreed(own, [_pending(c) for c in own], replicas)
     return [concern.scaler for concern in everyone], finite
 
@@ -207,17 +209,32 @@ def _agreed(
     Returns:
       The concerns of all replicas, one for each scaler, and whether no gradient
       overflowed in any replica, bool, shape (). The scales change before that tensor
-      has a value.
+      has a value, those that have not changed by the same calls before.
     """
     assert replicas.agree is not None
     everyone: dict[int, Concern] = {}
     for concern in [c for each in replicas.gather(list(own)) for c in each]:
-        everyone.setdefault(id(concern.scaler), concern)
+        known = everyone.get(id(concern.scaler), concern)
+        moved = known.moved and concern.moved
+        everyone[id(concern.scaler)] = known._replace(moved=moved)
     pending = tf.reduce_any(tf.stack(flags)) if flags else tf.constant(False)
     finite = replicas.agree(tf.logical_not(pending))
     still = [c.scaler for c in everyone.values() if not c.moved]
     moved = [write for scaler in still for write in scaler.move(finite)]
+    for call in [call for concern in own for call in concern.calls or ()]:
+        call.counted = call.counted or _built_here(call.finite)
     return list(everyone.values()), _after(tf.group(*moved), finite)
+
+
+def _built_here(tensor: tf.Tensor) -> bool:
+    """Whether what is built now runs whenever this tensor is computed.
+
+    Not in a branch, loop or function behind it.
+    """
+    if tf.executing_eagerly():
+        return True
+    here = tf.compat.v1.get_default_graph()
+    return tf.is_symbolic_tensor(tensor) and tensor.graph is here
 
 
 def unless_left_out(
@@ -282,8 +299,8 @@ def told_to_all(
 
 
 def _pending(concern: Concern) -> tf.Tensor:
-    scaler, positions, finite, _ = concern
-    here = scaler.stepped_here() if finite is None else list(finite)
+    scaler, positions, calls, _ = concern
+    here = scaler.stepped_here() if calls is None else [c.finite for c in calls]
     if here:
         return tf.logical_not(tf.reduce_all(tf.stack(here)))
     with scaler.ready():

@@ -104,6 +104,46 @@ def by_hand(strategy: Any) -> Found:
     return trained(strategy, w, step, [])
 
 
+def summed_one_by_one(strategy: Any) -> Found:
+    """The gradients of one call, each in a sum of its own."""
+    with strategy.scope():
+        w, *others = [
+            tf.Variable(tf.ones([4, 1]), aggregation=tf.VariableAggregation.MEAN)
+            for _ in range(4)
+        ]
+
+    def step(bad: tf.Tensor) -> None:
+        with tf.GradientTape() as tape:
+            loss = sum(loss_of(each, bad) for each in (w, *others))
+        context = tf.distribute.get_replica_context()
+        grads = tape.gradient(loss, [w, *others])
+        for each, grad in zip([w, *others], grads, strict=True):
+            each.assign_sub(RATE * context.all_reduce("sum", grad))
+
+    return trained(strategy, w, step, [])
+
+
+def norm_summed(strategy: Any) -> Found:
+    """Replicas sum the norm of the gradients, which then go to two optimizers."""
+    with strategy.scope():
+        w, other = tf.Variable(tf.ones([4, 1])), tf.Variable(tf.ones([4, 1]))
+        optimizers = [keras.optimizers.SGD(RATE) for _ in range(2)]
+        for optimizer, variable in zip(optimizers, (w, other), strict=True):
+            optimizer.build([variable])
+
+    def step(bad: tf.Tensor) -> tf.Tensor:
+        with tf.GradientTape() as tape:
+            loss = loss_of(w, bad) + loss_of(other, bad)
+        grads = tape.gradient(loss, [w, other])
+        context = tf.distribute.get_replica_context()
+        norm = context.all_reduce("mean", tf.linalg.global_norm(grads))
+        for optimizer, grad, v in zip(optimizers, grads, (w, other), strict=True):
+            optimizer.apply([grad], [v])
+        return norm
+
+    return trained(strategy, w, step, [optimizers[0].iterations.value])
+
+
 def gradient_in_a_function(strategy: Any, bad: int = 1) -> Found:
     """Replicas cannot meet where this gradient is taken."""
     with strategy.scope():
@@ -277,6 +317,8 @@ JOBS = (
     own_optimizer,
     v1_optimizer,
     by_hand,
+    summed_one_by_one,
+    norm_summed,
     gradient_in_a_function,
     reduced_by_the_program,
     step_by_step,

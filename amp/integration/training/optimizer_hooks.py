@@ -196,7 +196,7 @@ def _as_operation(
     before = list(collection)
     # In a session graph only these make the flag be read after the gradients are taken.
     # They would be computed even where they are fed.
-    unknown = any(concern.finite is None for concern in concerns)
+    unknown = any(concern.calls is None for concern in concerns)
     values = [g for g in map(_values, grads) if isinstance(g, (tf.Tensor, tf.Variable))]
     taken = values if unknown else []
     with tf.control_dependencies(taken):

@@ -126,11 +126,14 @@ class _Kind:
       key: of the row of its `apply_gradients` in `integration.hooks`.
       make: takes an optimizer and pairs, and makes its slots as `apply_gradients` does.
       name: takes an optimizer, returns the default name of its training operation.
+      result: takes an optimizer and its training operation, None when eager, and
+        returns what its `apply_gradients` promises.
     """
 
     key: str
     make: Callable[[Any, list[Any]], None]
     name: Callable[[Any], str]
+    result: Callable[[Any, Any], Any]
 
     def decorate(self, original: wrapping.Function) -> wrapping.Function:
         """Makes the hook."""
@@ -152,7 +155,8 @@ class _Kind:
                 self.make(optimizer, pairs)
             name = given.get("name") or self.name(optimizer)
             build = functools.partial(_unless_overflow, optimizer, concerns, call)
-            return _as_operation(grads, name, concerns, build)
+            operation = _as_operation(grads, name, concerns, build)
+            return self.result(optimizer, operation)
 
         return apply
 
@@ -170,6 +174,18 @@ def _build_tf_keras(optimizer: Any, pairs: list[Any]) -> None:
 def _build_legacy(optimizer: Any, pairs: list[Any]) -> None:
     with tf.name_scope(optimizer._name), tf.init_scope():
         optimizer._create_all_weights([v for g, v in pairs if g is not None])
+
+
+def _iterations(optimizer: Any, operation: Any) -> Any:
+    """How many updates there were: in a graph as a tensor, read after this one."""
+    if operation is None:
+        return optimizer.iterations
+    with tf.control_dependencies([operation]):
+        return optimizer.iterations.read_value()
+
+
+def _operation_or_iterations(optimizer: Any, operation: Any) -> Any:
+    return optimizer.iterations if operation is None else operation
 
 
 def _as_operation(
@@ -388,11 +404,24 @@ def _values(grad: Any) -> Any:
     return grad.values if isinstance(grad, tf.IndexedSlices) else grad
 
 
-_SESSION = _Kind("Optimizer.apply_gradients", _make_slots, lambda o: o.get_name())
-_TF_KERAS = _Kind(
-    "_BaseOptimizer.apply_gradients", _build_tf_keras, lambda o: o.name or "optimizer"
+_SESSION = _Kind(
+    "Optimizer.apply_gradients",
+    _make_slots,
+    lambda o: o.get_name(),
+    lambda o, operation: operation,
 )
-_LEGACY = _Kind("OptimizerV2.apply_gradients", _build_legacy, lambda o: o._name)
+_TF_KERAS = _Kind(
+    "_BaseOptimizer.apply_gradients",
+    _build_tf_keras,
+    lambda o: o.name or "optimizer",
+    _iterations,
+)
+_LEGACY = _Kind(
+    "OptimizerV2.apply_gradients",
+    _build_legacy,
+    lambda o: o._name,
+    _operation_or_iterations,
+)
 
 HOOKS: dict[str, wrapping.Decorate] = {
     _SESSION.key: _SESSION.decorate,

@@ -264,6 +264,26 @@ def test_an_update_of_tf_keras_is_left_out_whole(kind, name, mode):
     assert state.serving([w])[0][0].skipped_steps.numpy() == 1
 
 
+@pytest.mark.parametrize(
+    ("kind", "mode"), [("new", "function"), ("new", "eager"), ("legacy", "eager")]
+)
+def test_an_update_of_tf_keras_returns_how_many_there_were(kind, mode):
+    tf_keras = pytest.importorskip("tf_keras")
+    optimizers = tf_keras.optimizers
+    optimizer = (optimizers.legacy if kind == "legacy" else optimizers).SGD(0.125)
+    w = tf.Variable([1.0])
+
+    def step(factor):
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_sum(w**2) * factor
+        return optimizer.apply_gradients([(tape.gradient(loss, w), w)])
+
+    step = tf.function(step) if mode == "function" else step
+    with amp.mixed_precision_scope(**FLOAT16):
+        counts = [int(step(tf.constant(factor))) for factor in (1.0, np.inf, 1.0)]
+    assert counts == [1, 1, 2]
+
+
 def test_tf_keras_fit_trains_with_one_scaler():
     tf_keras = pytest.importorskip("tf_keras")
     layer = tf_keras.layers.Dense(

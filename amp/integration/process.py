@@ -45,6 +45,7 @@ class Process:
       marked_graphs: graphs that a scope was entered in while they were built, with the
         twins of that scope.
       marked: the functions that those graphs became, by name.
+      marks: by graph, the attributes that nodes built in it now get.
       twins: the twins of every policy settled so far.
       sessions: the twins of graphs that sessions run.
       session_locks: for each of those graphs what is held while its twin grows.
@@ -90,6 +91,7 @@ class Process:
         weakref.WeakKeyDictionary
     )
     marked: dict[bytes, Any] = _forgotten(dict)
+    marks: weakref.WeakKeyDictionary[Any, Any] = _forgotten(weakref.WeakKeyDictionary)
     twins: weakref.WeakSet[Any] = _forgotten(weakref.WeakSet)
     sessions: weakref.WeakKeyDictionary[Any, Any] = _forgotten(
         weakref.WeakKeyDictionary

@@ -185,6 +185,29 @@ def without_a_scale(strategy: Any) -> Found:
     return {"after": len(after), "kept": len(kept), "weights": copies(strategy, w)}
 
 
+def kept_around_a_sum(strategy: Any) -> Found:
+    """Replicas enter the scope by turns; what each builds in it is marked, no more."""
+
+    def step() -> None:
+        value = tf.ones([2])
+        with amp.keep_float32():
+            value = tf.identity(value, name="inside")
+            value = tf.distribute.get_replica_context().all_reduce("sum", value)
+            value = tf.identity(value, name="inside")
+        value = tf.identity(value, name="outside")
+        value = tf.distribute.get_replica_context().all_reduce("sum", value)
+        return tf.identity(value, name="outside")
+
+    run = tf.function(lambda: strategy.run(step))
+    nodes = run.get_concrete_function().graph.get_operations()
+    found: Found = {"inside": [], "outside": []}
+    for op in nodes:
+        name = op.name.split("/")[-1].split("_")[0]
+        if name in found:
+            found[name].append("_amp_keep" in op.node_def.attr)
+    return found
+
+
 def reduced_by_the_program(strategy: Any) -> Found:
     """The program means gradients, and the optimizer sums the means."""
     with strategy.scope():
@@ -323,6 +346,7 @@ JOBS = (
     reduced_by_the_program,
     step_by_step,
     without_a_scale,
+    kept_around_a_sum,
     looked_at_by_one,
     given_by_one,
 )

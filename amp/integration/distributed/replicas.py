@@ -10,7 +10,6 @@ What replicas agree on or build is not known here.
 
 from __future__ import annotations
 
-import contextlib
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -65,6 +64,15 @@ def can_meet() -> bool:
         return True
     graph = getattr(threading.current_thread(), "graph", None)
     return graph is None or graph is tf.compat.v1.get_default_graph()
+
+
+def own_number() -> int | None:
+    """The number, in this process, of the replica whose thread this is.
+
+    None outside of replicas, and where they meet. Unlike TensorFlow's number of a
+    replica, to ask for it builds no node.
+    """
+    return getattr(threading.current_thread(), "replica_id", None)
 
 
 def one_process() -> bool:
@@ -131,23 +139,6 @@ def _cond(strategy: Any, pred: Any, true_fn: Any, false_fn: Any) -> Any:
         return lambda: _first(strategy, _each(strategy, fn))
 
     return tf.cond(_first(strategy, pred), branch(true_fn), branch(false_fn))
-
-
-def together(
-    call: Callable[[], Any],
-    scope: Callable[[], contextlib.AbstractContextManager[None]],
-) -> Any:
-    """Calls each replica's `call` in one scope for all. All replicas have to call it.
-
-    Returns:
-      What `call` returned in this replica.
-    """
-
-    def merged(strategy: Any, call: Any) -> Any:
-        with scope():
-            return _each(strategy, call)
-
-    return tf.distribute.get_replica_context().merge_call(merged, args=(call,))
 
 
 def alone(call: Callable[[], Any]) -> Callable[[], Any]:

@@ -378,18 +378,7 @@ def _own_randomness(call: Callable[[], Any]) -> Callable[[], Any]:
 
 def _run(call: Callable[[], Any]) -> Any:
     """Runs an update that cannot be skipped; in a scope its nodes are marked KEEP."""
-    if active.active_loss_scale() is None:
-        return call()
-    if not replicas.merges() or not replicas.can_meet():
-        return _kept(call)()
-
-    def replica() -> Any:
-        with agreement.UPDATES.inside():
-            return call()
-
-    # One scope for all: replicas share a graph, and the scopes that each of them enters
-    # and leaves would not be nested.
-    return replicas.together(replica, markers.optimizer_scope)
+    return call() if active.active_loss_scale() is None else _kept(call)()
 
 
 def _kept(call: Callable[[], Any]) -> Callable[[], Any]:

@@ -175,6 +175,12 @@ def test_what_follows_an_update_is_not_marked_as_the_optimizers(processes):
         assert found["weights"] == [[[1 - 2 * RATE]] * 4] * len(found["weights"])
 
 
+def test_what_replicas_keep_in_float32_ends_where_each_of_them_leaves_it(processes):
+    for found in (process["kept_around_a_sum"] for process in processes):
+        count = 4 // len(processes)
+        assert found == {"inside": [True] * count, "outside": [False] * count}
+
+
 def test_fit_leaves_out_every_bit_of_a_batch_that_overflowed(mirrored):
     variables = mirrored[0]["fit"]["variables"]
     for i in (BAD, STEPS + BAD):

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from rewriting import (
+    PAYING,
     GraphDef,
     casts,
     low,
@@ -66,8 +67,10 @@ def test_values_and_gradients_that_16_bits_hold_stay_the_same(
 def test_a_second_rewrite_changes_nothing(
     loop: Callable[[], frames.Ends], form: dict[str, Any], assignment: str
 ) -> None:
-    once = twin_of(frames.with_gradients(loop), assignment=assignment, **form)
-    assert twin_of(once.graph, assignment=assignment, **form).graph == once.graph
+    how = {"device": PAYING, "assignment": assignment, **form}
+    once = twin_of(frames.with_gradients(loop), **how)
+    assert low(once.report)
+    assert twin_of(once.graph, **how).graph == once.graph
 
 
 @every_loop

@@ -27,7 +27,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from rewriting import settled, traced
+from rewriting import PAYING, low, settled, traced
 from tensorflow.python.eager import context as context_lib
 
 import amp
@@ -115,8 +115,10 @@ def test_a_second_rewrite_of_a_train_step_changes_nothing(
 ) -> None:
     step, batch = step_of(model)
     module, concrete = traced(step, *batch)
-    how = settled(dtype=dtype, emulate=emulate, assignment=assignment)
-    once = rewrite.rewrite(module, how).graph
+    how = settled(PAYING, dtype=dtype, emulate=emulate, assignment=assignment)
+    first = rewrite.rewrite(module, how)
+    assert low(first.report)
+    once = first.graph
     twice = rewrite.rewrite(once, how).graph
     lookup = op_schema.lookup_of(once)
     assert serde.write_function(twice.main, lookup) == serde.write_function(

@@ -10,15 +10,34 @@ import random_graphs
 import tensorflow as tf
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from rewriting import GraphDef, casts, decisions, low, nodes, rewritten, run
+from rewriting import (
+    PAYING,
+    GraphDef,
+    casts,
+    decisions,
+    low,
+    nodes,
+    rewritten,
+    run,
+)
 
 from amp.graph_rewrite.graph import ir
 from amp.graph_rewrite.ops import op_table
 from amp.integration.training import markers
 
 UNITS = {"bfloat16": 2.0**-8, "float16": 2.0**-11}
-steps = st.tuples(st.integers(0, 16), st.integers(0, 9), st.integers(0, 9))
+rule_numbers = st.integers(0, len(random_graphs.EVERY_RULE) - 1)
+steps = st.tuples(rule_numbers, st.integers(0, 9), st.integers(0, 9))
 programs = st.lists(steps, min_size=1, max_size=10)
+# Without the branches of TensorFlow 1: one cast of what two Switches hand on costs as
+# much as two in a branch that is taken half of the time, and rounding breaks the tie.
+untied = programs.map(
+    lambda program: [
+        step
+        for step in program
+        if random_graphs.EVERY_RULE[step[0]] is not random_graphs.VERSION_1[1]
+    ]
+)
 forms = st.fixed_dictionaries(
     {"dtype": st.sampled_from(["bfloat16", "float16"]), "emulate": st.booleans()}
 )
@@ -41,26 +60,26 @@ def made(
     return graph.as_graph_def(), bounds
 
 
-def feeds() -> dict[str, Any]:
+def feeds(flag: bool) -> dict[str, Any]:
     random = np.random.default_rng(0)
     size = (2, random_graphs.N, random_graphs.N)
     x, y = random.uniform(-random_graphs.SIZE, random_graphs.SIZE, size)
-    return {"x": x.astype("f"), "y": y.astype("f"), "flag": True}
+    return {"x": x.astype("f"), "y": y.astype("f"), "flag": flag}
 
 
-@given(programs, forms)
+@given(programs, forms, st.booleans())
 @laws(150)
 @pytest.mark.slow
 @pytest.mark.kernels
 def test_values_agree_within_the_bound_that_the_format_gives(
-    program: list[tuple[int, int, int]], form: dict[str, Any]
+    program: list[tuple[int, int, int]], form: dict[str, Any], flag: bool
 ) -> None:
     """`random_graphs` derives the bound. TensorFlow imports and runs every twin."""
     proto, bounds = made(program, UNITS[form["dtype"]])
     twin = rewritten(proto, fetches=["end"], **form)
     assert low(twin.report)
-    (want,) = run(proto, ["end"], feeds())
-    (got,) = run(twin.graph, ["end"], feeds())
+    (want,) = run(proto, ["end"], feeds(flag))
+    (got,) = run(twin.graph, ["end"], feeds(flag))
     assert np.isfinite(got).all()
     assert np.abs(want).max() <= bounds.size * (1 + 1e-5)
     assert np.abs(got.astype(np.float64) - want).max() <= bounds.error
@@ -86,14 +105,16 @@ def test_the_interface_is_unchanged(
         assert after[name] == function  # originals stay as they were
 
 
-@given(programs, forms, st.sampled_from(["all", "cost"]))
+@given(untied, forms, st.sampled_from(["all", "cost"]))
 @laws(100)
 def test_a_second_rewrite_changes_nothing(
     program: list[tuple[int, int, int]], form: dict[str, Any], assignment: str
 ) -> None:
     proto, _ = made(program)
-    once = rewritten(proto, fetches=["end"], assignment=assignment, **form)
-    twice = rewritten(once.graph, fetches=["end"], assignment=assignment, **form)
+    how = {"fetches": ["end"], "assignment": assignment, **form}
+    once = rewritten(proto, PAYING, **how)
+    assert low(once.report) or form["emulate"]
+    twice = rewritten(once.graph, PAYING, **how)
     assert twice.graph == once.graph
 
 

@@ -39,6 +39,13 @@ CPU = dataclasses.replace(
     slowdown={},
     speed={},
 )
+# One on which 16 bits pay however small a product is, so that plans by cost have some.
+PAYING = dataclasses.replace(
+    CPU,
+    launch=0.0,
+    flops=1e9,
+    speed={dtype: {"product": 8.0} for dtype in CPU.native},
+)
 
 
 def graph_def(build: Callable[[], object]) -> GraphDef:

@@ -399,6 +399,18 @@ def test_importing_a_file_of_tests_changes_no_other_module():
         assert "import small_suite" not in text or path == pathlib.Path(__file__)
 
 
+def marks_of_file(text: str) -> int:
+    """How often a file says what marks all of its tests; the last time counts."""
+    assigned = (n for n in ast.parse(text).body if isinstance(n, ast.Assign))
+    return sum(ast.unparse(n.targets[0]) == "pytestmark" for n in assigned)
+
+
+def test_no_file_of_tests_takes_its_own_marks_back():
+    assert marks_of_file("pytestmark = []\nx = 1\npytestmark = x") == 2
+    twice = {p for p in ROOT.glob("tests/**/*.py") if marks_of_file(p.read_text()) > 1}
+    assert not twice
+
+
 def test_files_are_not_called_utils():
     rooms = ("amp", "benchmarks", "convergence", "examples", "models")
     names = {p.stem for room in rooms for p in (ROOT / room).glob("**/*.py")}

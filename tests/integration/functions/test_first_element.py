@@ -22,13 +22,10 @@ from amp.integration.functions.step_probes import StepProbes
 from amp.integration.functions.twins import Twins
 from amp.integration.process import PROCESS
 
-pytestmark = pytest.mark.kernels
+pytestmark = [pytest.mark.kernels, pytest.mark.usefixtures("only_amx")]
 
 SIZE, BATCH = 256, 512
 POLICY: dict[str, Any] = {"dtype": "bfloat16", "trial": False, "check": False}
-
-
-pytestmark = pytest.mark.usefixtures("only_amx")
 
 
 def batches(*lengths: int, begun: list[int] | None = None) -> tf.data.Dataset:

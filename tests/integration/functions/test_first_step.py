@@ -19,14 +19,11 @@ from amp.integration.functions.function_call import FunctionCall
 from amp.integration.functions.plan_store import Record
 from amp.integration.functions.race_log import FLOAT32
 
-pytestmark = pytest.mark.kernels
+pytestmark = [pytest.mark.kernels, pytest.mark.usefixtures("only_amx")]
 
 # Every bfloat16 rounding is off by 2**-8 at most; under 2**3 of them in a row here.
 BFLOAT16 = 2.0**-8 * 2**3
 SIZE = 256
-
-
-pytestmark = pytest.mark.usefixtures("only_amx")
 
 
 @pytest.fixture

@@ -84,17 +84,16 @@ def test_smoke(
     trained = {v.path for part in task.parts(0) for v in part.variables}
     first_look = run["probes"][0]
     assert set(first_look["update"]) <= trained
-    assert set(first_look["gradient"]) >= set(first_look["lost"]) - _zero(first_look)
+    # Only gradients that are 0 in float32 are not judged: in an FCN all but those of
+    # the scores, whose weights start at 0.
+    assert set(first_look["gradient"]) <= set(first_look["lost"]) <= trained
+    least = 0.1 if name == "fcn" else 0.5
+    assert len(first_look["gradient"]) > least * len(first_look["lost"])
     changed = [
         not np.array_equal(a, b.numpy())
         for a, b in zip(first, task.model.variables, strict=True)
     ]
     assert any(changed)
-
-
-def _zero(look: dict[str, Any]) -> set[str]:
-    """Variables whose gradient is 0 in float32, and so not judged."""
-    return set(look["lost"]) - set(look["gradient"])
 
 
 def run(name: str, out: pathlib.Path) -> verdict.Verdict:

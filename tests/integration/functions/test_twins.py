@@ -84,9 +84,11 @@ class Calls(list[str]):
         def counted(name: bytes) -> Any:
             which = "twin" if b"__amp" in name else "original"
             self.append(which)
-            if which == self.slow:
-                time.sleep(0.02)  # a step here takes a few milliseconds
-            return call.run(name)
+            begun = time.perf_counter()
+            found = call.run(name)
+            if which == self.slow:  # by far, however long a step takes here
+                time.sleep(max(0.02, 3 * (time.perf_counter() - begun)))
+            return found
 
         return dataclasses.replace(call, run=counted)
 
@@ -514,7 +516,8 @@ def test_where_no_16_bits_pass_the_check_float32_has_its_kernels(
     assert report.verdict.startswith("rewritten in float32, predicted")
     assert (report.nodes_low, report.casts) == (0, 0)
     assert "accuracy" in {decision.rule for decision in report.decisions}
-    assert {plan.name for plan in report.plans} <= {REWRITTEN.name, FLOAT32}
+    raced = {REWRITTEN.name, FLOAT32} if trial and steps == 12 else set()
+    assert {plan.name for plan in report.plans} == raced
 
     PROCESS.settled.clear()  # as a new process
     again = Normalized()

@@ -76,24 +76,29 @@ def test_inside_a_graph_and_a_device_scope_it_is_alone() -> None:
     assert found[0] > 0
 
 
-def test_rounds_are_taken_in_turn_and_idle_calls_taken_off() -> None:
+def test_rounds_are_taken_in_turn_and_idle_calls_taken_off(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     calls: list[str] = []
+    now = [0.0]
+    clock = types.SimpleNamespace(perf_counter=lambda: now[0])
+    monkeypatch.setattr(stopwatch, "time", clock)
 
     def runner(name: str, seconds: float) -> stopwatch.Runner:
         def run() -> None:
             calls.append(name)
-            time.sleep(seconds)
+            now[0] += seconds
 
         return stopwatch.Runner(run, 1, None, 0.0)
 
     runners = {"a": runner("a", 0.02), "b": runner("b", 0.03)}
-    end = time.perf_counter()  # at once: only the least rounds
-    times = stopwatch.rounds(runners, runner("", 0.01), end)
+    # At once: only the least rounds.
+    times = stopwatch.rounds(runners, runner("", 0.01), now[0])
     assert calls == ["", "a", "b"] * stopwatch.LEAST_ROUNDS
-    assert times["a"] == pytest.approx(0.01, abs=5e-3)
-    assert times["b"] == pytest.approx(0.02, abs=5e-3)
+    assert times["a"] == pytest.approx(0.01)
+    assert times["b"] == pytest.approx(0.02)
     calls.clear()
-    late = time.perf_counter() + 60
+    late = now[0] + 60
     stopwatch.rounds(runners, runner("", 0.0), late, lambda times: len(times["a"]) > 3)
     assert len(calls) == 3 * 4
 

@@ -80,7 +80,7 @@ from amp.integration import active
 assert active.active() is None  # AMP_DTYPE=float8 was refused, the job goes on
 assert float(tf.function(lambda x: x + 1.0)(tf.constant(1.0))) == 2.0
 os.environ["AMP_DTYPE"] = "bfloat16"
-from amp.integration import autostart
+from amp.integration.launch import autostart
 autostart.install()  # TensorFlow is there already
 assert active.active().settled.policy.dtype == "bfloat16"
 product = tf.function(lambda x: tf.matmul(x, x))
@@ -442,9 +442,14 @@ def test_a_keras_job_trains_and_what_it_saves_needs_no_plugin(start):
         "AMP_DTYPE": "float16",
         "AMP_ASSIGNMENT": "all",
         "AMP_REPORT": "reports",
+        "PYTHONWARNINGS": "error,ignore::DeprecationWarning",  # that of Keras
     }
     done = start.run(TRAIN, **variables)
     assert done.returncode == 0, done.stderr
+    said = [line for line in done.stderr.splitlines() if "amp: " in line]
+    assert len(said) == 2, said
+    assert said[0].startswith("amp: mixed precision is on: float16 emulated on ")
+    assert " functions rewritten, " in said[1]
     texts = [p.read_text() for p in (start.place / "reports").glob("*.json")]
     reports = [json.loads(text) for text in texts]
     assert reports

@@ -206,7 +206,7 @@ with tf.Session() as session:
 
 def run(script: str, *args: str, **environ: str) -> subprocess.CompletedProcess[str]:
     environ = {"AMP_ASSIGNMENT": "all", "AMP_STRICT": "1", **environ}
-    start = "from amp.integration import autostart; autostart.install()\n"
+    start = "from amp.integration.launch import autostart; autostart.install()\n"
     result = subprocess.run(
         [sys.executable, "-c", start + script, *args],
         env={**os.environ, "PYTHONPATH": str(ROOT), "AMP_ENABLE": "1", **environ},

@@ -5,9 +5,12 @@ Nothing is priced here and no cluster is made.
 
 from __future__ import annotations
 
+import functools
+from collections import defaultdict
 from collections.abc import Iterator, Sequence, Set
 
 from amp.graph_rewrite.candidates.context import Typed, TypedGraph
+from amp.graph_rewrite.candidates.sources import sources
 from amp.graph_rewrite.cost.unmoved import moves_nothing
 from amp.graph_rewrite.fusion.convex_groups import Link
 from amp.graph_rewrite.graph import bridges, ir, op_schema, shapes
@@ -43,8 +46,11 @@ class Members:
         self.returned = {result.edge[0] for result in graph.results}
         fetched, controls = context.fetched, set(graph.control_results)
         self._named = controls | fetched | context.fed
-        waited = {name for n in graph.nodes.values() for name in n.controls}
-        self._needed = self.returned | waited | fetched
+        self._waiting: dict[str, list[str]] = defaultdict(list)
+        for node in graph.nodes.values():
+            for name in node.controls:
+                self._waiting[name].append(node.name)
+        self._needed = self.returned | self._waiting.keys() | fetched
         self._copied = {n for n, view in made.typed.items() if self._is_copied(view)}
 
     def signature(self, name: str) -> op_schema.Signature:
@@ -141,6 +147,19 @@ class Members:
         read = self.graph.readers
         ups = (name for name in self.ups if (name, 0) in read)
         return frozenset(members.union(n for n in ups if self.only_for(n, members)))
+
+    @functools.cached_property
+    def sources(self) -> dict[str, int]:
+        """As `sources.sources` says."""
+        return sources(self.graph, self._views, self.context.fed)
+
+    def waiting_for(self, group: set[str]) -> set[str]:
+        """The nodes outside of a group that read it, or wait for it by control."""
+        data = (self.graph.readers.get((name, 0), ()) for name in group)
+        found = {reader for readers in data for reader, _ in readers}
+        for name in group:
+            found.update(self._waiting.get(name, ()))
+        return {name for name in found - group if not self.only_for(name, group)}
 
     def given(self, group: set[str], name: str) -> bool:
         """Whether a node outside the group reads a member's result."""

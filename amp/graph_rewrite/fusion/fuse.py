@@ -7,6 +7,7 @@ rewrite takes the clusters apart first, so that its decisions do not depend on t
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 import operator
 from collections import defaultdict
@@ -131,6 +132,7 @@ def fuse(
 
         in each graph that XLA does not compile:
           groups = convex groups of fusible nodes with equal numbers of elements
+          in a GraphDef's main graph: split a group that a run would read part of
           outline each, with copies of the casts to float32 and constants that it reads
         for each distinct outline, over all graphs:
           make a function and calls of it, if the calls are clearly faster than kernels
@@ -265,7 +267,7 @@ def _clusters(
     for name in graph.order:
         if name in fusible:
             named[groups[name]].append(name)
-    for names in named.values():
+    for names in _run_as_one(members, named.values()):
         if not _casts(members, names):
             continue
         group = set(names)
@@ -279,6 +281,31 @@ def _clusters(
             saved = prices.saved(names, made)
             if len(made.body) > 1 and saved > 0:
                 yield _Cluster(made, saved)
+
+
+def _run_as_one(
+    members: Members, groups: Iterable[Sequence[str]]
+) -> Iterator[Sequence[str]]:
+    """The groups, such that no run of a session needs more because they run as one.
+
+    A session executes part of a graph, where a prediction needs no label. Who reads a
+    group depends on all that it depends on, or the group is split into those nodes that
+    depend on the same. Sources never become fewer along a path, so that each part is
+    convex too.
+    """
+    if members.graph.name:  # of a function's nodes all are executed
+        yield from groups
+        return
+    found = members.sources
+    for names in groups:
+        needed = functools.reduce(operator.or_, (found[name] for name in names))
+        if all(needed & ~found[name] == 0 for name in members.waiting_for(set(names))):
+            yield names
+            continue
+        parts: dict[int, list[str]] = defaultdict(list)
+        for name in names:
+            parts[found[name]].append(name)
+        yield from parts.values()
 
 
 def _casts(members: Members, names: Iterable[str]) -> bool:

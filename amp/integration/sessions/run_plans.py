@@ -14,6 +14,7 @@ from typing import Any
 import tensorflow as tf
 
 from amp.graph_rewrite.assign.nominee import CUT
+from amp.graph_rewrite.candidates.sources import is_source
 from amp.graph_rewrite.graph import calls, ir, serde
 from amp.graph_rewrite.report import Report
 from amp.integration import heap
@@ -154,7 +155,28 @@ class RunPlans:
         made = MadeRun(run, self._changed(view))
         if made.planned is None and plan != CUT.name:
             return NotMade("not made, it changes nothing")
+        if made.planned is not None and self._needs_more(view, run):
+            return NotMade("not made, it needs more than the run as it was built")
         return made
+
+    def _needs_more(self, view: PolicyView, run: Run) -> bool:
+        """Whether a form must be fed or changes what the user's run does not.
+
+        No plan does so by itself, but a run may be fed in place of what a plan counts
+        on.
+        """
+        twin, asked = self._views.twin, self.asked
+        roots = [*asked.targets, *(tensor.op for tensor in asked.fetches)]
+        needed = step_variants.executed(roots, asked.feeds)
+        roots = [*run.targets, *(tensor.op for tensor in run.fetches)]
+        found = step_variants.executed(roots, frozenset(run.feeds.values()))
+        for name, node in twin.definitions.nodes.items():
+            made = None if name in needed else view.operation(name)
+            if made is not None and made.name in found:
+                types = [t.dtype.base_dtype.as_datatype_enum for t in made.outputs]
+                if is_source(node.op, types):
+                    return True
+        return False
 
     def _translated(self, view: PolicyView) -> Run:
         asked = self.asked

@@ -330,11 +330,16 @@ def test_feeding_what_nothing_was_made_of_leaves_the_rest_in_16_bits(planned):
     assert len(planned) == 1
 
 
-def test_a_member_of_a_cluster_may_be_fetched_and_fed(monkeypatch):
-    """What XLA computes inside is computed by its kernel for who asks for it."""
+@pytest.fixture
+def free_clusters(monkeypatch):
+    """Clusters cost nothing; the policy that makes them."""
     monkeypatch.setattr(hardware, "device", lambda: test_fuse.FREE)
     monkeypatch.setattr(fuse, "COMPILE_SECONDS", 0.0)
-    policy = amp.Policy.make(POLICY, assignment="cost", min_gain=0.0, tune_budget=1.0)
+    return amp.Policy.make(POLICY, assignment="cost", min_gain=0.0, tune_budget=1.0)
+
+
+def test_a_member_of_a_cluster_may_be_fetched_and_fed(free_clusters):
+    """What XLA computes inside is computed by its kernel for who asks for it."""
 
     def run():
         x = v1.placeholder(tf.float32, [64, 256])
@@ -351,8 +356,53 @@ def test_a_member_of_a_cluster_may_be_fetched_and_fed(monkeypatch):
             fetched = session.run([out, elu, inner], {x: value})
             return fetched, session.run([out, inner], {x: value, elu: value + 1})
 
-    both(run, policy)
+    both(run, free_clusters)
     assert amp.reports()[-1].clusters
+
+
+@pytest.mark.usefixtures("free_clusters")
+@pytest.mark.parametrize("fed", [False, True])
+def test_a_run_that_needs_no_label_needs_none_of_a_cluster(fed):
+    """A job trains with labels, and predicts without, or from what it made of them."""
+    keep = ("Elu", "Relu", "Square")
+    policy = amp.Policy.make(POLICY, assignment="all", keep=keep, trial=False)
+
+    def run():
+        x = v1.placeholder(tf.float32, [64, 256])
+        y = v1.placeholder(tf.float32, [64, 256])
+        eye = tf.constant(np.eye(256, dtype=np.float32))
+        hidden = tf.nn.relu(tf.matmul(x, eye) * 2)
+        given, sums = tf.nn.elu(hidden), tf.sort(y, direction="DESCENDING")
+        out = tf.matmul(tf.square(given * y), eye)
+        guess = tf.argmax(given + sums if fed else given, 1)
+        value = np.tile(np.arange(4, dtype=np.float32), [64, 64])
+        with v1.Session() as session:
+            trained = session.run([out, guess], {x: value, y: value})
+            feeds = {x: value, sums: value} if fed else {x: value}
+            return trained, session.run(guess, feeds)
+
+    both(run, policy)
+    assert any(report.clusters for report in amp.reports())
+
+
+def test_a_prediction_takes_no_element_and_draws_no_number(free_clusters):
+    def run():
+        v1.set_random_seed(1)
+        data = tf.data.Dataset.range(8).map(lambda n: tf.fill([64, 256], float(n)))
+        labels = v1.data.make_one_shot_iterator(data).get_next()
+        x = v1.placeholder(tf.float32, [64, 256])
+        eye = tf.constant(np.eye(256, dtype=np.float32))
+        given = tf.nn.elu(tf.nn.relu(tf.matmul(x, eye) * 2))
+        drawn = tf.round(v1.random_uniform([64, 256], 0, 3, seed=2))
+        out = tf.matmul(tf.square(given * labels) * drawn, eye)
+        guess = tf.argmax(given, 1)
+        value = np.tile(np.arange(4, dtype=np.float32), [64, 64])
+        with v1.Session() as session:
+            asked = [out, guess, guess, out]
+            return [session.run(one, {x: value / 4}) for one in asked]
+
+    both(run, free_clusters)
+    assert any(report.clusters for report in amp.reports())
 
 
 @pytest.mark.parametrize("length", [None, 64])

@@ -6,9 +6,10 @@ Order and sizes only; the price of memory is not known here.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Container, Mapping
 
 from amp.graph_rewrite.candidates.context import Typed
+from amp.graph_rewrite.candidates.sources import sources
 from amp.graph_rewrite.graph import frames, ir, shapes
 from amp.graph_rewrite.ops.op_table import Kind
 from amp.graph_rewrite.plan import Read
@@ -27,10 +28,15 @@ class Liveness:
     Args:
       graph: the graph.
       typed: its nodes with their types.
+      fed: nodes besides placeholders that a caller may feed.
     """
 
-    def __init__(self, graph: ir.Graph, typed: Mapping[str, Typed]) -> None:
+    def __init__(
+        self, graph: ir.Graph, typed: Mapping[str, Typed], fed: Container[str] = ()
+    ) -> None:
         self._graph = graph
+        # Of a function's nodes all are executed, so that it does not matter there.
+        self._sources = {} if graph.name else sources(graph, typed, fed)
         self._typed = typed
         self._branches = frames.Branches(graph)
         # Of each edge that is an unchanged copy, the edge that it is a copy of.
@@ -69,12 +75,14 @@ class Liveness:
         """A late node that a cast for some late reads can wait for, "" if none.
 
         It is another input of the first of the readers, on a lower level than all of
-        them. As levels never fall along a path, waiting for it makes no cycle.
+        them. As levels never fall along a path, waiting for it makes no cycle. A run
+        that executes any of the readers must execute all that it depends on.
         """
         first, given = min(reads, key=lambda read: (self._level(read[0]), read))
         edge = self._graph.nodes[first].inputs[given]
         for _, name, index in self._waited_for(first):
-            if index != given and self._runs_with(name, edge):
+            together = self._runs_with(name, edge) and self._is_behind(reads, name)
+            if index != given and together:
                 return name
         return ""
 
@@ -97,6 +105,11 @@ class Liveness:
     def _runs_with(self, name: str, edge: ir.Edge) -> bool:
         """Whether a node runs wherever there is a tensor: it is in no other branch."""
         return self._branches.of((name, 0)) <= self._branches.of(edge)
+
+    def _is_behind(self, reads: Collection[Read], name: str) -> bool:
+        """Whether every reader depends on all sources of a node."""
+        needed, found = self._sources.get(name, 0), self._sources
+        return all(needed & ~found.get(reader, 0) == 0 for reader, _ in reads)
 
     def _level(self, name: str) -> int:
         return self._levels.get(name, 0)

@@ -119,7 +119,7 @@ def price(
                 cost_model=cost_model_of(use),
                 times={},
                 loads=loads_of(one),
-                liveness=Liveness(one.graph, one.found.typed),
+                liveness=Liveness(one.graph, one.found.typed, one.context.fed),
                 loops=loops,
             )
         )

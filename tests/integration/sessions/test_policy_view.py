@@ -405,6 +405,28 @@ def test_a_prediction_takes_no_element_and_draws_no_number(free_clusters):
     assert any(report.clusters for report in amp.reports())
 
 
+def test_the_gradient_of_one_head_waits_for_nothing_of_another():
+    keep = ("ga/a_grad/LeakyReluGrad", "gb/b_grad/LeakyReluGrad")
+    policy = amp.Policy.make(POLICY, keep=keep, trial=False)
+
+    def run():
+        x, *labels = (v1.placeholder(tf.float32, [64, 64]) for _ in range(3))
+        w = tf.constant(np.eye(64, dtype=np.float32))
+        hidden, gradients = tf.matmul(x, w), []
+        for name, y in zip("ab", labels, strict=True):
+            out = tf.nn.leaky_relu(hidden, name=name)
+            loss = tf.reduce_mean(tf.square(out - y))
+            gradients += tf.gradients(loss, w, name=f"g{name}")
+        value = np.ones([64, 64], np.float32)
+        with v1.Session() as session:
+            for y, gradient in zip(labels, gradients, strict=True):
+                session.run(gradient, {x: value, y: value})
+
+    with tf.Graph().as_default(), amp.mixed_precision_scope(policy):
+        run()
+    assert len([r for r in amp.reports() if r.nodes_low]) == 2, "both in 16 bits"
+
+
 @pytest.mark.parametrize("length", [None, 64])
 def test_new_lengths_compile_no_clusters_where_nothing_races(monkeypatch, length):
     monkeypatch.setattr(hardware, "device", lambda: test_fuse.FREE)

@@ -34,8 +34,10 @@ def hoist_invariants(module: ir.Module) -> ir.Module:
 
          while ...: y = f(read(v))    ->    w = read(v); while ...: y = f(w)
 
-       The read gets the loop's control inputs, and nodes that wait for the loop thereby
-       wait for the read. A loop that runs Python may write every variable.
+       The read waits for all that the loop waits for, also by its data: without
+       automatic control dependencies, an update may come before the loop by that alone.
+       Nodes that wait for the loop thereby wait for the read. A loop that runs Python
+       may write every variable.
 
     In every function, several reads of a variable before its first write become one
     (`variable_reads.shared`).
@@ -175,6 +177,7 @@ def _hoist(
     if not found:
         return {}
     node = nodes[at]
+    waits = tuple(_waits(nodes, node))
     added, ports, moved = [], [], {}
     for number, (index, read) in enumerate(found):
         made = f"{at}/amp_read_{number}"
@@ -186,7 +189,7 @@ def _hoist(
             source,
             name=made,
             inputs=(node.inputs[index],),
-            controls=node.controls,
+            controls=waits,
             device=node.device or source.device,
             pristine=False,
         )
@@ -201,6 +204,16 @@ def _hoist(
     graphs[body] = redirected(wider, moved)
     graphs[cond] = _shaped(widened(graphs[cond], args, results=False), sizes)
     return {edge: shape for edge, _, shape in added}
+
+
+def _waits(nodes: Mapping[str, ir.Node], loop: ir.Node) -> Iterator[str]:
+    """What a loop waits for, but for what itself waits for nothing."""
+    yield from loop.controls
+    for name in dict.fromkeys(name for name, _ in loop.inputs):
+        node = nodes.get(name)  # none is an argument
+        begins = node is None or not (node.inputs or node.controls)
+        if not begins and name not in loop.controls:
+            yield name
 
 
 def _reads(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import tensorflow as tf
-from rewriting import spec, traced
+from rewriting import graph_def, module_of, spec, traced, v1
 
 import amp
 from amp.graph_rewrite.graph import ir
@@ -109,6 +109,38 @@ def test_the_read_stays_behind_what_the_loop_was_behind(weights: Weights) -> Non
     np.testing.assert_array_equal(weights.w.numpy(), before)
     # Two trips, each rounding operand, product and tanh, with factors of at most 1.
     np.testing.assert_allclose(got, want, atol=6 * 2.0**-8)
+
+
+@pytest.mark.parametrize("inner", [False, True], ids=["main graph", "in a loop"])
+def test_the_read_waits_for_what_the_loop_reads_in_a_graph_of_v1(inner: bool) -> None:
+    """Nothing else puts a loop behind an update that it waits for by its data."""
+
+    def updated(w: tf.Variable, x: tf.Tensor) -> tf.Tensor:
+        with tf.control_dependencies([w.assign_add(tf.ones([4, 4]))]):
+            start = tf.constant(0)
+        body = lambda i, y: (i + 1, tf.matmul(y, w))  # noqa: E731
+        return tf.while_loop(lambda i, y: i < 3, body, [start, x])[1]
+
+    def build() -> None:
+        x = v1.placeholder(tf.float32, [2, 4], name="x")
+        w = v1.get_variable("w", initializer=np.eye(4, dtype="f"), use_resource=True)
+        if not inner:
+            updated(w, x)
+            return
+        body = lambda i, y: (i + 1, updated(w, y))  # noqa: E731
+        tf.while_loop(lambda i, y: i < 2, body, [tf.constant(0), x])
+
+    module = loop_invariants.hoist_invariants(module_of(graph_def(build)))
+    (graph,) = (g for g in module.graphs() if "AssignAddVariableOp" in g.ops)
+    (read,) = (n for n in graph.nodes.values() if "/amp_read_" in n.name)
+    waiting, before = [read.name], set()
+    while waiting:
+        node = graph.nodes.get(waiting.pop())
+        if node is not None:
+            before.add(node.op)
+            waiting += [*(name for name, _ in node.inputs), *node.controls]
+    assert "AssignAddVariableOp" in before
+    assert len(graph.order) == len(graph.nodes), "there is a circle"
 
 
 @pytest.mark.parametrize("name", ["trained", "nested"])

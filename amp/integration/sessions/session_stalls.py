@@ -144,18 +144,29 @@ class SessionStalls:
 
 def _read(session: Any) -> list[tuple[Any, stalls.Counts]]:
     """The counts of the scalers that have taken a step."""
-    found = []
+    wanted = []
     for scaler in group.of_graph(session.graph):
         fields = (scaler.stalled, scaler.scale, scaler.skipped_steps)
-        wanted = [*fields, *scaler.copies("tally")]
-        try:
-            got = scaler_reads.read(session, scaler, wanted)
-        except (tf.errors.OpError, RuntimeError):
-            continue  # out of reach
+        wanted.append((scaler, [*fields, *scaler.copies("tally")]))
+    try:
+        values = scaler_reads.read(session, wanted)
+    except (tf.errors.OpError, RuntimeError):
+        values = [_read_alone(session, one) for one in wanted]
+    found = []
+    for (scaler, _), got in zip(wanted, values, strict=True):
         if got is None:
             continue
         stalled, scale, skipped, *tallies = got
         skips = functools.partial(int, skipped)
         counts = stalls.Counts(int(stalled), float(scale), tallies.copy, skips)
         found.append((scaler, counts))
+    return found
+
+
+def _read_alone(session: Any, wanted: tuple[Any, list[Any]]) -> list[Any] | None:
+    """As `scaler_reads.read`, for one scaler; None too if it is out of reach."""
+    try:
+        (found,) = scaler_reads.read(session, [wanted])
+    except (tf.errors.OpError, RuntimeError):
+        return None
     return found

@@ -33,9 +33,9 @@ def note(session: Any) -> None:
 
 def _note(session: Any) -> None:
     counts = PROCESS.session_counts
-    for scaler in group.of_graph(session.graph):
-        variable = scaler.skipped_steps
-        got = scaler_reads.read(session, scaler, [variable])
+    wanted = [(one, [one.skipped_steps]) for one in group.of_graph(session.graph)]
+    found = scaler_reads.read(session, wanted)
+    for (_, (variable,)), got in zip(wanted, found, strict=True):
         skipped = 0 if got is None else int(got[0])
         # Sessions of one master share its variables; of others each has its own.
         if session.sess_str:

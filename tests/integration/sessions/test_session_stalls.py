@@ -188,6 +188,36 @@ def test_a_session_is_not_read_before_its_first_step(job, monkeypatch):
     assert not failed
 
 
+@pytest.mark.parametrize("reach", [True, False])
+def test_a_reading_is_two_runs_however_many_scalers_there_are(monkeypatch, reach):
+    """Or two for each, if some scaler is out of reach."""
+    install()
+    monkeypatch.setattr(session_stalls, "PERIOD", 1e6)
+    count, runs, run = 5, [], v1.Session.run
+    with tf.Graph().as_default(), amp.mixed_precision_scope(**POLICY):
+        updates = []
+        for number in range(count):
+            w = v1.get_variable(f"w{number}", initializer=np.ones([4, 4], np.float32))
+            loss = tf.reduce_mean(tf.matmul(tf.ones([4, 4]), w))
+            updates.append(v1.train.GradientDescentOptimizer(0.1).minimize(loss))
+        with v1.Session() as session:
+            session.run(v1.global_variables_initializer())
+            session.run(updates)
+
+            def counted(self, fetches, *args, **options):
+                runs.append(fetches)
+                if not reach and len(fetches) > 1:
+                    raise RuntimeError("out of reach")
+                return run(self, fetches, *args, **options)
+
+            with monkeypatch.context() as patch:
+                patch.setattr(v1.Session, "run", counted)
+                found = session_stalls._read(session)
+    assert len(found) == count
+    assert len(runs) == (2 if reach else 1 + 2 * count)
+    assert {counts.stalled for _, counts in found} == {0}
+
+
 def test_a_step_of_a_session_has_no_node_that_watches():
     install()
     with tf.Graph().as_default() as graph, amp.mixed_precision_scope(**POLICY):

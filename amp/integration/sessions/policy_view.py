@@ -28,7 +28,7 @@ from amp.integration.sessions.planned_parts import (
     PreparedIncrement,
 )
 from amp.integration.sessions.twin_graph import TwinGraph
-from amp.integration.sessions.user_graph import before_compute, unaltered
+from amp.integration.sessions.user_graph import before_compute, sources_of, unaltered
 
 
 class Uncastable(Exception):
@@ -70,7 +70,8 @@ class PolicyView:
         self.planned: list[Planned] = []
         self._reported = 0  # how many of those
         self._twin, self._plan = twin, plan
-        self._added = 0  # how many of the plan's parts
+        self._added = 0  # how many of the plan's parts, with those that it cannot have
+        self._uncast: set[str] = set()  # the names of the nodes of these
         self._own: dict[str, Any] = {}
         self._bypassed: set[str] = set()  # as `increments.bypassed` says
         self._shown: dict[ir.Edge, Any] = {}
@@ -168,15 +169,23 @@ class PolicyView:
         return self._shown[edge]
 
     def _add(self, asked: Sequence[str], fed: Mapping[ir.Edge, ir.Shape]) -> None:
-        """Adds the nodes that a run needs and the twin lacks, rewritten by the plan."""
+        """Adds the nodes that a run needs and the twin lacks, rewritten by the plan.
+
+        A part that reads what cannot be cast is passed over, and so is every later one
+        that reads of it. Only runs that need nodes of them are not possible here.
+        """
         names = [*asked, *(name for name, _ in fed)]
         if self._plan is None:
             return self._add_as_they_are([n for n in names if not self.has(n)])
         parts = self._plan.parts
         parts.cover(asked, fed)
         for part in parts.parts[self._added :]:
-            self._add_part(self._plan, part)
+            if not self._add_part(self._plan, part):
+                self._uncast.update(node.name for node in part.nodes)
             self._added += 1
+        ancestors = self._twin.definitions.ancestors
+        if self._uncast and not self._uncast.isdisjoint(ancestors(names)):
+            raise Uncastable
         return None
 
     def _add_as_they_are(self, missing: Sequence[str]) -> None:
@@ -190,13 +199,17 @@ class PolicyView:
         alike = before_compute(nodes) if compute else set(part.fresh)
         self._place(part, part.proto, alike)
 
-    def _add_part(self, plan: Plan, part: Part) -> None:
+    def _add_part(self, plan: Plan, part: Part) -> bool:
+        """Adds a part, if all that it reads can be cast; returns whether it did."""
+        if any(not self._uncast.isdisjoint(sources_of(node)) for node in part.nodes):
+            return False
         made = increment(part.nodes, self._twin.definitions, self)
         if any(self._uncastable(edge) for edge in made.shown.values()):
-            raise Uncastable
+            return False
         whole = part.compute and not plan.parts.halved(made)
         if not whole or not self._rewritten(plan, part, made):
             self._place(made, made.proto, set(made.fresh))
+        return True
 
     def _uncastable(self, edge: ir.Edge) -> bool:
         return edge[0] in self._own and shown_casts.is_list(self._tensor(edge))

@@ -131,6 +131,30 @@ def test_an_array_that_is_read_by_what_is_built_later_is_float32_there():
 
 
 @pytest.mark.usefixtures("control_flow")
+def test_only_what_reads_such_an_array_is_float32():
+    def run():
+        parts = model()
+        rows = v1.TensorArray(tf.float32, 2, clear_after_read=False)
+        rows = rows.unstack(tf.matmul(parts["x"], parts["w"]))
+        first = tf.matmul(rows.stack(), parts["v"])
+        with v1.Session() as session:
+            session.run(v1.global_variables_initializer())
+            results = [session.run(first, feed(parts))]
+            later = tf.matmul(rows.gather([1, 0]), parts["v"])
+            results.append(session.run(later, feed(parts)))
+            behind = tf.matmul(later, parts["w"])
+            results.append(session.run(behind, feed(parts)))
+            other = tf.matmul(first, parts["w"])
+            return [*results, session.run(other, feed(parts))]
+
+    both(run)
+    low = [any(d.dtype != "float32" for d in r.decisions) for r in amp.reports()]
+    assert low[0]
+    assert low[-1]
+    assert len(low) == 2, "the others have no report, as they are float32"
+
+
+@pytest.mark.usefixtures("control_flow")
 def test_a_gradient_that_is_built_after_a_run_runs_in_a_new_session():
     """Building it changes nodes of the loop that the first session has run."""
 

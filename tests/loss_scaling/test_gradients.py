@@ -7,6 +7,7 @@ import sys
 import numpy as np
 import pytest
 import tensorflow as tf
+from tensorflow.experimental import dtensor
 
 import amp
 from amp.errors import PolicyError
@@ -732,3 +733,15 @@ def test_what_overwrites_its_variable_is_handed_on(scope):
     scope(DynamicLossScale())
     for name, value in histories().items():
         np.testing.assert_array_equal(value, expected[name], err_msg=name)
+
+
+def test_gradients_by_a_variable_of_dtensor_are_not_scaled(scope):
+    """A scaler's variables are none of the mesh's, which ended a sharded step."""
+    mesh = dtensor.create_mesh([("batch", 1)], devices=["CPU:0"])
+    layout = dtensor.Layout.replicated(mesh, rank=1)
+    x = dtensor.DVariable(dtensor.call_with_layout(tf.ones, layout, shape=[2]))
+    scope(DynamicLossScale())
+    with tf.GradientTape() as tape:
+        loss = tf.reduce_sum(x * x)
+    np.testing.assert_array_equal(tape.gradient(loss, x), [2.0, 2.0])
+    assert not current().scalers

@@ -189,8 +189,8 @@ def _found(
       device: the device of the first target.
 
     Returns:
-      None if the call is to be made as it is: no source is a trainable variable, or
-      finding its scaler failed (without `strict`).
+      None if the call is to be made as it is: no source is a trainable variable, one
+      is DTensor's, or finding its scaler failed (without `strict`).
     """
     part = fallback.Part(
         "gradients at {}:{} are not scaled".format(*gradient_sources.call_site()),
@@ -201,7 +201,7 @@ def _found(
     def find() -> _Found | None:
         owners = gradient_sources.owners(flat, watched())
         variables = gradient_sources.each_once(owners)
-        if not variables:
+        if not variables or any(map(_is_of_dtensor, variables)):
             return None
         if isinstance(rule, NoLossScale) or replicas.cannot_agree():
             return _Found(None)
@@ -217,6 +217,11 @@ def _found(
         return _Found(scaler, tuple(place_of.get(id(owner)) for owner in owners))
 
     return fallback.attempt(part, find, lambda: None)
+
+
+def _is_of_dtensor(variable: Any) -> bool:
+    """Whether DTensor holds a variable: beside it a scaler's own would end the job."""
+    return isinstance(variable, tf.experimental.dtensor.DVariable)
 
 
 def _left_alone(original: wrapping.Function) -> wrapping.Function:

@@ -485,3 +485,22 @@ def test_the_update_of_a_variable_is_fused_with_the_cast_of_its_gradient(
     assert sum(fusion.clusters for fusion in on_free) == 1
     assert sum(fusion.casts_after for fusion in on_free) < 3
     np.testing.assert_array_equal(weights, np.eye(WIDTH) * (1.0 - 8.0))
+
+
+def test_a_run_of_part_of_a_graph_must_be_fed_no_more_than_before():
+    def build() -> None:
+        x = v1.placeholder(tf.float32, [ROWS, WIDTH], name="x")
+        label = v1.placeholder(tf.float32, [ROWS, WIDTH], name="label")
+        eye = tf.constant(np.eye(WIDTH, dtype=np.float32))
+        with tf.name_scope("act"):
+            given = tf.nn.elu(tf.nn.relu(tf.matmul(x, eye)))
+            made = tf.square(given * label)
+        tf.identity(tf.matmul(made, eye), name="out")
+        tf.argmax(given, 1, name="guess")
+
+    proto = graph_def(build)
+    twin = rewrite(proto, fetches=["out", "guess"])
+    assert calls(twin)
+    value = np.arange(ROWS * WIDTH, dtype=np.float32).reshape(ROWS, WIDTH)
+    want, got = (run(one, ["guess"], {"x": value})[0] for one in (proto, twin))
+    np.testing.assert_array_equal(want, got)

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import ast
+import contextlib
 import gc
 import logging
+import pathlib
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -14,13 +17,16 @@ import tensorflow as tf
 from tensorflow.python.eager import context as context_lib
 
 import amp
-from amp.integration import active, messages, reports
-from amp.integration.functions import twin_making
+from amp.integration import active, api, install, messages, reports, tensor_pool
+from amp.integration.functions import plan_store, twin_making
 from amp.integration.functions import twins as twins_lib
+from amp.integration.measuring import job_timer
+from amp.loss_scaling import group, stalls
 
 pytestmark = pytest.mark.kernels
 
 ON = {"dtype": "bfloat16", "emulate": True, "assignment": "all", "strict": True}
+PACKAGE = pathlib.Path(amp.__file__).parent
 PATIENCE = 60.0  # seconds, after which a thread counts as stuck
 SOAKED = 15.0  # seconds
 FUNCTIONS = 1000
@@ -67,6 +73,82 @@ def test_a_function_may_go_while_another_thread_holds_every_lock() -> None:
 
     (function_twins,) = twins._functions.values()
     with function_twins._lock, twins._once._lock, reports._LOCK:
+        thread = started(lets_go)
+        thread.join(PATIENCE)
+        assert not thread.is_alive()
+    assert not any(context_lib.context().has_function(name) for name in made)
+
+
+# The files with locks that a finalizer of functions could come by, each held below.
+HELD = {
+    "integration/api.py",
+    "integration/functions/contest.py",
+    "integration/functions/function_twins.py",
+    "integration/functions/plan_store.py",
+    "integration/functions/race.py",
+    "integration/install.py",
+    "integration/measuring/job_timer.py",
+    "integration/reports.py",
+    "integration/tensor_pool.py",
+    "loss_scaling/group.py",
+    "loss_scaling/once.py",
+    "loss_scaling/stalls.py",
+}
+# Those of a session, and those that nobody waits for.
+NOT_HELD = {
+    "integration/functions/later_plan.py",
+    "integration/functions/step_probes.py",
+    "integration/sessions/graph_views.py",
+    "integration/sessions/run_twins.py",
+    "integration/sessions/session_stalls.py",
+}
+
+
+def test_every_lock_of_the_package_is_in_one_of_the_lists() -> None:
+    made = {
+        path.relative_to(PACKAGE).as_posix()
+        for path in PACKAGE.glob("**/*.py")
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Call)
+        and ast.unparse(node.func).endswith(("Lock", "Condition", "Semaphore"))
+    }
+    assert made == HELD | NOT_HELD
+
+
+def test_a_function_may_go_in_a_race_while_another_thread_holds_every_lock(
+    only_amx: None,
+) -> None:
+    weights = tf.Variable(tf.ones([256, 256]) / 256)
+
+    def step(x: tf.Tensor) -> None:
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_sum(tf.tanh(x @ weights) @ weights)
+        weights.assign_sub(0.0 * tape.gradient(loss, weights))
+
+    kept = [tf.function(step, autograph=False)]
+    with amp.mixed_precision_scope(dtype="bfloat16", trial=True, check=False):
+        for _ in range(3):
+            kept[0](tf.ones([256, 256]))
+        twins = active.active_twins()
+    (function_twins,) = twins._functions.values()
+    contest = function_twins._contest
+    assert contest.under_way
+    made = [each for name in twins._functions for each in twins.made_for(name)]
+    assert made
+    locks = [
+        *(api._SWITCHING, contest._lock, contest._race._lock, function_twins._lock),
+        *(group.LOCK, install._LOCK, job_timer.MEASURING, plan_store._LOCK),
+        *(reports._LOCK, stalls._LOOKING, stalls._WATCHER._starting),
+        *(tensor_pool._LOCK, twins._once._lock),
+    ]
+
+    def lets_go() -> None:
+        kept.clear()
+        gc.collect()
+
+    with contextlib.ExitStack() as held:
+        for lock in locks:
+            held.enter_context(lock)
         thread = started(lets_go)
         thread.join(PATIENCE)
         assert not thread.is_alive()

@@ -115,6 +115,23 @@ def test_optimizer_variables_keep_their_names(scope):
     assert with_plugin == paths()
 
 
+def test_fit_that_runs_eagerly_leaves_out_an_update_that_overflows():
+    dense = keras.layers.Dense(1)
+    model = keras.Sequential([keras.Input([4]), dense])
+    model.compile(keras.optimizers.SGD(0.01), "mse", run_eagerly=True)
+    seen = [bits(model.variables)]
+
+    class Notes(keras.callbacks.Callback):
+        def on_train_batch_end(self, batch, logs=None):
+            seen.append(bits(self.model.trainable_variables))
+
+    x, y = np.ones([3, 4], "float32"), np.float32([1.0, 1e35, 1.0])  # scaled: infinite
+    with amp.mixed_precision_scope(dtype="float16", emulate=True):
+        model.fit(x, y, batch_size=1, shuffle=False, verbose=0, callbacks=[Notes()])
+    same = [a == b for a, b in zip(seen, seen[1:], strict=False)]
+    assert same == [False, True, False]
+
+
 def multi_optimizer(kind=keras.optimizers.Adam):
     if not hasattr(keras.optimizers, "MultiOptimizer"):
         pytest.skip("a Keras without MultiOptimizer")

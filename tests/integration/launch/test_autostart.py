@@ -104,6 +104,24 @@ for _ in range(4):
     step(tf.ones([8, 8]))
 print("trained")
 """
+# Many products, whose plans could be by what was measured of them.
+REPEATS = """
+import hashlib
+import tensorflow as tf
+
+w = tf.Variable(tf.random.stateless_normal([256, 256], [1, 2]) / 16)
+x = tf.random.stateless_normal([256, 256], [3, 4])
+
+@tf.function
+def step():
+    with tf.GradientTape() as tape:
+        loss = tf.reduce_mean(tf.square(tf.tanh(tf.tanh(x @ w) @ w) @ w))
+    w.assign_sub(tape.gradient(loss, w))
+
+for _ in range(40):
+    step()
+print(hashlib.sha256(w.numpy().tobytes()).hexdigest())
+"""
 # What a job does between importing Keras and its first step.
 CHOOSES = """
 import keras
@@ -461,6 +479,16 @@ def test_a_keras_job_trains_and_what_it_saves_needs_no_plugin(start):
     assert b"amp_float16" not in saved
     loaded = start.run(LOAD)
     assert loaded.returncode == 0, loaded.stderr
+
+
+@pytest.mark.slow
+def test_without_a_trial_the_next_process_gives_the_same_bits(start):
+    """Also with the cache that the first one left."""
+    given = {"AMP_ENABLE": "1", "AMP_TRIAL": "0", "AMP_DTYPE": "bfloat16"}
+    given["AMP_CACHE_DIR"] = str(start.place / "cache")
+    one, other = (start.run(REPEATS, **given) for _ in range(2))
+    assert one.returncode == 0, one.stderr
+    assert one.stdout == other.stdout != ""
 
 
 def test_reports_go_where_the_job_started_wherever_it_goes_then(start):

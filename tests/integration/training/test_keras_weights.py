@@ -107,6 +107,20 @@ def test_a_whole_model_takes_the_scale_up(place):
     assert kept(fit(restored, 1)) == NEXT
 
 
+@pytest.mark.parametrize("weights_only", [True, False])
+def test_checkpoints_of_fit_take_the_scale_along(weights_only, tmp_path):
+    path = tmp_path / ("epoch.weights.h5" if weights_only else "epoch.keras")
+    saves = keras.callbacks.ModelCheckpoint(path, save_weights_only=weights_only)
+    made = model()
+    made.fit(X, X[:, :1], batch_size=8, epochs=4, verbose=0, callbacks=[saves])
+    if weights_only:
+        restored = model()
+        restored.load_weights(path)
+    else:
+        restored = keras.saving.load_model(path)
+    assert kept(fit(restored, 1)) == NEXT
+
+
 def test_a_scale_saved_before_it_is_taken_up_is_saved_again(file, tmp_path):
     """A job that is restarted twice before its first step."""
     restored = model()

@@ -98,8 +98,9 @@ def _unless_overflow(
     together = agreement.together()
     alone = together is update.ONE and not tf.executing_eagerly()
     # Those of a MultiOptimizer keep what they compute too.
-    inner: list[Any]
-    inner = fallback.attempt_quietly(lambda: list(optimizer.optimizers), [])
+    inner: list[Any] = fallback.attempt_quietly(
+        lambda: list(getattr(optimizer, "optimizers", ())), []
+    )
     keepers = [one for one in (optimizer, *inner) if may_keep(one)] if alone else []
     left = LeftValues(keepers) if keepers else None
     with apart():

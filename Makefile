@@ -38,6 +38,8 @@ DEMO_EXTRAS := $(TENSORFLOW),demo
 STAMP := $(VENV)/.installed-$(subst $() ,,$(EXTRAS))
 DEMO_STAMP := $(VENV)/.installed-demo-$(TENSORFLOW)
 INSTALL := -m pip install --disable-pip-version-check --no-compile
+# Keras 2, for tests; alone, because it asks for the TensorFlow that is not to be there.
+TF_KERAS := $(if $(findstring dev,$(EXTRAS)),$(BIN)/python $(INSTALL) --no-deps tf-keras)
 
 # Each process imports TensorFlow once; one that is done takes over what another still has.
 PYTEST := $(BIN)/python -m pytest -q -n $(WORKERS) --maxprocesses 8 --dist worksteal
@@ -120,6 +122,7 @@ $(STAMP): pyproject.toml setup.py tf_amp.pth
 	rm -f $(VENV)/.installed*
 	$(BIN)/python -m pip uninstall -q -y $(OTHER)
 	$(BIN)/python $(INSTALL) -e '.[$(EXTRAS)]'
+	$(TF_KERAS)
 	touch $(DEMO_STAMP) $@
 
 $(DEMO_STAMP): pyproject.toml setup.py tf_amp.pth

@@ -54,6 +54,13 @@ def test_what_is_installed_is_not_installed_again(installed) -> None:
     assert installed(".venv/.installed", "EXTRAS=cpu,dev") == ([], [])
 
 
+def test_the_keras_of_the_tests_brings_no_tensorflow(installed, tmp_path) -> None:
+    for extras, lines in (("cpu,dev", 1), ("cpu,docs", 0)):
+        installed("test", f"EXTRAS={extras}")
+        asked = (tmp_path / "asked").read_text(encoding="utf-8").splitlines()
+        assert sum(line.endswith("--no-deps tf-keras") for line in asked) == lines
+
+
 def test_another_tensorflow_takes_the_place_of_the_one_that_is_there(installed) -> None:
     large = "EXTRAS=tensorflow,dev"
     installed("test", "EXTRAS=cpu,dev")

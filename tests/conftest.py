@@ -12,7 +12,8 @@ import logging
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import Any
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 # No test plans from a profile that the machine's user has made, or another process of
@@ -31,7 +32,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--update-golden",
         action="store_true",
-        help="write what the code gives now into the golden files of tests/cases",
+        help="write what the code gives now into tests/cases and tests/plans",
     )
     parser.addoption(
         "--sixteen-bit",
@@ -86,6 +87,37 @@ def no_failure_of_ours() -> Iterator[None]:
     yield
     logging.getLogger("amp").removeHandler(unraised)
     assert not unraised.texts
+
+
+# What a mistake in the package raises, and what is missing seldom does.
+_MISTAKES = (AttributeError, KeyError, NameError, TypeError)
+
+
+@pytest.fixture(autouse=True)
+def no_mistake_of_ours(
+    request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[None]:
+    """No mistake passes for something that is missing, of which nobody is told.
+
+    Unless the test is marked `swallows`.
+    """
+    from amp.integration import fallback
+
+    quietly, texts = fallback.attempt_quietly, []
+
+    def attempt_quietly(ours: Callable[[], Any], otherwise: Any) -> Any:
+        def noted() -> Any:
+            try:
+                return ours()
+            except _MISTAKES as e:
+                texts.append(repr(e))  # the error itself would keep what it saw
+                raise
+
+        return quietly(noted, otherwise)
+
+    monkeypatch.setattr(fallback, "attempt_quietly", attempt_quietly)
+    yield
+    assert not texts or request.node.get_closest_marker("swallows")
 
 
 @pytest.fixture(autouse=True)

@@ -136,6 +136,7 @@ WHOLE = {
     "graph_rewrite/test_gpu_kernels.py",
     "graph_rewrite/test_numerics.py",
     "graph_rewrite/test_properties.py",
+    "graph_rewrite/test_model_plans.py",
     "cli/test_cli.py",
     "integration/distributed/test_parameter_server_strategy.py",
     "integration/distributed/test_sync_replicas.py",

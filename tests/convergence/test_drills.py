@@ -197,7 +197,8 @@ def weights_put_back() -> Any:
         names = [s for c in concerns for s in c.scaler._sources.references]
         weights = [reference() for reference in names]
         before = [tf.identity(weight) for weight in weights]
-        flags = [tf.reduce_all(flag) for c in concerns for flag in c.finite or ()]
+        calls = [call for c in concerns for call in c.calls or ()]
+        flags = [tf.reduce_all(call.finite) for call in calls]
         apply()
         sound = tf.reduce_all(tf.stack(flags))
         for weight, value in zip(weights, before, strict=True):

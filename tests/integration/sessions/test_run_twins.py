@@ -275,8 +275,7 @@ def test_float32_that_does_not_fit_leaves_the_twin_at_work(ran: Ran) -> None:
 FULL = tf.errors.ResourceExhaustedError(None, None, "OOM when allocating tensor")
 
 
-@pytest.mark.parametrize("trial", [True, False])
-@pytest.mark.parametrize("before", [0, 1, 60])
+@pytest.mark.parametrize(("trial", "before"), [(True, 0), (True, 60), (False, 1)])
 def test_a_form_that_does_not_fit_leaves_float32_at_work(
     ran: Ran, trial: bool, before: int
 ) -> None:

@@ -196,13 +196,8 @@ def _calls(node: Any) -> bool:
     return "f" in node.attr and calls_once(node.op)
 
 
-def parsed(info: Any, suffix: str = "") -> dict[str, Trace]:
-    """What is learnt from a GraphDebugInfo, by the names of the nodes.
-
-    Args:
-      info: the message.
-      suffix: how the names of the nodes wanted end; it is taken off.
-    """
+def parsed(info: Any) -> dict[str, Trace]:
+    """What is learnt from a GraphDebugInfo, by the names of the nodes."""
     traces = {
         number: Trace.of(
             (info.files[frame.file_index], frame.line, frame.func)
@@ -211,9 +206,8 @@ def parsed(info: Any, suffix: str = "") -> dict[str, Trace]:
         for number, trace in info.traces_by_id.items()
     }
     return {
-        name.removesuffix(suffix): traces.get(number, Trace(""))
+        name: traces.get(number, Trace(""))
         for name, number in info.name_to_trace_id.items()
-        if name.endswith(suffix)
     }
 
 

@@ -115,23 +115,7 @@ def test_dynamic_rnn_trains(cached: bool):
 
 
 @pytest.mark.usefixtures("control_flow")
-def test_an_array_that_is_read_by_what_is_built_later_is_float32_there():
-    def run():
-        parts = model()
-        rows = v1.TensorArray(tf.float32, 2, clear_after_read=False)
-        rows = rows.unstack(tf.matmul(parts["x"], parts["w"]))
-        first = tf.matmul(rows.stack(), parts["v"])
-        with v1.Session() as session:
-            session.run(v1.global_variables_initializer())
-            results = [session.run(first, feed(parts))]
-            later = tf.matmul(rows.gather([1, 0]), parts["v"])
-            return [*results, session.run(later, feed(parts))]
-
-    both(run)
-
-
-@pytest.mark.usefixtures("control_flow")
-def test_only_what_reads_such_an_array_is_float32():
+def test_only_what_is_built_later_and_reads_an_array_is_float32():
     def run():
         parts = model()
         rows = v1.TensorArray(tf.float32, 2, clear_after_read=False)

@@ -191,20 +191,20 @@ class Policy:
 
     @classmethod
     def make(cls, policy: Policy | None = None, **fields: Any) -> Policy:
-        """Returns `policy` (or the default) with `fields` replaced.
+        """Returns `policy` with `fields` replaced.
+
+        Without one, they replace what the `AMP_*` variables say, so that a job obeys
+        its shell wherever its own lines leave something open.
 
         Raises:
-          PolicyError: an unknown field, a bad value, or no Policy.
+          PolicyError: an unknown field, a bad value of one or of a variable, no Policy.
         """
         if policy is not None and not isinstance(policy, cls):
             named = f'write dtype="{policy}"' if str(policy) in DTYPES else _CORRECT
             raise _bad(policy, "policy", "an amp.Policy or None", named)
-        for name in fields:
-            if name not in FIELDS:
-                meant = spelling.hint(name, FIELDS, _CORRECT)
-                raise _bad(name, "fields of amp.Policy", ", ".join(FIELDS), meant)
+        _require_known(fields)
         if policy is None:
-            return cls(**fields)
+            policy = cls.from_env()
         return dataclasses.replace(policy, **fields) if fields else policy
 
     @classmethod
@@ -242,7 +242,8 @@ class Policy:
             fields: Any = {str(k.arg): _value(k.value) for k in call.keywords}
         except (SyntaxError, ValueError) as e:
             raise _bad(text, "Policy.parse", "Policy(field=value, ...)") from e
-        return cls.make(**fields)
+        _require_known(fields)
+        return cls(**fields)
 
     def __str__(self) -> str:
         shown = [n for n, field in FIELDS.items() if getattr(self, n) != field.default]
@@ -291,6 +292,13 @@ FIELDS = {
     )
     for field in dataclasses.fields(Policy)
 }
+
+
+def _require_known(fields: Iterable[str]) -> None:
+    for name in fields:
+        if name not in FIELDS:
+            meant = spelling.hint(name, FIELDS, _CORRECT)
+            raise _bad(name, "fields of amp.Policy", ", ".join(FIELDS), meant)
 
 
 def _value(node: ast.expr) -> object:

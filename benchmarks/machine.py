@@ -28,7 +28,7 @@ def machine() -> dict[str, Any]:
     """The machine, the versions, and what the plugin's "auto" comes to."""
     import amp
 
-    device, settled = amp.device(), amp.resolve(amp.Policy.from_env())
+    device, settled = amp.device(), amp.resolve()
     cpuinfo = Path("/proc/cpuinfo")
     text = cpuinfo.read_text() if cpuinfo.exists() else ""
     fields = dict(

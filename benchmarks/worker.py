@@ -271,7 +271,7 @@ def plugin(rewriting: list[float]) -> dict[str, Any]:
     }
     step = step_report()
     if step is None:
-        return {**found, "verdict": amp.resolve(amp.Policy.from_env()).reason}
+        return {**found, "verdict": amp.resolve().reason}
     return {
         **found,
         "verdict": step.verdict,

@@ -45,7 +45,7 @@ def look() -> Machine:
     """Returns the machine; call it in a process that may hold the device."""
     import amp
 
-    device, resolved = amp.device(), amp.resolve(amp.Policy.from_env())
+    device, resolved = amp.device(), amp.resolve()
     if resolved.policy is None:
         forced = {"AMP_EMULATE": "1", "AMP_DTYPE": "bfloat16"}
         return Machine(device.name, "bfloat16", True, resolved.reason, forced)

@@ -259,3 +259,21 @@ def test_keep_patterns_match_whole_names() -> None:
 
 def test_the_policy_is_a_public_name() -> None:
     assert amp.Policy is Policy
+
+
+def test_what_a_program_leaves_open_is_what_the_variables_say(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Keywords come before variables; a policy that is given is taken as it is."""
+    monkeypatch.setenv("AMP_DTYPE", "float16")
+    monkeypatch.setenv("AMP_STRICT", "1")
+    assert Policy.make() == Policy.from_env()
+    assert Policy.make(dtype="bfloat16") == Policy(
+        dtype="bfloat16", strict=True, tune_budget=0.0
+    )
+    assert Policy.make(Policy()) == Policy()
+    assert Policy.parse(str(Policy())) == Policy()
+    monkeypatch.setenv("AMP_TRIAL", "perhaps")
+    with pytest.raises(PolicyError, match="'perhaps' is not accepted") as caught:
+        Policy.make(dtype="bfloat16")
+    assert caught.value.where == "AMP_TRIAL"

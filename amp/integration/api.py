@@ -44,7 +44,7 @@ class mixed_precision_scope(contextlib.ContextDecorator):
     entered again, and decorates a function as well.
 
     Args:
-      policy: the policy, `Policy()` by default.
+      policy: the policy; by default that of the `AMP_*` variables.
       **fields: fields of the policy to replace.
 
     Raises:
@@ -73,7 +73,7 @@ def enable(policy: Policy | None = None, **fields: Any) -> Policy:
     """Switches mixed precision on for the process, in every thread.
 
     Args:
-      policy: the policy, `Policy()` by default.
+      policy: the policy; by default that of the `AMP_*` variables.
       **fields: fields of the policy to replace.
 
     Returns:

@@ -22,6 +22,15 @@ def test_what_is_enabled_is_on_until_it_is_disabled():
     assert active.active() is None
 
 
+def test_variables_reach_a_job_that_switches_on_itself(monkeypatch):
+    monkeypatch.setenv("AMP_DTYPE", "float16")
+    monkeypatch.setenv("AMP_EMULATE", "1")
+    assert amp.enable().dtype == "float16"
+    amp.disable()
+    with amp.mixed_precision_scope(assignment="all") as policy:
+        assert (policy.dtype, policy.emulate) == ("float16", True)
+
+
 def test_scopes_nest_and_decorate():
     @amp.mixed_precision_scope(**ON)
     def inside():

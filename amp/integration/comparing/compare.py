@@ -45,7 +45,7 @@ def compare(
     Args:
       fn: a tf.function or callable (traced with `inputs`), or a ConcreteFunction.
       *inputs: what it is called with.
-      policy: the policy, `Policy()` by default.
+      policy: the policy; by default that of the `AMP_*` variables.
       suggest: a relative error of the results and gradients; the nodes to keep in
         float32 for it are searched for.
       dry_run: whether only float32 runs, and what would leave the range of the 16-bit

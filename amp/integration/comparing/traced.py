@@ -59,7 +59,8 @@ def traced(
       fn: a tf.function or callable, or a ConcreteFunction.
       args: the positional arguments of the call.
       named: those by keyword (of a signature).
-      policy: `Policy()` by default; emulated where the device has no 16-bit arithmetic.
+      policy: the policy; by default that of the `AMP_*` variables. Emulated where the
+        device has no 16-bit arithmetic.
 
     Raises:
       GraphError: the call does not reach the function.

@@ -35,7 +35,7 @@ def explain(
       target: a tf.function or callable (traced with `args`), a ConcreteFunction, or a
         GraphDef.
       *args: arguments or TensorSpecs to trace with.
-      policy: the policy, `Policy()` by default.
+      policy: the policy; by default that of the `AMP_*` variables.
       device: a device to plan for that need not be here, as "a100"; its times are
         predicted from the vendor's figures. This machine's by default.
 
@@ -93,7 +93,7 @@ def twin(fn: Any, *args: Any, policy: Policy | None = None) -> Any:
     Args:
       fn: a tf.function or callable (traced with `args`), or a ConcreteFunction.
       *args: arguments or TensorSpecs to trace with.
-      policy: the policy, `Policy()` by default.
+      policy: the policy; by default that of the `AMP_*` variables.
 
     Returns:
       A ConcreteFunction with the signature of the original's, reading the same

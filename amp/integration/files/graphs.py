@@ -47,7 +47,7 @@ def rewrite(
 
     Args:
       graph: a `tf.compat.v1.GraphDef`.
-      policy: the policy, `Policy()` by default.
+      policy: the policy; by default that of the `AMP_*` variables.
       fetches: names of tensors or operations that will be fetched; by default those
         that no other node reads.
       feeds: names of tensors or operations, besides placeholders, that will be fed.

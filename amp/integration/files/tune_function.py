@@ -101,8 +101,8 @@ def tune(
       fn: a tf.function or callable (traced with `args`), or a ConcreteFunction.
       *args: arguments or TensorSpecs to trace with.
       seconds: time to spend; operations that were never measured come first.
-      policy: the policy, `Policy()` by default; where it is off on this device, the
-        usual 16-bit type of the device is measured.
+      policy: the policy; by default that of the `AMP_*` variables. Where it is off on
+        this device, the usual 16-bit type of the device is measured.
 
     Returns:
       The operations with their times, to look at or print.
@@ -142,7 +142,7 @@ def tune_graph(graph: Any, seconds: float, progress: operation_timer.Progress) -
         for name, function in module.functions.items()
         if "internal_grad_fn" not in name  # what a custom gradient was traced as
     ]
-    return _tuned([module, *modules], _settled(Policy.from_env()), seconds, progress)
+    return _tuned([module, *modules], _settled(None), seconds, progress)
 
 
 def _settled(policy: Policy | None) -> Resolution:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import stat
 from collections.abc import Collection, Iterator
 from pathlib import Path
 
@@ -15,6 +16,8 @@ from amp.errors import GraphError
 
 def copy(model: Path, target: Path, leave_out: Collection[str]) -> None:
     """Copies a directory; a link in it becomes a relative one to the copy.
+
+    Its owner may write to every directory of the copy, however the model is protected.
 
     Args:
       model: the directory; it may itself be reached by a link.
@@ -32,6 +35,8 @@ def copy(model: Path, target: Path, leave_out: Collection[str]) -> None:
         return set(names) & set(leave_out) if Path(directory) == root else set()
 
     shutil.copytree(root, target, symlinks=True, ignore=ignored)
+    for directory, _, _ in os.walk(target):  # the rights too are copied
+        os.chmod(directory, os.stat(directory).st_mode | stat.S_IRWXU)
     for link, pointed in links.items():
         copied = target / link
         if copied.is_symlink():

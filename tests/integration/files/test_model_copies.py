@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import stat
 from pathlib import Path
 from typing import Any
 
@@ -91,3 +92,13 @@ def test_only_the_models_own_file_is_left_out(model: Path) -> None:
     graph_files.rewrite(model, out, POLICY, [], [])
     for name in ("saved_model.pb", "fingerprint.pb"):
         assert (out / "assets" / name).read_text() == "an asset"
+
+
+def test_a_copy_of_what_is_read_only_can_be_written(model: Path) -> None:
+    """As of a model in a shared or mounted place; what is copied is changed after."""
+    for directory in (model / "assets", model):
+        directory.chmod(0o555)
+    out = model.parent / "out"
+    graph_files.rewrite(model, out, POLICY, [], [])
+    for directory in (out, out / "assets"):
+        assert directory.stat().st_mode & stat.S_IRWXU == stat.S_IRWXU

@@ -38,7 +38,9 @@ def beside(target: Path) -> Iterator[Path]:
         part = Path(place, target.name)  # made by its writer, with the usual rights
         yield part
         if target.is_dir() and not target.is_symlink():
-            _replace_directory(part, target, Path(place, "before"))
+            # A directory of its own: `part` may have any name, also this one.
+            before = Path(tempfile.mkdtemp(dir=place), "before")
+            _replace_directory(part, target, before)
         else:
             os.replace(part, target)
 

@@ -83,3 +83,12 @@ def test_a_directory_that_is_there_is_replaced_or_comes_back(tmp_path, monkeypat
     make()
     assert [path.name for path in target.iterdir()] == ["new"]
     assert list(tmp_path.iterdir()) == [target]
+
+
+@pytest.mark.parametrize("name", ["before", "b" * 255])
+def test_a_directory_of_any_name_is_replaced(tmp_path, name):
+    for content in ("old", "new"):
+        with atomic_files.beside(tmp_path / name) as part:
+            part.mkdir()
+            (part / content).touch()
+    assert [path.name for path in tmp_path.rglob("*")] == [name, "new"]

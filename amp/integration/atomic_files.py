@@ -56,11 +56,12 @@ def left_over(directory: Path) -> Iterator[Path]:
 
 
 def _replace_directory(part: Path, target: Path, before: Path) -> None:
-    os.replace(target, before)
     try:
+        os.replace(target, before)
         os.replace(part, target)
-    except OSError:
-        os.replace(before, target)
+    except BaseException:  # Control-C between the two, too
+        if os.path.lexists(before) and not os.path.lexists(target):
+            os.replace(before, target)
         raise
 
 

@@ -92,3 +92,29 @@ def test_a_directory_of_any_name_is_replaced(tmp_path, name):
             part.mkdir()
             (part / content).touch()
     assert [path.name for path in tmp_path.rglob("*")] == [name, "new"]
+
+
+@pytest.mark.parametrize(("moves", "left"), [(1, "old"), (2, "new")])
+def test_control_c_while_a_directory_is_replaced_leaves_one(
+    tmp_path, monkeypatch, moves, left
+):
+    target = tmp_path / "made"
+    target.mkdir()
+    (target / "old").touch()
+    replace, done = atomic_files.os.replace, []
+
+    def interrupted(source, place):
+        replace(source, place)
+        done.append(source)
+        if len(done) == moves:
+            raise KeyboardInterrupt
+
+    def make():
+        with atomic_files.beside(target) as part:
+            part.mkdir()
+            (part / "new").touch()
+
+    monkeypatch.setattr(atomic_files.os, "replace", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        make()
+    assert [path.name for path in tmp_path.rglob("*")] == ["made", left]

@@ -133,11 +133,12 @@ def _serialized(proto: Any, file: Path) -> bytes:
 
 def _require_free(source: Path, target: Path, force: bool) -> None:
     if os.path.lexists(target) and not (force and _is_like(source, target)):
+        what = "a symbolic link" if target.is_symlink() else "something"
         raise GraphError(
-            "there is something already",
+            f"there is {what} already",
             where=str(target),
             allowed="a path where nothing is yet; with --force a graph file, where a "
-            "file is rewritten, or a SavedModel, where one is",
+            "file is rewritten, or a SavedModel (no link to one), where one is",
             remedy="--force replaces it; or name another"
             if _is_like(source, target)
             else "name another, or remove what is there",
@@ -162,11 +163,12 @@ def _place(source: Path) -> Path:
 def _is_like(source: Path, target: Path) -> bool:
     """Whether what is at the target may be replaced by a rewrite of the source.
 
-    Nothing but what the command itself would write: no other directory, no device.
+    Nothing but what the command itself would write: no other directory, no device, and
+    no link to a directory, which a directory cannot replace.
     """
     if not named_files.is_saved_model(source):
         return target.is_file()
-    return target.is_dir() and named_files.holds_model(target)
+    return not target.is_symlink() and named_files.holds_model(target)
 
 
 @contextlib.contextmanager

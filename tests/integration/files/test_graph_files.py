@@ -35,6 +35,7 @@ def place(tmp_path: Path, monkeypatch: Any) -> Path:
     tf.saved_model.save(module, "model")
     shutil.copytree("model", "model/v2")
     Path("link").symlink_to("model")
+    Path("dangling").symlink_to("nowhere")
     graph.node[1].op = "NoSuchOp"
     tf.io.write_graph(graph, str(tmp_path), "unknown.pb", as_text=False)
     (tmp_path / "none.pb").write_bytes(b"")
@@ -88,7 +89,9 @@ def test_a_graph_is_written_by_its_suffix(
         (["model", "model/o"], "are one, or one lies inside the other"),
         (["model/saved_model.pb", "model/o"], "are one, or one lies inside the other"),
         (["model/saved_model.pb", "model", "--force"], "the target are one, or one"),
-        (["model/saved_model.pb", "link", "--force"], "the target are one, or one"),
+        (["model/v2", "link/v2", "--force"], "the target are one, or one"),
+        (["model/v2", "link", "--force"], "there is a symbolic link already"),
+        (["model", "dangling", "--force"], "there is a symbolic link already"),
         (["model/v2", "model", "--force"], "the target are one, or one lies inside"),
         (["model/v2/saved_model.pb", "model", "--force"], "the target are one, or"),
         (["graph.pb", "graph.pb", "--force"], "the target are one, or one lies"),

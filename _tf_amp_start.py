@@ -36,18 +36,21 @@ def install(*, by_command: bool = False) -> None:
     if os.environ.get("AMP_ENABLE", "").strip().lower() in _OFF:
         return
     if not _ASKED:  # before the job's own handlers, so as to come last
-        _keep_place_of_reports()
+        _keep_places()
         atexit.register(_say_at_end, os.getpid())
     _ASKED.add(by_command)
     _imports().after("tensorflow", _start, package="amp")
 
 
-def _keep_place_of_reports() -> None:
-    """Makes AMP_REPORT absolute: it means where the job starts, not where it goes."""
-    given = os.environ.get("AMP_REPORT", "")
-    if given.strip():
-        with contextlib.suppress(OSError):  # of a working directory that was removed
-            os.environ["AMP_REPORT"] = os.path.abspath(given)
+def _keep_places() -> None:
+    """Makes directories absolute: they mean where the job starts, not where it goes."""
+    for name in ("AMP_CACHE_DIR", "AMP_REPORT"):
+        given = os.environ.get(name, "")
+        if given.strip():
+            with contextlib.suppress(
+                OSError
+            ):  # of a working directory that was removed
+                os.environ[name] = os.path.abspath(given)
 
 
 def _say_at_end(process: int) -> None:

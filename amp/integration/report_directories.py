@@ -96,7 +96,9 @@ def _text(moment: float) -> str:
 def is_of_job(directory: Path) -> bool:
     """Whether a directory is one that `of_job` names; users name others."""
     named = _NAME.fullmatch(directory.name) is not None
-    return named and directory.parent == profiles.cache() / "reports"
+    # The start of a job may have made one of them absolute, without "..".
+    places = (directory.parent, profiles.cache() / "reports")
+    return named and len(set(map(os.path.abspath, places))) == 1
 
 
 def mark(directory: Path) -> None:

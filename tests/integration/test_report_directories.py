@@ -121,6 +121,16 @@ def test_a_report_marks_the_directory_that_was_made_for_its_job(place: Path) -> 
     assert not list(directory.glob("*.html"))  # which nobody asked for
 
 
+def test_the_directory_of_a_job_is_known_however_the_cache_is_named(
+    place: Path, monkeypatch: Any
+) -> None:
+    monkeypatch.setenv("AMP_CACHE_DIR", f"{place}/../../cache")
+    directory = report_directories.of_job()
+    assert directory is not None
+    for name in (str(directory), os.path.abspath(directory)):
+        assert report_directories.is_of_job(Path(name))
+
+
 def test_files_that_a_job_wrote_are_removed_with_its_directory(
     place: Path, monkeypatch: Any
 ) -> None:

@@ -120,7 +120,8 @@ def cache() -> Iterator[Finding]:
         return
     facts["writable"] = True
     text = str(place) if place.exists() else f"{place}, which the first job makes"
-    if not place.is_absolute():
+    chosen = os.environ.get(profiles.VARIABLE)
+    if chosen and not os.path.isabs(chosen):
         text += "; each job has its own below where it starts"
         remedy = f"give {profiles.VARIABLE} a path that begins with /"
         yield Finding("cache", NOTE, text, remedy, facts)

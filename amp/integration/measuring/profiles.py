@@ -20,6 +20,7 @@ import platformdirs
 from amp.errors import ProfileError
 from amp.graph_rewrite.cost.device_profile import Profile
 from amp.integration import atomic_files, fallback
+from amp.integration.process import PROCESS
 
 VARIABLE = "AMP_CACHE_DIR"
 # Where nothing can be made: the cache of a user without a home directory, whose jobs go
@@ -30,11 +31,12 @@ NOWHERE = Path(os.devnull, "tf-amp")
 def cache() -> Path:
     """The directory of everything the package stores; it may not exist yet.
 
+    A relative one is where the process started, wherever it goes then.
     `NOWHERE` for a user who has no home directory, as in some containers.
     """
     chosen = os.environ.get(VARIABLE)
     if chosen:
-        return Path(chosen)
+        return Path(PROCESS.started_in, chosen)
     try:
         place = platformdirs.user_cache_path("tf-amp", appauthor=False)
     except RuntimeError:  # no home directory; earlier releases leave "~" as it is

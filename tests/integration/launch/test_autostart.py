@@ -491,13 +491,14 @@ def test_without_a_trial_the_next_process_gives_the_same_bits(start):
     assert one.stdout == other.stdout != ""
 
 
-def test_reports_go_where_the_job_started_wherever_it_goes_then(start):
-    job = """
+@pytest.mark.parametrize("variable", ["AMP_CACHE_DIR", "AMP_REPORT"])
+def test_files_go_where_the_job_started_wherever_it_goes_then(start, variable):
+    job = f"""
 import os
 os.mkdir("elsewhere")
 os.chdir("elsewhere")
-print(os.environ["AMP_REPORT"])
+print(os.environ["{variable}"])
 """
-    done = start.run(job, AMP_ENABLE="1", AMP_REPORT="reports")
+    done = start.run(job, **{"AMP_ENABLE": "1", variable: "./kept"})
     assert done.returncode == 0, done.stderr
-    assert done.stdout.strip() == str(start.place / "reports")
+    assert done.stdout.strip() == str(start.place / "kept")

@@ -36,6 +36,16 @@ def homeless(tmp_path, monkeypatch):
     assert not list(tmp_path.iterdir())  # such as a directory named "~"
 
 
+def test_a_relative_cache_stays_where_it_is_when_the_job_goes_elsewhere(
+    tmp_path, monkeypatch
+):
+    monkeypatch.setenv(profiles.VARIABLE, "cache")
+    before = profiles.cache()
+    assert before == Path.cwd() / "cache"
+    monkeypatch.chdir(tmp_path)
+    assert profiles.cache() == before
+
+
 @pytest.mark.usefixtures("homeless")
 def test_without_a_home_directory_nothing_is_known_or_kept_and_the_job_goes_on():
     assert profiles.cache() == profiles.NOWHERE

@@ -61,7 +61,7 @@ def _signature(path: Path, signature: str | None, tags: str | None) -> SavedFunc
     chosen = None if tags is None else [tag for tag in tags.split(",") if tag]
     meta = targets.meta_graph(targets.read_model(path), chosen, path)
     targets.require_ops(meta.graph_def, path)
-    loaded = _loaded(file.parent, chosen)
+    loaded = _loaded(file.parent, list(meta.meta_info_def.tags))
     known = loaded.signatures
     default = "serving_default" if "serving_default" in known else next(iter(known), "")
     name = default if signature is None else signature
@@ -76,7 +76,7 @@ def _signature(path: Path, signature: str | None, tags: str | None) -> SavedFunc
     return SavedFunction(known[name], dict(specs), loaded, by_name=True)
 
 
-def _loaded(directory: Path, tags: Sequence[str] | None) -> Any:
+def _loaded(directory: Path, tags: Sequence[str]) -> Any:
     try:
         return tf.saved_model.load(str(directory), tags=tags)
     except (tf.errors.OpError, OSError, KeyError, ValueError, AttributeError) as e:

@@ -61,6 +61,23 @@ def test_of_a_graph_placeholders_are_fed_and_ends_fetched(saved):
     assert result.numpy().tolist() == [[3.0] * 3] * 2
 
 
+@pytest.mark.parametrize("tags", [["serve"], ["serve", "gpu"], []])
+def test_of_several_graphs_the_one_that_serves_is_loaded(tmp_path, tags):
+    v1 = tf.compat.v1
+    builder = v1.saved_model.Builder(str(tmp_path / "model"))
+    with tf.Graph().as_default(), v1.Session() as session:
+        x = v1.placeholder(tf.float32, [2, 3], name="x")
+        w = v1.get_variable("w", [3, 3], initializer=v1.ones_initializer())
+        predict = v1.saved_model.predict_signature_def
+        signatures = {"serving_default": predict({"x": x}, {"y": tf.matmul(x, w)})}
+        session.run(v1.global_variables_initializer())
+        builder.add_meta_graph_and_variables(session, tags, signatures)
+        builder.add_meta_graph(["train"], signatures)
+        builder.save()
+    found = saved_functions.load(tmp_path / "model", None, None)
+    assert found.function(x=tf.ones([2, 3]))["y"].numpy().tolist() == [[3.0] * 3] * 2
+
+
 @pytest.mark.parametrize(
     ("name", "signature", "found"),
     [

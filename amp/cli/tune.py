@@ -10,8 +10,9 @@ import contextlib
 from collections.abc import Iterator
 from pathlib import Path
 
-from amp.cli import terminal
+from amp.cli import op_libraries, terminal
 from amp.cli.command import Command, Modules
+from amp.errors import UsageError
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -23,25 +24,26 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     executors = ("kernels", "xla", "both")
     text = "TensorFlow's kernels, functions that XLA compiles, or both (default)"
-    add("--executor", choices=executors, default="both", help=text)
+    add("--executor", choices=executors, help=text)
     text = "time to spend in all, but for the case under way (default: %(default)g)"
     add("--seconds", type=float, default=45.0, help=text)
     add("--show", action="store_true", help="only print what is stored")
     text = "measure the operations of its functions instead; nothing of it is executed"
     add("--saved-model", metavar="DIR", type=Path, help=text)
+    op_libraries.add(parser)
 
 
 def run(args: argparse.Namespace, modules: Modules) -> int:
     """Prints what was measured, or with --show what is stored.
 
     Raises:
-      GraphError: --show with --saved-model, or no such model.
+      UsageError: flags that do not go together.
+      GraphError: no such model.
     """
+    _require_together(args)
     if args.saved_model is not None:
-        if args.show:
-            raise modules.named_files.only("--show", "a device", args.saved_model)
-        return _tune_saved_model(args.saved_model, args.seconds, modules)
-    both = args.executor == "both"
+        return _tune_saved_model(args, modules)
+    both = args.executor in (None, "both")
     executors = ("kernels", "xla") if both else (args.executor,)
     if args.show:
         found = modules.tune_device.stored(executors)
@@ -59,10 +61,30 @@ def run(args: argparse.Namespace, modules: Modules) -> int:
     return 0
 
 
-def _tune_saved_model(path: Path, seconds: float, modules: Modules) -> int:
-    graph = modules.targets.read(modules.named_files.require(path))
+def _require_together(args: argparse.Namespace) -> None:
+    """No flag is ignored: some are of a device, one is of a model.
+
+    Raises:
+      UsageError: one was given where it has no meaning.
+    """
+    of_model = args.saved_model is not None
+    others = ("show", "executor") if of_model else ("library",)
+    given = [f"--{name}" for name in others if getattr(args, name)]
+    if given:
+        raise UsageError(
+            f"{given[0]} was given {'with' if of_model else 'without'} --saved-model",
+            where="amp tune",
+            allowed="--show and --executor for a device, --library for a SavedModel",
+            remedy=f"leave {given[0]} out",
+        )
+
+
+def _tune_saved_model(args: argparse.Namespace, modules: Modules) -> int:
+    modules.named_files.file_of_graph(args.saved_model)
+    modules.op_libraries.load(args.library)
+    graph = modules.targets.read(args.saved_model)
     with _kept_if_interrupted(), modules.progress.progress_bar() as progress:
-        tuned = modules.tune_function.tune_graph(graph, seconds, progress)
+        tuned = modules.tune_function.tune_graph(graph, args.seconds, progress)
     print(tuned.text(terminal.width()))
     return 0
 
@@ -86,6 +108,7 @@ COMMAND = Command(
         "amp tune --saved-model exported": "measures the operations of a model",
     },
     modules={
+        **op_libraries.MODULES,
         "hardware": "amp.integration.measuring.hardware",
         "named_files": "amp.integration.files.named_files",
         "progress": "amp.cli.progress_bar",

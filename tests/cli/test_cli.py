@@ -62,10 +62,11 @@ def test_the_forms_of_a_usage_are_told_apart(capsys):
     assert "amp explain [options] PATH or amp explain [options] --diff A B\n" in told
 
 
-@pytest.mark.parametrize("command", ["explain", "compare", "rewrite"])
+@pytest.mark.parametrize("command", ["explain", "compare", "rewrite", "tune"])
 def test_a_path_that_is_not_there_is_refused_without_tensorflow(command, tmp_path):
-    argv = [command, str(tmp_path / "nowhere"), str(tmp_path / "out")]
-    argv = argv[:2] if command != "rewrite" else argv
+    nowhere, out = str(tmp_path / "nowhere"), str(tmp_path / "out")
+    more = {"rewrite": [nowhere, out], "tune": ["--saved-model", nowhere]}
+    argv = [command, *more.get(command, [nowhere])]
     code = f"import sys; from amp import cli; assert cli.main({argv!r}) == 2"
     code += "; print('tensorflow' in sys.modules)"
     done = subprocess.run(

@@ -138,3 +138,19 @@ def test_tune_needs_time(cache, capsys):
 def test_what_is_stored_is_that_of_a_device(cache, graph, capsys):
     assert cli.main(["tune", "--show", "--saved-model", str(graph / "saved")]) == 2
     assert "--show was given" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("args", "found"),
+    [
+        (["--saved-model", "saved", "--executor", "xla"], "--executor was given with"),
+        (["--show", "--library", "ops.so"], "--library was given without"),
+        (["--saved-model", "saved", "--library", "ops.so"], "there is no such file"),
+    ],
+)
+def test_no_flag_is_ignored(cache, graph, args, found, capsys, monkeypatch):
+    monkeypatch.chdir(graph)
+    assert cli.main(["tune", *args]) == 2
+    told = capsys.readouterr().err
+    assert found in told
+    assert "do now:" in told

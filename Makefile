@@ -37,6 +37,8 @@ DEMO_EXTRAS := $(TENSORFLOW),demo
 # Their names tell what is installed, so that other EXTRAS are installed when asked for.
 STAMP := $(VENV)/.installed-$(subst $() ,,$(EXTRAS))
 DEMO_STAMP := $(VENV)/.installed-demo-$(TENSORFLOW)
+# The demo's, where EXTRAS have what it needs: the images are scikit-learn's.
+WITH_DEMO := $(if $(findstring demo,$(EXTRAS))$(findstring convergence,$(EXTRAS)),$(DEMO_STAMP))
 INSTALL := -m pip install --disable-pip-version-check --no-compile
 # Keras 2, for tests; alone, because it asks for the TensorFlow that is not to be there.
 TF_KERAS := $(if $(findstring dev,$(EXTRAS)),$(BIN)/python $(INSTALL) --no-deps tf-keras)
@@ -123,7 +125,7 @@ $(STAMP): pyproject.toml setup.py tf_amp.pth
 	$(BIN)/python -m pip uninstall -q -y $(OTHER)
 	$(BIN)/python $(INSTALL) -e '.[$(EXTRAS)]'
 	$(TF_KERAS)
-	touch $(DEMO_STAMP) $@
+	touch $(WITH_DEMO) $@
 
 $(DEMO_STAMP): pyproject.toml setup.py tf_amp.pth
 	@echo "installing TensorFlow and scikit-learn into $(VENV) ..."

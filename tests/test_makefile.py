@@ -47,11 +47,21 @@ def installed(tmp_path: pathlib.Path):
 
 
 def test_what_is_installed_is_not_installed_again(installed) -> None:
-    extras, _ = installed("test", "EXTRAS=cpu,dev")
-    assert extras == ["cpu,dev"]
-    assert installed("test", "EXTRAS=cpu,dev") == ([], [])
-    assert installed("demo", "EXTRAS=cpu,dev") == ([], [])
-    assert installed(".venv/.installed", "EXTRAS=cpu,dev") == ([], [])
+    asked = "EXTRAS=cpu,demo,dev"
+    extras, _ = installed("test", asked)
+    assert extras == ["cpu,demo,dev"]
+    assert installed("test", asked) == ([], [])
+    assert installed("demo", asked) == ([], [])
+    assert installed(".venv/.installed", asked) == ([], [])
+
+
+@pytest.mark.parametrize(("more", "added"), [("", ["cpu,demo"]), (",convergence", [])])
+def test_the_demo_installs_what_extras_leave_out(installed, more, added) -> None:
+    """Both `demo` and `convergence` have the images that it trains on."""
+    asked = f"EXTRAS=cpu,dev{more}"
+    installed("test", asked)
+    assert installed("demo", asked)[0] == added
+    assert installed("demo", asked)[0] == []
 
 
 def test_the_keras_of_the_tests_brings_no_tensorflow(installed, tmp_path) -> None:
@@ -62,12 +72,12 @@ def test_the_keras_of_the_tests_brings_no_tensorflow(installed, tmp_path) -> Non
 
 
 def test_another_tensorflow_takes_the_place_of_the_one_that_is_there(installed) -> None:
-    large = "EXTRAS=tensorflow,dev"
+    large, all_of_it = "EXTRAS=tensorflow,demo,dev", ["tensorflow,demo,dev"]
     installed("test", "EXTRAS=cpu,dev")
-    assert installed("test", large) == (["tensorflow,dev"], ["tensorflow-cpu"])
+    assert installed("test", large) == (all_of_it, ["tensorflow-cpu"])
     assert installed("demo", large) == ([], [])
     assert installed("demo", "EXTRAS=cpu,dev") == (["cpu,demo"], ["tensorflow"])
-    assert installed("test", large) == (["tensorflow,dev"], ["tensorflow-cpu"])
+    assert installed("test", large) == (all_of_it, ["tensorflow-cpu"])
 
 
 def test_the_demo_installs_less_and_the_rest_comes_when_asked_for(installed) -> None:

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import argparse
 import os
-import sys
 
 from amp import variables as known
 from amp.errors import AmpError
+from amp.integration import messages
 from amp.policy import FIELDS, Policy
 
 
@@ -33,10 +33,13 @@ def variables(args: argparse.Namespace) -> dict[str, str]:
 
 
 def policy(args: argparse.Namespace) -> Policy:
-    """As `read`; variables that look like ours and are not are named on stderr."""
+    """As `read`; variables that look like ours and are not are named on stderr.
+
+    Once: under AMP_ENABLE=1 importing TensorFlow, for the command, names them too.
+    """
     complaint = known.complaint(os.environ)
     if complaint:
-        print(f"amp: {complaint}", file=sys.stderr)
+        messages.to_stderr_once(complaint)
     return read(args)
 
 

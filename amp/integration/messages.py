@@ -63,6 +63,13 @@ def to_stderr(text: str) -> None:
     _write(sys.__stderr__, text)  # the job may have replaced and closed the other
 
 
+def to_stderr_once(text: str) -> None:
+    """As `to_stderr`, the first time in the process that it says this."""
+    if text not in PROCESS.told:
+        PROCESS.told.add(text)
+        to_stderr(text)
+
+
 def _write(stream: TextIO | None, text: str) -> None:
     """Writes a line, where anybody still listens."""
     if stream is not None:

@@ -192,11 +192,11 @@ def test_an_error_names_the_flag_that_was_used(graph, flags, where, capsys):
     assert where in capsys.readouterr().err
 
 
-def test_an_error_names_the_variable_where_no_flag_was_used(graph, capsys, monkeypatch):
+def test_an_error_names_the_variable_where_no_flag_was_used(graph, capfd, monkeypatch):
     monkeypatch.setenv("AMP_DTYPE", "flaot16")
     monkeypatch.setenv("AMP_DTPYE", "float16")
     assert cli.main(["explain", str(graph / "graph.pb")]) == 2
-    told = capsys.readouterr().err
+    told = capfd.readouterr().err
     assert "where:   AMP_DTYPE\n" in told
     assert "did you mean float16?" in told
     assert "amp: AMP_DTPYE (did you mean AMP_DTYPE?) is no variable" in told

@@ -26,12 +26,13 @@ def install() -> None:
     enabled = variables.switch(os.environ)
     if enabled is None:
         value = os.environ["AMP_ENABLE"].strip().lower()
-        _say(f"AMP_ENABLE={value!r} is not understood (1 or 0); mixed precision is off")
+        found = f"AMP_ENABLE={value!r} is not understood (1 or 0)"
+        messages.to_stderr_once(f"{found}; mixed precision is off")
     if not enabled:
         return
     complaint = variables.complaint(os.environ)
     if complaint and not _is_child():
-        _say(complaint)
+        messages.to_stderr_once(complaint)
     imports.after("tensorflow", _enable, package="amp")
 
 
@@ -41,12 +42,6 @@ def _is_child() -> bool:
     By the command line: `parent_process` knows only after the job's modules are loaded.
     """
     return "--multiprocessing-fork" in sys.orig_argv
-
-
-@functools.cache
-def _say(text: str) -> None:
-    """Says a thing once: Python may run a `.pth` file several times."""
-    messages.to_stderr(text)
 
 
 def _enable() -> None:

@@ -369,6 +369,18 @@ def test_a_misspelt_variable_is_told_of_once_and_the_job_runs(stand_in):
     assert done.stderr.count(said) == 1
 
 
+@pytest.mark.slow
+def test_a_misspelt_variable_is_told_of_once_by_a_command_too(start):
+    """`compare` reads the policy after TensorFlow is imported, `explain` before."""
+    (start.place / "graph.pb").touch()
+    for command in ("explain", "compare"):
+        code = f"from amp import cli; assert cli.main(['{command}', 'graph.pb']) == 2"
+        done = start.run(code, AMP_ENABLE="1", AMP_DTPYE="float16")
+        assert done.returncode == 0, done.stderr
+        assert "there is no node in it" in done.stderr
+        assert done.stderr.count("AMP_DTPYE (did you mean AMP_DTYPE?)") == 1
+
+
 @pytest.mark.parametrize("unusable", UNUSABLE_STDERR)
 def test_a_job_that_nobody_listens_to_runs(stand_in, unusable):
     code = f"import os, sys\n{unusable}\n{ACTIVATION}import keras"

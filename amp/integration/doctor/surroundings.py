@@ -80,7 +80,9 @@ def _malformed(ours: Mapping[str, str]) -> Iterator[tuple[str, str]]:
 
 def start(environ: Mapping[str, str] = os.environ) -> Iterator[Finding]:
     """Whether `AMP_ENABLE=1` reaches jobs, by a file that Python reads at its start."""
-    places = [*site.getsitepackages(), site.getusersitepackages()]
+    places = list(site.getsitepackages())
+    if site.ENABLE_USER_SITE:  # not in a virtual environment, nor with `-s`
+        places.append(site.getusersitepackages())
     files = [str(Path(path, PTH)) for path in places]
     found = [file for file in files if os.path.isfile(file)]
     asked = bool(variables.switch(environ))

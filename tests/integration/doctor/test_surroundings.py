@@ -111,6 +111,20 @@ def test_without_the_file_that_python_reads_the_switch_does_nothing(
     assert ("has no effect" in finding.text) == (not installed)
 
 
+@pytest.mark.parametrize("enabled", [True, False, None])
+def test_the_users_own_packages_count_only_where_python_reads_them(
+    tmp_path, monkeypatch, enabled
+):
+    """Not in a virtual environment, nor with `-s`."""
+    site = surroundings.site
+    monkeypatch.setattr(site, "getsitepackages", lambda: [])
+    monkeypatch.setattr(site, "getusersitepackages", lambda: str(tmp_path))
+    monkeypatch.setattr(site, "ENABLE_USER_SITE", enabled)
+    (tmp_path / "tf_amp.pth").touch()
+    finding = only(surroundings.start({"AMP_ENABLE": "1"}))
+    assert finding.status == (OK if enabled else WRONG)
+
+
 @pytest.mark.parametrize("other", ["amp.py", "amp/__init__.py"])
 def test_another_module_of_the_same_name_is_told_of(other, tmp_path, monkeypatch):
     monkeypatch.chdir(ROOT)

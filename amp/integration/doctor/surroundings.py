@@ -97,7 +97,8 @@ def start(environ: Mapping[str, str] = os.environ) -> Iterator[Finding]:
         yield Finding("start", OK, text, facts=facts)
     else:
         text = f"AMP_ENABLE=1 has no effect: no {PTH} in site-packages"
-        remedy = "pip install tf-amp into this Python; amp run works without"
+        remedy = "pip install -e CLONE, the clone of this project, into this Python; "
+        remedy += "amp run works without"
         yield Finding("start", WRONG if asked else NOTE, text, remedy, facts)
 
 

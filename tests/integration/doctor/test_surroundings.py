@@ -109,6 +109,7 @@ def test_without_the_file_that_python_reads_the_switch_does_nothing(
     finding = only(surroundings.start({"AMP_ENABLE": asked}))
     assert finding.status == status
     assert ("has no effect" in finding.text) == (not installed)
+    assert ("pip install -e CLONE" in finding.remedy) == (not installed)
 
 
 @pytest.mark.parametrize("enabled", [True, False, None])

@@ -170,7 +170,8 @@ def xla() -> Iterator[Finding]:
         return Finding("xla", OK, text + (facts["jit"] or "off"), facts=facts)
 
     def failed(error: Exception) -> Finding:
-        text = f"XLA cannot compile: {str(error).splitlines()[0]}"
+        said = str(error).strip() or type(error).__name__
+        text = f"XLA cannot compile: {said.splitlines()[0]}"
         remedy = "set jit_compile=False; on a GPU see that CUDA's libdevice is found"
         return Finding("xla", WRONG, text, remedy, facts)
 

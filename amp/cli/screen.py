@@ -44,7 +44,7 @@ def _fitted(line: str, width: int) -> str:
         return line
     column = min(max(m.end() for m in re.finditer(r"^ *|(?<=\S)  +", line)), width // 3)
     lines = [line[:column]]
-    for word in re.findall(r"\S[^\s/]*/?| +", line[column:]):
+    for word in re.findall(r"\S[^\s/]*/?|\s+", line[column:]):
         if len(lines[-1]) + len(word.rstrip()) > width and lines[-1].strip():
             lines.append(" " * column)
             word = word.lstrip()

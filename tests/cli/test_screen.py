@@ -31,6 +31,12 @@ def test_the_rest_stands_under_the_text_and_a_name_is_broken_at_slashes() -> Non
     )
 
 
+@pytest.mark.parametrize("blank", ["\t", "\N{NO-BREAK SPACE}", " \t "])
+def test_words_that_another_blank_sets_apart_stay_two(blank: str) -> None:
+    line = blank.join(["one", "two", "three", "four"])
+    assert screen.fitted(line, 12).split() == line.split()
+
+
 def test_what_fits_stays_as_it_is() -> None:
     assert screen.fitted("a  b\n\n  c", 10) == "a  b\n\n  c"
 

@@ -47,9 +47,7 @@ def _keep_places() -> None:
     for name in ("AMP_CACHE_DIR", "AMP_REPORT"):
         given = os.environ.get(name, "")
         if given.strip():
-            with contextlib.suppress(
-                OSError
-            ):  # of a working directory that was removed
+            with contextlib.suppress(OSError):  # the working directory may be gone
                 os.environ[name] = os.path.abspath(given)
 
 

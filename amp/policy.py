@@ -20,7 +20,7 @@ from amp.loss_scaling.scale import LossScale
 
 DTYPES = ("auto", "float16", "bfloat16")
 ASSIGNMENTS = ("cost", "all")
-# What a switch may be set to in the environment, whatever the case of its letters.
+# What a switch may be set to, as it prints, whatever the case of its letters.
 WORDS = {"1": True, "true": True, "on": True, "yes": True} | dict.fromkeys(
     ("0", "false", "off", "no", ""), False
 )
@@ -38,11 +38,10 @@ def _choice(allowed: tuple[str, ...]) -> Callable[[object, str], str]:
 
 
 def _flag(value: object, where: str) -> bool:
-    if isinstance(value, bool):
-        return value
-    if isinstance(value, str) and value.strip().lower() in WORDS:
-        return WORDS[value.strip().lower()]
-    allowed = "True or False; in the environment 1, true, on, yes or 0, false, off, no"
+    word = str(value).strip().lower()  # NumPy's True and its 1 print as Python's do
+    if word in WORDS:
+        return WORDS[word]
+    allowed = "True or 1, False or 0; as text 1, true, on, yes or 0, false, off, no"
     raise _bad(value, where, allowed)
 
 

@@ -7,6 +7,7 @@ import inspect
 import pickle
 import re
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -205,7 +206,9 @@ def test_a_type_in_place_of_a_policy_is_told_its_keyword(dtype):
     [
         ({"dtype": "float64"}, "'float64' is not accepted"),
         ({"dtype": 16}, "16 is not accepted"),
-        ({"emulate": 1}, "1 is not accepted"),
+        ({"emulate": 2}, "2 is not accepted"),
+        ({"wire": 1.0}, "1.0 is not accepted"),
+        ({"strict": None}, "None is not accepted"),
         ({"loss_scale": 0}, "value is 0"),
         ({"loss_scale": True}, "loss scale True is not understood"),
         ({"allow": 3}, "3 is not accepted"),
@@ -247,6 +250,18 @@ def test_text_that_is_no_policy_is_refused(text: str) -> None:
 def test_a_trial_is_auto_on_or_off(text: str, value: object) -> None:
     assert Policy.from_env({"AMP_TRIAL": text}).trial == value
     assert Policy(trial=text).trial == value
+
+
+_SWITCHES = ("emulate", "trial", "check", "wire", "strict")
+
+
+@pytest.mark.parametrize("name", _SWITCHES)
+@pytest.mark.parametrize("value", [1, 0, np.int64(1), np.bool_(True), np.bool_(False)])
+def test_a_switch_takes_what_its_error_and_the_page_say(
+    name: str, value: object
+) -> None:
+    switched = getattr(Policy(**{name: value}), name)
+    assert switched is bool(value)
 
 
 def test_keep_patterns_match_whole_names() -> None:

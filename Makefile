@@ -14,7 +14,8 @@
 #
 # Each makes a virtual environment in .venv if needed.
 #   PYTHON=python3.12              the Python to make it with, 3.10 or newer
-#   EXTRAS=tensorflow,demo,convergence,dev,docs  another TensorFlow than the one for CPUs
+#   EXTRAS=tensorflow,demo,convergence,dev,docs  another TensorFlow than the one for CPUs;
+#                                  gpu in its place brings CUDA too
 #   WORKERS=4                      processes that test side by side; as many as cores, up to 8
 #   BENCH="--models mlp resnet50"  options of benchmarks/training_step.py; --help tells
 #   BENCH="--memory --force"       replace the results of this machine, which are kept else
@@ -30,8 +31,9 @@ WORKERS ?= auto
 VENV := .venv
 BIN := $(VENV)/bin
 # Which TensorFlow, and which is not to be there beside it: they share a directory.
-TENSORFLOW := $(if $(findstring tensorflow,$(EXTRAS)),tensorflow,cpu)
-OTHER := $(if $(findstring tensorflow,$(EXTRAS)),tensorflow-cpu,tensorflow)
+COMMA := ,
+TENSORFLOW := $(or $(firstword $(filter gpu tensorflow,$(subst $(COMMA), ,$(EXTRAS)))),cpu)
+OTHER := $(if $(filter cpu,$(TENSORFLOW)),tensorflow,tensorflow-cpu)
 # What the demo needs of EXTRAS, so that a fresh machine shows it sooner.
 DEMO_EXTRAS := $(TENSORFLOW),demo
 # Their names tell what is installed, so that other EXTRAS are installed when asked for.

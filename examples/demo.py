@@ -197,6 +197,8 @@ def main() -> None:
         print("looking at the device ...", flush=True)
         machine = pool.submit(look).result()
         print(f"{machine.device}: {machine.reason}", flush=True)
+        if machine.missed:
+            print(machine.missed, flush=True)
         elsewhere = pool.submit(demo_prediction.predict)
         runs = train(args, machine)
         report, report_page = training_report(args.reports)

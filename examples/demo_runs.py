@@ -32,6 +32,7 @@ class Machine:
       emulate: whether the run rounds float32 instead of computing in 16 bits.
       reason: why, in words.
       environment: variables that the mixed run needs beyond the user's own.
+      missed: of a GPU that the machine has and TensorFlow does not see, "" for none.
     """
 
     device: str
@@ -39,18 +40,27 @@ class Machine:
     emulate: bool
     reason: str
     environment: dict[str, str]
+    missed: str = ""
 
 
 def look() -> Machine:
     """Returns the machine; call it in a process that may hold the device."""
     import amp
+    from amp.integration.doctor import machine
 
     device, resolved = amp.device(), amp.resolve()
+    missed = "".join(map(_missed, machine.hidden_gpu()))
+    name, why = device.name, resolved.reason
     if resolved.policy is None:
         forced = {"AMP_EMULATE": "1", "AMP_DTYPE": "bfloat16"}
-        return Machine(device.name, "bfloat16", True, resolved.reason, forced)
+        return Machine(name, "bfloat16", True, why, forced, missed)
     policy = resolved.policy
-    return Machine(device.name, policy.dtype, policy.emulate, resolved.reason, {})
+    return Machine(name, policy.dtype, policy.emulate, why, {}, missed)
+
+
+def _missed(finding: Any) -> str:
+    does = ". `make demo EXTRAS=gpu,demo` installs one that sees it"
+    return f"no GPU is used: {finding.text}{does if finding.remedy else ''}"
 
 
 class Run:

@@ -14,9 +14,11 @@ import types
 from typing import Any
 
 import pytest
+import tensorflow as tf
 from demo_results import FAR, FORCED, MACHINE, REPORT, RUN, RUNS, result
 from report_pages import large_report
 
+from amp.integration.doctor import machine
 from examples import demo, demo_charts, demo_page, demo_prediction, demo_runs
 
 EXAMPLES = pathlib.Path(demo.__file__).parent
@@ -148,6 +150,21 @@ def test_a_prediction_is_of_a_device_that_need_not_be_here(
     rows = demo_prediction.predict()
     assert [row["device"] for row in rows] == ["NVIDIA A100", "NVIDIA T4"]
     assert all(row["seconds32"] >= row["seconds16"] > 0 for row in rows)
+
+
+@pytest.mark.parametrize("there", [True, False])
+def test_a_gpu_that_is_left_out_is_told_of(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, there: bool
+) -> None:
+    driver = tmp_path / "version"
+    if there:
+        driver.touch()
+    monkeypatch.setattr(machine, "_NVIDIA", (driver,))
+    monkeypatch.setattr(tf.config, "list_physical_devices", lambda kind: [])
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    missed = demo_runs.look().missed
+    assert missed.startswith("no GPU is used: there is a driver") == there
+    assert ("make demo EXTRAS=gpu,demo" in missed) == there
 
 
 def test_report_of_the_training_step_is_the_largest(tmp_path: pathlib.Path) -> None:

@@ -80,6 +80,14 @@ def test_another_tensorflow_takes_the_place_of_the_one_that_is_there(installed) 
     assert installed("test", large) == (all_of_it, ["tensorflow-cpu"])
 
 
+def test_the_tensorflow_with_cuda_is_none_for_cpus(installed) -> None:
+    with_cuda = (["gpu,demo"], ["tensorflow-cpu"])
+    assert installed("demo", "EXTRAS=gpu,demo") == with_cuda
+    assert installed("demo", "EXTRAS=gpu,demo") == ([], [])
+    assert installed("demo") == (["cpu,demo"], ["tensorflow"])
+    assert installed("test", "EXTRAS=gpu,dev") == (["gpu,dev"], ["tensorflow-cpu"])
+
+
 def test_the_demo_installs_less_and_the_rest_comes_when_asked_for(installed) -> None:
     assert installed("demo")[0] == ["cpu,demo"]
     assert installed("demo")[0] == []

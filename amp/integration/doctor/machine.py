@@ -5,6 +5,7 @@ Runs in the process of `probe`. Nothing is timed here but one compilation by XLA
 
 from __future__ import annotations
 
+import importlib.metadata
 import os
 import time
 from collections.abc import Iterator, Mapping
@@ -49,7 +50,7 @@ def devices() -> Iterator[Finding]:
         name = f"{details.get('device_name', 'GPU')}, compute capability {capability}"
         native = hardware.device(place).native
         yield _device(place, name, native, {"compute_capability": capability})
-    yield from _hidden_gpu()
+    yield from hidden_gpu()
 
 
 def _device(
@@ -62,7 +63,7 @@ def _device(
     return Finding("device", OK, f"{place}: {name}; {said}", facts=facts)
 
 
-def _hidden_gpu() -> Iterator[Finding]:
+def hidden_gpu() -> Iterator[Finding]:
     """A GPU that the machine has and TensorFlow does not see."""
     if tf.config.list_physical_devices("GPU") or not any(
         file.exists() for file in _NVIDIA
@@ -76,12 +77,19 @@ def _hidden_gpu() -> Iterator[Finding]:
         yield Finding("gpu", NOTE, text, facts=facts)
     elif not facts["built_with_cuda"]:
         text += ", as it is built without CUDA"
-        remedy = "pip install 'tensorflow[and-cuda]'"
-        yield Finding("gpu", WRONG, text, remedy, facts)
+        yield Finding("gpu", WRONG, text, _with_cuda(), facts)
     else:
-        remedy = "see TensorFlow's own messages: python -c 'import tensorflow as tf; "
+        remedy = f"{_with_cuda()} brings its libraries; if they are there, see "
+        remedy += "TensorFlow's own messages: python -c 'import tensorflow as tf; "
         remedy += 'tf.config.list_physical_devices("GPU")\''
         yield Finding("gpu", WRONG, text, remedy, facts)
+
+
+def _with_cuda() -> str:
+    """How to get a TensorFlow with CUDA; two of them share a directory."""
+    found = importlib.metadata.distributions(name="tensorflow-cpu")
+    first = "pip uninstall tensorflow-cpu, then " if any(found) else ""
+    return f"{first}pip install 'tensorflow[and-cuda]'"
 
 
 def onednn() -> Iterator[Finding]:

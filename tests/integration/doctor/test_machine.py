@@ -161,14 +161,24 @@ def test_a_gpu_that_tensorflow_does_not_see_is_told_of(
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     if hidden is not None:
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", hidden)
-    finding = only(machine._hidden_gpu())
+    finding = only(machine.hidden_gpu())
     assert finding.status == status
     assert told in finding.text
+    assert ("tensorflow[and-cuda]" in finding.remedy) == (status == WRONG)
+
+
+@pytest.mark.parametrize("there", [True, False])
+def test_a_tensorflow_for_cpus_goes_before_one_with_cuda_comes(there, monkeypatch):
+    found = [object()] * there
+    monkeypatch.setattr(
+        machine.importlib.metadata, "distributions", lambda name: iter(found)
+    )
+    assert ("uninstall tensorflow-cpu, then pip" in machine._with_cuda()) == there
 
 
 def test_without_a_driver_no_gpu_is_missed(tmp_path, monkeypatch):
     monkeypatch.setattr(machine, "_NVIDIA", (tmp_path / "version",))
-    assert not list(machine._hidden_gpu())
+    assert not list(machine.hidden_gpu())
 
 
 def test_precision_is_what_the_policy_of_the_environment_comes_to(monkeypatch):

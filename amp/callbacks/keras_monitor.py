@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 import tensorflow as tf
@@ -20,9 +21,11 @@ class LossScaleMonitor(_Callback):  # type: ignore[misc]
         keep a reading under 3 % of the time.
     """
 
-    def __init__(self, log_dir: str = "", every: int | None = None) -> None:
+    def __init__(
+        self, log_dir: str | os.PathLike[str] | None = "", every: int | None = None
+    ) -> None:
         super().__init__()
-        self._log_dir, self._every = str(log_dir), every
+        self._log_dir, self._every = os.fspath(log_dir or ""), every
         self._monitor: Monitor | None = None
         self._batches = 0
 

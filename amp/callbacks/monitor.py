@@ -7,6 +7,7 @@ how, is in `integration.functions.step_probes`; between two readings nothing run
 from __future__ import annotations
 
 import collections
+import os
 import weakref
 from typing import Any
 
@@ -26,11 +27,14 @@ class Monitor:
     """Reads the scalers of the process every so many steps.
 
     Args:
-      log_dir: where to write for TensorBoard, "" to write nothing.
+      log_dir: where to write for TensorBoard, "" or None to write nothing.
       every: the steps from one reading to the next; by default as `Pace` has it.
     """
 
-    def __init__(self, log_dir: str = "", every: int | None = None) -> None:
+    def __init__(
+        self, log_dir: str | os.PathLike[str] | None = "", every: int | None = None
+    ) -> None:
+        log_dir = os.fspath(log_dir or "")
         self._pace = Pace(every)
         self._newest = -1  # the step that was read last
         self._writer = tf.summary.create_file_writer(log_dir) if log_dir else None
@@ -133,7 +137,7 @@ _MONITORS: dict[tuple[str, int | None], Monitor] = {}
 
 
 def monitor_loss_scale(
-    step: int, log_dir: str = "", every: int | None = None
+    step: int, log_dir: str | os.PathLike[str] | None = "", every: int | None = None
 ) -> list[Reading]:
     """Watches the loss scale of a training loop; to be called once after each step.
 
@@ -153,7 +157,7 @@ def monitor_loss_scale(
     Returns:
       A reading of each scaler at the steps that are read, else [].
     """
-    key = (log_dir, every)
+    key = (os.fspath(log_dir or ""), every)
     if key not in _MONITORS:
         _MONITORS[key] = Monitor(log_dir, every)
         _MONITORS[key].start()

@@ -8,6 +8,7 @@ and the state of the scalers are not changed.
 from __future__ import annotations
 
 import dataclasses
+import os
 from typing import Any
 
 import tensorflow as tf
@@ -49,8 +50,10 @@ class LossScaleHook(tf.compat.v1.train.SessionRunHook):  # type: ignore[misc]
         many as keep a reading under 3 % of the time.
     """
 
-    def __init__(self, log_dir: str = "", every: int | None = None) -> None:
-        self._log_dir, self._pace = str(log_dir), Pace(every)
+    def __init__(
+        self, log_dir: str | os.PathLike[str] | None = "", every: int | None = None
+    ) -> None:
+        self._log_dir, self._pace = os.fspath(log_dir or ""), Pace(every)
         self._runs = 0
         self._due: dict[str, int] = {}  # by scaler, the run from which on it is read
         self._writer: Any = None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import pathlib
 
 import numpy as np
 import pytest
@@ -56,6 +57,21 @@ def test_scale_overflows_and_underflow_are_read_by_name(tmp_path, capsys):
         if event.HasField("graph_def")
     ]
     assert b"amp_" in graphs[0].graph_def, "the twin, not the original"
+
+
+@pytest.mark.parametrize("kind", [pathlib.Path, str, None])
+def test_a_directory_may_be_a_path(kind, tmp_path):
+    step, _weights = job()
+    place = kind and kind(tmp_path / "logs")
+    with amp.mixed_precision_scope(**POLICY):
+        step(tf.constant(1.0))
+        assert len(amp.callbacks.monitor_loss_scale(0, place, every=3)) == 1
+    assert [path.name for path in tmp_path.iterdir()] == ["logs"] * bool(kind)
+
+
+@pytest.mark.parametrize("name", ["LossScaleMonitor", "LossScaleHook"])
+def test_no_directory_is_none_called_none(name):
+    assert getattr(amp.callbacks, name)(None)._log_dir == ""
 
 
 def test_a_step_may_be_counted_by_a_variable(capsys):

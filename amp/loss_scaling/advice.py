@@ -21,6 +21,12 @@ _LIMITS = {
     "float16": "float16 ends at 65504, and rounds what is under 3e-8 to 0",
     "bfloat16": "bfloat16 has two to three digits",
 }
+# What names the first tensor: of a step that can be called, and of a session's graph.
+_CALLED = "amp.compare(step, *batch)"
+_SAVED = (
+    "`amp compare graph.pb --inputs batch.npz` (the loss, written after "
+    "tf.compat.v1.graph_util.convert_variables_to_constants)"
+)
 Event = Literal["stalled", "floor", "never"]
 
 
@@ -73,6 +79,7 @@ class Case:
       skipped: whether an optimizer skipped updates for them. It does not where
         gradients are only looked at, added up, or used by hand.
       searching: whether the scale may still be on the way to one that fits.
+      in_session: whether the step is a run of a session, which cannot be called.
     """
 
     event: Event
@@ -82,6 +89,7 @@ class Case:
     scale: str
     skipped: bool = True
     searching: bool = False
+    in_session: bool = False
 
 
 def text(case: Case, finding: Finding | None) -> str:
@@ -95,9 +103,10 @@ def text(case: Case, finding: Finding | None) -> str:
     if case.event == "never" and case.searching:
         said += "The scale begins high and comes down at such steps: a job with more "
         said += "of them may find one that fits. "
-    return said + (
-        _unknown() if finding is None else f"{_where(finding)}. {_try(finding)}"
-    )
+    tool = _SAVED if case.in_session else _CALLED
+    if finding is None:
+        return said + _unknown(tool)
+    return f"{said}{_where(finding)}. {_try(finding, tool)}"
 
 
 def _what(case: Case) -> str:
@@ -130,11 +139,11 @@ def listed(names: Sequence[str]) -> str:
     return f"{first}{more}" or "its variables"
 
 
-def _unknown() -> str:
+def _unknown(tool: str) -> str:
     return (
         "If the loss itself is finite, scale it down (a mean instead of a sum) or give "
-        "DynamicLossScale a lower minimum; otherwise amp.compare(step, *batch) names "
-        "the first tensor that is not finite"
+        f"DynamicLossScale a lower minimum; otherwise {tool} names the first tensor "
+        "that is not finite"
     )
 
 
@@ -164,7 +173,7 @@ def _try_input(finding: Finding, keep: str) -> str:
     return "So it comes with the data: look at what is fed"
 
 
-def _try(finding: Finding) -> str:
+def _try(finding: Finding, tool: str) -> str:
     node = finding.tensor.partition(":")[0]
     # An input is no node, so that no pattern is for it.
     kept = [node] * bool(finding.op) + list(finding.readers[:_KEPT])
@@ -189,7 +198,7 @@ def _try(finding: Finding) -> str:
     if not finding.dtype and finding.rounded:
         return (
             f"It is float32, but computed from values in {finding.rounded}, which "
-            "rounds them: amp.compare(step, *batch) says whether it is finite without "
+            f"rounds them: {tool} says whether it is finite without "
             "that. Where a rounded value is a divisor, or its logarithm or root taken, "
             f"a larger epsilon helps; otherwise {keep}, or what they are computed from"
         )

@@ -310,7 +310,16 @@ def due(scaler: Any, counts: Counts, told: set[str], last: bool) -> advice.Case 
         said += ", its minimum"
     skipped = counts.skipped() > 0
     searching = bool(floor) and times < enough
-    return advice.Case(event, scaler.name, names, times, said, skipped, searching)
+    return advice.Case(
+        event,
+        scaler.name,
+        names,
+        times,
+        said,
+        skipped,
+        searching=searching,
+        in_session=scaler.in_session,
+    )
 
 
 def _ask(scaler: Any) -> Asked | None:

@@ -34,6 +34,16 @@ def test_each_event_names_the_scaler_and_the_variables(event, says):
 
 
 @pytest.mark.parametrize(
+    "finding",
+    [None, dataclasses.replace(FOUND, dtype="", rounded="float16")],
+)
+def test_a_session_is_told_the_command_as_its_step_cannot_be_called(finding):
+    said = text(dataclasses.replace(CASE, in_session=True), finding)
+    assert "`amp compare graph.pb --inputs batch.npz`" in said
+    assert "amp.compare" not in said
+
+
+@pytest.mark.parametrize(
     ("event", "says"),
     [
         ("stalled", "b, a were not finite in 20 calls, and no optimizer skipped an"),

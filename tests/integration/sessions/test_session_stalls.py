@@ -116,6 +116,7 @@ def test_a_session_that_is_closed_first_is_told_the_variables(job, caplog):
     (said,) = told(caplog)
     assert "gradients of w were not finite" in said
     assert "The first tensor" not in said
+    assert "`amp compare graph.pb" in said
 
 
 def test_a_reading_by_the_clock_is_no_run_of_the_job(job, caplog, monkeypatch):

@@ -12,6 +12,7 @@ from typing import Literal
 
 _NAMED = 3
 _KEPT = 12  # readers named in a pattern for `keep`, which is of use if it is whole
+_SHORT = 20  # fewer steps may not be enough to find the scale
 # Ops at whose poles an epsilon is meant to stand.
 _POLES = frozenset(
     {"RealDiv", "Div", "Reciprocal", "Inv", "Rsqrt", "RsqrtGrad", "Log", "SqrtGrad"}
@@ -78,7 +79,6 @@ class Case:
       scale: the loss scale, as text.
       skipped: whether an optimizer skipped updates for them. It does not where
         gradients are only looked at, added up, or used by hand.
-      searching: whether the scale may still be on the way to one that fits.
       in_session: whether the step is a run of a session, which cannot be called.
     """
 
@@ -88,7 +88,6 @@ class Case:
     times: int
     scale: str
     skipped: bool = True
-    searching: bool = False
     in_session: bool = False
 
 
@@ -100,9 +99,9 @@ def text(case: Case, finding: Finding | None) -> str:
       finding: where, as far as that is known.
     """
     said = f"amp: loss scaler {case.scaler!r}: {_what(case)}. "
-    if case.event == "never" and case.searching:
-        said += "The scale begins high and comes down at such steps: a job with more "
-        said += "of them may find one that fits. "
+    if case.event == "never" and case.times < _SHORT:
+        said += "The scale begins high and halves at each of them: a job with more "
+        said += "steps may find one that fits. "
     tool = _SAVED if case.in_session else _CALLED
     if finding is None:
         return said + _unknown(tool)

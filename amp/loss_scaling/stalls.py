@@ -29,12 +29,11 @@ import tensorflow as tf
 
 from amp.loss_scaling import advice, tally
 from amp.loss_scaling.process import SCALING
-from amp.loss_scaling.scale import LossScale, ScaleState, Where
+from amp.loss_scaling.scale import LossScale, Where
 
 _LOG = logging.getLogger("amp")  # Python's own, without a handler of ours
-LIMIT = 20  # overflows in a row that are a stall, whatever the rule
-GRACE = 5  # and those after a scale has come down to its floor
-MOST = 1000  # whatever the rule: a backoff of 0.999 would take 20,000
+# A scale that starts at 2**15 fits most jobs after 15 halvings.
+LIMIT = 20
 EARLY = 10  # overflows in a row after which steps are asked
 PERIOD = 0.1  # seconds between two readings, of about 40 microseconds each
 HURRY = 0.003  # the same up to PERIOD after an update was skipped and nothing said
@@ -43,31 +42,12 @@ PATIENCE = 10.0  # seconds that the answer of a step is waited for
 ANSWERS = 20  # steps that are asked at most
 
 
-@functools.cache
-def limit(rule: Any) -> int:
-    """How many overflows in a row look like a stall: not those of a search.
-
-    A scale begins high and comes down to one that fits. The rule itself says how many
-    overflows that may take: with the defaults 29, from 2**15 to 2**-14.
-
-    Args:
-      rule: the settings, a LossScale.
-    """
-    if rule.bounds is None:
-        return LIMIT
-    state, steps = ScaleState(rule.initial, 0, 0), 0
-    while state.scale > rule.bounds[0] and steps < MOST:
-        state = rule.step(state, False, lambda flag, yes, no: yes if flag else no)
-        steps += 1
-    return min(max(LIMIT, steps + GRACE), MOST)
-
-
 def count(rule: LossScale, scale: Any, stalled: Any, step: tuple[Any, Where]) -> Any:
     """Returns how many overflows look like a stall, after one gradient call.
 
     ::
 
-        if stalled >= limit: stalled                    # the warning is given, or due
+        if stalled >= LIMIT: stalled                    # the warning is given, or due
         elif not finite:     stalled + 1
         elif at the floor:   stalled                    # a good step changes nothing
         else:                0
@@ -83,8 +63,7 @@ def count(rule: LossScale, scale: Any, stalled: Any, step: tuple[Any, Where]) ->
     if rule.bounds is not None:
         good = where(scale <= rule.bounds[0], stalled, good)
     counted = where(finite, good, stalled + 1)
-    told = stalled >= limit(rule)  # type: ignore[arg-type]
-    return where(told, stalled, counted)
+    return where(stalled >= LIMIT, stalled, counted)
 
 
 @dataclasses.dataclass(slots=True)
@@ -283,11 +262,10 @@ def due(scaler: Any, counts: Counts, told: set[str], last: bool) -> advice.Case 
       told: the events that the user was warned of.
       last: whether no step follows any more.
     """
-    enough = limit(scaler.settings)
     floor = scaler.settings.bounds and scaler.settings.bounds[0]
     at_floor = bool(floor) and counts.scale <= floor < scaler.settings.initial
     event: advice.Event
-    if counts.stalled >= enough:
+    if counts.stalled >= LIMIT:
         event = "stalled"
     elif at_floor:
         event = "floor"
@@ -303,22 +281,14 @@ def due(scaler: Any, counts: Counts, told: set[str], last: bool) -> advice.Case 
     found = tally.read(counts.tallies(), scaler.names)
     if event == "never" and not found.never_finite:
         return None
-    times = found.calls if event == "never" else enough
+    times = found.calls if event == "never" else LIMIT
     names = found.names or scaler.names
     said = f"the loss scale is {counts.scale:g}"
     if at_floor and event != "floor":
         said += ", its minimum"
     skipped = counts.skipped() > 0
-    searching = bool(floor) and times < enough
     return advice.Case(
-        event,
-        scaler.name,
-        names,
-        times,
-        said,
-        skipped,
-        searching=searching,
-        in_session=scaler.in_session,
+        event, scaler.name, names, times, said, skipped, in_session=scaler.in_session
     )
 
 

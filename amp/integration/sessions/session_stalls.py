@@ -29,8 +29,8 @@ from amp.integration.sessions.run_twins import Make, Starts
 from amp.loss_scaling import advice, group, stalls
 
 # Seconds between two readings, which take a fifth of a millisecond. As a job may soon
-# be over, they are also read before the runs from the 20th to the 40th (most rules warn
-# among these), and then before the 50th, the 62nd and so on.
+# be over, they are also read before the runs from the 20th to the 40th, and then before
+# the 50th, the 62nd and so on.
 PERIOD = 0.25
 
 

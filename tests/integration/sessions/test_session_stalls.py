@@ -12,13 +12,12 @@ import tensorflow as tf
 import amp
 from amp.integration.install import install
 from amp.integration.sessions import session_stalls
-from amp.loss_scaling import DynamicLossScale, advice, stalls
+from amp.loss_scaling import advice, stalls
 
 v1 = tf.compat.v1
 POLICY = {"dtype": "float16", "emulate": True, "assignment": "all", "strict": True}
 FOUND = advice.Finding("w", "fed", "Mul", "float16", True, "NaN", False, False)
-LIMIT = stalls.limit(DynamicLossScale())
-ENOUGH = LIMIT + 1  # the last of these runs is observed
+ENOUGH = stalls.LIMIT + 1  # the last of these runs is observed
 
 
 @pytest.fixture
@@ -103,14 +102,14 @@ def test_a_run_that_is_observed_is_the_run(job, caplog):
     begins = found[ENOUGH:]
     assert begins[-1] < begins[0]
     caplog.clear()
-    wanted = train(*[np.nan] * (LIMIT - 1), *[1.0] * 60)
+    wanted = train(*[np.nan] * (stalls.LIMIT - 1), *[1.0] * 60)
     assert not told(caplog)
-    assert begins[0] == wanted[LIMIT - 1]
+    assert begins[0] == wanted[stalls.LIMIT - 1]
 
 
 def test_a_session_that_is_closed_first_is_told_the_variables(job, caplog):
     with job(planted) as run:
-        for _ in range(LIMIT):
+        for _ in range(stalls.LIMIT):
             run(np.nan)
         assert told(caplog) == []
     (said,) = told(caplog)
@@ -132,7 +131,7 @@ def test_a_reading_by_the_clock_is_no_run_of_the_job(job, caplog, monkeypatch):
 
 def test_a_session_whose_gradients_are_finite_is_told_nothing(job, caplog):
     with job(planted) as run:
-        for value in [np.nan] * (LIMIT - 1) + [1.0] * 30:
+        for value in [np.nan] * (stalls.LIMIT - 1) + [1.0] * 30:
             run(value)
     assert told(caplog) == []
 
@@ -159,7 +158,7 @@ def test_a_later_case_has_as_many_answers_as_the_first(caplog):
     """Of scalers whose steps take turns, a run may answer for another one."""
     run = Made([])
     watched = session_stalls.SessionStalls(run, None)  # the session is not asked
-    case = advice.Case("stalled", "net", ["w"], LIMIT, "the loss scale is 1")
+    case = advice.Case("stalled", "net", ["w"], stalls.LIMIT, "the loss scale is 1")
     for others, known in ((stalls.ANSWERS, False), (stalls.ANSWERS - 1, True)):
         watched._cases[0] = case
         caplog.clear()

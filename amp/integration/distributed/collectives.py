@@ -12,7 +12,7 @@ changed here.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -50,27 +50,65 @@ def _kinds(grads: Sequence[Any]) -> Iterator[str]:
     Those between the nodes that unscale and `grads`, in called functions too.
     """
     waiting = [op for grad in grads for op in _operations(grad)]
+    unscaled = _unscaled(waiting)
     seen = set()
     while waiting:
         op = waiting.pop()
-        if id(op) in seen or _unscales(op):
+        if op in seen or _unscales(op):
             continue
-        seen.add(id(op))
+        seen.add(op)
         yield op.type
         yield from _called(op)
-        waiting += [tensor.op for tensor in op.inputs]
+        waiting += [tensor.op for tensor in _gradients(op, unscaled)]
 
 
 def _operations(grad: Any) -> list[Any]:
     if grad is None:
         return []
     if isinstance(grad, tf.IndexedSlices):
-        # To flatten it reads its shape, and TensorFlow then refuses to be fed that.
-        tensors = [grad.values, grad.indices, grad.dense_shape]
+        # Where they go is the program's: the ids of a batch, from wherever it comes.
+        tensors = [grad.values]
     else:
         tensors = tf.nest.flatten(grad, expand_composites=True)
     graph_tensors = [t for t in tensors if not isinstance(t, _EAGER)]
     return [t.op for t in graph_tensors if isinstance(t, tf.Tensor)]
+
+
+def _unscaled(ends: Sequence[Any]) -> set[Any]:
+    """The operations behind `ends` that an unscaled gradient leads to."""
+    readers: dict[Any, list[Any]] = {}
+    seen, waiting = set(), list(ends)
+    while waiting:
+        op = waiting.pop()
+        if op in seen or _unscales(op):
+            continue
+        seen.add(op)
+        for tensor in op.inputs:
+            readers.setdefault(tensor.op, []).append(op)
+            waiting.append(tensor.op)
+    found, waiting = set(), [op for op in readers if _unscales(op)]
+    while waiting:
+        op = waiting.pop()
+        if op not in found:
+            found.add(op)
+            waiting += readers.get(op, ())
+    return found
+
+
+_PRODUCTS = {"Mul", "MulNoNan", "Div", "DivNoNan", "RealDiv"}
+
+
+def _gradients(op: Any, unscaled: Collection[Any]) -> list[tf.Tensor]:
+    """The inputs of an operation that may be gradients, of this process or another.
+
+    The factor of a gradient is none (a count of examples), nor are indices and shapes.
+    Where no input is an unscaled gradient, another process's may be behind any.
+    """
+    own = [tensor for tensor in op.inputs if tensor.op in unscaled]
+    if not own:
+        return list(op.inputs)
+    others = () if op.type in _PRODUCTS else op.inputs
+    return own + [tensor for tensor in others if not tensor.dtype.is_integer]
 
 
 _EAGER = tf.__internal__.EagerTensor

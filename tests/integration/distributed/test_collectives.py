@@ -121,6 +121,76 @@ def test_reductions_are_seen_between_gradient_and_update(reduce):
         assert collectives.combined([tf.clip_by_norm(reduce(grad), 1.0)])
 
 
+def test_rows_of_ids_from_a_queue_are_skipped():
+    """Where a gradient goes says nothing about who has computed it."""
+    with tf.Graph().as_default(), v1.Session() as session:
+        queue = v1.FIFOQueue(4, [tf.int64], shapes=[[2]])
+        factor = v1.placeholder(tf.float32, [])
+        table = v1.get_variable("t", initializer=tf.ones([8, 4]), use_resource=True)
+        rows = tf.nn.embedding_lookup(table, queue.dequeue())
+        step = v1.train.get_or_create_global_step()
+        optimizer = v1.train.MomentumOptimizer(1.0, 0.5)
+        train = optimizer.minimize(tf.reduce_sum(rows) * factor, global_step=step)
+        session.run(v1.global_variables_initializer())
+        for value in (1.0, np.inf):
+            session.run(queue.enqueue([[1, 2]]))
+            session.run(train, {factor: value})
+        assert session.run(step) == 1
+        assert session.run(table)[1:3].tolist() == [[0.0] * 4] * 2
+
+
+def test_rows_of_ids_from_python_are_skipped():
+    table = tf.Variable(tf.ones([8, 4]))
+    optimizer = keras.optimizers.SGD(1.0, momentum=0.5)
+
+    @tf.function(autograph=False)
+    def step(ids, factor):
+        ids = tf.ensure_shape(tf.numpy_function(lambda i: i, [ids], tf.int64), [2])
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_sum(tf.nn.embedding_lookup(table, ids)) * factor
+        optimizer.apply_gradients([(tape.gradient(loss, table), table)])
+
+    for value in (1.0, np.inf):
+        step(tf.constant([1, 2], tf.int64), value)
+    assert optimizer.iterations.numpy() == 1
+    assert table.numpy()[1:3].tolist() == [[0.0] * 4] * 2
+
+
+@pytest.mark.parametrize(
+    "work",
+    [
+        lambda grad, count: tf.convert_to_tensor(grad) / tf.cast(count[0], tf.float32),
+        lambda grad, count: tf.reshape(grad, tf.concat([count, [-1]], 0)),
+        lambda grad, count: tf.math.divide_no_nan(grad, tf.cast(count[0], tf.float32)),
+    ],
+)
+def test_counts_from_elsewhere_are_no_gradients(work):
+    with tf.Graph().as_default():
+        count = v1.FIFOQueue(4, [tf.int32], shapes=[[1]]).dequeue()
+        w = v1.get_variable("w", initializer=tf.ones([2, 2]))
+        rows = tf.nn.embedding_lookup(w, count)
+        (grad,) = v1.gradients(tf.reduce_sum(rows * rows), [w])
+        assert not collectives.combined([work(grad, count)])
+
+
+@pytest.mark.parametrize(
+    "join",
+    [
+        lambda grad, other: (grad + other) / 2,
+        lambda grad, other: tf.reduce_mean(tf.stack([grad, other]), 0),
+        lambda grad, other: grad * 0.5 + other * 0.5,
+        lambda grad, other: tf.function(tf.add)(grad, other),
+        lambda grad, other: other * 0.5,
+    ],
+)
+def test_gradients_that_a_queue_hands_over_are_seen(join):
+    with tf.Graph().as_default():
+        other = v1.FIFOQueue(4, [tf.float32], shapes=[[2]]).dequeue()
+        w = v1.get_variable("w", initializer=tf.ones([2]))
+        (grad,) = v1.gradients(tf.reduce_sum(w * w), [w])
+        assert collectives.combined([join(grad, other)])
+
+
 def test_eager_gradients_are_combined_where_horovod_runs_several(monkeypatch):
     assert not collectives.combined([tf.constant(1.0)])
     library = types.SimpleNamespace(is_initialized=lambda: True, size=lambda: 2)

@@ -68,6 +68,9 @@ _SCOPES: contextvars.ContextVar[Scopes] = contextvars.ContextVar("amp", default=
 # Forward accumulators that record; TensorFlow has them by thread.
 FORWARD = Nesting()
 
+# Loops that this thread is building in vectorised form.
+VECTORISED = Nesting()
+
 _scopes = _SCOPES.get
 
 
@@ -107,7 +110,9 @@ def is_kept() -> bool:
 def active_loss_scale() -> LossScale | None:
     """The loss-scaling rule that gradients are taken with, None where it is off.
 
-    While a forward accumulator records there is no scale: see `forward_mode`.
+    While a forward accumulator records there is no scale: see `forward_mode`. Nor is
+    there in a vectorised loop, where the state of a scaler cannot change. Functions
+    that are called in one have traces of their own for that.
     """
     scopes = _scopes()
     waiting = PROCESS.waiting
@@ -117,7 +122,7 @@ def active_loss_scale() -> LossScale | None:
     if now is None or now.settled.policy is None:
         return None
     rule: LossScale = now.settled.policy.loss_scale
-    return NoLossScale() if FORWARD else rule
+    return NoLossScale() if FORWARD or VECTORISED else rule
 
 
 def is_strict() -> bool:

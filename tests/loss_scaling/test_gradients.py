@@ -482,6 +482,33 @@ def test_vectorized_map(scope):
     same_as_without(scope, lambda: tf.vectorized_map(one, xs))
 
 
+@pytest.mark.parametrize("ordinary_first", [True, False])
+def test_a_function_has_another_trace_in_a_vectorized_map(ordinary_first):
+    """There its gradient is not scaled; anywhere else it is, whichever comes first."""
+    xs = tf.random.stateless_normal([6, 8], [1, 2])
+    w = tf.Variable(tf.random.stateless_normal([8, 4], [3, 4]) * 0.25)
+
+    @tf.function(input_signature=[tf.TensorSpec([None, 8])], autograph=False)
+    def grads_of(x):
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_sum(tf.tanh(x @ w))
+        return tape.gradient(loss, w)
+
+    def ordinary():
+        return grads_of(xs)
+
+    def vectorized():
+        return tf.reduce_sum(tf.vectorized_map(lambda x: grads_of(x[None]), xs), 0)
+
+    expected = ordinary()
+    calls = [ordinary, vectorized] if ordinary_first else [vectorized, ordinary]
+    with amp.mixed_precision_scope(dtype="float16", emulate=True, min_gain=0.0):
+        for call in calls:
+            # Operands and products round by at most 2^-11 each; sums are wider.
+            assert tf.norm(call() - expected) <= 2.0**-8 * tf.norm(expected)
+    assert len(current().states) == 1
+
+
 def test_loops_and_branches(scope):
     w = tf.Variable([0.5, -1.0])
 

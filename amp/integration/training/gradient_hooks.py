@@ -226,7 +226,7 @@ def _is_of_dtensor(variable: Any) -> bool:
 
 def _left_alone(original: wrapping.Function) -> wrapping.Function:
     def left_alone(*args: Any, **kwargs: Any) -> Any:
-        with _CALLS.inside():
+        with _CALLS.inside(), active.VECTORISED.inside():
             return original(*args, **kwargs)
 
     return left_alone

@@ -145,7 +145,8 @@ REWRITER = (
     *("rewrite", "comparison"),
 )
 INTEGRATION = (
-    *("atomic_files", "process", "imports", "messages", "hooks", "wrapping"),
+    *("atomic_files", "process", "imports", "messages", "hooks"),
+    *("conversion", "wrapping"),
     *(
         "nesting",
         "active",

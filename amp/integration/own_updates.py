@@ -7,13 +7,13 @@ decision is made here, and no gradient is scaled.
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import tensorflow as tf
 
 from amp.errors import LossScaleError
+from amp.integration import conversion
 from amp.integration.distributed import replicas
 from amp.integration.install import install
 from amp.integration.training import (
@@ -29,6 +29,7 @@ _PLACING = gradients.GradientPlacement(
 )
 
 
+@conversion.exempt
 def apply_if_finite(
     apply: Callable[[], Any], grads: Sequence[Any], variables: Sequence[Any]
 ) -> tf.Tensor:
@@ -54,35 +55,9 @@ def apply_if_finite(
     Raises:
       LossScaleError: no variables, nothing to run, or replicas that cannot agree here.
     """
-    context = tf.__internal__.autograph.control_status_ctx()
-    return _applied(_Update(apply, context), tf.nest.flatten(grads), variables)
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class _Update:
-    """The user's update, and whether it is called where AutoGraph converts."""
-
-    function: Callable[[], Any]
-    context: Any
-
-    def converted(self) -> Callable[[], Any]:
-        """The update in the form in which that function would call it."""
-
-        def call() -> Any:
-            return self.function()
-
-        made: Callable[[], Any]
-        made = tf.__internal__.autograph.tf_convert(call, self.context)
-        return made
-
-
-@tf.autograph.experimental.do_not_convert  # type: ignore[untyped-decorator]
-def _applied(
-    given: _Update, grads: Sequence[Any], variables: Sequence[Any]
-) -> tf.Tensor:
     install()
-    flat = [finite_checks.as_gradient(each) for each in grads]
-    apply = given.converted()
+    flat = [finite_checks.as_gradient(each) for each in tf.nest.flatten(grads)]
+    apply = _converted(apply)
     sources = gradient_sources.given(variables, "apply_if_finite(..., variables)")
     if agreement.under_way():  # a part of another update, which decides
         apply()
@@ -99,6 +74,17 @@ def _applied(
             concerns, optimizer_hooks.branch(apply), together, finite
         )
     return ran
+
+
+def _converted(apply: Callable[[], Any]) -> Callable[[], Any]:
+    """Returns the user's update in the form in which the caller would call it."""
+
+    def call() -> Any:
+        return apply()
+
+    made: Callable[[], Any]
+    made = tf.__internal__.autograph.tf_convert(call, conversion.callers())
+    return made
 
 
 def _grouped(apply: Callable[[], Any]) -> Callable[[], Any]:

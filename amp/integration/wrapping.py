@@ -12,9 +12,7 @@ import sys
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypeAlias
 
-import tensorflow as tf
-
-from amp.integration import hooks
+from amp.integration import conversion, hooks
 from amp.integration.hooks import Row
 from amp.integration.process import PROCESS
 
@@ -88,9 +86,11 @@ def wrap(row: Row, decorate: Decorate) -> None:
         original, inherited = found._amp_original, found._amp_inherited
     else:
         original = found
-    wrapper: Any = functools.wraps(original)(decorate(original))
     if row.autograph:
-        wrapper = tf.autograph.experimental.do_not_convert(wrapper)
+        wrapped = conversion.exempt(decorate(conversion.as_called(original)))
+    else:
+        wrapped = decorate(original)
+    wrapper: Any = functools.wraps(original)(wrapped)
     wrapper._amp_original = original
     wrapper._amp_inherited = inherited
     wrapper._amp_hook = lambda: wrapper

@@ -98,13 +98,18 @@ class LeftValues:
         return [(key, self._graph.get_collection(key)) for key in keys]
 
     def _is_left(self, value: Any) -> bool:
-        """Whether a value is a tensor that can be read in the branch only."""
+        """Whether a value is a tensor that can be read in the branch only.
+
+        What is made in a graph inside of it (a branch, a loop, a function of the
+        update's own) cannot be read there either, and stays what it is.
+        """
         if not tf.is_symbolic_tensor(value) or not isinstance(value, tf.Tensor):
             return False
         if value.dtype in (tf.resource, tf.variant):
             return False
-        here = value.graph is self._graph
-        return not (here and self._graph.is_fetchable(value))
+        if value.graph is self._graph:
+            return not self._graph.is_fetchable(value)
+        return value.graph is tf.compat.v1.get_default_graph()
 
 
 def _put_attribute(

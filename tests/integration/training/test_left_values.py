@@ -96,6 +96,80 @@ def test_optimizers_of_keras_keep_no_tensor_of_an_update(name: str) -> None:
     assert not any(map(tf.is_symbolic_tensor, kept))
 
 
+class Inside(keras.optimizers.SGD):
+    """Keeps what it computes in a branch, a loop and a function of its own."""
+
+    def update_step(self, gradient: Any, variable: Any, learning_rate: Any) -> None:
+        def clip() -> Any:
+            self.last = tf.clip_by_norm(gradient, 1.0)
+            return self.last
+
+        def halved(grad: Any) -> list[Any]:
+            self.half = grad / 2
+            return [self.half]
+
+        @tf.function(autograph=False)
+        def doubled(grad: Any) -> Any:
+            self.twice = grad * 2
+            return self.twice
+
+        self.norm = tf.norm(gradient)
+        grad = tf.cond(self.norm > 1.0, clip, lambda: gradient)
+        (grad,) = tf.while_loop(lambda g: tf.norm(g) > 0.6, halved, [grad])
+        super().update_step(doubled(grad), variable, learning_rate)
+
+
+def test_what_is_kept_of_a_branch_in_an_update_stays_there() -> None:
+    """It could not be read outside without a scope either, and the step trains."""
+    variable, optimizer = keras.Variable(np.ones((2, 1), "f4")), Inside(0.5)
+
+    @tf.function(autograph=False)
+    def step(factor: Any) -> Any:
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_sum(variable * factor)
+        optimizer.apply_gradients([(tape.gradient(loss, variable), variable)])
+        return optimizer.norm
+
+    with amp.mixed_precision_scope(POLICY):
+        assert step(tf.constant([[3.0], [4.0]])) == 5.0
+        np.testing.assert_allclose(variable.numpy(), [[0.7], [0.6]], rtol=1e-6)
+        assert step(tf.constant([[np.inf], [4.0]])) == 0.0
+    np.testing.assert_allclose(variable.numpy(), [[0.7], [0.6]], rtol=1e-6)
+
+
+class Looped(v1.train.GradientDescentOptimizer):
+    """Keeps what it computes in a branch and in a loop of TensorFlow 1."""
+
+    def _resource_apply_dense(self, gradient: Any, variable: Any) -> Any:
+        def clip() -> Any:
+            self.last = tf.clip_by_norm(gradient, 1.0)
+            return self.last
+
+        def halved(grad: Any) -> list[Any]:
+            self.half = grad / 2
+            return [self.half]
+
+        self.norm = tf.norm(gradient)
+        grad = tf.cond(self.norm > 1.0, clip, lambda: gradient)
+        (grad,) = tf.while_loop(lambda g: tf.norm(g) > 0.6, halved, [grad])
+        return super()._resource_apply_dense(grad, variable)
+
+
+@pytest.mark.parametrize("factor", [1.0, 0.125], ids=["clipped", "not clipped"])
+def test_what_is_kept_of_a_loop_in_a_session_s_update_stays_there(
+    factor: float,
+) -> None:
+    with tf.Graph().as_default(), amp.mixed_precision_scope(POLICY):
+        optimizer = Looped(1.0)
+        x, train = graph(optimizer)
+        with started() as session:
+            feed = {x: np.full([2, 4], factor, np.float32)}
+            norm, _ = session.run([optimizer.norm, train], feed)
+            weights = session.run(v1.global_variables()[0])
+    assert norm == 4.0 * factor
+    assert weights[:, 0].tolist() == [0.75] * 4
+
+
 class Logged(v1.train.GradientDescentOptimizer):
     """Writes summaries of what it updates by."""
 

@@ -42,6 +42,18 @@ def sources(
     return found
 
 
+def needed(graph: ir.Graph) -> set[str]:
+    """The nodes of a function that run when it is called; TensorFlow drops the others.
+
+    These are what results depend on, and what runs anyway: control results, and nodes
+    with effects. Gradient code leaves many others, such as a gradient by a constant.
+    """
+    results = (result.edge[0] for result in graph.results)
+    nodes = graph.nodes.values()
+    stateful = (node.name for node in nodes if op_schema.is_stateful(node.op))
+    return graph.needed_for((*results, *graph.control_results, *stateful))
+
+
 def is_source(op: str, made: Collection[int]) -> bool:
     """Whether a node of an op is fed, or does more than to give values.
 

@@ -9,7 +9,7 @@ from collections import defaultdict
 from collections.abc import Collection, Container, Mapping
 
 from amp.graph_rewrite.candidates.context import Typed
-from amp.graph_rewrite.candidates.sources import sources
+from amp.graph_rewrite.candidates.sources import needed, sources
 from amp.graph_rewrite.graph import frames, ir, shapes
 from amp.graph_rewrite.ops.op_table import Kind
 from amp.graph_rewrite.plan import Read
@@ -35,8 +35,9 @@ class Liveness:
         self, graph: ir.Graph, typed: Mapping[str, Typed], fed: Container[str] = ()
     ) -> None:
         self._graph = graph
-        # Of a function's nodes all are executed, so that it does not matter there.
+        # A call of a function runs all that is needed, a run of a session a part.
         self._sources = {} if graph.name else sources(graph, typed, fed)
+        self._running = needed(graph) if graph.name else graph.nodes.keys()
         self._typed = typed
         self._branches = frames.Branches(graph)
         # Of each edge that is an unchanged copy, the edge that it is a copy of.
@@ -74,11 +75,13 @@ class Liveness:
     def before(self, reads: Collection[Read]) -> str:
         """A late node that a cast for some late reads can wait for, "" if none.
 
-        It is another input of the first of the readers, on a lower level than all of
-        them. As levels never fall along a path, waiting for it makes no cycle. A run
-        that executes any of the readers must execute all that it depends on.
+        It is another input of the first of the readers that run, on a lower level than
+        all of them. As levels never fall along a path, waiting for it makes no cycle:
+        what runs depends on no reader that does not. A run that executes any of the
+        readers must execute all that it depends on.
         """
-        first, given = min(reads, key=lambda read: (self._level(read[0]), read))
+        run = [read for read in reads if read[0] in self._running] or reads
+        first, given = min(run, key=lambda read: (self._level(read[0]), read))
         edge = self._graph.nodes[first].inputs[given]
         for _, name, index in self._waited_for(first):
             together = self._runs_with(name, edge) and self._is_behind(reads, name)

@@ -10,7 +10,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence, Set
 
 from amp.graph_rewrite.candidates.context import Typed, TypedGraph
-from amp.graph_rewrite.candidates.sources import sources
+from amp.graph_rewrite.candidates.sources import needed, sources
 from amp.graph_rewrite.cost.unmoved import moves_nothing
 from amp.graph_rewrite.fusion.convex_groups import Link
 from amp.graph_rewrite.graph import bridges, ir, op_schema, shapes
@@ -46,10 +46,11 @@ class Members:
         self.returned = {result.edge[0] for result in graph.results}
         fetched, controls = context.fetched, set(graph.control_results)
         self._named = controls | fetched | context.fed
+        self._live = needed(graph) if graph.name else graph.nodes.keys()
         self._waiting: dict[str, list[str]] = defaultdict(list)
-        for node in graph.nodes.values():
-            for name in node.controls:
-                self._waiting[name].append(node.name)
+        for name in graph.nodes:
+            for source in graph.nodes[name].controls if name in self._live else ():
+                self._waiting[source].append(name)
         self._needed = self.returned | self._waiting.keys() | fetched
         self._copied = {n for n, view in made.typed.items() if self._is_copied(view)}
 
@@ -96,6 +97,8 @@ class Members:
             return False
         if name in self.ups or name in self._named or node.has(ir.EMULATED):
             return False
+        if name not in self._live:
+            return False
         data = (edge for index, edge in enumerate(node.inputs) if index not in given)
         sized = (*data, (name, 0))
         return self._typed(name, given) and all(map(self.elements, sized))
@@ -119,7 +122,7 @@ class Members:
         same number of elements.
         """
         graph = self.graph
-        for name in graph.order:
+        for name in filter(self._live.__contains__, graph.order):
             node, inside = graph.nodes[name], name in fusible
             for source in node.controls:
                 if source in graph.nodes:
@@ -144,8 +147,7 @@ class Members:
 
         These are the members, and casts to float32 that only members read.
         """
-        read = self.graph.readers
-        ups = (name for name in self.ups if (name, 0) in read)
+        ups = filter(self._readers, self.ups)
         return frozenset(members.union(n for n in ups if self.only_for(n, members)))
 
     @functools.cached_property
@@ -155,21 +157,25 @@ class Members:
 
     def waiting_for(self, group: set[str]) -> set[str]:
         """The nodes outside of a group that read it, or wait for it by control."""
-        data = (self.graph.readers.get((name, 0), ()) for name in group)
-        found = {reader for readers in data for reader, _ in readers}
+        found = {reader for name in group for reader in self._readers(name)}
         for name in group:
             found.update(self._waiting.get(name, ()))
         return {name for name in found - group if not self.only_for(name, group)}
 
     def given(self, group: set[str], name: str) -> bool:
         """Whether a node outside the group reads a member's result."""
-        readers = {reader for reader, _ in self.graph.readers.get((name, 0), ())}
         if name in self.returned:
             return True
-        return any(not self.only_for(reader, group) for reader in readers - group)
+        readers = self._readers(name) - group
+        return any(not self.only_for(reader, group) for reader in readers)
 
     def only_for(self, name: str, group: set[str]) -> bool:
         """Whether a node is a cast to float32 that only members of a group read."""
         if name not in self.ups or name in self._needed or not self.copied(name):
             return False
-        return all(r in group for r, _ in self.graph.readers.get((name, 0), ()))
+        return self._readers(name) <= group
+
+    def _readers(self, name: str) -> set[str]:
+        """The nodes that read a node's result, without those that never run."""
+        readers = self.graph.readers.get((name, 0), ())
+        return {reader for reader, _ in readers if reader in self._live}

@@ -293,7 +293,7 @@ def _run_as_one(
     depend on the same. Sources never become fewer along a path, so that each part is
     convex too.
     """
-    if members.graph.name:  # of a function's nodes all are executed
+    if members.graph.name:  # a call of a function runs all that is needed
         yield from groups
         return
     found = members.sources

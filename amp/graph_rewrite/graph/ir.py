@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, TypeAlias
 
 from amp.graph_rewrite.graph import values
@@ -237,6 +237,21 @@ class Graph:
                 else:
                     known.append((node.name, index))
         return readers
+
+    def needed_for(self, ends: Iterable[str]) -> set[str]:
+        """Some nodes, and all that they read or wait for.
+
+        Args:
+          ends: names of nodes; those of arguments are left out.
+        """
+        needed: set[str] = set()
+        pending = [*ends]
+        while pending:
+            name = pending.pop()
+            if name in self.nodes and name not in needed:
+                needed.add(name)
+                pending += self.nodes[name].sources
+        return needed
 
     @functools.cached_property
     def size(self) -> ShapeSource:

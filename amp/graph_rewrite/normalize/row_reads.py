@@ -6,7 +6,6 @@ Changes structure only: no types, no cost.
 from __future__ import annotations
 
 import functools
-import itertools
 from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
@@ -155,16 +154,8 @@ def _that_may_be_late(
 
 def _needed(graph: ir.Graph) -> set[str]:
     """The nodes on which a result of the function depends, or one that runs anyway."""
-    ends = itertools.chain(
-        (result.edge[0] for result in graph.results), graph.control_results
-    )
-    needed = {name for name in ends if name in graph.nodes}
-    pending = list(needed)
-    while pending:
-        fresh = {*graph.nodes[pending.pop()].sources} & graph.nodes.keys() - needed
-        needed |= fresh
-        pending += fresh
-    return needed
+    results = (result.edge[0] for result in graph.results)
+    return graph.needed_for((*results, *graph.control_results))
 
 
 def _row_read(read: ir.Node, rows: ir.Node, copied: int) -> ir.Node:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 import tensorflow as tf
-from rewriting import context_of, graph_def, module_of, v1
+from rewriting import context_of, graph_def, module_of, spec, traced, v1
 
 from amp.graph_rewrite.candidates.context import type_ports
-from amp.graph_rewrite.candidates.sources import sources
+from amp.graph_rewrite.candidates.sources import needed, sources
 
 
 def found(build, fed=frozenset()) -> dict[str, set[str]]:
@@ -58,3 +58,20 @@ def test_what_a_loop_waits_for_on_its_later_trips_counts():
         v1.enable_control_flow_v2()
 
     assert found(loop)["out"] == {"y"}
+
+
+def test_a_function_runs_what_its_results_need_and_what_has_an_effect():
+    variable = tf.Variable([1.0, 2.0])
+
+    def function(x: tf.Tensor) -> tf.Tensor:
+        y = tf.exp(x, name="read")
+        with tf.control_dependencies([tf.tan(x, name="waited_for")]):
+            z = tf.identity(y, name="returned")
+        tf.multiply(y, tf.sin(x, name="unread"), name="unused")
+        variable.assign(tf.cos(x, name="written"))
+        return z
+
+    graph = traced(function, spec(2))[0].main
+    found = needed(graph)
+    assert {"read", "waited_for", "returned", "written"} <= found
+    assert found.isdisjoint({"unread", "unused"})

@@ -210,6 +210,24 @@ def test_a_cast_waits_for_no_node_that_only_a_branch_runs() -> None:
     assert lives.before([("beside", 0)]) == ""
 
 
+def test_a_cast_waits_for_nothing_that_only_nodes_without_effect_need() -> None:
+    """It would have them run in a function, from which TensorFlow drops them."""
+
+    def dropping(x: tf.Tensor) -> tf.Tensor:
+        early = tf.exp(x, name="early")
+        y = tf.tile(x, [8, 8])
+        for _ in range(4):
+            y = tf.exp(y)
+        y = tf.exp(y[:64, :64])
+        tf.multiply(early, tf.tan(tf.tan(y), name="unused"), name="dropped")
+        return tf.multiply(early, tf.exp(tf.exp(tf.exp(y)), name="used"), name="after")
+
+    lives = lives_of(traced(dropping, spec(64, 64))[0])
+    assert lives.held(("early", 0))
+    assert lives.late("dropped")
+    assert lives.before([("dropped", 0), ("after", 0)]) == "used"
+
+
 def test_a_merge_is_no_late_reader_as_its_inputs_are_not_there_together() -> None:
     def build() -> None:
         x = v1.placeholder(tf.float32, [512, 256], name="x")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 import warnings
 
@@ -17,7 +18,7 @@ from rewriting import CPU, GraphDef, graph_def, nodes, run, v1
 
 import amp
 from amp.graph_rewrite import rewrite as rewrite_lib
-from amp.graph_rewrite.candidates import context
+from amp.graph_rewrite.candidates import context, sources
 from amp.graph_rewrite.cost import shipped_devices
 from amp.graph_rewrite.cost.device import Device
 from amp.graph_rewrite.fusion import fuse
@@ -504,3 +505,58 @@ def test_a_run_of_part_of_a_graph_must_be_fed_no_more_than_before():
     value = np.arange(ROWS * WIDTH, dtype=np.float32).reshape(ROWS, WIDTH)
     want, got = (run(one, ["guess"], {"x": value})[0] for one in (proto, twin))
     np.testing.assert_array_equal(want, got)
+
+
+def by_constant(y: tf.Tensor) -> tf.Tensor:
+    """The gradient by the constant, which nobody asks for, is in the graph too."""
+    return y * tf.sigmoid(y / 2.0)
+
+
+def chosen(y: tf.Tensor) -> tf.Tensor:
+    return y * tf.where(y > 0.0, tf.exp(y), -1e9)
+
+
+@pytest.mark.parametrize("activation", [by_constant, chosen])
+def test_a_cluster_gives_nothing_to_nodes_that_never_run(
+    on_free, monkeypatch, activation
+):
+    """TensorFlow drops them from functions; what they alone read would be written."""
+    made, was = [], fuse.fuse
+    monkeypatch.setattr(fuse, "fuse", lambda *a: made.append(was(*a)) or made[-1])
+
+    @tf.function(jit_compile=False)
+    def step(x: tf.Tensor) -> tf.Tensor:
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            y = tf.function(functools.partial(layer, activation=activation))(x)
+        return tape.gradient(y, x)
+
+    with amp.mixed_precision_scope(strict=True, **WITH):
+        step(some())
+    (graph,) = made[0].linked.graphs.values()
+    running = sources.needed(graph)
+    clusters = [n for n in graph.nodes.values() if n.has(ir.CLUSTER)]
+    assert clusters
+    read = {e for name in running for e in graph.nodes[name].inputs}
+    read |= {result.edge for result in graph.results}
+    given = {(n.name, i) for n in clusters for i in range(len(n.types("Tout")))}
+    assert given <= read
+
+
+def test_a_cluster_does_not_run_what_no_result_needs(on_free):
+    """It might fail: here a matrix without an inverse."""
+
+    @tf.function(jit_compile=False)
+    def step(x: tf.Tensor, matrix: tf.Tensor) -> tf.Tensor:
+        with tf.name_scope("act"):
+            h = gelu(x @ tf.eye(WIDTH))
+            tf.multiply(h, tf.linalg.inv(matrix), name="unused")
+        return h @ tf.eye(WIDTH)
+
+    singular = tf.zeros([ROWS, WIDTH, WIDTH])[0]
+    x = some()[:WIDTH]
+    want = step(x, singular)
+    with amp.mixed_precision_scope(strict=True, **WITH):
+        got = step(x, singular)
+    close(got, want)
+    assert sum(fusion.clusters for fusion in on_free) == 1

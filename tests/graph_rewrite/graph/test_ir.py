@@ -80,6 +80,13 @@ def test_inputs_and_controls_come_first_in_the_order() -> None:
     assert set(order) == {"a", "b", "c", "d"}
 
 
+def test_what_nodes_need_is_what_they_read_or_wait_for_at_any_distance() -> None:
+    end = node("c", "b", controls="w")
+    given = graph(node("a"), node("w"), node("b", "a", "argument"), end, node("d", "c"))
+    assert given.needed_for(["c"]) == {"a", "b", "c", "w"}
+    assert given.needed_for(["argument"]) == set()
+
+
 def test_a_cycle_is_told_apart_from_a_v1_loop() -> None:
     assert graph(node("a", "b"), node("b", "a"), node("c")).order == ["c"]
 

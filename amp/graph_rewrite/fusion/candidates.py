@@ -77,7 +77,11 @@ class Members:
             return 1 <= self.elements((name, 0)) <= _SMALL
         if name not in self.ups or (view.node.controls and not view.node.has(ir.LATE)):
             return False
-        return self.elements((name, 0)) > 0
+        return self.elements((name, 0)) > 0 and not self._reads_reference(view.node)
+
+    def _reads_reference(self, node: ir.Node) -> bool:
+        """Whether a node reads a reference variable, which a call cannot be given."""
+        return any(self.type_of(edge) > ir.REF_OFFSET for edge in node.inputs)
 
     def elements(self, edge: ir.Edge) -> int:
         """Number of elements, 0 if it is not known."""
@@ -97,7 +101,7 @@ class Members:
             return False
         if name in self.ups or name in self._named or node.has(ir.EMULATED):
             return False
-        if name not in self._live:
+        if name not in self._live or self._reads_reference(node):
             return False
         data = (edge for index, edge in enumerate(node.inputs) if index not in given)
         sized = (*data, (name, 0))

@@ -143,3 +143,19 @@ def test_a_result_is_given_if_another_needs_it():
     assert members.idle({"a", "b"}) == {"a", "b", "up"}
     assert members.idle({"a"}) == {"a"}
     assert members_of(build, fetched=frozenset({"up"})).given({"a", "b"}, "a")
+
+
+def test_what_reads_a_reference_variable_may_not_and_is_not_copied():
+    """A function's argument cannot be a reference."""
+
+    def build():
+        for name, dtype in (("high", tf.float32), ("low", tf.bfloat16)):
+            v1.get_variable(name, [4], dtype, use_resource=False)
+        reads = {n.name: n for n in v1.get_default_graph().get_operations()}
+        tf.tanh(reads["high/read"].outputs[0], name="n")
+        tf.raw_ops.Cast(x=reads["low"].outputs[0], DstT=tf.float32, name="up")
+
+    members = members_of(build)
+    assert not members.fusible("high/read")
+    assert members.fusible("n")
+    assert not members.copied("up")

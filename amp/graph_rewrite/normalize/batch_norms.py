@@ -221,9 +221,10 @@ class _Made:
             count = elements_of_channel(shape)
             left = self._constant(f"{y}_left", (count - 1) / count)
         else:
-            types = {**number, "out_type": ir.Type(ir.INT32)}
+            # In 32 bits it would refuse a tensor of 2^31 elements.
+            types = {**number, "out_type": ir.Type(ir.INT64)}
             size = self._add(f"{y}_size", "Size", (x,), types, ((),))
-            ends = {"SrcT": ir.Type(ir.INT32), "DstT": ir.Type(ir.FLOAT)}
+            ends = {"SrcT": ir.Type(ir.INT64), "DstT": ir.Type(ir.FLOAT)}
             size = self._add(f"{y}_elements", "Cast", (size,), ends, ((),))
             channels = self._constant(f"{y}_channels", (shape or (1,))[-1])
             part = self._add(f"{y}_part", "RealDiv", (channels, size), number, ((),))

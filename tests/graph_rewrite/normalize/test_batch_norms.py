@@ -172,6 +172,17 @@ def test_one_element_a_channel_has_no_variance() -> None:
     assert all(np.isfinite(values).all() for values in got.values())
 
 
+def test_more_elements_than_32_bits_count_are_counted() -> None:
+    """`Size` refuses to count more in 32 bits; the program counts them by channel."""
+    module, _ = normalized(step(written_out), *specs(None))
+    main = fused(module).main
+    sizes = [node for node in main.nodes.values() if node.op == "Size"]
+    readers = [main.nodes[n] for size in sizes for n, _ in main.readers[size.name, 0]]
+    assert readers
+    assert {number for size in sizes for number in size.types("out_type")} == {ir.INT64}
+    assert {number for cast in readers for number in cast.types("SrcT")} == {ir.INT64}
+
+
 @pytest.mark.parametrize("shape", [(0, *SHAPE[1:]), (SHAPE[0], 0, *SHAPE[2:])])
 def test_no_elements_have_no_kernel(shape: tuple[int, ...]) -> None:
     """Their moments are NaN, and the number that corrects a variance is none."""

@@ -102,7 +102,7 @@ class _Body:
         inputs = tuple(map(self._edge, node.inputs))
         attrs = None if node.attrs is None else node.attrs.bare()
         own = f"node_{len(self.nodes)}"
-        updates = {key: v for key, v in node.updates.items() if key != ir.LATE}
+        updates = {key: v for key, v in node.updates.items() if ir.is_of_work(key)}
         self.nodes[name] = ir.Node(own, node.op, inputs, (), "", attrs, updates)
 
     def _edge(self, given: ir.Edge) -> ir.Edge:

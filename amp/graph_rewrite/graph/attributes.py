@@ -102,7 +102,7 @@ class NodeAttributes:
     def bare(self) -> NodeAttributes:
         bare = self._alone()
         for name in self._names:
-            if name.startswith("_") and not name.startswith("_amp_"):
+            if not ir.is_of_work(name):
                 del bare.attr[name]
         return NodeAttributes(bare)
 

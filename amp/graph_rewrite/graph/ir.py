@@ -39,6 +39,7 @@ LATE = "_amp_late"  # a cast with control inputs that delay it to the backward p
 COPIED = "_amp_copied"  # a lookup of rows: elements of the variable copied in float32
 PASSES = "_amp_passes"  # a batch norm: how often less it moves its data than as written
 AFTER = "_amp_after"  # the control inputs a node had before a cluster's call got them
+_STANDING = frozenset({SOURCE, LATE, AFTER})  # say where a node stands in its graph
 
 # Of attributes; defined in `values`.
 Attributes: TypeAlias = values.Attributes
@@ -175,6 +176,16 @@ class Result:
     name: str
     type: int
     edge: Edge
+
+
+def is_of_work(attr: str) -> bool:
+    """Whether an attribute says what a node does, and not where in a graph it stands.
+
+    Of the private ones only ours are told apart; all others are about a graph.
+    """
+    if attr.startswith("_amp_"):
+        return attr not in _STANDING
+    return not attr.startswith("_")
 
 
 def unknown_shape(edge: Edge) -> Shape:

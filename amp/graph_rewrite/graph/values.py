@@ -132,7 +132,7 @@ class Attributes(Protocol):
         """Attributes as short texts, without private ones and without defaults."""
 
     def bare(self) -> Attributes:
-        """A copy without private attributes, except those named `_amp_*`."""
+        """A copy with those attributes that say what a node does (`ir.is_of_work`)."""
 
     def key(self) -> bytes:
         """Bytes that are equal for equal attributes, and only for those."""

@@ -135,6 +135,32 @@ def test_attributes_of_others_are_left_behind_ours_are_kept():
     assert not node.has("_class")
 
 
+@pytest.mark.parametrize("as_read", [True, False])
+@pytest.mark.parametrize("attr", ["_class", ir.SOURCE, ir.LATE, ir.AFTER])
+def test_what_says_where_a_node_stood_keeps_no_two_from_sharing(attr, as_read):
+    """Such as the variable of a gradient: each would have a function of its own."""
+
+    def marked() -> None:
+        for name in ("one", "other"):
+            y = tf.add(v1.placeholder(tf.float32, [2]), 1.0, name=name)
+            y.op._set_attr(ir.UNSCALE, v1.AttrValue(b=True))
+            if as_read:
+                text = f"loc:@{name}".encode()
+                y.op._set_attr(attr, v1.AttrValue(list={"s": [text]}))
+
+    graph = module_of(graph_def(marked)).main
+    if not as_read:
+        nodes = {
+            name: node.changed(updates={attr: name})
+            for name, node in graph.nodes.items()
+        }
+        graph = graph.with_nodes(nodes)
+    made = [outlined(graph, name) for name in ("one", "other")]
+    assert made[0].key == made[1].key
+    assert all(node.flag(ir.UNSCALE) for node in made[0].body if node.op == "AddV2")
+    assert all(graph.nodes[name].has(attr) for name in ("one", "other"))
+
+
 def test_a_graph_that_was_outlined_goes_with_its_last_reader():
     given = module_of(graph_def(chain))
     outlined(given.main, "double", "more")

@@ -6,6 +6,7 @@ import dataclasses
 import weakref
 
 import numpy as np
+import pytest
 import tensorflow as tf
 from rewriting import graph_def, matmul_chain, module_of, v1
 
@@ -65,6 +66,14 @@ def test_absent_attributes_have_their_defaults() -> None:
         assert bare.text("equation") == ""
         assert not bare.flag("flag")
         assert not bare.has("flag")
+
+
+@pytest.mark.parametrize(
+    ("attr", "is_of_work"),
+    [("T", True), ("_class", False), (ir.UNSCALE, True), (ir.SOURCE, False)],
+)
+def test_some_attributes_say_where_a_node_stands(attr: str, is_of_work: bool) -> None:
+    assert ir.is_of_work(attr) == is_of_work
 
 
 def test_consumers_are_every_reader_of_every_edge() -> None:

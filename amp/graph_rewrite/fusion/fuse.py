@@ -23,7 +23,7 @@ from amp.graph_rewrite.fusion import convex_groups, outline
 from amp.graph_rewrite.fusion.candidates import Members
 from amp.graph_rewrite.fusion.cluster_prices import ClusterPrices
 from amp.graph_rewrite.fusion.outline import Outline
-from amp.graph_rewrite.graph import ir, shapes
+from amp.graph_rewrite.graph import ir
 from amp.graph_rewrite.graph.calls import FunctionUse
 from amp.graph_rewrite.ops.op_table import facts
 
@@ -221,7 +221,7 @@ def _named(
         for one in clusters:
             key = one.outline.key
             saved[key] += one.seconds * weights[use]
-            sizes = 1 if _is_fixed(one.outline) else SIZES
+            sizes = 1 if one.outline.fixed else SIZES
             compiled[key] = max(compiled.get(key, 1), sizes)
     names: dict[Any, str] = {}
     for key, seconds in saved.items():
@@ -231,11 +231,6 @@ def _named(
                 name += "_"
             names[key] = name
     return names
-
-
-def _is_fixed(made: Outline) -> bool:
-    """Whether a cluster has the same sizes at every call."""
-    return all(map(shapes.whole, made.shapes))
 
 
 def _called(
@@ -276,7 +271,7 @@ def _clusters(
             made = outline.outline(
                 graph, tuple(names), members.copied, gives, members.type_of
             )
-            if fusing.fixed and not _is_fixed(made):
+            if fusing.fixed and not made.fixed:
                 continue
             saved = prices.saved(names, made)
             if len(made.body) > 1 and saved > 0:

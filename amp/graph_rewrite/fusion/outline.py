@@ -9,7 +9,7 @@ import dataclasses
 from collections.abc import Callable, Container, Mapping, Set
 from typing import Any
 
-from amp.graph_rewrite.graph import ir
+from amp.graph_rewrite.graph import ir, shapes
 from amp.graph_rewrite.graph.calls import MUST_COMPILE
 
 TypeOf = Callable[[ir.Edge], int]
@@ -30,6 +30,8 @@ class Outline:
       types: types of arguments, then of results.
       sizes: shapes of arguments, then of results, at the call that plans are made for.
       shapes: the shapes of results as far as they are the same at every call.
+      fixed: whether arguments and results have the same shapes at every call. Integers
+        are not asked: they say what to do with the others, as the axes of a sum.
       key: equal for two outlines that can share one function.
     """
 
@@ -42,6 +44,7 @@ class Outline:
     types: tuple[int, ...]
     sizes: tuple[tuple[int, ...], ...]
     shapes: tuple[ir.Shape, ...]
+    fixed: bool
     key: Any
 
 
@@ -68,7 +71,8 @@ def outline(
     border = (*reads, *gives)
     types = tuple(map(type_of, border))
     sizes = tuple(graph.size(e) or () for e in border)
-    shapes = tuple(map(graph.shape, gives))
+    known = tuple(map(graph.shape, border))
+    moved = (s for s, t in zip(known, types, strict=True) if t not in ir.INTEGERS)
     results = tuple((body[name].name, index) for name, index in gives)
     nodes = tuple(body.values())
     device = graph.nodes[gives[0][0]].device
@@ -76,7 +80,17 @@ def outline(
     waits = (source for name in members for source in graph.nodes[name].controls)
     after = tuple(dict.fromkeys(source for source in waits if source not in body))
     return Outline(
-        nodes, members, after, tuple(reads), gives, results, types, sizes, shapes, key
+        body=nodes,
+        members=members,
+        after=after,
+        reads=tuple(reads),
+        gives=gives,
+        results=results,
+        types=types,
+        sizes=sizes,
+        shapes=known[len(reads) :],
+        fixed=all(map(shapes.whole, moved)),
+        key=key,
     )
 
 

@@ -583,3 +583,20 @@ def test_the_updates_of_weights_that_are_alike_share_their_functions(on_free):
     made = on_free[0]
     assert made.clusters >= len(weights)
     assert made.functions <= made.clusters - len(weights) + 2
+
+
+def test_what_gets_a_length_is_not_of_fixed_sizes_though_it_gives_none(on_free):
+    """Of one element at the first call, and then compiled for each length."""
+
+    @tf.function(input_signature=[tf.TensorSpec([ROWS, None, WIDTH])])
+    def step(x: tf.Tensor) -> tf.Tensor:
+        y = x @ tf.eye(WIDTH)
+        with tf.name_scope("act"):
+            y = gelu(tf.reduce_sum(gelu(y), axis=1))
+        return y @ tf.eye(WIDTH)
+
+    for trial in (True, False):
+        policy = {**WITH, "trial": trial, "check": False}
+        with amp.mixed_precision_scope(strict=True, **policy):
+            step(some()[:, tf.newaxis])
+    assert [fusion.clusters for fusion in on_free] == [1, 0]

@@ -92,8 +92,9 @@ def _inlined(graph: ir.Graph, done: Mapping[str, ir.Graph]) -> ir.Graph:
     inlinable = dict(_inlinable_calls(graph, done))
     if not inlinable:
         return graph
+    given = {name: _given(graph.nodes[name], inlinable[name]) for name in inlinable}
     moved = {
-        (name, index): _within(name, result.edge, graph.nodes[name], callee)
+        (name, index): _within(name, result.edge, given[name])
         for name, callee in inlinable.items()
         for index, result in enumerate(callee.results)
     }
@@ -105,7 +106,9 @@ def _inlined(graph: ir.Graph, done: Mapping[str, ir.Graph]) -> ir.Graph:
 
     nodes: dict[str, ir.Node] = {}
     for node in graph.nodes.values():
-        body = _body(node, inlinable[node.name]) if node.name in inlinable else [node]
+        name, body = node.name, [node]
+        if name in inlinable:
+            body = [*_body(node, inlinable[name], given[name])]
         for made in body:
             inputs = tuple(map(follow, made.inputs))
             nodes[made.name] = made if inputs == made.inputs else made.changed(inputs)
@@ -147,7 +150,7 @@ def _inlinable_calls(
             continue
         callee = done[node.functions("f")[0]]
         made = {f"{node.name}/{inner}" for inner in ("amp_enter", *callee.nodes)}
-        if made.isdisjoint(graph.nodes):
+        if graph.nodes.keys().isdisjoint(made):  # looks at the fewer of the two
             yield node.name, callee
 
 
@@ -162,30 +165,39 @@ def _is_inlinable(node: ir.Node, compiled: bool, done: Mapping[str, ir.Graph]) -
     return not any(facts(n.op).kind is Kind.ENTER for n in callee.nodes.values())
 
 
-def _within(call: str, edge: ir.Edge, node: ir.Node, callee: ir.Graph) -> ir.Edge:
+def _given(call: ir.Node, callee: ir.Graph) -> dict[str, ir.Edge]:
+    """The caller's edge for each argument of the function."""
+    names = (arg.name for arg in callee.args)
+    return dict(zip(names, call.inputs, strict=True))
+
+
+def _within(call: str, edge: ir.Edge, given: Mapping[str, ir.Edge]) -> ir.Edge:
     """The caller's edge for an edge of the function inlined for `call`."""
-    if edge[0] in callee.nodes:
-        return (f"{call}/{edge[0]}", edge[1])
-    arguments = [arg.name for arg in callee.args]
-    return node.inputs[arguments.index(edge[0])]
+    return given.get(edge[0]) or (f"{call}/{edge[0]}", edge[1])
 
 
-def _body(call: ir.Node, callee: ir.Graph) -> Iterator[ir.Node]:
-    """The nodes that take the place of a call, in the form shown in `inline`."""
+def _body(
+    call: ir.Node, callee: ir.Graph, given: Mapping[str, ir.Edge]
+) -> Iterator[ir.Node]:
+    """The nodes that take the place of a call, in the form shown in `inline`.
+
+    Args:
+      call: the call.
+      callee: its function.
+      given: as `_given` says.
+    """
     enter, device = f"{call.name}/amp_enter", call.device
     yield ir.Node(enter, "NoOp", (), call.controls, device, None)
-    given = {arg.name: e[0] for arg, e in zip(callee.args, call.inputs, strict=True)}
     for node in callee.nodes.values():
         controls = tuple(
-            f"{call.name}/{name}" if name in callee.nodes else given[name]
-            for name in node.controls
+            _within(call.name, (name, 0), given)[0] for name in node.controls
         )
         sources = [edge[0] for edge in node.inputs] + list(node.controls)
         first = callee.nodes.keys().isdisjoint(sources)
         moved = dataclasses.replace(
             node,
             name=f"{call.name}/{node.name}",
-            inputs=tuple(_within(call.name, e, call, callee) for e in node.inputs),
+            inputs=tuple(_within(call.name, e, given) for e in node.inputs),
             controls=(*controls, enter) if first else controls,
             device=node.device or device,
             pristine=False,
@@ -194,7 +206,7 @@ def _body(call: ir.Node, callee: ir.Graph) -> Iterator[ir.Node]:
         if beside:
             # An argument is its maker in the caller. A name that is no node's is one of
             # a group (TensorFlow writes arguments' names as they were when traced).
-            names = (given.get(name, f"{call.name}/{name}") for name in beside)
+            names = (_within(call.name, (name, 0), given)[0] for name in beside)
             loc = ir.Strings(tuple(f"{_BESIDE}{name}" for name in names))
             moved = moved.changed(updates={_CLASS: loc})
         yield moved

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import time
+
 import numpy as np
 import pytest
 import tensorflow as tf
 from tensorflow.python.eager import context as context_lib
 
 import amp
+from amp.graph_rewrite.graph import ir
 from amp.graph_rewrite.normalize.inline import inline
 from amp.integration.functions import definitions
 
@@ -17,6 +20,10 @@ ALL = {"dtype": "bfloat16", "assignment": "all", "strict": True}
 def module_of(fn, *args):
     concrete = fn.get_concrete_function(*args)
     return definitions.read(context_lib.context(), concrete.name)
+
+
+def node_of(name, op, inputs=(), device="", **updates):
+    return ir.Node(name, op, inputs, (), device, None, updates)
 
 
 def ops(module):
@@ -166,3 +173,37 @@ def test_nodes_of_one_call_are_colocated_and_those_of_two_are_not():
     for call, named in groups.items():
         assert named == (f"loc:@{call}/relu",)
         assert f"{call}/relu" in inlined.main.nodes
+
+
+def tanhs(name: str, count: int) -> ir.Graph:
+    """A function of so many arguments, each with a node that makes a result of it."""
+    args = tuple(ir.Argument(f"a{i}", ir.FLOAT) for i in range(count))
+    made = [node_of(f"n{i}", "Tanh", ((f"a{i}", 0),)) for i in range(count)]
+    results = tuple(ir.Result(node.name, ir.FLOAT, (node.name, 0)) for node in made)
+    return ir.Graph(name, {node.name: node for node in made}, args, results)
+
+
+@pytest.mark.parametrize(("calls", "arguments"), [(1, 400), (400, 1)])
+def test_time_is_linear(calls: int, arguments: int) -> None:
+    """Ten times as many take ten times as long (30 allows for a busy machine)."""
+
+    def seconds(calls: int, arguments: int) -> float:
+        inputs = tuple((f"a{i}", 0) for i in range(arguments))
+        made = [
+            node_of(f"call{i}", "PartitionedCall", inputs, f=ir.Function("f"))
+            for i in range(calls)
+        ]
+        nodes = {node.name: node for node in made}
+        main = ir.Graph("main", nodes, tanhs("", arguments).args)
+        module = ir.Module(main, {"f": tanhs("f", arguments)})
+        taken = []
+        for _ in range(3):
+            start = time.process_time()
+            inlined = inline(module)
+            taken.append(time.process_time() - start)
+        last = inlined.main.nodes[f"call{calls - 1}/n{arguments - 1}"]
+        assert last.inputs == inputs[-1:]
+        return min(taken)
+
+    grown = [10 * n if n > 1 else n for n in (calls, arguments)]
+    assert seconds(*grown) < 30 * seconds(calls, arguments)

@@ -25,6 +25,10 @@ _HARMLESS = frozenset(
     }
 )
 
+# The parts of a device's name, in their order; in old names a kind is one ("/cpu:0").
+_PARTS = ("job", "replica", "task", "device")
+_OLD_KINDS = frozenset({"cpu", "gpu"})
+
 # The attribute that names nodes to be placed with, and what it says before each name.
 _CLASS, _BESIDE = "_class", "loc:@"
 
@@ -176,6 +180,30 @@ def _within(call: str, edge: ir.Edge, given: Mapping[str, ir.Edge]) -> ir.Edge:
     return given.get(edge[0]) or (f"{call}/{edge[0]}", edge[1])
 
 
+def _merged(own: str, outer: str) -> str:
+    """A node's device, and what it leaves open as in the device of the call.
+
+    As TensorFlow does where it inlines: what is on the CPU in a function that a worker
+    runs is on the CPU of that worker.
+    """
+    if not own or not outer:
+        return own or outer
+    parts = _parts(outer) | _parts(own)
+    if not parts.keys() <= set(_PARTS):  # nothing that we know to read
+        return own
+    return "".join(f"/{part}:{parts[part]}" for part in _PARTS if part in parts)
+
+
+def _parts(device: str) -> dict[str, str]:
+    found: dict[str, str] = {}
+    for text in filter(None, device.split("/")):
+        part, _, value = text.partition(":")
+        if part.lower() in _OLD_KINDS:
+            part, value = "device", text.upper()
+        found[part] = value
+    return found
+
+
 def _body(
     call: ir.Node, callee: ir.Graph, given: Mapping[str, ir.Edge]
 ) -> Iterator[ir.Node]:
@@ -199,7 +227,7 @@ def _body(
             name=f"{call.name}/{node.name}",
             inputs=tuple(_within(call.name, e, given) for e in node.inputs),
             controls=(*controls, enter) if first else controls,
-            device=node.device or device,
+            device=_merged(node.device, device),
             pristine=False,
         )
         beside = [text.removeprefix(_BESIDE) for text in node.strings(_CLASS)]

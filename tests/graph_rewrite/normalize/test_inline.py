@@ -207,3 +207,29 @@ def test_time_is_linear(calls: int, arguments: int) -> None:
 
     grown = [10 * n if n > 1 else n for n in (calls, arguments)]
     assert seconds(*grown) < 30 * seconds(calls, arguments)
+
+
+@pytest.mark.parametrize(
+    ("own", "calls", "made"),
+    [
+        ("", "/job:a/task:1/device:CPU:0", "/job:a/task:1/device:CPU:0"),
+        ("/device:CPU:0", "", "/device:CPU:0"),
+        ("/device:CPU:0", "/job:a/replica:0/task:1/device:GPU:1",
+         "/job:a/replica:0/task:1/device:CPU:0"),
+        ("/cpu:0", "/job:a/task:1", "/job:a/task:1/device:CPU:0"),
+        ("/job:b/device:CPU:0", "/job:a/task:1", "/job:b/task:1/device:CPU:0"),
+        ("/job:b/replica:0/task:0/device:GPU:0", "/job:a/task:1/device:CPU:0",
+         "/job:b/replica:0/task:0/device:GPU:0"),
+        ("a name of its own", "/job:a/task:1", "a name of its own"),
+    ],
+)  # fmt: skip
+def test_a_node_takes_from_its_call_what_its_own_device_leaves_open(own, calls, made):
+    """As where TensorFlow inlines: a worker's function keeps to that worker."""
+    function = ir.Graph("f", {"n": node_of("n", "NoOp", device=own)})
+    call = node_of("call", "PartitionedCall", device=calls, f=ir.Function("f"))
+    module = ir.Module(ir.Graph("main", {"call": call}), {"f": function})
+    found = inline(module).main.nodes["call/n"].device
+    assert found == made
+    if own.startswith("/") and calls:
+        given, left = (tf.DeviceSpec.from_string(text) for text in (own, calls))
+        assert found == left.make_merged_spec(given).to_string()

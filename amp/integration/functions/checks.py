@@ -6,6 +6,7 @@ is compared is in `gradient_check`, and no gradient is computed here.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import threading
 from collections.abc import Callable
@@ -52,7 +53,8 @@ class Checks:
     """The checks that are still to be made under one policy, by function.
 
     A check takes two calls. The first runs the step in float32 and records what it was
-    computed from. At the next, before the step, gradients are compared.
+    computed from. At the next, before the step, gradients are compared. It is over once
+    its result is taken in: what is interrupted before is made again.
     """
 
     def __init__(self, strict: bool) -> None:
@@ -84,7 +86,9 @@ class Checks:
         """Drops the check of a function that is going; takes no lock."""
         self._pending.pop(name, None)
 
-    def call(self, name: bytes, call: Step) -> tuple[bool, Any, Checked | None]:
+    def call(
+        self, name: bytes, call: Step, take_in: Callable[[Checked], None]
+    ) -> tuple[bool, Any]:
         """Makes what a call of a function has to do for its check.
 
         Another thread that calls meanwhile makes nothing of it.
@@ -92,45 +96,44 @@ class Checks:
         Args:
           name: the function's.
           call: the call that the user made; `record` may raise `Refused`.
+          take_in: is given the result of the check if this call ends it.
 
         Returns:
-          Whether the step was made; if so its results; and the result of the check if
-          this call ended it.
+          Whether the step was made; if so its results.
         """
         pending = self._pending.get(name)
         if pending is None or not pending.busy.acquire(blocking=False):
-            return False, None, None
+            return False, None
         try:
             pending.calls += 1
             if pending.calls < pending.due:
-                return False, None, None
-            return self._made(name, pending, call)
+                return False, None
+            found = self._found(name, pending)
+            if isinstance(found, GradientCheck):
+                with contextlib.suppress(Refused):
+                    return True, found.first(call)
+            elif found is not None:
+                take_in(found)
+            if self._pending.get(name) is pending:  # none was planned in its place
+                self.forget(name)
+            return False, None
         finally:
             pending.busy.release()
 
-    def _made(
-        self, name: bytes, pending: _Pending, call: Step
-    ) -> tuple[bool, Any, Checked | None]:
-        check = pending.check
-        if check is None:
+    def _found(self, name: bytes, pending: _Pending) -> GradientCheck | Checked | None:
+        """The check, if it has no batch yet, else its result; None if there is none."""
+        if pending.check is None:
             made = self._attempt(name, pending.make)
             if not isinstance(made, GradientCheck):
-                self.forget(name)
-                return False, None, made
-            pending.check = check = made
-        if check.has_batch:
-            try:
-                checked = self._attempt(name, check.compare)
-            finally:  # what is interrupted is compared at the next call
-                pending.check = None
-            if self._pending.get(name) is pending:
-                self.forget(name)
-            return False, None, checked if isinstance(checked, Checked) else None
+                return made
+            pending.check = made
+        check = pending.check
+        if not check.has_batch:
+            return check
         try:
-            return True, check.first(call), None
-        except Refused:
-            self.forget(name)
-            return False, None, None
+            return self._attempt(name, check.compare)
+        finally:  # what is interrupted is compared at the next call
+            pending.check = None
 
     def _attempt(
         self, name: bytes, ours: Callable[[], GradientCheck | Checked]

@@ -179,8 +179,12 @@ class FunctionChecks:
         self._plan(plan, make, due=1)
 
     def entrant(
-        self, plans: FunctionPlans, plan: str, call: FunctionCall
-    ) -> tuple[bool, Any, Checked | None]:
+        self,
+        plans: FunctionPlans,
+        plan: str,
+        call: FunctionCall,
+        take_in: Callable[[Checked], None],
+    ) -> tuple[bool, Any]:
         """Makes a call in place of a plan that is to run, if none was compared yet.
 
         So it is where the plan that runs first is in float32.
@@ -188,9 +192,9 @@ class FunctionChecks:
         Args, Returns: as those of `call`; the plan is in 16 bits, and was made.
         """
         if self.compared:
-            return False, None, None
+            return False, None
         self._plan(plan, functools.partial(self._anew, plans, plan), due=1)
-        return self.call(call, plans)
+        return self.call(call, plans, take_in)
 
     def winner(self, plans: FunctionPlans, plan: str) -> None:
         """Has the plan compared that won a race, unless that tells nothing new."""
@@ -227,14 +231,17 @@ class FunctionChecks:
         return GradientCheck(context, prepared, made, nominee)
 
     def call(
-        self, call: FunctionCall, plans: FunctionPlans
-    ) -> tuple[bool, Any, Checked | None]:
+        self,
+        call: FunctionCall,
+        plans: FunctionPlans,
+        take_in: Callable[[Checked], None],
+    ) -> tuple[bool, Any]:
         """Makes what a call has to do for a check (see `Checks.call`)."""
         if not self._shared.checks.waits(self._name):
-            return False, None, None
+            return False, None
         record = functools.partial(self._record, call, plans)
         step = dataclasses.replace(call, record=record)
-        return self._shared.checks.call(self._name, step)
+        return self._shared.checks.call(self._name, step, take_in)
 
     def _record(
         self, call: FunctionCall, plans: FunctionPlans, which: bytes, more: int

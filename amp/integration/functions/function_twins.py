@@ -189,11 +189,10 @@ class FunctionTwins:
           context: TensorFlow's eager context.
         """
         start = time.perf_counter()
-        done, outputs, checked = self._checks.call(call, self._plans)
+        take_in = functools.partial(self._take_in, context)
+        done, outputs = self._checks.call(call, self._plans, take_in)
         if done:
             return outputs
-        if checked is not None:
-            self._take_in(context, checked)
         contest, probes = self._contest, self._shared.probes
         race = None if contest is None else contest.race
         firsts = 0 if race is None else len(race.log.first)
@@ -227,9 +226,8 @@ class FunctionTwins:
                 made = self._guarded.made(context, plan)
                 if isinstance(made, Made) and not made.in_float32:
                     entrant = self._checks.entrant
-                    done, outputs, checked = entrant(self._plans, plan, call)
-                    if checked is not None:
-                        self._take_in(context, checked)
+                    take_in = functools.partial(self._take_in, context)
+                    done, outputs = entrant(self._plans, plan, call, take_in)
                     if done:
                         race.postpone(plan)
                         return outputs

@@ -365,6 +365,28 @@ def test_a_comparison_that_is_interrupted_is_made_at_the_next_call(
     assert report().accuracy.kept > 0
 
 
+def test_what_a_comparison_asks_for_survives_an_interruption(
+    monkeypatch: pytest.MonkeyPatch, no_loss_rule: None
+) -> None:
+    """The plan at fault does not train on where making another was interrupted."""
+    make, interrupted = function_plans.FunctionPlans.make, []
+
+    def once(self: Any, *args: Any) -> Any:
+        if self._kept and not interrupted:
+            interrupted.append(True)
+            raise KeyboardInterrupt
+        return make(self, *args)
+
+    monkeypatch.setattr(function_plans.FunctionPlans, "make", once)
+    job = Regression()
+    with pytest.raises(KeyboardInterrupt):
+        job.train(4)
+    assert interrupted
+    job.train(4)
+    assert job.taken == list(range(5))
+    assert report().accuracy.kept > 0
+
+
 def test_what_is_kept_depends_on_no_clock_where_runs_repeat(
     monkeypatch: pytest.MonkeyPatch, no_loss_rule: None
 ) -> None:

@@ -104,7 +104,8 @@ class Contest:
     Args:
       plans: of the function.
       ended: told of the end of a race or check, with its outcome if there is another
-        winner than before, or float32 was tried for the first time, else None.
+        winner than before, or float32 was tried for the first time, else None; where
+        Ctrl-C interrupts it, once more.
       advanced: told now and then what a later run could go on from, if this one ends
         before the race does.
       clock: as of `Race`.
@@ -129,6 +130,8 @@ class Contest:
         self._plans, self._tell, self._keep = plans, ended, advanced
         self._clock = clock
         self._race: Race | None = None
+        self._over: Race | None = None  # one that ended, until it has told all
+        self._news: TrialOutcome | None = None  # of its end
         self._doubt = 1.0  # of the race between all plans, once it has ended
         self._challenger = ""  # a plan that races the winner
         self._later = ""  # a plan that was made later than the others
@@ -243,6 +246,9 @@ class Contest:
     @property
     def race(self) -> Race | None:
         """The race or check that is under way, or is due now."""
+        over, self._over = self._over, None
+        if over is not None:
+            over.tell()  # what was interrupted
         with self._lock:
             if self._race is None and self.calls_left == 0:
                 self._race = self._check()
@@ -329,42 +335,52 @@ class Contest:
 
     def _ended(self, race: Race, outcome: TrialOutcome) -> None:
         with self._lock:
-            if self._race is not race or self._stopped:
+            if self._stopped:
                 return
-            outcome = outcome.with_sizes(self._sizes)
-            if not self.winner:
-                self._doubt = race_rules.doubt(race.log)
-            before, self.winner = self.winner, race.front
-            self.favourite, challenged = self.winner, bool(self._challenger)
-            self._steps += sum(race.log.calls.values())
-            if challenged or not before:
-                self._spent = race_budget.lost(race.log)
-            news = challenged or self._untried or self.winner != before
-            if challenged:
-                outcome = self._merged(outcome, before)
-            elif before:
-                self._checks += 1
-            if news:
-                self.outcome = outcome
-            if outcome.seconds32 and outcome.seconds16:
-                self._ratio = outcome.seconds32 / outcome.seconds16
-            self._race = None
-            cold = {n: s for n, s in race.log.first.items() if n != before}
-            self.first = cold | self.first
-            self._schedule()
-            fates = {plan.name: plan.fate for plan in outcome.plans}
-            dear = fates.get(FLOAT32) == race_rules.TOO_LONG  # and is tried later
-            if dear or FLOAT32 in race.log.first or self.winner != before:
-                self._then = {}
-            if not challenged and not self._then:
-                self._untried = FLOAT32 not in race.log.first
-            if self._untried:
-                later = race_budget.calls_until_affordable(race.log)
-                self._alone = self._left = max(self._left, later)
-        self._plans.settle()
-        if len(race.log.first) > 1:
-            tensor_pool.trim()  # of what others needed than the winner
-        self._tell(self, outcome if news else None)
+            if race is self._race:  # else its end is told again
+                self._take_in(race, outcome)
+        self._over = race
+        try:
+            self._tell(self, self._news)
+        finally:
+            self._plans.settle()
+            if len(race.log.first) > 1:
+                tensor_pool.trim()  # of what others needed than the winner
+        self._over = None
+
+    def _take_in(self, race: Race, outcome: TrialOutcome) -> None:
+        """Goes on from the end of a race or check."""
+        outcome = outcome.with_sizes(self._sizes)
+        if not self.winner:
+            self._doubt = race_rules.doubt(race.log)
+        before, self.winner = self.winner, race.front
+        self.favourite, challenged = self.winner, bool(self._challenger)
+        self._steps += sum(race.log.calls.values())
+        if challenged or not before:
+            self._spent = race_budget.lost(race.log)
+        news = challenged or self._untried or self.winner != before
+        if challenged:
+            outcome = self._merged(outcome, before)
+        elif before:
+            self._checks += 1
+        if news:
+            self.outcome = outcome
+        if outcome.seconds32 and outcome.seconds16:
+            self._ratio = outcome.seconds32 / outcome.seconds16
+        self._race = None
+        self._news = outcome if news else None
+        cold = {n: s for n, s in race.log.first.items() if n != before}
+        self.first = cold | self.first
+        self._schedule()
+        fates = {plan.name: plan.fate for plan in outcome.plans}
+        dear = fates.get(FLOAT32) == race_rules.TOO_LONG  # and is tried later
+        if dear or FLOAT32 in race.log.first or self.winner != before:
+            self._then = {}
+        if not challenged and not self._then:
+            self._untried = FLOAT32 not in race.log.first
+        if self._untried:
+            later = race_budget.calls_until_affordable(race.log)
+            self._alone = self._left = max(self._left, later)
 
     def _merged(self, outcome: TrialOutcome, before: str) -> TrialOutcome:
         """The outcome of a race between two, with what is known of all others."""
@@ -385,7 +401,9 @@ class Contest:
     def _released(self, race: Race, plan: str) -> None:
         """Lets a plan go that is out of a race."""
         if plan != self.winner and not self._stopped:
+            self._over = None if race is self._race else race
             self._plans.released(plan)
+            self._over = None
 
 
 def _as_known(known: Record) -> TrialOutcome | None:

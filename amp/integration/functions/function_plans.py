@@ -362,8 +362,15 @@ class FunctionPlans:
           VerifyError: one of them fails.
         """
         left = self._left.pop(plan, None)
-        if left is not None:
+        if left is None:
+            return
+        try:
             left()
+        except Exception:
+            raise
+        except BaseException:
+            self._left[plan] = left  # interrupted: they are still to be made
+            raise
 
     def report(self, plan: str) -> Report:
         """The report on a plan that was made."""

@@ -12,7 +12,7 @@ import functools
 import operator
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from tensorflow.python.eager import context as context_lib
@@ -201,7 +201,8 @@ class FunctionTwins:
             pass
         elif race is not None:
             turn = functools.partial(self._turn, race, call, context)
-            outputs = race.call(turn, call.work)
+            with fallback.strictly(self._strict):
+                outputs = race.call(turn, call.work)
         else:
             outputs = self._guarded.call(call, context, self._running)
         seconds = time.perf_counter() - start
@@ -317,6 +318,11 @@ class FunctionTwins:
             return None
         self.between.raced()
         made = self._plans.known(contest.winner)
+        # Whatever fails below, or is interrupted: what runs is compared.
+        if isinstance(made, Made) and not made.in_float32:
+            self._checks.winner(self._plans, contest.winner)
+        else:
+            self._shared.checks.forget(self._name)
         if isinstance(made, Made) and not self._passes(contest.winner):
             return self._lose(outcome)
         if outcome is not None:
@@ -324,12 +330,8 @@ class FunctionTwins:
                 self._reported = contest.winner
                 report = self._plans.report(contest.winner)
                 self._shared.reports.put(self._name, report)
-            self._shared.reports.change(self._name, lambda r: r.after(outcome))
-            self.between.keep(self._plans, contest, outcome)
-        if isinstance(made, Made) and not made.in_float32:
-            self._checks.winner(self._plans, contest.winner)
-        else:
-            self._shared.checks.forget(self._name)
+            self._report(lambda report: report.after(outcome))
+            self._tell(lambda: self.between.keep(self._plans, contest, outcome))
         return self._go_on()
 
     def _passes(self, plan: str) -> bool:
@@ -351,7 +353,7 @@ class FunctionTwins:
             report = report if outcome is None else report.after(outcome)
             return dataclasses.replace(report.lost(why), trial=f"ended: {why}")
 
-        self._shared.reports.change(self._name, lost)
+        self._report(lost)
         self._give_up()
 
     def _take_in(self, context: Any, checked: Checked) -> None:
@@ -363,22 +365,33 @@ class FunctionTwins:
             with fallback.strictly(self._strict):
                 if not fallback.attempt(part, replace, lambda: False):
                     return self._lose_all(checked)
-        self._shared.reports.change(self._name, checked.noted_in)
+        self._report(checked.noted_in)
         resting.rest(checked.bent)
         # A function that is traced again is another one to the next run, too.
         if prepared is not None and not checked.bent:
-            self._checks.keep(self._plans, checked)
+            self._keep(checked)
             self._checks.later(self._plans)
         return None
 
     def _lose_all(self, checked: Checked) -> None:
         """Has the original run from now on, as a check has left nothing to gain."""
         why = checked.outcome.text
-        self._shared.reports.change(
-            self._name, lambda report: checked.noted_in(report.lost(why))
-        )
-        self._checks.keep(self._plans, checked)
+        self._report(lambda report: checked.noted_in(report.lost(why)))
+        self._keep(checked)
         self._give_up()
+
+    def _report(self, change: Callable[[Report], Report]) -> None:
+        """Has the function's report tell what was found out."""
+        self._tell(lambda: self._shared.reports.change(self._name, change))
+
+    def _keep(self, checked: Checked) -> None:
+        """Stores the result of a check for the next runs of the job."""
+        self._tell(lambda: self._checks.keep(self._plans, checked))
+
+    def _tell(self, ours: Callable[[], None]) -> None:
+        """Tells others what was found out; the job goes on where that fails."""
+        says = f"what was found out about {self._what} is not told"
+        fallback.attempt(fallback.Part(says, self._strict), ours, lambda: None)
 
     def _replace(self, context: Any, prepared: Prepared, kept: Nodes) -> bool:
         """Makes the plan that runs anew, with further nodes in float32.

@@ -295,10 +295,11 @@ def as_measured(report: Report, known: Record) -> Report:
 
 def _drop_oldest(directory: Path) -> None:
     """Removes the files beyond `MOST` that were not written for longest."""
-    files = list(directory.glob("*.json"))
-    if len(files) <= MOST:
-        return
-    with contextlib.suppress(OSError):  # another process may have removed one
+    # Another process may have removed one, or the directory; or a disk is gone.
+    with contextlib.suppress(OSError):
+        files = list(directory.glob("*.json"))
+        if len(files) <= MOST:
+            return
         files.sort(key=lambda file: file.stat().st_mtime)
         for file in files[:-MOST]:
             file.unlink(missing_ok=True)

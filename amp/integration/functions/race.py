@@ -26,6 +26,7 @@ from amp.integration.functions.race_log import FLOAT32, Log
 from amp.integration.functions.race_rules import Rules, Ruling
 
 _BROKEN_OFF = fallback.Part("a race between plans was broken off")
+_UNTOLD = fallback.Part("what a race between plans came to is not told")
 # The rules are applied after each call until each entrant had so many timed ones.
 EACH_CALL = 3
 # So many entrants meet: each holds a graph, kernels and memory that the others do not.
@@ -36,6 +37,8 @@ NOT_TRIED = "not tried, the race was over"
 @dataclasses.dataclass(frozen=True, slots=True)
 class Listener:
     """What a race calls, outside its lock, when something happens.
+
+    What is interrupted by Ctrl-C is called again, at the next `Race.tell`.
 
     Attributes:
       ended: with the race and its outcome, once.
@@ -132,6 +135,7 @@ class Race:
         self._postponed: set[str] = set()  # whose turn comes again
         self._outcome: TrialOutcome | None = None
         self._text = ""
+        self._news: collections.deque[Callable[[], None]] = collections.deque()
         self._told = False
         self._advanced = False
 
@@ -152,7 +156,7 @@ class Race:
         finally:
             end = functools.partial(self._end, turn, seconds)
             fallback.attempt(_BROKEN_OFF, end, self._break_off)
-            self._tell()
+            self.tell()
         return outputs
 
     def _break_off(self) -> None:
@@ -195,7 +199,7 @@ class Race:
                 self._text = self._text or text
                 self.log.entrants -= name not in self.log.first
                 self._apply(Ruling({name: why}))
-        self._tell()
+        self.tell()
 
     @property
     def slower(self) -> list[str]:
@@ -347,21 +351,38 @@ class Race:
             return self.log.median(name)
         return base * math.exp(relative)
 
-    def _tell(self) -> None:
-        """Tells the listener what is new; each thing once, and outside the lock."""
-        with self._lock:
-            ended = self._outcome if not self._told else None
-            self._told = self._told or ended is not None
-            advanced = self._advanced and self._outcome is None
-            self._advanced = False
-            idle = [name for name in self._unreleased if not self._running[name]]
-            self._unreleased.difference_update(idle)
-        if ended is not None:
-            self._listener.ended(self, ended)
+    def tell(self) -> None:
+        """Tells the listener what is new; each thing once, and outside the lock.
+
+        The job goes on where the listener fails.
+        """
+        while True:
+            with self._lock:
+                self._note_news()
+                if not self._news:
+                    return
+                news = self._news.popleft()
+            try:
+                fallback.attempt(_UNTOLD, news, lambda: None)
+            except Exception:
+                raise
+            except BaseException:
+                self._news.appendleft(news)  # interrupted
+                raise
+
+    def _note_news(self) -> None:
+        """Notes what is to be told, in its order."""
+        if self._outcome is not None and not self._told:
+            self._told = True
+            ended = functools.partial(self._listener.ended, self, self._outcome)
+            self._news.append(ended)
+        idle = [name for name in self._unreleased if not self._running[name]]
+        self._unreleased.difference_update(idle)
         for name in idle:
-            self._listener.released(self, name)
-        if advanced:
-            self._listener.advanced(self)
+            self._news.append(functools.partial(self._listener.released, self, name))
+        if self._advanced and self._outcome is None:
+            self._news.append(functools.partial(self._listener.advanced, self))
+        self._advanced = False
 
 
 def _order(draw: random.Random, names: Sequence[str]) -> list[str]:

@@ -157,7 +157,8 @@ class RunTwins:
         race = None if contest is None else contest.race
         turn = functools.partial(self._guarded, run, starts)
         if race is not None:
-            return race.call(turn, work)
+            with fallback.strictly(self._strict):
+                return race.call(turn, work)
         plan = self._running if contest is None else contest.winner
         outputs = turn(plan)
         self._go_on()

@@ -387,6 +387,22 @@ def test_what_a_comparison_asks_for_survives_an_interruption(
     assert report().accuracy.kept > 0
 
 
+def test_a_plan_is_made_anew_though_what_was_found_cannot_be_told(
+    monkeypatch: pytest.MonkeyPatch, no_loss_rule: None
+) -> None:
+    def broken(*_: Any) -> None:
+        raise ZeroDivisionError("planted")
+
+    monkeypatch.setattr(gradient_check.Checked, "noted_in", broken)
+    monkeypatch.setattr(function_twins.FunctionChecks, "keep", broken)
+    job = Regression()
+    with pytest.warns(RuntimeWarning, match="found out about function .* is not told"):
+        job.train(3)
+    assert job.taken == [0, 1, 2]
+    decisions = [one.rule for found in amp.reports() for one in found.decisions]
+    assert "accuracy" in decisions
+
+
 def test_what_is_kept_depends_on_no_clock_where_runs_repeat(
     monkeypatch: pytest.MonkeyPatch, no_loss_rule: None
 ) -> None:

@@ -90,6 +90,47 @@ def test_a_check_is_due_when_the_calls_before_it_have_passed() -> None:
     assert race is contest.race  # the same until it has ended
 
 
+def test_the_end_of_a_race_is_told_again_where_that_was_interrupted(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Of Ctrl-C in a notebook: what is known of the winner, and the loser, goes on."""
+    now, told, released = [0.0], [], []
+    monkeypatch.setattr(race_lib, "synchronised_clock", lambda: now[0])
+
+    def run(plan: str) -> None:
+        now[0] += {"cut": 1.0, FLOAT32: 2.0}[plan]
+
+    def ended(contest: Contest, outcome: Any) -> None:
+        told.append(outcome)
+        if len(told) == 1:
+            raise KeyboardInterrupt
+
+    def release(plan: str) -> None:
+        released.append(plan)
+        if len(released) == 1:
+            raise KeyboardInterrupt
+
+    plans: Any = types.SimpleNamespace(settle=lambda: None, released=release)
+    contest = Contest(plans, ended)
+    contest.begin_known(Record("cut", {"cut": 1.0, FLOAT32: 2.0}))
+    contest.passed(contest.calls_left or 0)
+    race = contest.race
+
+    def to_the_end() -> None:
+        while race is not None:
+            race.call(run)
+
+    with pytest.raises(KeyboardInterrupt):
+        to_the_end()
+    assert (len(told), released) == (1, [])
+    with pytest.raises(KeyboardInterrupt):
+        assert contest.race
+    assert contest.race is None
+    assert contest.race is None
+    assert told == [None, None]  # the same plan runs as before
+    assert released == [FLOAT32, FLOAT32]
+
+
 def test_a_winner_is_doubted_now_and_then_though_it_is_as_fast_as_when_it_won(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -217,6 +217,24 @@ def test_a_plan_that_races_is_checked_once_it_has_won(
         plans.check(PRODUCTS.name)
 
 
+def test_a_check_of_the_winner_that_is_interrupted_is_still_to_be_made(
+    plans: FunctionPlans, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fault = VerifyError("a fault", where="here", allowed="none", remedy="find it")
+    found: list[BaseException] = [fault, KeyboardInterrupt()]
+
+    def planted() -> None:
+        raise found.pop()
+
+    monkeypatch.setattr(rewrite, "SECOND", (Step("planted", planted, ()),))
+    monkeypatch.setattr(FunctionPlans, "_why_not", lambda *_: "")
+    assert isinstance(made(plans, CUT.name), Made)
+    with pytest.raises(KeyboardInterrupt):
+        plans.check(CUT.name)
+    with pytest.raises(VerifyError, match="a fault"):
+        plans.check(CUT.name)
+
+
 def test_a_plan_that_does_not_race_is_checked_when_it_is_made(
     plans: FunctionPlans, monkeypatch: pytest.MonkeyPatch
 ) -> None:

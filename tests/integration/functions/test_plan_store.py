@@ -179,6 +179,17 @@ def test_what_has_no_name_is_not_kept() -> None:
     assert not plan_store.path("").exists()
 
 
+def test_a_directory_that_cannot_be_listed_is_left(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def stale(*_: object) -> None:
+        raise OSError("stale file handle")
+
+    monkeypatch.setattr(plan_store.Path, "glob", stale)
+    plan_store.save("name", winner="cut")
+    assert plan_store.load("name").winner == "cut"
+
+
 def test_the_oldest_records_go_first(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(plan_store, "MOST", 3)
     for number in range(5):

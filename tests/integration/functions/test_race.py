@@ -75,6 +75,22 @@ def test_a_clear_difference_is_known_after_six_rounds() -> None:
     assert machine.released == [FLOAT32]
 
 
+def test_calls_go_on_where_their_listener_fails() -> None:
+    machine = Machine(constant(cut=1.0, float32=1.5))
+
+    class Told(list[TrialOutcome]):
+        def append(self, outcome: TrialOutcome) -> None:
+            super().append(outcome)
+            raise ZeroDivisionError("planted")
+
+    machine.outcomes = Told()
+    with pytest.warns(RuntimeWarning, match=r"race.* is not told: .*planted"):
+        machine.calls_to_end()
+    assert len(machine.outcomes) == 1
+    assert machine.released == [FLOAT32]
+    assert machine.race.call(machine.run) == "result of cut"
+
+
 def test_a_turn_in_which_another_function_ran_comes_again() -> None:
     machine = Machine(constant(cut=1.0, float32=1.5))
 

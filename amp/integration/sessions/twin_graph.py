@@ -87,9 +87,14 @@ class TwinGraph:
           The new operations, by the names that the nodes had when given.
         """
         names = self._renamed(proto)
-        import_nodes(self.graph, proto, edges, controls)
-        for name in names.values():
-            self._taken.update((name, *scopes_of(name)))
+        taken = {each for name in names.values() for each in (name, *scopes_of(name))}
+        new = taken - self._taken
+        self._taken |= new  # before the import: Ctrl-C may come right after it
+        try:
+            import_nodes(self.graph, proto, edges, controls)
+        except Exception:
+            self._taken -= new  # nothing was imported
+            raise
         find = self.graph.get_operation_by_name
         return {given: find(name) for given, name in names.items()}
 

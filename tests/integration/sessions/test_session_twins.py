@@ -17,7 +17,7 @@ import tensorflow as tf
 from session_graphs import POLICY, W, X, feed, lowered, model, v1
 
 import amp
-from amp.integration.sessions import session_twins
+from amp.integration.sessions import session_twins, twin_graph
 
 pytestmark = pytest.mark.kernels
 
@@ -38,6 +38,27 @@ def test_sessions_of_one_graph_share_a_twin_until_its_nodes_change():
                 made.append(session._amp_twin.graph)
     assert made[0] is made[1]
     assert made[2] is not made[1]
+
+
+def test_a_session_runs_on_where_ctrl_c_came_as_its_twin_grew(monkeypatch):
+    honest, interrupted = twin_graph.import_nodes, []
+
+    def once(graph, proto, *args):
+        honest(graph, proto, *args)
+        if not interrupted and any(node.op == "MatMul" for node in proto.node):
+            interrupted.append(True)
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(twin_graph, "import_nodes", once)
+    with tf.Graph().as_default(), amp.mixed_precision_scope(POLICY):
+        parts = model()
+        with v1.Session() as session:
+            session.run(v1.global_variables_initializer())
+            with pytest.raises(KeyboardInterrupt):
+                session.run(parts["train"], feed(parts))
+            session.run(parts["train"], feed(parts))
+            assert session.run(parts["step"]) == 1
+    assert interrupted
 
 
 def test_a_session_ends_where_its_last_reference_does():

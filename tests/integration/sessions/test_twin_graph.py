@@ -6,6 +6,7 @@ import pytest
 import tensorflow as tf
 from session_graphs import v1
 
+from amp.integration.sessions import twin_graph
 from amp.integration.sessions.twin_graph import TwinGraph
 
 
@@ -59,3 +60,20 @@ def test_what_cannot_be_imported_leaves_nothing(twin):
         added(twin, "a Identity x;b Neg nowhere", {("x", 0): twin.given})
     assert [op.name for op in twin.graph.get_operations()] == ["given"]
     assert added(twin, "a Identity x", {("x", 0): twin.given})["a"].name == "a"
+
+
+def test_what_was_imported_as_ctrl_c_came_is_imported_under_other_names(
+    twin, monkeypatch
+):
+    edges, honest = {("x", 0): twin.given}, twin_graph.import_nodes
+
+    def interrupted(*args):
+        honest(*args)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(twin_graph, "import_nodes", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        added(twin, "s/a Identity x", edges)
+    monkeypatch.setattr(twin_graph, "import_nodes", honest)
+    assert added(twin, "s/a Identity x", edges)["s/a"].name == "s/a/amp_2"
+    assert added(twin, "s Identity x", edges)["s"].name == "s/amp_2"

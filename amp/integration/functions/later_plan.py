@@ -181,8 +181,11 @@ class LaterPlan:
         self.over = self.over or self._races
 
     def _plan(self, plans: FunctionPlans, contest: Contest) -> None:
-        """Finds the cheapest plan by what was measured, and whether it is to race."""
-        before, self._prepared = self._prepared, None
+        """Finds the cheapest plan by what was measured, and whether it is to race.
+
+        What is interrupted begins anew after the next call.
+        """
+        before = self._prepared
         assert before is not None
         assert isinstance(before.timer, Noted)
         timer = Noted(before.settled)
@@ -191,12 +194,13 @@ class LaterPlan:
         if self.tried not in self._solved:
             prepared = before.repriced(timer)
             plans.tell_prices(prepared)
-            self._ratio = _ratio(prepared, plans, contest.favourite)
-            if self._ratio is not None:
+            ratio = _ratio(prepared, plans, contest.favourite)
+            if ratio is not None:
                 plans.reprice(prepared)
+            self._ratio = ratio
+        self.over, self._prepared = self._ratio is None, None
         timer.settle()
         before.timer.settle()
-        self.over = self._ratio is None
 
 
 def _ratio(prepared: Prepared, plans: FunctionPlans, running: str) -> float | None:

@@ -196,6 +196,27 @@ def test_what_was_measured_enters_the_race_and_wins_if_it_is_faster(
     assert stored_times.load().keys() == set(bench.keys)
 
 
+def test_a_plan_that_ctrl_c_interrupts_is_found_after_the_next_call(
+    bench: Bench, ran: Calls, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    honest, interrupted = later_plan._ratio, []
+
+    def once(*args: Any) -> float | None:
+        if not interrupted:
+            interrupted.append(True)
+            raise KeyboardInterrupt
+        return honest(*args)
+
+    monkeypatch.setattr(later_plan, "_ratio", once)
+    ran.fast = 2
+    step = Step()
+    with pytest.raises(KeyboardInterrupt):
+        step.train(4 * ENOUGH)
+    step.train(4 * ENOUGH)
+    (report,) = amp.reports()
+    assert MEASURED.name in {plan.name for plan in report.plans}
+
+
 def test_where_the_race_is_over_the_winner_is_challenged(
     bench: Bench, ran: Calls, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -19,6 +19,7 @@ from amp.callbacks.readings import Reading
 from amp.integration import messages
 from amp.integration.functions import step_probes, step_variants
 from amp.integration.functions.samples import Sample
+from amp.integration.process import PROCESS
 from amp.loss_scaling import current, exponents, tally
 from amp.loss_scaling.tally import Tally
 
@@ -34,10 +35,11 @@ class Monitor:
     def __init__(
         self, log_dir: str | os.PathLike[str] | None = "", every: int | None = None
     ) -> None:
-        log_dir = os.fspath(log_dir or "")
         self._pace = Pace(every)
         self._newest = -1  # the step that was read last
-        self._writer = tf.summary.create_file_writer(log_dir) if log_dir else None
+        self._log_dir = os.fspath(log_dir or "")
+        self._writer: Any = None
+        self._open()
         self._samples: collections.deque[Sample] = collections.deque(maxlen=100)
         # By the scaler, as a later one may have the name of one that is gone.
         self._before: weakref.WeakKeyDictionary[Any, Tally] = (
@@ -52,15 +54,21 @@ class Monitor:
 
     def start(self) -> None:
         """Has steps observed from now on."""
+        self._open()
         self._pace.start()
-        step_probes.unwatch(self)  # a `fit` before this one may have failed
         step_probes.watch(self)
+
+    def _open(self) -> None:
+        """Opens the files to write to, if there are any and they are not open."""
+        if self._log_dir and self._writer is None:
+            self._writer = tf.summary.create_file_writer(self._log_dir)
 
     def stop(self) -> None:
         """Has no step observed any more, and closes the files."""
         step_probes.unwatch(self)
         if self._writer is not None:
-            self._writer.flush()
+            self._writer.close()
+            self._writer = None
 
     def receive(self, sample: Sample) -> None:
         """Takes what a step let observe."""
@@ -133,7 +141,8 @@ class Monitor:
                     tf.summary.graph(graph)
 
 
-_MONITORS: dict[tuple[str, int | None], Monitor] = {}
+# So many loops are watched, the newest: nothing says that one has ended.
+MOST = 16
 
 
 def monitor_loss_scale(
@@ -158,7 +167,10 @@ def monitor_loss_scale(
       A reading of each scaler at the steps that are read, else [].
     """
     key = (os.fspath(log_dir or ""), every)
-    if key not in _MONITORS:
-        _MONITORS[key] = Monitor(log_dir, every)
-        _MONITORS[key].start()
-    return _MONITORS[key].step(int(step))
+    monitor = PROCESS.loops.get(key)
+    if monitor is None:
+        monitor = PROCESS.loops[key] = Monitor(log_dir, every)
+        monitor.start()
+        for oldest in list(PROCESS.loops)[:-MOST]:
+            PROCESS.loops.pop(oldest).stop()
+    return monitor.step(int(step))

@@ -53,7 +53,9 @@ class Process:
       agreed: the rules of loss scaling that all workers are known to have, for each
         optimizer, and for each strategy whose replicas sum gradients themselves.
       carried: optimizers whose workers agreed to send gradients in 16 bits.
-      monitors: what wants to see the gradients of steps now and then.
+      monitors: what wants to see the gradients of steps now and then. Never changed in
+        place, as any thread reads it.
+      loops: what watches training loops, by where it writes and how often it reads.
       observers: the functions that look at a tensor, by what for and by its type. Kept.
       scaled_losses: eager losses that the program scaled itself, weakly, by their id.
       told: what the user was warned of already.
@@ -104,7 +106,8 @@ class Process:
         weakref.WeakKeyDictionary
     )
     carried: weakref.WeakSet[Any] = _forgotten(weakref.WeakSet)
-    monitors: list[Any] = _forgotten(list)
+    monitors: weakref.WeakSet[Any] = _forgotten(weakref.WeakSet)
+    loops: dict[tuple[str, int | None], Any] = _forgotten(dict)
     observers: dict[Any, Any] = _kept(dict)
     scaled_losses: dict[int, weakref.ReferenceType[Any]] = _forgotten(dict)
     told: set[str] = _forgotten(set)

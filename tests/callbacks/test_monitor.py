@@ -6,7 +6,6 @@ import gc
 import pathlib
 
 import numpy as np
-import pytest
 import tensorflow as tf
 
 import amp
@@ -14,11 +13,6 @@ from amp.callbacks import monitor
 from amp.integration.process import PROCESS
 
 POLICY = {"dtype": "float16", "emulate": True, "assignment": "all", "strict": True}
-
-
-@pytest.fixture(autouse=True)
-def _monitors(monkeypatch):
-    monkeypatch.setattr(monitor, "_MONITORS", {})
 
 
 def job():
@@ -138,6 +132,23 @@ def test_each_reading_is_logged_though_an_earlier_run_had_one_like_it(capsys):
     assert not [text for text in PROCESS.told if text.startswith("step ")]
 
 
+def test_of_loops_only_the_newest_are_watched(tmp_path, monkeypatch):
+    """A search has a directory for each trial, and an open file in each."""
+    monkeypatch.setattr(monitor, "MOST", 2)
+    closed, close = [], monitor.Monitor.stop
+
+    def stop(self):
+        closed.append(self)
+        close(self)
+        assert self._writer is None
+
+    monkeypatch.setattr(monitor.Monitor, "stop", stop)
+    for trial in range(4):
+        amp.callbacks.monitor_loss_scale(0, str(tmp_path / str(trial)))
+    assert len(closed) == 2
+    assert len(PROCESS.monitors) == len(PROCESS.loops) == 2
+
+
 def test_what_is_not_read_is_not_observed():
     step, _ = job()
     watcher = monitor.Monitor(every=4)
@@ -150,7 +161,7 @@ def test_what_is_not_read_is_not_observed():
         for _ in range(5):
             step(tf.constant(1.0))
         assert len(watcher._samples) == 2
-    assert PROCESS.monitors == []
+    assert not PROCESS.monitors
 
 
 def test_an_eager_loop_has_a_scale_too():

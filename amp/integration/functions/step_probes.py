@@ -12,6 +12,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import threading
+import weakref
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
@@ -193,12 +194,14 @@ def ask() -> bool:
 
 
 def watch(monitor: Monitor) -> None:
-    """Has the calls of functions observed for a monitor, from the next call on."""
-    PROCESS.monitors.append(monitor)
+    """Has the calls of functions observed for a monitor, from the next call on.
+
+    As long as there is the monitor: a `fit` that fails tells no callback that it ends.
+    """
+    PROCESS.monitors = weakref.WeakSet([*PROCESS.monitors, monitor])
     ask()
 
 
 def unwatch(monitor: Monitor) -> None:
     """Has calls observed for a monitor no more."""
-    if monitor in PROCESS.monitors:
-        PROCESS.monitors.remove(monitor)
+    PROCESS.monitors = weakref.WeakSet(PROCESS.monitors - {monitor})

@@ -199,7 +199,8 @@ def test_a_variant_that_cannot_be_made_costs_a_warning(monkeypatch):
 
     monkeypatch.setattr(step_variants.step_probes, "holder", broken)
     with amp.mixed_precision_scope(**POLICY | {"strict": False}):
-        step_probes.watch(Watch())
+        watch = Watch()
+        step_probes.watch(watch)
         with pytest.warns(
             RuntimeWarning, match="are not observed: ValueError: planted"
         ):

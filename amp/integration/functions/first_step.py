@@ -47,6 +47,11 @@ from amp.integration.functions.started_function import Started, Told
 from amp.integration.functions.unasked import Due
 from amp.loss_scaling.once import Once
 
+# Of so many functions that were called once what the step was computed from is kept,
+# the newest: a loop over batches of all lengths has a function for each. Of others it
+# is recorded at the next call.
+BATCHES = 8
+
 
 class FirstSteps:
     """The functions of one policy that were read and are not planned yet.
@@ -169,10 +174,17 @@ class FirstSteps:
             functools.partial(started.told, call, further, took),
             started.told_nothing,
         )
+        self._let_batches_go()
         if counts and begun is not None:
             report = functools.partial(self._report, name, begun, started.trains)
             fallback.attempt_quietly(report, None)
         return True, (outputs[:-more] or None) if more else outputs
+
+    def _let_batches_go(self) -> None:
+        started = list(self._started.values())
+        recorded = [each for each in started if each.recorded is not None]
+        for each in recorded[:-BATCHES]:
+            each.recorded = None
 
     def _report(self, name: bytes, begun: Begun, trains: bool) -> None:
         why = "which is float32 in a training step" if trains else "which told sizes"

@@ -55,7 +55,7 @@ class Started:
       wanted: the gradients to compare, None where none are to be.
       sources: the arguments that the function's loops take elements from, as long as
         none was looked at.
-      recorded: what they are computed from, once the step was made.
+      recorded: what they are computed from, once the step was made; may be let go.
       too_large: whether the step ran out of memory.
       seconds: that the step took, once it was made.
       key: as of `Told`.

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import threading
+import weakref
 from typing import Any
 
 import keras
@@ -185,6 +187,28 @@ def test_a_step_that_is_called_once_has_a_report_that_says_so(told: list[str]) -
         fn(x)
         (report,) = amp.reports()[before:]
     assert report.nodes_low > 0
+
+
+def test_steps_that_are_called_once_keep_few_batches(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A loop over batches of a hundred lengths traces its step for each."""
+    monkeypatch.setattr(first_step, "BATCHES", 2)
+    weights = tf.Variable(tf.random.normal([SIZE, SIZE]) / 16.0)
+    fn = tf.function(lambda x: trained(weights, x))
+    alive = []
+    with amp.mixed_precision_scope(dtype="bfloat16"):
+        for length in range(2, 7):
+            x = tf.random.normal([length * 64, SIZE])
+            alive.append(weakref.ref(x))
+            fn(x)
+        del x
+        gc.collect()
+        assert [each() is None for each in alive] == [True] * 3 + [False] * 2
+        for _ in range(3):  # the first is recorded anew
+            fn(tf.ones([2 * 64, SIZE]))
+    (found,) = [one for one in amp.reports() if one.accuracy is not None]
+    assert 0 < found.accuracy.error < 0.1
 
 
 def test_a_step_whose_plan_fails_has_no_report_that_promises_one(

@@ -74,8 +74,8 @@ def uncollected() -> Iterator[None]:
     third of its time. So does what reads its graph and writes the result.
     """
     was = gc.isenabled()
-    gc.disable()
     try:
+        gc.disable()
         yield
     finally:
         if was:

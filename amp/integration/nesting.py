@@ -22,11 +22,12 @@ class Nesting(threading.local):
     @contextlib.contextmanager
     def inside(self) -> Iterator[None]:
         """A scope that is inside."""
-        self.enter()
+        before = self.depth
         try:
+            self.enter()
             yield
-        finally:
-            self.leave()
+        finally:  # also of what Ctrl-C interrupts as it is entered
+            self.depth = before
 
     def enter(self) -> None:
         self.depth += 1

@@ -126,6 +126,21 @@ def _bare(kind: object) -> str:
     return str(kind).replace("collections.abc.Mapping", "dict").replace("typing.", "")
 
 
+def test_the_collector_comes_back_where_ctrl_c_came_as_it_was_switched_off(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    honest = gc.disable
+
+    def disable() -> None:
+        honest()
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(gc, "disable", disable)
+    with pytest.raises(KeyboardInterrupt), uncollected():
+        pass
+    assert gc.isenabled()
+
+
 def test_the_collector_rests_and_comes_back_whatever_happens() -> None:
     def stop() -> None:
         with uncollected():

@@ -26,6 +26,18 @@ def test_an_error_leaves_it() -> None:
     assert not nesting
 
 
+def test_ctrl_c_as_it_is_entered_leaves_it() -> None:
+    class Interrupted(Nesting):
+        def enter(self) -> None:
+            super().enter()
+            raise KeyboardInterrupt
+
+    nesting = Interrupted()
+    with pytest.raises(KeyboardInterrupt), nesting.inside():
+        pass
+    assert not nesting
+
+
 def test_leaving_what_was_entered_before_is_not_counted() -> None:
     nesting = Nesting()
     nesting.leave()

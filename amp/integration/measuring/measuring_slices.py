@@ -109,13 +109,14 @@ class Slices:
             return
         if not job_timer.MEASURING.acquire(blocking=False):
             return
-        with hardware.on(self._settled.place):
-            try:
+        try:
+            with hardware.on(self._settled.place):
                 self._announce()
                 self._measure()
-            finally:
-                job_timer.MEASURING.release()
-            if self.over or self._since > SAVING * self._saving:
+        finally:
+            job_timer.MEASURING.release()
+        if self.over or self._since > SAVING * self._saving:
+            with hardware.on(self._settled.place):
                 self._save()
 
     def _save(self) -> None:

@@ -33,7 +33,7 @@ class Scaling:
         that it comes from.
       asked: what is asked about the scalers of stalled jobs, by a scaler's number; the
         next steps answer (see `stalls.Asked`).
-      paused: while it is above 0, `stalls` reads no count.
+      paused: for each who has paused `stalls`, which then reads no count, an object.
       ask: has the next call of every function look at `asked`, and returns whether any
         may come by. None before there are hooks. Kept by `reset`.
       told: the warnings logged so far.
@@ -55,7 +55,7 @@ class Scaling:
     watched: dict[int, Any] = dataclasses.field(default_factory=dict)
     gradients: dict[int, Any] = dataclasses.field(default_factory=dict)
     asked: dict[int, Any] = dataclasses.field(default_factory=dict)
-    paused: int = 0
+    paused: set[object] = dataclasses.field(default_factory=set)
     ask: Callable[[], bool] | None = None
     told: set[str] = dataclasses.field(default_factory=set)
     updated: dict[int, weakref.ref[Any]] = dataclasses.field(default_factory=dict)

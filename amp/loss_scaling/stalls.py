@@ -169,21 +169,30 @@ def look(*, last: bool = False) -> bool:
 
 
 def _look_at(watched: _Watched, last: bool) -> bool:
-    scaler, told = watched.scaler(), watched.told
+    more, says = False, ""
     # A device in an error state is the job's to report.
     with _LOOKING, contextlib.suppress(tf.errors.OpError, RuntimeError):
-        if SCALING.paused or scaler is None:
-            return False
-        counts = _counts(scaler)
-        case = due(scaler, counts, told, last)
-        if case is None:
-            return not told and _is_skipping(watched, scaler, counts.stalled, last)
-        ready, finding = _answer(scaler, last)
-        if not ready:
-            return True
-        told.add(case.event)
-        _LOG.warning("%s", advice.text(case, finding))
-    return False
+        more, says = _seen(watched, last)
+    if says:
+        _LOG.warning("%s", says)  # a program's handlers run, and no lock is held
+    return more
+
+
+def _seen(watched: _Watched, last: bool) -> tuple[bool, str]:
+    """Whether more may be due soon of a scaler, and what the user is told of it now."""
+    scaler, told = watched.scaler(), watched.told
+    if SCALING.paused or scaler is None:
+        return False, ""
+    counts = _counts(scaler)
+    case = due(scaler, counts, told, last)
+    if case is None:
+        more = not told and _is_skipping(watched, scaler, counts.stalled, last)
+        return more, ""
+    ready, finding = _answer(scaler, last)
+    if not ready:
+        return True, ""
+    told.add(case.event)
+    return False, advice.text(case, finding)
 
 
 def _is_skipping(watched: _Watched, scaler: Any, stalled: int, last: bool) -> bool:
@@ -213,12 +222,13 @@ def _is_skipping(watched: _Watched, scaler: Any, stalled: int, last: bool) -> bo
 @contextlib.contextmanager
 def paused() -> Iterator[None]:
     """Has no count read while scalers hold what is only tried out."""
-    with _LOOKING:  # a reading that has begun ends first
-        SCALING.paused += 1
+    own = object()
     try:
+        with _LOOKING:  # a reading that has begun ends first
+            SCALING.paused.add(own)
         yield
     finally:
-        SCALING.paused -= 1
+        SCALING.paused.discard(own)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -99,6 +99,32 @@ def test_a_warning_waits_for_the_answer_of_a_step(scope, said, monkeypatch):
     assert w.numpy() == 1.0
 
 
+def test_a_warning_is_logged_while_no_lock_is_held(scope, monkeypatch):
+    """A program's handler may wait for a thread that pauses the watching."""
+    held = []
+    monkeypatch.setattr(
+        stalls._LOG, "warning", lambda *_: held.append(stalls._LOOKING.locked())
+    )
+    w = stepped("function", np.inf, LIMIT)
+    stalls.look(last=True)
+    assert held == [False]
+    assert w.numpy() == 1.0
+
+
+def test_ctrl_c_as_watching_is_paused_ends_the_pause(monkeypatch):
+    class Interrupted:
+        def __enter__(self):
+            pass
+
+        def __exit__(self, *_):
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(stalls, "_LOOKING", Interrupted())
+    with pytest.raises(KeyboardInterrupt), stalls.paused():
+        pass
+    assert not SCALING.paused
+
+
 @pytest.mark.parametrize("over", ["time", "answers", "end"])
 def test_a_warning_waits_no_longer_than_it_may(scope, said, monkeypatch, over):
     monkeypatch.setattr(SCALING, "ask", lambda: True)

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import inspect
 import threading
 from collections.abc import Iterator
 from typing import Any
 
 import tensorflow as tf
 
-from amp.errors import AmpError
+from amp.errors import AmpError, PolicyError
 from amp.graph_rewrite.cost import resolution, shipped_devices
 from amp.graph_rewrite.graph import ir
 from amp.graph_rewrite.ops.op_names import check_op_names
@@ -41,14 +42,14 @@ class mixed_precision_scope(contextlib.ContextDecorator):
     Around eager calls of functions, around graph building, or inside a function being
     traced, whose whole graph it then covers whenever the function runs. Single eager
     operations are left alone. Nests, works per thread and per asyncio task, may be
-    entered again, and decorates a function as well.
+    entered again, and decorates a function or a coroutine function as well.
 
     Args:
       policy: the policy; by default that of the `AMP_*` variables.
       **fields: fields of the policy to replace.
 
     Raises:
-      PolicyError: a field that cannot be understood.
+      PolicyError: a field that cannot be understood, or a generator is decorated.
       TensorFlowError: a TensorFlow that the plugin cannot work with.
     """
 
@@ -62,6 +63,33 @@ class mixed_precision_scope(contextlib.ContextDecorator):
             function_hooks.mark(tf.compat.v1.get_default_graph(), now.twins)
         active.push(now, self)
         return self.policy
+
+    def __call__(self, function: Any) -> Any:
+        """Decorates a function; of a coroutine function, what is awaited runs inside.
+
+        Raises:
+          PolicyError: a generator, whose body runs by parts in the code of who takes
+            its elements.
+        """
+        if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(
+            function
+        ):
+            raise PolicyError(
+                "a scope decorates a generator",
+                where=getattr(function, "__qualname__", repr(function)),
+                allowed="functions and coroutine functions",
+                remedy="write `with amp.mixed_precision_scope():` in its body, around "
+                "what is computed and not around a `yield`",
+            )
+        if not inspect.iscoroutinefunction(function):
+            return super().__call__(function)
+
+        @functools.wraps(function)
+        async def inside(*args: Any, **kwargs: Any) -> Any:
+            with self:
+                return await function(*args, **kwargs)
+
+        return inside
 
     def __exit__(self, *error: object) -> None:
         was = active.pop(self)

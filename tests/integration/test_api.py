@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 
 import pytest
 import tensorflow as tf
 
 import amp
+from amp.errors import PolicyError
 from amp.graph_rewrite.ops import op_names
 from amp.integration import active, api
 
@@ -41,6 +43,37 @@ def test_scopes_nest_and_decorate():
         assert inside().settled.policy.dtype == "bfloat16"
         assert active.active() is outer
     assert active.active() is None
+
+
+def test_a_scope_decorates_a_coroutine_to_its_end():
+    @amp.mixed_precision_scope(**ON)
+    async def inside():
+        await asyncio.sleep(0)
+        return active.active()
+
+    async def both():
+        running = asyncio.ensure_future(inside())
+        await asyncio.sleep(0)
+        assert active.active() is None
+        return await running, await inside(), active.active()
+
+    first, second, after = asyncio.run(both())
+    assert first.settled.policy.dtype == second.settled.policy.dtype == "bfloat16"
+    assert after is None
+
+
+def test_a_scope_decorates_no_generator():
+    """It would hold for whoever takes the elements, until the last is taken."""
+
+    def batches():
+        yield 1
+
+    async def later():
+        yield 1
+
+    for function in (batches, later):
+        with pytest.raises(PolicyError, match=r"(?s)a generator.*with amp\.mixed"):
+            amp.mixed_precision_scope(**ON)(function)
 
 
 def test_float32_is_kept_inside():

@@ -778,3 +778,16 @@ def physics(m: Model) -> tf.Tensor:
     u = m.dense(tf.tanh(m.dense(tf.tanh(m.dense(at, 32)), 32)), 1)[:, 0]
     second = (u[2:] - 2.0 * u[1:-1] + u[:-2]) / (3.0 / 64.0) ** 2
     return tf.reduce_mean(tf.square(second + u[1:-1])) + tf.square(u[0] - 1.0)
+
+
+@case
+def sampled_positions(m: Model) -> tf.Tensor:
+    """Positions up to 200, between which a signal is interpolated: a small fraction."""
+    signal = m.data(256)
+    offsets = m.dense(_mlp(m, m.data(64, 16), 32), 2)
+    at = m.given(np.linspace(130.0, 200.0, 64)[:, None]) + offsets
+    low = tf.floor(at)
+    share, index = at - low, tf.cast(low, tf.int32)
+    below, above = tf.gather(signal, index), tf.gather(signal, index + 1)
+    x = below * (1.0 - share) + above * share
+    return tf.reduce_mean(tf.square(m.dense(x, 4) - m.data(64, 4)))

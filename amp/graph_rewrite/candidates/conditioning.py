@@ -47,8 +47,8 @@ def conditioning(
       reduction: x - mean(x), a mean of squares less the square of a mean. Where that
       part is an operand of a product, the product is refused too, as its other terms
       read that operand as it is: |x|^2 - 2 x.y + |y|^2.
-    Case 2: a function that is steep where its operand is large or near a pole (`steep`
-      in the op table), or has a pole and reads a difference: 1 / (1 - x).
+    Case 2: a function that is steep where its operand is large or near a pole or jump
+      (`steep` in the op table), or has a pole and reads a difference: 1 / (1 - x).
     Case 3: a constant factor near 1, as the decay of a state.
     Case 4: what factors or inverts a matrix, or solves by it: the condition number of a
       matrix has no bound, and one that rounding made indefinite has no factor. Here the

@@ -147,6 +147,13 @@ ELEMENTWISE = (
         "TensorFlow infers it, but a rounded operand is off by a whole unit or more",
         "measured",
         singular=(1,),
+        steep=True,
+    ),
+    keep(
+        "FloorMod Mod TruncateMod TruncateDiv",
+        "a rounded operand is off by a whole unit or more",
+        "definition",
+        steep=True,
     ),
     keep(
         "Exp Expm1",
@@ -192,7 +199,19 @@ ELEMENTWISE = (
         "tf:clear",
         selects=True,
     ),
-    follow("Ceil Floor Round", "exact on a 16-bit operand", "tf:clear", fusible=True),
+    follow(
+        "Ceil Floor Round",
+        "of what rounding has left no fraction, as from 128 on in bfloat16",
+        "tf:clear",
+        steep=True,
+        fusible=True,
+    ),
+    keep(
+        "Rint",
+        "of what rounding has left no fraction, as from 128 on in bfloat16",
+        "definition",
+        steep=True,
+    ),
     follow("Sign", "exact on a 16-bit operand", "tf:clear", bounded=True, fusible=True),
     follow(
         "Equal Greater GreaterEqual Less LessEqual NotEqual",

@@ -129,7 +129,8 @@ class Row:
       singular: flat input numbers at which a tiny positive value that is rounded to 0
         gives inf, NaN, an infinite derivative, or (`DivNoNan`) a jump to 0.
       steep: whether its condition number |x f'(x) / f(x)| is unbounded, so that where x
-        is large, or near a pole, a rounding of x is a far larger error of the output.
+        is large, or near a pole or jump, a rounding of x is a far larger error of the
+        output.
       subtracts: whether it subtracts an input from another one or from 0.
       bounded: whether outputs stay small however large the inputs are.
       sums: a 16-bit output element is the sum or mean of many input elements. Not so

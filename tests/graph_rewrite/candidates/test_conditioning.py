@@ -82,6 +82,10 @@ STEEP: dict[str, Between] = {
     "Exp": lambda x: tf.exp(x, name="it"),
     "Sin": lambda x: tf.sin(x, name="it"),
     "Acos": lambda x: tf.acos(x, name="it"),
+    "floor": lambda x: x - tf.floor(x, name="it"),
+    "nearest": lambda x: x - tf.round(x, name="it"),
+    "remainder": lambda x: tf.math.floormod(x, 2.0, name="it"),
+    "quotient": lambda x: tf.math.floordiv(x, 2.0, name="it"),
     "1 / (1 - x)": lambda x: tf.divide(1.0, tf.abs(1.0 - x), name="it"),
     "rsqrt": lambda x: tf.math.rsqrt(1.0 - tf.square(x) + 1e-3, name="it"),
 }

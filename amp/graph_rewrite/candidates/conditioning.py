@@ -3,8 +3,9 @@
 A rounding of an operand by u changes the result by u times the condition number of the
 operation (Higham, Accuracy and Stability of Numerical Algorithms, ch. 1). Where that
 may be large, the node reads float32: it is refused, and so is everything between it and
-the products upstream, whose results are rounded in any case. No values of a run are
-known here, and no edge is followed into another function, but to a constant.
+the products upstream, whose results are rounded in any case. A product that sums
+nothing (the angles of rotary positions) is none of these. No values of a run are known
+here, and no edge is followed into another function, but to a constant.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from typing import TypeAlias
 import numpy as np
 
 from amp.graph_rewrite.candidates.context import Context, Typed
+from amp.graph_rewrite.candidates.sums import sums_nothing
 from amp.graph_rewrite.graph import ir, rounding
 from amp.graph_rewrite.ops.op_table import Kind, Role, facts
 from amp.graph_rewrite.plan import Reason
@@ -316,14 +318,19 @@ def _feed(
             made = typed.get(edge[0])
             if slot.type not in ir.FLOATS or made is None:
                 continue
-            if made.facts.kind in _COPIES or _may_turn(made, edge[1]):
+            if made.facts.kind in _COPIES or _may_turn(graph, made, edge[1]):
                 feeding.setdefault(edge[0], reason)
 
 
-def _may_turn(view: Typed, index: int) -> bool:
-    """Whether an output of a node is of the type that its row lets become 16-bit."""
+def _may_turn(graph: ir.Graph, view: Typed, index: int) -> bool:
+    """Whether an output of a node is of the type that its row lets become 16-bit.
+
+    Products only if they sum nothing, as they gain no more than what is elementwise.
+    """
     row = view.row
-    if row is None or row.role not in (Role.FOLLOW, Role.MOVE):
+    if row is None or row.role not in _TURNING:
+        return False
+    if row.role is Role.COMPUTE and not sums_nothing(graph, view):
         return False
     return view.outs[index].attr in row.attrs
 

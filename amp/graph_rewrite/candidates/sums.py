@@ -13,7 +13,7 @@ from amp.graph_rewrite.candidates import stand_ins
 from amp.graph_rewrite.candidates.context import Context, Typed
 from amp.graph_rewrite.graph import ir, op_schema, shapes
 from amp.graph_rewrite.ops import arithmetic
-from amp.graph_rewrite.ops.op_table import Kind, Terms, facts
+from amp.graph_rewrite.ops.op_table import Kind, Role, Terms, facts
 from amp.graph_rewrite.plan import Reason
 
 # How many terms a kernel may add up in 16 bits, so that the error is at most twice that
@@ -62,6 +62,14 @@ def too_long(graph: ir.Graph, view: Typed, context: Context) -> Reason | None:
     if terms is not None and terms > limit:
         return Reason("count", f"{terms:.0f} terms, at most {limit:.0f}{where}")
     return None
+
+
+def sums_nothing(graph: ir.Graph, view: Typed) -> bool:
+    """Whether a product has one term for each element: an outer product, say."""
+    if view.facts.role is not Role.COMPUTE or view.facts.work == "rnn":
+        return False
+    terms = _products(view, graph.shape)
+    return terms is not None and 0 < terms <= 1
 
 
 def _terms(graph: ir.Graph, view: Typed, shape: ir.ShapeSource) -> float | None:

@@ -98,6 +98,42 @@ def test_a_steep_function_reads_float32(name: str) -> None:
     assert one["biased"] == "steep"
 
 
+OUTER: dict[str, Callable[[tf.Tensor, tf.Tensor], tf.Tensor]] = {
+    "einsum": lambda at, rates: tf.einsum("i,j->ij", at, rates),
+    "einsum of batches": lambda at, rates: tf.einsum(
+        "bi,j->bij", tf.reshape(at, [2, -1]), rates
+    ),
+    "product": lambda at, rates: tf.matmul(at[:, None], rates[None]),
+    "transposed": lambda at, rates: tf.matmul(at[None], rates[None], transpose_a=True),
+    "batches": lambda at, rates: tf.matmul(at[None, :, None], rates[None, None]),
+}
+
+
+@pytest.mark.parametrize("name", OUTER)
+def test_an_outer_product_is_no_sum_that_is_rounded_anyway(name: str) -> None:
+    """Angles of rotary positions: in bfloat16 the 2,000th is off by a turn."""
+
+    def build() -> None:
+        at = v1.placeholder(tf.float32, [None])
+        angles = OUTER[name](at, tf.range(8.0))
+        tf.matmul(tf.sin(tf.reshape(angles, [-1, 8])), tf.ones([8, 8]), name="last")
+
+    for decision in rewritten(graph_def(build)).report.decisions:
+        if decision.op in ("Einsum", "MatMul", "BatchMatMulV2"):
+            rule = "compute" if decision.node == "last" else "steep"
+            assert (decision.node, decision.rule) == (decision.node, rule)
+
+
+@pytest.mark.parametrize("width", [2, None])
+def test_a_product_that_sums_or_may_is_16_bit_before_a_sine(width: int | None) -> None:
+    def build() -> None:
+        x = v1.placeholder(tf.float32, [8, width])
+        tf.sin(tf.matmul(x, x, transpose_b=True, name="it"), name="sine")
+        tf.matmul(x, x, transpose_b=True, name="other")
+
+    assert rules(rewritten(graph_def(build)).report)["it"] == "compute"
+
+
 def test_what_the_policy_allows_may_be_steep() -> None:
     one = found(STEEP["Exp"], allow=("Exp",))
     assert (one["it"], one["biased"]) == ("follow", "follow")

@@ -291,45 +291,48 @@ def _feeding(
 ) -> dict[str, Reason]:
     """What computes the operands of some nodes, up to products and other types.
 
-    Walks again where a loop of TensorFlow 1 goes back to what was walked before.
+    What is float32 by itself lies between as all else does. Walks again where a loop of
+    TensorFlow 1 goes back to what was walked before.
     """
-    feeding: dict[str, Reason] = {}
+    reached: dict[str, Reason] = {}
     back: set[str] = set()
     while True:
-        _feed(graph, typed, found, feeding)
+        _reach(graph, typed, found, reached)
         known = len(back)
-        back.update(n for n in feeding if typed[n].facts.kind is Kind.NEXT_ITERATION)
+        back.update(n for n in reached if typed[n].facts.kind is Kind.NEXT_ITERATION)
         if len(back) == known:
-            return feeding
+            break
+    return {n: why for n, why in reached.items() if typed[n].facts.role != Role.KEEP}
 
 
-def _feed(
+def _reach(
     graph: ir.Graph,
     typed: Mapping[str, Typed],
     found: Mapping[str, Reason],
-    feeding: dict[str, Reason],
+    reached: dict[str, Reason],
 ) -> None:
-    """One walk of `_feeding`, which adds to `feeding`."""
+    """One walk of `_feeding`, which adds to `reached`."""
     for name in reversed(graph.order):
-        reason = found.get(name) or feeding.get(name)
+        reason = found.get(name) or reached.get(name)
         if reason is None:
             continue
         for edge, slot in zip(typed[name].node.inputs, typed[name].ins, strict=False):
             made = typed.get(edge[0])
             if slot.type not in ir.FLOATS or made is None:
                 continue
-            if made.facts.kind in _COPIES or _may_turn(graph, made, edge[1]):
-                feeding.setdefault(edge[0], reason)
+            if made.facts.kind in _COPIES or _may_spoil(graph, made, edge[1]):
+                reached.setdefault(edge[0], reason)
 
 
-def _may_turn(graph: ir.Graph, view: Typed, index: int) -> bool:
-    """Whether an output of a node is of the type that its row lets become 16-bit.
+def _may_spoil(graph: ir.Graph, view: Typed, index: int) -> bool:
+    """Whether a float32 output of a node may have been rounded in it or before it.
 
-    Products only if they sum nothing, as they gain no more than what is elementwise.
+    Not in what is computed beside a 16-bit output: moments of a batch. Products count
+    only if they sum nothing, as they gain no more than what is elementwise.
     """
     row = view.row
-    if row is None or row.role not in _TURNING:
-        return False
+    if row is None or row.role is Role.KEEP:
+        return row is not None
     if row.role is Role.COMPUTE and not sums_nothing(graph, view):
         return False
     return view.outs[index].attr in row.attrs

@@ -98,6 +98,20 @@ def test_a_steep_function_reads_float32(name: str) -> None:
     assert one["biased"] == "steep"
 
 
+THROUGH: dict[str, Between] = {
+    "a maximum": lambda x: x * tf.sin(tf.reduce_max(x, -1, True, name="kept")),
+    "a power": lambda x: tf.exp(-tf.pow(x, 1.5, name="kept")),
+    "a product": lambda x: x * (1 / (1.0 - tf.reduce_prod(x, -1, True, name="kept"))),
+}
+
+
+@pytest.mark.parametrize("name", THROUGH)
+def test_what_is_float32_by_itself_is_no_end(name: str) -> None:
+    one = found(lambda x: THROUGH[name](tf.nn.relu(x, name="before")))
+    assert one["kept"] == "listed"
+    assert one["before"] == one["biased"] in ("steep", "cancels")
+
+
 OUTER: dict[str, Callable[[tf.Tensor, tf.Tensor], tf.Tensor]] = {
     "einsum": lambda at, rates: tf.einsum("i,j->ij", at, rates),
     "einsum of batches": lambda at, rates: tf.einsum(

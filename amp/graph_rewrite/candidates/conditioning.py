@@ -4,8 +4,9 @@ A rounding of an operand by u changes the result by u times the condition number
 operation (Higham, Accuracy and Stability of Numerical Algorithms, ch. 1). Where that
 may be large, the node reads float32: it is refused, and so is everything between it and
 the products upstream, whose results are rounded in any case. A product that sums
-nothing (the angles of rotary positions) is none of these. No values of a run are known
-here, and no edge is followed into another function, but to a constant.
+nothing (the angles of rotary positions) is none of these, and one with a fixed filter
+is a reduction like a mean. No values of a run are known here, and no edge is followed
+into another function, but to a constant.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from typing import TypeAlias
 import numpy as np
 
 from amp.graph_rewrite.candidates.context import Context, Typed
+from amp.graph_rewrite.candidates.fixed_filters import weighted_means
 from amp.graph_rewrite.candidates.sums import sums_nothing
 from amp.graph_rewrite.graph import ir, rounding
 from amp.graph_rewrite.ops.op_table import Kind, Role, facts
@@ -69,7 +71,8 @@ def conditioning(
       flowing: the nodes of a backward pass that are downstream of its products.
     """
     found: dict[str, Reason] = {}
-    summed, sources = _summed(graph, typed), _Sources(typed)
+    sources = _Sources(typed, weighted_means(graph, typed))
+    summed = _summed(graph, sources)
     for name in graph.order:
         view, forward = typed[name], name not in flowing
         if not view.float32:
@@ -84,7 +87,7 @@ def conditioning(
             else:
                 for product in _sharing(view, ways, sources):
                     found[name] = found[product] = Reason("cancels", name)
-    feeding = _feeding(graph, typed, found)
+    feeding = _feeding(graph, sources, found)
     mirrored = _mirrored(graph, sources, feeding, flowing)
     solving: dict[str, Reason] = {}
     if any(facts(op).kind is Kind.SOLVE for op in graph.ops):
@@ -131,14 +134,14 @@ def _solutions(graph: ir.Graph, typed: Mapping[str, Typed]) -> dict[str, Reason]
     return found
 
 
-def _summed(graph: ir.Graph, typed: Mapping[str, Typed]) -> set[str]:
+def _summed(graph: ir.Graph, sources: _Sources) -> set[str]:
     """The nodes that are computed from a sum, by no product: others cannot cancel."""
     found: set[str] = set()
     for name in graph.order:
-        view = typed[name]
-        if view.facts.role is Role.COMPUTE:
+        view = sources.typed[name]
+        if sources.ends(view):
             continue
-        if view.facts.sums or not found.isdisjoint(map(_NODE_OF, view.node.inputs)):
+        if sources.sums(view) or not found.isdisjoint(map(_NODE_OF, view.node.inputs)):
             found.add(name)
     return found
 
@@ -209,7 +212,7 @@ def _sharing(view: Typed, ways: Sequence[_Way], sources: _Sources) -> list[str]:
         reduced = {edge for edge, (summed, _) in other.items() if summed}
         for (name, _), (summed, _) in one.items() if reduced else ():
             made = sources.typed.get(name)
-            if made is None or summed or made.facts.role is not Role.COMPUTE:
+            if made is None or summed or not sources.ends(made):
                 continue
             if not reduced.isdisjoint(_operands(made, sources)):
                 found.append(name)
@@ -246,9 +249,9 @@ def _behind(
         yield at, between
         view = typed.get(at[0])
         row = None if view is None else view.row
-        if view is None or row is None or row.role is Role.COMPUTE or count >= _NEAR:
+        if view is None or row is None or sources.ends(view) or count >= _NEAR:
             continue
-        below = (between[0] or row.sums, between[1] or row.subtracts)
+        below = (between[0] or sources.sums(view), between[1] or row.subtracts)
         for source in sources.of(view):
             if source not in seen:
                 seen.add(source)
@@ -256,10 +259,18 @@ def _behind(
 
 
 class _Sources:
-    """Where the floating-point inputs of nodes are made, found once for each node."""
+    """Where the floating-point inputs of nodes are made, found once for each node.
 
-    def __init__(self, typed: Mapping[str, Typed]) -> None:
+    Args:
+      typed: the nodes.
+      filters: those that convolve with a fixed filter, which is no source, and it.
+    """
+
+    def __init__(
+        self, typed: Mapping[str, Typed], filters: Mapping[str, ir.Edge]
+    ) -> None:
         self.typed = typed
+        self.filters = filters
         self._found: dict[str, list[ir.Edge]] = {}
 
     def of(self, view: Typed) -> list[ir.Edge]:
@@ -269,11 +280,21 @@ class _Sources:
             self._found[name] = self._read(view)
         return self._found[name]
 
+    def ends(self, view: Typed) -> bool:
+        """Whether a node is a product that no walk upstream goes past."""
+        return view.facts.role is Role.COMPUTE and view.node.name not in self.filters
+
+    def sums(self, view: Typed) -> bool:
+        """Whether what a node gives are sums or means of what it reads."""
+        return view.facts.sums or view.node.name in self.filters
+
     def _read(self, view: Typed) -> list[ir.Edge]:
         if ir.FLOATS.isdisjoint(view.signature.types):
             return []
         pairs = zip(view.node.inputs, view.ins, strict=False)
-        floats = (edge for edge, slot in pairs if slot.type in ir.FLOATS)
+        floats = [edge for edge, slot in pairs if slot.type in ir.FLOATS]
+        if view.node.name in self.filters:
+            floats.remove(self.filters[view.node.name])
         return [_origin(edge, self.typed) for edge in floats]
 
 
@@ -287,7 +308,7 @@ def _origin(edge: ir.Edge, typed: Mapping[str, Typed]) -> ir.Edge:
 
 
 def _feeding(
-    graph: ir.Graph, typed: Mapping[str, Typed], found: Mapping[str, Reason]
+    graph: ir.Graph, sources: _Sources, found: Mapping[str, Reason]
 ) -> dict[str, Reason]:
     """What computes the operands of some nodes, up to products and other types.
 
@@ -296,8 +317,9 @@ def _feeding(
     """
     reached: dict[str, Reason] = {}
     back: set[str] = set()
+    typed = sources.typed
     while True:
-        _reach(graph, typed, found, reached)
+        _reach(graph, sources, found, reached)
         known = len(back)
         back.update(n for n in reached if typed[n].facts.kind is Kind.NEXT_ITERATION)
         if len(back) == known:
@@ -307,11 +329,12 @@ def _feeding(
 
 def _reach(
     graph: ir.Graph,
-    typed: Mapping[str, Typed],
+    sources: _Sources,
     found: Mapping[str, Reason],
     reached: dict[str, Reason],
 ) -> None:
     """One walk of `_feeding`, which adds to `reached`."""
+    typed = sources.typed
     for name in reversed(graph.order):
         reason = found.get(name) or reached.get(name)
         if reason is None:
@@ -320,20 +343,22 @@ def _reach(
             made = typed.get(edge[0])
             if slot.type not in ir.FLOATS or made is None:
                 continue
-            if made.facts.kind in _COPIES or _may_spoil(graph, made, edge[1]):
+            if made.facts.kind in _COPIES or _may_spoil(graph, sources, edge):
                 reached.setdefault(edge[0], reason)
 
 
-def _may_spoil(graph: ir.Graph, view: Typed, index: int) -> bool:
+def _may_spoil(graph: ir.Graph, sources: _Sources, edge: ir.Edge) -> bool:
     """Whether a float32 output of a node may have been rounded in it or before it.
 
     Not in what is computed beside a 16-bit output: moments of a batch. Products count
-    only if they sum nothing, as they gain no more than what is elementwise.
+    only if their filter is fixed, or if they sum nothing, as they gain no more then
+    than what is elementwise.
     """
+    view, index = sources.typed[edge[0]], edge[1]
     row = view.row
     if row is None or row.role is Role.KEEP:
         return row is not None
-    if row.role is Role.COMPUTE and not sums_nothing(graph, view):
+    if sources.ends(view) and not sums_nothing(graph, view):
         return False
     return view.outs[index].attr in row.attrs
 
@@ -344,12 +369,18 @@ def _mirrored(
     feeding: Mapping[str, Reason],
     flowing: Set[str],
 ) -> dict[str, Reason]:
-    """Gradients times the operands of cases 1 and 2, up to where they are added up."""
+    """Gradients times the operands of cases 1 and 2, up to where they are added up.
+
+    The gradient of a convolution with a fixed filter is one with the same filter.
+    """
     found: dict[str, Reason] = {}
-    typed = sources.typed
+    typed, filters = sources.typed, sources.filters
+    held = {filters[name]: why for name, why in feeding.items() if name in filters}
     for name in graph.order:
         view = typed[name]
-        if name not in flowing or view.row is None or view.row.role is Role.COMPUTE:
+        if filters.get(name) in held:
+            found[name] = held[filters[name]]
+        if name not in flowing or view.row is None or sources.ends(view):
             continue
         for source, _ in sources.of(view):
             reason = found.get(source)

@@ -1,0 +1,68 @@
+"""Convolutions with a filter that is fixed: a blur, the window of a local mean.
+
+They are weighted means of their operand, where others have learned their weights. One
+function at a time; nothing is refused here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from amp.graph_rewrite.candidates.context import Typed
+from amp.graph_rewrite.graph import ir, op_schema, rounding
+from amp.graph_rewrite.ops.op_table import Kind, Role
+
+_WORK = frozenset({"conv", "depthwise", "conv_grad_input"})
+_KNOWN = frozenset({Kind.CONSTANT, Kind.SHAPE})
+_COPIES = frozenset({Kind.CAST, Kind.IDENTITY, Kind.BUNDLE})
+
+
+def weighted_means(graph: ir.Graph, typed: Mapping[str, Typed]) -> dict[str, ir.Edge]:
+    """The convolutions with fixed filters, and their gradients, each with its filter.
+
+    A filter is fixed if it is computed from constants and shapes alone. The weights of
+    a frozen model are constants too, but hardly without any that is negative: so a
+    filter that is written down as numbers has none that is. What is computed of
+    numbers (a Gaussian) is taken for a filter whatever they are.
+
+    Args:
+      graph: one function.
+      typed: its nodes.
+    """
+    found: dict[str, ir.Edge] = {}
+    if _WORK.isdisjoint(view.facts.work for view in typed.values()):
+        return found
+    fixed: dict[str, bool] = {}  # what is: whether it may be a filter
+    for name in graph.order:
+        view = typed[name]
+        if view.facts.kind in _KNOWN:
+            fixed[name] = view.facts.kind is Kind.SHAPE or _is_positive(view.node)
+            continue
+        sources = [edge[0] for edge in view.node.inputs]
+        if sources and all(source in fixed for source in sources):
+            if not op_schema.is_stateful(view.node.op):
+                fixed[name] = _hands_on(view, fixed)
+        elif view.facts.work in _WORK and (number := view.facts.weights.numbers[0]):
+            edge = view.node.inputs[number]
+            if view.ins[number].type in ir.FLOATS and fixed.get(edge[0]):
+                found[name] = edge
+    return found
+
+
+def _hands_on(view: Typed, fixed: Mapping[str, bool]) -> bool:
+    """Whether what a node makes of fixed values may be a filter."""
+    if view.facts.role is not Role.MOVE and view.facts.kind not in _COPIES:
+        return True
+    pairs = zip(view.node.inputs, view.ins, strict=False)
+    return all(fixed[edge[0]] for edge, slot in pairs if slot.type in ir.FLOATS)
+
+
+def _is_positive(node: ir.Node) -> bool:
+    """Whether no number of a constant is negative, and not all of them are 0."""
+    values = node.tensor()
+    if values is None or values.dtype.kind != "f":
+        return True
+    values = rounding.distinct(values)
+    return bool(values.size and np.min(values) >= 0 and np.max(values) > 0)

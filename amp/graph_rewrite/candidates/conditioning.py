@@ -4,9 +4,9 @@ A rounding of an operand by u changes the result by u times the condition number
 operation (Higham, Accuracy and Stability of Numerical Algorithms, ch. 1). Where that
 may be large, the node reads float32: it is refused, and so is everything between it and
 the products upstream, whose results are rounded in any case. A product that sums
-nothing (the angles of rotary positions) is none of these, and one with a fixed filter
-is a reduction like a mean. No values of a run are known here, and no edge is followed
-into another function, but to a constant.
+nothing (the angles of rotary positions) is none of these, and one that sums squares or
+has a fixed filter is a reduction like others. No values of a run are known here, and no
+edge is followed into another function, but to a constant.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import numpy as np
 
 from amp.graph_rewrite.candidates.context import Context, Typed
 from amp.graph_rewrite.candidates.fixed_filters import weighted_means
-from amp.graph_rewrite.candidates.sums import sums_nothing
+from amp.graph_rewrite.candidates.sums import sums_nothing, sums_squares
 from amp.graph_rewrite.graph import ir, rounding
 from amp.graph_rewrite.ops.op_table import Kind, Role, facts
 from amp.graph_rewrite.plan import Reason
@@ -71,7 +71,7 @@ def conditioning(
       flowing: the nodes of a backward pass that are downstream of its products.
     """
     found: dict[str, Reason] = {}
-    sources = _Sources(typed, weighted_means(graph, typed))
+    sources = _Sources(graph, typed)
     summed = _summed(graph, sources)
     for name in graph.order:
         view, forward = typed[name], name not in flowing
@@ -261,16 +261,17 @@ def _behind(
 class _Sources:
     """Where the floating-point inputs of nodes are made, found once for each node.
 
-    Args:
+    Attributes:
       typed: the nodes.
       filters: those that convolve with a fixed filter, which is no source, and it.
     """
 
-    def __init__(
-        self, typed: Mapping[str, Typed], filters: Mapping[str, ir.Edge]
-    ) -> None:
+    def __init__(self, graph: ir.Graph, typed: Mapping[str, Typed]) -> None:
         self.typed = typed
-        self.filters = filters
+        self.filters = weighted_means(graph, typed)
+        views = [typed[name] for name in graph.order]
+        self._squares = {v.node.name for v in views if sums_squares(graph, v)}
+        self._single = {v.node.name for v in views if sums_nothing(graph, v)}
         self._found: dict[str, list[ir.Edge]] = {}
 
     def of(self, view: Typed) -> list[ir.Edge]:
@@ -281,12 +282,17 @@ class _Sources:
         return self._found[name]
 
     def ends(self, view: Typed) -> bool:
-        """Whether a node is a product that no walk upstream goes past."""
-        return view.facts.role is Role.COMPUTE and view.node.name not in self.filters
+        """Whether a node is a product, and none that is a reduction of an operand."""
+        return view.facts.role is Role.COMPUTE and not self.sums(view)
+
+    def rounds(self, view: Typed) -> bool:
+        """Whether a node is a product that sums too: its result is 16-bit anyway."""
+        return self.ends(view) and view.node.name not in self._single
 
     def sums(self, view: Typed) -> bool:
         """Whether what a node gives are sums or means of what it reads."""
-        return view.facts.sums or view.node.name in self.filters
+        name = view.node.name
+        return view.facts.sums or name in self.filters or name in self._squares
 
     def _read(self, view: Typed) -> list[ir.Edge]:
         if ir.FLOATS.isdisjoint(view.signature.types):
@@ -343,22 +349,20 @@ def _reach(
             made = typed.get(edge[0])
             if slot.type not in ir.FLOATS or made is None:
                 continue
-            if made.facts.kind in _COPIES or _may_spoil(graph, sources, edge):
+            if made.facts.kind in _COPIES or _may_spoil(sources, edge):
                 reached.setdefault(edge[0], reason)
 
 
-def _may_spoil(graph: ir.Graph, sources: _Sources, edge: ir.Edge) -> bool:
+def _may_spoil(sources: _Sources, edge: ir.Edge) -> bool:
     """Whether a float32 output of a node may have been rounded in it or before it.
 
-    Not in what is computed beside a 16-bit output: moments of a batch. Products count
-    only if their filter is fixed, or if they sum nothing, as they gain no more then
-    than what is elementwise.
+    Not in what is computed beside a 16-bit output: moments of a batch.
     """
     view, index = sources.typed[edge[0]], edge[1]
     row = view.row
     if row is None or row.role is Role.KEEP:
         return row is not None
-    if sources.ends(view) and not sums_nothing(graph, view):
+    if sources.rounds(view):
         return False
     return view.outs[index].attr in row.attrs
 
@@ -380,7 +384,7 @@ def _mirrored(
         view = typed[name]
         if filters.get(name) in held:
             found[name] = held[filters[name]]
-        if name not in flowing or view.row is None or sources.ends(view):
+        if name not in flowing or view.row is None or sources.rounds(view):
             continue
         for source, _ in sources.of(view):
             reason = found.get(source)

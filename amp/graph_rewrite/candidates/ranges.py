@@ -51,7 +51,7 @@ def ranges(
     Case 7: products that are summed (a norm, a variance, the gradient of a scale), the
       sum, and statistics computed from it: in float16 a square overflows from 256 on,
       and products of small gradients underflow. Not if a factor is bounded by 1. All
-      readers of a sum of squares stay float32, as in case 1.
+      readers of a sum of squares stay float32, as in case 1. One node may be both.
 
     A mask or an epsilon may be made in one function and read in another, so the cases
     hold across loops and branches. Each function is looked at again for what another
@@ -174,6 +174,8 @@ def _summed_products(graph: ir.Graph, typed: Mapping[str, Typed]) -> dict[str, R
         row = view.row
         if name in products:
             found[name] = Reason("range", name)
+            if row is not None and row.role is Role.COMPUTE:  # the sum as well
+                sizes[name] = shapes.elements(graph.shape((name, 0)) or ())
         if row is None or row.role in (Role.KEEP, Role.COMPUTE) or row.bounded:
             continue
         size = shapes.elements(graph.shape((name, 0)) or ())
@@ -201,6 +203,8 @@ def _products(graph: ir.Graph, typed: Mapping[str, Typed]) -> tuple[set[str], se
         passes = row.role is Role.MOVE or row.kind is Kind.CAST
         if row.sums or (onward and passes):
             leads.add(name)
+        elif sums.sums_squares(graph, view):
+            products.add(name)
         elif onward and row.multiplies:
             factors = [typed.get(source) for source, _ in view.node.inputs[:2]]
             if not any(f and f.row and f.row.bounded for f in factors):
@@ -211,8 +215,9 @@ def _products(graph: ir.Graph, typed: Mapping[str, Typed]) -> tuple[set[str], se
 def _squares(view: Typed) -> bool:
     if view.facts.kind is Kind.SQUARE:
         return True
-    inputs = view.node.inputs
-    return view.facts.kind is Kind.PRODUCT and inputs[0] == inputs[1]
+    inputs, row = view.node.inputs, view.facts
+    multiplies = row.kind is Kind.PRODUCT or row.role is Role.COMPUTE
+    return multiplies and inputs[0] == inputs[1]
 
 
 def _divisors(graph: ir.Graph, typed: Mapping[str, Typed]) -> set[str]:

@@ -72,6 +72,22 @@ def sums_nothing(graph: ir.Graph, view: Typed) -> bool:
     return terms is not None and 0 < terms <= 1
 
 
+def sums_squares(graph: ir.Graph, view: Typed) -> bool:
+    """Whether a product adds up the squares of its operand, each once: a squared norm.
+
+    No product of a matrix with its own transpose, which multiplies each with others.
+    """
+    edges = view.node.inputs
+    if view.facts.role is not Role.COMPUTE or len(edges) != 2 or edges[0] != edges[1]:
+        return False
+    operand, out = graph.shape(edges[0]), graph.shape((view.node.name, 0))
+    if operand is None or out is None:
+        return False
+    equation = view.node.text("equation")
+    flops = arithmetic.flops(view.facts, [operand] * 2, [out], equation)
+    return 0 < flops <= 2 * shapes.elements(operand)
+
+
 def _terms(graph: ir.Graph, view: Typed, shape: ir.ShapeSource) -> float | None:
     """The number of terms that each output element sums, None if shapes do not tell."""
     node = view.node

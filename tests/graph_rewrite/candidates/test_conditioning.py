@@ -326,6 +326,11 @@ DISTANCES: dict[str, Between] = {
     "added up": lambda x: -2 * inner(x, x) + squares(x) + tf.transpose(squares(x)),
     "scaled first": lambda x: squares(x) + inner(-2 * x, x) + tf.transpose(squares(x)),
     "of centres": lambda x: squares(x) - 2 * inner(x, tf.eye(WIDTH)) + 1.0,
+    "squares by einsum": lambda x: (
+        tf.einsum("ij,ij->i", x, x)[:, None]
+        + tf.einsum("...j,...j->...", x, x)
+        - 2 * inner(x, x)
+    ),
     "by einsum": lambda x: (
         squares(x) - 2 * tf.einsum("ij,kj->ik", x, x, name="inner") + 1.0
     ),

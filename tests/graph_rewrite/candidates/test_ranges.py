@@ -57,6 +57,10 @@ def unit_length(y: tf.Tensor) -> tf.Tensor:
     return tf.math.l2_normalize(y, -1)
 
 
+def length_by_einsum(y: tf.Tensor) -> tf.Tensor:
+    return y / tf.sqrt(tf.einsum("ij,ij->i", y, y)[:, None] + 1.0)
+
+
 def product_and(build: Build, seed: float) -> Callable[[], None]:
     """x @ w, the expression, its sum by random weights, and the gradient to x."""
 
@@ -74,7 +78,7 @@ def product_and(build: Build, seed: float) -> Callable[[], None]:
 
 
 EXPRESSIONS = [log_softmax, log_sigmoid, normalised, scaled_by_root, masked, selected]
-NORMS = [normalised, scaled_by_root, layer_norm, unit_length]
+NORMS = [normalised, scaled_by_root, layer_norm, unit_length, length_by_einsum]
 
 
 def inputs(kind: str) -> np.ndarray:

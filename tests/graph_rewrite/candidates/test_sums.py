@@ -54,6 +54,23 @@ def within(n: int) -> bool:
     return all(low <= WORSE**2 * high for high, low in errors(n).values())
 
 
+def of_products(made: Callable[[tf.Tensor], tf.Tensor]) -> tuple[bool, bool]:
+    """Whether the last product sums nothing, and whether it sums squares."""
+    module = module_of(graph_def(lambda: made(v1.placeholder(tf.float32, [None, 8]))))
+    typed = type_ports(module.main, context_of(module))
+    view = [v for v in typed.values() if v.node.op in ("MatMul", "Einsum")][-1]
+    return sums.sums_nothing(module.main, view), sums.sums_squares(module.main, view)
+
+
+def test_what_a_product_sums() -> None:
+    square = of_products(lambda x: tf.einsum("nd,nd->n", x, x))
+    of_all = of_products(lambda x: tf.einsum("ij,ij->", x, x))
+    assert square == of_all == (False, True)
+    assert of_products(lambda x: tf.einsum("i,j->ij", x[0], x[1])) == (True, False)
+    assert of_products(lambda x: tf.matmul(x, x, transpose_b=True)) == (False, False)
+    assert of_products(lambda x: tf.einsum("nd,nd->n", x, x + 1.0)) == (False, False)
+
+
 def test_the_number_of_terms_is_what_twice_the_error_allows() -> None:
     """The exact sums allow one or two more than their approximation."""
     assert within(sums.TERMS)

@@ -177,7 +177,27 @@ ELEMENTWISE = (
         work="transcendental",
         steep=True,
     ),
-    keep("Pow", "range and error grow with the exponent", "tf:deny", singular=(0,)),
+    keep(
+        "Erfinv Ndtri Digamma Polygamma Zeta Expint",
+        "they have poles, or an infinite slope at the ends of their range",
+        "definition",
+        work="transcendental",
+        steep=True,
+    ),
+    keep(
+        "BesselI0 BesselI1 BesselJ0 BesselJ1 BesselK0 BesselK1 BesselY0 BesselY1",
+        "they grow as exponentials do, or turn as sines do",
+        "definition",
+        work="transcendental",
+        steep=True,
+    ),
+    keep(
+        "Pow",
+        "range and error grow with the exponent",
+        "tf:deny",
+        singular=(0,),
+        steep_by=(1,),
+    ),
     keep(
         "Xdivy Xlogy",
         "made for losses: logs and quotients of tiny probabilities",

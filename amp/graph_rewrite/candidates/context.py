@@ -58,7 +58,7 @@ class Context:
       device_type: whose kernels run, "CPU" or "GPU".
       native: whether the device computes in the 16-bit type.
       xla: whether XLA compiles the graph (every type that the OpDef allows then has a
-        kernel).
+        kernel, but for `Row.float32_under_xla`).
       behind: nodes downstream of an unscale marker, markers included.
       fed: nodes that the caller feeds, which stay float32.
       fetched: nodes whose tensors the caller reads in float32.

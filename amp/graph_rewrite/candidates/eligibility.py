@@ -33,7 +33,7 @@ from amp.graph_rewrite.candidates.hazards import (
     sinks,
 )
 from amp.graph_rewrite.graph import ir, op_schema
-from amp.graph_rewrite.ops.op_table import Role
+from amp.graph_rewrite.ops.op_table import Role, facts
 from amp.graph_rewrite.plan import Reason
 
 
@@ -170,6 +170,9 @@ def _check_kernel(view: Typed, low: dict[str, int], context: Context) -> Reason 
 
 def _has_kernel(node: ir.Node, low: dict[str, int], context: Context) -> bool:
     """Whether an op can be computed once its type attributes are changed to `low`."""
-    if context.policy.emulate or context.xla:
+    if context.policy.emulate:
         return op_schema.accepts(node.op, low)
+    if context.xla:
+        compiles = not facts(node.op).float32_under_xla
+        return compiles and op_schema.accepts(node.op, low)
     return op_schema.has_kernel(node, context.device_type, low)

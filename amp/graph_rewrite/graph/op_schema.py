@@ -316,7 +316,7 @@ def has_kernel(node: Node, device_type: str, low: dict[str, int]) -> bool:
 
 
 def accepts(op: str, low: dict[str, int]) -> bool:
-    """Whether the OpDef allows the type attributes `low`, which is all XLA needs."""
+    """Whether the OpDef allows the type attributes `low`, which XLA mostly compiles."""
     known = schema(op)
     if known is None:
         return False

@@ -139,6 +139,7 @@ POOLING = (
         "tf:clear",
         work="pool",
         kernel_compares=(0, 1),
+        float32_under_xla=True,
     ),
     follow(
         "MaxPoolWithArgmax MaxPoolGradGradWithArgmax",

@@ -168,6 +168,8 @@ class Row:
       hands_on_list: whether the lists at its outputs are those at its inputs, in this
         order, or have their element types.
       unmoved: when its kernel, for any device, moves nothing.
+      float32_under_xla: whether XLA compiles it in float32 only, whatever the OpDef
+        allows.
       fusible: whether it may be in a cluster of elementwise nodes that XLA compiles;
         the conditions are in `elementwise`.
       constant_operands: numbers of the integer inputs whose values XLA needs when it
@@ -206,6 +208,7 @@ class Row:
     same_list: bool = False
     hands_on_list: bool = False
     unmoved: Unmoved = Unmoved.NEVER
+    float32_under_xla: bool = False
     fusible: bool = False
     constant_operands: tuple[int, ...] = ()
 

@@ -274,6 +274,28 @@ def test_xla_does_not_look_at_the_devices_of_the_nodes_it_compiles() -> None:
     assert "compute" in {decision.rule for decision in report.decisions}
 
 
+def test_what_xla_has_in_float32_only_is_float32_where_it_compiles() -> None:
+    """As a gradient penalty behind a maximum pooling, whose plans all failed."""
+    window = {"ksize": [1, 2, 2, 1], "strides": [1, 2, 2, 1], "padding": "SAME"}
+
+    @tf.function(jit_compile=True)
+    def penalty(x: tf.Tensor, w: tf.Tensor) -> tf.Tensor:
+        y = tf.nn.conv2d(x, w, 1, "SAME")
+        made = tf.raw_ops.MaxPool(input=y, **window)
+        ends = {"orig_input": y, "orig_output": made, "grad": y}
+        second = tf.raw_ops.MaxPoolGradGrad(**ends, **window, name="second")
+        return tf.nn.conv2d(second, w, 1, "SAME")
+
+    args = tf.ones([1, 8, 8, 4]), tf.ones([1, 1, 4, 4])
+    module, _ = traced(penalty, *args)
+    report = rewrite(module, settled()).report
+    found = {d.op: d.rule for d in report.decisions}
+    assert (found["Conv2D"], found["MaxPoolGradGrad"]) == ("compute", "kernel")
+    policy = amp.Policy(dtype="bfloat16", assignment="all", strict=True)
+    with amp.mixed_precision_scope(policy):
+        penalty(*args)
+
+
 def test_a_node_that_only_updates_a_variable_stays_float32() -> None:
     def build() -> None:
         average = v1.get_variable("average", [8], use_resource=True)

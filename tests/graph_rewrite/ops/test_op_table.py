@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 import tensorflow as tf
-from tensorflow.python.framework import op_def_registry
+from tensorflow.python.framework import kernels, op_def_registry
 
 from amp.errors import AmpError
 from amp.graph_rewrite.ops import op_table
@@ -292,6 +292,31 @@ def test_importing_the_table_imports_no_tensorflow() -> None:
     code = f"import sys, {name}; sys.exit('tensorflow' in sys.modules)"
     root = pathlib.Path(op_table.__file__).parents[3]
     subprocess.run([sys.executable, "-c", code], cwd=root, check=True)
+
+
+def compiled(op: str) -> list[dict[str, set[int]]]:
+    """The types that XLA's kernels for an op on a CPU take, by attribute."""
+    tf.function(tf.identity, jit_compile=True)(1.0)  # which registers them
+    return [
+        {limit.name: set(limit.allowed_values.list.type) for limit in kernel.constraint}
+        for kernel in kernels.get_registered_kernels_for_op(op).kernel
+        if kernel.device_type == "XLA_CPU_JIT"
+    ]
+
+
+@every_row
+def test_what_xla_compiles_in_float32_only_is_said(row: Row) -> None:
+    """Law: of the types that the OpDef allows; an op that XLA does not know is free."""
+    if row.role is Role.KEEP or not (found := compiled(row.op)):
+        return
+    definition = op_def(row)
+    allowed = {a.name: set(a.allowed_values.list.type) for a in definition.attr}
+    low = {t.as_datatype_enum for t in (tf.float16, tf.bfloat16)}
+    may = all(
+        any((allowed[attr] or low) & low & limits.get(attr, low) for limits in found)
+        for attr in row.attrs
+    )
+    assert may is not row.float32_under_xla
 
 
 raw = tf.raw_ops

@@ -42,6 +42,7 @@ def too_long(graph: ir.Graph, view: Typed, context: Context) -> Reason | None:
       their number may be larger at another call than that which plans are made for.
       Not if another op stands in for it in 16 bits.
     Case 3: more terms than the largest number of the type (float16), each of size 1.
+    Case 4: the kernel adds up squares in float16: that of 256 is infinite.
     """
     row, limits = view.row, context.format
     assert row is not None
@@ -50,6 +51,8 @@ def too_long(graph: ir.Graph, view: Typed, context: Context) -> Reason | None:
     low = stand_ins.accumulates_low(row, context)
     if low and stand_ins.stand_in(graph, view, context) is not None:
         low = False
+    if low and row.adds_squares and limits.name == "float16":
+        return Reason("range", view.node.name)
     if not low and not (row.sums and limits.name == "float16"):
         return None
     limit = TERMS if low else limits.largest

@@ -55,6 +55,7 @@ NORMALISATION = (
         "definition",
         work="normalise",
         terms=Terms.NEIGHBOURS,
+        adds_squares=True,
         accumulates_low=FLOAT16,
     ),
 )

@@ -141,6 +141,7 @@ class Row:
       adds_gradients: whether `GradientTape.gradient` adds up by it what several readers
         of a tensor give, outside the name scope of the gradient.
       terms: how many terms it adds up for an element of its output.
+      adds_squares: whether these terms are squares, which leave float16's range.
       accumulates_low: 16-bit types in which TensorFlow's CPU kernel accumulates its
         sums (whole, or block by block) instead of in float32, on a CPU without
         arithmetic in the type.
@@ -194,6 +195,7 @@ class Row:
     sums: bool = False
     adds_gradients: bool = False
     terms: Terms = Terms.FEW
+    adds_squares: bool = False
     accumulates_low: tuple[str, ...] = ()
     native_accumulates_low: tuple[str, ...] | None = None
     gpu_accumulates_low: tuple[str, ...] = ()

@@ -71,6 +71,19 @@ def test_what_a_product_sums() -> None:
     assert of_products(lambda x: tf.einsum("nd,nd->n", x, x + 1.0)) == (False, False)
 
 
+@pytest.mark.parametrize("op", ["LRN", "LRNGrad"])
+def test_a_kernel_that_adds_squares_in_float16_has_no_range_for_them(op: str) -> None:
+    """Of 300 it makes NaN, however few its terms are."""
+
+    def build() -> None:
+        x = product(1, 2, 2, 8)
+        gradient = ("input_grads", "input_image", "output_image")
+        names = ("input",) if op == "LRN" else gradient
+        getattr(raw, op)(**dict.fromkeys(names, x), depth_radius=1, name="sum")
+
+    assert decided(build, dtype="float16").rule == "range"
+
+
 def test_the_number_of_terms_is_what_twice_the_error_allows() -> None:
     """The exact sums allow one or two more than their approximation."""
     assert within(sums.TERMS)

@@ -54,9 +54,13 @@ class Terms(enum.Enum):
 # one by one in the type. Reductions, running sums and products accumulate in float32.
 #
 # For GPU kernels (`Row.gpu_accumulates_low`), by TensorFlow's source; not measured:
-# - Sum: per thread, warp and block in the type of its input (reduction_gpu_kernels);
-#   over an outer axis 32 partial sums are added one by one. Mean converts to float32
-#   first, BiasAddGrad has float32 accumulators.
+# - Sum in float16: per thread, warp and block in the type of its input; over an outer
+#   axis 32 partial sums are added one by one. In bfloat16 it converts to float32 first,
+#   as Mean does in both types (the specializations of ReduceFunctor in
+#   reduction_gpu_kernels.cu.h, a header of TensorFlow 2.21).
+# - BiasAddGrad: in float32 within a block, at least in float16, and by an atomic
+#   addition in the type for each block (bias_op_gpu.cu.cc, of no known version). It is
+#   not listed until it is measured how many blocks there are for a channel.
 # - AddN: one by one, in Eigen's expression of the type.
 # - ScatterNd, TensorScatter*, UnsortedSegmentSum, SegmentSum and SegmentMean,
 #   ResizeNearestNeighborGrad: atomic additions to an output of the type.

@@ -206,7 +206,7 @@ REDUCTIONS = (
         unmoved=Unmoved.SAME_COUNT,
         constant_operands=(1,),
         accumulates_low=FLOAT16,
-        gpu_accumulates_low=BOTH,
+        gpu_accumulates_low=FLOAT16,
     ),
     follow(
         "BiasAddGrad",

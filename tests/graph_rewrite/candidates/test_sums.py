@@ -264,6 +264,11 @@ def test_a_sum_longer_than_float16_reaches_stays_float32(
     assert {d.node: d.rule for d in report.decisions}["sum"] == rule
 
 
+def test_a_sum_in_a_gpu_kernel_adds_up_in_float32_in_bfloat16() -> None:
+    assert decided(summed(4096), A100).rule == "follow"
+    assert decided(summed(4096), A100, "float16").rule == "count"
+
+
 def test_a_mean_in_a_gpu_kernel_adds_up_in_float32() -> None:
     found = decided(lambda: tf.reduce_mean(product(4096, 8), 0, name="sum"), A100)
     assert found.rule == "follow"

@@ -59,6 +59,16 @@ def test_xla_accumulates_low_is_what_xla_does(op: str, dtype: str) -> None:
     assert accumulation.accumulates_low(op, dtype, xla=True) is listed
 
 
+@pytest.mark.parametrize("op", ["Sum", "Mean"])
+def test_gpu_accumulates_low_is_what_tensorflows_header_has(op: str) -> None:
+    """Of the types that it does not convert to float32 by a specialization."""
+    header = "tensorflow/core/kernels/reduction_gpu_kernels.cu.h"
+    text = pathlib.Path(tf.sysconfig.get_include(), header).read_text()
+    names = {"float16": "half", "bfloat16": "bfloat16"}
+    low = [d for d in names if f"{op}Reducer<Eigen::{names[d]}>> {{" not in text]
+    assert TABLE[op].gpu_accumulates_low == tuple(low)
+
+
 AVERAGED = ("Softmax", "LogSoftmax")
 
 

@@ -6,6 +6,7 @@ import gc
 import pathlib
 
 import numpy as np
+import pytest
 import tensorflow as tf
 
 import amp

@@ -328,8 +328,7 @@ def _feeding(
 ) -> dict[str, Reason]:
     """What computes the operands of some nodes, up to products and other types.
 
-    What is float32 by itself lies between as all else does. Walks again where a loop of
-    TensorFlow 1 goes back to what was walked before.
+    Walks again where a loop of TensorFlow 1 goes back to what was walked before.
     """
     reached: dict[str, Reason] = {}
     back: set[str] = set()
@@ -359,19 +358,21 @@ def _reach(
             made = typed.get(edge[0])
             if slot.type not in ir.FLOATS or made is None:
                 continue
-            if made.facts.kind in _COPIES or _may_spoil(sources, edge):
+            if made.facts.kind in _COPIES or _may_spoil(sources, edge, reason):
                 reached.setdefault(edge[0], reason)
 
 
-def _may_spoil(sources: _Sources, edge: ir.Edge) -> bool:
+def _may_spoil(sources: _Sources, edge: ir.Edge, reason: Reason) -> bool:
     """Whether a float32 output of a node may have been rounded in it or before it.
 
-    Not in what is computed beside a 16-bit output: moments of a batch.
+    Not in what is computed beside a 16-bit output: moments of a batch. Behind what is
+    float32 by itself only steep functions look: from the differences in an optimizer
+    it would go through the loss to every logit.
     """
     view, index = sources.typed[edge[0]], edge[1]
     row = view.row
     if row is None or row.role is Role.KEEP:
-        return row is not None
+        return row is not None and reason.rule == "steep"
     if sources.rounds(view):
         return False
     return view.outs[index].attr in row.attrs

@@ -52,8 +52,7 @@ def conditioning(
       part is an operand of a product, the product is refused too, as its other terms
       read that operand as it is: |x|^2 - 2 x.y + |y|^2.
     Case 2: a function that is steep where its operand is large or near a pole or jump
-      (`steep`, `steep_by` in the op table), or has a pole and reads a difference:
-      1 / (1 - x).
+      (`steep` in the op table), or has a pole and reads a difference: 1 / (1 - x).
     Case 3: a constant factor near 1, as the decay of a state.
     Case 4: what factors or inverts a matrix, or solves by it: the condition number of a
       matrix has no bound, and one that rounding made indefinite has no factor. Here the
@@ -149,18 +148,9 @@ def _summed(graph: ir.Graph, sources: _Sources) -> set[str]:
 
 def _is_steep(view: Typed, sources: _Sources, context: Context) -> bool:
     row = view.facts
-    if not (row.steep or row.steep_by or row.singular):
+    if not (row.steep or row.singular) or view.node.op in context.policy.allow:
         return False
-    if view.node.op in context.policy.allow:
-        return False
-    return row.steep or _at_pole(view, sources) or _is_steep_by(view, sources)
-
-
-def _is_steep_by(view: Typed, sources: _Sources) -> bool:
-    """Whether a node computes an input by which an op is steep: none is a constant."""
-    edges = [view.node.inputs[port] for port in view.facts.steep_by]
-    made = [sources.typed.get(_origin(edge, sources.typed)[0]) for edge in edges]
-    return any(one is not None and not one.facts.in_memory for one in made)
+    return row.steep or _at_pole(view, sources)
 
 
 def _decays(view: Typed, sources: _Sources, context: Context) -> bool:

@@ -131,8 +131,6 @@ class Row:
       steep: whether its condition number |x f'(x) / f(x)| is unbounded, so that where x
         is large, or near a pole or jump, a rounding of x is a far larger error of the
         output.
-      steep_by: numbers of the inputs by which it is steep where something computes
-        them: an exponent.
       subtracts: whether it subtracts an input from another one or from 0.
       bounded: whether outputs stay small however large the inputs are.
       sums: a 16-bit output element is the sum or mean of many input elements. Not so
@@ -189,7 +187,6 @@ class Row:
     kind: Kind = Kind.OTHER
     singular: tuple[int, ...] = ()
     steep: bool = False
-    steep_by: tuple[int, ...] = ()
     subtracts: bool = False
     bounded: bool = False
     sums: bool = False

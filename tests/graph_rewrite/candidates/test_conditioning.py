@@ -88,7 +88,6 @@ STEEP: dict[str, Between] = {
     "quotient": lambda x: tf.math.floordiv(x, 2.0, name="it"),
     "erfinv": lambda x: tf.raw_ops.Erfinv(x=tf.tanh(x), name="it"),
     "digamma": lambda x: tf.math.digamma(x, name="it"),
-    "power of 2": lambda x: tf.pow(2.0, x, name="it"),
     "1 / (1 - x)": lambda x: tf.divide(1.0, tf.abs(1.0 - x), name="it"),
     "rsqrt": lambda x: tf.math.rsqrt(1.0 - tf.square(x) + 1e-3, name="it"),
 }
@@ -199,7 +198,6 @@ NOT: dict[str, Between] = {
         tf.subtract(*tf.split(x, 2, -1), name="it"), [1, 2]
     ),
     "a quotient by a sum": lambda x: tf.divide(x, 1.0 + mean(tf.abs(x)), name="it"),
-    "a square by a power": lambda x: tf.nn.relu(x, name="it") ** 2.0,
     "GELU": lambda x: tf.identity(tf.nn.gelu(x), name="it"),
 }
 

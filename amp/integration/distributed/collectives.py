@@ -19,6 +19,7 @@ import tensorflow as tf
 
 from amp.graph_rewrite.graph.calls import calls_once
 from amp.graph_rewrite.graph.ir import UNSCALE
+from amp.graph_rewrite.ops.op_table import Kind, facts
 from amp.integration.functions import clusters
 
 # Reductions and gathers of TensorFlow (Collective*, Nccl*, CrossReplicaSum), Horovod's
@@ -95,9 +96,6 @@ def _unscaled(ends: Sequence[Any]) -> set[Any]:
     return found
 
 
-_PRODUCTS = {"Mul", "MulNoNan", "Div", "DivNoNan", "RealDiv"}
-
-
 def _gradients(op: Any, unscaled: Collection[Any]) -> list[tf.Tensor]:
     """The inputs of an operation that may be gradients, of this process or another.
 
@@ -107,7 +105,9 @@ def _gradients(op: Any, unscaled: Collection[Any]) -> list[tf.Tensor]:
     own = [tensor for tensor in op.inputs if tensor.op in unscaled]
     if not own:
         return list(op.inputs)
-    others = () if op.type in _PRODUCTS else op.inputs
+    row = facts(op.type)
+    scales = row.kind is Kind.PRODUCT or 1 in row.singular  # or divides
+    others = () if scales else op.inputs
     return own + [tensor for tensor in others if not tensor.dtype.is_integer]
 
 

@@ -92,7 +92,8 @@ class Watch:
 def test_a_step_that_is_observed_gives_way() -> None:
     job = Job()
     with amp.mixed_precision_scope(dtype="float16", emulate=True, check=False):
-        step_probes.watch(Watch())
+        watch = Watch()  # which the process holds weakly
+        step_probes.watch(watch)
         with pytest.warns(RuntimeWarning, match="are not observed"):
             job.step()
         job.step()

@@ -271,7 +271,7 @@ def test_each_device_of_a_process_has_figures_and_a_name(two_gpus: None) -> None
 
 def test_a_policy_is_settled_for_each_of_them(two_gpus: None) -> None:
     found = hardware.resolve_on("GPU:1", Policy())
-    assert hardware.resolve().policy == found.policy
+    assert hardware.resolve(Policy()).policy == found.policy
     assert (found.place, found.kinds) == ("GPU:1", {"CPU", "GPU"})
     assert found.device == hardware.device("GPU:1")
 

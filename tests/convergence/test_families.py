@@ -32,6 +32,7 @@ def test_a_run_has_the_seeds_of_the_table_unless_told_otherwise(
     monkeypatch.setitem(FAMILIES, family.name, family)
     monkeypatch.setitem(SEEDS, family.name, {"float16": 3})  # type: ignore[arg-type]
     monkeypatch.setattr("convergence.observing.DRAWS", 2)
+    monkeypatch.setattr("convergence.settings.SETTINGS", ("float32",))  # one is enough
     frozen = ready(family, tmp_path)  # for two seeds
     for asked, taken in ((None, 3), (1, 1)):
         out = tmp_path / str(taken)

@@ -298,6 +298,7 @@ def test_each_run_says_its_own_commit_and_checkpoints_are_of_one_code(
     """Where results of another commit are gone on with, and one of its runs was cut."""
     family = small("wide_deep", steps=2)
     monkeypatch.setattr(observing, "DRAWS", 2)
+    monkeypatch.setattr(settings, "SETTINGS", ("float32", "constant"))
     monkeypatch.setattr(runner._Runs, "_drill", lambda *_: None)
     frozen, places = ready(family, tmp_path), []
     honest = runner.Trainer.run

@@ -65,6 +65,8 @@ def _parser() -> argparse.ArgumentParser:
     add("--seconds", type=float, help="to time steps for, a run (default: 8, quick: 1)")
     text = "the 16-bit type (default: what the plugin's auto comes to, else bfloat16)"
     add("--dtype", choices=("auto", "bfloat16", "float16"), default="auto", help=text)
+    text = "times the batch of each case, which is a CPU's (default: 1)"
+    add("--batch-factor", type=int, default=1, metavar="N", help=text)
     add("--quick", action="store_true", help="small sizes, which say nothing of speed")
     add("--timeout", type=float, default=1200.0, help="seconds, a run")
     text = "a .json; a .md and a .svg are written beside it"
@@ -107,17 +109,25 @@ def begin(args: argparse.Namespace, cache: Path | None) -> dict[str, Any]:
             "note": args.note,
             "variables": variables,
             "cache": "empty" if cache else "given",
-            "cases": {name: described(name, args.quick) for name in chosen(args)},
+            "batch_factor": args.batch_factor,
+            "cases": {
+                name: described(name, args.quick, args.batch_factor)
+                for name in chosen(args)
+            },
         },
         "runs": [],
     }
 
 
-def described(name: str, quick: bool) -> dict[str, Any]:
+def described(name: str, quick: bool, batch_factor: int) -> dict[str, Any]:
     """What a case was when it was timed; its row may change later."""
     case = bench_models.ALL[name]
     batch, sizes = case.arguments(quick)
-    return {"batch": batch, "sizes": sizes, "optimizer": case.optimizer}
+    return {
+        "batch": batch * batch_factor,
+        "sizes": sizes,
+        "optimizer": case.optimizer,
+    }
 
 
 def measure(
@@ -186,6 +196,7 @@ def _command(
     case, executor, mode = key
     options = ["--case", case, "--executor", executor, "--mode", mode]
     options += ["--dtype", settings["dtype"], "--seconds", str(settings["seconds"])]
+    options += ["--batch-factor", str(settings["batch_factor"])]
     options += ["--quick"] if settings["small_sizes"] else []
     if mode != "amp":
         return options, {}, args.timeout

@@ -41,6 +41,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--executor", choices=EXECUTORS, default="kernels")
     parser.add_argument("--dtype", choices=("bfloat16", "float16"), default="bfloat16")
     parser.add_argument("--seconds", type=float, default=8.0)
+    parser.add_argument("--batch-factor", type=int, default=1)
     parser.add_argument("--quick", action="store_true")
     args = parser.parse_args(argv)
     with warnings.catch_warnings(record=True) as caught:
@@ -66,6 +67,7 @@ def measure(args: argparse.Namespace) -> dict[str, Any]:
     module = importlib.import_module(f"models.{case.module}")
     batch, sizes = case.arguments(args.quick)
     keras.utils.set_random_seed(SEED)
+    batch *= args.batch_factor
     data = tf.nest.map_structure(tf.constant, example_batch(module, batch, sizes))
     before, start = memory(), time.perf_counter()
     prepare(args.mode, args.dtype)

@@ -161,6 +161,18 @@ def test_results_hold_the_sizes_of_their_cases(
 
 
 @pytest.mark.usefixtures("options")
+def test_a_faster_device_gets_larger_batches_in_every_mode(
+    monkeypatch: pytest.MonkeyPatch, output: pathlib.Path
+) -> None:
+    workers = Workers()
+    _, found = driven(monkeypatch, workers, output, "--batch-factor", "3")
+    (case,) = found["settings"]["cases"].values()
+    assert case["batch"] == 3 * bench_models.CASES["mlp"].batch
+    factors = {o[o.index("--batch-factor") + 1] for o, _ in workers.asked}
+    assert factors == {"3"}
+
+
+@pytest.mark.usefixtures("options")
 @pytest.mark.parametrize("ending", [".json", ".md", ".svg"])
 def test_results_that_are_there_are_replaced_by_force_only(
     ending: str, monkeypatch: pytest.MonkeyPatch, output: pathlib.Path

@@ -39,7 +39,8 @@ def restored(monkeypatch: pytest.MonkeyPatch):
 
 def arguments(**changed: object) -> argparse.Namespace:
     chosen = {"case": "mlp", "mode": "float32", "executor": "kernels"}
-    chosen |= {"dtype": "bfloat16", "seconds": 0.01, "quick": True, **changed}
+    chosen |= {"dtype": "bfloat16", "seconds": 0.01, "quick": True}
+    chosen |= {"batch_factor": 1, **changed}
     return argparse.Namespace(**chosen)
 
 
@@ -52,6 +53,21 @@ def test_a_run_is_whole_and_goes_through_json() -> None:
     assert found["first_step_seconds"] > found["seconds"]
     assert found["loss_last"] < found["loss_first"]
     assert "verdict" not in found
+
+
+def test_the_batch_is_as_many_times_larger_as_asked(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    seen, example_batch = [], worker.example_batch
+
+    def noted(module: object, batch: int, sizes: dict[str, object]) -> object:
+        seen.append(batch)
+        return example_batch(module, batch, sizes)
+
+    monkeypatch.setattr(worker, "example_batch", noted)
+    for factor in (1, 3):
+        worker.measure(arguments(batch_factor=factor))
+    assert seen[1] == 3 * seen[0]
 
 
 @pytest.mark.parametrize("executor", worker.EXECUTORS)

@@ -18,6 +18,7 @@ ROOT = Path(__file__).resolve().parents[1]
 VARIABLES = (
     *("TF_ENABLE_ONEDNN_OPTS", "ONEDNN_MAX_CPU_ISA", "DNNL_MAX_CPU_ISA"),
     *("TF_NUM_INTRAOP_THREADS", "OMP_NUM_THREADS", "XLA_FLAGS"),
+    "NVIDIA_TF32_OVERRIDE",  # of the libraries for GPUs
 )
 FLAGS = frozenset(
     ("avx512f", "avx512_bf16", "avx512_fp16", "amx_tile", "amx_bf16", "amx_fp16")

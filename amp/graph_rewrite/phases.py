@@ -9,6 +9,7 @@ from __future__ import annotations
 from amp.graph_rewrite import checks
 from amp.graph_rewrite.apply.apply import apply_plans
 from amp.graph_rewrite.apply.link import link
+from amp.graph_rewrite.apply.without_scale import priced_without_scale, without_scale
 from amp.graph_rewrite.assign.decide import decide
 from amp.graph_rewrite.assign.gain import keep_if_gains, without_memory_if_needed
 from amp.graph_rewrite.assign.nominee import nominated
@@ -52,7 +53,8 @@ PREPARE = (
 # Makes the plans that a nominee asks for.
 _CHOSEN = ("chosen", "nominated", "nominee")
 DECIDE = (
-    Step("nominate", nominated, ("every", "nominee"), "nominated"),
+    Step("nominate", nominated, ("every", "nominee"), "narrower"),
+    Step("spare", priced_without_scale, ("narrower", "nominee"), "nominated"),
     Step("decide", decide, ("nominated", "nominee"), "chosen"),
     Step("price memory", without_memory_if_needed, _CHOSEN, "priced"),
     Step("keep if it gains", keep_if_gains, ("chosen", "priced", "nominee"), "plans"),
@@ -61,7 +63,8 @@ DECIDE = (
 BUILD = (
     Step("apply", apply_plans, ("priced", "plans"), "applied"),
     Step("check the casts", checks.casts_made, ("priced", "plans", "applied")),
-    Step("link", link, ("unfused", "applied", "suffix"), "linked"),
+    Step("unscale", without_scale, ("applied", "priced", "nominee"), "unscaled"),
+    Step("link", link, ("unfused", "unscaled", "suffix"), "linked"),
 )
 # Checks them.
 CHECK = (

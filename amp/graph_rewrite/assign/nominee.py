@@ -33,6 +33,7 @@ class Nominee:
       lengths: whether XLA may also compile those whose sizes differ from call to call
         where these may be any: it takes longer than they save if few lengths recur.
       in_float32: whether nothing becomes 16-bit, so that only kernels are others.
+      unscaled: whether it does without the loss scale that 16 bits need.
       kept: further nodes that stay float32, by the use of the function as given.
     """
 
@@ -42,6 +43,7 @@ class Nominee:
     clusters: bool = True
     lengths: bool = True
     in_float32: bool = False
+    unscaled: bool = False
     kept: Nodes = dataclasses.field(default_factory=dict)
 
     def keeping(self, kept: Nodes) -> Nominee:
@@ -61,7 +63,8 @@ EVERYTHING = Nominee("everything", everything=True)
 PRODUCTS = Nominee("products only", everything=True, products_only=True)
 UNCLUSTERED = Nominee("without clusters", clusters=False)
 # What a rewrite does besides choosing types: batch norms made one kernel (decision 29),
-# and rows of variables read without a copy (decision 27). XLA has nothing to compile.
+# rows of variables read without a copy (decision 27), and no loss scale where the user
+# asked for none (decision 32). XLA has nothing to compile.
 REWRITTEN = Nominee("float32, rewritten", clusters=False, in_float32=True)
 
 _ONLY = Reason("products", "a plan of products only, to compare others with")

@@ -89,6 +89,17 @@ class Priced:
         }
         return Priced(analysis, uses)
 
+    def sparing(self, nodes: Mapping[FunctionUse, frozenset[str]]) -> Priced:
+        """The same prices, by which only the function as given has these nodes."""
+        uses = dict(self.uses)
+        for use, names in nodes.items():
+            one = uses[use]
+            own = {name: one.times[name][0] for name in names & one.times.keys()}
+            times = {**one.times, **dict.fromkeys(own, (0.0, 0.0))}
+            spared = one.spared + sum(own.values())
+            uses[use] = dataclasses.replace(one, times=times, spared=spared)
+        return dataclasses.replace(self, uses=uses)
+
 
 def cost_models(settled: Resolution) -> Callable[[FunctionUse], CostModel]:
     """Returns the cost model for a use, with the figures of XLA if it compiles it."""

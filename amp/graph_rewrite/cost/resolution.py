@@ -29,6 +29,8 @@ class Resolution:
       differentiable: whether gradients may be taken of what is rewritten.
       named: whether the user named the device, which need not be here: nothing that was
         measured counts then.
+      scales_itself: whether the loss is scaled for the sake of 16 bits alone: the user
+        has asked for no scale.
     """
 
     policy: Policy | None
@@ -38,6 +40,7 @@ class Resolution:
     kinds: frozenset[str] = frozenset({"CPU"})
     differentiable: bool = False
     named: bool = False
+    scales_itself: bool = False
 
 
 def resolve(policy: Policy, device: Device) -> Resolution:
@@ -59,7 +62,9 @@ def resolve(policy: Policy, device: Device) -> Resolution:
     settled = dataclasses.replace(policy, dtype=dtype, loss_scale=scale)
     how = "emulated on" if policy.emulate else "on"
     reason = f"{dtype} {how} {device.name}, loss scale {scale}"
-    return Resolution(settled, REFERENCE if policy.emulate else device, reason)
+    figures = REFERENCE if policy.emulate else device
+    itself = policy.loss_scale == "auto" and dtype == "float16"
+    return Resolution(settled, figures, reason, scales_itself=itself)
 
 
 def _off(device: Device) -> str:

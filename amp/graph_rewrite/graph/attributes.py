@@ -218,6 +218,9 @@ def _values(proto: Any) -> np.ndarray:
 
 
 def _write_tensor(proto: attr_value_pb2.AttrValue, values: Any, number: int) -> None:
+    if number == ir.BOOL:
+        proto.tensor.CopyFrom(tensor_util.make_tensor_proto(values))
+        return
     array = np.asarray(values, np.int32 if number == ir.INT32 else np.float32)
     bits = rounding.to_bits(rounding.distinct(array), number)
     proto.tensor.Clear()

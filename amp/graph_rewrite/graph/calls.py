@@ -96,10 +96,11 @@ def renamed(node: ir.Node, call: Call, names: Mapping[str, str]) -> ir.Node:
     """
     if call is _DIRECT:
         return dataclasses.replace(node, op=names.get(node.op, node.op), pristine=False)
-    updates: dict[str, ir.Value] = {
-        attr: ir.Functions(tuple(names.get(f, f) for f in node.functions(attr)))
-        for attr in call.attrs
-    }
+    updates: dict[str, ir.Value] = {}
+    for attr in call.attrs:
+        new = tuple(names.get(f, f) for f in node.functions(attr))
+        single = isinstance(node.updates.get(attr), ir.Function)
+        updates[attr] = ir.Function(new[0]) if single else ir.Functions(new)
     return node.changed(updates=updates)
 
 

@@ -65,7 +65,7 @@ class OneShape:
 class Tensor:
     """A constant: `values` (an ndarray) to be stored as type `number`.
 
-    They are float32, or int32 where that is the type.
+    They are float32, or int32 or bool where that is the type.
     """
 
     values: Any

@@ -24,6 +24,7 @@ from amp.graph_rewrite.assign.nominee import (
     Nominee,
 )
 from amp.graph_rewrite.cost.op_instance import Timer, Times
+from amp.graph_rewrite.cost.resolution import Resolution
 from amp.graph_rewrite.graph import calls
 from amp.graph_rewrite.graph.calls import FunctionUse
 from amp.graph_rewrite.outcomes import Prices
@@ -52,14 +53,17 @@ CLOSE, CLOSE_IF_MODELLED, MEASURED_PART = 1.15, 1.5, 0.5
 LEAST_STEP, USUAL_GAIN = 0.01, Policy().min_gain
 
 
-def nominee_under(policy: Policy | None, plan: str) -> Nominee:
+def nominee_under(settled: Resolution, plan: str) -> Nominee:
     """The plan of a name, as it is made under a policy.
 
     Where plans do not race, nothing would show that compiling clusters for each new
-    length takes longer than they save.
+    length takes longer than they save, nor what a loss scale costs.
     """
+    policy = settled.policy
     races = policy is not None and not contest.why_not(policy)
-    return dataclasses.replace(NOMINEES[plan], lengths=races)
+    nominee = dataclasses.replace(NOMINEES[plan], lengths=races)
+    unscaled = nominee.in_float32 and races and settled.scales_itself
+    return dataclasses.replace(nominee, unscaled=unscaled)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -178,10 +182,11 @@ class FunctionPlans:
         self.repriced: Prepared | None = None
         self._timers = dict.fromkeys(NOMINEES, prepared.timer)
         self._kept, self._proven = kept, ""
-        self._policy = policy = prepared.settled.policy
+        self._settled, policy = prepared.settled, prepared.settled.policy
         emulated = policy is not None and policy.emulate
-        spares = prepared.spares and not emulated
-        self.spares = spares and prepared.foreseen(REWRITTEN).gains
+        rewritten = nominee_under(self._settled, REWRITTEN.name)
+        spares = (prepared.spares or rewritten.unscaled) and not emulated
+        self.spares = spares and prepared.foreseen(rewritten).gains
         self._cheapest: Nodes = {}  # why the cheapest plan leaves nodes in float32
         self._race = policy is not None and not contest.why_not(policy)
         self._left: dict[str, Callable[[], None]] = {}  # checks, by plan
@@ -197,7 +202,7 @@ class FunctionPlans:
 
     def nominee(self, plan: str) -> Nominee:
         """The plan of a name, with the nodes that stay float32."""
-        nominee = nominee_under(self._policy, plan).keeping(self._kept)
+        nominee = nominee_under(self._settled, plan).keeping(self._kept)
         return nominee.keeping(self._cheapest) if nominee.in_float32 else nominee
 
     def instead(self, cheapest: Report, *, stepped: bool) -> str:
@@ -221,7 +226,7 @@ class FunctionPlans:
         Args:
           float32: the report on the cheapest plan, which changes nothing.
         """
-        prepared, policy = self.prepared, self._policy
+        prepared, policy = self.prepared, self._settled.policy
         if prepared is None or policy is None or policy.min_gain > USUAL_GAIN:
             return ""
         if not self._race or float32.seconds32 < LEAST_STEP:

@@ -67,7 +67,7 @@ class GraphViews:
         if plan == FLOAT32:
             return self.float32
         if (twins, plan) not in self._views:
-            nominee = nominee_under(twins.settled.policy, plan)
+            nominee = nominee_under(twins.settled, plan)
             by = Plan(twins, self.parts(twins), nominee)
             self._views[twins, plan] = PolicyView(self.twin, by)
         return self._views[twins, plan]

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable
 import pytest
 import tensorflow as tf
 from rewriting import (
+    CPU,
     analysis_of,
     context_of,
     graph_def,
@@ -28,6 +29,7 @@ from amp.graph_rewrite.ops.chains import CHAINS
 from amp.graph_rewrite.plan import Plan
 
 ROWS, COLUMNS = 512, 1024
+GPUS = tf.config.list_physical_devices("GPU")
 
 
 def found(build: Callable[[], object], **fields: object) -> list[Merged]:
@@ -289,17 +291,19 @@ def test_this_tensorflow_merges_what_is_said_here(name: str, dtype: tf.DType) ->
     """The table's source, looked up again."""
     fn, specs = CASES[name]
     module = module_of(graph_def(lambda: fn(*given(specs))))
-    context = context_of(module)
+    context = context_of(module, A100 if GPUS else CPU)
     graph = module.main
     there = watched(
         [(n.op, *n.types("T")) for n in graph.nodes.values() if n.types("T")]
     )
-    free = [one for one in epilogues(graph, context) if all(one.types)]
+    low = dtype is tf.bfloat16
+    free = [one for one in epilogues(graph, context) if one.types[low]]
     left = there - watched([(graph.nodes[one.name].op, 1) for one in free])
     cast = [tf.TensorSpec(spec.shape, dtype) for spec in specs]
     sizes = [[2 if s is None else s for s in spec.shape] for spec in specs]
     args = [tf.ones(size, dtype) for size in sizes]
-    assert optimised(fn, args, cast) == left
+    found = optimised(fn, args, cast)
+    assert Counter({op: found[op] for op in found & there}) == left
 
 
 def test_every_chain_of_a_cpu_is_looked_up() -> None:

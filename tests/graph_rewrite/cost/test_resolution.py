@@ -39,6 +39,22 @@ def test_auto_is_off_elsewhere_and_says_why_in_one_line(device: Device) -> None:
     assert "AMP_EMULATE=1" in settled.reason
 
 
+@pytest.mark.parametrize(
+    ("fields", "itself"),
+    [
+        ({}, True),
+        ({"loss_scale": DynamicLossScale()}, False),
+        ({"loss_scale": NoLossScale()}, False),
+        ({"dtype": "bfloat16"}, False),
+    ],
+)
+def test_a_scale_that_nobody_asked_for_is_told_from_one_that_the_user_did(
+    fields: dict[str, object], itself: bool
+) -> None:
+    settled = resolution.resolve(Policy(**fields), shipped_devices.A100)  # type: ignore[arg-type]
+    assert settled.scales_itself is itself
+
+
 def test_auto_is_off_where_products_are_slower_and_a_named_type_is_not() -> None:
     device = shipped_devices.CPU_HIDDEN_AMX
     settled = resolution.resolve(Policy(), device)

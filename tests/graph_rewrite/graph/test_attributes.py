@@ -110,6 +110,13 @@ def test_a_rounded_constant_is_the_tensor_that_the_cast_gives(
     assert array.shape == shape
 
 
+@pytest.mark.parametrize("values", [True, [[False, True]]])
+def test_booleans_are_constants_too(values: Any) -> None:
+    array = tf.make_ndarray(written(ir.Tensor(np.array(values), ir.BOOL)).tensor)
+    np.testing.assert_array_equal(array, np.array(values))
+    assert array.dtype == bool
+
+
 def test_small_constants_are_read_once_and_large_ones_take_no_memory() -> None:
     small, large = np.arange(64, dtype=np.float32), np.arange(65, dtype=np.float32)
     held = reader(small=ir.Tensor(small, ir.FLOAT), large=ir.Tensor(large, ir.FLOAT))

@@ -26,11 +26,13 @@ from amp.graph_rewrite.steps import Step
 from amp.integration.functions import definitions, function_plans
 from amp.integration.functions.function_plans import (
     MEASURED,
+    NOMINEES,
     FunctionPlans,
     Made,
     NotMade,
 )
 from amp.integration.measuring import hardware
+from amp.loss_scaling import DynamicLossScale
 
 pytestmark = pytest.mark.kernels
 
@@ -78,9 +80,53 @@ def test_what_was_made_is_registered_until_it_is_let_go(plans: FunctionPlans) ->
 
 def test_what_does_not_race_has_no_clusters_for_any_length() -> None:
     for trial, races in ((True, True), (False, False)):
-        policy = amp.Policy(dtype="bfloat16", trial=trial)
-        nominee = function_plans.nominee_under(policy, CUT.name)
+        under = settled(dtype="bfloat16", trial=trial)
+        nominee = function_plans.nominee_under(under, CUT.name)
         assert nominee == dataclasses.replace(CUT, lengths=races)
+
+
+@pytest.mark.parametrize(
+    ("fields", "unscaled"),
+    [
+        ({}, {REWRITTEN.name}),
+        ({"trial": False}, set()),  # nothing would show what a scale costs
+        ({"loss_scale": DynamicLossScale()}, set()),  # the user asked for it
+        ({"dtype": "bfloat16"}, set()),
+    ],
+)
+def test_float32_goes_without_a_scale_that_nobody_asked_for(
+    fields: dict[str, object], unscaled: set[str]
+) -> None:
+    under = settled(**{"dtype": "float16", "trial": True, **fields})
+    plans = (function_plans.nominee_under(under, name) for name in NOMINEES)
+    assert {nominee.name for nominee in plans if nominee.unscaled} == unscaled
+
+
+@pytest.mark.parametrize("rule", ["auto", DynamicLossScale()])
+def test_a_step_races_without_a_scale_that_nobody_asked_for(rule: object) -> None:
+    """The checks of forty small layers are a third of a step in float32."""
+    weights = [tf.Variable(0.2 * tf.eye(16)) for _ in range(40)]
+    optimizer = tf.keras.optimizers.SGD(0.01)
+    optimizer.build(weights)
+
+    @tf.function
+    def step(x: tf.Tensor) -> tf.Tensor:
+        with tf.GradientTape() as tape:
+            y = x
+            for each in weights:
+                y = tf.tanh(tf.matmul(y, each))
+            loss = tf.reduce_mean(y**2)
+        gradients = tape.gradient(loss, weights)
+        optimizer.apply_gradients(zip(gradients, weights, strict=True))
+        return loss
+
+    policy = {"dtype": "float16", "loss_scale": rule, "check": False}
+    with amp.mixed_precision_scope(**policy, strict=True, trial=True):
+        for _ in range(60):
+            step(tf.ones([8, 16]))
+    (report,) = amp.reports()
+    names = {plan.name for plan in report.plans}
+    assert (REWRITTEN.name in names) is (rule == "auto")
 
 
 @pytest.mark.parametrize("trial", [True, False])

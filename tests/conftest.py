@@ -16,8 +16,8 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
-# Most laws are of a CPU's kernels and times, or of products without TensorFloat-32: a GPU
-# is hidden unless the user names it (CUDA_VISIBLE_DEVICES=0 make test).
+# Most laws are of a CPU's kernels and times, or of products without TensorFloat-32: a
+# GPU is hidden unless the user names it (CUDA_VISIBLE_DEVICES=0 make test).
 os.environ.setdefault("CUDA_VISIBLE_DEVICES", "-1")
 # No test plans from a profile that the machine's user has made, or another process of
 # the tests.

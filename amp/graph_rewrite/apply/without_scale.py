@@ -15,7 +15,7 @@ import numpy as np
 
 from amp.graph_rewrite.assign.nominee import Nominee
 from amp.graph_rewrite.cost.priced import Priced
-from amp.graph_rewrite.graph import ir
+from amp.graph_rewrite.graph import calls, ir
 from amp.graph_rewrite.graph.calls import FunctionUse
 from amp.graph_rewrite.ops import loss_scale
 from amp.graph_rewrite.ops.op_table import Kind, facts
@@ -61,7 +61,7 @@ def without_scale(
         Mul(seed, scale)               ->    seed
         MulNoNan(gradient, inverse)    ->    gradient
         All(IsFinite(gradient))        ->    True
-        If(overflowed, skip, update)   ->    update()
+        If(overflowed, skip, update)   ->    update()    # or its branches exchanged
         Assign(scaler, f(checks))      ->    NoOp()
 
     Every node keeps its name, and the scaler its state: it counts no such step.
@@ -91,8 +91,9 @@ def _without_scale(graph: ir.Graph, names: frozenset[str]) -> ir.Graph:
             checks.append((name, 0))
     known = _Known(graph, checks)
     for node in graph.nodes.values():
-        if node.op in loss_scale.BRANCH and known.value(node.inputs[0]) is False:
-            nodes[node.name] = _taken(node)
+        taken = known.value(node.inputs[0]) if node.op in loss_scale.BRANCH else None
+        if taken is not None:
+            nodes[node.name] = _taken(node, taken)
     # No number of the program's depends on the checks any more, the scaler's do.
     behind = _behind(graph.with_nodes(nodes), checks)
     for name in behind:
@@ -106,12 +107,12 @@ def _without_scale(graph: ir.Graph, names: frozenset[str]) -> ir.Graph:
 
 
 def _behind(graph: ir.Graph, edges: Iterable[ir.Edge]) -> set[str]:
-    """The nodes that are computed from any of these edges, calls not looked into."""
+    """The nodes that are computed from any of these edges, but not by a function."""
     found: set[str] = set()
     pending = [*edges]
     while pending:
         for name, _ in graph.readers.get(pending.pop(), ()):
-            if name not in found and graph.nodes[name].op != loss_scale.CALL:
+            if name not in found and graph.nodes[name].op not in calls.CALLS:
                 found.add(name)
                 pending.append((name, 0))
     return found
@@ -152,9 +153,9 @@ def _true(node: ir.Node) -> ir.Node:
     return ir.Node(node.name, "Const", (), node.controls, "", None, updates)
 
 
-def _taken(node: ir.Node) -> ir.Node:
-    """A call of the branch that runs where the predicate is False."""
-    (branch,) = node.functions("else_branch")
+def _taken(node: ir.Node, predicate: bool) -> ir.Node:
+    """A call of the branch that runs."""
+    (branch,) = node.functions("then_branch" if predicate else "else_branch")
     updates: dict[str, ir.Value] = {
         "f": ir.Function(branch),
         "Tin": ir.Types(node.types("Tin")),

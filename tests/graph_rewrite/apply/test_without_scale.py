@@ -210,6 +210,57 @@ def test_a_branch_that_waits_for_something_else_too_stays() -> None:
     assert (own.weights[0].numpy() != before[0]).any()
 
 
+def test_what_comes_of_a_branch_that_stays_is_written_too() -> None:
+    """Whether the update ran also hangs on the program, and a count on that."""
+    own, count = Dense(), tf.Variable(0.0)
+
+    def step(x: tf.Tensor) -> tf.Tensor:
+        with tf.GradientTape() as tape:
+            loss = own.loss(x)
+        gradients = tape.gradient(loss, own.weights)
+
+        def update() -> tf.Tensor:
+            own.optimizer.apply_gradients(zip(gradients, own.weights, strict=True))
+            return tf.constant(1.0)
+
+        ran = tf.cond(tf.reduce_sum(x) > 0.0, update, lambda: tf.constant(0.0))
+        count.assign_add(ran)
+        return loss
+
+    made = Step(own, step)
+    twin = made.twin()
+    for x, wanted in ((-np.ones_like(X), 0.0), (np.ones_like(X), 1.0)):
+        made.call(twin, x)
+        assert count.numpy() == wanted
+
+
+class Kept(keras.optimizers.Adam):
+    """Keeps a tensor of its update for the program to read."""
+
+    def update_step(self, gradient: Any, variable: Any, learning_rate: Any) -> None:
+        self.norm = tf.norm(gradient)
+        super().update_step(gradient, variable, learning_rate)
+
+
+def test_an_update_whose_tensors_are_read_outside_is_the_other_branch() -> None:
+    """It is built first there, as it says what there is to read."""
+    own, seen = Dense(), tf.Variable(0.0)
+    own.optimizer = Kept(0.01)
+    own.optimizer.build(own.weights)
+
+    def step(x: tf.Tensor) -> tf.Tensor:
+        loss = own.step(x)
+        seen.assign(own.optimizer.norm)
+        return loss
+
+    made = Step(own, step)
+    twin, before = made.twin(), numbers(own)
+    assert not {"If", "IsFinite", "MulNoNan"} & made.ops()
+    made.call(twin)
+    assert seen.numpy() > 0.0
+    assert (own.weights[0].numpy() != before[0]).any()
+
+
 def test_a_predicate_is_asked_for_no_further_than_booleans_go() -> None:
     """One that thousands of nodes compute, one after the other."""
     own = Dense()

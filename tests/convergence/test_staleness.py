@@ -125,4 +125,7 @@ def test_a_step_is_planned_for_the_cpu_that_ran_it(
         result = made_up() | {"data": "digits", "machine": {"flags": flags}}
         name = shipped_devices.of_cpu(frozenset(flags)).name
         assert replanning.replan(result, ()) == {"device": name}
+    on_gpu = {"flags": ["amx_bf16"], "gpu": "NVIDIA H200"}
+    result = made_up() | {"data": "digits", "machine": on_gpu}
+    assert replanning.replan(result, ()) == {"device": shipped_devices.H200.name}
     assert hardware.device() == here

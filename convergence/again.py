@@ -70,7 +70,8 @@ def made(
     """Has this machine plan as the one of the results did, within the scope.
 
     What that one's kernels round decides what may be low. Steps run on this CPU, which
-    gives the same values without 16-bit arithmetic, only slower. A GPU need not be here.
+    gives the same values without 16-bit arithmetic, only slower; a GPU need not be
+    here.
 
     Args:
       result: what a file of results holds.

@@ -122,11 +122,11 @@ def test_a_step_races_without_a_scale_that_nobody_asked_for(rule: object) -> Non
 
     policy = {"dtype": "float16", "loss_scale": rule, "check": False}
     with amp.mixed_precision_scope(**policy, strict=True, trial=True):
-        for _ in range(60):
+        for _ in range(3):
             step(tf.ones([8, 16]))
     (report,) = amp.reports()
-    names = {plan.name for plan in report.plans}
-    assert (REWRITTEN.name in names) is (rule == "auto")
+    assert report.nodes_low == 0
+    assert ("predicted" in report.verdict) is (rule == "auto"), report.verdict
 
 
 @pytest.mark.parametrize("trial", [True, False])

@@ -15,7 +15,7 @@ import numpy as np
 
 from amp.graph_rewrite.assign.nominee import Nominee
 from amp.graph_rewrite.cost.priced import Priced
-from amp.graph_rewrite.graph import calls, ir
+from amp.graph_rewrite.graph import ir
 from amp.graph_rewrite.graph.calls import FunctionUse
 from amp.graph_rewrite.ops import loss_scale
 from amp.graph_rewrite.ops.op_table import Kind, facts
@@ -62,9 +62,10 @@ def without_scale(
         MulNoNan(gradient, inverse)    ->    gradient
         All(IsFinite(gradient))        ->    True
         If(overflowed, skip, update)   ->    update()    # or its branches exchanged
-        Assign(scaler, f(checks))      ->    NoOp()
 
-    Every node keeps its name, and the scaler its state: it counts no such step.
+    Every node keeps its name. The scaler counts a step without an overflow, as it does
+    where float32 is scaled: which writes are its own is not told from the program's,
+    whose sums over replicas hang on the checks as well.
 
     Args:
       applied: the graph of each use.
@@ -94,28 +95,11 @@ def _without_scale(graph: ir.Graph, names: frozenset[str]) -> ir.Graph:
         taken = known.value(node.inputs[0]) if node.op in loss_scale.BRANCH else None
         if taken is not None:
             nodes[node.name] = _taken(node, taken)
-    # No number of the program's depends on the checks any more, the scaler's do.
-    behind = _behind(graph.with_nodes(nodes), checks)
-    for name in behind:
-        if facts(nodes[name].op).kind is Kind.WRITE:
-            nodes[name] = _nothing(nodes[name])
     changed = {name for name in nodes if nodes[name] is not graph.nodes[name]}
     for name, node in nodes.items():  # edges are written with names of another op
         if name not in changed and any(source in changed for source, _ in node.inputs):
             nodes[name] = dataclasses.replace(node, pristine=False)
     return graph.with_nodes(nodes)
-
-
-def _behind(graph: ir.Graph, edges: Iterable[ir.Edge]) -> set[str]:
-    """The nodes that are computed from any of these edges, but not by a function."""
-    found: set[str] = set()
-    pending = [*edges]
-    while pending:
-        for name, _ in graph.readers.get(pending.pop(), ()):
-            if name not in found and graph.nodes[name].op not in calls.CALLS:
-                found.add(name)
-                pending.append((name, 0))
-    return found
 
 
 def _checks(graph: ir.Graph, gradient: ir.Edge) -> Iterator[str]:
@@ -165,10 +149,6 @@ def _taken(node: ir.Node, predicate: bool) -> ir.Node:
     return ir.Node(
         node.name, loss_scale.CALL, rest, node.controls, node.device, None, updates
     )
-
-
-def _nothing(node: ir.Node) -> ir.Node:
-    return ir.Node(node.name, "NoOp", (), node.controls, node.device, None)
 
 
 class _Known:

@@ -21,6 +21,7 @@ from amp.graph_rewrite.cost.shipped_devices import CPU_AMX
 from amp.graph_rewrite.graph import calls, ir
 from amp.graph_rewrite.rewrite import Prepared, prepare
 from amp.integration.functions import definitions, twin_making
+from amp.loss_scaling import provenance
 
 UNSCALED = dataclasses.replace(REWRITTEN, unscaled=True)
 X = np.linspace(-1.0, 1.0, 8 * 16, dtype="f4").reshape(8, 16)
@@ -139,14 +140,13 @@ def test_nothing_of_the_scaling_is_left_to_run(model: type) -> None:
     assert not {"If", "IsFinite", "MulNoNan"} & step.ops()
 
 
-def test_the_scaler_stands_still() -> None:
+def test_the_scaler_counts_as_in_scaled_float32() -> None:
     own = Dense()
     step = Step(own)
-    before = scaler_of(own)
-    step.call(step.twin())
-    assert scaler_of(own) == before
-    step.call(step.concrete.name)
-    assert scaler_of(own)["good_steps"] == before["good_steps"] + 1
+    twin, before = step.twin(), scaler_of(own)
+    for name in (twin, step.concrete.name):
+        step.call(name)
+    assert scaler_of(own)["good_steps"] == before["good_steps"] + 2
 
 
 def test_an_overflow_is_that_of_float32() -> None:
@@ -208,6 +208,24 @@ def test_a_branch_that_waits_for_something_else_too_stays() -> None:
         np.testing.assert_array_equal(got, want)
     made.call(twin, np.ones_like(X))
     assert (own.weights[0].numpy() != before[0]).any()
+
+
+def test_what_the_program_writes_by_a_check_is_written() -> None:
+    """A sum over replicas is 0 where the gradients of any were not finite."""
+    own, total = Dense(), tf.Variable(0.0)
+
+    def step(x: tf.Tensor) -> tf.Tensor:
+        with tf.GradientTape() as tape:
+            loss = own.loss(x)
+        scaled = tape.gradient(loss, own.weights)
+        (call,) = provenance.behind(scaled)
+        summed = tf.where(call.finite, tf.reduce_sum(scaled[0]), 0.0)
+        total.assign_add(summed)
+        return loss
+
+    made = Step(own, step)
+    made.call(made.twin())
+    assert total.numpy() != 0.0
 
 
 def test_what_comes_of_a_branch_that_stays_is_written_too() -> None:

@@ -18,6 +18,8 @@ from amp.graph_rewrite.graph import ir, op_schema, rounding
 
 # Constants of up to this many values are kept as they were read; others take memory.
 _SMALL = 64
+# What the values of a type are written as; those of others are float32.
+_HELD_AS = {ir.BOOL: np.bool_, ir.INT32: np.int32}
 _FIELDS = (field.name for field in node_def_pb2.NodeDef.DESCRIPTOR.fields)
 _NO_ATTRIBUTES = tuple(name for name in _FIELDS if name != "attr")
 
@@ -218,15 +220,15 @@ def _values(proto: Any) -> np.ndarray:
 
 
 def _write_tensor(proto: attr_value_pb2.AttrValue, values: Any, number: int) -> None:
-    if number == ir.BOOL:
-        proto.tensor.CopyFrom(tensor_util.make_tensor_proto(values))
-        return
-    array = np.asarray(values, np.int32 if number == ir.INT32 else np.float32)
-    bits = rounding.to_bits(rounding.distinct(array), number)
+    array = np.asarray(values, _HELD_AS.get(number, np.float32))
     proto.tensor.Clear()
     proto.tensor.dtype = number
     for size in array.shape:
         proto.tensor.tensor_shape.dim.add().size = size
+    if number == ir.BOOL:
+        proto.tensor.bool_val.extend(array.ravel().tolist())
+        return
+    bits = rounding.to_bits(rounding.distinct(array), number)
     if bits.shape == array.shape:
         proto.tensor.tensor_content = bits.tobytes()
     elif number == ir.FLOAT:

@@ -66,7 +66,7 @@ def _parser() -> argparse.ArgumentParser:
     _add_training(reach, list(families.GOALS))
     _add_judged(reach)
     told = {
-        "drill": "drill results that were made before there were such drills",
+        "drill": "drill results anew that other drills, or another package, made",
         "report": "tables and pictures from results",
     }
     for name, text in told.items():
@@ -291,7 +291,7 @@ def _drill(args: argparse.Namespace) -> int:
         result
         for result in results.every(directory)
         if not staleness.reason(result, staleness.as_held, frozen)
-        and drilling.missing(result)
+        and drilling.outdated(result, families.FAMILIES[result["family"]].task)
     ]
     sound = True
     for result, found in workers.drilling(wanted, args.data_dir) if wanted else ():

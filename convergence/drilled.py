@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from convergence import audit
+from convergence import audit, families
 from convergence.clauses import Finding
 from convergence.equivalence import DIFFERENT, EQUAL, UNDECIDED
 
@@ -20,6 +20,24 @@ CODE = ("drills.py", "scaler_drills.py", "terms.py", "unhooked.py")
 def by() -> str:
     """The digest of the code of drills."""
     return audit.digest(Path(__file__).with_name(name) for name in CODE)
+
+
+def code(task: str) -> str:
+    """The digest of the code behind drills of a family's task, the package's included."""
+    return audit.of([audit.code(task), by()])
+
+
+def of_today(result: Mapping[str, Any]) -> bool:
+    """Whether drills of results were of today's package, task and drills, all of them.
+
+    The verdict asks for today's drills alone: a package that plans a step as before may
+    have changed all the same, and only the page says so.
+    """
+    family = families.FAMILIES.get(result["family"])
+    if family is None:
+        return False
+    now = code(family.task)
+    return all(drill["code"] == now for drill in result["drills"].values())
 
 
 def finding(result: Mapping[str, Any], setting: str) -> Finding:

@@ -35,7 +35,7 @@ def outdated(result: Mapping[str, Any], task: str) -> list[str]:
       result: what a file of results holds.
       task: the family's module in `convergence.tasks`.
     """
-    code = drills.code(task)
+    code = drilled.code(task)
     held = result.get("drills", {}).items()
     lacking = missing(result)
     changed = (name for name, drill in held if drill["code"] != code)
@@ -69,7 +69,7 @@ class Drill:
         again.forget()
         return {
             "commit": audit.commit(),
-            "code": drills.code(self.task),
+            "code": drilled.code(self.task),
             "by": drilled.by(),
             "faults": faults,
         }
@@ -83,7 +83,7 @@ def rule(result: Mapping[str, Any], setting: str) -> dynamics.Rule:
 def later(
     result: Mapping[str, Any], directories: Sequence[Path]
 ) -> dict[str, Any] | None:
-    """The missing drills of results that were made earlier, maybe on another machine.
+    """Drills, missing or outdated, of results of earlier, maybe of another machine.
 
     A drill's outcome is known to the last bit, whatever kernels run.
 
@@ -100,7 +100,7 @@ def later(
         seed = min(run["seed"] for run in result["runs"])
         task = families.FAMILIES[result["family"]].task
         found = {}
-        for name in missing(result):
+        for name in outdated(result, task):
             arm, policy = made.arm(name), made.policy(name)
             drill = Drill(arm, policy, rule(result, name), task, made.task)
             found[name] = drill.found(seed)

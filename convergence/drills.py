@@ -6,16 +6,17 @@ state may be less than any margin. So each setting with a loss scale takes steps
 states that are put together for them::
 
     any step                  some bit of a gradient is another than in float32
-    one gradient of a part    nothing that the part's optimizers hold moves, the program
-    is infinite, or NaN       gets zeros, and each update that is skipped is counted; a
-                              dynamic scale halves and counts anew; the next step moves
+    one value of a gradient   nothing that the part's optimizers hold moves, the program
+    of a part is infinite,    gets zeros, and each update that is skipped is counted; a
+    of either sign, or NaN    dynamic scale halves and counts anew; the next step moves
                               weights
     one scale is far too      the same of its part, while the other parts' weights move
     large
     the last step of an       the scale doubles, or stays at its largest, and nothing
     interval, the last but    else differs from the step before which it does not
     one
-    the same in float32       past the hook for optimizers all moves to the same place
+    the same in float32       past the hooks for gradients and optimizers all moves to
+                              the same place
     an overflow at the least  the scale stays
     scale, counted by hand
     1.5 times the scale       gradients differ in some bit, for 1.5 is no power of two,
@@ -27,13 +28,14 @@ states that are put together for them::
     which scalers alone are   update is skipped, and the scale doubles at the end of an
     not put back              interval; then an overflow is skipped once more
     all steps together        losses are float32
-    no step                   a dynamic scale is by default what it should be; what is
-                              saved of scalers comes back
+    no step                   a dynamic scale is by default what it should be, and is
+                              float16's; what is saved of scalers comes back, also to
+                              one that is made later, as after a restart
 
 A tensor *is float32* if one of its values is none that 16 bits hold. (After a scale
 that is a power of two a gradient need not be, nor a momentum that is the last one.) No
 results are judged here, and no run is changed: a drill has a step of its own, whose
-losses have a term more, so that one gradient alone can be made infinite (`terms`).
+losses have a term more, so that one value alone can be made infinite (`terms`).
 """
 
 from __future__ import annotations
@@ -49,8 +51,6 @@ import tensorflow as tf
 
 import amp
 from convergence import (
-    audit,
-    drilled,
     dynamics,
     gradient_rule,
     scaler_drills,
@@ -151,6 +151,7 @@ def faults(
         other = plain = None
         if rule.interval:
             found.extend(scaler_drills.of_defaults())
+            found.extend(scaler_drills.of_restarts())
             plain = unhooked.step(task)
         else:
             scale = amp.loss_scaling.ConstantLossScale(1.5 * 2.0**rule.first)
@@ -167,11 +168,6 @@ def faults(
     except tf.errors.OpError as e:
         found.append(f"a step raises {type(e).__name__}: {e.message.splitlines()[0]}")
     return found
-
-
-def code(task: str) -> str:
-    """The digest of the code behind drills of a family's task."""
-    return audit.of([audit.code(task), drilled.by()])
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -286,7 +282,7 @@ class _Drill:
         yield from other._late(seen, scale)
 
     def unhooked(self, plain: Step) -> Iterator[str]:
-        """Of the same step in float32, with the hook for optimizers and without it."""
+        """Of the same step in float32, with hooks and without them."""
         after = []
         for step in (self._step, plain):
             self._step.put(self._first)
@@ -302,8 +298,8 @@ class _Drill:
             differ = places
         if differ:
             more = f" and {len(differ) - 1} more" if len(differ) > 1 else ""
-            told = f"{self._name(differ[0])}{more} otherwise than the optimizer alone"
-            yield f"in float32 the hook for optimizers moves {told}"
+            told = f"{self._name(differ[0])}{more} otherwise than without them"
+            yield f"in float32 the hooks for gradients and optimizers move {told}"
 
     def _moves_otherwise(self, at: int, ours: np.ndarray, other: np.ndarray) -> bool:
         if _same(ours, other):
@@ -370,9 +366,10 @@ class _Drill:
         for at, part in enumerate(self._parts):
             some = np.linspace(0, len(part.terms) - 1, SOME).round().astype(int)
             for number, place in enumerate(dict.fromkeys(some.tolist())):
-                for value in (math.inf, math.nan):
-                    factors = self._factors(part.terms[place], value)
-                    last = number == 0 and value == math.inf
+                for turn, value in enumerate((math.inf, -math.inf, math.nan)):
+                    where = (number + turn) % terms.PLACES
+                    factors = self._factors(part.terms[place], value, where)
+                    last = number == turn == 0
                     told = [*self._left_out(at, factors, good, again=last)]
                     if told:  # the other gradients would tell the same
                         yield from told
@@ -387,7 +384,7 @@ class _Drill:
             half = len(part.terms) > MANY
             first = int(half and bool(self._rule.interval))
             for term in part.terms[first :: 1 + half]:
-                factors = self._factors(term, math.inf)
+                factors = self._factors(term, math.inf, term % terms.PLACES)
                 # Otherwise so many overflows in a row are looked into, and told of.
                 self._put_all_but(model)
                 self._set({}, good)
@@ -401,9 +398,9 @@ class _Drill:
                 yield from told or ["one gradient that is inf skips no update"]
                 return
 
-    def _factors(self, term: int, value: float) -> np.ndarray:
-        factors = np.zeros(self._terms, np.float32)
-        factors[term] = value
+    def _factors(self, term: int, value: float, where: int = 0) -> np.ndarray:
+        factors = np.zeros((self._terms, terms.PLACES), np.float32)
+        factors[term, where] = value
         return factors
 
     def _left_out(

@@ -202,7 +202,10 @@ def _drilled(result: Judged) -> str:
     faulty = [name for name, drill in held.items() if drill["faults"]]
     if faulty:
         return f"Drills of {', '.join(faulty)} find faults"
-    return f"Drills of {', '.join(held)} find nothing" if held else "Not drilled"
+    if not held:
+        return "Not drilled"
+    since = "" if drilled.of_today(result) else " (of an earlier package)"
+    return f"Drills of {', '.join(held)}{since} find nothing"
 
 
 def verdict_line(judged: Verdict) -> str:

@@ -1,4 +1,4 @@
-"""A task with terms by which one gradient alone is made infinite, and its batches.
+"""A task with terms by which one value of a gradient is made infinite, and its batches.
 
 Used by `drills`; no step is taken here.
 """
@@ -16,14 +16,15 @@ from convergence.task import Batch, Part, Task
 
 WARM = 3  # steps before the first, so that optimizers hold something
 TRIES = 8  # batches at which a constant scale may overflow
+PLACES = 3  # values of a gradient that may be made infinite: first, one amid, last
 
 
 def added(task: Task) -> Task:
     """The task with a term for each variable that a part trains.
 
-    The term is 0, and its gradient by the variable is the factor at the variable's
-    place in the last array of a batch, in each value or, where the gradient is of
-    slices, in one row twice.
+    The term is 0, and its gradient by the variable has the factors of the variable, in
+    the last array of a batch, at `PLACES`, and is 0 elsewhere; where the gradient is of
+    slices, in one row that comes twice.
     """
 
     def parts(stage: int) -> list[Part]:
@@ -35,7 +36,7 @@ def added(task: Task) -> Task:
 
     def batch(seed: int, number: int) -> Batch:
         count = sum(len(p.variables) for p in task.parts(task.stage(number)))
-        return (*task.batch(seed, number), np.zeros(count, np.float32))
+        return (*task.batch(seed, number), np.zeros((count, PLACES), np.float32))
 
     return dataclasses.replace(task, parts=parts, batch=batch)
 
@@ -45,8 +46,8 @@ def _with_term(part: Part, begin: int) -> Part:
         found, factors = part.loss(batch[:-1]), batch[-1]
         for place, variable in enumerate(part.variables, begin):
             value = _value(variable)
-            term = tf.reduce_sum(value - tf.stop_gradient(value))
-            found += factors[place] * term
+            term = value - tf.stop_gradient(value)
+            found += tf.reduce_sum(_spread(factors[place], value.shape) * term)
         return found
 
     return dataclasses.replace(part, loss=loss)
@@ -57,6 +58,13 @@ def _value(variable: keras.Variable) -> tf.Tensor:
     if variable.path.endswith("/embeddings"):
         return tf.gather(variable.value, [0, 0])
     return tf.convert_to_tensor(variable.value)
+
+
+def _spread(factors: tf.Tensor, shape: tf.TensorShape) -> tf.Tensor:
+    """A variable's factors at `PLACES` of a tensor that is 0 elsewhere."""
+    size = shape.num_elements()
+    places = [[0], [size // 2], [size - 1]]  # of one value all three, which add up
+    return tf.reshape(tf.scatter_nd(places, factors, [size]), shape)
 
 
 def batches(task: Task, stage: int, seed: int) -> list[Batch]:

@@ -1,7 +1,7 @@
-"""A step in float32 past the package's hook for optimizers.
+"""A step in float32 past the package's hooks for gradients and for optimizers.
 
-Used by `drills`, which demands that the hook changes nothing of an update; no step is
-taken here.
+Used by `drills`, which demands that hooks change nothing of a gradient or an update; no
+step is taken here.
 """
 
 from __future__ import annotations
@@ -10,13 +10,15 @@ import dataclasses
 from unittest import mock
 
 import keras
+import tensorflow as tf
 
 from amp.integration import wrapping
 from convergence import terms
 from convergence.steps import Step
 from convergence.task import Task
 
-HOOK = "BaseOptimizer.apply"
+GRADIENT = "GradientTape.gradient"
+UPDATE = "BaseOptimizer.apply"
 
 
 def step(task: Task) -> Step:
@@ -25,6 +27,9 @@ def step(task: Task) -> Step:
     It has the variables of any other step of the same task.
     """
     first = dataclasses.replace(terms.added(task), stages=task.stages[:1])
-    owner = keras.optimizers.Optimizer  # which inherits the method that has the hook
-    with mock.patch.object(owner, "apply", wrapping.original(HOOK)):
+    optimizer = keras.optimizers.Optimizer  # it inherits the method that has the hook
+    with (
+        mock.patch.object(optimizer, "apply", wrapping.original(UPDATE)),
+        mock.patch.object(tf.GradientTape, "gradient", wrapping.original(GRADIENT)),
+    ):
         return Step(first, None)

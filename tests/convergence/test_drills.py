@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
+import math
 import re
 import types
 from collections.abc import Callable, Iterator
@@ -21,10 +22,13 @@ import tensorflow as tf
 import tiny_family
 
 from amp.graph_rewrite.apply.casts import Casts
+from amp.graph_rewrite.cost import resolution
 from amp.integration import wrapping
 from amp.integration.training import optimizer_hooks
 from amp.loss_scaling import (
     DynamicLossScale,
+    NoLossScale,
+    backup,
     entries,
     finite_checks,
     gradients,
@@ -240,6 +244,33 @@ def flags_of(some: slice) -> Any:
     return _instead(gradients, "all_of", all_of)
 
 
+def negative_is_finite() -> Any:
+    return _instead(finite_checks, "_is_finite", lambda values: values < math.inf)
+
+
+def one_value_is_asked(at: int) -> Any:
+    """Whether a gradient is finite is asked of its first value, or of its last, only."""
+    original = finite_checks._is_finite
+
+    def is_finite(values: tf.Tensor) -> tf.Tensor:
+        return original(tf.reshape(values, [-1])[at:][:1])
+
+    return _instead(finite_checks, "_is_finite", is_finite)
+
+
+def gradient_halves() -> Any:
+    """The hook for gradients halves one of them, in float32 too."""
+    hook = tf.GradientTape.gradient
+
+    def halved(self: Any, *args: Any, **kwargs: Any) -> Any:
+        found = hook(self, *args, **kwargs)
+        if isinstance(found, list):
+            found[len(found) // 2] *= 0.5
+        return found
+
+    return _instead(tf.GradientTape, "gradient", functools.wraps(hook)(halved))
+
+
 def infinite_is_finite() -> Any:
     return _instead(finite_checks, "_is_finite", lambda values: ~tf.math.is_nan(values))
 
@@ -353,6 +384,15 @@ def scale_not_restored() -> Any:
     return _instead(scaler.Scaler, "restore", restore)
 
 
+def _forgotten(what: str) -> Any:
+    """What waits for a scaler that is made later is not given to it."""
+    return _instead(backup, what, lambda *_: None)
+
+
+def scales_nothing_by_default() -> Any:
+    return _instead(resolution, "DynamicLossScale", NoLossScale)
+
+
 def scale_not_saved() -> Any:
     saved = {key: value for key, value in entries.SAVED.items() if key != "scale"}
     return _instead(entries, "SAVED", saved)
@@ -412,6 +452,9 @@ FAULTS = {
     "one of two": Fault("changes no bit", every_second, task=two_losses),
     "first flag": Fault("inf moved", lambda: flags_of(slice(1))),
     "last forgotten": Fault("inf moved", lambda: flags_of(slice(-1))),
+    "negative": Fault("that is -inf moved", negative_is_finite),
+    "first value": Fault("moved", lambda: one_value_is_asked(0)),
+    "last value": Fault("moved", lambda: one_value_is_asked(-1)),
     "infinite": Fault("inf moved", infinite_is_finite),
     "counting": Fault("good steps are counted, where 0 were due", goes_on_counting),
     "not zeroed": Fault("gradients are not 0", not_zeroed),
@@ -424,16 +467,30 @@ FAULTS = {
     "stops skipping": Fault("steps in a row, after .* moved", stops_skipping),
     "skips": Fault("of a row without an overflow the scale is", skips_now_and_then),
     "holds back": Fault("of a row an update is skipped", holds_back),
-    "hook rounds": Fault("the hook for optimizers moves", hook_rounds, everywhere=True),
-    "hook forgets": Fault(
-        "the hook for optimizers moves", hook_forgets, everywhere=True
-    ),
+    "hook rounds": Fault("in float32 the hooks", hook_rounds, everywhere=True),
+    "hook forgets": Fault("in float32 the hooks", hook_forgets, everywhere=True),
+    "gradient halves": Fault("in float32 the hooks", gradient_halves, everywhere=True),
     "second flag": Fault("inf moved", second_flag),
     "not restored": Fault(
         "a checkpoint gives scale 512", scale_not_restored, everywhere=True
     ),
     "not saved": Fault(
         "a checkpoint gives scale 512", scale_not_saved, everywhere=True
+    ),
+    "forgotten by name": Fault(
+        "after a restart state_dict gives scale 32768",
+        lambda: _forgotten("taken_by_name"),
+        everywhere=True,
+    ),
+    "forgotten of weights": Fault(
+        "after a restart a weight file gives scale 32768",
+        lambda: _forgotten("taken"),
+        everywhere=True,
+    ),
+    "scales nothing": Fault(
+        "by default float16 has the loss scale None",
+        scales_nothing_by_default,
+        everywhere=True,
     ),
     "seldom": Fault(
         "by default growth_interval is 4000",

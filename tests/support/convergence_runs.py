@@ -85,7 +85,8 @@ def made_up(
     result = results.head(subject, told, _entry(name))
     result["seeds"] = len(VALUES)
     scaled = [setting for setting in told if told[setting]["scaling"]]
-    drill = {"commit": "c", "code": "d", "by": drilled.by(), "faults": []}
+    drill = {"commit": "c", "by": drilled.by(), "faults": []}
+    drill["code"] = drilled.code(family.task)
     result["drills"] = {setting: dict(drill) for setting in scaled}
     result["trivial"] = {"name": family.trivial, "value": 0.2}
     for setting in told:

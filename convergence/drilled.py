@@ -23,7 +23,7 @@ def by() -> str:
 
 
 def code(task: str) -> str:
-    """The digest of the code behind drills of a family's task, the package's included."""
+    """The digest of what drills of a task are made by, the package included."""
     return audit.of([audit.code(task), by()])
 
 

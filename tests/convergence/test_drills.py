@@ -249,7 +249,7 @@ def negative_is_finite() -> Any:
 
 
 def one_value_is_asked(at: int) -> Any:
-    """Whether a gradient is finite is asked of its first value, or of its last, only."""
+    """Only the first value of a gradient, or the last, is looked at."""
     original = finite_checks._is_finite
 
     def is_finite(values: tf.Tensor) -> tf.Tensor:

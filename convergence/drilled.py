@@ -15,6 +15,11 @@ from convergence.equivalence import DIFFERENT, EQUAL, UNDECIDED
 
 # What drills are made of; `drilling` only says who is drilled.
 CODE = ("drills.py", "scaler_drills.py", "terms.py", "unhooked.py")
+# Drills of before that are trusted for what they asked, and what they did not ask for.
+EARLIER = {
+    "15b78bd5ea10ce78": "one infinite value among finite ones, -inf, the hook for "
+    "gradients in float32, restarts",
+}
 
 
 def by() -> str:
@@ -27,30 +32,40 @@ def code(task: str) -> str:
     return audit.of([audit.code(task), by()])
 
 
-def of_today(result: Mapping[str, Any]) -> bool:
-    """Whether drills of results were of today's package, task and drills, all of them.
+def told(result: Mapping[str, Any]) -> str:
+    """What drills found of results, which settings had them, and what they lack.
 
-    The verdict asks for today's drills alone: a package that plans a step as before may
-    have changed all the same, and only the page says so.
+    The verdict asks neither for today's package, which plans the step as theirs did,
+    nor for drills that ask for all that today's do; here it is said.
     """
+    trusted, drills = {by(): "", **EARLIER}, result.get("drills", {})
+    held = {name: d for name, d in drills.items() if d.get("by") in trusted}
+    faulty = [name for name, drill in held.items() if drill["faults"]]
+    if faulty:
+        return f"Drills of {', '.join(faulty)} find faults"
+    if not held:
+        return "Not drilled"
     family = families.FAMILIES.get(result["family"])
-    if family is None:
-        return False
-    now = code(family.task)
-    return all(drill["code"] == now for drill in result["drills"].values())
+    now = family and code(family.task)
+    lacks = (
+        ["of an earlier package"]
+        if any(drill["code"] != now for drill in held.values())
+        else []
+    )
+    for asked in sorted({trusted[drill["by"]] for drill in held.values()} - {""}):
+        lacks.append(f"which did not ask for {asked}")
+    said = f" ({'; '.join(lacks)})" if lacks else ""
+    return f"Drills of {', '.join(held)}{said} find nothing"
 
 
 def finding(result: Mapping[str, Any], setting: str) -> Finding:
-    """What drills found of a setting with a loss scale.
-
-    Earlier drills may not have looked for what today's find.
-    """
+    """What drills found of a setting with a loss scale."""
     if result["settings"][setting]["scaling"] is None:
         return Finding("drill", EQUAL, "")
     drill = result.get("drills", {}).get(setting)
     if drill is None:
         return Finding("drill", UNDECIDED, "not drilled")
-    if drill.get("by") != by():
+    if drill.get("by") not in (by(), *EARLIER):
         return Finding("drill", UNDECIDED, "drilled by others than today's drills")
     faults = drill["faults"]
     more = f" (and {len(faults) - 1} more)" if len(faults) > 1 else ""

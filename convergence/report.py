@@ -188,24 +188,11 @@ def about(result: Judged) -> str:
         f"{rule['metric']} ({better} is better); {tables.trivial_model(result)}; "
         f"{result['seeds']} seed{'s' * (result['seeds'] != 1)}, "
         f"{size['steps']} steps of {size['batch']}, {result['optimizer']}, learning "
-        f"rate {size['rate']:g}; {model}. {judged_by}. {_drilled(result)}. Commit "
+        f"rate {size['rate']:g}; {model}. {judged_by}. {drilled.told(result)}. Commit "
         f"{', '.join(commits)}; {minutes:.0f} minutes of training, begun "
         f"{result['begun']}. {machine['gpu'] or machine['cpu']}, {machine['cores']} "
         f"cores, {machine['system']}; {versions}."
     )
-
-
-def _drilled(result: Judged) -> str:
-    """Which settings had today's drills, and what these found; in words."""
-    every = result.get("drills", {}).items()
-    held = {name: drill for name, drill in every if drill.get("by") == drilled.by()}
-    faulty = [name for name, drill in held.items() if drill["faults"]]
-    if faulty:
-        return f"Drills of {', '.join(faulty)} find faults"
-    if not held:
-        return "Not drilled"
-    since = "" if drilled.of_today(result) else " (of an earlier package)"
-    return f"Drills of {', '.join(held)}{since} find nothing"
 
 
 def verdict_line(judged: Verdict) -> str:

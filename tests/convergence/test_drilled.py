@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from convergence_runs import made_up
 
-from convergence import judge
+from convergence import drilled, judge
 
 
 def test_what_a_drill_finds_is_refused() -> None:
@@ -28,6 +28,34 @@ def test_drills_of_another_form_leave_a_family_undecided() -> None:
     judged = judge.judged(result)
     told = "dynamic: drilled by others than today's drills"
     assert (judged.word, judged.undecided) == ("undecided", (told,))
+
+
+def test_earlier_drills_speak_of_what_they_asked_for() -> None:
+    result = made_up()
+    for drill in result["drills"].values():
+        drill |= {"by": next(iter(drilled.EARLIER)), "code": "earlier"}
+    assert judge.judged(result).word == "passes"
+    said = drilled.told(result)
+    assert "(of an earlier package; which did not ask for one infinite value" in said
+
+
+def test_drills_of_an_earlier_package_are_named_so() -> None:
+    """Emulation that rounds nothing changes no plan; drills of before do not speak."""
+    result = made_up()
+    result["drills"]["dynamic"]["code"] = "earlier"
+    said = drilled.told(result)
+    assert said == "Drills of constant, dynamic (of an earlier package) find nothing"
+
+
+def test_only_trusted_drills_are_told() -> None:
+    result = made_up()
+    assert drilled.told(result) == "Drills of constant, dynamic find nothing"
+    result["drills"]["constant"]["by"] = "nobody"
+    assert drilled.told(result) == "Drills of dynamic find nothing"
+    result["drills"]["dynamic"]["faults"] = ["one"]
+    assert drilled.told(result) == "Drills of dynamic find faults"
+    del result["drills"]
+    assert drilled.told(result) == "Not drilled"
 
 
 def test_results_from_before_there_were_drills_are_undecided_until_drilled() -> None:

@@ -16,7 +16,6 @@ from convergence_runs import made_up
 from convergence import __main__ as command
 from convergence import (
     families,
-    judge,
     pictures,
     probe,
     report,
@@ -84,26 +83,6 @@ def test_the_trivial_model_and_classes_are_told() -> None:
     assert "float32 **does not beat it**" in report.about(result)
     del result["trivial"]
     assert "no trivial model" in report.about(result)
-
-
-def test_drills_of_an_earlier_package_are_named_so() -> None:
-    """Emulation that rounds nothing changes no plan; drills of before do not speak."""
-    result = made_up()
-    result["drills"]["dynamic"]["code"] = "earlier"
-    told = "Drills of constant, dynamic (of an earlier package) find nothing"
-    assert told in report.about(result)
-    assert judge.judged(result).word == "passes"
-
-
-def test_only_todays_drills_are_told() -> None:
-    result = made_up()
-    assert "Drills of constant, dynamic find nothing" in report.about(result)
-    result["drills"]["constant"]["by"] = "earlier"
-    assert "Drills of dynamic find nothing" in report.about(result)
-    result["drills"]["dynamic"]["faults"] = ["one"]
-    assert "Drills of dynamic find faults" in report.about(result)
-    del result["drills"]
-    assert "Not drilled" in report.about(result)
 
 
 def test_what_the_rule_finds_is_said(written: dict[str, pathlib.Path]) -> None:

@@ -30,6 +30,8 @@ from amp.graph_rewrite.plan import Reason
 _DECAY = 1 / 16
 # How many nodes are looked at upstream of an operand for what both operands share.
 _NEAR = 24
+# So many edges at most: what joins more has not all of them looked at.
+_MANY = 128
 # How many are, upstream of an input with a pole, for a difference.
 _CLOSE = 4
 _TURNING = frozenset({Role.COMPUTE, Role.FOLLOW, Role.MOVE})
@@ -168,14 +170,19 @@ def _decays(view: Typed, sources: _Sources, context: Context) -> bool:
 def _at_pole(view: Typed, sources: _Sources) -> bool:
     """Whether an input at which an op has a pole is a difference, or close behind one.
 
-    A sum over many elements between the two takes a rounded 0 away.
+    So is 1 + elu(x), where x is negative. A sum over many elements between the two
+    takes a rounded 0 away.
     """
     for port in view.facts.singular:
         near = itertools.islice(_behind(view.node.inputs[port], sources), _CLOSE)
-        for (name, _), (reduced, _) in near:
+        for count, ((name, _), (reduced, _)) in enumerate(near):
             source = sources.typed.get(name)
-            if source is not None and source.facts.subtracts and not reduced:
+            if source is None or reduced:
+                continue
+            if source.facts.subtracts:
                 return len(source.ins) == 2  # a sign is no difference
+            if source.facts.levels_off and count:
+                return True
     return False
 
 
@@ -253,7 +260,7 @@ def _behind(
             continue
         below = (between[0] or sources.sums(view), between[1] or row.subtracts)
         for source in sources.of(view):
-            if source not in seen:
+            if source not in seen and len(pending) < _MANY:
                 seen.add(source)
                 pending.append((source, below))
 

@@ -6,7 +6,7 @@ Nothing here looks at the size of values; `ranges` does.
 
 from __future__ import annotations
 
-import itertools
+import operator
 from collections.abc import Container, Mapping
 from typing import TypeAlias
 
@@ -63,6 +63,7 @@ def references(graph: ir.Graph, typed: Mapping[str, Typed]) -> dict[str, Reason]
     return found
 
 
+_NODE_OF = operator.itemgetter(0)  # the node of an edge
 _Held: TypeAlias = Mapping[str, frozenset[str]]
 _NOTHING: frozenset[str] = frozenset()
 
@@ -71,32 +72,39 @@ def _late(graph: ir.Graph, typed: Mapping[str, Typed], held: _Held) -> dict[str,
     """What reads a v1 variable's memory behind an update that the read is not behind.
 
     An Identity of a reference copies nothing. A reader of it that runs behind an update
-    (by a control input, say) sees the new values, and a cast of it has the old ones.
+    (by a control input, say, or in a later trip of a loop) sees the new values, and a
+    cast of it has the old ones.
 
     Returns:
       Such readers, each with the node that it reads.
     """
     updates: dict[str, int] = {}  # of each variable, one bit each
-    done: dict[str, int] = {}  # those that a node is, or is behind
-    late: dict[str, str] = {}
-    bits = (1 << number for number in itertools.count())
+    own: dict[str, int] = {}  # of each node that updates some, its bit
     for name in graph.order:
-        view = typed[name]
-        sources = [source for source, _ in view.node.inputs]
-        behind = 0
-        for source in (*sources, *view.node.controls):
-            behind |= done.get(source, 0)
-        written = _taken(view, held)
-        for source in () if written or not behind else sources:
+        if written := _taken(typed[name], held):
+            own[name] = 1 << len(own)
+            updates |= {v: updates.get(v, 0) | own[name] for v in written}
+    late: dict[str, str] = {}
+    done: dict[str, int] = {}  # those that a node is, or is behind
+    known = None
+    while own and known != done:  # once more for each loop around an update
+        known = dict(done)
+        for name in graph.order:
+            node = graph.nodes[name]
+            behind = own.get(name, 0)
+            for source in (*map(_NODE_OF, node.inputs), *node.controls):
+                behind |= done.get(source, 0)
+            if behind:
+                done[name] = behind
+    for name, behind in done.items():
+        if name in own:
+            continue
+        for source, _ in graph.nodes[name].inputs:
             new = behind & ~done.get(source, 0)
-            if any(updates.get(v, 0) & new for v in held.get(source, _NOTHING)):
+            if any(
+                updates[v] & new for v in held.get(source, _NOTHING) & updates.keys()
+            ):
                 late[name] = source
-        if written:
-            own = next(bits)
-            behind |= own
-            updates |= {v: updates.get(v, 0) | own for v in written}
-        if behind:
-            done[name] = behind
     return late
 
 

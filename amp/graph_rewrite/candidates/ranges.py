@@ -295,7 +295,7 @@ def _probabilities(
 ) -> dict[str, Reason]:
     """Case 6 of `ranges`: walks from the reader back to the op that computes it."""
     found: dict[str, Reason] = {}
-    small: dict[str, list[str]] = {}  # bounded results and copies: what they copy
+    small: dict[str, list[str]] = {}  # such results and copies: what they copy
     for name in graph.order:
         view = typed[name]
         row = view.row
@@ -303,8 +303,9 @@ def _probabilities(
             continue
         sources = [edge[0] for edge in view.node.inputs]
         copied = [source for source in sources if source in small]
-        if row.bounded or (copied and row.role is Role.MOVE):
-            small[name] = [] if row.bounded else copied
+        makes = row.bounded or row.vanishes
+        if makes or (copied and row.role is Role.MOVE):
+            small[name] = [] if makes else copied
             continue
         epsilons = [
             marks[edge].source

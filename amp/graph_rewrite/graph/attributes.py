@@ -220,7 +220,7 @@ def _values(proto: Any) -> np.ndarray:
 
 
 def _write_tensor(proto: attr_value_pb2.AttrValue, values: Any, number: int) -> None:
-    array = np.asarray(values, _HELD_AS.get(number, np.float32))
+    array: np.ndarray = np.asarray(values, _HELD_AS.get(number, np.float32))
     proto.tensor.Clear()
     proto.tensor.dtype = number
     for size in array.shape:

@@ -271,14 +271,20 @@ ACTIVATIONS = (
         "exp of negatives only",
         "tf:infer",
         work="transcendental",
+        levels_off=True,
         fusible=True,
     ),
     follow(
-        "Selu", "exp of negatives only", "tf:infer", work="transcendental", fusible=True
+        "Selu",
+        "exp of negatives only",
+        "tf:infer",
+        work="transcendental",
+        levels_off=True,
+        fusible=True,
     ),
     follow("EluGrad SeluGrad", "selects, one product", "tf:infer"),
     follow(
-        "Sigmoid Tanh Erf Erfc",
+        "Sigmoid Erfc",
         "bounded",
         "tf:infer",
         work="transcendental",
@@ -286,10 +292,24 @@ ACTIVATIONS = (
         fusible=True,
     ),
     follow(
+        "Tanh Erf",
+        "bounded",
+        "tf:infer",
+        work="transcendental",
+        bounded=True,
+        levels_off=True,
+        fusible=True,
+    ),
+    follow(
         "SigmoidGrad TanhGrad", "products of bounded factors", "tf:infer", fusible=True
     ),
     follow(
-        "Softplus", "linear at most", "tf:infer", work="transcendental", fusible=True
+        "Softplus",
+        "linear at most",
+        "tf:infer",
+        work="transcendental",
+        vanishes=True,
+        fusible=True,
     ),
     follow(
         "SoftplusGrad",
@@ -299,7 +319,12 @@ ACTIVATIONS = (
         fusible=True,
     ),
     follow(
-        "Softsign", "denominator at least 1", "tf:infer", bounded=True, fusible=True
+        "Softsign",
+        "denominator at least 1",
+        "tf:infer",
+        bounded=True,
+        levels_off=True,
+        fusible=True,
     ),
     follow("SoftsignGrad", "denominator at least 1", "tf:infer", fusible=True),
     follow(

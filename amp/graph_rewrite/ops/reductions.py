@@ -269,8 +269,11 @@ REDUCTIONS = (
         terms=Terms.REDUCED,
     ),
     follow(
-        "SegmentMax UnsortedSegmentMax UnsortedSegmentMin",
-        "selects by comparing",
+        "SegmentMax", "selects by comparing", "definition", work="reduce", selects=True
+    ),
+    keep(
+        "UnsortedSegmentMax UnsortedSegmentMin",
+        "gives an empty segment the type's own limit, by which programs know it",
         "definition",
         work="reduce",
         selects=True,

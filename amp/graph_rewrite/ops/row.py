@@ -132,7 +132,10 @@ class Row:
         is large, or near a pole or jump, a rounding of x is a far larger error of the
         output.
       subtracts: whether it subtracts an input from another one or from 0.
+      levels_off: whether outputs tend to a negative number, as exp(x) - 1 does, so that
+        adding as much to them cancels.
       bounded: whether outputs stay small however large the inputs are.
+      vanishes: whether outputs that are not bounded tend to 0, as log(1 + exp(x)) does.
       sums: a 16-bit output element is the sum or mean of many input elements. Not so
         for Softmax, LRN and FusedBatchNorm*, which divide by a sum or return it in
         float32, and AddN, MirrorPadGrad and gradients of pooling, which add up a few.
@@ -188,7 +191,9 @@ class Row:
     singular: tuple[int, ...] = ()
     steep: bool = False
     subtracts: bool = False
+    levels_off: bool = False
     bounded: bool = False
+    vanishes: bool = False
     sums: bool = False
     adds_gradients: bool = False
     terms: Terms = Terms.FEW

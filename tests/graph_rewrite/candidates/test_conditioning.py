@@ -9,6 +9,7 @@ import pytest
 import tensorflow as tf
 from rewriting import graph_def, rewritten, rules, settled, spec, traced, v1
 
+from amp.graph_rewrite.candidates import conditioning
 from amp.graph_rewrite.rewrite import rewrite
 
 WIDTH = 8
@@ -89,6 +90,8 @@ STEEP: dict[str, Between] = {
     "erfinv": lambda x: tf.raw_ops.Erfinv(x=tf.tanh(x), name="it"),
     "digamma": lambda x: tf.math.digamma(x, name="it"),
     "1 / (1 - x)": lambda x: tf.divide(1.0, tf.abs(1.0 - x), name="it"),
+    "1 / (1 + elu)": lambda x: tf.math.reciprocal(tf.nn.elu(x) + 1.0, name="it"),
+    "1 / (1 + tanh)": lambda x: tf.divide(x, 1.0 + tf.tanh(x), name="it"),
     "rsqrt": lambda x: tf.math.rsqrt(1.0 - tf.square(x) + 1e-3, name="it"),
 }
 
@@ -198,6 +201,7 @@ NOT: dict[str, Between] = {
         tf.subtract(*tf.split(x, 2, -1), name="it"), [1, 2]
     ),
     "a quotient by a sum": lambda x: tf.divide(x, 1.0 + mean(tf.abs(x)), name="it"),
+    "a quotient by a tanh": lambda x: tf.divide(x, tf.tanh(x), name="it"),
     "GELU": lambda x: tf.identity(tf.nn.gelu(x), name="it"),
 }
 
@@ -383,6 +387,31 @@ def test_a_layer_beside_its_own_normalized_input_is_16_bit() -> None:
         return centered + inner(centered, tf.ones([WIDTH, WIDTH]))
 
     assert found(between, assignment="all")["inner"] == "compute"
+
+
+def test_sums_behind_what_joins_many_are_looked_at_in_linear_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Close behind each sum there are all the tensors that are joined."""
+    looked = []
+    ends = conditioning._Sources.ends
+    monkeypatch.setattr(
+        conditioning._Sources, "ends", lambda *args: looked.append(1) or ends(*args)
+    )
+
+    def steps(count: int) -> int:
+        def build() -> None:
+            x = v1.placeholder(tf.float32, [WIDTH, WIDTH], name="x")
+            rows = [tf.matmul(x, x) for _ in range(count)]
+            joined, mean = tf.concat(rows, 0), tf.reduce_mean(x)
+            for _ in range(count):
+                tf.matmul(joined - mean, x)
+
+        looked.clear()
+        rewritten(graph_def(build))
+        return len(looked)
+
+    assert steps(400) < 2.5 * steps(200)
 
 
 def test_a_repeated_constant_is_looked_at_once() -> None:

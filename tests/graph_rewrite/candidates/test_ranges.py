@@ -345,6 +345,17 @@ def test_a_mask_of_another_function_is_read_in_float32(
     np.testing.assert_allclose(twin(q, k, pad), fn(q, k, pad), rtol=0, atol=0.1)
 
 
+def test_what_tends_to_zero_is_float32_before_what_is_singular_there() -> None:
+    """In float16 softplus(-17) is 0, and bfloat16 has float32's range."""
+
+    def build(y: tf.Tensor) -> tf.Tensor:
+        soft = tf.nn.softplus(y, name="soft")
+        return tf.matmul(tf.tanh(tf.math.reciprocal(soft)), y)
+
+    assert tail(build)["soft"] == "range"
+    assert tail(build, dtype="bfloat16")["soft"] == "follow"
+
+
 def test_an_epsilon_that_a_loop_is_given_holds_its_readers_and_probabilities() -> None:
     def fn(x: tf.Tensor) -> tf.Tensor:
         epsilon, h = tf.constant(1e-8), x

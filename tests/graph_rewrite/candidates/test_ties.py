@@ -72,6 +72,8 @@ SELECTS: dict[str, Select] = {
     "TopKV2": of_the_largest,
 }
 MOVES = ("GatherV2", "Reshape", "SelectV2", "StridedSlice")
+# Those that are float32 unless a policy allows them.
+KEPT = ("Max", "Min", "SegmentMin", "UnsortedSegmentMax", "UnsortedSegmentMin")
 COMPARES = ("Equal", "GreaterEqual", "MaxPoolGrad")
 
 
@@ -94,7 +96,7 @@ def test_the_gradient_of_a_selection_flows_where_it_does_in_float32(
     op: str, allowed: bool, prices: Any
 ) -> None:
     proto = graph_def(gradient(SELECTS[op]))
-    fields = {"allow": ("Max", "Min", "SegmentMin")} if allowed else {}
+    fields = {"allow": KEPT} if allowed else {}
     (expected,) = run(proto, ["grad"], {"x": values()})
     assert 0 < np.count_nonzero(expected) < expected.size
     for gains in itertools.product((GAINS, LOSES), repeat=3):
@@ -105,7 +107,7 @@ def test_the_gradient_of_a_selection_flows_where_it_does_in_float32(
         np.testing.assert_array_equal(found != 0, expected != 0)
 
 
-@pytest.mark.parametrize("op", ["UnsortedSegmentMax", "SegmentMax", "MaxPool"])
+@pytest.mark.parametrize("op", ["SegmentMax", "MaxPool"])
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 def test_a_selection_and_the_comparison_with_it_have_one_type(
     op: str, dtype: str, prices: Any
@@ -122,11 +124,11 @@ def test_a_selection_and_the_comparison_with_it_have_one_type(
 
 
 def test_what_is_tied_to_a_float32_node_stays_float32_and_names_it(prices: Any) -> None:
-    proto = graph_def(gradient(SELECTS["UnsortedSegmentMax"]))
+    proto = graph_def(gradient(SELECTS["SegmentMax"]))
     twin = rewritten(proto, fetches=["grad"], deny=("Equal",))
     found = {d.op: d for d in twin.report.decisions}
-    assert found["UnsortedSegmentMax"].rule == "tied"
-    assert nodes(proto)[found["UnsortedSegmentMax"].cause].op == "Equal"
+    assert found["SegmentMax"].rule == "tied"
+    assert nodes(proto)[found["SegmentMax"].cause].op == "Equal"
 
 
 def test_ties_hold_across_loops_and_branches(prices: Any) -> None:
@@ -136,7 +138,7 @@ def test_ties_hold_across_loops_and_branches(prices: Any) -> None:
     def fn(x: tf.Tensor) -> tf.Tensor:
         def body(i: tf.Tensor, y: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
             product = tf.matmul(y, tf.eye(8))
-            most = tf.math.unsorted_segment_max(product, IDS, 3)
+            most = tf.math.segment_max(product, IDS)
             return i + 1, product * 0.5 + tf.gather(most, IDS)
 
         loop = tf.while_loop(lambda i, _: i < 2, body, [tf.constant(0), x])
@@ -145,7 +147,7 @@ def test_ties_hold_across_loops_and_branches(prices: Any) -> None:
     module, _ = traced(fn, spec(8, 8))
     seen = set()
     for gains in itertools.product((GAINS, LOSES), repeat=3):
-        by_op = {"UnsortedSegmentMax": gains[0], "Equal": gains[1]}
+        by_op = {"SegmentMax": gains[0], "Equal": gains[1]}
         lists = ("TensorListPushBack", "TensorListPopBack")
         prices({"MatMul": LOSES} | by_op | dict.fromkeys(lists, gains[2]))
         report = rewrite_lib.rewrite(module, settled(assignment="cost")).report

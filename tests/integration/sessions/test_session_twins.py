@@ -333,6 +333,45 @@ def test_a_product_behind_an_update_reads_the_updated_reference(move, scaled, in
     assert {d.node: d.dtype for d in report.decisions}["before"] != "float32"
 
 
+@pytest.mark.parametrize("nested", [False, True])
+def test_a_loop_that_updates_a_reference_reads_the_update_in_its_next_trip(nested):
+    """The read is behind the update by the edges that lead back alone."""
+
+    def found():
+        with tf.Graph().as_default():
+            x = v1.placeholder(tf.float32, [16, 16])
+            start = np.eye(16, dtype=np.float32)
+            w = v1.get_variable("w", initializer=start, use_resource=False)
+
+            def updated(i, y):
+                with tf.control_dependencies([y]):
+                    update = v1.assign_add(w, start)
+                with tf.control_dependencies([update]):
+                    return i + 1, tf.identity(y)
+
+            def trip(i, y):
+                y = tf.matmul(y, w)
+                if not nested:
+                    return updated(i, y)
+                once = v1.while_loop(lambda j, _: j < 1, updated, [0, y])[1]
+                return i + 1, once
+
+            options = {"parallel_iterations": 1}
+            after = v1.while_loop(lambda i, y: i < 3, trip, [0, x], **options)[1]
+            with v1.Session() as session:
+                session.run(v1.global_variables_initializer())
+                return session.run(after, {x: np.ones([16, 16])})
+
+    v1.disable_control_flow_v2()
+    try:
+        want = found()
+        np.testing.assert_array_equal(want, np.full([16, 16], 6.0))
+        with amp.mixed_precision_scope(dtype="bfloat16", assignment="all"):
+            np.testing.assert_array_equal(found(), want)
+    finally:
+        v1.enable_control_flow_v2()
+
+
 @pytest.mark.parametrize("loop", [False, True])
 def test_a_loop_or_branch_behind_an_update_reads_the_updated_reference(loop):
     def multiplied(x, w):

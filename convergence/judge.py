@@ -1,10 +1,10 @@
 """The whole judgement of results: the frozen rule, and the clauses beside it.
 
 Those beside it have no margin and can only refuse: that a scale has an effect, that no
-gradient is lost, that recovery hides no difference, that drills find nothing, and that
-a goal is reached. So results that the rule judged before there was such a clause stay
-counted, once they are drilled, and its code is no part of the rule's tag. No statistics
-are made here.
+gradient is lost and each has a limit, that recovery hides no difference, that drills
+find nothing, and that a goal is reached. So results that the rule judged before there
+was such a clause stay counted, once they are drilled, and its code is no part of the
+rule's tag. No statistics are made here.
 """
 
 from __future__ import annotations
@@ -13,13 +13,22 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
-from convergence import drilled, effect, goals, unrecovered, verdict, zeros
+from convergence import (
+    drilled,
+    effect,
+    goals,
+    unlimited,
+    unrecovered,
+    verdict,
+    zeros,
+)
 from convergence.clauses import Finding
 from convergence.equivalence import DIFFERENT, EQUAL, UNDECIDED
 from convergence.settings import FLOAT32, PERTURBED, SETTINGS
 from convergence.verdict import Row, Verdict
 
-BESIDE = ("effect", "zeros", "recovery", "drill", "goal")  # clauses
+# Clauses.
+BESIDE = ("effect", "zeros", "limits", "recovery", "drill", "goal")
 BASES = (FLOAT32, PERTURBED)  # what others are held against
 
 
@@ -36,6 +45,7 @@ def _beside(row: Row, result: Mapping[str, Any]) -> list[Finding]:
     """What the clauses beside the rule say of a setting."""
     own = [run for run in result["runs"] if run["setting"] == row.setting]
     found = [effect.finding(result, row.setting), zeros.finding(own)]
+    found.append(unlimited.finding(own))
     found.append(unrecovered.finding(result, row.setting))
     found.append(drilled.finding(result, row.setting))
     return found + ([goals.finding(result, row)] if goals.is_of(result) else [])

@@ -35,7 +35,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--float32-dry-run", action="store_true", help=text)
     add("--json", action="store_true", help="print everything as JSON")
     op_libraries.add(parser)
-    policy_flags.add(parser)
+    policy_flags.add(parser, without=(*policy_flags.OF_JOBS, "report"))
 
 
 def relative_error(text: str) -> float:

@@ -38,7 +38,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--signature", help="of a SavedModel, only what this signature runs")
     add("--tags", help="of a SavedModel, the graph with these (default: serve)")
     op_libraries.add(parser)
-    policy_flags.add(parser)
+    policy_flags.add(parser, without=(*policy_flags.OF_JOBS, "report"))
 
 
 def run(args: argparse.Namespace, modules: Modules) -> int:

@@ -7,18 +7,29 @@ from __future__ import annotations
 
 import argparse
 import os
+from collections.abc import Collection
 
 from amp import variables as known
 from amp.errors import AmpError
 from amp.integration import messages
 from amp.policy import FIELDS, Policy
 
+# What only a job has that runs: no flag of a command that plans.
+OF_JOBS = ("trial", "check", "tune_budget", "wire")
 
-def add(parser: argparse.ArgumentParser) -> None:
-    """Gives a command a flag for each field."""
+
+def add(parser: argparse.ArgumentParser, without: Collection[str] = ()) -> None:
+    """Gives a command a flag for each field.
+
+    Args:
+      parser: of the command.
+      without: fields that the command does nothing with.
+    """
     group = parser.add_argument_group("policy", "before the AMP_* variables, if given")
+    parser.set_defaults(**dict.fromkeys(FIELDS))
     for name, field in FIELDS.items():
-        group.add_argument(field.flag, dest=name, metavar="VALUE", help=field.help)
+        if name not in without:
+            group.add_argument(field.flag, dest=name, metavar="VALUE", help=field.help)
 
 
 def given(args: argparse.Namespace) -> list[str]:

@@ -30,7 +30,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     text = "tensor of a GraphDef, besides placeholders, that will be fed"
     add("--feed", metavar="NAME", action="append", default=[], help=text)
     op_libraries.add(parser)
-    policy_flags.add(parser)
+    policy_flags.add(parser, without=policy_flags.OF_JOBS)
 
 
 def run(args: argparse.Namespace, modules: Modules) -> int:

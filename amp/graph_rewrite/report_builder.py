@@ -133,6 +133,12 @@ def _verdict(
         for reason in plan.reasons.values():
             if reason.rule in ("gain", "unscaled"):
                 return f"left in float32: {reason.cause}"
+    if next(iter(uses.values())).context.policy.emulate and any(
+        reason.rule == "cost"
+        for plan in plans.values()
+        for reason in plan.reasons.values()
+    ):
+        return "nothing is rounded: 16 bits would gain nothing, even on an A100"
     already = any(one.found.already for one in uses.values())
     return "nothing more to convert" if already else "left in float32: no gain"
 

@@ -40,6 +40,12 @@ _DECISIONS = 120_000
 # The name that TensorFlow gives a trace of a function; so many may be told of.
 _TRACE = re.compile(r"_*inference_(.+)_\d+")
 _OFTEN = 10
+_BY_PRICE = "cost"  # the rule of what might be 16-bit, and would gain nothing
+_NOTHING_ROUNDED = (
+    "emulation rounds nothing of a function, which 16 bits would not make faster, even "
+    "on the A100 that is planned for: its values are float32's. "
+    'assignment="all" (AMP_ASSIGNMENT=all) rounds all that may be rounded'
+)
 # Finds the source lines of what a report is on; called when somebody asks for it.
 Lines: TypeAlias = "Callable[[], SourceLines]"
 
@@ -82,7 +88,13 @@ def keep(report: Report, lines: Lines | None = None) -> int:
             oldest, _ = PROCESS.reports.popitem(last=False)
             PROCESS.report_lines.pop(oldest, None)
         _drop_decisions()
+    if report.emulated and not report.nodes_low and _has_candidates(report):
+        messages.note(_NOTHING_ROUNDED)
     return number
+
+
+def _has_candidates(report: Report) -> bool:
+    return any(decision.rule == _BY_PRICE for decision in report.decisions)
 
 
 def replace(number: int, report: Report, directory: str | None) -> None:

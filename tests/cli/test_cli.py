@@ -13,6 +13,7 @@ import sys
 import pytest
 
 from amp import cli
+from amp.cli import policy_flags
 from amp.cli.command import Modules
 from amp.policy import FIELDS
 
@@ -177,6 +178,14 @@ def _help(name, capsys):
     with pytest.raises(SystemExit):
         cli.main([name, "--help"])
     return capsys.readouterr().out
+
+
+@pytest.mark.parametrize("name", ["explain", "compare", "rewrite"])
+@pytest.mark.parametrize("field", [*policy_flags.OF_JOBS, "report"])
+def test_what_only_a_running_job_has_is_no_flag_of_a_plan(name, field, capsys):
+    """It would be accepted, and do nothing; `rewrite` alone writes a report."""
+    if (name, field) != ("rewrite", "report"):
+        assert FIELDS[field].flag not in _help(name, capsys)
 
 
 @pytest.mark.parametrize(

@@ -138,6 +138,17 @@ def test_the_summary_says_why_nothing_was_rewritten():
     assert "left in float32" not in reports.summary(None, 0)
 
 
+def test_emulation_that_rounds_nothing_says_so_once(capfd):
+    """Its values are float32's, and prove nothing."""
+    for _ in range(2):
+        run(dtype="float16", assignment="cost", emulate=True)
+    said = capfd.readouterr().err
+    assert said.count("amp: emulation rounds nothing of a function") == 1
+    assert amp.reports()[-1].verdict.startswith("nothing is rounded")
+    run(dtype="float16", emulate=True)
+    assert amp.reports()[-1].nodes_low
+
+
 def test_the_summary_says_that_it_is_of_the_newest_reports_only(monkeypatch):
     for _ in range(2):
         run()

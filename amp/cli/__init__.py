@@ -9,7 +9,9 @@ Before it: `amp.integration`, which does the work. After it: nothing.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import errno
+import importlib.metadata
 import io
 import os
 import re
@@ -35,7 +37,7 @@ COMMANDS: dict[str, Command] = {
     "compare": compare.COMMAND,
 }
 
-_HELP = ("-h", "--help")
+_ALONE = ("-h", "--help", "--version")  # instead of a command
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -105,8 +107,8 @@ def _parsed(argv: Sequence[str]) -> argparse.Namespace:
     Raises:
       UsageError: a sub-command or flag that there is not, with the closest one.
     """
-    if argv and argv[0] not in (*COMMANDS, *_HELP):
-        raise _unknown(f"{argv[0]!r}", "amp", (*COMMANDS, *_HELP))
+    if argv and argv[0] not in (*COMMANDS, *_ALONE):
+        raise _unknown(f"{argv[0]!r}", "amp", (*COMMANDS, *_ALONE))
     named = COMMANDS.get(argv[0]) if argv else None
     end = len(argv) if named is None else named.end(argv)
     parser, parsers = _parser()
@@ -153,6 +155,24 @@ class _Parser(argparse.ArgumentParser):
         )
 
 
+class _Version(argparse.Action):
+    """Prints the version that is installed, looked up only if it is asked for."""
+
+    def __init__(self, option_strings: Sequence[str], dest: str) -> None:
+        text = "print the version and end"
+        super().__init__(option_strings, dest, nargs=0, help=text)
+
+    def __call__(
+        self, parser: argparse.ArgumentParser, *_: object, **__: object
+    ) -> NoReturn:
+        """Called by `argparse` where it reads the flag."""
+        found = "not installed"
+        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+            found = importlib.metadata.version("tf-amp")
+        print(f"tf-amp {found}")
+        parser.exit()
+
+
 def _parser() -> tuple[argparse.ArgumentParser, dict[str, argparse.ArgumentParser]]:
     """The parser of the command, and those of its sub-commands by their names."""
     parser = _Parser(
@@ -161,6 +181,7 @@ def _parser() -> tuple[argparse.ArgumentParser, dict[str, argparse.ArgumentParse
         epilog="amp COMMAND --help shows examples. Begin with amp doctor.",
         allow_abbrev=False,
     )
+    parser.add_argument("--version", action=_Version)
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     parsers: dict[str, argparse.ArgumentParser] = {}
     for name, command in COMMANDS.items():

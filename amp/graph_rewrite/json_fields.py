@@ -56,10 +56,17 @@ def made(kind: type[T], read: Any) -> T:
             values[name] = makers[name](value)
         except ValueError as e:
             raise ValueError(f"field {name!r}: {e}") from None
-    try:
-        return kind(**values)
-    except TypeError as e:  # fields without a default are missing
-        raise ValueError(str(e).partition("() ")[2]) from None
+    fields = dataclasses.fields(kind)  # type: ignore[arg-type]
+    if missing := [f.name for f in fields if _is_needed(f) and f.name not in read]:
+        more = f" and {len(missing) - 3} more" if len(missing) > 3 else ""
+        raise ValueError(f"it lacks the field {', '.join(missing[:3])}{more}")
+    return kind(**values)
+
+
+def _is_needed(field: dataclasses.Field[Any]) -> bool:
+    """Whether a field has no default."""
+    none = dataclasses.MISSING
+    return field.default is none and field.default_factory is none
 
 
 @functools.cache

@@ -180,6 +180,15 @@ def _help(name, capsys):
     return capsys.readouterr().out
 
 
+def test_the_version_is_told(capsys):
+    with pytest.raises(SystemExit) as end:
+        cli.main(["--version"])
+    assert not end.value.code
+    assert re.fullmatch(
+        r"tf-amp (\d+\.\d+\.\d+|not installed)\n", capsys.readouterr().out
+    )
+
+
 @pytest.mark.parametrize("name", ["explain", "compare", "rewrite"])
 @pytest.mark.parametrize("field", [*policy_flags.OF_JOBS, "report"])
 def test_what_only_a_running_job_has_is_no_flag_of_a_plan(name, field, capsys):

@@ -125,3 +125,14 @@ def test_a_full_disk_is_told_in_a_line(graph, capsys, monkeypatch):
         assert cli.main(["explain", str(graph / "graph.pb"), *FORCED]) == 2
     told = "amp: not all was written: [Errno 28] No space left on device"
     assert capsys.readouterr().err.splitlines()[-1] == told
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [("{}", "it lacks the field function, "), (None, "no report: Is a directory\n")],
+)
+def test_what_is_no_report_is_said_in_words(text, said, tmp_path, capsys):
+    path = tmp_path / "it.json"
+    path.mkdir() if text is None else path.write_text(text)
+    assert cli.main(["explain", str(path)]) == 2
+    assert said in capsys.readouterr().err

@@ -67,10 +67,10 @@ def _signature(path: Path, signature: str | None, tags: str | None) -> SavedFunc
     name = default if signature is None else signature
     if name not in known:
         raise GraphError(
-            f"there is no signature {name!r}",
+            f"there is no signature {name!r}" if name else "it has no signatures",
             where=f"--signature, {path}",
             allowed=", ".join(known) or "none: this model has no signatures",
-            remedy="name one of these; for a model without any, amp.compare in Python",
+            remedy="name one of these; a model without any: amp.compare, in Python",
         )
     specs = known[name].structured_input_signature[1]
     return SavedFunction(known[name], dict(specs), loaded, by_name=True)

@@ -33,8 +33,9 @@ def read(path: Path) -> Report:
     try:
         return Report.from_json(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError) as e:
+        why = e.strerror if isinstance(e, OSError) and e.strerror else e
         raise GraphError(
-            f"this is no report: {e}",
+            f"this is no report: {why}",
             where=str(path),
             allowed="JSON that AMP_REPORT or `amp explain --json` wrote",
             remedy="name one of these, or a graph",

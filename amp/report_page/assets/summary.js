@@ -58,6 +58,7 @@ function figuresCard(report) {
 }
 
 function timesCard(report) {
+  if (report.emulated) return card("Time of a step", "", pairs([["predicted", "not asked: emulation shows values, no speed"]]));
   return card("Time of a step", "", pairs([
     ["predicted, float32", format.time(report.seconds32)],
     ["predicted, rewritten", format.time(report.seconds16)],

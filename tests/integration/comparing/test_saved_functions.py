@@ -82,7 +82,7 @@ def test_of_several_graphs_the_one_that_serves_is_loaded(tmp_path, tags):
     ("name", "signature", "found"),
     [
         ("model", "other", "there is no signature 'other'"),
-        ("bare", None, "there is no signature ''"),
+        ("bare", None, "it has no signatures"),
         ("graph.pb", "only", "--signature was given"),
         ("variable.pb", None, "'w' has no value"),
         ("nowhere", None, "there is no such file"),

@@ -74,14 +74,24 @@ def ties(
     return _joined(found)
 
 
+# What a walk passes at an edge, and where it goes on; None where it ends.
+_Onward: TypeAlias = tuple[tuple[Tied, ...], Iterable[UseEdge]] | None
+
+
 @dataclasses.dataclass(frozen=True, slots=True)
 class _Module:
-    """The arguments of `ties`."""
+    """The arguments of `ties`, and what is known of each edge that a walk has passed.
+
+    Walks from comparisons in a row pass the same edges.
+    """
 
     graphs: Mapping[FunctionUse, ir.Graph]
     typed: _Typed
     contexts: Mapping[FunctionUse, Context]
     call_values: CallValues
+    onward: dict[tuple[UseEdge, bool], _Onward] = dataclasses.field(
+        default_factory=dict
+    )
 
     def nodes(self, asked: Callable[[Row], bool]) -> Iterator[tuple[Member, Typed]]:
         """The nodes of the ops that are asked for."""
@@ -119,15 +129,19 @@ class _Walk:
         while pending:
             place = pending.pop()
             if place not in self.passed:
-                onward = self._onward(place)
+                onward = self._known(place)
                 self.passed[place], sources = onward or ((), ())
                 pending += sources
                 if onward is None:
                     self.roots.add(place)
 
-    def _onward(
-        self, place: UseEdge
-    ) -> tuple[tuple[Tied, ...], Iterable[UseEdge]] | None:
+    def _known(self, place: UseEdge) -> _Onward:
+        known, key = self._module.onward, (place, self._selects)
+        if key not in known:
+            known[key] = self._onward(place)
+        return known[key]
+
+    def _onward(self, place: UseEdge) -> _Onward:
         call_values, (use, (name, _)) = self._module.call_values, place
         if place in call_values.alias:
             return (), (call_values.alias[place],)

@@ -27,9 +27,14 @@ def by() -> str:
     return audit.digest(Path(__file__).with_name(name) for name in CODE)
 
 
-def code(task: str) -> str:
-    """The digest of what drills of a task are made by, the package included."""
-    return audit.of([audit.code(task), by()])
+def code(task: str, drills: str | None = None) -> str:
+    """The digest of what drills of a task are made by, the package included.
+
+    Args:
+      task: the family's module in `convergence.tasks`.
+      drills: the digest of their own code; by default today's.
+    """
+    return audit.of([audit.code(task), drills or by()])
 
 
 def told(result: Mapping[str, Any]) -> str:
@@ -45,13 +50,10 @@ def told(result: Mapping[str, Any]) -> str:
         return f"Drills of {', '.join(faulty)} find faults"
     if not held:
         return "Not drilled"
-    family = families.FAMILIES.get(result["family"])
-    now = family and code(family.task)
-    lacks = (
-        ["of an earlier package"]
-        if any(drill["code"] != now for drill in held.values())
-        else []
-    )
+    family, lacks = families.FAMILIES.get(result["family"]), []
+    task = family.task if family else ""
+    if any(d["code"] != code(task, d["by"]) for d in held.values()):
+        lacks.append("of an earlier package")
     for asked in sorted({trusted[drill["by"]] for drill in held.values()} - {""}):
         lacks.append(f"which did not ask for {asked}")
     said = f" ({'; '.join(lacks)})" if lacks else ""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from convergence_runs import made_up
 
 from convergence import drilled, judge
+from convergence.families import FAMILIES
 
 
 def test_what_a_drill_finds_is_refused() -> None:
@@ -31,12 +32,13 @@ def test_drills_of_another_form_leave_a_family_undecided() -> None:
 
 
 def test_earlier_drills_speak_of_what_they_asked_for() -> None:
-    result = made_up()
+    result, (by, lack) = made_up(), next(iter(drilled.EARLIER.items()))
+    task = FAMILIES[result["family"]].task
     for drill in result["drills"].values():
-        drill |= {"by": next(iter(drilled.EARLIER)), "code": "earlier"}
+        drill |= {"by": by, "code": drilled.code(task, by)}
     assert judge.judged(result).word == "passes"
-    said = drilled.told(result)
-    assert "(of an earlier package; which did not ask for one infinite value" in said
+    said = f"Drills of constant, dynamic (which did not ask for {lack}) find nothing"
+    assert drilled.told(result) == said
 
 
 def test_drills_of_an_earlier_package_are_named_so() -> None:

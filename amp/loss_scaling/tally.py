@@ -67,8 +67,11 @@ class Tally:
         return 0 < self.calls <= max(self.overflows.values(), default=0)
 
     def since(self, before: Tally | None) -> Tally:
-        """What came after an earlier reading."""
-        if before is None:
+        """What came after an earlier reading; all, if the tally began anew since.
+
+        It does where a state is restored.
+        """
+        if before is None or self.calls < before.calls:
             return self
         earlier = before.overflows
         came = {n: count - earlier.get(n, 0) for n, count in self.overflows.items()}

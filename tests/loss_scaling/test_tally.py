@@ -41,3 +41,8 @@ def test_never_finite_means_that_one_gradient_failed_in_every_call():
 def test_what_came_since_an_earlier_reading():
     assert Tally(5, {"a": 3}).since(Tally(2, {"a": 2})) == Tally(3, {"a": 1})
     assert Tally(5, {"a": 3}).since(None) == Tally(5, {"a": 3})
+
+
+def test_a_tally_that_began_anew_counts_whole():
+    """A restored state has it begin at 0: less than before is no negative count."""
+    assert Tally(2, {"a": 1}).since(Tally(6, {"a": 3})) == Tally(2, {"a": 1})

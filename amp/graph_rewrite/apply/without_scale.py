@@ -9,14 +9,15 @@ program without this package. Whether it may is not decided here.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Container, Iterable, Iterator, Mapping, Set
 
 import numpy as np
 
 from amp.graph_rewrite.assign.nominee import Nominee
 from amp.graph_rewrite.cost.priced import Priced
-from amp.graph_rewrite.graph import ir
+from amp.graph_rewrite.graph import calls, ir
 from amp.graph_rewrite.graph.calls import FunctionUse
+from amp.graph_rewrite.normalize.gradients_only import upstream
 from amp.graph_rewrite.ops import loss_scale
 from amp.graph_rewrite.ops.op_table import Kind, facts
 
@@ -27,7 +28,8 @@ def scaling(
     """The nodes that scale, check and unscale gradients, {} if they are to stay.
 
     They stay where any gradient was scaled by hand: a program that asks for a scale may
-    also ask for what comes of an overflow. Such a gradient names no variable.
+    also ask for what comes of an overflow. Such a gradient names no variable. And where
+    the scale is read for more (`_is_read_otherwise`).
 
     Args:
       graphs: the graph of each use.
@@ -42,6 +44,8 @@ def scaling(
                 if node.op != loss_scale.UNSCALE or not node.text(ir.SOURCE):
                     return {}
                 names |= {node.name, *_checks(graph, node.inputs[0])}
+        if names and _is_read_otherwise(graph, names):
+            return {}
         if names:
             found[use] = frozenset(names)
     return found
@@ -100,6 +104,52 @@ def _without_scale(graph: ir.Graph, names: frozenset[str]) -> ir.Graph:
         if name not in changed and any(source in changed for source, _ in node.inputs):
             nodes[name] = dataclasses.replace(node, pristine=False)
     return graph.with_nodes(nodes)
+
+
+def _is_read_otherwise(graph: ir.Graph, names: Set[str]) -> bool:
+    """Whether a scale does more than to scale, to unscale and to be moved by its rule.
+
+    The gradient of a gradient is unscaled by nodes without a mark, and a program may
+    multiply a threshold by the scale. Both would be off by the scale if they alone
+    stayed. What is not known (a call that takes the scale, a result) is more.
+
+    Args:
+      graph: of one use.
+      names: the nodes that scale, check and unscale gradients in it.
+    """
+    marked = (graph.nodes[name] for name in names)
+    factors = {node.inputs[1] for node in marked if node.flag(ir.SEED)}
+    behind = (graph.nodes[name] for name in upstream(graph, factors, lambda _: True))
+    scales = {node.inputs[0] for node in behind if facts(node.op).only_reads}
+    if not scales:
+        return True
+    edges: dict[str, list[ir.Edge]] = {}  # by the node that makes them
+    for edge in {*graph.readers, *(result.edge for result in graph.results)}:
+        edges.setdefault(edge[0], []).append(edge)
+    results = {result.edge for result in graph.results}
+    pending, seen = list(scales), set(scales)
+    while pending:
+        edge = pending.pop()
+        if edge in results and edge not in scales:
+            return True
+        for name, index in graph.readers.get(edge, ()):
+            row, node = facts(graph.nodes[name].op), graph.nodes[name]
+            if (name in names and index == 1) or _moves(node, scales):
+                continue
+            unknown = edge in scales and not row.only_reads
+            if unknown or row.kind is Kind.WRITE or node.op in calls.CALLS:
+                return True
+            onward = set(edges.get(name, ())) - seen
+            seen |= onward
+            pending += onward
+    return False
+
+
+def _moves(node: ir.Node, scales: Container[ir.Edge]) -> bool:
+    """Whether a node writes a scale, or a count: what a scaler's rule does."""
+    if facts(node.op).kind is not Kind.WRITE:
+        return False
+    return node.inputs[0] in scales or ir.INTEGERS.issuperset(node.types("dtype"))
 
 
 def _checks(graph: ir.Graph, gradient: ir.Edge) -> Iterator[str]:

@@ -188,6 +188,70 @@ def test_a_program_that_scales_by_hand_keeps_its_checks() -> None:
     assert without_scale.scaling(graphs) == {}
 
 
+class Second(Dense):
+    """A gradient of a gradient by the weights."""
+
+    def loss(self, x: tf.Tensor) -> tf.Tensor:
+        with tf.GradientTape() as tape:
+            inner = super().loss(x)
+        norms = [tf.reduce_sum(g**2) for g in tape.gradient(inner, self.weights)]
+        return inner + tf.add_n(norms)
+
+
+class SecondInside(Dense):
+    """The same, of a function of its own."""
+
+    def loss(self, x: tf.Tensor) -> tf.Tensor:
+        @tf.function(autograph=False)
+        def norm() -> tf.Tensor:
+            with tf.GradientTape() as tape:
+                inner = super(SecondInside, self).loss(x)
+            return tf.reduce_sum(tape.gradient(inner, self.weights[0]) ** 2)
+
+        return super().loss(x) + norm()
+
+
+class Clipped(Dense):
+    """A threshold of a custom gradient, multiplied by the scale as the docs say."""
+
+    def loss(self, x: tf.Tensor) -> tf.Tensor:
+        @tf.custom_gradient
+        def clip(h: tf.Tensor) -> tuple[tf.Tensor, Any]:
+            def grad(dy: tf.Tensor) -> tf.Tensor:
+                most = 1e-4 * amp.loss_scaling.current().scale
+                return tf.clip_by_value(dy, -most, most)
+
+            return tf.identity(h), grad
+
+        return clip(super().loss(x))
+
+
+class Told(Dense):
+    """A step that returns its scale."""
+
+    def step(self, x: tf.Tensor) -> tf.Tensor:
+        super().step(x)
+        return amp.loss_scaling.current().scale * 1.0
+
+
+@pytest.mark.parametrize("model", [Second, SecondInside, Clipped, Told])
+def test_a_scale_that_is_read_for_more_stays(model: type) -> None:
+    """What is scaled, or unscaled, without a mark would be off by the whole scale."""
+    assert without_scale.scaling(_graphs(Step(model()))) == {}
+
+
+@pytest.mark.parametrize("model", [Second, SecondInside])
+def test_a_gradient_of_a_gradient_is_float32s(model: type) -> None:
+    """But for the order of its sums: some tens of roundings by 2^-24, under 1e-5."""
+    plain, own = model(), model()
+    step, reference = Step(own), tf.function(plain.step)
+    for _ in range(3):
+        reference(tf.constant(X))
+        step.call(step.twin())
+    for got, want in zip(numbers(own), numbers(plain), strict=True):
+        np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-8)
+
+
 def test_a_branch_that_waits_for_something_else_too_stays() -> None:
     own = Dense()
 

@@ -30,7 +30,6 @@ ELSEWHERE = {
     "graph_rewrite/ops/chains.py": "graph_rewrite/cost/test_epilogues.py",
     "graph_rewrite/ops/moves.py": "graph_rewrite/ops/test_op_table.py",
     "graph_rewrite/ops/products.py": "graph_rewrite/ops/test_op_table.py",
-    "graph_rewrite/ops/reductions.py": "graph_rewrite/ops/test_op_table.py",
     "graph_rewrite/ops/row.py": "graph_rewrite/ops/test_op_table.py",
     "graph_rewrite/ops/structure.py": "graph_rewrite/ops/test_op_table.py",
     "graph_rewrite/candidates/hazards.py": (

@@ -15,10 +15,12 @@ import types
 import weakref
 from typing import Any
 
+import jumping_clock
 import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+from jumping_clock import Clock
 from tensorflow.python.eager import context as context_lib
 
 import amp
@@ -62,10 +64,13 @@ from amp.integration.process import PROCESS
 from amp.loss_scaling.once import Once
 
 pytestmark = pytest.mark.kernels
+clock = jumping_clock.clock
 
 # Every bfloat16 rounding is off by 2**-8 at most; under 2**3 of them in a row here.
 BFLOAT16 = 2.0**-8 * 2**3
 ENOUGH = 2 * (2 + race_rules.looks(5)[-1])  # calls, by which two have been told apart
+# The same where one takes four times as long, however busy the machine is.
+SOON = 2 * (2 + race_rules.looks(5)[2])
 SIZE = 256  # of the products, which are predicted to be faster in 16 bits
 
 
@@ -80,6 +85,10 @@ class Calls(list[str]):
 
     slow = ""
 
+    def __init__(self, clock: Clock) -> None:
+        super().__init__()
+        self.clock = clock
+
     def calls(self, call: FunctionCall) -> FunctionCall:
         def counted(name: bytes) -> Any:
             which = "twin" if b"__amp" in name else "original"
@@ -87,16 +96,16 @@ class Calls(list[str]):
             begun = time.perf_counter()
             found = call.run(name)
             if which == self.slow:  # by far, however long a step takes here
-                time.sleep(max(0.02, 3 * (time.perf_counter() - begun)))
+                self.clock.jump(max(0.02, 3 * (time.perf_counter() - begun)))
             return found
 
         return dataclasses.replace(call, run=counted)
 
 
 @pytest.fixture
-def ran(monkeypatch: pytest.MonkeyPatch) -> Calls:
+def ran(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> Calls:
     """The calls that went through `Twins.call`, those of a race among them."""
-    calls, original = Calls(), Twins.call
+    calls, original = Calls(clock), Twins.call
 
     def call(self: Twins, inner: FunctionCall, *args: Any) -> Any:
         return original(self, calls.calls(inner), *args)
@@ -136,14 +145,14 @@ def test_the_faster_runs_in_the_end_and_every_call_is_one_step(
 ) -> None:
     ran.slow = slow
     want = Step()
-    want_losses = [float(want.run()) for _ in range(ENOUGH)]
+    want_losses = [float(want.run()) for _ in range(SOON)]
     step = Step()
-    losses = step.train(ENOUGH, report=str(tmp_path))
-    assert int(step.count) == ENOUGH
+    losses = step.train(SOON, report=str(tmp_path))
+    assert int(step.count) == SOON
     np.testing.assert_allclose(losses, want_losses, rtol=BFLOAT16)
     assert ran[:5] == ["original", "twin", "twin", "original", "original"]
     assert {"twin", "original"} == set(ran)
-    assert len(ran) < ENOUGH  # the others went to the faster, without a question
+    assert len(ran) < SOON  # the others went to the faster, without a question
     (report,) = amp.reports()
     assert report.verdict.startswith("rewritten" if faster else "left in float32")
     assert (report.nodes_low > 0) == faster
@@ -179,7 +188,7 @@ def test_where_the_original_won_it_runs_bit_for_bit(ran: Calls) -> None:
     x = tf.random.normal([SIZE, SIZE])
     product = tf.function(lambda x: tf.matmul(x, x))
     with amp.mixed_precision_scope(dtype="bfloat16"):
-        for _ in range(ENOUGH):
+        for _ in range(SOON):
             product(x)
         got = product(x)
     np.testing.assert_array_equal(got, product(x))
@@ -215,7 +224,7 @@ def test_what_xla_compiles_races_as_well(
     as_fast = dataclasses.replace(CPU_AMX, compiled=None)  # so that there is a twin
     monkeypatch.setattr(hardware, "device", lambda: as_fast)
     ran.slow = "twin"
-    Step(jit_compile=True).train(ENOUGH)
+    Step(jit_compile=True).train(SOON)
     assert {"twin", "original"} == set(ran)
     (report,) = amp.reports()
     assert report.trial == "ended: float32 is faster"
@@ -539,7 +548,7 @@ def test_a_winner_that_fails_a_check_gives_way_to_float32(
     ran.slow = "original"
     step, before = Step(), twin_names()
     with pytest.warns(RuntimeWarning, match="as it was: its rewrite failed"):
-        step.train(ENOUGH)
+        step.train(SOON)
     (report,) = amp.reports()
     assert twin_names() == before
     assert report.nodes_low == 0
@@ -547,7 +556,7 @@ def test_a_winner_that_fails_a_check_gives_way_to_float32(
     # It had won, so that float32 was not the fastest.
     assert report.verdict == "left in float32: a check of the winner failed"
     assert "fastest" not in reports.summary(None, 0)
-    assert int(step.count) == ENOUGH
+    assert int(step.count) == SOON
     PROCESS.settled.clear()  # as a new process
     Step().train(1)
     assert ran[-1] == "original"
@@ -570,7 +579,7 @@ def test_a_winner_is_one_for_calls_of_about_its_size(
         PROCESS.settled.clear()  # as a new process
         return str(amp.reports()[-1].trial)
 
-    assert run(SIZE, ENOUGH).startswith("ended")
+    assert run(SIZE, SOON).startswith("ended")
     assert (run(rows, 2) == contest.KNOWN) is known
 
 
@@ -608,7 +617,7 @@ def test_the_next_run_starts_with_the_winner(
     """With its second step, or with the first if it is ready about as soon."""
     monkeypatch.setattr(plan_store, "SOON", soon)
     ran.slow = "original"
-    Step().train(ENOUGH)
+    Step().train(SOON)
     del ran[:]
     PROCESS.settled.clear()  # as a new process
     step = Step()
@@ -626,10 +635,10 @@ def test_where_float32_won_it_is_contested_in_the_second_run_not_in_the_third(
 ) -> None:
     """Nothing is rewritten then, nor for a second function that is just like it."""
     ran.slow = "twin"
-    Step().train(ENOUGH)
+    Step().train(SOON)
     PROCESS.settled.clear()  # as a new process
     del ran[:]
-    Step().train(ENOUGH)
+    Step().train(SOON)
     assert ran[:5] == ["original", "twin", "twin", "original", "original"]
     del ran[:]
     Step().train(10)
@@ -668,7 +677,7 @@ def test_a_race_that_the_job_cut_short_goes_on_in_the_next_run(
 
 def test_with_the_race_off_no_earlier_run_counts(ran: Calls) -> None:
     ran.slow = "twin"
-    Step().train(ENOUGH)
+    Step().train(SOON)
     del ran[:]
     PROCESS.settled.clear()
     Step().train(3, trial=False)
@@ -683,17 +692,17 @@ def test_a_winner_that_became_slower_than_float32_loses_its_place(
     monkeypatch.setattr(winner_checks, "LEAST_CALLS", 0)
     ran.slow = "original"
     step = Step()
-    step.train(ENOUGH)
+    step.train(SOON)
     (report,) = amp.reports()
     assert report.nodes_low > 0
     ran.slow = "twin"
-    step.train(2 * ENOUGH)
+    step.train(2 * SOON)
     (report,) = amp.reports()
     assert report.trial == "float32 became the faster: found by a check"
     assert report.nodes_low == 0
     (twins,) = [t.twins for t in PROCESS.settled.values() if t.twins is not None]
     assert twins.made_for(step.run.get_concrete_function().name) == []
-    assert int(step.count) == 3 * ENOUGH
+    assert int(step.count) == 3 * SOON
 
 
 def test_switching_off_and_on_goes_on_where_it_was(ran: Calls) -> None:
@@ -954,8 +963,8 @@ def test_a_twin_that_does_not_fit_leaves_float32_at_work(
     ran.slow = "original"
     step = Step()
     with pytest.warns(RuntimeWarning, match="OOM when allocating tensor"):
-        step.train(ENOUGH)
-    assert int(step.count) == ENOUGH
+        step.train(SOON)
+    assert int(step.count) == SOON
     assert ran[-1] == "original"
 
 
@@ -1028,8 +1037,8 @@ def test_asynchronous_execution_is_tried_as_well(ran: Calls) -> None:
     step = Step()
     tf.config.experimental.set_synchronous_execution(False)
     try:
-        step.train(ENOUGH)
-        assert int(step.count) == ENOUGH
+        step.train(SOON)
+        assert int(step.count) == SOON
     finally:
         tf.test.experimental.sync_devices()
         tf.config.experimental.set_synchronous_execution(True)
@@ -1072,7 +1081,7 @@ def test_a_twin_that_was_refused_is_never_called_again(
 
 def test_how_long_both_took_to_their_first_call_is_kept(ran: Calls) -> None:
     ran.slow = "original"
-    Step().train(ENOUGH)
+    Step().train(SOON)
     (file,) = (pathlib.Path(os.environ["AMP_CACHE_DIR"]) / "plans").glob("*.json")
     ready = json.loads(file.read_text())["ready"]
     assert ready.keys() == {FLOAT32, CUT.name}

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import collections
 import threading
-import time
 from typing import Any
 
+import jumping_clock
 import numpy as np
 import pytest
 import tensorflow as tf
+from jumping_clock import Clock
 from session_graphs import v1
 from tensorflow.python.client import session as session_lib
 
@@ -21,6 +22,7 @@ from amp.integration.functions.race_log import FLOAT32
 from amp.integration.sessions.session_twins import SessionTwin
 
 pytestmark = pytest.mark.kernels
+clock = jumping_clock.clock
 
 # Every bfloat16 rounding is off by 2**-8 at most; under 2**3 of them in a row here.
 BFLOAT16 = 2.0**-8 * 2**3
@@ -46,7 +48,7 @@ class Ran(list[str]):
 
 
 @pytest.fixture
-def ran(monkeypatch: pytest.MonkeyPatch) -> Ran:
+def ran(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> Ran:
     """The runs of `STEPS`."""
     seen, original = Ran(), SessionTwin.call
     seen.raises = {}
@@ -60,7 +62,7 @@ def ran(monkeypatch: pytest.MonkeyPatch) -> Ran:
                 raise seen.raises[found.plan]
             if found.plan in seen.slow:
                 # No two alike, so that it is soon known which of them is the slower.
-                time.sleep(SLOW * 3 ** seen.slow.index(found.plan))
+                clock.jump(SLOW * 3 ** seen.slow.index(found.plan))
             return run(found)
 
         def can_start(found: Any) -> bool:

@@ -1,5 +1,6 @@
 # make demo    train the digits in float32 and in mixed precision, and compare
-# make test    the test suite
+# make test    the test suite, but for what says once more what others say
+# make test-all  all of it, in about twice the time
 # make test-quick  the tests that take a moment: not those marked slow or processes
 # make test-isa  the tests that depend on kernels, on older CPUs that this one can stand for
 # make test-gpu-kernels  whether GPUs have the kernels that plans for them need; no GPU
@@ -59,17 +60,20 @@ export TF_CPP_MIN_LOG_LEVEL ?= 2
 # all of TensorFlow takes longer than the modules that are used.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: demo test test-quick test-isa test-gpu-kernels bench convergence docs check vendor clean
+.PHONY: demo test test-all test-quick test-isa test-gpu-kernels bench convergence docs check vendor clean
 .PHONY: $(VENV)/.installed
 
 demo: $(DEMO_STAMP)
 	$(BIN)/python -m examples.demo
 
 test: $(STAMP)
+	$(PYTEST) -m "not thorough"
+
+test-all: $(STAMP)
 	$(PYTEST)
 
 test-quick: $(STAMP)
-	$(PYTEST) -m "not slow and not processes"
+	$(PYTEST) -m "not slow and not processes and not thorough"
 
 # Each of them once, so that one failing does not hide the next.
 test-isa: $(STAMP)

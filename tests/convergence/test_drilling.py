@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pathlib
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -20,15 +21,18 @@ from convergence.runner import Options
 pytestmark = [pytest.mark.slow, pytest.mark.kernels]
 
 
-@pytest.fixture
-def ran(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+@pytest.fixture(scope="module")
+def ran(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Any]]:
     """Results of a family that trains in a second, one seed a setting."""
-    family = tiny_family.install(monkeypatch)
-    monkeypatch.setitem(FAMILIES, "tiny", family)
-    frozen = ready(family, tmp_path)
-    options = Options(quick=True, emulate=True, seeds=1, out=tmp_path, frozen=frozen)
-    monkeypatch.setattr("convergence.observing.DRAWS", 2)
-    return runner.run(family, options, lambda *_: None)
+    out = tmp_path_factory.mktemp("ran")
+    with pytest.MonkeyPatch.context() as patch:
+        family = tiny_family.install(patch)
+        patch.setitem(FAMILIES, "tiny", family)
+        patch.setattr("convergence.observing.DRAWS", 2)
+        options = Options(
+            quick=True, emulate=True, seeds=1, out=out, frozen=ready(family, out)
+        )
+        yield runner.run(family, options, lambda *_: None)
 
 
 def undrilled(result: dict[str, Any]) -> dict[str, Any]:

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 import tensorflow as tf
+import thorough
 from convergence_runs import made_up, ready, small
 
 import amp
@@ -35,6 +36,8 @@ from convergence.errors import ResultError
 from convergence.families import FAMILIES
 
 ROOT = pathlib.Path(__file__).parents[2]
+# One of each kind: images, words, a table, two networks; others are trained thoroughly.
+QUICK = ("resnet", "lstm_lm", "wide_deep", "progressive_gan")
 
 
 @pytest.fixture(autouse=True)
@@ -47,7 +50,7 @@ def quiet(*told: object) -> None:
     pass
 
 
-@pytest.mark.parametrize("name", FAMILIES)
+@pytest.mark.parametrize("name", thorough.but(QUICK, FAMILIES))
 @pytest.mark.slow
 @pytest.mark.kernels
 def test_smoke(
@@ -209,7 +212,9 @@ def python(code: str, *arguments: object) -> int:
 
 @pytest.mark.slow
 @pytest.mark.processes
-@pytest.mark.parametrize("name", ["wide_deep", "lstm_lm", "progressive_gan"])
+@pytest.mark.parametrize(
+    "name", thorough.but(("wide_deep",), ("wide_deep", "lstm_lm", "progressive_gan"))
+)
 def test_a_run_killed_at_any_point_resumes_to_the_same_bits(
     tmp_path: pathlib.Path, name: str
 ) -> None:

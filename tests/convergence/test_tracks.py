@@ -15,6 +15,7 @@ STEPS = 24
 
 
 @pytest.mark.slow
+@pytest.mark.thorough
 @pytest.mark.kernels
 def test_every_part_of_every_stage_has_a_scale_that_keeps_its_rule(
     tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch

@@ -12,6 +12,7 @@ import time
 from concurrent import futures
 
 import pytest
+import thorough
 import tiny_family
 from convergence_runs import made_up, ready, small
 
@@ -62,6 +63,7 @@ def until(said: str, holds: object) -> None:
 
 @pytest.mark.skipif(not pathlib.Path("/proc").exists(), reason="looks at /proc")
 @pytest.mark.slow
+@pytest.mark.thorough
 @pytest.mark.processes
 def test_killed_families_end_with_their_parent_and_are_taken_up(
     tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
@@ -199,7 +201,7 @@ print(sum(map(len, users.values())), len(loose))
 
 @pytest.mark.slow
 @pytest.mark.processes
-@pytest.mark.parametrize("how", ["as it is", "planted"])
+@pytest.mark.parametrize("how", thorough.but(("as it is",), ("as it is", "planted")))
 def test_of_a_step_every_update_stays_before_or_after_each_read(how: str) -> None:
     """In the graph that runs; TensorFlow's dependency optimizer loses two such orders.
 

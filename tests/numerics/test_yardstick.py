@@ -13,6 +13,7 @@ from __future__ import annotations
 import math
 
 import pytest
+import thorough
 import yardstick
 from cases import CASES
 
@@ -44,7 +45,7 @@ def quotient(name: str, dtype: str, after_training: bool) -> float:
     return yardstick.quotient(build, runners, dtype, after_training)
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("dtype", thorough.but(("float16",), DTYPES))
 @pytest.mark.parametrize("name", CASES)
 def test_gradients_are_within_twice_the_yardstick(name: str, dtype: str) -> None:
     for after_training in (False, True):

@@ -76,6 +76,10 @@ class Plans(Protocol):
         """Whether XLA compiles any part of what runs, in float32 too."""
 
     @property
+    def plain(self) -> str:
+        """As of `Log`."""
+
+    @property
     def uneven(self) -> bool:
         """Whether a call may differ from another in sizes that are not seen."""
 
@@ -168,6 +172,7 @@ class Contest:
         predicted = {favourite: report.seconds16, FLOAT32: report.seconds32}
         plans = self._plans
         log = Log(predicted, plans.making, plans.compiled, plans.uneven, stepped)
+        log.plain = plans.plain
         beaten: Sequence[str] = kept["slower"] if kept else ()
         names = [favourite, FLOAT32, *(name for name in others if name not in beaten)]
         if kept:

@@ -33,6 +33,7 @@ from amp.graph_rewrite.rewrite import Prepared, Rewrite
 from amp.graph_rewrite.steps import uncollected
 from amp.integration import heap, tensor_pool
 from amp.integration.functions import contest, twin_making
+from amp.integration.functions.race_log import FLOAT32
 from amp.integration.functions.twin_making import MadeTwin
 from amp.integration.measuring.job_timer import Noted
 from amp.policy import Policy
@@ -165,6 +166,9 @@ class FunctionPlans:
       compiled: whether XLA compiles any part of the function.
       spares: whether a rewrite saves enough time by anything else than 16 bits. Where
         they are emulated it is not to: what runs is to be the program's own arithmetic.
+      plain: the plan that the user's program comes to without this package: the
+        original, or the one in float32 where all that this changes is a loss scale
+        that the user did not ask for.
       uneven: whether a call may differ from another in sizes that its arguments do not
         tell, as those of a batch that an iterator gives inside the function.
     """
@@ -187,6 +191,11 @@ class FunctionPlans:
         rewritten = nominee_under(self._settled, REWRITTEN.name)
         spares = (prepared.spares or rewritten.unscaled) and not emulated
         self.spares = spares and prepared.foreseen(rewritten).gains
+        self.plain = FLOAT32
+        if rewritten.unscaled and not emulated and not prepared.spares:
+            whatever = dataclasses.replace(rewritten, everything=True)
+            if prepared.foreseen(whatever).gains:
+                self.plain = REWRITTEN.name
         self._cheapest: Nodes = {}  # why the cheapest plan leaves nodes in float32
         self._race = policy is not None and not contest.why_not(policy)
         self._left: dict[str, Callable[[], None]] = {}  # checks, by plan
@@ -203,6 +212,8 @@ class FunctionPlans:
     def nominee(self, plan: str) -> Nominee:
         """The plan of a name, with the nodes that stay float32."""
         nominee = nominee_under(self._settled, plan).keeping(self._kept)
+        if plan == self.plain:  # whatever it is predicted to gain
+            nominee = dataclasses.replace(nominee, everything=True)
         return nominee.keeping(self._cheapest) if nominee.in_float32 else nominee
 
     def instead(self, cheapest: Report, *, stepped: bool) -> str:

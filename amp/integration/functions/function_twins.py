@@ -126,8 +126,8 @@ class FunctionTwins:
     @property
     def _others(self) -> list[str]:
         """The names of the plans that may race besides float32 and the cheapest."""
-        spares = self._plans.spares
-        return [one.name for one in OTHERS if spares or not one.in_float32]
+        in_float32 = self._plans.spares or self._plans.plain != FLOAT32
+        return [one.name for one in OTHERS if in_float32 or not one.in_float32]
 
     def _begin_in_float32(self, made: NotMade) -> bool:
         """Begins without a twin; returns whether one may come of what is measured."""
@@ -165,7 +165,7 @@ class FunctionTwins:
                 if stepped:
                     tensor_pool.trim()  # of what float32 needed
                 contest.begin_known(known, stepped=stepped)
-                report, text = plan_store.as_measured(report, known), KNOWN
+                report, text = plan_store.as_measured(report, known, plans.plain), KNOWN
             else:
                 kept = race.earlier(known)
                 contest.begin(plan, others, kept, stepped=stepped)

@@ -287,10 +287,17 @@ def keep_outcome(
         save(name, **found, runs=runs, race={})
 
 
-def as_measured(report: Report, known: Record) -> Report:
-    """A winner's report, with the times of the earlier run that it won in."""
+def as_measured(report: Report, known: Record, plain: str = FLOAT32) -> Report:
+    """A winner's report, with the times of the earlier run that it won in.
+
+    Args:
+      report: on the winner.
+      known: what that run stored.
+      plain: as of `Log`.
+    """
     seconds = known.seconds
-    return report.as_measured(seconds.get(FLOAT32), seconds.get(known.winner))
+    high = seconds.get(plain, seconds.get(FLOAT32))
+    return report.as_measured(high, seconds.get(known.winner))
 
 
 def _drop_oldest(directory: Path) -> None:

@@ -332,7 +332,9 @@ class Race:
             for name in self._entrants
         )
         seconds = {plan.name: plan.seconds for plan in plans if plan.seconds}
+        # By the user's own float32, not by one that this package added a scale to.
         high = seconds.pop(FLOAT32, None)
+        high = seconds.get(self.log.plain, high)
         best = min(seconds.values(), default=None)
         return TrialOutcome(
             twin=winner != FLOAT32,

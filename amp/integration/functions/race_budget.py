@@ -77,10 +77,13 @@ def affordable(log: Log, name: str) -> bool:
     """Whether the budget allows for the first call of one more entrant.
 
     Float32 always is allowed, as it has to be made ready only where XLA compiles it:
-    the clusters of a twin make its first call long, and float32 has none. Where it was
-    ready before the race, all first calls are charged: if it wins, all were lost.
+    the clusters of a twin make its first call long, and float32 has none; and so is the
+    user's own float32, where the original has a loss scale that was added to it. Where
+    float32 was ready before the race, all first calls are charged: if it wins, all were
+    lost.
     """
-    if log.best is None or not log.first or (name == FLOAT32 and not log.compiled):
+    free = name in (FLOAT32, log.plain) and not log.compiled
+    if log.best is None or not log.first or free:
         return True
     making = 0.0 if name == FLOAT32 else log.making
     so_far = lost(log, whole=log.stepped)

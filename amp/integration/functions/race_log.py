@@ -39,6 +39,8 @@ class Log:
       first: seconds of each entrant's first call, in the order in which they began.
       calls: how many calls of each have ended, also those that were not timed.
       overlapped: seconds of the calls of each that others overlapped.
+      plain: the entrant that does what the user's program does without this package:
+        the original, or it without a loss scale that was added to it.
       looked: with how many rounds the times were last compared.
       warm: the entrant that had calls before the race, "" if there is none.
       longest: seconds of the longest first call that is known of earlier races, 0 if
@@ -62,6 +64,7 @@ class Log:
         self.first: dict[str, float] = {}
         self.calls: dict[str, int] = {}
         self.overlapped: dict[str, list[float]] = {}
+        self.plain = FLOAT32
         self.looked, self.warm, self.longest, self.entrants = 0, "", 0.0, 2
         self.spent, self.steps = 0.0, 0
         self.uneven = uneven

@@ -239,7 +239,7 @@ def preferred(log: Log, equal: Sequence[str], running: Sequence[str]) -> str:
 
     Of those in 16 bits, which take less memory than float32, and are ready `_soon`, the
     one that is predicted to be fastest. Where that seems to be slower than float32, the
-    fastest so far of them and float32.
+    original or the user's own, the fastest so far of them and that.
 
     Args:
       log: of the race.
@@ -249,8 +249,9 @@ def preferred(log: Log, equal: Sequence[str], running: Sequence[str]) -> str:
     low = [name for name in equal if name not in IN_FLOAT32]
     soon = _soon(log, low or equal)
     favourite = min(soon, key=log.prediction)
-    if FLOAT32 in running and typical(log.ratios(favourite, FLOAT32)) > 0:
-        return leader(log, [*soon, FLOAT32])
+    for own in {FLOAT32, log.plain}.intersection(running).difference([favourite]):
+        if typical(log.ratios(favourite, own)) > 0:
+            return leader(log, [*soon, own])
     return favourite
 
 

@@ -274,6 +274,11 @@ class RunPlans:
         return any(use.xla for use in calls.uses_with_weights(given))
 
     @property
+    def plain(self) -> str:
+        """As of `Log`: a session's float32 keeps its loss scale."""
+        return FLOAT32
+
+    @property
     def uneven(self) -> bool:
         """Whether a run may differ from another in sizes that its feeds do not tell."""
         made = [one for one in self._made.values() if isinstance(one, MadeRun)]

@@ -161,6 +161,7 @@ def reporting(report: Any) -> Any:
     return types.SimpleNamespace(
         making=0.0,
         compiled=False,
+        plain=FLOAT32,
         uneven=False,
         report=lambda _: report,
         settle=lambda: None,
@@ -237,6 +238,7 @@ def test_float32_that_was_too_dear_to_compile_is_tried_later(
     )
     plans: Any = types.SimpleNamespace(
         report=lambda plan: report,
+        plain=FLOAT32,
         uneven=False,
         making=0.0,
         compiled=True,

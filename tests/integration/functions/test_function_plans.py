@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from typing import Any
 
 import pytest
 import tensorflow as tf
@@ -23,7 +24,12 @@ from amp.graph_rewrite.assign.nominee import (
 from amp.graph_rewrite.cost.shipped_devices import CPU_AMX
 from amp.graph_rewrite.rewrite import Foreseen, Prepared, prepare
 from amp.graph_rewrite.steps import Step
-from amp.integration.functions import definitions, function_plans
+from amp.integration.functions import (
+    definitions,
+    function_plans,
+    function_twins,
+    race_rules,
+)
 from amp.integration.functions.function_plans import (
     MEASURED,
     NOMINEES,
@@ -31,10 +37,13 @@ from amp.integration.functions.function_plans import (
     Made,
     NotMade,
 )
+from amp.integration.functions.race_log import FLOAT32, Log
 from amp.integration.measuring import hardware
 from amp.loss_scaling import DynamicLossScale
 
 pytestmark = pytest.mark.kernels
+
+SIZE = 256  # of products that are predicted to gain in 16 bits
 
 
 @pytest.fixture
@@ -127,6 +136,63 @@ def test_a_step_races_without_a_scale_that_nobody_asked_for(rule: object) -> Non
     (report,) = amp.reports()
     assert report.nodes_low == 0
     assert ("predicted" in report.verdict) is (rule == "auto"), report.verdict
+
+
+class Layers:
+    """A step of forty products, each of which has a gradient to scale and check."""
+
+    def __init__(self) -> None:
+        self.weights = [tf.Variable(0.2 * tf.eye(SIZE)) for _ in range(40)]
+        self.run = tf.function(self._step)
+
+    def _step(self) -> tf.Tensor:
+        with tf.GradientTape() as tape:
+            y = tf.ones([SIZE, SIZE])
+            for each in self.weights:
+                y = tf.tanh(tf.matmul(y, each))
+            loss = tf.reduce_mean(y**2)
+        gradients = tape.gradient(loss, self.weights)
+        for each, gradient in zip(self.weights, gradients, strict=True):
+            each.assign_sub(0.01 * gradient)
+        return loss
+
+
+@pytest.mark.parametrize(
+    ("fields", "races"), [({}, True), ({"loss_scale": DynamicLossScale()}, False)]
+)
+def test_the_users_own_float32_races_whatever_it_is_predicted_to_gain(
+    fields: dict[str, Any], races: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where nobody asked for the scale that the original has. Its gain is told by it.
+
+    Planted: 16 bits are faster than the original, and not than the user's float32.
+    """
+    fast = dataclasses.replace(
+        CPU_AMX, native=("float16",), speed={"float16": {"product": 16.0}}
+    )
+    monkeypatch.setattr(hardware, "device", lambda: fast)
+    monkeypatch.setattr(function_twins, "OTHERS", (REWRITTEN,))
+    times = {CUT.name: 0.9, FLOAT32: 1.0, REWRITTEN.name: 0.8}
+
+    def judged(log: Log, running: Sequence[str]) -> race_rules.Ruling:
+        if not all(map(log.times, running)):
+            return race_rules.Ruling()
+        slower = max(running, key=times.__getitem__)
+        return race_rules.Ruling({slower: "slower"})
+
+    rules = race_rules.Rules(judged, race_rules.cut_short)
+    monkeypatch.setattr(race_rules, "RACE", rules)
+    policy = {"dtype": "float16", "check": False, "trial": True, "min_gain": 0.3}
+    step = Layers()
+    with amp.mixed_precision_scope(**policy, **fields):
+        for _ in range(20):
+            step.run()
+    report = amp.reports()[-1]
+    plans = {plan.name: plan for plan in report.plans}
+    assert plans.keys() == {CUT.name, FLOAT32} | ({REWRITTEN.name} if races else set())
+    assert plans[REWRITTEN.name if races else CUT.name].fate == "won"
+    own = plans[REWRITTEN.name if races else FLOAT32]
+    assert report.measured32 == own.seconds
 
 
 @pytest.mark.parametrize("trial", [True, False])

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 import tensorflow as tf
-from rewriting import settled
+from rewriting import graph_def, matmul_chain, rewritten, settled
 from tensorflow.python.eager import context as context_lib
 
 from amp.graph_rewrite.cost.shipped_devices import CPU_AMX
@@ -134,6 +134,15 @@ def test_a_damaged_record_counts_as_none_and_is_told() -> None:
         assert plan_store.load(NAME) == Record()
     assert "do now:  remove the file" in str(told[0].message)
     assert "report this" not in str(told[0].message)
+
+
+def test_a_winner_is_told_by_the_users_own_float32_of_the_earlier_run() -> None:
+    report = rewritten(graph_def(matmul_chain)).report
+    known = Record("cut", {"cut": 1.0, FLOAT32: 1.5, "float32, rewritten": 1.2})
+    assert plan_store.as_measured(report, known).measured32 == 1.5
+    told = plan_store.as_measured(report, known, "float32, rewritten")
+    assert (told.measured32, told.measured16) == (1.2, 1.0)
+    assert plan_store.as_measured(report, known, "not timed").measured32 == 1.5
 
 
 def test_a_directory_that_cannot_be_written_stops_nobody(

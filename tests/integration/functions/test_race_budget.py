@@ -46,6 +46,9 @@ def test_float32_is_always_tried_where_it_need_not_be_compiled() -> None:
     log.add("cut", 0, 1.0)
     assert race_budget.affordable(log, FLOAT32)
     assert not race_budget.affordable(log, "all")
+    assert not race_budget.affordable(log, REWRITTEN.name)
+    log.plain = REWRITTEN.name  # the user's own float32
+    assert race_budget.affordable(log, REWRITTEN.name)
 
 
 def test_the_loss_is_against_the_fastest_for_equal_work() -> None:

@@ -267,6 +267,8 @@ ROWS: tuple[Row, ...] = (
     # Sessions.
     _wrap(_SESSION, "_do_run", "self handle target_list fetch_list feed_dict options "
           "run_metadata", "a run goes to the twin of the graph"),
+    _wrap(_SESSION, "run", "self fetches feed_dict options run_metadata",
+          "profiles name the user's nodes"),
     _wrap(_SESSION, "_do_call", "self fn", "errors name the user's nodes"),
     _wrap(_SESSION, "partial_run_setup", "self fetches feeds",
           "a partial run goes to the twin"),

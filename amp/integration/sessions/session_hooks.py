@@ -139,6 +139,21 @@ def _do_call(original: wrapping.Function) -> wrapping.Function:
     return do_call
 
 
+def _session_run(original: wrapping.Function) -> wrapping.Function:
+    arguments = wrapping.reader("BaseSession.run", original)
+
+    def run(self: Any, *args: Any, **kwargs: Any) -> Any:
+        outputs = original(self, *args, **kwargs)
+        metadata = arguments(self, *args, **kwargs).get("run_metadata")
+        if metadata is not None and isinstance(self.__dict__.get(TWIN), SessionTwin):
+            part = fallback.Part("a profile names nodes of the twin", False)
+            rename = functools.partial(session_twins.rename, metadata)
+            fallback.attempt(part, rename, lambda: None)
+        return outputs
+
+    return run
+
+
 class _View:
     """Stands for a session in one call of a method, with some attributes replaced."""
 
@@ -252,6 +267,7 @@ def _close(original: wrapping.Function) -> wrapping.Function:
 
 HOOKS: dict[str, wrapping.Decorate] = {
     "BaseSession.close": _close,
+    "BaseSession.run": _session_run,
     "BaseSession._do_run": _do_run,
     "BaseSession._do_call": _do_call,
     "BaseSession.partial_run_setup": _partial_run_setup,

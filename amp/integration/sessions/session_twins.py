@@ -23,6 +23,7 @@ from amp.integration.sessions.policy_view import PolicyView, Run
 from amp.integration.sessions.run_plans import Asked, RunPlans
 from amp.integration.sessions.run_twins import Make, RunTwins, Starts, Terms
 from amp.integration.sessions.session_stalls import SessionStalls
+from amp.loss_scaling.once import Once
 
 # Nodes that the rewrite added are named after the user's node, with such an ending.
 _ADDED = re.compile(
@@ -37,6 +38,20 @@ _MOVED = re.compile(
 def as_the_user_has_it(message: str) -> str:
     """An error's message with the names of the user's nodes instead of the twin's."""
     return definitions.without_suffix(_ADDED.sub("", _MOVED.sub("", message)))
+
+
+def rename(metadata: Any) -> None:
+    """Gives what a run's nodes took the names of the user's nodes.
+
+    The graphs that ran keep theirs: two of their nodes may stand for one of the user's.
+
+    Args:
+      metadata: a `RunMetadata`, which is changed.
+    """
+    for device in metadata.step_stats.dev_stats:
+        for node in device.node_stats:
+            node.node_name = as_the_user_has_it(node.node_name)
+            node.timeline_label = as_the_user_has_it(node.timeline_label)
 
 
 # What a run is remembered by.
@@ -127,6 +142,7 @@ class SessionTwin:
         self._proven: dict[Key, Iterator[Run]] = {}
         self._runs: dict[Key, RunTwins] = {}
         self._refused: set[tuple[Any, str]] = set()
+        self._once = Once()  # threads may begin with the same run
         self._partial: dict[Any, _Partial] = {}  # by their handles, until they end
 
     @property
@@ -184,15 +200,16 @@ class SessionTwin:
         self._runs[key] = self._begun(key, twins, request)
 
     def _found(self, key: Key, twins: Twins | None, request: Request) -> RunTwins:
-        found = self._runs.get(key)
-        if found is None:
-            begin = functools.partial(self._begun, key, request=request)
+        begin = functools.partial(self._begun, key, request=request)
+
+        def make() -> RunTwins:
             # In float32 too it is the twin that runs, because the state is there.
             found = fallback.attempt(
                 _later(twins), lambda: begin(twins), lambda: begin(None)
             )
-            found = self._runs.setdefault(key, found)
-        return found
+            return self._runs.setdefault(key, found)
+
+        return self._once.get(key, lambda: self._runs.get(key), make) or begin(None)
 
     def _begun(self, key: Key, twins: Twins | None, request: Request) -> RunTwins:
         off = ""

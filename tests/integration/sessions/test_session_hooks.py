@@ -188,17 +188,24 @@ def test_a_partial_run_that_has_ended_is_forgotten_and_refused_as_ever():
                 session.partial_run(handle, parts["loss"], {parts["y"]: X})
 
 
-def test_traces_name_the_users_nodes():
-    with tf.Graph().as_default(), amp.mixed_precision_scope(POLICY):
+def test_profiles_name_the_users_nodes():
+    """What runs in 16 bits, and the casts of each, have their node's name."""
+    options = v1.RunOptions(trace_level=v1.RunOptions.FULL_TRACE)
+    with tf.Graph().as_default() as graph, amp.mixed_precision_scope(POLICY):
         parts = model()
-        options = v1.RunOptions(trace_level=v1.RunOptions.FULL_TRACE)
-        metadata = v1.RunMetadata()
         with v1.Session() as session:
             session.run(v1.global_variables_initializer())
-            session.run(parts["out"], feed(parts), options, metadata)
-    stats = metadata.step_stats.dev_stats
-    names = {node.node_name for device in stats for node in device.node_stats}
-    assert {"first", "out"} <= names
+            told = v1.RunMetadata()
+            session.run(parts["out"], feed(parts), options, told)
+            assert lowered()
+        users = {node.name for node in graph.as_graph_def().node}
+    stats = [n for device in told.step_stats.dev_stats for n in device.node_stats]
+    assert "amp_" not in str(told.step_stats)
+    known = {node.node_name for node in stats} & users
+    assert {"first", "out"} <= known
+    with tf.Graph().as_default(), v1.Session() as session:  # without a twin
+        session.run(tf.constant(1.0), options=options, run_metadata=told)
+        assert told.step_stats.dev_stats
 
 
 def test_a_graph_that_grows_keeps_its_state():

@@ -9,6 +9,8 @@ import os
 import pathlib
 import subprocess
 import sys
+import threading
+import time
 import weakref
 
 import numpy as np
@@ -17,7 +19,7 @@ import tensorflow as tf
 from session_graphs import POLICY, W, X, feed, lowered, model, v1
 
 import amp
-from amp.integration.sessions import session_twins, twin_graph
+from amp.integration.sessions import run_twins, session_twins, twin_graph
 
 pytestmark = pytest.mark.kernels
 
@@ -59,6 +61,33 @@ def test_a_session_runs_on_where_ctrl_c_came_as_its_twin_grew(monkeypatch):
             session.run(parts["train"], feed(parts))
             assert session.run(parts["step"]) == 1
     assert interrupted
+
+
+def test_threads_that_begin_with_the_same_run_make_its_plans_once(monkeypatch):
+    made, honest = [], run_twins.RunTwins.begin
+
+    def begin(self):
+        made.append(threading.get_ident())
+        time.sleep(0.05)  # the others come by meanwhile
+        honest(self)
+
+    with tf.Graph().as_default(), amp.mixed_precision_scope(POLICY):
+        parts = model()
+        with v1.Session() as session:
+            session.run(v1.global_variables_initializer())
+            monkeypatch.setattr(run_twins.RunTwins, "begin", begin)
+
+            def work():
+                with amp.mixed_precision_scope(POLICY):
+                    session.run(parts["train"], feed(parts))
+
+            threads = [threading.Thread(target=work) for _ in range(4)]
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join()
+            assert session.run(parts["step"]) == 4
+    assert len([each for each in made if each != threading.get_ident()]) == 1
 
 
 def test_a_session_ends_where_its_last_reference_does():

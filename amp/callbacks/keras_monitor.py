@@ -27,18 +27,22 @@ class LossScaleMonitor(_Callback):  # type: ignore[misc]
         super().__init__()
         self._log_dir, self._every = os.fspath(log_dir or ""), every
         self._monitor: Monitor | None = None
-        self._batches = 0
+        self._batches = self._begun = 0  # so far, and when the epoch began
 
     def on_train_begin(self, logs: Any = None) -> None:
         """Has steps observed."""
         self._monitor = self._monitor or Monitor(self._log_dir, self._every)
         self._monitor.start()
 
+    def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
+        """Notes when it was: Keras counts the batches of each epoch."""
+        self._begun = self._batches
+
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
-        """Reads after every so many batches."""
+        """Reads after every so many batches, of which several may be one step."""
+        self._batches = self._begun + batch + 1
         if self._monitor is not None:
-            self._monitor.step(self._batches)
-        self._batches += 1
+            self._monitor.step(self._batches - 1)
 
     def on_train_end(self, logs: Any = None) -> None:
         """Reads what came since the last reading."""

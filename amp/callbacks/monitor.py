@@ -37,6 +37,7 @@ class Monitor:
     ) -> None:
         self._pace = Pace(every)
         self._newest = -1  # the step that was read last
+        self._told: int | None = None  # the step that was told of last
         self._log_dir = os.fspath(log_dir or "")
         self._writer: Any = None
         self._open()
@@ -78,9 +79,10 @@ class Monitor:
         """Is told of a step; reads, writes and logs after every so many.
 
         Args:
-          number: of the step, from 0.
+          number: of the step, from 0; of the last one, where several are one call.
         """
-        due = number % self.every == 0
+        before = number - 1 if self._told is None else self._told
+        due, self._told = number // self.every != before // self.every, number
         found = self.read(number) if due else []
         self._pace.passed(read=due)
         return found

@@ -31,6 +31,24 @@ def test_fit_logs_the_scale_and_writes_it(tmp_path, capsys):
     assert not PROCESS.monitors
 
 
+def test_batches_are_counted_where_several_are_one_execution(tmp_path):
+    """16 in executions of 4, twice: a reading at the first that ends at or past 8 more."""
+    model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(2)])
+    model.compile("sgd", "mse", steps_per_execution=4)
+    monitor = amp.callbacks.LossScaleMonitor(tmp_path, every=8)
+    x, y = np.ones([64, 4], np.float32), np.ones([64, 2], np.float32)
+    policy = {"dtype": "float16", "emulate": True, "assignment": "all"}
+    with amp.mixed_precision_scope(**policy):
+        model.fit(x, y, batch_size=4, epochs=2, verbose=0, callbacks=[monitor])
+    steps = {
+        event.step
+        for file in tmp_path.glob("events.*")
+        for event in tf.compat.v1.train.summary_iterator(str(file))
+        if event.summary.value
+    }
+    assert steps == {11, 19, 27, 31}
+
+
 def test_a_fit_that_was_interrupted_is_not_observed_any_more(tmp_path):
     """Keras calls no `on_train_end` then."""
     model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(2)])

@@ -32,7 +32,7 @@ def test_fit_logs_the_scale_and_writes_it(tmp_path, capsys):
 
 
 def test_batches_are_counted_where_several_are_one_execution(tmp_path):
-    """16 in executions of 4, twice: a reading at the first that ends at or past 8 more."""
+    """16 in executions of 4, twice: read at the first that ends at 8 more, or past."""
     model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(2)])
     model.compile("sgd", "mse", steps_per_execution=4)
     monitor = amp.callbacks.LossScaleMonitor(tmp_path, every=8)

@@ -164,8 +164,9 @@ class FunctionPlans:
       prices: of plans, by name, where they are others than the plan was made by.
       repriced: the same at the prices of the plan `MEASURED`; None without one.
       compiled: whether XLA compiles any part of the function.
-      spares: whether a rewrite saves enough time by anything else than 16 bits. Where
-        they are emulated it is not to: what runs is to be the program's own arithmetic.
+      spares: whether a rewrite saves enough time by anything else than 16 bits, or any
+        as a loss scale that the user did not ask for. Where types are emulated it is
+        not to: what runs is to be the program's own arithmetic.
       plain: the plan that the user's program comes to without this package: the
         original, or the one in float32 where all that this changes is a loss scale
         that the user did not ask for.
@@ -190,12 +191,11 @@ class FunctionPlans:
         emulated = policy is not None and policy.emulate
         rewritten = nominee_under(self._settled, REWRITTEN.name)
         spares = (prepared.spares or rewritten.unscaled) and not emulated
+        # The user's own float32 is to run or race whatever it is predicted to gain.
+        own = rewritten.unscaled and not prepared.spares
+        rewritten = dataclasses.replace(rewritten, everything=own)
         self.spares = spares and prepared.foreseen(rewritten).gains
-        self.plain = FLOAT32
-        if rewritten.unscaled and not emulated and not prepared.spares:
-            whatever = dataclasses.replace(rewritten, everything=True)
-            if prepared.foreseen(whatever).gains:
-                self.plain = REWRITTEN.name
+        self.plain = REWRITTEN.name if own and self.spares else FLOAT32
         self._cheapest: Nodes = {}  # why the cheapest plan leaves nodes in float32
         self._race = policy is not None and not contest.why_not(policy)
         self._left: dict[str, Callable[[], None]] = {}  # checks, by plan
@@ -212,7 +212,7 @@ class FunctionPlans:
     def nominee(self, plan: str) -> Nominee:
         """The plan of a name, with the nodes that stay float32."""
         nominee = nominee_under(self._settled, plan).keeping(self._kept)
-        if plan == self.plain:  # whatever it is predicted to gain
+        if plan == self.plain:
             nominee = dataclasses.replace(nominee, everything=True)
         return nominee.keeping(self._cheapest) if nominee.in_float32 else nominee
 

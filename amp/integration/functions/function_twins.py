@@ -126,8 +126,8 @@ class FunctionTwins:
     @property
     def _others(self) -> list[str]:
         """The names of the plans that may race besides float32 and the cheapest."""
-        in_float32 = self._plans.spares or self._plans.plain != FLOAT32
-        return [one.name for one in OTHERS if in_float32 or not one.in_float32]
+        spares = self._plans.spares
+        return [one.name for one in OTHERS if spares or not one.in_float32]
 
     def _begin_in_float32(self, made: NotMade) -> bool:
         """Begins without a twin; returns whether one may come of what is measured."""

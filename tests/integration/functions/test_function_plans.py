@@ -25,6 +25,7 @@ from amp.graph_rewrite.cost.shipped_devices import CPU_AMX
 from amp.graph_rewrite.rewrite import Foreseen, Prepared, prepare
 from amp.graph_rewrite.steps import Step
 from amp.integration.functions import (
+    contest,
     definitions,
     function_plans,
     function_twins,
@@ -193,6 +194,23 @@ def test_the_users_own_float32_races_whatever_it_is_predicted_to_gain(
     assert plans[REWRITTEN.name if races else CUT.name].fate == "won"
     own = plans[REWRITTEN.name if races else FLOAT32]
     assert report.measured32 == own.seconds
+
+
+def test_the_users_own_float32_runs_where_16_bits_gain_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Though the scale is predicted to cost less than a gain that the user asks for."""
+    slow = dataclasses.replace(CPU_AMX, native=("float16",), speed={})
+    monkeypatch.setattr(hardware, "device", lambda: slow)
+    step = Layers()
+    with amp.mixed_precision_scope(
+        dtype="float16", check=False, trial=True, min_gain=0.3
+    ):
+        for _ in range(4):
+            step.run()
+    report = amp.reports()[-1]
+    assert report.nodes_low == 0
+    assert report.trial == contest.UNDER_WAY
 
 
 @pytest.mark.parametrize("trial", [True, False])

@@ -108,6 +108,7 @@ def run(name: str, out: pathlib.Path) -> verdict.Verdict:
 
 
 @pytest.mark.slow
+@pytest.mark.thorough
 @pytest.mark.kernels
 def test_a_sound_scaler_passes(
     tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
@@ -135,6 +136,7 @@ def test_nothing_is_run_without_frozen_margins(tmp_path: pathlib.Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.thorough
 @pytest.mark.kernels
 def test_a_constant_scale_of_2_to_the_minus_20_fails(
     monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path

@@ -46,7 +46,7 @@ def quotient(name: str, dtype: str, after_training: bool) -> float:
 
 
 @pytest.mark.parametrize("dtype", thorough.but(("float16",), DTYPES))
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", thorough.but([*CASES][::2], CASES))
 def test_gradients_are_within_twice_the_yardstick(name: str, dtype: str) -> None:
     for after_training in (False, True):
         plan, products = measured(name, dtype, after_training)

@@ -11,6 +11,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+import thorough
 from tensorflow.python.eager import context as context_lib
 
 import amp
@@ -143,7 +144,7 @@ def test_loops_and_branches(weights):
     assert len(low_in) >= 4  # loop bodies and branches, forward and backward
 
 
-@pytest.mark.parametrize("layer", ["LSTM", "GRU", "SimpleRNN"])
+@pytest.mark.parametrize("layer", thorough.but(("LSTM",), ("LSTM", "GRU", "SimpleRNN")))
 @pytest.mark.parametrize("jit", [False, True])
 def test_keras_recurrent_layers(layer, jit):
     model = keras.Sequential([getattr(keras.layers, layer)(16), keras.layers.Dense(4)])
@@ -155,8 +156,8 @@ def test_keras_recurrent_layers(layer, jit):
     assert history[-1] < history[0]
 
 
-@pytest.mark.parametrize("jit", [True, False, "auto"])
-@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+@pytest.mark.parametrize("jit", thorough.but((True, "auto"), (True, False, "auto")))
+@pytest.mark.parametrize("dtype", thorough.but(("float16",), ("bfloat16", "float16")))
 def test_keras_fit_evaluate_predict(jit, dtype):
     x = np.random.rand(128, 8, 8, 3).astype("f")
     y = np.random.randint(0, 4, 128)

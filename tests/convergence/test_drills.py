@@ -120,7 +120,7 @@ def drilled(
 
 
 @pytest.mark.parametrize("dtype", thorough.but(("float16",), settings.DTYPES))
-@pytest.mark.parametrize("name", ["constant", "dynamic"])
+@pytest.mark.parametrize("name", thorough.but(("dynamic",), ("constant", "dynamic")))
 @pytest.mark.parametrize("task", [one_loss, two_losses, batch_norm])
 @pytest.mark.slow
 @pytest.mark.kernels

@@ -14,6 +14,16 @@ from amp.integration.process import PROCESS
 keras = pytest.importorskip("keras")
 
 
+def written(directory):
+    """The steps of which there are values for TensorBoard."""
+    return {
+        event.step
+        for file in directory.glob("events.*")
+        for event in tf.compat.v1.train.summary_iterator(str(file))
+        if event.summary.value
+    }
+
+
 def test_fit_logs_the_scale_and_writes_it(tmp_path, capsys):
     layers = [keras.Input((4,)), keras.layers.Dense(3), keras.layers.Dense(2)]
     model = keras.Sequential(layers)
@@ -40,13 +50,7 @@ def test_batches_are_counted_where_several_are_one_execution(tmp_path):
     policy = {"dtype": "float16", "emulate": True, "assignment": "all"}
     with amp.mixed_precision_scope(**policy):
         model.fit(x, y, batch_size=4, epochs=2, verbose=0, callbacks=[monitor])
-    steps = {
-        event.step
-        for file in tmp_path.glob("events.*")
-        for event in tf.compat.v1.train.summary_iterator(str(file))
-        if event.summary.value
-    }
-    assert steps == {11, 19, 27, 31}
+    assert written(tmp_path) == {11, 19, 27, 31}
 
 
 def test_a_fit_that_was_interrupted_is_not_observed_any_more(tmp_path):
@@ -78,10 +82,4 @@ def test_a_second_fit_is_written_too(tmp_path):
     with amp.mixed_precision_scope(**policy):
         for _ in range(2):
             model.fit(x, y, batch_size=4, verbose=0, callbacks=[monitor])
-    steps = {
-        event.step
-        for file in tmp_path.glob("events.*")
-        for event in tf.compat.v1.train.summary_iterator(str(file))
-        if event.summary.value
-    }
-    assert steps == {0, 1, 2, 3}
+    assert written(tmp_path) == {0, 1, 2, 3}

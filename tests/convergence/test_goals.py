@@ -129,7 +129,6 @@ def test_reports_have_a_table_of_goals_and_no_intervals(
 
 
 @pytest.mark.slow
-@pytest.mark.thorough
 def test_a_family_is_trained_towards_its_goal(
     tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

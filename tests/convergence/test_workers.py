@@ -86,7 +86,6 @@ def test_killed_families_end_with_their_parent_and_are_taken_up(
 
 
 @pytest.mark.slow
-@pytest.mark.thorough
 @pytest.mark.processes
 def test_what_a_family_raises_is_raised(
     tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch

@@ -165,8 +165,8 @@ class FunctionPlans:
       repriced: the same at the prices of the plan `MEASURED`; None without one.
       compiled: whether XLA compiles any part of the function.
       spares: whether a rewrite saves enough time by anything else than 16 bits, or any
-        as a loss scale that the user did not ask for. Where types are emulated it is
-        not to: what runs is to be the program's own arithmetic.
+        time by doing without a loss scale that the user did not ask for. Where types
+        are emulated it is not to: what runs is to be the program's own arithmetic.
       plain: the plan that the user's program comes to without this package: the
         original, or the one in float32 where all that this changes is a loss scale
         that the user did not ask for.

@@ -25,8 +25,9 @@ class Pace:
         cost = the time of a step that was read, less that of other steps
         every = the least EVERY * 2**n whose steps take TIMES * cost or more
 
-    A step is read if `every` divides its number, or one that came with it. Each `every` divides the larger ones,
-    so that the steps that are read stay in turn when it changes. What happens once (a
+    A step is read if `every` divides its number, or that of one which came with it.
+    Each `every` divides the larger ones, so that the steps that are read stay in turn
+    when it changes. What happens once (a
     function that is traced anew) is in one cost, and is left out: the least of the last
     few costs counts, from the second on.
 

@@ -249,8 +249,8 @@ def preferred(log: Log, equal: Sequence[str], running: Sequence[str]) -> str:
     low = [name for name in equal if name not in IN_FLOAT32]
     soon = _soon(log, low or equal)
     favourite = min(soon, key=log.prediction)
-    for own in {FLOAT32, log.plain}.intersection(running).difference([favourite]):
-        if typical(log.ratios(favourite, own)) > 0:
+    for own in (log.plain, FLOAT32):
+        if own in running and typical(log.ratios(favourite, own)) > 0:
             return leader(log, [*soon, own])
     return favourite
 

@@ -112,43 +112,17 @@ def test_float32_goes_without_a_scale_that_nobody_asked_for(
     assert {nominee.name for nominee in plans if nominee.unscaled} == unscaled
 
 
-@pytest.mark.parametrize("rule", ["auto", DynamicLossScale()])
-def test_a_step_races_without_a_scale_that_nobody_asked_for(rule: object) -> None:
-    """The checks of forty small layers are a third of a step in float32."""
-    weights = [tf.Variable(0.2 * tf.eye(16)) for _ in range(40)]
-    optimizer = tf.keras.optimizers.SGD(0.01)
-    optimizer.build(weights)
-
-    @tf.function
-    def step(x: tf.Tensor) -> tf.Tensor:
-        with tf.GradientTape() as tape:
-            y = x
-            for each in weights:
-                y = tf.tanh(tf.matmul(y, each))
-            loss = tf.reduce_mean(y**2)
-        gradients = tape.gradient(loss, weights)
-        optimizer.apply_gradients(zip(gradients, weights, strict=True))
-        return loss
-
-    policy = {"dtype": "float16", "loss_scale": rule, "check": False}
-    with amp.mixed_precision_scope(**policy, strict=True, trial=True):
-        for _ in range(3):
-            step(tf.ones([8, 16]))
-    (report,) = amp.reports()
-    assert report.nodes_low == 0
-    assert ("predicted" in report.verdict) is (rule == "auto"), report.verdict
-
-
 class Layers:
     """A step of forty products, each of which has a gradient to scale and check."""
 
-    def __init__(self) -> None:
-        self.weights = [tf.Variable(0.2 * tf.eye(SIZE)) for _ in range(40)]
+    def __init__(self, size: int) -> None:
+        self.size = size
+        self.weights = [tf.Variable(0.2 * tf.eye(size)) for _ in range(40)]
         self.run = tf.function(self._step)
 
     def _step(self) -> tf.Tensor:
         with tf.GradientTape() as tape:
-            y = tf.ones([SIZE, SIZE])
+            y = tf.ones([self.size, self.size])
             for each in self.weights:
                 y = tf.tanh(tf.matmul(y, each))
             loss = tf.reduce_mean(y**2)
@@ -156,6 +130,19 @@ class Layers:
         for each, gradient in zip(self.weights, gradients, strict=True):
             each.assign_sub(0.01 * gradient)
         return loss
+
+
+@pytest.mark.parametrize("rule", ["auto", DynamicLossScale()])
+def test_a_step_races_without_a_scale_that_nobody_asked_for(rule: object) -> None:
+    """The checks of forty small layers are a third of a step in float32."""
+    step = Layers(16)
+    policy = {"dtype": "float16", "loss_scale": rule, "check": False}
+    with amp.mixed_precision_scope(**policy, strict=True, trial=True):
+        for _ in range(3):
+            step.run()
+    (report,) = amp.reports()
+    assert report.nodes_low == 0
+    assert ("predicted" in report.verdict) is (rule == "auto"), report.verdict
 
 
 @pytest.mark.parametrize(
@@ -184,7 +171,7 @@ def test_the_users_own_float32_races_whatever_it_is_predicted_to_gain(
     rules = race_rules.Rules(judged, race_rules.cut_short)
     monkeypatch.setattr(race_rules, "RACE", rules)
     policy = {"dtype": "float16", "check": False, "trial": True, "min_gain": 0.3}
-    step = Layers()
+    step = Layers(SIZE)
     with amp.mixed_precision_scope(**policy, **fields):
         for _ in range(20):
             step.run()
@@ -202,7 +189,7 @@ def test_the_users_own_float32_runs_where_16_bits_gain_nothing(
     """Though the scale is predicted to cost less than a gain that the user asks for."""
     slow = dataclasses.replace(CPU_AMX, native=("float16",), speed={})
     monkeypatch.setattr(hardware, "device", lambda: slow)
-    step = Layers()
+    step = Layers(SIZE)
     with amp.mixed_precision_scope(
         dtype="float16", check=False, trial=True, min_gain=0.3
     ):

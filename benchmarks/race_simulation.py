@@ -22,8 +22,8 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 
 from race_machine import Machine, winner
 
-from amp.integration.functions import race_budget
-from amp.integration.functions.race_log import FLOAT32
+from amp.integration.racing import race_budget
+from amp.integration.racing.race_log import FLOAT32
 
 NAMES = ("cut", FLOAT32, "all", "products", "plain", "rewritten")
 RATIOS = (1.0, 0.99, 0.97, 0.9, 0.5)

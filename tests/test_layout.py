@@ -157,7 +157,7 @@ INTEGRATION = (
         "forward_mode",
     ),
     *("measuring", "report_directories", "keras_layers", "source_lines", "reports"),
-    *("functions", "sessions", "distributed", "training"),
+    *("racing", "functions", "sessions", "distributed", "training"),
     *("install", "api", "by_hand", "own_updates", "files", "comparing"),
     *("launch", "doctor"),
 )

@@ -9,10 +9,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from amp.graph_rewrite.outcomes import TrialOutcome
-from amp.integration.functions import race_rules
-from amp.integration.functions.race import Listener, Race
-from amp.integration.functions.race_log import FLOAT32, Log
-from amp.integration.functions.race_rules import Rules
+from amp.integration.racing import race_rules
+from amp.integration.racing.race import Listener, Race
+from amp.integration.racing.race_log import FLOAT32, Log
+from amp.integration.racing.race_rules import Rules
 
 
 class Machine:

@@ -18,7 +18,7 @@ from amp.integration.functions.function_checks import Shared
 from amp.integration.functions.function_plans import FunctionPlans
 from amp.integration.functions.later_plan import LaterPlan
 from amp.integration.functions.plan_store import Record
-from amp.integration.functions.race_log import FLOAT32
+from amp.integration.racing.race_log import FLOAT32
 
 
 class BetweenCalls:

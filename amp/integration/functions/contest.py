@@ -18,11 +18,12 @@ from tensorflow.python.framework import config as config_lib
 from amp.graph_rewrite.outcomes import PlanSize, RacedPlan, TrialOutcome
 from amp.graph_rewrite.report import Report
 from amp.integration import tensor_pool
-from amp.integration.functions import clusters, race_budget, race_rules, winner_checks
+from amp.integration.functions import clusters
 from amp.integration.functions.plan_store import Record
-from amp.integration.functions.race import Listener, Race
-from amp.integration.functions.race_log import FLOAT32, Log
-from amp.integration.functions.race_rules import Rules
+from amp.integration.racing import race_budget, race_rules, winner_checks
+from amp.integration.racing.race import Listener, Race
+from amp.integration.racing.race_log import FLOAT32, Log
+from amp.integration.racing.race_rules import Rules
 from amp.policy import Policy
 
 UNDER_WAY = "under way: calls alternate until the fastest is known"

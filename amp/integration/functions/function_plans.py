@@ -33,9 +33,9 @@ from amp.graph_rewrite.rewrite import Prepared, Rewrite
 from amp.graph_rewrite.steps import uncollected
 from amp.integration import heap, tensor_pool
 from amp.integration.functions import contest, twin_making
-from amp.integration.functions.race_log import FLOAT32
 from amp.integration.functions.twin_making import MadeTwin
 from amp.integration.measuring.job_timer import Noted
+from amp.integration.racing.race_log import FLOAT32
 from amp.policy import Policy
 
 # The plans besides the cheapest, in the order in which they enter a race. The one in

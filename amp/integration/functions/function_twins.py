@@ -43,10 +43,10 @@ from amp.integration.functions.gradient_check import Checked
 from amp.integration.functions.guarded_calls import Current, GuardedCalls
 from amp.integration.functions.kept_race import KeptRace
 from amp.integration.functions.plan_store import Record
-from amp.integration.functions.race import Race
-from amp.integration.functions.race_log import FLOAT32
 from amp.integration.functions.started_function import Told
 from amp.integration.functions.unasked import Due
+from amp.integration.racing.race import Race
+from amp.integration.racing.race_log import FLOAT32
 from amp.loss_scaling import resting
 
 

@@ -17,7 +17,7 @@ from amp.integration.functions import failures
 from amp.integration.functions.contest import Contest
 from amp.integration.functions.function_call import FunctionCall
 from amp.integration.functions.function_plans import FunctionPlans, Made, NotMade
-from amp.integration.functions.race_log import FLOAT32
+from amp.integration.racing.race_log import FLOAT32
 from amp.loss_scaling.once import Once
 
 

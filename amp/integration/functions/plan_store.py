@@ -30,10 +30,10 @@ from amp.graph_rewrite.graph import fingerprint as graph_fingerprint
 from amp.graph_rewrite.graph import ir
 from amp.graph_rewrite.outcomes import TrialOutcome
 from amp.graph_rewrite.report import Report
-from amp.integration import fallback, functions, messages
-from amp.integration.functions.race_log import FLOAT32, IN_FLOAT32
-from amp.integration.functions.race_rules import USED_UP
+from amp.integration import fallback, functions, messages, racing
 from amp.integration.measuring import hardware, profiles
+from amp.integration.racing.race_log import FLOAT32, IN_FLOAT32
+from amp.integration.racing.race_rules import USED_UP
 from amp.policy import Policy
 
 # To be raised by one whenever the meaning of an entry changes.
@@ -156,14 +156,14 @@ def at_size(name: str, given: Iterable[ir.Shape]) -> str:
 def _package() -> str:
     """A name for what plans and judges plans: the version, and the code.
 
-    An installation may change the code under one version. Reading 173 files takes 5 ms
+    An installation may change the code under one version. Reading all files takes 5 ms
     (Xeon with AMX, files in memory); where there are no source files, the version alone
     counts.
     """
     found = hashlib.blake2b(digest_size=16)
     with contextlib.suppress(metadata.PackageNotFoundError):
         found.update(metadata.version("tf-amp").encode())
-    for package in (graph_rewrite, functions):
+    for package in (graph_rewrite, functions, racing):
         for file in sorted(Path(package.__file__ or "").parent.rglob("*.py")):
             found.update(file.read_bytes())
     return found.hexdigest()

@@ -44,11 +44,11 @@ from amp.integration.functions.function_reports import FunctionReports
 from amp.integration.functions.function_twins import FunctionTwins
 from amp.integration.functions.keep_patterns import KeepPatterns
 from amp.integration.functions.plan_store import Record
-from amp.integration.functions.race_log import FLOAT32
 from amp.integration.functions.step_probes import StepProbes
 from amp.integration.measuring import job_timer
 from amp.integration.measuring.job_timer import Noted
 from amp.integration.process import PROCESS
+from amp.integration.racing.race_log import FLOAT32
 from amp.loss_scaling.once import Once
 from amp.policy import Policy
 

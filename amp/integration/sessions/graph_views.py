@@ -12,9 +12,9 @@ from typing import Any
 import tensorflow as tf
 
 from amp.integration.functions.function_plans import nominee_under
-from amp.integration.functions.race_log import FLOAT32
 from amp.integration.functions.twins import Twins
 from amp.integration.process import PROCESS
+from amp.integration.racing.race_log import FLOAT32
 from amp.integration.sessions.planned_parts import Plan, PlannedParts
 from amp.integration.sessions.policy_view import PolicyView
 from amp.integration.sessions.twin_graph import TwinGraph

@@ -25,8 +25,8 @@ from amp.integration.functions.function_plans import (
     NotMade,
     why_not_made,
 )
-from amp.integration.functions.race_log import FLOAT32
 from amp.integration.functions.twins import Twins
+from amp.integration.racing.race_log import FLOAT32
 from amp.integration.sessions.executed_nodes import Executed, added, report_on_run
 from amp.integration.sessions.graph_views import GraphViews
 from amp.integration.sessions.planned_parts import Planned, some

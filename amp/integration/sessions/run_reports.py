@@ -16,7 +16,7 @@ from amp.graph_rewrite.outcomes import TrialOutcome
 from amp.graph_rewrite.report import Report
 from amp.integration import reports, source_lines
 from amp.integration.functions.function_reports import FunctionReports
-from amp.integration.functions.race_log import FLOAT32
+from amp.integration.racing.race_log import FLOAT32
 from amp.policy import Policy
 
 OTHER_RUNS = "each run that it changes has a race and a report of its own"

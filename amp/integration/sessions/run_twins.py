@@ -26,7 +26,7 @@ from amp.integration.functions.contest import KNOWN, UNDER_WAY, Contest
 from amp.integration.functions.function_plans import NOMINEES, OTHERS, NotMade
 from amp.integration.functions.kept_race import KeptRace
 from amp.integration.functions.plan_store import Record
-from amp.integration.functions.race_log import FLOAT32
+from amp.integration.racing.race_log import FLOAT32
 from amp.integration.sessions.policy_view import Run
 from amp.integration.sessions.run_plans import MadeRun, RunPlans
 from amp.integration.sessions.run_reports import RunReports

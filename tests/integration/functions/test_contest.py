@@ -14,11 +14,12 @@ from tensorflow.python.eager import context as context_lib
 from amp.graph_rewrite.outcomes import PlanSize, TrialOutcome
 from amp.integration import tensor_pool
 from amp.integration.functions import contest as contest_lib
-from amp.integration.functions import gradient_check, winner_checks
-from amp.integration.functions import race as race_lib
+from amp.integration.functions import gradient_check
 from amp.integration.functions.contest import Contest, why_not
 from amp.integration.functions.plan_store import Record
-from amp.integration.functions.race_log import FLOAT32
+from amp.integration.racing import race as race_lib
+from amp.integration.racing import winner_checks
+from amp.integration.racing.race_log import FLOAT32
 from amp.policy import Policy
 
 pytestmark = pytest.mark.kernels

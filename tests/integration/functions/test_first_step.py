@@ -19,7 +19,7 @@ from amp.graph_rewrite.rewrite import Begun
 from amp.integration.functions import first_step, twin_making
 from amp.integration.functions.function_call import FunctionCall
 from amp.integration.functions.plan_store import Record
-from amp.integration.functions.race_log import FLOAT32
+from amp.integration.racing.race_log import FLOAT32
 
 pytestmark = [pytest.mark.kernels, pytest.mark.usefixtures("only_amx")]
 

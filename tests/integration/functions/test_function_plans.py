@@ -29,7 +29,6 @@ from amp.integration.functions import (
     definitions,
     function_plans,
     function_twins,
-    race_rules,
 )
 from amp.integration.functions.function_plans import (
     MEASURED,
@@ -38,8 +37,9 @@ from amp.integration.functions.function_plans import (
     Made,
     NotMade,
 )
-from amp.integration.functions.race_log import FLOAT32, Log
 from amp.integration.measuring import hardware
+from amp.integration.racing import race_rules
+from amp.integration.racing.race_log import FLOAT32, Log
 from amp.loss_scaling import DynamicLossScale
 
 pytestmark = pytest.mark.kernels

@@ -29,15 +29,12 @@ from amp.integration.functions import (
     gradient_check,
     later_plan,
     plan_store,
-    race_rules,
     twins,
-    winner_checks,
 )
 from amp.integration.functions.between_calls import BetweenCalls
 from amp.integration.functions.function_call import FunctionCall
 from amp.integration.functions.function_plans import MEASURED, FunctionPlans
 from amp.integration.functions.later_plan import LaterPlan
-from amp.integration.functions.race_log import FLOAT32
 from amp.integration.functions.twins import Twins
 from amp.integration.measuring import (
     hardware,
@@ -47,6 +44,8 @@ from amp.integration.measuring import (
     stored_times,
 )
 from amp.integration.process import PROCESS
+from amp.integration.racing import race_rules, winner_checks
+from amp.integration.racing.race_log import FLOAT32
 
 pytestmark = pytest.mark.kernels
 clock = jumping_clock.clock

@@ -85,7 +85,7 @@ HELD = {
     "integration/functions/contest.py",
     "integration/functions/function_twins.py",
     "integration/functions/plan_store.py",
-    "integration/functions/race.py",
+    "integration/racing/race.py",
     "integration/install.py",
     "integration/measuring/job_timer.py",
     "integration/reports.py",

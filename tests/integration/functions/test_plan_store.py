@@ -19,8 +19,8 @@ from amp.graph_rewrite.outcomes import RacedPlan, TrialOutcome
 from amp.integration import messages
 from amp.integration.functions import definitions, plan_store
 from amp.integration.functions.plan_store import Record
-from amp.integration.functions.race_log import FLOAT32
-from amp.integration.functions.race_rules import USED_UP
+from amp.integration.racing.race_log import FLOAT32
+from amp.integration.racing.race_rules import USED_UP
 
 pytestmark = pytest.mark.kernels
 

@@ -48,19 +48,17 @@ from amp.integration.functions import (
     gradient_check,
     later_plan,
     plan_store,
-    race,
-    race_rules,
     stored_checks,
-    winner_checks,
 )
 from amp.integration.functions.function_call import FunctionCall
 from amp.integration.functions.function_plans import FunctionPlans
 from amp.integration.functions.function_twins import FunctionTwins
 from amp.integration.functions.guarded_calls import Current, GuardedCalls
-from amp.integration.functions.race_log import FLOAT32, Log
 from amp.integration.functions.twins import Twins
 from amp.integration.measuring import hardware
 from amp.integration.process import PROCESS
+from amp.integration.racing import race, race_rules, winner_checks
+from amp.integration.racing.race_log import FLOAT32, Log
 from amp.loss_scaling.once import Once
 
 pytestmark = pytest.mark.kernels

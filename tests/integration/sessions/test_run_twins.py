@@ -17,8 +17,9 @@ from tensorflow.python.client import session as session_lib
 import amp
 from amp.graph_rewrite.assign.nominee import CUT, EVERYTHING, PRODUCTS, UNCLUSTERED
 from amp.graph_rewrite.rewrite import Prepared
-from amp.integration.functions import contest, function_plans, race_rules, winner_checks
-from amp.integration.functions.race_log import FLOAT32
+from amp.integration.functions import contest, function_plans
+from amp.integration.racing import race_rules, winner_checks
+from amp.integration.racing.race_log import FLOAT32
 from amp.integration.sessions.session_twins import SessionTwin
 
 pytestmark = pytest.mark.kernels

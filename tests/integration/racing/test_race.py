@@ -12,11 +12,11 @@ import pytest
 import tensorflow as tf
 
 from amp.graph_rewrite.outcomes import RacedPlan, TrialOutcome
-from amp.integration.functions import race as race_lib
-from amp.integration.functions import race_rules, winner_checks
-from amp.integration.functions.race import Listener, Race
-from amp.integration.functions.race_log import FLOAT32, Log
-from amp.integration.functions.race_rules import Rules
+from amp.integration.racing import race as race_lib
+from amp.integration.racing import race_rules, winner_checks
+from amp.integration.racing.race import Listener, Race
+from amp.integration.racing.race_log import FLOAT32, Log
+from amp.integration.racing.race_rules import Rules
 
 pytestmark = pytest.mark.kernels
 

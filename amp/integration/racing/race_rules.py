@@ -12,9 +12,9 @@ import math
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 
-from amp.integration.functions.paired_ranks import Interval, interval, typical
-from amp.integration.functions.race_budget import budget, lost
-from amp.integration.functions.race_log import FLOAT32, IN_FLOAT32, Log
+from amp.integration.racing.paired_ranks import Interval, interval, typical
+from amp.integration.racing.race_budget import budget, lost
+from amp.integration.racing.race_log import FLOAT32, IN_FLOAT32, Log
 
 USED_UP = "ended: the budget is used up; the fastest so far runs"
 # What becomes of an entrant whose first call the budget does not allow for.

@@ -8,8 +8,8 @@ import random
 import numpy as np
 import pytest
 
-from amp.integration.functions import work_effect
-from amp.integration.functions.work_effect import CURVED, FITTED, SLOPE, Point, fitted
+from amp.integration.racing import work_effect
+from amp.integration.racing.work_effect import CURVED, FITTED, SLOPE, Point, fitted
 
 
 def rounds_of(count: int, noise: float = 0.0, seed: int = 0) -> list[list[Point]]:

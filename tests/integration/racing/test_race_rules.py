@@ -14,8 +14,8 @@ import thorough
 from race_machine import MACHINES, Machine, winner
 
 from amp.graph_rewrite.assign.nominee import EVERYTHING, REWRITTEN
-from amp.integration.functions import race_rules
-from amp.integration.functions.race_log import FLOAT32, Log
+from amp.integration.racing import race_rules
+from amp.integration.racing.race_log import FLOAT32, Log
 
 RACES = 100
 

@@ -8,8 +8,8 @@ import math
 import pytest
 from race_machine import MACHINES, Machine, winner
 
-from amp.integration.functions import winner_checks
-from amp.integration.functions.race_log import FLOAT32, Log
+from amp.integration.racing import winner_checks
+from amp.integration.racing.race_log import FLOAT32, Log
 
 RACES = 100
 

@@ -9,10 +9,10 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 
-from amp.integration.functions.paired_ranks import interval
-from amp.integration.functions.race_budget import excess
-from amp.integration.functions.race_log import Log
-from amp.integration.functions.race_rules import Ruling, due
+from amp.integration.racing.paired_ranks import interval
+from amp.integration.racing.race_budget import excess
+from amp.integration.racing.race_log import Log
+from amp.integration.racing.race_rules import Ruling, due
 
 # A check later on may cost 0.1 % of the calls since the last one. It looks at more
 # pairs, at a lower level, because a job has many checks: twenty with three looks each

@@ -8,7 +8,7 @@ import random
 
 import pytest
 
-from amp.integration.functions.paired_ranks import Interval, interval, typical
+from amp.integration.racing.paired_ranks import Interval, interval, typical
 
 
 def test_the_typical_difference_is_the_median_of_the_means_of_pairs() -> None:

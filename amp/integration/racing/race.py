@@ -21,9 +21,9 @@ import tensorflow as tf
 
 from amp.graph_rewrite.outcomes import RacedPlan, TrialOutcome
 from amp.integration import fallback
-from amp.integration.functions import race_budget, race_rules
-from amp.integration.functions.race_log import FLOAT32, Log
-from amp.integration.functions.race_rules import Rules, Ruling
+from amp.integration.racing import race_budget, race_rules
+from amp.integration.racing.race_log import FLOAT32, Log
+from amp.integration.racing.race_rules import Rules, Ruling
 
 _BROKEN_OFF = fallback.Part("a race between plans was broken off")
 _UNTOLD = fallback.Part("what a race between plans came to is not told")

@@ -16,8 +16,8 @@ from typing import Any
 import numpy as np
 
 from amp.graph_rewrite.assign.nominee import REWRITTEN
-from amp.integration.functions import work_effect
-from amp.integration.functions.work_effect import Point
+from amp.integration.racing import work_effect
+from amp.integration.racing.work_effect import Point
 
 FLOAT32 = "float32"  # the name of the original among the entrants
 IN_FLOAT32 = (FLOAT32, REWRITTEN.name)

@@ -6,8 +6,8 @@ import pytest
 from race_machine import Machine, winner
 
 from amp.graph_rewrite.assign.nominee import EVERYTHING, REWRITTEN
-from amp.integration.functions import race_budget
-from amp.integration.functions.race_log import FLOAT32, Log
+from amp.integration.racing import race_budget
+from amp.integration.racing.race_log import FLOAT32, Log
 
 
 @pytest.mark.parametrize("compiled", [False, True])

@@ -10,7 +10,7 @@ import math
 import statistics
 
 from amp.graph_rewrite.assign.nominee import REWRITTEN
-from amp.integration.functions.race_log import FLOAT32, Log
+from amp.integration.racing.race_log import FLOAT32, Log
 
 # What a race may lose, in wall-clock time: 2 % of 500 steps or 20 s, whichever is more.
 SHARE, STEPS, SECONDS = 0.02, 500, 20.0

@@ -8,7 +8,7 @@ import random
 
 import pytest
 
-from amp.integration.functions.race_log import FLOAT32, Log
+from amp.integration.racing.race_log import FLOAT32, Log
 
 
 def test_ratios_are_of_common_rounds_only() -> None:

@@ -60,6 +60,7 @@ def test_without_its_data_nothing_is_drilled() -> None:
 
 
 @pytest.mark.processes
+@pytest.mark.thorough
 def test_the_command_adds_what_is_missing_and_says_what_was_found(
     tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -38,7 +38,7 @@ from amp.loss_scaling import (
 )
 from convergence import drills, dynamics, settings
 from convergence.arms import Arm
-from convergence.controls import Control, _instead, _rule
+from convergence.controls import CONTROLS, Control, _instead, _rule
 from convergence.task import Part, Task, simple
 
 STEPS = tiny_family.SIZE.steps
@@ -544,6 +544,17 @@ def test_a_planted_fault_is_found(name: str, dtype: str) -> None:
     with everywhere():
         found = drilled(Arm("planted", "dynamic", control), fault.task, dtype)
     assert any(re.search(fault.finds, text) for text in found), found
+
+
+# A gradient that is 0 is what a step computes: other clauses find it.
+CONTROLLED = [name for name in CONTROLS if name != "zeroed"]
+
+
+@pytest.mark.parametrize("name", thorough.but(("never_grows",), CONTROLLED))
+@pytest.mark.slow
+@pytest.mark.kernels
+def test_negative_controls_are_found(name: str) -> None:
+    assert drilled(Arm(name, "dynamic", CONTROLS[name]))
 
 
 # Those that a step with one and a half times a constant scale is traced to find.

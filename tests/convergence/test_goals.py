@@ -135,6 +135,7 @@ def test_a_family_is_trained_towards_its_goal(
     """No margins are needed; both settings are trained with one seed, and go on."""
     family = small("resnet", 4)
     family = dataclasses.replace(family, full=family.quick)
+    monkeypatch.setattr(runner._Runs, "_drill", lambda *_: None)
     digits = images.load(None, side=16)
     monkeypatch.setattr(
         images, "load", lambda *_, **__: dataclasses.replace(digits, name=DATA)

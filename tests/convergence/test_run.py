@@ -150,6 +150,7 @@ def test_a_constant_scale_of_2_to_the_minus_20_fails(
 
 KILLED = """
 import dataclasses, os, pathlib, signal, sys
+import small_suite  # the tiny family
 from convergence_runs import ready, small
 
 from convergence import checkpoints, drills, margins, observing, results, runner
@@ -215,7 +216,8 @@ def python(code: str, *arguments: object) -> int:
 @pytest.mark.slow
 @pytest.mark.processes
 @pytest.mark.parametrize(
-    "name", thorough.but(("wide_deep",), ("wide_deep", "lstm_lm", "progressive_gan"))
+    "name",
+    thorough.but(("tiny",), ("tiny", "wide_deep", "lstm_lm", "progressive_gan")),
 )
 def test_a_run_killed_at_any_point_resumes_to_the_same_bits(
     tmp_path: pathlib.Path, name: str
@@ -228,7 +230,7 @@ def test_a_run_killed_at_any_point_resumes_to_the_same_bits(
     broken, whole = tmp_path, tmp_path / "again"
     assert python(KILLED, broken, "step", name) == -signal.SIGKILL
     (checkpoint,) = broken.glob(".checkpoints/*-dynamic-*.npz")
-    if name == "wide_deep":
+    if name == "tiny":
         assert python(KILLED, broken, "checkpoint", name, "resume") == -signal.SIGKILL
         assert [checkpoint] == list(broken.glob(".checkpoints/[!.]*"))
     assert python(KILLED, broken, "never", name, "resume") == 0

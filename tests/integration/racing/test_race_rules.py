@@ -30,7 +30,7 @@ FIELDS = (
 
 @pytest.mark.statistical
 @pytest.mark.parametrize("traits", thorough.but((MACHINES[1], MACHINES[4]), MACHINES))
-@pytest.mark.parametrize("true", FIELDS)
+@pytest.mark.parametrize("true", thorough.but((FIELDS[0], FIELDS[3]), FIELDS))
 def test_the_winner_is_not_slower_than_any_other(
     true: dict[str, float], traits: dict[str, float]
 ) -> None:

@@ -6,8 +6,10 @@ names there are is said in `hooks`; what a hook does is not known here.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
+import inspect
 import sys
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypeAlias
@@ -91,6 +93,9 @@ def wrap(row: Row, decorate: Decorate) -> None:
     else:
         wrapped = decorate(original)
     wrapper: Any = functools.wraps(original)(wrapped)
+    # For `inspect.getfullargspec`, which does not follow `__wrapped__`.
+    with contextlib.suppress(TypeError, ValueError):  # not every builtin tells it
+        wrapper.__signature__ = inspect.signature(original)
     wrapper._amp_original = original
     wrapper._amp_inherited = inherited
     wrapper._amp_hook = lambda: wrapper

@@ -200,9 +200,12 @@ class Scaler(control.Controlled, tf.Module):  # type: ignore[misc]
 
     def ready(self) -> Any:
         """A scope; what is built in it runs after the variables are initialised."""
-        if self._ready is None:
+        ready, graph = self._ready, tf.compat.v1.get_default_graph()
+        if ready is None:
             return contextlib.nullcontext()
-        return tf.control_dependencies([self._ready])
+        if graph.building_function and not isinstance(graph, tf.__internal__.FuncGraph):
+            ready = tf.identity(ready)  # a `Defun` may read what is outside, not wait
+        return tf.control_dependencies([ready])
 
     def factor(self) -> tf.Tensor:
         """Returns the scale to use now, float32, shape ()."""

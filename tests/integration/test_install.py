@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import inspect
 import sys
 import threading
 import warnings
@@ -40,6 +41,18 @@ def test_installing_twice_changes_nothing():
     install.install()
     assert before == (tf.GradientTape.gradient, v1.train.Optimizer.apply_gradients)
     assert wrapped == PROCESS.wrapped
+
+
+def test_who_inspects_a_hook_sees_the_parameters_of_what_it_wraps():
+    """tf_keras asks `getfullargspec`, which follows no `__wrapped__`."""
+    install.install()
+    for hook in PROCESS.wrapped.values():
+        try:
+            there = inspect.getfullargspec(hook.original)
+        except TypeError:  # made in C++
+            continue
+        assert inspect.getfullargspec(hook.wrapper) == there, hook.name
+    assert "feed_dict" in inspect.getfullargspec(v1.Session.run).args
 
 
 def test_every_wrapped_name_has_its_hook_once_keras_is_there():

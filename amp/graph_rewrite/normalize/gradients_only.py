@@ -84,6 +84,10 @@ def gradients(module: ir.Module) -> Gradients:
         node = graph.nodes[name]
         if _taken(node, module):
             taken += _outputs(node, lookup, graph)
+    behind = upstream(graph, (edge for edge, _ in taken), lambda node: True)
+    # The gradient of a `tf.py_function`: what is recorded is of one loss scale.
+    if any(graph.nodes[name].flag(ir.SEED) for name in behind):
+        raise NotRepeatable(f"node {taken[-1][0][0]} cannot run twice")
     if inner is not None:
         if taken:
             raise NotRepeatable(f"node {taken[0][0][0]} cannot run twice")

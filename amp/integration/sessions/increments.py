@@ -162,7 +162,7 @@ class _Making:
 
         Raises:
           InvalidArgumentError: the user's code gave a node more outputs after a session
-            had run it (the gradient of a `tf.cond` does). TensorFlow raises the same.
+            had run it (the gradient of a `tf.cond` does). TensorFlow says the same.
         """
         name, index = edge
         outputs = self._twin.operation(name).outputs
@@ -172,8 +172,8 @@ class _Making:
             None,
             None,
             f"Connecting to invalid output {index} of source node {name} which has "
-            f"{len(outputs)} outputs: it had so many when a session first ran it. Try "
-            "using tf.compat.v1.experimental.output_all_intermediates(True).",
+            f"{len(outputs)} outputs. Try using "
+            "tf.compat.v1.experimental.output_all_intermediates(True).",
         )
 
     def _stand_in(self, edge: ir.Edge) -> str:

@@ -164,6 +164,20 @@ def test_what_cannot_be_repeated_is_named(in_loop: bool) -> None:
         gradients_only.gradients(module)
 
 
+def test_a_gradient_from_python_is_recorded_with_one_loss_scale_and_so_not_at_all():
+    def squared(y: tf.Tensor) -> tf.Tensor:
+        return tf.reduce_sum(tf.py_function(tf.square, [y], tf.float32))
+
+    linear = Linear(squared)
+    with amp.mixed_precision_scope(dtype="float16", emulate=True, loss_scale="dynamic"):
+        concrete = linear.step.get_concrete_function(X)
+    module = definitions.read(context_lib.context(), concrete.name.decode())
+    module = prepare(module, settled(emulate=True)).in_float32("__python")
+    with pytest.raises(NotRepeatable, match=r"node \S*EagerPyFunc cannot run twice"):
+        gradients_only.gradients(module)
+    assert gradients_only.gradients(module_of(linear.step, X)).taken  # no scale
+
+
 def test_a_function_without_gradients_says_so() -> None:
     module = module_of(tf.function(lambda x: x @ tf.ones([3, 3])), X)
     with pytest.raises(NotRepeatable, match="it has no gradients of variables"):

@@ -166,6 +166,24 @@ def moving_average(strategy: Any) -> Found:
     return trained(strategy, w, step, [average.average(w)])
 
 
+def nothing_scaled(strategy: Any) -> Found:
+    """An update without a gradient of ours, with and without a loss scale around it."""
+    with strategy.scope():
+        w = tf.Variable(1.0)
+        optimizer = keras.optimizers.SGD(RATE)
+        optimizer.build([w])
+
+    def sums() -> int:
+        run = tf.function(lambda: strategy.run(lambda: optimizer.apply([1.0], [w])))
+        graph = run.get_concrete_function().graph.as_graph_def()
+        nodes = [*graph.node, *(n for f in graph.library.function for n in f.node_def)]
+        return sum("Reduce" in node.op and "Collective" in node.op for node in nodes)
+
+    with amp.mixed_precision_scope(dtype="float16", loss_scale=RULE, **POLICY):
+        within = sums()
+    return {"sums": [within, sums()]}
+
+
 def one_copy(strategy: Any) -> Found:
     """A strategy whose replicas share each variable: zeros, and a fixed scale."""
     strategy = tf.distribute.experimental.CentralStorageStrategy(["CPU:0", "CPU:1"])
@@ -246,6 +264,7 @@ IN_ONE_PROCESS = (
     weights_file,
     alone,
     moving_average,
+    nothing_scaled,
     one_copy,
     session,
 )

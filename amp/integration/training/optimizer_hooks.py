@@ -269,12 +269,12 @@ def asked(
       variables: the variables that it updates.
     """
     concerns = _concerns(grads, variables)
-    if agreement.agrees():
+    meet = replicas.one_process()
+    if agreement.agrees() and not meet:  # other workers may have concerns
         agreement.same_rule(optimizer)
         return concerns
-    # Outside a scope: what concerns one of them, all have to answer.
-    here = agreement.can_agree() and replicas.one_process()
-    some = here and any(replicas.gather(bool(concerns)))
+    # What concerns one of them, all have to answer.
+    some = meet and agreement.can_agree() and any(replicas.gather(bool(concerns)))
     return concerns if some else concerns or None
 
 

@@ -223,6 +223,12 @@ def test_a_moving_average_stays_where_the_update_was_left_out(mirrored):
         assert found["slots"][i] == [[average, average]]
 
 
+def test_where_no_replica_has_a_scale_nothing_is_summed_for_one(mirrored):
+    """Else a frozen model would sum, on devices on which nothing can be."""
+    within, without = mirrored[0]["nothing_scaled"]["sums"]
+    assert within == without
+
+
 @pytest.mark.parametrize(("job", "copies"), [("session", 2), ("one_copy", 1)])
 def test_replicas_that_cannot_agree_see_zeros(mirrored, job, copies):
     # Half of one step: the gradient of the other replica.

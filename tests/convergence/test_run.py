@@ -150,12 +150,15 @@ def test_a_constant_scale_of_2_to_the_minus_20_fails(
 
 KILLED = """
 import dataclasses, os, pathlib, signal, sys
-import small_suite  # the tiny family
+import tiny_family
 from convergence_runs import ready, small
 
 from convergence import checkpoints, drills, margins, observing, results, runner
 from convergence import settings, workers
+from convergence.families import FAMILIES
 
+sys.modules["convergence.tasks.tiny"] = tiny_family
+FAMILIES["tiny"] = tiny_family.TINY
 observing.DRAWS = 2  # how exact a gradient has to be is not the question here
 drills.faults = lambda *_: []  # nor what drills find
 workers.deterministic(single=True)  # as quick runs are

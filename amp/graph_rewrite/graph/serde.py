@@ -226,8 +226,7 @@ def write_graph(module: ir.Module) -> graph_pb2.GraphDef:
     for node in module.main.nodes.values():
         _write_node(proto.node.add(), node, _write_graph_edge)
     known = {f.signature.name: f for f in proto.library.function}
-    made = {g.name: g.origin for g in module.functions.values()}
-    schemas = op_schema.lookup_in({**made, **known})
+    schemas = op_schema.lookup_of(module)
     for name, function in module.functions.items():
         if name not in known:
             proto.library.function.append(write_function(function, schemas))

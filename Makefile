@@ -9,6 +9,7 @@
 # make convergence  train every model family in float32 and in mixed precision, quickly;
 #                needs PYTHON=python3.11, under which convergence/margins.json was frozen
 # make docs    the site of docs/, in build/site; a warning is an error
+# make types   whether the types are right
 # make check   format, lint, types, docs, tests: all that .ci/run asks
 # make vendor  fetch the graph libraries of the report page, which are checked in; needs npm
 # make clean   remove what the above made
@@ -60,7 +61,7 @@ export TF_CPP_MIN_LOG_LEVEL ?= 2
 # all of TensorFlow takes longer than the modules that are used.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: demo test test-all test-quick test-isa test-gpu-kernels bench convergence docs check vendor clean
+.PHONY: demo test test-all test-quick test-isa test-gpu-kernels bench convergence docs types check vendor clean
 .PHONY: $(VENV)/.installed
 
 demo: $(DEMO_STAMP)
@@ -112,9 +113,11 @@ docs: $(STAMP)
 check: $(STAMP)
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
-	$(BIN)/mypy
-	$(MAKE) docs
+	$(MAKE) -j 2 types docs
 	$(MAKE) test
+
+types: $(STAMP)
+	$(BIN)/mypy
 
 vendor:
 	sh amp/report_page/assets/vendor/fetch.sh

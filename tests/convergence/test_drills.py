@@ -527,8 +527,8 @@ OF_THE_TYPE = ("rounded", "not rounded", "slots", "hook rounds", "statistics", "
 CASES = [(name, "float16") for name in FAULTS]
 CASES += [(name, "bfloat16") for name in OF_THE_TYPE]
 # One of each thing that drills look at.
-QUICK = ("frozen", "read again", "slots", "of all", "negative", "counting", "loss")
-QUICK += ("not zeroed", "stops skipping", "hook forgets", "not restored", "minimum")
+QUICK = ("frozen", "read again", "slots", "of all", "counting", "loss", "not zeroed")
+QUICK += ("stops skipping", "hook forgets", "not restored")
 
 
 @pytest.mark.parametrize(
@@ -562,7 +562,7 @@ OF_ANY_SCALE = ("frozen", "rounded", "too large", "slots", "stops scaling")
 OF_ANY_SCALE += ("stops scaling late", "stops skipping", "holds back")
 
 
-@pytest.mark.parametrize("name", thorough.but(OF_ANY_SCALE[:2], OF_ANY_SCALE))
+@pytest.mark.parametrize("name", thorough.but(OF_ANY_SCALE[:1], OF_ANY_SCALE))
 @pytest.mark.slow
 @pytest.mark.kernels
 def test_a_fault_is_found_with_a_constant_scale_too(name: str) -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import tensorflow as tf
+import thorough
 
 from amp.integration import tensor_pool
 
@@ -156,15 +157,16 @@ del x
 print("given", tensor_pool.trim())
 """
 
+WITHOUT = (
+    # Asking would start what a job with sessions alone never starts.
+    ({}, "tf.compat.v1.disable_eager_execution()", False),
+    ({"TF_ONEDNN_USE_SYSTEM_ALLOCATOR": "1"}, "", True),
+    ({"TF_ENABLE_ONEDNN_OPTS": "0"}, "", True),
+)
+
 
 @pytest.mark.parametrize(
-    ("variables", "before", "eager"),
-    [
-        ({"TF_ONEDNN_USE_SYSTEM_ALLOCATOR": "1"}, "", True),
-        ({"TF_ENABLE_ONEDNN_OPTS": "0"}, "", True),
-        # Asking would start what a job with sessions alone never starts.
-        ({}, "tf.compat.v1.disable_eager_execution()", False),
-    ],
+    ("variables", "before", "eager"), thorough.but(WITHOUT[:1], WITHOUT)
 )
 def test_where_there_is_no_such_allocator_nothing_is_done(
     variables: dict[str, str], before: str, eager: bool

@@ -119,6 +119,7 @@ def test_real_images_are_halved_and_faded() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.thorough
 def test_the_discriminator_learns_to_tell_and_the_generator_to_please() -> None:
     gan, alpha = module.build(channels=(8, 8)), tf.constant(0.5)
     real = module.for_stage(IMAGES, 1, alpha)

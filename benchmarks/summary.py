@@ -15,6 +15,8 @@ from benchmarks import bench_models
 
 NEIGHBOURS = ("keras", "grappler")
 MIXED = (*NEIGHBOURS, "amp")
+MODES = ("float32", *MIXED)
+EXECUTORS = ("kernels", "xla")
 # A job's first run looks for a plan, later ones begin with what it found. Results from
 # before November 27, 2026 do not tell which a round was.
 FIRST, LATER, UNTOLD = "first run", "later runs", ""

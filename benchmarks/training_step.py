@@ -24,8 +24,6 @@ from typing import Any
 
 from benchmarks import bench_models, chart, processes, result_files, summary, table
 
-MODES = ("float32", *summary.MIXED)
-EXECUTORS = ("kernels", "xla")
 Key = tuple[str, str, str]  # case, executor, mode
 
 
@@ -59,8 +57,13 @@ def _parser() -> argparse.ArgumentParser:
     text = "networks of keras.applications as well"
     add("--applications", action="store_true", help=text)
     add("--memory", action="store_true", help="the cases of peak memory as well")
-    add("--modes", nargs="+", choices=MODES, default=list(MODES))
-    add("--executors", nargs="+", choices=EXECUTORS, default=list(EXECUTORS))
+    add("--modes", nargs="+", choices=summary.MODES, default=list(summary.MODES))
+    add(
+        "--executors",
+        nargs="+",
+        choices=summary.EXECUTORS,
+        default=list(summary.EXECUTORS),
+    )
     add("--rounds", type=int, default=3)
     add("--seconds", type=float, help="to time steps for, a run (default: 8, quick: 1)")
     text = "the 16-bit type (default: what the plugin's auto comes to, else bfloat16)"

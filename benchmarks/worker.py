@@ -24,11 +24,9 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks import bench_models
+from benchmarks import bench_models, summary
 
-MODES = ("float32", "keras", "grappler", "amp")
-EXECUTORS = ("kernels", "xla")
-# A race of five plans has ended after 650 calls, if it has not before.
+# Most calls for which the end of a race is waited.
 WARMUP_CALLS, WARMUP_SECONDS, MOST_WARMUP_CALLS = 3, 1.0, 650
 LEAST_STEPS = 5
 SEED = 0
@@ -37,8 +35,8 @@ SEED = 0
 def main(argv: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--case", choices=bench_models.ALL, required=True)
-    parser.add_argument("--mode", choices=MODES, default="float32")
-    parser.add_argument("--executor", choices=EXECUTORS, default="kernels")
+    parser.add_argument("--mode", choices=summary.MODES, default="float32")
+    parser.add_argument("--executor", choices=summary.EXECUTORS, default="kernels")
     parser.add_argument("--dtype", choices=("bfloat16", "float16"), default="bfloat16")
     parser.add_argument("--seconds", type=float, default=8.0)
     parser.add_argument("--batch-factor", type=int, default=1)

@@ -75,7 +75,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
     (script,) = [text for text in python if text.startswith(JOB)]
     (place / "train.py").write_text(script)
     (place / "bin").mkdir()
-    for name, options in (("python", ""), ("amp", "-m amp.cli")):
+    for name, options in (("python", ""), ("amp", "-m amp")):
         command = place / "bin" / name
         command.write_text(f'#!/bin/sh\nexec {sys.executable} {options} "$@"\n')
         command.chmod(0o755)

@@ -71,7 +71,7 @@ def driven(
 
 
 def test_modes_follow_one_another_and_each_round_begins_with_another() -> None:
-    modes, executors = training_step.MODES, training_step.EXECUTORS
+    modes, executors = summary.MODES, summary.EXECUTORS
     plan = list(training_step.schedule(["a", "b"], executors, modes, 4))
     assert len(plan) == len(set(plan)) == 4 * 2 * 2 * 4
     for start in range(0, len(plan), 4):  # all modes of a case without a break

@@ -19,7 +19,7 @@ from rewriting import settled
 import amp
 from amp.integration.functions import function_hooks
 from amp.integration.measuring import job_timer
-from benchmarks import bench_models, worker
+from benchmarks import bench_models, summary, worker
 from models import mlp, wide_deep
 from tests.integration.measuring.test_operation_timer import made
 
@@ -70,7 +70,7 @@ def test_the_batch_is_as_many_times_larger_as_asked(
     assert seen[1] == 3 * seen[0]
 
 
-@pytest.mark.parametrize("executor", worker.EXECUTORS)
+@pytest.mark.parametrize("executor", summary.EXECUTORS)
 def test_the_step_returns_the_loss_before_and_updates_every_weight(
     executor: str,
 ) -> None:
@@ -114,7 +114,7 @@ def test_the_neighbours_float16_scales_its_loss_and_nothing_else_does() -> None:
     case, scaled = bench_models.CASES["mlp"], keras.optimizers.LossScaleOptimizer
     found = {
         (mode, dtype)
-        for mode in worker.MODES
+        for mode in summary.MODES
         for dtype in ("bfloat16", "float16")
         if isinstance(worker.made_optimizer(case, mode, dtype), scaled)
     }

@@ -105,17 +105,17 @@ def test_an_error_of_ours_shows_where_and_is_none_of_what_was_found(
     assert f"{type(error).__name__}: so it is\n" in told
 
 
-def test_python_runs_the_room_as_the_command(capsys, monkeypatch):
-    monkeypatch.delitem(sys.modules, "amp.cli.__main__", raising=False)
+def test_python_runs_the_package_as_the_command(capsys, monkeypatch):
+    monkeypatch.delitem(sys.modules, "amp.__main__", raising=False)
     monkeypatch.setattr(sys, "argv", ["amp", "explain", "nowhere.pb"])
     with pytest.raises(SystemExit) as caught:
-        runpy.run_module("amp.cli", run_name="__main__")
+        runpy.run_module("amp", run_name="__main__")
     assert caught.value.code == 2
     assert "there is no such file" in capsys.readouterr().err
 
 
 def test_each_command_is_a_file_and_says_in_its_help_what_it_does(capsys):
-    shared = {"__init__", "__main__", "command", "policy_flags", "progress_bar"}
+    shared = {"__init__", "command", "policy_flags", "progress_bar"}
     shared |= {"terminal", "screen", "op_libraries"}
     files = {path.stem for path in (ROOT / "amp/cli").glob("*.py")}
     assert files - shared == cli.COMMANDS.keys()

@@ -91,7 +91,7 @@ def test_on_this_machine_every_check_is_made_and_prints_as_json(tmp_path):
         "AMP_DTPYE": "float16",
     }
     done = subprocess.run(
-        [sys.executable, "-O", "-m", "amp.cli", "doctor", "--json"],
+        [sys.executable, "-O", "-m", "amp", "doctor", "--json"],
         cwd=tmp_path,
         env=environment,
         text=True,

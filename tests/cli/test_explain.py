@@ -107,7 +107,7 @@ def test_any_output_will_do(tmp_path, args, closed):
         report, function="schön\ud800", decisions=(one, *report.decisions[1:])
     )
     (tmp_path / "report.json").write_text(report.to_json())
-    command = f"{sys.executable} -m amp.cli explain report.json {args}{closed}"
+    command = f"{sys.executable} -m amp explain report.json {args}{closed}"
     environment = {**os.environ, "PYTHONIOENCODING": "ascii", "PYTHONPATH": str(ROOT)}
     ran = subprocess.run(
         command, shell=True, cwd=tmp_path, env=environment, capture_output=True

@@ -35,7 +35,7 @@ def amp(place: pathlib.Path, *args: str) -> subprocess.CompletedProcess[str]:
     environment = {k: v for k, v in os.environ.items() if not k.startswith("AMP_")}
     environment["AMP_CACHE_DIR"] = os.environ["AMP_CACHE_DIR"]
     environment |= {"PYTHONPATH": str(ROOT), "TF_CPP_MIN_LOG_LEVEL": "2"}
-    command = [sys.executable, "-m", "amp.cli", *args]
+    command = [sys.executable, "-m", "amp", *args]
     return subprocess.run(
         command, cwd=place, env=environment, text=True, capture_output=True
     )

@@ -119,7 +119,7 @@ def as_python(
 ) -> subprocess.CompletedProcess[str]:
     """Checks that `amp run` does what python does; one line on stderr comes last."""
     python = run(*options, *command, cwd=place, given=given, path=path)
-    amp = (*options, "-m", "amp.cli", "run")
+    amp = (*options, "-m", "amp", "run")
     ours = run(*amp, *command, cwd=place, given=given, path=path)
     assert ours.returncode == python.returncode, ours.stderr
     assert ours.stdout == python.stdout
@@ -177,7 +177,7 @@ def test_the_jobs_own_sitecustomize_is_imported(place: Path, site: str) -> None:
     """By the process while it is that of the command, and again by the job."""
     path = os.pathsep.join([str(place / site), str(ROOT)])
     python = run("code.py", cwd=place, path=path)
-    ours = run("-m", "amp.cli", "run", "code.py", cwd=place, path=path)
+    ours = run("-m", "amp", "run", "code.py", cwd=place, path=path)
     assert ours.stdout == 2 * python.stdout
     assert ours.stderr.startswith(2 * python.stderr + "amp: nothing was rewritten")
     assert ("a start of their own" in ours.stdout) == (site == "site")
@@ -222,7 +222,7 @@ def test_the_users_own_amp_wins_and_one_line_says_so(
 def test_a_checkout_that_the_job_would_not_find_is_found(
     place: Path, bare: str
 ) -> None:
-    command = ("-m", "amp.cli", "run", str(place / "ours.py"))
+    command = ("-m", "amp", "run", str(place / "ours.py"))
     ours = run(*command, cwd=ROOT, python=bare, path=os.pathsep.join(PACKAGES))
     assert "amp.errors.GraphError: a" in ours.stderr
 
@@ -241,7 +241,7 @@ def test_standard_input_is_a_script_too(place: Path) -> None:
 
 
 def test_options_may_end_before_the_script(place: Path) -> None:
-    command = ("-m", "amp.cli", "run", "--", "tell.py", "a")
+    command = ("-m", "amp", "run", "--", "tell.py", "a")
     ours = run(*command, cwd=place, path=str(ROOT))
     assert "['tell.py', 'a']" in ours.stdout
 
@@ -285,7 +285,7 @@ def test_a_signal_from_outside_reaches_the_job(
     number: int, handler: str, status: int
 ) -> None:
     code = "import sys\nprint('up', flush=True)\nsys.stdin.read()\n"
-    for command in (("-c", code), ("-m", "amp.cli", "run", "-c", code)):
+    for command in (("-c", code), ("-m", "amp", "run", "-c", code)):
         assert ended(*command, number=number, handler=handler) == status, command
 
 
@@ -302,7 +302,7 @@ def test_what_is_not_there_is_said_in_four_parts(
     place: Path, command: tuple[str, ...], found: str
 ) -> None:
     (place / "empty").mkdir(exist_ok=True)
-    done = run("-m", "amp.cli", "run", *command, cwd=place, path=str(ROOT))
+    done = run("-m", "amp", "run", *command, cwd=place, path=str(ROOT))
     assert done.returncode == 2
     assert f"Error: {found}" in done.stderr
     for part in ("where:", "allowed:", "do now:"):

@@ -223,7 +223,7 @@ assert "_amp_" not in type(sys.modules["amp.policy"].__loader__).__module__
 RUN_MODULE = """
 import runpy, sys
 sys.argv = ["amp", "--help"]
-runpy.run_module("amp.cli", run_name="__main__", alter_sys=True)
+runpy.run_module("amp", run_name="__main__", alter_sys=True)
 """
 SPAWNS = """
 import multiprocessing

@@ -1,4 +1,4 @@
-"""`python -m amp.cli`: the command `amp` where it is not installed; nothing else."""
+"""`python -m amp`: the command `amp` where it is not installed; nothing else."""
 
 from __future__ import annotations
 

@@ -73,15 +73,15 @@ def watch_plugin(phases: Phases) -> None:
     """Times the steps of a rewrite by their names, and what is around them."""
     from amp.graph_rewrite.graph import serde
     from amp.integration.functions import (
-        definitions,
         first_step,
         function_checks,
-        gradient_check,
         plan_store,
         stored_checks,
         twins,
     )
     from amp.integration.measuring import operation_timer
+    from amp.integration.observing import gradient_check
+    from amp.integration.runtime import definitions
 
     watch_steps(phases)
     phases.watch(OTHER, twins.Twins, "call")

@@ -158,7 +158,15 @@ INTEGRATION = (
         "forward_mode",
     ),
     *("measuring", "report_directories", "keras_layers", "source_lines", "reports"),
-    *("racing", "functions", "sessions", "distributed", "training"),
+    *(
+        "runtime",
+        "racing",
+        "observing",
+        "functions",
+        "sessions",
+        "distributed",
+        "training",
+    ),
     *("install", "api", "by_hand", "own_updates", "files", "comparing"),
     *("launch", "doctor"),
 )

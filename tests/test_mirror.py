@@ -42,11 +42,11 @@ ELSEWHERE = {
     "graph_rewrite/normalize/size_questions.py": (
         "graph_rewrite/normalize/test_sizes.py"
     ),
-    "integration/functions/node_import.py": ("integration/sessions/test_twin_graph.py"),
+    "integration/runtime/node_import.py": ("integration/sessions/test_twin_graph.py"),
     "integration/measuring/cases.py": "integration/measuring/test_calibration.py",
-    "integration/functions/samples.py": "integration/functions/test_step_probes.py",
-    "integration/functions/step_variants.py": (
-        "integration/functions/test_step_probes.py"
+    "integration/observing/samples.py": "integration/observing/test_step_probes.py",
+    "integration/observing/step_variants.py": (
+        "integration/observing/test_step_probes.py"
     ),
     "integration/functions/started_function.py": (
         "integration/functions/test_first_step.py"
@@ -54,17 +54,17 @@ ELSEWHERE = {
     "integration/functions/between_calls.py": (
         "integration/functions/test_later_plan.py"
     ),
-    "integration/functions/function_checks.py": "integration/functions/test_checks.py",
+    "integration/functions/function_checks.py": "integration/observing/test_checks.py",
     "integration/functions/function_twins.py": "integration/functions/test_twins.py",
-    "integration/functions/definitions.py": "graph_rewrite/graph/test_serde.py",
-    "integration/functions/function_call.py": "integration/functions/test_twins.py",
+    "integration/runtime/definitions.py": "graph_rewrite/graph/test_serde.py",
+    "integration/runtime/function_call.py": "integration/functions/test_twins.py",
     "integration/functions/guarded_calls.py": "integration/functions/test_twins.py",
-    "integration/functions/clusters.py": (
+    "integration/runtime/clusters.py": (
         "integration/distributed/test_parameter_server_strategy.py"
     ),
-    "integration/functions/twin_making.py": "integration/functions/test_twins.py",
-    "integration/functions/gradient_copies.py": (
-        "integration/functions/test_gradient_check.py"
+    "integration/runtime/twin_making.py": "integration/functions/test_twins.py",
+    "integration/observing/gradient_copies.py": (
+        "integration/observing/test_gradient_check.py"
     ),
     "integration/as_written.py": "integration/measuring/test_stopwatch.py",
     "cli/command.py": "cli/test_cli.py",

@@ -1,7 +1,7 @@
 """`Monitor`: reads the scalers now and then, for the log and for TensorBoard.
 
 Used by the Keras callback and by `monitor_loss_scale`. Which steps are observed, and
-how, is in `integration.functions.step_probes`; between two readings nothing runs.
+how, is in `integration.observing.step_probes`; between two readings nothing runs.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from amp.callbacks import readings
 from amp.callbacks.pace import Pace
 from amp.callbacks.readings import Reading
 from amp.integration import messages
-from amp.integration.functions import step_probes, step_variants
-from amp.integration.functions.samples import Sample
+from amp.integration.observing import step_probes, step_variants
+from amp.integration.observing.samples import Sample
 from amp.integration.process import PROCESS
 from amp.loss_scaling import current, exponents, tally
 from amp.loss_scaling.tally import Tally

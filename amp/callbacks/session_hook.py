@@ -17,7 +17,7 @@ from amp.callbacks import readings
 from amp.callbacks.pace import Pace
 from amp.callbacks.readings import Reading
 from amp.integration import fallback, messages
-from amp.integration.functions import step_variants
+from amp.integration.observing import step_variants
 from amp.loss_scaling import current, exponents, tally
 from amp.loss_scaling.tally import Tally
 

@@ -23,7 +23,8 @@ from amp.integration import (
     wrapping,
 )
 from amp.integration.distributed import strategy_threads, wire
-from amp.integration.functions import function_hooks, step_probes
+from amp.integration.functions import function_hooks
+from amp.integration.observing import step_probes
 from amp.integration.process import PROCESS
 from amp.integration.sessions import check_ops, session_hooks
 from amp.integration.training import (

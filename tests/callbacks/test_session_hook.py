@@ -12,8 +12,8 @@ from tensorflow.python.client import session as session_lib
 
 import amp
 from amp.callbacks import session_hook
-from amp.integration.functions import step_variants
 from amp.integration.install import install
+from amp.integration.observing import step_variants
 
 v1 = tf.compat.v1
 POLICY = {"dtype": "float16", "emulate": True, "assignment": "all", "strict": True}

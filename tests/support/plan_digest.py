@@ -41,7 +41,7 @@ from amp.graph_rewrite.cost import device as devices
 from amp.graph_rewrite.cost import resolution, shipped_devices
 from amp.graph_rewrite.graph import ir, op_schema, serde
 from amp.graph_rewrite.rewrite import Rewrite, rewrite
-from amp.integration.functions import definitions
+from amp.integration.runtime import definitions
 from amp.loss_scaling import stalls
 from amp.policy import Policy
 from models import (

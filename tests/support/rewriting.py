@@ -27,7 +27,7 @@ from amp.graph_rewrite.graph import ir, op_schema, serde
 from amp.graph_rewrite.plan import Plan
 from amp.graph_rewrite.report import Report
 from amp.graph_rewrite.rewrite import Rewrite
-from amp.integration.functions import definitions
+from amp.integration.runtime import definitions
 from amp.policy import Policy
 
 GraphDef = tf.compat.v1.GraphDef

@@ -26,7 +26,7 @@ from amp.integration.comparing.called_functions import Part
 from amp.integration.comparing.paired_runs import PairedRuns
 from amp.integration.comparing.sides import Sides
 from amp.integration.comparing.traced import Traced
-from amp.integration.functions import definitions
+from amp.integration.runtime import definitions
 from amp.policy import Policy
 
 

@@ -22,7 +22,7 @@ from amp.integration.comparing import fitted_scale, source_lines
 from amp.integration.comparing import traced as traced_lib
 from amp.integration.comparing.paired_runs import PairedRuns
 from amp.integration.comparing.traced import State, Traced
-from amp.integration.functions import definitions, shape_inference
+from amp.integration.runtime import definitions, shape_inference
 from amp.loss_scaling.scale import DynamicLossScale
 from amp.policy import Policy
 

@@ -25,7 +25,7 @@ from amp.graph_rewrite.graph import ir
 from amp.graph_rewrite.graph.shapes import elements
 from amp.integration import as_written
 from amp.integration.comparing.traced import State
-from amp.integration.functions import definitions
+from amp.integration.runtime import definitions
 from amp.loss_scaling import stalls
 
 MOST = 2**28  # elements that one run returns: 1 GiB in float32

@@ -19,8 +19,8 @@ from amp.graph_rewrite.graph import ir
 from amp.graph_rewrite.rewrite import Prepared
 from amp.integration.comparing.paired_runs import PairedRuns
 from amp.integration.comparing.traced import State, Traced
-from amp.integration.functions import definitions, shape_inference
 from amp.integration.measuring import job_timer
+from amp.integration.runtime import definitions, shape_inference
 from amp.policy import Policy
 
 _SMALLEST32 = 2.0**-126  # the smallest normal number of float32

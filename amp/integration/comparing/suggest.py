@@ -18,7 +18,7 @@ from amp.graph_rewrite.plan import Reason
 from amp.graph_rewrite.rewrite import Prepared
 from amp.integration.comparing.paired_runs import PairedRuns
 from amp.integration.comparing.sides import Sides
-from amp.integration.functions import accuracy
+from amp.integration.observing import accuracy
 from amp.policy import Policy
 
 SECONDS, MOST = 300.0, 400  # of a search, and plans that it runs

@@ -20,7 +20,7 @@ import tensorflow as tf
 from amp.graph_rewrite.graph.calls import calls_once
 from amp.graph_rewrite.graph.ir import UNSCALE
 from amp.graph_rewrite.ops.op_table import Kind, facts
-from amp.integration.functions import clusters
+from amp.integration.runtime import clusters
 
 # Reductions and gathers of TensorFlow (Collective*, Nccl*, CrossReplicaSum), Horovod's
 # and BytePS's (HorovodAllreduce, BytepsPushPull), and operations whose result does not

@@ -18,8 +18,8 @@ from amp.graph_rewrite.graph import ir, serde
 from amp.graph_rewrite.report import Report
 from amp.integration import api, source_lines
 from amp.integration.files import graphs
-from amp.integration.functions import definitions, shape_inference
 from amp.integration.measuring import job_timer
+from amp.integration.runtime import definitions, shape_inference
 from amp.policy import Policy
 
 

@@ -26,9 +26,9 @@ from amp.graph_rewrite.ops.op_table import Kind, facts
 from amp.graph_rewrite.report import Report
 from amp.graph_rewrite.rewrite import Rewrite
 from amp.integration import api, source_lines
-from amp.integration.functions import definitions, shape_inference
-from amp.integration.functions.node_import import import_nodes
 from amp.integration.measuring import job_timer
+from amp.integration.runtime import definitions, shape_inference
+from amp.integration.runtime.node_import import import_nodes
 from amp.policy import Policy
 
 _GRADIENT = "_gradient_op_type"  # names a gradient other than the op's own

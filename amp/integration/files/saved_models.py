@@ -18,8 +18,8 @@ from amp.graph_rewrite.graph import calls, ir, serde
 from amp.graph_rewrite.ops.op_table import Kind, facts
 from amp.graph_rewrite.report import Report
 from amp.integration.files import graphs, joined_reports, signatures
-from amp.integration.functions import shape_inference
 from amp.integration.measuring import job_timer
+from amp.integration.runtime import shape_inference
 
 
 def rewrite(meta: Any, settled: Resolution) -> list[Report]:

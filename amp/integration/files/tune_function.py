@@ -19,7 +19,6 @@ from amp.graph_rewrite.cost.op_instance import Instance, Times
 from amp.graph_rewrite.cost.resolution import Resolution, resolve
 from amp.graph_rewrite.graph import ir, serde
 from amp.integration.files import given_functions
-from amp.integration.functions import shape_inference
 from amp.integration.measuring import (
     hardware,
     operation_timer,
@@ -27,6 +26,7 @@ from amp.integration.measuring import (
     stopwatch,
     stored_times,
 )
+from amp.integration.runtime import shape_inference
 from amp.policy import Policy
 
 

@@ -13,52 +13,17 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol, TypeAlias
 
-from tensorflow.python.framework import config as config_lib
-
 from amp.graph_rewrite.outcomes import PlanSize, RacedPlan, TrialOutcome
 from amp.graph_rewrite.report import Report
 from amp.integration import tensor_pool
-from amp.integration.functions import clusters
 from amp.integration.functions.plan_store import Record
 from amp.integration.racing import race_budget, race_rules, winner_checks
 from amp.integration.racing.race import Listener, Race
 from amp.integration.racing.race_log import FLOAT32, Log
 from amp.integration.racing.race_rules import Rules
-from amp.policy import Policy
 
 UNDER_WAY = "under way: calls alternate until the fastest is known"
 KNOWN = "none: won in an earlier run of the job, and is checked now and then"
-
-
-def repeats(policy: Policy) -> bool:
-    """Whether runs are to be the same bit for bit: no plan may depend on timing."""
-    if policy.trial == "auto":
-        return bool(config_lib.is_op_determinism_enabled())
-    return policy.trial is False
-
-
-def why_not(policy: Policy) -> str:
-    """Returns the reason why a function gets no race, "" if it gets one.
-
-    No prediction is so clear that it needs none: a step predicted at 1.48, nearly all
-    of it from measured times, ran at 0.90 to 1.08.
-
-    Args:
-      policy: with every "auto" settled.
-    """
-    if policy.trial is False:
-        return "trial=False, AMP_TRIAL=0"
-    if policy.emulate:
-        return "emulation is not meant to be faster"
-    if policy.trial is True:
-        return ""
-    if policy.assignment == "all":
-        return "assignment='all' is not chosen for speed"
-    if config_lib.is_op_determinism_enabled():
-        return "operations are to be deterministic"
-    if clusters.is_in_one():
-        return "several workers take a step together, and none is timed alone"
-    return ""
 
 
 # Told of the end of a race or check.

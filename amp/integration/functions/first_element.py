@@ -21,8 +21,8 @@ from tensorflow.python.eager import context as context_lib
 from amp.graph_rewrite.graph import ir
 from amp.graph_rewrite.normalize.element_sources import ElementSource
 from amp.integration import fallback
-from amp.integration.functions import definitions
-from amp.integration.functions.function_call import FunctionCall
+from amp.integration.runtime import definitions
+from amp.integration.runtime.function_call import FunctionCall
 
 # Of tensors of these types it is not known how to give them a second time, or what
 # their shapes tell.

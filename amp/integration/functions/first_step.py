@@ -31,20 +31,15 @@ from amp.graph_rewrite.report_builder import left
 from amp.graph_rewrite.rewrite import Begun
 from amp.graph_rewrite.steps import uncollected
 from amp.integration import fallback
-from amp.integration.functions import (
-    contest,
-    definitions,
-    failures,
-    first_element,
-    gradient_check,
-    shape_inference,
-    twin_making,
-)
+from amp.integration.functions import first_element
 from amp.integration.functions.first_element import FirstElements
-from amp.integration.functions.function_call import FunctionCall
 from amp.integration.functions.plan_store import Record
 from amp.integration.functions.started_function import Started, Told
-from amp.integration.functions.unasked import Due
+from amp.integration.observing import gradient_check
+from amp.integration.racing import exemptions
+from amp.integration.runtime import definitions, failures, shape_inference, twin_making
+from amp.integration.runtime.function_call import FunctionCall
+from amp.integration.runtime.unasked import Due
 from amp.loss_scaling.once import Once
 
 # Of so many functions that were called once what the step was computed from is kept,
@@ -234,7 +229,7 @@ class FirstSteps:
         if not gradient_check.why_not(self._policy) and (trains or roots):
             wanted = _gradients(module)
         checked = trains and wanted is not None
-        races = trains and not contest.why_not(self._policy)
+        races = trains and not exemptions.why_not(self._policy)
         if not (roots or checked or races):
             return Started(begun, sources=begun.element_sources)
         key, known = self._known(begun) if races else ("", Record())

@@ -18,16 +18,7 @@ from amp.graph_rewrite.assign.nominee import CUT, PRODUCTS, UNCLUSTERED
 from amp.graph_rewrite.cost.resolution import Resolution
 from amp.graph_rewrite.report import Report
 from amp.graph_rewrite.rewrite import Rewrite
-from amp.integration.functions import (
-    definitions,
-    failures,
-    gradient_check,
-    plan_store,
-    stored_checks,
-    twin_making,
-)
-from amp.integration.functions.checks import AGAIN, Checks, Refused
-from amp.integration.functions.function_call import FunctionCall
+from amp.integration.functions import plan_store, stored_checks
 from amp.integration.functions.function_plans import (
     MEASURED,
     NOMINEES,
@@ -36,11 +27,15 @@ from amp.integration.functions.function_plans import (
     NotMade,
 )
 from amp.integration.functions.function_reports import FunctionReports
-from amp.integration.functions.gradient_check import Checked, GradientCheck
-from amp.integration.functions.gradient_copies import Recorded
-from amp.integration.functions.step_probes import StepProbes
 from amp.integration.functions.stored_checks import StoredCheck
-from amp.integration.functions.unasked import Due, unasked
+from amp.integration.observing import gradient_check
+from amp.integration.observing.checks import AGAIN, Checks, Refused
+from amp.integration.observing.gradient_check import Checked, GradientCheck
+from amp.integration.observing.gradient_copies import Recorded
+from amp.integration.observing.step_probes import StepProbes
+from amp.integration.runtime import definitions, failures, twin_making
+from amp.integration.runtime.function_call import FunctionCall
+from amp.integration.runtime.unasked import Due, unasked
 from amp.loss_scaling.once import Once
 from amp.policy import Policy
 

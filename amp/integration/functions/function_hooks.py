@@ -15,11 +15,11 @@ import tensorflow as tf
 from tensorflow.python.eager import cancellation, execute
 
 from amp.integration import active, as_written, fallback, source_lines, wrapping
-from amp.integration.functions import definitions
 from amp.integration.functions import twins as twins_lib
-from amp.integration.functions.function_call import FunctionCall
 from amp.integration.functions.twins import Twins
 from amp.integration.process import PROCESS
+from amp.integration.runtime import definitions
+from amp.integration.runtime.function_call import FunctionCall
 from amp.loss_scaling import traced_updates
 from amp.loss_scaling.scale import NoLossScale
 

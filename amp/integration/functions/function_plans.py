@@ -32,10 +32,11 @@ from amp.graph_rewrite.report import Report
 from amp.graph_rewrite.rewrite import Prepared, Rewrite
 from amp.graph_rewrite.steps import uncollected
 from amp.integration import heap, tensor_pool
-from amp.integration.functions import contest, twin_making
-from amp.integration.functions.twin_making import MadeTwin
 from amp.integration.measuring.job_timer import Noted
+from amp.integration.racing import exemptions
 from amp.integration.racing.race_log import FLOAT32
+from amp.integration.runtime import twin_making
+from amp.integration.runtime.twin_making import MadeTwin
 from amp.policy import Policy
 
 # The plans besides the cheapest, in the order in which they enter a race. The one in
@@ -61,7 +62,7 @@ def nominee_under(settled: Resolution, plan: str) -> Nominee:
     length takes longer than they save, nor what a loss scale costs.
     """
     policy = settled.policy
-    races = policy is not None and not contest.why_not(policy)
+    races = policy is not None and not exemptions.why_not(policy)
     nominee = dataclasses.replace(NOMINEES[plan], lengths=races)
     unscaled = nominee.in_float32 and races and settled.scales_itself
     return dataclasses.replace(nominee, unscaled=unscaled)
@@ -197,7 +198,7 @@ class FunctionPlans:
         self.spares = spares and prepared.foreseen(rewritten).gains
         self.plain = REWRITTEN.name if own and self.spares else FLOAT32
         self._cheapest: Nodes = {}  # why the cheapest plan leaves nodes in float32
-        self._race = policy is not None and not contest.why_not(policy)
+        self._race = policy is not None and not exemptions.why_not(policy)
         self._left: dict[str, Callable[[], None]] = {}  # checks, by plan
         self._made: dict[str, Made | NotMade] = {}
         # The report on the cheapest plan, or else on the one made first: others are

@@ -22,14 +22,9 @@ from amp.graph_rewrite.outcomes import TrialOutcome
 from amp.graph_rewrite.report import Report
 from amp.graph_rewrite.rewrite import Prepared
 from amp.integration import fallback, heap, tensor_pool
-from amp.integration.functions import (
-    failures,
-    plan_store,
-    stored_checks,
-)
+from amp.integration.functions import plan_store, stored_checks
 from amp.integration.functions.between_calls import BetweenCalls
-from amp.integration.functions.contest import KNOWN, UNDER_WAY, Contest, why_not
-from amp.integration.functions.function_call import FunctionCall
+from amp.integration.functions.contest import KNOWN, UNDER_WAY, Contest
 from amp.integration.functions.function_checks import FunctionChecks, Shared
 from amp.integration.functions.function_plans import (
     MEASURED,
@@ -39,14 +34,17 @@ from amp.integration.functions.function_plans import (
     Made,
     NotMade,
 )
-from amp.integration.functions.gradient_check import Checked
 from amp.integration.functions.guarded_calls import Current, GuardedCalls
 from amp.integration.functions.kept_race import KeptRace
 from amp.integration.functions.plan_store import Record
 from amp.integration.functions.started_function import Told
-from amp.integration.functions.unasked import Due
+from amp.integration.observing.gradient_check import Checked
+from amp.integration.racing.exemptions import why_not
 from amp.integration.racing.race import Race
 from amp.integration.racing.race_log import FLOAT32
+from amp.integration.runtime import failures
+from amp.integration.runtime.function_call import FunctionCall
+from amp.integration.runtime.unasked import Due
 from amp.loss_scaling import resting
 
 

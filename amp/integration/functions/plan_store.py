@@ -30,7 +30,14 @@ from amp.graph_rewrite.graph import fingerprint as graph_fingerprint
 from amp.graph_rewrite.graph import ir
 from amp.graph_rewrite.outcomes import TrialOutcome
 from amp.graph_rewrite.report import Report
-from amp.integration import fallback, functions, messages, racing
+from amp.integration import (
+    fallback,
+    functions,
+    messages,
+    observing,
+    racing,
+    runtime,
+)
 from amp.integration.measuring import hardware, profiles
 from amp.integration.racing.race_log import FLOAT32, IN_FLOAT32
 from amp.integration.racing.race_rules import USED_UP
@@ -163,7 +170,7 @@ def _package() -> str:
     found = hashlib.blake2b(digest_size=16)
     with contextlib.suppress(metadata.PackageNotFoundError):
         found.update(metadata.version("tf-amp").encode())
-    for package in (graph_rewrite, functions, racing):
+    for package in (graph_rewrite, runtime, racing, observing, functions):
         for file in sorted(Path(package.__file__ or "").parent.rglob("*.py")):
             found.update(file.read_bytes())
     return found.hexdigest()

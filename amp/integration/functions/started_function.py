@@ -14,9 +14,9 @@ from amp.graph_rewrite.graph import ir
 from amp.graph_rewrite.normalize.element_sources import ElementSource
 from amp.graph_rewrite.normalize.gradients_only import Gradients
 from amp.graph_rewrite.rewrite import Begun
-from amp.integration.functions import shape_inference
-from amp.integration.functions.function_call import FunctionCall
-from amp.integration.functions.gradient_copies import Recorded
+from amp.integration.observing.gradient_copies import Recorded
+from amp.integration.runtime import shape_inference
+from amp.integration.runtime.function_call import FunctionCall
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

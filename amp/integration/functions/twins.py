@@ -26,29 +26,24 @@ from amp.graph_rewrite.report_builder import left
 from amp.graph_rewrite.rewrite import Begun
 from amp.graph_rewrite.steps import uncollected
 from amp.integration import fallback, heap
-from amp.integration.functions import (
-    contest,
-    definitions,
-    failures,
-    plan_store,
-    shape_inference,
-    twin_making,
-)
-from amp.integration.functions.call_devices import Untwinned, settled_on
-from amp.integration.functions.checks import Checks
+from amp.integration.functions import plan_store
 from amp.integration.functions.first_step import FirstSteps
-from amp.integration.functions.function_call import FunctionCall
 from amp.integration.functions.function_checks import Shared
 from amp.integration.functions.function_plans import FunctionPlans
 from amp.integration.functions.function_reports import FunctionReports
 from amp.integration.functions.function_twins import FunctionTwins
 from amp.integration.functions.keep_patterns import KeepPatterns
 from amp.integration.functions.plan_store import Record
-from amp.integration.functions.step_probes import StepProbes
 from amp.integration.measuring import job_timer
 from amp.integration.measuring.job_timer import Noted
+from amp.integration.observing.checks import Checks
+from amp.integration.observing.step_probes import StepProbes
 from amp.integration.process import PROCESS
+from amp.integration.racing import exemptions
 from amp.integration.racing.race_log import FLOAT32
+from amp.integration.runtime import definitions, failures, shape_inference, twin_making
+from amp.integration.runtime.call_devices import Untwinned, settled_on
+from amp.integration.runtime.function_call import FunctionCall
 from amp.loss_scaling.once import Once
 from amp.policy import Policy
 
@@ -264,12 +259,12 @@ class Twins:
           known: what an earlier run of the job found out.
           seconds: that its first step took; 0 if there was none.
         """
-        if not contest.why_not(self._policy):
+        if not exemptions.why_not(self._policy):
             times = known.times
             name = module.main.name
             glance = job_timer.glancing(self.settled, seconds, name)
             return Noted(self.settled, (lambda _: times) if known.winner else glance)
-        if contest.repeats(self._policy):
+        if exemptions.repeats(self._policy):
             return job_timer.stored_on(self.settled)
         return job_timer.measuring(self.settled, module.main.name)
 
@@ -298,7 +293,7 @@ class Twins:
           key: its fingerprint, "" if it is not known yet.
           begun: the function with its sizes, if calls tell any.
         """
-        if contest.why_not(self._policy):
+        if exemptions.why_not(self._policy):
             return "", Record()
 
         def look_up() -> tuple[str, Record]:

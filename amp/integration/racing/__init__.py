@@ -1,5 +1,5 @@
 """The race between a step's plans: its rules, its budget and its statistics.
 
 No function, session or device may enter: who calls says what was called and how long it
-took. Before it: `measuring`. After it: `functions` and `sessions`, which hold races.
+took. Before it: `runtime`. After it: `functions` and `sessions`, which hold races.
 """

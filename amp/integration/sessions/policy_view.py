@@ -16,9 +16,9 @@ from amp.graph_rewrite.graph import ir, serde
 from amp.graph_rewrite.rewrite import Prepared, prepare
 from amp.graph_rewrite.steps import uncollected
 from amp.integration import fallback
-from amp.integration.functions import definitions, failures, shape_inference
 from amp.integration.measuring import job_timer
 from amp.integration.racing.race_log import FLOAT32
+from amp.integration.runtime import definitions, failures, shape_inference
 from amp.integration.sessions import shown_casts
 from amp.integration.sessions.increments import Increment, bypassed, increment
 from amp.integration.sessions.planned_parts import (

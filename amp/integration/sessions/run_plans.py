@@ -18,7 +18,7 @@ from amp.graph_rewrite.candidates.sources import is_source
 from amp.graph_rewrite.graph import calls, ir, serde
 from amp.graph_rewrite.report import Report
 from amp.integration import heap
-from amp.integration.functions import definitions, step_variants, stored_checks
+from amp.integration.functions import stored_checks
 from amp.integration.functions.function_plans import (
     NOMINEES,
     Found,
@@ -26,7 +26,9 @@ from amp.integration.functions.function_plans import (
     why_not_made,
 )
 from amp.integration.functions.twins import Twins
+from amp.integration.observing import step_variants
 from amp.integration.racing.race_log import FLOAT32
+from amp.integration.runtime import definitions
 from amp.integration.sessions.executed_nodes import Executed, added, report_on_run
 from amp.integration.sessions.graph_views import GraphViews
 from amp.integration.sessions.planned_parts import Planned, some

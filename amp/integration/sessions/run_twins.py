@@ -21,12 +21,13 @@ from amp.graph_rewrite.assign.nominee import CUT
 from amp.graph_rewrite.outcomes import TrialOutcome
 from amp.graph_rewrite.report_builder import left
 from amp.integration import fallback
-from amp.integration.functions import failures, plan_store
+from amp.integration.functions import plan_store
 from amp.integration.functions.contest import KNOWN, UNDER_WAY, Contest
 from amp.integration.functions.function_plans import NOMINEES, OTHERS, NotMade
 from amp.integration.functions.kept_race import KeptRace
 from amp.integration.functions.plan_store import Record
 from amp.integration.racing.race_log import FLOAT32
+from amp.integration.runtime import failures
 from amp.integration.sessions.policy_view import Run
 from amp.integration.sessions.run_plans import MadeRun, RunPlans
 from amp.integration.sessions.run_reports import RunReports

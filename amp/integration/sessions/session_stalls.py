@@ -20,8 +20,9 @@ import numpy as np
 import tensorflow as tf
 
 from amp.integration import fallback, messages
-from amp.integration.functions import failures, step_variants
-from amp.integration.functions.samples import Sample
+from amp.integration.observing import step_variants
+from amp.integration.observing.samples import Sample
+from amp.integration.runtime import failures
 from amp.integration.sessions import scaler_reads
 from amp.integration.sessions.graph_views import GraphViews
 from amp.integration.sessions.policy_view import Run

@@ -13,8 +13,8 @@ import tensorflow as tf
 from tensorflow.python.client import pywrap_tf_session
 
 from amp.integration import fallback, messages
-from amp.integration.functions import failures
 from amp.integration.functions.twins import Twins
+from amp.integration.runtime import failures
 from amp.integration.sessions import graph_views, skipped_counts
 from amp.integration.sessions.session_stalls import SessionStalls
 from amp.integration.sessions.session_twins import SessionTwin

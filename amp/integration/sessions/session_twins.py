@@ -16,8 +16,9 @@ import tensorflow as tf
 
 from amp.graph_rewrite.graph import ir
 from amp.integration import fallback
-from amp.integration.functions import contest, definitions
 from amp.integration.functions.twins import Twins
+from amp.integration.racing import exemptions
+from amp.integration.runtime import definitions
 from amp.integration.sessions.graph_views import views_of
 from amp.integration.sessions.policy_view import PolicyView, Run
 from amp.integration.sessions.run_plans import Asked, RunPlans
@@ -214,7 +215,7 @@ class SessionTwin:
     def _begun(self, key: Key, twins: Twins | None, request: Request) -> RunTwins:
         off = ""
         if twins is not None and twins.settled.policy is not None:
-            off = contest.why_not(twins.settled.policy)
+            off = exemptions.why_not(twins.settled.policy)
             if not off and self._remote and twins.settled.policy.trial is not True:
                 off = "the session's steps are made by other processes"
         recall = not off

@@ -13,8 +13,8 @@ from typing import Any
 import tensorflow as tf
 
 from amp.graph_rewrite.graph import ir
-from amp.integration.functions import definitions
-from amp.integration.functions.node_import import import_nodes
+from amp.integration.runtime import definitions
+from amp.integration.runtime.node_import import import_nodes
 from amp.integration.sessions.user_graph import Definitions, scopes_of
 
 

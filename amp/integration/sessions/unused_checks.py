@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from amp.integration.functions import step_variants
+from amp.integration.observing import step_variants
 from amp.loss_scaling import provenance
 
 _PASSED = np.asarray(True)

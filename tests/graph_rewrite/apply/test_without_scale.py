@@ -20,7 +20,7 @@ from amp.graph_rewrite.assign.nominee import REWRITTEN
 from amp.graph_rewrite.cost.shipped_devices import CPU_AMX
 from amp.graph_rewrite.graph import calls, ir
 from amp.graph_rewrite.rewrite import Prepared, prepare
-from amp.integration.functions import definitions, twin_making
+from amp.integration.runtime import definitions, twin_making
 from amp.loss_scaling import provenance
 
 UNSCALED = dataclasses.replace(REWRITTEN, unscaled=True)

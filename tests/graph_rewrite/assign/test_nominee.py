@@ -22,7 +22,7 @@ from amp.graph_rewrite.cost.shipped_devices import CPU_AMX
 from amp.graph_rewrite.graph.calls import FunctionUse
 from amp.graph_rewrite.plan import Reason
 from amp.graph_rewrite.rewrite import Prepared, prepare, rewrite
-from amp.integration.functions import shape_inference
+from amp.integration.runtime import shape_inference
 
 v1 = tf.compat.v1
 

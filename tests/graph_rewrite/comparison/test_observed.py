@@ -10,7 +10,7 @@ from tensorflow.python.eager import context as context_lib
 from amp.graph_rewrite.comparison import observed
 from amp.graph_rewrite.comparison.pair import Pair
 from amp.graph_rewrite.graph import calls, ir
-from amp.integration.functions import definitions
+from amp.integration.runtime import definitions
 
 v1 = tf.compat.v1
 

@@ -8,7 +8,7 @@ from tensorflow.python.eager import context as context_lib
 
 from amp.graph_rewrite.comparison import pairing
 from amp.graph_rewrite.graph import generators, ir
-from amp.integration.functions import definitions
+from amp.integration.runtime import definitions
 
 v1 = tf.compat.v1
 

@@ -19,7 +19,7 @@ from amp.graph_rewrite.fusion import fuse
 from amp.graph_rewrite.ops.op_table import ROWS, Unmoved
 from amp.graph_rewrite.report import Report
 from amp.graph_rewrite.rewrite import rewrite
-from amp.integration.functions import definitions, shape_inference
+from amp.integration.runtime import definitions, shape_inference
 from amp.policy import Policy
 
 NONE = tf.zeros([0], tf.int32)

@@ -10,7 +10,7 @@ from rewriting import graph_def, module_of, spec
 from tensorflow.python.eager import context as context_lib
 
 from amp.graph_rewrite.graph.fingerprint import fingerprint, values
-from amp.integration.functions import definitions
+from amp.integration.runtime import definitions
 
 v1 = tf.compat.v1
 

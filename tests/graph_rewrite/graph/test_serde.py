@@ -16,7 +16,7 @@ from tensorflow.python.eager import context as context_lib
 
 from amp.errors import GraphError
 from amp.graph_rewrite.graph import ir, op_schema, serde
-from amp.integration.functions import definitions
+from amp.integration.runtime import definitions
 from models import lstm_lm, mlp, resnet, transformer
 
 

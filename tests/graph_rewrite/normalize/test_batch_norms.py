@@ -23,7 +23,7 @@ from amp.graph_rewrite.normalize.bundles import bypass
 from amp.graph_rewrite.normalize.inline import inline
 from amp.graph_rewrite.ops import batch_norm
 from amp.graph_rewrite.rewrite import rewrite
-from amp.integration.functions import definitions
+from amp.integration.runtime import definitions
 from amp.policy import Policy
 
 SHAPE, CHANNELS = (4, 6, 5, 8), 8

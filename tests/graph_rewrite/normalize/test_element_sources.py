@@ -12,7 +12,7 @@ from tensorflow.python.eager import context as context_lib
 from amp.graph_rewrite.graph import ir
 from amp.graph_rewrite.normalize.element_sources import ElementSource, element_sources
 from amp.integration import install
-from amp.integration.functions import definitions
+from amp.integration.runtime import definitions
 
 WIDTH = 4
 

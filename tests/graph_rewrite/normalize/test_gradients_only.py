@@ -16,7 +16,7 @@ from amp.graph_rewrite.graph import ir, op_schema, serde
 from amp.graph_rewrite.normalize import gradients_only
 from amp.graph_rewrite.normalize.gradients_only import Gradients, NotRepeatable
 from amp.graph_rewrite.rewrite import prepare
-from amp.integration.functions import definitions
+from amp.integration.runtime import definitions
 from amp.integration.training import markers
 
 

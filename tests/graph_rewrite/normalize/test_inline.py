@@ -12,7 +12,7 @@ from tensorflow.python.eager import context as context_lib
 import amp
 from amp.graph_rewrite.graph import ir
 from amp.graph_rewrite.normalize.inline import inline
-from amp.integration.functions import definitions
+from amp.integration.runtime import definitions
 
 ALL = {"dtype": "bfloat16", "assignment": "all", "strict": True}
 

@@ -18,7 +18,7 @@ from amp.graph_rewrite.graph import ir
 from amp.graph_rewrite.normalize.inline import inline
 from amp.graph_rewrite.normalize.row_reads import read_rows
 from amp.graph_rewrite.rewrite import rewrite
-from amp.integration.functions import definitions
+from amp.integration.runtime import definitions
 
 POLICY = {"dtype": "bfloat16", "assignment": "all", "emulate": True}
 POLICY |= {"strict": True, "check": False, "trial": False}

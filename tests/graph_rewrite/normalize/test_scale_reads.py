@@ -10,7 +10,7 @@ from tensorflow.python.eager import context as context_lib
 
 import amp
 from amp.graph_rewrite.normalize import gradients_only, inline, scale_reads
-from amp.integration.functions import definitions
+from amp.integration.runtime import definitions
 
 X = tf.constant([[1.0, -2.0], [3.0, 0.5]])
 

@@ -9,7 +9,7 @@ from tensorflow.python.eager import context as context_lib
 from amp.graph_rewrite.graph import ir, op_schema, serde
 from amp.graph_rewrite.normalize import size_roots
 from amp.graph_rewrite.normalize.sizes import sized
-from amp.integration.functions import definitions, shape_inference
+from amp.integration.runtime import definitions, shape_inference
 
 WIDTH = 8
 

@@ -17,7 +17,7 @@ from amp.graph_rewrite.normalize.row_reads import read_rows
 from amp.graph_rewrite.normalize.size_questions import RefusedError
 from amp.graph_rewrite.normalize.sizes import SizesAtCall, sized
 from amp.graph_rewrite.rewrite import rewrite
-from amp.integration.functions import definitions, shape_inference
+from amp.integration.runtime import definitions, shape_inference
 
 WIDTH = 32
 

@@ -1,7 +1,7 @@
 """What was the first tensor that was not finite is told by where the others came from.
 
 That a variant is the step, with one more result, is tested where it runs, in
-integration/functions/test_step_probes.py.
+integration/observing/test_step_probes.py.
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ from rewriting import GraphDef, graph_def, low, matmul_chain, nodes, run, spec
 import amp
 from amp.errors import GraphError, PolicyError
 from amp.integration.files import graphs
-from amp.integration.functions import definitions
+from amp.integration.runtime import definitions
 from amp.policy import Policy
 
 pytestmark = pytest.mark.kernels

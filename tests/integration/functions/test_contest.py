@@ -1,74 +1,23 @@
-"""`contest`: which functions race, and when a winner is checked."""
+"""`contest`: when a winner is checked, and what becomes of plans."""
 
 from __future__ import annotations
 
 import collections
 import math
-import sys
 import types
 from typing import Any
 
 import pytest
-from tensorflow.python.eager import context as context_lib
 
 from amp.graph_rewrite.outcomes import PlanSize, TrialOutcome
 from amp.integration import tensor_pool
-from amp.integration.functions import contest as contest_lib
-from amp.integration.functions import gradient_check
-from amp.integration.functions.contest import Contest, why_not
+from amp.integration.functions.contest import Contest
 from amp.integration.functions.plan_store import Record
 from amp.integration.racing import race as race_lib
 from amp.integration.racing import winner_checks
 from amp.integration.racing.race_log import FLOAT32
-from amp.policy import Policy
 
 pytestmark = pytest.mark.kernels
-
-
-@pytest.mark.parametrize(
-    ("fields", "why"),
-    [
-        ({}, ""),
-        ({"trial": False}, "AMP_TRIAL=0"),
-        ({"assignment": "all"}, "assignment='all'"),
-        ({"assignment": "all", "trial": True}, ""),
-        ({"emulate": True}, "emulation"),
-        ({"emulate": True, "trial": True}, "emulation"),
-    ],
-)
-def test_a_function_races_unless_its_plan_is_not_for_speed(
-    fields: dict[str, object], why: str
-) -> None:
-    found = why_not(Policy(dtype="bfloat16", **fields))
-    assert (why in found) if why else found == ""
-
-
-def test_deterministic_operations_and_several_workers_have_no_race(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    policy = Policy(dtype="bfloat16")
-    with monkeypatch.context() as patch:
-        config = contest_lib.config_lib
-        patch.setattr(config, "is_op_determinism_enabled", lambda: True)
-        assert "deterministic" in why_not(policy)
-        assert why_not(Policy(dtype="bfloat16", trial=True)) == ""
-    with monkeypatch.context() as patch:
-        context = context_lib.context()
-        patch.setattr(context, "_collective_ops_server_def", object())
-        assert "several workers" in why_not(policy)
-    assert why_not(policy) == ""
-
-
-def test_processes_of_horovod_neither_race_nor_are_checked_each_for_itself(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    policy, size = Policy(dtype="bfloat16"), 1
-    library = types.SimpleNamespace(is_initialized=lambda: True, size=lambda: size)
-    monkeypatch.setitem(sys.modules, "horovod.tensorflow", library)
-    assert why_not(policy) == gradient_check.why_not(policy) == ""
-    size = 2
-    assert "several workers" in why_not(policy)
-    assert "several workers" in gradient_check.why_not(policy)
 
 
 def known(**seconds: float) -> Contest:

@@ -18,8 +18,8 @@ from amp.graph_rewrite.normalize.element_sources import ElementSource
 from amp.graph_rewrite.report import Report
 from amp.integration import fallback
 from amp.integration.functions import first_element
-from amp.integration.functions.step_probes import StepProbes
 from amp.integration.functions.twins import Twins
+from amp.integration.observing.step_probes import StepProbes
 from amp.integration.process import PROCESS
 
 pytestmark = [pytest.mark.kernels, pytest.mark.usefixtures("only_amx")]

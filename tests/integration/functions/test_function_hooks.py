@@ -15,8 +15,8 @@ import thorough
 from tensorflow.python.eager import context as context_lib
 
 import amp
-from amp.integration.functions import twin_making
 from amp.integration.functions import twins as twins_lib
+from amp.integration.runtime import twin_making
 
 pytestmark = pytest.mark.kernels
 

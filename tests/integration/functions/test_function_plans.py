@@ -24,12 +24,7 @@ from amp.graph_rewrite.assign.nominee import (
 from amp.graph_rewrite.cost.shipped_devices import CPU_AMX
 from amp.graph_rewrite.rewrite import Foreseen, Prepared, prepare
 from amp.graph_rewrite.steps import Step
-from amp.integration.functions import (
-    contest,
-    definitions,
-    function_plans,
-    function_twins,
-)
+from amp.integration.functions import contest, function_plans, function_twins
 from amp.integration.functions.function_plans import (
     MEASURED,
     NOMINEES,
@@ -40,6 +35,7 @@ from amp.integration.functions.function_plans import (
 from amp.integration.measuring import hardware
 from amp.integration.racing import race_rules
 from amp.integration.racing.race_log import FLOAT32, Log
+from amp.integration.runtime import definitions
 from amp.loss_scaling import DynamicLossScale
 
 pytestmark = pytest.mark.kernels

@@ -21,18 +21,15 @@ from amp.graph_rewrite.cost.shipped_devices import CPU_AMX
 from amp.graph_rewrite.plan import Reason
 from amp.graph_rewrite.rewrite import Prepared
 from amp.integration.functions import (
-    checks,
     contest,
     function_checks,
     function_plans,
     function_twins,
-    gradient_check,
     later_plan,
     plan_store,
     twins,
 )
 from amp.integration.functions.between_calls import BetweenCalls
-from amp.integration.functions.function_call import FunctionCall
 from amp.integration.functions.function_plans import MEASURED, FunctionPlans
 from amp.integration.functions.later_plan import LaterPlan
 from amp.integration.functions.twins import Twins
@@ -43,9 +40,11 @@ from amp.integration.measuring import (
     operation_timer,
     stored_times,
 )
+from amp.integration.observing import checks, gradient_check
 from amp.integration.process import PROCESS
-from amp.integration.racing import race_rules, winner_checks
+from amp.integration.racing import exemptions, race_rules, winner_checks
 from amp.integration.racing.race_log import FLOAT32
+from amp.integration.runtime.function_call import FunctionCall
 
 pytestmark = pytest.mark.kernels
 clock = jumping_clock.clock
@@ -333,7 +332,7 @@ def test_runs_that_are_to_repeat_measure_nothing(
 ) -> None:
     """What is stored counts, so the same cache gives the same plan."""
     if not fields:
-        config = contest.config_lib
+        config = exemptions.config_lib
         monkeypatch.setattr(config, "is_op_determinism_enabled", lambda: True)
     Step().train(5, **fields)
     assert bench.keys == []

@@ -18,9 +18,10 @@ from tensorflow.python.eager import context as context_lib
 
 import amp
 from amp.integration import active, api, install, messages, reports, tensor_pool
-from amp.integration.functions import plan_store, twin_making
+from amp.integration.functions import plan_store
 from amp.integration.functions import twins as twins_lib
 from amp.integration.measuring import job_timer
+from amp.integration.runtime import twin_making
 from amp.loss_scaling import group, stalls
 
 pytestmark = pytest.mark.kernels
@@ -97,7 +98,7 @@ HELD = {
 # Those of a session, and those that nobody waits for.
 NOT_HELD = {
     "integration/functions/later_plan.py",
-    "integration/functions/step_probes.py",
+    "integration/observing/step_probes.py",
     "integration/sessions/graph_views.py",
     "integration/sessions/run_twins.py",
     "integration/sessions/session_stalls.py",

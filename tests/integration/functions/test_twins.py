@@ -45,20 +45,20 @@ from amp.integration.functions import (
     function_hooks,
     function_plans,
     function_twins,
-    gradient_check,
     later_plan,
     plan_store,
     stored_checks,
 )
-from amp.integration.functions.function_call import FunctionCall
 from amp.integration.functions.function_plans import FunctionPlans
 from amp.integration.functions.function_twins import FunctionTwins
 from amp.integration.functions.guarded_calls import Current, GuardedCalls
 from amp.integration.functions.twins import Twins
 from amp.integration.measuring import hardware
+from amp.integration.observing import gradient_check
 from amp.integration.process import PROCESS
 from amp.integration.racing import race, race_rules, winner_checks
 from amp.integration.racing.race_log import FLOAT32, Log
+from amp.integration.runtime.function_call import FunctionCall
 from amp.loss_scaling.once import Once
 
 pytestmark = pytest.mark.kernels

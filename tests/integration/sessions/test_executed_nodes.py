@@ -14,7 +14,7 @@ import amp
 from amp.graph_rewrite.decisions import Decision
 from amp.graph_rewrite.graph import calls, serde
 from amp.graph_rewrite.report import Report
-from amp.integration.functions import step_variants
+from amp.integration.observing import step_variants
 from amp.integration.sessions.executed_nodes import (
     OTHERS,
     Executed,

@@ -15,9 +15,9 @@ from typing import Any
 from amp.graph_rewrite.normalize.gradients_only import NotRepeatable
 from amp.graph_rewrite.outcomes import AccuracyOutcome
 from amp.integration import fallback
-from amp.integration.functions.gradient_check import Checked, GradientCheck
-from amp.integration.functions.gradient_copies import Step
-from amp.integration.functions.unasked import Due
+from amp.integration.observing.gradient_check import Checked, GradientCheck
+from amp.integration.observing.gradient_copies import Step
+from amp.integration.runtime.unasked import Due
 
 AGAIN = 500  # calls until a second check, of weights that have been trained
 

@@ -21,9 +21,9 @@ from amp.graph_rewrite.normalize import step_probes
 from amp.graph_rewrite.normalize.inline import inline
 from amp.graph_rewrite.normalize.step_probes import Gradient, Observed
 from amp.integration import fallback, source_lines
-from amp.integration.functions import definitions
-from amp.integration.functions.samples import Sample
+from amp.integration.observing.samples import Sample
 from amp.integration.process import PROCESS
+from amp.integration.runtime import definitions
 from amp.loss_scaling import exponents
 
 _OBSERVED = "amp_observed"  # a scope of ours in the twin of a session's graph

@@ -15,7 +15,7 @@ from amp.graph_rewrite.cost.resolution import Resolution
 from amp.graph_rewrite.graph import calls, ir
 from amp.graph_rewrite.normalize.sizes import SizesAtCall
 from amp.graph_rewrite.rewrite import Begun, Prepared, Rewrite, begin
-from amp.integration.functions import definitions
+from amp.integration.runtime import definitions
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

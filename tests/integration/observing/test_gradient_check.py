@@ -13,8 +13,8 @@ import tensorflow as tf
 import thorough
 
 import amp
-from amp.integration.functions.gradient_check import Checked, GradientCheck
-from amp.integration.functions.gradient_copies import GradientCopies
+from amp.integration.observing.gradient_check import Checked, GradientCheck
+from amp.integration.observing.gradient_copies import GradientCopies
 
 RANDOM = np.random.default_rng(1)
 

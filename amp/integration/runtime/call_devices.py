@@ -16,8 +16,8 @@ from tensorflow.python.eager import context as context_lib
 from amp.graph_rewrite.cost.resolution import Resolution
 from amp.graph_rewrite.report_builder import called_elsewhere
 from amp.integration import fallback, reports
-from amp.integration.functions import definitions
 from amp.integration.measuring import hardware
+from amp.integration.runtime import definitions
 from amp.policy import Policy
 
 

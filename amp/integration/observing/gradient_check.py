@@ -26,9 +26,11 @@ from amp.graph_rewrite.outcomes import AccuracyOutcome, GradientError
 from amp.graph_rewrite.plan import Reason
 from amp.graph_rewrite.report import Report
 from amp.graph_rewrite.rewrite import Prepared, Rewrite
-from amp.integration.functions import accuracy, clusters, contest, definitions
-from amp.integration.functions.accuracy import Errors, Gradient
-from amp.integration.functions.gradient_copies import GradientCopies, Recorded, Step
+from amp.integration.observing import accuracy
+from amp.integration.observing.accuracy import Errors, Gradient
+from amp.integration.observing.gradient_copies import GradientCopies, Recorded, Step
+from amp.integration.racing import exemptions
+from amp.integration.runtime import clusters, definitions
 from amp.policy import Policy
 
 STEPS = 5  # a check may take this many times as long as its first run in float32,
@@ -167,7 +169,9 @@ class GradientCheck:
         def spent() -> bool:
             late = time.perf_counter() - start > limit
             # What runs must not depend on time where calls are to repeat bit for bit.
-            timed = self._policy.check is not True and not contest.repeats(self._policy)
+            timed = self._policy.check is not True and not exemptions.repeats(
+                self._policy
+            )
             return len(met) >= MOST or (late and timed)
 
         kept = accuracy.search(suspects, is_fine, spent)

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 from hypothesis import given
 
-from amp.integration.functions import accuracy
-from amp.integration.functions.accuracy import ALL, FEW, NOISE, ONE, Errors, Suspects
+from amp.integration.observing import accuracy
+from amp.integration.observing.accuracy import ALL, FEW, NOISE, ONE, Errors, Suspects
 
 UNIT = 2.0**-8
 

@@ -8,7 +8,9 @@ import pytest
 import tensorflow as tf
 
 import amp
-from amp.integration.functions import failures, function_hooks, step_probes
+from amp.integration.functions import function_hooks
+from amp.integration.observing import step_probes
+from amp.integration.runtime import failures
 
 SIZE = 256
 FULL = tf.errors.ResourceExhaustedError(None, None, "OOM when allocating tensor")

@@ -19,17 +19,13 @@ from tensorflow.python.eager import context as context_lib
 import amp
 from amp.graph_rewrite.candidates import analysis
 from amp.graph_rewrite.normalize.gradients_only import NotRepeatable
-from amp.integration.functions import (
-    checks,
-    contest,
-    function_plans,
-    function_twins,
-    gradient_check,
-)
-from amp.integration.functions.accuracy import ALL
-from amp.integration.functions.gradient_check import GradientCheck
-from amp.integration.functions.gradient_copies import GradientCopies
+from amp.integration.functions import function_plans, function_twins
+from amp.integration.observing import checks, gradient_check
+from amp.integration.observing.accuracy import ALL
+from amp.integration.observing.gradient_check import GradientCheck
+from amp.integration.observing.gradient_copies import GradientCopies
 from amp.integration.process import PROCESS
+from amp.integration.racing import exemptions
 from amp.policy import Policy
 
 EMULATED = {"dtype": "bfloat16", "emulate": True}
@@ -156,7 +152,7 @@ def test_a_later_run_of_the_job_goes_on_from_what_was_found(
 ) -> None:
     monkeypatch.setenv("AMP_CACHE_DIR", str(tmp_path))
     # Emulation has no race, and so uses no record; what decides is stood in for.
-    monkeypatch.setattr(contest, "why_not", lambda policy: "")
+    monkeypatch.setattr(exemptions, "why_not", lambda policy: "")
     monkeypatch.setattr(function_twins, "why_not", lambda policy: "no race")
     Regression().train(3)
     first = report()
@@ -409,7 +405,9 @@ def test_what_is_kept_depends_on_no_clock_where_runs_repeat(
     """Also by TensorFlow's own switch, under which "auto" has no race."""
     asked = []
     monkeypatch.setattr(
-        gradient_check.contest, "repeats", lambda policy: asked.append(policy) or True
+        exemptions,
+        "repeats",
+        lambda policy: asked.append(policy) or True,
     )
     monkeypatch.setattr(gradient_check, "SECONDS", 0.0)
     monkeypatch.setattr(gradient_check, "STEPS", 0.0)

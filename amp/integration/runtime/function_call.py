@@ -11,7 +11,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from amp.integration.functions.twin_making import MadeTwin
+from amp.integration.runtime.twin_making import MadeTwin
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

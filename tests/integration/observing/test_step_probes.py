@@ -10,7 +10,7 @@ import pytest
 import tensorflow as tf
 
 import amp
-from amp.integration.functions import step_probes, step_variants
+from amp.integration.observing import step_probes, step_variants
 from amp.integration.process import PROCESS
 from amp.loss_scaling import current, stalls
 from amp.loss_scaling.process import SCALING

@@ -6,7 +6,7 @@ import itertools
 
 import pytest
 
-from amp.integration.functions.unasked import Due, unasked
+from amp.integration.runtime.unasked import Due, unasked
 
 
 @pytest.mark.parametrize(("lefts", "times"), [((3, None, 5), 3), ((0, 7), 0)])

@@ -15,8 +15,8 @@ import tensorflow as tf
 from amp.graph_rewrite.graph import ir, serde
 from amp.graph_rewrite.normalize.size_questions import RefusedError
 from amp.graph_rewrite.normalize.sizes import SizesAtCall
-from amp.integration.functions import definitions
-from amp.integration.functions.node_import import import_nodes
+from amp.integration.runtime import definitions
+from amp.integration.runtime.node_import import import_nodes
 
 # How TensorFlow's errors name the node that they are about.
 _NODE = re.compile(r"\{\{node ([^}]+)\}\}")

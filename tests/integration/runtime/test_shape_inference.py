@@ -8,7 +8,7 @@ from rewriting import graph_def, module_of, v1
 
 from amp.graph_rewrite.graph import ir
 from amp.graph_rewrite.normalize.size_questions import RefusedError
-from amp.integration.functions import shape_inference
+from amp.integration.runtime import shape_inference
 
 
 def nodes(*sizes: int) -> list[ir.Node]:

@@ -19,12 +19,13 @@ from typing import Any, Protocol
 import tensorflow as tf
 
 from amp.integration import fallback
-from amp.integration.functions import failures, step_variants
-from amp.integration.functions.function_call import FunctionCall
-from amp.integration.functions.samples import Sample
-from amp.integration.functions.step_variants import Variant
-from amp.integration.functions.unasked import Due
+from amp.integration.observing import step_variants
+from amp.integration.observing.samples import Sample
+from amp.integration.observing.step_variants import Variant
 from amp.integration.process import PROCESS
+from amp.integration.runtime import failures
+from amp.integration.runtime.function_call import FunctionCall
+from amp.integration.runtime.unasked import Due
 from amp.loss_scaling.process import SCALING
 from amp.loss_scaling.stalls import Asked
 

@@ -16,11 +16,11 @@ from tensorflow.python.eager import context as context_lib
 import amp
 from amp.graph_rewrite.cost.device import Device
 from amp.graph_rewrite.cost.shipped_devices import A100, CPU_PLAIN
-from amp.integration.functions import call_devices
 from amp.integration.functions import twins as twins_lib
-from amp.integration.functions.call_devices import Untwinned, settled_on
 from amp.integration.measuring import hardware, measuring_slices, operation_timer
 from amp.integration.process import PROCESS
+from amp.integration.runtime import call_devices
+from amp.integration.runtime.call_devices import Untwinned, settled_on
 from amp.loss_scaling.scale import DynamicLossScale
 from amp.policy import Policy
 

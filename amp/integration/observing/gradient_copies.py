@@ -20,8 +20,8 @@ from amp.graph_rewrite.graph import ir
 from amp.graph_rewrite.normalize import gradients_only, scale_reads
 from amp.graph_rewrite.normalize.gradients_only import NotRepeatable
 from amp.integration import as_written, heap, tensor_pool
-from amp.integration.functions import definitions
-from amp.integration.functions.accuracy import Gradient
+from amp.integration.observing.accuracy import Gradient
+from amp.integration.runtime import definitions
 from amp.loss_scaling.scale import DynamicLossScale, LossScale
 
 _BACKOFF = 2.0**-4  # from one loss scale to the next to try

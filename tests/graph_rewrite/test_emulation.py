@@ -180,3 +180,23 @@ def test_a_second_rewrite_of_a_function_emulated_under_xla_would_change_nothing(
         layers, tf.TensorSpec([rows, columns]), *inner, policy=weighed
     )  # raises VerifyError if it would
     assert report.nodes_low
+
+
+def test_what_xla_has_to_know_is_computed_beside_emulated_values():
+    """TensorFlow computes the pads before XLA compiles, and all else that is known."""
+    weights = tf.Variable(tf.random.normal([16, 16], seed=0))
+
+    @tf.function(jit_compile=True)
+    def step(x):
+        mask = (1.0 - tf.cast(tf.range(16), tf.float32)) * 0.01
+        pads = tf.scatter_nd([[0, 1]], [6], [2, 2])
+        return tf.pad((x @ weights) * mask, pads) @ weights
+
+    policy = amp.Policy(
+        dtype="bfloat16", emulate=True, assignment="all", strict=True, trial=False
+    )
+    x = tf.random.normal([8, 16], seed=1)
+    expected = step(x)
+    with amp.mixed_precision_scope(policy):
+        np.testing.assert_allclose(step(x), expected, atol=0.05 * np.max(expected))
+    assert amp.reports()[-1].nodes_low

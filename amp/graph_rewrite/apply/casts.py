@@ -10,11 +10,13 @@ from collections.abc import Callable, Container, Iterator, Sequence
 
 import numpy as np
 
-from amp.graph_rewrite.graph import bridges, ir, rounding
+from amp.graph_rewrite.graph import bridges, ir, op_schema, rounding
 from amp.graph_rewrite.ops.op_table import Kind, facts
 from amp.graph_rewrite.plan import CastForm, MadeCast
 
 MakeEdge = Callable[[ir.Edge], ir.Edge]
+# Known when a graph is compiled, whatever their inputs are.
+_KNOWN = frozenset({Kind.CONSTANT, Kind.SHAPE})
 
 
 class Casts:
@@ -28,7 +30,9 @@ class Casts:
       nodes: the graph's nodes by name; new nodes are added to it.
       number: DataType number of the 16-bit type.
       barrier: whether XLA compiles the graph. Its simplifier may remove a cast down and
-        up, so emulation puts a barrier between the two.
+        up, so emulation puts a barrier between the two. Not where all that a value is
+        computed from is known: TensorFlow may compute that before XLA compiles, and has
+        no kernel for a barrier.
       fed: nodes whose tensors the caller replaces, whatever the node computes.
     """
 
@@ -46,6 +50,7 @@ class Casts:
         self._barrier = barrier
         self._suffix = ir.DTYPE_NAMES[number]
         self._made: dict[tuple[ir.Edge, str], ir.Edge] = {}
+        self._folds: dict[str, bool] = {}  # see `_is_folded`
 
     def down(self, edge: ir.Edge) -> ir.Edge:
         """The edge in 16 bits."""
@@ -119,7 +124,7 @@ class Casts:
         if node is not None and facts(node.op).kind is Kind.CONSTANT:
             return self._constant(node, ir.FLOAT)
         low = self._cast(edge, ir.FLOAT, self._number)
-        if self._barrier:
+        if self._barrier and not self._is_folded(edge[0]):
             low = self._add(
                 edge,
                 "barrier",
@@ -128,6 +133,28 @@ class Casts:
                 T=ir.Types((self._number,)),
             )
         return self._cast(low, self._number, ir.FLOAT)
+
+    def _is_folded(self, name: str) -> bool:
+        """Whether TensorFlow may compute a node before XLA compiles the graph."""
+        pending, begun = [name], set()
+        while pending:
+            at = pending[-1]
+            node = None if at in self._fed else self._nodes.get(at)
+            if at in self._folds or node is None:
+                found = self._folds.get(at, False)
+            elif facts(node.op).kind in _KNOWN:
+                found = True
+            elif not node.inputs or op_schema.is_stateful(node.op):
+                found = False
+            elif at not in begun:
+                begun.add(at)
+                pending += [e[0] for e in node.inputs if e[0] not in begun]
+                continue
+            else:  # a node of a loop waits for itself, and is not computed before
+                found = all(self._folds.get(e[0], False) for e in node.inputs)
+            self._folds[at] = found
+            pending.pop()
+        return self._folds[name]
 
     def _constant(self, node: ir.Node, number: int) -> ir.Edge:
         values = rounding.rounded(node.tensor(), self._number)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 import tensorflow as tf
 from rewriting import graph_def, module_of, v1
 
@@ -89,3 +90,23 @@ def test_rounding_is_a_cast_down_and_up_with_a_barrier_for_xla() -> None:
     wall = nodes[up.inputs[0][0]]
     assert wall.op == "XlaOptimizationBarrier"
     assert nodes[wall.inputs[0][0]].op == "Cast"
+
+
+@pytest.mark.parametrize(
+    ("read", "walls"), [("third", 0), ("shape", 0), ("x", 1), ("drawn", 1)]
+)
+def test_what_may_be_computed_before_xla_compiles_has_no_barrier(
+    read: str, walls: int
+) -> None:
+    nodes, casts = made(barrier=True)
+
+    def add(name: str, op: str, *inputs: str) -> None:
+        edges = tuple((each, 0) for each in inputs)
+        nodes[name] = ir.Node(name, op, edges, (), "", None, {})
+
+    add("shape", "Shape", "x")
+    add("drawn", "RandomUniform", "shape")
+    add("sum", "AddV2", read, "third")
+    add("negated", "Neg", "sum")
+    casts.rounded(("negated", 0))
+    assert [n.op for n in nodes.values()].count("XlaOptimizationBarrier") == walls

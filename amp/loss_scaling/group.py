@@ -119,10 +119,6 @@ class Scalers(tf.Module):  # type: ignore[misc]
         scalers = self.scalers
         return scalers[-1].value if scalers else tf.constant(1.0, tf.float32)
 
-    def numbered(self) -> list[tuple[int, Scaler]]:
-        """Returns (number, scaler) for each, in the order in which they were made."""
-        return list(zip(self._numbers.order, self.scalers, strict=True))
-
     def next_number(self) -> int:
         """Returns the smallest number that is neither used nor reserved."""
         used = {*self._numbers.order, *self._numbers.reserved.values()}

@@ -481,7 +481,7 @@ def test_scalers_that_are_made_at_once_have_numbers_of_their_own(
 
     monkeypatch.setattr(state, "Scaler", make)
     made.append(scaler_of(sources))
-    assert dict(scalers.numbered()) == {1: made[0], 0: made[1]}
+    assert [scalers.scaler_1, scalers.scaler_0] == made
 
 
 def test_a_scaler_that_cannot_be_made_leaves_its_number(group, sources, monkeypatch):
@@ -491,4 +491,4 @@ def test_a_scaler_that_cannot_be_made_leaves_its_number(group, sources, monkeypa
         scaler_of(sources)
     monkeypatch.undo()
     made = scaler_of(sources)
-    assert scalers.numbered() == [(0, made)]
+    assert scalers.scalers == [scalers.scaler_0] == [made]

@@ -207,6 +207,8 @@ ROWS: tuple[Row, ...] = (
     _public("tensorflow.python.ops.gradients_util", "_GradientsHelper",
             "ys xs grad_ys colocate_gradients_with_ops src_graph",
             "tf.gradients, in graphs and sessions"),
+    _wrap("tensorflow.python.ops.custom_gradient", "_eager_mode_decorator",
+          "f args kwargs", "what Python differentiates sees no loss scale"),
     _public("tensorflow.python.ops.parallel_for.control_flow_ops", "pfor", "loop_fn",
             "left alone: state cannot be stepped in a vectorised loop"),
     _wrap(_FORWARD, "_push_accumulator", "self",

@@ -28,6 +28,7 @@ from amp.integration.observing import step_probes
 from amp.integration.process import PROCESS
 from amp.integration.sessions import check_ops, session_hooks
 from amp.integration.training import (
+    custom_gradients,
     gradient_hooks,
     keras_weights,
     optimizer_hooks,
@@ -45,6 +46,7 @@ DECORATORS: dict[str, wrapping.Decorate] = {
     **check_ops.HOOKS,
     **strategy_threads.HOOKS,
     **gradient_hooks.HOOKS,
+    **custom_gradients.HOOKS,
     **forward_mode.HOOKS,
     **optimizer_hooks.HOOKS,
     **replica_sums.HOOKS,

@@ -29,7 +29,7 @@ from typing import Any, TypeAlias
 import tensorflow as tf
 
 from amp.graph_rewrite.graph.ir import SEED, SOURCE, UNSCALE
-from amp.loss_scaling import provenance, tally
+from amp.loss_scaling import eager_backward, provenance, tally
 from amp.loss_scaling.finite_checks import (
     Gradient,
     after_step,
@@ -170,7 +170,8 @@ def scaled(
     with apart():
         scale = scaling.scale()
         scaled_seeds = scale_seeds(targets, seeds, scale, placing)
-    grads = compute(scaled_seeds)
+    with eager_backward.passes(scale if tf.executing_eagerly() else None):
+        grads = compute(scaled_seeds)
     if not any(map(scales, grads)):
         return grads
     scaling = dataclasses.replace(

@@ -1,0 +1,93 @@
+"""Backward functions that Python gives: in eager gradient calls they see no loss scale.
+
+Nothing eager is in 16 bits, so nothing is lost if what comes in is unscaled before such
+a function (of a `tf.custom_gradient`) and scaled again behind it. One that is not
+linear, as it clips or takes signs, then gives what it gives without loss scaling. In
+graphs the scale passes through (`resting`), because there it is needed.
+
+Which functions these are is not decided here.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import inspect
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+Backward = Callable[..., Any]
+
+# Types that hold what the scale is for: without it, nothing of these is lost.
+_WIDE = (tf.float32, tf.float64, tf.complex64, tf.complex128)
+
+
+class _Now(threading.local):
+    """The scale of the eager gradient call that this thread is inside of, if any."""
+
+    scale: tf.Tensor | None = None
+
+
+_NOW = _Now()
+
+
+@contextlib.contextmanager
+def passes(scale: tf.Tensor | None) -> Iterator[None]:
+    """A scope in which eager gradients are scaled by this, or not at all by None."""
+    before, _NOW.scale = _NOW.scale, scale
+    try:
+        yield
+    finally:
+        _NOW.scale = before
+
+
+def without_scale(backward: Backward) -> Backward:
+    """The same function, for gradients that are scaled.
+
+    Args:
+      backward: takes the gradients of results, and returns those of inputs, in any
+        structure; both are tensors of any type, composite ones, numbers, or None.
+    """
+
+    @functools.wraps(backward)
+    def unscaled(*grads: Any, **kwargs: Any) -> Any:
+        scale = _NOW.scale
+        if scale is None or not all(map(_is_wide, _leaves(grads))):
+            return backward(*grads, **kwargs)
+        with passes(None):
+            found = backward(*_times(1.0 / scale, grads), **kwargs)
+        return _times(scale, found)
+
+    with contextlib.suppress(TypeError, ValueError):  # what has no signature
+        # TensorFlow asks for it, and does not follow what `wraps` leaves.
+        unscaled.__signature__ = inspect.signature(backward)  # type: ignore[attr-defined]
+    return unscaled
+
+
+def _leaves(structure: Any) -> list[Any]:
+    return list(tf.nest.flatten(structure, expand_composites=True))
+
+
+def _times(factor: tf.Tensor, structure: Any) -> Any:
+    """The structure with what is a gradient in it multiplied, in its own type."""
+
+    def times(leaf: Any) -> Any:
+        if isinstance(leaf, (float, np.floating, np.ndarray, tf.Variable)):
+            leaf = tf.convert_to_tensor(leaf)
+        if not isinstance(leaf, tf.Tensor) or leaf.dtype not in _WIDE:
+            return leaf
+        return leaf * tf.cast(factor, leaf.dtype)
+
+    return tf.nest.map_structure(times, structure, expand_composites=True)
+
+
+def _is_wide(leaf: Any) -> bool:
+    """Whether a gradient that comes in may be unscaled; what is none may."""
+    floats = isinstance(leaf, tf.Tensor) and (
+        leaf.dtype.is_floating or leaf.dtype.is_complex
+    )
+    return not floats or leaf.dtype in _WIDE

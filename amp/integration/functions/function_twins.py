@@ -268,10 +268,13 @@ class FunctionTwins:
           The name of the function that is called instead: the fastest so far.
         """
         contest = self._contest
+        raced = contest is not None and contest.under_way  # then its end is reported
         if contest is not None:
             contest.drop(plan, why, failed=failed)
             if contest.winner != FLOAT32:
                 return self._plans.function(contest.front)
+        if not raced:
+            self._report(lambda report: report.lost(why))
         self._give_up()
         return self._name
 

@@ -913,6 +913,22 @@ def test_a_twin_that_is_refused_gives_way_in_any_turn(
     assert report.trial == "ended: TensorFlow refused the twin"
 
 
+@pytest.mark.parametrize("fields", [{"trial": False}, {"emulate": True}])
+def test_a_twin_that_is_refused_is_not_called_rewritten_where_nothing_races(
+    monkeypatch: pytest.MonkeyPatch, fields: dict[str, Any]
+) -> None:
+    error = tf.errors.InvalidArgumentError(None, None, "No OpKernel was registered")
+    fails(monkeypatch, "twin", error, 1)
+    step = Step()
+    with pytest.warns(RuntimeWarning, match="runs in float32, as it was"):
+        step.train(4, **fields)
+    assert int(step.count) == 4
+    (report,) = amp.reports()
+    assert not report.rewritten
+    assert report.nodes_low == 0
+    assert "TensorFlow refused the twin" in report.verdict
+
+
 def test_what_the_original_is_refused_too_is_the_users_error_alone() -> None:
     @tf.function
     def elsewhere(x: tf.Tensor) -> tf.Tensor:

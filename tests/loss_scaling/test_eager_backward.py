@@ -37,13 +37,24 @@ def ignoring(x):
 
 
 @tf.custom_gradient
+def giving_a_number(x):
+    return tf.identity(x), lambda grad: 3.0
+
+
+@tf.custom_gradient
 def doubled(x):
     return tf.identity(x), lambda grad: 2.0 * grad
 
 
 @pytest.mark.parametrize(
     ("through", "expected"),
-    [(clipped, 2.0), (of_its_sign, 4.0), (ignoring, 12.0), (doubled, 8.0)],
+    [
+        (clipped, 2.0),
+        (of_its_sign, 4.0),
+        (ignoring, 12.0),
+        (giving_a_number, 12.0),
+        (doubled, 8.0),
+    ],
 )
 def test_a_custom_gradient_meets_no_scale(through: Any, expected: float) -> None:
     source = tf.Variable(2.0)

@@ -338,6 +338,17 @@ def test_a_thread_may_race_while_the_plan_at_fault_is_made_anew(
     assert int(job.count) == 15
 
 
+def goes_on_after(interrupted: list[Any]) -> None:
+    """A job that is interrupted, and begun again, takes all batches and is checked."""
+    job = Regression()
+    with pytest.raises(KeyboardInterrupt):
+        job.train(4)
+    assert interrupted
+    job.train(4)
+    assert job.taken == list(range(5))
+    assert report().accuracy.kept > 0
+
+
 def test_a_comparison_that_is_interrupted_is_made_at_the_next_call(
     monkeypatch: pytest.MonkeyPatch, no_loss_rule: None
 ) -> None:
@@ -352,13 +363,7 @@ def test_a_comparison_that_is_interrupted_is_made_at_the_next_call(
         return compare(check)
 
     monkeypatch.setattr(GradientCheck, "compare", once)
-    job = Regression()
-    with pytest.raises(KeyboardInterrupt):
-        job.train(4)
-    assert interrupted
-    job.train(4)
-    assert job.taken == list(range(5))
-    assert report().accuracy.kept > 0
+    goes_on_after(interrupted)
 
 
 def test_what_a_comparison_asks_for_survives_an_interruption(
@@ -374,13 +379,7 @@ def test_what_a_comparison_asks_for_survives_an_interruption(
         return make(self, *args)
 
     monkeypatch.setattr(function_plans.FunctionPlans, "make", once)
-    job = Regression()
-    with pytest.raises(KeyboardInterrupt):
-        job.train(4)
-    assert interrupted
-    job.train(4)
-    assert job.taken == list(range(5))
-    assert report().accuracy.kept > 0
+    goes_on_after(interrupted)
 
 
 def test_a_plan_is_made_anew_though_what_was_found_cannot_be_told(

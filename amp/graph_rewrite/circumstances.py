@@ -6,13 +6,16 @@ Nothing is decided here.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from amp.graph_rewrite.candidates.context import FORMATS, Context
+from amp.graph_rewrite.candidates.searches import searched
 from amp.graph_rewrite.candidates.unscaled import unscaled
 from amp.graph_rewrite.cost.resolution import Resolution
 from amp.graph_rewrite.graph import calls, ir, op_schema, unscale_markers
 from amp.graph_rewrite.graph.calls import FunctionUse
+from amp.graph_rewrite.plan import Reason
+from amp.policy import Policy
 
 
 def contexts(
@@ -31,7 +34,7 @@ def contexts(
     policy = settled.policy
     assert policy is not None
     behind = unscale_markers.behind_markers(module)
-    without_scale = unscaled(module, policy)
+    held = _held(module, policy, behind)
     devices = calls.devices_called_on(module)
     lookup = op_schema.lookup_of(module)
     nothing: frozenset[str] = frozenset()
@@ -48,10 +51,19 @@ def contexts(
             fed=feeds if main else nothing,
             fetched=fetches if main else nothing,
             lookup=lookup,
-            unscaled=without_scale,
+            held=held,
             kinds=settled.kinds,
         )
         others = filter(context.is_elsewhere, sorted(devices.get(use, ())))
         return dataclasses.replace(context, called_on=next(others, ""))
 
     return context_of
+
+
+def _held(
+    module: ir.Module, policy: Policy, behind: Mapping[str, frozenset[str]]
+) -> Reason | None:
+    """Why a module stays float32 as a whole, None if it need not."""
+    found = {"unscaled": unscaled(module, policy), "searched": searched(module, behind)}
+    reasons = (Reason(rule, cause) for rule, cause in found.items() if cause)
+    return next(reasons, None)

@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 from amp.graph_rewrite.graph import ir, op_schema
 from amp.graph_rewrite.ops.op_table import TABLE, Kind, Role, Row, facts
+from amp.graph_rewrite.plan import Reason
 from amp.policy import Policy
 
 
@@ -63,7 +64,7 @@ class Context:
       fed: nodes that the caller feeds, which stay float32.
       fetched: nodes whose tensors the caller reads in float32.
       lookup: gives the schema of any op or function.
-      unscaled: why no node may become 16-bit for want of a loss scale, "" if it may.
+      held: why no node of the module may become 16-bit, None if any may.
       called_on: the device of another kind that any call of the function is placed on,
         "" if none is.
       kinds: the kinds of device that there are; a node placed on one that is not there
@@ -79,7 +80,7 @@ class Context:
     fed: frozenset[str]
     fetched: frozenset[str]
     lookup: Callable[[str], op_schema.Schema | None]
-    unscaled: str = ""
+    held: Reason | None = None
     called_on: str = ""
     kinds: frozenset[str] = frozenset({"CPU"})
 

@@ -108,7 +108,7 @@ def eligible(view: Typed, context: Context) -> Reason | None:
     on the white-list or always float32. Case 4: no type attribute can become 16-bit, or
     no kernel exists. Case 5: it is placed on another kind of device than the plan is
     for, itself or by a call of its function; prices say nothing of that one. Case 6:
-    the training step that it belongs to has no loss scale.
+    the module as a whole is to stay float32.
     """
     node, row, policy = view.node, view.row, context.policy
     if node.flag(ir.KEEP):
@@ -132,8 +132,8 @@ def eligible(view: Typed, context: Context) -> Reason | None:
         )
     if not row.same_list and any(slot.type == ir.RESOURCE for slot in view.ins):
         return Reason("variable", node.op)
-    if context.unscaled:
-        return Reason("unscaled", context.unscaled)
+    if context.held is not None:
+        return context.held
     return _check_kernel(view, low, context)
 
 

@@ -42,7 +42,7 @@ def unscaled(module: ir.Module, policy: Policy) -> str:
     behind = unscale_markers.downstream(module, _is_gradient)
     if not any(behind.values()):
         return ""
-    writer = next(_writers(module, behind), "")
+    writer = next(writers(module, behind), "")
     return writer and f"{writer} updates a variable by gradients without a loss scale"
 
 
@@ -50,11 +50,16 @@ def _is_gradient(node: ir.Node) -> bool:
     return gradient_scopes.depth(node.name) > 0 or bool(_OP.search(node.op))
 
 
-def _writers(module: ir.Module, behind: Mapping[str, frozenset[str]]) -> Iterator[str]:
-    """Yields the nodes behind a gradient that update a variable."""
+def writers(module: ir.Module, among: Mapping[str, frozenset[str]]) -> Iterator[str]:
+    """Yields those of some nodes that update a variable.
+
+    Args:
+      module: as it is analyzed.
+      among: names of nodes, by function; none of a function that is not in it.
+    """
     lookup = op_schema.lookup_of(module)
     for graph in module.graphs():
-        for node in map(graph.nodes.__getitem__, sorted(behind[graph.name])):
+        for node in map(graph.nodes.__getitem__, sorted(among.get(graph.name, ()))):
             schema = lookup(node.op) if facts(node.op).kind is Kind.WRITE else None
             ins = () if schema is None else schema.signature(node).ins
             if ins and (ins[0].type == ir.RESOURCE or ins[0].type > ir.REF_OFFSET):

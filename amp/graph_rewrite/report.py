@@ -206,7 +206,8 @@ class Report:
         )
         result = report._gains()
         if not outcome.twin:
-            return report.left(result)
+            timed = None not in (outcome.seconds32, outcome.seconds16)
+            return report.left(result if timed else f"{result}; {outcome.text}")
         return dataclasses.replace(report, verdict=f"{self._how}, {result}")
 
     def as_measured(self, high: float | None, low: float | None) -> Report:

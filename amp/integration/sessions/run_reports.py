@@ -19,8 +19,8 @@ from amp.integration.functions.function_reports import FunctionReports
 from amp.integration.racing.race_log import FLOAT32
 from amp.policy import Policy
 
+_RACED = b"raced"  # the key of the report on a run that races
 OTHER_RUNS = "each run that it changes has a race and a report of its own"
-_KEY = b""  # there is one report
 
 
 class RunReports:
@@ -36,7 +36,8 @@ class RunReports:
         self._name, self._policy = name, policy
         self._lines = functools.partial(source_lines.of_graph, weakref.ref(graph))
         self._newest = FunctionReports(policy, self._lines)
-        self._plan = ""  # that the newest is on
+        self._changing: list[bytes] = []  # keys of the reports on what changes the run
+        self._plan = ""  # that the newest of a race is on
 
     def unraced(self, made: Sequence[tuple[bool, Report]], off: str) -> None:
         """Adds the reports on a run without a race.
@@ -45,17 +46,16 @@ class RunReports:
           made: each of them, and whether its plan changes any run.
           off: why runs that these change have no race, "" if they have one.
         """
-        for changes, report in made:
-            text = report.trial
+        for number, (changes, report) in enumerate(made):
+            text, key = report.trial, str(number).encode()
             if changes:
                 text = f"off: {off}" if off else OTHER_RUNS
-            named = dataclasses.replace(report, function=self._name, trial=text)
-            reports.add(named, self._policy.report, self._lines)
+                self._changing.append(key)
+            self._newest.put(key, self._named(report, text))
 
     def left(self, report: Report) -> None:
         """Adds the report on a run that is not rewritten."""
-        report = dataclasses.replace(report, function=self._name)
-        reports.add(report, self._policy.report, self._lines)
+        reports.add(self._named(report), self._policy.report, self._lines)
 
     def begin(self, plan: str, report: Report, text: str) -> None:
         """Adds the report on a run that races.
@@ -65,9 +65,8 @@ class RunReports:
           report: on that plan.
           text: how the race stands.
         """
-        self._plan = plan
-        report = dataclasses.replace(report, function=self._name, trial=text)
-        self._newest.put(_KEY, report)
+        self._plan, self._changing = plan, [_RACED]
+        self._newest.put(_RACED, self._named(report, text))
 
     def ended(self, winner: str, report: Report | None, outcome: TrialOutcome) -> None:
         """Puts the outcome of a race or check into the report.
@@ -79,5 +78,19 @@ class RunReports:
         """
         if report is not None and winner not in (FLOAT32, self._plan):
             self._plan = winner
-            self._newest.put(_KEY, dataclasses.replace(report, function=self._name))
-        self._newest.change(_KEY, lambda newest: newest.after(outcome))
+            self._newest.put(_RACED, self._named(report))
+        self._newest.change(_RACED, lambda newest: newest.after(outcome))
+
+    def lost(self, why: str) -> None:
+        """Puts into the reports that float32 runs, where no race has told of it.
+
+        Args:
+          why: the plan was given up.
+        """
+        for key in self._changing:
+            self._newest.change(key, lambda newest: newest.lost(why))
+
+    def _named(self, report: Report, trial: str = "") -> Report:
+        return dataclasses.replace(
+            report, function=self._name, trial=trial or report.trial
+        )

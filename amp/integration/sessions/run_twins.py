@@ -262,10 +262,13 @@ class RunTwins:
         if plan != FLOAT32:
             self._plans.drop(plan, why)
         contest = self._contest
+        raced = contest is not None and contest.under_way  # then its end is reported
         if contest is not None:
             contest.drop(plan, why, failed=failed)
             if contest.winner != FLOAT32:
                 return self.fastest()
+        if not raced and self._reports is not None:
+            self._reports.lost(why)
         return self._give_up()
 
     def _give_up(self) -> Run:

@@ -228,6 +228,41 @@ def test_if_no_plan_can_start_float32_runs(ran: Ran) -> None:
         _, count = trained(20)
     assert count == 20
     assert set(ran[-10:]) == {FLOAT32}
+    (report,) = runs()
+    assert not report.rewritten
+    assert report.verdict.endswith("; ended: TensorFlow refused the twin")
+
+
+@pytest.mark.parametrize("fields", [{"trial": False}, {"emulate": True}])
+def test_a_plan_that_cannot_start_is_not_called_rewritten_where_nothing_races(
+    ran: Ran, fields: dict[str, Any]
+) -> None:
+    refused = tf.errors.InvalidArgumentError(None, None, "No OpKernel was registered")
+    ran.raises = {CUT.name: refused}
+    with pytest.warns(RuntimeWarning, match="No OpKernel"):
+        _, count = trained(4, **fields)
+    assert count == 4
+    (report,) = runs()
+    assert not report.rewritten
+    assert report.nodes_low == 0
+    assert "TensorFlow refused the twin" in report.verdict
+
+
+def test_a_winner_that_no_longer_fits_is_not_called_rewritten(ran: Ran) -> None:
+    ran.slow = others(CUT.name)
+    large = tf.errors.ResourceExhaustedError(None, None, "OOM when allocating")
+    job = Job()
+    with job.scope(), job.session() as session:
+        job.steps(session, 60)
+        assert set(ran[-10:]) == {CUT.name}
+        (report,) = runs()
+        assert report.rewritten
+        ran.raises = {CUT.name: large}
+        with pytest.warns(RuntimeWarning, match="OOM"):
+            job.steps(session, 200)
+    (report,) = runs()
+    assert not report.rewritten
+    assert "TensorFlow refused the twin" in report.verdict
 
 
 def test_a_plan_whose_rewrite_fails_is_out(

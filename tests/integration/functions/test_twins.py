@@ -399,7 +399,9 @@ def test_float32_with_kernels_races_wins_and_is_what_the_next_run_starts_with(
     wanted = [float(want.run()) for _ in range(20)]
     step = Normalized()
     losses = step.train(20, **policy)
-    np.testing.assert_allclose(losses, wanted, rtol=BFLOAT16)
+    # A step takes its loss from the one before, and leaves the rounding of that.
+    before = np.array([wanted[0], *wanted[:-1]])
+    assert np.all(np.abs(np.subtract(losses, wanted)) <= BFLOAT16 * before)
     (report,) = amp.reports()
     assert report.trial == "ended: float32 as rewritten is faster"
     assert report.verdict.startswith("rewritten in float32, predicted")

@@ -96,23 +96,27 @@ class FirstSteps:
         says = f"the sizes of batches in function {name.decode()} are assumed"
         part = fallback.Part(says, self._policy.strict)
         elements = first_element.look(sources, call.inputs, part)
-        if elements is not None and started.begun is not None:
-            self.elements[name] = elements
+        if elements is None:
+            return
+        self.elements[name] = elements
+        begun = started.begun
+        if begun is not None:  # another thread has planned it meanwhile otherwise
             sizes = shape_inference.at_call(call.inputs, elements=elements.shapes)
-            resized = functools.partial(started.begun.resized, sizes)
-            started.begun = fallback.attempt(part, resized, lambda: started.begun)
+            resized = functools.partial(begun.resized, sizes)
+            started.resize(begun, fallback.attempt(part, resized, lambda: begun))
 
     def elements_for(self, name: bytes, call: FunctionCall) -> FirstElements | None:
         """The elements that a call is to take first, if it takes from where they are.
 
-        A call that does not ends the waiting: the iterator is gone, or has them itself
-        by now (`hand_over`).
+        Once their own call was made, one that does not ends the waiting: the iterator
+        is gone, or has them itself by now (`hand_over`).
         """
         elements = self.elements.get(name)
-        if elements is not None and not elements.concern(call):
+        if elements is None or elements.concern(call):
+            return elements
+        if elements.called:  # else another thread is about to make their call
             self.elements.pop(name, None)
-            return None
-        return elements
+        return None
 
     def due(self, name: bytes) -> Due:
         """When a function is asked for elements' sake: until it has taken them."""

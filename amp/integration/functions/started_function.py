@@ -101,6 +101,17 @@ class Started:
             self.running -= 1
         self._remove_unused(context)
 
+    def resize(self, begun: Begun, resized: Begun) -> None:
+        """Takes other sizes for a function, unless it is being planned by now.
+
+        Args:
+          begun: as it was read.
+          resized: the same for the sizes of the elements that were looked at.
+        """
+        with self.lock:
+            if self.begun is begun:
+                self.begun = resized
+
     def told(self, call: FunctionCall, more: list[Any], seconds: float) -> bool:
         """Takes what the first step told; what a later one tells counts no more.
 

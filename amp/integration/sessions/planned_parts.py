@@ -112,17 +112,17 @@ class PlannedParts:
         compute = known.compute(nodes)
         if compute:
             nodes = known.missing(has)  # a plan sees the whole graph
-        self._covered.update(node.name for node in nodes)
         self._follow(nodes)
-        self.parts.append(
-            Part(
-                f"a session's graph ({some(asked)})",
-                tuple(nodes),
-                compute,
-                frozenset(self._fed),
-                dict(self._sizes),
-            )
+        part = Part(
+            f"a session's graph ({some(asked)})",
+            tuple(nodes),
+            compute,
+            frozenset(self._fed),
+            dict(self._sizes),
         )
+        # Last: an interruption before leaves all to the next run.
+        self.parts.append(part)
+        self._covered.update(node.name for node in nodes)
 
     def settle(self) -> None:
         """Lets go what is only needed to make further plans: there will be none."""

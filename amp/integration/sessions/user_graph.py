@@ -48,10 +48,13 @@ class Definitions:
         return bool(graph.version != self._version)
 
     def update(self, graph: Any) -> None:
-        """Reads the nodes that were added to `graph` since the last update."""
+        """Reads the nodes that were added to `graph` since the last update.
+
+        After an interruption the next update reads what is missing.
+        """
         if not self.behind(graph):
             return
-        self._version = graph.version
+        version = graph.version
         operations = graph.get_operations()
         new = [
             operation.node_def for operation in operations[len(self.nodes) :][:_MANY]
@@ -62,11 +65,13 @@ class Definitions:
             self._functions = {f.signature.name: f for f in proto.library.function}
             self._gradients = list(proto.library.gradient)
             self._implementing = _by_interface(proto.library.function)
-        for node in new:
-            self.nodes[node.name] = node
-            self.order.setdefault(node.name, len(self.order))
+        nodes = {node.name: node for node in new}
         if any(map(_lists, new)):
-            self._readers = _readers(self.nodes, graph)
+            self._readers = _readers({**self.nodes, **nodes}, graph)
+        later = (name for name in nodes if name not in self.order)
+        self.order.update({n: i for i, n in enumerate(later, len(self.order))})
+        self.nodes.update(nodes)
+        self._version = version
 
     def needed(self, roots: Iterable[str], has: Has) -> list[Any]:
         """The nodes that some nodes depend on and that are not there, in built order.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import threading
 import types
 from collections.abc import Iterator
 from typing import Any
@@ -168,6 +169,36 @@ def test_a_batch_that_the_first_call_leaves_is_whoever_takes_next() -> None:
         assert int(other(iterator)) == 2
         assert list(train(iterator, tf.constant(1))) == [3]
         assert int(next(iterator)[0, 0]) == 4
+
+
+def test_no_batch_is_lost_where_another_thread_is_faster() -> None:
+    """One thread waits for its first batch while another calls the same function."""
+    train = over_iterator(new_weights())
+    ready, waits = threading.Event(), threading.Event()
+
+    def rows() -> Iterator[np.ndarray]:
+        waits.set()
+        ready.wait()
+        yield from (np.full([BATCH, SIZE], n, np.float32) for n in (1, 2))
+
+    spec = tf.TensorSpec([None, SIZE])
+    slow = iter(tf.data.Dataset.from_generator(rows, output_signature=spec))
+    fast, two = iter(batches(7, 7)), tf.constant(2)
+    train.get_concrete_function(slow, two)
+    seen: list[Any] = []
+    with amp.mixed_precision_scope(strict=True, **POLICY) as policy:
+
+        def slowly() -> None:
+            with amp.mixed_precision_scope(policy):
+                seen.extend(train(slow, two))
+
+        thread = threading.Thread(target=slowly)
+        thread.start()
+        waits.wait()
+        assert list(train(fast, two)) == [1, 2]
+        ready.set()
+        thread.join()
+    assert seen == [1, 2]
 
 
 def test_a_batch_is_not_lost_where_the_first_call_fails_before_its_loop() -> None:

@@ -19,7 +19,14 @@ import tensorflow as tf
 from session_graphs import POLICY, W, X, feed, lowered, model, v1
 
 import amp
-from amp.integration.sessions import run_twins, session_twins, twin_graph
+from amp.integration.sessions import (
+    planned_parts,
+    run_twins,
+    session_twins,
+    twin_graph,
+    user_graph,
+)
+from amp.integration.sessions.planned_parts import PlannedParts
 
 pytestmark = pytest.mark.kernels
 
@@ -61,6 +68,52 @@ def test_a_session_runs_on_where_ctrl_c_came_as_its_twin_grew(monkeypatch):
             session.run(parts["train"], feed(parts))
             assert session.run(parts["step"]) == 1
     assert interrupted
+
+
+@pytest.mark.parametrize(
+    ("owner", "name"),
+    [
+        (tf.Graph, "as_graph_def"),
+        (user_graph, "sources_of"),
+        (PlannedParts, "_follow"),
+        (planned_parts, "some"),
+    ],
+)
+def test_a_run_is_rewritten_where_ctrl_c_came_as_its_nodes_were_read(
+    monkeypatch, owner, name
+):
+    """Whether it is the session's first run or a later one, of a graph that grew."""
+    honest, armed = getattr(owner, name), []
+
+    def interrupting(*args, **kwargs):
+        if armed:
+            armed.clear()
+            raise KeyboardInterrupt
+        return honest(*args, **kwargs)
+
+    monkeypatch.setattr(owner, name, interrupting)
+    policy = amp.Policy.make(POLICY, strict=True)
+    with tf.Graph().as_default(), amp.mixed_precision_scope(policy):
+        x = v1.placeholder(tf.float32, X.shape)
+        w = v1.get_variable("w", initializer=W)
+        begin = v1.global_variables_initializer()
+
+        def run(session, asked):
+            armed.append(True)
+            with contextlib.suppress(KeyboardInterrupt):
+                session.run(asked, {x: X})
+            armed.clear()
+            return session.run(asked, {x: X})
+
+        with v1.Session() as session:
+            run(session, begin)
+            for name in ("few", "many"):
+                before = len(amp.reports())
+                y = tf.matmul(x, w, name=name)
+                for _ in range(0 if name == "few" else user_graph._MANY):
+                    tf.identity(y)  # so many new nodes that all are read anew
+                np.testing.assert_array_equal(run(session, y), X @ W)
+                assert lowered(before) > 0
 
 
 def test_threads_that_begin_with_the_same_run_make_its_plans_once(monkeypatch):

@@ -429,7 +429,7 @@ class FunctionTwins:
 
     def functions(self) -> list[str]:
         """The names of the functions that are registered for the original."""
-        return self._plans.functions() + self._shared.checks.functions(self._name)
+        return self._plans.functions()
 
     def forget(self) -> None:
         """Drops what others store for a function that is going; takes no lock."""

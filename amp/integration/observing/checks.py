@@ -76,12 +76,6 @@ class Checks:
             return Due(None, lambda calls: None)
         return Due(max(0, pending.due - 1 - pending.calls), pending.passed)
 
-    def functions(self, name: bytes) -> list[str]:
-        """The names of the functions that are registered for a function's check."""
-        pending = self._pending.get(name)
-        check = None if pending is None else pending.check
-        return [] if check is None else check.functions()
-
     def forget(self, name: bytes) -> None:
         """Drops the check of a function that is going; takes no lock."""
         self._pending.pop(name, None)

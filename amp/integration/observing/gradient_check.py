@@ -112,10 +112,6 @@ class GradientCheck:
         """Whether the first step was made, so that `compare` may be called."""
         return self._copies.batch is not None
 
-    def functions(self) -> list[str]:
-        """The names of the functions that are registered for it now."""
-        return self._copies.functions()
-
     def begin_with(self, recorded: Recorded) -> None:
         """Takes what an earlier step in float32 recorded, in place of `first`."""
         self._copies.begin_with(recorded)

@@ -112,10 +112,6 @@ class GradientCopies:
         """For each gradient, the node that makes it."""
         return self._wanted.names
 
-    def functions(self) -> list[str]:
-        """The names of the functions that are registered now."""
-        return list(self._registered)
-
     def computing_only(self, numbers: Sequence[int]) -> frozenset[str]:
         """The step's nodes from which none but these gradients are computed."""
         return gradients_only.computing_only(self._step, self._wanted, numbers)
@@ -137,10 +133,9 @@ class GradientCopies:
         taken = self._wanted.taken
         if taken:
             name = f"{self._step.main.name}_recorded"
-            recorder = self._add(
-                gradients_only.recorded(self._step, self._wanted, name)
-            )
-            outputs = call.record(recorder, len(taken))
+            recorded = gradients_only.recorded(self._step, self._wanted, name)
+            with self._added(recorded) as recorder:
+                outputs = call.record(recorder, len(taken))
             given, outputs = outputs[-len(taken) :], outputs[: -len(taken)] or None
         else:
             given, outputs = [], call.run(self._given.main.name.encode())

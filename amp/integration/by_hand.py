@@ -40,15 +40,9 @@ def _as_written(function: _Function) -> _Function:
     return unconverted
 
 
-def _anywhere(tensor: tf.Tensor) -> contextlib.AbstractContextManager[None]:
-    return contextlib.nullcontext()
-
-
-_PLACING = gradients.GradientPlacement(mark=markers.attribute_scope, beside=_anywhere)
+_PLACING = gradients.GradientPlacement(mark=markers.attribute_scope)
 # Of gradients that go on into a loss, only the product itself stays float32.
-_INNER = gradients.GradientPlacement(
-    mark=lambda name: markers.attribute_scope(ir.KEEP), beside=_anywhere
-)
+_INNER = gradients.GradientPlacement(mark=lambda name: markers.attribute_scope(ir.KEEP))
 
 
 @contextlib.contextmanager

@@ -6,7 +6,6 @@ decision is made here, and no gradient is scaled.
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -24,9 +23,7 @@ from amp.integration.training import (
 )
 from amp.loss_scaling import finite_checks, gradients, update
 
-_PLACING = gradients.GradientPlacement(
-    mark=markers.attribute_scope, beside=lambda tensor: contextlib.nullcontext()
-)
+_PLACING = gradients.GradientPlacement(mark=markers.attribute_scope)
 
 
 @conversion.exempt

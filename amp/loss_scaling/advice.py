@@ -1,7 +1,7 @@
 """What a warning says of a job whose gradients overflow: what, where, what to try.
 
 `stalls` asks for the text. What is found inside a step is told by a `Finding`, which
-`integration.observing.step_probes` makes. Text only; nothing is read from TensorFlow.
+`integration.observing.samples` makes. Text only; nothing is read from TensorFlow.
 """
 
 from __future__ import annotations

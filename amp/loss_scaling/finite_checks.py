@@ -16,6 +16,11 @@ Gradient: TypeAlias = Any  # tf.Tensor | tf.IndexedSlices | None
 Beside: TypeAlias = Callable[[tf.Tensor], contextlib.AbstractContextManager[None]]
 
 
+def anywhere(tensor: tf.Tensor) -> contextlib.AbstractContextManager[None]:
+    """A scope in which nodes are colocated with nothing."""
+    return contextlib.nullcontext()
+
+
 def finite_each(grads: Sequence[Gradient], beside: Beside) -> dict[int, tf.Tensor]:
     """Whether each gradient is finite, bool, shape (), by its position.
 

@@ -34,6 +34,7 @@ from amp.loss_scaling.finite_checks import (
     Gradient,
     after_step,
     all_of,
+    anywhere,
     finite_each,
     scales,
     values_of,
@@ -52,11 +53,12 @@ class GradientPlacement:
       mark: returns a scope for an attribute's name, and its text if it has one; nodes
         built in it have that attribute, which is boolean without a text.
       beside: returns a scope for a tensor; nodes built in it are colocated with it.
+        By default they are placed as any others.
       label: the text of the attribute SOURCE of nodes that get UNSCALE, "" for none.
     """
 
     mark: Callable[..., contextlib.AbstractContextManager[None]]
-    beside: Callable[[tf.Tensor], contextlib.AbstractContextManager[None]]
+    beside: Callable[[tf.Tensor], contextlib.AbstractContextManager[None]] = anywhere
     label: str = ""
 
     @contextlib.contextmanager

@@ -1,7 +1,8 @@
 """`FunctionPlans`: the forms that one function may run in, made when first asked for.
 
-Used by `twins`. Here a plan is made into functions of TensorFlow's runtime, and these
-are removed again; which of them runs is decided elsewhere, and nothing is timed.
+Used by `function_twins`. Here a plan is made into functions of TensorFlow's runtime,
+and these are removed again; which of them runs is decided elsewhere, and nothing is
+timed.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """`LaterPlan`: plans a function anew once its operations were measured, while it runs.
 
-Used by `function_twins` between the calls of a function. The first plans are made from
+Used by `between_calls` between the calls of a function. The first plans are made from
 the times that are stored and the model's; once the operations that take most of the
 time were measured, the cheapest plan is found again and, if it is another, races. When
 is measured is `measuring_slices`' to say, and who wins that of `contest`; no function

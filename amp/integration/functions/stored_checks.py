@@ -1,7 +1,8 @@
 """What earlier runs of a job found out about the accuracy of a function's plan.
 
-Used by `twins`, so that a check is not made again. Nodes are told by their number in
-their graph, as their names differ between runs. Nothing is compared here.
+Used by `function_checks` and `function_twins`, so that a check is not made again. Nodes
+are told by their number in their graph, as their names differ between runs. Nothing is
+compared here.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """`Checks`: when the gradients of which function are compared with those in float32.
 
-Used by `twins`, which makes another twin if the one that was checked is at fault. What
-is compared is in `gradient_check`, and no gradient is computed here.
+Used by `function_checks`; `function_twins` makes another twin if the one that was
+checked is at fault. What is compared is in `gradient_check`, and no gradient is
+computed here.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
 """`GradientCheck`: compares a function's gradients as planned with those in float32.
 
-Used by `twins` before a twin runs for the first time. The gradients are computed on the
-job's own batch in float32, as planned, and with products only in 16 bits. If the plan
-is worse than `accuracy` allows, the nodes at fault are found and kept in float32.
+Used by `function_checks` before a twin runs for the first time. The gradients are
+computed on the job's own batch in float32, as planned, and with products only in 16
+bits. If the plan is worse than `accuracy` allows, the nodes at fault are found and kept
+in float32.
 
 How gradients are computed is in `gradient_copies`; when a twin runs, in `twins`. None
 but those in float32 are copied, or kept when they have been compared.

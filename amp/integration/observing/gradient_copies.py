@@ -1,7 +1,7 @@
 """`GradientCopies`: registers and runs copies of a step that only compute gradients.
 
-Used by `gradient_check`. What a copy has in it is `graph.gradients_only`'s to say, and
-what its gradients mean that of `accuracy`.
+Used by `gradient_check`. What a copy has in it is `normalize.gradients_only`'s to say,
+and what its gradients mean that of `accuracy`.
 """
 
 from __future__ import annotations

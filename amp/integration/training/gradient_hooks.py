@@ -37,6 +37,7 @@ from amp.integration.training import (
     scaled_losses,
 )
 from amp.loss_scaling import gradients, resting, state
+from amp.loss_scaling.finite_checks import anywhere
 from amp.loss_scaling.placement import ScalerSite
 from amp.loss_scaling.scale import LossScale, NoLossScale
 from amp.loss_scaling.scaler import Scaler
@@ -62,7 +63,7 @@ def _tape_gradient(original: wrapping.Function) -> wrapping.Function:
         # A tape that wraps this one may sum what it gets over workers, and all of
         # them have to update alike: with zeros.
         wrapped = type(self).gradient is not tf.GradientTape.gradient
-        how = _How(compute, self.watched_variables, _anywhere, waits=not wrapped)
+        how = _How(compute, self.watched_variables, anywhere, waits=not wrapped)
         seeds = given.get("output_gradients")
         values = (
             tf.nest.flatten(given.get("target")),
@@ -98,7 +99,7 @@ def _gradients_helper(original: wrapping.Function) -> wrapping.Function:
                     None if seeds is None else _list(seeds),
                 )
                 colocated = given.get("colocate_gradients_with_ops", False)
-                how = _How(compute, tuple, _beside if colocated else _anywhere)
+                how = _How(compute, tuple, _beside if colocated else anywhere)
                 grads = _scaled(rule, values, how)
                 if grads is not None:
                     return grads
@@ -241,10 +242,6 @@ def _rule() -> LossScale | None:
 def _beside(tensor: tf.Tensor) -> Iterator[None]:
     with tf.compat.v1.get_default_graph().colocate_with(tensor.op):
         yield
-
-
-def _anywhere(tensor: tf.Tensor) -> contextlib.AbstractContextManager[None]:
-    return contextlib.nullcontext()
 
 
 def _list(value: Any) -> list[Any]:

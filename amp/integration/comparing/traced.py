@@ -19,6 +19,7 @@ from amp.integration import active, api
 from amp.integration.active import Active
 from amp.integration.files import given_functions
 from amp.integration.measuring import hardware
+from amp.integration.runtime.unasked import Unasked
 from amp.policy import Policy
 
 
@@ -98,7 +99,7 @@ class _Catcher:
     """Stands where the twins of a policy stand, and catches a call."""
 
     def __init__(self) -> None:
-        self.proven: dict[bytes, Any] = {}
+        self.proven: Unasked[bytes, bytes] = Unasked()
 
     def on(self, device: str, context: Any, name: bytes) -> _Catcher:
         return self

@@ -54,16 +54,12 @@ class FirstElements:
     Args:
       stands: what is passed in the place of what they are from.
       shapes: of the tensors of each.
-
-    Attributes:
-      called: whether the call was made that they were looked at for.
     """
 
     def __init__(
         self, stands: Sequence[_Stand], shapes: Sequence[tuple[ir.Shape, ...]]
     ) -> None:
         self._stands, self.shapes = stands, shapes
-        self.called = False
 
     def concern(self, call: FunctionCall) -> bool:
         """Whether a call takes from where they are from."""
@@ -93,7 +89,6 @@ class FirstElements:
         That may be eager code, or another function, so the user's iterators hold from
         now on what stood in for them.
         """
-        self.called = True
         for each in self._stands:
             if each.iterator is each.of and int(each.held.size()):
                 for iterator in _iterators(each.of):

@@ -57,9 +57,6 @@ class FirstSteps:
         its size; "" and nothing if there is no race.
       tell: is given the name of each function whose first step was made, the function
         and the report on it; a function that is called once has no other.
-
-    Attributes:
-      elements: by function, those that were looked at and are still to be taken.
     """
 
     def __init__(
@@ -72,55 +69,61 @@ class FirstSteps:
         self._settled, self._policy = settled, settled.policy
         self._known, self._tell = known, tell
         self._started: dict[bytes, Started] = {}
-        self.elements: dict[bytes, FirstElements] = {}
+        self._left: dict[bytes, FirstElements] = {}  # by function, still to be taken
         self._once = Once()
 
-    def look(self, context: Any, name: bytes, call: FunctionCall) -> None:
+    def look(
+        self, context: Any, name: bytes, call: FunctionCall
+    ) -> FirstElements | None:
         """Looks at the first elements that a function's loops take, once.
+
+        Another thread that calls it meanwhile does not wait: its batches are its own.
 
         Args:
           context: TensorFlow's eager context.
           name: the function's.
-          call: the call that the user made.
+          call: the call that the user made, which is to take them.
 
         Raises:
           OpError: the user's pipeline raised it.
         """
         started = self._found(context, name, call)
-        if started is not None and started.sources:
-            key, looked = (name, "look"), lambda: not started.sources or None
-            self._once.get(key, looked, lambda: self._look(name, started, call))
-
-    def _look(self, name: bytes, started: Started, call: FunctionCall) -> None:
-        sources, started.sources = started.sources, ()
+        sources = () if started is None else started.looks()
+        if started is None or not sources:
+            return None
         says = f"the sizes of batches in function {name.decode()} are assumed"
         part = fallback.Part(says, self._policy.strict)
         elements = first_element.look(sources, call.inputs, part)
-        if elements is None:
-            return
-        self.elements[name] = elements
         begun = started.begun
-        if begun is not None:  # another thread has planned it meanwhile otherwise
+        if elements is not None and begun is not None:
             sizes = shape_inference.at_call(call.inputs, elements=elements.shapes)
             resized = functools.partial(begun.resized, sizes)
             started.resize(begun, fallback.attempt(part, resized, lambda: begun))
+        return elements
 
-    def elements_for(self, name: bytes, call: FunctionCall) -> FirstElements | None:
-        """The elements that a call is to take first, if it takes from where they are.
+    def left_over(self, name: bytes, call: FunctionCall) -> FirstElements | None:
+        """The elements that earlier calls left, if this one takes from where they are.
 
-        Once their own call was made, one that does not ends the waiting: the iterator
-        is gone, or has them itself by now (`hand_over`).
+        A call that does not ends the waiting: the iterator is gone, or has them itself
+        by now (`hand_over`).
         """
-        elements = self.elements.get(name)
-        if elements is None or elements.concern(call):
-            return elements
-        if elements.called:  # else another thread is about to make their call
-            self.elements.pop(name, None)
-        return None
+        elements = self._left.get(name)
+        if elements is not None and not elements.concern(call):
+            self._left.pop(name, None)
+            return None
+        return elements
+
+    def leave(self, name: bytes, elements: FirstElements) -> bool:
+        """Notes what a call has left of the elements; whether there is anything."""
+        if elements.taken:
+            self._left.pop(name, None)
+            return False
+        self._left[name] = elements
+        return True
 
     def due(self, name: bytes) -> Due:
         """When a function is asked for elements' sake: until it has taken them."""
-        elements = self.elements.get(name)
+        elements = self._left.get(name)
         left = None if elements is None or elements.taken else 0
         return Due(left, lambda calls: None)
 
@@ -205,7 +208,7 @@ class FirstSteps:
         Returns:
           The names of the functions that were registered for it.
         """
-        self.elements.pop(name, None)
+        self._left.pop(name, None)
         started = self._started.pop(name, None)
         return [] if started is None else list(started.functions)
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import tensorflow as tf
@@ -35,7 +35,7 @@ from amp.integration.observing.gradient_copies import Recorded
 from amp.integration.observing.step_probes import StepProbes
 from amp.integration.runtime import definitions, failures, twin_making
 from amp.integration.runtime.function_call import FunctionCall
-from amp.integration.runtime.unasked import Due, unasked
+from amp.integration.runtime.unasked import Due, Unasked
 from amp.loss_scaling.once import Once
 from amp.policy import Policy
 
@@ -46,8 +46,7 @@ class Shared:
 
     Attributes:
       settled: the policy, with every "auto" settled, and the device.
-      proven: by a function's name, what gives the name to call at each call without any
-        question; it ends before a call that is to be asked for.
+      proven: by a function's name, the name to call without any question.
       reports: on the functions.
       checks: of their gradients.
       once: has each plan made once.
@@ -57,14 +56,14 @@ class Shared:
     """
 
     settled: Resolution
-    proven: dict[bytes, Iterator[bytes]]
+    proven: Unasked[bytes, bytes]
     reports: FunctionReports
     checks: Checks
     once: Once
     probes: StepProbes
     held: Callable[[bytes], Due]
 
-    def go_on(self, name: bytes, function: bytes, *dues: Due) -> None:
+    def go_on(self, name: bytes, function: bytes, *dues: Callable[[], Due]) -> None:
         """Has a function called at each call without a question, until one is due.
 
         Args:
@@ -72,8 +71,8 @@ class Shared:
           function: what is called.
           dues: what is to come besides what may come for every function.
         """
-        always = self.probes.due(name), self.held(name)
-        self.proven[name] = unasked(function, *always, *dues)
+        always = (functools.partial(due, name) for due in (self.probes.due, self.held))
+        self.proven.put(name, function, *always, *dues)
 
     @property
     def policy(self) -> Policy:

@@ -61,18 +61,20 @@ def _call_function(original: wrapping.Function) -> wrapping.Function:
             twins = twins.on(device, self, name)
             if twins is None:
                 return original(self, name, *args, **kwargs)
-        twin = next(twins.proven.get(name, _UNKNOWN), None)
+        twin = next(twins.proven.given.get(name, _UNKNOWN), None)
+        error: tf.errors.OpError | None = None
         try:
             if twin is not None:
                 try:
                     return original(self, twin, *args, **kwargs)
-                except tf.errors.ResourceExhaustedError:
+                except tf.errors.ResourceExhaustedError as e:
                     if twin == name:
                         raise
-                    twins.proven.pop(name, None)
-                    twin = None  # float32 might have fitted; a call that is asked tells
-            given = arguments(self, name, *args, **kwargs)
-            return twins.call(_made_by_user(given, original), self, name)
+                    twin, error = None, e  # float32 might have fitted
+            call = _made_by_user(arguments(self, name, *args, **kwargs), original)
+            if error is not None:
+                return twins.call_again(call, self, name, error)
+            return twins.call(call, self, name)
         except tf.errors.OpError as e:
             gone = isinstance(e, tf.errors.NotFoundError)
             if gone and twin is not None and not self.has_function(twin):

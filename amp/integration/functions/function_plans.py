@@ -156,6 +156,7 @@ class FunctionPlans:
       name: the original's name.
       prepared: the function, analyzed and priced.
       kept: nodes that stay float32 in every plan.
+      proven: the plan that an earlier run of the job made and checked, "" for none.
 
     Attributes:
       original: the original's name.
@@ -176,7 +177,9 @@ class FunctionPlans:
         tell, as those of a batch that an iterator gives inside the function.
     """
 
-    def __init__(self, name: bytes, prepared: Prepared, kept: Nodes) -> None:
+    def __init__(
+        self, name: bytes, prepared: Prepared, kept: Nodes, proven: str = ""
+    ) -> None:
         self.original, self.making = name, 0.0
         self.prepared: Prepared | None = prepared
         uses = calls.uses_with_weights(prepared.given)
@@ -188,7 +191,7 @@ class FunctionPlans:
         self.prices: dict[str, Prices] = {}
         self.repriced: Prepared | None = None
         self._timers = dict.fromkeys(NOMINEES, prepared.timer)
-        self._kept, self._proven = kept, ""
+        self._kept, self._proven = kept, proven
         self._settled, policy = prepared.settled, prepared.settled.policy
         emulated = policy is not None and policy.emulate
         rewritten = nominee_under(self._settled, REWRITTEN.name)
@@ -206,10 +209,6 @@ class FunctionPlans:
         # only tried if they are predicted to be close, also once it has been let go.
         self._best: Report | None = None
         self._lows: list[Mapping[FunctionUse, frozenset[str]]] = []
-
-    def trust(self, plan: str) -> None:
-        """Is told of a plan that an earlier run of the job made and checked."""
-        self._proven = plan
 
     def nominee(self, plan: str) -> Nominee:
         """The plan of a name, with the nodes that stay float32."""

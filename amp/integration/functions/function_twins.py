@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import operator
 import threading
 import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import tensorflow as tf
 from tensorflow.python.eager import context as context_lib
 
 from amp.graph_rewrite.assign.nominee import CUT, Nodes
@@ -36,6 +36,7 @@ from amp.integration.functions.function_plans import (
 )
 from amp.integration.functions.guarded_calls import Current, GuardedCalls
 from amp.integration.functions.kept_race import KeptRace
+from amp.integration.functions.later_plan import LaterPlan
 from amp.integration.functions.plan_store import Record
 from amp.integration.functions.started_function import Told
 from amp.integration.observing.gradient_check import Checked
@@ -89,7 +90,6 @@ class FunctionTwins:
         told = told or Told()
         plan = known.winner if known.winner in NOMINEES else CUT.name
         plans = self._plans
-        plans.trust(known.winner)
         made, rewrite = plans.make(context, plan)
         if isinstance(made, NotMade) and plan != CUT.name:
             plan, known = CUT.name, Record()
@@ -102,7 +102,7 @@ class FunctionTwins:
             stored = self._checks.recall(plans, made)
         if stored is not None and stored.kept and plans.prepared is not None:
             plans.let_all_go(context)
-            plans = FunctionPlans(self._name, plans.prepared, stored.kept)
+            plans = FunctionPlans(self._name, plans.prepared, stored.kept, known.winner)
             made, rewrite = plans.make(context, plan)
             if isinstance(made, NotMade):
                 others = []
@@ -175,7 +175,7 @@ class FunctionTwins:
         with self._lock:
             self._plans, self._contest, self._reported = plans, contest, plan
             # What other threads were to call without a question is of other plans.
-            self._shared.proven.pop(self._name, None)
+            self._shared.proven.end(self._name)
 
     def call(self, call: FunctionCall, context: Any) -> Any:
         """Makes one call that `proven` gives no name for, and returns its outputs.
@@ -207,10 +207,21 @@ class FunctionTwins:
         if race is not None and len(race.log.first) > firsts:
             seconds = 0.0  # what it takes to make a plan pays for no measuring
         self.between.called(seconds, self._plans, self._contest, self._reported)
-        left = operator.length_hint(self._shared.proven.get(self._name, ()))
-        if race is None and not left:  # else another thread has gone on
+        if race is None:
             self._go_on()
         return outputs
+
+    def call_again(
+        self, call: FunctionCall, context: Any, error: tf.errors.OpError
+    ) -> Any:
+        """Makes a call that has failed in the form that runs without a question.
+
+        Args:
+          call, context: as of `call`.
+          error: what TensorFlow raised.
+        """
+        self._shared.proven.end(self._name)
+        return self._guarded.call(call, context, self._running, error)
 
     def _turn(self, race: Race, call: FunctionCall, context: Any, plan: str) -> Any:
         """Makes the call of a plan whose turn it is in a race.
@@ -299,9 +310,9 @@ class FunctionTwins:
         if which == FLOAT32 and later is None:
             return self._give_up()
         with self._lock:
-            to_come = [each for each in (contest, later) if each is not None]
-            dues = [Due(each.calls_left, each.passed) for each in to_come]
-            dues.append(self._shared.checks.due(self._name))
+            dues = [functools.partial(self._shared.checks.due, self._name)]
+            to_come = (each for each in (contest, later) if each is not None)
+            dues += [functools.partial(_due, each) for each in to_come]
             self._shared.go_on(self._name, self._plans.function(which), *dues)
         return None
 
@@ -433,9 +444,13 @@ class FunctionTwins:
 
     def forget(self) -> None:
         """Drops what others store for a function that is going; takes no lock."""
-        self._shared.proven.pop(self._name, None)
+        self._shared.proven.forget(self._name)
         self._shared.checks.forget(self._name)
         self._shared.reports.forget(self._name)
+
+
+def _due(coming: Contest | LaterPlan) -> Due:
+    return Due(coming.calls_left, coming.passed)
 
 
 def _digest(plans: FunctionPlans, made: Made) -> str:

@@ -55,7 +55,13 @@ class GuardedCalls:
         self._current, self._drop = current, drop
         self._once, self._strict = once, strict
 
-    def call(self, call: FunctionCall, context: Any, plan: str) -> Any:
+    def call(
+        self,
+        call: FunctionCall,
+        context: Any,
+        plan: str,
+        failed: tf.errors.OpError | None = None,
+    ) -> Any:
         """Calls the original or a twin; if that cannot run, another.
 
         1. A twin fails: the original is called where `failures.gives_way` says so.
@@ -71,11 +77,14 @@ class GuardedCalls:
           call: the call that the user made.
           context: TensorFlow's eager context.
           plan: the name of the plan to call, or FLOAT32.
+          failed: what was raised where its twin was called without a question before.
         """
         made = None if plan == FLOAT32 else self.made(context, plan)
         if isinstance(made, NotMade):
             return call.run(self._drop(plan, made.why, False))  # Case 4
         try:
+            if failed is not None and made is not None:
+                raise failed
             return call.run(self._name if made is None else made.twin.name)
         except tf.errors.OpError as e:
             plans, contest = self._current()

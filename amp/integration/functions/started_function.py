@@ -101,6 +101,12 @@ class Started:
             self.running -= 1
         self._remove_unused(context)
 
+    def looks(self) -> tuple[ElementSource, ...]:
+        """The arguments to look at elements of, for the first that asks."""
+        with self.lock:
+            sources, self.sources = self.sources, ()
+        return sources
+
     def resize(self, begun: Begun, resized: Begun) -> None:
         """Takes other sizes for a function, unless it is being planned by now.
 

@@ -14,8 +14,10 @@ from __future__ import annotations
 import dataclasses
 import functools
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any, Literal
+
+import tensorflow as tf
 
 from amp.graph_rewrite.cost.op_instance import Timer
 from amp.graph_rewrite.cost.resolution import Resolution
@@ -44,6 +46,7 @@ from amp.integration.racing.race_log import FLOAT32
 from amp.integration.runtime import definitions, failures, shape_inference, twin_making
 from amp.integration.runtime.call_devices import Untwinned, settled_on
 from amp.integration.runtime.function_call import FunctionCall
+from amp.integration.runtime.unasked import Unasked
 from amp.loss_scaling.once import Once
 from amp.policy import Policy
 
@@ -58,8 +61,7 @@ class Twins:
       asked: the policy as the user gave it, which is settled anew for another device.
 
     Attributes:
-      proven: by a function's name, what gives the name to call at each call without any
-        question; it ends before a call that is to be asked for.
+      proven: by a function's name, the name to call without any question.
       keep_patterns: which `keep` patterns of the policy matched a node so far.
     """
 
@@ -69,7 +71,7 @@ class Twins:
         # By device: the twins for calls on it, or why there are none.
         self._there: dict[str, Twins | str] = {}
         self._untwinned = Untwinned(settled)
-        self.proven: dict[bytes, Iterator[bytes]] = {}
+        self.proven: Unasked[bytes, bytes] = Unasked()
         self._policy: Policy = settled.policy
         self._first = FirstSteps(settled, self._seen, self._called_once)
         self._once = Once()
@@ -135,17 +137,32 @@ class Twins:
         Returns:
           The outputs of the call.
         """
+        looked = None
         if name not in self._functions:
-            self._first.look(context, name, call)
-        elements = self._first.elements_for(name, call)
+            looked = self._first.look(context, name, call)
+        elements = looked or self._first.left_over(name, call)
         if elements is None:
             return self._called(call, context, name)
         try:
             return self._called(elements.given(call), context, name)
         finally:
             fallback.attempt_quietly(elements.hand_over, None)
-            if elements.taken:
-                self._first.elements.pop(name, None)
+            if self._first.leave(name, elements):
+                self.proven.end(name)  # the next call may take them
+
+    def call_again(
+        self, call: FunctionCall, context: Any, name: bytes, error: tf.errors.OpError
+    ) -> Any:
+        """Makes a call for which the form that `proven` gave has failed.
+
+        Args:
+          call, context, name: as of `call`.
+          error: what TensorFlow raised.
+        """
+        function = self._functions.get(name)
+        if not function:
+            raise error
+        return function.call_again(call, context, error)
 
     def _called(self, call: FunctionCall, context: Any, name: bytes) -> Any:
         if name in self._functions:
@@ -178,6 +195,8 @@ class Twins:
             add = functools.partial(self.add, context, name, call.inputs)
             made = fallback.attempt(part, add, lambda: self._failed(name))
         self._functions[name] = made or False
+        if not made:
+            self._shared.reports.forget(name)  # nothing more is to come
         return made or False
 
     def _called_once(self, name: bytes, module: ir.Module, report: Report) -> None:
@@ -224,11 +243,10 @@ class Twins:
             cause = "float32 was the fastest in an earlier run of the job"
             report = left(module, self.settled, "trial", cause)
             self._shared.reports.put(name, report)
-            self._shared.reports.forget(name)
             return None
         timer = self._timer(module, known, told.seconds)
         prepared = twin_making.prepared(begun, timer)
-        plans = FunctionPlans(name, prepared, {})
+        plans = FunctionPlans(name, prepared, {}, known.winner)
         function = FunctionTwins(plans, key, self._shared)
         if not function.begin(context, known, told):
             return None
@@ -334,7 +352,7 @@ class Twins:
         Returns:
           The names of the functions that were registered for it.
         """
-        self.proven.pop(name, None)
+        self.proven.forget(name)
         self._untwinned.forget(name)
         told = self._first.forget(name) + self._shared.probes.functions(name)
         self._shared.probes.forget(name)

@@ -190,7 +190,7 @@ def ask() -> bool:
     """
     policies = list(PROCESS.twins)
     for twins in policies:
-        twins.proven.clear()
+        twins.proven.end_all()
     return any(twins.has_functions for twins in policies)
 
 

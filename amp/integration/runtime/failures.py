@@ -63,6 +63,11 @@ def warn_of_refusal(what: str, plan: str, refusal: Exception, *, others: bool) -
       refusal: the error that the call of the twin raised.
       others: whether twins by other plans are left.
     """
+    if isinstance(refusal, tf.errors.ResourceExhaustedError):
+        now = f"races without its plan '{plan}'" if others else "runs in float32"
+        lacks = f"the memory does not suffice for its twin: {refusal.message}"
+        messages.warn(f"{what} {now}, as {lacks}\n{_TWICE}")
+        return
     part = without(what, plan) if others else as_it_was(what)
     fallback.failed(part.says, refusal)
 

@@ -9,10 +9,9 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import itertools
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any, TypeAlias
 
 import tensorflow as tf
@@ -28,6 +27,7 @@ from amp.integration.functions.kept_race import KeptRace
 from amp.integration.functions.plan_store import Record
 from amp.integration.racing.race_log import FLOAT32
 from amp.integration.runtime import failures
+from amp.integration.runtime.unasked import Due
 from amp.integration.sessions.policy_view import Run
 from amp.integration.sessions.run_plans import MadeRun, RunPlans
 from amp.integration.sessions.run_reports import RunReports
@@ -61,15 +61,15 @@ class RunTwins:
     Args:
       plans: of the run; none was made yet.
       terms: how it is to be made.
-      proven: takes what gives the run to make at each further call without any
-        question; it ends before a call that is to be asked for.
+      proven: has a run made at each further call without any question, until
+        something is due.
     """
 
     def __init__(
         self,
         plans: RunPlans,
         terms: Terms,
-        proven: Callable[[Iterator[Run]], None],
+        proven: Callable[..., None],
     ) -> None:
         self._plans, self._terms, self._proven = plans, terms, proven
         settled = None if plans.twins is None else plans.twins.settled
@@ -165,6 +165,18 @@ class RunTwins:
         self._go_on()
         return outputs
 
+    def call_again(
+        self, run: Make, starts: Starts, plan: str, error: tf.errors.OpError
+    ) -> Any:
+        """Makes a run that has failed in the form that `proven` gave.
+
+        Args:
+          run, starts: as of `call`.
+          plan: that the form is by.
+          error: what TensorFlow raised.
+        """
+        return self._guarded(run, starts, plan, error)
+
     def fastest(self) -> Run:
         """The form that is the fastest as far as is known."""
         contest = self._contest
@@ -177,7 +189,13 @@ class RunTwins:
         made = None if form.plan == FLOAT32 else self._plans.known(form.plan)
         return isinstance(made, MadeRun) and made.planned is not None
 
-    def _guarded(self, run: Make, starts: Starts, plan: str) -> Any:
+    def _guarded(
+        self,
+        run: Make,
+        starts: Starts,
+        plan: str,
+        failed: tf.errors.OpError | None = None,
+    ) -> Any:
         """Makes the run by a plan; if that cannot run, in another form.
 
         1. A rewritten form fails: float32 runs where `failures.gives_way` says so.
@@ -191,12 +209,15 @@ class RunTwins:
           run: makes a run.
           starts: says whether TensorFlow can start a run.
           plan: the name of the plan, or FLOAT32.
+          failed: what was raised where the form was made without a question before.
         """
         made = None if plan == FLOAT32 else self._raced(plan)
         if isinstance(made, NotMade):
             return run(self._drop(plan, made.why, failed=False))  # Case 4
         form = self._plans.float32() if made is None else made.run
         try:
+            if failed is not None and self.is_rewritten(form):
+                raise failed
             outputs = run(form)
         except tf.errors.OpError as e:
             if self._strict:
@@ -275,22 +296,21 @@ class RunTwins:
         """Has float32 run from now on; nothing more is to come of it."""
         self._contest, self._running = None, FLOAT32
         run = self._plans.float32()
-        self._proven(itertools.repeat(run))
+        self._proven(run)
         return run
 
     def _go_on(self) -> None:
         """Has the form that runs made without a question, until the next check."""
         contest = self._contest
         if contest is None:
-            return self._proven(itertools.repeat(self.fastest()))
+            return self._proven(self.fastest())
         if contest.winner == FLOAT32:
             self._give_up()
             return None
         with self._lock:
-            times, run = contest.calls_left, self.fastest()
-            contest.passed(times or 0)
-            again = itertools.repeat(run)
-            self._proven(again if times is None else itertools.repeat(run, times))
+            self._proven(
+                self.fastest(), lambda: Due(contest.calls_left, contest.passed)
+            )
         return None
 
     def _ended(self, contest: Contest, outcome: TrialOutcome | None) -> None:

@@ -19,6 +19,7 @@ from amp.integration import fallback
 from amp.integration.functions.twins import Twins
 from amp.integration.racing import exemptions
 from amp.integration.runtime import definitions
+from amp.integration.runtime.unasked import Unasked
 from amp.integration.sessions.graph_views import views_of
 from amp.integration.sessions.policy_view import PolicyView, Run
 from amp.integration.sessions.run_plans import Asked, RunPlans
@@ -139,8 +140,8 @@ class SessionTwin:
         self.views = views_of(graph)
         self.stalls: SessionStalls | None = None
         self._remote = bool(target)
-        # By a run's key, what gives its form at each call without any question.
-        self._proven: dict[Key, Iterator[Run]] = {}
+        # By a run's key, its form where that is made without any question.
+        self._proven: Unasked[Key, Run] = Unasked()
         self._runs: dict[Key, RunTwins] = {}
         self._refused: set[tuple[Any, str]] = set()
         self._once = Once()  # threads may begin with the same run
@@ -173,16 +174,18 @@ class SessionTwin:
             done, outputs = self.stalls.call(self._runs[key].fastest(), run, starts)
             if done:
                 return outputs
-        found = next(self._proven.get(key, _NOTHING), None)
-        if found is not None:
-            try:
-                return run(found)
-            except tf.errors.ResourceExhaustedError:
-                if not self._found(key, twins, request).is_rewritten(found):
-                    raise
-                self._proven.pop(key, None)
-                # Float32 might have fitted; a run that is asked for tells.
-        return self._found(key, twins, request).call(run, starts, request.work)
+        found = next(self._proven.given.get(key, _NOTHING), None)
+        if found is None:
+            return self._found(key, twins, request).call(run, starts, request.work)
+        try:
+            return run(found)
+        except tf.errors.ResourceExhaustedError as e:
+            forms = self._found(key, twins, request)
+            if not forms.is_rewritten(found):
+                raise
+            error = e  # float32 might have fitted
+        self._proven.end(key)
+        return forms.call_again(run, starts, found.plan, error)
 
     def fixed(self, twins: Twins | None, request: Request) -> Run:
         """The form of a run that is made in one form only: the fastest so far known."""
@@ -224,7 +227,7 @@ class SessionTwin:
         made = RunTwins(
             RunPlans(self.views, twins, request.asked()),
             Terms(off, recall, self._refused),
-            functools.partial(self._proven.__setitem__, key),
+            functools.partial(self._proven.put, key),
         )
         made.begin()
         return made

@@ -6,11 +6,14 @@ import dataclasses
 from pathlib import Path
 
 import pytest
+import tensorflow as tf
 
+import amp
 from amp.graph_rewrite.outcomes import AccuracyOutcome
 from amp.graph_rewrite.report import Report
 from amp.integration import atomic_files, reports
 from amp.integration.functions.function_reports import FunctionReports
+from amp.integration.process import PROCESS
 from amp.policy import Policy
 
 REPORT = Report("f", "bfloat16", False, "CPU", "none", 9, 3, 1, 2.0, 1.0, (), "done")
@@ -40,6 +43,18 @@ def test_what_is_forgotten_is_not_changed_any_more() -> None:
     newest.forget(b"f")
     newest.change(b"f", lambda report: dataclasses.replace(report, casts=9))
     assert reports.reports() == [REPORT]
+
+
+def test_nothing_is_kept_of_functions_that_stay_as_they_are() -> None:
+    """The process keeps a bounded number; those with a twin are kept besides."""
+    weights = tf.Variable(tf.ones([8, 8]))
+    small = tf.function(lambda x: tf.matmul(x, weights))
+    with amp.mixed_precision_scope(dtype="bfloat16", trial=False):
+        small(tf.ones([2, 8]))
+    (found,) = amp.reports()
+    assert not found.rewritten
+    (kept,) = [twins._shared.reports._newest for twins in PROCESS.twins]
+    assert not kept
 
 
 def test_a_report_whose_writing_was_interrupted_is_replaced_by_the_next(

@@ -433,7 +433,7 @@ def test_what_another_thread_was_to_call_without_a_question_is_forgotten(
         (twins,) = [t.twins for t in PROCESS.settled.values() if t.twins is not None]
         name = step.run.get_concrete_function().name
         twin = next(made for made in twins.made_for(name) if "_check" not in made)
-        twins.proven[name] = itertools.repeat(twin.encode(), 1000)  # planted
+        twins.proven.given[name] = itertools.repeat(twin.encode(), 1000)  # planted
         return honest(self)
 
     monkeypatch.setattr(gradient_check.GradientCheck, "compare", compare)
@@ -725,7 +725,7 @@ def test_a_race_goes_with_its_function() -> None:
     del step
     gc.collect()
     assert name not in twins._functions
-    assert name not in twins.proven
+    assert name not in twins.proven.given
 
 
 def test_threads_may_call_at_once_and_each_call_is_one_step() -> None:
@@ -1006,7 +1006,27 @@ def test_a_twin_that_no_longer_fits_leaves_float32_at_work(fits: bool) -> None:
         else:
             with pytest.raises(tf.errors.ResourceExhaustedError, match="OOM"):
                 call(context_lib.context(), name, [], 1)
-    assert ran == ["twin", "twin", "original", *(["original"] if fits else [])]
+    assert ran == ["twin", "original", *(["original"] if fits else [])]
+
+
+def test_with_strict_a_twin_that_no_longer_fits_is_an_error_from_one_call() -> None:
+    step, ran = Step(), []
+    step.train(3, trial=False, strict=True)
+    name = step.run.get_concrete_function().name
+
+    def tensorflow(context: Any, which: bytes, *args: Any) -> None:
+        ran.append(which)
+        raise tf.errors.ResourceExhaustedError(None, None, "OOM")
+
+    call = function_hooks.HOOKS["Context.call_function"](tensorflow)
+    fields: dict[str, Any] = {"dtype": "bfloat16", "trial": False, "check": False}
+    with (
+        amp.mixed_precision_scope(strict=True, **fields),
+        pytest.raises(tf.errors.ResourceExhaustedError, match="OOM"),
+    ):
+        call(context_lib.context(), name, [], 1)
+    assert len(ran) == 1
+    assert ran != [name]
 
 
 @pytest.mark.parametrize("races", [False, True])

@@ -327,9 +327,11 @@ def test_a_form_that_does_not_fit_leaves_float32_at_work(
         job.steps(session, before)
         forms = [*PLANS, UNCLUSTERED.name]
         ran.raises, ran.starts = dict.fromkeys(forms, FULL), True
+        made = len(ran)
         with pytest.warns(RuntimeWarning, match="OOM when allocating"):
             job.steps(session, 60)
         assert session.run(job.count) == before + 60
+    assert trial or ran[made : made + 2] == [CUT.name, FLOAT32]
     assert set(ran[-10:]) == {FLOAT32}
 
 

@@ -239,7 +239,7 @@ class FunctionTwins:
                     take_in = functools.partial(self._take_in, context)
                     done, outputs = entrant(self._plans, plan, call, take_in)
                     if done:
-                        race.postpone(plan)
+                        race.postpone()
                         return outputs
             return self._guarded.call(call, context, plan)
 

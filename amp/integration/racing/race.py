@@ -132,7 +132,7 @@ class Race:
         self._running: collections.Counter[str] = collections.Counter()
         self._out: dict[str, str] = {}  # who is out, and why
         self._unreleased: set[str] = set()  # of those
-        self._postponed: set[str] = set()  # whose turn comes again
+        self._postponed: set[int] = set()  # the threads whose turn does not count
         self._outcome: TrialOutcome | None = None
         self._text = ""
         self._news: collections.deque[Callable[[], None]] = collections.deque()
@@ -178,13 +178,13 @@ class Race:
             self._bring_in()
             return True
 
-    def postpone(self, name: str) -> None:
+    def postpone(self) -> None:
         """Is told within an entrant's turn that another function runs in its place.
 
         The turn does not count, and comes again at the next call.
         """
         with self._lock:
-            self._postponed.add(name)
+            self._postponed.add(threading.get_ident())
 
     def drop(self, name: str, why: str, text: str = "") -> None:
         """Takes an entrant out of the race, because it cannot run.
@@ -251,8 +251,8 @@ class Race:
         with self._lock:
             alone = turn.alone and turn.number == self._begun
             self._running[turn.name] -= 1
-            if turn.name in self._postponed:
-                self._postponed.remove(turn.name)
+            if threading.get_ident() in self._postponed:
+                self._postponed.remove(threading.get_ident())
                 if turn.name in self._left:
                     self._waiting.appendleft((turn.name, turn.round))
                 return

@@ -107,7 +107,7 @@ def test_a_turn_in_which_another_function_ran_comes_again() -> None:
 
     def run(name: str) -> str:
         if not machine.calls:
-            machine.race.postpone(name)
+            machine.race.postpone()
         return machine.run(name)
 
     machine.race.call(run)
@@ -115,6 +115,27 @@ def test_a_turn_in_which_another_function_ran_comes_again() -> None:
     assert not machine.log.timed
     assert machine.calls_to_end() == 1 + 2 + 2 * LEAST
     assert machine.calls[:5] == ["cut", "cut", "cut", FLOAT32, FLOAT32]
+
+
+def test_of_two_turns_at_a_time_the_one_that_was_put_off_does_not_count() -> None:
+    """It ends last, and the time of the other's call is the entrant's own."""
+    machine = Machine(constant(cut=1.0, float32=1.5))
+    begun, over = threading.Event(), threading.Event()
+
+    def put_off(name: str) -> None:
+        machine.race.postpone()
+        begun.set()
+        over.wait()
+        machine.now += 100.0  # what ran in its place
+
+    thread = threading.Thread(target=machine.race.call, args=(put_off,))
+    thread.start()
+    begun.wait()
+    machine.race.call(machine.run)
+    over.set()
+    thread.join()
+    assert machine.log.first == {"cut": 1.0}
+    assert machine.log.calls == {"cut": 1}
 
 
 def test_once_ended_the_winner_runs_and_nobody_is_told_again() -> None:

@@ -179,22 +179,29 @@ def _of_eager(tensor: Any) -> Call | None:
 
 
 def _all_behind(waiting: list[Any]) -> Iterator[Call | None]:
-    """Yields the calls that operations depend on, through whatever operation."""
+    """Yields the calls that operations depend on, through whatever operation.
+
+    None for those in a function, or in a loop or branch of TensorFlow 1's control flow:
+    nothing of such a call can be read outside.
+    """
     known = _known(waiting)
     inside = any(_has_inside(op.graph) for op in waiting)
     seen: set[_Key] = set()
-    while waiting and (known or inside):
-        op = waiting.pop()
+    beyond: list[Any] = []  # the edge of a loop or branch
+    while (waiting or beyond) and (known or inside):
+        crossed = not waiting
+        op = (waiting or beyond).pop()
         key = (id(op.graph), op.name)
         if key in seen:
             continue
         seen.add(key)
         if key in known:
-            yield known[key]
+            yield None if crossed else known[key]
             continue
         if inside and _has_function(op):
             yield None
-        waiting += [tensor.op for tensor in op.inputs]
+        outside = not crossed and not _is_frame(op)
+        (waiting if outside else beyond).extend(tensor.op for tensor in op.inputs)
 
 
 def _sources(waiting: list[Any], handles: list[Any]) -> Iterator[Call | None]:
@@ -240,11 +247,15 @@ def _known(operations: Sequence[Any]) -> dict[_Key, Call]:
 
 def _arithmetic(op: Any) -> bool:
     """Whether the results of an operation depend on its inputs and nothing else."""
-    if op.type == "Placeholder" or op.type.removeprefix("Ref") in _FRAMES:
+    if op.type == "Placeholder" or _is_frame(op):
         return False
     if op.op_def is None or op.op_def.is_stateful:
         return False
     return not _has_function(op)
+
+
+def _is_frame(op: Any) -> bool:
+    return op.type.removeprefix("Ref") in _FRAMES
 
 
 def _has_function(op: Any) -> bool:

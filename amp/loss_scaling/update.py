@@ -16,6 +16,7 @@ from typing import Any, NamedTuple, Protocol
 import tensorflow as tf
 
 from amp.loss_scaling import branches, provenance, state
+from amp.loss_scaling.finite_checks import values_of
 from amp.loss_scaling.scaler import Scaler
 
 
@@ -29,16 +30,21 @@ class Concern(NamedTuple):
         known; then `Scaler.overflow` decides.
       moved: whether replicas have changed the scale by these calls before. It is as of
         when the concern was made: replicas take turns, and all have to decide alike.
+      after: the tensors after which `Scaler.overflow` may be read. In a session graph
+        nothing else says that the calls have noted their overflow by then.
     """
 
     scaler: Scaler
     positions: list[int]
     calls: tuple[provenance.Call, ...] | None = None
     moved: bool = False
+    after: tuple[tf.Tensor, ...] = ()
 
 
 def concerns(
-    variables: Sequence[tf.Variable], calls: Sequence[provenance.Call] | None
+    variables: Sequence[tf.Variable],
+    calls: Sequence[provenance.Call] | None,
+    grads: Sequence[Any],
 ) -> list[Concern]:
     """Returns the scalers whose overflow skips an update.
 
@@ -46,9 +52,12 @@ def concerns(
       variables: the variables that are updated.
       calls: the gradient calls from which the update is computed. None if they are not
         known; then it is every scaler of the variables.
+      grads: the gradients that it is computed from.
     """
     if calls is None:
-        return [Concern(*found) for found in state.serving(variables)]
+        after = tuple(filter(tf.is_symbolic_tensor, map(values_of, grads)))
+        served = (Concern(*found) for found in state.serving(variables))
+        return [concern._replace(after=after) for concern in served]
     found: dict[int, list[provenance.Call]] = {}
     for call in calls:
         if call.waits:
@@ -299,11 +308,14 @@ def told_to_all(
 
 
 def _pending(concern: Concern) -> tf.Tensor:
-    scaler, positions, calls, _ = concern
+    scaler, positions, calls = concern.scaler, concern.positions, concern.calls
     here = scaler.stepped_here() if calls is None else [c.finite for c in calls]
     if here:
         return tf.logical_not(tf.reduce_all(tf.stack(here)))
-    with scaler.ready():
+    # A node that waits for a call need not wait for what the call reads, once that is
+    # inlined; one that reads its result does.
+    after = [tf.identity(tensor) for tensor in concern.after]
+    with tf.control_dependencies(after), scaler.ready():
         overflow = scaler.overflow.read_value()
     if len(positions) < overflow.shape[0]:
         overflow = tf.gather(overflow, positions)

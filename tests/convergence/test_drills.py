@@ -218,8 +218,8 @@ def of_all() -> Any:
     original = update.concerns
     seen: list[Any] = []
 
-    def concerns(variables: Any, calls: Any) -> Any:
-        seen.extend(original(variables, calls))
+    def concerns(*given: Any) -> Any:
+        seen.extend(original(*given))
         return list(seen)
 
     return _instead(update, "concerns", concerns)

@@ -350,6 +350,81 @@ def test_gradients_in_a_session_loop(scope, control_flow):
         v1.enable_control_flow_v2()
 
 
+@pytest.mark.parametrize("control_flow", ["v1", "v2"])
+@pytest.mark.parametrize("how", ["function", "map", "cond", "while"])
+def test_a_gradient_on_its_way_to_a_session_update_may_be_changed(
+    scope, how, control_flow
+):
+    """The run that overflows is left out, and not the next one, whatever is between."""
+
+    def changed(gradient):
+        if how == "function":
+            return tf.function(lambda g: g * 0.5)(gradient)
+        if how == "map":
+            return tf.map_fn(lambda row: row * 0.5, gradient)
+        if how == "cond":
+            return tf.cond(
+                tf.size(gradient) > 1, lambda: gradient * 0.5, lambda: gradient
+            )
+        large = lambda g: tf.norm(g) > 1e9  # noqa: E731
+        return tf.while_loop(large, lambda g: (g * 0.5,), [gradient])[0]
+
+    if control_flow == "v1":
+        v1.disable_control_flow_v2()
+    try:
+        with tf.Graph().as_default(), v1.Session() as session:
+            w = v1.get_variable("w", initializer=np.ones([8, 8], np.float32))
+            factor = v1.placeholder(tf.float32, [])
+            optimizer = v1.train.GradientDescentOptimizer(0.1)
+            ((grad, _),) = optimizer.compute_gradients(tf.reduce_sum(w**2) * factor)
+            train = optimizer.apply_gradients([(changed(grad), w)])
+            session.run(v1.global_variables_initializer())
+            moved = []
+            for overflows in [0, 1, 0, 0, 1, 0, 1, 0]:
+                before = session.run(w)
+                session.run(train, {factor: np.inf if overflows else 1e-3})
+                moved.append(int(np.any(session.run(w) != before)))
+            assert moved == [1, 0, 1, 1, 0, 1, 0, 1]
+    finally:
+        v1.enable_control_flow_v2()
+
+
+@pytest.mark.parametrize("how", ["map", "while", "cond"])
+def test_a_loss_may_have_gradients_in_its_loops(scope, how):
+    """As in meta-learning: an inner step by weights, in a loop over tasks."""
+
+    def task(factor):
+        (inner,) = v1.gradients(tf.reduce_sum(w**2) * factor, [w])
+        return tf.reduce_sum((w - 0.1 * inner) ** 2)
+
+    v1.disable_control_flow_v2()
+    try:
+        with tf.Graph().as_default(), v1.Session() as session:
+            w = v1.get_variable("w", initializer=[1.0])
+            factors = v1.placeholder(tf.float32, [2])
+            if how == "map":
+                loss = tf.reduce_sum(tf.map_fn(task, factors))
+            elif how == "while":
+                loss = tf.while_loop(
+                    lambda i, _: i < 2,
+                    lambda i, total: (i + 1, total + task(factors[i])),
+                    (0, tf.zeros([])),
+                )[1]
+            else:
+                one = tf.cond(factors[0] > 1e9, lambda: w[0], lambda: task(factors[0]))
+                loss = one + task(factors[1])
+            train = v1.train.GradientDescentOptimizer(0.1).minimize(loss)
+            session.run(v1.global_variables_initializer())
+            session.run(train, {factors: [1.0, 1.0]})
+            # Of each task (w - 0.2 w)^2, by w.
+            np.testing.assert_allclose(session.run(w), 1 - 0.1 * 2 * 1.28, rtol=1e-6)
+            before = session.run(w)
+            session.run(train, {factors: [1.0, np.inf]})
+            assert session.run(w) == before
+    finally:
+        v1.enable_control_flow_v2()
+
+
 class Trainer(tf.Module):
     """A user's module whose training step is saved with it."""
 

@@ -332,7 +332,7 @@ def _updated(grads: Sequence[Any], variables: Sequence[Any]) -> list[tf.Variable
 def _served(grads: Sequence[Any], variables: Sequence[Any]) -> list[update.Concern]:
     updated = _updated(grads, variables)
     calls = provenance.calls(grads, updated)
-    concerns = update.concerns(updated, calls)
+    concerns = update.concerns(updated, calls, grads)
     if calls is None and tf.inside_function() and _may_grow(grads):
         traced_updates.note(updated)
     # What replicas reduce among themselves they have agreed on.

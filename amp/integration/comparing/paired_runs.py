@@ -67,8 +67,7 @@ class PairedRuns:
         self._given = ()
         self.state.release()
         self._quiet.close()
-        for name in self._registered:
-            self._context.remove_function(name)
+        definitions.unregister(self._context, self._registered)
         self._registered.clear()
 
     def values(self, module: ir.Module, edges: Sequence[ir.Edge]) -> Iterator[Array]:
@@ -120,8 +119,7 @@ class PairedRuns:
 
     def _add(self, module: ir.Module) -> str:
         """Registers a main function, and of what it calls what TensorFlow lacks."""
-        graphs = (*module.functions.values(), module.main)
-        self._registered += definitions.register(self._context, graphs, module)
+        self._registered += definitions.register(self._context, module)
         return module.main.name
 
 

@@ -28,7 +28,7 @@ from amp.graph_rewrite.normalize.gradients_only import Gradients, NotRepeatable
 from amp.graph_rewrite.normalize.sizes import SizesAtCall
 from amp.graph_rewrite.report import Report
 from amp.graph_rewrite.report_builder import left
-from amp.graph_rewrite.rewrite import Begun
+from amp.graph_rewrite.rewrite import Begun, begin
 from amp.graph_rewrite.steps import uncollected
 from amp.integration import fallback
 from amp.integration.functions import first_element
@@ -37,7 +37,7 @@ from amp.integration.functions.plan_store import Record
 from amp.integration.functions.started_function import Started, Told
 from amp.integration.observing import gradient_check
 from amp.integration.racing import exemptions
-from amp.integration.runtime import definitions, failures, shape_inference, twin_making
+from amp.integration.runtime import definitions, failures, shape_inference
 from amp.integration.runtime.function_call import FunctionCall
 from amp.integration.runtime.unasked import Due
 from amp.loss_scaling.once import Once
@@ -225,7 +225,7 @@ class FirstSteps:
     @uncollected()
     def _read(self, context: Any, name: bytes, sizes: SizesAtCall) -> Started | None:
         module = definitions.read(context, name.decode())
-        begun = twin_making.begun(module, self._settled, sizes)
+        begun = begin(module, self._settled, sizes=sizes)
         compiled = calls.MUST_COMPILE in begun.given.main.flags
         # What converts everything has no use for sizes.
         if self._policy.assignment == "all" or self._policy.emulate or compiled:
@@ -254,8 +254,7 @@ class FirstSteps:
         if started.wanted is not None:
             module = gradients_only.recorded(module, started.wanted, name)
         module = size_roots.telling(module, started.roots, name)
-        graphs = (*module.functions.values(), module.main)
-        started.functions += (*definitions.register(context, graphs, module),)
+        started.functions += (*definitions.register(context, module),)
         started.teller = name.encode()
 
 

@@ -17,7 +17,7 @@ from tensorflow.python.eager import context as context_lib
 from amp.graph_rewrite.assign.nominee import CUT, PRODUCTS, UNCLUSTERED
 from amp.graph_rewrite.cost.resolution import Resolution
 from amp.graph_rewrite.report import Report
-from amp.graph_rewrite.rewrite import Rewrite
+from amp.graph_rewrite.rewrite import Rewrite, begin
 from amp.integration.functions import plan_store, stored_checks
 from amp.integration.functions.function_plans import (
     MEASURED,
@@ -33,7 +33,7 @@ from amp.integration.observing.checks import AGAIN, Checks, Refused
 from amp.integration.observing.gradient_check import Checked, GradientCheck
 from amp.integration.observing.gradient_copies import Recorded
 from amp.integration.observing.step_probes import StepProbes
-from amp.integration.runtime import definitions, failures, twin_making
+from amp.integration.runtime import definitions, failures
 from amp.integration.runtime.function_call import FunctionCall
 from amp.integration.runtime.unasked import Due, Unasked
 from amp.loss_scaling.once import Once
@@ -219,8 +219,8 @@ class FunctionChecks:
         """A check of a plan, at the weights that there are then."""
         context, nominee = context_lib.context(), plans.nominee(plan)
         module = definitions.read(context, self._name.decode())
-        begun = twin_making.begun(module, self._shared.settled, self._sizes)
-        prepared = twin_making.prepared(begun, plans.timer(plan))
+        begun = begin(module, self._shared.settled, sizes=self._sizes)
+        prepared = begun.prepared(plans.timer(plan))
         made = prepared.made(nominee, definitions.new_suffix())
         return GradientCheck(context, prepared, made, nominee)
 

@@ -36,7 +36,7 @@ from amp.integration import heap, tensor_pool
 from amp.integration.measuring.job_timer import Noted
 from amp.integration.racing import exemptions
 from amp.integration.racing.race_log import FLOAT32
-from amp.integration.runtime import twin_making
+from amp.integration.runtime import definitions, twin_making
 from amp.integration.runtime.twin_making import MadeTwin
 from amp.policy import Policy
 
@@ -404,7 +404,7 @@ class FunctionPlans:
         made, _ = self._made.pop(plan, None), self._left.pop(plan, None)
         self.prices.pop(plan, None)
         if isinstance(made, Made):
-            twin_making.removed(context, made.twin)
+            definitions.unregister(context, made.twin.functions)
             heap.trim()
 
     def let_all_go(self, context: Any) -> None:

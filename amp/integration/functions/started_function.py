@@ -15,7 +15,7 @@ from amp.graph_rewrite.normalize.element_sources import ElementSource
 from amp.graph_rewrite.normalize.gradients_only import Gradients
 from amp.graph_rewrite.rewrite import Begun
 from amp.integration.observing.gradient_copies import Recorded
-from amp.integration.runtime import shape_inference
+from amp.integration.runtime import definitions, shape_inference
 from amp.integration.runtime.function_call import FunctionCall
 
 
@@ -171,5 +171,4 @@ class Started:
             if self.begun is not None or self.running:
                 return
             functions, self.functions = self.functions, ()
-        for function in functions:
-            context.remove_function(function)
+        definitions.unregister(context, functions)

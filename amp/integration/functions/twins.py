@@ -25,7 +25,7 @@ from amp.graph_rewrite.graph import ir
 from amp.graph_rewrite.ops.op_table import COMPUTE
 from amp.graph_rewrite.report import Report
 from amp.graph_rewrite.report_builder import left
-from amp.graph_rewrite.rewrite import Begun
+from amp.graph_rewrite.rewrite import Begun, begin
 from amp.graph_rewrite.steps import uncollected
 from amp.integration import fallback, heap
 from amp.integration.functions import plan_store
@@ -237,7 +237,7 @@ class Twins:
         self.met(module)
         if begun is None:
             sizes = shape_inference.at_call(inputs)
-            begun = twin_making.begun(module, self.settled, sizes)
+            begun = begin(module, self.settled, sizes=sizes)
         key, known = self.known(module, told.key, begun)
         if known.winner == FLOAT32:
             cause = "float32 was the fastest in an earlier run of the job"
@@ -245,7 +245,7 @@ class Twins:
             self._shared.reports.put(name, report)
             return None
         timer = self._timer(module, known, told.seconds)
-        prepared = twin_making.prepared(begun, timer)
+        prepared = begun.prepared(timer)
         plans = FunctionPlans(name, prepared, {}, known.winner)
         function = FunctionTwins(plans, key, self._shared)
         if not function.begin(context, known, told):

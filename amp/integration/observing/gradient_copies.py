@@ -254,8 +254,7 @@ class GradientCopies:
 
     def _add(self, module: ir.Module) -> bytes:
         """Registers a main function, and of what it calls what TensorFlow lacks."""
-        graphs = (*module.functions.values(), module.main)
-        self._registered += definitions.register(self._context, graphs, module)
+        self._registered += definitions.register(self._context, module)
         return module.main.name.encode()
 
     @contextlib.contextmanager
@@ -269,8 +268,7 @@ class GradientCopies:
 
     def _remove(self, since: int) -> None:
         """Removes functions from TensorFlow's runtime, and gives their memory back."""
-        for name in self._registered[since:]:
-            self._context.remove_function(name)
+        definitions.unregister(self._context, self._registered[since:])
         del self._registered[since:]
         heap.trim()
         tensor_pool.trim()

@@ -70,8 +70,7 @@ def registered(original: bytes, which: bytes, counts: bool) -> Variant | None:
     what = Observed(edges, functions, number)
     variant = f"{name}{definitions.new_suffix()}_observed"
     made = step_probes.probed(module, at, what, variant)
-    graphs = (*made.functions.values(), made.main)
-    added = definitions.register(context, graphs, made)
+    added = definitions.register(context, made)
     own = frozenset() if counts else _own(context, original)
     line = functools.partial(_line_in_function, original.decode())
     sample = Sample(name, at.gradients, own, found, None, line)

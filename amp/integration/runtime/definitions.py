@@ -155,7 +155,7 @@ def concrete_of(original: Any, module: ir.Module) -> Any:
       module: the rewritten function, and the functions that it calls.
     """
     context = context_lib.context()
-    added = register(context, [*module.functions.values()], module)
+    added = register(context, module, module.functions.values())
     definition = serde.write_function(module.main, op_schema.lookup_of(module))
     graph = function_def_to_graph.function_def_to_graph(
         definition,
@@ -164,7 +164,9 @@ def concrete_of(original: Any, module: ir.Module) -> Any:
         input_shapes=[tensor.shape for tensor in original.inputs],
         include_library_functions=True,
     )
-    weakref.finalize(graph, _unregister, added).atexit = False
+    # Nothing calls them then: a ConcreteFunction holds its graph, and so does every
+    # function that was traced with a call of it.
+    weakref.finalize(graph, unregister, context, added).atexit = False
     given = len(original.inputs) - len(original.captured_inputs)
     for outer, inner in zip(
         original.captured_inputs, graph.inputs[given:], strict=True
@@ -181,32 +183,31 @@ def concrete_of(original: Any, module: ir.Module) -> Any:
     return made
 
 
-def register(context: Any, graphs: Iterable[ir.Graph], module: ir.Module) -> list[str]:
+def register(
+    context: Any, module: ir.Module, graphs: Iterable[ir.Graph] | None = None
+) -> list[str]:
     """Registers those functions of a module that TensorFlow does not have yet.
 
     Args:
       context: TensorFlow's eager context.
-      graphs: those that are to be called; after the functions that they call.
-      module: of which they are.
+      module: the functions.
+      graphs: those of them to register, after the ones that they call; all by default.
 
     Returns:
-      The names of those that were registered, to be removed when nothing calls them.
+      The names of those that were registered, for `unregister`.
     """
     lookup, added = op_schema.lookup_of(module), []
-    for graph in graphs:
+    for graph in (
+        (*module.functions.values(), module.main) if graphs is None else graphs
+    ):
         if not context.has_function(graph.name):
             context.add_function_def(serde.write_function(graph, lookup))
             added.append(graph.name)
     return added
 
 
-def _unregister(names: Sequence[str]) -> None:
-    """Removes functions from the runtime, when the graph that calls them is deleted.
-
-    Nothing can call them then: a ConcreteFunction holds its graph, and so does every
-    function that was traced with a call of it.
-    """
-    context = context_lib.context()
+def unregister(context: Any, names: Iterable[str]) -> None:
+    """Removes functions that nothing calls any more, as far as they are there."""
     for name in names:
         if context.has_function(name):
             context.remove_function(name)

@@ -1,7 +1,7 @@
-"""Makes the twin of a function: has it rewritten, and registers the result.
+"""Makes the twin of a function by one of its plans, and registers it.
 
-Used by `twins`, which decides when a twin is made and whether it runs. No choice of
-precision is made here.
+Used by `function_plans`, which decides when a twin is made; whether it runs, and which
+precision its nodes have, is not decided here.
 """
 
 from __future__ import annotations
@@ -10,11 +10,8 @@ import dataclasses
 from typing import Any
 
 from amp.graph_rewrite.assign.nominee import Nominee
-from amp.graph_rewrite.cost.op_instance import Timer
-from amp.graph_rewrite.cost.resolution import Resolution
 from amp.graph_rewrite.graph import calls, ir
-from amp.graph_rewrite.normalize.sizes import SizesAtCall
-from amp.graph_rewrite.rewrite import Begun, Prepared, Rewrite, begin
+from amp.graph_rewrite.rewrite import Begun, Prepared, Rewrite
 from amp.integration.runtime import definitions
 
 
@@ -34,39 +31,10 @@ class MadeTwin:
     repeatable: bool
 
 
-def begun(
-    module: ir.Module, settled: Resolution, sizes: SizesAtCall | None = None
-) -> Begun:
-    """Inlines the calls of a function and finds its sizes.
-
-    Args:
-      module: the function, as `definitions` read it.
-      settled: policy and device.
-      sizes: of the call that plans are made for.
-
-    Raises:
-      AmpError: what was found wrong.
-    """
-    return begin(module, settled, sizes=sizes)
-
-
 def told(begun: Begun) -> list[ir.Shape]:
     """The shapes that are the call's, as the trace does not have them."""
     sized = begun.values.get("sized")
     return [] if sized is None else list(sized.given.values())
-
-
-def prepared(begun: Begun, timer: Timer) -> Prepared:
-    """Analyzes and prices a function.
-
-    Args:
-      begun: the function.
-      timer: gives measured times of its operations.
-
-    Raises:
-      AmpError: what was found wrong.
-    """
-    return begun.prepared(timer)
 
 
 def registered(
@@ -93,15 +61,8 @@ def registered(
     main = result.graph.main
     twin = MadeTwin(
         name=str(main.name).encode(),
-        functions=tuple(definitions.register(context, made, result.graph)),
+        functions=tuple(definitions.register(context, result.graph, made)),
         repeatable=calls.MUST_COMPILE in main.flags
         or not definitions.has_effects(given),
     )
     return twin, result
-
-
-def removed(context: Any, made: MadeTwin) -> None:
-    """Takes a twin that never runs again out of TensorFlow's runtime."""
-    for function in made.functions:
-        if context.has_function(function):
-            context.remove_function(function)

@@ -19,7 +19,6 @@ from amp.graph_rewrite.rewrite import Begun
 from amp.integration.functions import first_step
 from amp.integration.functions.plan_store import Record
 from amp.integration.racing.race_log import FLOAT32
-from amp.integration.runtime import twin_making
 from amp.integration.runtime.function_call import FunctionCall
 
 pytestmark = [pytest.mark.kernels, pytest.mark.usefixtures("only_amx")]
@@ -135,13 +134,13 @@ def test_one_step_tells_sizes_and_what_gradients_are_compared_on(
 def planned(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The functions that were planned."""
     names: list[str] = []
-    honest = twin_making.prepared
+    honest = Begun.prepared
 
     def prepared(begun: Any, timer: Any) -> Any:
         names.append(begun.given.main.name)
         return honest(begun, timer)
 
-    monkeypatch.setattr(twin_making, "prepared", prepared)
+    monkeypatch.setattr(Begun, "prepared", prepared)
     return names
 
 
@@ -218,7 +217,7 @@ def test_a_step_whose_plan_fails_has_no_report_that_promises_one(
     def fails(begun: Any, timer: Any) -> Any:
         raise ValueError("planted")
 
-    monkeypatch.setattr(twin_making, "prepared", fails)
+    monkeypatch.setattr(Begun, "prepared", fails)
     weights = tf.Variable(tf.random.normal([SIZE, SIZE]) / 16.0)
     fn, before = tf.function(lambda x: trained(weights, x)), len(amp.reports())
     with amp.mixed_precision_scope(dtype="bfloat16"):

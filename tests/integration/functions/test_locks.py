@@ -17,11 +17,11 @@ import tensorflow as tf
 from tensorflow.python.eager import context as context_lib
 
 import amp
+from amp.graph_rewrite.rewrite import Begun
 from amp.integration import active, api, install, messages, reports, tensor_pool
 from amp.integration.functions import plan_store
 from amp.integration.functions import twins as twins_lib
 from amp.integration.measuring import job_timer
-from amp.integration.runtime import twin_making
 from amp.loss_scaling import group, stalls
 
 pytestmark = pytest.mark.kernels
@@ -161,14 +161,14 @@ def test_a_function_may_go_while_its_thread_makes_the_twin_of_another(
 ) -> None:
     kept = [function()]
     called(kept[0])
-    made, rewrite = twins_of(kept[0]), twin_making.prepared
+    made, rewrite = twins_of(kept[0]), Begun.prepared
 
     def collects(*args: Any, **kwargs: Any) -> Any:
         kept.clear()
         gc.collect()
         return rewrite(*args, **kwargs)
 
-    monkeypatch.setattr(twin_making, "prepared", collects)
+    monkeypatch.setattr(Begun, "prepared", collects)
     fn = function()
     called(fn)
     assert not any(context_lib.context().has_function(name) for name in made)
@@ -178,7 +178,7 @@ def test_a_function_may_go_while_its_thread_makes_the_twin_of_another(
 def test_a_rewrite_that_takes_long_holds_up_no_other_function(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    begun, go_on, rewrite = threading.Event(), threading.Event(), twin_making.prepared
+    begun, go_on, rewrite = threading.Event(), threading.Event(), Begun.prepared
     held: list[int] = []
 
     def slow(*args: Any, **kwargs: Any) -> Any:
@@ -188,7 +188,7 @@ def test_a_rewrite_that_takes_long_holds_up_no_other_function(
             assert go_on.wait(PATIENCE)
         return rewrite(*args, **kwargs)
 
-    monkeypatch.setattr(twin_making, "prepared", slow)
+    monkeypatch.setattr(Begun, "prepared", slow)
     first, second = function(), function()
     waiting = started(lambda: called(first))
     assert begun.wait(PATIENCE)
@@ -205,13 +205,13 @@ def test_a_rewrite_that_takes_long_holds_up_no_other_function(
 def test_who_is_told_of_a_rewrite_may_call_the_function(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    fn, seen, rewrite = function(), [], twin_making.prepared
+    fn, seen, rewrite = function(), [], Begun.prepared
 
     def tells(*args: Any, **kwargs: Any) -> Any:
         seen.append(called(fn).numpy().tolist())
         return rewrite(*args, **kwargs)
 
-    monkeypatch.setattr(twin_making, "prepared", tells)
+    monkeypatch.setattr(Begun, "prepared", tells)
     assert called(fn).numpy().tolist() == [[2.0, 2.0], [2.0, 2.0]]
     assert seen == [[[2.0, 2.0], [2.0, 2.0]]]
     assert len(amp.reports()) == 1
@@ -233,7 +233,7 @@ class Collects(logging.Handler):
 def test_threads_short_lived_functions_and_a_handler_that_collects_go_on(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    handler, rewrite = Collects(), twin_making.prepared
+    handler, rewrite = Collects(), Begun.prepared
     end = time.monotonic() + SOAKED
     done: list[int] = []
     failed: list[Exception] = []
@@ -253,7 +253,7 @@ def test_threads_short_lived_functions_and_a_handler_that_collects_go_on(
         except Exception as e:
             failed.append(e)
 
-    monkeypatch.setattr(twin_making, "prepared", tells)
+    monkeypatch.setattr(Begun, "prepared", tells)
     logging.getLogger("amp").addHandler(handler)
     try:
         threads = [started(work) for _ in range(4)]

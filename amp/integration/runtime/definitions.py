@@ -197,9 +197,9 @@ def register(
       The names of those that were registered, for `unregister`.
     """
     lookup, added = op_schema.lookup_of(module), []
-    for graph in (
-        (*module.functions.values(), module.main) if graphs is None else graphs
-    ):
+    if graphs is None:
+        graphs = (*module.functions.values(), module.main)
+    for graph in graphs:
         if not context.has_function(graph.name):
             context.add_function_def(serde.write_function(graph, lookup))
             added.append(graph.name)

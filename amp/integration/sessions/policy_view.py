@@ -257,6 +257,7 @@ class PolicyView:
         return found
 
     def _prepare(self, plan: Plan, part: Part, made: Increment) -> Prepared:
+        @functools.cache  # every phase asks
         def shape(edge: ir.Edge) -> ir.Shape:
             return self._twin.user_shape(made.shown.get(edge[0], edge))
 

@@ -15,6 +15,7 @@ import thorough
 from tensorflow.python.eager import context as context_lib
 
 import amp
+from amp.graph_rewrite.rewrite import Begun
 from amp.integration.functions import twins as twins_lib
 from amp.integration.runtime import twin_making
 
@@ -321,7 +322,7 @@ def test_a_failure_inside_a_rewrite_leaves_the_original_and_warns_once(
     def broken(*args, **kwargs):
         raise RuntimeError("a fault of ours")
 
-    monkeypatch.setattr(twin_making, "prepared", broken)
+    monkeypatch.setattr(Begun, "prepared", broken)
     fn = tf.function(lambda x: dense(x, weights))
     x = tf.random.normal([32, 64])
     want = fn(x)

@@ -280,12 +280,13 @@ def test_what_is_asked_of_a_scaler_goes_with_it(scope, monkeypatch):
     taken(step, np.inf, stalls.EARLY)
     stalls.look()
     assert SCALING.asked
-    del step
-    gc.collect()
-    state.skipped_steps()  # lets go of scalers whose variables are deleted
-    gc.collect()
-    assert SCALING.watched == {}
-    assert SCALING.asked == {}
+    with stalls._LOOKING:  # else the thread that reads it may hold it just now
+        del step
+        gc.collect()
+        state.skipped_steps()  # lets go of scalers whose variables are deleted
+        gc.collect()
+        assert SCALING.watched == {}
+        assert SCALING.asked == {}
 
 
 @pytest.mark.parametrize(("skips", "wait"), [(True, stalls.HURRY), (False, None)])

@@ -55,7 +55,9 @@ def concerns(
       grads: the gradients that it is computed from.
     """
     if calls is None:
-        after = tuple(filter(tf.is_symbolic_tensor, map(values_of, grads)))
+        after: tuple[tf.Tensor, ...] = ()
+        if not (tf.executing_eagerly() or tf.inside_function()):
+            after = tuple(filter(tf.is_symbolic_tensor, map(values_of, grads)))
         served = (Concern(*found) for found in state.serving(variables))
         return [concern._replace(after=after) for concern in served]
     found: dict[int, list[provenance.Call]] = {}

@@ -88,8 +88,7 @@ class FirstSteps:
           OpError: the user's pipeline raised it.
         """
         started = self._found(context, name, call)
-        sources = () if started is None else started.looks()
-        if started is None or not sources:
+        if started is None or not (sources := started.looks()):
             return None
         says = f"the sizes of batches in function {name.decode()} are assumed"
         part = fallback.Part(says, self._policy.strict)

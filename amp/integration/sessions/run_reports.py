@@ -47,14 +47,15 @@ class RunReports:
           off: why runs that these change have no race, "" if they have one.
         """
         for number, (changes, report) in enumerate(made):
-            text, key = report.trial, str(number).encode()
-            if changes:
-                text = f"off: {off}" if off else OTHER_RUNS
-                self._changing.append(key)
+            if not changes:
+                self.left(report)
+                continue
+            key, text = str(number).encode(), f"off: {off}" if off else OTHER_RUNS
+            self._changing.append(key)
             self._newest.put(key, self._named(report, text))
 
     def left(self, report: Report) -> None:
-        """Adds the report on a run that is not rewritten."""
+        """Adds a report of which nothing more comes: no run is rewritten by it."""
         reports.add(self._named(report), self._policy.report, self._lines)
 
     def begin(self, plan: str, report: Report, text: str) -> None:

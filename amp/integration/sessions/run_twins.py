@@ -156,7 +156,7 @@ class RunTwins:
         """
         contest = self._contest
         race = None if contest is None else contest.race
-        turn = functools.partial(self._guarded, run, starts)
+        turn = functools.partial(self.guarded, run, starts)
         if race is not None:
             with fallback.strictly(self._strict):
                 return race.call(turn, work)
@@ -164,18 +164,6 @@ class RunTwins:
         outputs = turn(plan)
         self._go_on()
         return outputs
-
-    def call_again(
-        self, run: Make, starts: Starts, plan: str, error: tf.errors.OpError
-    ) -> Any:
-        """Makes a run that has failed in the form that `proven` gave.
-
-        Args:
-          run, starts: as of `call`.
-          plan: that the form is by.
-          error: what TensorFlow raised.
-        """
-        return self._guarded(run, starts, plan, error)
 
     def fastest(self) -> Run:
         """The form that is the fastest as far as is known."""
@@ -189,7 +177,7 @@ class RunTwins:
         made = None if form.plan == FLOAT32 else self._plans.known(form.plan)
         return isinstance(made, MadeRun) and made.planned is not None
 
-    def _guarded(
+    def guarded(
         self,
         run: Make,
         starts: Starts,

@@ -185,7 +185,7 @@ class SessionTwin:
                 raise
             error = e  # float32 might have fitted
         self._proven.end(key)
-        return forms.call_again(run, starts, found.plan, error)
+        return forms.guarded(run, starts, found.plan, error)
 
     def fixed(self, twins: Twins | None, request: Request) -> Run:
         """The form of a run that is made in one form only: the fastest so far known."""

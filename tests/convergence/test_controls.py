@@ -42,6 +42,7 @@ def planted(
         family = tiny_family.install(patch)
         patch.setattr(controls, "CONTROLS", {"sound": SOUND, **CONTROLS})
         patch.setattr(runner._Runs, "_drill", lambda *_: None)
+        patch.setattr("convergence.observing.DRAWS", 3)
         frozen = ready(family, out, wide=False)
         options = runner.Options(
             quick=True, emulate=True, seeds=3, out=out, frozen=frozen

@@ -104,6 +104,7 @@ def test_faults_are_said_and_make_the_command_fail(
     assert results.read(tmp_path / results.file_name(here))["drills"] == found
 
 
+@pytest.mark.thorough
 def test_controls_are_drilled_too_and_their_faults_are_no_failure(
     ran: dict[str, Any],
     tmp_path: pathlib.Path,

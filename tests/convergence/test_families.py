@@ -23,6 +23,7 @@ def test_the_table_is_of_families_and_types_and_never_asks_for_fewer() -> None:
     assert families.seeds("resnet", "float16", 9) == 9
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 @pytest.mark.kernels
 def test_a_run_has_the_seeds_of_the_table_unless_told_otherwise(

@@ -136,6 +136,7 @@ def test_a_family_is_trained_towards_its_goal(
     family = small("resnet", 4)
     family = dataclasses.replace(family, full=family.quick)
     monkeypatch.setattr(runner._Runs, "_drill", lambda *_: None)
+    monkeypatch.setattr("convergence.observing.DRAWS", 2)
     digits = images.load(None, side=16)
     monkeypatch.setattr(
         images, "load", lambda *_, **__: dataclasses.replace(digits, name=DATA)

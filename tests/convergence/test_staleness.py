@@ -101,6 +101,8 @@ def test_a_step_that_is_planned_anew_has_the_digest_that_its_run_had(
     family = small("wide_deep", steps=8)
     monkeypatch.setitem(FAMILIES, "wide_deep", family)
     monkeypatch.setattr(settings, "SETTINGS", ("float32", "unscaled", "constant"))
+    monkeypatch.setattr("convergence.observing.DRAWS", 2)
+    monkeypatch.setattr(runner._Runs, "_drill", lambda *_: None)
     options = runner.Options(
         quick=True, emulate=True, seeds=1, out=tmp_path, frozen=ready(family, tmp_path)
     )

@@ -84,6 +84,7 @@ sys.stdout.write(traced.digest(step.get_concrete_function(tf.TensorSpec([3])).gr
 """
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 def test_another_process_finds_the_same() -> None:
     told = [

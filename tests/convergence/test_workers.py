@@ -85,6 +85,7 @@ def test_killed_families_end_with_their_parent_and_are_taken_up(
     assert all(run in [r for h in held for r in h["runs"]] for run in before)
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 @pytest.mark.processes
 def test_what_a_family_raises_is_raised(

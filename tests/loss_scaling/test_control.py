@@ -217,6 +217,7 @@ def path(*job):
     return json.loads(done.stdout.splitlines()[-1])
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 @pytest.mark.processes
 def test_another_process_goes_on_with_the_same_path_bit_for_bit():

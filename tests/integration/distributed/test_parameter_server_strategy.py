@@ -16,7 +16,7 @@ import sys
 
 import pytest
 
-pytestmark = [pytest.mark.slow, pytest.mark.processes]
+pytestmark = [pytest.mark.slow, pytest.mark.processes, pytest.mark.thorough]
 
 SCRIPT = pathlib.Path(__file__).parents[2] / "support" / "coordinator.py"
 LIMIT = 150.0  # seconds; it takes a tenth of that on one free core

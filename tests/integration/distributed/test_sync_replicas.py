@@ -18,7 +18,7 @@ import pytest
 import tensorflow as tf
 from parameter_server import BAD, JOBS, STEPS, free_ports
 
-pytestmark = [pytest.mark.slow, pytest.mark.processes]
+pytestmark = [pytest.mark.slow, pytest.mark.processes, pytest.mark.thorough]
 
 SCALE = "amp_loss_scale_0/scale"
 SCRIPT = pathlib.Path(__file__).parents[2] / "support" / "parameter_server.py"

@@ -229,6 +229,7 @@ class Collects(logging.Handler):
         gc.collect()
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 def test_threads_short_lived_functions_and_a_handler_that_collects_go_on(
     monkeypatch: pytest.MonkeyPatch,

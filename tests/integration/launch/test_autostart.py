@@ -370,6 +370,7 @@ def test_a_misspelt_variable_is_told_of_once_and_the_job_runs(stand_in):
     assert done.stderr.count(said) == 1
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 def test_a_misspelt_variable_is_told_of_once_by_a_command_too(start):
     """`compare` reads the policy after TensorFlow is imported, `explain` before."""

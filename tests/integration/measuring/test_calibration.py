@@ -40,6 +40,7 @@ def test_the_table_covers_the_work_that_is_priced() -> None:
     assert len(names) == len(set(names))
 
 
+@pytest.mark.thorough
 def test_every_case_runs_in_every_type() -> None:
     for case in TINY:
         executor = "xla" if case.op == CALL else "kernels"

@@ -112,6 +112,7 @@ def test_a_directory_that_cannot_be_written_is_said(monkeypatch: Any) -> None:
         stored_times.add({"a": (1.0, 2.0)})
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 @pytest.mark.processes
 def test_processes_that_write_at_once_keep_each_others(

@@ -180,6 +180,7 @@ def test_memory_does_not_grow_with_sessions():
     assert lowered()
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 def test_reset_default_graph_begins_anew():
     script = """

@@ -1,6 +1,6 @@
 """What the adapter adds to a function call, in microseconds.
 
-A program anyone can run: `python benchmarks/call_overhead.py`. A function call takes
+A program anyone can run: `python -m benchmarks.call_overhead`. A function call takes
 hundreds of microseconds and varies by more than the adapter adds, so the hooks are
 timed alone, around a stand-in that returns at once, with mixed precision off and on.
 """

@@ -72,13 +72,8 @@ def watch_steps(phases: Phases) -> None:
 def watch_plugin(phases: Phases) -> None:
     """Times the steps of a rewrite by their names, and what is around them."""
     from amp.graph_rewrite.graph import serde
-    from amp.integration.functions import (
-        first_step,
-        function_checks,
-        plan_store,
-        stored_checks,
-        twins,
-    )
+    from amp.integration.contests import plan_store, stored_checks
+    from amp.integration.functions import first_step, function_checks, twins
     from amp.integration.measuring import operation_timer
     from amp.integration.observing import gradient_check
     from amp.integration.runtime import definitions

@@ -39,7 +39,7 @@ from amp.graph_rewrite.assign.nominee import CUT
 from amp.graph_rewrite.graph import op_schema, serde
 from amp.graph_rewrite.steps import uncollected
 from amp.integration import api
-from amp.integration.functions import plan_store
+from amp.integration.contests import plan_store
 from amp.integration.measuring import job_timer
 from amp.integration.measuring.job_timer import Noted
 from amp.integration.runtime import definitions, shape_inference, twin_making

@@ -1,6 +1,6 @@
 """What the adapter adds to a session: to a run, to a twin's import, to open sessions.
 
-A program anyone can run: `python benchmarks/session_overhead.py`. No part of the plugin
+A program anyone can run: `python -m benchmarks.session_overhead`. No part of the plugin
 needs it.
 """
 

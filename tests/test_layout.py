@@ -158,9 +158,11 @@ INTEGRATION = (
         "forward_mode",
     ),
     *("measuring", "report_directories", "keras_layers", "source_lines", "reports"),
+    *("newest_reports",),
     *(
         "runtime",
         "racing",
+        "contests",
         "observing",
         "functions",
         "sessions",

@@ -12,12 +12,13 @@ from collections.abc import Callable, Mapping
 from amp.graph_rewrite.outcomes import TrialOutcome
 from amp.graph_rewrite.report import Report
 from amp.integration import fallback, tensor_pool
-from amp.integration.functions import later_plan, plan_store
-from amp.integration.functions.contest import Contest
+from amp.integration.contests import plan_store
+from amp.integration.contests.contest import Contest
+from amp.integration.contests.plan_store import Record
+from amp.integration.functions import later_plan
 from amp.integration.functions.function_checks import Shared
 from amp.integration.functions.function_plans import FunctionPlans
 from amp.integration.functions.later_plan import LaterPlan
-from amp.integration.functions.plan_store import Record
 from amp.integration.racing.race_log import FLOAT32
 
 

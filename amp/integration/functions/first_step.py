@@ -31,9 +31,9 @@ from amp.graph_rewrite.report_builder import left
 from amp.graph_rewrite.rewrite import Begun, begin
 from amp.graph_rewrite.steps import uncollected
 from amp.integration import fallback
+from amp.integration.contests.plan_store import Record
 from amp.integration.functions import first_element
 from amp.integration.functions.first_element import FirstElements
-from amp.integration.functions.plan_store import Record
 from amp.integration.functions.started_function import Started, Told
 from amp.integration.observing import gradient_check
 from amp.integration.racing import exemptions

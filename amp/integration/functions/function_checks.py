@@ -18,16 +18,11 @@ from amp.graph_rewrite.assign.nominee import CUT, PRODUCTS, UNCLUSTERED
 from amp.graph_rewrite.cost.resolution import Resolution
 from amp.graph_rewrite.report import Report
 from amp.graph_rewrite.rewrite import Rewrite, begin
-from amp.integration.functions import plan_store, stored_checks
-from amp.integration.functions.function_plans import (
-    MEASURED,
-    NOMINEES,
-    FunctionPlans,
-    Made,
-    NotMade,
-)
-from amp.integration.functions.function_reports import FunctionReports
-from amp.integration.functions.stored_checks import StoredCheck
+from amp.integration.contests import plan_store, stored_checks
+from amp.integration.contests.entrants import MEASURED, NOMINEES, NotMade
+from amp.integration.contests.stored_checks import StoredCheck
+from amp.integration.functions.function_plans import FunctionPlans, Made
+from amp.integration.newest_reports import NewestReports
 from amp.integration.observing import gradient_check
 from amp.integration.observing.checks import AGAIN, Checks, Refused
 from amp.integration.observing.gradient_check import Checked, GradientCheck
@@ -57,7 +52,7 @@ class Shared:
 
     settled: Resolution
     proven: Unasked[bytes, bytes]
-    reports: FunctionReports
+    reports: NewestReports
     checks: Checks
     once: Once
     probes: StepProbes

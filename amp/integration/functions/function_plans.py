@@ -9,23 +9,14 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import tensorflow as tf
 from tensorflow.python.eager import context as context_lib
 
-from amp.graph_rewrite.assign.nominee import (
-    CUT,
-    EVERYTHING,
-    PRODUCTS,
-    REWRITTEN,
-    UNCLUSTERED,
-    Nodes,
-    Nominee,
-)
+from amp.graph_rewrite.assign.nominee import CUT, REWRITTEN, Nodes, Nominee
 from amp.graph_rewrite.cost.op_instance import Timer, Times
-from amp.graph_rewrite.cost.resolution import Resolution
 from amp.graph_rewrite.graph import calls
 from amp.graph_rewrite.graph.calls import FunctionUse
 from amp.graph_rewrite.outcomes import Prices
@@ -33,53 +24,19 @@ from amp.graph_rewrite.report import Report
 from amp.graph_rewrite.rewrite import Prepared, Rewrite
 from amp.graph_rewrite.steps import uncollected
 from amp.integration import heap, tensor_pool
+from amp.integration.contests import entrants
+from amp.integration.contests.entrants import (
+    MEASURED,
+    NOMINEES,
+    Found,
+    NotMade,
+    nominee_under,
+)
 from amp.integration.measuring.job_timer import Noted
 from amp.integration.racing import exemptions
 from amp.integration.racing.race_log import FLOAT32
 from amp.integration.runtime import definitions, twin_making
 from amp.integration.runtime.twin_making import MadeTwin
-from amp.policy import Policy
-
-# The plans besides the cheapest, in the order in which they enter a race. The one in
-# float32 is predicted to be close where 16 bits gain little, and is soon made ready.
-OTHERS = (REWRITTEN, EVERYTHING, UNCLUSTERED, PRODUCTS)
-# The cheapest by times that were measured after the others were made (`later_plan`).
-MEASURED = dataclasses.replace(CUT, name="the cheapest as measured")
-NOMINEES: Mapping[str, Nominee] = {each.name: each for each in (CUT, *OTHERS, MEASURED)}
-# A plan is worth trying if its predicted time is at most so many times the cheapest's;
-# more, if less than half of the prediction rests on measured times, and as many times
-# more as the predicted gain of the cheapest was found to be wrong by.
-CLOSE, CLOSE_IF_MODELLED, MEASURED_PART = 1.15, 1.5, 0.5
-# Where no plan is predicted to gain, a training step has no race that is predicted to
-# take less than this (in seconds), as that could not pay for one, or of which the user
-# asks a larger gain than this.
-LEAST_STEP, USUAL_GAIN = 0.01, Policy().min_gain
-
-
-def nominee_under(settled: Resolution, plan: str) -> Nominee:
-    """The plan of a name, as it is made under a policy.
-
-    Where plans do not race, nothing would show that compiling clusters for each new
-    length takes longer than they save, nor what a loss scale costs.
-    """
-    policy = settled.policy
-    races = policy is not None and not exemptions.why_not(policy)
-    nominee = dataclasses.replace(NOMINEES[plan], lengths=races)
-    unscaled = nominee.in_float32 and races and settled.scales_itself
-    return dataclasses.replace(nominee, unscaled=unscaled)
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class NotMade:
-    """A plan that is not worth a function of its own.
-
-    Attributes:
-      why: for the report of a race.
-      report: on the plan, where it would change nothing; else None.
-    """
-
-    why: str
-    report: Report | None = None
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -100,53 +57,6 @@ class Made:
     def in_float32(self) -> bool:
         """Whether it makes nothing 16-bit."""
         return not any(self.low.values())
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Found:
-    """What is known when it is asked whether a further plan is worth a try.
-
-    Attributes:
-      prepared: what is planned, analyzed and priced.
-      cheapest: the report on the plan that is predicted to be the fastest, as far as
-        it was made.
-      made: of each plan that was made, the nodes that it holds in 16 bits.
-    """
-
-    prepared: Prepared
-    cheapest: Report
-    made: Sequence[Mapping[FunctionUse, frozenset[str]]]
-
-
-def why_not_made(found: Found, nominee: Nominee, doubt: float = 1.0) -> str:
-    """Why a plan is not worth a try beside the cheapest, "" if it is.
-
-    Args:
-      found: what is known so far.
-      nominee: the plan.
-      doubt: by which factor predictions are known to be wrong here.
-    """
-    report = found.cheapest
-    if nominee.name == UNCLUSTERED.name:
-        if not report.clusters:
-            return "not made, the cheapest has no clusters either"
-        seconds = report.seconds16 + report.fused_seconds
-    else:
-        foreseen = found.prepared.foreseen(nominee)
-        if any(foreseen.low == low for low in found.made):
-            return "not made, it is the same as another plan"
-        fused = report.fused_seconds if nominee.clusters else 0.0
-        seconds = foreseen.seconds - fused
-    close = doubt * (CLOSE_IF_MODELLED if _modelled(report) else CLOSE)
-    if seconds <= close * report.seconds16:
-        return ""
-    ratio = seconds / report.seconds16
-    return f"not made, predicted to take {ratio:.2f} times as long"
-
-
-def _modelled(report: Report) -> bool:
-    """Whether less than half of a prediction rests on measured times."""
-    return report.measured_share < MEASURED_PART
 
 
 class FunctionPlans:
@@ -232,25 +142,12 @@ class FunctionPlans:
     def worth_a_race(self, float32: Report) -> str:
         """The plan that is to race though none is predicted to gain, "" if none is.
 
-        Predictions are wrong by more than a few per cent where operations run beside
-        one another; a race is not.
-
         Args:
           float32: the report on the cheapest plan, which changes nothing.
         """
-        prepared, policy = self.prepared, self._settled.policy
-        if prepared is None or policy is None or policy.min_gain > USUAL_GAIN:
+        if self.prepared is None or not self._race:
             return ""
-        if not self._race or float32.seconds32 < LEAST_STEP:
-            return ""
-        found: dict[str, float] = {}
-        for plan in (EVERYTHING.name, PRODUCTS.name):
-            foreseen = prepared.foreseen(self.nominee(plan))
-            if any(foreseen.low.values()):
-                found[plan] = foreseen.seconds
-        best = min(found, key=found.__getitem__, default="")
-        close = CLOSE_IF_MODELLED if _modelled(float32) else CLOSE
-        return best if best and found[best] <= close * float32.seconds32 else ""
+        return entrants.beside_float32(self.prepared, float32, self.nominee)
 
     def timer(self, plan: str) -> Timer:
         """What gave the measured times that a plan was made by."""
@@ -370,7 +267,7 @@ class FunctionPlans:
         if plan in (CUT.name, MEASURED.name) or self._best is None:
             return ""
         found = Found(prepared, self._best, self._lows)
-        return why_not_made(found, self.nominee(plan), doubt)
+        return entrants.why_not_made(found, self.nominee(plan), doubt)
 
     def check(self, plan: str) -> None:
         """Makes those checks of a plan that may wait until it has won a race.

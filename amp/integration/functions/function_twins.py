@@ -21,23 +21,17 @@ from amp.graph_rewrite.assign.nominee import CUT, Nodes
 from amp.graph_rewrite.outcomes import TrialOutcome
 from amp.graph_rewrite.report import Report
 from amp.graph_rewrite.rewrite import Prepared
-from amp.integration import fallback, heap, tensor_pool
-from amp.integration.functions import plan_store, stored_checks
+from amp.integration import fallback, heap
+from amp.integration.contests import stored_checks
+from amp.integration.contests.contest import Contest, begun
+from amp.integration.contests.entrants import MEASURED, NOMINEES, OTHERS, NotMade
+from amp.integration.contests.kept_race import KeptRace
+from amp.integration.contests.plan_store import Record
 from amp.integration.functions.between_calls import BetweenCalls
-from amp.integration.functions.contest import KNOWN, UNDER_WAY, Contest
 from amp.integration.functions.function_checks import FunctionChecks, Shared
-from amp.integration.functions.function_plans import (
-    MEASURED,
-    NOMINEES,
-    OTHERS,
-    FunctionPlans,
-    Made,
-    NotMade,
-)
+from amp.integration.functions.function_plans import FunctionPlans, Made
 from amp.integration.functions.guarded_calls import Current, GuardedCalls
-from amp.integration.functions.kept_race import KeptRace
 from amp.integration.functions.later_plan import LaterPlan
-from amp.integration.functions.plan_store import Record
 from amp.integration.functions.started_function import Told
 from amp.integration.observing.gradient_check import Checked
 from amp.integration.racing.exemptions import why_not
@@ -152,25 +146,17 @@ class FunctionTwins:
         """
         made = plans.known(plan)
         assert isinstance(made, Made)
-        off = why_not(self._policy)
-        text, contest = f"off: {off}", None
-        report = plans.report(plan)
-        if not off:
-            race = KeptRace(self._key, _digest(plans, made))
-            contest = Contest(plans, self._ended, race.advanced)
+        contest, off = None, why_not(self._policy)
+        if off:
+            report = dataclasses.replace(plans.report(plan), trial=f"off: {off}")
+        else:
+            kept = KeptRace(self._key, _digest(plans, made))
             stepped = self.between.stepped > 0
-            if known.winner == plan:
-                if stepped:
-                    tensor_pool.trim()  # of what float32 needed
-                contest.begin_known(known, stepped=stepped)
-                report, text = plan_store.as_measured(report, known, plans.plain), KNOWN
-            else:
-                kept = race.earlier(known)
-                contest.begin(plan, others, kept, stepped=stepped)
-                text = UNDER_WAY
-        if text != UNDER_WAY:
+            contest, report = begun(
+                plans, plan, others, known, kept, self._ended, stepped=stepped
+            )
+        if contest is None or not contest.under_way:
             plans.settle()
-        report = dataclasses.replace(report, trial=text)
         self._shared.reports.put(self._name, report)
         with self._lock:
             self._plans, self._contest, self._reported = plans, contest, plan
@@ -192,7 +178,7 @@ class FunctionTwins:
         if done:
             return outputs
         contest, probes = self._contest, self._shared.probes
-        race = None if contest is None else contest.race
+        race = None if contest is None else contest.race()
         firsts = 0 if race is None else len(race.log.first)
         done, outputs = probes.call(self._name, self._front, call)
         if done:
@@ -304,7 +290,7 @@ class FunctionTwins:
     def _go_on(self) -> None:
         """Has the plan that runs called without a question, until the next check."""
         contest, which = self._contest, self._running
-        if contest is not None and contest.race is not None:
+        if contest is not None and contest.race() is not None:
             return None
         later = self.between.to_come(self._plans, contest)
         if which == FLOAT32 and later is None:

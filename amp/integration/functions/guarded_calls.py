@@ -13,8 +13,9 @@ from typing import Any, NamedTuple
 import tensorflow as tf
 
 from amp.integration import fallback
-from amp.integration.functions.contest import Contest
-from amp.integration.functions.function_plans import FunctionPlans, Made, NotMade
+from amp.integration.contests.contest import Contest
+from amp.integration.contests.entrants import NotMade
+from amp.integration.functions.function_plans import FunctionPlans, Made
 from amp.integration.racing.race_log import FLOAT32
 from amp.integration.runtime import failures
 from amp.integration.runtime.function_call import FunctionCall

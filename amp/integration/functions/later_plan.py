@@ -18,9 +18,10 @@ from amp.graph_rewrite.assign.nominee import CUT
 from amp.graph_rewrite.cost.op_instance import Times
 from amp.graph_rewrite.outcomes import TrialOutcome
 from amp.graph_rewrite.rewrite import Prepared
-from amp.integration.functions.contest import Contest
-from amp.integration.functions.function_plans import MEASURED, FunctionPlans, Made
-from amp.integration.functions.plan_store import Record
+from amp.integration.contests.contest import Contest
+from amp.integration.contests.entrants import MEASURED
+from amp.integration.contests.plan_store import Record
+from amp.integration.functions.function_plans import FunctionPlans, Made
 from amp.integration.measuring import job_timer
 from amp.integration.measuring.job_timer import Noted
 from amp.integration.measuring.measuring_slices import Slices

@@ -28,23 +28,23 @@ from amp.graph_rewrite.report_builder import left
 from amp.graph_rewrite.rewrite import Begun, begin
 from amp.graph_rewrite.steps import uncollected
 from amp.integration import fallback, heap
-from amp.integration.functions import plan_store
+from amp.integration.contests import plan_store
+from amp.integration.contests.plan_store import Record
 from amp.integration.functions.first_step import FirstSteps
 from amp.integration.functions.function_checks import Shared
 from amp.integration.functions.function_plans import FunctionPlans
-from amp.integration.functions.function_reports import FunctionReports
 from amp.integration.functions.function_twins import FunctionTwins
 from amp.integration.functions.keep_patterns import KeepPatterns
-from amp.integration.functions.plan_store import Record
 from amp.integration.measuring import job_timer
 from amp.integration.measuring.job_timer import Noted
+from amp.integration.newest_reports import NewestReports
 from amp.integration.observing.checks import Checks
 from amp.integration.observing.step_probes import StepProbes
 from amp.integration.process import PROCESS
 from amp.integration.racing import exemptions
 from amp.integration.racing.race_log import FLOAT32
 from amp.integration.runtime import definitions, failures, shape_inference, twin_making
-from amp.integration.runtime.call_devices import Untwinned, settled_on
+from amp.integration.runtime.call_devices import DeviceReports, settled_on
 from amp.integration.runtime.function_call import FunctionCall
 from amp.integration.runtime.unasked import Unasked
 from amp.loss_scaling.once import Once
@@ -70,7 +70,7 @@ class Twins:
         self.settled, self._asked = settled, asked
         # By device: the twins for calls on it, or why there are none.
         self._there: dict[str, Twins | str] = {}
-        self._untwinned = Untwinned(settled)
+        self._device_reports = DeviceReports(settled)
         self.proven: Unasked[bytes, bytes] = Unasked()
         self._policy: Policy = settled.policy
         self._first = FirstSteps(settled, self._seen, self._called_once)
@@ -78,7 +78,7 @@ class Twins:
         self._shared = Shared(
             settled=settled,
             proven=self.proven,
-            reports=FunctionReports(self._policy),
+            reports=NewestReports(self._policy),
             checks=Checks(self._policy.strict),
             once=self._once,
             probes=StepProbes(self._policy.strict),
@@ -100,7 +100,7 @@ class Twins:
         find = functools.partial(self._there.get, device)
         there = find() or self._once.get(device, find, lambda: self._settle(device))
         if isinstance(there, str):
-            self._untwinned.tell(context, name, device, there)
+            self._device_reports.tell(context, name, device, there)
             return None
         return there
 
@@ -353,7 +353,7 @@ class Twins:
           The names of the functions that were registered for it.
         """
         self.proven.forget(name)
-        self._untwinned.forget(name)
+        self._device_reports.forget(name)
         told = self._first.forget(name) + self._shared.probes.functions(name)
         self._shared.probes.forget(name)
         function = self._functions.pop(name, None)

@@ -65,7 +65,7 @@ def _model(place: str) -> str:
         return hardware.model()
 
 
-class Untwinned:
+class DeviceReports:
     """Reports on the functions that run as they are on a device.
 
     Args:

@@ -11,7 +11,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from amp.integration.functions.function_plans import nominee_under
+from amp.integration.contests.entrants import nominee_under
 from amp.integration.functions.twins import Twins
 from amp.integration.process import PROCESS
 from amp.integration.racing.race_log import FLOAT32

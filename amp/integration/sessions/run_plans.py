@@ -18,13 +18,8 @@ from amp.graph_rewrite.candidates.sources import is_source
 from amp.graph_rewrite.graph import calls, ir, serde
 from amp.graph_rewrite.report import Report
 from amp.integration import heap
-from amp.integration.functions import stored_checks
-from amp.integration.functions.function_plans import (
-    NOMINEES,
-    Found,
-    NotMade,
-    why_not_made,
-)
+from amp.integration.contests import stored_checks
+from amp.integration.contests.entrants import NOMINEES, Found, NotMade, why_not_made
 from amp.integration.functions.twins import Twins
 from amp.integration.observing import step_variants
 from amp.integration.racing.race_log import FLOAT32

@@ -15,7 +15,7 @@ from typing import Any
 from amp.graph_rewrite.outcomes import TrialOutcome
 from amp.graph_rewrite.report import Report
 from amp.integration import reports, source_lines
-from amp.integration.functions.function_reports import FunctionReports
+from amp.integration.newest_reports import NewestReports
 from amp.integration.racing.race_log import FLOAT32
 from amp.policy import Policy
 
@@ -35,7 +35,7 @@ class RunReports:
     def __init__(self, name: str, policy: Policy, graph: Any) -> None:
         self._name, self._policy = name, policy
         self._lines = functools.partial(source_lines.of_graph, weakref.ref(graph))
-        self._newest = FunctionReports(policy, self._lines)
+        self._newest = NewestReports(policy, self._lines)
         self._changing: list[bytes] = []  # keys of the reports on what changes the run
         self._plan = ""  # that the newest of a race is on
 
@@ -58,16 +58,15 @@ class RunReports:
         """Adds a report of which nothing more comes: no run is rewritten by it."""
         reports.add(self._named(report), self._policy.report, self._lines)
 
-    def begin(self, plan: str, report: Report, text: str) -> None:
+    def begin(self, plan: str, report: Report) -> None:
         """Adds the report on a run that races.
 
         Args:
           plan: the plan that runs first.
           report: on that plan.
-          text: how the race stands.
         """
         self._plan, self._changing = plan, [_RACED]
-        self._newest.put(_RACED, self._named(report, text))
+        self._newest.put(_RACED, self._named(report))
 
     def ended(self, winner: str, report: Report | None, outcome: TrialOutcome) -> None:
         """Puts the outcome of a race or check into the report.

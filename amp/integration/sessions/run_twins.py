@@ -2,7 +2,7 @@
 
 `session_twins` has one for each combination of operations, fetches and feeds. Here a
 run is made; it is translated by `run_plans`, which of its forms is the fastest is found
-out by `functions.contest`, and nothing of that is decided here.
+out by `contest`, and nothing of that is decided here.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from amp.graph_rewrite.assign.nominee import CUT
 from amp.graph_rewrite.outcomes import TrialOutcome
 from amp.graph_rewrite.report_builder import left
 from amp.integration import fallback
-from amp.integration.functions import plan_store
-from amp.integration.functions.contest import KNOWN, UNDER_WAY, Contest
-from amp.integration.functions.function_plans import NOMINEES, OTHERS, NotMade
-from amp.integration.functions.kept_race import KeptRace
-from amp.integration.functions.plan_store import Record
+from amp.integration.contests import plan_store
+from amp.integration.contests.contest import Contest, begun
+from amp.integration.contests.entrants import NOMINEES, OTHERS, NotMade
+from amp.integration.contests.kept_race import KeptRace
+from amp.integration.contests.plan_store import Record
 from amp.integration.racing.race_log import FLOAT32
 from amp.integration.runtime import failures
 from amp.integration.runtime.unasked import Due
@@ -130,21 +130,15 @@ class RunTwins:
 
     def _enter(self, plan: str, known: Record) -> None:
         """Begins the race of a plan that was made."""
-        race, text = KeptRace(self._key, self._plans.digest(plan)), KNOWN
+        kept = KeptRace(self._key, self._plans.digest(plan))
+        # In a session's graph only types change, as any of its tensors may be read.
+        others = [nominee.name for nominee in OTHERS if not nominee.in_float32]
         clock = time.perf_counter
-        contest = Contest(self._plans, self._ended, race.advanced, clock)
-        report = self._plans.report(plan)
-        if known.winner == plan:
-            contest.begin_known(known)
-            report = plan_store.as_measured(report, known)
-        else:
-            # In a session's graph only types change, as any of its tensors may be read.
-            others = [nominee.name for nominee in OTHERS if not nominee.in_float32]
-            contest.begin(plan, others, race.earlier(known))
-            text = UNDER_WAY
-        self._contest = contest
+        self._contest, report = begun(
+            self._plans, plan, others, known, kept, self._ended, clock=clock
+        )
         if self._reports is not None:
-            self._reports.begin(plan, report, text)
+            self._reports.begin(plan, report)
 
     def call(self, run: Make, starts: Starts, work: float) -> Any:
         """Makes one run that `proven` gives no form for, and returns its outputs.
@@ -155,7 +149,7 @@ class RunTwins:
           work: how many elements are fed.
         """
         contest = self._contest
-        race = None if contest is None else contest.race
+        race = None if contest is None else contest.race()
         turn = functools.partial(self.guarded, run, starts)
         if race is not None:
             with fallback.strictly(self._strict):

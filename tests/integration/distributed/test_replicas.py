@@ -85,7 +85,9 @@ def workers() -> list[dict]:
     return finished([start("worker", str(task), ports) for task in range(2)])
 
 
-@pytest.fixture(params=["mirrored", "workers"])
+@pytest.fixture(
+    params=["mirrored", pytest.param("workers", marks=pytest.mark.thorough)]
+)
 def processes(request) -> list[dict]:
     """What each process found: one with both replicas, or two with one each."""
     return request.getfixturevalue(request.param)
@@ -236,6 +238,7 @@ def test_replicas_that_cannot_agree_see_zeros(mirrored, job, copies):
     assert mirrored[0][job]["weights"] == [[[weight]] * 4] * copies
 
 
+@pytest.mark.thorough
 def test_gradients_on_the_wire_keep_the_bound_of_bfloat16_and_workers_agree(workers):
     one, other = (process["wire"] for process in workers)
     assert one == other
@@ -246,12 +249,14 @@ def test_gradients_on_the_wire_keep_the_bound_of_bfloat16_and_workers_agree(work
     assert max(one["off"]["large"], one["off"]["small"], one["on"]["small"]) <= 2**-24
 
 
+@pytest.mark.thorough
 def test_a_program_that_sums_a_metric_gets_it_in_float32_whatever_the_wire(workers):
     for process in workers:
         assert process["wire"]["on"]["metric"] == process["wire"]["off"]["metric"]
         assert process["wire"]["on"]["metric"] == [2 + 2**-22] * 2
 
 
+@pytest.mark.thorough
 def test_an_overflow_on_the_wire_leaves_out_the_update_of_all_workers(workers):
     # Each gradient is one, in both workers.
     taken = [i + 1 if i < BAD else i for i in range(STEPS)]
@@ -262,11 +267,13 @@ def test_an_overflow_on_the_wire_leaves_out_the_update_of_all_workers(workers):
         assert found["types"] == ["bfloat16"]
 
 
+@pytest.mark.thorough
 def test_workers_of_two_rules_are_all_told(workers):
     for other, process in zip((16.0, 8.0), workers, strict=True):
         assert f"ConstantLossScale(value={other})" in process["workers_of_two_rules"]
 
 
+@pytest.mark.thorough
 def test_a_worker_does_not_wait_for_ever_for_one_without_a_scale(workers):
     waiting, other = (process["worker_without_a_scale"] for process in workers)
     assert "no loss scale" in waiting

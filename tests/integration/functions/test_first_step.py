@@ -16,8 +16,8 @@ from tensorflow.python.eager import context as context_lib
 import amp
 from amp.graph_rewrite.report import Report
 from amp.graph_rewrite.rewrite import Begun
+from amp.integration.contests.plan_store import Record
 from amp.integration.functions import first_step
-from amp.integration.functions.plan_store import Record
 from amp.integration.racing.race_log import FLOAT32
 from amp.integration.runtime.function_call import FunctionCall
 

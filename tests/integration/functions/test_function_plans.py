@@ -24,14 +24,10 @@ from amp.graph_rewrite.assign.nominee import (
 from amp.graph_rewrite.cost.shipped_devices import CPU_AMX
 from amp.graph_rewrite.rewrite import Foreseen, Prepared, prepare
 from amp.graph_rewrite.steps import Step
-from amp.integration.functions import contest, function_plans, function_twins
-from amp.integration.functions.function_plans import (
-    MEASURED,
-    NOMINEES,
-    FunctionPlans,
-    Made,
-    NotMade,
-)
+from amp.integration.contests import contest, entrants
+from amp.integration.contests.entrants import MEASURED, NotMade
+from amp.integration.functions import function_twins
+from amp.integration.functions.function_plans import FunctionPlans, Made
 from amp.integration.measuring import hardware
 from amp.integration.racing import race_rules
 from amp.integration.racing.race_log import FLOAT32, Log
@@ -82,30 +78,6 @@ def test_what_was_made_is_registered_until_it_is_let_go(plans: FunctionPlans) ->
     plans.let_go(context, CUT.name)
     assert not any(context.has_function(name) for name in names)
     assert plans.function(CUT.name) == plans.original
-
-
-def test_what_does_not_race_has_no_clusters_for_any_length() -> None:
-    for trial, races in ((True, True), (False, False)):
-        under = settled(dtype="bfloat16", trial=trial)
-        nominee = function_plans.nominee_under(under, CUT.name)
-        assert nominee == dataclasses.replace(CUT, lengths=races)
-
-
-@pytest.mark.parametrize(
-    ("fields", "unscaled"),
-    [
-        ({}, {REWRITTEN.name}),
-        ({"trial": False}, set()),  # nothing would show what a scale costs
-        ({"loss_scale": DynamicLossScale()}, set()),  # the user asked for it
-        ({"dtype": "bfloat16"}, set()),
-    ],
-)
-def test_float32_goes_without_a_scale_that_nobody_asked_for(
-    fields: dict[str, object], unscaled: set[str]
-) -> None:
-    under = settled(**{"dtype": "float16", "trial": True, **fields})
-    plans = (function_plans.nominee_under(under, name) for name in NOMINEES)
-    assert {nominee.name for nominee in plans if nominee.unscaled} == unscaled
 
 
 class Layers:
@@ -238,35 +210,13 @@ def test_a_plan_that_is_predicted_to_be_much_slower_is_not_made(
     assert isinstance(first, Made)
     if lost:
         plans.released(CUT.name)
-    assert first.report.measured_share < function_plans.MEASURED_PART
-    limit = function_plans.CLOSE_IF_MODELLED * first.report.seconds16
+    assert first.report.measured_share < entrants.MEASURED_PART
+    limit = entrants.CLOSE_IF_MODELLED * first.report.seconds16
     slow = Foreseen(1.2 * limit, {})
     monkeypatch.setattr(Prepared, "foreseen", lambda *_: slow)
     assert "predicted to take 1.80 times" in why_not(made(plans, PRODUCTS.name))
     # Where predictions were wrong by more, it may be as fast.
     assert isinstance(made(plans, PRODUCTS.name, 1.3), Made)
-
-
-@pytest.mark.parametrize(
-    ("foreseen", "why"),
-    [
-        (Foreseen(0.1, {}, 1.0), "10.00 times as long"),  # than 10 ms
-        (Foreseen(0.015, {}, 1.0), ""),
-    ],
-)
-def test_a_plan_in_float32_races_if_its_kernels_make_it_close(
-    plans: FunctionPlans,
-    monkeypatch: pytest.MonkeyPatch,
-    foreseen: Foreseen,
-    why: str,
-) -> None:
-    prepared = plans.prepared
-    assert prepared is not None
-    report = dataclasses.replace(prepared.made(CUT).report, seconds16=0.01)
-    monkeypatch.setattr(Prepared, "foreseen", lambda *_: foreseen)
-    found = function_plans.Found(prepared, report, ())
-    told = function_plans.why_not_made(found, REWRITTEN)
-    assert (why in told) if why else not told
 
 
 @pytest.mark.parametrize("stepped", [True, False])

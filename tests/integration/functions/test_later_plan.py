@@ -20,17 +20,16 @@ from amp.graph_rewrite.cost.op_instance import Instance, Times
 from amp.graph_rewrite.cost.shipped_devices import CPU_AMX
 from amp.graph_rewrite.plan import Reason
 from amp.graph_rewrite.rewrite import Prepared
+from amp.integration.contests import contest, entrants, plan_store
+from amp.integration.contests.entrants import MEASURED
 from amp.integration.functions import (
-    contest,
     function_checks,
-    function_plans,
     function_twins,
     later_plan,
-    plan_store,
     twins,
 )
 from amp.integration.functions.between_calls import BetweenCalls
-from amp.integration.functions.function_plans import MEASURED, FunctionPlans
+from amp.integration.functions.function_plans import FunctionPlans
 from amp.integration.functions.later_plan import LaterPlan
 from amp.integration.functions.twins import Twins
 from amp.integration.measuring import (
@@ -656,8 +655,8 @@ def test_a_step_predicted_to_gain_too_little_races_all_the_same(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A prediction is no promise; what is short, or asked to gain much, has no race."""
-    monkeypatch.setattr(function_plans, "USUAL_GAIN", 0.6)
-    monkeypatch.setattr(function_plans, "LEAST_STEP", least)
+    monkeypatch.setattr(entrants, "USUAL_GAIN", 0.6)
+    monkeypatch.setattr(entrants, "LEAST_STEP", least)
     measures(monkeypatch, 0.0)
     ran.fast = 1
     policy = {"min_gain": 0.6, **policy}

@@ -19,7 +19,7 @@ from tensorflow.python.eager import context as context_lib
 import amp
 from amp.graph_rewrite.rewrite import Begun
 from amp.integration import active, api, install, messages, reports, tensor_pool
-from amp.integration.functions import plan_store
+from amp.integration.contests import plan_store
 from amp.integration.functions import twins as twins_lib
 from amp.integration.measuring import job_timer
 from amp.loss_scaling import group, stalls
@@ -83,9 +83,9 @@ def test_a_function_may_go_while_another_thread_holds_every_lock() -> None:
 # The files with locks that a finalizer of functions could come by, each held below.
 HELD = {
     "integration/api.py",
-    "integration/functions/contest.py",
+    "integration/contests/contest.py",
     "integration/functions/function_twins.py",
-    "integration/functions/plan_store.py",
+    "integration/contests/plan_store.py",
     "integration/racing/race.py",
     "integration/install.py",
     "integration/measuring/job_timer.py",

@@ -39,15 +39,13 @@ from amp.graph_rewrite.graph import ir
 from amp.graph_rewrite.rewrite import Prepared
 from amp.graph_rewrite.steps import Step as Phase
 from amp.integration import reports
+from amp.integration.contests import contest, entrants, plan_store, stored_checks
 from amp.integration.functions import (
-    contest,
     function_checks,
     function_hooks,
     function_plans,
     function_twins,
     later_plan,
-    plan_store,
-    stored_checks,
 )
 from amp.integration.functions.function_plans import FunctionPlans
 from amp.integration.functions.function_twins import FunctionTwins
@@ -276,7 +274,7 @@ def test_every_plan_races_and_the_losers_are_let_go(
     monkeypatch: pytest.MonkeyPatch, ran: Calls
 ) -> None:
     monkeypatch.setattr(function_twins, "OTHERS", (EVERYTHING, PRODUCTS))
-    monkeypatch.setattr(function_plans, "CLOSE_IF_MODELLED", 100.0)
+    monkeypatch.setattr(entrants, "CLOSE_IF_MODELLED", 100.0)
     ran.slow = "original"
     step = Step()
     before = twin_names()
@@ -361,7 +359,7 @@ class Normalized:
 def race_won_in_float32(monkeypatch: pytest.MonkeyPatch, *others: Nominee) -> None:
     """These race besides the cheapest, and `float32_rewritten_wins`."""
     monkeypatch.setattr(function_twins, "OTHERS", others)
-    monkeypatch.setattr(function_plans, "CLOSE_IF_MODELLED", 100.0)
+    monkeypatch.setattr(entrants, "CLOSE_IF_MODELLED", 100.0)
     rules = dataclasses.replace(race_rules.RACE, judge=float32_rewritten_wins)
     monkeypatch.setattr(race_rules, "RACE", rules)
 
@@ -454,7 +452,7 @@ def test_no_plan_in_16_bits_takes_a_step_before_one_was_compared(
     def gains_nothing(self: Any, context: Any, prepared: Prepared, plan: str) -> Any:
         if plan == CUT.name:  # planted
             rewritten = make(self, context, prepared, plan)[1]
-            return function_plans.NotMade("planted", rewritten.report), rewritten
+            return entrants.NotMade("planted", rewritten.report), rewritten
         return make(self, context, prepared, plan)
 
     called = GuardedCalls.call
@@ -504,7 +502,7 @@ def test_where_no_16_bits_pass_the_check_float32_has_its_kernels(
     def asked(plans: FunctionPlans, known: Any) -> Any:
         prepared = plans.prepared
         assert prepared is not None
-        nominees = map(plans.nominee, function_plans.NOMINEES)
+        nominees = map(plans.nominee, entrants.NOMINEES)
         lows = [prepared.foreseen(nominee).low for nominee in nominees]
         left.append(any(any(low.values()) for low in lows))
         return begun(plans, known)

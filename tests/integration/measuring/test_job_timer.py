@@ -20,7 +20,7 @@ from rewriting import settled
 
 import amp
 from amp.graph_rewrite.cost import shipped_devices
-from amp.integration.functions import plan_store
+from amp.integration.contests import plan_store
 from amp.integration.measuring import (
     hardware,
     job_timer,

@@ -12,8 +12,8 @@ import pytest
 from amp.errors import ProfileError
 from amp.graph_rewrite.cost.device_profile import Point, Profile
 from amp.integration import report_directories
+from amp.integration.contests import plan_store
 from amp.integration.doctor import findings, store
-from amp.integration.functions import plan_store
 from amp.integration.measuring import profiles, stored_times
 
 POINT = Point("matmul", "arithmetic", "MatMul 8 8", "float32", 192, 1024.0, 1e-6)

@@ -18,6 +18,7 @@ from tensorflow.python.eager import context as context_lib
 import amp
 from amp.graph_rewrite.candidates import analysis
 from amp.graph_rewrite.normalize.gradients_only import NotRepeatable
+from amp.integration.contests import entrants
 from amp.integration.functions import function_plans, function_twins
 from amp.integration.observing import checks, gradient_check
 from amp.integration.observing.accuracy import ALL
@@ -321,7 +322,7 @@ def test_a_thread_may_race_while_the_plan_at_fault_is_made_anew(
         return honest(self, *args)
 
     monkeypatch.setattr(function_twins.FunctionPlans, "make", make)
-    monkeypatch.setattr(function_plans, "why_not_made", lambda *_: "")
+    monkeypatch.setattr(entrants, "why_not_made", lambda *_: "")
     job.train(3, strict=True, **policy)
     assert anew
     assert not raised

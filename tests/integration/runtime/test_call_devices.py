@@ -20,7 +20,7 @@ from amp.integration.functions import twins as twins_lib
 from amp.integration.measuring import hardware, measuring_slices, operation_timer
 from amp.integration.process import PROCESS
 from amp.integration.runtime import call_devices
-from amp.integration.runtime.call_devices import Untwinned, settled_on
+from amp.integration.runtime.call_devices import DeviceReports, settled_on
 from amp.loss_scaling.scale import DynamicLossScale
 from amp.policy import Policy
 
@@ -287,7 +287,7 @@ def test_a_report_that_fails_is_warned_of_and_the_function_runs(
 
 def test_what_is_known_of_a_function_goes_with_it():
     _, concrete = traced(lambda x: tf.matmul(x, x), tf.ones([4, 4]))
-    devices = Untwinned(dataclasses.replace(settled(A100), reason=""))
+    devices = DeviceReports(dataclasses.replace(settled(A100), reason=""))
     context = context_lib.context()
     for told in (1, 1):
         devices.tell(context, concrete.name, HERE, "it is slow")

@@ -17,7 +17,7 @@ from tensorflow.python.client import session as session_lib
 import amp
 from amp.graph_rewrite.assign.nominee import CUT, EVERYTHING, PRODUCTS, UNCLUSTERED
 from amp.graph_rewrite.rewrite import Prepared
-from amp.integration.functions import contest, function_plans
+from amp.integration.contests import contest, entrants
 from amp.integration.racing import race_rules, winner_checks
 from amp.integration.racing.race_log import FLOAT32
 from amp.integration.sessions.session_twins import SessionTwin
@@ -37,7 +37,7 @@ PLANS = (CUT.name, EVERYTHING.name, PRODUCTS.name)
 @pytest.fixture(autouse=True)
 def all_are_close(only_amx: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """Every plan that differs is tried, whatever it is predicted to take."""
-    monkeypatch.setattr(function_plans, "CLOSE_IF_MODELLED", 100.0)
+    monkeypatch.setattr(entrants, "CLOSE_IF_MODELLED", 100.0)
 
 
 class Ran(list[str]):

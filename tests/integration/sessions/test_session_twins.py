@@ -323,6 +323,7 @@ def run(script: str, *args: str, **environ: str) -> subprocess.CompletedProcess[
     return result
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 @pytest.mark.processes
 def test_an_old_job_runs_as_it_did(tmp_path):

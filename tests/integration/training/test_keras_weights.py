@@ -271,6 +271,7 @@ def runs(tmp_path_factory):
     return found
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.slow
 @pytest.mark.processes

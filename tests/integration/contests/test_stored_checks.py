@@ -15,8 +15,8 @@ from amp.graph_rewrite.assign.nominee import CUT, PRODUCTS, Nominee
 from amp.graph_rewrite.outcomes import AccuracyOutcome, GradientError
 from amp.graph_rewrite.plan import Reason
 from amp.graph_rewrite.rewrite import Prepared, prepare
-from amp.integration.functions import plan_store, stored_checks
-from amp.integration.functions.stored_checks import StoredCheck
+from amp.integration.contests import plan_store, stored_checks
+from amp.integration.contests.stored_checks import StoredCheck
 from amp.integration.runtime import definitions
 
 OUTCOME = AccuracyOutcome("told", 1, 0.5, 0.25, (GradientError("g", 0.5, 0.25),))

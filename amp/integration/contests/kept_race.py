@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from amp.integration.functions import plan_store
-from amp.integration.functions.plan_store import Record
+from amp.integration.contests import plan_store
+from amp.integration.contests.plan_store import Record
 
 
 class KeptRace:

@@ -11,8 +11,8 @@ import pytest
 
 from amp.graph_rewrite.outcomes import PlanSize, TrialOutcome
 from amp.integration import tensor_pool
-from amp.integration.functions.contest import Contest
-from amp.integration.functions.plan_store import Record
+from amp.integration.contests.contest import Contest
+from amp.integration.contests.plan_store import Record
 from amp.integration.racing import race as race_lib
 from amp.integration.racing import winner_checks
 from amp.integration.racing.race_log import FLOAT32
@@ -30,14 +30,14 @@ def known(**seconds: float) -> Contest:
 
 def test_a_check_is_due_when_the_calls_before_it_have_passed() -> None:
     contest = known(cut=1.0, float32=1.01)
-    assert contest.race is None
+    assert contest.race() is None
     assert contest.calls_left == winner_checks.CHECKS[0]
     contest.passed(winner_checks.CHECKS[0] - 1)
-    assert contest.race is None
+    assert contest.race() is None
     contest.passed(1)
-    race = contest.race
+    race = contest.race()
     assert race is not None
-    assert race is contest.race  # the same until it has ended
+    assert race is contest.race()  # the same until it has ended
 
 
 def test_the_end_of_a_race_is_told_again_where_that_was_interrupted(
@@ -64,7 +64,7 @@ def test_the_end_of_a_race_is_told_again_where_that_was_interrupted(
     contest = Contest(plans, ended)
     contest.begin_known(Record("cut", {"cut": 1.0, FLOAT32: 2.0}))
     contest.passed(contest.calls_left or 0)
-    race = contest.race
+    race = contest.race()
 
     def to_the_end() -> None:
         while race is not None:
@@ -74,9 +74,9 @@ def test_the_end_of_a_race_is_told_again_where_that_was_interrupted(
         to_the_end()
     assert (len(told), released) == (1, [])
     with pytest.raises(KeyboardInterrupt):
-        assert contest.race
-    assert contest.race is None
-    assert contest.race is None
+        assert contest.race()
+    assert contest.race() is None
+    assert contest.race() is None
     assert told == [None, None]  # the same plan runs as before
     assert released == [FLOAT32, FLOAT32]
 
@@ -96,8 +96,8 @@ def test_a_winner_is_doubted_now_and_then_though_it_is_as_fast_as_when_it_won(
     contest.begin_known(Record("cut", {"cut": 1.0, FLOAT32: 2.0}, runs=4))
     assert contest.calls_left == winner_checks.DOUBTED
     contest.passed(winner_checks.DOUBTED)
-    while contest.race is not None:
-        contest.race.call(run)
+    while (race := contest.race()) is not None:
+        race.call(run)
     assert contest.winner == FLOAT32
 
 
@@ -132,8 +132,8 @@ def test_how_wrong_predictions_were_is_known_after_the_race_too() -> None:
     contest = Contest(plans, lambda *_: None, clock=lambda: now[0])
     assert contest.doubt == 1.0
     contest.begin("cut", ())
-    while contest.race is not None:
-        contest.race.call(run)
+    while (race := contest.race()) is not None:
+        race.call(run)
     assert contest.winner == "cut"
     assert contest.doubt == pytest.approx(2.0)
 
@@ -153,8 +153,8 @@ def test_all_races_of_a_function_share_one_budget() -> None:
     plans = reporting(report)
     contest = Contest(plans, lambda *_: None, clock=lambda: now[0])
     contest.begin("cut", ())
-    while contest.race is not None:
-        contest.race.call(run)
+    while (race := contest.race()) is not None:
+        race.call(run)
     lost = 12.0 + 7 * 0.05  # float32's first call, and what it took longer in the rest
     enough = math.ceil((lost + 12.0) / (0.02 * 0.1)) - calls.total()
     contest.passed(enough - 100)
@@ -162,8 +162,9 @@ def test_all_races_of_a_function_share_one_budget() -> None:
     contest.passed(200)
     assert contest.challenge("later", 0.8)
     while contest.under_way:
-        assert contest.race is not None
-        contest.race.call(run)
+        race = contest.race()
+        assert race is not None
+        race.call(run)
     assert (contest.winner, calls["later"] > 0) == ("later", True)
 
 
@@ -197,8 +198,8 @@ def test_float32_that_was_too_dear_to_compile_is_tried_later(
     )
     contest = Contest(plans, lambda _, outcome: told.append(outcome))
     contest.begin("cut", [])
-    while contest.race is not None:
-        contest.race.call(run)
+    while (race := contest.race()) is not None:
+        race.call(run)
     assert calls == {"cut": 3}
     (outcome,) = told
     assert outcome is not None
@@ -208,8 +209,9 @@ def test_float32_that_was_too_dear_to_compile_is_tried_later(
     assert contest.calls_left == pytest.approx(60.0 / 0.02 / 0.1, abs=1)
     contest.passed(contest.calls_left)
     while len(told) == 1:
-        assert contest.race is not None
-        contest.race.call(run)
+        race = contest.race()
+        assert race is not None
+        race.call(run)
     assert told[1] is not None
     assert (contest.winner, told[1].seconds32) == ("cut", pytest.approx(0.2))
 
@@ -238,7 +240,7 @@ def test_a_check_in_a_later_run_compiles_float32_within_the_budget(
     contest.begin_known(Record("cut", seconds, ready=ready))
     assert contest.calls_left is not None
     contest.passed(contest.calls_left)
-    race = contest.race
+    race = contest.race()
     while contest.under_way:
         assert race is not None
         race.call(run)
@@ -276,8 +278,8 @@ def test_a_winner_that_made_the_first_step_meets_float32_if_it_has_become_slower
     known = {"cut": 1.0, FLOAT32: 1.44}
     contest.begin_known(Record("cut", known))
     contest.passed(contest.calls_left or 0)
-    while contest.race is not None:
-        contest.race.call(run)
+    while (race := contest.race()) is not None:
+        race.call(run)
     assert min(calls[FLOAT32], 1) == called
     assert calls["cut"] >= winner_checks.ALONE
     assert contest.winner == (FLOAT32 if called else "cut")

@@ -1,4 +1,4 @@
-"""`FunctionReports`: a later report takes the place of the one before."""
+"""`NewestReports`: a later report takes the place of the one before."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import amp
 from amp.graph_rewrite.outcomes import AccuracyOutcome
 from amp.graph_rewrite.report import Report
 from amp.integration import atomic_files, reports
-from amp.integration.functions.function_reports import FunctionReports
+from amp.integration.newest_reports import NewestReports
 from amp.integration.process import PROCESS
 from amp.policy import Policy
 
@@ -21,7 +21,7 @@ OUTCOME = AccuracyOutcome("gradients off by 0.01")
 
 
 def test_one_report_is_kept_of_a_function_the_newest() -> None:
-    newest = FunctionReports(Policy())
+    newest = NewestReports(Policy())
     newest.put(b"f", REPORT)
     newest.put(b"f", dataclasses.replace(REPORT, casts=7))
     newest.change(b"f", lambda report: dataclasses.replace(report, nodes_low=4))
@@ -30,7 +30,7 @@ def test_one_report_is_kept_of_a_function_the_newest() -> None:
 
 
 def test_the_report_on_a_winner_tells_of_the_accuracy_that_was_found_before() -> None:
-    newest = FunctionReports(Policy())
+    newest = NewestReports(Policy())
     newest.put(b"f", dataclasses.replace(REPORT, accuracy=OUTCOME))
     newest.put(b"f", dataclasses.replace(REPORT, casts=7))
     (found,) = reports.reports()
@@ -38,7 +38,7 @@ def test_the_report_on_a_winner_tells_of_the_accuracy_that_was_found_before() ->
 
 
 def test_what_is_forgotten_is_not_changed_any_more() -> None:
-    newest = FunctionReports(Policy())
+    newest = NewestReports(Policy())
     newest.put(b"f", REPORT)
     newest.forget(b"f")
     newest.change(b"f", lambda report: dataclasses.replace(report, casts=9))
@@ -63,7 +63,7 @@ def test_a_report_whose_writing_was_interrupted_is_replaced_by_the_next(
     def interrupted(path: Path, text: str) -> None:
         raise KeyboardInterrupt
 
-    newest = FunctionReports(Policy(report=str(tmp_path)))
+    newest = NewestReports(Policy(report=str(tmp_path)))
     with monkeypatch.context() as now:
         now.setattr(atomic_files, "write", interrupted)
         with pytest.raises(KeyboardInterrupt):

@@ -6,8 +6,8 @@ import pathlib
 
 import pytest
 
-from amp.integration.functions import plan_store
-from amp.integration.functions.kept_race import KeptRace
+from amp.integration.contests import plan_store
+from amp.integration.contests.kept_race import KeptRace
 
 NAME = "0123456789abcdef"
 

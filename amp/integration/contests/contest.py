@@ -16,7 +16,9 @@ from typing import Any, Protocol, TypeAlias
 from amp.graph_rewrite.outcomes import PlanSize, RacedPlan, TrialOutcome
 from amp.graph_rewrite.report import Report
 from amp.integration import tensor_pool
-from amp.integration.functions.plan_store import Record
+from amp.integration.contests import plan_store
+from amp.integration.contests.kept_race import KeptRace
+from amp.integration.contests.plan_store import Record
 from amp.integration.racing import race_budget, race_rules, winner_checks
 from amp.integration.racing.race import Listener, Race
 from amp.integration.racing.race_log import FLOAT32, Log
@@ -154,6 +156,8 @@ class Contest:
           stepped: whether a call was made in float32 in this run; if not, there is none
             before the winner takes another time than in that one.
         """
+        if stepped:
+            tensor_pool.trim()  # of what float32 needed
         self.winner = self.favourite = known.winner
         own, other = known.seconds.get(known.winner), known.seconds.get(FLOAT32)
         self._ratio = other / own if own and other else 1.0
@@ -214,9 +218,8 @@ class Contest:
         """Whether plans race now, or the winner is being checked."""
         return self._race is not None
 
-    @property
     def race(self) -> Race | None:
-        """The race or check that is under way, or is due now."""
+        """The race or check that is under way; one that is due now begins."""
         over, self._over = self._over, None
         if over is not None:
             over.tell()  # what was interrupted
@@ -375,6 +378,40 @@ class Contest:
             self._over = None if race is self._race else race
             self._plans.released(plan)
             self._over = None
+
+
+def begun(
+    plans: Plans,
+    plan: str,
+    others: Sequence[str],
+    known: Record,
+    kept: KeptRace,
+    ended: _Ended,
+    *,
+    stepped: bool = False,
+    clock: Callable[[], float] | None = None,
+) -> tuple[Contest, Report]:
+    """A contest that goes on from what an earlier run of the job found out.
+
+    Args:
+      plans, ended, clock: as of `Contest`.
+      plan: the name of the one that runs first; it was made.
+      others: the names of those that it races, besides float32, if it has not won yet.
+      known: what that run stored.
+      kept: its race, if it has not ended.
+      stepped: as of `begin`.
+
+    Returns:
+      The contest, and the report on the plan as it now stands.
+    """
+    contest = Contest(plans, ended, kept.advanced, clock)
+    report = plans.report(plan)
+    if known.winner == plan:
+        contest.begin_known(known, stepped=stepped)
+        report = plan_store.as_measured(report, known, plans.plain)
+        return contest, dataclasses.replace(report, trial=KNOWN)
+    contest.begin(plan, others, kept.earlier(known), stepped=stepped)
+    return contest, dataclasses.replace(report, trial=UNDER_WAY)
 
 
 def _as_known(known: Record) -> TrialOutcome | None:

@@ -22,7 +22,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from amp import graph_rewrite
+from amp import graph_rewrite, integration
 from amp.errors import ProfileError
 from amp.graph_rewrite.cost.op_instance import Times
 from amp.graph_rewrite.cost.resolution import Resolution
@@ -30,14 +30,7 @@ from amp.graph_rewrite.graph import fingerprint as graph_fingerprint
 from amp.graph_rewrite.graph import ir
 from amp.graph_rewrite.outcomes import TrialOutcome
 from amp.graph_rewrite.report import Report
-from amp.integration import (
-    fallback,
-    functions,
-    messages,
-    observing,
-    racing,
-    runtime,
-)
+from amp.integration import fallback, messages
 from amp.integration.measuring import hardware, profiles
 from amp.integration.racing.race_log import FLOAT32, IN_FLOAT32
 from amp.integration.racing.race_rules import USED_UP
@@ -59,6 +52,9 @@ SOON = 1.1
 SCALE = 8
 # What changes no plan and no time.
 _IRRELEVANT = ("report", "strict", "trial", "tune_budget")
+
+# Those of the integration's rooms whose code makes plans, races or checks them.
+_ROOMS = ("runtime", "racing", "contests", "observing", "functions")
 
 _LOCK = threading.RLock()  # held while a record is read and replaced, no longer
 
@@ -170,8 +166,11 @@ def _package() -> str:
     found = hashlib.blake2b(digest_size=16)
     with contextlib.suppress(metadata.PackageNotFoundError):
         found.update(metadata.version("tf-amp").encode())
-    for package in (graph_rewrite, runtime, racing, observing, functions):
-        for file in sorted(Path(package.__file__ or "").parent.rglob("*.py")):
+    planning, beside = (
+        Path(package.__file__ or "").parent for package in (graph_rewrite, integration)
+    )
+    for folder in (planning, *(beside / room for room in _ROOMS)):
+        for file in sorted(folder.rglob("*.py")):
             found.update(file.read_bytes())
     return found.hexdigest()
 

@@ -1,6 +1,6 @@
-"""`FunctionReports`: the newest report on each function under one policy.
+"""`NewestReports`: the newest report on each function under one policy.
 
-Used by `twins`. What a report says is not decided here.
+Used by `twins` and `run_reports`. What a report says is not decided here.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ class _Reported(NamedTuple):
     report: Report
 
 
-class FunctionReports:
+class NewestReports:
     """The newest report on each function of which a later state is to come.
 
     Of others nothing is kept here: the process keeps a bounded number (`reports`).

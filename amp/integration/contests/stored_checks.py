@@ -19,8 +19,8 @@ from amp.graph_rewrite.outcomes import AccuracyOutcome, GradientError
 from amp.graph_rewrite.plan import Reason
 from amp.graph_rewrite.rewrite import Prepared
 from amp.integration import fallback
-from amp.integration.functions import plan_store
-from amp.integration.functions.function_plans import NOMINEES
+from amp.integration.contests import plan_store
+from amp.integration.contests.entrants import NOMINEES
 
 # By the use of a function, its 16-bit nodes.
 Low: TypeAlias = Mapping[FunctionUse, frozenset[str]]

@@ -17,8 +17,8 @@ from tensorflow.python.eager import context as context_lib
 from amp.graph_rewrite.cost.shipped_devices import CPU_AMX
 from amp.graph_rewrite.outcomes import RacedPlan, TrialOutcome
 from amp.integration import messages
-from amp.integration.functions import plan_store
-from amp.integration.functions.plan_store import Record
+from amp.integration.contests import plan_store
+from amp.integration.contests.plan_store import Record
 from amp.integration.racing.race_log import FLOAT32
 from amp.integration.racing.race_rules import USED_UP
 from amp.integration.runtime import definitions

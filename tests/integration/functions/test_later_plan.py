@@ -131,7 +131,7 @@ class Calls:
             due = FAST if self.met.index(name) == self.fast else 3 * FAST
             if first and b"__amp" in name:
                 due += self.first_takes
-            self.clock.jump(begun + due - self.clock())  # whatever else the machine does
+            self.clock.jump(begun + due - self.clock())  # however busy the machine
             return self.outputs[name]
 
         return dataclasses.replace(call, run=run)

@@ -46,6 +46,7 @@ def test_what_is_drilled_later_finds_what_the_run_found(ran: dict[str, Any]) -> 
     assert drilling.later(earlier, ()) == ran["drills"]
 
 
+@pytest.mark.thorough
 def test_a_fault_planted_since_is_found(ran: dict[str, Any]) -> None:
     """Gradients are scaled by what the scale was at first."""
     first = _instead(gradients.Scaling, "scale", lambda self: tf.constant(2.0**8))

@@ -37,7 +37,7 @@ from convergence.families import FAMILIES
 
 ROOT = pathlib.Path(__file__).parents[2]
 # Images, words, a table; `make test-all` trains the others.
-QUICK = ("resnet", "lstm_lm", "wide_deep")
+QUICK = ("lstm_lm", "wide_deep")
 
 
 @pytest.fixture(autouse=True)
@@ -304,6 +304,7 @@ def test_results_of_another_commit_are_gone_on_with_if_that_is_asked_for(
     assert results.go_on(path, other, any_commit=True)["commit"] == head["commit"]
 
 
+@pytest.mark.thorough
 def test_each_run_says_its_own_commit_and_checkpoints_are_of_one_code(
     tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

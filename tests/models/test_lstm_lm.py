@@ -10,6 +10,7 @@ import tensorflow as tf
 from models import lstm_lm
 
 
+@pytest.mark.thorough
 def test_has_the_weights_of_the_paper() -> None:
     sizes = {"vocabulary": 10_000, "steps": 35}
     medium = lstm_lm.build(units=650, **sizes).count_params()

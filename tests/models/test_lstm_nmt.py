@@ -53,6 +53,7 @@ def test_other_attention_and_odd_units_are_refused() -> None:
         lstm_nmt.build(units=7)
 
 
+@pytest.mark.thorough
 def test_it_learns_to_translate_a_batch() -> None:
     """Fitted to a few sentences, beam search gives them back."""
     model = lstm_nmt.build(units=32, layer_count=1, dropout=0.01)

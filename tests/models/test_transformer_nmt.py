@@ -46,6 +46,7 @@ def test_a_width_that_heads_do_not_divide_is_refused() -> None:
         transformer_nmt.build(width=30)
 
 
+@pytest.mark.thorough
 def test_it_learns_to_translate_a_batch() -> None:
     """Fitted to a few sentences, beam search gives them back."""
     model = transformer_nmt.build(blocks=1, dropout=0.01)

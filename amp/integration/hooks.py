@@ -209,6 +209,8 @@ ROWS: tuple[Row, ...] = (
             "tf.gradients, in graphs and sessions"),
     _wrap("tensorflow.python.ops.custom_gradient", "_eager_mode_decorator",
           "f args kwargs", "what Python differentiates sees no loss scale"),
+    _wrap("tensorflow.python.ops.custom_gradient", "_graph_mode_decorator",
+          "f args kwargs", "what Python bends in a graph sees no loss scale"),
     _public("tensorflow.python.ops.parallel_for.control_flow_ops", "pfor", "loop_fn",
             "left alone: state cannot be stepped in a vectorised loop"),
     _wrap(_FORWARD, "_push_accumulator", "self",

@@ -15,7 +15,7 @@ import functools
 import inspect
 import threading
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import tensorflow as tf
@@ -26,23 +26,40 @@ Backward = Callable[..., Any]
 _WIDE = (tf.float32, tf.float64, tf.complex64, tf.complex128)
 
 
-class _Now(threading.local):
-    """The scale of the eager gradient call that this thread is inside of, if any."""
+class Passing(NamedTuple):
+    """What passes through the backward functions of a gradient call.
 
-    scale: tf.Tensor | None = None
+    Attributes:
+      scale: a factor of all gradients, float32, shape ().
+      placing: the `gradients.GradientPlacement` of the call.
+    """
+
+    scale: tf.Tensor
+    placing: Any
+
+
+class _Now(threading.local):
+    """Of the gradient call that this thread is inside of, if any."""
+
+    passing: Passing | None = None
 
 
 _NOW = _Now()
 
 
+def passing() -> Passing | None:
+    """What passes now; None outside of scaled gradient calls."""
+    return _NOW.passing
+
+
 @contextlib.contextmanager
-def passes(scale: tf.Tensor | None) -> Iterator[None]:
-    """A scope in which eager gradients are scaled by this, or not at all by None."""
-    before, _NOW.scale = _NOW.scale, scale
+def passes(now: Passing | None) -> Iterator[None]:
+    """A scope in which gradients are scaled by this, or not at all by None."""
+    before, _NOW.passing = _NOW.passing, now
     try:
         yield
     finally:
-        _NOW.scale = before
+        _NOW.passing = before
 
 
 def without_scale(backward: Backward) -> Backward:
@@ -55,20 +72,27 @@ def without_scale(backward: Backward) -> Backward:
 
     @functools.wraps(backward)
     def unscaled(*grads: Any, **kwargs: Any) -> Any:
-        scale = _NOW.scale
-        if scale is None or not all(map(_is_wide, _leaves(grads))):
+        now = passing()
+        eager = now is not None and not tf.is_symbolic_tensor(now.scale)
+        if now is None or not eager or not all(map(_is_wide, leaves(grads))):
             return backward(*grads, **kwargs)
         with passes(None):
-            found = backward(*_times(1.0 / scale, grads), **kwargs)
-        return _times(scale, found)
+            found = backward(*_times(1.0 / now.scale, grads), **kwargs)
+        return _times(now.scale, found)
 
-    with contextlib.suppress(TypeError, ValueError):  # what has no signature
-        # TensorFlow asks for it, and does not follow what `wraps` leaves.
-        unscaled.__signature__ = inspect.signature(backward)  # type: ignore[attr-defined]
+    keep_signature(unscaled, backward)
     return unscaled
 
 
-def _leaves(structure: Any) -> list[Any]:
+def keep_signature(ours: Backward, backward: Backward) -> None:
+    """Gives a function the signature of the one that it stands for."""
+    with contextlib.suppress(TypeError, ValueError):  # what has no signature
+        # TensorFlow asks for it, and does not follow what `wraps` leaves.
+        ours.__signature__ = inspect.signature(backward)  # type: ignore[attr-defined]
+
+
+def leaves(structure: Any) -> list[Any]:
+    """The tensors, numbers and Nones of gradients in any structure."""
     return list(tf.nest.flatten(structure, expand_composites=True))
 
 

@@ -172,7 +172,7 @@ def scaled(
     with apart():
         scale = scaling.scale()
         scaled_seeds = scale_seeds(targets, seeds, scale, placing)
-    with eager_backward.passes(scale if tf.executing_eagerly() else None):
+    with eager_backward.passes(eager_backward.Passing(scale, placing)):
         grads = compute(scaled_seeds)
     if not any(map(scales, grads)):
         return grads

@@ -116,7 +116,7 @@ def test_a_program_that_asks_for_variables_is_still_refused_without_them() -> No
 def test_gradients_in_16_bits_keep_the_scale() -> None:
     """They would underflow without it: 2^-20 is a float16, 2^-35 is none."""
     seen = []
-    with eager_backward.passes(tf.constant(2.0**15)):
+    with eager_backward.passes(eager_backward.Passing(tf.constant(2.0**15), None)):
         eager_backward.without_scale(seen.append)(tf.constant(2.0**-20, tf.float16))
         eager_backward.without_scale(seen.append)(tf.constant(2.0**-20))
     assert [float(each) for each in seen] == [2.0**-20, 2.0**-35]
@@ -126,7 +126,7 @@ def test_a_scale_ends_with_its_call() -> None:
     backward = eager_backward.without_scale(lambda grad: grad + 1.0)
 
     def interrupted() -> None:
-        with eager_backward.passes(tf.constant(4.0)):
+        with eager_backward.passes(eager_backward.Passing(tf.constant(4.0), None)):
             assert float(backward(tf.constant(8.0))) == 12.0
             raise ZeroDivisionError
 

@@ -193,14 +193,28 @@ def assert_near(found: list[tf.Tensor], wanted: list[tf.Tensor]) -> None:
 def test_a_gradient_that_depends_on_the_scale_is_scaled_no_more(
     bend: Bend, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """From the third step on it is what it is in float32, but for rounding."""
+    """From the third step on it is what it is in float32, but for rounding.
+
+    Inside a function, into which `graph_backward` does not look.
+    """
     wanted = stepped(bend, 1)
     with amp.mixed_precision_scope(dtype="float16", emulate=True, check=True):
-        found = stepped(bend, 4)
+        found = stepped(tf.function(bend), 4)
     said = [text for text in caplog.messages if " rests: " in text]
     assert len(said) == 1
     assert "the gradients of first depend on the loss scale" in said[0]
     assert_near(found, wanted)
+
+
+@pytest.mark.parametrize("calls", [1, 4])
+@pytest.mark.parametrize("bend", BENT.values(), ids=list(BENT))
+def test_one_that_is_seen_to_depend_on_it_meets_no_scale_from_the_first_step_on(
+    bend: Bend, calls: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    wanted = stepped(bend, 1)
+    with amp.mixed_precision_scope(dtype="float16", emulate=True, check=True):
+        assert_near(stepped(bend, calls), wanted)
+    assert not [text for text in caplog.messages if " rests: " in text]
 
 
 @pytest.mark.parametrize("bend", LINEAR.values(), ids=list(LINEAR))

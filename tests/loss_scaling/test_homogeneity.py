@@ -1,0 +1,95 @@
+"""`homogeneity`: what is certain to be bent is bent; what is linear is not."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from amp.loss_scaling import homogeneity
+
+Fn = Callable[[tf.Tensor], tf.Tensor]
+X = np.linspace(-2.0, 2.0, 16, dtype=np.float32).reshape(4, 4)
+G = np.linspace(-1.0, 1.5, 16, dtype=np.float32).reshape(4, 4)
+
+BENT: dict[str, Fn] = {
+    "clipped by value": lambda g: tf.clip_by_value(g, -0.1, 0.1),
+    "clipped by norm": lambda g: tf.clip_by_norm(g, 0.5),
+    "clipped on one side": lambda g: tf.minimum(g, 0.1),
+    "its sign": tf.sign,
+    "left out": lambda g: tf.ones_like(g),
+    "given": lambda g: tf.constant(X),
+    "filled": lambda g: tf.fill(tf.shape(g), 3.0),
+    "shifted": lambda g: g + 1.0,
+    "noisy": lambda g: g + tf.random.stateless_normal([4, 4], (1, 2)),
+    "squared": lambda g: tf.square(g) @ tf.constant(X),
+    "of the root": lambda g: tf.sqrt(tf.abs(g)),
+    "divided by it": lambda g: tf.constant(X) / (tf.abs(g) + 1.0),
+    "normed to one": lambda g: g / tf.norm(g),
+    "squashed": lambda g: 0.1 * tf.tanh(10.0 * g),
+    "cut off": lambda g: tf.where(tf.abs(g) > 0.5, g, 0.0),
+    "joined": lambda g: tf.concat([g[:2], tf.constant(X)[:2]], 0),
+}
+LINEAR: dict[str, Fn] = {
+    "as it is": tf.identity,
+    "times": lambda g: g * tf.sigmoid(tf.constant(X)) * (1.0 + tf.constant(X)),
+    "reversed": lambda g: -0.5 * g,
+    "product": lambda g: tf.matmul(tf.constant(X), g, transpose_a=True),
+    "einsum": lambda g: tf.einsum("ij,jk->ik", g, tf.constant(X)),
+    "where it is positive": lambda g: tf.where(g > 0.0, g, tf.zeros_like(g)),
+    "guided": lambda g: tf.nn.relu(g) * tf.cast(tf.constant(X) > 0.0, tf.float32),
+    "the larger": lambda g: tf.maximum(g, 0.5 * tf.reverse(g, [0])),
+    "of its norm": lambda g: g * tf.sqrt(tf.reduce_sum(g**2)) / tf.reduce_max(g),
+    "where": lambda g: tf.where(tf.constant(X) > 0.0, g, 0.0),
+    "reshaped": lambda g: tf.transpose(tf.reshape(g, [2, 8])),
+    "summed": lambda g: tf.reduce_mean(g, 0) + tf.reduce_sum(g, 0),
+    "zeros": tf.zeros_like,
+    "nothing": lambda g: 0.0 * g,
+}
+# Not looked into, so nothing is certain.
+UNKNOWN: dict[str, Fn] = {
+    "in a function": lambda g: tf.function(tf.minimum)(g, 0.1),
+    "sorted": lambda g: tf.sort(g) * 2.0,
+}
+
+
+def told(fn: Fn) -> bool:
+    with tf.Graph().as_default() as graph:
+        given = tf.constant(G)
+        before = len(graph.get_operations())
+        result = fn(given)
+        made = graph.get_operations()[before:]
+        return homogeneity.bent(made, [given], [result])
+
+
+@pytest.mark.parametrize("name", BENT)
+def test_what_clips_takes_signs_or_is_given_is_bent(name: str) -> None:
+    once, scaled = BENT[name](tf.constant(G)), BENT[name](tf.constant(8.0 * G))
+    assert not np.allclose(scaled, 8.0 * once, rtol=2.0**-20)
+    assert told(BENT[name])
+
+
+@pytest.mark.parametrize("name", LINEAR)
+def test_what_is_linear_is_not(name: str) -> None:
+    once, scaled = LINEAR[name](tf.constant(G)), LINEAR[name](tf.constant(8.0 * G))
+    # Powers of two are exact; what is rounded is rounded alike.
+    np.testing.assert_array_equal(scaled, 8.0 * once)
+    assert not told(LINEAR[name])
+
+
+@pytest.mark.parametrize("name", UNKNOWN)
+def test_what_is_not_known_is_not_told(name: str) -> None:
+    assert not told(UNKNOWN[name])
+
+
+def test_what_is_returned_beside_a_gradient_need_not_be_one() -> None:
+    """New values of a layer's histories."""
+    with tf.Graph().as_default():
+        given = tf.constant(G)
+        doubled, history = 2.0 * given, tf.constant(X)
+        made = [doubled.op, history.op]
+        assert not homogeneity.bent(made, [given], [doubled, history])
+        assert homogeneity.bent(made, [given], [history])
+        assert not homogeneity.bent(made, [given], [])

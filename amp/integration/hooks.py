@@ -211,6 +211,8 @@ ROWS: tuple[Row, ...] = (
           "f args kwargs", "what Python differentiates sees no loss scale"),
     _wrap("tensorflow.python.ops.custom_gradient", "_graph_mode_decorator",
           "f args kwargs", "what Python bends in a graph sees no loss scale"),
+    _wrap("tensorflow.python.framework.ops", "get_gradient_function", "op",
+          "nor does what a program puts in the place of an operation's gradient"),
     _public("tensorflow.python.ops.parallel_for.control_flow_ops", "pfor", "loop_fn",
             "left alone: state cannot be stepped in a vectorised loop"),
     _wrap(_FORWARD, "_push_accumulator", "self",

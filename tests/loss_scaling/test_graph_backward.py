@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from typing import Any
 
@@ -16,6 +17,7 @@ from amp.loss_scaling import DynamicLossScale
 SCALED = amp.Policy(dtype="float16", emulate=True, loss_scale="dynamic", check=False)
 ROWS = np.linspace(-1.0, 1.0, 12, dtype=np.float32).reshape(4, 3)
 Backward = Callable[..., Any]
+NUMBERS = itertools.count()  # no two gradients are registered under one name
 
 BENT: dict[str, Backward] = {
     "clipped": lambda dy: tf.clip_by_norm(dy, 0.5),
@@ -58,7 +60,23 @@ def in_a_session(backward: Backward) -> np.ndarray:
             return found
 
 
-@pytest.mark.parametrize("how", [in_a_function, in_a_session])
+def overridden(backward: Backward) -> np.ndarray:
+    """In a session, by a gradient that takes the place of an operation's own."""
+    name = f"test_{next(NUMBERS)}"
+    tf.RegisterGradient(name)(lambda op, dy: backward(dy))
+    with tf.Graph().as_default() as graph:
+        weight = tf.compat.v1.get_variable("w", initializer=np.ones([3, 2], "f"))
+        product = tf.constant(ROWS) @ weight
+        with graph.gradient_override_map({"Identity": name}):
+            through = tf.identity(product)
+        (gradient,) = tf.gradients(tf.reduce_sum(through**2), [weight])
+        with tf.compat.v1.Session() as session:
+            session.run(tf.compat.v1.global_variables_initializer())
+            found: np.ndarray = session.run(gradient)
+            return found
+
+
+@pytest.mark.parametrize("how", [in_a_function, in_a_session, overridden])
 @pytest.mark.parametrize("name", BENT)
 def test_what_bends_its_gradient_meets_no_scale(
     how: Callable[[Backward], np.ndarray], name: str

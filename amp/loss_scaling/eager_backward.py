@@ -96,15 +96,21 @@ def leaves(structure: Any) -> list[Any]:
     return list(tf.nest.flatten(structure, expand_composites=True))
 
 
+def tensor_of(leaf: Any) -> tf.Tensor | None:
+    """A gradient that Python returns as a tensor, None if it is none."""
+    if isinstance(leaf, (float, np.floating, np.ndarray, tf.Variable)):
+        return tf.convert_to_tensor(leaf)
+    return leaf if isinstance(leaf, tf.Tensor) else None
+
+
 def _times(factor: tf.Tensor, structure: Any) -> Any:
     """The structure with what is a gradient in it multiplied, in its own type."""
 
     def times(leaf: Any) -> Any:
-        if isinstance(leaf, (float, np.floating, np.ndarray, tf.Variable)):
-            leaf = tf.convert_to_tensor(leaf)
-        if not isinstance(leaf, tf.Tensor) or leaf.dtype not in _WIDE:
+        tensor = tensor_of(leaf)
+        if tensor is None or tensor.dtype not in _WIDE:
             return leaf
-        return leaf * tf.cast(factor, leaf.dtype)
+        return tensor * tf.cast(factor, tensor.dtype)
 
     return tf.nest.map_structure(times, structure, expand_composites=True)
 

@@ -21,7 +21,6 @@ import math
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-import numpy as np
 import tensorflow as tf
 
 from amp.graph_rewrite.graph.ir import SEED
@@ -33,6 +32,7 @@ from amp.loss_scaling.eager_backward import (
     leaves,
     passes,
     passing,
+    tensor_of,
 )
 from amp.loss_scaling.finite_checks import scales
 from amp.loss_scaling.node_names import apart
@@ -81,7 +81,7 @@ def _bends(
     if any(map(_is_narrow, (*given, *(out for op in made for out in op.outputs)))):
         return False
     floats = [each for each in given if scales(each)]
-    results = [_tensor(leaf) for leaf in leaves(found)]
+    results = [tensor_of(leaf) for leaf in leaves(found)]
     some = [each for each in results if each is not None and each.dtype.is_floating]
     if not homogeneity.bent(made, floats, some):
         return False
@@ -109,13 +109,6 @@ def _handles(tensors: Iterable[Any]) -> set[Any]:
     return {each for each in seen if each.deref().dtype == tf.resource}
 
 
-def _tensor(leaf: Any) -> tf.Tensor | None:
-    """A gradient that is returned as a tensor, None if it is none."""
-    if isinstance(leaf, (float, np.floating, np.ndarray, tf.Variable)):
-        return tf.convert_to_tensor(leaf)
-    return leaf if isinstance(leaf, tf.Tensor) else None
-
-
 def _unscaled(grads: Any, now: Passing) -> Any:
     def unscaled(leaf: Any) -> Any:
         if not scales(leaf):
@@ -133,7 +126,7 @@ def _scaled(found: Any, given: Sequence[Any], now: Passing) -> Any:
     whole = tf.where(tf.reduce_all(tf.stack([True, *finite])), 1.0, math.inf)
 
     def scaled(leaf: Any) -> Any:
-        tensor = _tensor(leaf)
+        tensor = tensor_of(leaf)
         if tensor is None or not scales(tensor):
             return leaf
         tensor *= tf.cast(whole, tensor.dtype)

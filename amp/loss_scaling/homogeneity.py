@@ -153,15 +153,16 @@ def bent(
       results: of floating type.
     """
     degrees: dict[Any, Degree] = {tensor.ref(): _ONE for tensor in given}
-    for operation in operations:
-        found = _degree(operation, [_of(i, degrees) for i in operation.inputs])
-        degrees.update((output.ref(), found) for output in operation.outputs)
+    for operation in operations:  # values are looked at beside what came in alone
+        if any(each.ref() in degrees for each in operation.inputs):
+            found = _degree(operation, [_of(i, degrees) for i in operation.inputs])
+            degrees.update((output.ref(), found) for output in operation.outputs)
     told = {_of(each, degrees) for each in results} - {ZERO}
     return not told <= {_ONE, UNKNOWN, _NUMBER} or told == {_NUMBER}
 
 
 def _of(tensor: tf.Tensor, degrees: Mapping[Any, Degree]) -> Degree:
-    """The degree of an input: a number, where it was there before."""
+    """The degree of a tensor: a number, if it does not depend on what came in."""
     found = degrees.get(tensor.ref(), _NUMBER)
     if found == _NUMBER and tensor.dtype.is_floating:
         value = tf.get_static_value(tensor)

@@ -121,9 +121,8 @@ def beside_float32(
       nominee: the plan of a name, as it is made of this.
     """
     policy = prepared.settled.policy
-    if policy is None or policy.min_gain > USUAL_GAIN:
-        return ""
-    if float32.seconds32 < LEAST_STEP:
+    asks_more = policy is None or policy.min_gain > USUAL_GAIN
+    if asks_more or float32.seconds32 < LEAST_STEP:
         return ""
     found: dict[str, float] = {}
     for plan in (EVERYTHING.name, PRODUCTS.name):

@@ -52,7 +52,6 @@ SOON = 1.1
 SCALE = 8
 # What changes no plan and no time.
 _IRRELEVANT = ("report", "strict", "trial", "tune_budget")
-
 # Those of the integration's rooms whose code makes plans, races or checks them.
 _ROOMS = ("runtime", "racing", "contests", "observing", "functions")
 

@@ -8,16 +8,17 @@ from collections.abc import Iterator
 import pytest
 
 import amp
-from amp.graph_rewrite.cost.shipped_devices import CPU_AVX512_BF16
+from amp.graph_rewrite.cost.shipped_devices import CPU_PLAIN
 from amp.integration.measuring import hardware
 from amp.integration.process import PROCESS
 
 # Figures of its own, so that what is planned does not follow from shipped ones.
 SPEED = {"product": 4.1, "conv": 6.4, "conv_grad_input": 4.4, "conv_grad_filter": 3.1}
 AMX = dataclasses.replace(
-    CPU_AVX512_BF16,
+    CPU_PLAIN,
     name="x86 CPU with AMX bfloat16",
-    speed={**CPU_AVX512_BF16.speed, "bfloat16": SPEED},
+    native=("bfloat16",),
+    speed={**CPU_PLAIN.speed, "bfloat16": SPEED},
 )
 
 

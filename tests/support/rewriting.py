@@ -34,7 +34,7 @@ GraphDef = tf.compat.v1.GraphDef
 v1 = tf.compat.v1
 # A CPU that has arithmetic in both types: kernels are asked for, nothing costs more.
 CPU = dataclasses.replace(
-    shipped_devices.CPU_AVX512_BF16,
+    shipped_devices.CPU_PLAIN,
     native=("bfloat16", "float16"),
     slowdown={},
     speed={},

@@ -85,6 +85,8 @@ def _load(use_analysis: UseAnalysis, view: Typed) -> Load:
         moved += arithmetic.updated(turned_ins, rows, variables)
     equation = node.text("equation") if work == "einsum" else ""
     operations = arithmetic.flops(view.facts, ins, outs, equation)
+    if equation:  # its kernel multiplies as one of the two does
+        work = "batch_matmul" if arithmetic.batched(equation) else "matmul"
     return Load(work, moved, operations, node.op)
 
 

@@ -79,6 +79,10 @@ _CPU_XLA = Device(
 )
 # Of updates of rows, and Unique: times that of moving as much, in float32.
 _ROWS = {"scatter": 2.7, "unique": 50.0}
+_TUNED_XLA = (
+    "measured as its kernels, by `amp tune`, in chains of operations; what they take "
+    "inside a loop: on a 2-core AVX512-BF16 machine"
+)
 _AMX_XLA = dataclasses.replace(
     _CPU_XLA,
     name="CPU with AMX under XLA",
@@ -107,10 +111,7 @@ _AMX_XLA = dataclasses.replace(
             "loss": 4.2,
         },
     },
-    source=(
-        "measured as its kernels, by `amp tune`, in chains of operations; what they "
-        "take inside a loop: on a 2-core AVX512-BF16 machine"
-    ),
+    source=_TUNED_XLA,
     call=6e-6,
 )
 CPU_AMX = Device(
@@ -209,29 +210,129 @@ CPU_AMX = Device(
     ),
     compiled=_AMX_XLA,
 )
+_AVX512_XLA = dataclasses.replace(
+    _CPU_XLA,
+    name="CPU with AVX512-BF16 under XLA",
+    bandwidth=5.2e10,
+    flops=3.8e11,
+    slowdown={
+        "float32": {
+            "elementwise": 0.2,
+            "transcendental": 2.6,
+            "reduce": 0.91,
+            "softmax": 3.0,
+            "loss": 3.0,
+        },
+        "bfloat16": {
+            "elementwise": 0.42,
+            "transcendental": 4.4,
+            "reduce": 2.8,
+            "softmax": 13.0,
+            "loss": 13.0,
+        },
+        "float16": {
+            "elementwise": 0.21,
+            "transcendental": 4.4,
+            "reduce": 2.5,
+            "softmax": 8.1,
+            "loss": 8.1,
+        },
+    },
+    source=_TUNED_XLA,
+    call=4.4e-6,
+)
 CPU_AVX512_BF16 = Device(
     name="x86 CPU with AVX512-BF16",
     kind="CPU",
     native=("bfloat16",),
-    bandwidth=1.5e10,
-    flops=2.0e11,
+    bandwidth=8.4e10,
+    flops=3.6e11,
     speed={
-        "bfloat16": {"product": 1.8, "depthwise": 0.9},
-        "float16": {"product": 0.1, "conv": 0.01},
+        "float32": {
+            "batch_matmul": 0.83,
+            "conv": 0.95,
+            "conv_grad_input": 0.93,
+            "conv_grad_filter": 0.69,
+            "depthwise": 0.094,
+        },
+        "bfloat16": {
+            "product": 2.1,
+            "batch_matmul": 1.2,
+            "conv": 2.0,
+            "conv_grad_input": 1.9,
+            "conv_grad_filter": 1.4,
+            "depthwise": 0.095,
+        },
+        "float16": {
+            "product": 0.72,
+            "batch_matmul": 0.3,
+            "conv": 0.86,
+            "conv_grad_input": 0.075,
+            "conv_grad_filter": 0.084,
+            "depthwise": 0.038,
+        },
     },
     slowdown={
-        "float32": _ROWS,
-        "bfloat16": {"elementwise": 1.25, "transcendental": 1.8, "reduce": 1.2},
-        "float16": {"elementwise": 4.0, "transcendental": 4.0, "reduce": 4.0},
+        "float32": {
+            "matmul": 1.9,
+            "transcendental": 3.3,
+            "reduce": 2.1,
+            "softmax": 2.1,
+            "normalise": 2.5,
+            "pool": 3.3,
+            "copy": 1.8,
+            "gather": 0.92,
+            **_ROWS,
+        },
+        "bfloat16": {
+            "elementwise": 1.3,
+            "matmul": 1.7,
+            "transcendental": 7.6,
+            "reduce": 1.9,
+            "softmax": 2.1,
+            "normalise": 1.7,
+            "pool": 3.0,
+            "copy": 1.4,
+            "gather": 0.82,
+        },
+        "float16": {
+            "elementwise": 0.62,
+            "matmul": 3.7,
+            "transcendental": 4.6,
+            "reduce": 1.8,
+            "softmax": 7.1,
+            "normalise": 4.7,
+            "pool": 5.6,
+            "copy": 1.6,
+            "gather": 0.74,
+        },
     },
     launch=3e-6,
+    start={
+        "float32": {
+            "conv": 5.2e-6,
+            "conv_grad_input": 3.7e-5,
+            "conv_grad_filter": 6.6e-5,
+        },
+        "bfloat16": {
+            "conv": 3.6e-5,
+            "conv_grad_input": 3.8e-5,
+            "conv_grad_filter": 1.2e-4,
+        },
+        "float16": {
+            "conv": 3.1e-6,
+            "conv_grad_input": 3.5e-6,
+            "conv_grad_filter": 5.3e-6,
+        },
+    },
+    casts={"bfloat16": 9.0e10, "float16": 1.04e11},
     source=(
-        "products not measured: two multiply-adds a lane and cycle (VDPBF16PS, Intel's "
-        "manual); depthwise convolutions and work without products: the ratios of "
-        "bfloat16 on a 2-core AMX machine; updates of rows of 16 to 512 elements and "
-        "Unique: on a 2-core AVX512-BF16 machine; all else is an estimate"
+        "measured by `amp tune` on 2 cores of a virtual EPYC with AVX512-BF16 (family "
+        "26, model 2; medians of three runs, TensorFlow 2.21); updates of rows of 16 "
+        "to 512 elements and Unique: on another; the start of other operations is an "
+        "estimate"
     ),
-    compiled=_CPU_XLA,
+    compiled=_AVX512_XLA,
 )
 CPU_HIDDEN_AMX = dataclasses.replace(
     CPU_AVX512_BF16,
@@ -243,20 +344,29 @@ CPU_HIDDEN_AMX = dataclasses.replace(
             "conv_grad_input": 0.65,
             "conv_grad_filter": 0.85,
         },
-        "float16": CPU_AVX512_BF16.speed["float16"],
+        "float16": {"product": 0.1, "conv": 0.01},
     },
     source=(
         "rates of bfloat16 products and convolutions: measured by `amp tune` on 2 "
-        "cores of a virtual Xeon (family 6, model 207), TensorFlow 2.21; the rest as "
-        "on AVX512-BF16"
+        "cores of a virtual Xeon (family 6, model 207), TensorFlow 2.21; those of "
+        "float16 are guesses, and the rest is as on AVX512-BF16"
     ),
 )
-CPU_PLAIN = dataclasses.replace(
-    CPU_AVX512_BF16,
+CPU_PLAIN = Device(
     name="CPU without AMX or AVX512-BF16",
+    kind="CPU",
     native=(),
+    bandwidth=1.5e10,
+    flops=2.0e11,
     speed={"bfloat16": {"product": 0.3}, "float16": {"product": 0.1, "conv": 0.01}},
+    slowdown={
+        "float32": _ROWS,
+        "bfloat16": {"elementwise": 1.25, "transcendental": 1.8, "reduce": 1.2},
+        "float16": {"elementwise": 4.0, "transcendental": 4.0, "reduce": 4.0},
+    },
+    launch=3e-6,
     source="a cautious guess: 16-bit kernels convert to float32 inside",
+    compiled=_CPU_XLA,
 )
 # From the vendor's data sheets, peaks without sparsity in TFLOP/s: V100 SXM2 900 GB/s,
 # float32 15.7, float16 125; A100 SXM 40 GB 1555 GB/s, TF32 (what TensorFlow computes

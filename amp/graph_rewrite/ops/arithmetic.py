@@ -45,6 +45,16 @@ def _einsum(equation: str, ins: Sequence[ir.Shape], outs: Sequence[ir.Shape]) ->
     return 2.0 * elements(tuple(sizes.values()))
 
 
+def batched(equation: str) -> bool:
+    """Whether an Einsum makes many products, one for each value of some label.
+
+    Those are of the labels, or the ellipsis, that both operands and the output have.
+    """
+    operands, _, output = equation.partition("->")
+    terms = [set(term.replace("...", ".")) for term in (*operands.split(","), output)]
+    return len(terms) > 2 and bool(set.intersection(*terms) - {" "})
+
+
 def _conv(output: ir.Shape, filters: ir.Shape) -> float:
     channels = filters[-1] if filters else 1
     taps = elements(filters) / max(channels if channels > 0 else UNKNOWN_DIMENSION, 1)

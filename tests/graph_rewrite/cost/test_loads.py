@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 
 import numpy as np
+import pytest
 import tensorflow as tf
 from rewriting import context_of, graph_def, module_of, spec, traced, v1
 
@@ -43,6 +44,26 @@ def test_arithmetic_only_moves() -> None:
     assert loads_of(analyzed()).own["sum"] == Load(
         "elementwise", 2 * 8 * 16 + 1, 0.0, "AddV2"
     )
+
+
+@pytest.mark.parametrize(
+    ("equation", "work"),
+    [("bth,hno->btno", "matmul"), ("bshk,bthk->bhts", "batch_matmul")],
+)
+def test_an_einsum_is_work_of_the_kernel_that_multiplies(
+    equation: str, work: str
+) -> None:
+    def step() -> None:
+        sizes = {label: 2 + i for i, label in enumerate("bthnosk")}
+        x, y = (
+            v1.placeholder(tf.float32, [sizes[label] for label in term])
+            for term in equation.split("->")[0].split(",")
+        )
+        tf.raw_ops.Einsum(inputs=[x, y], equation=equation, name="product")
+
+    module = module_of(graph_def(step))
+    (one,) = analyze(module, lambda use: context_of(module)).uses.values()
+    assert loads_of(one).own["product"].work == work
 
 
 def test_nodes_of_other_types_are_counted_apart() -> None:

@@ -67,6 +67,24 @@ def test_an_einsum_with_an_ellipsis_is_estimated_as_one_product() -> None:
     assert counted == pytest.approx(2 * 2 * M * K * N)
 
 
+@pytest.mark.parametrize(
+    ("equation", "many"),
+    [
+        ("abc,cde->abde", False),  # rows of all batches as one
+        ("ij, jk -> ik", False),
+        ("ij,ik->", False),
+        ("ij->ji", False),
+        ("aecd, abcd -> acbe", True),
+        ("...ij,...jk->...ik", True),
+        ("...ij,jk->...ik", False),
+    ],
+)
+def test_an_einsum_is_many_products_if_all_terms_have_a_label(
+    equation: str, many: bool
+) -> None:
+    assert arithmetic.batched(equation) == many
+
+
 # A batch of 2 images of 8x8x3, 5 filters of 3x3: each of the 2*6*6*5 results (valid)
 # takes 3*3*3 products, forward and in both gradients.
 IMAGE, FILTER, RESULT = (2, 8, 8, 3), (3, 3, 3, 5), (2, 6, 6, 5)

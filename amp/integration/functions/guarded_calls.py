@@ -1,7 +1,7 @@
 """`GuardedCalls`: one function's calls, which go on where what is called cannot run.
 
-Used by `function_twins`, which says what is called, and what from then on. Only where
-one call goes is decided here.
+Used by `function_twins`, which says what is called, and what from then on. Where one
+call goes is decided by `contests.guard`; here plans are made for it.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import tensorflow as tf
 from amp.integration import fallback
 from amp.integration.contests.contest import Contest
 from amp.integration.contests.entrants import NotMade
+from amp.integration.contests.guard import Guard, Turn
 from amp.integration.functions.function_plans import FunctionPlans, Made
 from amp.integration.racing.race_log import FLOAT32
 from amp.integration.runtime import failures
@@ -53,8 +54,10 @@ class GuardedCalls:
         strict: bool,
     ) -> None:
         self._name, self._what = name, f"function {name.decode()}"
-        self._current, self._drop = current, drop
-        self._once, self._strict = once, strict
+        self._current, self._once, self._strict = current, once, strict
+        self._guard: Guard[bytes] = Guard(
+            self._what, lambda: name, lambda: current().contest, drop, strict
+        )
 
     def call(
         self,
@@ -65,15 +68,6 @@ class GuardedCalls:
     ) -> Any:
         """Calls the original or a twin; if that cannot run, another.
 
-        1. A twin fails: the original is called where `failures.gives_way` says so.
-           Otherwise the error is raised.
-        2. The original runs out of memory in its turn of a race or check: a twin is
-           called, if there is one, also if a part of the original has run. Otherwise
-           the twin alone would have been called, so the failure is the plugin's.
-        3. The original fails otherwise: the error is the user's and is raised.
-        4. A plan turns out not to be worth a twin: the fastest so far is called.
-        5. Another thread has let the twin go meanwhile: the original is called.
-
         Args:
           call: the call that the user made.
           context: TensorFlow's eager context.
@@ -81,35 +75,21 @@ class GuardedCalls:
           failed: what was raised where its twin was called without a question before.
         """
         made = None if plan == FLOAT32 else self.made(context, plan)
-        if isinstance(made, NotMade):
-            return call.run(self._drop(plan, made.why, False))  # Case 4
-        try:
-            if failed is not None and made is not None:
-                raise failed
-            return call.run(self._name if made is None else made.twin.name)
-        except tf.errors.OpError as e:
-            plans, contest = self._current()
-            missing = isinstance(e, tf.errors.NotFoundError)
-            if made is not None and missing and plans.known(plan) is not made:
-                return call.run(self._name)  # Case 5
-            if self._strict:
-                raise
-            memory = isinstance(e, tf.errors.ResourceExhaustedError)
-            if made is None and memory and contest is not None and contest.under_way:
-                front = self._drop(plan, failures.TOO_LARGE, True)
-                if front == self._name:
-                    raise  # Case 3
-                failures.warn_of_memory(self._what)
-                return call.run(front)  # Case 2
-            if made is None or not failures.gives_way(
-                e, functools.partial(call.has_begun, made.twin.name, e, made.twin)
-            ):
-                raise  # Cases 3 and 1
-            refusal = e
-        outputs = call.run(self._name)  # Case 1; raises too if the user's code is wrong
-        front = self._drop(plan, failures.REFUSED, True)
-        failures.warn_of_refusal(self._what, plan, refusal, others=front != self._name)
-        return outputs
+        turn: Turn[bytes]
+        if isinstance(made, Made):
+            name, twin = made.twin.name, made.twin
+            begun = functools.partial(call.has_begun, name, twin=twin)
+            turn = Turn(plan, name, begun, functools.partial(self._gone, plan, made))
+        elif made is None:  # it is the original's turn, or another thread makes it
+            turn = Turn(FLOAT32, self._name)
+        else:
+            turn = Turn(plan, made)
+        return self._guard.call(turn, call.run, failed)
+
+    def _gone(self, plan: str, made: Made, error: tf.errors.OpError) -> bool:
+        """Whether another thread has let the functions of a plan go meanwhile."""
+        missing = isinstance(error, tf.errors.NotFoundError)
+        return missing and self._current().plans.known(plan) is not made
 
     def made(self, context: Any, plan: str) -> Made | NotMade | None:
         """The functions of a plan, made at its first turn; None while they are made.

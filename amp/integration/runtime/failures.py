@@ -14,6 +14,7 @@ from amp.integration import fallback, messages
 
 # What became of a plan, in reports.
 REFUSED = "TensorFlow refused the twin"
+NO_MEMORY = "its twin ran out of memory"
 TOO_LARGE = "float32 ran out of memory"
 NOT_MADE = "not made, its rewrite failed"
 
@@ -29,6 +30,12 @@ def gives_way(error: tf.errors.OpError, begun: Callable[[], bool]) -> bool:
       begun: says whether a part of the failed call may have run.
     """
     return isinstance(error, tf.errors.ResourceExhaustedError) or not begun()
+
+
+def why(error: tf.errors.OpError) -> str:
+    """What became of a plan whose twin raised an error."""
+    memory = isinstance(error, tf.errors.ResourceExhaustedError)
+    return NO_MEMORY if memory else REFUSED
 
 
 def as_it_was(what: str, strict: bool | None = None) -> fallback.Part:

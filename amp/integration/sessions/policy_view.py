@@ -38,7 +38,8 @@ class Uncastable(Exception):
     """
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
+# Tensors of a graph cannot be asked whether they are equal.
+@dataclasses.dataclass(frozen=True, slots=True, eq=False)
 class Run:
     """A run of the user's graph, translated to the twin.
 

@@ -23,6 +23,7 @@ from amp.integration import fallback
 from amp.integration.contests import plan_store
 from amp.integration.contests.contest import Contest, begun
 from amp.integration.contests.entrants import NOMINEES, OTHERS, NotMade
+from amp.integration.contests.guard import Guard, Turn
 from amp.integration.contests.kept_race import KeptRace
 from amp.integration.contests.plan_store import Record
 from amp.integration.racing.race_log import FLOAT32
@@ -171,6 +172,12 @@ class RunTwins:
         made = None if form.plan == FLOAT32 else self._plans.known(form.plan)
         return isinstance(made, MadeRun) and made.planned is not None
 
+    @property
+    def _guard(self) -> Guard[Run]:
+        """Not kept: it holds this object, which is to be freed with its last user."""
+        float32, strict = self._plans.float32, self._strict
+        return Guard(self._what, float32, lambda: self._contest, self._drop, strict)
+
     def guarded(
         self,
         run: Make,
@@ -180,13 +187,6 @@ class RunTwins:
     ) -> Any:
         """Makes the run by a plan; if that cannot run, in another form.
 
-        1. A rewritten form fails: float32 runs where `failures.gives_way` says so.
-           Otherwise the error is raised.
-        2. Float32 runs out of memory in its turn of a race or check: another form runs,
-           also if a part of it has run. Otherwise that alone would have run.
-        3. Float32 fails otherwise: the error is the user's and is raised.
-        4. A plan turns out not to be worth a form: the fastest so far runs.
-
         Args:
           run: makes a run.
           starts: says whether TensorFlow can start a run.
@@ -194,48 +194,29 @@ class RunTwins:
           failed: what was raised where the form was made without a question before.
         """
         made = None if plan == FLOAT32 else self._raced(plan)
+        turn: Turn[Run]
         if isinstance(made, NotMade):
-            return run(self._drop(plan, made.why, failed=False))  # Case 4
-        form = self._plans.float32() if made is None else made.run
-        try:
-            if failed is not None and self.is_rewritten(form):
-                raise failed
-            outputs = run(form)
-        except tf.errors.OpError as e:
-            if self._strict:
-                raise
-            contest = self._contest
-            memory = isinstance(e, tf.errors.ResourceExhaustedError)
-            if made is None and memory and contest is not None and contest.under_way:
-                front = self._drop(plan, failures.TOO_LARGE)
-                if front.plan == FLOAT32:
-                    raise  # Case 3
-                failures.warn_of_memory(self._what)
-                return run(front)  # Case 2
-            begun = functools.partial(self._has_begun, starts, form)
-            if not self.is_rewritten(form) or not failures.gives_way(e, begun):
-                raise  # Cases 3 and 1
-            refusal = e
+            turn = Turn(plan, made)
+        elif made is None:
+            turn = Turn(FLOAT32, self._plans.float32())
+        elif made.planned is None:
+            turn = Turn(plan, made.run)
         else:
-            self._started.add(plan)
-            return outputs
-        outputs = run(self._plans.float32())  # Case 1
-        self._refuse(plan, refusal)
-        return outputs
+            begun = functools.partial(self._has_begun, starts, made.run)
+            turn = Turn(plan, made.run, begun)
 
-    def _has_begun(self, starts: Starts, form: Run) -> bool:
+        def noted(form: Run) -> Any:
+            outputs = run(form)
+            self._started.add(form.plan)
+            return outputs
+
+        return self._guard.call(turn, noted, failed)
+
+    def _has_begun(self, starts: Starts, form: Run, _: tf.errors.OpError) -> bool:
         """Whether a part of a rewritten form that failed may have run."""
         if form.plan in self._started or starts(form):
             return True
         return not starts(self._plans.float32())
-
-    def _refuse(self, plan: str, refusal: Exception) -> None:
-        """Goes on without a plan; in the whole session if that could not start."""
-        if not isinstance(refusal, tf.errors.ResourceExhaustedError):
-            self._terms.refused.add((self._plans.twins, plan))
-        self._drop(plan, failures.REFUSED)
-        others = self._contest is not None
-        failures.warn_of_refusal(self._what, plan, refusal, others=others)
 
     def _made(self, plan: str) -> MadeRun | NotMade:
         """A form of the run, made when first asked for."""
@@ -260,10 +241,15 @@ class RunTwins:
             self._contest.made(plan, self._plans.report(plan))
         return made
 
-    def _drop(self, plan: str, why: str, *, failed: bool = True) -> Run:
-        """Has a form that cannot run made no more; returns the fastest so far."""
+    def _drop(self, plan: str, why: str, failed: bool) -> Run:
+        """Has a form that cannot run made no more; returns the fastest so far.
+
+        What TensorFlow could not start is made no more in the whole session.
+        """
         if plan != FLOAT32:
             self._plans.drop(plan, why)
+        if why == failures.REFUSED:
+            self._terms.refused.add((self._plans.twins, plan))
         contest = self._contest
         raced = contest is not None and contest.under_way  # then its end is reported
         if contest is not None:

@@ -262,7 +262,7 @@ def test_a_winner_that_no_longer_fits_is_not_called_rewritten(ran: Ran) -> None:
             job.steps(session, 200)
     (report,) = runs()
     assert not report.rewritten
-    assert "TensorFlow refused the twin" in report.verdict
+    assert "its twin ran out of memory" in report.verdict
 
 
 def test_a_plan_whose_rewrite_fails_is_out(

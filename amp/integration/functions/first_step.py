@@ -187,6 +187,7 @@ class FirstSteps:
         for each in recorded[:-BATCHES]:
             each.recorded = None
 
+    @uncollected()
     def _report(self, name: bytes, begun: Begun, trains: bool) -> None:
         why = "which is float32 in a training step" if trains else "which told sizes"
         cause = f"called once so far, {why}; the second call makes the plan"

@@ -108,11 +108,11 @@ class Tensors:
                 edge = view.node.inputs[index]
                 reader = LOW if slot.type == number else HIGH
                 if site is not None and slot.type == ir.FLOAT:
-                    if self.call_values.passes(site, index):
+                    if not self.call_values.passes(site, index):
+                        place = (use, (name, index))
+                        reader = self._carried(place) if site.call.loop else HIGH
+                    elif self.call_values.is_read(site, index):
                         continue  # the readers inside the function count instead
-                    reader = (
-                        self._carried((use, (name, index))) if site.call.loop else HIGH
-                    )
                 elif slot.type == ir.FLOAT and _turns(slot, view, one):
                     reader = variable
                 self._read((use, edge), slot.type, reader, (name, index), late)

@@ -7,7 +7,7 @@ type, and which nodes of a loop of TensorFlow 1 have. No choice of that type may
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Container, Iterator, Mapping
+from collections.abc import Container, Iterable, Iterator, Mapping
 from typing import NamedTuple, TypeAlias
 
 from amp.graph_rewrite.candidates.context import Context, Typed
@@ -65,6 +65,7 @@ class CallValues:
       returns: `carried` by (use, result number) of the functions that return them.
       inner: the uses that the sites call.
       passed: the arguments in `alias`, as (last function of the site, number).
+      unread: those of them that no function of the site reads.
       lists: for each node on a tensor list (a TensorArray, a stack), or on a loop
         variable of TensorFlow 1, the number of the list or variable.
       open: the lists that are also used by other nodes than list ops and `sites`.
@@ -78,6 +79,7 @@ class CallValues:
     returns: Mapping[tuple[FunctionUse, int], Carried]
     inner: frozenset[FunctionUse]
     passed: frozenset[tuple[FunctionUse, int]]
+    unread: frozenset[tuple[FunctionUse, int]]
     lists: Mapping[Member, int]
     open: frozenset[int]
     variables: Mapping[int, UseVariable]
@@ -90,9 +92,11 @@ class CallValues:
 
     def passes(self, site: Site, index: int) -> bool:
         """Whether input `index` of a site's node is in `alias` inside its functions."""
-        if index < site.call.skip:
-            return False
         return (site.callees[-1], index - site.call.skip) in self.passed
+
+    def is_read(self, site: Site, index: int) -> bool:
+        """Whether a function of the site reads input `index`, which `passes`."""
+        return (site.callees[-1], index - site.call.skip) not in self.unread
 
 
 def cross(
@@ -134,6 +138,7 @@ def cross(
     variables = dict(enumerate(_variables(graphs, typed), len(set(lists.values()))))
     for number, (use, variable) in variables.items():
         lists |= dict.fromkeys(((use, name) for name in variable.nodes), number)
+    returned = {place for value in carried for place in value.returned}
     return CallValues(
         sites=usable,
         alias=alias,
@@ -144,6 +149,7 @@ def cross(
         },
         inner=frozenset(c for site in usable.values() for c in site.callees),
         passed=frozenset(passed),
+        unread=frozenset(_unread(usable.values(), passed, graphs, returned)),
         lists=lists,
         open=open_lists,
         variables=variables,
@@ -162,6 +168,26 @@ def _variables(
 
 def _passed(site: Site) -> Iterator[tuple[int, ir.Edge]]:
     return enumerate(site.node.inputs[site.call.skip :])
+
+
+def _unread(
+    sites: Iterable[Site],
+    passed: Container[tuple[FunctionUse, int]],
+    graphs: Mapping[FunctionUse, ir.Graph],
+    returned: Container[UseEdge],
+) -> Iterator[tuple[FunctionUse, int]]:
+    """The arguments that are passed, and no function of their site has a use for."""
+    for site in sites:
+        last = site.callees[-1]
+        for number in range(len(graphs[last].args)):
+            if (last, number) not in passed:
+                continue
+            places = [(c, (graphs[c].args[number].name, 0)) for c in site.callees]
+            if not any(
+                graphs[callee].readers.get(edge) or (callee, edge) in returned
+                for callee, edge in places
+            ):
+                yield last, number
 
 
 def _returns_unchanged(body: ir.Graph, index: int) -> bool:

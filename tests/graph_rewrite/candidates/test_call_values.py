@@ -183,3 +183,42 @@ def test_one_op_on_a_list_that_has_to_be_float32_keeps_the_list_so() -> None:
     ).report
     found = {d.rule for d in report.decisions if d.op == "TensorListSetItem"}
     assert found == {"list"}
+
+
+def handed_on(i: tf.Tensor, y: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+    return i + 1, y
+
+
+def once(body: object, y: tf.Tensor) -> tf.Tensor:
+    return tf.while_loop(lambda i, y: i < 1, body, [tf.constant(0), y])[1]
+
+
+def unused_by_branches(x: tf.Tensor) -> tf.Tensor:
+    """A branch takes what the other reads."""
+    return tf.cond(tf.reduce_sum(x) > 0, lambda: x + 1.0, lambda: x * 0.0)
+
+
+@pytest.mark.parametrize(
+    ("use", "unread"),
+    [
+        (lambda y: once(handed_on, y), True),
+        (lambda y: once(lambda i, y: (i + 1, once(handed_on, y)), y), True),
+        (lambda y: once(lambda i, y: (i + 1, y + 0 * once(handed_on, y)), y), True),
+        (unused_by_branches, False),
+    ],
+    ids=["a loop", "a loop within one", "one that reads it too", "branches"],
+)
+def test_what_a_loop_only_hands_on_is_a_tensor_with_a_reader(
+    use: object, unread: bool
+) -> None:
+    """In float32, as its functions do not turn; so its cast is in the plan."""
+
+    def fn(x: tf.Tensor) -> tf.Tensor:
+        return tf.matmul(use(tf.matmul(x, x)), x)
+
+    _, crossing = crossed(fn, spec(4, 4))
+    assert (len(crossing.unread) > 0) == unread
+    report = rewrite(traced(fn, spec(4, 4))[0], settled()).report  # the plan is checked
+    assert report.rewritten
+    x = np.eye(4, dtype=np.float32)
+    np.testing.assert_array_equal(amp.twin(fn, x, policy=POLICY)(x), fn(x))

@@ -1,7 +1,7 @@
 """`GuardedCalls`: one function's calls, which go on where what is called cannot run.
 
-Used by `function_twins`, which says what is called, and what from then on. Where one
-call goes is decided by `contests.guard`; here plans are made for it.
+Used by `function_twins`, which says what is called, and what from then on. Plans are
+made here when their turn comes; where one call goes is not decided here (`guard`).
 """
 
 from __future__ import annotations

@@ -193,9 +193,9 @@ def once(body: object, y: tf.Tensor) -> tf.Tensor:
     return tf.while_loop(lambda i, y: i < 1, body, [tf.constant(0), y])[1]
 
 
-def unused_by_branches(x: tf.Tensor) -> tf.Tensor:
-    """A branch takes what the other reads."""
-    return tf.cond(tf.reduce_sum(x) > 0, lambda: x + 1.0, lambda: x * 0.0)
+def read_by_one_branch(x: tf.Tensor) -> tf.Tensor:
+    """The other takes it and has no use for it."""
+    return tf.cond(tf.reduce_sum(x) > 0, lambda: x + 1.0, lambda: tf.zeros([4, 4]))
 
 
 @pytest.mark.parametrize(
@@ -204,9 +204,9 @@ def unused_by_branches(x: tf.Tensor) -> tf.Tensor:
         (lambda y: once(handed_on, y), True),
         (lambda y: once(lambda i, y: (i + 1, once(handed_on, y)), y), True),
         (lambda y: once(lambda i, y: (i + 1, y + 0 * once(handed_on, y)), y), True),
-        (unused_by_branches, False),
+        (read_by_one_branch, False),
     ],
-    ids=["a loop", "a loop within one", "one that reads it too", "branches"],
+    ids=["a loop", "a loop within one", "one that reads it too", "one branch"],
 )
 def test_what_a_loop_only_hands_on_is_a_tensor_with_a_reader(
     use: object, unread: bool

@@ -195,15 +195,13 @@ class RunTwins:
         """
         made = None if plan == FLOAT32 else self._raced(plan)
         turn: Turn[Run]
-        if isinstance(made, NotMade):
-            turn = Turn(plan, made)
+        if isinstance(made, MadeRun):
+            begun = functools.partial(self._has_begun, starts, made.run)
+            turn = Turn(plan, made.run, begun if made.planned is not None else None)
         elif made is None:
             turn = Turn(FLOAT32, self._plans.float32())
-        elif made.planned is None:
-            turn = Turn(plan, made.run)
         else:
-            begun = functools.partial(self._has_begun, starts, made.run)
-            turn = Turn(plan, made.run, begun)
+            turn = Turn(plan, made)
 
         def noted(form: Run) -> Any:
             outputs = run(form)

@@ -32,10 +32,8 @@ def machine() -> dict[str, Any]:
     device, settled = amp.device(), amp.resolve()
     cpuinfo = Path("/proc/cpuinfo")
     text = cpuinfo.read_text() if cpuinfo.exists() else ""
-    fields = dict(
-        tuple(part.strip() for part in line.partition(":")[::2])
-        for line in text.partition("\n\n")[0].splitlines()
-    )
+    lines = [line.partition(":") for line in text.partition("\n\n")[0].splitlines()]
+    fields = {name.strip(): value.strip() for name, _, value in lines}
     cores = getattr(os, "sched_getaffinity", lambda _: range(os.cpu_count() or 1))(0)
     return {
         "cpu": fields.get("model name") or platform.processor() or platform.machine(),

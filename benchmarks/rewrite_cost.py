@@ -26,7 +26,7 @@ import platform
 import pstats
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
@@ -35,6 +35,7 @@ import tensorflow as tf
 from tensorflow.python.eager import context as context_lib
 
 import amp
+from amp.graph_rewrite import rewrite
 from amp.graph_rewrite.assign.nominee import CUT
 from amp.graph_rewrite.graph import op_schema, serde
 from amp.graph_rewrite.steps import uncollected
@@ -42,7 +43,7 @@ from amp.integration import api
 from amp.integration.contests import plan_store
 from amp.integration.measuring import job_timer
 from amp.integration.measuring.job_timer import Noted
-from amp.integration.runtime import definitions, shape_inference, twin_making
+from amp.integration.runtime import definitions, shape_inference
 from benchmarks.first_step import watch_steps
 from benchmarks.phases import Phases
 
@@ -143,7 +144,7 @@ def show(phases: Phases, nodes: int) -> None:
         print(f"  {name:28s} {taken / nodes * 1e6:6.1f}")
 
 
-def arguments() -> argparse.Namespace:
+def arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
     """The options of the command line."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=5)
@@ -162,11 +163,11 @@ def arguments() -> argparse.Namespace:
     )
     parser.add_argument("--profile", action="store_true", help="profile the largest")
     parser.add_argument("--phases", action="store_true", help="its time by phase")
-    return parser.parse_args()
+    return parser.parse_args(argv)
 
 
-def main() -> None:
-    args = arguments()
+def main(argv: Sequence[str] | None = None) -> None:
+    args = arguments(argv)
     policy = amp.Policy(dtype="bfloat16", assignment=args.assignment, min_gain=0.0)
     settled = api.settle(policy).settled
     print(f"TensorFlow {tf.__version__}, Python {platform.python_version()}, "
@@ -192,7 +193,7 @@ def main() -> None:
             module = definitions.read(context, concrete.name.decode())
             plan_store.fingerprint(module, settled)
             sizes = shape_inference.at_call(called)
-            begun = twin_making.begun(module, settled, sizes)
+            begun = rewrite.begin(module, settled, sizes=sizes)
             prepared = begun.prepared(Noted(settled, job_timer.stored))
             result = prepared.made(CUT, later=True).graph
             serde.write_function(result.main, op_schema.lookup_of(result))

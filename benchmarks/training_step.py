@@ -157,7 +157,9 @@ def measure(
                     continue
                 own = cache / re.sub(r"\W+", "_", "_".join(key[:2])) if cache else None
                 run = processes.program("worker", *_command(key, settings, args, own))
-                names = dict(zip(("case", "executor", "mode"), key, strict=True))
+                names: dict[str, Any] = dict(
+                    zip(("case", "executor", "mode"), key, strict=True)
+                )
                 names |= {"round": number}
                 names |= {"first_run": number == 0} if cache else {}
                 results["runs"].append({**names, **run})

@@ -224,11 +224,11 @@ def _watch_rewriting() -> list[float]:
             "AMP_ENABLE=1 had no effect: tf-amp is not installed for this Python; "
             "make bench installs it, and so does pip install -e ."
         )
-    from amp.integration.functions import function_hooks
+    from amp.integration.functions.twins import Twins
     from amp.integration.process import PROCESS
 
     seconds: list[float] = []
-    add = function_hooks.Twins.add
+    add = Twins.add
 
     def watched(*args: Any, **kwargs: Any) -> Any:
         start, measured = time.perf_counter(), PROCESS.measuring.spent
@@ -238,7 +238,7 @@ def _watch_rewriting() -> list[float]:
             measured = PROCESS.measuring.spent - measured
             seconds.append(time.perf_counter() - start - measured)
 
-    function_hooks.Twins.add = watched  # type: ignore[method-assign]
+    Twins.add = watched
     return seconds
 
 

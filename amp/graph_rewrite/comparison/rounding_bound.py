@@ -30,7 +30,8 @@ import math
 from collections.abc import Iterator, Mapping
 
 from amp.graph_rewrite.comparison.pair import Pair
-from amp.graph_rewrite.graph import bridges, calls, ir, loop_trips, op_schema
+from amp.graph_rewrite.graph import bridges, calls, ir, op_schema
+from amp.graph_rewrite.graph.loop_trips import LoopTrips
 from amp.graph_rewrite.ops.op_table import Kind, Role, facts
 
 # Beyond this no digit is left, so that a bound would say nothing.
@@ -56,7 +57,7 @@ def bounds(
         node = twin.nodes[name]
         errors = [found.get(edge[0], 0.0) for edge in node.inputs]
         error = _passed_on(node, errors)
-        error += unit * _roundings(node, pair, lookup)
+        error += unit * _roundings(node, twin, pair, lookup)
         found[name] = min(error, MOST)
     return found
 
@@ -75,7 +76,9 @@ def _passed_on(node: ir.Node, errors: list[float]) -> float:
     return sum(errors) * (2.0 if row.kind is Kind.SQUARE else 1.0)
 
 
-def _roundings(node: ir.Node, pair: Pair, lookup: op_schema.Lookup) -> float:
+def _roundings(
+    node: ir.Node, graph: ir.Graph, pair: Pair, lookup: op_schema.Lookup
+) -> float:
     """How many roundings a node adds: its own, or those of the functions it calls."""
     if bridges.is_down(node, pair.number) or _is_folded(node, pair):
         return 1.0
@@ -88,11 +91,11 @@ def _roundings(node: ir.Node, pair: Pair, lookup: op_schema.Lookup) -> float:
         makes = any(slot.type == pair.number for slot in signature.outs)
         return 1.0 if makes and not exact else 0.0
     inside = sum(
-        _roundings(each, pair, lookup)
-        for graph in _called(node, pair.twin)
-        for each in graph.nodes.values()
+        _roundings(each, callee, pair, lookup)
+        for callee in _called(node, pair.twin)
+        for each in callee.nodes.values()
     )
-    trips = loop_trips.trips(pair.twin, pair.twin.main, node) if call.loop else 1
+    trips = LoopTrips(pair.twin).of(graph, node) if call.loop else 1
     return inside * trips
 
 

@@ -10,7 +10,8 @@ from collections import Counter
 from collections.abc import Container, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
-from amp.graph_rewrite.graph import ir, loop_trips, shapes
+from amp.graph_rewrite.graph import ir, shapes
+from amp.graph_rewrite.graph.loop_trips import LoopTrips
 
 MUST_COMPILE = "_XlaMustCompile"
 
@@ -142,17 +143,17 @@ def uses_with_weights(module: ir.Module) -> dict[FunctionUse, float]:
     """Every use of a function that the main graph reaches, with its runs per step.
 
     Callers come before their callees. Loops count with their number of trips
-    (`loop_trips`), and each of n branches with 1/n, as one of them runs. Functions
+    (`LoopTrips`), and each of n branches with 1/n, as one of them runs. Functions
     called under `keep_float32` are left out.
     """
-    order = _callers_first(module)
+    order, trips = _callers_first(module), LoopTrips(module)
     weights = dict.fromkeys(order, 0.0)
     weights[order[0]] = 1.0
     for use in order:
         for node, call in calls(graph_of(module, use), module.functions):
             times = weights[use]
             if call.loop:
-                times *= loop_trips.trips(module, graph_of(module, use), node)
+                times *= trips.of(graph_of(module, use), node)
             if call.each:
                 times *= shapes.UNKNOWN_TRIPS
             callees = tuple(uses_of(node, call, use.xla, module.functions))

@@ -14,8 +14,8 @@ from amp.graph_rewrite.graph.frames import Frame, LoopVariable, frames, loop_var
 from amp.graph_rewrite.graph.loop_trips import (
     Counter,
     bounds,
-    constant,
     least,
+    number,
     source,
     step_of,
 )
@@ -24,9 +24,8 @@ from amp.graph_rewrite.graph.loop_trips import (
 def frame_trips(graph: ir.Graph) -> dict[str, int]:
     """How often each node in a loop of `tf.compat.v1` runs in one run of the graph.
 
-    A loop's condition is known as in `trips`. What it starts with and is compared with
-    may also be part of a shape, the smaller of two numbers, or a counter at the end of
-    another loop: that of a gradient counts down the trips of the loop itself.
+    A loop's condition is known as in `LoopTrips`, and so are numbers: the loop of a
+    gradient counts down the trips of the loop itself.
 
     Returns:
       The runs by node; a node that is not in it runs once.
@@ -113,20 +112,14 @@ class _Frames:
 
     def _value(self, edge: ir.Edge) -> float | None:
         """The number at an edge, None if it is not known."""
-        graph, edge = self._graph, source(self._graph, edge)
-        node = graph.nodes.get(edge[0])
-        if node is None:
-            return None
-        if node.op == "Enter":
+        return number(self._graph, edge, self._other)
+
+    def _other(self, edge: ir.Edge) -> float | None:
+        """What enters a loop unchanged, or a counter at the end of its own."""
+        node = self._graph.nodes.get(edge[0])
+        if node is not None and node.op == "Enter":
             return None if self._enters(node) else self._value(node.inputs[0])
-        if node.op == "Minimum":
-            sides = map(self._value, node.inputs)
-            return min((side for side in sides if side is not None), default=None)
-        if node.op == "StridedSlice":
-            return _element(graph, node)
-        if node.name in self._by_exit:
-            return self._last(self._by_exit[node.name])
-        return constant(graph, edge)
+        return self._last(self._by_exit[edge[0]]) if edge[0] in self._by_exit else None
 
     def _enters(self, node: ir.Node) -> bool:
         """Whether an Enter is a loop variable's initial value."""
@@ -138,17 +131,3 @@ class _Frames:
         if start is None or step is None:
             return None
         return start + step * self._of(variable.frame)
-
-
-def _element(graph: ir.Graph, node: ir.Node) -> float | None:
-    """The element that a StridedSlice takes out of a known shape, else None."""
-    source, begin, *_ = node.inputs
-    at = graph.nodes[begin[0]].tensor() if begin[0] in graph.nodes else None
-    made = graph.nodes.get(source[0])
-    if made is None or at is None or at.size != 1 or graph.shape((node.name, 0)) != ():
-        return None
-    known = graph.size(made.inputs[0]) if made.op == "Shape" else made.tensor()
-    index = int(at.reshape(()))
-    if known is None or not -len(known) <= index < len(known) or known[index] < 0:
-        return None
-    return float(known[index])

@@ -34,28 +34,58 @@ class Counter:
     step: float
 
 
-def trips(module: ir.Module, caller: ir.Graph, node: ir.Node) -> int:
-    """The number of trips of the loop `node` in the graph `caller`.
+class LoopTrips:
+    """The trips of a module's loops, each estimated once.
 
-    It is known from a comparison in the loop's condition if both sides start at a
-    constant and the body adds a constant to each on every trip (0 to a side that does
-    not change), so that the smaller side reaches the other. `tf.while_loop` adds such a
-    comparison for `maximum_iterations`, and most users write one. If there are several,
-    the smallest number counts.
-
-    Returns:
-      The number of trips; `shapes.UNKNOWN_TRIPS` where it is not known or is larger
-      than `MOST_TRIPS`.
+    A loop's trips are known from a comparison in its condition if both sides start at a
+    known number and the body adds a constant to each on every trip (0 to a side that
+    does not change), so that the smaller side reaches the other. `tf.while_loop` adds
+    such a comparison for `maximum_iterations`, and most users write one. If there are
+    several, the smallest number counts. The loop of a gradient counts up to what the
+    loop itself counted: numbers are known as in `number`, or as a counter at the end of
+    another loop.
     """
-    cond, body = (
-        module.functions.get(name)
-        for attr in ("cond", "body")
-        for name in node.functions(attr)[:1]
-    )
-    if cond is None or body is None:
-        return shapes.UNKNOWN_TRIPS
-    loop = _Loop(caller, node, cond, body)
-    return least(bounds(cond.nodes.values(), loop.counter))
+
+    def __init__(self, module: ir.Module) -> None:
+        self._functions = module.functions
+        self._known: dict[tuple[str, str], int] = {}  # by graph and node
+
+    def of(self, caller: ir.Graph, node: ir.Node) -> int:
+        """The number of trips of the loop `node` in the graph `caller`.
+
+        Returns:
+          The number of trips; `shapes.UNKNOWN_TRIPS` where it is not known or is larger
+          than `MOST_TRIPS`.
+        """
+        key = (caller.name, node.name)
+        if key not in self._known:
+            loop = self._loop(caller, node)
+            tests = () if loop is None else loop.cond.nodes.values()
+            counter = (lambda _: None) if loop is None else loop.counter
+            self._known[key] = least(bounds(tests, counter))
+        return self._known[key]
+
+    def _loop(self, caller: ir.Graph, node: ir.Node) -> _Loop | None:
+        """A node's loop, None if it is none whose functions are known."""
+        cond, body = (
+            self._functions.get(name)
+            for attr in ("cond", "body")
+            for name in node.functions(attr)[:1] or [""]
+        )
+        if cond is None or body is None:
+            return None
+        return _Loop(caller, node, cond, body, self._last)
+
+    def _last(self, caller: ir.Graph, edge: ir.Edge) -> float | None:
+        """What a counter is at the end of its loop, None for an edge of no such."""
+        node = caller.nodes.get(edge[0])
+        loop = None if node is None else self._loop(caller, node)
+        if loop is None:
+            return None
+        start, step = loop.start(edge[1]), loop.step(edge[1])
+        if start is None or step is None:
+            return None
+        return start + step * self.of(caller, loop.node)
 
 
 def least(bounds: Iterable[float]) -> int:
@@ -86,6 +116,7 @@ class _Loop:
     node: ir.Node
     cond: ir.Graph
     body: ir.Graph
+    last: Callable[[ir.Graph, ir.Edge], float | None]  # the number that another gives
 
     def counter(self, edge: ir.Edge) -> Counter | None:
         """The counter behind an edge of the condition; None if it is no counter."""
@@ -98,10 +129,11 @@ class _Loop:
         return None if start is None or step is None else Counter(start, step)
 
     def start(self, index: int) -> float | None:
-        """The constant that loop variable `index` starts with, None if not known."""
+        """The number that loop variable `index` starts with, None if not known."""
         if index >= len(self.node.inputs):
             return None
-        return constant(self.caller, self.node.inputs[index])
+        given = self.node.inputs[index]
+        return number(self.caller, given, lambda edge: self.last(self.caller, edge))
 
     def step(self, index: int) -> float | None:
         """The constant that the body adds to loop variable `index`; None if unknown."""
@@ -161,6 +193,43 @@ def _index(graph: ir.Graph, edge: ir.Edge) -> int | None:
     """The number of the function argument that an edge is, None for other edges."""
     names = [arg.name for arg in graph.args]
     return names.index(edge[0]) if edge[0] in names else None
+
+
+def number(
+    graph: ir.Graph, edge: ir.Edge, other: Callable[[ir.Edge], float | None]
+) -> float | None:
+    """The number at an edge, None if it is not known.
+
+    A constant, part of a shape, or the smaller of two.
+
+    Args:
+      graph: has the edge.
+      edge: of one number.
+      other: tells the number at an edge that is none of these.
+    """
+    edge = source(graph, edge)
+    node = graph.nodes.get(edge[0])
+    op = "" if node is None else node.op
+    if node is not None and op == "Minimum":
+        sides = [number(graph, side, other) for side in node.inputs]
+        return min((side for side in sides if side is not None), default=None)
+    if node is not None and op == "StridedSlice":
+        return _element(graph, node)
+    return constant(graph, edge) if op == "Const" else other(edge)
+
+
+def _element(graph: ir.Graph, node: ir.Node) -> float | None:
+    """The element that a StridedSlice takes out of a known shape, else None."""
+    taken, begin, *_ = node.inputs
+    at = graph.nodes[begin[0]].tensor() if begin[0] in graph.nodes else None
+    made = graph.nodes.get(taken[0])
+    if made is None or at is None or at.size != 1 or graph.shape((node.name, 0)) != ():
+        return None
+    known = graph.size(made.inputs[0]) if made.op == "Shape" else made.tensor()
+    index = int(at.reshape(()))
+    if known is None or not -len(known) <= index < len(known) or known[index] < 0:
+        return None
+    return float(known[index])
 
 
 def constant(graph: ir.Graph, edge: ir.Edge) -> float | None:

@@ -12,7 +12,8 @@ import tensorflow as tf
 from rewriting import spec, traced
 
 import amp
-from amp.graph_rewrite.graph import loop_trips, shapes
+from amp.graph_rewrite.graph import shapes
+from amp.graph_rewrite.graph.loop_trips import LoopTrips
 
 UNKNOWN = shapes.UNKNOWN_TRIPS
 Test = Callable[[Any], Any]
@@ -30,7 +31,7 @@ def trips(cond: Test, step: Test, start: Any) -> int:
 
     module, _ = traced(fn, spec(4))
     (node,) = (n for n in module.main.nodes.values() if n.op.endswith("While"))
-    return loop_trips.trips(module, module.main, node)
+    return LoopTrips(module).of(module.main, node)
 
 
 @pytest.mark.parametrize(
@@ -97,7 +98,7 @@ def test_maximum_iterations_are_read_and_a_limit_from_outside_is_not() -> None:
 
     module, _ = traced(fn, spec(4), spec())
     loops = [n for n in module.main.nodes.values() if n.op.endswith("While")]
-    found = {loop_trips.trips(module, module.main, node) for node in loops}
+    found = {LoopTrips(module).of(module.main, node) for node in loops}
     assert found == {6, UNKNOWN}
 
 
@@ -112,3 +113,54 @@ def test_a_limit_without_end_does_not_stop_a_rewrite() -> None:
     policy = amp.Policy(dtype="bfloat16", assignment="all", strict=True)
     x = tf.zeros([2, 2])
     assert amp.twin(fn, x, policy=policy)(x)[0] == fn(x)[0] == 2.0
+
+
+def in_order(fn: Callable[..., Any], *specs: tf.TensorSpec) -> list[int]:
+    """The trips of a function's loops, each after those that it reads."""
+    module, _ = traced(fn, *specs)
+    trips, nodes = LoopTrips(module), module.main.nodes
+    loops = (nodes[name] for name in module.main.order)
+    return [trips.of(module.main, n) for n in loops if n.op.endswith("While")]
+
+
+def looped(x: tf.Tensor, start: Any, limit: Any) -> tuple[tf.Tensor, tf.Tensor]:
+    return tf.while_loop(
+        lambda i, y: i < limit, lambda i, y: (i + 1, tf.tanh(y)), [start, x]
+    )
+
+
+def test_the_loop_of_a_gradient_makes_as_many_trips_as_the_loop() -> None:
+    def fn(x: tf.Tensor) -> Any:
+        (slope,) = tf.gradients(looped(x, tf.constant(0), 7)[1], x)
+        return slope, tf.gradients(slope, x)
+
+    found = in_order(fn, spec(4))
+    assert len(found) >= 3 and set(found) == {7}
+
+
+def test_a_counter_may_start_where_another_loop_left_it() -> None:
+    def fn(x: tf.Tensor) -> Any:
+        i, y = looped(x, tf.constant(0), 4)
+        return looped(y, i, 9)
+
+    assert in_order(fn, spec(4)) == [4, 5]
+
+
+def test_many_loops_in_a_row_are_each_read_once() -> None:
+    def fn(x: tf.Tensor) -> Any:
+        i = tf.constant(0)
+        for index in range(40):
+            i, x = looped(x, i, 2 * index + 2)
+        return x
+
+    assert in_order(fn, spec(4)) == [2] * 40
+
+
+def test_a_limit_may_be_a_known_size_or_the_smaller_of_two() -> None:
+    def fn(x: tf.Tensor, limit: tf.Tensor) -> Any:
+        length = tf.shape(tf.transpose(x))[0]
+        _, y = looped(x, tf.constant(0), length)
+        return looped(y, tf.constant(0), tf.minimum(limit, 3))
+
+    limit = tf.TensorSpec([], tf.int32)
+    assert in_order(fn, spec(4, 6), limit) == [6, 3]

@@ -7,6 +7,7 @@ decided in `cost.measurement_candidates`; nothing is stored here.
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import math
 import statistics
 import time
@@ -15,15 +16,19 @@ from typing import Any
 
 import tensorflow as tf
 
-from amp.graph_rewrite.cost.op_instance import Form, Instance, Times
+from amp.graph_rewrite.cost.op_instance import Form, Instance, Operand, Times
 from amp.graph_rewrite.graph import ir, op_schema, serde
-from amp.graph_rewrite.ops.op_table import facts
+from amp.graph_rewrite.ops.op_table import COMPUTE, facts
 from amp.integration import fallback
 from amp.integration.measuring import hardware, memory, stopwatch
 from amp.integration.measuring.stopwatch import Runner
 
 # An operation is repeated in one call until the call takes this long, at most so often.
 CALL_SECONDS, MOST_REPEATS = 1e-3, 64
+# A product takes turns at operands of so many bytes, in calls of so many seconds: in a
+# step each finds its weights, and backwards its activations, as cold as all that was
+# done since has left them. Other operations read what the one before has just made.
+COLD_BYTES, COLD_SECONDS = 2**25, 4e-3
 # What comes after its forward op (run once a call) is repeated at least so often, so
 # that an eighth of the forward op's time, in both types, is what is counted too much.
 LEAST_AFTER_FORWARD = 8
@@ -140,9 +145,21 @@ class _Attempt:
             return self._runner(form, 1)
 
     def _runner(self, form: Form, repeat: int) -> Runner:
-        operands = [_operand(o) for o in form.operands if o.values is None]
-        what = (form.node.op, repeat)
-        return stopwatch.ready(_body(form, repeat), operands, what, self.one.executor)
+        copies = self._copies(repeat)
+        operands = [
+            _operand(o)
+            for _ in range(copies)
+            for o in form.operands
+            if o.values is None
+        ]
+        what, body = (form.node.op, repeat), _body(form, repeat, copies)
+        return stopwatch.ready(body, operands, what, self.one.executor)
+
+    def _copies(self, repeat: int) -> int:
+        """How many sets of operands a call takes turns at."""
+        if self.one.op not in COMPUTE:
+            return 1
+        return min(repeat, math.ceil(2 * COLD_BYTES / max(self.one.moved, 1)))
 
     def _gets_ready(self) -> bool:
         """Whether the first call takes longer than later ones.
@@ -187,8 +204,9 @@ class _Attempt:
             return 1
         nothing = min(self.idle.seconds() for _ in range(3))
         alone = max(once - nothing, CALL_SECONDS / MOST_REPEATS)
-        least = LEAST_AFTER_FORWARD if facts(self.one.forms[0].node.op).forward else 1
-        return max(least, math.ceil(CALL_SECONDS / alone))
+        least = LEAST_AFTER_FORWARD if facts(self.one.op).forward else 1
+        seconds = COLD_SECONDS if self.one.op in COMPUTE else CALL_SECONDS
+        return max(least, min(math.ceil(seconds / alone), MOST_REPEATS))
 
 
 def _certain(times: Mapping[str, Sequence[float]]) -> bool:
@@ -205,22 +223,23 @@ def _certain(times: Mapping[str, Sequence[float]]) -> bool:
     return True
 
 
-def _body(form: Form, repeat: int) -> Callable[..., Any]:
-    """Builds the function to time: an operation, `repeat` times one after the other."""
+def _body(form: Form, repeat: int, copies: int) -> Callable[..., Any]:
+    """Builds the function to time: an operation, `repeat` times one after the other.
+
+    Of `copies` sets of operands it reads one after the other.
+    """
     node, attrs = form.node, serde.public_attributes(form.node)
 
     def body(*given: Any) -> Any:
         rest = iter(given)
-        inputs = [
-            next(rest)
-            if operand.values is None
-            else tf.constant(operand.values, tf.as_dtype(operand.number))
-            for operand in form.operands
+        each = [
+            [_given(operand, rest) for operand in form.operands] for _ in range(copies)
         ]
         graph, last = tf.compat.v1.get_default_graph(), tf.no_op()
         if facts(node.op).forward:
-            inputs[1] = _forward(graph, facts(node.op).forward, inputs[0], attrs)
-        for _ in range(repeat):
+            for inputs in each:
+                inputs[1] = _forward(graph, facts(node.op).forward, inputs[0], attrs)
+        for _, inputs in zip(range(repeat), itertools.cycle(each)):
             with tf.control_dependencies([last]):
                 last = graph.create_op(node.op, inputs, attrs=attrs)
         return last.outputs[0]
@@ -236,7 +255,14 @@ def _forward(
     return graph.create_op(op, [operand], attrs=taken).outputs[0]
 
 
-def _operand(operand: Any) -> Any:
+def _given(operand: Operand, tensors: Iterator[Any]) -> Any:
+    """What an operand is in the function: the next of the tensors, or a constant."""
+    if operand.values is None:
+        return next(tensors)
+    return tf.constant(operand.values, tf.as_dtype(operand.number))
+
+
+def _operand(operand: Operand) -> Any:
     if operand.number == ir.BOOL:
         return stopwatch.operand(operand.shape, "float32") > 0.75
     return stopwatch.operand(operand.shape, tf.as_dtype(operand.number).name)

@@ -78,7 +78,7 @@ def test_what_is_added_comes_back() -> None:
         lambda text: text.replace("1.0", "-1.0"),
         lambda text: text.replace("1.0", "NaN"),
         lambda text: text.replace("[1.0, 2.0]", "3"),
-        lambda text: text.replace('"schema": 1', '"schema": 0'),
+        lambda text: text.replace('"schema": 2', '"schema": 1'),
         lambda text: text.replace('"tensorflow": "', '"tensorflow": "9'),
     ],
 )

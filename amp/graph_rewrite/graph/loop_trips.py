@@ -38,7 +38,7 @@ class LoopTrips:
     """The trips of a module's loops, each estimated once.
 
     A loop's trips are known from a comparison in its condition if both sides start at a
-    known number and the body adds a constant to each on every trip (0 to a side that
+    known number and the body adds the same to each on every trip (0 to a side that
     does not change), so that the smaller side reaches the other. `tf.while_loop` adds
     such a comparison for `maximum_iterations`, and most users write one. If there are
     several, the smallest number counts. The loop of a gradient counts up to what the
@@ -136,18 +136,29 @@ class _Loop:
         return number(self.caller, given, lambda edge: self.last(self.caller, edge))
 
     def step(self, index: int) -> float | None:
-        """The constant that the body adds to loop variable `index`; None if unknown."""
+        """What the body adds to loop variable `index` on every trip; None if unknown."""
         if index >= len(self.body.results):
             return None
-        edge = source(self.body, self.body.results[index].edge)
-        if _index(self.body, edge) == index:
+        if self._stays(index):
             return 0.0
         return step_of(
             self.body,
-            edge,
+            source(self.body, self.body.results[index].edge),
             lambda side: _index(self.body, side) == index,
-            lambda side: constant(self.body, side),
+            self._same,
         )
+
+    def _stays(self, index: int) -> bool:
+        """Whether the body hands a loop variable on as it is."""
+        edge = source(self.body, self.body.results[index].edge)
+        return _index(self.body, edge) == index
+
+    def _same(self, edge: ir.Edge) -> float | None:
+        """The number at an edge of the body if it is the same on every trip."""
+        index = _index(self.body, edge)
+        if index is None:
+            return constant(self.body, edge)
+        return self.start(index) if self._stays(index) else None
 
 
 def step_of(

@@ -165,3 +165,26 @@ def test_a_limit_may_be_a_known_size_or_the_smaller_of_two() -> None:
 
     limit = tf.TensorSpec([], tf.int32)
     assert in_order(fn, spec(4, 6), limit) == [6, 3]
+
+
+def test_what_is_added_may_come_from_outside_as_it_does_in_autograph() -> None:
+    def fn(x: tf.Tensor) -> Any:
+        y = x
+        for _ in tf.range(7):
+            y = tf.tanh(y)
+        for _ in tf.range(2, tf.shape(x)[0], 3):
+            y = tf.tanh(y)
+        return tf.gradients(y, x)
+
+    assert sorted(in_order(fn, spec(12))) == [4, 4, 7, 7]
+
+
+def test_what_is_added_and_changes_tells_nothing() -> None:
+    def fn(x: tf.Tensor) -> Any:
+        return tf.while_loop(
+            lambda i, by, y: i < 9,
+            lambda i, by, y: (i + by, by + 1, tf.tanh(y)),
+            [tf.constant(0), tf.constant(1), x],
+        )
+
+    assert in_order(fn, spec(4)) == [UNKNOWN]

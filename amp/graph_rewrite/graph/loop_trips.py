@@ -136,7 +136,7 @@ class _Loop:
         return number(self.caller, given, lambda edge: self.last(self.caller, edge))
 
     def step(self, index: int) -> float | None:
-        """What the body adds to loop variable `index` on every trip; None if unknown."""
+        """What the body adds to loop variable `index` on a trip; None if unknown."""
         if index >= len(self.body.results):
             return None
         if self._stays(index):

@@ -354,7 +354,7 @@ def test_only_phases_knows_the_whole_pipeline():
         "amp.graph_rewrite.phases"
     }
     text = (ROOT / "amp/graph_rewrite/phases.py").read_text()
-    assert len(text.splitlines()) < 90
+    assert len(text.splitlines()) < 100
 
 
 DOOR = {"amp.graph_rewrite.graph.serde", "amp.graph_rewrite.graph.attributes"}

@@ -21,6 +21,7 @@ from amp.graph_rewrite.normalize.batch_norms import fuse_batch_norms
 from amp.graph_rewrite.normalize.bundles import bypass
 from amp.graph_rewrite.normalize.frame_reads import hoist_frame_reads
 from amp.graph_rewrite.normalize.inline import inline
+from amp.graph_rewrite.normalize.lone_convolutions import open_lone_convolutions
 from amp.graph_rewrite.normalize.loop_invariants import hoist_invariants
 from amp.graph_rewrite.normalize.row_reads import read_rows
 from amp.graph_rewrite.normalize.sizes import sized, sized_module
@@ -28,13 +29,15 @@ from amp.graph_rewrite.ops.op_names import check_op_names
 from amp.graph_rewrite.report_builder import report_on
 from amp.graph_rewrite.steps import Step
 
+_OPENED = ("unfused", "onednn", "differentiable")
 _NARROWED = ("narrowed", "policy", "differentiable")
 # Checks the module, inlines its calls, and finds the sizes of its tensors.
 BEGIN = (
     Step("check the policy", check_op_names, ("policy",)),
     Step("check the graph given", checks.edges_given, ("given",)),
     Step("unfuse", fuse.unfuse, ("given",), "unfused"),
-    Step("inline", inline, ("unfused",), "inlined"),
+    Step("open", open_lone_convolutions, _OPENED, "opened"),
+    Step("inline", inline, ("opened",), "inlined"),
     Step("bypass", bypass, ("inlined", "feeds", "differentiable"), "bypassed"),
     Step("read rows", read_rows, ("bypassed", "differentiable"), "narrowed"),
     Step("fuse batch norms", fuse_batch_norms, _NARROWED, "normed"),

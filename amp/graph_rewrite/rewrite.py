@@ -324,6 +324,7 @@ def begin(
         "settled": settled,
         "policy": settled.policy,
         "differentiable": settled.differentiable,
+        "onednn": settled.onednn,
     }
     values |= {"fetches": fetches, "feeds": feeds, "sizes": sizes}
     if settled.policy is not None:

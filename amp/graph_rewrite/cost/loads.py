@@ -66,7 +66,7 @@ def loads_of(use_analysis: UseAnalysis) -> Loads:
     if use_analysis.context.xla:
         return Loads(own, (), ())
     rest = (*_others(use_analysis, own), *_copies(use_analysis))
-    return Loads(own, rest, tuple(_spared(use_analysis)))
+    return Loads(own, rest, tuple(_spared(use_analysis, own)))
 
 
 def _load(use_analysis: UseAnalysis, view: Typed) -> Load:
@@ -85,9 +85,21 @@ def _load(use_analysis: UseAnalysis, view: Typed) -> Load:
         moved += arithmetic.updated(turned_ins, rows, variables)
     equation = node.text("equation") if work == "einsum" else ""
     operations = arithmetic.flops(view.facts, ins, outs, equation)
-    if equation:  # its kernel multiplies as one of the two does
-        work = "batch_matmul" if arithmetic.batched(equation) else "matmul"
-    return Load(work, moved, operations, node.op)
+    return Load(_kernel(view, ins, outs), moved, operations, node.op)
+
+
+def _kernel(view: Typed, ins: Sequence[ir.Shape], outs: Sequence[ir.Shape]) -> str:
+    """The work whose kernels a node's is like."""
+    work, node = view.facts.work, view.node
+    if work == "einsum" and (equation := node.text("equation")):
+        return "batch_matmul" if arithmetic.batched(equation) else "matmul"
+    if work == "depthwise" and node.op.endswith("BackpropInput"):
+        strided = any(stride > 1 for stride in node.integers("strides"))
+        return "depthwise_grad_strided" if strided else work
+    if work in arithmetic.CONVOLUTIONS and node.text("data_format") != "NCHW":
+        few = arithmetic.channels_of_few(work, ins, outs)
+        return "depthwise" if few else work
+    return work
 
 
 # The kinds of node that take no time of their own.
@@ -128,8 +140,16 @@ def _copies(use_analysis: UseAnalysis) -> Iterator[tuple[float, Load]]:
             yield use_analysis.runs.get(name, 1.0), _copy(graph.size((name, 0)))
 
 
-def _spared(use_analysis: UseAnalysis) -> Iterator[tuple[float, Load]]:
-    """What was moved before `normalize.row_reads` and `normalize.batch_norms`."""
+# XLA's code for a grouped convolution on a CPU takes about so many times as long as
+# oneDNN's kernel: 8 to 64 times on two cores (EPYC with AVX512-BF16, TensorFlow 2.21),
+# by shape and gradient.
+_XLA_GROUPS = 25.0
+
+
+def _spared(
+    use_analysis: UseAnalysis, own: Mapping[str, Load]
+) -> Iterator[tuple[float, Load]]:
+    """What was done before `row_reads`, `batch_norms` and `lone_convolutions`."""
     for name, view in use_analysis.found.typed.items():
         runs = use_analysis.runs.get(name, 1.0)
         if copied := view.node.integer(ir.COPIED, 0):
@@ -137,6 +157,8 @@ def _spared(use_analysis: UseAnalysis) -> Iterator[tuple[float, Load]]:
         if passes := view.node.integer(ir.PASSES, 0):
             data = shapes.elements(use_analysis.graph.size((name, 0)))
             yield runs * passes, Load("elementwise", data, 0.0)
+        if view.node.flag(ir.ALONE) and (load := own[name]).work == "depthwise":
+            yield runs * (_XLA_GROUPS - 1), load._replace(op="")
 
 
 def _copy(size: ir.Shape) -> Load:

@@ -95,7 +95,7 @@ def _of_node(use: PricedUse, name: str) -> Instance | None:
     runs = use_analysis.runs.get(name, 1)
     return Instance(
         key="",
-        work=view.facts.work,
+        work=use.loads.own[name].work,
         forms=(single, low_form),
         executor=executor_of(context),
         predicted=(high / runs, low / runs),

@@ -42,6 +42,17 @@ class Resolution:
     named: bool = False
     scales_itself: bool = False
 
+    @property
+    def onednn(self) -> bool:
+        """Whether it is certain that kernels are oneDNN's, and not emulated.
+
+        On CPUs no others have 16-bit arithmetic (see `hardware.usable_flags`).
+        """
+        policy, device = self.policy, self.device
+        if policy is None or policy.emulate:
+            return False
+        return device.kind == "CPU" and policy.dtype in device.native
+
 
 def resolve(policy: Policy, device: Device) -> Resolution:
     """Replaces the policy's "auto" fields by values for a device.

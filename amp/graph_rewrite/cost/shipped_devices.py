@@ -126,6 +126,7 @@ CPU_AMX = Device(
             "conv": 0.85,
             "conv_grad_filter": 0.63,
             "depthwise": 0.061,
+            "depthwise_grad_strided": 0.022,
         },
         "bfloat16": {
             "product": 3.9,
@@ -134,6 +135,7 @@ CPU_AMX = Device(
             "conv_grad_input": 2.6,
             "conv_grad_filter": 1.1,
             "depthwise": 0.056,
+            "depthwise_grad_strided": 0.0008,
         },
         "float16": {
             "product": 0.96,
@@ -142,6 +144,7 @@ CPU_AMX = Device(
             "conv_grad_input": 0.61,
             "conv_grad_filter": 0.002,
             "depthwise": 0.011,
+            "depthwise_grad_strided": 0.002,
         },
     },
     slowdown={
@@ -205,8 +208,8 @@ CPU_AMX = Device(
         "(family 6, model 167; medians of three runs, TensorFlow 2.21); losses of "
         "classes on one of model 207, as times those of a softmax (6 to 8 of 100 to "
         "10,000 classes; with dense labels 4); on one with AVX512-BF16, updates of "
-        "rows of 16 to 512 elements and Unique; the start of other operations is an "
-        "estimate"
+        "rows of 16 to 512 elements and Unique, and gradients of strided depthwise "
+        "convolutions; the start of other operations is an estimate"
     ),
     compiled=_AMX_XLA,
 )
@@ -254,6 +257,7 @@ CPU_AVX512_BF16 = Device(
             "conv_grad_input": 0.93,
             "conv_grad_filter": 0.69,
             "depthwise": 0.094,
+            "depthwise_grad_strided": 0.034,
         },
         "bfloat16": {
             "product": 2.1,
@@ -262,6 +266,7 @@ CPU_AVX512_BF16 = Device(
             "conv_grad_input": 1.9,
             "conv_grad_filter": 1.4,
             "depthwise": 0.095,
+            "depthwise_grad_strided": 0.0012,
         },
         "float16": {
             "product": 0.72,
@@ -270,6 +275,7 @@ CPU_AVX512_BF16 = Device(
             "conv_grad_input": 0.075,
             "conv_grad_filter": 0.084,
             "depthwise": 0.038,
+            "depthwise_grad_strided": 0.0071,
         },
     },
     slowdown={

@@ -38,6 +38,7 @@ CLUSTER = "_amp_cluster"  # a fused cluster's call: the edges that its results r
 LATE = "_amp_late"  # a cast with control inputs that delay it to the backward pass
 COPIED = "_amp_copied"  # a lookup of rows: elements of the variable copied in float32
 PASSES = "_amp_passes"  # a batch norm: how often less it moves its data than as written
+ALONE = "_amp_alone"  # a convolution: XLA compiled it by itself
 AFTER = "_amp_after"  # the control inputs a node had before a cluster's call got them
 _STANDING = frozenset({SOURCE, LATE, AFTER})  # say where a node stands in its graph
 

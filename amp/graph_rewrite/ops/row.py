@@ -288,6 +288,7 @@ SOURCES: Mapping[str, str] = {
 WORK = (
     *("matmul", "batch_matmul", "einsum", "conv", "conv_grad_input"),
     *("conv_grad_filter", "depthwise", "rnn"),
+    "depthwise_grad_strided",  # by the data, where windows are more than one apart
     *("elementwise", "transcendental", "reduce", "softmax", "normalise", "pool"),
     "loss",  # of classes, with its gradient, in one kernel
     *("gather", "copy"),  # moves bytes

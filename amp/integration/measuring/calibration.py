@@ -81,7 +81,7 @@ def _measured(case: Case, bench: _Bench, share: float) -> Iterator[Point]:
         return  # one call costs far more than the operation
     if bench.executor == "kernels" and case.op == CALL:
         return  # measured for "xla" only
-    work = op_table.facts(case.op).work
+    work = case.work or op_table.facts(case.op).work
     end = time.perf_counter() + share
     runners: dict[str, Runner] = {}
     least = stopwatch.SLOW_SECONDS / stopwatch.SLOW_RATIO

@@ -27,6 +27,7 @@ class Case:
       chained: whether XLA is measured on a chain of them, each on the result of the
         one before: it is small, or XLA fuses it with its neighbours.
       note: distinguishes cases of the same op and shapes.
+      work: what it measures, if not the op's `work` in the op table.
     """
 
     op: str
@@ -36,6 +37,7 @@ class Case:
     repeat: int = 1
     chained: bool = False
     note: str = ""
+    work: str = ""
 
     def __str__(self) -> str:
         sizes = " ".join("x".join(map(str, shape)) for shape in self.shapes)
@@ -166,7 +168,9 @@ def _convolutions(many: Callable[[int], int]) -> list[Case]:
 
 def _depthwise(image: tuple[int, ...], window: tuple[int, ...]) -> list[Case]:
     same = {"strides": [1, 1, 1, 1], "padding": "SAME"}
+    apart = {**same, "strides": [1, 2, 2, 1]}
     name = "DepthwiseConv2dNative"
+    smaller = (image[0], image[1] // 2, image[2] // 2, image[3])
     return [
         Case(
             *(name, "arithmetic", (image, window)),
@@ -183,6 +187,14 @@ def _depthwise(image: tuple[int, ...], window: tuple[int, ...]) -> list[Case]:
             lambda x, dy: raw.DepthwiseConv2dNativeBackpropFilter(
                 input=x, filter_sizes=list(window), out_backprop=dy, **same
             ),
+        ),
+        Case(
+            *(f"{name}BackpropInput", "arithmetic", (window, smaller)),
+            lambda w, dy: raw.DepthwiseConv2dNativeBackpropInput(
+                input_sizes=list(image), filter=w, out_backprop=dy, **apart
+            ),
+            note="strided",
+            work="depthwise_grad_strided",
         ),
     ]
 

@@ -56,10 +56,20 @@ def open_lone_convolutions(
 
 
 def _only_convolves(graph: ir.Graph) -> bool:
-    """Whether it convolves images with their channels last, and does nothing else."""
+    """Whether it convolves as oneDNN does whatever the CPU, and does nothing else."""
     convolutions = [n for n in graph.nodes.values() if n.op in _CONVOLUTIONS]
-    last = all(n.text("data_format") in ("", "NHWC") for n in convolutions)
-    return last and bool(convolutions) and graph.ops <= _CONVOLUTIONS | _BESIDE
+    known = all(map(_is_known, convolutions))
+    return known and bool(convolutions) and graph.ops <= _CONVOLUTIONS | _BESIDE
+
+
+def _is_known(node: ir.Node) -> bool:
+    """Whether a convolution was tried: in float32, channels last, usual padding.
+
+    TensorFlow keeps those in float64 from oneDNN.
+    """
+    last = node.text("data_format") in ("", "NHWC")
+    usual = node.text("padding") in ("SAME", "VALID")
+    return last and usual and node.types("T") == (ir.FLOAT,)
 
 
 def _opened(graph: ir.Graph) -> ir.Graph:

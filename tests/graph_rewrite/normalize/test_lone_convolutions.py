@@ -21,7 +21,6 @@ from amp.graph_rewrite.normalize.inline import inline
 from amp.graph_rewrite.normalize.lone_convolutions import open_lone_convolutions
 from amp.graph_rewrite.rewrite import prepare, rewrite
 from amp.integration.measuring import hardware
-from amp.integration.runtime import shape_inference
 
 GROUPS = {"Conv2D", "Conv2DBackpropInput", "Conv2DBackpropFilter"}
 SHAPE = (4, 9, 9, 12)
@@ -100,20 +99,34 @@ def test_what_does_more_than_convolve_stays_compiled() -> None:
     assert "Conv2D" not in ops_left(lambda x: convolve(x), settled())
 
 
-def test_channels_that_come_first_stay_compiled() -> None:
+@pytest.mark.parametrize(
+    ("options", "dtype"),
+    [
+        ({"data_format": "NCHW"}, tf.float32),
+        ({"padding": [[0, 0], [2, 0], [1, 1], [0, 0]]}, tf.float32),
+        ({}, tf.float64),
+        ({}, tf.float16),
+    ],
+    ids=["channels first", "explicit padding", "float64", "float16"],
+)
+def test_a_convolution_that_was_not_tried_stays_compiled(
+    options: dict[str, Any], dtype: tf.DType
+) -> None:
+    channels = 9 if "data_format" in options else 12
+
     @tf.function(jit_compile=True)
     def convolve(x: tf.Tensor) -> tf.Tensor:
-        filters = tf.ones([3, 3, 1, 9])
-        return tf.nn.conv2d(x, filters, 1, "SAME", data_format="NCHW")
+        given = {"strides": 1, "padding": "SAME", **options}
+        return tf.nn.conv2d(x, tf.ones([3, 3, 1, channels], dtype), **given)
 
-    assert "Conv2D" not in ops_left(lambda x: convolve(x), settled())
+    assert "Conv2D" not in ops_left(lambda x: convolve(tf.cast(x, dtype)), settled())
 
 
 def test_the_time_of_xla_is_spared_and_the_price_is_of_few_channels() -> None:
     def loads(fn: Callable[..., Any]) -> Any:
-        module, concrete = traced(fn, spec(*SHAPE))
-        sizes = shape_inference.at_call([X, *concrete.captured_inputs])
-        (one,) = prepare(module, settled(), sizes=sizes).priced.uses.values()
+        with amp.mixed_precision_scope(dtype="bfloat16"):  # in which shapes are kept
+            module, _ = traced(fn, spec(*SHAPE))
+        (one,) = prepare(module, settled()).priced.uses.values()
         found = one.use_analysis.found.typed
         works = {name: load.work for name, load in one.loads.own.items()}
         kernels = {works[n] for n, view in found.items() if view.node.op in GROUPS}

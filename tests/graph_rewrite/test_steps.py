@@ -103,7 +103,7 @@ def test_a_fault_in_a_function_that_is_called_names_it(
 def test_every_value_is_given_before_it_is_taken_and_has_one_type() -> None:
     """What a type checker would say if the steps were calls, one after the other."""
     known = {"given", "settled", "policy", "fetches", "feeds", "suffix", "timer"}
-    known |= {"sizes", "differentiable"}
+    known |= {"sizes", "differentiable", "onednn"}
     known.add("fused")  # nothing, as long as nothing is made
     known |= {"nominee", "fusing"}
     types: dict[str, set[str]] = {}

@@ -14,7 +14,7 @@ from amp.graph_rewrite.candidates.context import Typed
 from amp.graph_rewrite.graph import ir, op_schema, rounding
 from amp.graph_rewrite.ops.op_table import Kind, Role
 
-_WORK = frozenset({"conv", "depthwise", "conv_grad_input"})
+_WORK = frozenset({"conv", "depthwise", "depthwise_grad_input", "conv_grad_input"})
 _KNOWN = frozenset({Kind.CONSTANT, Kind.SHAPE})
 _COPIES = frozenset({Kind.CAST, Kind.IDENTITY, Kind.BUNDLE})
 

@@ -93,9 +93,9 @@ def _kernel(view: Typed, ins: Sequence[ir.Shape], outs: Sequence[ir.Shape]) -> s
     work, node = view.facts.work, view.node
     if work == "einsum" and (equation := node.text("equation")):
         return "batch_matmul" if arithmetic.batched(equation) else "matmul"
-    if work == "depthwise" and node.op.endswith("BackpropInput"):
+    if work == "depthwise_grad_input":
         strided = any(stride > 1 for stride in node.integers("strides"))
-        return "depthwise_grad_strided" if strided else work
+        return "depthwise_grad_strided" if strided else "depthwise"
     if work in arithmetic.CONVOLUTIONS and node.text("data_format") != "NCHW":
         few = arithmetic.channels_of_few(work, ins, outs)
         return "depthwise" if few else work

@@ -10,9 +10,12 @@ import dataclasses
 
 from amp.graph_rewrite.graph import ir
 from amp.graph_rewrite.graph.calls import MUST_COMPILE
+from amp.graph_rewrite.ops.arithmetic import CONVOLUTIONS
+from amp.graph_rewrite.ops.op_table import Kind, facts
 
-_CONVOLUTIONS = frozenset({"Conv2D", "Conv2DBackpropInput", "Conv2DBackpropFilter"})
-_BESIDE = frozenset({"Const", "Identity", "NoOp", "ReadVariableOp", "Shape", "ShapeN"})
+_BESIDE = frozenset(
+    {Kind.CONSTANT, Kind.IDENTITY, Kind.NOTHING, Kind.READ_VARIABLE, Kind.SHAPE}
+)
 _APART = frozenset({MUST_COMPILE, "_noinline"})  # keep a function apart from its caller
 
 
@@ -57,26 +60,29 @@ def open_lone_convolutions(
 
 def _only_convolves(graph: ir.Graph) -> bool:
     """Whether it convolves as oneDNN does whatever the CPU, and does nothing else."""
-    convolutions = [n for n in graph.nodes.values() if n.op in _CONVOLUTIONS]
-    known = all(map(_is_known, convolutions))
-    return known and bool(convolutions) and graph.ops <= _CONVOLUTIONS | _BESIDE
+    nodes = graph.nodes.values()
+    rest = [node for node in nodes if not _convolves(node)]
+    known = len(rest) < len(nodes) and all(facts(n.op).kind in _BESIDE for n in rest)
+    return known and all(_is_tried(node) for node in nodes if _convolves(node))
 
 
-def _is_known(node: ir.Node) -> bool:
-    """Whether a convolution was tried: in float32, channels last, usual padding.
+def _convolves(node: ir.Node) -> bool:
+    return facts(node.op).work in CONVOLUTIONS
+
+
+def _is_tried(node: ir.Node) -> bool:
+    """Whether a convolution was tried: of images in float32, channels last.
 
     TensorFlow keeps those in float64 from oneDNN.
     """
-    last = node.text("data_format") in ("", "NHWC")
     usual = node.text("padding") in ("SAME", "VALID")
+    last = node.text("data_format") == "NHWC"
     return last and usual and node.types("T") == (ir.FLOAT,)
 
 
 def _opened(graph: ir.Graph) -> ir.Graph:
     nodes = {
-        name: node.changed(updates={ir.ALONE: True})
-        if node.op in _CONVOLUTIONS
-        else node
+        name: node.changed(updates={ir.ALONE: True}) if _convolves(node) else node
         for name, node in graph.nodes.items()
     }
     return dataclasses.replace(

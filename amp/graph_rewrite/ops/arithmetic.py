@@ -112,6 +112,7 @@ _FLOPS: dict[str, Callable[[Sequence[ir.Shape], Sequence[ir.Shape]], float]] = {
     "conv_grad_input": lambda ins, outs: _conv(ins[-1], ins[1]),
     "conv_grad_filter": lambda ins, outs: _conv(ins[-1], outs[0]),
     "depthwise": _depthwise,
+    "depthwise_grad_input": _depthwise,
 }
 
 

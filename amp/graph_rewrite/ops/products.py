@@ -94,8 +94,16 @@ PRODUCTS = (
         work="conv_grad_filter",
     ),
     compute(
-        "DepthwiseConv2dNative DepthwiseConv2dNativeBackpropFilter "
         "DepthwiseConv2dNativeBackpropInput",
+        "convolution a channel; bound by bytes, which halve",
+        "tf:allow",
+        work="depthwise_grad_input",
+        terms=Terms.PRODUCTS,
+        accumulates_low=BOTH,
+        native_accumulates_low=(),
+    ),
+    compute(
+        "DepthwiseConv2dNative DepthwiseConv2dNativeBackpropFilter",
         "convolution a channel; bound by bytes, which halve",
         "tf:allow",
         work="depthwise",

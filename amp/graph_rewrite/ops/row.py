@@ -287,8 +287,8 @@ SOURCES: Mapping[str, str] = {
 
 WORK = (
     *("matmul", "batch_matmul", "einsum", "conv", "conv_grad_input"),
-    *("conv_grad_filter", "depthwise", "rnn"),
-    "depthwise_grad_strided",  # by the data, where windows are more than one apart
+    *("conv_grad_filter", "depthwise", "depthwise_grad_input", "rnn"),
+    "depthwise_grad_strided",  # the same with windows that are more than one apart
     *("elementwise", "transcendental", "reduce", "softmax", "normalise", "pool"),
     "loss",  # of classes, with its gradient, in one kernel
     *("gather", "copy"),  # moves bytes

@@ -181,6 +181,7 @@ def _depthwise(image: tuple[int, ...], window: tuple[int, ...]) -> list[Case]:
             lambda w, dy: raw.DepthwiseConv2dNativeBackpropInput(
                 input_sizes=list(image), filter=w, out_backprop=dy, **same
             ),
+            work="depthwise",
         ),
         Case(
             *(f"{name}BackpropFilter", "arithmetic", (image, image)),

@@ -9,11 +9,10 @@ from benchmarks import rewrite_cost
 PHASES = {"read", "fingerprint", "analyze", "price", "decide", "apply", "write"}
 
 
-@pytest.mark.parametrize("graph", ["--step", "--chain", "--maps"])
 def test_both_ways_and_every_phase_have_a_time(
-    graph: str, capsys: pytest.CaptureFixture[str]
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
-    rewrite_cost.main([graph, "--sizes", "100", "--rounds", "1", "--phases"])
+    rewrite_cost.main(["--step", "--sizes", "100", "--rounds", "1", "--phases"])
     rows = [line.split() for line in capsys.readouterr().out.splitlines()[2:]]
     whole = {
         row[0]: float(row[2]) for row in rows if row[0] in ("function", "GraphDef")

@@ -7,8 +7,9 @@ Changes structure only: no types, no cost. They are taken out of their functions
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Collection
 
-from amp.graph_rewrite.graph import ir
+from amp.graph_rewrite.graph import calls, ir
 from amp.graph_rewrite.graph.calls import MUST_COMPILE
 from amp.graph_rewrite.ops.arithmetic import CONVOLUTIONS
 from amp.graph_rewrite.ops.op_table import Kind, facts
@@ -38,24 +39,39 @@ def open_lone_convolutions(
     """
     if differentiable or not onednn:
         return module
-    opened = {
-        name: _opened(graph)
+    found = {
+        name
         for name, graph in module.functions.items()
         if MUST_COMPILE in graph.flags and _only_convolves(graph)
     }
-    if not opened:
+    if not (found := found - _called_apart(module, found)):
         return module
+    opened = {name: _opened(module.functions[name]) for name in found}
 
     def calling(graph: ir.Graph) -> ir.Graph:
-        calls = {
+        without = {
             node.name: node.changed(updates={MUST_COMPILE: False})
             for node in graph.nodes.values()
             if node.flag(MUST_COMPILE) and opened.keys() & {*node.functions("f")}
         }
-        return graph.with_nodes({**graph.nodes, **calls}) if calls else graph
+        return graph.with_nodes({**graph.nodes, **without}) if without else graph
 
     functions = {name: calling(graph) for name, graph in module.functions.items()}
     return ir.Module(calling(module.main), {**functions, **opened})
+
+
+def _called_apart(module: ir.Module, names: Collection[str]) -> set[str]:
+    """Those of some functions of which a call is not inlined, whatever they hold."""
+    apart = set()
+    for graph in module.graphs() if names else ():
+        for node in graph.nodes.values():
+            call = calls.call_of(node, module.functions)
+            inlined = (
+                graph.name and calls.calls_once(node.op) and not node.flag(ir.KEEP)
+            )
+            if call is not None and not inlined:
+                apart |= {*calls.callees_of(node, call)} & {*names}
+    return apart
 
 
 def _only_convolves(graph: ir.Graph) -> bool:

@@ -10,7 +10,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from rewriting import CPU, settled, spec, traced
+from rewriting import CPU, graph_def, rewritten, settled, spec, traced, v1
 
 import amp
 from amp.graph_rewrite.cost.loads import loads_of
@@ -120,6 +120,36 @@ def test_a_convolution_that_was_not_tried_stays_compiled(
         return tf.nn.conv2d(x, tf.ones([3, 3, 1, channels], dtype), **given)
 
     assert "Conv2D" not in ops_left(lambda x: convolve(tf.cast(x, dtype)), settled())
+
+
+def test_what_the_user_keeps_stays_as_it_is() -> None:
+    made = trained()
+
+    def kept(x: tf.Tensor) -> Any:
+        with amp.keep_float32():
+            return made(x)
+
+    with amp.mixed_precision_scope(dtype="bfloat16"):
+        module, _ = traced(kept, spec(*SHAPE))
+    opened = open_lone_convolutions(module, onednn=True, differentiable=False)
+    assert "Conv2D" not in inline(opened).main.ops
+    result = rewrite(module, settled())
+    assert "left in float32" in str(result.report)
+
+
+def test_a_session_graph_keeps_its_calls() -> None:
+    """A session may fetch one; its part that is rewritten calls the same function."""
+    convolve = tf.function(lambda x, w: tf.nn.conv2d(x, w, 1, "SAME"), jit_compile=True)
+
+    def build() -> None:
+        x = v1.placeholder(tf.float32, SHAPE)
+        w = v1.placeholder(tf.float32, [3, 3, 1, 12])
+        y = tf.matmul(convolve(x, w), tf.ones([4, 9, 12, 5]))
+        tf.gradients(y, [x, w])
+
+    result = rewritten(graph_def(build)).graph
+    (call, *_) = (n for n in result.node if n.op.endswith("PartitionedCall"))
+    assert call.attr["_XlaMustCompile"].b
 
 
 def test_the_time_of_xla_is_spared_and_the_price_is_of_few_channels() -> None:

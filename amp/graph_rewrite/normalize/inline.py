@@ -150,7 +150,7 @@ def _inlinable_calls(
     """
     compiled = MUST_COMPILE in graph.flags
     for node in graph.nodes.values():
-        if not calls_once(node.op) or not _is_inlinable(node, compiled, done):
+        if not calls_once(node.op) or not is_inlinable(node, compiled, done):
             continue
         callee = done[node.functions("f")[0]]
         made = {f"{node.name}/{inner}" for inner in ("amp_enter", *callee.nodes)}
@@ -158,7 +158,14 @@ def _inlinable_calls(
             yield node.name, callee
 
 
-def _is_inlinable(node: ir.Node, compiled: bool, done: Mapping[str, ir.Graph]) -> bool:
+def is_inlinable(node: ir.Node, compiled: bool, done: Mapping[str, ir.Graph]) -> bool:
+    """Whether a call's function may take its place, as far as the two of them tell.
+
+    Args:
+      node: the call.
+      compiled: whether XLA compiles its caller.
+      done: the functions.
+    """
     names = node.functions("f")
     callee = done.get(names[0]) if names else None
     if callee is None or node.flag(ir.KEEP) or len(node.inputs) != len(callee.args):

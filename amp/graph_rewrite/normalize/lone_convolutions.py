@@ -7,10 +7,11 @@ Changes structure only: no types, no cost. They are taken out of their functions
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Collection
+from collections.abc import Mapping
 
 from amp.graph_rewrite.graph import calls, ir
 from amp.graph_rewrite.graph.calls import MUST_COMPILE
+from amp.graph_rewrite.normalize.inline import is_inlinable
 from amp.graph_rewrite.ops.arithmetic import CONVOLUTIONS
 from amp.graph_rewrite.ops.op_table import Kind, facts
 
@@ -39,18 +40,19 @@ def open_lone_convolutions(
     """
     if differentiable or not onednn:
         return module
-    found = {
-        name
+    opened = {
+        name: _opened(graph)
         for name, graph in module.functions.items()
         if MUST_COMPILE in graph.flags and _only_convolves(graph)
     }
-    if not (found := found - _called_apart(module, found)):
+    for name in _called_apart(module, opened):
+        del opened[name]
+    if not opened:
         return module
-    opened = {name: _opened(module.functions[name]) for name in found}
 
     def calling(graph: ir.Graph) -> ir.Graph:
         without = {
-            node.name: node.changed(updates={MUST_COMPILE: False})
+            node.name: _without_xla(node)
             for node in graph.nodes.values()
             if node.flag(MUST_COMPILE) and opened.keys() & {*node.functions("f")}
         }
@@ -60,18 +62,23 @@ def open_lone_convolutions(
     return ir.Module(calling(module.main), {**functions, **opened})
 
 
-def _called_apart(module: ir.Module, names: Collection[str]) -> set[str]:
-    """Those of some functions of which a call is not inlined, whatever they hold."""
+def _called_apart(module: ir.Module, opened: Mapping[str, ir.Graph]) -> set[str]:
+    """Those of some functions of which a call is not inlined, opened as they are."""
     apart = set()
-    for graph in module.graphs() if names else ():
+    for graph in module.graphs() if opened else ():
         for node in graph.nodes.values():
             call = calls.call_of(node, module.functions)
-            inlined = (
-                graph.name and calls.calls_once(node.op) and not node.flag(ir.KEEP)
-            )
-            if call is not None and not inlined:
-                apart |= {*calls.callees_of(node, call)} & {*names}
+            named = set() if call is None else {*calls.callees_of(node, call)}
+            if named.isdisjoint(opened):
+                continue
+            once = graph.name and calls.calls_once(node.op)
+            if not once or not is_inlinable(_without_xla(node), False, opened):
+                apart |= named & opened.keys()
     return apart
+
+
+def _without_xla(node: ir.Node) -> ir.Node:
+    return node.changed(updates={MUST_COMPILE: False})
 
 
 def _only_convolves(graph: ir.Graph) -> bool:

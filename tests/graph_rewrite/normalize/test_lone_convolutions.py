@@ -137,6 +137,19 @@ def test_what_the_user_keeps_stays_as_it_is() -> None:
     assert "left in float32" in str(result.report)
 
 
+def test_a_function_with_an_attribute_of_its_own_stays_apart() -> None:
+    """It would not be inlined, and be a function that nobody has planned."""
+    convolve = tf.function(
+        lambda x, w: tf.nn.conv2d(x, w, 1, "SAME"),
+        jit_compile=True,
+        experimental_attributes={"api_implements": "convolution"},
+    )
+    left = ops_left(lambda x: convolve(x, tf.ones([3, 3, 1, 12])), settled())
+    assert "Conv2D" not in left
+    module, _ = traced(lambda x: convolve(x, tf.ones([3, 3, 1, 12])), spec(*SHAPE))
+    assert any(use.xla for use in rewrite(module, settled()).low)
+
+
 def test_a_session_graph_keeps_its_calls() -> None:
     """A session may fetch one; its part that is rewritten calls the same function."""
     convolve = tf.function(lambda x, w: tf.nn.conv2d(x, w, 1, "SAME"), jit_compile=True)

@@ -88,6 +88,9 @@ def _load(use_analysis: UseAnalysis, view: Typed) -> Load:
     return Load(_kernel(view, ins, outs), moved, operations, node.op)
 
 
+_LAST = ("", "NHWC", "NDHWC", "CHANNELS_LAST")  # formats of data, channels last
+
+
 def _kernel(view: Typed, ins: Sequence[ir.Shape], outs: Sequence[ir.Shape]) -> str:
     """The work whose kernels a node's is like."""
     work, node = view.facts.work, view.node
@@ -96,8 +99,8 @@ def _kernel(view: Typed, ins: Sequence[ir.Shape], outs: Sequence[ir.Shape]) -> s
     if work == "depthwise_grad_input":
         strided = any(stride > 1 for stride in node.integers("strides"))
         return "depthwise_grad_strided" if strided else "depthwise"
-    if work in arithmetic.CONVOLUTIONS and node.text("data_format") != "NCHW":
-        few = arithmetic.channels_of_few(work, ins, outs)
+    if work in arithmetic.CONVOLUTIONS and node.text("data_format") in _LAST:
+        few = arithmetic.channels_of_few(view.facts, ins, outs)
         return "depthwise" if few else work
     return work
 
@@ -140,9 +143,9 @@ def _copies(use_analysis: UseAnalysis) -> Iterator[tuple[float, Load]]:
             yield use_analysis.runs.get(name, 1.0), _copy(graph.size((name, 0)))
 
 
-# XLA's code for a grouped convolution on a CPU takes about so many times as long as
-# oneDNN's kernel: 8 to 64 times on two cores (EPYC with AVX512-BF16, TensorFlow 2.21),
-# by shape and gradient.
+# XLA's code for a grouped convolution on a CPU takes about so many times as long as a
+# depthwise one is priced at: 8, 23, 37 and 64 times on two cores, by shape and gradient
+# (EPYC with AVX512-BF16, TensorFlow 2.21).
 _XLA_GROUPS = 25.0
 
 

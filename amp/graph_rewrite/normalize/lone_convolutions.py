@@ -27,10 +27,10 @@ def open_lone_convolutions(
     """Lets functions be inlined that XLA compiles and that only convolve.
 
     Keras has XLA compile each grouped convolution by itself, as TensorFlow's own
-    kernels on CPUs have no groups. oneDNN's, which take their place, do, in every type.
+    kernels on CPUs have no gradients with groups. oneDNN's, which take their place, do.
     They are many times as fast: 8 images of 16 by 16 with 96 channels, each of a group
-    of its own, and windows of 7 by 7 take 13 ms for 0.3 on two cores (EPYC with
-    AVX512-BF16, TensorFlow 2.21).
+    of its own, and windows of 7 by 7 take 13.9 ms by XLA and 0.4 by oneDNN on two cores
+    (EPYC with AVX512-BF16, TensorFlow 2.21), in bfloat16 14.0 and 0.4.
 
     Args:
       module: the module, before it is inlined.

@@ -62,7 +62,7 @@ def _conv(output: ir.Shape, filters: ir.Shape) -> float:
 
 
 # Where the shapes of the image and of the filter of a convolution are: of the inputs,
-# and then of the output.
+# and then of the output. Of "conv" a row says where the filter is.
 CONVOLUTIONS = {"conv": (0, 1), "conv_grad_input": (-1, 1), "conv_grad_filter": (0, -1)}
 # With fewer channels a group, an operation takes about as long as one of a depthwise
 # convolution: with 1, 2 and 4 in float32, oneDNN reaches 62, 24 and 77 billion a second
@@ -71,15 +71,21 @@ _MANY = 8
 
 
 def channels_of_few(
-    work: str, ins: Sequence[ir.Shape], outs: Sequence[ir.Shape]
+    row: Row, ins: Sequence[ir.Shape], outs: Sequence[ir.Shape]
 ) -> bool:
     """Whether a convolution, channels last, is grouped, with few channels a group.
 
     Args:
-      work: of `CONVOLUTIONS`.
+      row: the op's row of the op table, with work of `CONVOLUTIONS`.
       ins, outs: shapes of every input and output.
     """
-    image, filters = ((*ins, *outs[:1])[place] for place in CONVOLUTIONS[work])
+    places = CONVOLUTIONS[row.work]
+    if row.work == "conv":
+        places = (places[0], row.weights.numbers[0])
+    every = (*ins, *outs[:1])
+    if max(places) >= len(every):
+        return False
+    image, filters = (every[place] for place in places)
     if not image or filters is None or len(filters) < 2:
         return False
     return -1 < filters[-2] < min(_MANY, image[-1])

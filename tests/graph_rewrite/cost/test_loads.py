@@ -134,3 +134,28 @@ def test_the_gradient_of_a_strided_depthwise_convolution_is_work_of_its_own(
     works = {load.op: load.work for load in own if "Depthwise" in load.op}
     assert works.pop("DepthwiseConv2dNativeBackpropInput") == work
     assert set(works.values()) == {"depthwise"}
+
+
+def test_channels_first_and_a_filter_elsewhere_are_not_taken_for_groups() -> None:
+    """A filter of 4 by 2 was read where the op has its paddings."""
+
+    def build() -> None:
+        volume = v1.placeholder(tf.float32, [2, 3, 8, 8, 8])
+        window = v1.placeholder(tf.float32, [3, 3, 3, 3, 4])
+        tf.nn.conv3d(volume, window, [1] * 5, "SAME", data_format="NCDHW", name="first")
+        tf.raw_ops.FusedPadConv2D(
+            input=v1.placeholder(tf.float32, [2, 8, 8, 16]),
+            paddings=np.zeros([4, 2], np.int32),
+            filter=v1.placeholder(tf.float32, [3, 3, 16, 4]),
+            mode="REFLECT",
+            strides=[1, 1, 1, 1],
+            padding="SAME",
+            name="padded",
+        )
+
+    module = module_of(graph_def(build))
+    context = context_of(module)
+    (one,) = analyze(module, lambda use: context).uses.values()
+    own = loads_of(one).own
+    assert own["first"].work == "conv"
+    assert own["padded"].work == "conv"

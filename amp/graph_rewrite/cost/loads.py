@@ -96,6 +96,8 @@ def _kernel(view: Typed, ins: Sequence[ir.Shape], outs: Sequence[ir.Shape]) -> s
     work, node = view.facts.work, view.node
     if work == "einsum" and (equation := node.text("equation")):
         return "batch_matmul" if arithmetic.batched(equation) else "matmul"
+    if work == "matmul" and node.flag("transpose_b"):
+        return "matmul_transposed" if arithmetic.of_few_rows(ins, outs) else work
     if work == "depthwise_grad_input":
         strided = any(stride > 1 for stride in node.integers("strides"))
         return "depthwise_grad_strided" if strided else "depthwise"

@@ -150,6 +150,7 @@ CPU_AMX = Device(
     slowdown={
         "float32": {
             "matmul": 1.9,
+            "matmul_transposed": 7.7,
             "transcendental": 2.6,
             "reduce": 2.5,
             "softmax": 2.3,
@@ -163,6 +164,7 @@ CPU_AMX = Device(
         "bfloat16": {
             "elementwise": 1.25,
             "matmul": 1.4,
+            "matmul_transposed": 1.4,
             "transcendental": 5.4,
             "reduce": 2.8,
             "softmax": 2.4,
@@ -175,6 +177,7 @@ CPU_AMX = Device(
         "float16": {
             "elementwise": 0.66,
             "matmul": 2.1,
+            "matmul_transposed": 6.8,
             "transcendental": 3.6,
             "reduce": 2.4,
             "softmax": 2.4,
@@ -208,8 +211,9 @@ CPU_AMX = Device(
         "(family 6, model 167; medians of three runs, TensorFlow 2.21); losses of "
         "classes on one of model 207, as times those of a softmax (6 to 8 of 100 to "
         "10,000 classes; with dense labels 4); on one with AVX512-BF16, updates of "
-        "rows of 16 to 512 elements and Unique, and gradients of strided depthwise "
-        "convolutions; the start of other operations is an estimate"
+        "rows of 16 to 512 elements and Unique, gradients of strided depthwise "
+        "convolutions, and products of few rows with a transposed operand, as times "
+        "those of others; the start of other operations is an estimate"
     ),
     compiled=_AMX_XLA,
 )
@@ -280,7 +284,8 @@ CPU_AVX512_BF16 = Device(
     },
     slowdown={
         "float32": {
-            "matmul": 1.9,
+            "matmul": 3.2,
+            "matmul_transposed": 13.0,
             "transcendental": 3.3,
             "reduce": 2.1,
             "softmax": 2.1,
@@ -292,7 +297,8 @@ CPU_AVX512_BF16 = Device(
         },
         "bfloat16": {
             "elementwise": 1.3,
-            "matmul": 1.7,
+            "matmul": 3.1,
+            "matmul_transposed": 3.0,
             "transcendental": 7.6,
             "reduce": 1.9,
             "softmax": 2.1,
@@ -303,7 +309,8 @@ CPU_AVX512_BF16 = Device(
         },
         "float16": {
             "elementwise": 0.62,
-            "matmul": 3.7,
+            "matmul": 4.6,
+            "matmul_transposed": 15.0,
             "transcendental": 4.6,
             "reduce": 1.8,
             "softmax": 7.1,

@@ -61,6 +61,17 @@ def _conv(output: ir.Shape, filters: ir.Shape) -> float:
     return 2.0 * elements(output) * taps
 
 
+def of_few_rows(ins: Sequence[ir.Shape], outs: Sequence[ir.Shape]) -> bool:
+    """Whether the second operand of a product is its largest tensor.
+
+    Args:
+      ins, outs: shapes of every input and output.
+    """
+    if len(ins) < 2 or not outs:
+        return False
+    return elements(ins[1]) > max(elements(ins[0]), elements(outs[0]))
+
+
 # Where the shapes of the image and of the filter of a convolution are: of the inputs,
 # and then of the output. Of "conv" a row says where the filter is.
 CONVOLUTIONS = {"conv": (0, 1), "conv_grad_input": (-1, 1), "conv_grad_filter": (0, -1)}

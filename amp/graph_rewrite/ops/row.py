@@ -287,6 +287,7 @@ SOURCES: Mapping[str, str] = {
 
 WORK = (
     *("matmul", "batch_matmul", "einsum", "conv", "conv_grad_input"),
+    "matmul_transposed",  # of few rows with a larger operand that is transposed
     *("conv_grad_filter", "depthwise", "depthwise_grad_input", "rnn"),
     "depthwise_grad_strided",  # the same with windows that are more than one apart
     *("elementwise", "transcendental", "reduce", "softmax", "normalise", "pool"),

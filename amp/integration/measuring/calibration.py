@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import itertools
 import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -17,6 +18,7 @@ import tensorflow as tf
 from amp.graph_rewrite.cost.device_profile import Point
 from amp.graph_rewrite.graph import ir, shapes
 from amp.graph_rewrite.ops import arithmetic, op_table
+from amp.graph_rewrite.ops.op_table import COMPUTE
 from amp.integration.measuring import hardware, stopwatch
 from amp.integration.measuring.cases import CALL, Case, cases
 from amp.integration.measuring.stopwatch import Runner
@@ -150,7 +152,8 @@ def _runner(case: Case, dtype: str, executor: str) -> Runner | None:
     if op_table.facts(case.op).work == "cast":
         given, wanted = ("float32", dtype)[:: -1 if case.note == "up" else 1]
         build = functools.partial(tf.cast, dtype=wanted)
-    operands = [stopwatch.operand(shape, given) for shape in case.shapes]
+    copies = _copies(case) if executor == "kernels" else 1
+    operands = [stopwatch.operand(s, given) for _ in range(copies) for s in case.shapes]
     body, repeat = _body(case, build, executor)
     try:
         around = "kernels" if case.op == CALL else executor
@@ -159,21 +162,31 @@ def _runner(case: Case, dtype: str, executor: str) -> Runner | None:
         return None
 
 
+def _copies(case: Case) -> int:
+    """How many sets of operands a call takes turns at: a product finds its own cold.
+
+    As `operation_timer` measures a job's products; a start is over small ones.
+    """
+    return case.repeat if case.op in COMPUTE and case.bound != "start" else 1
+
+
 def _body(
     case: Case, build: Callable[..., Any], executor: str
 ) -> tuple[Callable[..., Any], int]:
     """Builds the function to time; returns it and how often it runs the case.
 
-    With kernels the case runs `repeat` times and nothing is returned. XLA would remove
+    With kernels the case runs `repeat` times, on one set of operands after the other,
+    and nothing is returned. XLA would remove
     operations whose result is unused and merge equal ones. There the case runs once and
     its result is returned, or (`chained`) each operation takes the result before it.
     """
 
     def in_turn(*operands: Any) -> Any:
-        last = tf.no_op()
-        for _ in range(case.repeat):
+        last, width = tf.no_op(), len(case.shapes)
+        sets = [operands[i : i + width] for i in range(0, len(operands), width)]
+        for _, one in zip(range(case.repeat), itertools.cycle(sets), strict=False):
             with tf.control_dependencies([last]):
-                last = tf.nest.flatten(build(*operands))[0].op
+                last = tf.nest.flatten(build(*one))[0].op
         with tf.control_dependencies([last]):
             return tf.constant(0)
 

@@ -103,11 +103,13 @@ def _products(many: Callable[[int], int]) -> list[Case]:
         Case(
             "MatMul",
             "bytes",
-            ((4, many(2048)), (many(2048), many(1024))),
+            ((16, many(2048)), (many(2048), many(1024))),
             _matmul(),
             4,
             note="flat",
         ),
+        _flat_transposed(many(1024), many(2048)),
+        _flat_transposed(many(650), many(1950)),  # no power of two
         Case(
             "MatMul", "bytes", ((many(16384), 128), (128, 8)), _matmul(), 8, note="tall"
         ),
@@ -120,6 +122,16 @@ def _products(many: Callable[[int], int]) -> list[Case]:
             lambda a, b: raw.BatchMatMulV2(x=a, y=b),
         ),
     ]
+
+
+def _flat_transposed(width: int, rows: int) -> Case:
+    return Case(
+        *("MatMul", "bytes", ((16, width), (rows, width))),
+        _matmul(transpose_b=True),
+        4,
+        note="flat, second transposed",
+        work="matmul_transposed",
+    )
 
 
 def _conv(images: Any, window: Any) -> Any:

@@ -136,6 +136,30 @@ def test_the_gradient_of_a_strided_depthwise_convolution_is_work_of_its_own(
     assert set(works.values()) == {"depthwise"}
 
 
+@pytest.mark.parametrize(
+    ("rows", "transposed", "work"),
+    [
+        (4, True, "matmul_transposed"),
+        (4, False, "matmul"),
+        (64, True, "matmul"),  # its result is larger than its second operand
+    ],
+)
+def test_a_product_of_few_rows_with_a_transposed_operand_is_work_of_its_own(
+    rows: int, transposed: bool, work: str
+) -> None:
+    """oneDNN takes five times as long for it in float32 on AVX512-BF16."""
+
+    def build() -> None:
+        sizes = [32, 16] if transposed else [16, 32]
+        x, w = v1.placeholder(tf.float32, [rows, 16]), v1.placeholder(tf.float32, sizes)
+        tf.matmul(x, w, transpose_b=transposed, name="product")
+
+    module = module_of(graph_def(build))
+    context = context_of(module)
+    (one,) = analyze(module, lambda use: context).uses.values()
+    assert loads_of(one).own["product"].work == work
+
+
 def test_channels_first_and_a_filter_elsewhere_are_not_taken_for_groups() -> None:
     """A filter of 4 by 2 was read where the op has its paddings."""
 

@@ -118,6 +118,24 @@ def test_xla_runs_chains_and_single_operations() -> None:
     assert "XLA calibrated" in apply(given, hardware.shipped()).name
 
 
+def test_a_product_takes_turns_at_operands_as_in_a_job() -> None:
+    """In a step each finds its weights cold; other operations do not."""
+    read: list[tuple[str, str]] = []
+
+    def build(a: tf.Tensor, b: tf.Tensor) -> tf.Tensor:
+        read.append((a.name, b.name))
+        return a @ b
+
+    def seen(bound: str, executor: str = "kernels") -> int:
+        read.clear()
+        case = Case("MatMul", bound, ((8, 8), (8, 8)), build, 3)
+        assert calibration._runner(case, "float32", executor) is not None
+        return len(set(read))
+
+    assert seen("bytes") == seen("arithmetic") == 3
+    assert seen("start") == seen("bytes", "xla") == 1
+
+
 def test_a_type_that_is_hopeless_is_run_once(monkeypatch: pytest.MonkeyPatch) -> None:
     def slow(x: tf.Tensor) -> tf.Tensor:
         return tf.nn.relu(x)

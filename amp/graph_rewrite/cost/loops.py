@@ -18,7 +18,7 @@ from amp.graph_rewrite.ops.op_table import Kind
 
 # Work that XLA for CPUs computes with its neighbours in one loop (`CanBeLoopFused` in
 # XLA's cpu_instruction_fusion.cc). For GPUs it is much the same.
-_FUSED = frozenset({"elementwise", "transcendental", "copy", "gather"})
+_FUSED = frozenset({"elementwise", "composite", "transcendental", "copy", "gather"})
 # Loops that go through operands in memory and write their results: on a CPU a reduction
 # of more than 32 terms is one over windows first (`TreeReductionRewriter`), which fuses
 # with nothing. On a GPU what they reduce is computed on the way.

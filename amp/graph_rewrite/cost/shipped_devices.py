@@ -38,7 +38,10 @@ _CPU_XLA = Device(
     speed={},
     slowdown={
         "float32": {"transcendental": 4.0},
-        **{dtype: {"elementwise": 1.5, "transcendental": 6.0} for dtype in _LOW},
+        **{
+            dtype: {"elementwise": 1.5, "composite": 1.5, "transcendental": 6.0}
+            for dtype in _LOW
+        },
     },
     launch=1e-6,
     source=(
@@ -54,6 +57,7 @@ _CPU_XLA = Device(
     inside={
         "float32": {
             "elementwise": 1e-11,
+            "composite": 1e-11,
             "transcendental": 1e-9,
             "softmax": 5e-10,
             "loss": 5e-10,
@@ -61,6 +65,7 @@ _CPU_XLA = Device(
         },
         "bfloat16": {
             "elementwise": 5e-10,
+            "composite": 5e-10,
             "transcendental": 1.6e-9,
             "reduce": 4e-10,
             "softmax": 9e-9,
@@ -69,6 +74,7 @@ _CPU_XLA = Device(
         },
         "float16": {
             "elementwise": 3e-10,
+            "composite": 3e-10,
             "transcendental": 1.6e-9,
             "reduce": 4e-10,
             "softmax": 6e-9,
@@ -91,6 +97,7 @@ _AMX_XLA = dataclasses.replace(
     slowdown={
         "float32": {
             "elementwise": 0.15,
+            "composite": 0.15,
             "transcendental": 1.5,
             "reduce": 0.94,
             "softmax": 3.0,
@@ -98,6 +105,7 @@ _AMX_XLA = dataclasses.replace(
         },
         "bfloat16": {
             "elementwise": 0.27,
+            "composite": 0.27,
             "transcendental": 2.3,
             "reduce": 2.6,
             "softmax": 12.0,
@@ -105,6 +113,7 @@ _AMX_XLA = dataclasses.replace(
         },
         "float16": {
             "elementwise": 0.11,
+            "composite": 0.11,
             "transcendental": 2.1,
             "reduce": 2.6,
             "softmax": 4.2,
@@ -163,6 +172,7 @@ CPU_AMX = Device(
         },
         "bfloat16": {
             "elementwise": 1.25,
+            "composite": 2.6,
             "matmul": 1.4,
             "matmul_transposed": 1.4,
             "transcendental": 5.4,
@@ -176,6 +186,7 @@ CPU_AMX = Device(
         },
         "float16": {
             "elementwise": 0.66,
+            "composite": 1.1,
             "matmul": 2.1,
             "matmul_transposed": 6.8,
             "transcendental": 3.6,
@@ -225,6 +236,7 @@ _AVX512_XLA = dataclasses.replace(
     slowdown={
         "float32": {
             "elementwise": 0.2,
+            "composite": 0.2,
             "transcendental": 2.6,
             "reduce": 0.91,
             "softmax": 3.0,
@@ -232,6 +244,7 @@ _AVX512_XLA = dataclasses.replace(
         },
         "bfloat16": {
             "elementwise": 0.42,
+            "composite": 0.42,
             "transcendental": 4.4,
             "reduce": 2.8,
             "softmax": 13.0,
@@ -239,6 +252,7 @@ _AVX512_XLA = dataclasses.replace(
         },
         "float16": {
             "elementwise": 0.21,
+            "composite": 0.21,
             "transcendental": 4.4,
             "reduce": 2.5,
             "softmax": 8.1,
@@ -297,6 +311,7 @@ CPU_AVX512_BF16 = Device(
         },
         "bfloat16": {
             "elementwise": 1.3,
+            "composite": 2.8,
             "matmul": 3.1,
             "matmul_transposed": 3.0,
             "transcendental": 7.6,
@@ -309,6 +324,7 @@ CPU_AVX512_BF16 = Device(
         },
         "float16": {
             "elementwise": 0.62,
+            "composite": 1.1,
             "matmul": 4.6,
             "matmul_transposed": 15.0,
             "transcendental": 4.6,
@@ -374,8 +390,18 @@ CPU_PLAIN = Device(
     speed={"bfloat16": {"product": 0.3}, "float16": {"product": 0.1, "conv": 0.01}},
     slowdown={
         "float32": _ROWS,
-        "bfloat16": {"elementwise": 1.25, "transcendental": 1.8, "reduce": 1.2},
-        "float16": {"elementwise": 4.0, "transcendental": 4.0, "reduce": 4.0},
+        "bfloat16": {
+            "elementwise": 1.25,
+            "composite": 2.6,
+            "transcendental": 1.8,
+            "reduce": 1.2,
+        },
+        "float16": {
+            "elementwise": 4.0,
+            "composite": 4.0,
+            "transcendental": 4.0,
+            "reduce": 4.0,
+        },
     },
     launch=3e-6,
     source="a cautious guess: 16-bit kernels convert to float32 inside",

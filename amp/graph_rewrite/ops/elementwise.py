@@ -86,6 +86,7 @@ ELEMENTWISE = (
         "SquaredDifference",
         "one product; inf from 256 in half",
         "tf:infer",
+        work="composite",
         kind=Kind.SQUARE,
         subtracts=True,
         fusible=True,
@@ -97,10 +98,13 @@ ELEMENTWISE = (
         "Reciprocal",
         "a quotient; one rounding",
         "tf:infer",
+        work="composite",
         singular=(0,),
         fusible=True,
     ),
-    follow("Inv", "a quotient; one rounding", "tf:infer", singular=(0,)),
+    follow(
+        "Inv", "a quotient; one rounding", "tf:infer", work="composite", singular=(0,)
+    ),
     follow("Div", "RealDiv on floats", "definition", singular=(1,)),
     follow(
         "DivNoNan",
@@ -117,9 +121,19 @@ ELEMENTWISE = (
         fusible=True,
     ),
     follow(
-        "Rsqrt", "halves the exponent; steep only next to 0", "tf:infer", singular=(0,)
+        "Rsqrt",
+        "halves the exponent; steep only next to 0",
+        "tf:infer",
+        work="composite",
+        singular=(0,),
     ),
-    follow("SqrtGrad", "dy / 2y; a quotient", "definition", singular=(0,)),
+    follow(
+        "SqrtGrad",
+        "dy / 2y; a quotient",
+        "definition",
+        work="composite",
+        singular=(0,),
+    ),
     follow(
         "Log",
         "compresses the range",
@@ -141,6 +155,7 @@ ELEMENTWISE = (
         "RsqrtGrad ReciprocalGrad InvGrad",
         "y cubed or squared comes first: inf in half at y=300, result -1350 or -9",
         "measured",
+        work="composite",
     ),
     keep(
         "FloorDiv",
@@ -248,6 +263,7 @@ ACTIVATIONS = (
         "Relu6",
         "selects by comparing",
         "tf:clear",
+        work="composite",
         bounded=True,
         fusible=True,
     ),
@@ -282,7 +298,7 @@ ACTIVATIONS = (
         levels_off=True,
         fusible=True,
     ),
-    follow("EluGrad SeluGrad", "selects, one product", "tf:infer"),
+    follow("EluGrad SeluGrad", "selects, one product", "tf:infer", work="composite"),
     follow(
         "Sigmoid Erfc",
         "bounded",
@@ -301,7 +317,11 @@ ACTIVATIONS = (
         fusible=True,
     ),
     follow(
-        "SigmoidGrad TanhGrad", "products of bounded factors", "tf:infer", fusible=True
+        "SigmoidGrad TanhGrad",
+        "products of bounded factors",
+        "tf:infer",
+        work="composite",
+        fusible=True,
     ),
     follow(
         "Softplus",
@@ -322,6 +342,7 @@ ACTIVATIONS = (
         "Softsign",
         "denominator at least 1",
         "tf:infer",
+        work="composite",
         bounded=True,
         levels_off=True,
         fusible=True,

@@ -291,6 +291,7 @@ WORK = (
     *("conv_grad_filter", "depthwise", "depthwise_grad_input", "rnn"),
     "depthwise_grad_strided",  # the same with windows that are more than one apart
     *("elementwise", "transcendental", "reduce", "softmax", "normalise", "pool"),
+    "composite",  # elementwise, of several operations: 16 bits may round after each
     "loss",  # of classes, with its gradient, in one kernel
     *("gather", "copy"),  # moves bytes
     *("scatter", "unique"),  # looks up rows, or values

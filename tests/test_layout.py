@@ -80,10 +80,11 @@ MAY_IMPORT = {
     "amp.errors": (),
     "amp.loss_scaling.scale": ("amp.errors",),
     "amp.loss_scaling": (
-        *("amp.errors", "amp.lazy_names", "amp.loss_scaling"),
+        *("amp.errors", "amp.lazy_names", "amp.loss_scaling", "amp.once"),
         "amp.graph_rewrite.graph.ir",
     ),
     "amp.lazy_names": (),
+    "amp.once": (),
     "amp.spelling": (),
     "amp.policy": ("amp.errors", "amp.loss_scaling.scale", "amp.spelling"),
     "amp.variables": ("amp.policy", "amp.spelling"),
@@ -94,7 +95,7 @@ MAY_IMPORT = {
     ),
     "amp.integration": (
         *("amp.errors", "amp.policy", "amp.loss_scaling"),
-        *("amp.spelling", "amp.variables"),
+        *("amp.once", "amp.spelling", "amp.variables"),
         *("amp.graph_rewrite", "amp.integration"),
     ),
     "amp.cli": (

@@ -27,7 +27,7 @@ from amp.integration.install import install
 from amp.integration.measuring import hardware
 from amp.integration.process import PROCESS
 from amp.integration.training import markers
-from amp.loss_scaling.once import Once
+from amp.once import Once
 from amp.policy import Policy
 
 _SETTLING = Once()

@@ -19,11 +19,11 @@ import tensorflow as tf
 
 from amp.loss_scaling import backup, names, placement, stalls, traced_updates
 from amp.loss_scaling.group import LOCK, Gone, current, let_go
-from amp.loss_scaling.once import Once
 from amp.loss_scaling.placement import ScalerSite
 from amp.loss_scaling.process import SCALING
 from amp.loss_scaling.scale import LossScale
 from amp.loss_scaling.scaler import Scaler
+from amp.once import Once
 
 CallSite: TypeAlias = tuple[str, int]
 _Key: TypeAlias = tuple[CallSite, tuple[int, ...], LossScale, bool, int]

@@ -40,7 +40,7 @@ from amp.integration.racing import exemptions
 from amp.integration.runtime import definitions, failures, shape_inference
 from amp.integration.runtime.function_call import FunctionCall
 from amp.integration.runtime.unasked import Due
-from amp.loss_scaling.once import Once
+from amp.once import Once
 
 # Of so many functions that were called once what the step was computed from is kept,
 # the newest: a loop over batches of all lengths has a function for each. Of others it

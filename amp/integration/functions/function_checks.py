@@ -31,7 +31,7 @@ from amp.integration.observing.step_probes import StepProbes
 from amp.integration.runtime import definitions, failures
 from amp.integration.runtime.function_call import FunctionCall
 from amp.integration.runtime.unasked import Due, Unasked
-from amp.loss_scaling.once import Once
+from amp.once import Once
 from amp.policy import Policy
 
 

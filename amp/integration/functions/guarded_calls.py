@@ -20,7 +20,7 @@ from amp.integration.functions.function_plans import FunctionPlans, Made
 from amp.integration.racing.race_log import FLOAT32
 from amp.integration.runtime import failures
 from amp.integration.runtime.function_call import FunctionCall
-from amp.loss_scaling.once import Once
+from amp.once import Once
 
 
 class Current(NamedTuple):

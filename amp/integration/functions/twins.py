@@ -47,7 +47,7 @@ from amp.integration.runtime import definitions, failures, shape_inference, twin
 from amp.integration.runtime.call_devices import DeviceReports, settled_on
 from amp.integration.runtime.function_call import FunctionCall
 from amp.integration.runtime.unasked import Unasked
-from amp.loss_scaling.once import Once
+from amp.once import Once
 from amp.policy import Policy
 
 _UNUSED = fallback.Part("what earlier runs of the job found out is not used")

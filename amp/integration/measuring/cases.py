@@ -160,7 +160,7 @@ def _grad_filter(shape: tuple[int, ...]) -> Callable[..., Any]:
 
 def _convolutions(many: Callable[[int], int]) -> list[Case]:
     found = []
-    for window, size in (((1, 1, 128, 128), 14), ((3, 3, 64, 64), 28)):
+    for window, size in (((1, 1, 512, 512), 14), ((3, 3, 64, 64), 28)):
         image = (many(8), size, size, window[2])
         note = f"{window[0]}x{window[1]}"
         found += [

@@ -25,7 +25,7 @@ from amp.integration.sessions.policy_view import PolicyView, Run
 from amp.integration.sessions.run_plans import Asked, RunPlans
 from amp.integration.sessions.run_twins import Make, RunTwins, Starts, Terms
 from amp.integration.sessions.session_stalls import SessionStalls
-from amp.loss_scaling.once import Once
+from amp.once import Once
 
 # Nodes that the rewrite added are named after the user's node, with such an ending.
 _ADDED = re.compile(

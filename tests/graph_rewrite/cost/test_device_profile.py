@@ -262,7 +262,7 @@ def spoilt() -> dict[str, bytes]:
         "no JSON": b"{",
         "no text": b"\xff\xfe\x00",
         "half a file": text[: len(text) // 2].encode(),
-        "another schema": text.replace('"schema": 1', '"schema": 99').encode(),
+        "another schema": text.replace('"schema": 2', '"schema": 99').encode(),
         "another TensorFlow": dataclasses.replace(mine(), tensorflow="1.0")
         .to_json()
         .encode(),

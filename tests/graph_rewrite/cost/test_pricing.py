@@ -13,7 +13,7 @@ from rewriting import graph_def, low, module_of, rules, settled, v1
 
 from amp.graph_rewrite import rewrite as rewrite_lib
 from amp.graph_rewrite.cost import shipped_devices
-from amp.graph_rewrite.cost.model import Measured, Point
+from amp.graph_rewrite.cost.model import USUAL, CostModel, Measured, Point
 from amp.graph_rewrite.cost.op_instance import Instance, Timer, Times
 from amp.graph_rewrite.report import Report
 
@@ -116,6 +116,30 @@ def test_an_operation_that_mostly_starts_says_nothing_about_one_that_works() -> 
     assert ratios([start], 2e-4) == (1.0, 1.0)
     assert ratios([start, work], 2e-4) == pytest.approx((3.0, 1.0))
     assert ratios([work], 5e-6) == (1.0, 1.0)
+
+
+def test_what_kernels_differ_by_among_themselves_says_nothing_about_others() -> None:
+    """One product of a perceptron, 0.85 of its price, had set that of all: 62 for 70."""
+    node = "matmul", 10**6, 1e12
+    alone = CostModel(shipped_devices.CPU_AMX, "bfloat16")
+    high, low = alone.node(*node)
+
+    def priced(*ratios: float) -> Times:
+        seen = high * ratios[0], low * ratios[1]
+        points = [Point("MatMul", "matmul", (high, low), seen)]
+        found = alone.with_measured(Measured(points=points)).node(*node, "MatMul")
+        return found[0] / high, found[1] / low
+
+    assert priced(0.85, 1.3) == (1.0, 1.0)
+    assert priced(7.0, 0.1) == pytest.approx((7.0 / USUAL, 0.1 * USUAL))
+
+
+def test_a_cast_takes_what_the_one_nearest_in_size_took() -> None:
+    alone = CostModel(shipped_devices.CPU_AMX, "bfloat16")
+    seconds = alone.cast((2**20,))
+    points = [Point("Cast", "cast", (seconds,) * 2, (seconds, 1.6 * seconds))]
+    found = alone.with_measured(Measured(points=points)).cast((2**20,))
+    assert found == pytest.approx(1.3 * seconds)
 
 
 def test_an_operation_that_follows_its_forward_op_costs_what_was_measured() -> None:

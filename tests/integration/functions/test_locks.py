@@ -92,7 +92,7 @@ HELD = {
     "integration/reports.py",
     "integration/tensor_pool.py",
     "loss_scaling/group.py",
-    "loss_scaling/once.py",
+    "once.py",
     "loss_scaling/stalls.py",
 }
 # Those of a session, and those that nobody waits for.

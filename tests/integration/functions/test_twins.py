@@ -57,7 +57,7 @@ from amp.integration.process import PROCESS
 from amp.integration.racing import race, race_rules, winner_checks
 from amp.integration.racing.race_log import FLOAT32, Log
 from amp.integration.runtime.function_call import FunctionCall
-from amp.loss_scaling.once import Once
+from amp.once import Once
 
 pytestmark = pytest.mark.kernels
 clock = jumping_clock.clock

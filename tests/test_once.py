@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from amp.loss_scaling.once import Once
+from amp.once import Once
 
 PATIENCE = 30.0  # seconds, after which a thread counts as stuck
 

@@ -119,7 +119,7 @@ def test_an_operation_that_mostly_starts_says_nothing_about_one_that_works() -> 
 
 
 def test_what_kernels_differ_by_among_themselves_says_nothing_about_others() -> None:
-    """One product of a perceptron, 0.85 of its price, had set that of all: 62 for 70."""
+    """One product of a perceptron, at 0.85 of its price, had set that of all."""
     node = "matmul", 10**6, 1e12
     alone = CostModel(shipped_devices.CPU_AMX, "bfloat16")
     high, low = alone.node(*node)

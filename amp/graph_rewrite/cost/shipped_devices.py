@@ -38,10 +38,7 @@ _CPU_XLA = Device(
     speed={},
     slowdown={
         "float32": {"transcendental": 4.0},
-        **{
-            dtype: {"elementwise": 1.5, "composite": 1.5, "transcendental": 6.0}
-            for dtype in _LOW
-        },
+        **{dtype: {"elementwise": 1.5, "transcendental": 6.0} for dtype in _LOW},
     },
     launch=1e-6,
     source=(
@@ -57,7 +54,6 @@ _CPU_XLA = Device(
     inside={
         "float32": {
             "elementwise": 1e-11,
-            "composite": 1e-11,
             "transcendental": 1e-9,
             "softmax": 5e-10,
             "loss": 5e-10,
@@ -65,7 +61,6 @@ _CPU_XLA = Device(
         },
         "bfloat16": {
             "elementwise": 5e-10,
-            "composite": 5e-10,
             "transcendental": 1.6e-9,
             "reduce": 4e-10,
             "softmax": 9e-9,
@@ -74,7 +69,6 @@ _CPU_XLA = Device(
         },
         "float16": {
             "elementwise": 3e-10,
-            "composite": 3e-10,
             "transcendental": 1.6e-9,
             "reduce": 4e-10,
             "softmax": 6e-9,
@@ -97,7 +91,6 @@ _AMX_XLA = dataclasses.replace(
     slowdown={
         "float32": {
             "elementwise": 0.15,
-            "composite": 0.15,
             "transcendental": 1.5,
             "reduce": 0.94,
             "softmax": 3.0,
@@ -105,7 +98,6 @@ _AMX_XLA = dataclasses.replace(
         },
         "bfloat16": {
             "elementwise": 0.27,
-            "composite": 0.27,
             "transcendental": 2.3,
             "reduce": 2.6,
             "softmax": 12.0,
@@ -113,7 +105,6 @@ _AMX_XLA = dataclasses.replace(
         },
         "float16": {
             "elementwise": 0.11,
-            "composite": 0.11,
             "transcendental": 2.1,
             "reduce": 2.6,
             "softmax": 4.2,
@@ -223,8 +214,9 @@ CPU_AMX = Device(
         "classes on one of model 207, as times those of a softmax (6 to 8 of 100 to "
         "10,000 classes; with dense labels 4); on one with AVX512-BF16, updates of "
         "rows of 16 to 512 elements and Unique, gradients of strided depthwise "
-        "convolutions, and products of few rows with a transposed operand, as times "
-        "those of others; the start of other operations is an estimate"
+        "convolutions, products of few rows with a transposed operand and elementwise "
+        "kernels of several operations, the latter two as times those of others; the "
+        "start of other operations is an estimate"
     ),
     compiled=_AMX_XLA,
 )
@@ -236,7 +228,6 @@ _AVX512_XLA = dataclasses.replace(
     slowdown={
         "float32": {
             "elementwise": 0.2,
-            "composite": 0.2,
             "transcendental": 2.6,
             "reduce": 0.91,
             "softmax": 3.0,
@@ -244,7 +235,6 @@ _AVX512_XLA = dataclasses.replace(
         },
         "bfloat16": {
             "elementwise": 0.42,
-            "composite": 0.42,
             "transcendental": 4.4,
             "reduce": 2.8,
             "softmax": 13.0,
@@ -252,7 +242,6 @@ _AVX512_XLA = dataclasses.replace(
         },
         "float16": {
             "elementwise": 0.21,
-            "composite": 0.21,
             "transcendental": 4.4,
             "reduce": 2.5,
             "softmax": 8.1,
@@ -396,12 +385,7 @@ CPU_PLAIN = Device(
             "transcendental": 1.8,
             "reduce": 1.2,
         },
-        "float16": {
-            "elementwise": 4.0,
-            "composite": 4.0,
-            "transcendental": 4.0,
-            "reduce": 4.0,
-        },
+        "float16": {"elementwise": 4.0, "transcendental": 4.0, "reduce": 4.0},
     },
     launch=3e-6,
     source="a cautious guess: 16-bit kernels convert to float32 inside",

@@ -297,6 +297,8 @@ WORK = (
     *("scatter", "unique"),  # looks up rows, or values
     "free",  # moves no bytes
 )
+# Work that costs as other work does where a device has no figure of its own for it.
+KIND_OF = {"composite": "elementwise", "matmul_transposed": "matmul"}
 
 
 def rows(

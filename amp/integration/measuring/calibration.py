@@ -176,9 +176,9 @@ def _body(
     """Builds the function to time; returns it and how often it runs the case.
 
     With kernels the case runs `repeat` times, on one set of operands after the other,
-    and nothing is returned. XLA would remove
-    operations whose result is unused and merge equal ones. There the case runs once and
-    its result is returned, or (`chained`) each operation takes the result before it.
+    and nothing is returned. XLA would remove operations whose result is unused and
+    merge equal ones. There the case runs once and its result is returned, or
+    (`chained`) each operation takes the result before it.
     """
 
     def in_turn(*operands: Any) -> Any:

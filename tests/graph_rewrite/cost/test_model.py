@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 import tensorflow as tf
 from rewriting import graph_def, low, rewritten, v1
@@ -9,8 +11,9 @@ from rewriting import graph_def, low, rewritten, v1
 from amp.graph_rewrite.cost.device import Device
 from amp.graph_rewrite.cost.loops import Moved
 from amp.graph_rewrite.cost.model import CostModel
-from amp.graph_rewrite.cost.shipped_devices import A100, CPU_AMX
+from amp.graph_rewrite.cost.shipped_devices import A100, CPU_AMX, CPU_PLAIN
 from amp.graph_rewrite.graph import shapes
+from amp.graph_rewrite.ops.row import KIND_OF
 
 
 def test_what_is_unknown_has_its_stated_default() -> None:
@@ -127,3 +130,18 @@ def test_a_gather_turns_16_bit_when_its_table_is_small_against_its_result(
     # The result of a float32 gather is cast, not the table.
     cast = next(n for n in result.graph.node if n.op == "Cast")
     assert (cast.input[0] == "gather") is not turns
+
+
+@pytest.mark.parametrize("work", list(KIND_OF))
+def test_work_without_figures_costs_as_the_work_it_is_a_kind_of(work: str) -> None:
+    """And not as if 16 bits halved its time."""
+    slowdown = {"bfloat16": {"elementwise": 3.0, "matmul": 5.0}}
+    inside = {"bfloat16": {"elementwise": 1e-9, "matmul": 2e-9}}
+    plain = dataclasses.replace(CPU_PLAIN, slowdown=slowdown, inside=inside)
+    clock, like = CostModel(plain, "bfloat16"), KIND_OF[work]
+    assert clock.node(work, 10**6, 0.0) == clock.node(like, 10**6, 0.0)
+    moved = Moved()
+    assert clock.in_loop(work, 10**6, moved) == clock.in_loop(like, 10**6, moved)
+    slowdown["bfloat16"][work] = 9.0
+    own = CostModel(plain, "bfloat16")
+    assert own.node(work, 10**6, 0.0)[1] > clock.node(like, 10**6, 0.0)[1]

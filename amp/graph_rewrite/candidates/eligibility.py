@@ -111,7 +111,7 @@ def eligible(view: Typed, context: Context) -> Reason | None:
     the module as a whole is to stay float32.
     """
     node, row, policy = view.node, view.row, context.policy
-    if node.flag(ir.KEEP):
+    if node.kept:
         return _kept(node)
     if policy.keep and policy.keeps(node.name):
         return Reason("keep", f"a pattern of keep={policy.keep}")
@@ -150,9 +150,10 @@ def _of_unlisted(view: Typed, context: Context) -> str:
 
 def _kept(node: ir.Node) -> Reason:
     """Who keeps a node that is marked to stay float32."""
-    if node.flag(ir.OPTIMIZER):
+    who = node.text(ir.KEEP)
+    if who == ir.OPTIMIZER:
         return Reason("optimizer", "the update of an optimizer")
-    if node.flag(ir.CUSTOM):
+    if who == ir.CUSTOM:
         return Reason("custom", "the graph may be differentiated")
     return Reason("keep", "amp.keep_float32()")
 

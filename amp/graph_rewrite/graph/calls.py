@@ -299,5 +299,5 @@ def calls(
         return
     for node in graph.nodes.values():
         call = call_of(node, functions)
-        if call is not None and not node.flag(ir.KEEP):
+        if call is not None and not node.kept:
             yield node, call

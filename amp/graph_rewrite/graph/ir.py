@@ -30,9 +30,9 @@ SOURCE = (
     "_amp_source"  # beside UNSCALE: number of the scaler, ":", name of the variable
 )
 SEED = "_amp_seed"  # the loss scale times the incoming gradient
-KEEP = "_amp_keep"  # built under keep_float32() or by an optimizer
-OPTIMIZER = "_amp_optimizer"  # with KEEP: built by an optimizer
-CUSTOM = "_amp_custom"  # with KEEP: of a saved graph, with a gradient of its own
+KEEP = "_amp_keep"  # stays as it is: true, or the text who keeps it, one of these:
+OPTIMIZER = "optimizer"  # built by an optimizer, and not under keep_float32()
+CUSTOM = "custom"  # of a saved graph, with a gradient of its own
 EMULATED = "_amp_emulated"  # a float32 kernel whose results are rounded to 16 bits
 CLUSTER = "_amp_cluster"  # a fused cluster's call: the edges that its results replace
 LATE = "_amp_late"  # a cast with control inputs that delay it to the backward pass
@@ -109,6 +109,11 @@ class Node:
         if attr in self.updates:
             return bool(self.updates[attr])
         return self.attrs is not None and self.attrs.flag(attr)
+
+    @property
+    def kept(self) -> bool:
+        """Whether it is to stay as it is, whoever keeps it."""
+        return self.flag(KEEP) or bool(self.text(KEEP))
 
     def has(self, attr: str) -> bool:
         return attr in self.updates or (self.attrs is not None and attr in self.attrs)

@@ -168,7 +168,7 @@ def is_inlinable(node: ir.Node, compiled: bool, done: Mapping[str, ir.Graph]) ->
     """
     names = node.functions("f")
     callee = done.get(names[0]) if names else None
-    if callee is None or node.flag(ir.KEEP) or len(node.inputs) != len(callee.args):
+    if callee is None or node.kept or len(node.inputs) != len(callee.args):
         return False
     starts_xla = node.flag(MUST_COMPILE) or MUST_COMPILE in callee.flags
     if (starts_xla and not compiled) or not callee.attributes <= _HARMLESS:

@@ -172,7 +172,7 @@ def differentiable(settled: Resolution) -> Resolution:
 
 def _custom_kept(graph: ir.Graph) -> ir.Graph:
     custom = {
-        node.name: node.changed(updates={ir.KEEP: True, ir.CUSTOM: True})
+        node.name: node.changed(updates={ir.KEEP: ir.CUSTOM})
         for node in graph.nodes.values()
         if node.text(_GRADIENT) and node.op not in calls.CALLS
     }

@@ -231,21 +231,29 @@ class FirstSteps:
         if self._policy.assignment == "all" or self._policy.emulate or compiled:
             return Started(begun)
         suffix = f"{definitions.new_suffix()}_first"
-        module, roots, wanted = begun.in_float32(suffix), begun.roots, None
+        module, roots = begun.in_float32(suffix), begun.roots
         trains = gradients_only.is_step(module)
-        if not gradient_check.why_not(self._policy) and (trains or roots):
+        races = trains and not exemptions.why_not(self._policy)
+        key, known = self._known(begun) if races else ("", Record())
+        wanted = None
+        if (trains or roots) and not self._is_known(known):
             wanted = _gradients(module)
         checked = trains and wanted is not None
-        races = trains and not exemptions.why_not(self._policy)
         if not (roots or checked or races):
             return Started(begun, sources=begun.element_sources)
-        key, known = self._known(begun) if races else ("", Record())
-        if not roots and makes_first(known, checked):
+        if known.soon and not roots and not checked:
             return Started(begun, sources=begun.element_sources, key=key)
         started = Started(begun, True, trains, roots, wanted=wanted, key=key)
         if started.more:
             self._add_teller(context, module, started)
         return started
+
+    def _is_known(self, known: Record) -> bool:
+        """Whether there is nothing to compare, or an earlier run did it.
+
+        If the plan turns out to be another, its first call is recorded.
+        """
+        return known.compared or bool(gradient_check.why_not(self._policy))
 
     @staticmethod
     def _add_teller(context: Any, module: ir.Module, started: Started) -> None:
@@ -256,16 +264,6 @@ class FirstSteps:
         module = size_roots.telling(module, started.roots, name)
         started.functions += (*definitions.register(context, module),)
         started.teller = name.encode()
-
-
-def makes_first(known: Record, checked: bool) -> bool:
-    """Whether an earlier run's winner makes the first step.
-
-    Args:
-      known: what that run found out.
-      checked: whether a plan's gradients are compared before it runs.
-    """
-    return known.soon and (known.compared or not checked)
 
 
 def _gradients(step: ir.Module) -> Gradients | None:

@@ -100,7 +100,7 @@ def test_what_is_built_to_be_kept_is_kept_and_says_by_whom() -> None:
             tf.matmul(x(), x(), name="kept")
         with markers.optimizer_scope():
             tf.matmul(x(), x(), name="updated")
-        with markers.attribute_scope(ir.KEEP, ir.CUSTOM):
+        with markers.attribute_scope(ir.KEEP, text=ir.CUSTOM):
             tf.matmul(x(), x(), name="custom")
 
     found = decided(build)

@@ -16,6 +16,7 @@ from tensorflow.python.eager import context as context_lib
 import amp
 from amp.graph_rewrite.report import Report
 from amp.graph_rewrite.rewrite import Begun
+from amp.integration.contests import plan_store
 from amp.integration.contests.plan_store import Record
 from amp.integration.functions import first_step
 from amp.integration.racing.race_log import FLOAT32
@@ -385,33 +386,43 @@ def test_fit_on_batches_of_all_lengths_is_planned_as_on_one_length() -> None:
     assert gains[0] == pytest.approx(gains[1], rel=0.1)
 
 
+def known(made_first: float, compared: str = "") -> Record:
+    """What an earlier run found out of the cheapest plan, which won.
+
+    Args:
+      made_first: seconds to the end of its first call, for 1 in float32.
+      compared: the plan whose gradients were compared.
+    """
+    accuracy = {"name": compared, "plan": ""} if compared else {}
+    ready = {"cut": made_first, FLOAT32: 1.0}
+    return Record("cut", accuracy=accuracy, ready=ready)
+
+
 @pytest.mark.parametrize(
-    ("record", "checked", "first"),
+    ("record", "by_winner", "records"),
     [
-        (Record(), False, False),
-        (Record("cut", ready={"cut": 1.0, FLOAT32: 1.0}), False, True),
-        (Record("cut", ready={"cut": 9.0, FLOAT32: 1.0}), False, False),
+        (Record(), False, True),
         (Record(FLOAT32, ready={FLOAT32: 1.0}), False, False),
         # Gradients are compared on what a step in float32 was computed from.
-        (Record("cut", ready={"cut": 1.0, FLOAT32: 1.0}), True, False),
-        (
-            Record("cut", {}, {"name": "all"}, ready={"cut": 1.0, FLOAT32: 1.0}),
-            True,
-            False,
-        ),
-        (
-            Record("cut", {}, {"name": "cut"}, ready={"cut": 1.0, FLOAT32: 1.0}),
-            True,
-            True,
-        ),
-        (
-            Record("cut", {}, {"name": "cut"}, ready={"cut": 9.0, FLOAT32: 1.0}),
-            True,
-            False,
-        ),
+        (known(1.0), False, True),
+        (known(1.0, "all"), False, True),
+        (known(1.0, "cut"), True, False),
+        (known(9.0, "cut"), False, False),
     ],
 )
-def test_a_winner_makes_the_first_step_if_nothing_has_to_be_found_out(
-    record: Record, checked: bool, first: bool
+def test_what_an_earlier_run_found_out_is_not_found_out_again(
+    planned: list[str],
+    told: list[str],
+    monkeypatch: pytest.MonkeyPatch,
+    record: Record,
+    by_winner: bool,
+    records: bool,
 ) -> None:
-    assert first_step.makes_first(record, checked) == first
+    monkeypatch.setattr(plan_store, "load", lambda name: record)
+    weights = tf.Variable(tf.random.normal([SIZE, SIZE]) / 16.0)
+    drawn = tf.random.Generator.from_seed(1)  # nothing is drawn from it twice
+    fn = tf.function(lambda x: trained(weights, x * drawn.uniform([SIZE, SIZE])))
+    with amp.mixed_precision_scope(dtype="bfloat16"):
+        fn(tf.random.normal([SIZE, SIZE]))
+    assert bool(planned) == by_winner
+    assert any(name.endswith("_told") for name in told) == records

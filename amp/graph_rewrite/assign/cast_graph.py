@@ -64,6 +64,7 @@ class Tensors:
             if site.call.branches
         }
         self._variables = {use: self._of_nodes(use) for use in self.uses}
+        self._bridges = {use: self._handing_on(one) for use, one in self.uses.items()}
         self.every: dict[UseEdge, Tensor] = {}
         self.lives = {use: one.liveness for use, one in priced.uses.items()}
         for use, one in self.uses.items():
@@ -93,8 +94,9 @@ class Tensors:
     def _read_by_nodes(self, use: FunctionUse, one: UseAnalysis) -> None:
         number = self._number
         numbers, lives = (ir.FLOAT, number), self.lives[use]
+        handing_on = self._bridges[use]
         for name, view in one.found.typed.items():
-            if self._hands_on(use, view):
+            if name in handing_on:
                 continue
             variable = self.variable(use, name)
             site = self.call_values.sites.get((use, name))
@@ -212,24 +214,27 @@ class Tensors:
             while place in self.call_values.alias:
                 place = self.call_values.alias[place]
                 yield place, number
-            view = self.uses[place[0]].found.typed.get(place[1][0])
-            if view is None or not self._hands_on(place[0], view):
+            use = place[0]
+            view = self._bridges[use].get(place[1][0])
+            if view is None:
                 return
-            place, number = (place[0], view.node.inputs[0]), view.ins[0].type
+            place, number = (use, view.node.inputs[0]), view.ins[0].type
             yield place, number
 
-    def _hands_on(self, use: FunctionUse, view: Typed) -> bool:
-        """Whether what a node makes is the tensor that it takes, in either type."""
-        fed = view.node.name in self.uses[use].context.fed
-        return not fed and bridges.hands_on(view.node, self._number)
+    def _handing_on(self, one: UseAnalysis) -> dict[str, Typed]:
+        """The nodes whose result is the tensor that they take, in either type."""
+        return {
+            name: view
+            for name, view in one.found.typed.items()
+            if name not in one.context.fed and bridges.hands_on(view.node, self._number)
+        }
 
     def given(self) -> Iterator[UseEdge]:
         """The edges of every tensor that the module has a cast of already."""
-        for use, one in self.uses.items():
-            for name, view in one.found.typed.items():
-                if self._hands_on(use, view):
-                    path = self._path((use, (name, 0)), view.outs[0].type)
-                    yield from (place for place, _ in path)
+        for use, views in self._bridges.items():
+            for name, view in views.items():
+                path = self._path((use, (name, 0)), view.outs[0].type)
+                yield from (place for place, _ in path)
 
     def priced(self) -> list[min_cut.Tensor[CutVariable]]:
         """The tensors in the form that `min_cut` takes, in seconds per step."""

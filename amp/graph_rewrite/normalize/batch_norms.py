@@ -6,7 +6,6 @@ Changes structure only: no types, no cost.
 from __future__ import annotations
 
 import dataclasses
-from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
@@ -69,7 +68,8 @@ def _fused(graph: ir.Graph, policy: Policy) -> ir.Graph:
     if last.ops.isdisjoint(graph.ops):
         return graph
     # `tf.gradients` also makes gradients by what it stops, of which nothing comes.
-    used = graph.with_nodes(_without(graph, graph.nodes))
+    left = _without(graph, graph.nodes)
+    used = graph if len(left) == len(graph.nodes) else graph.with_nodes(left)
     values, found, taken = Values(used), list[Norm](), set[str]()
     for name in [name for name, node in used.nodes.items() if node.op in last.ops]:
         one = next(norms(values, name), None)
@@ -144,8 +144,9 @@ class _Made:
 
         # A scale that is computed from the moments would wait for itself.
         missing = len(made.nodes) - len(made.order)
-        cyclic = missing > len(before.nodes) - len(before.order)
-        return None if cyclic else made.with_shapes(shaped)
+        if missing and missing > len(before.nodes) - len(before.order):
+            return None
+        return made.with_shapes(shaped)
 
     def _waiting(self, node: ir.Node) -> ir.Node:
         """A node that waits for the new nodes in place of those that are replaced."""
@@ -254,13 +255,17 @@ class _Made:
 def _without(graph: ir.Graph, parts: Collection[str]) -> dict[str, ir.Node]:
     """The nodes without those that nothing needs: of parts, and of what they read."""
     left = dict(graph.nodes)
-    needs: Counter[str] = Counter(graph.control_results)
-    needs.update(result.edge[0] for result in graph.results)
+    needs = dict.fromkeys(graph.control_results, 1)
+    for source in (result.edge[0] for result in graph.results):
+        needs[source] = needs.get(source, 0) + 1
     for node in left.values():
-        needs.update(node.sources)
+        for source, _ in node.inputs:
+            needs[source] = needs.get(source, 0) + 1
+        for source in node.controls:
+            needs[source] = needs.get(source, 0) + 1
 
     def free(name: str) -> bool:
-        return not needs[name] and not op_schema.is_stateful(left[name].op)
+        return not needs.get(name) and not op_schema.is_stateful(left[name].op)
 
     pending = [name for name in parts if free(name)]
     while pending:
@@ -270,9 +275,10 @@ def _without(graph: ir.Graph, parts: Collection[str]) -> dict[str, ir.Node]:
             if source in left and free(source):
                 pending.append(source)
     gone_places = {f"loc:@{name}" for name in graph.nodes.keys() - left.keys()}
-    for name, node in left.items():
+    placed = [node for node in left.values() if node.has(_PLACES)]
+    for node in placed if gone_places else ():
         places = node.strings(_PLACES)
         if not gone_places.isdisjoint(places):
             stay = tuple(place for place in places if place not in gone_places)
-            left[name] = node.changed(updates={_PLACES: ir.Strings(stay)})
+            left[node.name] = node.changed(updates={_PLACES: ir.Strings(stay)})
     return left

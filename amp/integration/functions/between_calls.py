@@ -20,6 +20,7 @@ from amp.integration.functions.function_checks import Shared
 from amp.integration.functions.function_plans import FunctionPlans
 from amp.integration.functions.later_plan import LaterPlan
 from amp.integration.racing.race_log import FLOAT32
+from amp.integration.runtime.unasked import Due
 
 
 class BetweenCalls:
@@ -41,6 +42,7 @@ class BetweenCalls:
         self.later: LaterPlan | None = None
         self.planning = self.stepped = 0.0
         self._newer_prices: Callable[[], None] | None = None
+        self._began = False  # whether the first call is over
 
     def begin(
         self, plans: FunctionPlans, plan: str, known: Record, stepped: float
@@ -64,6 +66,10 @@ class BetweenCalls:
         later = self.later  # another thread may let it go
         return later is not None and later.hurries
 
+    def due(self) -> Due:
+        """When a call is asked for the sake of newer prices: at the second."""
+        return Due(None if self._newer_prices is None else 0, lambda calls: None)
+
     def called(
         self,
         seconds: float,
@@ -79,8 +85,9 @@ class BetweenCalls:
           contest: of these; None if there is none.
           reported: the name of the plan that the function's report is on.
         """
-        tell, self._newer_prices = self._newer_prices, None
-        if tell is not None:
+        tell, began, self._began = self._newer_prices, self._began, True
+        if tell is not None and began:  # the job waits for its first call
+            self._newer_prices = None
             says = "reports predict by older times"
             self._predicting(plans, reported, tell, lambda: None, says)
         later = self.later

@@ -296,7 +296,8 @@ class FunctionTwins:
         if which == FLOAT32 and later is None:
             return self._give_up()
         with self._lock:
-            dues = [functools.partial(self._shared.checks.due, self._name)]
+            checks = functools.partial(self._shared.checks.due, self._name)
+            dues: list[Callable[[], Due]] = [checks, self.between.due]
             to_come = (each for each in (contest, later) if each is not None)
             dues += [functools.partial(_due, each) for each in to_come]
             self._shared.go_on(self._name, self._plans.function(which), *dues)

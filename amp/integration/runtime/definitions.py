@@ -143,7 +143,8 @@ def dimensions(shape: tf.TensorShape) -> ir.Shape:
     """A TensorShape as a tuple: -1 for unknown sizes, None if the rank is unknown."""
     if shape.rank is None:
         return None
-    return tuple(-1 if size is None else size for size in shape.as_list())
+    sizes = shape.as_list()
+    return tuple(-1 if size is None else size for size in sizes)
 
 
 def concrete_of(original: Any, module: ir.Module) -> Any:

@@ -187,8 +187,8 @@ def _within(call: str, edge: ir.Edge, given: Mapping[str, ir.Edge]) -> ir.Edge:
     return given.get(edge[0]) or (f"{call}/{edge[0]}", edge[1])
 
 
-def _merged(own: str, outer: str) -> str:
-    """A node's device, and what it leaves open as in the device of the call.
+def merged_device(own: str, outer: str) -> str:
+    """A node's device, and what it leaves open as in the device of what calls it.
 
     As TensorFlow does where it inlines: what is on the CPU in a function that a worker
     runs is on the CPU of that worker.
@@ -234,7 +234,7 @@ def _body(
             name=f"{call.name}/{node.name}",
             inputs=tuple(_within(call.name, e, given) for e in node.inputs),
             controls=(*controls, enter) if first else controls,
-            device=_merged(node.device, device),
+            device=merged_device(node.device, device),
             pristine=False,
         )
         beside = [text.removeprefix(_BESIDE) for text in node.strings(_CLASS)]

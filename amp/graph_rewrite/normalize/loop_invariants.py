@@ -13,6 +13,7 @@ from collections.abc import Iterator, Mapping
 from amp.graph_rewrite.graph import calls, ir
 from amp.graph_rewrite.graph.calls import Call
 from amp.graph_rewrite.normalize import python_calls
+from amp.graph_rewrite.normalize.inline import merged_device
 from amp.graph_rewrite.normalize.variable_reads import (
     only_read,
     only_reads,
@@ -190,7 +191,7 @@ def _hoist(
             name=made,
             inputs=(node.inputs[index],),
             controls=waits,
-            device=node.device or source.device,
+            device=merged_device(source.device, node.device),
             pristine=False,
         )
         added.append(((made, 0), ir.FLOAT, shape))

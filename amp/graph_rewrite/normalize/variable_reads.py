@@ -24,7 +24,8 @@ def shared(
 
         for each variable handle that several nodes read:
           writers = nodes that take the handle and may write
-          same = reads that every writer waits for, before and after the same Python
+          same = reads on one device that every writer waits for, before and after the
+                 same Python
           readers of same[1:] read same[0] instead
 
     TensorFlow's automatic control dependencies make a write wait for every read before
@@ -56,9 +57,11 @@ def shared(
     same: dict[ir.Edge, ir.Edge] = {}
     for handle, names in several.items():
         ordered = _in_order(names, handle, graph)
-        firsts: dict[tuple[int, int], str] = {}
+        firsts: dict[tuple[tuple[int, int], str], str] = {}
         for name in _waited(ordered, writers[handle], stands_for):
-            first = firsts.setdefault(around[name], name)
+            # One handle may stand for a variable on each of several devices.
+            place = around[name], graph.nodes[name].device
+            first = firsts.setdefault(place, name)
             if first != name:
                 same[name, 0] = (first, 0)
     return redirected(graph, same) if same else graph

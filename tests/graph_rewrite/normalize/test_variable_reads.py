@@ -102,6 +102,33 @@ def test_a_loop_and_what_is_beside_it_share_one_read() -> None:
     assert len(used(fn, spec(4, 4))) == 1
 
 
+def test_reads_on_several_devices_stay_several() -> None:
+    """A packed handle stands for a variable on each of them, with values of its own."""
+
+    def fn(x: tf.Tensor) -> list[tf.Tensor]:
+        found = []
+        for place in ("/CPU:0", "/CPU:1", "/CPU:1"):
+            with tf.device(place):
+                found.append(tf.matmul(x, W.read_value()))
+        return found
+
+    assert len(used(fn, spec(4, 4))) == 2
+
+
+def test_a_read_leaves_a_loop_for_the_device_that_it_was_on() -> None:
+    def fn(x: tf.Tensor) -> tf.Tensor:
+        def body(i: tf.Tensor, y: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+            with tf.device("/CPU:1"):
+                return i + 1, tf.matmul(y, W.read_value())
+
+        with tf.device("/CPU:0"):
+            return tf.while_loop(lambda i, y: i < 2, body, [tf.constant(0), x])[1]
+
+    main = loop_invariants.hoist_invariants(inline(traced(fn, spec(4, 4))[0])).main
+    (read,) = [n for n in main.nodes.values() if n.op == "ReadVariableOp"]
+    assert read.device.endswith("CPU:1")
+
+
 def test_values_stay_what_they_were() -> None:
     """In powers of two and small whole numbers every product is exact in bfloat16."""
     x = np.eye(4, dtype=np.float32)

@@ -64,6 +64,10 @@ def _held(
     module: ir.Module, policy: Policy, behind: Mapping[str, frozenset[str]]
 ) -> Reason | None:
     """Why a module stays float32 as a whole, None if it need not."""
-    found = {"unscaled": unscaled(module, policy), "searched": searched(module, behind)}
+    found = {
+        "computation": calls.has_computations(module) and "tf.xla.experimental.compile",
+        "unscaled": unscaled(module, policy),
+        "searched": searched(module, behind),
+    }
     reasons = (Reason(rule, cause) for rule, cause in found.items() if cause)
     return next(reasons, None)

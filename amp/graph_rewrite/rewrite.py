@@ -319,6 +319,8 @@ def begin(
 
     Args, Raises: as those of `rewrite`.
     """
+    if calls.has_computations(module):
+        settled = settled.as_written()
     values: dict[str, Any] = {
         "given": module,
         "settled": settled,

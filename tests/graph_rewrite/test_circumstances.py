@@ -96,3 +96,15 @@ def test_a_function_is_called_on_the_other_kind_that_any_call_is_placed_on() -> 
     assert on("/CPU:0", CPU) == ""
     alone = frozenset({"CPU"})
     assert on("/GPU:0", CPU, alone) == "", "without a GPU it is called on the CPU"
+
+
+def test_what_attributes_delimit_for_xla_holds_the_module() -> None:
+    def fn(x: tf.Tensor) -> tf.Tensor:
+        return tf.xla.experimental.compile(lambda x: tf.matmul(x, x), [x])[0]
+
+    for build, held in ((fn, "computation"), (lambda x: tf.matmul(x, x), "")):
+        module, _ = traced(build, spec(8, 8))
+        context = contexts(module, settled(), NONE, NONE)(
+            FunctionUse(module.main.name, xla=False)
+        )
+        assert (context.held.rule if context.held else "") == held

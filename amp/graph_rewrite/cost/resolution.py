@@ -26,7 +26,8 @@ class Resolution:
       place: the device's name in the process ("GPU:1"), "" for the one that TensorFlow
         computes on unless it is told otherwise.
       kinds: the kinds of device that nodes may be placed on.
-      differentiable: whether gradients may be taken of what is rewritten.
+      differentiable: whether gradients may be taken of what is rewritten, or nodes have
+        to stay for another reason.
       named: whether the user named the device, which need not be here: nothing that was
         measured counts then.
       scales_itself: whether the loss is scaled for the sake of 16 bits alone: the user
@@ -41,6 +42,14 @@ class Resolution:
     differentiable: bool = False
     named: bool = False
     scales_itself: bool = False
+
+    def as_written(self) -> Resolution:
+        """The same for a graph in which nodes stay what and where they are.
+
+        No clusters are made in it, and no normalization is made one kernel.
+        """
+        device = self.device.without_clusters()
+        return dataclasses.replace(self, device=device, differentiable=True)
 
     @property
     def onednn(self) -> bool:

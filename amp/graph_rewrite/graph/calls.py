@@ -14,6 +14,7 @@ from amp.graph_rewrite.graph import ir, shapes
 from amp.graph_rewrite.graph.loop_trips import LoopTrips
 
 MUST_COMPILE = "_XlaMustCompile"
+_COMPUTATION = "_xla_compile_id"  # of tf.xla.experimental.compile
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -137,6 +138,19 @@ class FunctionUse(NamedTuple):
 
     name: str
     xla: bool
+
+
+def has_computations(module: ir.Module) -> bool:
+    """Whether an attribute of nodes says which of them XLA compiles together.
+
+    TensorFlow refuses such a graph if a node without it stands between them, or reads
+    one of them other than by a declared result.
+    """
+    return any(
+        node.has(_COMPUTATION)
+        for graph in module.graphs()
+        for node in graph.nodes.values()
+    )
 
 
 def uses_with_weights(module: ir.Module) -> dict[FunctionUse, float]:

@@ -106,7 +106,7 @@ def twin(fn: Any, *args: Any, policy: Policy | None = None) -> Any:
     (concrete, module), settled = read(fn, args, policy)
     result = rewrite_lib.rewrite(
         module,
-        graphs.differentiable(settled),
+        settled.as_written(),
         suffix=definitions.new_suffix(),
         timer=job_timer.stored,
         sizes=shape_inference.at_call(()),

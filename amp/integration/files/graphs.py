@@ -8,7 +8,6 @@ matter of `given_functions`.
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -154,20 +153,11 @@ def exported(module: ir.Module, settled: Resolution) -> tuple[ir.Module, Resolut
     gradient stay float32, which their gradient functions expect. A graph that updates
     variables has its gradients in it already, and its nodes need not stay float32.
     """
-    settled = differentiable(settled)
+    settled = settled.as_written()
     if any(map(updates, module.graphs())):
         return module, settled
     functions = {name: _custom_kept(f) for name, f in module.functions.items()}
     return ir.Module(_custom_kept(module.main), functions), settled
-
-
-def differentiable(settled: Resolution) -> Resolution:
-    """The same policy and device, for a graph that gradients may be taken of.
-
-    No clusters are made in it, and no IdentityN is bypassed.
-    """
-    device = settled.device.without_clusters()
-    return dataclasses.replace(settled, device=device, differentiable=True)
 
 
 def _custom_kept(graph: ir.Graph) -> ir.Graph:

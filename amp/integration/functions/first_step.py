@@ -227,6 +227,7 @@ class FirstSteps:
         module = definitions.read(context, name.decode())
         begun = begin(module, self._settled, sizes=sizes)
         compiled = calls.MUST_COMPILE in begun.given.main.flags
+        compiled |= calls.has_computations(begun.given)
         # What converts everything has no use for sizes.
         if self._policy.assignment == "all" or self._policy.emulate or compiled:
             return Started(begun)

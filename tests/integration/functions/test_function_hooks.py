@@ -589,3 +589,30 @@ def test_keep_float32_holds_for_a_function_that_enters_a_scope_itself() -> None:
         np.testing.assert_array_equal(marked(x), want)
         with amp.mixed_precision_scope(dtype="bfloat16", assignment="all", trial=False):
             assert np.abs(marked(x) - want).max() > 0
+
+
+@pytest.mark.parametrize("trains", [False, True])
+def test_what_attributes_delimit_for_xla_runs_as_it_is(weights, trains):
+    """TensorFlow refuses a graph in which a cast stands between these nodes."""
+
+    def loss(x: tf.Tensor, w: tf.Tensor) -> tf.Tensor:
+        return tf.reduce_mean(tf.square(dense(dense(x, w), w)))
+
+    def gradient(x: tf.Tensor, w: tf.Tensor) -> tf.Tensor:
+        return tf.gradients(loss(x, w), w)[0]
+
+    @tf.function
+    def step(x: tf.Tensor) -> tf.Tensor:
+        found = gradient if trains else loss
+        (made,) = tf.xla.experimental.compile(found, [x, weights.read_value()])
+        if trains:
+            weights.assign_sub(made)
+        return made
+
+    x, before = tf.random.normal([32, 64]), weights.numpy()
+    want = [step(x) for _ in range(3)]
+    weights.assign(before)
+    with amp.mixed_precision_scope(**ALL):
+        got = [step(x) for _ in range(3)]
+    for one, other in zip(got, want, strict=True):
+        np.testing.assert_array_equal(one, other)

@@ -22,7 +22,7 @@ from typing import Any
 import tensorflow as tf
 
 from amp.graph_rewrite.cost.resolution import Resolution
-from amp.graph_rewrite.graph import calls, ir
+from amp.graph_rewrite.graph import calls, generators, ir
 from amp.graph_rewrite.normalize import gradients_only, size_roots
 from amp.graph_rewrite.normalize.gradients_only import Gradients, NotRepeatable
 from amp.graph_rewrite.normalize.sizes import SizesAtCall
@@ -246,6 +246,9 @@ class FirstSteps:
             return Started(begun, sources=begun.element_sources, key=key)
         started = Started(begun, True, trains, roots, wanted=wanted, key=key)
         if started.more:
+            if races:
+                main = generators.drawing_apart(module.main, suffix)
+                module = ir.Module(main, module.functions)
             self._add_teller(context, module, started)
         return started
 

@@ -252,7 +252,9 @@ class FunctionPlans:
         nominee = self.nominee(plan)
         proven = plan == self._proven
         later = proven or self._race
-        twin, rewrite = twin_making.registered(context, prepared, nominee, later)
+        twin, rewrite = twin_making.registered(
+            context, prepared, nominee, later, by_turns=self._race
+        )
         if twin.name == self.original:
             return NotMade("not made, it changes nothing", rewrite.report), rewrite
         self._lows.append(rewrite.low)

@@ -10,7 +10,7 @@ import dataclasses
 from typing import Any
 
 from amp.graph_rewrite.assign.nominee import Nominee
-from amp.graph_rewrite.graph import calls, ir
+from amp.graph_rewrite.graph import calls, generators, ir
 from amp.graph_rewrite.rewrite import Begun, Prepared, Rewrite
 from amp.integration.runtime import definitions
 
@@ -38,7 +38,11 @@ def told(begun: Begun) -> list[ir.Shape]:
 
 
 def registered(
-    context: Any, prepared: Prepared, nominee: Nominee, later: bool = False
+    context: Any,
+    prepared: Prepared,
+    nominee: Nominee,
+    later: bool = False,
+    by_turns: bool = False,
 ) -> tuple[MadeTwin, Rewrite]:
     """Makes a function's twin by one of its plans.
 
@@ -47,17 +51,20 @@ def registered(
       prepared: the function.
       nominee: the plan.
       later: as of `Prepared.made`.
+      by_turns: whether other forms of the function run by turns with it.
 
     Raises:
       AmpError: what the rewrite found wrong.
     """
-    given = prepared.given
-    result = prepared.made(nominee, definitions.new_suffix(), later=later)
+    given, suffix = prepared.given, definitions.new_suffix()
+    result = prepared.made(nominee, suffix, later=later)
     made = [
         g for key, g in result.graph.functions.items() if key not in given.functions
     ]
     if result.graph.main is not given.main:
         made.append(result.graph.main)
+    if by_turns:
+        made = [generators.drawing_apart(graph, suffix) for graph in made]
     main = result.graph.main
     twin = MadeTwin(
         name=str(main.name).encode(),

@@ -36,3 +36,22 @@ def test_seeds_that_the_program_gave_stay() -> None:
     for name in ("seeded", "stateless"):
         node = nodes()[name]
         assert generators.repeating(node) is node
+
+
+def test_forms_that_run_by_turns_draw_apart() -> None:
+    """But for what draws at random in any case, and what is told what to draw."""
+    graph = ir.Graph("", nodes())
+    one, same, other = (
+        generators.drawing_apart(graph, form).nodes for form in ("a", "a", "b")
+    )
+    seeds = [each["seeded"].integer("seed2", 0) for each in (one, same, other)]
+    assert seeds[0] == seeds[1]
+    assert len({7, 0, *seeds}) == 4
+    for name in ("free", "stateless"):
+        assert one[name] is graph.nodes[name]
+
+
+def test_a_graph_that_draws_nothing_stays_also_one_that_calls_a_function() -> None:
+    node = ir.Node("called", "__inference_f_1", (), (), "", None)
+    graph = ir.Graph("", {"called": node})
+    assert generators.drawing_apart(graph, "a") is graph

@@ -1113,6 +1113,25 @@ def test_a_twin_that_was_refused_is_never_called_again(
     assert ran == ["twin", "original"]  # what is called from then on is not asked for
 
 
+def test_no_two_steps_of_a_race_draw_the_same(ran: Calls) -> None:
+    """Each form has kernels of its own, which would all begin at the program's seeds."""
+    weights = tf.Variable(tf.random.normal([SIZE, SIZE]) / 16.0)
+
+    @tf.function
+    def step() -> tf.Tensor:
+        x = tf.random.normal([SIZE, SIZE], seed=5)
+        with tf.GradientTape() as tape:
+            y = tf.matmul(tf.tanh(tf.matmul(x, weights)), weights)
+            loss = tf.reduce_mean(tf.square(y))
+        weights.assign_sub(0.1 * tape.gradient(loss, weights))
+        return x[0, 0]
+
+    with amp.mixed_precision_scope(dtype="bfloat16"):
+        drawn = [float(step()) for _ in range(20)]
+    assert {"twin", "original"} <= {*ran}
+    assert len({*drawn}) == len(drawn)
+
+
 def test_how_long_both_took_to_their_first_call_is_kept(ran: Calls) -> None:
     ran.slow = "original"
     Step().train(SOON)

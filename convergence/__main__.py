@@ -6,6 +6,7 @@ The only file of the suite that prints or exits; no training and no statistics h
 from __future__ import annotations
 
 import argparse
+import functools
 import os
 import sys
 from collections.abc import Iterator
@@ -193,12 +194,22 @@ def _trained(args: argparse.Namespace, what: str) -> Iterator[dict[str, Any]]:
     if "margins" in args:
         options["frozen"] = args.margins or margins.FILE
     known = families.GOALS if what == "reach" else families.FAMILIES
-    names = list(known) if "all" in args.names else args.names
+    names = known if "all" in args.names else dict.fromkeys(args.names)
+    steps = functools.partial(_steps, args)
+    ordered = sorted(names, key=steps, reverse=True)  # none ends alone
     with _bars() as bars:
         tell = _Teller(bars)
-        for told in workers.run(list(dict.fromkeys(names)), options, tell, what):
+        for told in workers.run(ordered, options, tell, what):
             tell.done(told["family"])
             yield told
+
+
+def _steps(args: argparse.Namespace, name: str) -> int:
+    """The steps of a family's seeds, as far as its row says how many there are."""
+    family = families.FAMILIES[name]
+    given = {"quick": False, "dtype": settings.DTYPES[0]} | vars(args)
+    size = family.size(quick=given["quick"], real=args.data_dir is not None)
+    return size.steps * families.seeds(name, given["dtype"], family.seeds)
 
 
 def _calibrate(args: argparse.Namespace) -> int:

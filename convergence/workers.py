@@ -14,6 +14,8 @@ from concurrent import futures
 from pathlib import Path
 from typing import Any
 
+import threadpoolctl
+
 from convergence import failures, families
 from convergence.errors import ResultError
 from convergence.failures import FamilyError
@@ -31,7 +33,8 @@ def run(
 
     A quick run has one thread: its operations are too small to be shared out, and
     processes with more threads than cores wait for one another. The number of threads
-    may change a sum's last bit, and so depends on nothing else.
+    may change a sum's last bit, and so depends on nothing else. Families begin in the
+    order of their names.
 
     Args:
       names: of families.
@@ -171,6 +174,8 @@ def deterministic(single: bool) -> None:
     """
     import tensorflow as tf
 
+    # NumPy's products too: of errors of gradients, whose norms are short sums.
+    threadpoolctl.threadpool_limits(1, user_api="blas")
     # A function is traced once a setting, and that is no mistake to be warned of.
     tf.get_logger().setLevel("ERROR")
     tf.keras.utils.set_random_seed(0)

@@ -16,10 +16,10 @@ import thorough
 import tiny_family
 from convergence_runs import made_up, ready, small
 
-from convergence import results, runner, settings, workers
+from convergence import __main__, families, results, runner, settings, workers
 from convergence.errors import DataError
 from convergence.failures import FamilyError
-from convergence.families import Family
+from convergence.families import FAMILIES, Family
 
 ROOT = pathlib.Path(__file__).parents[2]
 SUITE = ROOT / "tests" / "support" / "small_suite.py"
@@ -120,6 +120,31 @@ def test_a_family_that_fails_is_named_and_others_go_on(
     assert "ValueError: no such thing as ssd;" in raised.value.found + ";"
 
 
+def test_the_families_with_most_steps_begin_first(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No long one is left alone at the end, with the other cores idle."""
+    asked: list[str] = []
+
+    def run(names: list[str], *_: object) -> list[dict[str, object]]:
+        asked[:] = names
+        return []
+
+    monkeypatch.setattr(workers, "run", run)
+    for length, size in (("--quick", "quick"), ("--full", "full")):
+        command = ["run", "all", length, "--results", str(tmp_path)]
+        assert __main__.main(command) == 0
+        assert sorted(asked) == sorted(FAMILIES)
+        steps = [
+            getattr(FAMILIES[name], size).steps
+            * families.seeds(name, "float16", FAMILIES[name].seeds)
+            for name in asked
+        ]
+        assert steps == sorted(steps, reverse=True)
+    __main__.main(["reach", "all", "--results", str(tmp_path)])
+    assert sorted(asked) == sorted(families.GOALS)
+
+
 def test_what_a_run_raises_names_family_setting_and_seed(
     tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -153,6 +178,30 @@ def test_results_are_planned_in_processes_that_begin_when_asked(
         with pytest.raises(KeyError, match="nobody"):
             replan(made_up() | {"family": "nobody"})
     assert not multiprocessing.active_children()
+
+
+THREADS = """
+from convergence import workers
+workers.deterministic(single=True)
+import threadpoolctl
+found = threadpoolctl.threadpool_info()
+print(*(held["num_threads"] for held in found if held["user_api"] == "blas"))
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.processes
+def test_products_of_numpy_have_one_thread() -> None:
+    """Two families on two cores waited for each other's: a fifth of a mixed run."""
+    told = subprocess.run(
+        [sys.executable, "-c", THREADS],
+        cwd=ROOT,
+        env={**os.environ, "OPENBLAS_NUM_THREADS": "2", "MKL_NUM_THREADS": "2"},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert set(told.stdout.split()) == {"1"}
 
 
 ORDERS = """

@@ -144,8 +144,8 @@ def bent(
 ) -> bool:
     """Whether a result is certain not to be of degree 1 in what was given.
 
-    One that does not depend on it is not, if none does: beside others it may be no
-    gradient.
+    One that does not depend on it is not, if none does, or if it is the same in every
+    run: what is computed, beside others, may be no gradient.
 
     Args:
       operations: those built since, in the order in which they were.
@@ -158,7 +158,10 @@ def bent(
             found = _degree(operation, [_of(i, degrees) for i in operation.inputs])
             degrees.update((output.ref(), found) for output in operation.outputs)
     told = {_of(each, degrees) for each in results} - {ZERO}
-    return not told <= {_ONE, UNKNOWN, _NUMBER} or told == {_NUMBER}
+    if not told <= {_ONE, UNKNOWN, _NUMBER} or told == {_NUMBER}:
+        return True
+    fixed = (each for each in results if _of(each, degrees) == _NUMBER)
+    return any(tf.get_static_value(each) is not None for each in fixed)
 
 
 def _of(tensor: tf.Tensor, degrees: Mapping[Any, Degree]) -> Degree:

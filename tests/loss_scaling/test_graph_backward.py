@@ -97,6 +97,31 @@ def test_what_bends_its_gradient_meets_no_scale(
         assert_near(how(BENT[name]), expected)
 
 
+def test_ones_for_a_variable_beside_a_gradient_meet_no_scale() -> None:
+    """As TensorFlow's own `testCustomGradientWithVariables` has them."""
+    weight = tf.Variable(tf.fill([3, 2], 0.125))
+
+    @tf.custom_gradient
+    def product(x: tf.Tensor) -> tuple[tf.Tensor, Backward]:
+        def backward(dy: tf.Tensor, variables: Any = None) -> Any:
+            return tf.matmul(dy, weight, transpose_b=True), [tf.ones([3, 2])]
+
+        return x @ weight, backward
+
+    @tf.function
+    def step(x: tf.Tensor) -> list[tf.Tensor]:
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            y = product(x)
+        return tape.gradient(y, [x, weight])
+
+    with amp.mixed_precision_scope(SCALED):
+        of_x, of_weight = step(tf.constant(ROWS))
+    # A product of ones with eighths, of which float16 has all sums.
+    np.testing.assert_array_equal(of_x, np.full([4, 3], 0.25))
+    np.testing.assert_array_equal(of_weight, np.ones([3, 2]))
+
+
 def markers(backward: Backward) -> int:
     """How many nodes of a step unscale, one of which is of the weight's gradient."""
     with amp.mixed_precision_scope(SCALED):

@@ -85,11 +85,21 @@ def test_what_is_not_known_is_not_told(name: str) -> None:
 
 
 def test_what_is_returned_beside_a_gradient_need_not_be_one() -> None:
-    """New values of a layer's histories."""
+    """New values of a layer's histories, which are computed."""
     with tf.Graph().as_default():
         given = tf.constant(G)
-        doubled, history = 2.0 * given, tf.constant(X)
+        doubled, history = 2.0 * given, tf.random.uniform([4])
         made = [doubled.op, history.op]
         assert not homogeneity.bent(made, [given], [doubled, history])
         assert homogeneity.bent(made, [given], [history])
         assert not homogeneity.bent(made, [given], [])
+
+
+def test_what_is_the_same_in_every_run_is_no_gradient_beside_one() -> None:
+    """Ones, for a variable that the forward function uses."""
+    with tf.Graph().as_default():
+        given = tf.constant(G)
+        doubled, ones, zeros = 2.0 * given, tf.ones([4, 3]), tf.zeros([4, 3])
+        made = [doubled.op, ones.op, zeros.op]
+        assert homogeneity.bent(made, [given], [doubled, ones])
+        assert not homogeneity.bent(made, [given], [doubled, zeros])

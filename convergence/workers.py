@@ -34,7 +34,7 @@ def run(
     A quick run has one thread: its operations are too small to be shared out, and
     processes with more threads than cores wait for one another. The number of threads
     may change a sum's last bit, and so depends on nothing else. Families begin in the
-    order of their names.
+    order in which they are named.
 
     Args:
       names: of families.

@@ -157,10 +157,11 @@ def bent(
         if any(each.ref() in degrees for each in operation.inputs):
             found = _degree(operation, [_of(i, degrees) for i in operation.inputs])
             degrees.update((output.ref(), found) for output in operation.outputs)
-    told = {_of(each, degrees) for each in results} - {ZERO}
-    if not told <= {_ONE, UNKNOWN, _NUMBER} or told == {_NUMBER}:
+    told = {each.ref(): _of(each, degrees) for each in results}
+    found = {*told.values()} - {ZERO}
+    if not found <= {_ONE, UNKNOWN, _NUMBER} or found == {_NUMBER}:
         return True
-    fixed = (each for each in results if _of(each, degrees) == _NUMBER)
+    fixed = (ref.deref() for ref, degree in told.items() if degree == _NUMBER)
     return any(tf.get_static_value(each) is not None for each in fixed)
 
 

@@ -193,7 +193,7 @@ print(*(held["num_threads"] for held in found if held["user_api"] == "blas"))
 @pytest.mark.slow
 @pytest.mark.processes
 def test_products_of_numpy_have_one_thread() -> None:
-    """Two families on two cores waited for each other's: a fifth of a mixed run."""
+    """Two families on two cores waited for each other's."""
     told = subprocess.run(
         [sys.executable, "-c", THREADS],
         cwd=ROOT,

@@ -158,8 +158,8 @@ def bent(
             found = _degree(operation, [_of(i, degrees) for i in operation.inputs])
             degrees.update((output.ref(), found) for output in operation.outputs)
     told = {each.ref(): _of(each, degrees) for each in results}
-    found = {*told.values()} - {ZERO}
-    if not found <= {_ONE, UNKNOWN, _NUMBER} or found == {_NUMBER}:
+    kinds = {*told.values()} - {ZERO}
+    if not kinds <= {_ONE, UNKNOWN, _NUMBER} or kinds == {_NUMBER}:
         return True
     fixed = (ref.deref() for ref, degree in told.items() if degree == _NUMBER)
     return any(tf.get_static_value(each) is not None for each in fixed)

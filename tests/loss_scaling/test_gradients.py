@@ -535,6 +535,44 @@ def test_loops_and_branches(scope):
         same_as_without(scope, take)
 
 
+def by_xla(w, x):
+    """The loss and gradient of a step, as declared results of a computation of XLA."""
+
+    def computed(x):
+        loss = tf.reduce_sum(tf.square(tf.matmul(x, w)))
+        return [loss, *tf.gradients(loss, [w])]
+
+    return tf.xla.experimental.compile(computed, [x])
+
+
+def test_a_computation_of_xla_gives_no_flag_to_an_update_outside(scope):
+    """TensorFlow refuses a graph that reads what such a computation did not declare."""
+    w, x = tf.Variable(tf.ones([3, 2])), tf.ones([1, 3])
+    optimizer = tf.keras.optimizers.SGD(0.125)
+
+    def take():
+        w.assign(tf.ones([3, 2]))
+        loss, gradient = by_xla(w, x)
+        optimizer.apply_gradients([(gradient, w)])
+        return loss, gradient, w.read_value()
+
+    same_as_without(scope, lambda: tf_function_of(take)())
+
+
+def test_a_computation_of_xla_in_a_session_gives_no_flag_to_an_update_outside(scope):
+    v1 = tf.compat.v1
+    with tf.Graph().as_default():
+        w = v1.get_variable("w", initializer=tf.ones([3, 2]), use_resource=True)
+        _, gradient = by_xla(w, tf.ones([1, 3]))
+        optimizer = v1.train.GradientDescentOptimizer(0.125)
+        update = optimizer.apply_gradients([(gradient, w)])
+        with v1.Session() as session:
+            session.run(v1.global_variables_initializer())
+            session.run(update)
+            # The gradient is 2 * 3 for each weight; all is exact.
+            np.testing.assert_array_equal(session.run(w), np.full([3, 2], 0.25))
+
+
 def test_custom_gradient_and_recompute(scope):
     w = tf.Variable([0.5, -1.0])
 

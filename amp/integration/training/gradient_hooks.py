@@ -11,9 +11,10 @@ are, without loss scaling:
 * calls without a trainable variable, or with a target that is not float32 or float64.
 
 If the program itself scales the loss (`scaled_losses`), every infinite value is an
-error (`numeric_checks`), or they depend on the scale (`loss_scaling.resting`),
-gradients are not scaled, but marked, so that the update stays float32. No arithmetic is
-here. The names that are hooked are rows of `integration.hooks`.
+error (`numeric_checks`), they depend on the scale (`loss_scaling.resting`), or the call
+is part of an XLA computation, gradients are not scaled, but marked, so that the update
+stays float32. No arithmetic is here. The names that are hooked are rows of
+`integration.hooks`.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import tensorflow as tf
-from tensorflow.python.ops import resource_variable_ops
+from tensorflow.python.ops import control_flow_ops, resource_variable_ops
 
 from amp.errors import PolicyError
 from amp.integration import active, fallback, wrapping
@@ -140,7 +141,7 @@ def _scaled(
       The gradients; None if the call is to be made as it is.
     """
     targets, flat, seeds = call
-    if scaled_losses.scaled(targets):
+    if scaled_losses.scaled(targets) or _in_computation():
         rule = NoLossScale()
     elif not gradients.scalable(targets):
         return None
@@ -218,6 +219,26 @@ def _found(
         return _Found(scaler, tuple(place_of.get(id(owner)) for owner in owners))
 
     return fallback.attempt(part, find, lambda: None)
+
+
+def _in_computation() -> bool:
+    """Whether nodes that are built now are those of a computation of XLA.
+
+    `tf.xla.experimental.compile` gives out declared results alone, and not the flag
+    that an update outside is to ask for. Such a graph runs in float32
+    (`calls.has_computations`). A function with `jit_compile` is none: its context is of
+    the class from which those of computations are derived.
+    """
+    whole = control_flow_ops.XLAControlFlowContext
+    graph: Any = tf.compat.v1.get_default_graph()
+    while graph is not None:
+        context = graph._get_control_flow_context()
+        while context is not None:
+            if context.IsXLAContext() and type(context) is not whole:
+                return True
+            context = context.outer_context
+        graph = getattr(graph, "outer_graph", None)
+    return False
 
 
 def _is_of_dtensor(variable: Any) -> bool:

@@ -11,11 +11,12 @@ Which functions these are is not decided here.
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import functools
 import inspect
 import threading
 from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -26,16 +27,21 @@ Backward = Callable[..., Any]
 _WIDE = (tf.float32, tf.float64, tf.complex64, tf.complex128)
 
 
-class Passing(NamedTuple):
+@dataclasses.dataclass(frozen=True, slots=True)
+class Passing:
     """What passes through the backward functions of a gradient call.
 
     Attributes:
       scale: a factor of all gradients, float32, shape ().
       placing: the `gradients.GradientPlacement` of the call.
+      around: operations that were built around functions which see no scale.
+      made_whole: what was given to such a function, by the reference of a result.
     """
 
     scale: tf.Tensor
     placing: Any
+    around: set[Any] = dataclasses.field(default_factory=set)
+    made_whole: dict[Any, list[tf.Tensor]] = dataclasses.field(default_factory=dict)
 
 
 class _Now(threading.local):

@@ -108,10 +108,16 @@ class Scaling:
     behind: tuple[provenance.Call | None, ...] = ()
 
     def scale(self) -> tf.Tensor:
-        """Returns the factor to use now, float32, shape ()."""
+        """Returns the factor to use now, float32, shape ().
+
+        In a session graph TensorFlow walks back from what a custom gradient returns, as
+        far as there are gradients, and takes all variables there for the program's.
+        """
         if self.scaler is None:
             return tf.constant(self.factor, tf.float32)
-        return self.scaler.factor()
+        factor = self.scaler.factor()
+        session = not (tf.executing_eagerly() or tf.inside_function())
+        return tf.stop_gradient(factor) if session else factor
 
     def inverse(self, scale: tf.Tensor, finite: tf.Tensor, dtype: Any) -> tf.Tensor:
         """Returns what gradients are multiplied by: 1/scale, or 0 after an overflow.

@@ -1,24 +1,29 @@
 """Backward functions that Python gives, in graphs: some see no loss scale.
 
 The scale passes through those of a `tf.custom_gradient` that are linear, whose small
-values 16 bits would lose. One that is certain not to be, because it clips what comes
-in, takes its sign or leaves it out (`homogeneity`), is built once more behind::
+values 16 bits would lose. Around one that is certain not to be, because it clips what
+comes in, takes its sign or leaves it out (`homogeneity`), nodes are put::
 
     unscaled = MulNoNan(grad, 1 / scale)            # with UNSCALE, so in float32
     results  = backward(unscaled) * scale           # with SEED
                infinite if a value of `unscaled` is not finite
 
-so that it gives what it gives in float32. What was built first is read by nothing.
+so that it gives what it gives in float32. It is certain once the function was called,
+so what it has built is made to read `unscaled` then: a function may have an effect, or
+be one that can be called once only. But a tape that records it has noted what it read.
+There it is called once more, and nothing reads what was built first.
 
-What one does eagerly is not decided here, and nothing of a function inside the gradient
-call, whose graph does not have the scale.
+What one does eagerly is not decided here, and nothing of a function that is called
+inside the gradient call, whose graph does not have the scale.
 """
 
 from __future__ import annotations
 
+import contextlib
+import dataclasses
 import functools
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -38,11 +43,41 @@ from amp.loss_scaling.finite_checks import scales
 from amp.loss_scaling.node_names import apart
 
 
-def without_scale(backward: Backward) -> Backward:
+@dataclasses.dataclass(frozen=True, slots=True)
+class Editing:
+    """What is to be done with a graph that is being built, and is private TensorFlow.
+
+    Attributes:
+      brought: returns a tensor of a graph around as one of the graph that is being
+        built; None if it cannot be there.
+      recorded: whether a tape records what is computed of tensors.
+      redirect: has an operation read, at the position given, another tensor.
+      body: see `homogeneity.Body`.
+      attempt: returns what a function returns, None if it fails.
+    """
+
+    brought: Callable[[tf.Tensor], tf.Tensor | None]
+    recorded: Callable[[Sequence[tf.Tensor]], bool]
+    redirect: Callable[[Any, int, tf.Tensor], None]
+    body: homogeneity.Body
+    attempt: Callable[[Callable[[], Any]], Any]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Called:
+    """What a call of a backward function has built: operations, of what, for what."""
+
+    operations: Sequence[Any]
+    given: Sequence[tf.Tensor]
+    found: Any
+
+
+def without_scale(backward: Backward, editing: Editing) -> Backward:
     """The same function, which sees gradients without the scale if it bends them.
 
     Args:
       backward: as of `eager_backward.without_scale`.
+      editing: see there.
     """
 
     @functools.wraps(backward)
@@ -53,40 +88,59 @@ def without_scale(backward: Backward) -> Backward:
         before = len(graph.get_operations())
         found = backward(*grads, **kwargs)
         given = [leaf for leaf in leaves(grads) if isinstance(leaf, tf.Tensor)]
-        here = all(tensor.graph is graph for tensor in (now.scale, *given))
-        if not here or not _bends(graph.get_operations()[before:], given, found, now):
+        called = _Called(graph.get_operations()[before:], given, found)
+        if any(each.graph is not graph for each in given):
             return found
-        with apart():
-            wide = _unscaled(grads, now)
-        with passes(None):
-            found = backward(*wide, **kwargs)
-        with apart():
-            return _scaled(found, leaves(wide), now)
+        if not _bends(called, now, editing.body):
+            return found
+        scale = editing.brought(now.scale)
+        if scale is None:
+            return found
+        here = dataclasses.replace(now, scale=scale)
+        with apart(), _around(here):
+            wide = _unscaled(grads, here)
+        again = None
+        if editing.recorded(given) and not any(map(_has_effect, called.operations)):
+            with passes(None):
+                again = editing.attempt(lambda: backward(*wide, **kwargs))
+        if again is None:
+            with apart(), _around(here):
+                again = _redirected(called, leaves(grads), leaves(wide), scale, editing)
+        with apart(), _around(here):
+            results = _scaled(again, leaves(wide), here)
+        floats = [each for each in given if scales(each)]
+        tensors = (leaf for leaf in leaves(results) if isinstance(leaf, tf.Tensor))
+        now.made_whole.update((tensor.ref(), floats) for tensor in tensors)
+        return results
 
     keep_signature(unscaled, backward)
     return unscaled
 
 
-def _bends(
-    made: Sequence[Any], given: Sequence[tf.Tensor], found: Any, now: Passing
-) -> bool:
-    """Whether a backward function is not linear, and may be built once more.
+def _bends(called: _Called, now: Passing, body: homogeneity.Body) -> bool:
+    """Whether a backward function is not linear, and may be given something else.
 
-    Not one that has an effect, which it would have twice; nor one that computes in
-    16 bits or 8 itself, as Keras' float8 layers do, which return more than gradients;
-    nor one that reads the scale, and so is right as it is.
+    Not one that computes in 16 bits or 8 itself, as Keras' float8 layers do, which
+    return more than gradients; nor one that reads the scale, and so is right as it is.
     """
-    if any(op.op_def.is_stateful and not op.outputs for op in made):
-        return False
+    made, given = called.operations, called.given
     if any(map(_is_narrow, (*given, *(out for op in made for out in op.outputs)))):
         return False
     floats = [each for each in given if scales(each)]
-    results = [tensor_of(leaf) for leaf in leaves(found)]
+    results = [tensor_of(leaf) for leaf in leaves(called.found)]
     some = [each for each in results if each is not None and each.dtype.is_floating]
-    if not homogeneity.bent(made, floats, some):
+    known = homogeneity.Known(body, now.made_whole)
+    if not homogeneity.bent(made, floats, some, known):
         return False
-    read = {i.ref() for op in made for i in op.inputs} - {f.ref() for f in floats}
+    others = [op for op in made if op not in now.around]
+    read = {each.ref() for op in others for each in op.inputs}
+    read -= {out.ref() for op in now.around for out in op.outputs}
+    read -= {each.ref() for each in floats}
     return _handles([now.scale.ref()]).isdisjoint(_handles(read))
+
+
+def _has_effect(operation: Any) -> bool:
+    return bool(operation.op_def.is_stateful and not operation.outputs)
 
 
 def _is_narrow(tensor: tf.Tensor) -> bool:
@@ -105,8 +159,53 @@ def _handles(tensors: Iterable[Any]) -> set[Any]:
         number = tensor.shape.rank == 0 or tensor.dtype == tf.resource
         if number and reference not in seen:
             seen.add(reference)
-            waiting += [each.ref() for each in tensor.op.inputs]
+            waiting += [each.ref() for each in _read(tensor)]
     return {each for each in seen if each.deref().dtype == tf.resource}
+
+
+def _read(tensor: tf.Tensor) -> Iterator[tf.Tensor]:
+    """What a tensor is computed of, or what it stands for in a graph of a branch."""
+    if tf.is_symbolic_tensor(tensor):
+        yield from tensor.op.inputs
+        if not tensor.op.inputs:
+            outer = getattr(tensor.graph, "captures", ())
+            yield from (each for each, inner in outer if inner is tensor)
+
+
+@contextlib.contextmanager
+def _around(here: Passing) -> Iterator[None]:
+    """A scope in which what is built is noted as built around functions."""
+    graph = tf.compat.v1.get_default_graph()
+    before = len(graph.get_operations())
+    yield
+    here.around.update(graph.get_operations()[before:])
+
+
+def _redirected(
+    called: _Called,
+    grads: Sequence[Any],
+    wide: Sequence[Any],
+    scale: tf.Tensor,
+    editing: Editing,
+) -> Any:
+    """Has what a call built read unscaled gradients, and returns its results.
+
+    Functions in it that bend them too have unscaled them by then: no scale is left for
+    these.
+    """
+    pairs = zip(grads, wide, strict=True)
+    instead = {old.ref(): new for old, new in pairs if old is not new}
+    instead[scale.ref()] = tf.ones([])
+    for operation in called.operations:
+        for index, tensor in enumerate(operation.inputs):
+            if tensor.ref() in instead:
+                editing.redirect(operation, index, instead[tensor.ref()])
+
+    def redirected(leaf: Any) -> Any:
+        tensor = isinstance(leaf, tf.Tensor)
+        return instead.get(leaf.ref(), leaf) if tensor else leaf
+
+    return tf.nest.map_structure(redirected, called.found, expand_composites=True)
 
 
 def _unscaled(grads: Any, now: Passing) -> Any:

@@ -10,7 +10,8 @@ s > 0. A gradient has to have degree 1.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+import dataclasses
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from fractions import Fraction
 from typing import Any, TypeAlias
 
@@ -76,7 +77,12 @@ _PRODUCTS = frozenset(
         "Conv2D",
         "Conv2DBackpropFilter",
         "Conv2DBackpropInput",
+        "Conv3D",
+        "Conv3DBackpropFilterV2",
+        "Conv3DBackpropInputV2",
         "DepthwiseConv2dNative",
+        "DepthwiseConv2dNativeBackpropFilter",
+        "DepthwiseConv2dNativeBackpropInput",
         "Einsum",
         "MatMul",
         "Mul",
@@ -85,7 +91,7 @@ _PRODUCTS = frozenset(
 )
 # or the second's is taken away,
 _RATIOS = frozenset(("Div", "DivNoNan", "RealDiv", "Xdivy"))
-# or all have to be the same.
+# or all have to be the same,
 _ALIKE = frozenset(
     [
         "Add",
@@ -99,6 +105,17 @@ _ALIKE = frozenset(
         "Sub",
     ]
 )
+# or they are those of one input, at this position, if no other has any.
+_LINEAR: Mapping[str, int] = {
+    **dict.fromkeys(("Cumsum", "FusedBatchNormGradV3", "LeakyReluGrad"), 0),
+    **dict.fromkeys(("EluGrad", "Relu6Grad", "ReluGrad", "SeluGrad"), 0),
+    **dict.fromkeys(("ResizeBilinearGrad", "ResizeNearestNeighborGrad"), 0),
+    **dict.fromkeys(("SegmentSum", "UnsortedSegmentSum"), 0),
+    **dict.fromkeys(("SoftplusGrad", "SoftsignGrad"), 0),
+    **dict.fromkeys(("AvgPoolGrad", "ScatterNd", "SigmoidGrad", "TanhGrad"), 1),
+    **dict.fromkeys(("InvGrad", "ReciprocalGrad", "RsqrtGrad", "SqrtGrad"), 1),
+    **dict.fromkeys(("MaxPoolGrad", "MaxPoolGradV2"), 2),
+}
 _COMPARE = frozenset(
     ["Equal", "Greater", "GreaterEqual", "Less", "LessEqual", "NotEqual"]
 )
@@ -139,8 +156,31 @@ _BENT = frozenset(
 )
 
 
+# Gives the graph of a function that an operation calls, None if it is not known.
+Body: TypeAlias = Callable[[Any], Any]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Known:
+    """What is known of nodes besides what they are.
+
+    Attributes:
+      body: see there.
+      made_whole: see `eager_backward.Passing`; such a result has the degree of what was
+        given, whatever was built between.
+    """
+
+    body: Body = lambda operation: None
+    made_whole: Mapping[Any, Sequence[tf.Tensor]] = dataclasses.field(
+        default_factory=dict
+    )
+
+
 def bent(
-    operations: Iterable[Any], given: Sequence[tf.Tensor], results: Sequence[tf.Tensor]
+    operations: Iterable[Any],
+    given: Sequence[tf.Tensor],
+    results: Sequence[tf.Tensor],
+    known: Known | None = None,
 ) -> bool:
     """Whether a result is certain not to be of degree 1 in what was given.
 
@@ -151,18 +191,45 @@ def bent(
       operations: those built since, in the order in which they were.
       given: the tensors that came in.
       results: of floating type.
+      known: see there.
     """
     degrees: dict[Any, Degree] = {tensor.ref(): _ONE for tensor in given}
-    for operation in operations:  # values are looked at beside what came in alone
-        if any(each.ref() in degrees for each in operation.inputs):
-            found = _degree(operation, [_of(i, degrees) for i in operation.inputs])
-            degrees.update((output.ref(), found) for output in operation.outputs)
+    _follow(operations, degrees, known or Known())
     told = {each.ref(): _of(each, degrees) for each in results}
     kinds = {*told.values()} - {ZERO}
     if not kinds <= {_ONE, UNKNOWN, _NUMBER} or kinds == {_NUMBER}:
         return True
     fixed = (ref.deref() for ref, degree in told.items() if degree == _NUMBER)
     return any(tf.get_static_value(each) is not None for each in fixed)
+
+
+def _follow(
+    operations: Iterable[Any], degrees: dict[Any, Degree], known: Known
+) -> None:
+    """Adds the degrees of what operations compute."""
+    for operation in operations:  # values are looked at beside what came in alone
+        outputs = operation.outputs
+        if any(each.ref() in degrees for each in operation.inputs):
+            inputs = [_of(each, degrees) for each in operation.inputs]
+            body = known.body(operation)
+            if body is None:
+                found = [_degree(operation, inputs)] * len(outputs)
+            else:
+                found = _called(body, inputs, known)
+            pairs = zip(outputs, found, strict=True)
+            degrees.update((output.ref(), degree) for output, degree in pairs)
+        for output in outputs:
+            if output.ref() in known.made_whole:
+                came = {_of(each, degrees) for each in known.made_whole[output.ref()]}
+                degrees[output.ref()] = came.pop() if len(came) == 1 else UNKNOWN
+
+
+def _called(body: Any, inputs: Sequence[Degree], known: Known) -> list[Degree]:
+    """The degrees of the results of a function for those of its arguments."""
+    pairs = zip(body.inputs, inputs, strict=True)
+    degrees = {given.ref(): degree for given, degree in pairs if degree != _NUMBER}
+    _follow(body.get_operations(), degrees, known)
+    return [_of(each, degrees) for each in body.outputs]
 
 
 def _of(tensor: tf.Tensor, degrees: Mapping[Any, Degree]) -> Degree:
@@ -201,6 +268,8 @@ def _degree(operation: Any, inputs: Sequence[Degree]) -> Degree:
         return numbers[0] - numbers[1]
     if kind in _POWERS and len(moved) == 1:
         return Fraction(moved[0]) * _POWERS[kind]
+    if kind in _LINEAR and len(moved) == 1 and inputs[_LINEAR[kind]] == moved[0]:
+        return moved[0]
     return NONE if kind in _BENT else UNKNOWN
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 from collections.abc import Callable
 from typing import Any
@@ -149,16 +150,222 @@ def test_one_that_reads_the_scale_is_right_as_it_is() -> None:
     assert markers(clipped) == 1
 
 
-def test_one_with_an_effect_has_it_once() -> None:
+def test_one_with_an_effect_has_it_once_and_meets_no_scale() -> None:
     seen = tf.Variable(0.0)
 
     def counted(dy: tf.Tensor) -> tf.Tensor:
         seen.assign_add(1.0)
         return tf.sign(dy)
 
+    expected = in_a_function(counted)
     with amp.mixed_precision_scope(SCALED):
-        in_a_function(counted)
-    assert seen.numpy() == 1.0
+        assert_near(in_a_function(counted), expected)
+    assert seen.numpy() == 2.0
+
+
+@pytest.mark.parametrize("how", [in_a_function, in_a_session])
+def test_one_that_can_be_called_once_is_called_once(how: Any) -> None:
+    def clipping() -> Backward:
+        left = [0.5]
+        return lambda dy: tf.clip_by_norm(dy, left.pop())
+
+    expected = how(clipping())
+    with amp.mixed_precision_scope(SCALED):
+        assert_near(how(clipping()), expected)
+
+
+def test_a_tape_around_it_that_records_sees_the_clip() -> None:
+    """The gradient of a gradient, which the tape has by what it noted."""
+    weight, through = tf.Variable(tf.ones([3, 2])), with_backward(BENT["clipped"])
+
+    @tf.function
+    def step(x: tf.Tensor) -> tf.Tensor:
+        with tf.GradientTape() as outer:
+            with tf.GradientTape() as inner:
+                loss = tf.reduce_sum(through(x @ weight) ** 2)
+            gradient = inner.gradient(loss, weight)
+            penalty = tf.reduce_sum(gradient**3)
+        return outer.gradient(penalty, weight)
+
+    expected = step(tf.constant(ROWS)).numpy()
+    assert expected.any()
+    with amp.mixed_precision_scope(SCALED):
+        found = step(tf.constant(ROWS)).numpy()
+    # Two products more than in `assert_near`, and sums that cancel.
+    np.testing.assert_allclose(
+        found, expected, rtol=2.0**-6, atol=2.0**-8 * np.abs(expected).max()
+    )
+
+
+def branched(y: tf.Tensor, through: Backward) -> tf.Tensor:
+    return tf.cond(tf.reduce_sum(y) < 1e9, lambda: through(y), lambda: -y)
+
+
+def branched_twice(y: tf.Tensor, through: Backward) -> tf.Tensor:
+    inner = lambda: branched(y, through)  # noqa: E731
+    return tf.cond(tf.reduce_sum(y) < 1e9, inner, lambda: -y)
+
+
+def looped(y: tf.Tensor, through: Backward) -> tf.Tensor:
+    body = lambda i, y: (i + 1, 0.5 * through(y))  # noqa: E731
+    return tf.while_loop(lambda i, y: i < 2, body, (0, y))[1]
+
+
+def mapped(y: tf.Tensor, through: Backward) -> tf.Tensor:
+    return tf.map_fn(through, y)
+
+
+@pytest.mark.parametrize("name", BENT)
+@pytest.mark.parametrize("around", [branched, branched_twice, looped])
+@pytest.mark.parametrize("session", [False, True])
+def test_it_may_be_in_a_branch_or_loop(around: Any, name: str, session: bool) -> None:
+    through = with_backward(BENT[name])
+
+    def gradient() -> Any:
+        with tf.Graph().as_default() if session else contextlib.nullcontext():
+            weight = tf.Variable(tf.ones([3, 2]))
+
+            def taken() -> tf.Tensor:
+                y = tf.constant(ROWS) @ weight
+                return tf.gradients(tf.reduce_sum(around(y, through) ** 2), weight)[0]
+
+            if not session:
+                return tf.function(taken)().numpy()
+            result = taken()
+            with tf.compat.v1.Session() as running:
+                running.run(tf.compat.v1.global_variables_initializer())
+                return running.run(result)
+
+    expected = gradient()
+    with amp.mixed_precision_scope(SCALED):
+        assert_near(gradient(), expected)
+
+
+def test_it_may_be_in_what_is_mapped() -> None:
+    through = with_backward(BENT["of its sign"])
+    weight = tf.Variable(tf.ones([3, 2]))
+
+    @tf.function
+    def step() -> tf.Tensor:
+        y = mapped(tf.constant(ROWS) @ weight, through)
+        return tf.gradients(tf.reduce_sum(y**2), weight)[0]
+
+    expected = step().numpy()
+    with amp.mixed_precision_scope(SCALED):
+        assert_near(step().numpy(), expected)
+
+
+@pytest.mark.parametrize("outer", ["linear", "left out"])
+@pytest.mark.parametrize("inner", BENT)
+def test_two_that_are_one_inside_the_other(inner: str, outer: str) -> None:
+    """What the outer one builds has a gradient in it that meets no scale either."""
+    through = with_backward(BENT[inner])
+
+    def gradient() -> np.ndarray:
+        weight = tf.Variable(tf.ones([3, 2]))
+
+        @tf.custom_gradient
+        def around(x: tf.Tensor) -> tuple[tf.Tensor, Backward]:
+            y = through(x @ weight)
+
+            def backward(dy: tf.Tensor, variables: Any = None) -> Any:
+                assert variables is not None
+                of_x, of_weight = tf.gradients(y, [x, weight], grad_ys=dy)
+                ours = of_weight if outer == "linear" else tf.ones_like(of_weight)
+                return of_x, [ours]
+
+            return y, backward
+
+        @tf.function
+        def step(x: tf.Tensor) -> tf.Tensor:
+            with tf.GradientTape() as tape:
+                loss = tf.reduce_sum(around(x) ** 2)
+            return tape.gradient(loss, weight)
+
+        found: np.ndarray = step(tf.constant(ROWS)).numpy()
+        return found
+
+    expected = gradient()
+    with amp.mixed_precision_scope(SCALED):
+        assert_near(gradient(), expected)
+
+
+@pytest.mark.parametrize("wrapped", [tf.recompute_grad, lambda layer: layer])
+def test_a_session_finds_the_variables_of_what_is_computed_again(wrapped: Any) -> None:
+    """TensorFlow walks back to all variables, and knows those of the program."""
+    through = with_backward(BENT["clipped"])
+
+    def gradient() -> np.ndarray:
+        with tf.Graph().as_default():
+            weight = tf.compat.v1.get_variable(
+                "w", initializer=np.ones([3, 2], "f"), use_resource=True
+            )
+
+            def layer(x: tf.Tensor) -> tf.Tensor:
+                product = tf.reduce_sum(through(x @ weight) ** 2)
+                step = tf.gradients(product, weight)[0]
+                return x @ (weight - 0.125 * step)
+
+            loss = tf.reduce_sum(wrapped(layer)(tf.constant(ROWS)) ** 2)
+            (taken,) = tf.gradients(loss, [weight])
+            with tf.compat.v1.Session() as session:
+                session.run(tf.compat.v1.global_variables_initializer())
+                found: np.ndarray = session.run(taken)
+                return found
+
+    expected = gradient()
+    with amp.mixed_precision_scope(SCALED):
+        assert_near(gradient(), expected)
+
+
+def test_a_function_that_is_called_may_clip() -> None:
+    clipped = tf.function(BENT["clipped"])
+    expected = in_a_function(clipped)
+    with amp.mixed_precision_scope(SCALED):
+        assert_near(in_a_function(clipped), expected)
+
+
+def test_one_that_reads_the_scale_in_a_branch_is_right_as_it_is() -> None:
+    weight = tf.Variable(tf.ones([3, 2]))
+
+    @tf.function
+    def step(clips: bool) -> tf.Tensor:
+        y = tf.constant(ROWS) @ weight
+        if clips:  # the scaler is made by the first trace
+            limit = 0.5 * amp.loss_scaling.scalers()[-1].scale
+            y = branched(y, with_backward(lambda dy: tf.clip_by_norm(dy, limit)))
+        return tf.gradients(tf.reduce_sum(y**2), weight)[0]
+
+    with amp.mixed_precision_scope(SCALED):
+        step(False)
+        found = step(True).numpy()
+    assert_near(found, in_a_function(BENT["clipped"]))
+
+
+@pytest.mark.parametrize("eagerly", [False, True])
+def test_a_gradient_that_begins_inside_another_has_no_scale(eagerly: bool) -> None:
+    """One that a backward function takes of what it computes itself."""
+    weight, through = tf.Variable(tf.ones([3, 2])), with_backward(BENT["clipped"])
+
+    @tf.custom_gradient
+    def around(y: tf.Tensor) -> tuple[tf.Tensor, Backward]:
+        def backward(dy: tf.Tensor) -> tf.Tensor:
+            with tf.GradientTape() as tape:
+                tape.watch(y)
+                own = tf.reduce_sum(through(y) ** 2)
+            return dy * tape.gradient(own, y)
+
+        return tf.identity(y), backward
+
+    def step() -> tf.Tensor:
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_sum(around(tf.constant(ROWS) @ weight) ** 2)
+        return tape.gradient(loss, weight)
+
+    run = step if eagerly else tf.function(step)
+    expected = run().numpy()
+    with amp.mixed_precision_scope(SCALED):
+        assert_near(run().numpy(), expected)
 
 
 def test_one_in_16_bits_keeps_the_scale_that_it_needs() -> None:

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from amp.integration.training import custom_gradients
 from amp.loss_scaling import homogeneity
 
 Fn = Callable[[tf.Tensor], tf.Tensor]
@@ -48,9 +49,53 @@ LINEAR: dict[str, Fn] = {
     "zeros": tf.zeros_like,
     "nothing": lambda g: 0.0 * g,
 }
+# Gradients of TensorFlow's own, by the position of what comes in; others are numbers.
+OWN: dict[str, Fn] = {
+    "relu": lambda g: tf.raw_ops.ReluGrad(gradients=g, features=X),
+    "relu6": lambda g: tf.raw_ops.Relu6Grad(gradients=g, features=X),
+    "elu": lambda g: tf.raw_ops.EluGrad(gradients=g, outputs=X),
+    "selu": lambda g: tf.raw_ops.SeluGrad(gradients=g, outputs=X),
+    "leaky": lambda g: tf.raw_ops.LeakyReluGrad(gradients=g, features=X),
+    "softplus": lambda g: tf.raw_ops.SoftplusGrad(gradients=g, features=X),
+    "softsign": lambda g: tf.raw_ops.SoftsignGrad(gradients=g, features=X),
+    "tanh": lambda g: tf.raw_ops.TanhGrad(y=X, dy=g),
+    "sigmoid": lambda g: tf.raw_ops.SigmoidGrad(y=X, dy=g),
+    "sqrt": lambda g: tf.raw_ops.SqrtGrad(y=X, dy=g),
+    "rsqrt": lambda g: tf.raw_ops.RsqrtGrad(y=X, dy=g),
+    "reciprocal": lambda g: tf.raw_ops.ReciprocalGrad(y=X, dy=g),
+    "cumsum": lambda g: tf.cumsum(g, 1),
+    "segments": lambda g: tf.math.unsorted_segment_sum(g, [0, 2, 2, 1], 3),
+    "scattered": lambda g: tf.scatter_nd([[3], [1], [0], [1]], g, [5, 4]),
+}
+IMAGE = X[None, :, :, None]
+OWN |= {
+    "max pool": lambda g: tf.raw_ops.MaxPoolGrad(
+        orig_input=IMAGE,
+        orig_output=tf.nn.max_pool(tf.constant(IMAGE), 2, 2, "VALID"),
+        grad=tf.reshape(g, [1, 4, 4, 1])[:, :2, :2],
+        ksize=[1, 2, 2, 1],
+        strides=[1, 2, 2, 1],
+        padding="VALID",
+    ),
+    "average pool": lambda g: tf.raw_ops.AvgPoolGrad(
+        orig_input_shape=[1, 8, 8, 1],
+        grad=tf.reshape(g, [1, 4, 4, 1]),
+        ksize=[1, 2, 2, 1],
+        strides=[1, 2, 2, 1],
+        padding="VALID",
+    ),
+    "resized": lambda g: tf.raw_ops.ResizeBilinearGrad(
+        grads=tf.reshape(g, [1, 4, 4, 1]), original_image=tf.ones([1, 8, 8, 1])
+    ),
+}
+LINEAR |= OWN
+BENT |= {
+    "of a function": lambda g: tf.function(tf.minimum)(g, 0.1),
+    "left out by a function": lambda g: tf.function(lambda x: tf.ones_like(x))(g),
+}
+LINEAR["by a function"] = lambda g: tf.function(lambda x, y: (y, 2.0 * x))(g, X)[1]
 # Not looked into, so nothing is certain.
 UNKNOWN: dict[str, Fn] = {
-    "in a function": lambda g: tf.function(tf.minimum)(g, 0.1),
     "sorted": lambda g: tf.sort(g) * 2.0,
 }
 
@@ -61,7 +106,19 @@ def told(fn: Fn) -> bool:
         before = len(graph.get_operations())
         result = fn(given)
         made = graph.get_operations()[before:]
-        return homogeneity.bent(made, [given], [result])
+        known = homogeneity.Known(custom_gradients._body)
+        return homogeneity.bent(made, [given], [result], known)
+
+
+@pytest.mark.parametrize("name", OWN)
+def test_a_clip_behind_a_gradient_of_tensorflows_own_is_seen(name: str) -> None:
+    assert told(lambda g: tf.clip_by_value(OWN[name](g), -0.1, 0.1))
+
+
+def test_what_comes_in_at_another_place_is_not_known() -> None:
+    """The value at which a gradient is taken does not enter it linearly."""
+    assert not told(lambda g: tf.raw_ops.TanhGrad(y=g, dy=X))
+    assert not told(lambda g: tf.raw_ops.TanhGrad(y=g, dy=X) + 1.0)
 
 
 @pytest.mark.parametrize("name", BENT)

@@ -12,7 +12,11 @@ import functools
 from collections.abc import Callable
 from typing import Any
 
-from amp.integration import wrapping
+import tensorflow as tf
+from tensorflow.python.eager import record
+from tensorflow.python.ops import cond_v2, while_v2
+
+from amp.integration import fallback, wrapping
 from amp.loss_scaling import eager_backward, graph_backward
 from amp.loss_scaling.eager_backward import Backward
 
@@ -34,6 +38,41 @@ def _with(without_scale: Callable[[Backward], Backward]) -> wrapping.Decorate:
     return hook
 
 
+def _brought(tensor: tf.Tensor) -> tf.Tensor | None:
+    """A tensor as one of the graph being built, if this is of a branch or loop body.
+
+    A graph of a function is not inside of the one in which the function is called.
+    """
+    graph: Any = tf.compat.v1.get_default_graph()
+    inner = []
+    while graph is not tensor.graph:
+        if not isinstance(graph, _BODIES):
+            return None
+        inner.append(graph)
+        graph = graph.outer_graph
+    for body in reversed(inner):
+        tensor = body.capture(tensor)
+    return tensor
+
+
+def _body(operation: Any) -> Any:
+    """The graph of the function that an operation calls; None if it has none."""
+    if operation.type not in ("PartitionedCall", "StatefulPartitionedCall"):
+        return None
+    function = operation.graph._get_function(operation.get_attr("f").name)
+    return getattr(function, "graph", None)
+
+
+_BODIES = (cond_v2._CondGradFuncGraph, while_v2._WhileBodyGradFuncGraph)
+_EDITING = graph_backward.Editing(
+    brought=_brought,
+    recorded=record.should_record_backprop,
+    redirect=lambda operation, index, tensor: operation._update_input(index, tensor),
+    body=_body,
+    attempt=lambda call: fallback.attempt_quietly(call, None),
+)
+_in_graph = functools.partial(graph_backward.without_scale, editing=_EDITING)
+
 _OVERRIDDEN = "_gradient_op_type"  # of an operation: the name of its gradient
 _HOOKED = "CustomGradient-"  # in the names of those of `tf.custom_gradient`
 
@@ -47,7 +86,7 @@ def _override(original: wrapping.Function) -> wrapping.Function:
 
         def backward(op: Any, *grads: Any) -> Any:
             own = functools.partial(gradient, op)
-            return graph_backward.without_scale(own)(*grads)
+            return _in_graph(own)(*grads)
 
         return backward
 
@@ -56,6 +95,6 @@ def _override(original: wrapping.Function) -> wrapping.Function:
 
 HOOKS: dict[str, wrapping.Decorate] = {
     "custom_gradient._eager_mode_decorator": _with(eager_backward.without_scale),
-    "custom_gradient._graph_mode_decorator": _with(graph_backward.without_scale),
+    "custom_gradient._graph_mode_decorator": _with(_in_graph),
     "ops.get_gradient_function": _override,
 }

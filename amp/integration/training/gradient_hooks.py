@@ -37,7 +37,7 @@ from amp.integration.training import (
     numeric_checks,
     scaled_losses,
 )
-from amp.loss_scaling import gradients, resting, state
+from amp.loss_scaling import eager_backward, gradients, resting, state
 from amp.loss_scaling.finite_checks import anywhere
 from amp.loss_scaling.placement import ScalerSite
 from amp.loss_scaling.scale import LossScale, NoLossScale
@@ -52,9 +52,12 @@ def _tape_gradient(original: wrapping.Function) -> wrapping.Function:
 
     def gradient(self: tf.GradientTape, *args: Any, **kwargs: Any) -> Any:
         rule = _rule()
-        if rule is None:
+        if rule is None and eager_backward.passing() is None:
             return original(self, *args, **kwargs)
         given = arguments(self, *args, **kwargs)
+        if rule is None:
+            with _begun(given.get("output_gradients")):
+                return original(self, *args, **kwargs)
         sources = given.get("sources")
 
         def compute(seeds: Any) -> list[Any]:
@@ -104,7 +107,8 @@ def _gradients_helper(original: wrapping.Function) -> wrapping.Function:
                 grads = _scaled(rule, values, how)
                 if grads is not None:
                     return grads
-            return original(*args, **kwargs)
+            with _begun(given.get("grad_ys")):
+                return original(*args, **kwargs)
 
     return helper
 
@@ -244,6 +248,15 @@ def _in_computation() -> bool:
 def _is_of_dtensor(variable: Any) -> bool:
     """Whether DTensor holds a variable: beside it a scaler's own would end the job."""
     return isinstance(variable, tf.experimental.dtensor.DVariable)
+
+
+def _begun(seeds: Any) -> contextlib.AbstractContextManager[None]:
+    """The scope of a call that is not scaled itself, by the gradients that come in.
+
+    Where there are none, what passes in the call around it does not pass here.
+    """
+    given = any(each is not None for each in tf.nest.flatten(seeds))
+    return eager_backward.passes(eager_backward.passing() if given else None)
 
 
 def _left_alone(original: wrapping.Function) -> wrapping.Function:

@@ -159,8 +159,14 @@ LINEAR: dict[str, Bend] = {
 }
 
 
-def stepped(bend: Bend, calls: int) -> list[tf.Tensor]:
-    """The gradients of the last of some calls; no weight is changed."""
+def stepped(bend: Bend, calls: int, *, inside: bool = False) -> list[tf.Tensor]:
+    """The gradients of the last of some calls; no weight is changed.
+
+    Args:
+      bend: the backward function of a custom gradient.
+      calls: how many.
+      inside: whether that is taken inside a function which the step calls.
+    """
     keras.utils.set_random_seed(1)
     first = tf.Variable(tf.random.normal([8, 16]), name="first")
     last = tf.Variable(tf.random.normal([16, 1]), name="last")
@@ -170,10 +176,12 @@ def stepped(bend: Bend, calls: int) -> list[tf.Tensor]:
     def bent(hidden: tf.Tensor) -> tuple[tf.Tensor, Bend]:
         return hidden, bend
 
+    through = tf.function(bent) if inside else bent
+
     @tf.function
     def step(x: tf.Tensor, y: tf.Tensor) -> list[tf.Tensor]:
         with tf.GradientTape() as tape:
-            error = tf.tanh(bent(x @ first)) @ last - y
+            error = tf.tanh(through(x @ first)) @ last - y
             loss = tf.reduce_mean(error**2)
         grads = tape.gradient(loss, [first, last])
         first.assign_sub(0.0 * grads[0])
@@ -195,11 +203,11 @@ def test_a_gradient_that_depends_on_the_scale_is_scaled_no_more(
 ) -> None:
     """From the third step on it is what it is in float32, but for rounding.
 
-    Inside a function, into which `graph_backward` does not look.
+    Inside a function, whose gradient is a graph that does not have the scale.
     """
     wanted = stepped(bend, 1)
     with amp.mixed_precision_scope(dtype="float16", emulate=True, check=True):
-        found = stepped(tf.function(bend), 4)
+        found = stepped(bend, 4, inside=True)
     said = [text for text in caplog.messages if " rests: " in text]
     assert len(said) == 1
     assert "the gradients of first depend on the loss scale" in said[0]

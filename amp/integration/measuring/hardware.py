@@ -259,12 +259,16 @@ def _limited(flags: frozenset[str]) -> frozenset[str]:
 
 def _cpuinfo(field: str) -> str:
     """A field of the first core in /proc/cpuinfo, "" where there is none."""
-    lines = _CPUINFO.read_text().splitlines() if _CPUINFO.exists() else ()
-    for line in lines:
+    return _first_core(_CPUINFO).get(field, "")
+
+
+@functools.cache  # Linux writes the file at each read, of all cores
+def _first_core(file: Path) -> Mapping[str, str]:
+    fields: dict[str, str] = {}
+    for line in file.read_text().splitlines() if file.exists() else ():
         name, _, value = line.partition(":")
-        if name.strip() == field:
-            return value.strip()
-    return ""
+        fields.setdefault(name.strip(), value.strip())
+    return fields
 
 
 def resolve(policy: Policy | None = None) -> resolution.Resolution:

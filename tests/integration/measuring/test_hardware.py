@@ -146,11 +146,12 @@ def test_cpus_without_a_name_are_told_apart(
     names = set()
     for part in ("0xd0c", "0xd40"):
         numbers = f"CPU implementer\t: 0x41\nCPU part\t: {part}\n"
-        (tmp_path / "cpuinfo").write_text(f"processor\t: 0\n{numbers}")
+        monkeypatch.setattr(hardware, "_CPUINFO", tmp_path / part)
+        (tmp_path / part).write_text(f"processor\t: 0\n{numbers}")
         assert hardware.cpu_name() == f"aarch64 0x41 {part}"
         names.add(hardware.model())
     assert len(names) == 2
-    (tmp_path / "cpuinfo").unlink()
+    monkeypatch.setattr(hardware, "_CPUINFO", tmp_path / "none")
     assert hardware.cpu_name() == "aarch64"
 
 

@@ -84,6 +84,59 @@ def inside_a_function():
     return step()
 
 
+def by_hand():
+    """Least squares, with the gradient written down."""
+    w, x = weights(), tf.constant(X)
+    error = tf.matmul(x, w) - 1.0
+    return w.assign_sub(0.1 * tf.matmul(x, error, transpose_a=True))
+
+
+def by_hand_with_momentum():
+    """The product goes into an average first, which is read again."""
+    w, x = weights(), tf.constant(X)
+    m = v1.get_variable("m", initializer=tf.zeros([8, 8]), use_resource=True)
+    gradient = tf.matmul(x, tf.matmul(x, w) - 1.0, transpose_a=True)
+    with tf.control_dependencies([m.assign(0.9 * m + gradient)]):
+        return w.assign(w - 0.1 * m.read_value())
+
+
+def by_hand_of_references():
+    w = v1.get_variable("r", initializer=tf.ones([8, 8]), use_resource=False)
+    error = tf.matmul(tf.constant(X), w)
+    return v1.assign_sub(w, tf.matmul(tf.constant(X), error, transpose_a=True))
+
+
+def state():
+    """What a recurrent layer keeps for its next call."""
+    h = v1.get_variable("h", initializer=tf.ones([4, 8]), use_resource=True)
+    return h.assign(tf.tanh(tf.matmul(h, weights())))
+
+
+def power_iteration():
+    """What spectral normalization keeps."""
+    u = v1.get_variable("u", initializer=tf.ones([1, 8]), use_resource=True)
+    again = tf.matmul(tf.matmul(u, weights(), transpose_b=True), weights_again())
+    return u.assign(again / tf.norm(again))
+
+
+def weights_again():
+    with v1.variable_scope("", reuse=True):
+        return v1.get_variable("w", shape=[8, 8], use_resource=True)
+
+
+def averages():
+    """Of two layers, one after the other; and of the weights."""
+    y = tf.constant(X)
+    updates = []
+    for i in range(2):
+        y = tf.matmul(y, v1.get_variable(f"w{i}", [8, 8], use_resource=True))
+        mean = v1.get_variable(f"mean{i}", [8], use_resource=True)
+        updates.append(mean.assign_sub(0.1 * (mean - tf.reduce_mean(y, 0))))
+        y = tf.nn.relu(y - mean)
+    smooth = v1.get_variable("smooth", [8, 8], use_resource=True)
+    return updates, smooth.assign(0.9 * smooth + 0.1 * weights()), y
+
+
 @pytest.mark.parametrize(
     ("build", "found"),
     [
@@ -91,6 +144,12 @@ def inside_a_function():
         (optimizer, True),
         (references, True),
         (inside_a_function, True),
+        (by_hand, True),
+        (by_hand_with_momentum, True),
+        (by_hand_of_references, True),
+        (state, False),
+        (power_iteration, False),
+        (averages, False),
         (statistics, False),
         (given_gradient, False),
         (input_gradient, False),
@@ -101,6 +160,29 @@ def test_gradients_that_update_need_the_scale(build, found):
     assert bool(unscaled(module, policy())) == found
     assert not unscaled(module, policy(loss_scale="none"))
     assert not unscaled(module, policy(dtype="bfloat16", loss_scale="auto"))
+
+
+def test_what_a_program_takes_the_gradient_of_by_hand_is_not_lost():
+    """A mean over so many values that float16 has none of the errors' gradients."""
+    x, keras = tf.ones([4096, 8]), tf.keras
+
+    def trained() -> np.ndarray:
+        w = tf.Variable(tf.zeros([8, 64]))
+        optimizer = keras.optimizers.Adam(0.01)
+
+        @tf.function
+        def step():
+            error = 2.0**-7 * (tf.matmul(x, w) - 1.0) / (4096 * 64)
+            gradient = tf.matmul(x, error, transpose_a=True)
+            optimizer.apply_gradients([(gradient, w)])
+
+        step(), step()
+        return w.numpy()
+
+    expected = trained()
+    with amp.mixed_precision_scope(**FIELDS):
+        np.testing.assert_array_equal(trained(), expected)
+    assert expected.all()
 
 
 def test_a_gradient_is_known_by_its_derivatives_under_another_name():

@@ -29,7 +29,7 @@ from typing import Any, TypeAlias
 import tensorflow as tf
 
 from amp.graph_rewrite.graph.ir import SEED, SOURCE, UNSCALE
-from amp.loss_scaling import eager_backward, provenance, tally
+from amp.loss_scaling import called_backward, eager_backward, provenance, tally
 from amp.loss_scaling.finite_checks import (
     Gradient,
     after_step,
@@ -55,11 +55,14 @@ class GradientPlacement:
       beside: returns a scope for a tensor; nodes built in it are colocated with it.
         By default they are placed as any others.
       label: the text of the attribute SOURCE of nodes that get UNSCALE, "" for none.
+      undone: has a call that was just built be one without its scale, if it must be;
+        returns whether it is.
     """
 
     mark: Callable[..., contextlib.AbstractContextManager[None]]
     beside: Callable[[tf.Tensor], contextlib.AbstractContextManager[None]] = anywhere
     label: str = ""
+    undone: Callable[[eager_backward.Passing], bool] = lambda now: False
 
     @contextlib.contextmanager
     def unscaling(self) -> Iterator[None]:
@@ -178,10 +181,14 @@ def scaled(
     with apart():
         scale = scaling.scale()
         scaled_seeds = scale_seeds(targets, seeds, scale, placing)
-    with eager_backward.passes(eager_backward.Passing(scale, placing)):
+    now = eager_backward.Passing(scale, placing)
+    with eager_backward.passes(now):
         grads = compute(scaled_seeds)
     if not any(map(scales, grads)):
         return grads
+    if placing.undone(now):
+        called_backward.tell(scaling.scaler.line if scaling.scaler else "")
+        return [marked(grad, placing) for grad in grads]
     scaling = dataclasses.replace(
         scaling, behind=provenance.behind([*targets, *(seeds or ())])
     )

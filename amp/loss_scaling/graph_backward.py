@@ -13,8 +13,8 @@ so what it has built is made to read `unscaled` then: a function may have an eff
 be one that can be called once only. But a tape that records it has noted what it read.
 There it is called once more, and nothing reads what was built first.
 
-What one does eagerly is not decided here, and nothing of a function that is called
-inside the gradient call, whose graph does not have the scale.
+What one does eagerly is not decided here, nor what becomes of one that is inside of a
+function (`called_backward`).
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from typing import Any
 import tensorflow as tf
 
 from amp.graph_rewrite.graph.ir import SEED
-from amp.loss_scaling import gradients, homogeneity
+from amp.loss_scaling import called_backward, gradients, group, homogeneity
 from amp.loss_scaling.eager_backward import (
     Backward,
     Passing,
@@ -50,6 +50,7 @@ class Editing:
     Attributes:
       brought: returns a tensor of a graph around as one of the graph that is being
         built; None if it cannot be there.
+      apart: returns the graph of a function's gradient if that is being built.
       recorded: whether a tape records what is computed of tensors.
       redirect: has an operation read, at the position given, another tensor.
       body: see `homogeneity.Body`.
@@ -57,6 +58,7 @@ class Editing:
     """
 
     brought: Callable[[tf.Tensor], tf.Tensor | None]
+    apart: Callable[[], Any]
     recorded: Callable[[Sequence[tf.Tensor]], bool]
     redirect: Callable[[Any, int, tf.Tensor], None]
     body: homogeneity.Body
@@ -83,13 +85,18 @@ def without_scale(backward: Backward, editing: Editing) -> Backward:
     @functools.wraps(backward)
     def unscaled(*grads: Any, **kwargs: Any) -> Any:
         now, graph = passing(), tf.compat.v1.get_default_graph()
-        if now is None or not tf.is_symbolic_tensor(now.scale):
+        function = editing.apart()
+        if function is None and (now is None or not tf.is_symbolic_tensor(now.scale)):
             return backward(*grads, **kwargs)
         before = len(graph.get_operations())
         found = backward(*grads, **kwargs)
         given = [leaf for leaf in leaves(grads) if isinstance(leaf, tf.Tensor)]
         called = _Called(graph.get_operations()[before:], given, found)
         if any(each.graph is not graph for each in given):
+            return found
+        if function is not None or now is None:
+            if _bends(called, None, editing.body):
+                called_backward.note(function)
             return found
         if not _bends(called, now, editing.body):
             return found
@@ -117,7 +124,7 @@ def without_scale(backward: Backward, editing: Editing) -> Backward:
     return unscaled
 
 
-def _bends(called: _Called, now: Passing, body: homogeneity.Body) -> bool:
+def _bends(called: _Called, now: Passing | None, body: homogeneity.Body) -> bool:
     """Whether a backward function is not linear, and may be given something else.
 
     Not one that computes in 16 bits or 8 itself, as Keras' float8 layers do, which
@@ -129,14 +136,23 @@ def _bends(called: _Called, now: Passing, body: homogeneity.Body) -> bool:
     floats = [each for each in given if scales(each)]
     results = [tensor_of(leaf) for leaf in leaves(called.found)]
     some = [each for each in results if each is not None and each.dtype.is_floating]
-    known = homogeneity.Known(body, now.made_whole)
+    known = homogeneity.Known(body, {} if now is None else now.made_whole)
     if not homogeneity.bent(made, floats, some, known):
         return False
-    others = [op for op in made if op not in now.around]
-    read = {each.ref() for op in others for each in op.inputs}
-    read -= {out.ref() for op in now.around for out in op.outputs}
+    around = set() if now is None else now.around
+    read = {each.ref() for op in made if op not in around for each in op.inputs}
+    read -= {out.ref() for op in around for out in op.outputs}
     read -= {each.ref() for each in floats}
-    return _handles([now.scale.ref()]).isdisjoint(_handles(read))
+    return _scales(now).isdisjoint(_handles(read))
+
+
+def _scales(now: Passing | None) -> set[Any]:
+    """The variables of the scale that passes, of all scales where none is known."""
+    if now is not None:
+        return _handles([now.scale.ref()])
+    variables = (scaler.scale for scaler in group.current().living())
+    handles = (getattr(each, "handle", None) for each in variables)
+    return {each.ref() for each in handles if each is not None}
 
 
 def _has_effect(operation: Any) -> bool:

@@ -39,6 +39,7 @@ class Scaling:
       told: the warnings logged so far.
       updated: by their identity, variables whose update was traced before a scaler of
         theirs was made. Kept by `reset`, like the next: TensorFlow keeps its traces.
+      bends: whether a function's gradient is not linear (`called_backward`). Kept too.
       resting: scalers whose gradients are not scaled.
       generation: a number that is part of every trace key.
     """
@@ -59,12 +60,18 @@ class Scaling:
     ask: Callable[[], bool] | None = None
     told: set[str] = dataclasses.field(default_factory=set)
     updated: dict[int, weakref.ref[Any]] = dataclasses.field(default_factory=dict)
+    bends: bool = False
     resting: weakref.WeakSet[Any] = dataclasses.field(default_factory=weakref.WeakSet)
     generation: int = 0
 
     def reset(self) -> None:
         """Forgets everything but what TensorFlow's traces depend on."""
-        fresh = Scaling(updated=self.updated, generation=self.generation, ask=self.ask)
+        fresh = Scaling(
+            updated=self.updated,
+            bends=self.bends,
+            generation=self.generation,
+            ask=self.ask,
+        )
         for field in dataclasses.fields(self):
             setattr(self, field.name, getattr(fresh, field.name))
 

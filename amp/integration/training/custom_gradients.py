@@ -14,11 +14,13 @@ from typing import Any
 
 import tensorflow as tf
 from tensorflow.python.eager import record
+from tensorflow.python.eager.polymorphic_function import concrete_function
+from tensorflow.python.framework.func_graph import FuncGraph
 from tensorflow.python.ops import cond_v2, while_v2
 
 from amp.integration import fallback, wrapping
-from amp.loss_scaling import eager_backward, graph_backward
-from amp.loss_scaling.eager_backward import Backward
+from amp.loss_scaling import called_backward, eager_backward, graph_backward
+from amp.loss_scaling.eager_backward import Backward, Passing
 
 
 def _with(without_scale: Callable[[Backward], Backward]) -> wrapping.Decorate:
@@ -55,17 +57,41 @@ def _brought(tensor: tf.Tensor) -> tf.Tensor | None:
     return tensor
 
 
+def _apart() -> Any:
+    """The graph of a function's gradient, if it is being built; else None."""
+    graph: Any = tf.compat.v1.get_default_graph()
+    while isinstance(graph, _BODIES):
+        graph = graph.outer_graph
+    name = graph.name if isinstance(graph, FuncGraph) else ""
+    return graph if name.startswith(concrete_function._BACKWARD_PREFIX) else None
+
+
 def _body(operation: Any) -> Any:
-    """The graph of the function that an operation calls; None if it has none."""
+    """The graph of the function that an operation calls; None if it calls none."""
     if operation.type not in ("PartitionedCall", "StatefulPartitionedCall"):
         return None
-    function = operation.graph._get_function(operation.get_attr("f").name)
-    return getattr(function, "graph", None)
+    return next(iter(_bodies(operation)), None)
+
+
+def _bodies(operation: Any) -> list[Any]:
+    """The graphs of the functions that an operation calls or has for branches."""
+    names = []
+    for value in operation.node_def.attr.values():
+        functions = [value.func, *value.list.func]
+        names += [function.name for function in functions if function.name]
+    found = (operation.graph._get_function(name) for name in names)
+    return [each.graph for each in found if getattr(each, "graph", None) is not None]
+
+
+def undone(now: Passing) -> bool:
+    """Whether a gradient call is to be one without its scale, and is so now."""
+    return called_backward.undone(now, _bodies, _EDITING.redirect)
 
 
 _BODIES = (cond_v2._CondGradFuncGraph, while_v2._WhileBodyGradFuncGraph)
 _EDITING = graph_backward.Editing(
     brought=_brought,
+    apart=_apart,
     recorded=record.should_record_backprop,
     redirect=lambda operation, index, tensor: operation._update_input(index, tensor),
     body=_body,

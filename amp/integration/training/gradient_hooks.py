@@ -32,6 +32,7 @@ from amp.integration import active, fallback, wrapping
 from amp.integration.distributed import replicas, workers
 from amp.integration.nesting import Nesting
 from amp.integration.training import (
+    custom_gradients,
     gradient_sources,
     markers,
     numeric_checks,
@@ -157,7 +158,7 @@ def _scaled(
         return None
     found = _found(rule, flat, how.watched, targets[0].device)
     placing = gradients.GradientPlacement(
-        mark=markers.attribute_scope, beside=how.beside
+        mark=markers.attribute_scope, beside=how.beside, undone=custom_gradients.undone
     )
     if found is None and not gradient_sources.arguments(flat):
         return None

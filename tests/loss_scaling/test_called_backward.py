@@ -1,0 +1,141 @@
+"""`called_backward`: a gradient through a function that bends it has no scale."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import amp
+from amp.graph_rewrite.graph.ir import UNSCALE
+
+SCALED = amp.Policy(dtype="float16", emulate=True, loss_scale="dynamic", check=False)
+ROWS = np.linspace(-1.0, 1.0, 12, dtype=np.float32).reshape(4, 3)
+Layer = Callable[[tf.Tensor], tf.Tensor]
+
+
+def layer(backward: Callable[..., Any]) -> Layer:
+    @tf.custom_gradient
+    def through(y: tf.Tensor) -> Any:
+        return tf.identity(y), backward
+
+    return through
+
+
+def clipping() -> Layer:
+    return layer(lambda dy: tf.clip_by_norm(dy, 0.5))
+
+
+def in_a_branch() -> Layer:
+    through = clipping()
+    return lambda y: tf.cond(tf.reduce_sum(y) < 1e9, lambda: through(y), lambda: -y)
+
+
+def two_functions_deep() -> Layer:
+    return tf.function(clipping())
+
+
+LAYERS = {each.__name__: each for each in (clipping, in_a_branch, two_functions_deep)}
+
+
+def in_a_function(called: Layer) -> np.ndarray:
+    weight = tf.Variable(tf.ones([3, 2]))
+
+    @tf.function
+    def step(x: tf.Tensor) -> tf.Tensor:
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_sum(called(x @ weight) ** 2)
+        return tape.gradient(loss, weight)
+
+    found: np.ndarray = step(tf.constant(ROWS)).numpy()
+    return found
+
+
+def around_a_branch(called: Layer) -> np.ndarray:
+    weight = tf.Variable(tf.ones([3, 2]))
+
+    @tf.function
+    def step(x: tf.Tensor) -> tf.Tensor:
+        y = x @ weight
+        y = tf.cond(tf.reduce_sum(y) < 1e9, lambda: called(y), lambda: -y)
+        return tf.gradients(tf.reduce_sum(y**2), weight)[0]
+
+    found: np.ndarray = step(tf.constant(ROWS)).numpy()
+    return found
+
+
+def in_a_session(called: Layer) -> np.ndarray:
+    with tf.Graph().as_default():
+        weight = tf.compat.v1.get_variable(
+            "w", initializer=np.ones([3, 2], "f"), use_resource=True
+        )
+        loss = tf.reduce_sum(called(tf.constant(ROWS) @ weight) ** 2)
+        (gradient,) = tf.gradients(loss, [weight])
+        with tf.compat.v1.Session() as session:
+            session.run(tf.compat.v1.global_variables_initializer())
+            found: np.ndarray = session.run(gradient)
+            return found
+
+
+@pytest.mark.parametrize("how", [in_a_function, around_a_branch, in_a_session])
+@pytest.mark.parametrize("name", LAYERS)
+def test_what_a_function_clips_is_what_it_is_without_a_scale(
+    how: Callable[[Layer], np.ndarray], name: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    expected = how(tf.function(LAYERS[name]()))
+    with amp.mixed_precision_scope(SCALED):
+        called = tf.function(LAYERS[name]())
+        for _ in range(2):  # the function's gradient is there by then
+            # Products of 3, and of 4 rows up to 1, each rounded to 2**-11 in float16.
+            np.testing.assert_allclose(
+                how(called), expected, rtol=2.0**-8, atol=2.0**-10
+            )
+    said = [text for text in caplog.messages if "are not scaled" in text]
+    assert len(said) == 1
+    assert "test_called_backward.py" in said[0]
+
+
+def test_a_gradient_beside_it_stays_scaled(caplog: pytest.LogCaptureFixture) -> None:
+    linear, clips = tf.function(layer(lambda dy: 2.0 * dy)), tf.function(clipping())
+    with amp.mixed_precision_scope(SCALED):
+        in_a_function(clips)
+        caplog.clear()
+        weight = tf.Variable(tf.ones([3, 2]))
+
+        @tf.function
+        def step() -> tf.Tensor:
+            loss = tf.reduce_sum(linear(tf.constant(ROWS) @ weight) ** 2)
+            return tf.gradients(loss, weight)[0]
+
+        operations = step.get_concrete_function().graph.get_operations()
+    assert [op.type for op in operations if UNSCALE in op.node_def.attr] == ["MulNoNan"]
+    assert not caplog.messages
+
+
+def test_one_that_reads_the_scale_stays_scaled(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """The scale is that of an earlier trace of the same gradient call."""
+    weight = tf.Variable(tf.ones([3, 2]))
+
+    def clipped(dy: tf.Tensor) -> tf.Tensor:
+        return tf.clip_by_norm(dy, 0.5 * amp.loss_scaling.scalers()[-1].scale)
+
+    called = tf.function(layer(clipped))
+
+    @tf.function
+    def step(clips: bool) -> tf.Tensor:
+        y = tf.constant(ROWS) @ weight
+        y = called(y) if clips else y
+        return tf.gradients(tf.reduce_sum(y**2), weight)[0]
+
+    with amp.mixed_precision_scope(SCALED):
+        step(False)
+        found = step(True).numpy()
+    np.testing.assert_allclose(
+        found, in_a_function(clipping()), rtol=2.0**-8, atol=2.0**-10
+    )
+    assert not [text for text in caplog.messages if "are not scaled" in text]

@@ -88,6 +88,7 @@ def _public(owner: str, name: str, parameters: str, use: str, **more: Any) -> Ro
 _EAGER = "tensorflow.python.eager"
 _FRAMEWORK = "tensorflow.python.framework"
 _POLY = f"{_EAGER}.polymorphic_function"
+_OPS = "tensorflow.python.ops"
 _CONTEXT = f"{_EAGER}.context:Context"
 _CONCRETE = f"{_POLY}.concrete_function:ConcreteFunction"
 _TAPE = f"{_EAGER}.backprop:GradientTape"
@@ -213,6 +214,27 @@ ROWS: tuple[Row, ...] = (
           "f args kwargs", "what Python bends in a graph sees no loss scale"),
     _wrap("tensorflow.python.framework.ops", "get_gradient_function", "op",
           "nor does what a program puts in the place of an operation's gradient"),
+    _call(f"{_FRAMEWORK}.ops:Operation", "_update_input", "self index tensor",
+          "what Python bends in a graph reads a gradient without the scale"),
+    _call(f"{_EAGER}.record", "should_record_backprop", "tensors",
+          "what Python bends is built anew where a tape has noted what it read"),
+    _read(f"{_OPS}.cond_v2", "_CondGradFuncGraph", "the scale is brought into it"),
+    _read(f"{_OPS}.while_v2", "_WhileBodyGradFuncGraph",
+          "the scale is brought into it"),
+    _call(f"{_FRAMEWORK}.func_graph:FuncGraph", "capture", "self tensor",
+          "the scale is brought into a branch"),
+    _read(f"{_POLY}.concrete_function", "_BACKWARD_PREFIX",
+          "the gradient of a function, into which no scale is brought"),
+    _call(_GRAPH, "_get_function", "self name",
+          "what functions that a gradient calls do with it"),
+    _call(_GRAPH, "_get_control_flow_context", "self",
+          "a computation of XLA gives out no flag of an overflow"),
+    _read(f"{_OPS}.control_flow_ops", "XLAControlFlowContext",
+          "a computation of XLA gives out no flag of an overflow"),
+    _call(f"{_OPS}.control_flow_ops:ControlFlowContext", "IsXLAContext", "self",
+          "a computation of XLA gives out no flag of an overflow"),
+    _read(f"{_OPS}.control_flow_ops:ControlFlowContext", "outer_context",
+          "a computation of XLA gives out no flag of an overflow"),
     _public("tensorflow.python.ops.parallel_for.control_flow_ops", "pfor", "loop_fn",
             "left alone: state cannot be stepped in a vectorised loop"),
     _wrap(_FORWARD, "_push_accumulator", "self",

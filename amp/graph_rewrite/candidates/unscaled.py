@@ -16,12 +16,12 @@ from amp.graph_rewrite.graph import (
     unscale_markers,
 )
 from amp.graph_rewrite.ops.op_table import COMPUTE, Kind, facts
+from amp.graph_rewrite.ops.structure import REPLACING
 from amp.loss_scaling.scale import NoLossScale
 from amp.policy import Policy
 
 # The derivative of an op: ReluGrad, Conv2DBackpropFilter.
 _OP = re.compile(r"(?:Grad|BackpropFilter)(?:V\d)?$")
-_REPLACING = frozenset(("Assign", "AssignVariableOp"))
 
 
 def unscaled(module: ir.Module, policy: Policy) -> str:
@@ -122,7 +122,7 @@ def _by_own_products(graph: ir.Graph, writes: list[ir.Node]) -> Iterator[str]:
         given = _given(graph, held, names)
     for node in writes:
         own, found = 1 << variables[node.inputs[0]], given[node.name]
-        adds = node.op not in _REPLACING or bool(found.plain & own)
+        adds = node.op not in REPLACING or bool(found.plain & own)
         if adds and found.products & own:
             yield node.name
 

@@ -130,6 +130,8 @@ STRUCTURE = (
     structural("RefNextIteration", "control flow in frames", kind=Kind.NEXT_ITERATION),
 )
 
+# Writers that leave nothing of what the variable held.
+REPLACING = frozenset({"Assign", "AssignVariableOp"})
 # Unlisted, as what is not in the table: tf.py_function and tf.numpy_function make them.
 PYTHON = frozenset({"PyFunc", "PyFuncStateless", "EagerPyFunc"})
 # Unlisted too, without results: they tell somebody or check, and give nothing to any

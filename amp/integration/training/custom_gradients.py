@@ -18,6 +18,7 @@ from tensorflow.python.eager.polymorphic_function import concrete_function
 from tensorflow.python.framework.func_graph import FuncGraph
 from tensorflow.python.ops import cond_v2, while_v2
 
+from amp.graph_rewrite.graph import calls
 from amp.integration import fallback, wrapping
 from amp.loss_scaling import called_backward, eager_backward, graph_backward
 from amp.loss_scaling.eager_backward import Backward, Passing
@@ -68,9 +69,8 @@ def _apart() -> Any:
 
 def _body(operation: Any) -> Any:
     """The graph of the function that an operation calls; None if it calls none."""
-    if operation.type not in ("PartitionedCall", "StatefulPartitionedCall"):
-        return None
-    return next(iter(_bodies(operation)), None)
+    once = calls.calls_once(operation.type)
+    return next(iter(_bodies(operation)), None) if once else None
 
 
 def _bodies(operation: Any) -> list[Any]:

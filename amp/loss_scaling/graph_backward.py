@@ -94,34 +94,56 @@ def without_scale(backward: Backward, editing: Editing) -> Backward:
         called = _Called(graph.get_operations()[before:], given, found)
         if any(each.graph is not graph for each in given):
             return found
-        if function is not None or now is None:
+        if function is not None:
             if _bends(called, None, editing.body):
                 called_backward.note(function)
             return found
-        if not _bends(called, now, editing.body):
-            return found
-        scale = editing.brought(now.scale)
+        assert now is not None
+        scale = (
+            editing.brought(now.scale) if _bends(called, now, editing.body) else None
+        )
         if scale is None:
             return found
         here = dataclasses.replace(now, scale=scale)
-        with apart(), _around(here):
-            wide = _unscaled(grads, here)
-        again = None
-        if editing.recorded(given) and not any(map(_has_effect, called.operations)):
-            with passes(None):
-                again = editing.attempt(lambda: backward(*wide, **kwargs))
-        if again is None:
-            with apart(), _around(here):
-                again = _redirected(called, leaves(grads), leaves(wide), scale, editing)
-        with apart(), _around(here):
-            results = _scaled(again, leaves(wide), here)
-        floats = [each for each in given if scales(each)]
-        tensors = (leaf for leaf in leaves(results) if isinstance(leaf, tf.Tensor))
-        now.made_whole.update((tensor.ref(), floats) for tensor in tensors)
-        return results
+        return _made_whole(
+            called, grads, lambda wide: backward(*wide, **kwargs), here, editing
+        )
 
     keep_signature(unscaled, backward)
     return unscaled
+
+
+def _made_whole(
+    called: _Called,
+    grads: Any,
+    again: Callable[[Any], Any],
+    here: Passing,
+    editing: Editing,
+) -> Any:
+    """The results of a function that bends gradients, as of one that does not.
+
+    Args:
+      called: what a call of it has built.
+      grads: what came in.
+      again: calls it with others in their place.
+      here: what passes, with the scale in the graph that is being built.
+      editing: see there.
+    """
+    with apart(), _around(here):
+        wide = _unscaled(grads, here)
+    found = None
+    if editing.recorded(called.given) and not any(map(_has_effect, called.operations)):
+        with passes(None):
+            found = editing.attempt(lambda: again(wide))
+    with apart(), _around(here):
+        if found is None:
+            pairs = zip(leaves(grads), leaves(wide), strict=True)
+            found = _redirected(called, pairs, here.scale, editing)
+        results = _scaled(found, leaves(wide), here)
+    floats = [each for each in called.given if scales(each)]
+    tensors = (leaf for leaf in leaves(results) if isinstance(leaf, tf.Tensor))
+    here.made_whole.update((tensor.ref(), floats) for tensor in tensors)
+    return results
 
 
 def _bends(called: _Called, now: Passing | None, body: homogeneity.Body) -> bool:
@@ -199,8 +221,7 @@ def _around(here: Passing) -> Iterator[None]:
 
 def _redirected(
     called: _Called,
-    grads: Sequence[Any],
-    wide: Sequence[Any],
+    pairs: Iterable[tuple[Any, Any]],
     scale: tf.Tensor,
     editing: Editing,
 ) -> Any:
@@ -209,7 +230,6 @@ def _redirected(
     Functions in it that bend them too have unscaled them by then: no scale is left for
     these.
     """
-    pairs = zip(grads, wide, strict=True)
     instead = {old.ref(): new for old, new in pairs if old is not new}
     instead[scale.ref()] = tf.ones([])
     for operation in called.operations:

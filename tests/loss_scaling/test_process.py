@@ -14,7 +14,7 @@ from amp.integration.process import PROCESS
 from amp.loss_scaling import DynamicLossScale, current, process
 from amp.loss_scaling.process import SCALING
 
-KEPT = {"updated", "generation", "ask"}
+KEPT = {"updated", "bends", "generation", "ask"}
 
 
 def test_a_reset_forgets_every_scaler_and_what_traces_depend_on_stays() -> None:

@@ -40,6 +40,8 @@ CLASSES = 100
 PATIENCE_SECONDS = 3600.0  # for a process
 OTHER = "other of the plugin"
 TRACING, CALL = "tracing", "TensorFlow's call"
+# When Python collects is chance: one full round more is a tenth of a small first step.
+COLLECTING = "garbage collection"
 
 
 def watch_tensorflow(phases: Phases) -> None:
@@ -49,6 +51,7 @@ def watch_tensorflow(phases: Phases) -> None:
     phases.watch(CALL, context.Context, "call_function")
     phases.watch(CALL, execute, "execute")
     phases.watch("register", context.Context, "add_function_def")
+    phases.watch_collector(COLLECTING)
 
 
 def watch_steps(phases: Phases) -> None:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import gc
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager
 from typing import Any
 
 # Inside of these, calls of TensorFlow are their own.
@@ -54,3 +56,16 @@ class Phases:
     def watch(self, name: str, owner: Any, attribute: str) -> None:
         """Has a function timed as a phase wherever its owner is asked for it."""
         setattr(owner, attribute, self.timed(name, getattr(owner, attribute)))
+
+    def watch_collector(self, name: str) -> None:
+        """Has the garbage collector timed as a phase."""
+        under_way: list[AbstractContextManager[None]] = []
+
+        def told(event: str, _info: Mapping[str, int]) -> None:
+            if event == "start":
+                under_way.append(self.phase(name))
+                under_way[-1].__enter__()
+            elif under_way:
+                under_way.pop().__exit__(None, None, None)
+
+        gc.callbacks.append(told)

@@ -187,7 +187,8 @@ def scaled(
     if not any(map(scales, grads)):
         return grads
     if placing.undone(now):
-        called_backward.tell(scaling.scaler.line if scaling.scaler else "")
+        line = scaling.scaler.line if scaling.scaler else ""
+        called_backward.tell(f" at {line}" if line else "")
         return [marked(grad, placing) for grad in grads]
     scaling = dataclasses.replace(
         scaling, behind=provenance.behind([*targets, *(seeds or ())])

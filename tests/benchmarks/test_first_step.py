@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import gc
 import json
 from typing import Any
 
 import pytest
 
-from benchmarks import first_step, processes
+from benchmarks import first_step, phases, processes
 
 
 class Processes:
@@ -74,3 +75,20 @@ def test_a_process_that_fails_ends_it_with_the_cause(
     monkeypatch.setattr(processes, "program", lambda *_: broken)
     with pytest.raises(SystemExit, match="machine: ImportError: no"):
         first_step.main([])
+
+
+def test_what_the_collector_takes_is_a_phase_of_its_own(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Chance puts a full round in one process and not in another: not in "tracing"."""
+    callbacks: list[Any] = []
+    monkeypatch.setattr(gc, "callbacks", callbacks)
+    clock = iter([0.0, 1.0, 4.0, 10.0])
+    watch = phases.Phases(lambda: next(clock))
+    watch.watch_collector("garbage collection")
+    (told,) = callbacks
+    told("stop", {})  # one that was under way
+    with watch.phase("tracing"):
+        told("start", {})
+        told("stop", {})
+    assert watch.seconds == {"tracing": 7.0, "garbage collection": 3.0}

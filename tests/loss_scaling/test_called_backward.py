@@ -80,7 +80,28 @@ def in_a_session(called: Layer) -> np.ndarray:
             return found
 
 
-@pytest.mark.parametrize("how", [in_a_function, around_a_branch, in_a_session])
+def eagerly(called: Layer) -> np.ndarray:
+    weight = tf.Variable(tf.ones([3, 2]))
+    with tf.GradientTape() as tape:
+        loss = tf.reduce_sum(called(tf.constant(ROWS) @ weight) ** 2)
+    found: np.ndarray = tape.gradient(loss, weight).numpy()
+    return found
+
+
+def whole_loss(called: Layer) -> np.ndarray:
+    """Of a function that is called two deep, weights and all."""
+    weight = tf.Variable(tf.ones([3, 2]))
+    loss_of = tf.function(lambda x: tf.reduce_sum(called(x @ weight) ** 2))
+    with tf.GradientTape(persistent=True) as tape:
+        loss = loss_of(tf.constant(ROWS))
+    tape.gradient(loss, weight)
+    found: np.ndarray = tape.gradient(loss, weight).numpy()
+    return found
+
+
+@pytest.mark.parametrize(
+    "how", [in_a_function, around_a_branch, in_a_session, eagerly, whole_loss]
+)
 @pytest.mark.parametrize("name", LAYERS)
 def test_what_a_function_clips_is_what_it_is_without_a_scale(
     how: Callable[[Layer], np.ndarray], name: str, caplog: pytest.LogCaptureFixture
@@ -95,7 +116,8 @@ def test_what_a_function_clips_is_what_it_is_without_a_scale(
             )
     said = [text for text in caplog.messages if "are not scaled" in text]
     assert len(said) == 1
-    assert "test_called_backward.py" in said[0]
+    eager = how in (eagerly, whole_loss)
+    assert ("gradients of function" if eager else "test_called_backward.py") in said[0]
 
 
 def test_a_gradient_beside_it_stays_scaled(caplog: pytest.LogCaptureFixture) -> None:

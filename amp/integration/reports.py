@@ -236,9 +236,10 @@ def total(made: Sequence[Report]) -> str:
     low, total = (
         sum(getattr(r, name) for r in made) for name in ("nodes_low", "nodes_total")
     )
+    on = "as on" if made[0].emulated else "on"
     return (
         f"{len(done)} of {len(made)} functions rewritten{_often(made)}, "
-        f"{low} of {total} nodes in {made[0].dtype} on {made[0].device}"
+        f"{low} of {total} nodes in {made[0].dtype} {on} {made[0].device}"
         f"{_gain(done)}{_left(made)}"
     )
 

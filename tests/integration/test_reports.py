@@ -138,6 +138,12 @@ def test_the_summary_says_why_nothing_was_rewritten():
     assert "left in float32" not in reports.summary(None, 0)
 
 
+def test_the_summary_says_that_emulation_is_planned_for_another_device():
+    run(dtype="float16", emulate=True)
+    said = reports.summary(None, 0)
+    assert "nodes in float16 as on a large GPU (reference), emulated" in said
+
+
 def test_emulation_that_rounds_nothing_says_so_once(capfd):
     """Its values are float32's, and prove nothing."""
     for _ in range(2):

@@ -66,7 +66,10 @@ def test_every_wrapped_name_has_its_hook_once_keras_is_there():
 def test_every_wrapped_name_has_its_hook_once_tf_keras_is_there():
     pytest.importorskip("tf_keras")
     install.install()
-    assert {row.key for row in hooks.ROWS if row.wrapped} == PROCESS.wrapped.keys()
+    wanted = {row.key for row in hooks.ROWS if row.wrapped}
+    if not hasattr(keras.optimizers, "MultiOptimizer"):  # as of Keras 3.12
+        wanted -= install.KERAS_MULTI_DECORATORS.keys()
+    assert wanted == PROCESS.wrapped.keys()
     assert hooks.TF_KERAS in PROCESS.libraries
 
 

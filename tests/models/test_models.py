@@ -7,6 +7,7 @@ import types
 import keras
 import numpy as np
 import pytest
+from batches import losses
 
 from models import (
     lstm_lm,
@@ -28,11 +29,6 @@ each_model = pytest.mark.parametrize("module", MODELS, ids=lambda m: m.__name__)
 def made(module: types.ModuleType, seed: int = 0) -> keras.Model:
     keras.utils.set_random_seed(seed)
     return module.build()
-
-
-def losses(model: keras.Model, batch: tuple, steps: int) -> list[float]:
-    """Trains one batch over and over and returns the loss before each step."""
-    return [float(model.train_on_batch(*batch)) for _ in range(steps)]
 
 
 def weights(model: keras.Model) -> int:

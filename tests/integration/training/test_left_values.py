@@ -84,6 +84,8 @@ OWN = sorted(
 @pytest.mark.parametrize("name", OWN)
 def test_optimizers_of_keras_keep_no_tensor_of_an_update(name: str) -> None:
     """So their updates need not be asked for any (`may_keep`)."""
+    if name == "Muon" and keras.__version__.startswith("3.12."):
+        pytest.skip("this Keras asks TensorFlow's variables for a name they lack")
     kind = getattr(keras.optimizers, name)
     more = {"clipnorm": 1.0, "use_ema": True, "weight_decay": 0.1}
     variable, optimizer = keras.Variable(np.ones((2, 2), "f4")), kind(0.5, **more)

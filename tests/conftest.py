@@ -133,10 +133,12 @@ def seeded() -> Iterator[None]:
 
     from amp.integration import active, api
     from amp.integration.process import PROCESS
+    from amp.loss_scaling.process import SCALING
 
     tf.keras.utils.set_random_seed(0)
     shutil.rmtree(os.path.join(CACHE, "plans"), ignore_errors=True)
     yield
+    SCALING.bends.clear()  # the functions went with the test
     api.disable()
     assert active.active() is None
     PROCESS.reset()

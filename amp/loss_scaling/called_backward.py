@@ -3,10 +3,8 @@
 The gradient of a function is a graph of its own, which TensorFlow makes once for all
 that call it: the scale of a call cannot be in it. If a backward function in it is
 certain not to be linear (`graph_backward`), a gradient call that calls this graph is
-made as if its scale were 1. An eager gradient call runs such a graph by itself, and
-only this one sees no scale then, as any function that Python gives (`eager_backward`).
-
-Which graph a function's gradient is, is not decided here.
+made as if its scale were 1. An eager one, in which TensorFlow runs what it has recorded
+and nobody sees what, is made so wherever there is such a graph in the process.
 """
 
 from __future__ import annotations
@@ -17,46 +15,17 @@ from typing import Any, TypeAlias
 
 import tensorflow as tf
 
-from amp.loss_scaling import eager_backward
-from amp.loss_scaling.eager_backward import Backward, Passing
+from amp.loss_scaling.eager_backward import Passing
 from amp.loss_scaling.process import SCALING
 
 _LOG = logging.getLogger("amp")  # Python's own, without a handler of ours
-# Not a str: meta graphs are exported with the collections that have a str key.
-_BENDS = ("amp", "bends")
-
 # Gives the graphs of the functions that an operation calls or has for branches.
 Bodies: TypeAlias = Callable[[Any], Sequence[Any]]
 
 
 def note(graph: Any) -> None:
     """Notes that a function's gradient, whose graph is being built, is not linear."""
-    graph.add_to_collection(_BENDS, True)
-    SCALING.bends = True
-
-
-def without_scale(
-    backward: Backward, graph: Any, bodies: Bodies, name: str
-) -> Backward:
-    """The gradient of a function, as eager gradient calls are to run it.
-
-    Args:
-      backward: runs the graph, as of `eager_backward.without_scale`.
-      graph: of the function's gradient.
-      bodies: see there.
-      name: of the function, for the warning.
-    """
-    if not SCALING.bends or not _bends(graph, bodies, set()):
-        return backward
-    apart = eager_backward.without_scale(backward)
-
-    def told(*grads: Any) -> Any:
-        now = eager_backward.passing()
-        if now is not None and not tf.is_symbolic_tensor(now.scale):
-            tell(f" of function '{name}'")
-        return apart(*grads)
-
-    return told
+    SCALING.bends.add(graph)
 
 
 def undone(
@@ -86,14 +55,21 @@ def undone(
     return True
 
 
-def tell(which: str) -> None:
+def eagerly() -> bool:
+    """Whether an eager gradient call is to be one without its scale."""
+    return bool(SCALING.bends) and tf.executing_eagerly()
+
+
+def tell(line: str) -> None:
     """Says, once, that gradients are not scaled.
 
     Args:
-      which: of which call, or of what; "" where it is not known.
+      line: of the gradient call, "" where it is not known.
     """
+    where = f" at {line}" if line else ""
+    way = "that may be on the way" if tf.executing_eagerly() else "on the way"
     text = (
-        f"gradients{which} are not scaled: a function on the way has a "
+        f"gradients{where} are not scaled: a function {way} has a "
         "tf.custom_gradient in it that is not linear in what comes in: it clips it, "
         "takes its sign or ignores it. Small ones may become 0 in float16. Clip what "
         "tape.gradient returns instead (see docs/loss_scaling.md)"
@@ -104,17 +80,13 @@ def tell(which: str) -> None:
 
 
 def _calls_one(operations: Iterable[Any], bodies: Bodies, seen: set[int]) -> bool:
-    return any(
-        _bends(body, bodies, seen)
-        for operation in operations
-        for body in bodies(operation)
-    )
-
-
-def _bends(graph: Any, bodies: Bodies, seen: set[int]) -> bool:
-    """Whether a graph that was not seen yet is noted, or calls one that is."""
-    if id(graph) in seen:
-        return False
-    seen.add(id(graph))
-    noted = bool(graph.get_collection(_BENDS))
-    return noted or _calls_one(graph.get_operations(), bodies, seen)
+    for operation in operations:
+        for body in bodies(operation):
+            if id(body) in seen:
+                continue
+            seen.add(id(body))
+            if body in SCALING.bends:
+                return True
+            if _calls_one(body.get_operations(), bodies, seen):
+                return True
+    return False

@@ -2,7 +2,8 @@
 
 Nothing eager is in 16 bits, so nothing is lost if what comes in is unscaled before such
 a function (of a `tf.custom_gradient`) and scaled again behind it. One that is not
-linear, as it clips or takes signs, then gives what it gives without loss scaling. In
+linear, as it clips or takes signs, then gives what it gives without loss scaling. (One
+of lists of tensors, or of 16-bit gradients, is called with the scale.) In
 graphs the scale passes through (`resting`), because there it is needed.
 
 Which functions these are is not decided here.
@@ -84,6 +85,8 @@ def without_scale(backward: Backward) -> Backward:
             return backward(*grads, **kwargs)
         with passes(None):
             found = backward(*_times(1.0 / now.scale, grads), **kwargs)
+        if any(map(_is_list, leaves(found))):
+            return backward(*grads, **kwargs)
         return _times(now.scale, found)
 
     keep_signature(unscaled, backward)
@@ -121,8 +124,15 @@ def _times(factor: tf.Tensor, structure: Any) -> Any:
     return tf.nest.map_structure(times, structure, expand_composites=True)
 
 
+def _is_list(leaf: Any) -> bool:
+    """Whether a leaf is a list of gradients, none of which can be multiplied here."""
+    return isinstance(leaf, tf.Tensor) and leaf.dtype == tf.variant
+
+
 def _is_wide(leaf: Any) -> bool:
-    """Whether a gradient that comes in may be unscaled; what is none may."""
+    """Whether a gradient that comes in can be unscaled; what is none can."""
+    if _is_list(leaf):
+        return False
     floats = isinstance(leaf, tf.Tensor) and (
         leaf.dtype.is_floating or leaf.dtype.is_complex
     )

@@ -178,6 +178,10 @@ def scaled(
     Returns:
       The unscaled gradients, in the order in which `compute` returned them.
     """
+    line = scaling.scaler.line if scaling.scaler else ""
+    if called_backward.eagerly():
+        called_backward.tell(line)
+        return compute(scale_seeds(targets, seeds, tf.ones([]), placing))
     with apart():
         scale = scaling.scale()
         scaled_seeds = scale_seeds(targets, seeds, scale, placing)
@@ -187,8 +191,7 @@ def scaled(
     if not any(map(scales, grads)):
         return grads
     if placing.undone(now):
-        line = scaling.scaler.line if scaling.scaler else ""
-        called_backward.tell(f" at {line}" if line else "")
+        called_backward.tell(line)
         return [marked(grad, placing) for grad in grads]
     scaling = dataclasses.replace(
         scaling, behind=provenance.behind([*targets, *(seeds or ())])
@@ -208,7 +211,8 @@ def _unscaled(
     finite = all_of(checks)
     with tf.control_dependencies(scaling.step(finite, checks)):
         wide = {_inverse_dtype(grad) for grad in grads if scales(grad)}
-        inverses = {dtype: scaling.inverse(scale, finite, dtype) for dtype in wide}
+        whole = _whole(finite, scaling.behind)
+        inverses = {dtype: scaling.inverse(scale, whole, dtype) for dtype in wide}
         results = [
             marked(grad, placing)
             if index in scaling.values
@@ -227,6 +231,15 @@ def _unscaled(
         scaled_results = [results[index] for index in checks]
         provenance.note(call, scaled_results, list(checks.values()))
     return results
+
+
+def _whole(finite: tf.Tensor, behind: Sequence[provenance.Call | None]) -> tf.Tensor:
+    """Whether nothing overflowed in a call, nor in one that its targets are made of.
+
+    Zeros of that one may have made these gradients finite, and wrong.
+    """
+    told = [call.finite for call in behind if call is not None]
+    return tf.reduce_all(tf.stack([finite, *told])) if told else finite
 
 
 def scale_seeds(

@@ -39,7 +39,8 @@ class Scaling:
       told: the warnings logged so far.
       updated: by their identity, variables whose update was traced before a scaler of
         theirs was made. Kept by `reset`, like the next: TensorFlow keeps its traces.
-      bends: whether a function's gradient is not linear (`called_backward`). Kept too.
+      bends: the graphs of functions' gradients that are not linear (`called_backward`).
+        Kept too.
       resting: scalers whose gradients are not scaled.
       generation: a number that is part of every trace key.
     """
@@ -60,7 +61,7 @@ class Scaling:
     ask: Callable[[], bool] | None = None
     told: set[str] = dataclasses.field(default_factory=set)
     updated: dict[int, weakref.ref[Any]] = dataclasses.field(default_factory=dict)
-    bends: bool = False
+    bends: weakref.WeakSet[Any] = dataclasses.field(default_factory=weakref.WeakSet)
     resting: weakref.WeakSet[Any] = dataclasses.field(default_factory=weakref.WeakSet)
     generation: int = 0
 

@@ -116,6 +116,35 @@ def test_gradients_in_16_bits_keep_the_scale() -> None:
     assert [float(each) for each in seen] == [2.0**-20, 2.0**-35]
 
 
+def stack(rows: tf.Tensor) -> tf.Tensor:
+    scalar = tf.constant([], tf.int32)
+    return tf.raw_ops.TensorListStack(
+        input_handle=rows, element_shape=scalar, element_dtype=tf.float32
+    )
+
+
+def unstack(x: tf.Tensor) -> tf.Tensor:
+    scalar = tf.constant([], tf.int32)
+    return tf.raw_ops.TensorListFromTensor(tensor=x, element_shape=scalar)
+
+
+@tf.custom_gradient
+def stacked(rows: tf.Tensor) -> Any:
+    return stack(rows), unstack
+
+
+@tf.custom_gradient
+def unstacked(x: tf.Tensor) -> Any:
+    return unstack(x), stack
+
+
+@pytest.mark.parametrize(("first", "then"), [(unstacked, stack), (unstack, stacked)])
+def test_lists_of_tensors_keep_the_scale(first: Any, then: Any) -> None:
+    w = tf.Variable([1.0, 2.0, 3.0])
+    found = gradient(lambda: tf.reduce_sum(then(first(w * 3.0)) ** 2), w)
+    np.testing.assert_array_equal(found, [18.0, 36.0, 54.0])
+
+
 def test_a_scale_ends_with_its_call() -> None:
     backward = eager_backward.without_scale(lambda grad: grad + 1.0)
 

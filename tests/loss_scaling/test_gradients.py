@@ -397,6 +397,22 @@ def test_overflow_becomes_exact_zeros(scope, jit):
     assert [g.numpy().tolist() for g in run(tf.constant(2.0))] == [[2.0, 2.0], 1.0]
 
 
+def test_a_gradient_of_what_an_overflow_has_made_zeros_is_zeros(scope):
+    """It would be that of weights that an inner step has not changed."""
+    w, v = tf.Variable(2.0), tf.Variable(3.0)
+
+    @tf.function
+    def take(factor):
+        with tf.GradientTape() as outer:
+            with tf.GradientTape() as inner:
+                loss = w * w * factor
+            loss = (w - tf.stop_gradient(inner.gradient(loss, w))) * v
+        return outer.gradient(loss, [w, v])
+
+    assert [float(each) for each in take(tf.constant(np.inf))] == [0.0, 0.0]
+    assert [float(each) for each in take(tf.constant(1.0))] == [3.0, -2.0]
+
+
 def tf_function_of(take):
     """Returns a caller that traces `take` anew each time, as a new scope would."""
     return lambda: tf.function(take)()

@@ -3,14 +3,12 @@
 Those of `tf.custom_gradient`, and of `gradient_override_map` in a graph. What is
 unscaled for them is decided in `loss_scaling`: eagerly all that comes in
 (`eager_backward`), in graphs where the function is certain to bend it
-(`graph_backward`), and where a function that has one is called (`called_backward`). No
-arithmetic is here.
+(`graph_backward`). No arithmetic is here.
 """
 
 from __future__ import annotations
 
 import functools
-import re
 from collections.abc import Callable
 from typing import Any
 
@@ -102,14 +100,13 @@ _EDITING = graph_backward.Editing(
 _in_graph = functools.partial(graph_backward.without_scale, editing=_EDITING)
 
 _OVERRIDDEN = "_gradient_op_type"  # of an operation: the name of its gradient
-_HOOKED = "CustomGradient-"  # in the names of those of `tf.custom_gradient`
 
 
 def _override(original: wrapping.Function) -> wrapping.Function:
     def found(op: Any) -> Any:
         gradient = original(op)
         name = op.node_def.attr[_OVERRIDDEN].s.decode()
-        if gradient is None or not name or name.startswith(_HOOKED):
+        if gradient is None or not name:
             return gradient
 
         def backward(op: Any, *grads: Any) -> Any:
@@ -121,20 +118,8 @@ def _override(original: wrapping.Function) -> wrapping.Function:
     return found
 
 
-def _called(original: wrapping.Function) -> wrapping.Function:
-    def wrapped(self: Any, forward_graph: Any, backward: Any, outputs: Any) -> Any:
-        run, recorded = original(self, forward_graph, backward, outputs)
-        prefix = concrete_function._BACKWARD_PREFIX
-        name = re.sub(rf"^{prefix}|_\d+$", "", backward.graph.name)
-        run = called_backward.without_scale(run, backward.graph, _bodies, name)
-        return run, recorded
-
-    return wrapped
-
-
 HOOKS: dict[str, wrapping.Decorate] = {
     "custom_gradient._eager_mode_decorator": _with(eager_backward.without_scale),
     "custom_gradient._graph_mode_decorator": _with(_in_graph),
     "ops.get_gradient_function": _override,
-    "_TapeGradientFunctions._wrap_backward_function": _called,
 }

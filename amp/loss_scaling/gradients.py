@@ -178,25 +178,23 @@ def scaled(
     Returns:
       The unscaled gradients, in the order in which `compute` returned them.
     """
-    line = scaling.scaler.line if scaling.scaler else ""
-    if called_backward.eagerly():
-        called_backward.tell(line)
-        return compute(scale_seeds(targets, seeds, tf.ones([]), placing))
+    unscaled = called_backward.eagerly()
     with apart():
-        scale = scaling.scale()
+        scale = tf.ones([]) if unscaled else scaling.scale()
         scaled_seeds = scale_seeds(targets, seeds, scale, placing)
     now = eager_backward.Passing(scale, placing)
     with eager_backward.passes(now):
         grads = compute(scaled_seeds)
     if not any(map(scales, grads)):
         return grads
-    if placing.undone(now):
-        called_backward.tell(line)
-        return [marked(grad, placing) for grad in grads]
+    unscaled = unscaled or placing.undone(now)
+    if unscaled:
+        called_backward.tell(scaling.scaler.line if scaling.scaler else "")
     scaling = dataclasses.replace(
         scaling, behind=provenance.behind([*targets, *(seeds or ())])
     )
     with apart():
+        scale = tf.ones([]) if unscaled else scale
         return _unscaled(scaling, grads, scale, placing)
 
 

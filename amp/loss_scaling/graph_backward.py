@@ -140,6 +140,9 @@ def _made_whole(
             pairs = zip(leaves(grads), leaves(wide), strict=True)
             found = _redirected(called, pairs, here.scale, editing)
         results = _scaled(found, leaves(wide), here)
+    with _around(here):
+        # TensorFlow 1's loops know a gradient call by the names of what it has built.
+        results = tf.nest.map_structure(_named, results, expand_composites=True)
     floats = [each for each in called.given if scales(each)]
     tensors = (leaf for leaf in leaves(results) if isinstance(leaf, tf.Tensor))
     here.made_whole.update((tensor.ref(), floats) for tensor in tensors)
@@ -252,6 +255,12 @@ def _unscaled(grads: Any, now: Passing) -> Any:
         return gradients.unscale(leaf, inverse, now.placing)
 
     return tf.nest.map_structure(unscaled, grads, expand_composites=True)
+
+
+def _named(leaf: Any) -> Any:
+    """The same gradient, as an operation in the scope of the gradient call."""
+    named = isinstance(leaf, tf.Tensor) and scales(leaf)
+    return tf.identity(leaf) if named else leaf
 
 
 def _scaled(found: Any, given: Sequence[Any], now: Passing) -> Any:

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import keras
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -198,6 +199,29 @@ def test_what_was_traced_before_the_scope_is_clipped(
     with amp.mixed_precision_scope(SCALED):
         found = how(concrete)
     np.testing.assert_allclose(found, expected, rtol=2.0**-8, atol=2.0**-10)
+
+
+@pytest.mark.parametrize("traced", [False, True])
+def test_an_overflow_is_none_of_the_update(traced: bool) -> None:
+    """Without a scale too: in float16 a gradient of 100,000 is infinite."""
+    called, weight = tf.function(clipping()), tf.Variable(tf.ones([3, 2]))
+    optimizer = keras.optimizers.SGD(1e-3)
+    optimizer.build([weight])
+
+    def step(factor: tf.Tensor) -> tf.Tensor:
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_sum(called(tf.constant(ROWS) @ weight))
+            loss += tf.reduce_sum(weight) * factor
+        gradient = tape.gradient(loss, weight)
+        optimizer.apply_gradients([(gradient, weight)])
+        return gradient
+
+    with amp.mixed_precision_scope(SCALED):
+        run = tf.function(step) if traced else step
+        assert not run(tf.constant(np.inf)).numpy().any()
+        np.testing.assert_array_equal(weight.numpy(), np.ones([3, 2]))
+        assert run(tf.constant(1.0)).numpy().any()
+    assert (weight.numpy() != 1.0).any()
 
 
 def test_a_gradient_beside_it_stays_scaled(caplog: pytest.LogCaptureFixture) -> None:

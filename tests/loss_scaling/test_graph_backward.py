@@ -429,7 +429,23 @@ def test_one_inside_another_meets_no_scale_either() -> None:
         assert_near(in_a_function(outer), expected)
 
 
-def test_a_loop_of_tensorflow_1_may_be_around_it() -> None:
+def in_a_loop(through: Backward, weight: Any) -> tf.Tensor:
+    return tf.compat.v1.while_loop(
+        lambda i, y: i < 3,
+        lambda i, y: (i + 1, through(y @ weight)),
+        [0, tf.constant(ROWS)],
+    )[1]
+
+
+def of_each_row(through: Backward, weight: Any) -> tf.Tensor:
+    """TensorFlow keeps rows in arrays, and tells their gradients apart by names."""
+    return tf.map_fn(through, tf.constant(ROWS) @ weight)
+
+
+@pytest.mark.parametrize("around", [in_a_loop, of_each_row])
+def test_a_loop_of_tensorflow_1_may_be_around_it(
+    around: Callable[[Backward, Any], tf.Tensor],
+) -> None:
     def found() -> np.ndarray:
         through = with_backward(BENT["clipped"])
         with tf.Graph().as_default():
@@ -438,11 +454,7 @@ def test_a_loop_of_tensorflow_1_may_be_around_it() -> None:
                 weight = tf.compat.v1.get_variable(
                     "w", initializer=0.5 * np.eye(3, dtype=np.float32)
                 )
-                out = tf.compat.v1.while_loop(
-                    lambda i, y: i < 3,
-                    lambda i, y: (i + 1, through(y @ weight)),
-                    [0, tf.constant(ROWS)],
-                )[1]
+                out = around(through, weight)
                 (gradient,) = tf.gradients(tf.reduce_sum(out**2), [weight])
             finally:
                 tf.compat.v1.enable_control_flow_v2()

@@ -62,7 +62,7 @@ def test_run_is_python_under_amp_enable(job):
     assert first.startswith("amp: mixed precision is on: bfloat16 emulated on ")
     assert last.startswith("amp: 1 of 1 functions rewritten, ")
     place = job / "reports"
-    assert " nodes in bfloat16 on " in last
+    assert " nodes in bfloat16 as on " in last
     assert last.endswith(f", emulated, 0 steps skipped; reports: {place}")
     assert len(list((job / "reports").glob("*.json"))) == 1
 

@@ -21,7 +21,7 @@ import tensorflow as tf
 
 from amp.errors import TensorFlowError
 
-TENSORFLOW, KERAS = "TensorFlow 2.18 to 2.21", "Keras 3.0 to 3.15"
+TENSORFLOW, KERAS = "TensorFlow 2.18 to 2.21", "Keras 3.5 to 3.15"
 TF_KERAS = "tf_keras 2.18 to 2.21"
 # A library of its own, as older versions of Keras 3 do without it.
 KERAS_MULTI = "Keras to 3.15, where it has MultiOptimizer"

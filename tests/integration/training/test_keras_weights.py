@@ -5,6 +5,7 @@ The last test kills a job in the middle of an epoch; `BackupAndRestore` takes it
 
 from __future__ import annotations
 
+import inspect
 import json
 import os
 import pathlib
@@ -33,8 +34,9 @@ X = np.linspace(0, 1, 32, dtype=np.float32).reshape(8, 4)
 FILES = {
     "weights.weights.h5": {},
     "whole.keras": {},
-    "shards.weights.json": {"max_shard_size": 2e-7},  # GiB: 214 bytes
 }
+if "max_shard_size" in inspect.signature(keras.Model.save_weights).parameters:
+    FILES["shards.weights.json"] = {"max_shard_size": 2e-7}  # GiB: 214 bytes
 
 
 @pytest.fixture(autouse=True)

@@ -91,7 +91,7 @@ def fit(model, jit):
 def answered(model, optimizer):
     """Whether Keras' scaling answered the one overflow, and steps were neither more."""
     assert model.w.numpy().tolist() == [0.75]
-    assert optimizer.iterations.numpy() == 2
+    assert optimizer.inner_optimizer.iterations.numpy() == 2
     assert float(optimizer.dynamic_scale) == 4.0
 
 

@@ -19,6 +19,7 @@ from amp.loss_scaling.eager_backward import Passing
 from amp.loss_scaling.process import SCALING
 
 _LOG = logging.getLogger("amp")  # Python's own, without a handler of ours
+
 # Gives the graphs of the functions that an operation calls or has for branches.
 Bodies: TypeAlias = Callable[[Any], Sequence[Any]]
 

@@ -3,8 +3,8 @@
 Nothing eager is in 16 bits, so nothing is lost if what comes in is unscaled before such
 a function (of a `tf.custom_gradient`) and scaled again behind it. One that is not
 linear, as it clips or takes signs, then gives what it gives without loss scaling. (One
-of lists of tensors, or of 16-bit gradients, is called with the scale.) In
-graphs the scale passes through (`resting`), because there it is needed.
+of lists of tensors, or of 16-bit gradients, is called with the scale.) In graphs the
+scale passes through (`resting`), because there it is needed.
 
 Which functions these are is not decided here.
 """

@@ -81,7 +81,7 @@ MAY_IMPORT = {
     "amp.loss_scaling.scale": ("amp.errors",),
     "amp.loss_scaling": (
         *("amp.errors", "amp.lazy_names", "amp.loss_scaling", "amp.once"),
-        "amp.graph_rewrite.graph.ir",
+        *("amp.graph_rewrite.graph", "amp.graph_rewrite.ops.structure"),
     ),
     "amp.lazy_names": (),
     "amp.once": (),

@@ -29,6 +29,7 @@ from typing import Any
 import tensorflow as tf
 
 from amp.graph_rewrite.graph.ir import SEED
+from amp.graph_rewrite.ops.structure import PYTHON
 from amp.loss_scaling import called_backward, gradients, group, homogeneity
 from amp.loss_scaling.eager_backward import (
     Backward,
@@ -53,7 +54,7 @@ class Editing:
       apart: returns the graph of a function's gradient if that is being built.
       recorded: whether a tape records what is computed of tensors.
       redirect: has an operation read, at the position given, another tensor.
-      body: see `homogeneity.Body`.
+      functions: see `homogeneity.Functions`.
       attempt: returns what a function returns, None if it fails.
     """
 
@@ -61,7 +62,7 @@ class Editing:
     apart: Callable[[], Any]
     recorded: Callable[[Sequence[tf.Tensor]], bool]
     redirect: Callable[[Any, int, tf.Tensor], None]
-    body: homogeneity.Body
+    functions: homogeneity.Functions
     attempt: Callable[[Callable[[], Any]], Any]
 
 
@@ -95,13 +96,12 @@ def without_scale(backward: Backward, editing: Editing) -> Backward:
         if any(each.graph is not graph for each in given):
             return found
         if function is not None:
-            if _bends(called, None, editing.body):
+            if _bends(called, None, editing.functions):
                 called_backward.note(function)
             return found
         assert now is not None
-        scale = (
-            editing.brought(now.scale) if _bends(called, now, editing.body) else None
-        )
+        bends = _bends(called, now, editing.functions)
+        scale = editing.brought(now.scale) if bends else None
         if scale is None:
             return found
         here = dataclasses.replace(now, scale=scale)
@@ -149,11 +149,15 @@ def _made_whole(
     return results
 
 
-def _bends(called: _Called, now: Passing | None, body: homogeneity.Body) -> bool:
+def _bends(
+    called: _Called, now: Passing | None, functions: homogeneity.Functions
+) -> bool:
     """Whether a backward function is not linear, and may be given something else.
 
     Not one that computes in 16 bits or 8 itself, as Keras' float8 layers do, which
     return more than gradients; nor one that reads the scale, and so is right as it is.
+    One that Python computes in the graph may be, and loses nothing where it is taken
+    for one: it is in float32 anyway.
     """
     made, given = called.operations, called.given
     if any(map(_is_narrow, (*given, *(out for op in made for out in op.outputs)))):
@@ -161,8 +165,8 @@ def _bends(called: _Called, now: Passing | None, body: homogeneity.Body) -> bool
     floats = [each for each in given if scales(each)]
     results = [tensor_of(leaf) for leaf in leaves(called.found)]
     some = [each for each in results if each is not None and each.dtype.is_floating]
-    known = homogeneity.Known(body, {} if now is None else now.made_whole)
-    if not homogeneity.bent(made, floats, some, known):
+    known = homogeneity.Known(functions, {} if now is None else now.made_whole)
+    if not homogeneity.bent(made, floats, some, known, hidden=now is not None):
         return False
     around = set() if now is None else now.around
     read = {each.ref() for op in made if op not in around for each in op.inputs}
@@ -181,7 +185,8 @@ def _scales(now: Passing | None) -> set[Any]:
 
 
 def _has_effect(operation: Any) -> bool:
-    return bool(operation.op_def.is_stateful and not operation.outputs)
+    told = not operation.outputs or operation.type in PYTHON
+    return bool(operation.op_def.is_stateful and told)
 
 
 def _is_narrow(tensor: tf.Tensor) -> bool:

@@ -19,6 +19,7 @@ from amp.loss_scaling import DynamicLossScale
 SCALED = amp.Policy(dtype="float16", emulate=True, loss_scale="dynamic", check=False)
 ROWS = np.linspace(-1.0, 1.0, 12, dtype=np.float32).reshape(4, 3)
 Backward = Callable[..., Any]
+Through = Callable[[tf.Tensor], tf.Tensor]
 NUMBERS = itertools.count()  # no two gradients are registered under one name
 
 BENT: dict[str, Backward] = {
@@ -26,10 +27,15 @@ BENT: dict[str, Backward] = {
     "of its sign": tf.sign,
     "left out": tf.ones_like,
     "given": lambda dy: tf.constant(3.0, shape=[4, 2]),
+    "quantized": lambda dy: tf.quantization.fake_quant_with_min_max_args(dy, -1, 1),
+    "row by row": lambda dy: tf.map_fn(lambda row: tf.clip_by_norm(row, 0.5), dy),
+    "by NumPy": lambda dy: tf.ensure_shape(
+        tf.numpy_function(lambda x: np.clip(x, -0.1, 0.1), [dy], tf.float32), [4, 2]
+    ),
 }
 
 
-def with_backward(backward: Backward) -> Callable[[tf.Tensor], tf.Tensor]:
+def with_backward(backward: Backward) -> Through:
     @tf.custom_gradient
     def through(y: tf.Tensor) -> tuple[tf.Tensor, Backward]:
         return tf.identity(y), backward
@@ -37,9 +43,9 @@ def with_backward(backward: Backward) -> Callable[[tf.Tensor], tf.Tensor]:
     return through
 
 
-def stepping(backward: Backward) -> Any:
-    """A function that takes the gradient of a weight, through such a backward one."""
-    weight, through = tf.Variable(tf.ones([3, 2])), with_backward(backward)
+def stepping(through: Through) -> Any:
+    """A function that takes the gradient of a weight, through such a function."""
+    weight = tf.Variable(tf.ones([3, 2]))
 
     @tf.function
     def step(x: tf.Tensor) -> tf.Tensor:
@@ -50,13 +56,18 @@ def stepping(backward: Backward) -> Any:
     return step
 
 
-def in_a_function(backward: Backward) -> np.ndarray:
-    found: np.ndarray = stepping(backward)(tf.constant(ROWS)).numpy()
+def in_a_function(
+    backward: Backward = tf.identity, through: Through | None = None
+) -> np.ndarray:
+    through = through or with_backward(backward)
+    found: np.ndarray = stepping(through)(tf.constant(ROWS)).numpy()
     return found
 
 
-def in_a_session(backward: Backward) -> np.ndarray:
-    through = with_backward(backward)
+def in_a_session(
+    backward: Backward = tf.identity, through: Through | None = None
+) -> np.ndarray:
+    through = through or with_backward(backward)
     with tf.Graph().as_default():
         weight = tf.compat.v1.get_variable("w", initializer=np.ones([3, 2], "f"))
         loss = tf.reduce_sum(through(tf.constant(ROWS) @ weight) ** 2)
@@ -98,6 +109,44 @@ def test_what_bends_its_gradient_meets_no_scale(
         assert_near(how(BENT[name]), expected)
 
 
+@pytest.mark.parametrize("how", [in_a_function, in_a_session])
+def test_what_bends_in_a_function_that_python_runs_meets_no_scale(
+    how: Callable[..., np.ndarray],
+) -> None:
+    clipped = with_backward(BENT["clipped"])
+
+    def run(y: tf.Tensor) -> tf.Tensor:
+        return tf.ensure_shape(tf.py_function(clipped, [y], tf.float32), [4, 2])
+
+    expected = how(through=run)
+    assert_near(expected, how(BENT["clipped"]))
+    with amp.mixed_precision_scope(SCALED):
+        assert_near(how(through=run), expected)
+
+
+def test_what_python_computes_runs_once() -> None:
+    """Though a tape has noted what it read."""
+    runs: list[int] = []
+
+    def clip(x: np.ndarray) -> np.ndarray:
+        runs.append(1)
+        return np.clip(x, -0.1, 0.1)
+
+    through = with_backward(lambda dy: tf.numpy_function(clip, [dy], tf.float32))
+    weight = tf.Variable(tf.ones([3, 2]))
+
+    @tf.function
+    def step(x: tf.Tensor) -> tf.Tensor:
+        with tf.GradientTape():
+            with tf.GradientTape() as tape:
+                loss = tf.reduce_sum(through(x @ weight) ** 2)
+            return tape.gradient(loss, weight)
+
+    with amp.mixed_precision_scope(SCALED):
+        step(tf.constant(ROWS))
+    assert len(runs) == 1
+
+
 def test_ones_for_a_variable_beside_a_gradient_meet_no_scale() -> None:
     """As TensorFlow's own `testCustomGradientWithVariables` has them."""
     weight = tf.Variable(tf.fill([3, 2], 0.125))
@@ -126,7 +175,11 @@ def test_ones_for_a_variable_beside_a_gradient_meet_no_scale() -> None:
 def markers(backward: Backward) -> int:
     """How many nodes of a step unscale, one of which is of the weight's gradient."""
     with amp.mixed_precision_scope(SCALED):
-        graph = stepping(backward).get_concrete_function(tf.constant(ROWS)).graph
+        graph = (
+            stepping(with_backward(backward))
+            .get_concrete_function(tf.constant(ROWS))
+            .graph
+        )
     return sum(UNSCALE in op.node_def.attr for op in graph.get_operations())
 
 

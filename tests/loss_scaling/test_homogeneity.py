@@ -92,22 +92,56 @@ LINEAR |= OWN
 BENT |= {
     "of a function": lambda g: tf.function(tf.minimum)(g, 0.1),
     "left out by a function": lambda g: tf.function(lambda x: tf.ones_like(x))(g),
+    "row by row": lambda g: tf.map_fn(lambda row: tf.clip_by_norm(row, 0.1), g),
+    "in a loop": lambda g: tf.while_loop(
+        lambda i, x: i < 3, lambda i, x: (i + 1, tf.minimum(x, 0.1)), (0, g)
+    )[1],
+    "until it is small": lambda g: tf.while_loop(
+        lambda x: tf.norm(x) > 0.5, lambda x: (0.5 * x,), (g,)
+    )[0],
+    "in one of two branches": lambda g: tf.cond(
+        tf.constant(X)[0, 0] < 0.0, lambda: tf.clip_by_norm(g, 0.1), lambda: g
+    ),
+    "by its size in a branch": lambda g: tf.cond(
+        tf.norm(g) > 1.0, lambda: g / tf.norm(g), lambda: 2.0 * g
+    ),
+    "in one of many": lambda g: tf.switch_case(
+        tf.cast(tf.constant(X)[3, 3], tf.int32), [lambda: g, lambda: g, lambda: g + 1.0]
+    ),
 }
-LINEAR["by a function"] = lambda g: tf.function(lambda x, y: (y, 2.0 * x))(g, X)[1]
-# Not looked into, so nothing is certain.
-UNKNOWN: dict[str, Fn] = {
+LINEAR |= {
+    "by a function": lambda g: tf.function(lambda x, y: (y, 2.0 * x))(g, X)[1],
     "sorted": lambda g: tf.sort(g) * 2.0,
+    "twice": lambda g: tf.concat([g, 2.0 * g], 0),
+    "scanned": lambda g: tf.scan(lambda a, row: 0.5 * a + row, g),
+    "doubled row by row": lambda g: tf.map_fn(lambda row: 2.0 * row, g),
+    "summed in a loop": lambda g: tf.while_loop(
+        lambda i, x: i < 3, lambda i, x: (i + 1, x + g), (0, tf.zeros([4, 4]))
+    )[1],
+    "of two branches": lambda g: tf.cond(
+        tf.constant(X)[0, 0] < 0.0, lambda: 2.0 * g, lambda: g
+    ),
+}
+# Nothing is certain of these: whether the loop runs, and what Python does.
+UNKNOWN: dict[str, Fn] = {
+    "of trips": lambda g: tf.while_loop(
+        lambda i, x: i < 3, lambda i, x: (i + 1, x * g), (0, tf.ones([4, 4]))
+    )[1],
+    "in one branch": lambda g: tf.cond(
+        tf.constant(X)[0, 0] < 0.0, lambda: 2.0 * g, lambda: tf.cos(0.0 * g) * g
+    ),
+    "by python": lambda g: tf.numpy_function(lambda x: x, [g], tf.float32),
 }
 
 
-def told(fn: Fn) -> bool:
+def told(fn: Fn, *, hidden: bool = False) -> bool:
     with tf.Graph().as_default() as graph:
         given = tf.constant(G)
         before = len(graph.get_operations())
         result = fn(given)
         made = graph.get_operations()[before:]
-        known = homogeneity.Known(custom_gradients._body)
-        return homogeneity.bent(made, [given], [result], known)
+        known = homogeneity.Known(custom_gradients._functions)
+        return homogeneity.bent(made, [given], [result], known, hidden=hidden)
 
 
 @pytest.mark.parametrize("name", OWN)
@@ -139,6 +173,11 @@ def test_what_is_linear_is_not(name: str) -> None:
 @pytest.mark.parametrize("name", UNKNOWN)
 def test_what_is_not_known_is_not_told(name: str) -> None:
     assert not told(UNKNOWN[name])
+
+
+def test_of_what_python_computes_is_said_what_is_asked() -> None:
+    assert told(UNKNOWN["by python"], hidden=True)
+    assert not told(UNKNOWN["of trips"], hidden=True)
 
 
 def test_what_is_returned_beside_a_gradient_need_not_be_one() -> None:

@@ -1,6 +1,7 @@
 """The hooks for gradients that Python gives, by which they meet no loss scale.
 
-Those of `tf.custom_gradient`, and of `gradient_override_map` in a graph. What is
+Those of `tf.custom_gradient`, and in a graph of `gradient_override_map` and of
+functions that Python computes (`tf.py_function`), which may have one inside. What is
 unscaled for them is decided in `loss_scaling`: eagerly all that comes in
 (`eager_backward`), in graphs where the function is certain to bend it
 (`graph_backward`). No arithmetic is here.
@@ -67,20 +68,29 @@ def _apart() -> Any:
     return graph if name.startswith(concrete_function._BACKWARD_PREFIX) else None
 
 
-def _body(operation: Any) -> Any:
-    """The graph of the function that an operation calls; None if it calls none."""
-    once = calls.calls_once(operation.type)
-    return next(iter(_bodies(operation)), None) if once else None
+def _functions(operation: Any) -> tuple[calls.Call, list[Any]] | None:
+    """See `homogeneity.Functions`."""
+    call = calls.CALLS.get(operation.type)
+    if call is None:
+        return None
+    attributes = [operation.node_def.attr[name] for name in call.attrs]
+    graphs = [graph for each in attributes for graph in _named(operation, each)]
+    return None if None in graphs else (call, graphs)
 
 
 def _bodies(operation: Any) -> list[Any]:
     """The graphs of the functions that an operation calls or has for branches."""
-    names = []
-    for value in operation.node_def.attr.values():
-        functions = [value.func, *value.list.func]
-        names += [function.name for function in functions if function.name]
+    attributes = operation.node_def.attr.values()
+    graphs = (graph for each in attributes for graph in _named(operation, each))
+    return [graph for graph in graphs if graph is not None]
+
+
+def _named(operation: Any, attribute: Any) -> list[Any]:
+    """The graphs of the functions that an attribute names; None for an unknown one."""
+    functions = [attribute.func, *attribute.list.func]
+    names = [function.name for function in functions if function.name]
     found = (operation.graph._get_function(name) for name in names)
-    return [each.graph for each in found if getattr(each, "graph", None) is not None]
+    return [getattr(each, "graph", None) for each in found]
 
 
 def undone(now: Passing) -> bool:
@@ -94,7 +104,7 @@ _EDITING = graph_backward.Editing(
     apart=_apart,
     recorded=record.should_record_backprop,
     redirect=lambda operation, index, tensor: operation._update_input(index, tensor),
-    body=_body,
+    functions=_functions,
     attempt=lambda call: fallback.attempt_quietly(call, None),
 )
 _in_graph = functools.partial(graph_backward.without_scale, editing=_EDITING)
@@ -118,8 +128,23 @@ def _override(original: wrapping.Function) -> wrapping.Function:
     return found
 
 
+def _python(original: wrapping.Function) -> wrapping.Function:
+    """Of what computes the gradient of a `tf.py_function`, in which any may be."""
+
+    def called(
+        func: Any, inp: Any, Tout: Any, *args: Any, is_grad_func: Any = False, **kw: Any
+    ) -> Any:
+        def calling(*inputs: Any) -> Any:
+            return original(func, inputs, Tout, *args, is_grad_func=is_grad_func, **kw)
+
+        return _in_graph(calling)(*inp) if is_grad_func else calling(*inp)
+
+    return called
+
+
 HOOKS: dict[str, wrapping.Decorate] = {
     "custom_gradient._eager_mode_decorator": _with(eager_backward.without_scale),
     "custom_gradient._graph_mode_decorator": _with(_in_graph),
     "ops.get_gradient_function": _override,
+    "script_ops._internal_py_func": _python,
 }

@@ -11,6 +11,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from fractions import Fraction
 from typing import Any, TypeAlias
 
+import numpy as np
 import tensorflow as tf
 
 from amp.graph_rewrite.ops.structure import PYTHON
@@ -237,8 +238,14 @@ _SHAPES = frozenset(
     ["OnesLike", "Rank", "Shape", "ShapeN", "Size", "TensorListElementShape"]
     + ["TensorListLength"]
 )
-# Lists of nothing yet.
-_EMPTY = frozenset(("EmptyTensorList", "TensorListReserve"))
+# What gives zeros, lists of nothing yet among them; and what gives no others than it
+# reads, at this position.
+_ZEROS = frozenset(("EmptyTensorList", "TensorListReserve", "ZerosLike"))
+_SPREAD: Mapping[str, int] = {
+    **dict.fromkeys(("BroadcastTo", "Cast", "ExpandDims", "Identity", "Reshape"), 0),
+    **dict.fromkeys(("TensorListFromTensor", "Tile"), 0),
+    "Fill": 1,
+}
 # Of a number again, but of nothing else.
 _BENT = frozenset(
     [
@@ -331,9 +338,16 @@ def of_results(operation: Any, inputs: Sequence[Degree]) -> list[Degree]:
     return [_rounded(operation, degree, output.dtype) for output in outputs]
 
 
-def at_first(operation: Any) -> Degree:
-    """The degree of what an operation gives that reads nothing of what came in."""
-    return ZERO if operation.type in _EMPTY else NUMBER
+def of_number(tensor: tf.Tensor) -> Degree:
+    """The degree of what does not depend on what came in: of zeros, any."""
+    if tensor.dtype.is_floating:
+        value = tf.get_static_value(tensor)
+        if value is not None:
+            return NUMBER if np.any(value) else ZERO
+    operation = tensor.op
+    if operation.type in _SPREAD:
+        return of_number(operation.inputs[_SPREAD[operation.type]])
+    return ZERO if operation.type in _ZEROS else NUMBER
 
 
 def least(degrees: Collection[Degree]) -> Degree | None:
@@ -361,7 +375,7 @@ def _rounded(operation: Any, degree: Degree, dtype: tf.DType) -> Degree:
 
 def _of(operation: Any, inputs: Sequence[Degree], moved: Sequence[Degree]) -> Degree:
     kind = operation.type
-    if kind == "ZerosLike":
+    if kind in _ZEROS:
         return ZERO
     if kind in _SHAPES or not moved:
         return NUMBER

@@ -14,7 +14,6 @@ import dataclasses
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeAlias
 
-import numpy as np
 import tensorflow as tf
 
 from amp.graph_rewrite.graph.calls import Call
@@ -138,10 +137,4 @@ def _of_call(graph: Any, inputs: Sequence[Degree], known: Known) -> list[Degree]
 def _degree(tensor: tf.Tensor, of: Mapping[Any, Degree]) -> Degree:
     """The degree of a tensor: a number, if it does not depend on what came in."""
     found = of.get(tensor.ref(), NUMBER)
-    if found != NUMBER:
-        return found
-    if tensor.dtype.is_floating:
-        value = tf.get_static_value(tensor)
-        if value is not None and not np.any(value):
-            return ZERO
-    return degrees.at_first(tensor.op)
+    return degrees.of_number(tensor) if found == NUMBER else found

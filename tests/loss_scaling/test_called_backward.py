@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -178,6 +179,54 @@ class Clipping(tf.Module):
     @tf.function(input_signature=[tf.TensorSpec([4, 2])])
     def call(self, y: tf.Tensor) -> tf.Tensor:
         return self.through(y)
+
+
+def of_weights(x: tf.Tensor, weight: tf.Variable) -> tf.Tensor:
+    with tf.GradientTape() as tape:
+        loss = tf.reduce_sum(tf.tanh(x @ weight) ** 2)
+    return tf.reduce_sum(tape.gradient(loss, weight) ** 2)
+
+
+def of_weights_and_inputs(x: tf.Tensor, weight: tf.Variable) -> tf.Tensor:
+    with tf.GradientTape() as tape:
+        tape.watch(x)
+        loss = tf.reduce_sum(tf.tanh(x @ weight) ** 2)
+    of_x, of_weight = tape.gradient(loss, [x, weight])
+    return tf.reduce_sum((tf.norm(of_x, axis=1) - 1.0) ** 2) + tf.norm(of_weight)
+
+
+def of_weights_in_a_branch(x: tf.Tensor, weight: tf.Variable) -> tf.Tensor:
+    taken = tf.reduce_sum(x) < 1e9
+    return tf.cond(taken, lambda: of_weights(x, weight), lambda: tf.reduce_sum(x))
+
+
+def of_one_step(x: tf.Tensor, weight: tf.Variable) -> tf.Tensor:
+    with tf.GradientTape() as tape:
+        loss = tf.reduce_sum(tf.tanh(x @ weight) ** 2)
+    return tf.reduce_sum(tf.tanh(x @ (weight - 0.1 * tape.gradient(loss, weight))) ** 2)
+
+
+@pytest.mark.parametrize(
+    "penalty", [of_weights, of_weights_and_inputs, of_weights_in_a_branch, of_one_step]
+)
+@pytest.mark.parametrize("assignment", ["cost", "all"])
+def test_an_eager_gradient_of_what_a_function_made_of_one_of_its_own(
+    assignment: Any, penalty: Callable[[tf.Tensor, tf.Variable], tf.Tensor]
+) -> None:
+    """The first one's scale in its products is none in those of the second."""
+    start = np.linspace(-0.5, 0.6, 6, dtype=np.float32).reshape(3, 2)
+
+    def found() -> np.ndarray:
+        weight, called = tf.Variable(start), tf.function(penalty)
+        with tf.GradientTape() as tape:
+            loss = called(tf.constant(ROWS), weight)
+        gradient: np.ndarray = tape.gradient(loss, weight).numpy()
+        return gradient
+
+    expected = found()
+    with amp.mixed_precision_scope(dataclasses.replace(SCALED, assignment=assignment)):
+        # Products of up to 4 terms up to 1, each rounded to 2**-11, in four layers.
+        np.testing.assert_allclose(found(), expected, rtol=2.0**-7, atol=2.0**-7)
 
 
 @pytest.mark.parametrize("how", [in_a_function, in_a_session, eagerly])

@@ -4,7 +4,8 @@ Those of `tf.custom_gradient`, and in a graph of `gradient_override_map` and of
 functions that Python computes (`tf.py_function`), which may have one inside. What is
 unscaled for them is decided in `loss_scaling`: eagerly all that comes in
 (`eager_backward`), in graphs where the function is certain to bend it
-(`graph_backward`). No arithmetic is here.
+(`graph_backward`). Here too the second gradient of what was unscaled is marked. No
+arithmetic is here.
 """
 
 from __future__ import annotations
@@ -19,8 +20,9 @@ from tensorflow.python.eager.polymorphic_function import concrete_function
 from tensorflow.python.framework.func_graph import FuncGraph
 from tensorflow.python.ops import cond_v2, while_v2
 
-from amp.graph_rewrite.graph import calls
+from amp.graph_rewrite.graph import calls, ir
 from amp.integration import fallback, wrapping
+from amp.integration.training import markers
 from amp.loss_scaling import called_backward, eager_backward, graph_backward
 from amp.loss_scaling.eager_backward import Backward, Passing
 
@@ -115,17 +117,30 @@ _OVERRIDDEN = "_gradient_op_type"  # of an operation: the name of its gradient
 def _override(original: wrapping.Function) -> wrapping.Function:
     def found(op: Any) -> Any:
         gradient = original(op)
-        name = op.node_def.attr[_OVERRIDDEN].s.decode()
-        if gradient is None or not name:
+        if gradient is None:
             return gradient
-
-        def backward(op: Any, *grads: Any) -> Any:
-            own = functools.partial(gradient, op)
-            return _in_graph(own)(*grads)
-
-        return backward
+        if op.node_def.attr[ir.UNSCALE].b and _apart() is not None:
+            return functools.partial(_second, gradient)
+        if op.node_def.attr[_OVERRIDDEN].s:
+            return functools.partial(_overridden, gradient)
+        return gradient
 
     return found
+
+
+def _overridden(gradient: Backward, op: Any, *grads: Any) -> Any:
+    return _in_graph(functools.partial(gradient, op))(*grads)
+
+
+def _second(gradient: Backward, op: Any, *grads: Any) -> Any:
+    """The gradient of what unscales one, in a graph of its own, behind a marker.
+
+    That graph reads gradients that were scaled once, as arguments: in float16, products
+    of them overflow, and nobody's scale would end it.
+    """
+    with markers.attribute_scope(ir.UNSCALE):
+        marked = [tf.identity(grad) for grad in grads]
+    return gradient(op, *marked)
 
 
 def _python(original: wrapping.Function) -> wrapping.Function:

@@ -10,9 +10,12 @@ from collections.abc import Iterator, Sequence
 
 
 def time(seconds: float) -> str:
-    """A time as text in microseconds, milliseconds, or from ten on in seconds."""
+    """A time as text in nano-, micro- or milliseconds, or from ten on in seconds."""
     if seconds >= 10:
         return f"{seconds:.1f} s"
+    if 0 < seconds < 1e-6:
+        nanoseconds = seconds * 1e9
+        return f"{nanoseconds:.{'2g' if nanoseconds < 10 else '0f'}} ns"
     return f"{seconds * 1e6:.1f} us" if seconds < 1e-3 else f"{seconds * 1e3:.2f} ms"
 
 

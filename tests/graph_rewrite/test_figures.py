@@ -9,9 +9,18 @@ from amp.graph_rewrite import figures
 
 @pytest.mark.parametrize(
     ("seconds", "text"),
-    [(0.0, "0.0 us"), (1.26e-6, "1.3 us"), (9e-4, "900.0 us"), (1e-3, "1.00 ms")],
+    [
+        (0.0, "0.0 us"),
+        (1.3e-10, "0.13 ns"),
+        (1.26e-9, "1.3 ns"),
+        (2.5e-7, "250 ns"),
+        (1.26e-6, "1.3 us"),
+        (9e-4, "900.0 us"),
+        (1e-3, "1.00 ms"),
+        (12.34, "12.3 s"),
+    ],
 )
-def test_times_are_in_microseconds_below_a_millisecond(seconds, text):
+def test_a_time_has_the_unit_that_suits_it(seconds, text):
     assert figures.time(seconds) == text
 
 

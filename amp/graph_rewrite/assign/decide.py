@@ -11,6 +11,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TypeAlias
 
+from amp.graph_rewrite import figures
 from amp.graph_rewrite.assign import min_cut, planned_casts
 from amp.graph_rewrite.assign.cast_graph import Tensors
 from amp.graph_rewrite.assign.interfaces import Chosen, handed_on, interfaces
@@ -293,6 +294,6 @@ def _reasons(
         reasons[name] = Reason("already", name)
     for name, reason in found.allowed.items():
         high, low = times[name]
-        figures = f"{high * 1e6:.1f} us in float32, {low * 1e6:.1f} us in 16 bits"
-        reasons[name] = reason if name in chosen else Reason("cost", figures)
+        told = f"{figures.time(high)} in float32, {figures.time(low)} in 16 bits"
+        reasons[name] = reason if name in chosen else Reason("cost", told)
     return reasons

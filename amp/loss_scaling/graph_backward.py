@@ -30,7 +30,13 @@ import tensorflow as tf
 
 from amp.graph_rewrite.graph.ir import SEED
 from amp.graph_rewrite.ops.structure import PYTHON
-from amp.loss_scaling import called_backward, gradients, group, homogeneity
+from amp.loss_scaling import (
+    called_backward,
+    gradients,
+    group,
+    homogeneity,
+    provenance,
+)
 from amp.loss_scaling.eager_backward import (
     Backward,
     Passing,
@@ -205,17 +211,9 @@ def _handles(tensors: Iterable[Any]) -> set[Any]:
         number = tensor.shape.rank == 0 or tensor.dtype == tf.resource
         if number and reference not in seen:
             seen.add(reference)
-            waiting += [each.ref() for each in _read(tensor)]
+            if tf.is_symbolic_tensor(tensor):
+                waiting += [each.ref() for each in provenance.read_by(tensor.op)]
     return {each for each in seen if each.deref().dtype == tf.resource}
-
-
-def _read(tensor: tf.Tensor) -> Iterator[tf.Tensor]:
-    """What a tensor is computed of, or what it stands for in a graph of a branch."""
-    if tf.is_symbolic_tensor(tensor):
-        yield from tensor.op.inputs
-        if not tensor.op.inputs:
-            outer = getattr(tensor.graph, "captures", ())
-            yield from (each for each, inner in outer if inner is tensor)
 
 
 @contextlib.contextmanager

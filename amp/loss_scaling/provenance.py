@@ -97,8 +97,8 @@ def note(call: Call, grads: Sequence[Any], checks: Sequence[tf.Tensor] = ()) -> 
 
 def _mark_around(graph: Any) -> None:
     """Marks the graphs around that of a function as having a scaled call inside."""
-    while (graph := getattr(graph, "outer_graph", None)) and not _has_inside(graph):
-        graph.add_to_collection(_INSIDE, id(graph))
+    for each in itertools.takewhile(lambda each: not _has_inside(each), _around(graph)):
+        each.add_to_collection(_INSIDE, id(each))
 
 
 def _has_inside(graph: Any) -> bool:
@@ -182,7 +182,8 @@ def _all_behind(waiting: list[Any]) -> Iterator[Call | None]:
     """Yields the calls that operations depend on, through whatever operation.
 
     None for those in a function, or in a loop or branch of TensorFlow 1's control flow:
-    nothing of such a call can be read outside.
+    nothing of such a call can be read outside. Of what a branch, a loop or a function
+    reads from around it, the search goes on there; what it is handed may be any.
     """
     known = _known(waiting)
     inside = any(_has_inside(op.graph) for op in waiting)
@@ -200,8 +201,34 @@ def _all_behind(waiting: list[Any]) -> Iterator[Call | None]:
             continue
         if inside and _has_function(op):
             yield None
+        captured = read_by(op)
+        read = [each for each in captured if tf.is_symbolic_tensor(each)]
+        if not captured and op.type == "Placeholder" and _calls_around(op.graph):
+            yield None
         outside = not crossed and not _is_frame(op)
-        (waiting if outside else beyond).extend(tensor.op for tensor in op.inputs)
+        (waiting if outside else beyond).extend(tensor.op for tensor in read)
+
+
+def read_by(op: Any) -> list[Any]:
+    """The tensors that an operation of a graph reads.
+
+    That of an argument of a function, a branch or a loop reads what it stands for in
+    the graph around, or eagerly, if it is captured from there.
+    """
+    if op.inputs or op.type != "Placeholder":
+        return list(op.inputs)
+    captures = getattr(op.graph, "captures", ())
+    return [outer for outer, inner in captures if inner is op.outputs[0]]
+
+
+def _around(graph: Any) -> Iterator[Any]:
+    """The graphs around that of a function."""
+    while (graph := getattr(graph, "outer_graph", None)) is not None:
+        yield graph
+
+
+def _calls_around(graph: Any) -> bool:
+    return any(map(noted, _around(graph)))
 
 
 def _sources(waiting: list[Any], handles: list[Any]) -> Iterator[Call | None]:
@@ -237,7 +264,9 @@ def _sources(waiting: list[Any], handles: list[Any]) -> Iterator[Call | None]:
 
 
 def _known(operations: Sequence[Any]) -> dict[_Key, Call]:
-    graphs = {id(op.graph): op.graph for op in operations}
+    """The gradients of the graphs of operations, and of those around, by operation."""
+    inner = {id(op.graph): op.graph for op in operations}.values()
+    graphs = {id(each): each for graph in inner for each in (graph, *_around(graph))}
     return {
         (id(each.op.graph), each.op.name): each.call
         for graph in graphs.values()

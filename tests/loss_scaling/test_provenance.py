@@ -163,6 +163,80 @@ def test_an_overflow_goes_on_with_a_gradient_of_its_gradient(take, into):
     assert optimizer.iterations.numpy() == 1
 
 
+def in_a_branch(w, grad, update):
+    return tf.cond(w[0] > 0.0, lambda: update(grad), lambda: 1.0)
+
+
+def of_a_branch_in_a_loop(w, grad, update):
+    def body(i):
+        return i + in_a_branch(w, grad, update) + 1.0
+
+    return tf.while_loop(lambda i: i < 1.0, body, [0.0])
+
+
+def of_a_function(w, grad, update):
+    return tf.function(lambda: update(grad))()
+
+
+def of_an_xla_function(w, grad, update):
+    return tf.function(lambda: update(grad), jit_compile=True)()
+
+
+def as_a_variable_of_a_loop(w, grad, update):
+    return tf.while_loop(
+        lambda i, _: i < 1.0,
+        lambda i, grad: (i + update(grad) + 1.0, grad),
+        (0.0, grad),
+    )
+
+
+def as_an_argument(w, grad, update):
+    return tf.function(update)(grad)
+
+
+@pytest.mark.parametrize(
+    "hand",
+    [in_a_branch, of_a_branch_in_a_loop, of_a_function, of_an_xla_function]
+    + [as_a_variable_of_a_loop, as_an_argument],
+)
+@pytest.mark.parametrize("into", ["loss", "incoming"])
+def test_an_overflow_goes_on_into_where_its_gradient_is_handed(into, hand):
+    w, optimizer = tf.Variable([1.0, 2.0]), keras.optimizers.SGD(0.25)
+    optimizer.build([w])
+
+    @tf.function
+    def step(factor):
+        def update(grad):
+            further = taken_further(w, factor, lambda *_: grad, into)
+            optimizer.apply([further], [w])
+            return 0.0
+
+        hand(w, main_gradient(w, factor), update)
+
+    step(tf.constant(LARGE))
+    assert (w.numpy().tolist(), optimizer.iterations.numpy()) == ([1.0, 2.0], 0)
+    step(tf.constant(1.0))
+    assert optimizer.iterations.numpy() == 1
+
+
+def test_a_gradient_that_a_branch_looks_at_stops_no_update():
+    w, optimizer = tf.Variable([1.0, 2.0]), keras.optimizers.SGD(0.25)
+    optimizer.build([w])
+
+    @tf.function
+    def step():
+        seen = main_gradient(w, np.inf)
+
+        def update():
+            optimizer.apply([main_gradient(w, 1.0)], [w])
+            return tf.norm(seen)
+
+        tf.cond(w[0] > 0.0, update, lambda: 0.0)
+
+    step()
+    assert (w.numpy().tolist(), optimizer.iterations.numpy()) == ([0.5, 1.0], 1)
+
+
 def test_an_overflow_goes_on_with_an_incoming_gradient_of_eager_code():
     w, optimizer = tf.Variable([1.0, 2.0]), keras.optimizers.SGD(0.25)
     optimizer.build([w])

@@ -58,11 +58,11 @@ def writers(module: ir.Module, among: Mapping[str, Iterable[str]]) -> Iterator[s
       module: as it is analyzed.
       among: names of nodes, by function; none of a function that is not in it.
     """
-    for _, nodes in _writers(module, among):
+    for _, nodes in writing(module, among):
         yield from (node.name for node in nodes)
 
 
-def _writers(
+def writing(
     module: ir.Module, among: Mapping[str, Iterable[str]] | None = None
 ) -> Iterator[tuple[ir.Graph, list[ir.Node]]]:
     """Yields each graph, with its nodes, or those of some, that update a variable."""
@@ -86,7 +86,7 @@ def _by_hand(module: ir.Module) -> Iterator[str]:
     optimizer's averages may stand between. An average of what a layer computes is no
     product of itself, and a state that is replaced is not added to.
     """
-    for graph, nodes in _writers(module):
+    for graph, nodes in writing(module):
         if nodes:
             yield from _by_own_products(graph, nodes)
 

@@ -109,6 +109,23 @@ def counted(weights, flat):
     return [loss * counter + tf.reduce_sum(buffer), *grads]
 
 
+def of_an_equation(weights, flat):
+    """A loss that is made of a gradient, as of physics-informed networks."""
+    set_to(weights, flat)
+    with tf.GradientTape() as tape:
+        y = loss_of(weights)
+        first, second = tf.gradients(y, weights[:2])
+        loss = y + tf.reduce_sum(first**2) + tf.reduce_sum(second**2)
+    return [loss, *tape.gradient(loss, weights[:2])]
+
+
+def of_an_equation_and_trained(weights, flat):
+    loss, *grads = of_an_equation(weights, flat)
+    for weight, grad in zip(weights, grads, strict=False):
+        weight.assign_sub(0.1 * grad)
+    return [loss]
+
+
 def rules_of(fn, weights, xla):
     """The rules that decided when a function was called for the first time."""
     before = len(amp.reports())
@@ -131,6 +148,8 @@ def rules_of(fn, weights, xla):
         (assigned_by_a_function, True),
         (moved, True),
         (partly, True),
+        (of_an_equation, True),
+        (of_an_equation_and_trained, False),
         (unset, False),
         (set_and_trained, False),
         (set_and_trained_in_a_loop, False),

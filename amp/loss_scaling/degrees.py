@@ -1,8 +1,9 @@
 """Degrees: how the results of an operation grow with its inputs.
 
 A tensor has *degree* d if it is multiplied by s^d where what came in is multiplied by
-s > 0; a number of that does not depend on it has degree 0. Facts about operations are
-rows of the tables; no graph is followed here, and no function looked into.
+s > 0; what does not depend on it is a number, of degree 0. Facts about operations are
+rows of the tables; no graph is followed here, but for zeros back to where they are
+made, and no function looked into.
 """
 
 from __future__ import annotations
@@ -24,102 +25,29 @@ ZERO = "zero"  # of zeros, which have any
 HIDDEN = "hidden"  # computed by Python, where nobody can look
 NUMBER, ONE = Fraction(0), Fraction(1)
 
-# What the only input of some degree is raised to; others are sizes, axes, indices.
+
+def _ops(names: str) -> frozenset[str]:
+    return frozenset(names.split())
+
+
+# The degree is that of the only input with one; others are sizes, axes, indices.
+_KEPT = _ops("""
+    Abs AvgPool AvgPool3D BatchToSpace BatchToSpaceND BiasAddGrad BroadcastTo Cast
+    CheckNumerics CheckNumericsV2 ComplexAbs Conj ConjugateTranspose DepthToSpace Diag
+    DiagPart DynamicPartition EnsureShape EuclideanNorm ExpandDims ExtractImagePatches
+    ExtractVolumePatches FFT FFT2D FFT3D Fill GatherNd GatherV2 IFFT IFFT2D IFFT3D IRFFT
+    IRFFT2D IRFFT3D Identity Imag LeakyRelu MatrixBandPart MatrixDiag MatrixDiagPart Max
+    MaxPool MaxPool3D MaxPoolV2 MaxPoolWithArgmax Mean Min MirrorPad Neg NthElement Pad
+    PreventGradient RFFT RFFT2D RFFT3D RandomShuffle Real Relu Reshape ResizeArea
+    ResizeBicubic ResizeBilinear ResizeNearestNeighbor ReverseSequence ReverseV2 Roll
+    Slice Snapshot SpaceToBatch SpaceToBatchND SpaceToDepth Split SplitV Squeeze
+    StopGradient StridedSlice StridedSliceGrad Sum TensorListConcatV2
+    TensorListFromTensor TensorListGather TensorListGetItem TensorListPopBack
+    TensorListResize TensorListStack Tile TopKV2 Transpose Unpack
+""")
+# What the degree of such an input is raised to.
 _POWERS: Mapping[str, Fraction] = {
-    **dict.fromkeys(
-        [
-            "Abs",
-            "AvgPool",
-            "AvgPool3D",
-            "BatchToSpace",
-            "BatchToSpaceND",
-            "BiasAddGrad",
-            "BroadcastTo",
-            "Cast",
-            "CheckNumerics",
-            "CheckNumericsV2",
-            "ComplexAbs",
-            "Conj",
-            "ConjugateTranspose",
-            "DepthToSpace",
-            "Diag",
-            "DiagPart",
-            "DynamicPartition",
-            "EnsureShape",
-            "EuclideanNorm",
-            "ExpandDims",
-            "ExtractImagePatches",
-            "ExtractVolumePatches",
-            "FFT",
-            "FFT2D",
-            "FFT3D",
-            "Fill",
-            "GatherNd",
-            "GatherV2",
-            "IFFT",
-            "IFFT2D",
-            "IFFT3D",
-            "IRFFT",
-            "IRFFT2D",
-            "IRFFT3D",
-            "Identity",
-            "Imag",
-            "LeakyRelu",
-            "MatrixBandPart",
-            "MatrixDiag",
-            "MatrixDiagPart",
-            "Max",
-            "MaxPool",
-            "MaxPool3D",
-            "MaxPoolV2",
-            "MaxPoolWithArgmax",
-            "Mean",
-            "Min",
-            "MirrorPad",
-            "Neg",
-            "NthElement",
-            "Pad",
-            "PreventGradient",
-            "RFFT",
-            "RFFT2D",
-            "RFFT3D",
-            "RandomShuffle",
-            "Real",
-            "Relu",
-            "Reshape",
-            "ResizeArea",
-            "ResizeBicubic",
-            "ResizeBilinear",
-            "ResizeNearestNeighbor",
-            "ReverseSequence",
-            "ReverseV2",
-            "Roll",
-            "Slice",
-            "Snapshot",
-            "SpaceToBatch",
-            "SpaceToBatchND",
-            "SpaceToDepth",
-            "Split",
-            "SplitV",
-            "Squeeze",
-            "StopGradient",
-            "StridedSlice",
-            "StridedSliceGrad",
-            "Sum",
-            "TensorListConcatV2",
-            "TensorListFromTensor",
-            "TensorListGather",
-            "TensorListGetItem",
-            "TensorListPopBack",
-            "TensorListResize",
-            "TensorListStack",
-            "Tile",
-            "TopKV2",
-            "Transpose",
-            "Unpack",
-        ],
-        ONE,
-    ),
+    **dict.fromkeys(_KEPT, ONE),
     **dict.fromkeys(("Square", "L2Loss"), Fraction(2)),
     **dict.fromkeys(("Inv", "MatrixInverse", "Reciprocal"), Fraction(-1)),
     **dict.fromkeys(("Angle", "IsFinite", "IsInf", "IsNan", "Sign"), NUMBER),
@@ -135,89 +63,31 @@ _PARTS: Mapping[str, tuple[Fraction, ...]] = {
     "Svd": (ONE, NUMBER, NUMBER),
 }
 # Of these the degrees of the inputs add up,
-_PRODUCTS = frozenset(
-    [
-        "BatchMatMul",
-        "BatchMatMulV2",
-        "BatchMatMulV3",
-        "Conv2D",
-        "Conv2DBackpropFilter",
-        "Conv2DBackpropInput",
-        "Conv3D",
-        "Conv3DBackpropFilterV2",
-        "Conv3DBackpropInputV2",
-        "Cross",
-        "DepthwiseConv2dNative",
-        "DepthwiseConv2dNativeBackpropFilter",
-        "DepthwiseConv2dNativeBackpropInput",
-        "Einsum",
-        "MatMul",
-        "Mul",
-        "MulNoNan",
-        "SparseMatMul",
-        "SparseTensorDenseMatMul",
-    ]
-)
+_PRODUCTS = _ops("""
+    BatchMatMul BatchMatMulV2 BatchMatMulV3 Conv2D Conv2DBackpropFilter
+    Conv2DBackpropInput Conv3D Conv3DBackpropFilterV2 Conv3DBackpropInputV2 Cross
+    DepthwiseConv2dNative DepthwiseConv2dNativeBackpropFilter
+    DepthwiseConv2dNativeBackpropInput Einsum MatMul Mul MulNoNan SparseMatMul
+    SparseTensorDenseMatMul
+""")
 # or the second's is taken away, or the first's,
 _RATIOS = frozenset(("Div", "DivNoNan", "RealDiv", "Xdivy"))
 _SOLUTIONS = frozenset(("MatrixSolve", "MatrixTriangularSolve", "TridiagonalSolve"))
 # or all that are no indices have to be the same, which then is the result's,
-_ALIKE = frozenset(
-    [
-        "AccumulateNV2",
-        "Add",
-        "AddN",
-        "AddV2",
-        "ClipByValue",
-        "Complex",
-        "ConcatV2",
-        "DynamicStitch",
-        "FakeQuantWithMinMaxVars",
-        "FakeQuantWithMinMaxVarsPerChannel",
-        "FloorMod",
-        "MatrixDiagPartV2",
-        "MatrixDiagPartV3",
-        "MatrixDiagV2",
-        "MatrixDiagV3",
-        "MatrixSetDiag",
-        "MatrixSetDiagV2",
-        "MatrixSetDiagV3",
-        "Maximum",
-        "Minimum",
-        "Mod",
-        "OneHot",
-        "Pack",
-        "PadV2",
-        "ParallelDynamicStitch",
-        "SparseToDense",
-        "Sub",
-        "TensorListPushBack",
-        "TensorListSetItem",
-        "TensorScatterAdd",
-        "TensorScatterMax",
-        "TensorScatterMin",
-        "TensorScatterSub",
-        "TensorScatterUpdate",
-        "TruncateMod",
-    ]
-)
+_ALIKE = _ops("""
+    AccumulateNV2 Add AddN AddV2 ClipByValue Complex ConcatV2 DynamicStitch
+    FakeQuantWithMinMaxVars FakeQuantWithMinMaxVarsPerChannel FloorMod
+    MatrixDiagPartV2 MatrixDiagPartV3 MatrixDiagV2 MatrixDiagV3 MatrixSetDiag
+    MatrixSetDiagV2 MatrixSetDiagV3 Maximum Minimum Mod OneHot Pack PadV2
+    ParallelDynamicStitch SparseToDense Sub TensorListPushBack TensorListSetItem
+    TensorScatterAdd TensorScatterMax TensorScatterMin TensorScatterSub
+    TensorScatterUpdate TruncateMod
+""")
 # or which then is 0,
-_COMPARE = frozenset(
-    [
-        "Atan2",
-        "Equal",
-        "FloorDiv",
-        "Greater",
-        "GreaterEqual",
-        "HistogramFixedWidth",
-        "Less",
-        "LessEqual",
-        "LowerBound",
-        "NotEqual",
-        "TruncateDiv",
-        "UpperBound",
-    ]
-)
+_COMPARE = _ops("""
+    Atan2 Equal FloorDiv Greater GreaterEqual HistogramFixedWidth Less LessEqual
+    LowerBound NotEqual TruncateDiv UpperBound
+""")
 # or they are those of one input, at this position, if no other has any.
 _LINEAR: Mapping[str, int] = {
     **dict.fromkeys(("Cumsum", "FusedBatchNormGradV3", "LeakyReluGrad"), 0),
@@ -234,90 +104,28 @@ _LINEAR: Mapping[str, int] = {
     "MaxPoolGradV2": 2,
 }
 _CHOICES = frozenset(("Select", "SelectV2"))
-_SHAPES = frozenset(
-    ["OnesLike", "Rank", "Shape", "ShapeN", "Size", "TensorListElementShape"]
-    + ["TensorListLength"]
-)
+_SHAPES = _ops("""
+    OnesLike Rank Shape ShapeN Size TensorListElementShape TensorListLength
+""")
 # What gives zeros, lists of nothing yet among them; and what gives no others than it
 # reads, at this position.
 _ZEROS = frozenset(("EmptyTensorList", "TensorListReserve", "ZerosLike"))
 _SPREAD: Mapping[str, int] = {
     **dict.fromkeys(("BroadcastTo", "Cast", "ExpandDims", "Identity", "Reshape"), 0),
-    **dict.fromkeys(("TensorListFromTensor", "Tile"), 0),
+    **dict.fromkeys(("TensorListFromTensor", "TensorListStack", "Tile"), 0),
     "Fill": 1,
 }
 # Of a number again, but of nothing else.
-_BENT = frozenset(
-    [
-        "Acos",
-        "Acosh",
-        "ApproximateEqual",
-        "AsString",
-        "Asin",
-        "Asinh",
-        "Atan",
-        "Atanh",
-        "BesselI0",
-        "BesselI0e",
-        "BesselI1",
-        "BesselI1e",
-        "BesselJ0",
-        "BesselJ1",
-        "BesselK0",
-        "BesselK0e",
-        "BesselK1",
-        "BesselK1e",
-        "BesselY0",
-        "BesselY1",
-        "Betainc",
-        "Bucketize",
-        "Ceil",
-        "Cos",
-        "Cosh",
-        "Cumprod",
-        "CumulativeLogsumexp",
-        "Dawsn",
-        "Digamma",
-        "Elu",
-        "Erf",
-        "Erfc",
-        "Erfinv",
-        "Exp",
-        "Expint",
-        "Expm1",
-        "FakeQuantWithMinMaxArgs",
-        "Floor",
-        "FresnelCos",
-        "FresnelSin",
-        "Igamma",
-        "Igammac",
-        "LRN",
-        "Lgamma",
-        "Log",
-        "Log1p",
-        "LogSoftmax",
-        "MatrixLogarithm",
-        "Multinomial",
-        "Ndtri",
-        "Polygamma",
-        "Relu6",
-        "Rint",
-        "Round",
-        "Selu",
-        "Sigmoid",
-        "Sin",
-        "Sinh",
-        "Softmax",
-        "Softplus",
-        "Softsign",
-        "SparseSoftmaxCrossEntropyWithLogits",
-        "Spence",
-        "StatelessMultinomial",
-        "Tan",
-        "Tanh",
-        "Zeta",
-    ]
-)
+_BENT = _ops("""
+    Acos Acosh ApproximateEqual AsString Asin Asinh Atan Atanh BesselI0 BesselI0e
+    BesselI1 BesselI1e BesselJ0 BesselJ1 BesselK0 BesselK0e BesselK1 BesselK1e
+    BesselY0 BesselY1 Betainc Bucketize Ceil Cos Cosh Cumprod CumulativeLogsumexp
+    Dawsn Digamma Elu Erf Erfc Erfinv Exp Expint Expm1 FakeQuantWithMinMaxArgs Floor
+    FresnelCos FresnelSin Igamma Igammac LRN Lgamma Log Log1p LogSoftmax
+    MatrixLogarithm Multinomial Ndtri Polygamma Relu6 Rint Round Selu Sigmoid Sin
+    Sinh Softmax Softplus Softsign SparseSoftmaxCrossEntropyWithLogits Spence
+    StatelessMultinomial Tan Tanh Zeta
+""")
 
 
 def of_results(operation: Any, inputs: Sequence[Degree]) -> list[Degree]:

@@ -204,7 +204,7 @@ def _handles(tensors: Iterable[Any]) -> set[Any]:
 
     What is computed of anything but numbers is no multiple of the scale.
     """
-    waiting, seen = list(tensors), set[Any]()
+    waiting, seen, reading = list(tensors), set[Any](), provenance.Reading()
     while waiting:
         reference = waiting.pop()
         tensor = reference.deref()
@@ -212,7 +212,7 @@ def _handles(tensors: Iterable[Any]) -> set[Any]:
         if number and reference not in seen:
             seen.add(reference)
             if tf.is_symbolic_tensor(tensor):
-                waiting += [each.ref() for each in provenance.read_by(tensor.op)]
+                waiting += [each.ref() for each in reading.of(tensor.op)]
     return {each for each in seen if each.deref().dtype == tf.resource}
 
 

@@ -189,6 +189,7 @@ def _all_behind(waiting: list[Any]) -> Iterator[Call | None]:
     inside = any(_has_inside(op.graph) for op in waiting)
     seen: set[_Key] = set()
     beyond: list[Any] = []  # the edge of a loop or branch
+    reading = Reading()
     while (waiting or beyond) and (known or inside):
         crossed = not waiting
         op = (waiting or beyond).pop()
@@ -201,24 +202,34 @@ def _all_behind(waiting: list[Any]) -> Iterator[Call | None]:
             continue
         if inside and _has_function(op):
             yield None
-        captured = read_by(op)
-        read = [each for each in captured if tf.is_symbolic_tensor(each)]
-        if not captured and op.type == "Placeholder" and _calls_around(op.graph):
+        found = reading.of(op)
+        read = [each for each in found if tf.is_symbolic_tensor(each)]
+        if not found and op.type == "Placeholder" and _calls_around(op.graph):
             yield None
         outside = not crossed and not _is_frame(op)
         (waiting if outside else beyond).extend(tensor.op for tensor in read)
 
 
-def read_by(op: Any) -> list[Any]:
-    """The tensors that an operation of a graph reads.
+class Reading:
+    """What operations of graphs read; of arguments, what they stand for.
 
-    That of an argument of a function, a branch or a loop reads what it stands for in
-    the graph around, or eagerly, if it is captured from there.
+    The argument of a function, a branch or a loop stands for what it captures from the
+    graph around, or of eager code. Captures are listed once for each graph.
     """
-    if op.inputs or op.type != "Placeholder":
-        return list(op.inputs)
-    captures = getattr(op.graph, "captures", ())
-    return [outer for outer, inner in captures if inner is op.outputs[0]]
+
+    def __init__(self) -> None:
+        self._captured: dict[int, dict[Any, Any]] = {}
+
+    def of(self, op: Any) -> list[Any]:
+        """The tensors that an operation reads; none for an argument handed to it."""
+        if op.inputs or op.type != "Placeholder":
+            return list(op.inputs)
+        if id(op.graph) not in self._captured:
+            captures = getattr(op.graph, "captures", ())
+            pairs = {inner.ref(): outer for outer, inner in captures}
+            self._captured[id(op.graph)] = pairs
+        outer = self._captured[id(op.graph)].get(op.outputs[0].ref())
+        return [] if outer is None else [outer]
 
 
 def _around(graph: Any) -> Iterator[Any]:
@@ -228,7 +239,7 @@ def _around(graph: Any) -> Iterator[Any]:
 
 
 def _calls_around(graph: Any) -> bool:
-    return any(map(noted, _around(graph)))
+    return any(_CALLS in each.collections for each in _around(graph))
 
 
 def _sources(waiting: list[Any], handles: list[Any]) -> Iterator[Call | None]:

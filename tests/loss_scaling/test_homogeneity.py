@@ -175,22 +175,6 @@ def test_what_is_not_known_is_not_told(name: str) -> None:
     assert not told(UNKNOWN[name])
 
 
-@pytest.mark.parametrize(
-    "zeros",
-    [
-        lambda g: tf.zeros(tf.shape(g)),
-        lambda g: tf.zeros_like(tf.random.uniform(tf.shape(g))),
-        lambda g: tf.reshape(tf.tile(tf.zeros([1]), [tf.size(g)]), tf.shape(g)),
-    ],
-)
-def test_zeros_have_any_degree_though_their_size_is_unknown(zeros: Fn) -> None:
-    with tf.Graph().as_default() as graph:
-        given = tf.compat.v1.placeholder(tf.float32, [None, None])
-        result = zeros(given) + given
-        made = graph.get_operations()[1:]
-        assert not homogeneity.bent(made, [given], [result])
-
-
 def test_of_what_python_computes_is_said_what_is_asked() -> None:
     assert told(UNKNOWN["by python"], hidden=True)
     assert not told(UNKNOWN["of trips"], hidden=True)

@@ -75,8 +75,8 @@ def _functions(operation: Any) -> tuple[calls.Call, list[Any]] | None:
     call = calls.CALLS.get(operation.type)
     if call is None:
         return None
-    attributes = [operation.node_def.attr[name] for name in call.attrs]
-    graphs = [graph for each in attributes for graph in _named(operation, each)]
+    attributes = operation.node_def.attr
+    graphs = [g for name in call.attrs for g in _named(operation, attributes[name])]
     return None if None in graphs else (call, graphs)
 
 
@@ -119,9 +119,10 @@ def _override(original: wrapping.Function) -> wrapping.Function:
         gradient = original(op)
         if gradient is None:
             return gradient
-        if op.node_def.attr[ir.UNSCALE].b and _apart() is not None:
+        attributes = op.node_def.attr
+        if attributes[ir.UNSCALE].b and _apart() is not None:
             return functools.partial(_second, gradient)
-        if op.node_def.attr[_OVERRIDDEN].s:
+        if attributes[_OVERRIDDEN].s:
             return functools.partial(_overridden, gradient)
         return gradient
 
@@ -150,9 +151,11 @@ def _python(original: wrapping.Function) -> wrapping.Function:
         func: Any, inp: Any, Tout: Any, *args: Any, is_grad_func: Any = False, **kw: Any
     ) -> Any:
         def calling(*inputs: Any) -> Any:
-            return original(func, inputs, Tout, *args, is_grad_func=is_grad_func, **kw)
+            return original(func, inputs, Tout, *args, is_grad_func=True, **kw)
 
-        return _in_graph(calling)(*inp) if is_grad_func else calling(*inp)
+        if is_grad_func:
+            return _in_graph(calling)(*inp)
+        return original(func, inp, Tout, *args, is_grad_func=is_grad_func, **kw)
 
     return called
 

@@ -10,6 +10,8 @@ from collections.abc import Container, Iterator, Mapping, Set
 
 import pytest
 
+from amp.graph_rewrite import phases
+from amp.graph_rewrite.graph import ir
 from amp.integration import install
 
 ROOT = pathlib.Path(__file__).parents[1]
@@ -453,6 +455,32 @@ def test_the_map_of_files_names_every_room():
     found = {p.parent.name for p in ROOT.glob("amp/*/__init__.py")}
     assert found == set(ROOMS)
     design = (ROOT / "docs/design.md").read_text()
-    for path in MODULES.values():
+    for name, path in MODULES.items():
         if path.stem != "__init__":
-            assert re.search(rf"`{path.stem}\b", design), path.name
+            where = section(design, name.split(".")[1])
+            assert re.search(rf"`(\w+/)?{path.stem}\b", where), path.name
+
+
+def section(design: str, room: str) -> str:
+    """What the design page says under the heading of a room; else all of it."""
+    parts = re.split(r"^## ", design, flags=re.MULTILINE)
+    found = [part for part in parts if f"`amp/{room}/`" in part.partition("\n")[0]]
+    return found[0] if found else design
+
+
+def test_the_table_of_phases_names_every_step_in_order():
+    design = (ROOT / "docs/design.md").read_text()
+    table = design.partition("| steps | folder or file |")[2].partition("\n\n")[0]
+    cells = [row.split("|")[1] for row in table.splitlines() if row.startswith("| ")]
+    named = [step.strip() for cell in cells for step in cell.split(";")]
+    lists = (phases.BEGIN, phases.PREPARE, phases.DECIDE, phases.BUILD, phases.CHECK)
+    lists += (phases.SECOND, phases.FUSE, phases.REPORT)
+    assert named == [step.name for steps in lists for step in steps]
+
+
+def test_the_table_of_attributes_names_every_mark_of_nodes():
+    design = (ROOT / "docs/design.md").read_text()
+    table = design.partition("| attribute | written by |")[2].partition("\n\n")[0]
+    named = re.findall(r"^\| `(_amp_\w+)`", table, flags=re.MULTILINE)
+    held = {v for v in vars(ir).values() if isinstance(v, str) and v[:5] == "_amp_"}
+    assert sorted(named) == sorted(held)

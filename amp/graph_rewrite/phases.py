@@ -30,20 +30,20 @@ from amp.graph_rewrite.report_builder import report_on
 from amp.graph_rewrite.steps import Step
 
 _OPENED = ("unfused", "onednn", "differentiable")
-_NARROWED = ("narrowed", "policy", "differentiable")
+_ROWS_READ = ("rows_read", "policy", "differentiable")
 # Checks the module, inlines its calls, and finds the sizes of its tensors.
 BEGIN = (
     Step("check the policy", check_op_names, ("policy",)),
     Step("check the graph given", checks.edges_given, ("given",)),
     Step("unfuse", fuse.unfuse, ("given",), "unfused"),
-    Step("open", open_lone_convolutions, _OPENED, "opened"),
+    Step("open lone convolutions", open_lone_convolutions, _OPENED, "opened"),
     Step("inline", inline, ("opened",), "inlined"),
     Step("bypass", bypass, ("inlined", "feeds", "differentiable"), "bypassed"),
-    Step("read rows", read_rows, ("bypassed", "differentiable"), "narrowed"),
-    Step("fuse batch norms", fuse_batch_norms, _NARROWED, "normed"),
+    Step("read rows", read_rows, ("bypassed", "differentiable"), "rows_read"),
+    Step("fuse batch norms", fuse_batch_norms, _ROWS_READ, "normed"),
     Step("hoist invariants", hoist_invariants, ("normed",), "hoisted"),
-    Step("hoist reads", hoist_frame_reads, ("hoisted",), "readied"),
-    Step("size", sized, ("readied", "sizes"), "sized"),
+    Step("hoist reads", hoist_frame_reads, ("hoisted",), "reads_hoisted"),
+    Step("size", sized, ("reads_hoisted", "sizes"), "sized"),
     Step("take the module", sized_module, ("sized",), "module"),
 )
 # Finds and prices the candidates.
@@ -51,14 +51,15 @@ PREPARE = (
     Step("contexts", contexts, ("module", "settled", "fetches", "feeds"), "contexts"),
     Step("analyze", analyze, ("module", "contexts"), "analysis"),
     Step("check the types given", checks.types_given, ("analysis",)),
-    Step("price", measured_prices, ("analysis", "settled", "timer"), "every"),
+    Step("price", measured_prices, ("analysis", "settled", "timer"), "all_priced"),
 )
 # Makes the plans that a nominee asks for.
-_CHOSEN = ("chosen", "nominated", "nominee")
+_NOMINATED = ("nominated", "nominee")
+_CHOSEN = ("chosen", "offered", "nominee")
 DECIDE = (
-    Step("nominate", nominated, ("every", "nominee"), "narrower"),
-    Step("spare", priced_without_scale, ("narrower", "nominee"), "nominated"),
-    Step("decide", decide, ("nominated", "nominee"), "chosen"),
+    Step("nominate", nominated, ("all_priced", "nominee"), "nominated"),
+    Step("price without the scale", priced_without_scale, _NOMINATED, "offered"),
+    Step("decide", decide, ("offered", "nominee"), "chosen"),
     Step("price memory", without_memory_if_needed, _CHOSEN, "priced"),
     Step("keep if it gains", keep_if_gains, ("chosen", "priced", "nominee"), "plans"),
 )
@@ -66,8 +67,8 @@ DECIDE = (
 BUILD = (
     Step("apply", apply_plans, ("priced", "plans"), "applied"),
     Step("check the casts", checks.casts_made, ("priced", "plans", "applied")),
-    Step("unscale", without_scale, ("applied", "priced", "nominee"), "unscaled"),
-    Step("link", link, ("unfused", "unscaled", "suffix"), "linked"),
+    Step("drop the scale", without_scale, ("applied", "priced", "nominee"), "scaleless"),
+    Step("link", link, ("unfused", "scaleless", "suffix"), "linked"),
 )
 # Checks them.
 CHECK = (
@@ -88,5 +89,5 @@ FUSE = (
     Step("fuse", fuse.fused, ("linked", "priced", "typed", "fusing"), "fused"),
     Step("check the clusters", checks.clusters_made, ("linked", "fused", "typed")),
 )
-_REPORTED = ("every", "priced", "plans", "fused", "settled", "sized")
+_REPORTED = ("all_priced", "priced", "plans", "fused", "settled", "sized")
 REPORT = (Step("report", report_on, _REPORTED, "report"),)

@@ -303,7 +303,7 @@ class Prepared:
     @property
     def priced(self) -> Priced:
         """The candidates and prices of every use."""
-        priced: Priced = self.values["every"]
+        priced: Priced = self.values["all_priced"]
         return priced
 
 

@@ -1,7 +1,7 @@
 """The laws that graphs have to obey: one function each, which yields the violations.
 
 Nothing is corrected here. The first three laws hold for any graph and also check the
-graph that a user passes; the others compare a rewritten graph with its original.
+graph that a user passes; the others hold for rewritten graphs.
 """
 
 from __future__ import annotations

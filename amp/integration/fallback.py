@@ -1,7 +1,7 @@
 """What happens when a part of the plugin fails: the user's code runs unchanged.
 
-The only module that catches every exception: under `strict` the failure is raised,
-otherwise the user is warned once and the job goes on. Errors of the user's own code are
+The only place after which the job goes on whatever was raised: under `strict` the
+failure is raised, otherwise the user is warned once. Errors of the user's own code are
 never caught here.
 """
 

@@ -106,6 +106,7 @@ _OPTIMIZER = f"{_TRAINING}.optimizer:Optimizer"
 _AVERAGES = f"{_TRAINING}.moving_averages:ExponentialMovingAverage"
 _REF = "tensorflow.python.ops.ref_variable:RefVariable"
 _SAVEABLE = f"{_TRAINING}.saving.saveable_object"
+_TRACKABLE = "tensorflow.python.trackable.base:Trackable"
 
 _KERAS_BASE = "keras.src.optimizers.base_optimizer"
 _KERAS_OPTIMIZER = f"{_KERAS_BASE}:BaseOptimizer"
@@ -272,6 +273,16 @@ ROWS: tuple[Row, ...] = (
             "gradients that replicas sum are zeros in all if one overflowed"),
     _call(_AVERAGES, "average", "self var", "which averages there are already"),
     # Saving.
+    _call(_TRACKABLE, "_trackable_children", "self save_type",
+          "overridden: the loss scale goes into an object's checkpoint"),
+    _call(_TRACKABLE, "_lookup_dependency", "self name",
+          "overridden: the loss scale comes out of an object's checkpoint"),
+    _call(_TRACKABLE, "_serialize_to_tensors", "self",
+          "overridden: what is saved of the loss scale"),
+    _call(_TRACKABLE, "_restore_from_tensors", "self restored_tensors",
+          "overridden: what is restored of the loss scale"),
+    _call(_TRACKABLE, "_copy_trackable_to_cpu", "self object_map",
+          "overridden: a save in the background writes the scale of its beginning"),
     _wrap(_SAVER, "_build", "self checkpoint_path build_save build_restore",
           "the loss scale goes into a session's checkpoint"),
     _wrap(_SAVER, "restore", "self sess save_path",

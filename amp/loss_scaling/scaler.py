@@ -10,8 +10,9 @@ it changes only where replicas update, by what they agreed on. Workers of a para
 server's coordinator share one copy and do not agree: each looks at the flags of its own
 gradient calls (`stepped_here`).
 
-No gradients, no optimizers and no private name of TensorFlow: the caller says for which
-variables a scaler is and where it is kept.
+No gradients and no optimizers: the caller says for which variables a scaler is and
+where it is kept. TensorFlow's private methods of checkpoints are overridden, never
+called otherwise.
 """
 
 from __future__ import annotations

@@ -1,6 +1,20 @@
 """`analyze` finds the candidates of all functions of a module.
 
-It runs the other files of this folder in their order; nothing is priced or chosen here.
+It runs the other files of this folder in their order; each can only refuse further
+nodes:
+
+1. `hazards.references`: readers of references of TensorFlow 1;
+2. `eligibility`: policy, op table, kernels and hazards, function by function;
+3. `ranges`: values that the 16-bit type cannot represent;
+4. `loss`: the loss;
+5. `conditioning`: values of which something is subtracted;
+6. `frame_variables.unfit`: loop variables of TensorFlow 1 that cannot turn as a whole;
+7. `settling_loops`: loops that end once their values change no more;
+8. `given_values`: what nobody computed, and is read where its last bits count;
+9. `propagation`: keeps the nodes downstream of a compute node, and the move nodes that
+   feed one.
+
+Nothing is priced or chosen here.
 """
 
 from __future__ import annotations

@@ -1,19 +1,10 @@
 """Which nodes may be 16-bit in one function: white-list, kernels and hazards.
 
-Each phase gives every node that it refuses a `Reason`. No cost and no change to the
-graph may enter.
-
-Order of the phases, each of which can only refuse further nodes:
-
-1. `eligible`: the policy, the op table and the kernels, one node at a time;
-2. `hazards.references`, which `analysis` calls, `hazards.flows`, `hazards.sinks` and
-   `hazards.decisions`: readers of v1 references; what hands on a TensorArray's flow;
-   arithmetic that only updates variables, is only summed to a scalar, or only leads to
-   a discrete choice (an index, a mask, a target);
-3. `ranges.ranges`, called by `analysis` for all functions together, as the next one:
-   values that the 16-bit type cannot represent;
-4. `propagation.propagate`: keeps the nodes downstream of a compute node, and the move
-   nodes that feed one.
+Every node that is refused gets a `Reason`. First the policy, the op table and the
+kernels are asked, one node at a time; then `hazards`: what hands on a TensorArray's
+flow, and arithmetic that only updates variables, is only summed to a scalar, or only
+leads to a discrete choice (an index, a mask, a target). What needs all functions at
+once is `analysis`' matter. No cost and no change to the graph may enter.
 """
 
 from __future__ import annotations

@@ -52,8 +52,8 @@ SOON = 1.1
 SCALE = 8
 # What changes no plan and no time.
 _IRRELEVANT = ("report", "strict", "trial", "tune_budget")
-# Those of the integration's rooms whose code makes plans, races or checks them.
-_ROOMS = ("runtime", "racing", "contests", "observing", "functions")
+# The folders of `amp/integration/` whose code makes plans, races or checks them.
+_FOLDERS = ("runtime", "racing", "contests", "observing", "functions", "sessions")
 
 _LOCK = threading.RLock()  # held while a record is read and replaced, no longer
 
@@ -168,7 +168,7 @@ def _package() -> str:
     planning, beside = (
         Path(package.__file__ or "").parent for package in (graph_rewrite, integration)
     )
-    for folder in (planning, *(beside / room for room in _ROOMS)):
+    for folder in (planning, *(beside / name for name in _FOLDERS)):
         for file in sorted(folder.rglob("*.py")):
             found.update(file.read_bytes())
     return found.hexdigest()

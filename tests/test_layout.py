@@ -82,10 +82,12 @@ MAY_IMPORT = {
     "amp.errors": (),
     "amp.loss_scaling.scale": ("amp.errors",),
     "amp.loss_scaling": (
-        *("amp.errors", "amp.lazy_names", "amp.loss_scaling", "amp.once"),
+        *("amp.errors", "amp.lazy_names", "amp.loss_scaling", "amp.messages"),
+        "amp.once",
         *("amp.graph_rewrite.graph", "amp.graph_rewrite.ops.structure"),
     ),
     "amp.lazy_names": (),
+    "amp.messages": (),
     "amp.once": (),
     "amp.spelling": (),
     "amp.policy": ("amp.errors", "amp.loss_scaling.scale", "amp.spelling"),
@@ -96,16 +98,16 @@ MAY_IMPORT = {
         *("amp.graph_rewrite", "amp.report_page"),
     ),
     "amp.integration": (
-        *("amp.errors", "amp.policy", "amp.loss_scaling"),
+        *("amp.errors", "amp.policy", "amp.loss_scaling", "amp.messages"),
         *("amp.once", "amp.spelling", "amp.variables"),
         *("amp.graph_rewrite", "amp.integration"),
     ),
     "amp.cli": (
         *("amp.errors", "amp.policy", "amp.integration", "amp.cli"),
-        *("amp.spelling", "amp.variables"),
+        *("amp.messages", "amp.spelling", "amp.variables"),
     ),
     "amp.callbacks": (
-        "amp.lazy_names",
+        *("amp.lazy_names", "amp.messages"),
         "amp.loss_scaling",
         "amp.integration",
         "amp.callbacks",
@@ -149,7 +151,7 @@ REWRITER = (
     *("rewrite", "comparison"),
 )
 INTEGRATION = (
-    *("atomic_files", "process", "imports", "messages", "hooks"),
+    *("atomic_files", "process", "imports", "hooks"),
     *("conversion", "wrapping"),
     *(
         "nesting",

@@ -95,7 +95,6 @@ ELSEWHERE = {
     "graph_rewrite/candidates/running_sums.py": (
         "graph_rewrite/candidates/test_call_values.py"
     ),
-    "integration/messages.py": "integration/test_fallback.py",
     "integration/distributed/strategy_threads.py": (
         "integration/distributed/test_replicas.py"
     ),

@@ -13,10 +13,10 @@ from typing import Any
 
 import tensorflow as tf
 
+from amp import messages
 from amp.callbacks import readings
 from amp.callbacks.pace import Pace
 from amp.callbacks.readings import Reading
-from amp.integration import messages
 from amp.integration.observing import step_probes, step_variants
 from amp.integration.observing.samples import Sample
 from amp.integration.process import PROCESS

@@ -13,10 +13,11 @@ from typing import Any
 
 import tensorflow as tf
 
+from amp import messages
 from amp.callbacks import readings
 from amp.callbacks.pace import Pace
 from amp.callbacks.readings import Reading
-from amp.integration import fallback, messages
+from amp.integration import fallback
 from amp.integration.observing import step_variants
 from amp.loss_scaling import current, exponents, tally
 from amp.loss_scaling.tally import Tally

@@ -9,9 +9,9 @@ import argparse
 import os
 from collections.abc import Collection
 
+from amp import messages
 from amp import variables as known
 from amp.errors import AmpError
-from amp.integration import messages
 from amp.policy import FIELDS, Policy
 
 # What only a job has that runs: no flag of a command that plans.

@@ -64,10 +64,11 @@ DECIDE = (
     Step("keep if it gains", keep_if_gains, ("chosen", "priced", "nominee"), "plans"),
 )
 # Builds the graphs that the plans describe.
+_APPLIED = ("applied", "priced", "nominee")
 BUILD = (
     Step("apply", apply_plans, ("priced", "plans"), "applied"),
     Step("check the casts", checks.casts_made, ("priced", "plans", "applied")),
-    Step("drop the scale", without_scale, ("applied", "priced", "nominee"), "scaleless"),
+    Step("drop the scale", without_scale, _APPLIED, "scaleless"),
     Step("link", link, ("unfused", "scaleless", "suffix"), "linked"),
 )
 # Checks them.

@@ -15,11 +15,12 @@ from typing import Any
 
 import tensorflow as tf
 
+from amp import messages
 from amp.errors import AmpError, PolicyError
 from amp.graph_rewrite.cost import resolution, shipped_devices
 from amp.graph_rewrite.graph import ir
 from amp.graph_rewrite.ops.op_names import check_op_names
-from amp.integration import active, fallback, messages
+from amp.integration import active, fallback
 from amp.integration.active import Active
 from amp.integration.functions import function_hooks
 from amp.integration.functions.twins import Twins

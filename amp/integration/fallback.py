@@ -13,8 +13,8 @@ import dataclasses
 from collections.abc import Callable, Iterator
 from typing import TypeVar
 
+from amp import messages
 from amp.errors import AmpError
-from amp.integration import messages
 
 _T = TypeVar("_T")
 _STRICT: contextvars.ContextVar[bool] = contextvars.ContextVar("strict", default=False)

@@ -11,7 +11,8 @@ from typing import Any
 
 import tensorflow as tf
 
-from amp.integration import active, messages, wrapping
+from amp import messages
+from amp.integration import active, wrapping
 from amp.loss_scaling.scale import NoLossScale
 
 

@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+from amp import messages
 from amp.loss_scaling.process import SCALING
 
 
@@ -58,7 +59,6 @@ class Process:
       loops: what watches training loops, by where it writes and how often it reads.
       observers: the functions that look at a tensor, by what for and by its type. Kept.
       scaled_losses: eager losses that the program scaled itself, weakly, by their id.
-      told: what the user was warned of already.
       reports: the newest reports by their numbers, the oldest first.
       report_lines: what finds the source lines of a report on a session's run, by the
         report's number; it holds no graph.
@@ -110,7 +110,6 @@ class Process:
     loops: dict[tuple[str, int | None], Any] = _forgotten(dict)
     observers: dict[Any, Any] = _kept(dict)
     scaled_losses: dict[int, weakref.ReferenceType[Any]] = _forgotten(dict)
-    told: set[str] = _forgotten(set)
     reports: collections.OrderedDict[int, Any] = _forgotten(collections.OrderedDict)
     report_lines: dict[int, Callable[[], Any]] = _forgotten(dict)
     unwritable: set[str] = _forgotten(set)
@@ -139,6 +138,7 @@ class Process:
             if not field.metadata.get("kept"):
                 setattr(self, field.name, getattr(fresh, field.name))
         SCALING.reset()
+        messages.forget()
 
 
 @dataclasses.dataclass

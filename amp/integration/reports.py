@@ -17,14 +17,10 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+from amp import messages
 from amp.graph_rewrite import figures
 from amp.graph_rewrite.report import Report
-from amp.integration import (
-    atomic_files,
-    fallback,
-    messages,
-    report_directories,
-)
+from amp.integration import atomic_files, fallback, report_directories
 from amp.integration.process import PROCESS
 from amp.policy import FIELDS
 

@@ -98,7 +98,7 @@ def text(case: Case, finding: Finding | None) -> str:
       case: what has happened.
       finding: where, as far as that is known.
     """
-    said = f"amp: loss scaler {case.scaler!r}: {_what(case)}. "
+    said = f"loss scaler {case.scaler!r}: {_what(case)}. "
     if case.event == "never" and case.times < _SHORT:
         said += "The scale begins high and halves at each of them: a job with more "
         said += "steps may find one that fits. "

@@ -9,7 +9,6 @@ copied.
 
 from __future__ import annotations
 
-import logging
 import weakref
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeAlias
@@ -18,11 +17,10 @@ import numpy as np
 import tensorflow as tf
 from numpy.typing import NDArray
 
+from amp import messages
 from amp.errors import CheckpointError
 from amp.loss_scaling.process import SCALING
 from amp.loss_scaling.scale import LARGEST, SMALLEST
-
-_LOG = logging.getLogger("amp")  # Python's own, without a handler of ours
 
 # One row per scaler, float64, which holds each of these exactly.
 Numbers: TypeAlias = NDArray[np.float64]
@@ -176,13 +174,13 @@ def taken_by_name(name: str) -> NDArray[np.float64] | None:
     row = SCALING.named.pop(name, None)
     if row is not None:
         return np.array(row)
-    message = (
-        "amp: the loss scale %r starts afresh: the states that were loaded and still "
-        "wait are those of %s"
-    )
-    if SCALING.named and name not in SCALING.told:
-        SCALING.told.add(name)
-        _LOG.warning(message, name, ", ".join(map(repr, SCALING.named)))
+    if SCALING.named:
+        messages.log_once(
+            "the loss scale %r starts afresh: the states that were loaded and still "
+            "wait are those of %s",
+            name,
+            ", ".join(map(repr, SCALING.named)),
+        )
     return None
 
 

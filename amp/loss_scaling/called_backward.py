@@ -9,16 +9,14 @@ and nobody sees what, is made so wherever there is such a graph in the process.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TypeAlias
 
 import tensorflow as tf
 
+from amp import messages
 from amp.loss_scaling.eager_backward import Passing
 from amp.loss_scaling.process import SCALING
-
-_LOG = logging.getLogger("amp")  # Python's own, without a handler of ours
 
 # Gives the graphs of the functions that an operation calls or has for branches.
 Bodies: TypeAlias = Callable[[Any], Sequence[Any]]
@@ -69,15 +67,12 @@ def tell(line: str) -> None:
     """
     where = f" at {line}" if line else ""
     way = "that may be on the way" if tf.executing_eagerly() else "on the way"
-    text = (
+    messages.log_once(
         f"gradients{where} are not scaled: a function {way} has a "
         "tf.custom_gradient in it that is not linear in what comes in: it clips it, "
         "takes its sign or ignores it. Small ones may become 0 in float16. Clip what "
         "tape.gradient returns instead (see docs/loss_scaling.md)"
     )
-    if text not in SCALING.told:
-        SCALING.told.add(text)
-        _LOG.warning("amp: %s", text)
 
 
 def _calls_one(operations: Iterable[Any], bodies: Bodies, seen: set[int]) -> bool:

@@ -12,16 +12,13 @@ cannot reach them.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, MutableMapping
 from typing import Any
 
 import tensorflow as tf
 
-from amp.loss_scaling.process import SCALING
+from amp import messages
 from amp.loss_scaling.scale import LossScale
-
-_LOG = logging.getLogger("amp")  # Python's own, without a handler of ours
 
 VALUE = "VARIABLE_VALUE"  # TensorFlow's name of a variable's one entry
 SAVED = {
@@ -109,10 +106,9 @@ def from_file(
 
 def skipped(entry: str, found: str) -> None:
     """Logs, once in a process, that an entry of a checkpoint is not restored."""
-    message = (
-        "amp: the loss-scale entry %s of a checkpoint is left out: it has %s, and a "
-        "number was expected. The loss scale goes on as it is; all else is restored."
+    messages.log_once(
+        "the loss-scale entry %s of a checkpoint is left out: it has %s, and a number "
+        "was expected. The loss scale goes on as it is; all else is restored.",
+        entry,
+        found,
     )
-    if message not in SCALING.told:
-        SCALING.told.add(message)
-        _LOG.warning(message, entry, found)

@@ -36,7 +36,6 @@ class Scaling:
       paused: for each who has paused `stalls`, which then reads no count, an object.
       ask: has the next call of every function look at `asked`, and returns whether any
         may come by. None before there are hooks. Kept by `reset`.
-      told: the warnings logged so far.
       updated: by their identity, variables whose update was traced before a scaler of
         theirs was made. Kept by `reset`, like the next: TensorFlow keeps its traces.
       bends: the graphs of functions' gradients that are not linear (`called_backward`).
@@ -59,7 +58,6 @@ class Scaling:
     asked: dict[int, Any] = dataclasses.field(default_factory=dict)
     paused: set[object] = dataclasses.field(default_factory=set)
     ask: Callable[[], bool] | None = None
-    told: set[str] = dataclasses.field(default_factory=set)
     updated: dict[int, weakref.ref[Any]] = dataclasses.field(default_factory=dict)
     bends: weakref.WeakSet[Any] = dataclasses.field(default_factory=weakref.WeakSet)
     resting: weakref.WeakSet[Any] = dataclasses.field(default_factory=weakref.WeakSet)

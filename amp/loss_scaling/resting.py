@@ -7,14 +7,12 @@ not known here, and neither are traces.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterable
 
+from amp import messages
 from amp.loss_scaling import advice, group
 from amp.loss_scaling.process import SCALING
 from amp.loss_scaling.scaler import Scaler
-
-_LOG = logging.getLogger("amp")  # Python's own, without a handler of ours
 
 
 def rests(scaler: Scaler | None) -> bool:
@@ -39,7 +37,7 @@ def rest(labels: Iterable[str]) -> None:
         if variables and not rests(scaler):
             SCALING.resting.add(scaler)
             SCALING.generation += 1
-            _LOG.warning("amp: %s", _told(scaler, variables))
+            messages.log("%s", _told(scaler, variables))
 
 
 def _told(scaler: Scaler, variables: list[str]) -> str:

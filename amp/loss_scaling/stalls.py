@@ -16,7 +16,6 @@ import atexit
 import contextlib
 import dataclasses
 import functools
-import logging
 import math
 import os
 import threading
@@ -27,11 +26,11 @@ from typing import Any
 
 import tensorflow as tf
 
+from amp import messages
 from amp.loss_scaling import advice, tally
 from amp.loss_scaling.process import SCALING
 from amp.loss_scaling.scale import LossScale, Where
 
-_LOG = logging.getLogger("amp")  # Python's own, without a handler of ours
 # A scale that starts at 2**15 fits most jobs after 15 halvings.
 LIMIT = 20
 EARLY = 10  # overflows in a row after which steps are asked
@@ -174,7 +173,7 @@ def _look_at(watched: _Watched, last: bool) -> bool:
     with _LOOKING, contextlib.suppress(tf.errors.OpError, RuntimeError):
         more, says = _seen(watched, last)
     if says:
-        _LOG.warning("%s", says)  # a program's handlers run, and no lock is held
+        messages.log("%s", says)  # a program's handlers run, and no lock is held
     return more
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import logging
 import os
 import pathlib
 import re
@@ -15,7 +14,7 @@ import tensorflow as tf
 
 import amp
 from amp.graph_rewrite.cost import device_profile
-from amp.integration import api, fallback, messages
+from amp.integration import api, fallback
 from amp.integration.measuring import hardware, profiles
 from amp.integration.process import PROCESS
 
@@ -56,36 +55,6 @@ def test_a_warning_shows_a_line_of_the_program():
     with pytest.warns(RuntimeWarning, match="it runs as it was") as told:
         fallback.attempt(PART, broken, lambda: 1)
     assert told[0].filename == __file__
-
-
-# What may have started the tests; execnet is named so in the processes of xdist.
-_RUNNERS = {"__main__", "runpy", "execnet", "xdist", "__channelexec__"}
-
-
-def test_a_warning_without_a_line_of_the_program_names_what_was_started(monkeypatch):
-    ours = frozenset({__name__.partition(".")[0], "_pytest", "pytest", "pluggy"})
-    known = messages._NOT_THE_PROGRAM | ours | _RUNNERS
-    monkeypatch.setattr(messages, "_NOT_THE_PROGRAM", known)
-    monkeypatch.setattr(sys, "argv", ["train.py"])
-    with pytest.warns(UserWarning, match="amp: the end") as told:
-        messages.warn("the end", UserWarning)
-    assert (told[0].filename, told[0].lineno) == ("train.py", 0)
-
-
-def test_a_note_goes_to_stderr_once_and_is_no_warning(capsys, caplog):
-    for _ in range(2):
-        messages.note("measuring takes %d s", 3)
-    assert capsys.readouterr().err == "amp: measuring takes 3 s\n"
-    assert not caplog.records
-
-
-@pytest.mark.parametrize("level", [logging.INFO, logging.ERROR])
-def test_a_program_that_sets_levels_decides_on_notes(level, capsys, caplog):
-    with caplog.at_level(level, "amp"):
-        messages.note("measuring takes long")
-    assert not capsys.readouterr().err
-    shown = [(r.levelno, r.getMessage()) for r in caplog.records]
-    assert shown == [(20, "amp: measuring takes long")] * (level == logging.INFO)
 
 
 def test_what_is_the_users_to_see_is_raised():

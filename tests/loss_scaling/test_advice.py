@@ -27,7 +27,7 @@ def test_the_first_names_are_said_and_how_many_more_there_are():
 )
 def test_each_event_names_the_scaler_and_the_variables(event, says):
     said = text(dataclasses.replace(CASE, event=event), None)
-    assert said.startswith("amp: loss scaler 'net': ")
+    assert said.startswith("loss scaler 'net': ")
     assert says in said
     assert "a mean instead of a sum" in said
     assert "amp.compare(step, *batch)" in said

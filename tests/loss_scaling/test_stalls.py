@@ -10,6 +10,7 @@ import pytest
 import tensorflow as tf
 
 import amp
+from amp import messages
 from amp.integration import active
 from amp.integration.install import install
 from amp.loss_scaling import (
@@ -103,7 +104,7 @@ def test_a_warning_is_logged_while_no_lock_is_held(scope, monkeypatch):
     """A program's handler may wait for a thread that pauses the watching."""
     held = []
     monkeypatch.setattr(
-        stalls._LOG, "warning", lambda *_: held.append(stalls._LOOKING.locked())
+        messages, "log", lambda *_: held.append(stalls._LOOKING.locked())
     )
     w = stepped("function", np.inf, LIMIT)
     stalls.look(last=True)

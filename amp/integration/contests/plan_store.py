@@ -22,7 +22,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from amp import graph_rewrite, integration
+from amp import graph_rewrite, integration, messages
 from amp.errors import ProfileError
 from amp.graph_rewrite.cost.op_instance import Times
 from amp.graph_rewrite.cost.resolution import Resolution
@@ -30,7 +30,7 @@ from amp.graph_rewrite.graph import fingerprint as graph_fingerprint
 from amp.graph_rewrite.graph import ir
 from amp.graph_rewrite.outcomes import TrialOutcome
 from amp.graph_rewrite.report import Report
-from amp.integration import fallback, messages
+from amp.integration import fallback
 from amp.integration.measuring import hardware, profiles
 from amp.integration.racing.race_log import FLOAT32, IN_FLOAT32
 from amp.integration.racing.race_rules import USED_UP

@@ -14,8 +14,9 @@ from typing import Any
 
 import tensorflow as tf
 
+from amp import messages
 from amp.graph_rewrite.cost import all_reduce
-from amp.integration import active, messages, wrapping
+from amp.integration import active, wrapping
 from amp.integration.distributed import replicas, workers
 from amp.integration.process import PROCESS
 

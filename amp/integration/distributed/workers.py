@@ -15,8 +15,8 @@ from typing import Any, TypeAlias
 import tensorflow as tf
 from tensorflow.python.eager import context as context_lib
 
+from amp import messages
 from amp.errors import PolicyError
-from amp.integration import messages
 from amp.integration.process import PROCESS
 
 Task: TypeAlias = tuple[str, int]

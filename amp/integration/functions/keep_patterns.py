@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from amp import messages
 from amp.errors import PolicyError
 from amp.graph_rewrite.graph import ir
 from amp.graph_rewrite.normalize import inline
-from amp.integration import messages
 from amp.policy import FIELDS, Policy
 
 

@@ -12,8 +12,8 @@ import importlib
 import os
 import sys
 
-from amp import variables
-from amp.integration import fallback, imports, messages
+from amp import messages, variables
+from amp.integration import fallback, imports
 from amp.integration.launch import job_lines
 from amp.policy import Policy
 

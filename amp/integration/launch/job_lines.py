@@ -13,8 +13,9 @@ import logging
 import os
 import sys
 
+from amp import messages
 from amp.graph_rewrite.cost.resolution import Resolution
-from amp.integration import fallback, messages
+from amp.integration import fallback
 from amp.integration.process import PROCESS
 
 

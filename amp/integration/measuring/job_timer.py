@@ -18,11 +18,12 @@ import threading
 import time
 from collections.abc import Container, Mapping, Sequence
 
+from amp import messages
 from amp.errors import ProfileError
 from amp.graph_rewrite.cost.op_instance import Instance, Timer, Times
 from amp.graph_rewrite.cost.pricing import untimed
 from amp.graph_rewrite.cost.resolution import Resolution
-from amp.integration import fallback, messages
+from amp.integration import fallback
 from amp.integration.measuring import hardware, operation_timer, stored_times
 from amp.integration.process import PROCESS
 from amp.policy import Policy

@@ -10,9 +10,9 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 
+from amp import messages
 from amp.graph_rewrite.cost.op_instance import Instance, Times
 from amp.graph_rewrite.cost.resolution import Resolution
-from amp.integration import messages
 from amp.integration.measuring import hardware, job_timer
 from amp.integration.measuring.operation_timer import ROUNDS
 from amp.integration.process import PROCESS

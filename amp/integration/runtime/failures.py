@@ -10,7 +10,8 @@ from collections.abc import Callable
 
 import tensorflow as tf
 
-from amp.integration import fallback, messages
+from amp import messages
+from amp.integration import fallback
 
 # What became of a plan, in reports.
 REFUSED = "TensorFlow refused the twin"

@@ -19,7 +19,8 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from amp.integration import fallback, messages
+from amp import messages
+from amp.integration import fallback
 from amp.integration.observing import step_variants
 from amp.integration.observing.samples import Sample
 from amp.integration.runtime import failures
@@ -140,7 +141,7 @@ class SessionStalls:
             if finding is not None or over:
                 self._cases.pop(number, None)
                 self._answers.pop(number, None)
-                messages.log("%s", advice.text(case, finding).removeprefix("amp: "))
+                messages.log("%s", advice.text(case, finding))
 
 
 def _read(session: Any) -> list[tuple[Any, stalls.Counts]]:

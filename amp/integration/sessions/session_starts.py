@@ -12,7 +12,8 @@ from typing import Any
 import tensorflow as tf
 from tensorflow.python.client import pywrap_tf_session
 
-from amp.integration import fallback, messages
+from amp import messages
+from amp.integration import fallback
 from amp.integration.functions.twins import Twins
 from amp.integration.runtime import failures
 from amp.integration.sessions import graph_views, skipped_counts

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from tensorflow.python.debug.lib import check_numerics_callback
 
-from amp.integration import fallback, messages
+from amp import messages
+from amp.integration import fallback
 from amp.loss_scaling.scale import DynamicLossScale, LossScale
 
 _PART = fallback.Part("whether numerics are checked is not known")

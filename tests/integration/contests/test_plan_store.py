@@ -14,9 +14,9 @@ import tensorflow as tf
 from rewriting import graph_def, matmul_chain, rewritten, settled
 from tensorflow.python.eager import context as context_lib
 
+from amp import messages
 from amp.graph_rewrite.cost.shipped_devices import CPU_AMX
 from amp.graph_rewrite.outcomes import RacedPlan, TrialOutcome
-from amp.integration import messages
 from amp.integration.contests import plan_store
 from amp.integration.contests.plan_store import Record
 from amp.integration.racing.race_log import FLOAT32

@@ -17,8 +17,9 @@ import tensorflow as tf
 from tensorflow.python.eager import context as context_lib
 
 import amp
+from amp import messages
 from amp.graph_rewrite.rewrite import Begun
-from amp.integration import active, api, install, messages, reports, tensor_pool
+from amp.integration import active, api, install, reports, tensor_pool
 from amp.integration.contests import plan_store
 from amp.integration.functions import twins as twins_lib
 from amp.integration.measuring import job_timer

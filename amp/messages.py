@@ -8,7 +8,7 @@ Every text begins with "amp: ". There are three kinds, by what the user is to do
 * `warn`: something failed, and the job goes on without it.
 
 The logger is Python's own, by the name "amp"; no handler is installed and no level is
-set: that is left to the program.
+set: that is left to the program. What is said is made elsewhere.
 """
 
 from __future__ import annotations
@@ -20,9 +20,8 @@ import warnings
 from types import FrameType
 from typing import Any, TextIO
 
-from amp.integration.process import PROCESS
-
 _LOG = logging.getLogger("amp")
+_SHOWN: set[str] = set()  # what was said once
 # A warning shows a line of the program, not one of these.
 _NOT_THE_PROGRAM = frozenset(
     {
@@ -40,8 +39,7 @@ def info(text: str, *values: Any) -> None:
 def note(text: str, *values: Any) -> None:
     """As `tell`, the first time in the process that it says this."""
     said = text % values if values else text
-    if said not in PROCESS.told:
-        PROCESS.told.add(said)
+    if _is_new(said):
         tell("%s", said)
 
 
@@ -65,8 +63,7 @@ def to_stderr(text: str) -> None:
 
 def to_stderr_once(text: str) -> None:
     """As `to_stderr`, the first time in the process that it says this."""
-    if text not in PROCESS.told:
-        PROCESS.told.add(text)
+    if _is_new(text):
         to_stderr(text)
 
 
@@ -85,8 +82,7 @@ def log(text: str, *values: Any) -> None:
 def log_once(text: str, *values: Any) -> None:
     """As `log`, the first time in the process that it says this."""
     said = text % values if values else text
-    if said not in PROCESS.told:
-        PROCESS.told.add(said)
+    if _is_new(said):
         log("%s", said)
 
 
@@ -117,9 +113,20 @@ def warn(text: str, category: type[Warning] = RuntimeWarning) -> None:
 
 def warn_once(text: str) -> None:
     """As `warn`, the first time in the process that it says this."""
-    if text not in PROCESS.told:
-        PROCESS.told.add(text)
+    if _is_new(text):
         warn(text)
+
+
+def forget() -> None:
+    """Makes all that was said once new again."""
+    _SHOWN.clear()
+
+
+def _is_new(text: str) -> bool:
+    """Whether a text comes for the first time in the process."""
+    new = text not in _SHOWN
+    _SHOWN.add(text)
+    return new
 
 
 def _place_in_program() -> tuple[str, int, dict[str, Any]]:

@@ -1,5 +1,5 @@
 # make demo    train the digits in float32 and in mixed precision, and compare
-# make test    the test suite, but for what says once more what others say
+# make test    the test suite, but for tests that repeat a law for further models
 # make test-all  all of it
 # make test-quick  the tests that take a moment: not those marked slow or processes
 # make test-isa  the tests that depend on kernels, on older CPUs that this one can stand for

@@ -207,7 +207,8 @@ def _trained(args: argparse.Namespace, what: str) -> Iterator[dict[str, Any]]:
 def _steps(args: argparse.Namespace, name: str) -> int:
     """The steps of a family's seeds, as far as its row says how many there are."""
     family = families.FAMILIES[name]
-    given = {"quick": False, "dtype": settings.DTYPES[0]} | vars(args)
+    given: dict[str, Any] = {"quick": False, "dtype": settings.DTYPES[0]}
+    given |= vars(args)
     size = family.size(quick=given["quick"], real=args.data_dir is not None)
     return size.steps * families.seeds(name, given["dtype"], family.seeds)
 

@@ -41,7 +41,12 @@ def entry(family: str, data: str) -> dict[str, Any]:
             allowed=known,
             remedy="name the directory of that data with --data-dir, or use `run`",
         )
-    told = {"margin": {}, "scale": None, "seeds": 1, "goal": goal.metric}
+    told: dict[str, Any] = {
+        "margin": {},
+        "scale": None,
+        "seeds": 1,
+        "goal": goal.metric,
+    }
     return {**told, "tag": _tag(goal)}
 
 

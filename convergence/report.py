@@ -104,8 +104,8 @@ def sections(found: Counted) -> list[tuple[str, list[str | Table], str]]:
     if reached:
         made.append(("Goals", [GOALS_NOTE, tables.goals_table(reached)], ""))
     if planted:
-        parts = [CONTROLS_NOTE, tables.controls_table(planted)]
-        made.append(("Negative controls", parts, ""))
+        controls: list[str | Table] = [CONTROLS_NOTE, tables.controls_table(planted)]
+        made.append(("Negative controls", controls, ""))
     counted = [result for result, stale in pairs if not stale]
     if native := tables.native_table(counted):
         made.append(("Native and emulated", [NATIVE_NOTE, native], ""))
@@ -272,9 +272,10 @@ def web(found: Counted, drawings: Mapping[str, str]) -> str:
             svg = drawings[drawing + ".svg"]
             parts.append(svg[svg.index("<svg") :])
         for part in content:
-            text = part if isinstance(part, str) else ""
-            escaped = html.escape(text.replace("*", ""))
-            parts.append(f"<p>{escaped}</p>" if text else tagged(part))
+            if isinstance(part, str):
+                parts.append(f"<p>{html.escape(part.replace('*', ''))}</p>")
+            else:
+                parts.append(tagged(part))
     return WEB.substitute(body="\n".join(parts))
 
 

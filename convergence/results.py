@@ -22,8 +22,10 @@ from convergence.families import Family, Size
 PROTOCOL = 2  # files of the first lack this entry, and are not judged
 DIRECTORY = Path(__file__).parent / "results"
 RULED = ("margin", "scale", "seeds", "goal", "tag")  # what results hold of an entry
-LIBRARIES = ("scikit-learn", "scipy", "sentencepiece", "sacrebleu", "num2words")
-LIBRARIES += ("babel", "pillow")
+LIBRARIES = (
+    *("scikit-learn", "scipy", "sentencepiece", "sacrebleu", "num2words"),
+    *("babel", "pillow"),
+)
 
 
 def write(path: Path, result: Mapping[str, Any]) -> None:

@@ -73,7 +73,7 @@ def of_restarts() -> Iterator[str]:
 def _first_scaler(weight: tf.Variable) -> Any:
     """The scaler of a first step, in the same line each time; None if there is none."""
 
-    @tf.function(autograph=False)  # type: ignore[untyped-decorator]
+    @tf.function(autograph=False)
     def step() -> tf.Tensor:
         with tf.GradientTape() as tape:
             loss = tf.reduce_sum(weight * weight)

@@ -19,27 +19,38 @@ from convergence import (
     probe,
     trivial,
 )
+from convergence.comparison import Compared
 from convergence.equivalence import DIFFERENT, EQUAL
 from convergence.settings import CONSTANT, FLOAT32, MIXED, SETTINGS
-from convergence.verdict import Compared, Row
+from convergence.verdict import Row
 
 Table = list[Sequence[str]]
 Judged = Mapping[str, Any]
 NONE = "–"
 
-HEAD = ("setting", "metric", "sd", "loss against float32", "margin")
-HEAD += ("metric against float32", "margin", "worst gradient or update", "limit")
-HEAD += ("grew, backed off", "skipped", "diverged", "16-bit nodes", "")
-LAYER_HEAD = ("gradients of", "under 2^-24", "under 2^-14", "scaled: under 2^-24")
-LAYER_HEAD += ("scaled: under 2^-14",)
-LOST_HEAD = ("gradient of", "unscaled: to 0", "to denormals")
-LOST_HEAD += ("dynamic: to 0", "to denormals")
+HEAD = (
+    *("setting", "metric", "sd", "loss against float32", "margin"),
+    *("metric against float32", "margin", "worst gradient or update", "limit"),
+    *("grew, backed off", "skipped", "diverged", "16-bit nodes", ""),
+)
+LAYER_HEAD = (
+    *("gradients of", "under 2^-24", "under 2^-14"),
+    *("scaled: under 2^-24", "scaled: under 2^-14"),
+)
+LOST_HEAD = (
+    *("gradient of", "unscaled: to 0", "to denormals"),
+    *("dynamic: to 0", "to denormals"),
+)
 TIMES_HEAD = ("setting", "median of a run", "speed-up")
 FINDS = ("finds loss", "finds metric", "of what is learned")
-GOALS_HEAD = ("family", "data", "type", "metric", "trivial", "wanted", "float32")
-GOALS_HEAD += ("dynamic", "minutes", "verdict")
-NATIVE_HEAD = ("family", "data", "setting", "pairs", "loss", "margin")
-NATIVE_HEAD += ("metric", "margin", "")
+GOALS_HEAD = (
+    *("family", "data", "type", "metric", "trivial", "wanted", "float32"),
+    *("dynamic", "minutes", "verdict"),
+)
+NATIVE_HEAD = (
+    *("family", "data", "setting", "pairs", "loss", "margin"),
+    *("metric", "margin", ""),
+)
 MOST_ROWS = 12
 
 

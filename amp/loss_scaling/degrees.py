@@ -1,9 +1,9 @@
 """Degrees: how the results of an operation grow with its inputs.
 
 A tensor has *degree* d if it is multiplied by s^d where what came in is multiplied by
-s > 0; what does not depend on it is a number, of degree 0. Facts about operations are
-rows of the tables; no graph is followed here, but for zeros back to where they are
-made, and no function looked into.
+s > 0; what does not depend on it is a number, of degree 0. A row of the tables
+gives the degree of one operation. Graphs are not followed here, except for zeros, back
+to where they are made, and functions are not looked into.
 """
 
 from __future__ import annotations

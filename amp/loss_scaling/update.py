@@ -285,8 +285,9 @@ def told_to_all(
 ) -> Callable[[], Any]:
     """Returns `apply` in a form that tells every scaler of its variables that it ran.
 
-    What is asked notes that itself. Others, of gradients taken elsewhere, have to know
-    too: one whose overflow skipped the update before would keep averages as they are.
+    The scalers of its own gradients note that themselves. Others of these variables, of
+    gradients taken elsewhere, may have skipped the update before: they would keep
+    moving averages as they are.
 
     Args:
       apply: the whole update, which may be a branch.

@@ -62,11 +62,11 @@ def said(monkeypatch):
     """What is logged; the event is set by each line."""
     lines, came = [], threading.Event()
 
-    def warning(form, *values):
+    def log(form, *values):
         lines.append(form % values)
         came.set()
 
-    monkeypatch.setattr(stalls._LOG, "warning", warning)
+    monkeypatch.setattr(messages, "log", log)
     return lines, came
 
 

@@ -17,7 +17,6 @@ from amp.graph_rewrite.assign.nominee import Nominee
 from amp.graph_rewrite.cost.priced import Priced
 from amp.graph_rewrite.graph import calls, ir
 from amp.graph_rewrite.graph.calls import FunctionUse
-from amp.graph_rewrite.normalize.gradients_only import upstream
 from amp.graph_rewrite.ops import loss_scale
 from amp.graph_rewrite.ops.op_table import Kind, facts
 
@@ -119,8 +118,9 @@ def _is_read_otherwise(graph: ir.Graph, names: Set[str]) -> bool:
     """
     marked = (graph.nodes[name] for name in names)
     factors = {node.inputs[1] for node in marked if node.flag(ir.SEED)}
-    behind = (graph.nodes[name] for name in upstream(graph, factors, lambda _: True))
-    scales = {node.inputs[0] for node in behind if facts(node.op).only_reads}
+    behind = graph.computed_from(factors)
+    nodes = (node for name, node in graph.nodes.items() if name in behind)
+    scales = {node.inputs[0] for node in nodes if facts(node.op).only_reads}
     if not scales:
         return True
     edges: dict[str, list[ir.Edge]] = {}  # by the node that makes them

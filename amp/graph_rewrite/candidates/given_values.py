@@ -20,7 +20,6 @@ from amp.graph_rewrite.plan import Reason
 
 # What a move hands on: a tensor, or a list of them.
 _VALUES = frozenset({ir.FLOAT, ir.VARIANT})
-_LOW = frozenset({ir.HALF, ir.BFLOAT16})
 
 
 def given_values(
@@ -206,7 +205,8 @@ def _is_neither(member: Member, view: Typed, sites: Container[Member]) -> bool:
     That are calls, loops of TensorFlow 1, and casts from or to 16 bits, as a rewrite
     adds them.
     """
-    bridge = view.facts.kind is Kind.CAST and not _LOW.isdisjoint(view.signature.types)
+    types = view.signature.types
+    bridge = view.facts.kind is Kind.CAST and not ir.LOW.isdisjoint(types)
     return bridge or view.facts.in_frames or member in sites
 
 

@@ -90,7 +90,8 @@ class Pair:
         None where no gradients are taken.
         """
         graph = self.plain.main
-        needed = _ahead(graph, [n.name for n in graph.nodes.values() if _unscales(n)])
+        ends = [(n.name, 0) for n in graph.nodes.values() if _unscales(n)]
+        needed = graph.computed_from(ends)
         found: set[str] = set()
         for name in graph.order if needed else ():
             node = graph.nodes[name]
@@ -130,30 +131,12 @@ def _leading_to_results(graph: ir.Graph) -> set[str]:
 
     So what only an optimizer, a metric or a loss scaler computes is left out.
     """
-    pending = [name for name, _ in _roles(graph)]
-    found: set[str] = set()
-    while pending:
-        name = pending.pop()
-        if name not in found:
-            found.add(name)
-            node = graph.nodes.get(name)
-            pending += [source for source, _ in node.inputs] if node else []
+    found = graph.computed_from(_roles(graph))
     return found or {*graph.nodes, *(arg.name for arg in graph.args)}
 
 
 def _unscales(node: ir.Node) -> bool:
     return node.flag(ir.UNSCALE)
-
-
-def _ahead(graph: ir.Graph, last: list[str]) -> set[str]:
-    """Some nodes, and all that they are computed from."""
-    found: set[str] = set()
-    while last:
-        name = last.pop()
-        if name not in found and name in graph.nodes:
-            found.add(name)
-            last += [source for source, _ in graph.nodes[name].inputs]
-    return found
 
 
 def _behind(graph: ir.Graph, first: set[str]) -> set[str]:
@@ -167,7 +150,7 @@ def _behind(graph: ir.Graph, first: set[str]) -> set[str]:
 
 def _floating(pair: Pair) -> Iterator[Watched]:
     graph, lookup = pair.plain.main, op_schema.lookup_of(pair.plain)
-    hidden = _not_always_there(graph)
+    hidden = frames.not_every_run(graph)
     hidden |= _behind(graph, {n.name for n in graph.nodes.values() if _unscales(n)})
     leading = _leading_to_results(graph)
     for arg in graph.args:
@@ -186,7 +169,7 @@ def _floating(pair: Pair) -> Iterator[Watched]:
 
 def _watched(pair: Pair) -> Iterator[Watched]:
     plain, twin = pair.plain.main, pair.twin.main
-    low, hidden = low_forms(pair), _not_always_there(plain)
+    low, hidden = low_forms(pair), frames.not_every_run(plain)
     roles = _roles(plain)
     lookup, twins = op_schema.lookup_of(pair.plain), op_schema.lookup_of(pair.twin)
     short, leading = ir.DTYPE_NAMES[pair.number], _leading_to_results(plain)
@@ -229,18 +212,6 @@ def _type(node: ir.Node, index: int, lookup: op_schema.Lookup) -> int:
     return outs[index].type if index < len(outs) else 0
 
 
-def _not_always_there(graph: ir.Graph) -> set[str]:
-    """Nodes of v1 loops, and of v1 branches, which do not run every time."""
-    found = set(frames.frames(graph))
-    for name in graph.order:
-        node = graph.nodes[name]
-        kind = facts(node.op).kind
-        reads = any(edge[0] in found for edge in node.inputs)
-        if kind is Kind.SWITCH or (reads and kind is not Kind.MERGE):
-            found.add(name)
-    return found
-
-
 def _is_constant(*nodes: ir.Node) -> bool:
     return all(facts(node.op).kind is Kind.CONSTANT for node in nodes)
 
@@ -272,7 +243,7 @@ def low_forms(pair: Pair) -> dict[ir.Edge, ir.Edge]:
     """For tensors that the twin casts or rounds to 16 bits: where it has that form."""
     plain, twin = pair.plain.main, pair.twin.main
     found: dict[ir.Edge, ir.Edge] = {}
-    hidden = _not_always_there(twin)
+    hidden = frames.not_every_run(twin)
     for name in twin.nodes.keys() - plain.nodes.keys() - hidden:
         node = twin.nodes[name]
         base = name.rpartition("/amp_")[0]

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from amp.graph_rewrite.cost.device import Device
+from amp.graph_rewrite.cost.device import ITEM, Device
 from amp.graph_rewrite.cost.epilogues import epilogues
 from amp.graph_rewrite.cost.loads import Load
 from amp.graph_rewrite.cost.model import CostModel
@@ -21,7 +21,7 @@ from amp.graph_rewrite.ops.op_table import TABLE
 # estimates, and ignore that a kernel may write its result over its operand, which a
 # compiled call may not.
 CLEARLY = 0.8
-_ITEM = {ir.FLOAT: 4, ir.HALF: 2, ir.BFLOAT16: 2, ir.BOOL: 1}
+_ITEM = {**{ir.DTYPE_NUMBERS[name]: size for name, size in ITEM.items()}, ir.BOOL: 1}
 
 
 class ClusterPrices:

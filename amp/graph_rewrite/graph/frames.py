@@ -18,6 +18,7 @@ Frame: TypeAlias = tuple[str, ...]
 Conditions: TypeAlias = frozenset[tuple[ir.Edge, int]]
 
 _NONE: Conditions = frozenset()
+_SWITCHES = ("Switch", "RefSwitch")
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -76,6 +77,12 @@ def frames(graph: ir.Graph) -> dict[str, Frame]:
     return found
 
 
+def not_every_run(graph: ir.Graph) -> set[str]:
+    """The nodes of which a run may make no tensor, or one for each trip of a loop."""
+    branches = Branches(graph)
+    return {*frames(graph), *branches.shares(), *branches.switches}
+
+
 def loop_variables(graph: ir.Graph) -> tuple[LoopVariable, ...]:
     """The loop variables of a graph's loops.
 
@@ -112,7 +119,7 @@ def _variable(
 
 def _ends_trips(graph: ir.Graph, node: ir.Node) -> bool:
     """Whether a node is a Switch by the LoopCond of a loop."""
-    if node.op != "Switch":
+    if node.op not in _SWITCHES:
         return False
     predicate = graph.nodes.get(node.inputs[1][0])
     return predicate is not None and predicate.op == "LoopCond"
@@ -145,8 +152,8 @@ class Branches:
         self._graph = graph
         self._found: dict[str, Conditions] = {}
         self.switches: frozenset[str] = frozenset()
-        if "Switch" in graph.ops:
-            nodes = (node for node in graph.nodes.values() if node.op == "Switch")
+        if not graph.ops.isdisjoint(_SWITCHES):
+            nodes = (node for node in graph.nodes.values() if node.op in _SWITCHES)
             self.switches = frozenset(
                 node.name for node in nodes if not _ends_trips(graph, node)
             )

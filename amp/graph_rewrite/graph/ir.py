@@ -18,7 +18,8 @@ from amp.graph_rewrite.graph import values
 FLOAT, INT32, STRING, INT64, BOOL = 1, 3, 7, 9, 10
 BFLOAT16, HALF, RESOURCE, VARIANT = 14, 19, 20, 21
 INTEGERS = frozenset({3, 4, 5, 6, 9, 17, 22, 23})  # of all widths, with sign or without
-FLOATS = frozenset({FLOAT, HALF, BFLOAT16})  # of the types that plans choose from
+LOW = frozenset({HALF, BFLOAT16})  # the 16-bit types
+FLOATS = LOW | {FLOAT}  # of the types that plans choose from
 HANDLES = frozenset({RESOURCE, VARIANT})  # tensors without numbers
 DTYPE_NUMBERS = {"float32": FLOAT, "float16": HALF, "bfloat16": BFLOAT16}
 DTYPE_NAMES = {number: name for name, number in DTYPE_NUMBERS.items()}
@@ -269,6 +270,27 @@ class Graph:
                 needed.add(name)
                 pending += self.nodes[name].sources
         return needed
+
+    def computed_from(
+        self, edges: Iterable[Edge], onward: Callable[[Node], bool] | None = None
+    ) -> set[str]:
+        """The nodes and arguments that edges are computed from, their own among them.
+
+        Args:
+          edges: where to begin.
+          onward: whether to go on to what a node reads; None for every node.
+        """
+        found: set[str] = set()
+        pending = [name for name, _ in edges]
+        while pending:
+            name = pending.pop()
+            if name in found:
+                continue
+            found.add(name)
+            node = self.nodes.get(name)
+            if node is not None and (onward is None or onward(node)):
+                pending += [source for source, _ in node.inputs]
+        return found
 
     @functools.cached_property
     def size(self) -> ShapeSource:

@@ -19,7 +19,7 @@ def to_bits(values: np.ndarray, number: int) -> np.ndarray:
     Returns:
       A float16 array, or the bits of bfloat16 as uint16; other types unchanged.
     """
-    if number not in (ir.HALF, ir.BFLOAT16):
+    if number not in ir.LOW:
         return values
     bits = np.asarray(values, np.float32).view(np.uint32)
     nan = np.isnan(values)

@@ -13,7 +13,7 @@ Nothing is run here and no precision is chosen.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Container, Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping
 from typing import TypeAlias
 
 from amp.graph_rewrite.graph import calls, generators, ir, op_schema
@@ -79,14 +79,15 @@ def gradients(module: ir.Module) -> Gradients:
     if not first:
         raise NotRepeatable("it has no gradients of variables")
     taken: list[Tensor] = []
-    nodes = upstream(graph, first, lambda node: not _taken(node, module))
+    found = graph.computed_from(first, lambda node: not _taken(node, module))
+    nodes = [name for name in graph.nodes if name in found]
     for name in nodes:
         node = graph.nodes[name]
         if _taken(node, module):
             taken += _outputs(node, lookup, graph)
-    behind = upstream(graph, (edge for edge, _ in taken), lambda node: True)
+    behind = graph.computed_from(edge for edge, _ in taken)
     # The gradient of a `tf.py_function`: what is recorded is of one loss scale.
-    if any(graph.nodes[name].flag(ir.SEED) for name in behind):
+    if any(node.flag(ir.SEED) for name, node in graph.nodes.items() if name in behind):
         raise NotRepeatable(f"node {taken[-1][0][0]} cannot run twice")
     if inner is not None:
         if taken:
@@ -188,31 +189,6 @@ def is_random(copy: ir.Module) -> bool:
     return any(map(generators.is_random, nodes))
 
 
-def upstream(
-    graph: ir.Graph,
-    edges: Iterable[ir.Edge],
-    onward: Callable[[ir.Node], bool],
-) -> list[str]:
-    """The nodes that edges are computed from, in the order of the graph.
-
-    Args:
-      graph: the graph.
-      edges: where to begin.
-      onward: whether to go on behind a node.
-    """
-    found: set[str] = set()
-    pending = [name for name, _ in edges if name in graph.nodes]
-    while pending:
-        name = pending.pop()
-        if name in found:
-            continue
-        found.add(name)
-        if onward(graph.nodes[name]):
-            sources = graph.nodes[name].inputs
-            pending += [source for source, _ in sources if source in graph.nodes]
-    return [name for name in graph.nodes if name in found]
-
-
 def recorded(module: ir.Module, wanted: Gradients, name: str) -> ir.Module:
     """The step, under another name, also returning what it takes from elsewhere."""
     main = module.main
@@ -242,10 +218,9 @@ def gradients_only(module: ir.Module, wanted: Gradients, name: str) -> ir.Module
     graph, given = _copied_graph(module, wanted)
     stops = {edge[0] for edge in given}
     edges = [graph.nodes[marker].inputs[0] for marker in wanted.markers]
-    found = upstream(graph, edges, lambda node: node.name not in stops)
-    kept = set(found) - stops
+    kept = graph.computed_from(edges, lambda node: node.name not in stops) - stops
     nodes = {}
-    for each in (each for each in found if each in kept):
+    for each in (each for each in graph.nodes if each in kept):
         if _taken(graph.nodes[each], module):
             op = graph.nodes[each].op
             raise NotRepeatable(f"node {each} ({op}) cannot run twice")

@@ -6,8 +6,9 @@ gradients gives at another scale then says nothing of the step. Nothing is run h
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
+
 from amp.graph_rewrite.graph import ir
-from amp.graph_rewrite.normalize.gradients_only import upstream
 
 
 def outside_seeds(step: ir.Graph, copy: ir.Graph) -> bool:
@@ -18,12 +19,17 @@ def outside_seeds(step: ir.Graph, copy: ir.Graph) -> bool:
       copy: its copy that computes gradients, whose seeds take the scale as an argument.
     """
     scales = [n.inputs[1] for n in step.nodes.values() if n.flag(ir.SEED)]
-    behind = (step.nodes[name] for name in upstream(step, scales, lambda node: True))
-    read = {*scales, *(edge for node in behind for edge in node.inputs)}
+    read = {*scales, *_read(step, scales)}
     roots = {edge for edge in read if _is_root(step, edge)}
     results = [result.edge for result in copy.results]
-    live = (copy.nodes[name] for name in upstream(copy, results, lambda node: True))
-    return any(not roots.isdisjoint(node.inputs) for node in live)
+    return not roots.isdisjoint(_read(copy, results))
+
+
+def _read(graph: ir.Graph, edges: Iterable[ir.Edge]) -> Iterator[ir.Edge]:
+    """What is read on the way to edges."""
+    for name in graph.computed_from(edges):
+        node = graph.nodes.get(name)
+        yield from node.inputs if node is not None else ()
 
 
 def _is_root(graph: ir.Graph, edge: ir.Edge) -> bool:

@@ -14,13 +14,10 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
-from amp.graph_rewrite.graph import calls, gradient_scopes, ir, op_schema
+from amp.graph_rewrite.graph import calls, frames, gradient_scopes, ir, op_schema
 from amp.graph_rewrite.ops.op_table import facts
 from amp.graph_rewrite.ops.row import Kind
 
-FLOATING = (ir.FLOAT, ir.HALF, ir.BFLOAT16)
-# Behind these a tensor may have no value at a call, or one for each trip of a loop.
-_FRAMES = frozenset({Kind.SWITCH, Kind.ENTER})
 _PROBE = "amp_probe"
 
 
@@ -119,15 +116,15 @@ def _gradients(graph: ir.Graph, lookup: op_schema.Lookup) -> Iterable[Gradient]:
         known = lookup(node.op)
         if label and known is not None:
             number = known.signature(node).ins[0].type
-            if number in FLOATING:
+            if number in ir.FLOATS:
                 yield Gradient(label, node.inputs[0], number)
 
 
 def tensors(module: ir.Module, at: Holder) -> tuple[Tensor, ...]:
     """The tensors that a step's gradients are computed from, each after its sources."""
     graph, lookup = at.graph, op_schema.lookup_of(module)
-    found = _upstream(graph, [gradient.edge for gradient in at.gradients])
-    hidden = _hidden(graph)
+    found = graph.computed_from(gradient.edge for gradient in at.gradients)
+    hidden = frames.not_every_run(graph)
     types = {(arg.name, 0): arg.type for arg in graph.args}
     numbers: dict[ir.Edge, int] = {}
     behind: dict[str, frozenset[int]] = {}  # what a node without a tensor hands on
@@ -138,7 +135,7 @@ def tensors(module: ir.Module, at: Holder) -> tuple[Tensor, ...]:
         made.append(tensor)
 
     for edge, number in types.items():
-        if number in FLOATING:
+        if number in ir.FLOATS:
             note(edge, Tensor(edge, "", number, (), is_state=False))
     for name in (name for name in graph.order if name in found):
         node, known = graph.nodes[name], lookup(graph.nodes[name].op)
@@ -150,34 +147,11 @@ def tensors(module: ir.Module, at: Holder) -> tuple[Tensor, ...]:
         state = facts(node.op).kind in (Kind.VARIABLE, Kind.READ_VARIABLE)
         for index, slot in enumerate(outs):
             edge = (name, index)
-            if slot.type in FLOATING and name not in hidden and edge in graph.readers:
+            if slot.type in ir.FLOATS and name not in hidden and edge in graph.readers:
                 edges = tuple(sorted(sources))
                 note(edge, Tensor(edge, node.op, slot.type, edges, state))
         behind[name] = frozenset(sources)
     return tuple(made)
-
-
-def _upstream(graph: ir.Graph, edges: Iterable[ir.Edge]) -> set[str]:
-    found: set[str] = set()
-    pending = [name for name, _ in edges]
-    while pending:
-        name = pending.pop()
-        if name not in found and name in graph.nodes:
-            found.add(name)
-            pending += [source for source, _ in graph.nodes[name].inputs]
-    return found
-
-
-def _hidden(graph: ir.Graph) -> set[str]:
-    """The nodes in loops and branches of TensorFlow 1, and all behind them."""
-    found: set[str] = set()
-    for name in graph.order:
-        node = graph.nodes[name]
-        if facts(node.op).kind in _FRAMES or any(
-            edge[0] in found for edge in node.inputs
-        ):
-            found.add(name)
-    return found
 
 
 def first_bad(

@@ -36,7 +36,6 @@ def refusal(op: str) -> str:
     if op in structure.AGREED or any(p.is_ref or p.type in ir.HANDLES for p in ports):
         return "what it takes or gives has a type that is settled elsewhere"  # Case 3
     attrs = {p.type_attr or p.list_attr for p in ports} - {""}
-    low = (ir.HALF, ir.BFLOAT16)
-    if not any(op_schema.accepts(op, {a: t}) for a in attrs for t in low):  # Case 4
+    if not any(op_schema.accepts(op, {a: t}) for a in attrs for t in ir.LOW):  # Case 4
         return "none of its types may be 16-bit"
     return ""

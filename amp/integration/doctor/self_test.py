@@ -17,6 +17,7 @@ import tensorflow as tf
 
 from amp.errors import AmpError
 from amp.graph_rewrite import figures
+from amp.graph_rewrite.candidates.context import FORMATS
 from amp.integration import api, fallback, reports
 from amp.integration.doctor.findings import NOTE, OK, WRONG, Finding
 from amp.integration.measuring import hardware
@@ -27,8 +28,6 @@ LAYERS = 3
 # and some 10 ms on a GPU, so that starting kernels is no part of what is measured.
 SIZES = {"CPU": (512, 1024), "GPU": (2048, 4096)}
 SECONDS, LEAST_ROUNDS = 3.5, 3
-# Half the distance of neighbours, relative: bfloat16 has 8 binary digits, float16 11.
-_ROUNDING = {"bfloat16": 2.0**-8, "float16": 2.0**-11}
 # Below it, what two takes of one step differ by on a busy machine is no gain.
 GAIN = 1.05
 
@@ -74,7 +73,7 @@ def bound(dtype: str) -> float:
     and no step in between makes the relative error of a whole tensor larger: factors
     are orthogonal in the mean, and tanh has no slope above 1.
     """
-    return 2 * LAYERS * (3 + 1) * _ROUNDING[dtype]
+    return 2 * LAYERS * (3 + 1) * FORMATS[dtype].unit
 
 
 def check() -> Iterator[Finding]:

@@ -97,13 +97,33 @@ def test_conditions_are_those_of_the_branches_up_to_their_merge() -> None:
         y = tf.cond(flag, lambda: tf.tanh(inner(), name="yes"), lambda: tf.exp(x))
         tf.exp(y, name="after")
 
-    branches = frames.Branches(graph_of(build))
+    graph = graph_of(build)
+    branches = frames.Branches(graph)
     ((_, value),) = branches.of(("cond/yes", 0))
     assert value == 1
     assert len(branches.of(("cond/cond/deep", 0))) == 2
     assert {value for _, value in branches.of(("cond/Exp", 0))} == {0}
     assert not branches.of(("after", 0))
     assert not branches.of(("x", 0))
+    sometimes = frames.not_every_run(graph)
+    assert {"cond/yes", "cond/cond/deep", "cond/Exp", "cond/cond/Merge"} <= sometimes
+    assert not sometimes & {"x", "after", "cond/Merge"}
+
+
+def test_what_a_loop_gives_is_there_in_every_run() -> None:
+    sometimes = frames.not_every_run(graph_of(built.state_loop))
+    assert "loop/relu" in sometimes
+    assert "last" not in sometimes
+
+
+def test_what_a_switch_of_a_reference_gives_is_not_there_in_every_run() -> None:
+    def build() -> None:
+        v = v1.get_variable("v", [2], use_resource=False)
+        flag = v1.placeholder(tf.bool, [], name="flag")
+        no, yes = tf.raw_ops.RefSwitch(data=v._variable, pred=flag)
+        tf.raw_ops.Merge(inputs=[tf.tanh(no, name="no"), tf.exp(yes, name="yes")])
+
+    assert {"no", "yes"} <= frames.not_every_run(graph_of(build))
 
 
 def test_what_a_loop_in_a_branch_gives_has_the_conditions_of_the_branch() -> None:

@@ -96,6 +96,13 @@ def test_what_nodes_need_is_what_they_read_or_wait_for_at_any_distance() -> None
     assert given.needed_for(["argument"]) == set()
 
 
+def test_what_edges_are_computed_from_is_what_they_read_and_no_more_than_asked():
+    end = node("c", "b", controls="w")
+    given = graph(node("a"), node("w"), node("b", "a", "argument"), end, node("d", "c"))
+    assert given.computed_from([("c", 0)]) == {"a", "argument", "b", "c"}
+    assert given.computed_from([("c", 0)], lambda n: n.name != "b") == {"b", "c"}
+
+
 def test_a_cycle_is_told_apart_from_a_v1_loop() -> None:
     assert graph(node("a", "b"), node("b", "a"), node("c")).order == ["c"]
 

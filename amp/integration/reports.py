@@ -219,14 +219,19 @@ def summary(directory: str | None, skipped: int, complete: bool = True) -> str:
     if not complete:
         steps += " (not counting sessions that were never closed)"
     newest = f"of the newest {_KEPT}: " if len(made) >= _KEPT else ""
-    told = f"{newest}{total(made)}{_unmeasured(made)}{_why_none(made)}"
+    told = f"{newest}{total(made, racing=True)}{_why_none(made)}"
     return f"{told}, {steps}{where}"
 
 
-def total(made: Sequence[Report]) -> str:
+def total(made: Sequence[Report], *, racing: bool = False) -> str:
     """What some rewrites, at least one, did in all, in one line.
 
     The gain is the measured one, of the functions that have one; else the predicted.
+
+    Args:
+      made: the reports.
+      racing: whether the plans may race in a job, so that no measured gain needs a
+        reason.
     """
     done = [report for report in made if report.rewritten]
     low, total = (
@@ -236,7 +241,7 @@ def total(made: Sequence[Report]) -> str:
     return (
         f"{len(done)} of {len(made)} functions rewritten{_often(made)}, "
         f"{low} of {total} nodes in {made[0].dtype} {on} {made[0].device}"
-        f"{_gain(done)}{_left(made)}"
+        f"{_gain(done, racing)}{_left(made)}"
     )
 
 
@@ -249,8 +254,11 @@ def _often(made: Sequence[Report]) -> str:
     return f" ({times} are traces of {name})" if times >= _OFTEN else ""
 
 
-def _gain(done: Sequence[Report]) -> str:
-    """The gain of the functions that were rewritten, "" if none was."""
+def _gain(done: Sequence[Report], racing: bool) -> str:
+    """The gain of the functions that were rewritten, "" if none was.
+
+    One that is predicted to be a loss is not told of plans whose race has not ended.
+    """
     if not done:
         return ""
     if done[0].emulated:
@@ -262,7 +270,11 @@ def _gain(done: Sequence[Report]) -> str:
         of = "" if len(raced) == len(done) else f" in {len(raced)} of them"
         return f", measured {figures.gain(before, after)}{of}"
     before, after = (sum(getattr(r, f"seconds{n}") for r in done) for n in (32, 16))
-    return f", predicted {figures.gain(before, after)}"
+    off = next((r.trial[5:] for r in done if r.trial.startswith("off: ")), "")
+    if racing and not off and after > before:
+        return " (the job ended before their race did)"
+    why = f" (not measured: {off or 'the job ended before the race did'})"
+    return f", predicted {figures.gain(before, after)}{why if racing else ''}"
 
 
 def _left(made: Sequence[Report]) -> str:
@@ -277,12 +289,3 @@ def _why_none(made: Sequence[Report]) -> str:
         return ""
     longest = max(made, key=lambda report: report.seconds32)
     return f" ({longest.verdict})"
-
-
-def _unmeasured(made: Sequence[Report]) -> str:
-    """Why the gain is only a prediction, "" if it is not."""
-    done = [report for report in made if report.rewritten and not report.emulated]
-    if not done or any(report.measured16 is not None for report in done):
-        return ""
-    off = next((r.trial for r in done if r.trial.startswith("off: ")), "")
-    return f" (not measured: {off[5:] or 'the job ended before the race did'})"

@@ -155,6 +155,34 @@ def test_emulation_that_rounds_nothing_says_so_once(capfd):
     assert amp.reports()[-1].nodes_low
 
 
+@pytest.mark.parametrize(
+    ("after", "trial", "says"),
+    [
+        (2e-3, "", "2.00x faster (not measured: the job ended before the race did)"),
+        (2e-3, "off: AMP_TRIAL=0", "2.00x faster (not measured: AMP_TRIAL=0)"),
+        (8e-3, "off: AMP_TRIAL=0", "2.00x slower (not measured: AMP_TRIAL=0)"),
+    ],
+)
+def test_the_summary_says_why_a_gain_is_only_predicted(after, trial, says):
+    run()
+    ((number, report),) = PROCESS.reports.items()
+    changed = {"seconds32": 4e-3, "seconds16": after, "trial": trial}
+    PROCESS.reports[number] = dataclasses.replace(report, **changed)
+    assert f"in bfloat16 on {report.device}, predicted {says}," in reports.summary(
+        None, 0
+    )
+
+
+def test_the_summary_tells_no_predicted_loss_of_plans_that_still_race():
+    run()
+    ((number, report),) = PROCESS.reports.items()
+    changed = {"seconds32": 4e-3, "seconds16": 8e-3, "trial": "under way"}
+    PROCESS.reports[number] = dataclasses.replace(report, **changed)
+    said = reports.summary(None, 0)
+    assert " (the job ended before their race did), 0 steps" in said
+    assert "slower" not in said
+
+
 def test_the_summary_says_that_it_is_of_the_newest_reports_only(monkeypatch):
     for _ in range(2):
         run()

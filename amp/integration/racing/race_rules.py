@@ -221,7 +221,7 @@ def _look(log: Log, running: Sequence[str]) -> Ruling:
     if good:
         return Ruling(out, preferred(log, good, left), NEARLY)
     if log.rounds(running) >= looks(log.entrants)[-1]:
-        text = "ended without certainty: they are about equally fast"
+        text = f"ended without certainty: {is_faster(front)} so far"
         return Ruling(out, front, text)
     return Ruling(out)
 

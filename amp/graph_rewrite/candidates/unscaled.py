@@ -44,7 +44,8 @@ def unscaled(module: ir.Module, policy: Policy) -> str:
         return ""
     behind = unscale_markers.downstream(module, _is_gradient)
     writer = next(writers(module, behind), "") or next(_by_hand(module), "")
-    return writer and f"{writer} updates a variable by gradients without a loss scale"
+    says = "updates a variable by gradients without a loss scale (see docs/limits.md)"
+    return writer and f"{writer} {says}"
 
 
 def _is_gradient(node: ir.Node) -> bool:

@@ -142,13 +142,17 @@ class BetweenCalls:
     def keep(
         self, plans: FunctionPlans, contest: Contest, outcome: TrialOutcome
     ) -> None:
-        """Stores the winner of a race, unless it is float32 and a plan is to come."""
+        """Stores the winner of a race for the next run of the job.
+
+        Also float32 while another plan is to come: a run that ends before would have
+        the next one race again, and so each of a job's short runs. Float32 is contested
+        again in some of them (`Record.contested`), by what was measured until then.
+        """
         winner = contest.winner
-        if winner != FLOAT32 or self.later is None:
-            times = plans.times(winner)
-            name, outcome = later_plan.as_next_run(winner, outcome)
-            ready = self._ready(contest, name)
-            plan_store.keep_outcome(self._key, name, outcome, times, ready)
+        times = plans.times(winner)
+        name, outcome = later_plan.as_next_run(winner, outcome)
+        ready = self._ready(contest, name)
+        plan_store.keep_outcome(self._key, name, outcome, times, ready)
 
     def _ready(self, contest: Contest, name: str) -> Mapping[str, float] | None:
         """How long float32's first call took and how long the winner's would have.

@@ -60,7 +60,9 @@ def test_what_is_said_once_is_said_again_once_it_is_forgotten(
     assert said[2:] == ["no disk"]
 
 
-def test_a_warning_that_the_program_makes_an_error_is_logged(caplog):
+def test_a_warning_that_the_program_makes_an_error_is_logged(caplog, monkeypatch):
+    # Not by the logger in which a fixture of all tests looks for such warnings.
+    monkeypatch.setattr(messages, "_LOG", logging.getLogger("another"))
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         messages.warn("it runs as it was")

@@ -17,6 +17,7 @@ from amp.graph_rewrite.outcomes import PlanSize, RacedPlan, TrialOutcome
 from amp.graph_rewrite.report import Report
 from amp.integration import tensor_pool
 from amp.integration.contests import plan_store
+from amp.integration.contests.check_schedule import CheckSchedule
 from amp.integration.contests.kept_race import KeptRace
 from amp.integration.contests.plan_store import Record
 from amp.integration.racing import race_budget, race_rules, winner_checks
@@ -107,9 +108,7 @@ class Contest:
         self._doubt = 1.0  # of the race between all plans, once it has ended
         self._challenger = ""  # a plan that races the winner
         self._later = ""  # a plan that was made later than the others
-        self._ratio, self._checks = 1.0, 0
-        self._alone = self._left = 0  # calls between two checks, and until the next
-        self._checked = True  # whether there will be checks
+        self._checks = CheckSchedule()
         self._untried = False  # whether a race ended without a call of float32
         self._spent, self._steps = 0.0, 0  # seconds that races lost; calls so far
         # An earlier run's seconds of a call, and to the end of a first call.
@@ -160,14 +159,15 @@ class Contest:
             tensor_pool.trim()  # of what float32 needed
         self.winner = self.favourite = known.winner
         own, other = known.seconds.get(known.winner), known.seconds.get(FLOAT32)
-        self._ratio = other / own if own and other else 1.0
+        ratio = other / own if own and other else 1.0
         self._ready = known.ready
         called = stepped or known.doubted
-        self._then = {} if called or self._ratio <= 1.0 else known.seconds
+        self._then = {} if called or ratio <= 1.0 else known.seconds
         self.outcome = _as_known(known)
-        self._schedule()
+        self._checks.ratio = ratio
+        self._checks.go_on()
         if known.doubted:
-            self._alone = self._left = winner_checks.DOUBTED
+            self._checks.set(winner_checks.DOUBTED)
 
     def _advanced(self, race: Race) -> None:
         if self._race is race and not self._stopped:
@@ -230,7 +230,8 @@ class Contest:
 
     def _check(self) -> Race:
         then = self._then
-        judge = functools.partial(winner_checks.checked, since=self._alone, then=then)
+        since = self._checks.apart
+        judge = functools.partial(winner_checks.checked, since=since, then=then)
         rules = Rules(judge, winner_checks.cut_short)
         names, listener = [self.winner, FLOAT32], Listener(self._ended, self._released)
         ahead = winner_checks.CALLS_ALONE if then else 2
@@ -248,19 +249,15 @@ class Contest:
     @property
     def calls_left(self) -> int | None:
         """The calls until the next check; None if there will be none."""
-        if self.winner in ("", FLOAT32) or not self._checked or self._stopped:
+        if self.winner in ("", FLOAT32) or self._checks.ended or self._stopped:
             return None
-        return self._left
+        return self._checks.left
 
     def passed(self, calls: int) -> None:
         """Is told that so many calls are made before the next question."""
         with self._lock:
-            self._left = max(0, self._left - calls)
+            self._checks.passed(calls)
             self._steps += calls
-
-    def _schedule(self) -> None:
-        self._alone = winner_checks.calls_to_check(self._checks, self._ratio)
-        self._left = self._alone
 
     def made(self, plan: str, report: Report) -> None:
         """Is told of a plan that was made, and so of its size and predicted time."""
@@ -296,7 +293,7 @@ class Contest:
           why: for the report.
           failed: whether that is a failure, which the report tells of the whole race.
         """
-        self._checked = self._checked and plan != FLOAT32
+        self._checks.ended |= plan == FLOAT32
         race = self._race
         if race is not None:
             race.drop(plan, why, f"ended: {why}" if failed else "")
@@ -336,16 +333,16 @@ class Contest:
         if challenged:
             outcome = self._merged(outcome, before)
         elif before:
-            self._checks += 1
+            self._checks.done += 1
         if news:
             self.outcome = outcome
         if outcome.seconds32 and outcome.seconds16:
-            self._ratio = outcome.seconds32 / outcome.seconds16
+            self._checks.ratio = outcome.seconds32 / outcome.seconds16
         self._race = None
         self._news = outcome if news else None
         cold = {n: s for n, s in race.log.first.items() if n != before}
         self.first = cold | self.first
-        self._schedule()
+        self._checks.go_on()
         fates = {plan.name: plan.fate for plan in outcome.plans}
         dear = fates.get(FLOAT32) == race_rules.TOO_LONG  # and is tried later
         if dear or FLOAT32 in race.log.first or self.winner != before:
@@ -354,7 +351,7 @@ class Contest:
             self._untried = FLOAT32 not in race.log.first
         if self._untried:
             later = race_budget.calls_until_affordable(race.log)
-            self._alone = self._left = max(self._left, later)
+            self._checks.set(max(self._checks.left, later))
 
     def _merged(self, outcome: TrialOutcome, before: str) -> TrialOutcome:
         """The outcome of a race between two, with what is known of all others."""

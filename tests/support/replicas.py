@@ -10,6 +10,7 @@ import os
 import sys
 import tempfile
 import warnings
+from collections.abc import Callable
 from typing import Any
 
 import keras
@@ -173,8 +174,29 @@ def nothing_scaled(strategy: Any) -> Found:
         optimizer = keras.optimizers.SGD(RATE)
         optimizer.build([w])
 
+    return _sums(strategy, lambda: optimizer.apply([1.0], [w]))
+
+
+def scaled(strategy: Any) -> Found:
+    """An update by a gradient, with and without a loss scale."""
+    with strategy.scope():
+        w = tf.Variable(1.0)
+        optimizer = keras.optimizers.SGD(RATE)
+        optimizer.build([w])
+
+    def step() -> None:
+        with tf.GradientTape() as tape:
+            loss = w * w
+        optimizer.apply(tape.gradient(loss, [w]), [w])
+
+    return _sums(strategy, step)
+
+
+def _sums(strategy: Any, step: Callable[[], Any]) -> Found:
+    """How often replicas sum by collectives, with a loss scale and without."""
+
     def sums() -> int:
-        run = tf.function(lambda: strategy.run(lambda: optimizer.apply([1.0], [w])))
+        run = tf.function(lambda: strategy.run(step))
         graph = run.get_concrete_function().graph.as_graph_def()
         nodes = [*graph.node, *(n for f in graph.library.function for n in f.node_def)]
         return sum("Reduce" in node.op and "Collective" in node.op for node in nodes)
@@ -265,6 +287,7 @@ IN_ONE_PROCESS = (
     alone,
     moving_average,
     nothing_scaled,
+    scaled,
     one_copy,
     session,
 )

@@ -92,9 +92,19 @@ def agree(finite: tf.Tensor) -> tf.Tensor:
     if not several():
         return finite
     context = tf.distribute.get_replica_context()
+    if one_process() and can_meet():
+        # Not by a collective: TensorFlow numbers them by strategy, and keeps for the
+        # process what a number stood for. With one more, the collectives of a second
+        # strategy's equal model would no longer be those of the first.
+        together: tf.Tensor = context.merge_call(_all, args=(finite,))
+        return together
     # Float: every all-reduce has it, and counts so small are exact.
     bad = tf.cast(tf.logical_not(finite), tf.float32)
     return tf.equal(context.all_reduce(tf.distribute.ReduceOp.SUM, bad), 0.0)
+
+
+def _all(strategy: Any, flags: Any) -> tf.Tensor:
+    return tf.reduce_all(tf.stack(strategy.experimental_local_results(flags)))
 
 
 def gather(value: Any) -> list[Any]:

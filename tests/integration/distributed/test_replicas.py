@@ -231,6 +231,16 @@ def test_where_no_replica_has_a_scale_nothing_is_summed_for_one(mirrored):
     assert within == without
 
 
+def test_a_loss_scale_adds_no_collective_where_replicas_of_one_process_meet(mirrored):
+    """TensorFlow numbers collectives by strategy, and numbers stand for one size each.
+
+    One more would make those of a second strategy's equal model, with a loss scale or
+    without, other ones than the first's.
+    """
+    within, without = mirrored[0]["scaled"]["sums"]
+    assert within == without > 0
+
+
 @pytest.mark.parametrize(("job", "copies"), [("session", 2), ("one_copy", 1)])
 def test_replicas_that_cannot_agree_see_zeros(mirrored, job, copies):
     # Half of one step: the gradient of the other replica.

@@ -34,7 +34,7 @@ from amp.integration import fallback
 from amp.integration.contests.plan_store import Record
 from amp.integration.functions import first_element
 from amp.integration.functions.first_element import FirstElements
-from amp.integration.functions.started_function import Started, Told
+from amp.integration.functions.started_function import FirstStepResult, Started
 from amp.integration.observing import gradient_check
 from amp.integration.racing import exemptions
 from amp.integration.runtime import definitions, failures, shape_inference
@@ -194,13 +194,13 @@ class FirstSteps:
         module = begun.given
         self._tell(name, module, left(module, self._settled, "first", cause))
 
-    def take(self, context: Any, name: bytes) -> Told:
+    def take(self, context: Any, name: bytes) -> FirstStepResult:
         """What is known of a function, which is planned now.
 
         What was made to find out is removed.
         """
         started = self._started.get(name)
-        return Told() if started is None else started.planned(context)
+        return FirstStepResult() if started is None else started.planned(context)
 
     def forget(self, name: bytes) -> list[str]:
         """Drops a function that is going; takes no lock.

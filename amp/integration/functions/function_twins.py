@@ -32,7 +32,7 @@ from amp.integration.functions.function_checks import FunctionChecks, Shared
 from amp.integration.functions.function_plans import FunctionPlans, Made
 from amp.integration.functions.guarded_calls import Current, GuardedCalls
 from amp.integration.functions.later_plan import LaterPlan
-from amp.integration.functions.started_function import Told
+from amp.integration.functions.started_function import FirstStepResult
 from amp.integration.observing.gradient_check import Checked
 from amp.integration.racing.exemptions import why_not
 from amp.integration.racing.race import Race
@@ -67,7 +67,9 @@ class FunctionTwins:
         self.between = BetweenCalls(self._name, key, shared)
         self._lock = threading.RLock()  # held for a few lines and by no finalizer
 
-    def begin(self, context: Any, known: Record, told: Told | None = None) -> bool:
+    def begin(
+        self, context: Any, known: Record, told: FirstStepResult | None = None
+    ) -> bool:
         """Makes the first twin, and begins its race and its check.
 
         Args:
@@ -81,7 +83,7 @@ class FunctionTwins:
         Raises:
           AmpError: what the rewrite found wrong.
         """
-        told = told or Told()
+        told = told or FirstStepResult()
         plan = known.winner if known.winner in NOMINEES else CUT.name
         plans = self._plans
         made, rewrite = plans.make(context, plan)

@@ -20,7 +20,7 @@ from amp.integration.runtime.function_call import FunctionCall
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Told:
+class FirstStepResult:
     """What is known of a function when it is planned.
 
     Attributes:
@@ -58,7 +58,7 @@ class Started:
       recorded: what they are computed from, once the step was made; may be let go.
       too_large: whether the step ran out of memory.
       seconds: that the step took, once it was made.
-      key: as of `Told`.
+      key: as of `FirstStepResult`.
       running: how many threads are making the step.
       lock: held for a few lines, by no finalizer, and not while the step runs.
     """
@@ -155,10 +155,10 @@ class Started:
             self.begun, self.waits = None, False
         return False
 
-    def planned(self, context: Any) -> Told:
+    def planned(self, context: Any) -> FirstStepResult:
         """Gives what is known of it, once: it is being planned."""
         with self.lock:
-            told = Told(
+            told = FirstStepResult(
                 self.begun, self.recorded, self.too_large, self.seconds, self.key
             )
             self.begun, self.recorded, self.waits = None, None, False

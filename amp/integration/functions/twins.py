@@ -238,7 +238,7 @@ class Twins:
         if begun is None:
             sizes = shape_inference.at_call(inputs)
             begun = begin(module, self.settled, sizes=sizes)
-        key, known = self.known(module, told.key, begun)
+        key, known = self.begin_run(module, told.key, begun)
         if known.winner == FLOAT32:
             cause = "float32 was the fastest in an earlier run of the job"
             report = left(module, self.settled, "trial", cause)
@@ -287,7 +287,7 @@ class Twins:
         return job_timer.measuring(self.settled, module.main.name)
 
     def _seen(self, begun: Begun) -> tuple[str, Record]:
-        """As `known`, before it is clear that the function will be planned.
+        """As `begin_run`, before it is clear that the function will be planned.
 
         Returns:
           Its fingerprint, and the record for sizes as far as they are known now.
@@ -296,12 +296,12 @@ class Twins:
         def look_up() -> tuple[str, Record]:
             key = plan_store.fingerprint(begun.given, self.settled)
             return key, plan_store.load(
-                plan_store.at_size(key, twin_making.told(begun))
+                plan_store.at_size(key, twin_making.shapes_given(begun))
             )
 
         return fallback.attempt(_UNUSED, look_up, lambda: ("", Record()))
 
-    def known(
+    def begin_run(
         self, module: ir.Module, key: str = "", begun: Begun | None = None
     ) -> tuple[str, Record]:
         """The name of a function's record, and what earlier runs of the job found out.
@@ -317,7 +317,9 @@ class Twins:
         def look_up() -> tuple[str, Record]:
             nonlocal key
             key = key or plan_store.fingerprint(module, self.settled)
-            key = plan_store.at_size(key, twin_making.told(begun) if begun else ())
+            key = plan_store.at_size(
+                key, twin_making.shapes_given(begun) if begun else ()
+            )
             if key in self._met:
                 return key, plan_store.load(key)
             self._met.add(key)

@@ -31,7 +31,7 @@ class MadeTwin:
     repeatable: bool
 
 
-def told(begun: Begun) -> list[ir.Shape]:
+def shapes_given(begun: Begun) -> list[ir.Shape]:
     """The shapes that are the call's, as the trace does not have them."""
     sized = begun.values.get("sized")
     return [] if sized is None else list(sized.given.values())

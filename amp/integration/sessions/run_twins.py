@@ -123,7 +123,7 @@ class RunTwins:
         twins = self._plans.twins
         assert twins is not None
         module = self._plans.module()
-        self._key, known = twins.known(module)
+        self._key, known = twins.begin_run(module)
         if known.winner == FLOAT32 and self._reports is not None:
             cause = "float32 was the fastest in an earlier run of the job"
             self._reports.left(left(module, twins.settled, "trial", cause))

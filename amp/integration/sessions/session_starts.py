@@ -28,11 +28,11 @@ class Untwinned:
     """Marks a session whose first run had no policy. It always runs its own graph.
 
     Attributes:
-      told: whether the user was warned that a policy came too late for it.
+      warned: whether the user was told that a policy came too late for it.
     """
 
     def __init__(self) -> None:
-        self.told = False
+        self.warned = False
 
 
 def begin(
@@ -72,7 +72,7 @@ def _made(
 
     def otherwise() -> SessionTwin | Untwinned:
         untwinned = Untwinned()
-        untwinned.told = True
+        untwinned.warned = True
         return untwinned
 
     policy = twins.settled.policy
@@ -101,8 +101,8 @@ def _switch(session: Any, twin: SessionTwin) -> None:
 
 def tell(untwinned: Untwinned, twins: Twins | None) -> None:
     """Warns, once for each session, that it had run before a policy was switched on."""
-    if twins is not None and not untwinned.told:
-        untwinned.told = True
+    if twins is not None and not untwinned.warned:
+        untwinned.warned = True
         messages.warn(
             "a session runs in float32, as it was: it had run before mixed "
             "precision was switched on, and its variables are in that graph. Switch on "

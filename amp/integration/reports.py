@@ -219,7 +219,7 @@ def summary(directory: str | None, skipped: int, complete: bool = True) -> str:
     if not complete:
         steps += " (not counting sessions that were never closed)"
     newest = f"of the newest {_KEPT}: " if len(made) >= _KEPT else ""
-    told = f"{newest}{total(made, racing=True)}{_why_none(made)}"
+    told = f"{newest}{total(made, racing=True)}{_why_not(made)}"
     return f"{told}, {steps}{where}"
 
 
@@ -283,9 +283,10 @@ def _left(made: Sequence[Report]) -> str:
     return f", float32 was the fastest in {len(beaten)}" if beaten else ""
 
 
-def _why_none(made: Sequence[Report]) -> str:
-    """Why not one function was rewritten, "" if one was."""
-    if any(report.rewritten or report.measured32 is not None for report in made):
-        return ""
+def _why_not(made: Sequence[Report]) -> str:
+    """Why the longest function was not rewritten, "" if it was or a race decided it."""
     longest = max(made, key=lambda report: report.seconds32)
-    return f" ({longest.verdict})"
+    if longest.rewritten or longest.measured32 is not None:
+        return ""
+    of = "the longest: " if any(report.rewritten for report in made) else ""
+    return f" ({of}{longest.verdict})"

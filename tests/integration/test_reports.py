@@ -134,8 +134,19 @@ def test_the_summary_says_why_nothing_was_rewritten():
     (report,) = amp.reports()
     assert report.verdict.startswith("left in float32: ")
     assert f" ({report.verdict}), 0 steps skipped" in reports.summary(None, 0)
+
+
+def test_the_summary_says_why_the_longest_was_not_rewritten():
+    """Most time is left in float32 then, whatever became of the others."""
     run()
-    assert "left in float32" not in reports.summary(None, 0)
+    run(assignment="cost", min_gain=0.99)
+    first, second = PROCESS.reports
+    for longest in (first, second):
+        for number, report in PROCESS.reports.items():
+            seconds = 2.0 if number == longest else 1.0
+            PROCESS.reports[number] = dataclasses.replace(report, seconds32=seconds)
+        told = " (the longest: left in float32: "
+        assert (told in reports.summary(None, 0)) == (longest == second)
 
 
 def test_the_summary_says_that_emulation_is_planned_for_another_device():

@@ -17,6 +17,7 @@ import contextlib
 import logging
 import sys
 import warnings
+from collections.abc import Callable
 from types import FrameType
 from typing import Any, TextIO
 
@@ -38,9 +39,7 @@ def info(text: str, *values: Any) -> None:
 
 def note(text: str, *values: Any) -> None:
     """As `tell`, the first time in the process that it says this."""
-    said = text % values if values else text
-    if _is_new(said):
-        tell("%s", said)
+    _once(tell, text, *values)
 
 
 def tell(text: str, *values: Any) -> None:
@@ -63,8 +62,7 @@ def to_stderr(text: str) -> None:
 
 def to_stderr_once(text: str) -> None:
     """As `to_stderr`, the first time in the process that it says this."""
-    if _is_new(text):
-        to_stderr(text)
+    _once(to_stderr, text)
 
 
 def _write(stream: TextIO | None, text: str) -> None:
@@ -81,9 +79,7 @@ def log(text: str, *values: Any) -> None:
 
 def log_once(text: str, *values: Any) -> None:
     """As `log`, the first time in the process that it says this."""
-    said = text % values if values else text
-    if _is_new(said):
-        log("%s", said)
+    _once(log, text, *values)
 
 
 def warn(text: str, category: type[Warning] = RuntimeWarning) -> None:
@@ -113,8 +109,7 @@ def warn(text: str, category: type[Warning] = RuntimeWarning) -> None:
 
 def warn_once(text: str) -> None:
     """As `warn`, the first time in the process that it says this."""
-    if _is_new(text):
-        warn(text)
+    _once(warn, text)
 
 
 def forget() -> None:
@@ -122,11 +117,12 @@ def forget() -> None:
     _SHOWN.clear()
 
 
-def _is_new(text: str) -> bool:
-    """Whether a text comes for the first time in the process."""
-    new = text not in _SHOWN
-    _SHOWN.add(text)
-    return new
+def _once(say: Callable[[str], None], text: str, *values: Any) -> None:
+    """Says a text that comes for the first time in the process."""
+    said = text % values if values else text
+    if said not in _SHOWN:
+        _SHOWN.add(said)
+        say(said)
 
 
 def _place_in_program() -> tuple[str, int, dict[str, Any]]:

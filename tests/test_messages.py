@@ -44,7 +44,6 @@ def test_a_program_that_sets_levels_decides_on_notes(level, capsys, caplog):
 @pytest.mark.parametrize(
     "once", [messages.log_once, messages.warn_once, messages.to_stderr_once]
 )
-@pytest.mark.filterwarnings("ignore:amp")
 def test_what_is_said_once_is_said_again_once_it_is_forgotten(
     once: Callable[[str], None], monkeypatch
 ):

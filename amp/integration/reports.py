@@ -219,19 +219,14 @@ def summary(directory: str | None, skipped: int, complete: bool = True) -> str:
     if not complete:
         steps += " (not counting sessions that were never closed)"
     newest = f"of the newest {_KEPT}: " if len(made) >= _KEPT else ""
-    told = f"{newest}{total(made, racing=True)}{_why_not(made)}"
+    told = f"{newest}{total(made)}{_why_not(made)}"
     return f"{told}, {steps}{where}"
 
 
-def total(made: Sequence[Report], *, racing: bool = False) -> str:
+def total(made: Sequence[Report]) -> str:
     """What some rewrites, at least one, did in all, in one line.
 
     The gain is the measured one, of the functions that have one; else the predicted.
-
-    Args:
-      made: the reports.
-      racing: whether the plans may race in a job, so that no measured gain needs a
-        reason.
     """
     done = [report for report in made if report.rewritten]
     low, total = (
@@ -241,7 +236,7 @@ def total(made: Sequence[Report], *, racing: bool = False) -> str:
     return (
         f"{len(done)} of {len(made)} functions rewritten{_often(made)}, "
         f"{low} of {total} nodes in {made[0].dtype} {on} {made[0].device}"
-        f"{_gain(done, racing)}{_left(made)}"
+        f"{_gain(done)}{_left(made)}"
     )
 
 
@@ -254,7 +249,7 @@ def _often(made: Sequence[Report]) -> str:
     return f" ({times} are traces of {name})" if times >= _OFTEN else ""
 
 
-def _gain(done: Sequence[Report], racing: bool) -> str:
+def _gain(done: Sequence[Report]) -> str:
     """The gain of the functions that were rewritten, "" if none was.
 
     One that is predicted to be a loss is not told of plans whose race has not ended.
@@ -271,10 +266,13 @@ def _gain(done: Sequence[Report], racing: bool) -> str:
         return f", measured {figures.gain(before, after)}{of}"
     before, after = (sum(getattr(r, f"seconds{n}") for r in done) for n in (32, 16))
     off = next((r.trial[5:] for r in done if r.trial.startswith("off: ")), "")
-    if racing and not off and after > before:
+    races = any(r.trial.startswith("under way") for r in done)
+    if races and not off and after > before:
         return " (the job ended before their race did)"
-    why = f" (not measured: {off or 'the job ended before the race did'})"
-    return f", predicted {figures.gain(before, after)}{why if racing else ''}"
+    why = off or ("the job ended before the race did" if races else "")
+    return f", predicted {figures.gain(before, after)}" + (
+        f" (not measured: {why})" if why else ""
+    )
 
 
 def _left(made: Sequence[Report]) -> str:

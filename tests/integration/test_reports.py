@@ -169,9 +169,14 @@ def test_emulation_that_rounds_nothing_says_so_once(capfd):
 @pytest.mark.parametrize(
     ("after", "trial", "says"),
     [
-        (2e-3, "", "2.00x faster (not measured: the job ended before the race did)"),
+        (
+            2e-3,
+            "under way",
+            "2.00x faster (not measured: the job ended before the race did)",
+        ),
         (2e-3, "off: AMP_TRIAL=0", "2.00x faster (not measured: AMP_TRIAL=0)"),
         (8e-3, "off: AMP_TRIAL=0", "2.00x slower (not measured: AMP_TRIAL=0)"),
+        (2e-3, "ended: float32 is out of memory", "2.00x faster"),
     ],
 )
 def test_the_summary_says_why_a_gain_is_only_predicted(after, trial, says):

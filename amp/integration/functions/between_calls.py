@@ -119,9 +119,7 @@ class BetweenCalls:
         part = fallback.Part(says, self._shared.policy.strict)
         fallback.attempt(part, told, failed)
 
-    def to_come(
-        self, plans: FunctionPlans, contest: Contest | None
-    ) -> LaterPlan | None:
+    def to_come(self) -> LaterPlan | None:
         """As `later`, which is let go, and noted as done, once it is over."""
         later = self.later
         if later is None or not later.over:
@@ -129,8 +127,6 @@ class BetweenCalls:
         self.later = None
         tensor_pool.trim()  # of what was measured
         plan_store.save(self._key, tried=later.tried)
-        if contest is not None and contest.outcome is not None:
-            self.keep(plans, contest, contest.outcome)
         return None
 
     def raced(self) -> None:

@@ -294,7 +294,7 @@ class FunctionTwins:
         contest, which = self._contest, self._running
         if contest is not None and contest.race() is not None:
             return None
-        later = self.between.to_come(self._plans, contest)
+        later = self.between.to_come()
         if which == FLOAT32 and later is None:
             return self._give_up()
         with self._lock:

@@ -26,7 +26,8 @@ state.in_sessions = lambda: False
 state.skipped_steps = lambda: 3
 sys.modules["amp.loss_scaling.state"] = state
 report = Report(
-    "f", "bfloat16", False, "a device", "none", 8, 2, 3, 2e-3, 1e-3, (), "rewritten"
+    "f", "bfloat16", False, "a device", "none", 8, 2, 3, 2e-3, 1e-3, (), "rewritten",
+    trial="under way",
 )
 
 def work():

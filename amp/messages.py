@@ -55,6 +55,11 @@ def tell(text: str, *values: Any) -> None:
         _write(sys.stderr, said)
 
 
+def silenced() -> bool:
+    """Whether the program has said that it wants no news: by level, or altogether."""
+    return _LOG.disabled or _LOG.level > logging.INFO
+
+
 def to_stderr(text: str) -> None:
     """Writes a line of its start or end to the job's own stderr, whatever is logged."""
     _write(sys.__stderr__, text)  # the job may have replaced and closed the other

@@ -56,21 +56,21 @@ def run(
     told = SPAWN.SimpleQueue()
     listener = threading.Thread(target=_listen, args=(told, tell), daemon=True)
     listener.start()
-    pool = _pool(len(names), told, single=bool(options.get("quick")))
+    remedy = "go on with --resume, with fewer families at a time"
     try:
-        runs = [pool.submit(_run, what, name, options) for name in names]
-        for done in futures.as_completed(runs):
-            try:
-                result = done.result()
-            except FamilyError as e:
-                failed.append(e)
-            else:
-                yield result
-    except futures.process.BrokenProcessPool as e:
-        remedy = "go on with --resume, with fewer families at a time"
-        raise _ended(names, remedy) from e
+        with (
+            _pool(len(names), told, single=bool(options.get("quick"))) as pool,
+            _naming_ended(names, remedy),
+        ):
+            runs = [pool.submit(_run, what, name, options) for name in names]
+            for done in futures.as_completed(runs):
+                try:
+                    result = done.result()
+                except FamilyError as e:
+                    failed.append(e)
+                else:
+                    yield result
     finally:
-        pool.shutdown(cancel_futures=True)
         told.put(None)
         listener.join()
     if failed:
@@ -89,18 +89,13 @@ def replanning(directories: Sequence[Path]) -> Iterator[Replan]:
     Raises:
       ResultError: a process was ended from outside.
     """
-    pool = _pool(os.cpu_count() or 1, None, single=True)
+    with _pool(os.cpu_count() or 1, None, single=True) as pool:
 
-    def replan(result: Mapping[str, Any]) -> Mapping[str, str] | None:
-        try:
-            return pool.submit(_replan, result, directories).result()
-        except futures.process.BrokenProcessPool as e:
-            raise _ended([result["family"]], "free memory and try again") from e
+        def replan(result: Mapping[str, Any]) -> Mapping[str, str] | None:
+            with _naming_ended([result["family"]], "free memory and try again"):
+                return pool.submit(_replan, result, directories).result()
 
-    try:
         yield replan
-    finally:
-        pool.shutdown(cancel_futures=True)
 
 
 def drilling(
@@ -118,31 +113,44 @@ def drilling(
     Raises:
       ResultError: a process was ended from outside.
     """
-    pool = _pool(len(wanted), None, single=True)
-    try:
+    names = [each["family"] for each in wanted]
+    with (
+        _pool(len(wanted), None, single=True) as pool,
+        _naming_ended(names, "free memory and try again"),
+    ):
         runs = {pool.submit(_drill, each, directories): each for each in wanted}
         for done in futures.as_completed(runs):
             yield runs[done], done.result()
-    except futures.process.BrokenProcessPool as e:
-        names = [each["family"] for each in wanted]
-        raise _ended(names, "free memory and try again") from e
+
+
+@contextlib.contextmanager
+def _pool(
+    count: int, told: Any, *, single: bool
+) -> Iterator[futures.ProcessPoolExecutor]:
+    """At most so many processes, and no more than cores; `_begin` says of the rest.
+
+    At the end of the scope what has not begun is given up.
+    """
+    count = min(count, os.cpu_count() or 1)
+    pool = futures.ProcessPoolExecutor(count, SPAWN, _begin, (told, single))
+    try:
+        yield pool
     finally:
         pool.shutdown(cancel_futures=True)
 
 
-def _pool(count: int, told: Any, *, single: bool) -> futures.ProcessPoolExecutor:
-    """At most so many processes, and no more than cores; `_begin` says of the rest."""
-    count = min(count, os.cpu_count() or 1)
-    return futures.ProcessPoolExecutor(count, SPAWN, _begin, (told, single))
-
-
-def _ended(names: Sequence[str], remedy: str) -> ResultError:
-    return ResultError(
-        "a process was ended before its family was done",
-        where="one of " + ", ".join(names),
-        allowed="memory for as many families as there are cores",
-        remedy=remedy,
-    )
+@contextlib.contextmanager
+def _naming_ended(names: Sequence[str], remedy: str) -> Iterator[None]:
+    """Says of a process that was ended from outside whose it was, and what to do."""
+    try:
+        yield
+    except futures.process.BrokenProcessPool as e:
+        raise ResultError(
+            "a process was ended before its family was done",
+            where="one of " + ", ".join(names),
+            allowed="memory for as many families as there are cores",
+            remedy=remedy,
+        ) from e
 
 
 def _listen(told: Any, tell: Tell) -> None:

@@ -42,6 +42,23 @@ def test_a_program_that_sets_levels_decides_on_notes(level, capsys, caplog):
 
 
 @pytest.mark.parametrize(
+    ("level", "off", "silenced"),
+    [
+        (logging.NOTSET, False, False),
+        (logging.INFO, False, False),
+        (logging.WARNING, False, True),
+        (logging.NOTSET, True, True),
+    ],
+)
+def test_news_is_silenced_by_a_level_above_info_or_by_turning_the_logger_off(
+    level, off, silenced, caplog, monkeypatch
+):
+    monkeypatch.setattr(logging.getLogger("amp"), "disabled", off)
+    with caplog.at_level(level, "amp"):
+        assert messages.silenced() == silenced
+
+
+@pytest.mark.parametrize(
     "once", [messages.log_once, messages.warn_once, messages.to_stderr_once]
 )
 def test_what_is_said_once_is_said_again_once_it_is_forgotten(

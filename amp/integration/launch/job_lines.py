@@ -9,7 +9,6 @@ error here never reaches the job, and nothing of TensorFlow is imported.
 from __future__ import annotations
 
 import importlib
-import logging
 import os
 import sys
 
@@ -79,8 +78,5 @@ def _last_line() -> str:
 
 
 def _write(text: str) -> None:
-    """Writes a line, unless the level of the logger "amp" was set above INFO."""
-    log = logging.getLogger("amp")
-    if (log.level and log.level > logging.INFO) or log.disabled:
-        return
-    messages.to_stderr(text)
+    if not messages.silenced():
+        messages.to_stderr(text)

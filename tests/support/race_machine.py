@@ -11,7 +11,7 @@ from typing import Any
 from amp.graph_rewrite.outcomes import TrialOutcome
 from amp.integration.racing import race_rules
 from amp.integration.racing.race import Listener, Race
-from amp.integration.racing.race_log import FLOAT32, Log
+from amp.integration.racing.race_log import FLOAT32, Log, Setup
 from amp.integration.racing.race_rules import Rules
 
 
@@ -53,7 +53,7 @@ class Machine:
         hidden = bool(self.traits.get("hidden"))
         stepped = bool(self.traits.get("stepped"))
         compiled = bool(self.traits.get("first")) and not stepped
-        log = Log(predicted, compiled=compiled, uneven=hidden, stepped=stepped)
+        log = Log(predicted, Setup(compiled=compiled, uneven=hidden, stepped=stepped))
         listener = Listener(
             ended=lambda _, outcome: self.outcomes.append(outcome),
             released=lambda *_: None,

@@ -20,9 +20,10 @@ from amp.integration.contests import plan_store
 from amp.integration.contests.check_schedule import CheckSchedule
 from amp.integration.contests.kept_race import KeptRace
 from amp.integration.contests.plan_store import Record
+from amp.integration.contests.race_costs import RaceCosts
 from amp.integration.racing import race_budget, race_rules, winner_checks
 from amp.integration.racing.race import Listener, Race
-from amp.integration.racing.race_log import FLOAT32, Log
+from amp.integration.racing.race_log import FLOAT32, Log, Setup
 from amp.integration.racing.race_rules import Rules
 
 UNDER_WAY = "under way: calls alternate until the fastest is known"
@@ -46,7 +47,7 @@ class Plans(Protocol):
 
     @property
     def plain(self) -> str:
-        """As of `Log`."""
+        """As of `Setup`."""
 
     @property
     def uneven(self) -> bool:
@@ -87,7 +88,7 @@ class Contest:
       winner: the name of the plan that runs, "" while that is not known.
       favourite: the same, or the plan that was predicted to be the fastest.
       outcome: of the race between all plans, once it has ended.
-      first: seconds of the first call that each plan has had in a race that has ended.
+      costs: of its races.
     """
 
     def __init__(
@@ -99,7 +100,7 @@ class Contest:
     ) -> None:
         self.winner = self.favourite = ""
         self.outcome: TrialOutcome | None = None
-        self.first: dict[str, float] = {}
+        self.costs = RaceCosts()
         self._plans, self._tell, self._keep = plans, ended, advanced
         self._clock = clock
         self._race: Race | None = None
@@ -110,10 +111,7 @@ class Contest:
         self._later = ""  # a plan that was made later than the others
         self._checks = CheckSchedule()
         self._untried = False  # whether a race ended without a call of float32
-        self._spent, self._steps = 0.0, 0  # seconds that races lost; calls so far
-        # An earlier run's seconds of a call, and to the end of a first call.
-        self._then: Mapping[str, float] = {}
-        self._ready: Mapping[str, float] = {}
+        self._then: Mapping[str, float] = {}  # an earlier run's seconds of a call
         self._stopped = False
         self._sizes: dict[str, PlanSize] = {}
         self._lock = threading.RLock()
@@ -137,9 +135,7 @@ class Contest:
         self.favourite, report = favourite, self._plans.report(favourite)
         self._note_size(favourite, report)
         predicted = {favourite: report.seconds16, FLOAT32: report.seconds32}
-        plans = self._plans
-        log = Log(predicted, plans.making, plans.compiled, plans.uneven, stepped)
-        log.plain = plans.plain
+        log = Log(predicted, dataclasses.replace(self._setup, stepped=stepped))
         beaten: Sequence[str] = kept["slower"] if kept else ()
         names = [favourite, FLOAT32, *(name for name in others if name not in beaten)]
         if kept:
@@ -160,7 +156,7 @@ class Contest:
         self.winner = self.favourite = known.winner
         own, other = known.seconds.get(known.winner), known.seconds.get(FLOAT32)
         ratio = other / own if own and other else 1.0
-        self._ready = known.ready
+        self.costs.ready = known.ready
         called = stepped or known.doubted
         self._then = {} if called or ratio <= 1.0 else known.seconds
         self.outcome = _as_known(known)
@@ -195,10 +191,7 @@ class Contest:
             if not self.winner or self._stopped or not self._affords_another:
                 return False
             predicted = {self.winner: 1.0, plan: ratio}
-            plans = self._plans
-            log = Log(predicted, plans.making, plans.compiled, plans.uneven)
-            log.warm, log.longest = self.winner, self._longest
-            log.spent, log.steps = self._spent, self._steps
+            log = Log(predicted, self.costs.setup(self._setup, self.winner))
             listener = Listener(self._ended, self._released)
             self._challenger = plan
             names = [self.winner, plan]
@@ -206,12 +199,17 @@ class Contest:
             return True
 
     @property
+    def _setup(self) -> Setup:
+        """What the plans tell of a race between them."""
+        plans = self._plans
+        return Setup(plans.plain, plans.making, plans.compiled, plans.uneven)
+
+    @property
     def _affords_another(self) -> bool:
         """Whether the budget of all races allows for one more plan's first call."""
         plans = () if self.outcome is None else self.outcome.plans
         own = {plan.name: plan.seconds for plan in plans}.get(self.winner) or 0.0
-        budget = race_budget.allowed(own, self._steps)
-        return self._spent + self._longest + self._plans.making <= budget
+        return self.costs.afford(own, self._plans.making)
 
     @property
     def under_way(self) -> bool:
@@ -235,16 +233,11 @@ class Contest:
         rules = Rules(judge, winner_checks.cut_short)
         names, listener = [self.winner, FLOAT32], Listener(self._ended, self._released)
         ahead = winner_checks.CALLS_ALONE if then else 2
-        ready = self._untried or FLOAT32 in self.first
-        longest = 0.0 if ready else self._longest
-        log = Log({}, compiled=longest > 0 and self._plans.compiled)
-        log.longest = longest
+        ready = self._untried or FLOAT32 in self.costs.first
+        longest = 0.0 if ready else self.costs.longest
+        compiled = longest > 0 and self._plans.compiled
+        log = Log({}, Setup(compiled=compiled, longest=longest))
         return Race(names, rules, log, listener, self._clock, ahead)
-
-    @property
-    def _longest(self) -> float:
-        """Seconds of the longest first call that is known, 0 if none is."""
-        return max((*self.first.values(), *self._ready.values()), default=0.0)
 
     @property
     def calls_left(self) -> int | None:
@@ -257,7 +250,7 @@ class Contest:
         """Is told that so many calls are made before the next question."""
         with self._lock:
             self._checks.passed(calls)
-            self._steps += calls
+            self.costs.steps += calls
 
     def made(self, plan: str, report: Report) -> None:
         """Is told of a plan that was made, and so of its size and predicted time."""
@@ -326,9 +319,7 @@ class Contest:
             self._doubt = race_rules.doubt(race.log)
         before, self.winner = self.winner, race.front
         self.favourite, challenged = self.winner, bool(self._challenger)
-        self._steps += sum(race.log.calls.values())
-        if challenged or not before:
-            self._spent = race_budget.lost(race.log)
+        self.costs.add(race.log, before, charged=challenged or not before)
         news = challenged or self._untried or self.winner != before
         if challenged:
             outcome = self._merged(outcome, before)
@@ -340,8 +331,6 @@ class Contest:
             self._checks.ratio = outcome.seconds32 / outcome.seconds16
         self._race = None
         self._news = outcome if news else None
-        cold = {n: s for n, s in race.log.first.items() if n != before}
-        self.first = cold | self.first
         self._checks.go_on()
         fates = {plan.name: plan.fate for plan in outcome.plans}
         dear = fates.get(FLOAT32) == race_rules.TOO_LONG  # and is tried later

@@ -162,8 +162,8 @@ class BetweenCalls:
           that name before.
         """
         winner = contest.winner
-        first = contest.first.get(winner)
-        high = self.stepped or contest.first.get(FLOAT32)
+        first = contest.costs.first.get(winner)
+        high = self.stepped or contest.costs.first.get(FLOAT32)
         if winner == FLOAT32 or first is None or not high:
             return None if name == winner else {}
         return {FLOAT32: high, name: self.planning + first}

@@ -18,7 +18,7 @@ SHARE, STEPS, SECONDS = 0.02, 500, 20.0
 
 def budget(log: Log) -> float:
     """The seconds that a race may lose, from what is known of the step's length."""
-    return allowed(log.best or 0.0, log.steps)
+    return allowed(log.best or 0.0, log.setup.steps)
 
 
 def allowed(step: float, steps: int) -> float:
@@ -42,11 +42,11 @@ def lost(log: Log, *, whole: bool = False) -> float:
     """
     usual = log.best
     if usual is None:
-        return log.spent
+        return log.setup.spent
     first = list(log.first.values())[0 if whole else 1 :]
     ready = sum(max(0.0, seconds - usual) for seconds in first)
     pairs = itertools.combinations(log.timed, 2)
-    return log.spent + ready + sum(_lost_between(log, *pair) for pair in pairs)
+    return log.setup.spent + ready + sum(_lost_between(log, *pair) for pair in pairs)
 
 
 def _lost_between(log: Log, name: str, other: str) -> float:
@@ -82,11 +82,11 @@ def affordable(log: Log, name: str) -> bool:
     float32 was ready before the race, all first calls are charged: if it wins, all were
     lost.
     """
-    free = name in (FLOAT32, log.plain) and not log.compiled
+    free = name in (FLOAT32, log.setup.plain) and not log.setup.compiled
     if log.best is None or not log.first or free:
         return True
-    making = 0.0 if name == FLOAT32 else log.making
-    so_far = lost(log, whole=log.stepped)
+    making = 0.0 if name == FLOAT32 else log.setup.making
+    so_far = lost(log, whole=log.setup.stepped)
     return so_far + _readying(log, name) + making <= budget(log)
 
 
@@ -96,8 +96,8 @@ def _readying(log: Log, name: str = FLOAT32) -> float:
     Rewritten in float32, a function has no clusters to compile: as the shortest.
     """
     first = log.first.values()
-    soon = name == REWRITTEN.name and not log.compiled
-    seconds = min(first) if soon else max(log.longest, *first)
+    soon = name == REWRITTEN.name and not log.setup.compiled
+    seconds = min(first) if soon else max(log.setup.longest, *first)
     return seconds - (log.best or 0.0)
 
 

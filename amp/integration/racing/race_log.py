@@ -6,6 +6,7 @@ here, no function is called, and no clock is read.
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import math
 import operator
@@ -23,51 +24,60 @@ FLOAT32 = "float32"  # the name of the original among the entrants
 IN_FLOAT32 = (FLOAT32, REWRITTEN.name)
 
 
+@dataclasses.dataclass(frozen=True, slots=True)
+class Setup:
+    """What is known of a race before its first call.
+
+    Attributes:
+      plain: the entrant that does what the user's program does without this package:
+        the original, or it without a loss scale that was added to it.
+      making: seconds that it is expected to take to make an entrant other than float32.
+      compiled: whether XLA compiles the function, float32 too.
+      uneven: whether calls may differ in their work without telling by how much.
+      stepped: whether a call was made in float32 before the race.
+      warm: the entrant that had calls before the race, "" if there is none.
+      longest: seconds of the longest first call that is known of earlier races, 0 if
+        none is.
+      spent: seconds that earlier races of the function have lost.
+      steps: how many calls it had before the race.
+    """
+
+    plain: str = FLOAT32
+    making: float = 0.0
+    compiled: bool = False
+    uneven: bool = False
+    stepped: bool = False
+    warm: str = ""
+    longest: float = 0.0
+    spent: float = 0.0
+    steps: int = 0
+
+
 class Log:
     """What has been measured in a race so far.
 
     Args:
       predicted: seconds of a call by the cost model, by the entrant's name, as far as
         known; may be added to.
-      making: seconds that it is expected to take to make an entrant other than float32.
-      compiled: whether XLA compiles the function, float32 too.
-      uneven: whether calls may differ in their work without telling by how much.
-      stepped: whether a call was made in float32 before the race.
+      setup: what is known before the race.
 
     Attributes:
-      predicted, making, compiled, stepped: as given.
+      predicted, setup: as given.
       first: seconds of each entrant's first call, in the order in which they began.
       calls: how many calls of each have ended, also those that were not timed.
       overlapped: seconds of the calls of each that others overlapped.
-      plain: the entrant that does what the user's program does without this package:
-        the original, or it without a loss scale that was added to it.
       looked: with how many rounds the times were last compared.
-      warm: the entrant that had calls before the race, "" if there is none.
-      longest: seconds of the longest first call that is known of earlier races, 0 if
-        none is.
       uneven: whether calls differ in their work, or may do so.
       entrants: how many race in all, one after another.
-      spent: seconds that earlier races of the function have lost.
-      steps: how many calls it had before the race.
     """
 
-    def __init__(
-        self,
-        predicted: dict[str, float],
-        making: float = 0.0,
-        compiled: bool = False,
-        uneven: bool = False,
-        stepped: bool = False,
-    ) -> None:
-        self.predicted, self.making, self.compiled = predicted, making, compiled
-        self.stepped = stepped
+    def __init__(self, predicted: dict[str, float], setup: Setup | None = None) -> None:
+        self.predicted, self.setup = predicted, setup or Setup()
         self.first: dict[str, float] = {}
         self.calls: dict[str, int] = {}
         self.overlapped: dict[str, list[float]] = {}
-        self.plain = FLOAT32
-        self.looked, self.warm, self.longest, self.entrants = 0, "", 0.0, 2
-        self.spent, self.steps = 0.0, 0
-        self.uneven = uneven
+        self.looked, self.entrants = 0, 2
+        self.uneven = self.setup.uneven
         self._times: dict[str, list[float]] = {}
         self._rounds: dict[str, list[int]] = {}  # of the same calls
         self._points: dict[str, dict[int, Point]] = {}  # by entrant and round

@@ -249,7 +249,7 @@ def preferred(log: Log, equal: Sequence[str], running: Sequence[str]) -> str:
     low = [name for name in equal if name not in IN_FLOAT32]
     soon = _soon(log, low or equal)
     favourite = min(soon, key=log.prediction)
-    for own in (log.plain, FLOAT32):
+    for own in (log.setup.plain, FLOAT32):
         if own in running and typical(log.ratios(favourite, own)) > 0:
             return leader(log, [*soon, own])
     return favourite
@@ -261,10 +261,10 @@ def _soon(log: Log, names: Sequence[str]) -> Sequence[str]:
     Each start of the job has it again (XLA compiles clusters), and where calls take
     equally long nothing is gained by it.
     """
-    if log.warm in names:
+    if log.setup.warm in names:
         return names
     shortest = min(log.first[name] for name in names)
-    longer = READY * (log.best or 0.0) + log.making
+    longer = READY * (log.best or 0.0) + log.setup.making
     most = max(LONGER * shortest, shortest + longer)
     return [name for name in names if log.first[name] <= most]
 

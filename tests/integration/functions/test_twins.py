@@ -55,6 +55,7 @@ from amp.integration.measuring import hardware
 from amp.integration.observing import gradient_check
 from amp.integration.process import PROCESS
 from amp.integration.racing import race, race_rules, winner_checks
+from amp.integration.racing import turns as turns_lib
 from amp.integration.racing.race_log import FLOAT32, Log
 from amp.integration.runtime.function_call import FunctionCall
 from amp.once import Once
@@ -243,7 +244,7 @@ def test_forward_and_backward_are_tried_apart_in_any_combination(
     def one_way_then_the_other(_: Any, names: list[str]) -> list[str]:
         return names[::-1] if next(turns) else names
 
-    monkeypatch.setattr(race, "_order", one_way_then_the_other)
+    monkeypatch.setattr(turns_lib, "_order", one_way_then_the_other)
     never = race_rules.Rules(*[lambda log, running: race_rules.Ruling()] * 2)
     monkeypatch.setattr(race_rules, "RACE", never)
     step = Step()

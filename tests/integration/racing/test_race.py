@@ -15,7 +15,7 @@ from amp.graph_rewrite.outcomes import RacedPlan, TrialOutcome
 from amp.integration.racing import race as race_lib
 from amp.integration.racing import race_rules, winner_checks
 from amp.integration.racing.race import Listener, Race
-from amp.integration.racing.race_log import FLOAT32, Log
+from amp.integration.racing.race_log import FLOAT32, Log, Setup
 from amp.integration.racing.race_rules import Rules
 
 pytestmark = pytest.mark.kernels
@@ -31,14 +31,14 @@ class Machine:
         self,
         seconds: Callable[[str, int], float],
         names: Sequence[str] = ("cut", FLOAT32),
-        making: float = 0.0,
+        setup: Setup | None = None,
     ) -> None:
         self.now = 0.0
         self.calls: list[str] = []
         self.outcomes: list[TrialOutcome] = []
         self.released: list[str] = []
         self.seconds = seconds
-        self.log = Log({name: 1.0 + i for i, name in enumerate(names)}, making)
+        self.log = Log({name: 1.0 + i for i, name in enumerate(names)}, setup)
         listener = Listener(
             ended=lambda _, outcome: self.outcomes.append(outcome),
             released=lambda _, name: self.released.append(name),
@@ -63,8 +63,8 @@ def test_the_gain_is_over_the_users_own_float32() -> None:
     """The original has a loss scale that this package added: 1.5 is what that costs."""
     plain = "float32, rewritten"
     seconds = {"cut": 1.0, FLOAT32: 1.5, plain: 1.2}
-    machine = Machine(lambda name, _: seconds[name], ("cut", FLOAT32, plain))
-    machine.log.plain = plain
+    names, setup = ("cut", FLOAT32, plain), Setup(plain=plain)
+    machine = Machine(lambda name, _: seconds[name], names, setup)
     machine.calls_to_end()
     (outcome,) = machine.outcomes
     assert (outcome.seconds32, outcome.seconds16) == pytest.approx((1.2, 1.0))
@@ -360,7 +360,7 @@ def test_if_only_one_can_run_the_race_says_why() -> None:
 def test_the_time_to_make_a_plan_counts_before_it_is_made() -> None:
     names = ("cut", FLOAT32, "all")
     seconds = constant(cut=1.0, float32=1.5, all=1.2)
-    machine = Machine(seconds, names, making=30.0)  # of a budget of 20 s
+    machine = Machine(seconds, names, Setup(making=30.0))  # of a budget of 20 s
     machine.calls_to_end()
     assert "all" not in machine.calls
     fates = {plan.name: plan.fate for plan in machine.outcomes[0].plans}

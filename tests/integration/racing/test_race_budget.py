@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 from race_machine import Machine, winner
 
 from amp.graph_rewrite.assign.nominee import EVERYTHING, REWRITTEN
 from amp.integration.racing import race_budget
-from amp.integration.racing.race_log import FLOAT32, Log
+from amp.integration.racing.race_log import FLOAT32, Log, Setup
 
 
 @pytest.mark.parametrize("compiled", [False, True])
 def test_what_has_no_clusters_to_compile_is_not_charged_for_any(compiled: bool) -> None:
     """Of a budget of 20 s the favourite's first call took 15."""
-    log = Log({}, making=1.0, compiled=compiled, stepped=True)
+    log = Log({}, Setup(making=1.0, compiled=compiled, stepped=True))
     log.first |= {"cut": 15.0, FLOAT32: 1.0}
     log.add("cut", 0, 0.5)
     assert not race_budget.affordable(log, EVERYTHING.name)
@@ -31,7 +33,7 @@ def test_what_cannot_be_afforded_is_not_begun() -> None:
 
 
 def test_float32_is_tried_when_compiling_it_is_two_percent_of_the_job() -> None:
-    log = Log({"cut": 0.1, FLOAT32: 0.2}, compiled=True)
+    log = Log({"cut": 0.1, FLOAT32: 0.2}, Setup(compiled=True))
     log.first["cut"] = 25.1
     log.add("cut", 0, 0.1)
     assert not race_budget.affordable(log, FLOAT32)
@@ -41,14 +43,15 @@ def test_float32_is_tried_when_compiling_it_is_two_percent_of_the_job() -> None:
 
 def test_float32_is_always_tried_where_it_need_not_be_compiled() -> None:
     """However long the twin's first call was: XLA compiles its clusters."""
-    log = Log({"cut": 1.0, FLOAT32: 1.5}, making=50.0)
+    log = Log({"cut": 1.0, FLOAT32: 1.5}, Setup(making=50.0))
     log.first["cut"] = 60.0
     log.add("cut", 0, 1.0)
     assert race_budget.affordable(log, FLOAT32)
     assert not race_budget.affordable(log, "all")
     assert not race_budget.affordable(log, REWRITTEN.name)
-    log.plain = REWRITTEN.name  # the user's own float32
-    assert race_budget.affordable(log, REWRITTEN.name)
+    own = REWRITTEN.name  # the user's own float32
+    log.setup = dataclasses.replace(log.setup, plain=own)
+    assert race_budget.affordable(log, own)
 
 
 def test_the_loss_is_against_the_fastest_for_equal_work() -> None:

@@ -15,7 +15,7 @@ from race_machine import MACHINES, Machine, winner
 
 from amp.graph_rewrite.assign.nominee import EVERYTHING, REWRITTEN
 from amp.integration.racing import race_rules
-from amp.integration.racing.race_log import FLOAT32, Log
+from amp.integration.racing.race_log import FLOAT32, Log, Setup
 
 RACES = 100
 
@@ -169,7 +169,9 @@ def test_of_equals_in_16_bits_one_that_is_ready_soon_is_taken(
 ) -> None:
     log = equals(dict.fromkeys(NAMES, 1.0) | first)
     assert race_rules.preferred(log, NAMES, NAMES) == taken
-    log.making = 10.0  # which is in the first call of all but the favourite
+    log.setup = Setup(
+        making=10.0
+    )  # which is in the first call of all but the favourite
     assert race_rules.preferred(log, NAMES, NAMES) == "cut"
 
 
@@ -192,8 +194,8 @@ def test_of_equals_in_16_bits_none_that_seems_slower_than_the_users_float32(
 ) -> None:
     """Which the original is not where a loss scale was added to it."""
     names = ("cut", REWRITTEN.name)
-    log = Log({"cut": 1.0, REWRITTEN.name: 2.0})
-    log.plain, log.first = REWRITTEN.name, dict.fromkeys(names, 1.0)
+    log = Log({"cut": 1.0, REWRITTEN.name: 2.0}, Setup(plain=REWRITTEN.name))
+    log.first = dict.fromkeys(names, 1.0)
     for number in range(6):
         log.add("cut", number, slower)
         log.add(REWRITTEN.name, number, 1.0)
@@ -214,7 +216,7 @@ def test_a_report_says_in_which_type_the_winner_is(name: str, text: str) -> None
 
 def test_an_entrant_that_had_calls_before_the_race_is_not_ready_sooner() -> None:
     log = equals({"cut": 9.0, FLOAT32: 1.0, "all": 1.0})
-    log.warm = "all"
+    log.setup = Setup(warm="all")
     assert race_rules.preferred(log, NAMES, NAMES) == "cut"
 
 

@@ -93,5 +93,6 @@ def test_it_learns_a_batch() -> None:
     model = bert.build(blocks=1)
     model.compile(keras.optimizers.Adam(5e-3), bert.LOSS(), jit_compile=False)
     found = losses(model, bert.example_batch(16, seed=0), steps=25)
-    assert found[0] == pytest.approx(np.log(100), rel=0.1)
+    # Of logits with a deviation of s it is s**2 / 2 more than of equal ones: s < 1.
+    assert found[0] == pytest.approx(np.log(100), abs=0.5)
     assert found[-1] < 0.5 * found[0]

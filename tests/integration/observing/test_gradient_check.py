@@ -270,8 +270,10 @@ def test_a_scale_that_the_job_cannot_come_to_is_not_checked_with(
     (scaler,) = amp.loss_scaling.scalers()
     # The second gradient is 0.8 * 2 * 16 * 16384; 2**-3 of it is the first below 65504.
     # Either the scale comes down to that, or the products are in float32.
-    assert int(scaler.skipped_steps) == (0 if minimum == 1.0 else 18)
-    np.testing.assert_allclose(w.numpy(), 8.0, rtol=0.02)
+    skipped = int(scaler.skipped_steps)
+    assert skipped == (0 if minimum == 1.0 else 18)
+    # A step leaves 0.8 of what is missing; a gradient's rounding does not add up.
+    np.testing.assert_allclose(w.numpy(), 8.0, rtol=0.8 ** (40 - skipped) + 2.0**-10)
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])

@@ -65,8 +65,7 @@ class TwinGraph:
         TensorFlow's sessions ignore changes of nodes that they have run, so sessions
         that use this twin keep it. A session that begins now gets a new twin.
         """
-        if not self.definitions.behind(self.user):
-            return False
+        # Always read anew: the graph's version tells of new nodes, not of changed ones.
         fresh = Definitions()
         fresh.update(self.user)
         known = self.definitions.nodes

@@ -33,20 +33,35 @@ pytestmark = pytest.mark.kernels
 ROOT = pathlib.Path(__file__).parents[3]
 
 
-def test_sessions_of_one_graph_share_a_twin_until_its_nodes_change():
+@pytest.mark.parametrize("grown", [True, False])
+def test_sessions_of_one_graph_share_a_twin_until_its_nodes_change(grown):
     with tf.Graph().as_default(), amp.mixed_precision_scope(POLICY):
         parts = model()
         made = []
         for number in range(3):
-            if number == 2:  # as the gradient of a loop does
+            if number == 2:
                 parts["hidden"].op._set_attr("_changed", tf.compat.v1.AttrValue(b=True))
-                tf.constant(0.0)
+                if grown:  # as by the gradient of a loop
+                    tf.constant(0.0)
             with v1.Session() as session:
                 session.run(v1.global_variables_initializer())
                 session.run(parts["out"], feed(parts))
                 made.append(session._amp_twin.graph)
     assert made[0] is made[1]
     assert made[2] is not made[1]
+
+
+def test_a_session_that_begins_runs_the_nodes_as_they_have_become():
+    """One that had run them goes on with them as they were, as TensorFlow's does."""
+    with tf.Graph().as_default(), amp.mixed_precision_scope(POLICY):
+        one, two, three = (tf.constant(float(number)) for number in (1, 2, 3))
+        total, leaky = one + two, tf.nn.leaky_relu(-two, alpha=2.0)
+        with v1.Session() as before, v1.Session() as after:
+            assert before.run([total, leaky]) == [3.0, -4.0]
+            total.op._update_input(1, three)
+            leaky.op._set_attr("alpha", v1.AttrValue(f=1.0))
+            assert after.run([total, leaky]) == [4.0, -2.0]
+            assert before.run([total, leaky]) == [3.0, -4.0]
 
 
 def test_a_session_runs_on_where_ctrl_c_came_as_its_twin_grew(monkeypatch):

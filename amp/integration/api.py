@@ -201,7 +201,8 @@ def _settled(policy: Policy) -> Active:
         messages.log("%s", settled.reason)
         return Active(settled, None)
     check_op_names(settled.policy)
-    messages.info("%s", settled.reason)
+    if PROCESS.begins is None:  # else the job's first line says so
+        messages.info("%s", settled.reason)
     return Active(settled, Twins(settled, policy))
 
 

@@ -463,6 +463,15 @@ def test_with_tensorflow_itself(start):
 
 
 @pytest.mark.slow
+def test_a_job_that_shows_what_is_logged_is_told_once_what_is_on(start):
+    shows = "import logging\nlogging.basicConfig(level=logging.INFO)\n"
+    variables = {"AMP_DTYPE": "bfloat16", "AMP_EMULATE": "1"}
+    done = start.run(shows + REPEATS, AMP_ENABLE="1", **variables)
+    assert done.returncode == 0, done.stderr
+    assert done.stderr.count("loss scale none") == 1, done.stderr
+
+
+@pytest.mark.slow
 def test_what_a_job_chooses_after_importing_keras_counts(start):
     done = start.run(CHOOSES, AMP_ENABLE="1", AMP_DTYPE="bfloat16")
     assert done.returncode == 0, done.stderr

@@ -14,11 +14,16 @@ from convergence.clauses import Finding
 from convergence.equivalence import DIFFERENT, EQUAL, UNDECIDED
 
 # What drills are made of; `drilling` only says who is drilled.
-CODE = ("drills.py", "scaler_drills.py", "terms.py", "unhooked.py")
+CODE = ("bits.py", "drills.py", "rig.py", "scaler_drills.py", "terms.py", "unhooked.py")
 # Drills of before that are trusted for what they asked, and what they did not ask for.
+_SECOND = (
+    "what moving means move by, the loss of one example, gradients of rows, those that "
+    "are all larger, or clipped or rounded under their scale"
+)
+_FIRST = "one infinite value among finite ones, -inf, the hook for gradients in float32"
 EARLIER = {
-    "15b78bd5ea10ce78": "one infinite value among finite ones, -inf, the hook for "
-    "gradients in float32, restarts",
+    "7907239ebc37091c": _SECOND,
+    "15b78bd5ea10ce78": f"{_FIRST}, restarts, {_SECOND}",
 }
 
 

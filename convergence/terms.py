@@ -53,9 +53,14 @@ def _with_term(part: Part, begin: int) -> Part:
     return dataclasses.replace(part, loss=loss)
 
 
+def is_table(variable: keras.Variable) -> bool:
+    """Whether the gradient by a variable is of rows, as that by embeddings."""
+    return bool(variable.path.endswith("/embeddings"))
+
+
 def _value(variable: keras.Variable) -> tf.Tensor:
     """What the term reads: of a table of embeddings two equal rows, else all."""
-    if variable.path.endswith("/embeddings"):
+    if is_table(variable):
         return tf.gather(variable.value, [0, 0])
     return tf.convert_to_tensor(variable.value)
 

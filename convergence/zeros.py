@@ -1,9 +1,10 @@
 """Whether a gradient is lost: 0 at a probed step of every run, where float32 has one.
 
 The rule for gradients allows an error of 8 times what rounding alone does. Where that
-is over 1/8 a gradient of 0, whose error is 1, passes. But its error is 1 to all digits
-that results hold, at every step or at the same one in every run, and rounding does no
-such thing. It compares nothing with a frozen margin and can only refuse, so it stands
+is over 1/8 a gradient of 0, whose error is 1, passes. But its error is 1 to the three
+digits that results hold, at every step or at the same one in every run, and rounding
+does no such thing. So is that of a gradient that is nearly 0, as one that is unscaled
+twice. It compares nothing with a frozen margin and can only refuse, so it stands
 beside the frozen rule.
 """
 
@@ -38,7 +39,7 @@ def finding(runs: Iterable[Mapping[str, Any]]) -> Finding:
     if not lost:
         return Finding("zeros", EQUAL, "")
     more = f" (and {len(lost) - 1} more)" if len(lost) > 1 else ""
-    text = f"the gradient of {lost[0][0]} is 0 {lost[0][1]}{more}"
+    text = f"the gradient of {lost[0][0]} is 0 or nearly so {lost[0][1]}{more}"
     return Finding("zeros", DIFFERENT, text)
 
 

@@ -94,6 +94,57 @@ def batch_norm() -> Task:
     return simple(model, loss, keras.optimizers.SGD(0.01, 0.9), batch, lambda: 0.0)
 
 
+def looked_up() -> Task:
+    """A network that reads rows of a table, some of them more than once."""
+    data = tiny_family.load(tiny_family.SIZE, None)
+    rows = np.random.default_rng(0).integers(0, 64, len(data.x))
+    x = keras.Input((), dtype="int32")
+    row = keras.layers.Embedding(64, 8, name="table")(x)
+    hidden = keras.layers.Dense(16, "tanh", name="hidden")(row)
+    model = keras.Model(x, keras.layers.Dense(1, name="last")(hidden))
+
+    def loss(batch: Any) -> tf.Tensor:
+        return tf.reduce_mean((model(batch[0]) - batch[1]) ** 2)
+
+    def batch(seed: int, step: int) -> Any:
+        return rows[step * 16 :][:32], data.y[step * 16 :][:32]
+
+    return simple(model, loss, keras.optimizers.SGD(0.01, 0.9), batch, lambda: 0.0)
+
+
+def low_losses() -> Task:
+    """Losses of examples are held in 16 bits, and their mean is not."""
+    task = looked_up()
+    parts = task.parts(0)
+
+    def loss(batch: Any) -> tf.Tensor:
+        errors = (task.model(batch[0]) - batch[1]) ** 2
+        half = tf.cast(tf.cast(errors, tf.float16), tf.float32)
+        return tf.reduce_mean(errors + tf.stop_gradient(half - errors))
+
+    low = [dataclasses.replace(parts[0], loss=loss)]
+    return dataclasses.replace(task, parts=lambda stage: low)
+
+
+def noted_statistics() -> Task:
+    """`batch_norm`, whose graphs know their moving means."""
+    task = batch_norm()
+    kept = [v.value for v in task.model.non_trainable_variables if v.dtype == "float32"]
+
+    def noted(part: Part) -> Part:
+        def loss(batch: Any) -> tf.Tensor:
+            found = part.loss(batch)
+            for each in kept:
+                tf.compat.v1.add_to_collection("moving", each)
+            return found
+
+        return dataclasses.replace(part, loss=loss)
+
+    return dataclasses.replace(
+        task, parts=lambda stage: [*map(noted, task.parts(stage))]
+    )
+
+
 def low_loss() -> Task:
     """A loss that is held in 16 bits, by whose gradients nothing shows."""
     task = one_loss()
@@ -121,7 +172,7 @@ def drilled(
 
 @pytest.mark.parametrize("dtype", thorough.but(("float16",), settings.DTYPES))
 @pytest.mark.parametrize("name", thorough.but(("dynamic",), ("constant", "dynamic")))
-@pytest.mark.parametrize("task", [one_loss, two_losses, batch_norm])
+@pytest.mark.parametrize("task", [one_loss, two_losses, batch_norm, looked_up])
 @pytest.mark.slow
 @pytest.mark.kernels
 def test_where_nothing_is_wrong_nothing_is_found(
@@ -167,6 +218,53 @@ def _changed(change: Callable[[tf.Tensor], tf.Tensor]) -> Any:
 
 def rounded() -> Any:
     return _changed(lambda g: tf.cast(tf.cast(g, tf.float16), tf.float32))
+
+
+def rows_rounded() -> Any:
+    """One gradient, of rows, is rounded once its scale is removed."""
+
+    def change(grad: Any) -> Any:
+        if not isinstance(grad, tf.IndexedSlices):
+            return grad
+        low = tf.cast(tf.cast(grad.values, tf.bfloat16), tf.float32)
+        return tf.IndexedSlices(low, grad.indices, grad.dense_shape)
+
+    return _changed(change)
+
+
+def larger() -> Any:
+    """By a hundredth."""
+    return _changed(lambda grad: grad * 1.01)
+
+
+def _changed_scaled(change: Callable[[tf.Tensor], tf.Tensor]) -> Any:
+    """Scaled gradients are changed."""
+    original = gradients._unscaled
+
+    def unscaled(scaling: Any, grads: Any, *others: Any) -> Any:
+        return original(scaling, [change(grad) for grad in grads], *others)
+
+    return _instead(gradients, "_unscaled", unscaled)
+
+
+def scaled_rounded() -> Any:
+    """To bfloat16, in a run in float16."""
+    return _changed_scaled(lambda g: tf.cast(tf.cast(g, tf.bfloat16), tf.float32))
+
+
+def clipped() -> Any:
+    """Finite values are held under a quarter of float16's largest."""
+
+    def clip(grad: tf.Tensor) -> tf.Tensor:
+        held = tf.clip_by_value(grad, -(2.0**14), 2.0**14)
+        return tf.where(tf.math.is_finite(grad), held, grad)
+
+    return _changed_scaled(clip)
+
+
+def rows_not_added() -> Any:
+    """Whether rows are finite is asked of each alone."""
+    return _instead(finite_checks, "_deduplicated", finite_checks.values_of)
 
 
 def too_large() -> Any:
@@ -425,6 +523,34 @@ def statistics_in_16_bits() -> Iterator[None]:
         yield
 
 
+@contextlib.contextmanager
+def means_in_16_bits() -> Iterator[None]:
+    """The means that batch norm divides by are rounded, and what it keeps is not."""
+    owner = keras.layers.BatchNormalization
+    original = owner._moments
+
+    def moments(self: Any, *args: Any, **kwargs: Any) -> Any:
+        found = original(self, *args, **kwargs)
+        return [tf.cast(tf.cast(each, tf.float16), tf.float32) for each in found]
+
+    with _instead(owner, "_moments", moments):
+        yield
+
+
+def statistics_forgotten() -> Any:
+    """A step that is skipped sets moving means to 0."""
+    original = update.unless_overflow
+
+    def run(concerns: Any, *others: Any) -> tf.Tensor:
+        pending = tf.stack([update._pending(concern) for concern in concerns])
+        graph = tf.compat.v1.get_default_graph()
+        for kept in graph.get_collection("moving"):
+            kept.assign(tf.where(tf.reduce_any(pending), tf.zeros_like(kept), kept))
+        return original(concerns, *others)
+
+    return _instead(update, "unless_overflow", run)
+
+
 def not_rounded() -> Any:
     """The plan says what is in 16 bits, and emulation rounds none of it."""
     return _instead(Casts, "rounded", lambda self, edge: edge)
@@ -505,7 +631,31 @@ FAULTS = {
     "statistics": Fault(
         "moving_mean.* is held in 16 bits", statistics_in_16_bits, task=batch_norm
     ),
+    "means": Fault(
+        "what .*moving_mean.* moves by is held in 16 bits",
+        means_in_16_bits,
+        task=batch_norm,
+    ),
+    "forgets": Fault(
+        "after .*moving_mean.* moves otherwise than usual",
+        statistics_forgotten,
+        task=noted_statistics,
+    ),
     "loss": Fault("a loss is held in 16 bits", task=low_loss),
+    "losses": Fault("the loss of one example is held in 16 bits", task=low_losses),
+    "rows rounded": Fault(
+        "the unscaled gradient of table/embeddings is held in 16 bits",
+        rows_rounded,
+        task=looked_up,
+    ),
+    "rows not added": Fault(
+        "two equal rows of a gradient whose sum is inf moved",
+        rows_not_added,
+        task=looked_up,
+    ),
+    "scaled rounded": Fault("the scaled gradient of .* in bfloat16", scaled_rounded),
+    "clipped": Fault("the scale 2.* changes gradients by", clipped),
+    "larger": Fault("gradients are 1.01 times those in float32", larger),
     "early": Fault(
         rf"after {INTERVAL - 1} good steps the scale is 2\^",
         policy=_rule(growth_interval=INTERVAL - 1),
@@ -524,11 +674,12 @@ FAULTS = {
 
 # Those that are found by what the type holds; all others do not depend on it.
 OF_THE_TYPE = ("rounded", "not rounded", "slots", "hook rounds", "statistics", "loss")
+OF_THE_TYPE += ("means", "losses", "rows rounded")
 CASES = [(name, "float16") for name in FAULTS]
 CASES += [(name, "bfloat16") for name in OF_THE_TYPE]
 # One of each thing that drills look at.
 QUICK = ("read again", "slots", "of all", "loss", "stops skipping", "hook forgets")
-QUICK += ("not restored",)
+QUICK += ("not restored", "means", "losses", "rows not added", "clipped", "larger")
 
 
 @pytest.mark.parametrize(
@@ -570,14 +721,3 @@ def test_a_fault_is_found_with_a_constant_scale_too(name: str) -> None:
     control = Control("planted", "", fault.planted)
     found = drilled(Arm("planted", "constant", control), fault.task)
     assert any(re.search(fault.finds, text) for text in found), found
-
-
-def test_few_values_or_other_types_are_not_judged() -> None:
-    whole = np.arange(1, drills.FEW + 1, dtype=np.float32)
-    assert drills._in_16_bits(whole)
-    assert not drills._in_16_bits(whole[1:])
-    assert not drills._in_16_bits(np.repeat(whole[1:], 2))
-    assert not drills._in_16_bits(whole.astype(np.int32))
-    assert not drills._in_16_bits(np.append(whole, np.float32(1 / 3)))
-    assert drills._in_16_bits(np.append(whole, np.zeros(9, np.float32)))
-    assert drills._in_16_bits(whole * np.float32(2.0**100))  # bfloat16 holds these

@@ -38,6 +38,7 @@ def main(arguments: list[str] | None = None) -> int:
     commands |= {"controls": _controls, "drill": _drill, "report": _report}
     try:
         _look_for_data(args)
+        _look_for_results(args)
         _look_for_python(args)
         return commands[args.command](args)
     except AmpError as e:
@@ -141,6 +142,18 @@ def _look_for_data(args: argparse.Namespace) -> None:
                 allowed="a directory with data, see convergence/README.md",
                 remedy="name one, or leave it out for the embedded data",
             )
+
+
+def _look_for_results(args: argparse.Namespace) -> None:
+    """Looks whether results can be where they are to be, before anything is trained."""
+    directory = getattr(args, "results", None)
+    if directory is not None and directory.exists() and not directory.is_dir():
+        raise ResultError(
+            "no directory",
+            where=f"--results {directory}",
+            allowed="a directory for results, which need not be there yet",
+            remedy="name another one",
+        )
 
 
 def _look_for_python(args: argparse.Namespace) -> None:
@@ -275,7 +288,7 @@ def _bars() -> progress.Progress:
 
 
 class _Teller:
-    """A progress bar for each family that is under way."""
+    """A progress bar for each family under way; where stderr is a file, lines."""
 
     def __init__(self, bars: progress.Progress) -> None:
         self._bars, self._tasks = bars, dict[str, progress.TaskID]()
@@ -283,9 +296,13 @@ class _Teller:
     def __call__(
         self, family: str, setting: str, seed: int, steps: int, step: int
     ) -> None:
+        text = f"{family} {setting} seed {seed}"
+        if not self._bars.console.is_terminal:
+            if step == steps:
+                print(f"{text}: {steps} steps", file=sys.stderr, flush=True)
+            return
         if family not in self._tasks:
             self._tasks[family] = self._bars.add_task(family)
-        text = f"{family} {setting} seed {seed}"
         self._bars.update(
             self._tasks[family], description=text, completed=step, total=steps
         )

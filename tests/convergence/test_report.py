@@ -12,6 +12,7 @@ from xml.etree import ElementTree
 import numpy as np
 import pytest
 from convergence_runs import made_up
+from rich import console, progress
 
 from convergence import __main__ as command
 from convergence import (
@@ -271,6 +272,35 @@ def test_a_directory_of_data_is_missed_at_once(
     assert command.main([name, *arguments, "--data-dir", nowhere]) == 2
     said = capsys.readouterr().err
     assert all(part in said for part in ("no such directory", nowhere, "do now:"))
+
+
+@pytest.mark.parametrize("name", ["calibrate", "run", "controls", "drill", "report"])
+def test_a_file_is_no_place_for_results(
+    tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str], name: str
+) -> None:
+    arguments = [] if name in ("drill", "report") else ["resnet", "--quick"]
+    file = tmp_path / "results"
+    file.touch()
+    assert command.main([name, *arguments, "--results", str(file)]) == 2
+    said = capsys.readouterr().err
+    assert all(
+        part in said for part in ("no directory", f"--results {file}", "do now:")
+    )
+
+
+@pytest.mark.parametrize("terminal", [False, True])
+def test_where_stderr_is_a_file_each_run_has_a_line(
+    terminal: bool, capsys: pytest.CaptureFixture[str]
+) -> None:
+    bars = progress.Progress(
+        console=console.Console(stderr=True, force_terminal=terminal)
+    )
+    teller = command._Teller(bars)
+    for step in range(1, 4):
+        teller("resnet", "float32", 300, 3, step)
+    teller.done("resnet")
+    line = "resnet float32 seed 300: 3 steps\n"
+    assert capsys.readouterr().err == ("" if terminal else line)
 
 
 @pytest.mark.parametrize("name", ["calibrate", "run", "controls"])

@@ -13,6 +13,7 @@ states that are put together for them::
                               moves as ever; the next step moves weights
     one scale is far too      the same of its part, while the other parts' weights move
     large
+    scales that differ        gradients are the usual ones
     two equal rows of a       the same of its part
     gradient, of which only
     the sum is infinite
@@ -164,6 +165,7 @@ class _Drill:
         if own.rule.interval:
             yield from self._grown()
             yield from self._large()
+            yield from self._each_by_its_own()
         yield from self._in_float32()
         yield from self._not_finite()
         if own.rule.interval:
@@ -399,6 +401,16 @@ class _Drill:
             seen, exponent = next_seen, larger
         for part in self._rig.parts:
             yield from self._as_usual(part, seen, f"the scale 2^{exponent}")
+
+    def _each_by_its_own(self) -> Iterator[str]:
+        """Of parts whose scales differ."""
+        exponent, parts = self._rig.exponent, self._rig.parts
+        seen = self._rig.take(
+            {at: 2.0 ** (exponent - 2 * at) for at in range(len(parts))}
+        )
+        for at, part in enumerate(parts[1:], 1):
+            what = f"a scale of loss {at + 1} that is another than that of the first"
+            yield from self._as_usual(part, seen, what)
 
     def _two_rows(self) -> Iterator[str]:
         """Of slices of a gradient that are finite and whose sum is not."""

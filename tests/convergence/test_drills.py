@@ -252,6 +252,17 @@ def scaled_rounded() -> Any:
     return _changed_scaled(lambda g: tf.cast(tf.cast(g, tf.bfloat16), tf.float32))
 
 
+def unscaled_by_the_first() -> Any:
+    """All gradients of a graph are unscaled by the scale of its first gradient call."""
+    original, first = gradients._unscaled, dict[Any, tf.Tensor]()
+
+    def unscaled(scaling: Any, grads: Any, scale: tf.Tensor, *others: Any) -> Any:
+        graph = tf.compat.v1.get_default_graph()
+        return original(scaling, grads, first.setdefault(graph, scale), *others)
+
+    return _instead(gradients, "_unscaled", unscaled)
+
+
 def clipped() -> Any:
     """Finite values are held under a quarter of float16's largest."""
 
@@ -654,6 +665,9 @@ FAULTS = {
         task=looked_up,
     ),
     "scaled rounded": Fault("the scaled gradient of .* in bfloat16", scaled_rounded),
+    "by the first": Fault(
+        "a scale of loss 2 .* changes gradients", unscaled_by_the_first, task=two_losses
+    ),
     "clipped": Fault("the scale 2.* changes gradients by", clipped),
     "larger": Fault("gradients are 1.01 times those in float32", larger),
     "early": Fault(

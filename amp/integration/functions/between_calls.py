@@ -109,9 +109,9 @@ class BetweenCalls:
         """Does what may change what plans cost, and has the report tell it."""
 
         def told() -> None:
-            before = plans.prices.get(reported)
+            before = plans.prices.of(reported)
             work()
-            prices = plans.prices.get(reported)
+            prices = plans.prices.of(reported)
             if prices is not None and prices is not before:
                 report = functools.partial(Report.repriced, prices=prices)
                 self._shared.reports.change(self._name, report)
@@ -145,7 +145,7 @@ class BetweenCalls:
         again in some of them (`Record.contested`), by what was measured until then.
         """
         winner = contest.winner
-        times = plans.times(winner)
+        times = plans.prices.times(winner)
         name, outcome = later_plan.as_next_run(winner, outcome)
         ready = self._ready(contest, name)
         plan_store.keep_outcome(self._key, name, outcome, times, ready)

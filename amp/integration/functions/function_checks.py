@@ -215,7 +215,7 @@ class FunctionChecks:
         context, nominee = context_lib.context(), plans.nominee(plan)
         module = definitions.read(context, self._name.decode())
         begun = begin(module, self._shared.settled, sizes=self._sizes)
-        prepared = begun.prepared(plans.timer(plan))
+        prepared = begun.prepared(plans.prices.timer(plan))
         made = prepared.made(nominee, definitions.new_suffix())
         return GradientCheck(context, prepared, made, nominee)
 

@@ -9,17 +9,14 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 import tensorflow as tf
 from tensorflow.python.eager import context as context_lib
 
 from amp.graph_rewrite.assign.nominee import CUT, REWRITTEN, Nodes, Nominee
-from amp.graph_rewrite.cost.op_instance import Timer, Times
 from amp.graph_rewrite.graph import calls
-from amp.graph_rewrite.graph.calls import FunctionUse
-from amp.graph_rewrite.outcomes import Prices
 from amp.graph_rewrite.report import Report
 from amp.graph_rewrite.rewrite import Prepared, Rewrite
 from amp.graph_rewrite.steps import uncollected
@@ -27,12 +24,11 @@ from amp.integration import heap, tensor_pool
 from amp.integration.contests import entrants
 from amp.integration.contests.entrants import (
     MEASURED,
-    NOMINEES,
     Found,
     NotMade,
     nominee_under,
 )
-from amp.integration.measuring.job_timer import Noted
+from amp.integration.functions.plan_prices import Low, PlanPrices
 from amp.integration.racing import exemptions
 from amp.integration.racing.race_log import FLOAT32
 from amp.integration.runtime import definitions, twin_making
@@ -51,7 +47,7 @@ class Made:
 
     twin: MadeTwin
     report: Report
-    low: Mapping[FunctionUse, frozenset[str]]
+    low: Low
 
     @property
     def in_float32(self) -> bool:
@@ -72,9 +68,7 @@ class FunctionPlans:
       original: the original's name.
       making: seconds that the latest plan took to make.
       prepared: as given; None once there will be no further plan.
-      newest: what gave the times that reports predict by, if others than plans are
-        made by.
-      prices: of plans, by name, where they are others than the plan was made by.
+      prices: by which plans were made, and reports predict.
       repriced: the same at the prices of the plan `MEASURED`; None without one.
       compiled: whether XLA compiles any part of the function.
       spares: whether a rewrite saves enough time by anything else than 16 bits, or any
@@ -97,10 +91,8 @@ class FunctionPlans:
             tf.config.optimizer.get_jit()
         )
         self.uneven = prepared.sizes is not None and bool(prepared.sizes.tensors)
-        self.newest: Timer | None = None
-        self.prices: dict[str, Prices] = {}
+        self.prices = PlanPrices(prepared.timer)
         self.repriced: Prepared | None = None
-        self._timers = dict.fromkeys(NOMINEES, prepared.timer)
         self._kept, self._proven = kept, proven
         self._settled, policy = prepared.settled, prepared.settled.policy
         emulated = policy is not None and policy.emulate
@@ -118,7 +110,7 @@ class FunctionPlans:
         # The report on the cheapest plan, or else on the one made first: others are
         # only tried if they are predicted to be close, also once it has been let go.
         self._best: Report | None = None
-        self._lows: list[Mapping[FunctionUse, frozenset[str]]] = []
+        self._lows: list[Low] = []
 
     def nominee(self, plan: str) -> Nominee:
         """The plan of a name, with the nodes that stay float32."""
@@ -149,22 +141,14 @@ class FunctionPlans:
             return ""
         return entrants.beside_float32(self.prepared, float32, self.nominee)
 
-    def timer(self, plan: str) -> Timer:
-        """What gave the measured times that a plan was made by."""
-        return self._timers[plan]
-
-    def times(self, plan: str) -> Mapping[str, Times]:
-        """The measured times that a plan was made by, as far as they were noted."""
-        timer = self._timers.get(plan)
-        return timer.times if isinstance(timer, Noted) else {}
-
-    def was_made(self, low: Mapping[FunctionUse, frozenset[str]]) -> bool:
+    def was_made(self, low: Low) -> bool:
         """Whether a plan with these 16-bit nodes was made, be it let go or not."""
         return low in self._lows
 
     def reprice(self, prepared: Prepared) -> None:
         """Has the plan `MEASURED` made of the function at other prices."""
-        self.repriced, self._timers[MEASURED.name] = prepared, prepared.timer
+        self.repriced = prepared
+        self.prices.made_by(MEASURED.name, prepared.timer)
 
     def tell_prices(self, prepared: Prepared) -> None:
         """Has the reports on plans that were made predict by other prices.
@@ -172,10 +156,9 @@ class FunctionPlans:
         Args:
           prepared: the function at these prices.
         """
-        self.newest = prepared.timer
-        for plan, made in list(self._made.items()):
-            if isinstance(made, Made):
-                self.prices[plan] = prepared.prices(prepared.holding(made.low))
+        made = list(self._made.items())
+        plans = {plan: one.low for plan, one in made if isinstance(one, Made)}
+        self.prices.tell(prepared, plans)
 
     def known(self, plan: str) -> Made | NotMade | None:
         """What became of a plan, None if it was not asked for or was let go."""
@@ -216,9 +199,8 @@ class FunctionPlans:
             made = NotMade(why_not)
             if not why_not:
                 made, rewrite = self._make(context, prepared, plan)
-                if self.newest is not None and isinstance(made, Made):
-                    low, newest = made.low, prepared.repriced(self.newest)
-                    self.prices[plan] = newest.prices(newest.holding(low))
+                if isinstance(made, Made):
+                    self.prices.made(plan, prepared, made.low)
                 heap.trim()
                 tensor_pool.trim()  # what lies where others needed it
         self.making = time.perf_counter() - start
@@ -290,9 +272,9 @@ class FunctionPlans:
 
     def report(self, plan: str) -> Report:
         """The report on a plan that was made."""
-        made, prices = self._made[plan], self.prices.get(plan)
+        made = self._made[plan]
         assert isinstance(made, Made)
-        return made.report if prices is None else made.report.repriced(prices)
+        return self.prices.predicted(plan, made.report)
 
     def released(self, plan: str) -> None:
         """Lets a plan go of which no call is running any more."""
@@ -301,7 +283,7 @@ class FunctionPlans:
     def let_go(self, context: Any, plan: str) -> None:
         """Removes the functions of a plan, and with them their executors and memory."""
         made, _ = self._made.pop(plan, None), self._left.pop(plan, None)
-        self.prices.pop(plan, None)
+        self.prices.forget(plan)
         if isinstance(made, Made):
             definitions.unregister(context, made.twin.functions)
             heap.trim()

@@ -413,7 +413,7 @@ class FunctionTwins:
         plan = running if running in NOMINEES else compared
         others = [] if raced else self._others
         plans = FunctionPlans(self._name, prepared, kept)
-        plans.newest = before.newest
+        plans.prices.newest = before.prices.newest
         if before.repriced is not None and (not raced or compared == MEASURED.name):
             plans.reprice(before.repriced)
             others.append(MEASURED.name)

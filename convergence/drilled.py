@@ -14,11 +14,15 @@ from convergence.clauses import Finding
 from convergence.equivalence import DIFFERENT, EQUAL, UNDECIDED
 
 # What drills are made of; `drilling` only says who is drilled.
-CODE = ("bits.py", "drills.py", "rig.py", "scaler_drills.py", "terms.py", "unhooked.py")
+CODE = (
+    *("bits.py", "rig.py", "terms.py", "unhooked.py", "drills.py", "scaler_drills.py"),
+    *("growth_drills.py", "gradient_drills.py", "overflow_drills.py"),
+    *("float32_drills.py", "row_drills.py"),
+)
 # Drills of before that are trusted for what they asked, and what they did not ask for.
 _SECOND = (
     "what moving means move by, the loss of one example, gradients of rows, those that "
-    "are all larger, or clipped or rounded under their scale"
+    "are all larger, or clipped or rounded under their scale, hooks in a mixed scope"
 )
 _FIRST = "one infinite value among finite ones, -inf, the hook for gradients in float32"
 EARLIER = {

@@ -1,12 +1,13 @@
 """`Rig`: the step of one stage, taken at states that are put together for it.
 
-Used by `drills`, which say what is wrong with what is seen; nothing is judged here.
+Used by `drills`, which say what is wrong with what is taken; nothing is judged here.
 """
 
 from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 import keras
@@ -15,16 +16,15 @@ import tensorflow as tf
 
 import amp
 from convergence import dynamics, terms
-from convergence import task as task_lib
 from convergence.bits import same
 from convergence.steps import Scope, Step
-from convergence.task import Batch, Task
+from convergence.task import Batch, Part, Task
 from convergence.terms import WARM
 from convergence.tracks import _scaler
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Part:
+class PartPlaces:
     """A loss of a step.
 
     Attributes:
@@ -56,7 +56,7 @@ class Scaled:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Seen:
+class TakenStep:
     """A step that was taken.
 
     Attributes:
@@ -84,6 +84,7 @@ class Made:
 
 
 def made(task: Task, policy: amp.Policy, planted: Scope) -> Made:
+    """The step of a task with terms, in a setting; arguments as of `Step`."""
     known = set(amp.loss_scaling.current().scalers)
     step = Step(terms.added(task), policy, planted)
     return Made(step, [s for s in amp.loss_scaling.current().scalers if s not in known])
@@ -102,25 +103,31 @@ class Rig:
     Attributes:
       step, stage, rule: as given.
       parts: the losses of the stage.
-      own: places in `Step.state` of what scalers hold.
+      scaler_places: places in `Step.state` of what scalers hold.
       statistics: those of what the model has, is not trained, and may move with a step.
-      terms: how many variables the parts train.
+      term_count: how many variables the parts train.
       held: the state that steps are taken from.
-      batch: what they are taken with.
+      batches: of its first steps, and further ones.
+      batch: what steps are taken with.
       exponent: of the scale that they have, a power of two, unless another is given.
       losses: of the steps so far, a value for each part.
+      usual: the step from the state that is held, once it was taken.
     """
+
+    usual: TakenStep
 
     def __init__(
         self, made: Made, task: Task, stage: int, rule: dynamics.Rule, seed: int
     ) -> None:
         self.step, self.stage, self.rule = made.step, stage, rule
-        self.parts: list[Part] = []
+        self.parts: list[PartPlaces] = []
         for part in task.parts(stage):
             self.parts.append(self._of(part, made.scalers))
         scaled = {id(v) for s in made.scalers for v in s.variables}
         state = self.step.state
-        self.own = frozenset(p for p, v in enumerate(state) if id(v) in scaled)
+        self.scaler_places = frozenset(
+            p for p, v in enumerate(state) if id(v) in scaled
+        )
         model = {id(v.value) for v in task.model.variables}
         carried = set(map(id, task.carried))
         trained = {
@@ -129,18 +136,18 @@ class Rig:
         self.statistics = frozenset(
             p for p, v in enumerate(state) if id(v) in model - trained - carried
         )
-        self.terms = sum(len(part.variables) for part in task.parts(stage))
+        self.term_count = sum(len(part.variables) for part in task.parts(stage))
         self.held, self.batches = self.step.fresh, terms.batches(task, stage, seed)
         self.batch, self.exponent = self.batches[0], rule.first
         self.losses: list[np.ndarray] = []
 
-    def _of(self, part: task_lib.Part, scalers: Sequence[Any]) -> Part:
+    def _of(self, part: Part, scalers: Sequence[Any]) -> PartPlaces:
         at = _scaler(scalers, part)
         places = {id(variable): at for at, variable in enumerate(self.step.state)}
         weights = [v for _, some in part.updates for v in some]
         held = [v for optimizer, _ in part.updates for v in optimizer.variables]
         begin = sum(len(p.weights) for p in self.parts)
-        return Part(
+        return PartPlaces(
             scaler=None if at is None else scalers[at],
             places=frozenset(places[id(v.value)] for v in (*weights, *held)),
             weights=frozenset(places[id(v.value)] for v in weights),
@@ -152,7 +159,7 @@ class Rig:
             optimizers=tuple(optimizer for optimizer, _ in part.updates),
         )
 
-    def _gradients(self, part: task_lib.Part) -> tuple[int, ...]:
+    def _gradients(self, part: Part) -> tuple[int, ...]:
         """Places of a part's gradients, which follow those of the parts before it.
 
         Networks of two parts may have variables of the same paths; one that has no
@@ -172,60 +179,71 @@ class Rig:
         self.held, self.batch = self.step.values(), rig.batch
         self.exponent = rig.exponent
 
-    def prepared(self) -> bool:
+    def prepare(self) -> bool:
         """Takes the first steps, and finds a scale that overflows nothing after them.
+
+        Returns whether there is one; then the usual step is taken.
 
         The scale is the largest of which the double overflows nothing either. A
         constant one is as it is: then it is the batch that is chosen.
         """
         self.step.put(self.step.fresh)
         for batch in self.batches[:WARM]:
-            if not self._fits(batch):
+            if not self._fit(batch):
                 return False
-            self.set({})
+            self.set_scales({})
             self.step(self.stage, batch)
         self.held = self.step.values()
-        return any(map(self._fits, self.batches[WARM:]))
+        for batch in self.batches[WARM:]:
+            if self._fit(batch):
+                self.usual = self.take()
+                return True
+        return False
 
-    def _fits(self, batch: Batch) -> bool:
+    def _fit(self, batch: Batch) -> bool:
         """Finds the scale for a batch at the state that there is, and keeps both."""
         self.held, self.batch = self.step.values(), batch
         if not self.rule.interval:
-            return self._moves({})
+            return self._would_move({})
         for exponent in range(self.rule.first, dynamics.LOWEST, -1):
             self.exponent = exponent
-            if self._moves(
+            if self._would_move(
                 dict.fromkeys(range(len(self.parts)), 2.0 ** (exponent + 1))
             ):
                 return True
         return False
 
-    def _moves(self, scales: Mapping[int, float]) -> bool:
+    def _would_move(self, scales: Mapping[int, float]) -> bool:
         """Whether a step moves weights of each part, by finite gradients.
 
         It is taken back.
         """
-        seen = self.take(scales)
+        taken = self.take(scales)
         self.step.put(self.held)
-        finite = all(np.isfinite(gradient).all() for gradient in seen.gradients)
-        return finite and all(part.weights & seen.moved for part in self.parts)
+        finite = all(np.isfinite(gradient).all() for gradient in taken.gradients)
+        return finite and all(part.weights & taken.moved for part in self.parts)
+
+    def hold(self) -> None:
+        """Has further steps taken from the state as it is."""
+        self.held = self.step.values()
 
     def factors(self, term: int, value: float, where: int = 0) -> np.ndarray:
-        factors = np.zeros((self.terms, terms.PLACES), np.float32)
+        """Of all terms none but one, at one of `terms.PLACES`."""
+        factors = np.zeros((self.term_count, terms.PLACES), np.float32)
         factors[term, where] = value
         return factors
 
-    def put_all_but(self, places: frozenset[int]) -> None:
-        """Puts back the state that is held, but for some places."""
+    def put(self, *, scalers: bool) -> None:
+        """Puts back what scalers hold, or all else, as it is held."""
         for place, variable in enumerate(self.step.state):
-            if place not in places:
+            if (place in self.scaler_places) is scalers:
                 variable.assign(self.held[place])
 
     def counts(self) -> list[list[int]]:
         """The optimizers' own counts of updates, by part."""
         return self.step.tracks.before(self.stage)[1]
 
-    def set(self, scales: Mapping[int, float], good: int = 0) -> None:
+    def set_scales(self, scales: Mapping[int, float], good: int = 0) -> None:
         """Sets the parts' scales; a constant one has none to be set."""
         if self.rule.interval:
             for at, part in enumerate(self.parts):
@@ -234,15 +252,15 @@ class Rig:
 
     def take(
         self,
-        scales: Mapping[int, float] = {},
+        scales: Mapping[int, float] = MappingProxyType({}),
         good: int = 0,
         factors: np.ndarray | None = None,
-    ) -> Seen:
+    ) -> TakenStep:
         """Takes the step from the state that is held."""
         self.step.put(self.held)
-        self.set(scales, good)
+        self.set_scales(scales, good)
         batch = self.batch if factors is None else self.with_factors(factors)
-        return self.taken(self.step.values(), batch)
+        return self.take_from(self.step.values(), batch)
 
     @property
     def examples(self) -> int:
@@ -259,22 +277,18 @@ class Rig:
 
         return (*tf.nest.map_structure(again, self.batch[:-1]), self.batch[-1])
 
-    @property
-    def nothing(self) -> Seen:
-        """What is seen where no step is taken."""
-        now = self.scaled()
-        return Seen(np.zeros(0), [], list(self.held), frozenset(), now, now)
-
     def with_factors(self, factors: np.ndarray) -> Batch:
+        """The batch, with other factors of terms."""
         return (*self.batch[:-1], tf.constant(factors))
 
-    def taken(self, state: Sequence[np.ndarray], batch: Batch) -> Seen:
+    def take_from(self, state: Sequence[np.ndarray], batch: Batch) -> TakenStep:
+        """Takes the step from another state."""
         self.step.put(state)
         before = self.scaled()
         losses, found = self.step(self.stage, batch)
         self.losses.append(losses)
         after = self.step.values()
-        return Seen(
+        return TakenStep(
             losses=losses,
             gradients=[gradient.numpy() for gradient in found],
             after=after,

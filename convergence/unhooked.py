@@ -1,4 +1,4 @@
-"""A step in float32 past the package's hooks for gradients and for optimizers.
+"""A step in float32 with the hooks for gradients and optimizers, and one past them.
 
 Used by `drills`, which demands that hooks change nothing of a gradient or an update; no
 step is taken here.
@@ -12,9 +12,10 @@ from unittest import mock
 import keras
 import tensorflow as tf
 
+import amp
 from amp.integration import wrapping
 from convergence import terms
-from convergence.steps import Step
+from convergence.steps import Scope, Step
 from convergence.task import Task
 
 GRADIENT = "GradientTape.gradient"
@@ -33,3 +34,9 @@ def step(task: Task) -> Step:
         mock.patch.object(tf.GradientTape, "gradient", wrapping.original(GRADIENT)),
     ):
         return Step(first, None)
+
+
+def kept(task: Task, policy: amp.Policy, planted: Scope) -> Step:
+    """The same with hooks, in a mixed scope in which all stays float32."""
+    first = dataclasses.replace(terms.added(task), stages=task.stages[:1])
+    return Step(first, dataclasses.replace(policy, keep=("*",)), planted)

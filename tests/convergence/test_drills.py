@@ -567,6 +567,10 @@ def not_rounded() -> Any:
     return _instead(Casts, "rounded", lambda self, edge: edge)
 
 
+def _of_policy(**fields: Any) -> Callable[[Any], Any]:
+    return lambda policy: dataclasses.replace(policy, **fields)
+
+
 @dataclasses.dataclass(frozen=True)
 class Fault:
     """A fault, and a pattern of what a drill says of it."""
@@ -606,6 +610,10 @@ FAULTS = {
     "skips": Fault("of a row without an overflow the scale is", skips_now_and_then),
     "holds back": Fault("of a row an update is skipped", holds_back),
     "hook rounds": Fault("in float32 the hooks", hook_rounds, everywhere=True),
+    "hook rounds in scope": Fault("in a mixed scope .* the hooks", hook_rounds),
+    "unscaled": Fault(
+        "a gradient has no loss scale", policy=_of_policy(loss_scale=NoLossScale())
+    ),
     "hook forgets": Fault("in float32 the hooks", hook_forgets, everywhere=True),
     "gradient halves": Fault("in float32 the hooks", gradient_halves, everywhere=True),
     "second flag": Fault("inf moved", second_flag),
@@ -694,6 +702,7 @@ CASES += [(name, "bfloat16") for name in OF_THE_TYPE]
 # One of each thing that drills look at.
 QUICK = ("read again", "slots", "of all", "loss", "stops skipping", "hook forgets")
 QUICK += ("not restored", "means", "losses", "rows not added", "clipped", "larger")
+QUICK += ("unscaled", "hook rounds in scope")
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ plan; nothing is planned, rewritten or imported here.
 from __future__ import annotations
 
 import dataclasses
+import weakref
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -50,6 +51,7 @@ class Part:
       sizes: the shapes that were fed so far.
       prepared: as the first view found it; None before one asked, and when no more
         plans will be made.
+      compiled: whether XLA compiles any of it, as known once it was prepared.
     """
 
     name: str
@@ -58,6 +60,7 @@ class Part:
     fed: frozenset[str]
     sizes: Mapping[ir.Edge, ir.Shape]
     prepared: PreparedIncrement | None = None
+    compiled: bool = False
 
 
 class PlannedParts:
@@ -68,10 +71,12 @@ class PlannedParts:
 
     Attributes:
       parts: each planned part.
+      racing: what races between plans of them, as long as it is there.
     """
 
     def __init__(self, twin: TwinGraph) -> None:
         self.parts: list[Part] = []
+        self.racing: weakref.WeakSet[Any] = weakref.WeakSet()
         self._twin = twin
         self._covered: set[str] = set()
         self._fed: set[str] = set()
@@ -124,10 +129,16 @@ class PlannedParts:
         self.parts.append(part)
         self._covered.update(node.name for node in nodes)
 
-    def settle(self) -> None:
-        """Lets go what is only needed to make further plans: there will be none."""
-        for part in self.parts:
-            part.prepared = None
+    def settle(self, ended: Any) -> None:
+        """Lets go what is only needed to make further plans, if nothing else races.
+
+        Args:
+          ended: what races no more, or never did.
+        """
+        self.racing.discard(ended)
+        if not self.racing:
+            for part in self.parts:
+                part.prepared = None
 
     def _follow(self, nodes: Iterable[Any]) -> None:
         """Records which new nodes are in loops, and which use unscaled gradients."""
@@ -154,12 +165,14 @@ class Planned:
       report: on the plan.
       low: the nodes that it holds in 16 bits, by the use of a function.
       changed: the names of the part's nodes that are not as the user built them.
+      digest: a name for the plan, the same in every run of the job.
     """
 
     part: Part
     report: Report
     low: Mapping[FunctionUse, frozenset[str]]
     changed: frozenset[str]
+    digest: str
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

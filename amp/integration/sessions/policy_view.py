@@ -12,10 +12,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from amp.graph_rewrite.assign.nominee import CUT
-from amp.graph_rewrite.graph import ir, serde
+from amp.graph_rewrite.graph import calls, ir, serde
 from amp.graph_rewrite.rewrite import Prepared, prepare
 from amp.graph_rewrite.steps import uncollected
 from amp.integration import fallback
+from amp.integration.contests import stored_checks
 from amp.integration.measuring import job_timer
 from amp.integration.racing.race_log import FLOAT32
 from amp.integration.runtime import definitions, failures, shape_inference
@@ -244,7 +245,8 @@ class PolicyView:
             self._bypassed |= bypassed(part.nodes, graph, found.increment.shown)
         report = dataclasses.replace(result.report, function=part.name)
         changes = frozenset(changed if graph is not given else ())
-        self.planned.append(Planned(part, report, result.low, changes))
+        digest = stored_checks.digest(found.prepared, result.low)
+        self.planned.append(Planned(part, report, result.low, changes, digest))
         return graph is not given
 
     def _prepared(self, plan: Plan, part: Part, made: Increment) -> PreparedIncrement:
@@ -255,6 +257,8 @@ class PolicyView:
             return part.prepared
         found = PreparedIncrement(made, self._prepare(plan, part, made), same)
         part.prepared = part.prepared or found
+        uses = calls.uses_with_weights(found.prepared.given)
+        part.compiled = part.compiled or any(use.xla for use in uses)
         return found
 
     def _prepare(self, plan: Plan, part: Part, made: Increment) -> Prepared:

@@ -15,10 +15,9 @@ import tensorflow as tf
 
 from amp.graph_rewrite.assign.nominee import CUT
 from amp.graph_rewrite.candidates.sources import is_source
-from amp.graph_rewrite.graph import calls, ir, serde
+from amp.graph_rewrite.graph import ir, serde
 from amp.graph_rewrite.report import Report
 from amp.integration import heap
-from amp.integration.contests import stored_checks
 from amp.integration.contests.entrants import NOMINEES, Found, NotMade, why_not_made
 from amp.integration.functions.twins import Twins
 from amp.integration.observing import step_variants
@@ -263,16 +262,12 @@ class RunPlans:
         """Whether XLA compiles any part of the run."""
         made = self._made.get(CUT.name)
         planned = made.planned if isinstance(made, MadeRun) else None
-        if tf.config.optimizer.get_jit():
-            return True
-        if planned is None or planned.part.prepared is None:
-            return False
-        given = planned.part.prepared.prepared.given
-        return any(use.xla for use in calls.uses_with_weights(given))
+        by_itself = bool(tf.config.optimizer.get_jit())
+        return by_itself or (planned is not None and planned.part.compiled)
 
     @property
     def plain(self) -> str:
-        """As of `Log`: a session's float32 keeps its loss scale."""
+        """As of `Setup`: a session's float32 keeps its loss scale."""
         return FLOAT32
 
     @property
@@ -314,14 +309,18 @@ class RunPlans:
 
     def digest(self, plan: str) -> str:
         """A name for a plan that was made, the same in every run of the job."""
-        planned = self._planned(plan)
-        found = planned.part.prepared
-        return stored_checks.digest(found.prepared, planned.low) if found else ""
+        return self._planned(plan).digest
+
+    def race(self) -> None:
+        """Is told that plans of the run race: further ones may be made."""
+        assert self.twins is not None
+        self._views.parts(self.twins).racing.add(self)
 
     def settle(self) -> None:
-        """Lets go what is only needed to make further plans: there will be none."""
+        """Lets go what is only needed to make further plans: the run has none."""
         if self.twins is not None:
-            self._views.parts(self.twins).settle()
+            with self._views.lock:
+                self._views.parts(self.twins).settle(self)
         self._executed = set()
         heap.trim()
 

@@ -138,6 +138,8 @@ class RunTwins:
         self._contest, report = begun(
             self._plans, plan, others, known, kept, self._ended, clock=clock
         )
+        if self._contest.under_way:
+            self._plans.race()
         if self._reports is not None:
             self._reports.begin(plan, report)
 

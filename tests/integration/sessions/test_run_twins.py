@@ -20,6 +20,7 @@ from amp.graph_rewrite.rewrite import Prepared
 from amp.integration.contests import contest, entrants
 from amp.integration.racing import race_rules, winner_checks
 from amp.integration.racing.race_log import FLOAT32
+from amp.integration.sessions.run_plans import RunPlans
 from amp.integration.sessions.session_twins import SessionTwin
 
 pytestmark = pytest.mark.kernels
@@ -606,3 +607,43 @@ def test_threads_may_run_at_once_and_each_run_is_one_step(ran: Ran) -> None:
     with job.scope(), session:
         assert session.run(job.count) == 100
     assert len(ran) == 100
+
+
+def test_the_end_of_one_race_leaves_other_runs_their_plans(
+    ran: Ran, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Inference is run seldom, and races on when that of the training step is over."""
+    ran.slow = (FLOAT32, EVERYTHING.name, PRODUCTS.name)
+    why: dict[str, list[str]] = collections.defaultdict(list)
+    original = RunPlans._why_not
+
+    def why_not(self: RunPlans, *args: Any) -> str:
+        found = original(self, *args)
+        why[str(self.asked)].append(found)
+        return found
+
+    monkeypatch.setattr(RunPlans, "_why_not", why_not)
+    job = Job()
+    with job.scope(), job.session() as session:
+        feed = {job.x: job.data}
+        session.run(job.out, feed)
+        job.steps(session, ENOUGH)
+        assert under_way() == 1
+        assert prepared(session)
+        for _ in range(ENOUGH):
+            session.run(job.out, feed)
+        assert under_way() == 0
+        assert not prepared(session), "nothing races any more"
+    assert len(why) == 2
+    assert all("the race was over" not in text for one in why.values() for text in one)
+
+
+def under_way() -> int:
+    """How many runs race."""
+    return sum(report.trial.startswith("under way") for report in runs())
+
+
+def prepared(session: Any) -> list[Any]:
+    """The planned parts that further plans could be made of."""
+    parts = session._amp_twin.views._parts.values()
+    return [part for each in parts for part in each.parts if part.prepared is not None]

@@ -42,7 +42,7 @@ def program(
     """Runs a program of this directory; the JSON it prints, or {"error": why not}.
 
     Args:
-      name: "worker" or "machine".
+      name: of its file, such as "worker" or "machine".
       options: its arguments.
       variables: all the `AMP_*` variables that it is to have.
       timeout: seconds that it may take.

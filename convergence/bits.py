@@ -17,7 +17,7 @@ FEW = 16
 # call on, one gradient of eight of a GAN was off by last bits. So where many steps or
 # two functions are compared, so large a share of values other than 0 has to differ.
 APART = 0.5
-MANY = 64  # so many different values, of which one in three is held: see `FEW`
+MANY = 64  # from so many different values on, a share of them is enough
 DIGITS = {"float16": 11, "bfloat16": 8}  # of a significand, in bits
 # What is computed back from rounded values is off by several units in the last place.
 NEAR = 2.0**-18

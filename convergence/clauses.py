@@ -23,7 +23,8 @@ class Finding:
     """What one clause of the rule says of a setting.
 
     Attributes:
-      clause: "divergence", "loss", "metric", "gradients", "scale" or "learning".
+      clause: "divergence", "loss", "metric", "gradients", "scale" or "learning", or of
+        those beside the rule, which `judge.BESIDE` names.
       outcome: of `equivalence`.
       text: what was found, if it is not equal.
     """

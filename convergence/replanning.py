@@ -23,7 +23,7 @@ def replan(
       directories: of real data; the embedded data are there anyway.
 
     Returns:
-      None where the data of these results is not there, or the row has changed.
+      None where the data of these results is not there.
     """
     with again.made(result, directories) as made:
         return None if made is None else _planned(made)

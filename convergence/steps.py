@@ -1,7 +1,8 @@
 """A training step in one setting: traced once, with all the state that it may change.
 
-Used by `training`, which takes steps, and by `observing`, which takes them back. Knows
-a setting only as a policy; no loop, no files and no statistics.
+Used by `training`, which takes steps, by `observing`, which takes them back, by drills,
+and by `replanning`, which takes none. Knows a setting only as a policy; no loop, no
+files and no statistics.
 """
 
 from __future__ import annotations

@@ -51,10 +51,13 @@ def run(
       AmpError: any other of the suite's own errors; families that have not begun are
         given up.
       ResultError: a process was ended from outside.
+      Exception: what `tell` raised first, once all families are done.
     """
     failed: list[FamilyError] = []
     told = SPAWN.SimpleQueue()
-    listener = threading.Thread(target=_listen, args=(told, tell), daemon=True)
+    broken: list[Exception] = []
+    heard = (told, tell, broken)
+    listener = threading.Thread(target=_listen, args=heard, daemon=True)
     listener.start()
     remedy = "go on with --resume, with fewer families at a time"
     try:
@@ -73,6 +76,8 @@ def run(
     finally:
         told.put(None)
         listener.join()
+    if broken:
+        raise broken[0]
     if failed:
         raise failures.together(failed)
 
@@ -153,9 +158,17 @@ def _naming_ended(names: Sequence[str], remedy: str) -> Iterator[None]:
         ) from e
 
 
-def _listen(told: Any, tell: Tell) -> None:
+def _listen(told: Any, tell: Tell, broken: list[Exception]) -> None:
+    """Passes on what is told; after an error, which it keeps, only takes it.
+
+    Otherwise families would wait for ever, once the pipe is full.
+    """
     while (words := told.get()) is not None:
-        tell(*words)
+        if not broken:
+            try:
+                tell(*words)
+            except Exception as e:
+                broken.append(e)
 
 
 _TOLD: Any = None  # of a process: where it tells of its steps

@@ -94,7 +94,7 @@ class Process:
     )
     marked: dict[bytes, Any] = _forgotten(dict)
     marks: weakref.WeakKeyDictionary[Any, Any] = _forgotten(weakref.WeakKeyDictionary)
-    twins: weakref.WeakSet[Any] = _forgotten(weakref.WeakSet)
+    twins: Living = _forgotten(lambda: Living())
     sessions: weakref.WeakKeyDictionary[Any, Any] = _forgotten(
         weakref.WeakKeyDictionary
     )
@@ -139,6 +139,28 @@ class Process:
                 setattr(self, field.name, getattr(fresh, field.name))
         SCALING.reset()
         messages.forget()
+
+
+class Living:
+    """Objects as long as somebody holds them; any thread may add one, or go through.
+
+    A `WeakSet` raises where another thread adds one meanwhile.
+    """
+
+    def __init__(self) -> None:
+        self._held: dict[weakref.ref[Any], None] = {}
+
+    def add(self, one: Any) -> None:
+        """Adds an object, which can be referred to weakly and hashed."""
+        held = self._held
+        held[weakref.ref(one, lambda gone: held.pop(gone, None))] = None
+
+    def __iter__(self) -> Iterator[Any]:
+        found = [reference() for reference in list(self._held)]
+        return iter([one for one in found if one is not None])
+
+    def __len__(self) -> int:
+        return len(self._held)
 
 
 @dataclasses.dataclass

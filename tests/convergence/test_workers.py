@@ -8,6 +8,7 @@ import pathlib
 import signal
 import subprocess
 import sys
+import threading
 import time
 from concurrent import futures
 
@@ -272,3 +273,20 @@ def test_of_a_step_every_update_stays_before_or_after_each_read(how: str) -> Non
     if how == "planted" and loose == 0:
         pytest.skip("this TensorFlow keeps the orders: the option is not needed")
     assert (loose > 0) == (how == "planted")
+
+
+def test_families_do_not_wait_for_progress_that_cannot_be_printed() -> None:
+    """As where stderr is a pipe that somebody has closed."""
+    told, broken = workers.SPAWN.SimpleQueue(), list[Exception]()
+
+    def tell(*words: object) -> None:
+        raise BrokenPipeError("nobody listens")
+
+    heard = threading.Thread(target=workers._listen, args=(told, tell, broken))
+    heard.start()
+    for step in range(5000):  # more than a pipe holds
+        told.put(("resnet", "float32", 300, 5000, step))
+    told.put(None)
+    heard.join(60)
+    assert not heard.is_alive()
+    assert [str(e) for e in broken] == ["nobody listens"]

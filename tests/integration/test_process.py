@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import ast
 import dataclasses
+import gc
 import itertools
 import pathlib
+import threading
 
 import pytest
 
-from amp.integration.process import Process
+from amp.integration.process import Living, Process
 
 ROOT = pathlib.Path(__file__).parents[2]
 KEPT = {field.name for field in dataclasses.fields(Process) if field.metadata}
@@ -34,6 +36,38 @@ def test_no_number_is_used_twice_after_a_reset(name: str) -> None:
     before = list(itertools.islice(getattr(process, name), 3))
     process.reset()
     assert next(getattr(process, name)) not in before
+
+
+class Held:
+    """What can be held weakly."""
+
+
+def test_what_lives_may_be_gone_through_while_another_thread_adds_to_it() -> None:
+    living, held, done = Living(), [Held() for _ in range(20_000)], threading.Event()
+    found: list[int] = []
+
+    def goes_through() -> None:
+        while not done.is_set():
+            found.append(len(list(living)))
+
+    reader = threading.Thread(target=goes_through)
+    reader.start()
+    for each in held:
+        living.add(each)
+    done.set()
+    reader.join()
+    assert found == sorted(found), "the reader met no error, and lost nothing"
+    assert list(living) == held
+
+
+def test_what_nobody_holds_lives_no_more() -> None:
+    living, kept = Living(), Held()
+    living.add(kept)
+    living.add(kept)
+    living.add(Held())
+    gc.collect()
+    assert list(living) == [kept]
+    assert len(living) == 1
 
 
 def test_no_two_objects_share_their_state() -> None:

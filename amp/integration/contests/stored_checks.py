@@ -1,8 +1,8 @@
 """What earlier runs of a job found out about the accuracy of a function's plan.
 
-Used by `function_checks` and `function_twins`, so that a check is not made again. Nodes
-are told by their number in their graph, as their names differ between runs. Nothing is
-compared here.
+Used by `functions`, so that a check is not made again, and by `sessions` for the names
+of plans. Nodes are told by their number in their graph, as their names differ between
+runs. Nothing is compared here.
 """
 
 from __future__ import annotations
@@ -108,7 +108,7 @@ def _numbered(prepared: Prepared) -> Iterator[tuple[tuple[FunctionUse, str], int
     """Every node with its number."""
     uses = prepared.priced.analysis.uses.items()
     places = ((use, name) for use, one in uses for name in one.graph.nodes)
-    yield from zip(places, range(1 << 60), strict=False)
+    return ((place, number) for number, place in enumerate(places))
 
 
 def digest(prepared: Prepared, low: Low) -> str:

@@ -41,7 +41,7 @@ class BetweenCalls:
         self._name, self._key, self._shared = name, key, shared
         self.later: LaterPlan | None = None
         self.planning = self.stepped = 0.0
-        self._newer_prices: Callable[[], None] | None = None
+        self._newer_prices: Callable[[FunctionPlans], None] | None = None
         self._began = False  # whether the first call is over
 
     def begin(
@@ -89,7 +89,8 @@ class BetweenCalls:
         if tell is not None and began:  # the job waits for its first call
             self._newer_prices = None
             says = "reports predict by older times"
-            self._predicting(plans, reported, tell, lambda: None, says)
+            told = functools.partial(tell, plans)
+            self._predicting(plans, reported, told, lambda: None, says)
         later = self.later
         if later is None or contest is None:
             return

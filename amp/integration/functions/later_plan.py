@@ -30,8 +30,8 @@ from amp.integration.measuring.measuring_slices import Slices
 # time of all that are worth measuring: what is found of them corrects what is predicted
 # of the others, and the many small ones take as long to measure as the few large ones.
 COVERED = 0.75
-# A plan that is predicted to be less faster than this is no other: a race takes plans
-# for equal whose times differ by less.
+# A plan whose predicted gain over the one that runs is less than this does not race: a
+# race takes plans for equal whose times differ by less.
 LEAST_GAIN = 0.02
 # If a race finds a gain over float32 that differs from the predicted one by more than
 # this factor, operations are measured sooner. In benchmarks on a CPU with AMX ten of
@@ -67,14 +67,15 @@ def begun(plans: FunctionPlans, known: Record) -> LaterPlan | None:
     return LaterPlan(prepared, slices, solved, plans.making)
 
 
-def newer_prices(plans: FunctionPlans) -> Callable[[], None] | None:
+def newer_prices(plans: FunctionPlans) -> Callable[[FunctionPlans], None] | None:
     """What has reports predict by the newest times, of a plan that was made by others.
 
     Args:
       plans: of a function whose winner is known; none was let go of yet.
 
     Returns:
-      To be called once the function's first call is over; None if no time is new.
+      To be called once the function's first call is over, with its plans by then; None
+      if no time is new.
     """
     prepared = plans.prepared
     if prepared is None or not isinstance(prepared.timer, Noted):
@@ -83,7 +84,7 @@ def newer_prices(plans: FunctionPlans) -> Callable[[], None] | None:
     times = {**noted, **Noted(prepared.settled)(prepared.timer.wanted)}
     if times == noted:
         return None
-    return lambda: plans.tell_prices(given.repriced(lambda _: times))
+    return lambda now: now.tell_prices(given.repriced(lambda _: times))
 
 
 def as_next_run(winner: str, outcome: TrialOutcome) -> tuple[str, TrialOutcome]:

@@ -112,7 +112,7 @@ class Twins:
         settled = fallback.attempt(
             part, lambda: settled_on(device, self.settled, self._asked), lambda: off
         )
-        known = [each for each in self._there.values() if isinstance(each, Twins)]
+        known = [each for each in list(self._there.values()) if isinstance(each, Twins)]
         same = (each for each in (self, *known) if each.settled == settled)
         found = next(same, None) or settled.reason
         if settled.policy is not None and isinstance(found, str):

@@ -5,8 +5,8 @@ computed on the job's own batch in float32, as planned, and with products only i
 bits. If the plan is worse than `accuracy` allows, the nodes at fault are found and kept
 in float32.
 
-How gradients are computed is in `gradient_copies`; when a twin runs, in `twins`. None
-but those in float32 are copied, or kept when they have been compared.
+How gradients are computed is in `gradient_copies`; when a twin runs, in `twins`. Only
+those in float32 are copied; all others are let go of once they were compared.
 """
 
 from __future__ import annotations

@@ -20,8 +20,8 @@ class Due(NamedTuple):
 
     Attributes:
       left: the calls before it, None if it never comes.
-      passed: is told of calls that go by without a question; of fewer than none, where
-        it was told of more than were made.
+      passed: takes the number of calls that are made without a question; a negative one
+        takes back calls that were announced and not made.
     """
 
     left: int | None

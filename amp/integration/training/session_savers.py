@@ -114,7 +114,7 @@ def _build(original: wrapping.Function) -> wrapping.Function:
 def _saved(saver: Any) -> list[_Saved]:
     """Returns the scalers' variables that a saver is to save besides its own.
 
-    None if the user has chosen which variables are saved.
+    It is empty if the user has chosen which variables are saved.
     """
     listed = saver._var_list
     if listed is not None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from amp.integration.contests.race_costs import RaceCosts
-from amp.integration.racing import race_budget
 from amp.integration.racing.race_log import FLOAT32, Log, Setup
 
 
@@ -21,7 +20,7 @@ def test_a_race_is_charged_and_a_check_is_not() -> None:
     costs = RaceCosts()
     log = raced()
     costs.add(log, "", charged=True)
-    assert costs.spent == race_budget.lost(log) > 0
+    assert costs.spent == 2.0  # a first call takes a second longer, and so does a call
     before = costs.spent
     costs.add(raced(), "cut", charged=False)
     assert (costs.spent, costs.steps) == (before, 8)

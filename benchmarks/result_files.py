@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import re
 import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
+
+from amp.integration import atomic_files
 
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "benchmarks/results"
@@ -64,7 +65,5 @@ def as_json(results: Mapping[str, Any]) -> str:
 
 def write(path: Path, text: str) -> None:
     """Writes a file whole or not at all."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_name(f".{path.name}.{os.getpid()}")
-    partial.write_text(text, encoding="utf-8")
-    partial.replace(path)
+    with atomic_files.beside(path) as part:
+        part.write_text(text, encoding="utf-8")

@@ -275,7 +275,7 @@ def plugin(rewriting: list[float]) -> dict[str, Any]:
     return {
         **found,
         "verdict": step.verdict,
-        "trial": getattr(step, "trial", ""),
+        "trial": step.trial,
         "predicted": step.seconds32 / step.seconds16 if step.seconds16 else None,
         "nodes_low": step.nodes_low,
         "nodes_total": step.nodes_total,

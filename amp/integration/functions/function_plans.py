@@ -28,7 +28,8 @@ from amp.integration.contests.entrants import (
     NotMade,
     nominee_under,
 )
-from amp.integration.functions.plan_prices import Low, PlanPrices
+from amp.integration.contests.stored_checks import Low
+from amp.integration.functions.plan_prices import PlanPrices
 from amp.integration.racing import exemptions
 from amp.integration.racing.race_log import FLOAT32
 from amp.integration.runtime import definitions, twin_making

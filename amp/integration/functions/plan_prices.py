@@ -9,14 +9,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from amp.graph_rewrite.cost.op_instance import Timer, Times
-from amp.graph_rewrite.graph.calls import FunctionUse
 from amp.graph_rewrite.outcomes import Prices
 from amp.graph_rewrite.report import Report
 from amp.graph_rewrite.rewrite import Prepared
 from amp.integration.contests.entrants import NOMINEES
+from amp.integration.contests.stored_checks import Low
 from amp.integration.measuring.job_timer import Noted
-
-Low = Mapping[FunctionUse, frozenset[str]]  # the nodes that a plan holds in 16 bits
 
 
 class PlanPrices:

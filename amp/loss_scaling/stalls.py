@@ -110,20 +110,25 @@ class _Watcher:
     def __init__(self) -> None:
         self.ends = threading.Event()
         self.thread: threading.Thread | None = None
-        self.process = os.getpid()
+        self.process = 0  # that the thread is of
         # Reentrant, because a program's `__del__` may make a scaler at any line.
         self._starting = threading.RLock()
 
     def start(self) -> None:
-        """Starts the thread, unless there is one or the system has none left."""
+        """Starts the thread, unless there is one or the system has none left.
+
+        A fork has none of its parent's threads, and so begins one of its own.
+        """
         with self._starting:
-            if self.thread is not None or self.ends.is_set():
+            here = self.process == os.getpid()
+            if (here and self.thread is not None) or self.ends.is_set():
                 return
             thread = threading.Thread(target=self._run, name="amp-stalls", daemon=True)
             with contextlib.suppress(RuntimeError):  # the next scaler tries again
                 thread.start()
-                self.thread = thread
-                atexit.register(self.stop)
+                if self.thread is None:  # else the parent has asked for it
+                    atexit.register(self.stop)
+                self.thread, self.process = thread, os.getpid()
 
     def _run(self) -> None:
         period = PERIOD
@@ -131,7 +136,7 @@ class _Watcher:
             period = HURRY if look() else PERIOD
 
     def stop(self) -> None:
-        """Reads a last time. Does nothing in a fork, which has no such thread."""
+        """Reads a last time. Does nothing in a fork that has no such thread."""
         if os.getpid() != self.process or self.thread is None:
             return
         self.ends.set()

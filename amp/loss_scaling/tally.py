@@ -46,7 +46,8 @@ class Tally:
     Attributes:
       calls: gradient calls.
       overflows: in how many of them the gradient of each variable was not finite, by
-        the variable's name, in the order in which the gradients were asked for.
+        the variable's name, in the order in which the gradients were asked for; at
+        least, where replicas count.
     """
 
     calls: int
@@ -81,10 +82,12 @@ class Tally:
 def read(values: Sequence[Any], names: Sequence[str]) -> Tally:
     """Returns the tally of a scaler.
 
+    Replicas make the same calls, and often overflow together: of each count the largest
+    is true of the job.
+
     Args:
       values: what each replica's copy holds, as NumPy arrays.
       names: of the source variables.
     """
-    total = np.sum(np.stack(values), axis=0).tolist()
-    calls = int(total[0]) // len(values)
-    return Tally(calls, dict(zip(names, map(int, total[1:]), strict=True)))
+    calls, *overflows = np.max(np.stack(values), axis=0).tolist()
+    return Tally(int(calls), dict(zip(names, map(int, overflows), strict=True)))

@@ -436,3 +436,26 @@ def test_a_large_sum_finds_its_scale_in_float16():
     assert scaler.scale.numpy() == 2.0**-4
     assert scaler.skipped_steps.numpy() == 19
     np.testing.assert_array_equal(w.numpy(), [[8.0]] * 2)  # powers of two all along
+
+
+@pytest.mark.parametrize("begun", [False, True])
+def test_a_fork_watches_by_a_thread_of_its_own(begun, monkeypatch):
+    """Whether its parent had one, or had none yet; and it alone looks a last time."""
+    monkeypatch.setattr(stalls.atexit, "register", lambda call: None)
+    looks = []
+    monkeypatch.setattr(stalls, "look", lambda *, last=False: looks.append(last))
+    fresh = stalls._Watcher()
+    if begun:
+        fresh.start()
+        parent = fresh.thread
+        monkeypatch.setattr(stalls.os, "getpid", lambda: -1)  # as in a fork of it
+        fresh.stop()
+        assert looks.count(True) == 0, "the thread is the parent's"
+        assert not fresh.ends.is_set()
+    fresh.start()
+    assert fresh.thread is not None
+    if begun:
+        assert fresh.thread is not parent
+    assert fresh.thread.is_alive()
+    fresh.stop()
+    assert looks.count(True) == 1

@@ -23,9 +23,11 @@ def test_what_is_no_gradient_of_a_variable_counts_for_none():
     assert added({0: False, 2: True}, (None, 0, 1), 2) == [1, 0, 0]
 
 
-def test_the_copies_of_replicas_are_added_up():
-    found = tally.read([np.array([3, 0, 2]), np.array([3, 1, 1])], ["a", "b"])
-    assert found == Tally(3, {"a": 1, "b": 3})
+def test_calls_in_which_several_replicas_overflow_count_once():
+    """So an overflow in half of the calls, in both replicas, is none in each call."""
+    found = tally.read([np.array([4, 0, 2]), np.array([4, 1, 2])], ["a", "b"])
+    assert found == Tally(4, {"a": 1, "b": 2})
+    assert not found.never_finite
 
 
 def test_the_variable_that_a_backward_pass_meets_first_is_named_first():

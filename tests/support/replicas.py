@@ -5,12 +5,14 @@ Run by test_replicas.py. Prints what it found, by job, as one line of JSON.
 
 from __future__ import annotations
 
+import contextlib
 import json
+import logging
 import os
 import sys
 import tempfile
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import keras
@@ -35,6 +37,7 @@ from replica_steps import (
 from wire_steps import wire, wire_overflow
 
 import amp
+from amp import messages
 from amp.integration.distributed import workers
 
 
@@ -219,10 +222,29 @@ def one_copy(strategy: Any) -> Found:
         optimizer.apply_gradients([(tape.gradient(loss, w), w)])
 
     run = tf.function(lambda bad: strategy.run(step, args=(bad,)))
-    with amp.mixed_precision_scope(dtype="float16", loss_scale=RULE, **POLICY):
+    messages.forget()  # what another job of this process was told
+    with (
+        told() as said,
+        amp.mixed_precision_scope(dtype="float16", loss_scale=RULE, **POLICY),
+    ):
         for i in range(STEPS):
             run(tf.constant(1 if i == BAD else -1))
-    return {"weights": copies(strategy, w)}
+    fixed = [text for text in said if "the loss scale stays at" in text]
+    return {"weights": copies(strategy, w), "fixed": fixed}
+
+
+@contextlib.contextmanager
+def told() -> Iterator[list[str]]:
+    """What the user is told by the logger meanwhile."""
+    said: list[str] = []
+    handler = logging.Handler()
+    handler.emit = lambda record: said.append(record.getMessage())  # type: ignore[method-assign]
+    logger = logging.getLogger("amp")
+    logger.addHandler(handler)
+    try:
+        yield said
+    finally:
+        logger.removeHandler(handler)
 
 
 def session(strategy: Any) -> Found:

@@ -27,6 +27,7 @@ from typing import Any
 import tensorflow as tf
 from tensorflow.python.ops import control_flow_ops, resource_variable_ops
 
+from amp import messages
 from amp.errors import PolicyError
 from amp.integration import active, fallback, wrapping
 from amp.integration.distributed import replicas, workers
@@ -45,6 +46,12 @@ from amp.loss_scaling.scale import LossScale, NoLossScale
 from amp.loss_scaling.scaler import Scaler
 
 # Gradient calls that this thread is inside of: those that make others.
+_FIXED = (
+    "the loss scale stays at %g, as these replicas cannot agree on it: where gradients "
+    "overflow, an update is made with zeros, and is not counted as skipped. If the loss "
+    "stands still, set a smaller scale (loss_scale=..., AMP_LOSS_SCALE), or use "
+    "bfloat16"
+)
 _CALLS = Nesting()
 
 
@@ -164,6 +171,8 @@ def _scaled(
         return None
     if found is None or isinstance(rule, NoLossScale) or resting.rests(found.scaler):
         return [gradients.marked(grad, placing) for grad in how.compute(seeds)]
+    if found.scaler is None and rule.bounds is not None:
+        messages.log_once(_FIXED, rule.initial)
     values = frozenset(i for i, s in enumerate(flat) if gradient_sources.overwritten(s))
     scaling = gradients.Scaling(
         found.scaler, rule.initial, how.waits, values, found.owners

@@ -248,6 +248,11 @@ def test_replicas_that_cannot_agree_see_zeros(mirrored, job, copies):
     assert mirrored[0][job]["weights"] == [[[weight]] * 4] * copies
 
 
+def test_a_scale_that_replicas_cannot_move_is_told_of_once(mirrored):
+    (said,) = mirrored[0]["one_copy"]["fixed"]
+    assert "where gradients overflow, an update is made with zeros" in said
+
+
 @pytest.mark.thorough
 def test_gradients_on_the_wire_keep_the_bound_of_bfloat16_and_workers_agree(workers):
     one, other = (process["wire"] for process in workers)

@@ -234,7 +234,7 @@ def total(made: Sequence[Report]) -> str:
     )
     on = "as on" if made[0].emulated else "on"
     return (
-        f"{len(done)} of {len(made)} functions rewritten{_often(made)}, "
+        f"{len(done)} of {len(made)} functions{_often(made)} rewritten, "
         f"{low} of {total} nodes in {made[0].dtype} {on} {made[0].device}"
         f"{_gain(done)}{_left(made)}"
     )

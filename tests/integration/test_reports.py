@@ -214,6 +214,6 @@ def test_a_function_that_is_traced_again_and_again_is_named():
     names = [f"__inference_step_{number}" for number in range(30)]
     names += ["__inference_other_7", "a session's run (step)"]
     made = [dataclasses.replace(report, function=name) for name in names]
-    assert "of 32 functions rewritten (30 are traces of step), " in reports.total(made)
+    assert "of 32 functions (30 are traces of step) rewritten, " in reports.total(made)
     few = reports.total(made[30 - reports._OFTEN + 1 :])
     assert "traces" not in few

@@ -12,9 +12,10 @@ import numpy as np
 from convergence import bits, dynamics, gradient_rule, settings
 from convergence.rig import PartPlaces, Rig, TakenStep
 
-# Rounding turns a gradient, and makes it larger as a whole by little: in 30 sound steps
-# of thirteen models by at most 15 units, and by a third of what it turns it by. Twice
-# that is allowed, as a fault that turns nothing (a factor) is.
+# Rounding turns a gradient, and makes it larger as a whole by little: in sound steps of
+# the eleven families, in both types, by at most 15 units, and where by more than one,
+# by at most 0.4 of what it turns it by. A factor turns nothing. The second limit is
+# wide: gradients of other seeds may have fewer directions.
 ALONG, TURNED = 16, 2.0
 # Of the gradient by a table some rows are sums, which 16 bits need not hold; of sound
 # values they hold one in three (`bits.FEW`).

@@ -314,7 +314,8 @@ class RunPlans:
     def race(self) -> None:
         """Is told that plans of the run race: further ones may be made."""
         assert self.twins is not None
-        self._views.parts(self.twins).racing.add(self)
+        with self._views.lock:
+            self._views.parts(self.twins).racing.add(self)
 
     def settle(self) -> None:
         """Lets go what is only needed to make further plans: the run has none."""

@@ -8,7 +8,6 @@ nothing is called.
 from __future__ import annotations
 
 import dataclasses
-import functools
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol, TypeAlias
@@ -21,10 +20,9 @@ from amp.integration.contests.check_schedule import CheckSchedule
 from amp.integration.contests.kept_race import KeptRace
 from amp.integration.contests.plan_store import Record
 from amp.integration.contests.race_costs import RaceCosts
-from amp.integration.racing import race_budget, race_rules, winner_checks
+from amp.integration.racing import race_budget, race_rules
 from amp.integration.racing.race import Listener, Race
 from amp.integration.racing.race_log import FLOAT32, Log, Setup
-from amp.integration.racing.race_rules import Rules
 
 UNDER_WAY = "under way: calls alternate until the fastest is known"
 KNOWN = "none: won in an earlier run of the job, and is checked now and then"
@@ -107,11 +105,9 @@ class Contest:
         self._over: Race | None = None  # one that ended, until it has told all
         self._news: TrialOutcome | None = None  # of its end
         self._doubt = 1.0  # of the race between all plans, once it has ended
-        self._challenger = ""  # a plan that races the winner
+        self._challenged = False  # whether a plan made later races the winner
         self._later = ""  # a plan that was made later than the others
         self._checks = CheckSchedule()
-        self._untried = False  # whether a race ended without a call of float32
-        self._then: Mapping[str, float] = {}  # an earlier run's seconds of a call
         self._stopped = False
         self._sizes: dict[str, PlanSize] = {}
         self._lock = threading.RLock()
@@ -154,16 +150,9 @@ class Contest:
         if stepped:
             tensor_pool.trim()  # of what float32 needed
         self.winner = self.favourite = known.winner
-        own, other = known.seconds.get(known.winner), known.seconds.get(FLOAT32)
-        ratio = other / own if own and other else 1.0
         self.costs.ready = known.ready
-        called = stepped or known.doubted
-        self._then = {} if called or ratio <= 1.0 else known.seconds
         self.outcome = _as_known(known)
-        self._checks.ratio = ratio
-        self._checks.go_on()
-        if known.doubted:
-            self._checks.set(winner_checks.DOUBTED)
+        self._checks.recall(known, stepped=stepped)
 
     def _advanced(self, race: Race) -> None:
         if self._race is race and not self._stopped:
@@ -193,7 +182,7 @@ class Contest:
             predicted = {self.winner: 1.0, plan: ratio}
             log = Log(predicted, self.costs.setup(self._setup, self.winner))
             listener = Listener(self._ended, self._released)
-            self._challenger = plan
+            self._challenged = True
             names = [self.winner, plan]
             self._race = Race(names, race_rules.RACE, log, listener, self._clock)
             return True
@@ -227,17 +216,13 @@ class Contest:
             return self._race
 
     def _check(self) -> Race:
-        then = self._then
-        since = self._checks.apart
-        judge = functools.partial(winner_checks.checked, since=since, then=then)
-        rules = Rules(judge, winner_checks.cut_short)
+        checks = self._checks
         names, listener = [self.winner, FLOAT32], Listener(self._ended, self._released)
-        ahead = winner_checks.CALLS_ALONE if then else 2
-        ready = self._untried or FLOAT32 in self.costs.first
+        ready = checks.untried or FLOAT32 in self.costs.first
         longest = 0.0 if ready else self.costs.longest
         compiled = longest > 0 and self._plans.compiled
         log = Log({}, Setup(compiled=compiled, longest=longest))
-        return Race(names, rules, log, listener, self._clock, ahead)
+        return Race(names, checks.rules, log, listener, self._clock, checks.ahead)
 
     @property
     def calls_left(self) -> int | None:
@@ -318,33 +303,23 @@ class Contest:
         if not self.winner:
             self._doubt = race_rules.doubt(race.log)
         before, self.winner = self.winner, race.front
-        self.favourite, challenged = self.winner, bool(self._challenger)
+        self.favourite, challenged = self.winner, self._challenged
         self.costs.add(race.log, before, charged=challenged or not before)
-        news = challenged or self._untried or self.winner != before
+        news = challenged or self._checks.untried or self.winner != before
         if challenged:
             outcome = self._merged(outcome, before)
         elif before:
             self._checks.done += 1
         if news:
             self.outcome = outcome
-        if outcome.seconds32 and outcome.seconds16:
-            self._checks.ratio = outcome.seconds32 / outcome.seconds16
         self._race = None
         self._news = outcome if news else None
-        self._checks.go_on()
-        fates = {plan.name: plan.fate for plan in outcome.plans}
-        dear = fates.get(FLOAT32) == race_rules.TOO_LONG  # and is tried later
-        if dear or FLOAT32 in race.log.first or self.winner != before:
-            self._then = {}
-        if not challenged and not self._then:
-            self._untried = FLOAT32 not in race.log.first
-        if self._untried:
-            later = race_budget.calls_until_affordable(race.log)
-            self._checks.set(max(self._checks.left, later))
+        same = self.winner == before
+        self._checks.after(race.log, outcome, same=same, challenged=challenged)
 
     def _merged(self, outcome: TrialOutcome, before: str) -> TrialOutcome:
         """The outcome of a race between two, with what is known of all others."""
-        self._challenger = ""
+        self._challenged = False
         earlier = self.outcome
         if earlier is None:
             return outcome

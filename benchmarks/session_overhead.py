@@ -21,6 +21,7 @@ import tensorflow as tf
 
 import amp
 from amp.integration.sessions import policy_view
+from benchmarks import worker
 
 v1 = tf.compat.v1
 POLICY = amp.Policy(dtype="bfloat16", assignment="all")
@@ -125,12 +126,6 @@ def imports() -> None:
     )
 
 
-def resident() -> float:
-    """Megabytes that this process has in memory."""
-    with open("/proc/self/statm") as file:
-        return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE") / 2**20
-
-
 def sessions() -> None:
     with tf.Graph().as_default(), amp.mixed_precision_scope(POLICY):
         w = v1.get_variable("w", [4, 4])
@@ -140,7 +135,7 @@ def sessions() -> None:
         for count in range(SESSIONS + 1):
             if count in (SESSIONS // 10, SESSIONS):
                 gc.collect()
-                sizes.append(resident())
+                sizes.append(worker.memory() / 2**20)
             with v1.Session() as session:
                 session.run(init)
                 session.run(product)

@@ -36,20 +36,8 @@ class Plans(Protocol):
     """What a contest asks of the plans that race. `FunctionPlans` is one."""
 
     @property
-    def making(self) -> float:
-        """Seconds that the latest plan took to make."""
-
-    @property
-    def compiled(self) -> bool:
-        """Whether XLA compiles any part of what runs, in float32 too."""
-
-    @property
-    def plain(self) -> str:
-        """As of `Setup`."""
-
-    @property
-    def uneven(self) -> bool:
-        """Whether a call may differ from another in sizes that are not seen."""
+    def setup(self) -> Setup:
+        """What is known of a race between them, apart from earlier ones."""
 
     def report(self, plan: str) -> Report:
         """The report on a plan that was made."""
@@ -131,7 +119,7 @@ class Contest:
         self.favourite, report = favourite, self._plans.report(favourite)
         self._note_size(favourite, report)
         predicted = {favourite: report.seconds16, FLOAT32: report.seconds32}
-        log = Log(predicted, dataclasses.replace(self._setup, stepped=stepped))
+        log = Log(predicted, dataclasses.replace(self._plans.setup, stepped=stepped))
         beaten: Sequence[str] = kept["slower"] if kept else ()
         names = [favourite, FLOAT32, *(name for name in others if name not in beaten)]
         if kept:
@@ -180,7 +168,7 @@ class Contest:
             if not self.winner or self._stopped or not self._affords_another:
                 return False
             predicted = {self.winner: 1.0, plan: ratio}
-            log = Log(predicted, self.costs.setup(self._setup, self.winner))
+            log = Log(predicted, self.costs.setup(self._plans.setup, self.winner))
             listener = Listener(self._ended, self._released)
             self._challenged = True
             names = [self.winner, plan]
@@ -188,17 +176,11 @@ class Contest:
             return True
 
     @property
-    def _setup(self) -> Setup:
-        """What the plans tell of a race between them."""
-        plans = self._plans
-        return Setup(plans.plain, plans.making, plans.compiled, plans.uneven)
-
-    @property
     def _affords_another(self) -> bool:
         """Whether the budget of all races allows for one more plan's first call."""
         plans = () if self.outcome is None else self.outcome.plans
         own = {plan.name: plan.seconds for plan in plans}.get(self.winner) or 0.0
-        return self.costs.afford(own, self._plans.making)
+        return self.costs.afford(own, self._plans.setup.making)
 
     @property
     def under_way(self) -> bool:
@@ -220,7 +202,7 @@ class Contest:
         names, listener = [self.winner, FLOAT32], Listener(self._ended, self._released)
         ready = checks.untried or FLOAT32 in self.costs.first
         longest = 0.0 if ready else self.costs.longest
-        compiled = longest > 0 and self._plans.compiled
+        compiled = longest > 0 and self._plans.setup.compiled
         log = Log({}, Setup(compiled=compiled, longest=longest))
         return Race(names, checks.rules, log, listener, self._clock, checks.ahead)
 
@@ -369,7 +351,7 @@ def begun(
     report = plans.report(plan)
     if known.winner == plan:
         contest.begin_known(known, stepped=stepped)
-        report = plan_store.as_measured(report, known, plans.plain)
+        report = plan_store.as_measured(report, known, plans.setup.plain)
         return contest, dataclasses.replace(report, trial=KNOWN)
     contest.begin(plan, others, kept.earlier(known), stepped=stepped)
     return contest, dataclasses.replace(report, trial=UNDER_WAY)

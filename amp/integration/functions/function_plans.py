@@ -31,7 +31,7 @@ from amp.integration.contests.entrants import (
 from amp.integration.contests.stored_checks import Low
 from amp.integration.functions.plan_prices import PlanPrices
 from amp.integration.racing import exemptions
-from amp.integration.racing.race_log import FLOAT32
+from amp.integration.racing.race_log import FLOAT32, Setup
 from amp.integration.runtime import definitions, twin_making
 from amp.integration.runtime.twin_making import MadeTwin
 
@@ -71,15 +71,9 @@ class FunctionPlans:
       prepared: as given; None once there will be no further plan.
       prices: by which plans were made, and reports predict.
       repriced: the same at the prices of the plan `MEASURED`; None without one.
-      compiled: whether XLA compiles any part of the function.
       spares: whether a rewrite saves enough time by anything else than 16 bits, or any
         time by doing without a loss scale that the user did not ask for. Where types
         are emulated it is not to: what runs is to be the program's own arithmetic.
-      plain: the plan that the user's program comes to without this package: the
-        original, or the one in float32 where all that this changes is a loss scale
-        that the user did not ask for.
-      uneven: whether a call may differ from another in sizes that its arguments do not
-        tell, as those of a batch that an iterator gives inside the function.
     """
 
     def __init__(
@@ -87,11 +81,6 @@ class FunctionPlans:
     ) -> None:
         self.original, self.making = name, 0.0
         self.prepared: Prepared | None = prepared
-        uses = calls.uses_with_weights(prepared.given)
-        self.compiled = any(use.xla for use in uses) or bool(
-            tf.config.optimizer.get_jit()
-        )
-        self.uneven = prepared.sizes is not None and bool(prepared.sizes.tensors)
         self.prices = PlanPrices(prepared.timer)
         self.repriced: Prepared | None = None
         self._kept, self._proven = kept, proven
@@ -103,7 +92,15 @@ class FunctionPlans:
         own = rewritten.unscaled and not prepared.spares
         rewritten = dataclasses.replace(rewritten, everything=own)
         self.spares = spares and prepared.foreseen(rewritten).gains
-        self.plain = REWRITTEN.name if own and self.spares else FLOAT32
+        uses = calls.uses_with_weights(prepared.given)
+        by_xla = any(use.xla for use in uses) or bool(tf.config.optimizer.get_jit())
+        self._setup = Setup(
+            # In float32 this changes nothing but a scale that nobody asked for.
+            plain=REWRITTEN.name if own and self.spares else FLOAT32,
+            compiled=by_xla,
+            # An iterator in the function may give batches of other sizes.
+            uneven=prepared.sizes is not None and bool(prepared.sizes.tensors),
+        )
         self._cheapest: Nodes = {}  # why the cheapest plan leaves nodes in float32
         self._race = policy is not None and not exemptions.why_not(policy)
         self._left: dict[str, Callable[[], None]] = {}  # checks, by plan
@@ -113,10 +110,15 @@ class FunctionPlans:
         self._best: Report | None = None
         self._lows: list[Low] = []
 
+    @property
+    def setup(self) -> Setup:
+        """What is known of a race between the plans."""
+        return dataclasses.replace(self._setup, making=self.making)
+
     def nominee(self, plan: str) -> Nominee:
         """The plan of a name, with the nodes that stay float32."""
         nominee = nominee_under(self._settled, plan).keeping(self._kept)
-        if plan == self.plain:
+        if plan == self._setup.plain:
             nominee = dataclasses.replace(nominee, everything=True)
         return nominee.keeping(self._cheapest) if nominee.in_float32 else nominee
 

@@ -373,7 +373,10 @@ def _has_product(module: ir.Module) -> bool:
 
 
 def settling() -> bool:
-    """Whether any function of the process may soon be called in another form."""
+    """Whether any function of the process may soon be called in another form.
+
+    For `benchmarks`, which time a job once it runs as it will.
+    """
     functions = (f for twins in PROCESS.twins for f in twins.functions())
     return any(function.settling for function in functions)
 

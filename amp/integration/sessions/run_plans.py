@@ -21,7 +21,7 @@ from amp.integration import heap
 from amp.integration.contests.entrants import NOMINEES, Found, NotMade, why_not_made
 from amp.integration.functions.twins import Twins
 from amp.integration.observing import step_variants
-from amp.integration.racing.race_log import FLOAT32
+from amp.integration.racing.race_log import FLOAT32, Setup
 from amp.integration.runtime import definitions
 from amp.integration.sessions.executed_nodes import Executed, added, report_on_run
 from amp.integration.sessions.graph_views import GraphViews
@@ -258,23 +258,22 @@ class RunPlans:
         return [(bool(p.changed), self._cut(p, made.run)) for p in parts.values()]
 
     @property
-    def compiled(self) -> bool:
-        """Whether XLA compiles any part of the run."""
-        made = self._made.get(CUT.name)
-        planned = made.planned if isinstance(made, MadeRun) else None
-        by_itself = bool(tf.config.optimizer.get_jit())
-        return by_itself or (planned is not None and planned.part.compiled)
+    def setup(self) -> Setup:
+        """What is known of a race between the plans.
 
-    @property
-    def plain(self) -> str:
-        """As of `Setup`: a session's float32 keeps its loss scale."""
-        return FLOAT32
-
-    @property
-    def uneven(self) -> bool:
-        """Whether a run may differ from another in sizes that its feeds do not tell."""
-        made = [one for one in self._made.values() if isinstance(one, MadeRun)]
-        return any(one.planned.report.sizes_assumed for one in made if one.planned)
+        A session's float32 keeps its loss scale, and so is the user's own.
+        """
+        forms = [one for one in self._made.values() if isinstance(one, MadeRun)]
+        planned = [one.planned for one in forms if one.planned is not None]
+        cut = self._made.get(CUT.name)
+        by_xla = bool(tf.config.optimizer.get_jit())
+        if isinstance(cut, MadeRun) and cut.planned is not None:
+            by_xla = by_xla or cut.planned.part.compiled
+        return Setup(
+            making=self.making,
+            compiled=by_xla,
+            uneven=any(each.report.sizes_assumed for each in planned),
+        )
 
     def report(self, plan: str) -> Report:
         """The report on a plan that was made, and that changes the run."""

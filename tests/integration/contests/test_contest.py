@@ -15,7 +15,7 @@ from amp.integration.contests.contest import Contest
 from amp.integration.contests.plan_store import Record
 from amp.integration.racing import race as race_lib
 from amp.integration.racing import winner_checks
-from amp.integration.racing.race_log import FLOAT32
+from amp.integration.racing.race_log import FLOAT32, Setup
 
 pytestmark = pytest.mark.kernels
 
@@ -109,10 +109,7 @@ def test_how_dear_a_check_is_was_found_out_by_the_earlier_run() -> None:
 def reporting(report: Any) -> Any:
     """Plans that all have one report, none of which is compiled."""
     return types.SimpleNamespace(
-        making=0.0,
-        compiled=False,
-        plain=FLOAT32,
-        uneven=False,
+        setup=Setup(),
         report=lambda _: report,
         settle=lambda: None,
         released=lambda _: None,
@@ -189,10 +186,7 @@ def test_float32_that_was_too_dear_to_compile_is_tried_later(
     )
     plans: Any = types.SimpleNamespace(
         report=lambda plan: report,
-        plain=FLOAT32,
-        uneven=False,
-        making=0.0,
-        compiled=True,
+        setup=Setup(compiled=True),
         settle=lambda: None,
         released=lambda plan: None,
     )
@@ -233,7 +227,7 @@ def test_a_check_in_a_later_run_compiles_float32_within_the_budget(
         calls[plan] += 1
 
     plans: Any = types.SimpleNamespace(
-        compiled=True, settle=lambda: None, released=lambda plan: None
+        setup=Setup(compiled=True), settle=lambda: None, released=lambda plan: None
     )
     contest = Contest(plans, lambda *_: None)
     seconds, ready = {"cut": 0.1, FLOAT32: 0.2}, {"cut": 5.0, FLOAT32: compiling}

@@ -21,7 +21,6 @@ from amp.integration.process import PROCESS
 from amp.integration.runtime import definitions
 from amp.integration.runtime.function_call import FunctionCall
 from amp.loss_scaling import traced_updates
-from amp.loss_scaling.outer_graphs import outward
 from amp.loss_scaling.scale import NoLossScale
 
 
@@ -34,8 +33,9 @@ def mark(graph: Any, twins: Twins) -> None:
       graph: a function's graph; the graphs around it are marked too.
       twins: the twins of the scope's policy.
     """
-    for each in outward(graph):
-        PROCESS.marked_graphs[each] = twins
+    while graph is not None:
+        PROCESS.marked_graphs[graph] = twins
+        graph = getattr(graph, "outer_graph", None)
 
 
 def marked(graph: Any) -> Twins | None:

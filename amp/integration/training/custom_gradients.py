@@ -25,7 +25,6 @@ from amp.integration import fallback, wrapping
 from amp.integration.training import markers
 from amp.loss_scaling import called_backward, eager_backward, graph_backward
 from amp.loss_scaling.eager_backward import Backward, Passing
-from amp.loss_scaling.outer_graphs import outward
 
 
 def _with(without_scale: Callable[[Backward], Backward]) -> wrapping.Decorate:
@@ -50,15 +49,13 @@ def _brought(tensor: tf.Tensor) -> tf.Tensor | None:
 
     A graph of a function is not inside of the one in which the function is called.
     """
-    inner: list[Any] = []
-    for graph in outward(tf.compat.v1.get_default_graph()):
-        if graph is tensor.graph:
-            break
+    graph: Any = tf.compat.v1.get_default_graph()
+    inner = []
+    while graph is not tensor.graph:
         if not isinstance(graph, _BODIES):
             return None
         inner.append(graph)
-    else:
-        return None
+        graph = graph.outer_graph
     for body in reversed(inner):
         tensor = body.capture(tensor)
     return tensor
@@ -66,8 +63,9 @@ def _brought(tensor: tf.Tensor) -> tf.Tensor | None:
 
 def _apart() -> Any:
     """The graph of a function's gradient, if it is being built; else None."""
-    around = outward(tf.compat.v1.get_default_graph())
-    graph = next(each for each in around if not isinstance(each, _BODIES))
+    graph: Any = tf.compat.v1.get_default_graph()
+    while isinstance(graph, _BODIES):
+        graph = graph.outer_graph
     name = graph.name if isinstance(graph, FuncGraph) else ""
     return graph if name.startswith(concrete_function._BACKWARD_PREFIX) else None
 

@@ -38,7 +38,7 @@ def outdated(result: Mapping[str, Any], task: str) -> list[str]:
     code = drilled.code(task)
     held = result.get("drills", {}).items()
     lacking = missing(result)
-    changed = (name for name, drill in held if drill["code"] != code)
+    changed = (name for name, drill in held if drill.get("code") != code)
     return lacking + [name for name in changed if name not in lacking]
 
 

@@ -46,6 +46,14 @@ def test_what_is_drilled_later_finds_what_the_run_found(ran: dict[str, Any]) -> 
     assert drilling.later(earlier, ()) == ran["drills"]
 
 
+def test_drills_of_before_their_code_was_noted_are_made_anew(
+    ran: dict[str, Any],
+) -> None:
+    """Such a file ended the command with a KeyError."""
+    first = {name: {"commit": "", "faults": []} for name in ran["drills"]}
+    assert drilling.outdated({**ran, "drills": first}, "tiny") == [*first]
+
+
 @pytest.mark.thorough
 def test_a_fault_planted_since_is_found(ran: dict[str, Any]) -> None:
     """Gradients are scaled by what the scale was at first."""

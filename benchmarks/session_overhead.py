@@ -135,7 +135,7 @@ def sessions() -> None:
         for count in range(SESSIONS + 1):
             if count in (SESSIONS // 10, SESSIONS):
                 gc.collect()
-                sizes.append(worker.memory() / 2**20)
+                sizes.append(worker.resident() / 2**20)
             with v1.Session() as session:
                 session.run(init)
                 session.run(product)

@@ -184,12 +184,15 @@ def memory(*, peak: bool = False) -> int:
     if tf.config.list_physical_devices("GPU"):
         info = tf.config.experimental.get_memory_info("GPU:0")
         return int(info["peak" if peak else "current"])
-    if peak:
+    return resident(peak=peak)
+
+
+def resident(*, peak: bool = False) -> int:
+    """Bytes of the process in the host's memory, or at most so far."""
+    statm = Path("/proc/self/statm")
+    if peak or not statm.exists():  # elsewhere the peak stands for what there is
         most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
         return most if sys.platform == "darwin" else most * 1024
-    statm = Path("/proc/self/statm")
-    if not statm.exists():  # elsewhere the peak so far stands for it
-        return memory(peak=True)
     return int(statm.read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 

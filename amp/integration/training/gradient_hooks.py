@@ -45,13 +45,13 @@ from amp.loss_scaling.placement import ScalerSite
 from amp.loss_scaling.scale import LossScale, NoLossScale
 from amp.loss_scaling.scaler import Scaler
 
-# Gradient calls that this thread is inside of: those that make others.
 _FIXED = (
     "the loss scale stays at %g, as these replicas cannot agree on it: where gradients "
     "overflow, an update is made with zeros and not counted as skipped. If the loss "
     "stands still, set a smaller scale (loss_scale=..., AMP_LOSS_SCALE), or use "
     "bfloat16"
 )
+# Gradient calls that this thread is inside of: those that make others.
 _CALLS = Nesting()
 
 

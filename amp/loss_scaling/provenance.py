@@ -20,6 +20,7 @@ from typing import Any, NamedTuple, TypeAlias
 import tensorflow as tf
 
 from amp.graph_rewrite.graph.ir import UNSCALE
+from amp.loss_scaling.outer_graphs import outward
 from amp.loss_scaling.process import SCALING
 from amp.loss_scaling.scaler import Scaler
 
@@ -97,7 +98,8 @@ def note(call: Call, grads: Sequence[Any], checks: Sequence[tf.Tensor] = ()) -> 
 
 def _mark_around(graph: Any) -> None:
     """Marks the graphs around that of a function as having a scaled call inside."""
-    for each in itertools.takewhile(lambda each: not _has_inside(each), _around(graph)):
+    around = itertools.islice(outward(graph), 1, None)
+    for each in itertools.takewhile(lambda each: not _has_inside(each), around):
         each.add_to_collection(_INSIDE, id(each))
 
 
@@ -232,14 +234,9 @@ class Reading:
         return [] if outer is None else [outer]
 
 
-def _around(graph: Any) -> Iterator[Any]:
-    """The graphs around that of a function."""
-    while (graph := getattr(graph, "outer_graph", None)) is not None:
-        yield graph
-
-
 def _calls_around(graph: Any) -> bool:
-    return any(_CALLS in each.collections for each in _around(graph))
+    around = itertools.islice(outward(graph), 1, None)
+    return any(_CALLS in each.collections for each in around)
 
 
 def _sources(waiting: list[Any], handles: list[Any]) -> Iterator[Call | None]:
@@ -277,7 +274,7 @@ def _sources(waiting: list[Any], handles: list[Any]) -> Iterator[Call | None]:
 def _known(operations: Sequence[Any]) -> dict[_Key, Call]:
     """The gradients of the graphs of operations, and of those around, by operation."""
     inner = {id(op.graph): op.graph for op in operations}.values()
-    graphs = {id(each): each for graph in inner for each in (graph, *_around(graph))}
+    graphs = {id(each): each for graph in inner for each in outward(graph)}
     return {
         (id(each.op.graph), each.op.name): each.call
         for graph in graphs.values()

@@ -21,6 +21,7 @@ from amp.integration.process import PROCESS
 from amp.integration.runtime import definitions
 from amp.integration.runtime.function_call import FunctionCall
 from amp.loss_scaling import traced_updates
+from amp.loss_scaling.outer_graphs import outward
 from amp.loss_scaling.scale import NoLossScale
 
 
@@ -33,9 +34,8 @@ def mark(graph: Any, twins: Twins) -> None:
       graph: a function's graph; the graphs around it are marked too.
       twins: the twins of the scope's policy.
     """
-    while graph is not None:
-        PROCESS.marked_graphs[graph] = twins
-        graph = getattr(graph, "outer_graph", None)
+    for each in outward(graph):
+        PROCESS.marked_graphs[each] = twins
 
 
 def marked(graph: Any) -> Twins | None:

@@ -25,6 +25,7 @@ from amp.integration import fallback, wrapping
 from amp.integration.training import markers
 from amp.loss_scaling import called_backward, eager_backward, graph_backward
 from amp.loss_scaling.eager_backward import Backward, Passing
+from amp.loss_scaling.outer_graphs import outward
 
 
 def _with(without_scale: Callable[[Backward], Backward]) -> wrapping.Decorate:
@@ -49,13 +50,15 @@ def _brought(tensor: tf.Tensor) -> tf.Tensor | None:
 
     A graph of a function is not inside of the one in which the function is called.
     """
-    graph: Any = tf.compat.v1.get_default_graph()
-    inner = []
-    while graph is not tensor.graph:
+    inner: list[Any] = []
+    for graph in outward(tf.compat.v1.get_default_graph()):
+        if graph is tensor.graph:
+            break
         if not isinstance(graph, _BODIES):
             return None
         inner.append(graph)
-        graph = graph.outer_graph
+    else:
+        return None
     for body in reversed(inner):
         tensor = body.capture(tensor)
     return tensor
@@ -63,9 +66,8 @@ def _brought(tensor: tf.Tensor) -> tf.Tensor | None:
 
 def _apart() -> Any:
     """The graph of a function's gradient, if it is being built; else None."""
-    graph: Any = tf.compat.v1.get_default_graph()
-    while isinstance(graph, _BODIES):
-        graph = graph.outer_graph
+    around = outward(tf.compat.v1.get_default_graph())
+    graph = next(each for each in around if not isinstance(each, _BODIES))
     name = graph.name if isinstance(graph, FuncGraph) else ""
     return graph if name.startswith(concrete_function._BACKWARD_PREFIX) else None
 

@@ -41,6 +41,7 @@ from amp.integration.training import (
 )
 from amp.loss_scaling import eager_backward, gradients, resting, state
 from amp.loss_scaling.finite_checks import anywhere
+from amp.loss_scaling.outer_graphs import outward
 from amp.loss_scaling.placement import ScalerSite
 from amp.loss_scaling.scale import LossScale, NoLossScale
 from amp.loss_scaling.scaler import Scaler
@@ -244,14 +245,12 @@ def _in_computation() -> bool:
     the class from which those of computations are derived.
     """
     whole = control_flow_ops.XLAControlFlowContext
-    graph: Any = tf.compat.v1.get_default_graph()
-    while graph is not None:
+    for graph in outward(tf.compat.v1.get_default_graph()):
         context = graph._get_control_flow_context()
         while context is not None:
             if context.IsXLAContext() and type(context) is not whole:
                 return True
             context = context.outer_context
-        graph = getattr(graph, "outer_graph", None)
     return False
 
 

@@ -18,6 +18,7 @@ from tensorflow.python.util import tf_stack
 
 from amp.errors import LossScaleError
 from amp.graph_rewrite.ops.op_table import Kind, facts
+from amp.loss_scaling.outer_graphs import outward
 from amp.loss_scaling.state import CallSite
 
 _LIBRARIES = ("tensorflow", "amp")
@@ -181,13 +182,11 @@ def _known(watched: Iterable[tf.Variable]) -> list[tf.Variable]:
     known = list(watched)
     if tf.executing_eagerly():
         return known
-    graph: Any = tf.compat.v1.get_default_graph()
-    while graph is not None:
+    for graph in outward(tf.compat.v1.get_default_graph()):
         known += getattr(graph, "_watched_variables", ())
         for collection in ("variables", "trainable_variables", "local_variables"):
             items = graph.get_collection(collection)
             known += [item for item in items if isinstance(item, tf.Variable)]
-        graph = getattr(graph, "outer_graph", None)
     return known
 
 

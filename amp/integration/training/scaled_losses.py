@@ -18,6 +18,7 @@ import tensorflow as tf
 from amp.graph_rewrite.ops.op_table import Kind, facts
 from amp.integration import fallback, wrapping
 from amp.integration.process import PROCESS
+from amp.loss_scaling.outer_graphs import outward
 
 # Not a str: meta graphs are exported with the collections that have a str key.
 _SCALED = ("amp", "scaled_losses")
@@ -68,9 +69,8 @@ def _scaled(targets: Sequence[Any]) -> bool:
 
 def _noted(graph: Any, collection: Any) -> Iterator[Any]:
     """Yields the tensors recorded in a graph and in those around it."""
-    while graph is not None:
-        yield from graph.get_collection(collection)
-        graph = getattr(graph, "outer_graph", None)
+    for each in outward(graph):
+        yield from each.get_collection(collection)
 
 
 def _origins(tensors: Sequence[Any], ends: Set[int]) -> Iterator[Any]:

@@ -99,11 +99,12 @@ def note(call: Call, grads: Sequence[Any], checks: Sequence[tf.Tensor] = ()) -> 
 def _mark_around(graph: Any) -> None:
     """Marks the graphs around that of a function as having a scaled call inside."""
     around = itertools.islice(outward(graph), 1, None)
-    for each in itertools.takewhile(lambda each: not _has_inside(each), around):
+    for each in itertools.takewhile(lambda each: not has_inside(each), around):
         each.add_to_collection(_INSIDE, id(each))
 
 
-def _has_inside(graph: Any) -> bool:
+def has_inside(graph: Any) -> bool:
+    """Whether a function, loop or branch inside of a graph has a scaled call."""
     # Graphs of functions begin with the collections of the graph around them.
     return id(graph) in graph.get_collection(_INSIDE)
 
@@ -188,7 +189,7 @@ def _all_behind(waiting: list[Any]) -> Iterator[Call | None]:
     reads from around it, the search goes on there; what it is handed may be any.
     """
     known = _known(waiting)
-    inside = any(_has_inside(op.graph) for op in waiting)
+    inside = any(has_inside(op.graph) for op in waiting)
     seen: set[_Key] = set()
     beyond: list[Any] = []  # the edge of a loop or branch
     reading = Reading()

@@ -204,8 +204,10 @@ class Scaler(control.Controlled, tf.Module):  # type: ignore[misc]
         ready, graph = self._ready, tf.compat.v1.get_default_graph()
         if ready is None:
             return contextlib.nullcontext()
-        if graph.building_function and not isinstance(graph, tf.__internal__.FuncGraph):
-            ready = tf.identity(ready)  # a `Defun` may read what is outside, not wait
+        if graph.building_function:
+            # A `Defun` may read what is outside, not wait for it, and TensorFlow breaks
+            # a `While` that waits where it adds to its inputs for the gradient.
+            ready = tf.identity(ready)
         return tf.control_dependencies([ready])
 
     def factor(self) -> tf.Tensor:
@@ -286,15 +288,18 @@ class Scaler(control.Controlled, tf.Module):  # type: ignore[misc]
         Returns:
           The operations that assign the new values.
         """
-        scale, before = self.scale.read_value(), self.stalled.read_value()
-        stalled = stalls.count(self.settings, scale, before, (finite, tf.where))
-        writes = [self.stalled.assign(stalled)]
-        if self.settings.bounds is not None:
+        # Read as late as that: trips of a loop may run at the same time, and one that
+        # did not overflow must not undo what another one found.
+        with tf.control_dependencies([finite]):
             old = ScaleState(
-                scale=scale,
+                scale=self.scale.read_value(),
                 good_steps=self.good_steps.read_value(),
                 bad_steps=self.bad_steps.read_value(),
             )
+            before = self.stalled.read_value()
+        stalled = stalls.count(self.settings, old.scale, before, (finite, tf.where))
+        writes = [self.stalled.assign(stalled)]
+        if self.settings.bounds is not None:
             new = self.settings.step(old, finite, tf.where)
             writes += [
                 self.scale.assign(new.scale),

@@ -10,14 +10,22 @@ gradient call it is and by which variables.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import weakref
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import TypeAlias
 
 import tensorflow as tf
 
-from amp.loss_scaling import backup, names, placement, stalls, traced_updates
+from amp.loss_scaling import (
+    backup,
+    names,
+    placement,
+    provenance,
+    stalls,
+    traced_updates,
+)
 from amp.loss_scaling.group import LOCK, Gone, current, let_go
 from amp.loss_scaling.placement import ScalerSite
 from amp.loss_scaling.process import SCALING
@@ -89,6 +97,26 @@ def _serving(variables: Sequence[tf.Variable]) -> list[tuple[Scaler, list[int]]]
     scalers = list(SCALING.scalers.values())
     found = [(scaler, scaler.positions(variables)) for scaler in scalers]
     return [(scaler, positions) for scaler, positions in found if positions]
+
+
+@contextlib.contextmanager
+def ready_inside() -> Iterator[None]:
+    """A scope for the gradient of a graph with scaled calls in loops or branches.
+
+    For what goes through a `While` of TensorFlow 2 without a gradient, the variables of
+    a scaler in its body among it, the gradient has zeros of its shape, and reads that.
+    In a session, what is built here runs after these variables have values.
+
+    Not for loops and branches of TensorFlow 1: a node in one of their gradients that
+    waits for a node outside is dead.
+    """
+    with contextlib.ExitStack() as scopes:
+        graph = None if tf.executing_eagerly() else tf.compat.v1.get_default_graph()
+        second = tf.compat.v1.control_flow_v2_enabled()
+        if graph is not None and second and provenance.has_inside(graph):
+            for scaler in current().scalers:
+                scopes.enter_context(scaler.ready())
+        yield
 
 
 def any_scaler() -> bool:

@@ -7,6 +7,7 @@ import pickle
 import subprocess
 import sys
 import threading
+import time
 import types
 import weakref
 
@@ -492,3 +493,34 @@ def test_a_scaler_that_cannot_be_made_leaves_its_number(group, sources, monkeypa
     monkeypatch.undo()
     made = scaler_of(sources)
     assert scalers.scalers == [scalers.scaler_0] == [made]
+
+
+@pytest.mark.parametrize("control_flow", ["v1", "v2"])
+def test_trips_of_a_loop_that_run_at_once_do_not_undo_an_overflow(control_flow):
+    """A trip that ends late without an overflow keeps what another has made of it."""
+
+    def late(finite):
+        time.sleep(0.2 * bool(finite))
+        return finite
+
+    def trip(finite):
+        finite = tf.ensure_shape(tf.numpy_function(late, [finite], tf.bool), [])
+        with tf.control_dependencies([found.step(finite)]):
+            return tf.identity(finite)
+
+    if control_flow == "v1":
+        tf.compat.v1.disable_control_flow_v2()
+    try:
+        with tf.Graph().as_default(), tf.compat.v1.Session() as session:
+            weight = tf.compat.v1.get_variable("w", initializer=1.0)
+            rule = DynamicLossScale(initial=8.0)
+            found = state.find(("here.py", 1), [weight], rule)
+            trips = tf.map_fn(trip, tf.constant([True, True, False, True]))
+            session.run(tf.compat.v1.global_variables_initializer())
+            seen = []
+            for _ in range(3):
+                session.run(trips)
+                seen.append(session.run(found.value))
+    finally:
+        tf.compat.v1.enable_control_flow_v2()
+    assert seen == [4.0, 2.0, 1.0]

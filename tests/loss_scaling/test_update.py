@@ -389,15 +389,17 @@ def test_a_gradient_on_its_way_to_a_session_update_may_be_changed(
         v1.enable_control_flow_v2()
 
 
+@pytest.mark.parametrize("control_flow", ["v1", "v2"])
 @pytest.mark.parametrize("how", ["map", "while", "cond"])
-def test_a_loss_may_have_gradients_in_its_loops(scope, how):
+def test_a_loss_may_have_gradients_in_its_loops(scope, how, control_flow):
     """As in meta-learning: an inner step by weights, in a loop over tasks."""
 
     def task(factor):
         (inner,) = v1.gradients(tf.reduce_sum(w**2) * factor, [w])
         return tf.reduce_sum((w - 0.1 * inner) ** 2)
 
-    v1.disable_control_flow_v2()
+    if control_flow == "v1":
+        v1.disable_control_flow_v2()
     try:
         with tf.Graph().as_default(), v1.Session() as session:
             w = v1.get_variable("w", initializer=[1.0])

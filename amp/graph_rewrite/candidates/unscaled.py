@@ -44,7 +44,7 @@ def unscaled(module: ir.Module, policy: Policy) -> str:
         return ""
     behind = unscale_markers.downstream(module, _is_gradient)
     writer = next(writers(module, behind), "") or next(_by_hand(module), "")
-    says = "updates a variable by gradients without a loss scale (see docs/limits.md)"
+    says = "updates a variable by gradients without a loss scale; see docs/limits.md"
     return writer and f"{writer} {says}"
 
 

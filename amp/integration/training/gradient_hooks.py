@@ -83,7 +83,7 @@ def _tape_gradient(original: wrapping.Function) -> wrapping.Function:
             tf.nest.flatten(sources),
             None if seeds is None else tf.nest.flatten(seeds),
         )
-        with _CALLS.inside():
+        with _CALLS.inside(), state.ready_inside():
             grads = _scaled(rule, values, how)
             if grads is None:
                 return original(self, *args, **kwargs)
@@ -103,7 +103,7 @@ def _gradients_helper(original: wrapping.Function) -> wrapping.Function:
         def compute(seeds: Any) -> list[Any]:
             return list(given.replaced("grad_ys", seeds).call(original))
 
-        with _CALLS.inside():
+        with _CALLS.inside(), state.ready_inside():
             if rule is not None:
                 seeds = given.get("grad_ys")
                 values = (

@@ -1,6 +1,6 @@
 """`cond`: `tf.cond`, but with TensorFlow 1's control flow in session graphs.
 
-Used by `placement` and `update`. No state and no gradients here.
+Used by `placement`, `scaler` and `update`. No state and no gradients here.
 """
 
 from __future__ import annotations

@@ -27,6 +27,7 @@ from typing import Any
 import tensorflow as tf
 
 from amp.loss_scaling import (
+    branches,
     control,
     entries,
     names,
@@ -288,8 +289,8 @@ class Scaler(control.Controlled, tf.Module):  # type: ignore[misc]
         Returns:
           The operations that assign the new values.
         """
-        # Read as late as that: trips of a loop may run at the same time, and one that
-        # did not overflow must not undo what another one found.
+        # Read late, and written by `_set` only if it changes: trips of a session's loop
+        # run at the same time, and one must not undo the overflow of another.
         with tf.control_dependencies([finite]):
             old = ScaleState(
                 scale=self.scale.read_value(),
@@ -302,11 +303,26 @@ class Scaler(control.Controlled, tf.Module):  # type: ignore[misc]
         if self.settings.bounds is not None:
             new = self.settings.step(old, finite, tf.where)
             writes += [
-                self.scale.assign(new.scale),
+                self._set(old.scale, new.scale),
                 self.good_steps.assign(new.good_steps),
                 self.bad_steps.assign(new.bad_steps),
             ]
         return writes
+
+    def _set(self, old: tf.Tensor, new: tf.Tensor) -> Any:
+        """Gives the scale a value; in a session graph only if it is another one.
+
+        In functions TensorFlow itself orders what reads and writes a variable.
+        """
+        if self._ready is None:
+            return self.scale.assign(new)
+
+        def write() -> tf.Tensor:
+            with tf.control_dependencies([self.scale.assign(new, read_value=False)]):
+                return tf.constant(True)
+
+        differs = tf.not_equal(old, new)
+        return branches.cond(differs, write, lambda: tf.constant(False))
 
     def forget(self) -> Any:
         """Forgets past overflows, when a checkpoint is restored in a session.

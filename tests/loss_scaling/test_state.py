@@ -495,12 +495,15 @@ def test_a_scaler_that_cannot_be_made_leaves_its_number(group, sources, monkeypa
     assert scalers.scalers == [scalers.scaler_0] == [made]
 
 
+@pytest.mark.parametrize("seconds", [0.0, 0.1])
 @pytest.mark.parametrize("control_flow", ["v1", "v2"])
-def test_trips_of_a_loop_that_run_at_once_do_not_undo_an_overflow(control_flow):
-    """A trip that ends late without an overflow keeps what another has made of it."""
+def test_trips_of_a_loop_that_run_at_once_do_not_undo_an_overflow(
+    control_flow, seconds
+):
+    """A trip that ends with it or later, without one, keeps what it made of the scale."""
 
     def late(finite):
-        time.sleep(0.2 * bool(finite))
+        time.sleep(seconds * bool(finite))
         return finite
 
     def trip(finite):
@@ -513,14 +516,14 @@ def test_trips_of_a_loop_that_run_at_once_do_not_undo_an_overflow(control_flow):
     try:
         with tf.Graph().as_default(), tf.compat.v1.Session() as session:
             weight = tf.compat.v1.get_variable("w", initializer=1.0)
-            rule = DynamicLossScale(initial=8.0)
+            rule = DynamicLossScale(initial=2.0**8)
             found = state.find(("here.py", 1), [weight], rule)
-            trips = tf.map_fn(trip, tf.constant([True, True, False, True]))
+            trips = tf.map_fn(trip, tf.constant([True, False, *[True] * 6]))
             session.run(tf.compat.v1.global_variables_initializer())
             seen = []
-            for _ in range(3):
+            for _ in range(5):
                 session.run(trips)
                 seen.append(session.run(found.value))
     finally:
         tf.compat.v1.enable_control_flow_v2()
-    assert seen == [4.0, 2.0, 1.0]
+    assert seen == [128.0, 64.0, 32.0, 16.0, 8.0]

@@ -182,7 +182,11 @@ def _summed_products(graph: ir.Graph, typed: Mapping[str, Typed]) -> dict[str, R
         for source, _ in view.node.inputs:
             if source in sizes and size <= sizes[source]:
                 found[name], sizes[name] = found[source], size
-            elif source in found and source not in sizes and name in leads:
+            elif (
+                source in found
+                and (source not in sizes or source in products)
+                and name in leads
+            ):
                 found[name] = found[source]
                 if row.sums:
                     sizes[name] = size
@@ -206,10 +210,17 @@ def _products(graph: ir.Graph, typed: Mapping[str, Typed]) -> tuple[set[str], se
         elif sums.sums_squares(graph, view):
             products.add(name)
         elif onward and row.multiplies:
-            factors = [typed.get(source) for source, _ in view.node.inputs[:2]]
-            if not any(f and f.row and f.row.bounded for f in factors):
+            if not any(_bounded(source, typed) for source, _ in view.node.inputs[:2]):
                 products.add(name)
     return products, leads
+
+
+def _bounded(name: str, typed: Mapping[str, Typed]) -> bool:
+    """Whether what a node computes, or casts, is bounded by 1."""
+    while name in typed and typed[name].facts.kind is Kind.CAST:
+        name = typed[name].node.inputs[0][0]
+    row = typed[name].row if name in typed else None
+    return row is not None and row.bounded
 
 
 def _squares(view: Typed) -> bool:

@@ -237,6 +237,49 @@ def test_a_product_with_a_bounded_factor_or_that_is_not_summed_may_turn() -> Non
     assert found["square"] == "follow"
 
 
+def test_a_factor_is_bounded_behind_a_cast_too() -> None:
+    def build(y: tf.Tensor) -> tf.Tensor:
+        factor = tf.cast(tf.cast(tf.tanh(y), tf.float16), tf.float32)
+        return tf.reduce_sum(tf.multiply(y, factor, name="of"), -1)
+
+    assert tail(build)["of"] == "follow"
+
+
+def test_a_product_of_a_statistic_is_summed_in_float32_of_unknown_size_too() -> None:
+    """What the axes are that are summed, gradients of a broadcast do not tell."""
+
+    def make() -> None:
+        x = v1.placeholder(tf.float32, [None, SIZE], name="x")
+        axes = v1.placeholder(tf.int32, [None], name="axes")
+        y = tf.matmul(x, tf.ones([SIZE, SIZE]))
+        total = tf.reduce_sum(y * (y + 1), -1, keepdims=True)
+        products = tf.multiply(total, total + 1, name="products")
+        tf.reduce_sum(products, axes, keepdims=True, name="summed")
+
+    found = rules(rewritten(graph_def(make), dtype="float16").report)
+    assert found["products"] == found["summed"] == "range"
+
+
+def test_an_equation_of_second_derivatives_is_rewritten_for_any_batch() -> None:
+    """A second rewrite, of what the first has cast, must convert nothing more."""
+
+    def make() -> None:
+        x = v1.placeholder(tf.float32, [None, 2], name="x")
+        shapes = [(2, 20), (20, 20), (20, 1)]
+        weights = [v1.placeholder(tf.float32, shape) for shape in shapes]
+        u = x
+        for weight in weights[:-1]:
+            u = tf.tanh(tf.matmul(u, weight))
+        u = tf.matmul(u, weights[-1])
+        (first,) = tf.gradients(u, x)
+        (second,) = tf.gradients(first[:, :1], x)
+        residual = first[:, 1:] + u * first[:, :1] - 0.01 * second[:, :1]
+        tf.gradients(tf.reduce_mean(tf.square(residual)), weights)
+
+    found = rules(rewritten(graph_def(make), dtype="float16").report)
+    assert "compute" in found.values()
+
+
 def test_a_constant_that_the_type_holds_holds_nobody() -> None:
     found = tail(lambda y: tf.matmul(tf.add(y, 0.5, name="shifted"), y))
     assert found["shifted"] == "follow"

@@ -361,6 +361,8 @@ ROWS: tuple[Row, ...] = (
     _call(_KERAS_OPTIMIZER, "build", "self variables",
           "slots are made outside the branch that updates"),
     _read(_KERAS_OPTIMIZER, "_trainable_variables", "what an optimizer updates"),
+    _wrap(_KERAS_OPTIMIZER, "finalize_variable_values", "self var_list",
+          "averages that no update has filled are not made the weights"),
     _read(_KERAS_BASE, "backend", "the scope that an optimizer builds in"),
     _public(_KERAS_REDUCES, "_all_reduce_sum_gradients", "self grads_and_vars",
             "gradients between hosts in 16 bits"),

@@ -29,6 +29,7 @@ from amp.integration.process import PROCESS
 from amp.integration.sessions import check_ops, session_hooks
 from amp.integration.training import (
     custom_gradients,
+    first_averages,
     gradient_hooks,
     keras_weights,
     optimizer_hooks,
@@ -58,6 +59,7 @@ KERAS_DECORATORS: dict[str, wrapping.Decorate] = {
     **scaled_losses.KERAS_HOOKS,
     **wire.KERAS_HOOKS,
     **keras_weights.KERAS_HOOKS,
+    **first_averages.KERAS_HOOKS,
 }
 TF_KERAS_DECORATORS: dict[str, wrapping.Decorate] = {
     **optimizer_hooks.TF_KERAS_HOOKS,

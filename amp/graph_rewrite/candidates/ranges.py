@@ -45,9 +45,9 @@ def ranges(
       more at the call that plans are made for, or, where the kernel accumulates in 16
       bits, a number that may be larger at another call.
     Case 5: a sum to a scalar (a loss, a norm), which is printed or compared (`sums`).
-    Case 6: a bounded result (a probability) added to an epsilon, or the input of an op
-      that is singular there: it may be as small as the epsilon, so the op that
-      computes it stays float32 too.
+    Case 6: a bounded result (a probability), or a matrix product of such results, added
+      to an epsilon, or the input of an op that is singular there: it may be as small as
+      the epsilon, so the ops that compute it stay float32 too.
     Case 7: products that are summed (a norm, a variance, the gradient of a scale), the
       sum, and statistics computed from it: in float16 a square overflows from 256 on,
       and products of small gradients underflow. Not if a factor is bounded by 1. All
@@ -306,7 +306,7 @@ def _probabilities(
 ) -> dict[str, Reason]:
     """Case 6 of `ranges`: walks from the reader back to the op that computes it."""
     found: dict[str, Reason] = {}
-    small: dict[str, list[str]] = {}  # such results and copies: what they copy
+    small: dict[str, list[str]] = {}  # such results, copies and products: of what
     for name in graph.order:
         view = typed[name]
         row = view.row
@@ -315,7 +315,7 @@ def _probabilities(
         sources = [edge[0] for edge in view.node.inputs]
         copied = [source for source in sources if source in small]
         makes = row.bounded or row.vanishes
-        if makes or (copied and row.role is Role.MOVE):
+        if makes or (copied and row.role in (Role.MOVE, Role.COMPUTE)):
             small[name] = [] if makes else copied
             continue
         epsilons = [

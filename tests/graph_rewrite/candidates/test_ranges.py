@@ -401,6 +401,21 @@ def test_what_tends_to_zero_is_float32_before_what_is_singular_there() -> None:
     assert tail(build, dtype="bfloat16")["soft"] == "follow"
 
 
+def test_a_product_of_what_tends_to_zero_is_float32_before_it_is_divided_by() -> None:
+    """As in entropic transport, or attention by features of an exponential."""
+
+    def build(y: tf.Tensor) -> tf.Tensor:
+        kernel = tf.exp(-tf.square(y))
+        weights = tf.ones([SIZE, 1])
+        total = tf.matmul(kernel, weights, name="total")
+        after = tf.matmul(kernel, y, name="after")
+        return after / tf.add(total, 1e-16, name="guarded")
+
+    found = tail(build)
+    assert found["total"] == found["guarded"] == "range"
+    assert found["after"] == "compute"
+
+
 def test_an_epsilon_that_a_loop_is_given_holds_its_readers_and_probabilities() -> None:
     def fn(x: tf.Tensor) -> tf.Tensor:
         epsilon, h = tf.constant(1e-8), x

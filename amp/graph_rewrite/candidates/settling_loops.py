@@ -31,7 +31,8 @@ def settling_loops(
     loop is one of these if its condition comes, through floating numbers, truth values
     (a flag that the body sets) and counts of these, from a difference; an index of what
     is largest, or a shape, comes from none. All that it comes from is refused, over the
-    trips and in the functions that are called, products too.
+    trips and in the functions that are called, products too. A loop that ends once
+    something is not finite waits for no size.
 
     Args:
       graphs: every use's graph.
@@ -58,8 +59,10 @@ def _comes_from(view: Typed, made: int, read: int) -> bool:
 
     Integers of truth values are counts; of floating numbers, they are chosen by size or
     tell a shape. Those that a floating number is made with tell which one or how many,
-    but for a cast.
+    but for a cast. Whether a number is finite does not hang on its last place.
     """
+    if view.facts.kind is Kind.CHECK:
+        return False
     if read in ir.INTEGERS:
         return made != ir.FLOAT or view.facts.kind is Kind.CAST
     return read == ir.BOOL or (read == ir.FLOAT and made not in ir.INTEGERS)

@@ -219,6 +219,22 @@ def test_a_loop_that_waits_for_a_choice_or_reads_a_shape_is_16_bit() -> None:
     assert rules(fn, spec(4, 4))["product"] == "compute"
 
 
+@pytest.mark.parametrize("check", [tf.math.is_nan, tf.math.is_inf, tf.math.is_finite])
+def test_a_loop_that_ends_at_what_is_not_finite_is_16_bit(check: Fn) -> None:
+    """Training that stops at a loss of NaN, say: it waits for no difference to settle."""
+
+    def fn(x: tf.Tensor) -> tf.Tensor:
+        def body(i: tf.Tensor, y: tf.Tensor, go: tf.Tensor) -> tuple[tf.Tensor, ...]:
+            y = tf.matmul(y, x, name="product")
+            loss = tf.reduce_mean(tf.square(y - x))
+            return i + 1, y, tf.equal(check(loss), check(0.0))
+
+        start = [tf.constant(0), x, tf.constant(True)]
+        return tf.while_loop(lambda i, _, go: go & (i < 9), body, start)[1]
+
+    assert rules(fn, spec(4, 4))["product"] == "compute"
+
+
 def test_a_loop_that_settles_reads_shapes_off_what_is_16_bit() -> None:
     def fn(x: tf.Tensor) -> tf.Tensor:
         def body(z: tf.Tensor, y: tf.Tensor, m: tf.Tensor) -> tuple[tf.Tensor, ...]:

@@ -500,7 +500,7 @@ def test_a_scaler_that_cannot_be_made_leaves_its_number(group, sources, monkeypa
 def test_trips_of_a_loop_that_run_at_once_do_not_undo_an_overflow(
     control_flow, seconds
 ):
-    """A trip that ends with it or later, without one, keeps what it made of the scale."""
+    """Trips without one that end with it, or later, keep what it made of the scale."""
 
     def late(finite):
         time.sleep(seconds * bool(finite))

@@ -207,12 +207,15 @@ def _products(graph: ir.Graph, typed: Mapping[str, Typed]) -> tuple[set[str], se
         passes = row.role is Role.MOVE or row.kind is Kind.CAST
         if row.sums or (onward and passes):
             leads.add(name)
-        elif sums.sums_squares(graph, view):
+        elif sums.sums_squares(graph, view) or (onward and _grows(view, typed)):
             products.add(name)
-        elif onward and row.multiplies:
-            if not any(_bounded(source, typed) for source, _ in view.node.inputs[:2]):
-                products.add(name)
     return products, leads
+
+
+def _grows(view: Typed, typed: Mapping[str, Typed]) -> bool:
+    """Whether a node multiplies two factors of which none is bounded by 1."""
+    factors = [source for source, _ in view.node.inputs[:2]]
+    return view.facts.multiplies and not any(_bounded(f, typed) for f in factors)
 
 
 def _bounded(name: str, typed: Mapping[str, Typed]) -> bool:

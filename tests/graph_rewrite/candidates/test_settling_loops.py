@@ -221,7 +221,7 @@ def test_a_loop_that_waits_for_a_choice_or_reads_a_shape_is_16_bit() -> None:
 
 @pytest.mark.parametrize("check", [tf.math.is_nan, tf.math.is_inf, tf.math.is_finite])
 def test_a_loop_that_ends_at_what_is_not_finite_is_16_bit(check: Fn) -> None:
-    """Training that stops at a loss of NaN, say: it waits for no difference to settle."""
+    """Training that stops at a loss of NaN, say, which waits for nothing to settle."""
 
     def fn(x: tf.Tensor) -> tf.Tensor:
         def body(i: tf.Tensor, y: tf.Tensor, go: tf.Tensor) -> tuple[tf.Tensor, ...]:

@@ -137,8 +137,8 @@ def analyze_typed(
     weights = calls.uses_with_weights(module)
     graphs = {use: graph_of(module, use) for use in weights}
     timed = {use: references(graph, typed[use]) for use, graph in graphs.items()}
-    sites = calls.sites(module, weights)
-    sites = {(use, n): site for (use, n), site in sites.items() if n not in timed[use]}
+    every = calls.sites(module, weights)
+    sites = {(use, n): site for (use, n), site in every.items() if n not in timed[use]}
     call_values = cross(graphs, sites, typed, contexts)
     products = _products(module, graphs, typed)
     eligible = {
@@ -154,7 +154,7 @@ def analyze_typed(
     known = _with_constants(typed, call_values)
     eligible = without(eligible, _ill_conditioned(graphs, known, contexts, found))
     eligible = without(eligible, unfit(graphs, typed, call_values))
-    eligible = without(eligible, settling_loops(graphs, typed, call_values))
+    eligible = without(eligible, settling_loops(graphs, typed, every))
     eligible = without(eligible, given_values(graphs, contexts, eligible, call_values))
     tied = ties(graphs, typed, contexts, call_values)
     propagated = _propagated(graphs, eligible, call_values, tied)

@@ -8,10 +8,10 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterator, Mapping
 
-from amp.graph_rewrite.candidates.call_values import CallValues, Member, UseEdge
+from amp.graph_rewrite.candidates.call_values import Member, UseEdge
 from amp.graph_rewrite.candidates.context import Typed
 from amp.graph_rewrite.graph import frames, ir
-from amp.graph_rewrite.graph.calls import FunctionUse
+from amp.graph_rewrite.graph.calls import FunctionUse, Site
 from amp.graph_rewrite.ops.op_table import Kind
 from amp.graph_rewrite.plan import Reason
 
@@ -21,7 +21,7 @@ _FOLLOWED = ir.INTEGERS | {ir.FLOAT, ir.BOOL}
 def settling_loops(
     graphs: Mapping[FunctionUse, ir.Graph],
     typed: Mapping[FunctionUse, Mapping[str, Typed]],
-    call_values: CallValues,
+    sites: Mapping[Member, Site],
 ) -> dict[Member, Reason]:
     """Refuses what a loop computes the difference from that its condition waits for::
 
@@ -37,9 +37,10 @@ def settling_loops(
     Args:
       graphs: every use's graph.
       typed: its nodes.
-      call_values: the tensors that pass between functions.
+      sites: the calls, loops and branches of the module that are known, those too that
+        keep the types of their tensors, such as a branch that updates weights.
     """
-    module = _Module(graphs, typed, call_values)
+    module = _Module(graphs, typed, sites)
     found: dict[Member, Reason] = {}
     for start, own, label in module.conditions():
         names = module.before(start, own)
@@ -80,9 +81,9 @@ class _Module:
         self,
         graphs: Mapping[FunctionUse, ir.Graph],
         typed: Mapping[FunctionUse, Mapping[str, Typed]],
-        call_values: CallValues,
+        sites: Mapping[Member, Site],
     ) -> None:
-        self._graphs, self._typed, self._sites = graphs, typed, call_values.sites
+        self._graphs, self._typed, self._sites = graphs, typed, sites
         self._callers = {c: site for site in self._sites.values() for c in site.callees}
         self._places = {
             use: {arg.name: index for index, arg in enumerate(graphs[use].args)}

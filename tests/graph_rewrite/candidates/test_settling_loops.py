@@ -11,7 +11,9 @@ import tensorflow as tf
 from rewriting import settled, spec, traced
 
 import amp
+from amp.graph_rewrite.graph import ir
 from amp.graph_rewrite.rewrite import rewrite
+from amp.integration.training import markers
 
 RANDOM = np.random.default_rng(0)
 W = (RANDOM.normal(0, 0.5, (64, 64)) / 8).astype("f4")
@@ -231,6 +233,28 @@ def test_a_loop_that_ends_at_what_is_not_finite_is_16_bit(check: Fn) -> None:
 
         start = [tf.constant(0), x, tf.constant(True)]
         return tf.while_loop(lambda i, _, go: go & (i < 9), body, start)[1]
+
+    assert rules(fn, spec(4, 4))["product"] == "compute"
+
+
+def test_a_loop_with_a_break_around_its_update_is_16_bit() -> None:
+    """What a branch that reads a gradient says of the end comes of what is in it."""
+
+    def fn(x: tf.Tensor) -> tf.Tensor:
+        def body(
+            i: tf.Tensor, y: tf.Tensor, *state: tf.Tensor
+        ) -> tuple[tf.Tensor, ...]:
+            y = tf.matmul(y, x, name="product")
+            loss = tf.reduce_mean(tf.square(y - x))
+            with markers.attribute_scope(ir.UNSCALE):
+                gradient = tf.identity(y)
+            weight, _ = state
+            after = weight - gradient * loss
+            stops, goes_on = (weight, False), (after, True)
+            return i + 1, y, *tf.cond(i >= 5, lambda: stops, lambda: goes_on)
+
+        start = [tf.constant(0), x, x, tf.constant(True)]
+        return tf.while_loop(lambda i, y, w, go: go, body, start)[1]
 
     assert rules(fn, spec(4, 4))["product"] == "compute"
 

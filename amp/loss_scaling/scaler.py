@@ -289,31 +289,36 @@ class Scaler(control.Controlled, tf.Module):  # type: ignore[misc]
         Returns:
           The operations that assign the new values.
         """
-        # Read late, and written by `_set` only if it changes: trips of a session's loop
-        # run at the same time, and one must not undo the overflow of another.
-        with tf.control_dependencies([finite]):
-            old = ScaleState(
-                scale=self.scale.read_value(),
-                good_steps=self.good_steps.read_value(),
-                bad_steps=self.bad_steps.read_value(),
-            )
-            before = self.stalled.read_value()
-        stalled = stalls.count(self.settings, old.scale, before, (finite, tf.where))
-        writes = [self.stalled.assign(stalled)]
-        if self.settings.bounds is not None:
-            new = self.settings.step(old, finite, tf.where)
-            writes += [
-                self._set(old.scale, new.scale),
-                self.good_steps.assign(new.good_steps),
-                self.bad_steps.assign(new.bad_steps),
-            ]
+        with self._late(finite):
+            scale, before = self.scale.read_value(), self.stalled.read_value()
+            stalled = stalls.count(self.settings, scale, before, (finite, tf.where))
+            writes = [self.stalled.assign(stalled)]
+            if self.settings.bounds is not None:
+                old = ScaleState(
+                    scale=scale,
+                    good_steps=self.good_steps.read_value(),
+                    bad_steps=self.bad_steps.read_value(),
+                )
+                new = self.settings.step(old, finite, tf.where)
+                writes += [
+                    self._set(scale, new.scale),
+                    self.good_steps.assign(new.good_steps),
+                    self.bad_steps.assign(new.bad_steps),
+                ]
         return writes
 
-    def _set(self, old: tf.Tensor, new: tf.Tensor) -> Any:
-        """Gives the scale a value; in a session graph only if it is another one.
+    def _late(self, finite: tf.Tensor) -> Any:
+        """A scope; in a session graph, what is built in it runs once `finite` is known.
 
-        In functions TensorFlow itself orders what reads and writes a variable.
+        A session runs trips of a loop at the same time, and one that did not overflow
+        must not undo the overflow of another: it reads late, and writes only a scale
+        that changes (`_set`). In functions TensorFlow orders reads and writes itself.
         """
+        session = self._ready is not None
+        return tf.control_dependencies([finite] if session else [])
+
+    def _set(self, old: tf.Tensor, new: tf.Tensor) -> Any:
+        """Gives the scale a value; in a session graph only if it is another one."""
         if self._ready is None:
             return self.scale.assign(new)
 

@@ -192,7 +192,7 @@ def unscale(
     noted = [] if inner else [tf.group(*_noted(scaler, finite))]
     with tf.control_dependencies([each for each in noted if each is not None]):
         results = [gradients.divide(grad, scale, placing) for grad in flat]
-        told = finite_checks.after_step(finite)
+        told = finite_checks.after_step(finite, scaler.in_session)
     if inner:
         scaled_losses.note_unscaled(results)
     else:

@@ -44,15 +44,18 @@ def all_of(checks: Mapping[int, tf.Tensor]) -> tf.Tensor:
     return tf.reduce_all(tf.stack(flags)) if len(flags) > 1 else flags[0]
 
 
-def after_step(finite: tf.Tensor) -> tf.Tensor:
+def after_step(finite: tf.Tensor, in_session: bool) -> tf.Tensor:
     """The flag of a call, for those who may read it only after the scaler's step.
 
-    To be called in the scope of control dependencies on that step, which session graphs
-    need; in functions TensorFlow keeps operations with state in order.
+    To be called in the scope of control dependencies on that step.
+
+    Args:
+      finite: whether all gradients are finite, bool, shape ().
+      in_session: whether the scaler is a session's. Its graphs need an operation that
+        waits, those of loops and branches too; other functions keep operations with
+        state in order.
     """
-    if tf.executing_eagerly() or tf.inside_function():
-        return finite
-    return tf.identity(finite)
+    return tf.identity(finite) if in_session else finite
 
 
 def as_gradient(given: Any) -> Gradient:

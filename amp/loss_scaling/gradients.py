@@ -221,7 +221,8 @@ def _unscaled(
             )
             for index, grad in enumerate(grads)
         ]
-        told = after_step(finite)
+        session = scaling.scaler is not None and scaling.scaler.in_session
+        told = after_step(finite, session)
     if scaling.scaler is not None:
         call = provenance.Call(
             scaling.scaler, told, scaling.waits, behind=scaling.behind

@@ -314,12 +314,11 @@ class Scaler(control.Controlled, tf.Module):  # type: ignore[misc]
         must not undo the overflow of another: it reads late, and writes only a scale
         that changes (`_set`). In functions TensorFlow orders reads and writes itself.
         """
-        session = self._ready is not None
-        return tf.control_dependencies([finite] if session else [])
+        return tf.control_dependencies([finite] if self.in_session else [])
 
     def _set(self, old: tf.Tensor, new: tf.Tensor) -> Any:
         """Gives the scale a value; in a session graph only if it is another one."""
-        if self._ready is None:
+        if not self.in_session:
             return self.scale.assign(new)
 
         def write() -> tf.Tensor:

@@ -55,11 +55,9 @@ def concerns(
       grads: the gradients that it is computed from.
     """
     if calls is None:
-        after: tuple[tf.Tensor, ...] = ()
-        if not (tf.executing_eagerly() or tf.inside_function()):
-            after = tuple(filter(tf.is_symbolic_tensor, map(values_of, grads)))
+        after = tuple(filter(tf.is_symbolic_tensor, map(values_of, grads)))
         served = (Concern(*found) for found in state.serving(variables))
-        return [concern._replace(after=after) for concern in served]
+        return [c._replace(after=after) if c.scaler.in_session else c for c in served]
     found: dict[int, list[provenance.Call]] = {}
     for call in calls:
         if call.waits:
@@ -338,13 +336,12 @@ def _note(concern: Concern, left_out: int) -> Any:
 
 
 def _write(variable: tf.Variable, positions: list[int], value: int) -> Any:
-    """Sets the elements at `positions`; the others stay."""
-    size = variable.shape[0]
-    new = tf.fill([size], tf.constant(value, variable.dtype))
-    if len(positions) < size:
-        meant = tf.constant([i in positions for i in range(size)])
-        new = tf.where(meant, new, variable.read_value())
-    return variable.assign(new)
+    """Sets the elements at `positions`; others stay, whoever sets them meanwhile."""
+    size, zero = variable.shape[0], tf.constant(0, variable.dtype)
+    if len(positions) == size:
+        return variable.assign(tf.fill([size], zero + value))
+    meant = tf.constant([i in positions for i in range(size)])
+    return variable.assign_add(tf.where(meant, value - variable.read_value(), zero))
 
 
 def _after(done: Any, value: Any) -> tf.Tensor:

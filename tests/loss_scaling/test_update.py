@@ -389,6 +389,65 @@ def test_a_gradient_on_its_way_to_a_session_update_may_be_changed(
         v1.enable_control_flow_v2()
 
 
+def test_optimizers_of_one_call_in_one_run_keep_each_others_flags(scope):
+    """A session runs their updates at the same time."""
+    scope(DynamicLossScale(initial=1.0, growth_interval=10**6))
+    with tf.Graph().as_default(), v1.Session() as session:
+        ws = [v1.get_variable(f"w{i}", initializer=np.ones(4, "f")) for i in range(24)]
+        factor = v1.placeholder(tf.float32, [])
+        grads = v1.gradients(sum(tf.reduce_sum(w**2) for w in ws) * factor, ws)
+        optimizer = v1.train.GradientDescentOptimizer(0.1)
+        train = [
+            optimizer.apply_gradients([pair]) for pair in zip(grads, ws, strict=True)
+        ]
+        (scaler,) = state.current().scalers
+        session.run(v1.global_variables_initializer())
+        seen = set()
+        for overflows in [0, 1] * 60:
+            session.run(train, {factor: np.inf if overflows else 1e-3})
+            flags = session.run([scaler.overflow, scaler.left_out])
+            seen.add((overflows, *(tuple(each.tolist()) for each in flags)))
+    none, every = (0,) * 24, (1,) * 24
+    assert seen == {(0, none, none), (1, none, every)}
+
+
+@pytest.mark.parametrize("control_flow", ["v1", "v2"])
+@pytest.mark.parametrize("how", ["while", "cond"])
+def test_an_update_that_a_session_leaves_out_in_a_loop_is_no_reason_for_the_next(
+    scope, how, control_flow
+):
+    """Its flag is down once it is left out, and stays down."""
+
+    def step(i=0):
+        pairs = optimizer.compute_gradients(tf.reduce_sum(w**2) * factor)
+        with tf.control_dependencies([optimizer.apply_gradients(pairs)]):
+            return tf.add(i, 1)
+
+    if control_flow == "v1":
+        v1.disable_control_flow_v2()
+    try:
+        with tf.Graph().as_default(), v1.Session() as session:
+            w = v1.get_variable("w", initializer=np.ones(4, "f"))
+            factor = v1.placeholder(tf.float32, [])
+            optimizer = v1.train.GradientDescentOptimizer(0.1)
+            if how == "while":
+                train = tf.while_loop(lambda i: i < 1, step, [tf.constant(0)])
+            else:
+                train = tf.cond(factor > 0, step, lambda: tf.constant(0))
+            (scaler,) = state.current().scalers
+            given = v1.placeholder(tf.float32, [4])
+            other = optimizer.apply_gradients([(given, w)])
+            session.run(v1.global_variables_initializer())
+            for _ in range(20):
+                session.run(train, {factor: np.inf})
+                assert not session.run(scaler.overflow).any()
+                before = session.run(w)
+                session.run(other, {given: np.ones(4, "f")})
+                assert (session.run(w) != before).all()
+    finally:
+        v1.enable_control_flow_v2()
+
+
 @pytest.mark.parametrize("control_flow", ["v1", "v2"])
 @pytest.mark.parametrize("how", ["map", "while", "cond"])
 def test_a_loss_may_have_gradients_in_its_loops(scope, how, control_flow):

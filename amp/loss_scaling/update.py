@@ -337,11 +337,12 @@ def _note(concern: Concern, left_out: int) -> Any:
 
 def _write(variable: tf.Variable, positions: list[int], value: int) -> Any:
     """Sets the elements at `positions`; others stay, whoever sets them meanwhile."""
-    size, zero = variable.shape[0], tf.constant(0, variable.dtype)
+    size = variable.shape[0]
     if len(positions) == size:
-        return variable.assign(tf.fill([size], zero + value))
+        return variable.assign(tf.fill([size], tf.constant(value, variable.dtype)))
     meant = tf.constant([i in positions for i in range(size)])
-    return variable.assign_add(tf.where(meant, value - variable.read_value(), zero))
+    change = value - variable.read_value()
+    return variable.assign_add(tf.where(meant, change, tf.zeros_like(change)))
 
 
 def _after(done: Any, value: Any) -> tf.Tensor:

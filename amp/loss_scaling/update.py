@@ -301,7 +301,7 @@ def told_to_all(
         noted = []
         for scaler, positions in others:
             with scaler.ready():
-                noted.append(_write(scaler.left_out, positions, 0))
+                noted.append(_write(scaler, scaler.left_out, positions, 0))
         with tf.control_dependencies([tf.group(*noted)]):
             return apply()
 
@@ -324,25 +324,36 @@ def _pending(concern: Concern) -> tf.Tensor:
 
 
 def _answer(concern: Concern, flag: tf.Tensor) -> Any:
+    scaler = concern.scaler
     return tf.group(
-        _write(concern.scaler.overflow, concern.positions, 0),
+        _write(scaler, scaler.overflow, concern.positions, 0),
         _note(concern, 1),
-        concern.scaler.skipped_steps.assign_add(tf.cast(flag, tf.int64)),
+        scaler.skipped_steps.assign_add(tf.cast(flag, tf.int64)),
     )
 
 
 def _note(concern: Concern, left_out: int) -> Any:
-    return _write(concern.scaler.left_out, concern.positions, left_out)
+    scaler = concern.scaler
+    return _write(scaler, scaler.left_out, concern.positions, left_out)
 
 
-def _write(variable: tf.Variable, positions: list[int], value: int) -> Any:
-    """Sets the elements at `positions`; others stay, whoever sets them meanwhile."""
+def _write(
+    scaler: Scaler, variable: tf.Variable, positions: list[int], value: int
+) -> Any:
+    """Sets the elements at `positions` of one of a scaler's variables; others stay.
+
+    A session may set others at the same time, so there it adds nothing to them. In
+    functions TensorFlow orders what reads and writes a variable.
+    """
     size = variable.shape[0]
+    new = tf.fill([size], tf.constant(value, variable.dtype))
     if len(positions) == size:
-        return variable.assign(tf.fill([size], tf.constant(value, variable.dtype)))
+        return variable.assign(new)
     meant = tf.constant([i in positions for i in range(size)])
-    change = value - variable.read_value()
-    return variable.assign_add(tf.where(meant, change, tf.zeros_like(change)))
+    before = variable.read_value()
+    if scaler.in_session:
+        return variable.assign_add(tf.where(meant, new - before, tf.zeros_like(before)))
+    return variable.assign(tf.where(meant, new, before))
 
 
 def _after(done: Any, value: Any) -> tf.Tensor:

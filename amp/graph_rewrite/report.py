@@ -300,6 +300,14 @@ class Report:
         )
         return unmeasured.left(cause)
 
+    def stopped(self, cause: str) -> Report:
+        """As `lost`, where that ends a race too, if there is one.
+
+        Args:
+          cause: what was found out.
+        """
+        return dataclasses.replace(self.lost(cause), trial=f"ended: {cause}")
+
     def _casts_saved(self) -> str:
         parts = [
             f"{count} {kind}" for kind, count in self.casts_spared.items() if count

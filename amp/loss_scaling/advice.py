@@ -65,6 +65,13 @@ class Finding:
     line: str = ""
     rounded: str = ""
 
+    @property
+    def unhelped(self) -> str:
+        """What to tell where no loss scale can help and float32 may; else ""."""
+        if not (self.forward and self.dtype) or self.own:
+            return ""
+        return f"no loss scale helps where {self.tensor} is past {self.dtype}'s range"
+
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Case:

@@ -33,9 +33,11 @@ class Scaling:
         that it comes from.
       asked: what is asked about the scalers of stalled jobs, by a scaler's number; the
         next steps answer (see `stalls.Asked`).
+      standing: by the number of a scaler whose job stands still (`standstill`), what
+        the user is to be told. Not those of sessions.
       paused: for each who has paused `stalls`, which then reads no count, an object.
-      ask: has the next call of every function look at `asked`, and returns whether any
-        may come by. None before there are hooks. Kept by `reset`.
+      ask: has the next call of every function look at `asked` and `standing`, and
+        returns whether any may come by. None before there are hooks. Kept by `reset`.
       updated: by their identity, variables whose update was traced before a scaler of
         theirs was made. Kept by `reset`, like the next: TensorFlow keeps its traces.
       bends: the graphs of functions' gradients that are not linear (`called_backward`).
@@ -56,6 +58,7 @@ class Scaling:
     watched: dict[int, Any] = dataclasses.field(default_factory=dict)
     gradients: dict[int, Any] = dataclasses.field(default_factory=dict)
     asked: dict[int, Any] = dataclasses.field(default_factory=dict)
+    standing: dict[int, str] = dataclasses.field(default_factory=dict)
     paused: set[object] = dataclasses.field(default_factory=set)
     ask: Callable[[], bool] | None = None
     updated: dict[int, weakref.ref[Any]] = dataclasses.field(default_factory=dict)

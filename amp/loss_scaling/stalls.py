@@ -5,9 +5,9 @@ counts (`Scaler.stalled`, `Scaler.tally`), inside the step and on the device. Ou
 sessions one daemon thread reads the counts now and then, and once more when the process
 ends, so no step waits for the host. Before it warns it has asked steps which tensor is
 the first that is not finite (`Asked`): some before the warning is due, because the job
-may be over soon after. What is due is decided here for sessions too,
-which read their counts themselves. No scale is moved here, and without a scaler nothing
-runs.
+may be over soon after. What is due is decided here for sessions too, which read their
+counts themselves. Who runs the steps of a job that no scale helps is told of it. No
+scale is moved here, and without a scaler nothing runs.
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ from amp import messages
 from amp.loss_scaling import advice, tally
 from amp.loss_scaling.process import SCALING
 from amp.loss_scaling.scale import LossScale, Where
+from amp.loss_scaling.standstill import Standstill
 
 # A scale that starts at 2**15 fits most jobs after 15 halvings.
 LIMIT = 20
@@ -96,12 +97,14 @@ class _Watched:
       told: the events that the user was warned of.
       stalled: its count when it was read last.
       changed: when that had changed, by `time.monotonic`.
+      standstill: whether its job stands still.
     """
 
     scaler: weakref.ref[Any]
     told: set[str] = dataclasses.field(default_factory=set)
     stalled: int = 0
     changed: float = -math.inf
+    standstill: Standstill = dataclasses.field(default_factory=Standstill)
 
 
 class _Watcher:
@@ -153,8 +156,10 @@ def watch(scaler: Any) -> None:
     """Adds a scaler to those watched; a weak reference is kept."""
     key = id(scaler)
     SCALING.watched[key] = _Watched(weakref.ref(scaler))
-    for kept, its in ((SCALING.watched, key), (SCALING.asked, scaler.number)):
-        weakref.finalize(scaler, kept.pop, its, None).atexit = False
+    kept: dict[int, Any]
+    for kept in (SCALING.asked, SCALING.standing):
+        weakref.finalize(scaler, kept.pop, scaler.number, None).atexit = False
+    weakref.finalize(scaler, SCALING.watched.pop, key, None).atexit = False
     _WATCHER.start()
 
 
@@ -188,6 +193,8 @@ def _seen(watched: _Watched, last: bool) -> tuple[bool, str]:
     if SCALING.paused or scaler is None:
         return False, ""
     counts = _counts(scaler)
+    if scaler.number not in SCALING.standing:
+        _stands(scaler, standing(watched.standstill, scaler, counts))
     case = due(scaler, counts, told, last)
     if case is None:
         more = not told and _is_skipping(watched, scaler, counts.stalled, last)
@@ -196,7 +203,39 @@ def _seen(watched: _Watched, last: bool) -> tuple[bool, str]:
     if not ready:
         return True, ""
     told.add(case.event)
+    if finding is not None and case.event == "stalled":
+        _stands(scaler, finding.unhelped)
     return False, advice.text(case, finding)
+
+
+def _stands(scaler: Any, says: str) -> None:
+    """Has the functions that use a scaler come by, if its job stands still.
+
+    Args:
+      scaler: whose job it is.
+      says: what the user is to be told; "" if it does not.
+    """
+    if says:
+        SCALING.standing[scaler.number] = says
+        if SCALING.ask is not None:
+            SCALING.ask()
+
+
+def standing(seen: Standstill, scaler: Any, counts: Counts) -> str:
+    """What the user is to be told of a job that stands still, "" of one that does not.
+
+    Args:
+      seen: what was seen of its scaler.
+      scaler: whose counts these are.
+      counts: what was read.
+    """
+    if counts.stalled < LIMIT:
+        return ""
+
+    def read() -> tally.Tally:
+        return tally.read(counts.tallies(), scaler.names)
+
+    return seen.reached(scaler.settings, counts.scale, read)
 
 
 def _is_skipping(watched: _Watched, scaler: Any, stalled: int, last: bool) -> bool:

@@ -174,6 +174,9 @@ class FunctionTwins:
           call: the call that the user made.
           context: TensorFlow's eager context.
         """
+        still = self._shared.standstills.of(self._name)
+        if still and (self._contest is not None or self._reported != FLOAT32):
+            self._stand_aside(still)
         start = time.perf_counter()
         take_in = functools.partial(self._take_in, context)
         done, outputs = self._checks.call(call, self._plans, take_in)
@@ -277,6 +280,19 @@ class FunctionTwins:
         self._give_up()
         return self._name
 
+    def _stand_aside(self, says: str) -> None:
+        """Has the original run from now on, as the job stands still.
+
+        Not in later runs of the job: what it meets there may be other data.
+        """
+        contest = self._contest
+        if self._running != FLOAT32:
+            failures.tell_of_standstill(self._what, says)
+            self._report(lambda report: report.stopped(failures.STANDS_STILL))
+        if contest is not None:
+            contest.stop()
+        self._give_up()
+
     def _give_up(self) -> None:
         """Has the original called from now on, and lets all else go.
 
@@ -352,7 +368,7 @@ class FunctionTwins:
 
         def lost(report: Report) -> Report:
             report = report if outcome is None else report.after(outcome)
-            return dataclasses.replace(report.lost(why), trial=f"ended: {why}")
+            return report.stopped(why)
 
         self._report(lost)
         self._give_up()
@@ -435,6 +451,7 @@ class FunctionTwins:
         """Drops what others store for a function that is going; takes no lock."""
         self._shared.proven.forget(self._name)
         self._shared.checks.forget(self._name)
+        self._shared.standstills.forget(self._name)
         self._shared.reports.forget(self._name)
 
 

@@ -18,6 +18,7 @@ REFUSED = "TensorFlow refused the twin"
 NO_MEMORY = "its twin ran out of memory"
 TOO_LARGE = "float32 ran out of memory"
 NOT_MADE = "not made, its rewrite failed"
+STANDS_STILL = "its gradients were not finite any more"
 
 
 def gives_way(error: tf.errors.OpError, begun: Callable[[], bool]) -> bool:
@@ -60,6 +61,17 @@ def without(what: str, plan: str, strict: bool | None = None) -> fallback.Part:
     """
     says = f"{what} races without its plan '{plan}', which failed"
     return fallback.Part(says, strict)
+
+
+def tell_of_standstill(what: str, says: str) -> None:
+    """Tells that float32 runs because a job stood still.
+
+    Args:
+      what: the function or run.
+      says: what was found, as `loss_scaling.standstill` has it.
+    """
+    kept = "AMP_CHECK=0 keeps it as it was planned"
+    messages.log("%s runs in float32 from now on: %s (%s)", what, says, kept)
 
 
 def warn_of_refusal(what: str, plan: str, refusal: Exception, *, others: bool) -> None:

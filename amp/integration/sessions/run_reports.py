@@ -90,6 +90,15 @@ class RunReports:
         for key in self._changing:
             self._newest.change(key, lambda newest: newest.lost(why))
 
+    def stopped(self, why: str) -> None:
+        """Puts into the reports that float32 runs, whatever a race had come to.
+
+        Args:
+          why: it does.
+        """
+        for key in self._changing:
+            self._newest.change(key, lambda newest: newest.stopped(why))
+
     def _named(self, report: Report, trial: str = "") -> Report:
         return dataclasses.replace(
             report, function=self._name, trial=trial or report.trial

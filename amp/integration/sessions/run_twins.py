@@ -26,6 +26,7 @@ from amp.integration.contests.entrants import NOMINEES, OTHERS, NotMade
 from amp.integration.contests.guard import Guard, Turn
 from amp.integration.contests.kept_race import KeptRace
 from amp.integration.contests.plan_store import Record
+from amp.integration.observing import standstills
 from amp.integration.racing.race_log import FLOAT32
 from amp.integration.runtime import failures
 from amp.integration.runtime.unasked import Due
@@ -259,6 +260,22 @@ class RunTwins:
         if not raced and self._reports is not None:
             self._reports.lost(why)
         return self._give_up()
+
+    def stand_aside(self) -> bool:
+        """Has float32 run from now on, as the job stands still.
+
+        Returns:
+          Whether another form ran before.
+        """
+        if self._policy is None or not standstills.watched(self._policy):
+            return False
+        rewritten = self.is_rewritten(self.fastest())
+        if self._contest is not None:
+            self._contest.stop()
+        if self._reports is not None and rewritten:
+            self._reports.stopped(failures.STANDS_STILL)
+        self._give_up()
+        return rewritten
 
     def _give_up(self) -> Run:
         """Has float32 run from now on; nothing more is to come of it."""

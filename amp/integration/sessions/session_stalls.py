@@ -4,7 +4,8 @@ Made by `session_starts` for a session that runs a twin, and asked by `session_t
 before each run. Only a session can read the variables of its graph, so the counts are
 read between two of its runs. When a warning is due, one of the next runs also fetches
 which of the twin's tensors are finite. All other runs are as they are without it. What
-is due is decided in `loss_scaling.stalls`, and no scale is moved here.
+is due is decided in `loss_scaling.stalls`, and no scale is moved here. A session that
+stands still is told to `session_twins`.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ from amp.integration.sessions.graph_views import GraphViews
 from amp.integration.sessions.policy_view import Run
 from amp.integration.sessions.run_twins import Make, Starts
 from amp.loss_scaling import advice, group, stalls
+from amp.loss_scaling.standstill import Standstill
 
 # Seconds between two readings, which take a fifth of a millisecond. As a job may soon
 # be over, they are also read before the runs from the 20th to the 40th, and then before
@@ -42,9 +44,14 @@ class SessionStalls:
     Args:
       session: held weakly.
       views: the twin of its graph.
+
+    Attributes:
+      standing: what the user is to be told of a session that stands still, else "".
     """
 
     def __init__(self, session: Any, views: GraphViews) -> None:
+        self.standing = ""
+        self._standstills: dict[int, Standstill] = {}  # by the scaler's number
         self._session, self._views = weakref.ref(session), views
         self._due, self._runs, self._run = time.monotonic() + PERIOD, 0, stalls.LIMIT
         self._told: dict[int, set[str]] = {}  # events, by the scaler's number
@@ -80,6 +87,8 @@ class SessionStalls:
             read: list[tuple[Any, stalls.Counts]] = []
             read = fallback.attempt_quietly(lambda: _read(session), read)
             for scaler, counts in read:
+                seen = self._standstills.setdefault(scaler.number, Standstill())
+                self.standing = self.standing or stalls.standing(seen, scaler, counts)
                 told = self._told.setdefault(scaler.number, set())
                 case = stalls.due(scaler, counts, told, last)
                 if case is not None:
@@ -142,6 +151,8 @@ class SessionStalls:
                 self._cases.pop(number, None)
                 self._answers.pop(number, None)
                 messages.log("%s", advice.text(case, finding))
+                if finding is not None and case.event == "stalled":
+                    self.standing = self.standing or finding.unhelped
 
 
 def _read(session: Any) -> list[tuple[Any, stalls.Counts]]:

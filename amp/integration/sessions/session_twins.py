@@ -18,7 +18,7 @@ from amp.graph_rewrite.graph import ir
 from amp.integration import fallback
 from amp.integration.functions.twins import Twins
 from amp.integration.racing import exemptions
-from amp.integration.runtime import definitions
+from amp.integration.runtime import definitions, failures
 from amp.integration.runtime.unasked import Unasked
 from amp.integration.sessions.graph_views import views_of
 from amp.integration.sessions.policy_view import PolicyView, Run
@@ -140,6 +140,7 @@ class SessionTwin:
         self.views = views_of(graph)
         self.stalls: SessionStalls | None = None
         self._remote = bool(target)
+        self._aside = False  # whether float32 runs, as the job stood still
         # By a run's key, its form where that is made without any question.
         self._proven: Unasked[Key, Run] = Unasked()
         self._runs: dict[Key, RunTwins] = {}
@@ -174,6 +175,8 @@ class SessionTwin:
             done, outputs = self.stalls.call(self._runs[key].fastest(), run, starts)
             if done:
                 return outputs
+        if self._stands_still:
+            self._stand_aside()
         found = next(self._proven.given.get(key, _NOTHING), None)
         if found is None:
             return self._found(key, twins, request).call(run, starts, request.work)
@@ -186,6 +189,20 @@ class SessionTwin:
             error = e  # float32 might have fitted
         self._proven.end(key)
         return forms.guarded(run, starts, found.plan, error)
+
+    @property
+    def _stands_still(self) -> bool:
+        """Whether its runs are to be in float32, and are not yet."""
+        stalls = self.stalls
+        return stalls is not None and bool(stalls.standing) and not self._aside
+
+    def _stand_aside(self) -> None:
+        """Has float32 run from now on, also what is evaluated with the same weights."""
+        assert self.stalls is not None
+        self._aside = True
+        aside = [forms.stand_aside() for forms in list(self._runs.values())]
+        if any(aside):
+            failures.tell_of_standstill("a session", self.stalls.standing)
 
     def fixed(self, twins: Twins | None, request: Request) -> Run:
         """The form of a run that is made in one form only: the fastest so far known."""
@@ -211,7 +228,10 @@ class SessionTwin:
             found = fallback.attempt(
                 _later(twins), lambda: begin(twins), lambda: begin(None)
             )
-            return self._runs.setdefault(key, found)
+            found = self._runs.setdefault(key, found)
+            if self._aside:
+                found.stand_aside()
+            return found
 
         return self._once.get(key, lambda: self._runs.get(key), make) or begin(None)
 

@@ -11,8 +11,9 @@ import tensorflow as tf
 
 import amp
 from amp.integration.install import install
+from amp.integration.reports import reports
 from amp.integration.sessions import session_stalls
-from amp.loss_scaling import advice, stalls
+from amp.loss_scaling import DynamicLossScale, advice, stalls, standstill
 
 v1 = tf.compat.v1
 POLICY = {"dtype": "float16", "emulate": True, "assignment": "all", "strict": True}
@@ -226,3 +227,45 @@ def test_a_step_of_a_session_has_no_node_that_watches():
         v1.train.GradientDescentOptimizer(0.1).minimize(tf.reduce_sum(w @ w))
     ops = {operation.type for operation in graph.get_operations()}
     assert not ops & {"PrintV2", "StringFormat", "IsNan", "IsInf"}
+
+
+def mended(hidden, fed, w):
+    """Past float16's range between two factors that undo each other."""
+    large = tf.multiply(tf.matmul(hidden, w), fed, name="large")
+    return 1e-5 * tf.reduce_mean((tf.matmul(large, w) / fed - 1.0) ** 2)
+
+
+@pytest.mark.parametrize(
+    ("changed", "way"),
+    [({"check": True}, True), ({}, False), ({"trial": False}, False)],
+)
+def test_a_session_that_stands_still_goes_on_in_float32(job, caplog, changed, way):
+    """All its runs do: what is evaluated has the same weights, and a late run too."""
+    with job(mended, {**POLICY, **changed}) as run:
+        session = v1.get_default_session()
+        losses = [run(1e6)[1] for _ in range(ENOUGH + 20)]
+        loss = tf.reduce_mean(v1.get_default_graph().get_tensor_by_name("large:0") ** 2)
+        fed = {"fed:0": np.full([4, 4], 1e6, np.float32)}
+        late = session.run([loss, "large:0"], fed)
+    assert not np.isfinite(losses[0])
+    assert np.isfinite(losses[-1]) == way
+    assert np.isfinite(late[1]).all() == way
+    said = [r.getMessage() for r in caplog.records if "float32 from" in r.getMessage()]
+    assert len(said) == way
+    if way:
+        assert losses[-1] < losses[-10]
+        assert "no loss scale helps where fed is past float16's range" in said[0]
+        found = next(r for r in reports() if r.trial.startswith("ended: its gradients"))
+        assert (
+            found.verdict == "left in float32: its gradients were not finite any more"
+        )
+
+
+def test_a_session_stands_still_once_its_scale_can_fall_no_more(job, caplog):
+    """Where nothing tells that the forward pass is at fault."""
+    rule = DynamicLossScale(initial=4.0, minimum=1.0)
+    with job(planted, {**POLICY, "check": True, "loss_scale": rule}) as run:
+        calls = stalls.LIMIT + standstill.LIMIT + 20
+        for _ in range(calls):
+            run(np.nan)
+    assert "cannot fall any more" in caplog.text

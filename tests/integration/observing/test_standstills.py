@@ -1,0 +1,157 @@
+"""A job that stands still in 16 bits goes on in float32, and says so."""
+
+from __future__ import annotations
+
+import gc
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import amp
+from amp.integration.observing import standstills
+from amp.integration.reports import reports
+from amp.loss_scaling import current, stalls, state
+from amp.loss_scaling.process import SCALING
+from amp.loss_scaling.standstill import LIMIT
+
+# With nothing at random, and a scale whose floor is near.
+RULE = amp.loss_scaling.DynamicLossScale(initial=4.0, minimum=1.0)
+POLICY = {
+    "dtype": "float16",
+    "emulate": True,
+    "assignment": "all",
+    "check": True,
+    "loss_scale": RULE,
+    "strict": True,
+}
+X = tf.constant(np.linspace(-1.0, 1.0, 64).reshape(8, 8), tf.float32)
+
+
+@pytest.fixture(autouse=True)
+def unwatched(monkeypatch):
+    """Counts are read where a test says so only."""
+    monkeypatch.setattr(stalls._WATCHER, "start", lambda: None)
+
+
+@pytest.fixture
+def said(monkeypatch):
+    lines = []
+    monkeypatch.setattr(amp.messages, "log", lambda form, *v: lines.append(form % v))
+    return lines
+
+
+class Job:
+    """Its hidden layer, or gradient, passes float16's range once its gain is large."""
+
+    def __init__(self, forward=True, loops=False):
+        self.w = tf.Variable(tf.eye(8), name="w")
+        self.gain, self.forward = tf.Variable(1.0, trainable=False), forward
+        self.step = tf.function(self._looped if loops else self._update)
+
+    def _update(self, x):
+        before, after = self.gain, 1.0
+        if not self.forward:
+            before, after = after, before
+        with tf.GradientTape() as tape:
+            hidden = tf.matmul(x, self.w, name="hidden") * before
+            loss = tf.reduce_mean((tf.matmul(hidden, self.w) / before - 1.0) ** 2)
+            grown = loss * after
+        self.w.assign_sub(0.1 * tape.gradient(grown, self.w) / after)
+        return loss
+
+    def _looped(self, x):
+        loss = tf.constant(0.0)
+        for _ in tf.range(1):
+            loss = self._update(x)
+        return loss
+
+
+def trained(job, calls):
+    return [float(job.step(X)) for _ in range(calls)]
+
+
+def stood_still(job, policy=POLICY, calls=LIMIT + 3):
+    """Trains, makes the gain large, and trains for so many calls that are read."""
+    with amp.mixed_precision_scope(**policy):
+        trained(job, 4)
+        job.gain.assign(1e12)
+        for _ in range(stalls.LIMIT + calls):
+            trained(job, 1)
+            stalls.look()
+        return trained(job, 5)
+
+
+@pytest.mark.parametrize(
+    ("forward", "loops", "why"),
+    [
+        (True, False, "no loss scale helps where mul"),
+        (False, False, "cannot fall any more"),
+        (False, True, "cannot fall any more"),
+    ],
+)
+def test_a_step_whose_gradients_are_never_finite_goes_on_in_float32(
+    said, forward, loops, why
+):
+    losses = stood_still(Job(forward, loops))
+    assert np.isfinite(losses).all()
+    assert losses[-1] < losses[0]
+    (line,) = [line for line in said if "runs in float32" in line]
+    assert why in line
+    found = reports()[-1]
+    assert found.verdict == "left in float32: its gradients were not finite any more"
+    assert found.trial == "ended: its gradients were not finite any more"
+
+
+@pytest.mark.parametrize(
+    "off", [{"check": False}, {"check": "auto"}, {"trial": False}], ids=str
+)
+def test_what_is_to_convert_everything_or_to_repeat_stands_still(said, off):
+    losses = stood_still(Job(forward=False), {**POLICY, **off})
+    assert min(losses) == max(losses)
+    assert not [line for line in said if "runs in float32" in line]
+
+
+def test_a_few_overflows_at_the_smallest_scale_change_nothing(said):
+    job = Job(forward=False)
+    with amp.mixed_precision_scope(**POLICY):
+        trained(job, 3)
+        for _ in range(3):
+            job.gain.assign(1e12)
+            for _ in range(LIMIT - 2):
+                trained(job, 1)
+                stalls.look()
+            job.gain.assign(1.0)
+            trained(job, 1)
+            stalls.look()
+    assert not SCALING.standing
+    assert not [line for line in said if "runs in float32" in line]
+
+
+def test_a_step_by_other_scalers_stays_in_16_bits():
+    job, other = Job(), Job()
+    with amp.mixed_precision_scope(**POLICY):
+        trained(other, 3)
+    stood_still(job)
+    with amp.mixed_precision_scope(**POLICY):
+        trained(other, 3)
+    assert sorted(r.rewritten for r in reports()) == [False, True]
+
+
+def test_what_is_known_of_a_scaler_that_stands_still_goes_with_it():
+    job = Job()
+    stood_still(job)
+    assert SCALING.standing
+    del job
+    gc.collect()
+    state.skipped_steps()  # lets go of scalers whose variables are deleted
+    gc.collect()
+    assert not SCALING.standing
+    assert not current().scalers
+
+
+def test_a_job_that_is_off_by_its_policy_is_not_looked_at(monkeypatch):
+    monkeypatch.setitem(SCALING.standing, 0, "it stands still")
+    monkeypatch.setattr(standstills, "_scalers", lambda name: 1 / 0)
+    policy = amp.Policy(check=False)
+    assert standstills.Standstills(policy).of(b"step") == ""

@@ -10,7 +10,9 @@ import collections
 import dataclasses
 import weakref
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeAlias
+
+_Standing: TypeAlias = "tuple[weakref.ref[Any], str]"
 
 
 @dataclasses.dataclass
@@ -33,8 +35,8 @@ class Scaling:
         that it comes from.
       asked: what is asked about the scalers of stalled jobs, by a scaler's number; the
         next steps answer (see `stalls.Asked`).
-      standing: by the number of a scaler whose job stands still (`standstill`), what
-        the user is to be told. Not those of sessions.
+      standing: by the number of a scaler whose job stands still (`standstill`), it
+        itself, held weakly, and what the user is to be told. Not those of sessions.
       paused: for each who has paused `stalls`, which then reads no count, an object.
       ask: has the next call of every function look at `asked` and `standing`, and
         returns whether any may come by. None before there are hooks. Kept by `reset`.
@@ -58,7 +60,7 @@ class Scaling:
     watched: dict[int, Any] = dataclasses.field(default_factory=dict)
     gradients: dict[int, Any] = dataclasses.field(default_factory=dict)
     asked: dict[int, Any] = dataclasses.field(default_factory=dict)
-    standing: dict[int, str] = dataclasses.field(default_factory=dict)
+    standing: dict[int, _Standing] = dataclasses.field(default_factory=dict)
     paused: set[object] = dataclasses.field(default_factory=set)
     ask: Callable[[], bool] | None = None
     updated: dict[int, weakref.ref[Any]] = dataclasses.field(default_factory=dict)

@@ -341,6 +341,15 @@ class Scaler(control.Controlled, tf.Module):  # type: ignore[misc]
         """Returns the positions of those source variables that are in `variables`."""
         return self._sources.positions(variables)
 
+    def handles(self) -> set[int]:
+        """The identities of its source variables' handles, of all replicas.
+
+        TensorFlow hands them to each function that reads one of the variables.
+        """
+        found = (each() for each in self._sources.references)
+        copies = (getattr(v, "values", (v,)) for v in found if v is not None)
+        return {id(copy.handle) for values in copies for copy in values}
+
     def serves(self) -> bool:
         """Whether one of its source variables is not deleted."""
         return any(each() is not None for each in self._sources.references)

@@ -209,14 +209,14 @@ def _seen(watched: _Watched, last: bool) -> tuple[bool, str]:
 
 
 def _stands(scaler: Any, says: str) -> None:
-    """Has the functions that use a scaler come by, if its job stands still.
+    """Has all functions come by, if the job of a scaler stands still.
 
     Args:
       scaler: whose job it is.
       says: what the user is to be told; "" if it does not.
     """
     if says:
-        SCALING.standing[scaler.number] = says
+        SCALING.standing[scaler.number] = weakref.ref(scaler), says
         if SCALING.ask is not None:
             SCALING.ask()
 

@@ -27,7 +27,6 @@ from amp.integration.observing import gradient_check
 from amp.integration.observing.checks import AGAIN, Checks, Refused
 from amp.integration.observing.gradient_check import Checked, GradientCheck
 from amp.integration.observing.gradient_copies import Recorded
-from amp.integration.observing.standstills import Standstills
 from amp.integration.observing.step_probes import StepProbes
 from amp.integration.runtime import definitions, failures
 from amp.integration.runtime.function_call import FunctionCall
@@ -47,7 +46,6 @@ class Shared:
       checks: of their gradients.
       once: has each plan made once.
       probes: observe steps.
-      standstills: say which functions stand still.
       held: says that a function is asked for at each call until it has taken the
         elements that were looked at for it.
     """
@@ -58,7 +56,6 @@ class Shared:
     checks: Checks
     once: Once
     probes: StepProbes
-    standstills: Standstills
     held: Callable[[bytes], Due]
 
     def go_on(self, name: bytes, function: bytes, *dues: Callable[[], Due]) -> None:

@@ -34,6 +34,7 @@ from amp.integration.functions.guarded_calls import Current, GuardedCalls
 from amp.integration.functions.later_plan import LaterPlan
 from amp.integration.functions.started_function import FirstStepResult
 from amp.integration.observing.gradient_check import Checked
+from amp.integration.observing.standstills import standing_still
 from amp.integration.racing.exemptions import why_not
 from amp.integration.racing.race import Race
 from amp.integration.racing.race_log import FLOAT32
@@ -174,7 +175,7 @@ class FunctionTwins:
           call: the call that the user made.
           context: TensorFlow's eager context.
         """
-        still = self._shared.standstills.of(self._name)
+        still = standing_still(self._policy, call.inputs)
         if still and (self._contest is not None or self._reported != FLOAT32):
             self._stand_aside(still)
         start = time.perf_counter()
@@ -200,6 +201,8 @@ class FunctionTwins:
         self.between.called(seconds, self._plans, self._contest, self._reported)
         if race is None:
             self._go_on()
+        if not still and standing_still(self._policy, call.inputs):
+            self._shared.proven.end(self._name)  # found during this very call
         return outputs
 
     def call_again(
@@ -451,7 +454,6 @@ class FunctionTwins:
         """Drops what others store for a function that is going; takes no lock."""
         self._shared.proven.forget(self._name)
         self._shared.checks.forget(self._name)
-        self._shared.standstills.forget(self._name)
         self._shared.reports.forget(self._name)
 
 

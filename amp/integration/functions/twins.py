@@ -39,7 +39,6 @@ from amp.integration.measuring import job_timer
 from amp.integration.measuring.job_timer import Noted
 from amp.integration.newest_reports import NewestReports
 from amp.integration.observing.checks import Checks
-from amp.integration.observing.standstills import Standstills
 from amp.integration.observing.step_probes import StepProbes
 from amp.integration.process import PROCESS
 from amp.integration.racing import exemptions
@@ -83,7 +82,6 @@ class Twins:
             checks=Checks(self._policy.strict),
             once=self._once,
             probes=StepProbes(self._policy.strict),
-            standstills=Standstills(self._policy),
             held=self._first.due,
         )
         self._functions: dict[bytes, FunctionTwins | Literal[False]] = {}

@@ -9,7 +9,8 @@ import pytest
 import tensorflow as tf
 
 import amp
-from amp.integration.observing import standstills
+from amp.integration.functions.function_twins import FunctionTwins
+from amp.integration.observing.step_probes import StepProbes
 from amp.integration.reports import reports
 from amp.loss_scaling import current, stalls, state
 from amp.loss_scaling.process import SCALING
@@ -67,19 +68,19 @@ class Job:
         return loss
 
 
-def trained(job, calls):
-    return [float(job.step(X)) for _ in range(calls)]
+def trained(job, calls, run=None):
+    return [float((run or job.step)(X)) for _ in range(calls)]
 
 
-def stood_still(job, policy=POLICY, calls=LIMIT + 3):
-    """Trains, makes the gain large, and trains for so many calls that are read."""
+def stood_still(job, policy=POLICY, run=None):
+    """Trains, makes the gain large, and trains for as many calls as it needs."""
     with amp.mixed_precision_scope(**policy):
-        trained(job, 4)
+        trained(job, 4, run)
         job.gain.assign(1e12)
-        for _ in range(stalls.LIMIT + calls):
-            trained(job, 1)
+        for _ in range(stalls.LIMIT + LIMIT + 3):
+            trained(job, 1, run)
             stalls.look()
-        return trained(job, 5)
+        return trained(job, 5, run)
 
 
 @pytest.mark.parametrize(
@@ -101,6 +102,35 @@ def test_a_step_whose_gradients_are_never_finite_goes_on_in_float32(
     found = reports()[-1]
     assert found.verdict == "left in float32: its gradients were not finite any more"
     assert found.trial == "ended: its gradients were not finite any more"
+
+
+def test_what_is_found_while_a_step_runs_is_known_at_the_next(monkeypatch):
+    """The thread that reads the counts may be done before the call that answers is."""
+    job, running = Job(), FunctionTwins.call
+
+    def call(self, *args):
+        outputs = running(self, *args)
+        looked.append(bool(SCALING.standing))
+        return outputs
+
+    def observed(self, *args):
+        done, outputs = observe(self, *args)
+        if done:
+            stalls.look()
+        return done, outputs
+
+    looked, observe = [], StepProbes.call
+    monkeypatch.setattr(FunctionTwins, "call", call)
+    monkeypatch.setattr(StepProbes, "call", observed)
+    with amp.mixed_precision_scope(**POLICY):
+        trained(job, 4)
+        job.gain.assign(1e12)
+        for _ in range(stalls.LIMIT - 1):
+            trained(job, 1)
+        stalls.look()  # asks the next steps
+        trained(job, 2)
+        assert looked[-2:] == [True, True]
+        assert np.isfinite(trained(job, 1)[0])
 
 
 @pytest.mark.parametrize(
@@ -150,8 +180,19 @@ def test_what_is_known_of_a_scaler_that_stands_still_goes_with_it():
     assert not current().scalers
 
 
-def test_a_job_that_is_off_by_its_policy_is_not_looked_at(monkeypatch):
-    monkeypatch.setitem(SCALING.standing, 0, "it stands still")
-    monkeypatch.setattr(standstills, "_scalers", lambda name: 1 / 0)
-    policy = amp.Policy(check=False)
-    assert standstills.Standstills(policy).of(b"step") == ""
+def test_what_evaluates_the_same_variables_goes_on_in_float32_too():
+    job = Job()
+    evaluate = tf.function(lambda x: tf.matmul(x, job.w) * job.gain)
+    with amp.mixed_precision_scope(**POLICY):
+        evaluate(X)
+    stood_still(job)
+    with amp.mixed_precision_scope(**POLICY):
+        assert np.isfinite(evaluate(X)).all()
+
+
+def test_replicas_have_handles_of_their_own():
+    strategy = tf.distribute.MirroredStrategy(["CPU:0"])
+    with strategy.scope():
+        job = Job()
+    losses = stood_still(job, run=lambda x: strategy.run(job.step, [x]))
+    assert np.isfinite(losses).all()

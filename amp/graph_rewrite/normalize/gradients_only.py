@@ -79,11 +79,13 @@ def gradients(module: ir.Module) -> Gradients:
     if not first:
         raise NotRepeatable("it has no gradients of variables")
     taken: list[Tensor] = []
-    found = graph.computed_from(first, lambda node: not _taken(node, module))
+    found = graph.computed_from(
+        first, lambda node: not takes_from_elsewhere(node, module)
+    )
     nodes = [name for name in graph.nodes if name in found]
     for name in nodes:
         node = graph.nodes[name]
-        if _taken(node, module):
+        if takes_from_elsewhere(node, module):
             taken += _outputs(node, lookup, graph)
     behind = graph.computed_from(edge for edge, _ in taken)
     # The gradient of a `tf.py_function`: what is recorded is of one loss scale.
@@ -151,7 +153,7 @@ def _outputs(
             yield edge, slot.type
 
 
-def _taken(node: ir.Node, module: ir.Module) -> bool:
+def takes_from_elsewhere(node: ir.Node, module: ir.Module) -> bool:
     """Whether a second run of a node might give something else, or change something."""
     call = calls.call_of(node, module.functions)
     if call is not None:
@@ -172,7 +174,7 @@ def _changes(graph: ir.Graph, module: ir.Module) -> bool:
         for node in pending.pop().nodes.values():
             call = calls.call_of(node, module.functions)
             if call is None:
-                if _taken(node, module):
+                if takes_from_elsewhere(node, module):
                     return True
                 continue
             for name in calls.callees_of(node, call):
@@ -221,7 +223,7 @@ def gradients_only(module: ir.Module, wanted: Gradients, name: str) -> ir.Module
     kept = graph.computed_from(edges, lambda node: node.name not in stops) - stops
     nodes = {}
     for each in (each for each in graph.nodes if each in kept):
-        if _taken(graph.nodes[each], module):
+        if takes_from_elsewhere(graph.nodes[each], module):
             op = graph.nodes[each].op
             raise NotRepeatable(f"node {each} ({op}) cannot run twice")
         nodes[each] = _copied(graph.nodes[each], kept, given, wanted.scaled)

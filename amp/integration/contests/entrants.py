@@ -29,6 +29,9 @@ from amp.policy import Policy
 OTHERS = (REWRITTEN, EVERYTHING, UNCLUSTERED, PRODUCTS)
 # The cheapest by times that were measured after the others were made (`later_plan`).
 MEASURED = dataclasses.replace(CUT, name="the cheapest as measured")
+# Plans that are as exact as the yardstick of the check of accuracy, which is one of
+# them, or as the cheapest, whose nodes the other has in 16 bits.
+AS_EXACT = (PRODUCTS.name, UNCLUSTERED.name)
 NOMINEES: Mapping[str, Nominee] = {each.name: each for each in (CUT, *OTHERS, MEASURED)}
 # A plan is worth trying if its predicted time is at most so many times the cheapest's;
 # more, if less than half of the prediction rests on measured times, and as many times

@@ -14,12 +14,17 @@ from typing import Any
 import tensorflow as tf
 from tensorflow.python.eager import context as context_lib
 
-from amp.graph_rewrite.assign.nominee import CUT, PRODUCTS, UNCLUSTERED
+from amp.graph_rewrite.assign.nominee import CUT, PRODUCTS
 from amp.graph_rewrite.cost.resolution import Resolution
 from amp.graph_rewrite.report import Report
 from amp.graph_rewrite.rewrite import Rewrite, begin
 from amp.integration.contests import plan_store, stored_checks
-from amp.integration.contests.entrants import MEASURED, NOMINEES, NotMade
+from amp.integration.contests.entrants import (
+    AS_EXACT,
+    MEASURED,
+    NOMINEES,
+    NotMade,
+)
 from amp.integration.contests.stored_checks import StoredCheck
 from amp.integration.functions.function_plans import FunctionPlans, Made
 from amp.integration.newest_reports import NewestReports
@@ -74,11 +79,6 @@ class Shared:
         """The policy, which there is wherever a function is rewritten."""
         assert self.settled.policy is not None
         return self.settled.policy
-
-
-# Plans that are as exact as the yardstick, which is one of them, or as the cheapest,
-# whose nodes the other has in 16 bits.
-_KNOWN = (PRODUCTS.name, UNCLUSTERED.name)
 
 
 class FunctionChecks:
@@ -189,7 +189,7 @@ class FunctionChecks:
         """Has the plan compared that won a race, unless that tells nothing new."""
         if plan == self.compared:
             return
-        if not self.compared or plan not in _KNOWN:
+        if not self.compared or plan not in AS_EXACT:
             self._again = True
             self._plan(plan, functools.partial(self._anew, plans, plan), due=1)
         elif plan == PRODUCTS.name:  # nothing is wrong with the yardstick

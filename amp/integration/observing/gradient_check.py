@@ -12,7 +12,6 @@ those in float32 are copied; all others are let go of once they were compared.
 from __future__ import annotations
 
 import dataclasses
-import math
 import time
 from collections.abc import Iterable, Sequence
 from typing import Any, TypeAlias
@@ -23,13 +22,14 @@ from amp.graph_rewrite.fusion import fuse
 from amp.graph_rewrite.graph.calls import FunctionUse
 from amp.graph_rewrite.normalize.gradients_only import NotRepeatable
 from amp.graph_rewrite.ops.op_table import Role
-from amp.graph_rewrite.outcomes import AccuracyOutcome, GradientError
+from amp.graph_rewrite.outcomes import AccuracyOutcome
 from amp.graph_rewrite.plan import Reason
 from amp.graph_rewrite.report import Report
 from amp.graph_rewrite.rewrite import Prepared, Rewrite
 from amp.integration.observing import accuracy
 from amp.integration.observing.accuracy import Errors, Gradient
 from amp.integration.observing.gradient_copies import GradientCopies, Recorded, Step
+from amp.integration.observing.judge import NONE_FINITE, Judge
 from amp.integration.racing import exemptions
 from amp.integration.runtime import clusters, definitions
 from amp.policy import Policy
@@ -37,7 +37,6 @@ from amp.policy import Policy
 STEPS = 5  # a check may take this many times as long as its first run in float32,
 SECONDS = 5.0  # or this long, whichever is more,
 MOST = 40  # and compare this many plans
-_SHOWN = 5  # gradients in a report
 
 
 def why_not(policy: Policy) -> str:
@@ -138,7 +137,7 @@ class GradientCheck:
         exact = self._copies.exact()
         alone = self._alone(exact)
         limit = max(STEPS * (time.perf_counter() - start), SECONDS)
-        judge = _Judge(exact, self._unit, self._copies.names)
+        judge = Judge(exact, self._unit, self._copies.names)
         bent = self._yardstick(judge, alone)
         if bent is None:
             self._still(judge)
@@ -177,7 +176,7 @@ class GradientCheck:
         outcome = judge.outcome(after, _count(nominee(kept)), (first, len(kept)))
         return Checked(outcome, nominee(kept), self._prepared, bent)
 
-    def _still(self, judge: _Judge) -> None:
+    def _still(self, judge: Judge) -> None:
         """Makes sure, before anything is accused, that all copies had the same weights.
 
         Copies read the job's own variables, which other threads may update.
@@ -205,11 +204,9 @@ class GradientCheck:
             or (row := one.found.typed[name].row) is None
             or row.role is Role.COMPUTE
         ]
-        text = (
-            "gradients are finite in float32, and with products in 16 bits they are not"
-        )
-        kept = self._nominee.keeping(_nodes(nodes, text))
-        return Checked(AccuracyOutcome(text, _count(kept)), kept, self._prepared)
+        kept = self._nominee.keeping(_nodes(nodes, NONE_FINITE))
+        outcome = AccuracyOutcome(NONE_FINITE, _count(kept))
+        return Checked(outcome, kept, self._prepared)
 
     def _alone(self, exact: Sequence[Gradient]) -> Errors | None:
         """How far those in float32 with a loss scale and without are apart.
@@ -219,7 +216,7 @@ class GradientCheck:
         plain = self._copies.plain()
         return None if plain is None else accuracy.apart(exact, plain)
 
-    def _yardstick(self, judge: _Judge, alone: Errors | None) -> tuple[str, ...] | None:
+    def _yardstick(self, judge: Judge, alone: Errors | None) -> tuple[str, ...] | None:
         """Sets the errors with products only, by which others are judged.
 
         Args:
@@ -288,95 +285,3 @@ def _nodes(nodes: Iterable[_Place], cause: str) -> Nodes:
 def _count(nominee: Nominee) -> int:
     """The number of nodes that a plan keeps in float32 for its accuracy."""
     return sum(map(len, nominee.kept.values()))
-
-
-class _Judge:
-    """Judges gradients by those in float32 and with products only.
-
-    Args:
-      exact: the gradients in float32.
-      unit: the unit roundoff of the 16-bit type.
-      names: of the nodes that make the gradients.
-
-    Raises:
-      NotRepeatable: they are not finite.
-    """
-
-    def __init__(
-        self, exact: Sequence[Gradient], unit: float, names: Sequence[str]
-    ) -> None:
-        self._exact, self._unit, self._names = exact, unit, names
-        self.products = self.errors(exact)
-        if not self.products.finite:
-            raise NotRepeatable("its gradients are not finite in float32 either")
-
-    def yardstick(self, found: Sequence[Gradient]) -> bool:
-        """Sets the errors with products only, by which others are judged.
-
-        Returns:
-          Whether these gradients are finite.
-        """
-        self.products = self.errors(found)
-        return self.products.finite
-
-    def errors(self, found: Sequence[Gradient]) -> Errors:
-        return accuracy.errors(found, self._exact)
-
-    def moved(self, again: Sequence[Gradient]) -> bool:
-        """Whether gradients in float32, computed once more, are others.
-
-        Those that are noise may be, as sums may be added up in another order.
-        """
-        off, products = self.errors(again).each, self.products.each
-        return any(
-            one > self._unit and not accuracy.NOISE < least < math.inf
-            for one, least in zip(off, products, strict=True)
-        )
-
-    def faults(self, found: Errors) -> list[int]:
-        return accuracy.faults(found, self.products, self._unit)
-
-    def is_fine(self, found: Errors) -> bool:
-        return not self.faults(found)
-
-    def cause(self, found: Errors) -> str:
-        """The worst fault in one line."""
-        number = self.faults(found)[0]
-        off, least = found.each[number], self.products.each[number]
-        return (
-            f"gradient {self._names[number]} off by {off:.2g}, {least:.2g} by products"
-        )
-
-    def outcome(
-        self, found: Errors, kept: int, before: tuple[Errors, int] | None = None
-    ) -> AccuracyOutcome:
-        """The figures of a plan, for the report.
-
-        Args:
-          found: the plan's errors.
-          kept: number of nodes that it keeps in float32.
-          before: the errors before some of these were kept, and how many.
-        """
-        judged = [
-            index
-            for index, error in enumerate(self.products.each)
-            if error <= accuracy.NOISE
-        ]
-        worst = sorted(judged, key=lambda i: -found.each[i])
-        text = f"off by {found.all:.2g}, {self.products.all:.2g} by products only"
-        if len(judged) < len(found.each):
-            lost = len(found.each) - len(judged)
-            text += f" ({lost} of {len(found.each)} are noise in any 16 bits)"
-        if before is not None:
-            errors, more = before
-            text += f"; {errors.all:.2g} before {more} nodes were kept in float32"
-        return AccuracyOutcome(
-            text=f"gradients {text}",
-            kept=kept,
-            error=found.all,
-            products=self.products.all,
-            worst=tuple(
-                GradientError(self._names[i], found.each[i], self.products.each[i])
-                for i in worst[:_SHOWN]
-            ),
-        )

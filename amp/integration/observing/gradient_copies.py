@@ -28,6 +28,15 @@ _BACKOFF = 2.0**-4  # from one loss scale to the next to try
 _TRIES = 8  # so the last is 2**-28 of the first
 
 
+def scales(rule: LossScale) -> list[float]:
+    """The scales to try, down to the smallest that a job itself may come to."""
+    first = rule.initial
+    if not isinstance(rule, DynamicLossScale):
+        return [first]
+    tried = (max(first * _BACKOFF**number, rule.minimum) for number in range(_TRIES))
+    return list(dict.fromkeys(tried))
+
+
 class Step(Protocol):
     """The job's own step, as the user called it."""
 
@@ -218,22 +227,11 @@ class GradientCopies:
 
     def _scaled(self, function: bytes) -> Gradients:
         found = Gradients((), 1.0)
-        for scale in self._scales():
+        for scale in scales(self._rule) if self._wanted.scaled else [1.0]:
             self.scale, found = scale, self._run(function, scale)
             if all(np.isfinite(gradient).all() for gradient in found):
                 break
         return found
-
-    def _scales(self) -> list[float]:
-        """The scales to try, down to the smallest that the job itself may come to."""
-        if not self._wanted.scaled:
-            return [1.0]
-        first = self._rule.initial
-        if not isinstance(self._rule, DynamicLossScale):
-            return [first]
-        least = self._rule.minimum
-        scales = (max(first * _BACKOFF**number, least) for number in range(_TRIES))
-        return list(dict.fromkeys(scales))
 
     def _run(self, function: bytes, scale: float) -> Gradients:
         assert self.batch is not None

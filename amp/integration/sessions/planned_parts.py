@@ -164,6 +164,7 @@ class Planned:
       part: the part.
       report: on the plan.
       low: the nodes that it holds in 16 bits, by the use of a function.
+      high: those that it might, and does not.
       changed: the names of the part's nodes that are not as the user built them.
       digest: a name for the plan, the same in every run of the job.
     """
@@ -171,6 +172,7 @@ class Planned:
     part: Part
     report: Report
     low: Mapping[FunctionUse, frozenset[str]]
+    high: Mapping[FunctionUse, frozenset[str]]
     changed: frozenset[str]
     digest: str
 

@@ -49,12 +49,14 @@ class Run:
       fetches: the twin's tensors to fetch, with the types and values of the user's.
       feeds: the reference of the twin's tensor, by that of the user's tensor fed.
       plan: the name of the plan of the view, FLOAT32 in float32.
+      also: values that are fed besides, by the reference of the twin's tensor.
     """
 
     targets: list[Any]
     fetches: list[Any]
     feeds: Mapping[Any, Any]
     plan: str = FLOAT32
+    also: Mapping[Any, Any] = dataclasses.field(default_factory=dict)
 
 
 class PolicyView:
@@ -245,8 +247,11 @@ class PolicyView:
             self._bypassed |= bypassed(part.nodes, graph, found.increment.shown)
         report = dataclasses.replace(result.report, function=part.name)
         changes = frozenset(changed if graph is not given else ())
-        digest = stored_checks.digest(found.prepared, result.low)
-        self.planned.append(Planned(part, report, result.low, changes, digest))
+        digest, low = stored_checks.digest(found.prepared, result.low), result.low
+        uses = found.prepared.priced.analysis.uses.items()
+        none: frozenset[str] = frozenset()
+        high = {u: none.union(one.found.allowed) - low.get(u, none) for u, one in uses}
+        self.planned.append(Planned(part, report, low, high, changes, digest))
         return graph is not given
 
     def _prepared(self, plan: Plan, part: Part, made: Increment) -> PreparedIncrement:

@@ -27,6 +27,7 @@ from amp.integration.sessions.executed_nodes import Executed, added, report_on_r
 from amp.integration.sessions.graph_views import GraphViews
 from amp.integration.sessions.planned_parts import Planned, some
 from amp.integration.sessions.policy_view import PolicyView, Run, Uncastable
+from amp.integration.sessions.run_checks import RunCheck, gradients_of
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -127,6 +128,18 @@ class RunPlans:
                 heap.trim()
         self.making = time.perf_counter() - start
         return self._made[plan]
+
+    def check(self, plan: str) -> RunCheck | None:
+        """What compares the gradients of a plan that was made; None if it takes none.
+
+        Raises:
+          NotRepeatable: they cannot be computed without changing something.
+        """
+        assert self.twins is not None
+        found = gradients_of(self.module(), self.asked.feeds)
+        if found is None:
+            return None
+        return RunCheck(self._views, self.twins, plan, found)
 
     def drop(self, plan: str, why: str) -> None:
         """Notes that a plan cannot run."""

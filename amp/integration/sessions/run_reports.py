@@ -12,7 +12,7 @@ import weakref
 from collections.abc import Sequence
 from typing import Any
 
-from amp.graph_rewrite.outcomes import TrialOutcome
+from amp.graph_rewrite.outcomes import AccuracyOutcome, TrialOutcome
 from amp.graph_rewrite.report import Report
 from amp.integration import reports, source_lines
 from amp.integration.newest_reports import NewestReports
@@ -80,6 +80,13 @@ class RunReports:
             self._plan = winner
             self._newest.put(_RACED, self._named(report))
         self._newest.change(_RACED, lambda newest: newest.after(outcome))
+
+    def compared(self, outcome: AccuracyOutcome) -> None:
+        """Puts into the reports what a comparison of gradients found."""
+        for key in self._changing:
+            self._newest.change(
+                key, lambda newest: dataclasses.replace(newest, accuracy=outcome)
+            )
 
     def lost(self, why: str) -> None:
         """Puts into the reports that float32 runs, where no race has told of it.

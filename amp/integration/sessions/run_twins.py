@@ -11,18 +11,19 @@ import dataclasses
 import functools
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, TypeAlias
 
 import tensorflow as tf
 
 from amp.graph_rewrite.assign.nominee import CUT
-from amp.graph_rewrite.outcomes import TrialOutcome
+from amp.graph_rewrite.normalize.gradients_only import NotRepeatable
+from amp.graph_rewrite.outcomes import AccuracyOutcome, TrialOutcome
 from amp.graph_rewrite.report_builder import left
 from amp.integration import fallback
 from amp.integration.contests import plan_store
 from amp.integration.contests.contest import Contest, begun
-from amp.integration.contests.entrants import NOMINEES, OTHERS, NotMade
+from amp.integration.contests.entrants import AS_EXACT, NOMINEES, OTHERS, NotMade
 from amp.integration.contests.guard import Guard, Turn
 from amp.integration.contests.kept_race import KeptRace
 from amp.integration.contests.plan_store import Record
@@ -31,6 +32,7 @@ from amp.integration.racing.race_log import FLOAT32
 from amp.integration.runtime import failures
 from amp.integration.runtime.unasked import Due
 from amp.integration.sessions.policy_view import Run
+from amp.integration.sessions.run_checks import RunCheck
 from amp.integration.sessions.run_plans import MadeRun, RunPlans
 from amp.integration.sessions.run_reports import RunReports
 
@@ -46,15 +48,20 @@ class Terms:
 
     Attributes:
       off: why it has no race, "" if it may have one.
+      unchecked: why its gradients are not compared, "" if they may be.
       recall: whether runs under the policy race, so that what earlier runs of the job
         found out counts.
       refused: the plans of each policy that TensorFlow could not start in this session;
         may be added to.
+      judged: what is known of the gradients that were compared, by `RunCheck.key`; may
+        be added to.
     """
 
     off: str
+    unchecked: str
     recall: bool
     refused: set[tuple[Any, str]]
+    judged: dict[Any, tuple[AccuracyOutcome, str]]
 
 
 class RunTwins:
@@ -82,6 +89,9 @@ class RunTwins:
         self._contest: Contest | None = None
         self._running = FLOAT32  # the name of the plan, as far as it is known
         self._started: set[str] = set()  # the plans that have run
+        # By plan, what compares it at its first turn, or why that cannot be.
+        self._checks: dict[str, RunCheck | str] = {}
+        self._met: set[str] = set()  # the plans that were made
         self._reports: RunReports | None = None
         if self._policy is not None:
             self._reports = RunReports(self._what, self._policy, plans.graph)
@@ -144,23 +154,27 @@ class RunTwins:
         if self._reports is not None:
             self._reports.begin(plan, report)
 
-    def call(self, run: Make, starts: Starts, work: float) -> Any:
+    def call(
+        self, run: Make, starts: Starts, work: float, feeds: Mapping[Any, Any]
+    ) -> Any:
         """Makes one run that `proven` gives no form for, and returns its outputs.
 
         Args:
           run: makes a run.
           starts: says whether TensorFlow can start a run.
           work: how many elements are fed.
+          feeds: what is fed, by the references of the user's tensors.
         """
         contest = self._contest
         race = None if contest is None else contest.race()
-        turn = functools.partial(self.guarded, run, starts)
+        turn = functools.partial(self._turn, run, starts, feeds)
         if race is not None:
             with fallback.strictly(self._strict):
                 return race.call(turn, work)
         plan = self._running if contest is None else contest.winner
         outputs = turn(plan)
-        self._go_on()
+        if plan not in self._checks:
+            self._go_on()
         return outputs
 
     def fastest(self) -> Run:
@@ -224,7 +238,74 @@ class RunTwins:
         if (self._plans.twins, plan) in self._terms.refused:
             self._plans.drop(plan, failures.REFUSED)
         contest = self._contest
-        return self._plans.make(plan, 1.0 if contest is None else contest.doubt)
+        made = self._plans.make(plan, 1.0 if contest is None else contest.doubt)
+        if isinstance(made, MadeRun) and made.planned and plan not in self._met:
+            self._met.add(plan)
+            self._check_later(plan)
+        return made
+
+    def _check_later(self, plan: str) -> None:
+        """Has a plan compared at its first turn, unless that tells nothing new."""
+        if self._terms.unchecked or plan in AS_EXACT:
+            return
+
+        def check() -> RunCheck | str | None:
+            try:
+                return self._plans.check(plan)
+            except NotRepeatable as e:
+                return str(e)
+
+        found = fallback.attempt(self._uncompared, check, lambda: None)
+        if found is not None:
+            self._checks[plan] = found
+
+    @property
+    def _uncompared(self) -> fallback.Part:
+        says = f"gradients of {self._what} are not compared with float32"
+        return fallback.Part(says, self._strict)
+
+    def _turn(
+        self, run: Make, starts: Starts, feeds: Mapping[Any, Any], plan: str
+    ) -> Any:
+        """Makes the run by a plan, which is compared before its first step.
+
+        A step is made in float32 for that; in a race, the plan's turn comes again.
+        """
+        made = None if plan == FLOAT32 else self._raced(plan)
+        check = self._checks.get(plan) if isinstance(made, MadeRun) else None
+        known = isinstance(check, RunCheck) and check.key in self._terms.judged
+        if isinstance(check, RunCheck) and not check.has_batch and not known:
+            race = None if self._contest is None else self._contest.race()
+            if race is not None:
+                race.postpone()
+            return check.first(run, self._plans.float32(), feeds)
+        if check is not None:
+            self._compare(plan, check, run)
+        return self.guarded(run, starts, plan)
+
+    def _compare(self, plan: str, check: RunCheck | str, run: Make) -> None:
+        """Compares the gradients of a plan; one that is at fault runs no more."""
+
+        def compare() -> tuple[AccuracyOutcome, str]:
+            why, judged = check, self._terms.judged
+            try:
+                if isinstance(check, RunCheck):
+                    if check.key not in judged:
+                        judged[check.key] = check.compare(run)
+                    return judged[check.key]
+            except NotRepeatable as e:
+                why = str(e)
+            return AccuracyOutcome(f"not checked: {why}"), ""
+
+        nothing = AccuracyOutcome("not checked: that failed"), ""
+        outcome, fault = fallback.attempt(self._uncompared, compare, lambda: nothing)
+        self._checks.pop(plan, None)
+        if self._reports is not None:
+            self._reports.compared(outcome)
+        if fault:
+            self._plans.drop(plan, fault)
+            # What has won is no plan any more, in the job's next run either.
+            plan_store.save(self._key, winner="", seconds={}, ready={})
 
     def _raced(self, plan: str) -> MadeRun | NotMade:
         """The form that is to have its turn.

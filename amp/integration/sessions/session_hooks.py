@@ -111,7 +111,9 @@ def _run(
         return given.call(original)
 
     def run(found: Run) -> Any:
-        fed = {found.feeds[ref]: value for ref, value in feeds.items()}
+        own = found.feeds
+        fed = {own[ref]: value for ref, value in feeds.items() if ref in own}
+        fed.update(found.also)
         call = given.replaced("target_list", found.targets)
         call = call.replaced("fetch_list", found.fetches).replaced("feed_dict", fed)
         return call.call(original)
@@ -227,7 +229,8 @@ def _make_callable(original: wrapping.Function) -> wrapping.Function:
                     extended.append(found)
                 outputs = [tensor._as_tf_output() for tensor in found.fetches]
                 operations = [operation._c_op for operation in found.targets]
-                return call(options, {}, outputs, operations, metadata)
+                also = {r.deref()._as_tf_output(): v for r, v in found.also.items()}
+                return call(options, also, outputs, operations, metadata)
 
             starts = functools.partial(can_start, self)
             return twin.call(twins, requests[0], call_twin, starts)

@@ -15,8 +15,10 @@ from typing import Any, TypeAlias
 import tensorflow as tf
 
 from amp.graph_rewrite.graph import ir
+from amp.graph_rewrite.outcomes import AccuracyOutcome
 from amp.integration import fallback
 from amp.integration.functions.twins import Twins
+from amp.integration.observing import gradient_check
 from amp.integration.racing import exemptions
 from amp.integration.runtime import definitions, failures
 from amp.integration.runtime.unasked import Unasked
@@ -60,6 +62,8 @@ def rename(metadata: Any) -> None:
 Key: TypeAlias = tuple[Any, ...]
 _NOTHING: Iterator[Run] = iter(())
 _FIXED = "in one form only"  # begins the keys of such runs
+_ONE_FORM = "such a run is made in one form only"
+_ELSEWHERE = "the session's steps are made by other processes"
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -145,6 +149,7 @@ class SessionTwin:
         self._proven: Unasked[Key, Run] = Unasked()
         self._runs: dict[Key, RunTwins] = {}
         self._refused: set[tuple[Any, str]] = set()
+        self._judged: dict[Any, tuple[AccuracyOutcome, str]] = {}
         self._once = Once()  # threads may begin with the same run
         self._partial: dict[Any, _Partial] = {}  # by their handles, until they end
 
@@ -179,7 +184,8 @@ class SessionTwin:
             self._stand_aside()
         found = next(self._proven.given.get(key, _NOTHING), None)
         if found is None:
-            return self._found(key, twins, request).call(run, starts, request.work)
+            forms = self._found(key, twins, request)
+            return forms.call(run, starts, request.work, request.feeds)
         try:
             return run(found)
         except tf.errors.ResourceExhaustedError as e:
@@ -236,17 +242,20 @@ class SessionTwin:
         return self._once.get(key, lambda: self._runs.get(key), make) or begin(None)
 
     def _begun(self, key: Key, twins: Twins | None, request: Request) -> RunTwins:
-        off = ""
+        off = unchecked = ""
         if twins is not None and twins.settled.policy is not None:
             off = exemptions.why_not(twins.settled.policy)
-            if not off and self._remote and twins.settled.policy.trial is not True:
-                off = "the session's steps are made by other processes"
+            unchecked = gradient_check.why_not(twins.settled.policy)
+            if self._remote:
+                unchecked = unchecked or _ELSEWHERE
+                if not off and twins.settled.policy.trial is not True:
+                    off = _ELSEWHERE
         recall = not off
         if key[0] == _FIXED:
-            off = off or "such a run is made in one form only"
+            off, unchecked = off or _ONE_FORM, unchecked or _ONE_FORM
         made = RunTwins(
             RunPlans(self.views, twins, request.asked()),
-            Terms(off, recall, self._refused),
+            Terms(off, unchecked, recall, self._refused, self._judged),
             functools.partial(self._proven.put, key),
         )
         made.begin()

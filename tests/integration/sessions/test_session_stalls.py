@@ -243,6 +243,7 @@ def test_a_session_that_stands_still_goes_on_in_float32(job, caplog, changed, wa
     """All its runs do: what is evaluated has the same weights, and a late run too."""
     with job(mended, {**POLICY, **changed}) as run:
         session = v1.get_default_session()
+        run(1.0)
         losses = [run(1e6)[1] for _ in range(ENOUGH + 20)]
         loss = tf.reduce_mean(v1.get_default_graph().get_tensor_by_name("large:0") ** 2)
         fed = {"fed:0": np.full([4, 4], 1e6, np.float32)}

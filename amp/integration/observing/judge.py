@@ -1,0 +1,112 @@
+"""`Judge`: what the gradients of a plan are worth, by those in float32.
+
+Used by `gradient_check` and `run_checks`, which compute them. The bounds are in
+`accuracy`; here are the yardstick, and what a report says. Nothing is made or run.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from amp.graph_rewrite.normalize.gradients_only import NotRepeatable
+from amp.graph_rewrite.outcomes import AccuracyOutcome, GradientError
+from amp.integration.observing import accuracy
+from amp.integration.observing.accuracy import Errors, Gradient
+
+NONE_FINITE = (
+    "gradients are finite in float32, and with products in 16 bits they are not"
+)
+_SHOWN = 5  # gradients in a report
+
+
+class Judge:
+    """Judges gradients by those in float32 and with products only.
+
+    Args:
+      exact: the gradients in float32.
+      unit: the unit roundoff of the 16-bit type.
+      names: of the nodes that make the gradients.
+
+    Raises:
+      NotRepeatable: they are not finite.
+    """
+
+    def __init__(
+        self, exact: Sequence[Gradient], unit: float, names: Sequence[str]
+    ) -> None:
+        self._exact, self._unit, self._names = exact, unit, names
+        self.products = self.errors(exact)
+        if not self.products.finite:
+            raise NotRepeatable("its gradients are not finite in float32 either")
+
+    def yardstick(self, found: Sequence[Gradient]) -> bool:
+        """Sets the errors with products only, by which others are judged.
+
+        Returns:
+          Whether these gradients are finite.
+        """
+        self.products = self.errors(found)
+        return self.products.finite
+
+    def errors(self, found: Sequence[Gradient]) -> Errors:
+        return accuracy.errors(found, self._exact)
+
+    def moved(self, again: Sequence[Gradient]) -> bool:
+        """Whether gradients in float32, computed once more, are others.
+
+        Those that are noise may be, as sums may be added up in another order.
+        """
+        off, products = self.errors(again).each, self.products.each
+        return any(
+            one > self._unit and not accuracy.NOISE < least < math.inf
+            for one, least in zip(off, products, strict=True)
+        )
+
+    def faults(self, found: Errors) -> list[int]:
+        return accuracy.faults(found, self.products, self._unit)
+
+    def is_fine(self, found: Errors) -> bool:
+        return not self.faults(found)
+
+    def cause(self, found: Errors) -> str:
+        """The worst fault in one line."""
+        number = self.faults(found)[0]
+        off, least = found.each[number], self.products.each[number]
+        return (
+            f"gradient {self._names[number]} off by {off:.2g}, {least:.2g} by products"
+        )
+
+    def outcome(
+        self, found: Errors, kept: int, before: tuple[Errors, int] | None = None
+    ) -> AccuracyOutcome:
+        """The figures of a plan, for the report.
+
+        Args:
+          found: the plan's errors.
+          kept: number of nodes that it keeps in float32.
+          before: the errors before some of these were kept, and how many.
+        """
+        judged = [
+            index
+            for index, error in enumerate(self.products.each)
+            if error <= accuracy.NOISE
+        ]
+        worst = sorted(judged, key=lambda i: -found.each[i])
+        text = f"off by {found.all:.2g}, {self.products.all:.2g} by products only"
+        if len(judged) < len(found.each):
+            lost = len(found.each) - len(judged)
+            text += f" ({lost} of {len(found.each)} are noise in any 16 bits)"
+        if before is not None:
+            errors, more = before
+            text += f"; {errors.all:.2g} before {more} nodes were kept in float32"
+        return AccuracyOutcome(
+            text=f"gradients {text}",
+            kept=kept,
+            error=found.all,
+            products=self.products.all,
+            worst=tuple(
+                GradientError(self._names[i], found.each[i], self.products.each[i])
+                for i in worst[:_SHOWN]
+            ),
+        )

@@ -1,0 +1,283 @@
+"""`RunCheck`: compares the gradients of a run by a plan with those in float32.
+
+Made by `run_plans` and used by `run_twins` before a plan makes its first step. That
+step is made in float32, and what it takes from elsewhere (a batch of an iterator,
+random numbers) is fetched with it. Before the next one, the gradients in float32, by
+the plan and with its products only in 16 bits are fetched in one run, which is fed the
+same and changes nothing. What they are worth is `observing.judge`'s to say. No plan is
+chosen here.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from amp.graph_rewrite.assign.nominee import PRODUCTS, Nominee
+from amp.graph_rewrite.candidates.context import FORMATS
+from amp.graph_rewrite.graph import frames, generators, ir, op_schema
+from amp.graph_rewrite.graph.calls import FunctionUse
+from amp.graph_rewrite.normalize.gradients_only import (
+    NotRepeatable,
+    takes_from_elsewhere,
+)
+from amp.graph_rewrite.outcomes import AccuracyOutcome
+from amp.graph_rewrite.plan import Reason
+from amp.integration.contests.entrants import nominee_under
+from amp.integration.functions.twins import Twins
+from amp.integration.observing import gradient_copies
+from amp.integration.observing.judge import NONE_FINITE, Judge
+from amp.integration.sessions.graph_views import GraphViews
+from amp.integration.sessions.planned_parts import Plan, Planned
+from amp.integration.sessions.policy_view import PolicyView, Run, edge_of
+
+# How the names of ops begin that are stateful and may run once more all the same: they
+# only name a variable, or what they hold is of one run.
+_HARMLESS = ("VarHandle", "Assert", "Stack", "TensorArray")
+_Make: TypeAlias = Callable[[Run], Any]  # makes a run of the twin
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class RunGradients:
+    """The gradients of a run, by the names of the user's nodes.
+
+    Attributes:
+      markers: that unscale them, one for each gradient.
+      names: for each, the node that makes it.
+      scales, inverses: the edges of loss scales, and of what unscales by them.
+      taken: the edges that come from what cannot run twice.
+    """
+
+    markers: tuple[str, ...]
+    names: Sequence[str]
+    scales: Sequence[ir.Edge]
+    inverses: Sequence[ir.Edge]
+    taken: Sequence[ir.Edge]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Batch:
+    """What a step in float32 was computed from.
+
+    Attributes:
+      shapes: as of `Asked.feeds`, also of what it took from elsewhere.
+      values: by the references of the user's tensors.
+    """
+
+    shapes: Mapping[Any, ir.Shape]
+    values: Mapping[Any, Any]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Forms:
+    """The gradients in float32, by the plan, and with products only.
+
+    Attributes:
+      fetches: one after the other.
+      values: what is fed, by the reference of the twin's tensor.
+      scales, inverses: references of tensors to feed the loss scale, and its inverse.
+    """
+
+    fetches: Sequence[Any]
+    values: Mapping[Any, Any]
+    scales: frozenset[Any]
+    inverses: frozenset[Any]
+
+
+class RunCheck:
+    """The comparison of one plan of a run.
+
+    Args:
+      views: of the graph.
+      twins: of the policy.
+      plan: the name of the plan.
+      gradients: of the run.
+    """
+
+    def __init__(
+        self, views: GraphViews, twins: Twins, plan: str, gradients: RunGradients
+    ) -> None:
+        assert twins.settled.policy is not None
+        self._views, self._twins, self._plan = views, twins, plan
+        self._policy, self._gradients = twins.settled.policy, gradients
+        self._batch: _Batch | None = None
+
+    @property
+    def key(self) -> tuple[Any, ...]:
+        """What is compared: another run of the session may take the same gradients."""
+        return self._twins, self._plan, self._gradients.markers
+
+    @property
+    def has_batch(self) -> bool:
+        """Whether the first step was made, so that `compare` may be called."""
+        return self._batch is not None
+
+    def first(self, run: _Make, form: Run, feeds: Mapping[Any, Any]) -> Any:
+        """Makes the step in float32, and returns its outputs.
+
+        Args:
+          run: makes a run of the twin, with what the user feeds.
+          form: the run in float32.
+          feeds: what the user feeds, by the references of the user's tensors.
+        """
+        taken = self._tensors(self._gradients.taken)
+        with self._views.lock:
+            more = self._views.float32.run((), taken, {}).fetches
+        outputs = run(dataclasses.replace(form, fetches=[*form.fetches, *more]))
+        count = len(form.fetches)
+        values = dict(zip((t.ref() for t in taken), outputs[count:], strict=True))
+        values |= feeds
+        shapes = {ref: getattr(value, "shape", None) for ref, value in values.items()}
+        self._batch = _Batch(shapes, values)
+        return outputs[:count]
+
+    def compare(self, run: _Make) -> tuple[AccuracyOutcome, str]:
+        """Compares the gradients of the batch of the first step.
+
+        Args:
+          run: makes a run of the twin.
+
+        Returns:
+          The figures, and what is wrong with the plan, "" if nothing is.
+
+        Raises:
+          NotRepeatable: they are not finite in float32, other threads train meanwhile,
+            or what a form is computed from is not in all of them.
+          AmpError: what the rewrite found wrong.
+        """
+        with self._views.lock:
+            forms = self._made()
+        scale, found = self._at_a_scale_that_fits(run, forms)
+        exact, planned, products = found
+        judge = Judge(exact, FORMATS[self._policy.dtype].unit, self._gradients.names)
+        finite = judge.yardstick(products)
+        errors = judge.errors(planned)
+        fine = finite and judge.is_fine(errors)
+        if not fine and judge.moved(self._fetched(run, forms, scale, 1)[0]):
+            raise NotRepeatable("its variables change meanwhile, by another thread")
+        if not finite:
+            return AccuracyOutcome(NONE_FINITE), NONE_FINITE
+        return judge.outcome(errors, 0), "" if fine else judge.cause(errors)
+
+    def _made(self) -> _Forms:
+        assert self._batch is not None
+        views, wanted, batch = self._views, self._gradients, self._batch
+        markers = self._tensors((name, 0) for name in wanted.markers)
+        scales, inverses = map(self._tensors, (wanted.scales, wanted.inverses))
+        fed = dict.fromkeys((each.ref() for each in (*scales, *inverses)), ())
+        view = views.view(self._twins, self._plan)
+        only = Plan(self._twins, views.parts(self._twins), self._products(view.planned))
+        forms = (views.float32, view, PolicyView(views.twin, only))
+        runs = [form.run((), markers, {**batch.shapes, **fed}) for form in forms]
+        for tensor in (reference.deref() for reference in batch.values):
+            if not all(form.accepts(tensor) for form in forms):
+                raise NotRepeatable(f"tensor {tensor.name} is another one in the plan")
+        return _Forms(
+            fetches=[tensor for run in runs for tensor in run.fetches],
+            values={r.feeds[ref]: v for ref, v in batch.values.items() for r in runs},
+            scales=frozenset(r.feeds[t.ref()] for t in scales for r in runs),
+            inverses=frozenset(r.feeds[t.ref()] for t in inverses for r in runs),
+        )
+
+    def _products(self, planned: Iterable[Planned]) -> Nominee:
+        """The products that the plan has in 16 bits, and no other node."""
+        why = Reason("products", "stays float32 in the plan")
+        kept: dict[FunctionUse, dict[str, Reason]] = {}
+        for part in planned:
+            for use, names in part.high.items():
+                kept.setdefault(use, {}).update(dict.fromkeys(names, why))
+        return nominee_under(self._twins.settled, PRODUCTS.name).keeping(kept)
+
+    def _at_a_scale_that_fits(
+        self, run: _Make, forms: _Forms
+    ) -> tuple[float, list[Sequence[Any]]]:
+        """The first scale at which all gradients are finite, or the last; and these."""
+        scales = [1.0]
+        if forms.scales:
+            scales = gradient_copies.scales(self._policy.loss_scale)
+        for scale in scales:
+            found = self._fetched(run, forms, scale, 3)
+            if all(np.isfinite(one).all() for form in found for one in form):
+                break
+        return scale, found
+
+    def _fetched(
+        self, run: _Make, forms: _Forms, scale: float, number: int
+    ) -> list[Sequence[Any]]:
+        """The gradients of the first forms, with a loss scale, divided by it."""
+        also = {
+            **forms.values,
+            **dict.fromkeys(forms.scales, np.float32(scale)),
+            **dict.fromkeys(forms.inverses, np.float32(1 / scale)),
+        }
+        count = len(self._gradients.names)
+        fetches = [*forms.fetches[: number * count]]
+        made = run(Run([], fetches, {}, also=also))
+        return [made[i : i + count] for i in range(0, len(made), count)]
+
+    def _tensors(self, edges: Iterable[ir.Edge]) -> list[Any]:
+        user = self._views.twin.user
+        return [user.get_tensor_by_name(f"{name}:{port}") for name, port in edges]
+
+
+def gradients_of(module: ir.Module, feeds: Iterable[Any]) -> RunGradients | None:
+    """The gradients of a run; None if it takes none.
+
+    Args:
+      module: the run as a graph of its own, as the user built it.
+      feeds: references of the tensors that are fed.
+
+    Raises:
+      NotRepeatable: they cannot be computed without changing something.
+    """
+    fed: Container[ir.Edge] = {edge_of(reference.deref()) for reference in feeds}
+    graph, lookup = module.main, op_schema.lookup_of(module)
+    hidden = frames.not_every_run(graph)
+    first: dict[ir.Edge, str] = {}  # by gradient, one of the markers that read it
+    stops: dict[ir.Edge, None] = {}  # the inverses of loss scales
+    for node in graph.nodes.values():
+        known = lookup(node.op) if node.flag(ir.UNSCALE) else None
+        if known is not None and known.signature(node).ins[0].type == ir.FLOAT:
+            first.setdefault(node.inputs[0], node.name)
+            stops.update(dict.fromkeys(node.inputs[1:]))
+    if not first:
+        return None
+    seeds = [node for node in graph.nodes.values() if node.flag(ir.SEED)]
+    scales = dict.fromkeys(node.inputs[1] for node in seeds)
+    taken: dict[ir.Edge, None] = {}
+    waiting, seen = [*first.values()], set(first.values())
+    while waiting:
+        node = graph.nodes[waiting.pop()]
+        if node.name in hidden and (node.flag(ir.SEED) or node.flag(ir.UNSCALE)):
+            raise NotRepeatable("its gradients are taken in a loop or branch")
+        sources = [*node.controls]
+        for edge in node.inputs:
+            if edge in fed or edge in stops or edge in scales:
+                continue
+            if not _may_run_twice(graph.nodes[edge[0]], module):
+                taken[edge] = None
+                continue
+            sources.append(edge[0])
+        for name in node.controls:
+            if not _may_run_twice(graph.nodes[name], module):
+                raise NotRepeatable(f"node {name} cannot run twice")
+        waiting += [name for name in sources if name not in seen]
+        seen.update(sources)
+    for name, port in taken:
+        node = graph.nodes[name]
+        known = lookup(node.op)
+        type_ = known.signature(node).outs[port].type if known is not None else 0
+        if name in hidden or type_ in ir.HANDLES or not 0 < type_ < ir.REF_OFFSET:
+            raise NotRepeatable(f"node {name} ({node.op}) cannot run twice")
+    names = tuple(name for name, _ in first)
+    return RunGradients(tuple(first.values()), names, [*scales], [*stops], [*taken])
+
+
+def _may_run_twice(node: ir.Node, module: ir.Module) -> bool:
+    """Whether a second run of a node gives the same, and changes nothing."""
+    if generators.is_random(node):
+        return False
+    return node.op.startswith(_HARMLESS) or not takes_from_elsewhere(node, module)

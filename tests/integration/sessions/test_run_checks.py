@@ -1,0 +1,259 @@
+"""A session's gradients are compared with float32 before a plan makes a step."""
+
+from __future__ import annotations
+
+import contextlib
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import amp
+from amp.integration.contests import plan_store
+from amp.integration.observing.judge import NONE_FINITE, Judge
+from amp.integration.racing.race_log import FLOAT32
+from amp.integration.reports import reports
+from amp.integration.sessions import run_twins
+from amp.integration.sessions.session_twins import SessionTwin
+
+v1 = tf.compat.v1
+POLICY = {
+    "dtype": "float16",
+    "emulate": True,
+    "assignment": "all",
+    "check": True,
+    "strict": True,
+    "loss_scale": 64.0,  # fits at once
+}
+X = np.linspace(-1.0, 1.0, 64, dtype=np.float32).reshape(8, 8)
+
+
+def plain(hidden):
+    return hidden
+
+
+def from_an_iterator(hidden):
+    elements = tf.data.Dataset.from_tensor_slices(np.arange(1.0, 4.0, dtype="f"))
+    return hidden * v1.data.make_one_shot_iterator(elements).get_next()
+
+
+def dropped(hidden):
+    return tf.nn.dropout(hidden, rate=0.5)
+
+
+def asserted(hidden):
+    with tf.control_dependencies([v1.assert_less(hidden, 1e6)]):
+        return tf.identity(hidden)
+
+
+def looped(hidden):
+    def body(i, h):
+        return i + 1, h * 0.9
+
+    return v1.while_loop(lambda i, h: i < 3, body, [0, hidden])[1]
+
+
+def past_the_range_of_products(hidden):
+    return hidden * 1e3 * 1e3
+
+
+def past_the_range_on_the_way(hidden):
+    """Products are finite whatever is between them."""
+    return hidden * 1e3 * 1e3 * 1e-6
+
+
+class Job:
+    """Two products with something between, in a session of a graph of its own."""
+
+    def __init__(self, between, **changed):
+        scope = contextlib.nullcontext()
+        if changed.pop("on", True):
+            scope = amp.mixed_precision_scope(**{**POLICY, **changed})
+        with tf.Graph().as_default(), scope:
+            self.x = v1.placeholder_with_default(X, [None, 8], "x")
+            weights = np.random.default_rng(0).normal(size=(8, 8)).astype("f")
+            w = v1.get_variable("w", initializer=weights)
+            self.made = v1.get_variable("made", initializer=0, trainable=False)
+            hidden = between(tf.matmul(self.x, w, name="hidden"))
+            out = tf.matmul(tf.ensure_shape(hidden, [None, 8]), w)
+            after = 1e-6 if between is past_the_range_of_products else 1.0
+            self.loss = tf.reduce_mean((out * after) ** 2)
+            descent = v1.train.GradientDescentOptimizer(1e-3)
+            self.train = descent.minimize(self.loss, self.made)
+            self.session = v1.Session()
+            self.session.run(v1.global_variables_initializer())
+
+    def run(self, *fetches):
+        return self.session.run([*fetches])
+
+    def trained(self, steps):
+        return [float(self.run(self.loss, self.train)[0]) for _ in range(steps)]
+
+
+@pytest.fixture
+def formed(monkeypatch):
+    """The plans of the runs that make a step, in their order."""
+    seen, original = [], SessionTwin.call
+
+    def call(self, twins, request, run, starts):
+        def counted(form):
+            if form.targets:
+                seen.append(form.plan)
+            return run(form)
+
+        return original(self, twins, request, counted, starts)
+
+    monkeypatch.setattr(SessionTwin, "call", call)
+    return seen
+
+
+def accuracy():
+    (found,) = [r for r in reports() if r.accuracy is not None]
+    return found, found.accuracy
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+@pytest.mark.parametrize("between", [plain, dropped, asserted])
+def test_the_first_step_is_float32_and_its_plan_is_compared(between, dtype):
+    job = Job(between, dtype=dtype)
+    losses = job.trained(3)
+    report, outcome = accuracy()
+    assert report.rewritten
+    unit = {"float16": 2.0**-11, "bfloat16": 2.0**-8}[dtype]
+    assert unit / 8 < outcome.error < 8 * unit
+    assert unit / 8 < outcome.products < 8 * unit
+    assert job.run(job.made) == [3]
+    if between is plain:
+        alone = Job(between, on=False).trained(3)
+        assert [a == b for a, b in zip(losses, alone, strict=True)][:2] == [True, False]
+
+
+def test_no_element_is_taken_twice_and_the_end_of_them_is_the_programs():
+    job = Job(from_an_iterator)
+    losses = job.trained(3)
+    assert accuracy()[1].error is not None
+    with pytest.raises(tf.errors.OutOfRangeError):
+        job.trained(1)
+    alone = Job(from_an_iterator, on=False).trained(3)
+    np.testing.assert_allclose(losses, alone, rtol=2.0**-8)
+    assert job.run(job.made) == [3]
+
+
+def test_an_error_in_the_first_step_leaves_the_comparison_to_the_next(formed):
+    def checked(hidden):
+        small = v1.assert_less(tf.reduce_max(tf.abs(hidden)), 100.0)
+        with tf.control_dependencies([small]):
+            return tf.identity(hidden)
+
+    job = Job(checked)
+    with pytest.raises(tf.errors.InvalidArgumentError):
+        job.session.run([job.loss, job.train], {job.x: 1e3 * X})
+    job.trained(2)
+    assert formed[-2:] == [FLOAT32, "the cheapest"]
+    assert accuracy()[1].error is not None
+    assert job.run(job.made) == [2]
+
+
+def test_a_run_of_the_same_gradients_is_judged_by_the_first(formed):
+    for between, plan in [
+        (plain, "the cheapest"),
+        (past_the_range_on_the_way, FLOAT32),
+    ]:
+        job = Job(between)
+        job.trained(2)
+        formed.clear()
+        job.run(job.train)
+        assert formed == [plan]
+        assert len([r for r in reports() if r.accuracy is not None]) % 2 == 0
+
+
+def test_a_callable_is_compared_too():
+    job = Job(from_an_iterator)
+    step = job.session.make_callable([job.loss, job.train])
+    assert len(step()) == 2
+    step()
+    assert accuracy()[1].error is not None
+    assert job.run(job.made) == [2]
+
+
+@pytest.mark.parametrize(
+    ("between", "why"),
+    [
+        (past_the_range_on_the_way, "off by inf"),
+        (past_the_range_of_products, NONE_FINITE),
+    ],
+)
+def test_a_plan_at_fault_makes_no_step(formed, between, why):
+    job = Job(between)
+    losses = job.trained(4)
+    assert np.isfinite(losses).all()
+    assert set(formed) == {FLOAT32}
+    (report,) = [r for r in reports() if r.verdict.startswith("left in float32: grad")]
+    assert why in report.verdict
+    assert job.run(job.made) == [4]
+
+
+def test_what_has_won_and_is_at_fault_has_not_won_for_the_next_run(monkeypatch):
+    saved = []
+    monkeypatch.setattr(plan_store, "save", lambda key, **new: saved.append(new))
+    Job(past_the_range_on_the_way).trained(2)
+    assert {"winner": "", "seconds": {}, "ready": {}} in saved
+
+
+def test_a_race_goes_on_after_the_comparison(formed):
+    changed = {"dtype": "bfloat16", "emulate": False, "trial": True, "min_gain": 0.0}
+    job = Job(plain, **changed)
+    job.trained(12)
+    assert formed[1] == FLOAT32
+    assert {"the cheapest", FLOAT32} <= set(formed)
+    assert accuracy()[1].error is not None
+    assert job.run(job.made) == [12]
+
+
+def test_weights_that_change_meanwhile_accuse_no_plan(monkeypatch):
+    monkeypatch.setattr(Judge, "moved", lambda *_: True)
+    job = Job(past_the_range_on_the_way)
+    job.trained(2)
+    report, outcome = accuracy()
+    assert report.rewritten
+    assert "its variables change meanwhile" in outcome.text
+
+
+@pytest.mark.parametrize(
+    ("changed", "way"), [({"check": False}, None), ({"check": "auto"}, None)], ids=str
+)
+def test_what_is_not_to_be_compared_runs_at_once(formed, changed, way):
+    Job(plain, **changed).trained(2)
+    assert formed[1:] == ["the cheapest"] * 2
+    assert [r.accuracy for r in reports()] == [way] * len(reports())
+
+
+def test_gradients_in_a_loop_are_not_compared_and_the_report_says_why():
+    def inside(hidden):
+        def body(i, h):
+            return i + 1, h - tf.gradients(tf.reduce_sum(h**3), h)[0]
+
+        return v1.while_loop(lambda i, h: i < 2, body, [0, hidden])[1]
+
+    Job(inside).trained(2)
+    assert accuracy()[1].text.startswith("not checked: ")
+
+
+def test_a_run_without_gradients_makes_no_comparison(formed):
+    job = Job(plain)
+    job.run(job.loss)
+    assert [r.accuracy for r in reports()] == [None] * len(reports())
+    job.trained(2)
+    assert accuracy()[1].error is not None
+
+
+def test_a_comparison_that_fails_leaves_the_job_as_it_is(monkeypatch, caplog):
+    def failed(*_):
+        raise tf.errors.UnknownError(None, None, "planted")
+
+    monkeypatch.setattr(run_twins.RunCheck, "compare", failed)
+    job = Job(plain, strict=False)
+    with pytest.warns(RuntimeWarning, match="not compared with float32"):
+        job.trained(3)
+    assert job.run(job.made) == [3]
+    assert accuracy()[1].text == "not checked: that failed"

@@ -68,7 +68,7 @@ def _number(below: float, allowed: str) -> Callable[[object, str], float]:
     def parse(value: object, where: str) -> float:
         try:
             number = float(value)  # type: ignore[arg-type]
-        except (TypeError, ValueError):
+        except (TypeError, ValueError, OverflowError):
             number = -1.0
         if isinstance(value, bool) or not 0.0 <= number < below:
             raise _bad(value, where, allowed)

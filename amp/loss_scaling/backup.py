@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from amp import messages
 from amp.errors import CheckpointError
 from amp.loss_scaling.process import SCALING
-from amp.loss_scaling.scale import LARGEST, SMALLEST
+from amp.loss_scaling.scale import LARGEST, SMALLEST, is_finite
 
 # One row per scaler, float64, which holds each of these exactly.
 Numbers: TypeAlias = NDArray[np.float64]
@@ -54,6 +54,12 @@ def checked(numbers: Any, where: str) -> Numbers:
     if not _in_range(found):
         raise _damaged(str(found.tolist()), where)
     return found.astype(np.float64)
+
+
+def _is_number(value: Any) -> bool:
+    """Whether a float64 may hold a value; no flag is a number."""
+    number = isinstance(value, (int, float, np.number)) and not isinstance(value, bool)
+    return number and is_finite(value)
 
 
 def _in_range(rows: NDArray[Any]) -> bool:
@@ -93,7 +99,7 @@ def row_of(state: Any, where: str) -> NDArray[np.float64]:
     row = np.zeros(len(FIELDS))  # is not in range
     if isinstance(state, Mapping) and set(state) == set(FIELDS):
         numbers = [state[field] for field in FIELDS]
-        if all(isinstance(number, (int, float, np.number)) for number in numbers):
+        if all(map(_is_number, numbers)):
             row = np.array(numbers, np.float64)
     if not _in_range(row[None]):
         raise CheckpointError(

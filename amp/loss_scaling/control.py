@@ -67,6 +67,7 @@ class Controlled:
         """
         bounds = self.settings.bounds
         number = isinstance(scale, (int, float, np.number))
+        number = number and not isinstance(scale, bool)
         if bounds is None or not number or not bounds[0] <= scale <= bounds[1]:
             raise self._cannot_be(scale)
         self._write({"scale": float(scale), **_COUNTED_ANEW}, session)

@@ -249,8 +249,16 @@ def _make_plain(rule: Any) -> None:
 
 def _require_positive(name: str, field: str, value: object) -> None:
     number = isinstance(value, numbers.Real) and not isinstance(value, bool)
-    if not number or not math.isfinite(value) or value <= 0:  # type: ignore[arg-type, operator]
+    if not number or not is_finite(value) or value <= 0:  # type: ignore[operator]
         raise _bad(name, field, value, "a finite number over 0")
+
+
+def is_finite(value: Any) -> bool:
+    """Whether a number is finite, and no larger than a float may be."""
+    try:
+        return math.isfinite(value)
+    except OverflowError:
+        return False
 
 
 def _require_choice(name: str, value: object) -> None:

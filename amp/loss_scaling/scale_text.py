@@ -68,7 +68,7 @@ def _rule(value: object) -> LossScale | str | None:
     if isinstance(value, tuple(RULES.values())):
         return cast(LossScale, value)
     if not isinstance(value, bool) and isinstance(value, numbers.Real):
-        return ConstantLossScale(float(value))
+        return ConstantLossScale(cast(float, value))
     if not isinstance(value, str):
         return None
     text = value.strip()

@@ -70,7 +70,9 @@ def test_a_scale_that_is_set_counts_anew_and_keeps_the_skipped(kernel):
     assert scaler.state_dict() == {**FIRST, "skipped_steps": 5}
 
 
-@pytest.mark.parametrize("scale", [2.0**-15, 65.0, np.nan, np.inf, 0, -8, "8", None])
+@pytest.mark.parametrize(
+    "scale", [2.0**-15, 65.0, np.nan, 10**400, 0, -8, "8", None, True]
+)
 def test_a_scale_that_the_rule_never_has_is_refused(kernel, scale):
     scaler = made(kernel)
     with pytest.raises(LossScaleError, match="6.10352e-05 to 64") as error:
@@ -98,6 +100,8 @@ def test_a_loaded_scale_is_kept_in_the_bounds_of_the_rule(kernel):
     [
         {},
         {"scale": 4.0},
+        {**STATE, "scale": True},
+        {**STATE, "good_steps": 10**400},
         {**STATE, "more": 1},
         {**STATE, "scale": 0.0},
         {**STATE, "scale": np.inf},

@@ -160,6 +160,8 @@ def test_parse(text, rule):
         ),
         (lambda: ConstantLossScale(2.0**127), r"value is 1.7.*(.|\n)*2\*\*126"),
         (lambda: ConstantLossScale(True), "value is True"),
+        (lambda: DynamicLossScale(initial=10**400), "initial is 1000"),
+        (lambda: DynamicLossScale(growth_interval=10**400), "growth_interval is 1000"),
         (lambda: DynamicLossScale(maximum=1e39), r"maximum is 1e\+39(.|\n)*float32"),
         (lambda: DynamicLossScale(factor=1), "factor is 1(.|\n)*a number over 1"),
         (lambda: DynamicLossScale(backoff=1), "backoff is 1(.|\n)*between 0 and 1"),

@@ -8,6 +8,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Mapping
 
+from amp.graph_rewrite.candidates import inner_gradients
 from amp.graph_rewrite.candidates.context import FORMATS, Context
 from amp.graph_rewrite.candidates.searches import searched
 from amp.graph_rewrite.candidates.unscaled import unscaled
@@ -34,6 +35,8 @@ def contexts(
     policy = settled.policy
     assert policy is not None
     behind = unscale_markers.behind_markers(module)
+    before = unscale_markers.before_markers(module)
+    kept = inner_gradients.kept(module, before, FORMATS[policy.dtype])
     held = _held(module, policy, behind)
     devices = calls.devices_called_on(module)
     lookup = op_schema.lookup_of(module)
@@ -47,7 +50,8 @@ def contexts(
             device_type=settled.device.kind,
             native=policy.dtype in settled.device.native,
             xla=use.xla,
-            behind=behind[use.name],
+            behind=kept[use.name],
+            updates=behind[use.name] - before[use.name],
             fed=feeds if main else nothing,
             fetched=fetches if main else nothing,
             lookup=lookup,

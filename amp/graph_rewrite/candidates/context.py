@@ -60,13 +60,15 @@ class Context:
       native: whether the device computes in the 16-bit type.
       xla: whether XLA compiles the graph (every type that the OpDef allows then has a
         kernel, but for `Row.float32_under_xla`).
-      behind: nodes downstream of an unscale marker, markers included.
+      behind: nodes that stay float32 as they are downstream of an unscale marker,
+        markers included (`inner_gradients`).
       fed: nodes that the caller feeds, which stay float32.
       fetched: nodes whose tensors the caller reads in float32.
       lookup: gives the schema of any op or function.
       held: why no node of the module may become 16-bit, None if any may.
       called_on: the device of another kind that any call of the function is placed on,
         "" if none is.
+      updates: nodes downstream of a marker from which no marker is computed.
       kinds: the kinds of device that there are; a node placed on one that is not there
         runs where the others do.
     """
@@ -82,6 +84,7 @@ class Context:
     lookup: Callable[[str], op_schema.Schema | None]
     held: Reason | None = None
     called_on: str = ""
+    updates: frozenset[str] = frozenset()
     kinds: frozenset[str] = frozenset({"CPU"})
 
     def is_elsewhere(self, place: str) -> bool:

@@ -7,10 +7,11 @@ from collections.abc import Callable
 
 import pytest
 import tensorflow as tf
-from rewriting import settled, spec, traced
+from frames import version_1
+from rewriting import settled, spec, traced, v1
 
 from amp.graph_rewrite import rewrite
-from amp.graph_rewrite.graph import ir, unscale_markers
+from amp.graph_rewrite.graph import ir, serde, unscale_markers
 from amp.integration.training import markers
 
 
@@ -30,8 +31,9 @@ def in_main(fn: Callable[..., object], *specs: tf.TensorSpec) -> frozenset[str]:
 
 
 def ops_low(fn: object, *specs: tf.TensorSpec) -> set[str]:
+    """In float16: `inner_gradients` tells what is otherwise in bfloat16."""
     module, _ = traced(fn, *specs)
-    report = rewrite.rewrite(module, settled()).report
+    report = rewrite.rewrite(module, settled(dtype="float16", emulate=True)).report
     low = {d.node for d in report.decisions if d.dtype != "float32"}
     return {re.split("/|::", name)[-1] for name in low}
 
@@ -112,3 +114,73 @@ def test_a_marker_in_one_branch_taints_the_result_of_both(marked: bool) -> None:
 
     low = ops_low(fn, spec(4, 4), spec(dtype=tf.bool))
     assert ("after" in low) is not marked
+
+
+def before(fn: object, *specs: tf.TensorSpec) -> set[str]:
+    """The last parts of the names of what markers are computed from."""
+    module, _ = traced(fn, *specs)
+    found = unscale_markers.before_markers(module)
+    return {name.rpartition("/")[2] for names in found.values() for name in names}
+
+
+def test_without_a_marker_nothing_is_before_one() -> None:
+    assert before(lambda x: tf.matmul(x, x), spec(4, 4)) == set()
+
+
+def test_what_a_marker_is_computed_from_is_before_it_and_nothing_else() -> None:
+    def fn(x: tf.Tensor) -> tf.Tensor:
+        y = tf.matmul(x, x, name="product")
+        return tf.tanh(unscaled(y), name="after") + tf.exp(y, name="beside")
+
+    found = before(fn, spec(4, 4))
+    assert {"product", "unscale"} <= found
+    assert not {"after", "beside"} & found
+
+
+@pytest.mark.parametrize("inside", [True, False])
+def test_a_marker_is_computed_from_what_a_call_gives_or_is_given(inside: bool) -> None:
+    def inner(x: tf.Tensor, y: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        one, other = tf.abs(x, name="one"), tf.abs(y, name="other")
+        return unscaled(one) if inside else one, other
+
+    called = tf.function(inner)
+
+    def fn(x: tf.Tensor, y: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        given, unread = tf.exp(x, name="given"), tf.exp(y, name="unread")
+        found, rest = called(given, unread)
+        return found if inside else unscaled(found), rest
+
+    found = before(fn, spec(4, 4), spec(4, 4))
+    assert {"given", "one", "unscale"} <= found
+    assert not {"unread", "other"} & found
+
+
+def test_a_marker_is_computed_from_earlier_trips_of_its_loop() -> None:
+    def fn(x: tf.Tensor) -> tf.Tensor:
+        def body(
+            i: tf.Tensor, y: tf.Tensor, z: tf.Tensor
+        ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+            moved = tf.tanh(unscaled(y), name="moved")
+            return i + 1, moved, tf.exp(z, name="beside")
+
+        start = tf.abs(x, name="start")
+        loop = tf.while_loop(lambda i, y, z: i < 3, body, [tf.constant(0), start, x])
+        return tf.sinh(loop[1], name="after"), loop[2]
+
+    found = before(fn, spec(4, 4))
+    assert {"moved", "start", "unscale"} <= found
+    assert not {"beside", "after"} & found
+
+
+def test_a_marker_is_computed_from_earlier_trips_of_a_loop_of_tensorflow_1() -> None:
+    with tf.Graph().as_default() as graph:
+        x = v1.placeholder(tf.float32, [4, 4], name="x")
+
+        def body(i: tf.Tensor, y: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+            return i + 1, tf.tanh(unscaled(y), name="moved")
+
+        with version_1():
+            v1.while_loop(lambda i, y: i < 3, body, [tf.constant(0), x])
+    module = serde.read_graph(graph.as_graph_def())
+    found = unscale_markers.before_markers(module)[module.main.name]
+    assert {"while/moved", "while/unscale", "x"} <= found

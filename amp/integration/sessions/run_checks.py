@@ -2,10 +2,10 @@
 
 Made by `run_plans` and used by `run_twins` before a plan makes its first step. That
 step is made in float32, and what it takes from elsewhere (a batch of an iterator,
-random numbers) is fetched with it. Before the next one, the gradients in float32, by
-the plan and with its products only in 16 bits are fetched in one run, which is fed the
-same and changes nothing. What they are worth is `observing.judge`'s to say. No plan is
-chosen here.
+random numbers) is fetched with it. Before the next one, the gradients in float32, with
+the plan's products only in 16 bits and by the plan are fetched, in runs that are fed
+the same and change nothing, one after the other as each needs memory. What they are
+worth is `observing.judge`'s to say. No plan is chosen here.
 """
 
 from __future__ import annotations
@@ -72,11 +72,11 @@ class _Batch:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class _Forms:
-    """The gradients in float32, by the plan, and with products only.
+class _Form:
+    """The gradients in float32, by the plan, or with products only.
 
     Attributes:
-      fetches: one after the other.
+      fetches: the twin's tensors.
       values: what is fed, by the reference of the twin's tensor.
       scales, inverses: references of tensors to feed the loss scale, and its inverse.
     """
@@ -149,20 +149,20 @@ class RunCheck:
           AmpError: what the rewrite found wrong.
         """
         with self._views.lock:
-            forms = self._made()
-        scale, found = self._at_a_scale_that_fits(run, forms)
-        exact, planned, products = found
-        judge = Judge(exact, FORMATS[self._policy.dtype].unit, self._gradients.names)
-        finite = judge.yardstick(products)
-        errors = judge.errors(planned)
+            exact, products, planned = self._forms()
+        unit = FORMATS[self._policy.dtype].unit
+        judge = Judge(self._fetched(run, exact), unit, self._gradients.names)
+        finite = judge.yardstick(self._fetched(run, products))
+        errors = judge.errors(self._fetched(run, planned))
         fine = finite and judge.is_fine(errors)
-        if not fine and judge.moved(self._fetched(run, forms, scale, 1)[0]):
+        if not fine and judge.moved(self._fetched(run, exact)):
             raise NotRepeatable("its variables change meanwhile, by another thread")
         if not finite:
             return AccuracyOutcome(NONE_FINITE), NONE_FINITE
         return judge.outcome(errors, 0), "" if fine else judge.cause(errors)
 
-    def _made(self) -> _Forms:
+    def _forms(self) -> list[_Form]:
+        """The gradients in float32, with products only, and by the plan."""
         assert self._batch is not None
         views, wanted, batch = self._views, self._gradients, self._batch
         markers = self._tensors((name, 0) for name in wanted.markers)
@@ -170,17 +170,20 @@ class RunCheck:
         fed = dict.fromkeys((each.ref() for each in (*scales, *inverses)), ())
         view = views.view(self._twins, self._plan)
         only = Plan(self._twins, views.parts(self._twins), self._products(view.planned))
-        forms = (views.float32, view, PolicyView(views.twin, only))
-        runs = [form.run((), markers, {**batch.shapes, **fed}) for form in forms]
-        for tensor in (reference.deref() for reference in batch.values):
-            if not all(form.accepts(tensor) for form in forms):
-                raise NotRepeatable(f"tensor {tensor.name} is another one in the plan")
-        return _Forms(
-            fetches=[tensor for run in runs for tensor in run.fetches],
-            values={r.feeds[ref]: v for ref, v in batch.values.items() for r in runs},
-            scales=frozenset(r.feeds[t.ref()] for t in scales for r in runs),
-            inverses=frozenset(r.feeds[t.ref()] for t in inverses for r in runs),
-        )
+        made = []
+        for form in (views.float32, PolicyView(views.twin, only), view):
+            run = form.run((), markers, {**batch.shapes, **fed})
+            for tensor in (reference.deref() for reference in batch.values):
+                if not form.accepts(tensor):
+                    why = f"tensor {tensor.name} is another one in the plan"
+                    raise NotRepeatable(why)
+            values = {run.feeds[ref]: value for ref, value in batch.values.items()}
+            seeds, ends = (
+                frozenset(run.feeds[tensor.ref()] for tensor in tensors)
+                for tensors in (scales, inverses)
+            )
+            made.append(_Form(run.fetches, values, seeds, ends))
+        return made
 
     def _products(self, planned: Iterable[Planned]) -> Nominee:
         """The products that the plan has in 16 bits, and no other node."""
@@ -191,32 +194,22 @@ class RunCheck:
                 kept.setdefault(use, {}).update(dict.fromkeys(names, why))
         return nominee_under(self._twins.settled, PRODUCTS.name).keeping(kept)
 
-    def _at_a_scale_that_fits(
-        self, run: _Make, forms: _Forms
-    ) -> tuple[float, list[Sequence[Any]]]:
-        """The first scale at which all gradients are finite, or the last; and these."""
+    def _fetched(self, run: _Make, form: _Form) -> Sequence[Any]:
+        """The gradients of a form, at the first loss scale at which they are finite."""
+        found: Sequence[Any] = ()
         scales = [1.0]
-        if forms.scales:
+        if form.scales:
             scales = gradient_copies.scales(self._policy.loss_scale)
         for scale in scales:
-            found = self._fetched(run, forms, scale, 3)
-            if all(np.isfinite(one).all() for form in found for one in form):
+            also = {
+                **form.values,
+                **dict.fromkeys(form.scales, np.float32(scale)),
+                **dict.fromkeys(form.inverses, np.float32(1 / scale)),
+            }
+            found = run(Run([], [*form.fetches], {}, also=also))
+            if all(np.isfinite(one).all() for one in found):
                 break
-        return scale, found
-
-    def _fetched(
-        self, run: _Make, forms: _Forms, scale: float, number: int
-    ) -> list[Sequence[Any]]:
-        """The gradients of the first forms, with a loss scale, divided by it."""
-        also = {
-            **forms.values,
-            **dict.fromkeys(forms.scales, np.float32(scale)),
-            **dict.fromkeys(forms.inverses, np.float32(1 / scale)),
-        }
-        count = len(self._gradients.names)
-        fetches = [*forms.fetches[: number * count]]
-        made = run(Run([], fetches, {}, also=also))
-        return [made[i : i + count] for i in range(0, len(made), count)]
+        return found
 
     def _tensors(self, edges: Iterable[ir.Edge]) -> list[Any]:
         user = self._views.twin.user

@@ -224,7 +224,9 @@ def _make_callable(original: wrapping.Function) -> wrapping.Function:
                 requests.append(Request(targets, fetches, {}))
 
             def call_twin(found: Run) -> Any:
-                if not any(found is one for one in extended):
+                if found.also:  # made once, and not to be kept with what it is fed
+                    self._extend_graph()
+                elif not any(found is one for one in extended):
                     self._extend_graph()
                     extended.append(found)
                 outputs = [tensor._as_tf_output() for tensor in found.fetches]

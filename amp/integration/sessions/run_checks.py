@@ -24,6 +24,7 @@ from amp.graph_rewrite.normalize.gradients_only import (
     NotRepeatable,
     takes_from_elsewhere,
 )
+from amp.graph_rewrite.ops.op_table import facts
 from amp.graph_rewrite.outcomes import AccuracyOutcome
 from amp.graph_rewrite.plan import Reason
 from amp.integration.contests.entrants import nominee_under
@@ -34,9 +35,6 @@ from amp.integration.sessions.graph_views import GraphViews
 from amp.integration.sessions.planned_parts import Plan, Planned
 from amp.integration.sessions.policy_view import PolicyView, Run, edge_of
 
-# How the names of ops begin that are stateful and may run once more all the same: they
-# only name a variable, or what they hold is of one run.
-_HARMLESS = ("VarHandle", "Assert", "Stack", "TensorArray")
 _Make: TypeAlias = Callable[[Run], Any]  # makes a run of the twin
 
 
@@ -250,12 +248,12 @@ def gradients_of(module: ir.Module, feeds: Iterable[Any]) -> RunGradients | None
         for edge in node.inputs:
             if edge in fed or edge in stops or edge in scales:
                 continue
-            if not _may_run_twice(graph.nodes[edge[0]], module):
+            if not _may_run_twice(graph.nodes[edge[0]], module, lookup):
                 taken[edge] = None
                 continue
             sources.append(edge[0])
         for name in node.controls:
-            if not _may_run_twice(graph.nodes[name], module):
+            if not _may_run_twice(graph.nodes[name], module, lookup):
                 raise NotRepeatable(f"node {name} cannot run twice")
         waiting += [name for name in sources if name not in seen]
         seen.update(sources)
@@ -269,8 +267,23 @@ def gradients_of(module: ir.Module, feeds: Iterable[Any]) -> RunGradients | None
     return RunGradients(tuple(first.values()), names, [*scales], [*stops], [*taken])
 
 
-def _may_run_twice(node: ir.Node, module: ir.Module) -> bool:
-    """Whether a second run of a node gives the same, and changes nothing."""
+def _may_run_twice(node: ir.Node, module: ir.Module, lookup: op_schema.Lookup) -> bool:
+    """Whether a second run of a node gives the same, and changes nothing.
+
+    Case 1: TensorFlow says so. Case 2: it works on an array or a stack, which are of
+    one run. Case 3: it names a variable. Case 4: it checks something.
+    """
     if generators.is_random(node):
         return False
-    return node.op.startswith(_HARMLESS) or not takes_from_elsewhere(node, module)
+    if not takes_from_elsewhere(node, module):
+        return True  # Case 1
+    row, known = facts(node.op), lookup(node.op)
+    if row.same_list or row.hands_on_list:
+        return True  # Case 2
+    if known is None:
+        return False
+    signature = known.signature(node)
+    ins, outs = signature.ins, signature.outs
+    if not ins:
+        return bool(outs) and all(slot.type in ir.HANDLES for slot in outs)  # Case 3
+    return not outs and ins[0].type == ir.BOOL  # Case 4

@@ -418,6 +418,49 @@ def test_a_variable_read_in_place_stays_float32() -> None:
     assert rules(found)["product"] == "compute"
 
 
+def reference() -> Any:
+    return v1.get_variable("v", [8, 8], use_resource=False)
+
+
+def test_what_follows_a_read_of_a_reference_that_waits_is_float32_up_to_a_product() -> (
+    None
+):
+    def build() -> None:
+        variable = reference()
+        with tf.control_dependencies([tf.no_op()]):
+            read = tf.identity(variable._ref(), name="read")
+        product = tf.matmul(tf.nn.relu(read, name="after"), x(), name="product")
+        tf.matmul(product, x(), name="next")
+
+    found = decided(build)
+    assert [found[n] for n in ("read", "after", "product")] == ["variable"] * 3
+    assert found["next"] == "compute"
+
+
+def test_what_follows_a_product_that_reads_a_reference_late_is_not_refused() -> None:
+    def build() -> None:
+        variable = reference()
+        read = tf.identity(variable, name="read")
+        with tf.control_dependencies([read]):
+            written = v1.assign_add(variable, x())
+        with tf.control_dependencies([written]):
+            late = tf.matmul(read, x(), name="late")
+        tf.matmul(tf.nn.relu(late, name="after"), x(), name="next")
+
+    found = decided(build)
+    assert found["late"] == "variable"
+    assert (found["after"], found["next"]) == ("unreached", "compute")
+
+
+def test_a_product_behind_the_update_that_its_read_is_behind_is_not_late() -> None:
+    def build() -> None:
+        read = tf.identity(v1.assign(reference(), x()), name="read")
+        tf.matmul(read, x(), name="product")
+
+    found = decided(build)
+    assert (found["read"], found["product"]) == ("variable", "compute")
+
+
 def test_what_is_16_bit_already_is_left_so_and_starts_the_spread() -> None:
     def build() -> None:
         half = tf.cast(x(), tf.bfloat16)

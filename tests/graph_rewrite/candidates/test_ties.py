@@ -26,9 +26,12 @@ from rewriting import (
 )
 
 from amp.graph_rewrite import rewrite as rewrite_lib
+from amp.graph_rewrite.candidates import ties
+from amp.graph_rewrite.candidates.ties import Tie
 from amp.graph_rewrite.cost import priced
 from amp.graph_rewrite.cost.op_instance import Times
 from amp.graph_rewrite.cost.shipped_devices import A100
+from amp.graph_rewrite.graph.calls import FunctionUse
 
 Select = Callable[[tf.Tensor], tf.Tensor]
 GAINS, LOSES = (1.0, 0.5), (0.5, 1.0)  # seconds in (float32, 16 bits)
@@ -61,6 +64,10 @@ def of_the_largest(y: tf.Tensor) -> tf.Tensor:
     return tf.where(y >= tf.nn.top_k(y, 3)[0][:, -1:], y, tf.zeros_like(y))
 
 
+def unclipped(y: tf.Tensor, clipped: tf.Tensor) -> tf.Tensor:
+    return tf.where(tf.equal(y, clipped), clipped, tf.zeros_like(y))
+
+
 SELECTS: dict[str, Select] = {
     "UnsortedSegmentMax": lambda y: tf.math.unsorted_segment_max(y, IDS, 3),
     "UnsortedSegmentMin": lambda y: tf.math.unsorted_segment_min(y, IDS, 3),
@@ -70,6 +77,8 @@ SELECTS: dict[str, Select] = {
     "Min": lambda y: tf.reduce_min(y, 0),
     "MaxPool": pooled,
     "TopKV2": of_the_largest,
+    "Maximum": lambda y: unclipped(y, tf.maximum(y, 95.5)),
+    "Minimum": lambda y: unclipped(y, tf.minimum(y, 95.5)),
 }
 MOVES = ("GatherV2", "Reshape", "SelectV2", "StridedSlice")
 # Those that are float32 unless a policy allows them.
@@ -129,6 +138,14 @@ def test_what_is_tied_to_a_float32_node_stays_float32_and_names_it(prices: Any) 
     found = {d.op: d for d in twin.report.decisions}
     assert found["SegmentMax"].rule == "tied"
     assert nodes(proto)[found["SegmentMax"].cause].op == "Equal"
+
+
+@pytest.mark.parametrize("order", [1, -1])
+def test_a_tie_that_is_held_stays_so_where_another_joins_it(order: int) -> None:
+    a, b, c = ((FunctionUse("", False), name) for name in "abc")
+    both = [Tie(frozenset({a, b}), "x", held=True), Tie(frozenset({b, c}), "y")]
+    (one,) = ties._joined(both[::order])
+    assert (one.members, one.held) == ({a, b, c}, True)
 
 
 def test_ties_hold_across_loops_and_branches(prices: Any) -> None:

@@ -154,15 +154,15 @@ def biased(n: int) -> Build:
     return lambda: raw.BiasAddGrad(out_backprop=product(n, 8), name="sum")
 
 
-def windows(n: int) -> Build:
-    """Of `n` by 1, each one on from the other."""
+def windows(n: int, stride: int = 1) -> Build:
+    """Of `n` by 1, each a stride on from the other."""
 
     def build() -> None:
         raw.AvgPoolGrad(
             orig_input_shape=[1, 32, 1, 8],
-            grad=product(1, 33 - n, 1, 8),
+            grad=product(1, (32 - n) // stride + 1, 1, 8),
             ksize=[1, n, 1, 1],
-            strides=[1, 1, 1, 1],
+            strides=[1, stride, 1, 1],
             padding="VALID",
             name="sum",
         )
@@ -221,6 +221,12 @@ def test_a_sum_of_more_terms_stays_float32_where_kernels_add_up_in_16_bits(
     )
 
 
+def test_every_window_that_begins_within_another_adds_a_term() -> None:
+    found = decided(windows(2 * sums.TERMS + 1, stride=2))
+    assert found.rule == "count"
+    assert found.cause.startswith(f"{sums.TERMS + 1} terms")
+
+
 @pytest.mark.parametrize(
     ("make", "device"),
     [(summed, CPU), (pooled, CPU), (convolved, CPU), (biased, A100), (biased, CPU)],
@@ -275,4 +281,6 @@ def test_a_mean_in_a_gpu_kernel_adds_up_in_float32() -> None:
 
 
 def test_a_sum_over_an_unknown_batch_in_such_a_kernel_stays_float32() -> None:
-    assert decided(summed(None), dtype="float16").rule == "count"
+    found = decided(summed(None), dtype="float16")
+    assert found.rule == "count"
+    assert found.cause.startswith("an unknown number of terms")

@@ -93,6 +93,9 @@ STEEP: dict[str, Between] = {
     "digamma": lambda x: tf.math.digamma(x, name="it"),
     "1 / (1 - x)": lambda x: tf.divide(1.0, tf.abs(1.0 - x), name="it"),
     "1 / (1 + elu)": lambda x: tf.math.reciprocal(tf.nn.elu(x) + 1.0, name="it"),
+    "1 / (1.7581 + selu)": lambda x: tf.math.reciprocal(
+        tf.nn.selu(x) + 1.7581, name="it"
+    ),
     "1 / (1 + tanh)": lambda x: tf.divide(x, 1.0 + tf.tanh(x), name="it"),
     "rsqrt": lambda x: tf.math.rsqrt(1.0 - tf.square(x) + 1e-3, name="it"),
 }
@@ -204,6 +207,7 @@ NOT: dict[str, Between] = {
     ),
     "a quotient by a sum": lambda x: tf.divide(x, 1.0 + mean(tf.abs(x)), name="it"),
     "a quotient by a tanh": lambda x: tf.divide(x, tf.tanh(x), name="it"),
+    "1 / -x": lambda x: tf.math.reciprocal(tf.negative(x), name="it"),
     "GELU": lambda x: tf.identity(tf.nn.gelu(x), name="it"),
 }
 

@@ -47,25 +47,30 @@ def test_a_bias_gradient_in_bfloat16_is_as_good_as_one_rounding(
     assert found.tolist() == [ROWS] * 8
 
 
-def convolved(padding: Any = "SAME", biases: int = 1, filters: int = 1) -> Any:
-    """Gradients, of ones, by a convolution's filter and by its bias."""
+def convolved(
+    padding: Any = "SAME", biases: int = 1, filters: int = 1, parts: int = 1
+) -> Any:
+    """Gradients, of ones or a part of them, by a convolution's filter and its bias."""
 
     def build() -> None:
         x = v1.placeholder(tf.float32, [2, 64, 64, 4], name="x")
-        kernel = tf.ones([1, 1, 4, 8]) / 4
-        ones = tf.nn.conv2d(x, kernel, 1, "SAME")
+        kernel = tf.ones([1, 1, 4, 8 * parts]) / 4
+        ones = [tf.nn.conv2d(x, kernel, 1, "SAME")]
+        if parts > 1:
+            ones = tf.split(ones[0], parts, -1)
         said = {"strides": [1, 1, 1, 1], "padding": padding}
         if padding == "EXPLICIT":
             said["explicit_paddings"] = [0] * 8
         for number in range(filters):
             made = tf.raw_ops.Conv2DBackpropFilter(
-                input=x * (number + 1.0), filter_sizes=[1, 1, 4, 8], out_backprop=ones,
-                **said, name=f"filter{number or ''}",
+                input=x * (number + 1.0), filter_sizes=[1, 1, 4, 8],
+                out_backprop=ones[0], **said, name=f"filter{number or ''}",
             )  # fmt: skip
             tf.identity(made, name=f"by_filter{number or ''}")
         for number in range(biases):
             name = f"sum{number or ''}"
-            made = tf.raw_ops.BiasAddGrad(out_backprop=ones, name=name)
+            given = ones[number % parts]
+            made = tf.raw_ops.BiasAddGrad(out_backprop=given, name=name)
             tf.identity(made, name=f"end{number or ''}")
 
     return build
@@ -93,6 +98,7 @@ def test_with_the_gradient_of_its_filter_a_bias_needs_no_stand_in() -> None:
     [
         ({"padding": "EXPLICIT"}, {}),
         ({"biases": 2}, {}),
+        ({"biases": 2, "parts": 2}, {}),
         ({"filters": 2}, {}),
         ({}, {"deny": ("Conv2DBackpropFilter",)}),
     ],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import types
 from collections.abc import Callable
 from typing import Any
 
@@ -115,18 +116,50 @@ def test_loops_are_walked_from_trip_to_trip(found: Any) -> None:
     assert "square" in one["downstream"] - one["upstream"]
 
 
+def test_what_a_loop_was_given_may_be_what_it_returns(found: Any) -> None:
+    def fn(x: tf.Tensor, trips: tf.Tensor) -> tf.Tensor:
+        ones = tf.ones([WIDTH, WIDTH])
+        start = [tf.constant(0), layer(x, "one")]
+        body = lambda i, y: (i + 1, ones)  # noqa: E731
+        y = tf.while_loop(lambda i, y: i < trips, body, start)[1]
+        return tf.tanh(y, name="after")
+
+    one = found(tf.function(fn), spec(WIDTH, WIDTH), spec(dtype=tf.int32))
+    assert "after" in one["downstream"]
+
+
+def both_passes(fn: Any) -> list[Any]:
+    """A function that is differentiated from outside, and that of its gradient."""
+    made = tf.function(fn).get_concrete_function(spec(WIDTH, WIDTH))
+    with tf.GradientTape() as tape:
+        x = tf.ones([WIDTH, WIDTH])
+        tape.watch(x)
+        made(x)
+    each = made._delayed_rewrite_functions.forward_backward()
+    return [
+        types.SimpleNamespace(get_concrete_function=lambda *_, f=f: f) for f in each
+    ]
+
+
 @pytest.mark.parametrize("differentiated", [False, True])
 def test_a_function_differentiated_from_outside_is_told_by_its_attributes(
     differentiated: bool, found: Any
 ) -> None:
-    fn = tf.function(lambda x: layer(x, "only"))
-    if differentiated:
-        made = fn.get_concrete_function(spec(WIDTH, WIDTH))
-        with tf.GradientTape() as tape:
-            x = tf.ones([WIDTH, WIDTH])
-            tape.watch(x)
-            made(x)
-        forward, _ = made._delayed_rewrite_functions.forward_backward()
-        fn = lambda: None  # noqa: E731
-        fn.get_concrete_function = lambda *_: forward
+    fn = lambda x: layer(x, "only")  # noqa: E731
+    fn = both_passes(fn)[0] if differentiated else tf.function(fn)
     assert found(fn, spec(WIDTH, WIDTH))["differentiated"] is differentiated
+
+
+def test_so_is_a_function_that_computes_a_gradient_whatever_its_nodes_are_called(
+    found: Any,
+) -> None:
+    @tf.custom_gradient
+    def named(x: tf.Tensor) -> Any:
+        def backward(dy: tf.Tensor) -> tf.Tensor:
+            with tf.name_scope("own/"):
+                return tf.multiply(dy, 2.0, name="mul")
+
+        return tf.tanh(x), backward
+
+    _, backward = both_passes(lambda x: layer(named(x), "only"))
+    assert found(backward)["order"]["own/mul"] == 1

@@ -58,6 +58,24 @@ def test_an_invariant_read_in_both_types_is_passed_in_both() -> None:
     assert ir.FLOAT in kinds
 
 
+def test_an_invariant_that_a_16_bit_node_reads_in_float32_does_not_turn() -> None:
+    """As a normalization reads its scale."""
+
+    def step(y: tf.Tensor, w: tf.Tensor) -> tf.Tensor:
+        made = tf.raw_ops.FusedBatchNormV3(
+            x=tf.reshape(tf.matmul(y, y), [1, 2, 2, 4]),
+            **dict.fromkeys(("scale", "offset", "mean", "variance"), w),
+            is_training=False,
+        )
+        return tf.reshape(made.y, [4, 4])
+
+    body, _ = body_of(looped(step), spec(4, 4), spec(4))
+    (norm,) = (node for node in body.nodes.values() if node.op == "FusedBatchNormV3")
+    assert norm.types("T") == (ir.BFLOAT16,)
+    types = {arg.name: arg.type for arg in body.args}
+    assert [types.get(name) for name, _ in norm.inputs[1:]] == [ir.FLOAT] * 4
+
+
 def test_a_16_bit_tensor_that_a_loop_reads_in_both_types_is_passed_as_it_is() -> None:
     def fn(x: tf.Tensor) -> tf.Tensor:
         w = tf.matmul(x, x, name="product")

@@ -108,6 +108,23 @@ def test_variables_and_constants_take_no_memory_of_their_own() -> None:
     assert held.isdisjoint({"ReadVariableOp", "Const"})
 
 
+@pytest.mark.parametrize("returned", [False, True])
+def test_a_result_is_stored_to_the_end(returned: bool) -> None:
+    """With it the step is the fullest at "wide", and without it before."""
+
+    def build() -> None:
+        x = v1.placeholder(tf.float32, [512, 256], name="x")
+        first = tf.matmul(x, v1.placeholder(tf.float32, [256, 256]), name="first")
+        wide = tf.tile(tf.reduce_mean(first, 0)[None], [460, 1], name="wide")
+        tf.reduce_sum(wide, name="last")
+
+    main = module_of(graph_def(build)).main
+    names = ("first", "last") if returned else ("last",)
+    results = tuple(ir.Result(name, ir.FLOAT, (name, 0)) for name in names)
+    module = ir.Module(main.with_nodes(main.nodes, results), {})
+    assert lives_of(module).late("wide") is not returned
+
+
 def test_each_late_cast_waits_for_the_backward_pass_and_makes_no_circle() -> None:
     module = step()
     made = rewrite(module, settled(A100, assignment="all"), suffix="__waits")

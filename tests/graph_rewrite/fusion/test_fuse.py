@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
+import types
 import warnings
 
 import numpy as np
@@ -23,6 +24,7 @@ from amp.graph_rewrite.cost import shipped_devices
 from amp.graph_rewrite.cost.device import Device
 from amp.graph_rewrite.fusion import fuse
 from amp.graph_rewrite.graph import ir, serde, unscale_markers
+from amp.graph_rewrite.graph.calls import FunctionUse
 from amp.graph_rewrite.ops import op_table
 from amp.integration.measuring import hardware
 from amp.integration.process import PROCESS
@@ -40,6 +42,7 @@ NEVER = dataclasses.replace(
     CPU, compiled=dataclasses.replace(shipped_devices.CPU_AMX, call=math.inf)
 )
 ROWS, WIDTH = 8, 4
+MAIN = FunctionUse("", False)
 UNIT = {"bfloat16": 2.0**-8, "float16": 2.0**-11}
 
 
@@ -312,6 +315,21 @@ def test_only_what_wins_back_its_compilation(monkeypatch):
     )
     assert fusion_of(one).clusters == 0
     assert fusion_of(three).clusters == 3
+
+
+@pytest.mark.parametrize("fixed", [(False, True), (True, False)])
+def test_what_has_no_fixed_sizes_somewhere_is_compiled_for_each(monkeypatch, fixed):
+    """Alike clusters share one function, whichever of them is met first."""
+    monkeypatch.setattr(fuse, "COMPILE_SECONDS", fuse.STEPS)  # saving 1 s a step pays
+
+    def names(seconds: float) -> dict:
+        alike = [types.SimpleNamespace(key="key", fixed=each) for each in fixed]
+        found = {MAIN: [fuse._Cluster(each, seconds / 2) for each in alike]}
+        module = ir.Module(ir.Graph("", {}), {})
+        return fuse._named(found, {MAIN: 1.0}, module, "")
+
+    assert names(0.9 * fuse.SIZES) == {}
+    assert names(1.1 * fuse.SIZES) == {"key": "amp_cluster_1"}
 
 
 # Random graphs

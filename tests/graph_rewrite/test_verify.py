@@ -5,7 +5,8 @@ from __future__ import annotations
 import dataclasses
 
 import pytest
-from rewriting import context_of, graph_def, matmul_chain, module_of, settled
+import tensorflow as tf
+from rewriting import context_of, graph_def, matmul_chain, module_of, settled, v1
 
 from amp.errors import VerifyError
 from amp.graph_rewrite import rewrite, verify
@@ -20,8 +21,8 @@ def main() -> ir.Graph:
     return module_of(graph_def(matmul_chain)).main
 
 
-def edited(name: str, **changes: object) -> ir.Graph:
-    graph = main()
+def edited(name: str, graph: ir.Graph | None = None, **changes: object) -> ir.Graph:
+    graph = graph or main()
     node = graph.nodes[name].changed(**changes)
     return graph.with_nodes({**graph.nodes, name: node})
 
@@ -93,6 +94,18 @@ def test_an_edge_read_in_another_type_is_found() -> None:
         "says that input 'x' has type bfloat16, but product:0 is float32" in one.found
     )
     assert "attribute 'T' of node 'out'" in two.found
+
+
+def test_a_reference_that_is_read_in_another_type_is_found() -> None:
+    def build() -> None:
+        variable = v1.get_variable("v", [], use_resource=False)
+        tf.identity(variable._ref(), name="read")
+
+    graph = module_of(graph_def(build)).main
+    assert found(verify.well_typed(graph, typed(graph))) == []
+    graph = edited("read", graph, updates={"T": ir.Type(ir.INT32)})
+    (problem,) = found(verify.well_typed(graph, typed(graph)))
+    assert "has type int32, but v:0 is float32 reference" in problem.found
 
 
 def test_an_output_that_is_not_there_is_found() -> None:

@@ -174,6 +174,10 @@ def test_parse(text, rule):
             lambda: DynamicLossScale(initial=1, minimum=2),
             "<= initial <=",
         ),
+        (
+            lambda: DynamicLossScale(initial=8, maximum=4),
+            "<= initial <=",
+        ),
         (lambda: parse("fast", where="AMP_LOSS_SCALE"), "'fast'(.|\n)*AMP_LOSS_SCALE"),
         (lambda: parse("-4", where="here"), "value is -4.0(.|\n)*do now:"),
         (lambda: parse("Dynamic(", where="here"), "is not understood"),

@@ -92,6 +92,12 @@ LINEAR |= OWN
 BENT |= {
     "of a function": lambda g: tf.function(tf.minimum)(g, 0.1),
     "left out by a function": lambda g: tf.function(lambda x: tf.ones_like(x))(g),
+    "where no trip makes it zeros": lambda g: tf.minimum(
+        tf.while_loop(
+            lambda _: tf.constant(X)[0, 0] > 0.0, lambda x: (tf.zeros_like(x),), [g]
+        )[0],
+        0.1,
+    ),
     "row by row": lambda g: tf.map_fn(lambda row: tf.clip_by_norm(row, 0.1), g),
     "in a loop": lambda g: tf.while_loop(
         lambda i, x: i < 3, lambda i, x: (i + 1, tf.minimum(x, 0.1)), (0, g)

@@ -1,5 +1,6 @@
 """The state of scalers survives checkpoints, in every order of making and restoring."""
 
+import collections
 import contextlib
 import dataclasses
 import gc
@@ -195,6 +196,14 @@ def test_a_restored_scale_fits_the_rule(group, tmp_path, sources, stored, restor
     assert values(scaler) == {**VALUES, "scale": restored}
 
 
+def test_a_restored_scale_begins_a_tally_anew(group, sources):
+    group()
+    scaler = scaler_of(sources)
+    scaler.tally.assign([5, 3, 0])
+    scaler.restore("scale", tf.constant(4.0))
+    assert scaler.tally.numpy().tolist() == [0, 0, 0]
+
+
 def test_a_rule_that_does_not_move_keeps_its_scale(group, tmp_path, sources):
     path, scalers = earlier(tmp_path), group()
     scaler = state.find(("here.py", 1), sources, ConstantLossScale(64.0))
@@ -367,6 +376,16 @@ def test_skipped_steps_are_counted_when_their_variables_are_gone():
     del scaler, variable
     gc.collect()
     assert state.skipped_steps() == before + 3
+
+
+def test_another_thread_may_let_the_last_scaler_go_first(group, monkeypatch):
+    class Gone(collections.deque):
+        def __bool__(self):
+            return True
+
+    scalers = group()
+    monkeypatch.setattr(SCALING, "gone", Gone())
+    assert scalers.scalers == []
 
 
 def test_a_scaler_goes_though_its_device_cannot_be_read(group, monkeypatch):

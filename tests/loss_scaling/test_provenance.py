@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import types
 
 import numpy as np
 import pytest
@@ -373,3 +374,21 @@ def test_eager_gradients_are_forgotten_with_their_tensors():
     gc.collect()
     assert len(SCALING.gradients) == before
     assert current().states
+
+
+def test_where_a_gradient_of_a_branch_comes_from_is_not_known_outside():
+    v1.disable_control_flow_v2()
+    try:
+        with tf.Graph().as_default():
+            w = v1.get_variable("w", initializer=[1.0, 2.0], use_resource=True)
+            taken = v1.placeholder(tf.bool, [])
+            take = lambda: v1.gradients(tf.reduce_sum(w**2), [w])[0]  # noqa: E731
+            grad = tf.cond(taken, take, lambda: tf.zeros([2]))
+            assert provenance.calls([grad], [w]) is None
+    finally:
+        v1.enable_control_flow_v2()
+
+
+@pytest.mark.parametrize("name", ["Switch", "RefSwitch", "RefMerge", "RefEnter"])
+def test_an_edge_of_a_frame_is_one_for_references_too(name):
+    assert provenance._is_frame(types.SimpleNamespace(type=name))

@@ -10,7 +10,14 @@ import tensorflow as tf
 import amp
 from amp.integration import active
 from amp.integration.install import install
-from amp.loss_scaling import ConstantLossScale, DynamicLossScale, NoLossScale, state
+from amp.loss_scaling import (
+    ConstantLossScale,
+    DynamicLossScale,
+    NoLossScale,
+    provenance,
+    state,
+    update,
+)
 
 pytestmark = pytest.mark.kernels
 
@@ -665,6 +672,42 @@ def test_synchronous_replicas_are_never_skipped(scope, monkeypatch):
     # Tokens let a replica run ahead of the update, by a step that is then stale.
     assert steps >= 3
     assert 0 < found[0] < 0.8
+
+
+class Counting:
+    """In place of a scaler: counts how often its scale moves."""
+
+    def __init__(self):
+        self.moves = 0
+
+    def move(self, finite):
+        self.moves += 1
+        return []
+
+
+@pytest.mark.parametrize(
+    ("moved", "moves"),
+    [((True, True), 0), ((True, False), 1), ((False, True), 1), ((False, False), 1)],
+)
+def test_a_scale_moves_once_unless_it_has_in_every_replica(moved, moves):
+    scaler = Counting()
+    each = [[update.Concern(scaler, [], (), before)] for before in moved]
+    replicas = update.Replicas(agree=tf.identity, gather=lambda own: each)
+    everyone, _ = update._agreed(each[0], [tf.constant(False)], replicas)
+    assert (scaler.moves, len(everyone)) == (moves, 1)
+
+
+def test_what_replicas_agree_on_in_a_branch_is_not_counted_behind_it():
+    with tf.Graph().as_default():
+        call = provenance.Call(Counting(), tf.constant(True))
+    concern = update.Concern(call.scaler, [], (call,))
+    replicas = update.Replicas(agree=tf.identity)
+    with tf.Graph().as_default():  # that of the branch
+        update._agreed([concern], [tf.constant(False)], replicas)
+        assert not call.counted
+    with call.finite.graph.as_default():
+        update._agreed([concern], [tf.constant(False)], replicas)
+        assert call.counted
 
 
 def test_a_failing_update_is_still_the_optimizers_error(scope):

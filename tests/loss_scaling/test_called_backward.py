@@ -14,7 +14,7 @@ import tensorflow as tf
 from tensorflow.python.ops import custom_gradient
 
 import amp
-from amp.graph_rewrite.graph.ir import UNSCALE
+from amp.graph_rewrite.graph.ir import SEED, UNSCALE
 
 SCALED = amp.Policy(dtype="float16", emulate=True, loss_scale="dynamic", check=False)
 ROWS = np.linspace(-1.0, 1.0, 12, dtype=np.float32).reshape(4, 3)
@@ -296,6 +296,22 @@ def test_a_gradient_beside_it_stays_scaled(caplog: pytest.LogCaptureFixture) -> 
         operations = step.get_concrete_function().graph.get_operations()
     assert [op.type for op in operations if UNSCALE in op.node_def.attr] == ["MulNoNan"]
     assert not caplog.messages
+
+
+def test_a_gradient_in_the_same_function_stays_scaled() -> None:
+    first, second = tf.Variable(tf.ones([3, 2])), tf.Variable(tf.ones([3, 2]))
+    with amp.mixed_precision_scope(SCALED):
+        clips = tf.function(clipping())
+
+        @tf.function
+        def step() -> list[tf.Tensor]:
+            bent = tf.reduce_sum(clips(tf.constant(ROWS) @ first) ** 2)
+            plain = tf.reduce_sum((tf.constant(ROWS) @ second) ** 2)
+            return tf.gradients(bent, first) + tf.gradients(plain, second)
+
+        operations = step.get_concrete_function().graph.get_operations()
+    seeds = [op.inputs[1] for op in operations if SEED in op.node_def.attr]
+    assert [tf.get_static_value(scale) for scale in seeds] == [1.0, None]
 
 
 def test_one_that_reads_the_scale_stays_scaled(

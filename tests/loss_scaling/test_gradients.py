@@ -13,6 +13,7 @@ import amp
 from amp.errors import PolicyError
 from amp.graph_rewrite.graph import ir
 from amp.integration import active
+from amp.integration.distributed import replicas
 from amp.integration.install import install
 from amp.integration.training import markers
 from amp.loss_scaling import (
@@ -200,6 +201,20 @@ def test_inputs_and_untrainable_variables_are_left_alone(scope):
     assert not marked_nodes(graph, "_amp_unscale")
 
 
+def test_gradients_by_arguments_alone_are_marked(scope):
+    """The arguments may be weights, which an update is to read in float32."""
+
+    @tf.function
+    def take(x):
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            loss = x * x
+        return tape.gradient(loss, x)
+
+    graph = take.get_concrete_function(tf.constant(1.0)).graph
+    assert [n.op for n in marked_nodes(graph, "_amp_unscale")] == ["Identity"]
+
+
 @pytest.mark.parametrize("how", ["handle", "read", "reference", "resource"])
 def test_variables_behind_tensors_are_found(scope, how):
     with tf.Graph().as_default() as graph:
@@ -267,14 +282,15 @@ def test_tf_gradients_options(scope):
     same_as_without(scope, tf_function_of(take))
 
 
-def test_a_wrong_number_of_seeds_is_still_tensorflows_error(scope):
+@pytest.mark.parametrize(("targets", "seeds"), [(1, [None, None]), (2, [1.0])])
+def test_a_wrong_number_of_seeds_is_still_tensorflows_error(scope, targets, seeds):
     w = tf.Variable(1.0)
 
     @tf.function
     def take():
-        return tf.gradients(w * w, [w], grad_ys=[None, None])
+        return tf.gradients([w * w] * targets, [w], grad_ys=seeds)
 
-    with pytest.raises(ValueError, match="grad_ys"):
+    with pytest.raises(ValueError, match=f"{len(seeds)} grad_ys for {targets} ys"):
         take()
 
 
@@ -728,19 +744,34 @@ def test_attribute_scope_ends_and_nests():
         assert tf.constant(1.0).numpy() == 1.0
 
 
+def test_an_attribute_scope_that_ends_in_an_error_marks_nothing_later(monkeypatch):
+    numbers = [None]
+    monkeypatch.setattr(replicas, "own_number", lambda: numbers[-1])
+    with tf.Graph().as_default() as graph:
+        with pytest.raises(ZeroDivisionError), markers.attribute_scope("_a"):
+            raise ZeroDivisionError
+        numbers.append(0)
+        with markers.attribute_scope("_a"):
+            tf.constant(1.0, name="in")
+            numbers.append(1)  # the turn of another replica
+            tf.constant(1.0, name="out")
+    assert [n.name for n in marked_nodes(graph, "_a")] == ["in"]
+
+
 def test_importing_the_rules_imports_no_tensorflow():
     code = "import sys, amp.loss_scaling; assert 'tensorflow' not in sys.modules"
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
+@pytest.mark.parametrize("dtype", [tf.float64, tf.complex128])
 @pytest.mark.parametrize("mode", ["eager", "function", "xla"])
-def test_a_float64_gradient_is_exact_to_float64(scope, mode):
+def test_a_float64_gradient_is_exact_to_float64(scope, mode, dtype):
     scope(ConstantLossScale(1000.0))  # 1/1000 is no number of either type
-    w = tf.Variable(tf.constant([0.1, 0.2, 0.3], tf.float64))
+    w = tf.Variable(tf.constant([0.1, 0.2, 0.3], dtype))
 
     def take():
         with tf.GradientTape() as tape:
-            loss = tf.reduce_sum(w**2)
+            loss = tf.reduce_sum(tf.math.real(w * w))
         return tape.gradient(loss, w)
 
     if mode != "eager":

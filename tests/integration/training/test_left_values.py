@@ -62,10 +62,11 @@ def test_what_an_optimizer_keeps_is_read_after_the_update(mode: str) -> None:
     with amp.mixed_precision_scope(POLICY):
         *good, rows = step(tf.constant([[3.0], [4.0]]))
         weights = variable.numpy()
-        *bad, _ = step(tf.constant([[np.inf], [4.0]]))
+        *bad, none = step(tf.constant([[np.inf], [4.0]]))
     assert [float(value) for value in good] == [5.0, 5.0, 0.5, 1.0]
     if kind is KeptRows:
         np.testing.assert_array_equal(rows, [[3.0], [4.0]])
+        np.testing.assert_array_equal(none, [[0.0]])  # of 1, where none is known
     np.testing.assert_array_equal(weights, [[-0.5], [-1.0]])
     assert [float(value) for value in bad] == [0.0] * 4  # it did not run
     np.testing.assert_array_equal(variable.numpy(), weights)
@@ -204,6 +205,25 @@ def test_a_session_reads_the_summaries_of_an_update(factor: float) -> None:
     summary = v1.Summary.FromString(text)
     values = [each.simple_value for each in summary.value]
     assert values == ([4.0] if factor == 1.0 else [])
+
+
+@pytest.mark.parametrize("taken", [True, False])
+def test_summaries_of_a_program_s_own_branch_are_none_of_an_update(taken: bool) -> None:
+    v1.disable_control_flow_v2()
+    try:
+        with tf.Graph().as_default(), amp.mixed_precision_scope(POLICY):
+            flag = v1.placeholder(tf.bool, [])
+            own = lambda: v1.summary.scalar("own", 1.0)  # noqa: E731
+            v1.cond(flag, own, lambda: tf.constant(""))
+            listed = v1.get_collection(v1.GraphKeys.SUMMARIES)
+            x, train = graph(v1.train.GradientDescentOptimizer(0.5))
+            assert v1.get_collection(v1.GraphKeys.SUMMARIES) == listed
+            with started() as session:
+                session.run(train, {x: np.ones([2, 4], np.float32), flag: taken})
+                weights = session.run(v1.global_variables()[0])
+    finally:
+        v1.enable_control_flow_v2()
+    np.testing.assert_array_equal(weights, np.zeros([4, 1]))
 
 
 def test_a_session_reads_the_rate_of_an_optimizer() -> None:

@@ -27,6 +27,7 @@ from replica_steps import (
     SCALE,
     STEPS,
     Found,
+    built_by_one,
     copies,
     gradient_in_a_function,
     keras_optimizer,
@@ -312,6 +313,7 @@ IN_ONE_PROCESS = (
     scaled,
     one_copy,
     session,
+    built_by_one,
 )
 BETWEEN_WORKERS = (wire, wire_overflow, workers_of_two_rules, worker_without_a_scale)
 

@@ -150,15 +150,23 @@ def test_what_a_scaler_holds_is_a_number_to_the_program(processes, job):
     ("job", "count"), [("looked_at_by_one", 2), ("given_by_one", 1)]
 )
 def test_a_gradient_may_be_taken_in_one_replica_only(processes, job, count):
+    for process in processes:
+        one_left_out(process[job], count)
+
+
+def one_left_out(found: dict, count: int) -> None:
     # Each gradient that goes into the update is one; one update was left out.
     weights = [[1 - count * RATE * (STEPS - 1)]] * 4
-    for found in (process[job] for process in processes):
-        assert all(w == weights for copies in found["weights"] for w in copies)
-        assert all(n == STEPS - 1 for copies in found["taken"] for n in copies)
+    assert all(w == weights for copies in found["weights"] for w in copies)
+    assert all(n == STEPS - 1 for copies in found["taken"] for n in copies)
+
+
+def test_a_gradient_may_be_built_in_one_replica_only(mirrored):
+    one_left_out(mirrored[0]["built_by_one"], 1)
 
 
 def test_scales_of_gradients_taken_in_one_replica_are_the_same_in_all(mirrored):
-    for job in ("looked_at_by_one", "given_by_one"):
+    for job in ("looked_at_by_one", "given_by_one", "built_by_one"):
         for scales_of_one in mirrored[0][job]["scales"]:
             assert all(one == other for one, other in scales_of_one)
             assert [scales(STEPS)[-1]] * 2 in scales_of_one

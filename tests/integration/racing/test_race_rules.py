@@ -270,3 +270,10 @@ def test_a_prediction_is_doubted_by_the_factor_that_the_measured_gain_is_off() -
         log.add("cut", number, 2.0)
         log.add(FLOAT32, number, 2.0)
     assert race_rules.doubt(log) == pytest.approx(1.5)
+
+
+def test_an_entrant_without_a_prediction_is_no_reason_to_doubt() -> None:
+    log = Log({"cut": 1.0, FLOAT32: 2.0})
+    for name, seconds in (("cut", 1.0), (FLOAT32, 2.0), ("later", 1.5)):
+        log.add(name, 0, seconds)
+    assert race_rules.doubt(log) == pytest.approx(1.0)

@@ -7,6 +7,7 @@ import math
 import os
 import pathlib
 import threading
+import time
 from typing import Any
 
 import pytest
@@ -144,6 +145,29 @@ def test_a_winner_is_told_by_the_users_own_float32_of_the_earlier_run() -> None:
     told = plan_store.as_measured(report, known, "float32, rewritten")
     assert (told.measured32, told.measured16) == (1.2, 1.0)
     assert plan_store.as_measured(report, known, "not timed").measured32 == 1.5
+
+
+def test_threads_that_save_at_once_lose_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    loaded = plan_store._loaded
+
+    def slowly(file: pathlib.Path) -> Any:
+        found = loaded(file)
+        time.sleep(0.05)  # long enough for the others to load the same
+        return found
+
+    monkeypatch.setattr(plan_store, "_loaded", slowly)
+    want: dict[str, Any] = {"winner": "cut", "runs": 3, "tried": "times"}
+    threads = [
+        threading.Thread(target=plan_store.save, args=(NAME,), kwargs={field: value})
+        for field, value in want.items()
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert plan_store.load(NAME) == Record(**want)
 
 
 def test_a_directory_that_cannot_be_written_stops_nobody(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import linecache
+import threading
 
 import numpy as np
 import pytest
@@ -159,6 +160,18 @@ def test_one_call_in_so_many_is_observed():
             job.step(X, tf.constant(0.1))
             seen.append(len(monitor.samples))
     assert seen == [1, 1, 2, 2, 2, 3, 3]
+
+
+def test_a_thread_does_not_wait_for_another_s_observed_step():
+    probes, monitor, found = step_probes.StepProbes(strict=True), Watch(), []
+    call = lambda: found.append(probes.call(b"f", b"f", None))  # noqa: E731
+    step_probes.watch(monitor)
+    with probes._busy:
+        thread = threading.Thread(target=call, daemon=True)
+        thread.start()
+        thread.join(60)  # only a thread that waits takes so long
+        made = found.copy()
+    assert made == [(False, None)]
 
 
 def test_nothing_is_registered_unless_somebody_watches():

@@ -51,7 +51,6 @@ def contexts(
             native=policy.dtype in settled.device.native,
             xla=use.xla,
             behind=kept[use.name],
-            updates=behind[use.name] - before[use.name],
             fed=feeds if main else nothing,
             fetched=fetches if main else nothing,
             lookup=lookup,

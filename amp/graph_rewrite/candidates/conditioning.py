@@ -62,9 +62,6 @@ def conditioning(
       read what came out: the gradient of a factor is a product of inverses, whose
       terms cancel.
 
-    An update is none of these: it reads gradients as they are, float32 from the marker
-    on, and what these are rounded by is the products' error, however steep it is.
-
     A gradient that flows back through the first two is as well-conditioned as any, so
     there they are not looked for. Its products with the operands of case 1 and 2 stay
     float32: their sum cancels as the difference does, and a pole comes back as a zero.
@@ -80,7 +77,7 @@ def conditioning(
     summed = _summed(graph, sources)
     for name in graph.order:
         view, forward = typed[name], name not in flowing
-        if not view.float32 or name in context.updates:
+        if not view.float32:
             continue
         if forward and _is_steep(view, sources, context):
             found[name] = Reason("steep", name)

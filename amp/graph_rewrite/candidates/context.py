@@ -68,7 +68,6 @@ class Context:
       held: why no node of the module may become 16-bit, None if any may.
       called_on: the device of another kind that any call of the function is placed on,
         "" if none is.
-      updates: nodes downstream of a marker from which no marker is computed.
       kinds: the kinds of device that there are; a node placed on one that is not there
         runs where the others do.
     """
@@ -84,7 +83,6 @@ class Context:
     lookup: Callable[[str], op_schema.Schema | None]
     held: Reason | None = None
     called_on: str = ""
-    updates: frozenset[str] = frozenset()
     kinds: frozenset[str] = frozenset({"CPU"})
 
     def is_elsewhere(self, place: str) -> bool:

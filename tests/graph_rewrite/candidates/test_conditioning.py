@@ -10,9 +10,7 @@ import tensorflow as tf
 from rewriting import graph_def, rewritten, rules, settled, spec, traced, v1
 
 from amp.graph_rewrite.candidates import conditioning
-from amp.graph_rewrite.graph import ir
 from amp.graph_rewrite.rewrite import rewrite
-from amp.integration.training import markers
 
 WIDTH = 8
 Between = Callable[[tf.Tensor], tf.Tensor]
@@ -225,27 +223,6 @@ def test_what_flows_back_is_not_looked_at_as_the_forward_pass_is() -> None:
     backward = {one[name] for name in one if name.startswith("gradients/it")}
     assert "cancels" not in backward
     assert "follow" in backward
-
-
-def test_what_an_update_subtracts_or_divides_by_keeps_no_layer_in_float32() -> None:
-    """A centered second moment, bias correction: gradients are as exact as products."""
-
-    def build() -> None:
-        x = v1.placeholder(tf.float32, [WIDTH, WIDTH], name="x")
-        mean, square = (v1.placeholder(tf.float32, [WIDTH], n) for n in ("m", "s"))
-        bias = v1.placeholder(tf.float32, [WIDTH], "b")
-        biased = tf.nn.bias_add(tf.matmul(x, x), bias, name="biased")
-        layer = tf.nn.relu(biased, name="layer")
-        loss = tf.reduce_sum(tf.matmul(layer, x) ** 2)
-        with markers.attribute_scope(ir.UNSCALE):
-            gradient = tf.identity(tf.gradients(loss, bias)[0])
-        first = 0.9 * mean + 0.1 * gradient
-        second = 0.9 * square + 0.1 * gradient**2
-        tf.divide(gradient, tf.sqrt(second - first**2), name="update")
-
-    given = rules(rewritten(graph_def(build), fetches=["update"]).report)
-    assert given["layer"] == given["biased"] == "follow"
-    assert given["update"] == "unscale"
 
 
 def test_gradients_times_operands_of_a_difference_stay_float32() -> None:

@@ -35,8 +35,7 @@ def contexts(
     policy = settled.policy
     assert policy is not None
     behind = unscale_markers.behind_markers(module)
-    before = unscale_markers.before_markers(module)
-    kept = inner_gradients.kept(module, before, FORMATS[policy.dtype])
+    kept = inner_gradients.kept(module, behind, FORMATS[policy.dtype])
     held = _held(module, policy, behind)
     devices = calls.devices_called_on(module)
     lookup = op_schema.lookup_of(module)

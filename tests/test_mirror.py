@@ -44,6 +44,7 @@ ELSEWHERE = {
     ),
     "integration/runtime/node_import.py": ("integration/sessions/test_twin_graph.py"),
     "integration/measuring/cases.py": "integration/measuring/test_calibration.py",
+    "integration/sessions/plan_checks.py": "integration/sessions/test_run_checks.py",
     "integration/observing/judge.py": "integration/observing/test_gradient_check.py",
     "integration/observing/samples.py": "integration/observing/test_step_probes.py",
     "integration/observing/step_variants.py": (

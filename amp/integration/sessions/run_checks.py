@@ -1,6 +1,6 @@
 """`RunCheck`: compares the gradients of a run by a plan with those in float32.
 
-Made by `run_plans` and used by `run_twins` before a plan makes its first step. That
+Made by `run_plans` and used by `plan_checks` before a plan makes its first step. That
 step is made in float32, and what it takes from elsewhere (a batch of an iterator,
 random numbers) is fetched with it. Before the next one, the gradients in float32, with
 the plan's products only in 16 bits and by the plan are fetched, in runs that are fed
@@ -35,7 +35,7 @@ from amp.integration.sessions.graph_views import GraphViews
 from amp.integration.sessions.planned_parts import Plan, Planned
 from amp.integration.sessions.policy_view import PolicyView, Run, edge_of
 
-_Make: TypeAlias = Callable[[Run], Any]  # makes a run of the twin
+Make: TypeAlias = Callable[[Run], Any]  # makes a run of the twin
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -113,7 +113,7 @@ class RunCheck:
         """Whether the first step was made, so that `compare` may be called."""
         return self._batch is not None
 
-    def first(self, run: _Make, form: Run, feeds: Mapping[Any, Any]) -> Any:
+    def first(self, run: Make, form: Run, feeds: Mapping[Any, Any]) -> Any:
         """Makes the step in float32, and returns its outputs.
 
         Args:
@@ -132,7 +132,7 @@ class RunCheck:
         self._batch = _Batch(shapes, values)
         return outputs[:count]
 
-    def compare(self, run: _Make) -> tuple[AccuracyOutcome, str]:
+    def compare(self, run: Make) -> tuple[AccuracyOutcome, str]:
         """Compares the gradients of the batch of the first step.
 
         Args:
@@ -192,7 +192,7 @@ class RunCheck:
                 kept.setdefault(use, {}).update(dict.fromkeys(names, why))
         return nominee_under(self._twins.settled, PRODUCTS.name).keeping(kept)
 
-    def _fetched(self, run: _Make, form: _Form) -> Sequence[Any]:
+    def _fetched(self, run: Make, form: _Form) -> Sequence[Any]:
         """The gradients of a form, at the first loss scale at which they are finite."""
         found: Sequence[Any] = ()
         scales = [1.0]

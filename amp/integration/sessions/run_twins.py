@@ -17,13 +17,12 @@ from typing import Any, TypeAlias
 import tensorflow as tf
 
 from amp.graph_rewrite.assign.nominee import CUT
-from amp.graph_rewrite.normalize.gradients_only import NotRepeatable
-from amp.graph_rewrite.outcomes import AccuracyOutcome, TrialOutcome
+from amp.graph_rewrite.outcomes import TrialOutcome
 from amp.graph_rewrite.report_builder import left
 from amp.integration import fallback
 from amp.integration.contests import plan_store
 from amp.integration.contests.contest import Contest, begun
-from amp.integration.contests.entrants import AS_EXACT, NOMINEES, OTHERS, NotMade
+from amp.integration.contests.entrants import NOMINEES, OTHERS, NotMade
 from amp.integration.contests.guard import Guard, Turn
 from amp.integration.contests.kept_race import KeptRace
 from amp.integration.contests.plan_store import Record
@@ -31,8 +30,8 @@ from amp.integration.observing import standstills
 from amp.integration.racing.race_log import FLOAT32
 from amp.integration.runtime import failures
 from amp.integration.runtime.unasked import Due
+from amp.integration.sessions.plan_checks import Judged, PlanChecks
 from amp.integration.sessions.policy_view import Run
-from amp.integration.sessions.run_checks import RunCheck
 from amp.integration.sessions.run_plans import MadeRun, RunPlans
 from amp.integration.sessions.run_reports import RunReports
 
@@ -61,7 +60,7 @@ class Terms:
     unchecked: str
     recall: bool
     refused: set[tuple[Any, str]]
-    judged: dict[Any, tuple[AccuracyOutcome, str]]
+    judged: dict[Any, Judged]
 
 
 class RunTwins:
@@ -89,9 +88,9 @@ class RunTwins:
         self._contest: Contest | None = None
         self._running = FLOAT32  # the name of the plan, as far as it is known
         self._started: set[str] = set()  # the plans that have run
-        # By plan, what compares it at its first turn, or why that cannot be.
-        self._checks: dict[str, RunCheck | str] = {}
-        self._met: set[str] = set()  # the plans that were made
+        self._checks: PlanChecks | None = None
+        if not terms.unchecked:
+            self._checks = PlanChecks(plans, terms.judged, self._what, self._strict)
         self._reports: RunReports | None = None
         if self._policy is not None:
             self._reports = RunReports(self._what, self._policy, plans.graph)
@@ -173,7 +172,7 @@ class RunTwins:
                 return race.call(turn, work)
         plan = self._running if contest is None else contest.winner
         outputs = turn(plan)
-        if plan not in self._checks:
+        if self._checks is None or not self._checks.waits(plan):
             self._go_on()
         return outputs
 
@@ -239,30 +238,9 @@ class RunTwins:
             self._plans.drop(plan, failures.REFUSED)
         contest = self._contest
         made = self._plans.make(plan, 1.0 if contest is None else contest.doubt)
-        if isinstance(made, MadeRun) and made.planned and plan not in self._met:
-            self._met.add(plan)
-            self._check_later(plan)
+        if self._checks is not None and isinstance(made, MadeRun) and made.planned:
+            self._checks.made(plan)
         return made
-
-    def _check_later(self, plan: str) -> None:
-        """Has a plan compared at its first turn, unless that tells nothing new."""
-        if self._terms.unchecked or plan in AS_EXACT:
-            return
-
-        def check() -> RunCheck | str | None:
-            try:
-                return self._plans.check(plan)
-            except NotRepeatable as e:
-                return str(e)
-
-        found = fallback.attempt(self._uncompared, check, lambda: None)
-        if found is not None:
-            self._checks[plan] = found
-
-    @property
-    def _uncompared(self) -> fallback.Part:
-        says = f"gradients of {self._what} are not compared with float32"
-        return fallback.Part(says, self._strict)
 
     def _turn(
         self, run: Make, starts: Starts, feeds: Mapping[Any, Any], plan: str
@@ -272,38 +250,23 @@ class RunTwins:
         A step is made in float32 for that; in a race, the plan's turn comes again.
         """
         made = None if plan == FLOAT32 else self._raced(plan)
-        check = self._checks.get(plan) if isinstance(made, MadeRun) else None
-        known = isinstance(check, RunCheck) and check.key in self._terms.judged
-        if isinstance(check, RunCheck) and not check.has_batch and not known:
-            race = None if self._contest is None else self._contest.race()
-            if race is not None:
-                race.postpone()
-            return check.first(run, self._plans.float32(), feeds)
-        if check is not None:
-            self._compare(plan, check, run)
+        checks = self._checks
+        if checks is not None and isinstance(made, MadeRun) and checks.waits(plan):
+            check = checks.records(plan)
+            if check is not None:
+                race = None if self._contest is None else self._contest.race()
+                if race is not None:
+                    race.postpone()
+                return check.first(run, self._plans.float32(), feeds)
+            self._take_in(plan, checks.compare(plan, run))
         return self.guarded(run, starts, plan)
 
-    def _compare(self, plan: str, check: RunCheck | str, run: Make) -> None:
-        """Compares the gradients of a plan; one that is at fault runs no more."""
-
-        def compare() -> tuple[AccuracyOutcome, str]:
-            why, judged = check, self._terms.judged
-            try:
-                if isinstance(check, RunCheck):
-                    if check.key not in judged:
-                        judged[check.key] = check.compare(run)
-                    return judged[check.key]
-            except NotRepeatable as e:
-                why = str(e)
-            return AccuracyOutcome(f"not checked: {why}"), ""
-
-        nothing = AccuracyOutcome("not checked: that failed"), ""
-        outcome, fault = fallback.attempt(self._uncompared, compare, lambda: nothing)
-        self._checks.pop(plan, None)
+    def _take_in(self, plan: str, judged: Judged) -> None:
+        """Notes what a comparison found; a plan that is at fault runs no more."""
         if self._reports is not None:
-            self._reports.compared(outcome)
-        if fault:
-            self._plans.drop(plan, fault)
+            self._reports.compared(judged.outcome)
+        if judged.fault:
+            self._plans.drop(plan, judged.fault)
             # What has won is no plan any more, in the job's next run either.
             plan_store.save(self._key, winner="", seconds={}, ready={})
 

@@ -15,7 +15,6 @@ from typing import Any, TypeAlias
 import tensorflow as tf
 
 from amp.graph_rewrite.graph import ir
-from amp.graph_rewrite.outcomes import AccuracyOutcome
 from amp.integration import fallback
 from amp.integration.functions.twins import Twins
 from amp.integration.observing import gradient_check
@@ -23,6 +22,7 @@ from amp.integration.racing import exemptions
 from amp.integration.runtime import definitions, failures
 from amp.integration.runtime.unasked import Unasked
 from amp.integration.sessions.graph_views import views_of
+from amp.integration.sessions.plan_checks import Judged
 from amp.integration.sessions.policy_view import PolicyView, Run
 from amp.integration.sessions.run_plans import Asked, RunPlans
 from amp.integration.sessions.run_twins import Make, RunTwins, Starts, Terms
@@ -149,7 +149,7 @@ class SessionTwin:
         self._proven: Unasked[Key, Run] = Unasked()
         self._runs: dict[Key, RunTwins] = {}
         self._refused: set[tuple[Any, str]] = set()
-        self._judged: dict[Any, tuple[AccuracyOutcome, str]] = {}
+        self._judged: dict[Any, Judged] = {}
         self._once = Once()  # threads may begin with the same run
         self._partial: dict[Any, _Partial] = {}  # by their handles, until they end
 

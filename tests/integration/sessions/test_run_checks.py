@@ -14,7 +14,7 @@ from amp.integration.contests import plan_store
 from amp.integration.observing.judge import NONE_FINITE, Judge
 from amp.integration.racing.race_log import FLOAT32
 from amp.integration.reports import reports
-from amp.integration.sessions import run_twins
+from amp.integration.sessions.run_checks import RunCheck
 from amp.integration.sessions.session_twins import SessionTwin
 
 v1 = tf.compat.v1
@@ -254,7 +254,7 @@ def test_a_comparison_that_fails_leaves_the_job_as_it_is(monkeypatch, caplog):
     def failed(*_):
         raise tf.errors.UnknownError(None, None, "planted")
 
-    monkeypatch.setattr(run_twins.RunCheck, "compare", failed)
+    monkeypatch.setattr(RunCheck, "compare", failed)
     job = Job(plain, strict=False)
     with pytest.warns(RuntimeWarning, match="not compared with float32"):
         job.trained(3)

@@ -1,0 +1,106 @@
+"""`PlanChecks`: when the gradients of one run's plans are compared, and what is known.
+
+Used by `run_twins`, which drops a plan that is at fault. What is compared is in
+`run_checks`; no run is made but by those.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from amp.graph_rewrite.normalize.gradients_only import NotRepeatable
+from amp.graph_rewrite.outcomes import AccuracyOutcome
+from amp.integration import fallback
+from amp.integration.contests.entrants import AS_EXACT
+from amp.integration.sessions.run_checks import Make, RunCheck
+from amp.integration.sessions.run_plans import RunPlans
+
+
+class Judged(NamedTuple):
+    """What a comparison found.
+
+    Attributes:
+      outcome: the figures, for the report.
+      fault: what is wrong with the plan, "" if nothing is.
+    """
+
+    outcome: AccuracyOutcome
+    fault: str = ""
+
+
+class PlanChecks:
+    """The comparisons of one run's plans, each before the plan makes its first step.
+
+    Args:
+      plans: of the run.
+      judged: what is known of the session's gradients, by `RunCheck.key`; may be added
+        to.
+      what: the run, for warnings.
+      strict: whether a failure is raised.
+    """
+
+    def __init__(
+        self,
+        plans: RunPlans,
+        judged: dict[Any, Judged],
+        what: str,
+        strict: bool,
+    ) -> None:
+        self._plans, self._judged = plans, judged
+        says = f"gradients of {what} are not compared with float32"
+        self._part = fallback.Part(says, strict)
+        # By plan, what compares it, or why that cannot be.
+        self._pending: dict[str, RunCheck | str] = {}
+        self._met: set[str] = set()
+
+    def made(self, plan: str) -> None:
+        """Is told of a plan that changes the run; it may have been told before."""
+        if plan in self._met or plan in AS_EXACT:
+            return
+        self._met.add(plan)
+
+        def check() -> RunCheck | str | None:
+            try:
+                return self._plans.check(plan)
+            except NotRepeatable as e:
+                return str(e)
+
+        found = fallback.attempt(self._part, check, lambda: None)
+        if found is not None:
+            self._pending[plan] = found
+
+    def waits(self, plan: str) -> bool:
+        """Whether a plan is still to be compared."""
+        return plan in self._pending
+
+    def records(self, plan: str) -> RunCheck | None:
+        """What is to make a step in float32 before a plan is compared, if anything."""
+        check = self._pending.get(plan)
+        if not isinstance(check, RunCheck) or check.has_batch:
+            return None
+        return None if check.key in self._judged else check
+
+    def compare(self, plan: str, run: Make) -> Judged:
+        """Compares a plan that waits for it, which it does no more then.
+
+        Args:
+          plan: its name.
+          run: makes a run of the twin.
+        """
+        check = self._pending[plan]
+
+        def compare() -> Judged:
+            why = check
+            try:
+                if isinstance(check, RunCheck):
+                    if check.key not in self._judged:
+                        self._judged[check.key] = Judged(*check.compare(run))
+                    return self._judged[check.key]
+            except NotRepeatable as e:
+                why = str(e)
+            return Judged(AccuracyOutcome(f"not checked: {why}"))
+
+        failed = Judged(AccuracyOutcome("not checked: that failed"))
+        found = fallback.attempt(self._part, compare, lambda: failed)
+        self._pending.pop(plan, None)
+        return found

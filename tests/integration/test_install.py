@@ -15,7 +15,7 @@ from keras.src.optimizers.base_optimizer import BaseOptimizer
 from keras.src.saving import saving_lib
 
 from amp.errors import TensorFlowError
-from amp.integration import hooks, install
+from amp.integration import hooks, install, wrapping
 from amp.integration.process import PROCESS
 
 v1 = tf.compat.v1
@@ -136,3 +136,5 @@ def test_a_second_copy_of_the_package_wraps_once(monkeypatch):
         sys.modules.update(before)
         for key, hook in PROCESS.wrapped.items():
             setattr(hook.owner, key.rpartition(".")[2], hook.wrapper)
+            if hook.exported:
+                wrapping._rebind(hook.name, hook.original, hook.wrapper)

@@ -35,7 +35,8 @@ def contexts(
     policy = settled.policy
     assert policy is not None
     behind = unscale_markers.behind_markers(module)
-    kept = inner_gradients.kept(module, behind, FORMATS[policy.dtype])
+    before = unscale_markers.before_markers(module)
+    kept = inner_gradients.kept(module, behind, before, FORMATS[policy.dtype])
     held = _held(module, policy, behind)
     devices = calls.devices_called_on(module)
     lookup = op_schema.lookup_of(module)
@@ -50,6 +51,7 @@ def contexts(
             native=policy.dtype in settled.device.native,
             xla=use.xla,
             behind=kept[use.name],
+            updates=behind[use.name] - before[use.name],
             fed=feeds if main else nothing,
             fetched=fetches if main else nothing,
             lookup=lookup,

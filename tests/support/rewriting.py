@@ -91,6 +91,7 @@ def context_of(
         native=resolution.policy.dtype in resolution.device.native,
         xla=xla,
         behind=frozenset(),
+        updates=frozenset(),
         fed=frozenset(),
         fetched=frozenset(),
         lookup=op_schema.lookup_of(module),

@@ -66,6 +66,9 @@ def conditioning(
     there they are not looked for. Its products with the operands of case 1 and 2 stay
     float32: their sum cancels as the difference does, and a pole comes back as a zero.
 
+    An update reads gradients as products made them, however steep it is: of what feeds
+    it, nothing is refused that it has through an unscale marker.
+
     Args:
       graph: one function.
       typed: its nodes, and the constants that it is given, by its arguments' names.
@@ -86,10 +89,10 @@ def conditioning(
         elif forward and name in summed and (ways := _ways(view, sources)):
             if _cancels(view, ways):
                 found[name] = Reason("cancels", name)
-            else:
+            elif name not in context.updates:
                 for product in _sharing(view, ways, sources):
                     found[name] = found[product] = Reason("cancels", name)
-    feeding = _feeding(graph, sources, found)
+    feeding = _feeding(graph, sources, found, context.updates)
     mirrored = _mirrored(graph, sources, feeding, flowing)
     solving: dict[str, Reason] = {}
     if any(facts(op).kind is Kind.SOLVE for op in graph.ops):
@@ -321,17 +324,21 @@ def _origin(edge: ir.Edge, typed: Mapping[str, Typed]) -> ir.Edge:
 
 
 def _feeding(
-    graph: ir.Graph, sources: _Sources, found: Mapping[str, Reason]
+    graph: ir.Graph,
+    sources: _Sources,
+    found: Mapping[str, Reason],
+    updates: Set[str],
 ) -> dict[str, Reason]:
     """What computes the operands of some nodes, up to products and other types.
 
-    Walks again where a loop of TensorFlow 1 goes back to what was walked before.
+    Of an update up to unscale markers, too. Walks again where a loop of TensorFlow 1
+    goes back to what was walked before.
     """
     reached: dict[str, Reason] = {}
     back: set[str] = set()
     typed = sources.typed
     while True:
-        _reach(graph, sources, found, reached)
+        _reach(graph, sources, found, updates, reached)
         known = len(back)
         back.update(n for n in reached if typed[n].facts.kind is Kind.NEXT_ITERATION)
         if len(back) == known:
@@ -343,6 +350,7 @@ def _reach(
     graph: ir.Graph,
     sources: _Sources,
     found: Mapping[str, Reason],
+    updates: Set[str],
     reached: dict[str, Reason],
 ) -> None:
     """One walk of `_feeding`, which adds to `reached`."""
@@ -354,6 +362,8 @@ def _reach(
         for edge, slot in zip(typed[name].node.inputs, typed[name].ins, strict=False):
             made = typed.get(edge[0])
             if slot.type not in ir.FLOATS or made is None:
+                continue
+            if name in updates and made.node.flag(ir.UNSCALE):
                 continue
             if made.facts.kind in _COPIES or _may_spoil(sources, edge, reason):
                 reached.setdefault(edge[0], reason)

@@ -62,6 +62,7 @@ class Context:
         kernel, but for `Row.float32_under_xla`).
       behind: nodes that stay float32 as they are downstream of an unscale marker,
         markers included (`inner_gradients`).
+      updates: nodes downstream of a marker from which no further one is computed.
       fed: nodes that the caller feeds, which stay float32.
       fetched: nodes whose tensors the caller reads in float32.
       lookup: gives the schema of any op or function.
@@ -78,6 +79,7 @@ class Context:
     native: bool
     xla: bool
     behind: frozenset[str]
+    updates: frozenset[str]
     fed: frozenset[str]
     fetched: frozenset[str]
     lookup: Callable[[str], op_schema.Schema | None]

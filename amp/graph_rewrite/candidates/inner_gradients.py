@@ -19,18 +19,21 @@ _LEAST = 2.0**-126  # float32's smallest normal number
 
 
 def kept(
-    module: ir.Module, behind: Mapping[str, frozenset[str]], format_: Format
+    module: ir.Module,
+    behind: Mapping[str, frozenset[str]],
+    before: Mapping[str, frozenset[str]],
+    format_: Format,
 ) -> Mapping[str, frozenset[str]]:
     """For each function, the nodes that stay float32 behind markers, these included.
 
     Args:
       module: as it is analyzed.
       behind: what is downstream of markers (`unscale_markers.behind_markers`).
+      before: what markers are computed from (`unscale_markers.before_markers`).
       format_: the 16-bit type.
     """
     if format_.smallest > _LEAST or not any(behind.values()):
         return behind
-    before = unscale_markers.before_markers(module)
     graphs = {graph.name: graph for graph in (*module.graphs(), module.main)}
     ends = {
         name: frozenset(n for n in nodes if graphs[name].nodes[n].op in COMPUTE)

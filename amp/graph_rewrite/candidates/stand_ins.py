@@ -11,12 +11,8 @@ from collections.abc import Container, Mapping
 
 from amp.graph_rewrite.candidates.context import Context, Typed
 from amp.graph_rewrite.graph import ir
+from amp.graph_rewrite.ops.chains import BIAS_GRADIENT, FILTER_GRADIENT
 from amp.graph_rewrite.ops.op_table import Row, facts
-
-# Of both, where they read the same tensor, oneDNN's graph pass makes one kernel, which
-# adds up in float32 (GetConv2DBackpropFilterOrBiasAddGrad in mkl_layout_pass.cc,
-# tensorflow/core/common_runtime; seen in TensorFlow 2.21 in float32 and bfloat16).
-_BIAS, _FILTER = ("BiasAddGrad", 0), ("Conv2DBackpropFilter", 2)  # op and input
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -85,7 +81,7 @@ def is_merged(
       context: of the use.
     """
     onednn = context.device_type == "CPU" and context.native and not context.xla
-    if node.op != _BIAS[0] or context.format.name != "bfloat16" or not onednn:
+    if node.op != BIAS_GRADIENT[0] or context.format.name != "bfloat16" or not onednn:
         return False
     source, _ = node.inputs[0]
     outs = typed[source].outs if source in typed else (None,)
@@ -94,14 +90,14 @@ def is_merged(
         for port in range(len(outs))  # the pass does not ask which
         for name, at in graph.readers.get((source, port), ())
     ]
-    biases = [reader for reader, at in readers if (reader.op, at) == _BIAS]
-    filters = [reader for reader, at in readers if (reader.op, at) == _FILTER]
+    biases = [reader for reader, at in readers if (reader.op, at) == BIAS_GRADIENT]
+    filters = [reader for reader, at in readers if (reader.op, at) == FILTER_GRADIENT]
     if len(biases) != 1 or len(filters) != 1:
         return False
     (other,) = filters
     return (
         other.name in low
-        and other.inputs[_FILTER[1]] == node.inputs[0]
+        and other.inputs[FILTER_GRADIENT[1]] == node.inputs[0]
         and other.text("padding") != "EXPLICIT"
         and other.text("data_format") == node.text("data_format")
         and other.device == node.device

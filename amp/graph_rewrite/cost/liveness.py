@@ -43,7 +43,7 @@ class Liveness:
         # Of each edge that is an unchanged copy, the edge that it is a copy of.
         self._origins: dict[ir.Edge, ir.Edge] = {}
         self._levels: dict[str, int] = {}
-        self._waited: dict[str, list[tuple[int, str, int]]] = {}
+        self._waited: dict[str, list[str]] = {}
         for name in graph.order:
             self._levels[name] = self._level_of(typed[name])
         self._peak = self._find_peak()
@@ -83,26 +83,22 @@ class Liveness:
         run = [read for read in reads if read[0] in self._running] or reads
         first, given = min(run, key=lambda read: (self._level(read[0]), read))
         edge = self._graph.nodes[first].inputs[given]
-        for _, name, index in self._waited_for(first):
-            together = self._runs_with(name, edge) and self._is_behind(reads, name)
-            if index != given and together:
+        for name in self._waited_for(first):
+            if self._runs_with(name, edge) and self._is_behind(reads, name):
                 return name
         return ""
 
-    def _waited_for(self, first: str) -> list[tuple[int, str, int]]:
-        """The late nodes under a node that it waits for: level, name and input.
+    def _waited_for(self, first: str) -> list[str]:
+        """The late nodes under a node that it waits for, the highest first.
 
-        The highest come first. What it waits for by control has input -1. The list is
-        kept, because a join is asked about each of its inputs.
+        The list is kept, because a join is asked about each of its inputs.
         """
         if first not in self._waited:
             node, level = self._graph.nodes[first], self._level(first)
-            inputs = enumerate(self._origin(edge)[0] for edge in node.inputs)
-            others = [*inputs, *((-1, name) for name in node.controls)]
-            late = [pair for pair in others if self.late(pair[1])]
-            found = [(self._level(name), name, index) for index, name in late]
-            below = [one for one in found if one[0] < level]
-            self._waited[first] = sorted(below, reverse=True)
+            names = {self._origin(edge)[0] for edge in node.inputs} | {*node.controls}
+            late = ((self._level(name), name) for name in names if self.late(name))
+            below = sorted((one for one in late if one[0] < level), reverse=True)
+            self._waited[first] = [name for _, name in below]
         return self._waited[first]
 
     def _runs_with(self, name: str, edge: ir.Edge) -> bool:

@@ -36,11 +36,7 @@ def before_markers(module: ir.Module) -> dict[str, frozenset[str]]:
     if not any(picked.values()):
         return picked
     state = {name: _Upstream(set(nodes)) for name, nodes in picked.items()}
-    changed = True
-    while changed:
-        changed = False
-        for graph in graphs.values():
-            changed |= _mark_upstream(graph, state, module.functions)
+    _walk(graphs, lambda graph: _mark_upstream(graph, state, module.functions))
     return {name: frozenset(marked.nodes) for name, marked in state.items()}
 
 
@@ -66,11 +62,7 @@ def downstream(
         name: _Downstream(nodes, none if ends is None else ends[name])
         for name, nodes in picked.items()
     }
-    changed = True
-    while changed:
-        changed = False
-        for graph in graphs.values():
-            changed |= _mark_downstream(graph, state, module.functions)
+    _walk(graphs, lambda graph: _mark_downstream(graph, state, module.functions))
     return {name: frozenset(marked.nodes) for name, marked in state.items()}
 
 
@@ -84,6 +76,12 @@ def _picked(
         name: frozenset(node.name for node in graph.nodes.values() if pick(node))
         for name, graph in graphs.items()
     }
+
+
+def _walk(graphs: Mapping[str, ir.Graph], mark: Callable[[ir.Graph], bool]) -> None:
+    """Walks all graphs again while walking one of them changes anything."""
+    while sum(map(mark, graphs.values())):
+        pass
 
 
 @dataclasses.dataclass(slots=True)

@@ -1,4 +1,4 @@
-"""Chains of ops of which Grappler's remapper makes one kernel, by kind of device.
+"""Ops of which TensorFlow's graph passes make one kernel, by kind of device.
 
 A table of what was observed; no graph is walked and nothing is priced here.
 
@@ -148,3 +148,8 @@ CHAINS: tuple[Chain, ...] = (
         whole=True,
     ),
 )
+# The gradients of a bias and of a filter, and the input of each at which they read one
+# tensor. oneDNN's graph pass makes one kernel of the two, which adds up in float32
+# (GetConv2DBackpropFilterOrBiasAddGrad in mkl_layout_pass.cc, tensorflow/core/
+# common_runtime; seen in TensorFlow 2.21 in float32 and bfloat16).
+BIAS_GRADIENT, FILTER_GRADIENT = ("BiasAddGrad", 0), ("Conv2DBackpropFilter", 2)

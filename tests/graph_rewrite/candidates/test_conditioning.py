@@ -10,7 +10,9 @@ import tensorflow as tf
 from rewriting import graph_def, rewritten, rules, settled, spec, traced, v1
 
 from amp.graph_rewrite.candidates import conditioning
+from amp.graph_rewrite.graph import ir
 from amp.graph_rewrite.rewrite import rewrite
+from amp.integration.training import markers
 
 WIDTH = 8
 Between = Callable[[tf.Tensor], tf.Tensor]
@@ -391,6 +393,63 @@ def test_a_layer_beside_its_own_normalized_input_is_16_bit() -> None:
         return centered + inner(centered, tf.ones([WIDTH, WIDTH]))
 
     assert found(between, assignment="all")["inner"] == "compute"
+
+
+def unscaled(x: tf.Tensor) -> tf.Tensor:
+    with markers.attribute_scope(ir.UNSCALE):
+        return tf.identity(x)
+
+
+def clipped_by_norm(x: tf.Tensor) -> tf.Tensor:
+    """As TensorFlow and Keras have it; the difference is to be nan where a norm is."""
+    norm = tf.sqrt(tf.reduce_sum(x * x))
+    return x * (tf.minimum(1.0 / norm, 1.0) + (norm - norm))
+
+
+UPDATES: dict[str, Between] = {
+    "centered": centered_sum,
+    "by moments": variance_by_moments,
+    "clipped": clipped_by_norm,
+    "steep": lambda x: tf.sin(1e3 * x),
+    "by pole": lambda x: 1.0 / (1.0 - x),
+}
+# What reads the bias of a layer, and whether that is then float32.
+READERS: dict[str, tuple[Callable[[Between, tf.Tensor], tf.Tensor], bool]] = {
+    "a gradient": (lambda update, x: update(unscaled(x)), False),
+    "beside a gradient": (lambda update, x: update(x) * unscaled(tf.abs(x)), True),
+    "of a further gradient": (lambda update, x: unscaled(update(unscaled(x))), True),
+}
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+@pytest.mark.parametrize("reader", READERS)
+@pytest.mark.parametrize("name", UPDATES)
+def test_an_update_holds_no_gradient_in_float32(
+    name: str, reader: str, dtype: str
+) -> None:
+    """It reads them as products made them; what it has otherwise it holds."""
+    reads, held = READERS[reader]
+
+    def fn(x: tf.Tensor) -> tuple[tf.Tensor, ...]:
+        one = tf.matmul(x, tf.ones([WIDTH, WIDTH]))
+        biased = tf.nn.bias_add(one, tf.ones([WIDTH]), name="biased")
+        two = tf.matmul(biased, tf.ones([WIDTH, WIDTH]))
+        return two, reads(UPDATES[name], biased)
+
+    module, _ = traced(fn, spec(WIDTH, WIDTH))
+    policy = settled(dtype=dtype, emulate=dtype == "float16")
+    (one,) = [d for d in rewrite(module, policy).report.decisions if d.node == "biased"]
+    assert (one.dtype == "float32") == held
+    assert held == (one.rule in ("cancels", "steep"))
+
+
+def test_an_update_holds_no_product_for_what_is_summed_beside_it() -> None:
+    def fn(x: tf.Tensor) -> tf.Tensor:
+        x = tf.matmul(x, tf.ones([WIDTH, WIDTH]))
+        return squares(x) - unscaled(inner(x, x))
+
+    module, _ = traced(fn, spec(WIDTH, WIDTH))
+    assert rules(rewrite(module, settled()).report)["inner"] == "compute"
 
 
 def test_sums_behind_what_joins_many_are_looked_at_in_linear_time(

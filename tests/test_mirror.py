@@ -114,6 +114,9 @@ ELSEWHERE = {
     "integration/sessions/run_plans.py": "integration/sessions/test_run_twins.py",
     "integration/sessions/run_reports.py": "integration/sessions/test_run_twins.py",
     "integration/sessions/shown_casts.py": "integration/sessions/test_policy_view.py",
+    "integration/training/conditional_updates.py": (
+        "integration/training/test_optimizer_hooks.py"
+    ),
     "integration/training/custom_gradients.py": "loss_scaling/test_eager_backward.py",
     "integration/training/gradient_hooks.py": "loss_scaling/test_gradients.py",
     "integration/training/gradient_sources.py": "loss_scaling/test_gradients.py",

@@ -17,9 +17,9 @@ from amp.integration.distributed import replicas
 from amp.integration.install import install
 from amp.integration.training import (
     agreement,
+    conditional_updates,
     gradient_sources,
     markers,
-    optimizer_hooks,
 )
 from amp.loss_scaling import finite_checks, gradients, update
 
@@ -61,14 +61,14 @@ def apply_if_finite(
         return tf.constant(True)
     _require_agreement()
     strategy = tf.distribute.get_strategy()
-    concerns = optimizer_hooks.asked(strategy, flat, sources) or []
-    apply = optimizer_hooks.told(_grouped(apply), flat, sources, concerns)
+    concerns = conditional_updates.asked(strategy, flat, sources) or []
+    apply = conditional_updates.told(_grouped(apply), flat, sources, concerns)
     ready = [g for g in map(finite_checks.values_of, flat) if g is not None]
     with tf.control_dependencies([] if tf.executing_eagerly() else ready):
         finite = finite_checks.all_of(finite_checks.finite_each(flat, _PLACING.beside))
         together = agreement.together()
         ran: tf.Tensor = update.unless_overflow(
-            concerns, optimizer_hooks.branch(apply), together, finite
+            concerns, conditional_updates.branch(apply), together, finite
         )
     return ran
 

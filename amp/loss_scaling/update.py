@@ -1,7 +1,7 @@
 """Skips an optimizer's update if a gradient that it uses overflowed.
 
-Called by `integration.training.optimizer_hooks` in place of an optimizer's `apply`, and
-by `replica_sums` for gradients that replicas sum themselves. A *concern* is a scaler
+Called by `training.conditional_updates` in place of an optimizer's `apply`, and by
+`replica_sums` for gradients that replicas sum themselves. A *concern* is a scaler
 with the flags that decide about an update.
 
 Public TensorFlow only; how an optimizer is found, built and called is not known here.

@@ -19,24 +19,18 @@ from typing import TypeAlias
 import numpy as np
 
 from amp.graph_rewrite.candidates.context import Context, Typed
-from amp.graph_rewrite.candidates.fixed_filters import weighted_means
-from amp.graph_rewrite.candidates.sums import sums_nothing, sums_squares
+from amp.graph_rewrite.candidates.solutions import solutions
+from amp.graph_rewrite.candidates.upstream import COPIES, Upstream
 from amp.graph_rewrite.graph import ir, rounding
-from amp.graph_rewrite.ops.op_table import Kind, Role, facts
+from amp.graph_rewrite.ops.op_table import Kind, Role
 from amp.graph_rewrite.plan import Reason
 
 # A state that decays by the factor c is the sum of about 1 / (1 - c) terms, and rounded
 # as often: by u / (1 - c) of itself. More than this is too much.
 _DECAY = 1 / 16
-# How many nodes are looked at upstream of an operand for what both operands share.
-_NEAR = 24
-# So many edges at most: what joins more has not all of them looked at.
-_MANY = 128
-# How many are, upstream of an input with a pole, for a difference.
+# How many edges are looked at upstream of an input with a pole, for a difference.
 _CLOSE = 4
-_TURNING = frozenset({Role.COMPUTE, Role.FOLLOW, Role.MOVE})
-_COPIES = frozenset({Kind.CAST, Kind.IDENTITY, Kind.BUNDLE})
-# Edges that an operand is computed from, as `_behind` gives them.
+# Edges that an operand is computed from, as `Upstream.behind` gives them.
 _Way: TypeAlias = Mapping[ir.Edge, tuple[bool, bool]]
 _NODE_OF = operator.itemgetter(0)  # the node of an edge
 
@@ -76,7 +70,7 @@ def conditioning(
       flowing: the nodes of a backward pass that are downstream of its products.
     """
     found: dict[str, Reason] = {}
-    sources = _Sources(graph, typed)
+    sources = Upstream(graph, typed)
     summed = _summed(graph, sources)
     for name in graph.order:
         view, forward = typed[name], name not in flowing
@@ -94,52 +88,10 @@ def conditioning(
                     found[name] = found[product] = Reason("cancels", name)
     feeding = _feeding(graph, sources, found, context.updates)
     mirrored = _mirrored(graph, sources, feeding, flowing)
-    solving: dict[str, Reason] = {}
-    if any(facts(op).kind is Kind.SOLVE for op in graph.ops):
-        solving = _solved(graph, typed) | _solutions(graph, typed)
-    return found | feeding | mirrored | solving
+    return found | feeding | mirrored | solutions(graph, typed)
 
 
-def _solved(graph: ir.Graph, typed: Mapping[str, Typed]) -> dict[str, Reason]:
-    """Case 4: all that is between a matrix and the nearest products, and these."""
-    found: dict[str, Reason] = {}
-    reached: dict[str, Reason] = {}
-    for name in reversed(graph.order):
-        view = typed[name]
-        role, reason = view.facts.role, reached.get(name)
-        if reason is not None and role in _TURNING:
-            found[name] = reason
-        if view.facts.kind is Kind.SOLVE:
-            reason = reason or Reason("solve", name)
-        if reason is None or role is Role.COMPUTE:
-            continue
-        for (source, _), slot in zip(view.node.inputs, view.ins, strict=False):
-            if slot.type in ir.FLOATS:
-                reached.setdefault(source, reason)
-    return found
-
-
-def _solutions(graph: ir.Graph, typed: Mapping[str, Typed]) -> dict[str, Reason]:
-    """The same behind a solution, up to where it is added up."""
-    found: dict[str, Reason] = {}
-    reached: dict[str, Reason] = {}
-    for name in graph.order:
-        view = typed[name]
-        pairs = zip(view.node.inputs, view.ins, strict=False)
-        floats = (edge[0] for edge, slot in pairs if slot.type in ir.FLOATS)
-        reason = next((reached[at] for at in floats if at in reached), None)
-        if view.facts.kind is Kind.SOLVE:
-            reached[name] = reason or Reason("solve", name)
-        elif reason is not None and view.facts.role in _TURNING:
-            found[name] = reason
-            if view.facts.role is not Role.COMPUTE and not view.facts.sums:
-                reached[name] = reason
-        elif reason is not None and view.facts.kind in _COPIES:
-            reached[name] = reason
-    return found
-
-
-def _summed(graph: ir.Graph, sources: _Sources) -> set[str]:
+def _summed(graph: ir.Graph, sources: Upstream) -> set[str]:
     """The nodes that are computed from a sum, by no product: others cannot cancel."""
     found: set[str] = set()
     for name in graph.order:
@@ -151,14 +103,14 @@ def _summed(graph: ir.Graph, sources: _Sources) -> set[str]:
     return found
 
 
-def _is_steep(view: Typed, sources: _Sources, context: Context) -> bool:
+def _is_steep(view: Typed, sources: Upstream, context: Context) -> bool:
     row = view.facts
     if not (row.steep or row.singular) or view.node.op in context.policy.allow:
         return False
     return row.steep or _at_pole(view, sources)
 
 
-def _decays(view: Typed, sources: _Sources, context: Context) -> bool:
+def _decays(view: Typed, sources: Upstream, context: Context) -> bool:
     error = 0.5 / context.format.counts
     for name, _ in sources.of(view):
         source = sources.typed.get(name)
@@ -170,14 +122,14 @@ def _decays(view: Typed, sources: _Sources, context: Context) -> bool:
     return False
 
 
-def _at_pole(view: Typed, sources: _Sources) -> bool:
+def _at_pole(view: Typed, sources: Upstream) -> bool:
     """Whether an input at which an op has a pole is a difference, or close behind one.
 
     So is 1 + elu(x), where x is negative. A sum over many elements between the two
     takes a rounded 0 away.
     """
     for port in view.facts.singular:
-        near = itertools.islice(_behind(view.node.inputs[port], sources), _CLOSE)
+        near = itertools.islice(sources.behind(view.node.inputs[port]), _CLOSE)
         for count, ((name, _), (reduced, _)) in enumerate(near):
             source = sources.typed.get(name)
             if source is None or reduced:
@@ -189,12 +141,12 @@ def _at_pole(view: Typed, sources: _Sources) -> bool:
     return False
 
 
-def _ways(view: Typed, sources: _Sources) -> list[_Way]:
+def _ways(view: Typed, sources: Upstream) -> list[_Way]:
     """What the operands of a sum or difference are computed from; [] of other nodes."""
     pair, kind = len(view.ins) == 2, view.facts.kind
     if not pair or kind not in (Kind.SUM, Kind.SQUARE) or view.facts.adds_gradients:
         return []
-    return [dict(_behind(edge, sources)) for edge in view.node.inputs]
+    return [dict(sources.behind(edge)) for edge in view.node.inputs]
 
 
 def _cancels(view: Typed, ways: Sequence[_Way]) -> bool:
@@ -209,7 +161,7 @@ def _cancels(view: Typed, ways: Sequence[_Way]) -> bool:
     return False
 
 
-def _sharing(view: Typed, ways: Sequence[_Way], sources: _Sources) -> list[str]:
+def _sharing(view: Typed, ways: Sequence[_Way], sources: Upstream) -> list[str]:
     """Products of an operand whose squares, say, are added up and added to them.
 
     Of a node that adds or subtracts: one input is computed from a product, the other by
@@ -229,7 +181,7 @@ def _sharing(view: Typed, ways: Sequence[_Way], sources: _Sources) -> list[str]:
     return found
 
 
-def _operands(product: Typed, sources: _Sources) -> Iterator[ir.Edge]:
+def _operands(product: Typed, sources: Upstream) -> Iterator[ir.Edge]:
     """What a product reads, and what that is a constant times, or was moved from."""
     for edge in sources.of(product):
         yield edge
@@ -238,94 +190,16 @@ def _operands(product: Typed, sources: _Sources) -> Iterator[ir.Edge]:
             yield from sources.of(view)
 
 
-def _is_scaled(view: Typed, sources: _Sources) -> bool:
+def _is_scaled(view: Typed, sources: Upstream) -> bool:
     if view.facts.kind is not Kind.PRODUCT:
         return view.facts.role is Role.MOVE
     made = [sources.typed.get(name) for name, _ in sources.of(view)]
     return any(one is not None and one.facts.kind is Kind.CONSTANT for one in made)
 
 
-def _behind(
-    edge: ir.Edge, sources: _Sources
-) -> Iterator[tuple[ir.Edge, tuple[bool, bool]]]:
-    """The edges that one is computed from, up to the results of products.
-
-    Yields each once, with whether a reduction and a subtraction lie between, on the
-    shortest path. Casts count as what they cast, as a rewrite adds some.
-    """
-    edge, typed = _origin(edge, sources.typed), sources.typed
-    pending, seen = [(edge, (False, False))], {edge}
-    for count, (at, between) in enumerate(pending):
-        yield at, between
-        view = typed.get(at[0])
-        row = None if view is None else view.row
-        if view is None or row is None or sources.ends(view) or count >= _NEAR:
-            continue
-        below = (between[0] or sources.sums(view), between[1] or row.subtracts)
-        for source in sources.of(view):
-            if source not in seen and len(pending) < _MANY:
-                seen.add(source)
-                pending.append((source, below))
-
-
-class _Sources:
-    """Where the floating-point inputs of nodes are made, found once for each node.
-
-    Attributes:
-      typed: the nodes.
-      filters: those that convolve with a fixed filter, which is no source, and it.
-    """
-
-    def __init__(self, graph: ir.Graph, typed: Mapping[str, Typed]) -> None:
-        self.typed = typed
-        self.filters = weighted_means(graph, typed)
-        views = [typed[name] for name in graph.order]
-        self._squares = {v.node.name for v in views if sums_squares(graph, v)}
-        self._single = {v.node.name for v in views if sums_nothing(graph, v)}
-        self._found: dict[str, list[ir.Edge]] = {}
-
-    def of(self, view: Typed) -> list[ir.Edge]:
-        """Of the inputs of one node."""
-        name = view.node.name
-        if name not in self._found:
-            self._found[name] = self._read(view)
-        return self._found[name]
-
-    def ends(self, view: Typed) -> bool:
-        """Whether a node is a product, and none that is a reduction of an operand."""
-        return view.facts.role is Role.COMPUTE and not self.sums(view)
-
-    def rounds(self, view: Typed) -> bool:
-        """Whether a node is a product that sums too: its result is 16-bit anyway."""
-        return self.ends(view) and view.node.name not in self._single
-
-    def sums(self, view: Typed) -> bool:
-        """Whether what a node gives are sums or means of what it reads."""
-        name = view.node.name
-        return view.facts.sums or name in self.filters or name in self._squares
-
-    def _read(self, view: Typed) -> list[ir.Edge]:
-        if ir.FLOATS.isdisjoint(view.signature.types):
-            return []
-        pairs = zip(view.node.inputs, view.ins, strict=False)
-        floats = [edge for edge, slot in pairs if slot.type in ir.FLOATS]
-        if view.node.name in self.filters:
-            floats.remove(self.filters[view.node.name])
-        return [_origin(edge, self.typed) for edge in floats]
-
-
-def _origin(edge: ir.Edge, typed: Mapping[str, Typed]) -> ir.Edge:
-    """The edge that this one is a cast, or an unchanged copy, of."""
-    while (view := typed.get(edge[0])) is not None and view.facts.kind in _COPIES:
-        if view.ins[edge[1]].type not in ir.FLOATS:
-            break
-        edge = view.node.inputs[edge[1]]
-    return edge
-
-
 def _feeding(
     graph: ir.Graph,
-    sources: _Sources,
+    sources: Upstream,
     found: Mapping[str, Reason],
     updates: Set[str],
 ) -> dict[str, Reason]:
@@ -348,7 +222,7 @@ def _feeding(
 
 def _reach(
     graph: ir.Graph,
-    sources: _Sources,
+    sources: Upstream,
     found: Mapping[str, Reason],
     updates: Set[str],
     reached: dict[str, Reason],
@@ -365,11 +239,11 @@ def _reach(
                 continue
             if name in updates and made.node.flag(ir.UNSCALE):
                 continue
-            if made.facts.kind in _COPIES or _may_spoil(sources, edge, reason):
+            if made.facts.kind in COPIES or _may_spoil(sources, edge, reason):
                 reached.setdefault(edge[0], reason)
 
 
-def _may_spoil(sources: _Sources, edge: ir.Edge, reason: Reason) -> bool:
+def _may_spoil(sources: Upstream, edge: ir.Edge, reason: Reason) -> bool:
     """Whether a float32 output of a node may have been rounded in it or before it.
 
     Not in what is computed beside a 16-bit output: moments of a batch. Behind what is
@@ -387,7 +261,7 @@ def _may_spoil(sources: _Sources, edge: ir.Edge, reason: Reason) -> bool:
 
 def _mirrored(
     graph: ir.Graph,
-    sources: _Sources,
+    sources: Upstream,
     feeding: Mapping[str, Reason],
     flowing: Set[str],
 ) -> dict[str, Reason]:

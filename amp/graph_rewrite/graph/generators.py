@@ -6,6 +6,7 @@ What is to draw the same, and what is not, is not decided here.
 from __future__ import annotations
 
 import zlib
+from collections.abc import Container
 
 from amp.graph_rewrite.graph import ir, op_schema
 
@@ -28,7 +29,7 @@ def repeating(node: ir.Node) -> ir.Node:
     return node.changed(updates={"seed": seed, "seed2": 1})
 
 
-def drawing_apart(graph: ir.Graph, form: str) -> ir.Graph:
+def drawing_apart(graph: ir.Graph, form: str, shared: Container[str] = ()) -> ir.Graph:
     """A graph whose generators draw other numbers than those of its other forms.
 
     Where several forms of a step run by turns, each begins at its seeds: two steps
@@ -37,10 +38,14 @@ def drawing_apart(graph: ir.Graph, form: str) -> ir.Graph:
     Args:
       graph: of one of the forms.
       form: a name for it; the same one draws the same.
+      shared: the names of nodes that are one in all forms.
     """
     if not any(op_schema.attributes(op).issuperset(_SEEDS) for op in graph.ops):
         return graph
-    nodes = {name: _apart(node, form) for name, node in graph.nodes.items()}
+    nodes = {
+        name: node if name in shared else _apart(node, form)
+        for name, node in graph.nodes.items()
+    }
     return graph.with_nodes(nodes)
 
 

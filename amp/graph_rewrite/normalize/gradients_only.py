@@ -13,7 +13,7 @@ Nothing is run here and no precision is chosen.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Container, Iterable, Mapping
+from collections.abc import Container, Iterable, Iterator, Mapping
 from typing import TypeAlias
 
 from amp.graph_rewrite.graph import calls, generators, ir, op_schema
@@ -155,40 +155,46 @@ def _outputs(
 
 def takes_from_elsewhere(node: ir.Node, module: ir.Module) -> bool:
     """Whether a second run of a node might give something else, or change something."""
-    call = calls.call_of(node, module.functions)
-    if call is not None:
-        return any(
-            name in module.functions and _changes(module.functions[name], module)
-            for name in calls.callees_of(node, call)
-        )
-    if not op_schema.is_stateful(node.op) or facts(node.op).reads_state:
-        return False
-    return not generators.is_random(node)
-
-
-def _changes(graph: ir.Graph, module: ir.Module) -> bool:
-    """Whether a function, or one that it calls, has a node that must not run twice."""
-    seen = {graph.name}
-    pending = [graph]
-    while pending:
-        for node in pending.pop().nodes.values():
-            call = calls.call_of(node, module.functions)
-            if call is None:
-                if takes_from_elsewhere(node, module):
-                    return True
-                continue
-            for name in calls.callees_of(node, call):
-                if name in module.functions and name not in seen:
-                    seen.add(name)
-                    pending.append(module.functions[name])
-    return False
+    return any(
+        op_schema.is_stateful(each.op)
+        and not facts(each.op).reads_state
+        and not generators.is_random(each)
+        for each in run_by(node, module)
+    )
 
 
 def is_random(copy: ir.Module) -> bool:
     """Whether a second run of the same copy draws other random numbers."""
-    graphs = (copy.main, *copy.functions.values())
-    nodes = (node for graph in graphs for node in graph.nodes.values())
-    return any(map(generators.is_random, nodes))
+    return any(_draws(node, copy) for node in copy.main.nodes.values())
+
+
+def run_by(node: ir.Node, module: ir.Module) -> Iterator[ir.Node]:
+    """A node, or the nodes of the functions that it calls, which call none."""
+    if calls.call_of(node, module.functions) is None:
+        yield node
+    for graph in _called([node], module).values():
+        for each in graph.nodes.values():
+            if calls.call_of(each, module.functions) is None:
+                yield each
+
+
+def _draws(node: ir.Node, module: ir.Module) -> bool:
+    """Whether each run of a node draws other random numbers."""
+    return any(map(generators.is_random, run_by(node, module)))
+
+
+def _called(nodes: Iterable[ir.Node], module: ir.Module) -> dict[str, ir.Graph]:
+    """The functions that nodes call, and those that these call, by name."""
+    found: dict[str, ir.Graph] = {}
+    pending = [*nodes]
+    while pending:
+        node = pending.pop()
+        call = calls.call_of(node, module.functions)
+        for name in () if call is None else calls.callees_of(node, call):
+            if name in module.functions and name not in found:
+                found[name] = module.functions[name]
+                pending += found[name].nodes.values()
+    return found
 
 
 def recorded(module: ir.Module, wanted: Gradients, name: str) -> ir.Module:
@@ -237,7 +243,7 @@ def gradients_only(module: ir.Module, wanted: Gradients, name: str) -> ir.Module
         for index, edge in enumerate(edges)
     )
     copy = ir.Graph(name, nodes, tuple(args), results, shape=graph.shape)
-    return ir.Module(copy, module.functions)
+    return _drawing_again(ir.Module(copy, module.functions))
 
 
 def computing_only(
@@ -290,3 +296,28 @@ def _copied(
     controls = tuple(name for name in node.controls if name in kept)
     node = dataclasses.replace(node, inputs=inputs, controls=controls, pristine=False)
     return generators.repeating(node)
+
+
+def _drawing_again(copy: ir.Module) -> ir.Module:
+    """A copy that also draws the same numbers as others in the functions it calls."""
+    names = {
+        name: f"{name}_{copy.main.name}"
+        for name, graph in _called(copy.main.nodes.values(), copy).items()
+        if any(_draws(node, copy) for node in graph.nodes.values())
+    }
+
+    def drawing(graph: ir.Graph, name: str) -> ir.Graph:
+        nodes = {}
+        for node in graph.nodes.values():
+            call = calls.call_of(node, copy.functions)
+            if call is not None:
+                callees = names.keys() & calls.callees_of(node, call)
+                node = calls.renamed(node, call, names) if callees else node
+            nodes[node.name] = generators.repeating(node)
+        return graph.with_nodes(nodes).of_same_nodes(name=name)
+
+    if not names:
+        return copy
+    made = {new: drawing(copy.functions[old], new) for old, new in names.items()}
+    main = drawing(copy.main, copy.main.name)
+    return ir.Module(main, {**copy.functions, **made})

@@ -112,4 +112,4 @@ class Guard(Generic[_Form]):
         """Whether memory ran out where another form would have run alone."""
         contest = self.contest()
         under_way = contest is not None and contest.under_way
-        return under_way and isinstance(error, tf.errors.ResourceExhaustedError)
+        return under_way and failures.out_of_memory(error)

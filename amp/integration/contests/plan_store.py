@@ -149,7 +149,7 @@ def at_size(name: str, given: Iterable[ir.Shape]) -> str:
       name: the function's fingerprint, which has the sizes that the trace knows.
       given: the shapes that the call told, none if the trace knows all.
     """
-    known = [shape for shape in given if shape and None not in shape]
+    known = [shape for shape in given if shape and -1 not in shape]
     elements = sum(math.prod(size or 1 for size in shape) for shape in known)
     return f"{name}-{round(math.log(elements, SCALE))}" if elements else name
 

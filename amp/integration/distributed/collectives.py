@@ -1,9 +1,9 @@
 """Finds out whether gradients were combined with those of other processes.
 
-Called by `training.optimizer_hooks` before an update. If they were, the update must not
-be skipped for an overflow in this process alone: the other processes update, and the
-weights would differ from then on. The combined gradients are applied then; those that
-overflowed here went into them as zeros.
+Called by `training.conditional_updates` before an update. If they were, the update must
+not be skipped for an overflow in this process alone: the other processes update, and
+the weights would differ from then on. The combined gradients are applied then; those
+that overflowed here went into them as zeros.
 
 Operations that combine gradients are recognised by the names of their types. Nothing is
 changed here.

@@ -21,6 +21,7 @@ from amp.graph_rewrite.candidates.context import FORMATS
 from amp.integration import api, fallback, reports
 from amp.integration.doctor.findings import NOTE, OK, WRONG, Finding
 from amp.integration.measuring import hardware
+from amp.integration.runtime import failures
 from amp.policy import Policy
 
 LAYERS = 3
@@ -84,7 +85,7 @@ def check() -> Iterator[Finding]:
 def _failed(error: Exception) -> Finding:
     text = f"the training step failed: {type(error).__name__}: {error}"
     remedy = "see the other findings; without one, please report this"
-    if isinstance(error, tf.errors.ResourceExhaustedError):
+    if failures.out_of_memory(error):
         remedy = "free memory of the device, which other jobs may hold"
     return Finding("self_test", WRONG, text, remedy)
 

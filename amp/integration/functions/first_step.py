@@ -160,7 +160,7 @@ class FirstSteps:
         try:
             outputs = call.record(teller, more) if more else call.run(name)
         except tf.errors.OpError as e:
-            memory = isinstance(e, tf.errors.ResourceExhaustedError)
+            memory = failures.out_of_memory(e)
             if self._policy.strict or not _given_up(name, call, started, e):
                 if memory:  # the batch is gone; the next is a twin's
                     started.waits, started.too_large = False, True
@@ -288,7 +288,7 @@ def _given_up(
     """
     what = f"function {name.decode()}"
     if not started.more:
-        memory = isinstance(error, tf.errors.ResourceExhaustedError)
+        memory = failures.out_of_memory(error)
         if memory:
             failures.warn_of_memory(what)
         return memory

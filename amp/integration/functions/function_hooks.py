@@ -18,7 +18,7 @@ from amp.integration import active, as_written, fallback, source_lines, wrapping
 from amp.integration.functions import twins as twins_lib
 from amp.integration.functions.twins import Twins
 from amp.integration.process import PROCESS
-from amp.integration.runtime import definitions
+from amp.integration.runtime import definitions, failures
 from amp.integration.runtime.function_call import FunctionCall
 from amp.loss_scaling import traced_updates
 from amp.loss_scaling.outer_graphs import outward
@@ -68,7 +68,7 @@ def _call_function(original: wrapping.Function) -> wrapping.Function:
                 try:
                     return original(self, twin, *args, **kwargs)
                 except tf.errors.ResourceExhaustedError as e:
-                    if twin == name:
+                    if twin == name or not failures.out_of_memory(e):
                         raise
                     twin, error = None, e  # float32 might have fitted
             call = _made_by_user(arguments(self, name, *args, **kwargs), original)

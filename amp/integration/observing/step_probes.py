@@ -17,13 +17,14 @@ from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 import tensorflow as tf
+from tensorflow.python.eager import context as context_lib
 
 from amp.integration import fallback
 from amp.integration.observing import step_variants
 from amp.integration.observing.samples import Sample
 from amp.integration.observing.step_variants import Variant
 from amp.integration.process import PROCESS
-from amp.integration.runtime import failures
+from amp.integration.runtime import definitions, failures
 from amp.integration.runtime.function_call import FunctionCall
 from amp.integration.runtime.unasked import Due
 from amp.loss_scaling.process import SCALING
@@ -139,6 +140,7 @@ class StepProbes:
     def _variant(self, name: bytes, which: bytes, counts: bool) -> Variant | None:
         key = (which, counts)
         if key not in self._variants:
+            self._let_go(name)
             part = fallback.Part(_says(name.decode()), self._strict)
             self._variants[key] = fallback.attempt(
                 part,
@@ -147,6 +149,17 @@ class StepProbes:
             )
             self._of.setdefault(name, set()).add(which)
         return self._variants[key]
+
+    def _let_go(self, name: bytes) -> None:
+        """Removes the variants of twins that are gone."""
+        context = context_lib.context()
+        gone = [w for w in self._of.get(name, ()) if not context.has_function(w)]
+        for which in gone:
+            self._of[name].discard(which)
+            for counts in (True, False):
+                variant = self._variants.pop((which, counts), None)
+                if variant is not None:
+                    definitions.unregister(context, variant.functions)
 
     def functions(self, name: bytes) -> list[str]:
         """The names of the functions that are registered for an original."""

@@ -6,6 +6,7 @@ called here.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 
 import tensorflow as tf
@@ -20,6 +21,8 @@ TOO_LARGE = "float32 ran out of memory"
 NOT_MADE = "not made, its rewrite failed"
 STANDS_STILL = "its gradients were not finite any more"
 
+_MEMORY = re.compile(r"\boom\b|out of memory|no memory|allocat", re.IGNORECASE)
+
 
 def gives_way(error: tf.errors.OpError, begun: Callable[[], bool]) -> bool:
     """Whether the original runs after something that was made of it has failed.
@@ -31,13 +34,21 @@ def gives_way(error: tf.errors.OpError, begun: Callable[[], bool]) -> bool:
       error: what TensorFlow raised.
       begun: says whether a part of the failed call may have run.
     """
-    return isinstance(error, tf.errors.ResourceExhaustedError) or not begun()
+    return out_of_memory(error) or not begun()
+
+
+def out_of_memory(error: Exception) -> bool:
+    """Whether TensorFlow lacked memory; it says the same class of a disk that is full.
+
+    Its allocators' messages, and those of XLA, have one of these words.
+    """
+    lacks = isinstance(error, tf.errors.ResourceExhaustedError)
+    return lacks and _MEMORY.search(str(error)) is not None
 
 
 def why(error: tf.errors.OpError) -> str:
     """What became of a plan whose twin raised an error."""
-    memory = isinstance(error, tf.errors.ResourceExhaustedError)
-    return NO_MEMORY if memory else REFUSED
+    return NO_MEMORY if out_of_memory(error) else REFUSED
 
 
 def as_it_was(what: str, strict: bool | None = None) -> fallback.Part:
@@ -83,9 +94,9 @@ def warn_of_refusal(what: str, plan: str, refusal: Exception, *, others: bool) -
       refusal: the error that the call of the twin raised.
       others: whether twins by other plans are left.
     """
-    if isinstance(refusal, tf.errors.ResourceExhaustedError):
+    if out_of_memory(refusal):
         now = f"races without its plan '{plan}'" if others else "runs in float32"
-        lacks = f"the memory does not suffice for its twin: {refusal.message}"
+        lacks = f"the memory does not suffice for its twin: {refusal}"
         messages.warn(f"{what} {now}, as {lacks}\n{_TWICE}")
         return
     part = without(what, plan) if others else as_it_was(what)
@@ -105,7 +116,7 @@ def warn_of_step(says: str, error: tf.errors.OpError) -> None:
       says: what does not come of it.
       error: what TensorFlow raised.
     """
-    if isinstance(error, tf.errors.ResourceExhaustedError):
+    if out_of_memory(error):
         messages.warn(f"{says}: the memory does not suffice for it. {_TWICE}")
     else:
         fallback.failed(says, error)

@@ -6,6 +6,7 @@ Used by `run_twins`, which drops a plan that is at fault. What is compared is in
 
 from __future__ import annotations
 
+import threading
 from typing import Any, NamedTuple
 
 from amp.graph_rewrite.normalize.gradients_only import NotRepeatable
@@ -52,6 +53,7 @@ class PlanChecks:
         # By plan, what compares it, or why that cannot be.
         self._pending: dict[str, RunCheck | str] = {}
         self._met: set[str] = set()
+        self._busy = threading.Lock()
 
     def made(self, plan: str) -> None:
         """Is told of a plan that changes the run; it may have been told before."""
@@ -80,14 +82,25 @@ class PlanChecks:
             return None
         return None if check.key in self._judged else check
 
-    def compare(self, plan: str, run: Make) -> Judged:
+    def compare(self, plan: str, run: Make) -> Judged | None:
         """Compares a plan that waits for it, which it does no more then.
 
         Args:
           plan: its name.
           run: makes a run of the twin.
+
+        Returns:
+          What was found; None if another thread compares it, or has.
         """
-        check = self._pending[plan]
+        if not self._busy.acquire(blocking=False):
+            return None
+        try:
+            check = self._pending.get(plan)
+            return None if check is None else self._compared(plan, check, run)
+        finally:
+            self._busy.release()
+
+    def _compared(self, plan: str, check: RunCheck | str, run: Make) -> Judged:
 
         def compare() -> Judged:
             why = check

@@ -12,12 +12,13 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from amp.graph_rewrite.assign.nominee import CUT
-from amp.graph_rewrite.graph import calls, ir, serde
+from amp.graph_rewrite.graph import calls, generators, ir, serde
 from amp.graph_rewrite.rewrite import Prepared, prepare
 from amp.graph_rewrite.steps import uncollected
 from amp.integration import fallback
 from amp.integration.contests import stored_checks
 from amp.integration.measuring import job_timer
+from amp.integration.racing import exemptions
 from amp.integration.racing.race_log import FLOAT32
 from amp.integration.runtime import definitions, failures, shape_inference
 from amp.integration.sessions import shown_casts
@@ -50,6 +51,7 @@ class Run:
       feeds: the reference of the twin's tensor, by that of the user's tensor fed.
       plan: the name of the plan of the view, FLOAT32 in float32.
       also: values that are fed besides, by the reference of the twin's tensor.
+      asked: whether the user asked for it, so that its options and metadata are his.
     """
 
     targets: list[Any]
@@ -57,6 +59,7 @@ class Run:
     feeds: Mapping[Any, Any]
     plan: str = FLOAT32
     also: Mapping[Any, Any] = dataclasses.field(default_factory=dict)
+    asked: bool = True
 
 
 class PolicyView:
@@ -201,7 +204,7 @@ class PolicyView:
         part = increment(nodes, known, self)
         compute = known.compute(nodes)
         alike = before_compute(nodes) if compute else set(part.fresh)
-        self._place(part, part.proto, alike)
+        self._place(part, part.proto, self._alike(part, alike))
 
     def _add_part(self, plan: Plan, part: Part) -> bool:
         """Adds a part, if all that it reads can be cast; returns whether it did."""
@@ -212,7 +215,7 @@ class PolicyView:
             return False
         whole = part.compute and not plan.parts.halved(made)
         if not whole or not self._rewritten(plan, part, made):
-            self._place(made, made.proto, set(made.fresh))
+            self._place(made, made.proto, self._alike(made, set(made.fresh)))
         return True
 
     def _uncastable(self, edge: ir.Edge) -> bool:
@@ -242,8 +245,9 @@ class PolicyView:
         graph, given = result.graph.main, found.prepared.given.main
         changed = {name for name in made.fresh if not graph.nodes[name].pristine}
         if graph is not given:
-            alike = set(made.fresh) - changed
-            self._place(found.increment, serde.write_graph(result.graph), alike)
+            alike = self._alike(found.increment, set(made.fresh) - changed)
+            apart = self._apart(plan, result.graph, alike)
+            self._place(found.increment, serde.write_graph(apart), alike)
             self._bypassed |= bypassed(part.nodes, graph, found.increment.shown)
         report = dataclasses.replace(result.report, function=part.name)
         changes = frozenset(changed if graph is not given else ())
@@ -253,6 +257,29 @@ class PolicyView:
         high = {u: none.union(one.found.allowed) - low.get(u, none) for u, one in uses}
         self.planned.append(Planned(part, report, low, high, changes, digest))
         return graph is not given
+
+    def _apart(self, plan: Plan, made: ir.Module, shared: set[str]) -> ir.Module:
+        """A rewritten part that draws other random numbers than those of other plans.
+
+        Args:
+          plan: the plan of the view.
+          made: the part.
+          shared: the names of nodes that all views share.
+        """
+        policy, form = plan.twins.settled.policy, plan.nominee.name
+        if policy is None or exemptions.why_not(policy):
+            return made
+        main = generators.drawing_apart(made.main, form, shared)
+        functions = {
+            name: generators.drawing_apart(graph, form)
+            for name, graph in made.functions.items()
+        }
+        return ir.Module(main, functions)
+
+    def _alike(self, part: Increment, unchanged: set[str]) -> set[str]:
+        """The new nodes that all views share: all that they read is shared, too."""
+        known = self._twin.definitions.nodes
+        return unaltered(part.fresh, unchanged, known, self.unchanged)
 
     def _prepared(self, plan: Plan, part: Part, made: Increment) -> PreparedIncrement:
         """A part, analyzed and priced: once for all views that find the same there."""
@@ -283,20 +310,17 @@ class PolicyView:
             sizes=shape_inference.at_call((), fed),
         )
 
-    def _place(self, part: Increment, proto: Any, unchanged: set[str]) -> None:
+    def _place(self, part: Increment, proto: Any, alike: set[str]) -> None:
         """Imports an increment into the twin, and records which nodes all views share.
 
-        A node is shared if it was not changed and all that it reads is shared. One that
-        another view has shared already is not imported again.
+        One that another view has shared already is not imported again.
 
         Args:
           part: the increment.
           proto: its GraphDef, rewritten or as it was.
-          unchanged: the new nodes that were not changed.
+          alike: the new nodes that all views share.
         """
         shared = self._twin.shared
-        known = self._twin.definitions.nodes
-        alike = unaltered(part.fresh, unchanged, known, self.unchanged)
         there = {name: shared[name] for name in alike & shared.keys()}
         left_out = part.stand_ins | there.keys()
         nodes = [node for node in proto.node if node.name not in left_out]

@@ -18,12 +18,10 @@ import numpy as np
 
 from amp.graph_rewrite.assign.nominee import PRODUCTS, Nominee
 from amp.graph_rewrite.candidates.context import FORMATS
-from amp.graph_rewrite.graph import frames, generators, ir, op_schema
+from amp.graph_rewrite.graph import calls, frames, generators, ir, op_schema
 from amp.graph_rewrite.graph.calls import FunctionUse
-from amp.graph_rewrite.normalize.gradients_only import (
-    NotRepeatable,
-    takes_from_elsewhere,
-)
+from amp.graph_rewrite.normalize import gradients_only
+from amp.graph_rewrite.normalize.gradients_only import NotRepeatable
 from amp.graph_rewrite.ops.op_table import facts
 from amp.graph_rewrite.outcomes import AccuracyOutcome
 from amp.graph_rewrite.plan import Reason
@@ -204,7 +202,7 @@ class RunCheck:
                 **dict.fromkeys(form.scales, np.float32(scale)),
                 **dict.fromkeys(form.inverses, np.float32(1 / scale)),
             }
-            found = run(Run([], [*form.fetches], {}, also=also))
+            found = run(Run([], [*form.fetches], {}, also=also, asked=False))
             if all(np.isfinite(one).all() for one in found):
                 break
         return found
@@ -261,13 +259,22 @@ def gradients_of(module: ir.Module, feeds: Iterable[Any]) -> RunGradients | None
         node = graph.nodes[name]
         known = lookup(node.op)
         type_ = known.signature(node).outs[port].type if known is not None else 0
-        if name in hidden or type_ in ir.HANDLES or not 0 < type_ < ir.REF_OFFSET:
+        # TensorFlow takes a call apart before it looks at what is fed.
+        call = calls.call_of(node, module.functions) is not None
+        apart = call or name in hidden
+        if apart or type_ in ir.HANDLES or not 0 < type_ < ir.REF_OFFSET:
             raise NotRepeatable(f"node {name} ({node.op}) cannot run twice")
     names = tuple(name for name, _ in first)
     return RunGradients(tuple(first.values()), names, [*scales], [*stops], [*taken])
 
 
 def _may_run_twice(node: ir.Node, module: ir.Module, lookup: op_schema.Lookup) -> bool:
+    """Whether a node, and all that it calls, may; see `_repeats`."""
+    run = gradients_only.run_by(node, module)
+    return all(_repeats(each, module, lookup) for each in run)
+
+
+def _repeats(node: ir.Node, module: ir.Module, lookup: op_schema.Lookup) -> bool:
     """Whether a second run of a node gives the same, and changes nothing.
 
     Case 1: TensorFlow says so. Case 2: it works on an array or a stack, which are of
@@ -275,7 +282,7 @@ def _may_run_twice(node: ir.Node, module: ir.Module, lookup: op_schema.Lookup) -
     """
     if generators.is_random(node):
         return False
-    if not takes_from_elsewhere(node, module):
+    if not gradients_only.takes_from_elsewhere(node, module):
         return True  # Case 1
     row, known = facts(node.op), lookup(node.op)
     if row.same_list or row.hands_on_list:

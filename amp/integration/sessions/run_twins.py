@@ -253,12 +253,16 @@ class RunTwins:
         checks = self._checks
         if checks is not None and isinstance(made, MadeRun) and checks.waits(plan):
             check = checks.records(plan)
-            if check is not None:
+            judged = None if check is not None else checks.compare(plan, run)
+            if judged is not None:
+                self._take_in(plan, judged)
+            elif checks.waits(plan):
                 race = None if self._contest is None else self._contest.race()
                 if race is not None:
                     race.postpone()
+                if check is None:  # another thread compares it
+                    return self.guarded(run, starts, FLOAT32)
                 return check.first(run, self._plans.float32(), feeds)
-            self._take_in(plan, checks.compare(plan, run))
         return self.guarded(run, starts, plan)
 
     def _take_in(self, plan: str, judged: Judged) -> None:
@@ -280,11 +284,14 @@ class RunTwins:
             return found
         part = failures.without(self._what, plan, self._strict)
         failed = NotMade(failures.NOT_MADE)
-        make = functools.partial(self._made, plan)
-        made: MadeRun | NotMade = fallback.attempt(part, make, lambda: failed)
-        if self._contest is not None and isinstance(made, MadeRun):
-            self._contest.made(plan, self._plans.report(plan))
-        return made
+
+        def make() -> MadeRun | NotMade:
+            made = self._made(plan)
+            if self._contest is not None and isinstance(made, MadeRun):
+                self._contest.made(plan, self._plans.report(plan))
+            return made
+
+        return fallback.attempt(part, make, lambda: failed)
 
     def _drop(self, plan: str, why: str, failed: bool) -> Run:
         """Has a form that cannot run made no more; returns the fastest so far.

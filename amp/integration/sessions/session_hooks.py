@@ -84,6 +84,27 @@ def can_start(session: Any, run: Run) -> bool:
     return True
 
 
+class _Terms:
+    """The options of a call of a session, and what takes its metadata.
+
+    TensorFlow refuses metadata that a run has written to, even one that has failed; it
+    is of the first run that is made of the call.
+
+    Args:
+      options, metadata: what the session was given, None for none.
+    """
+
+    def __init__(self, options: Any, metadata: Any) -> None:
+        self._options, self._metadata = options, metadata
+
+    def of(self, run: Run) -> tuple[Any, Any]:
+        """Those of one run."""
+        if not run.asked:
+            return None, None
+        metadata, self._metadata = self._metadata, None
+        return self._options, metadata
+
+
 def _run(
     given: wrapping.Arguments, original: wrapping.Function, twins: Twins | None
 ) -> Any:
@@ -110,12 +131,16 @@ def _run(
         tell(twin, twins)
         return given.call(original)
 
+    terms = _Terms(given.get("options"), given.get("run_metadata"))
+
     def run(found: Run) -> Any:
         own = found.feeds
         fed = {own[ref]: value for ref, value in feeds.items() if ref in own}
         fed.update(found.also)
+        options, metadata = terms.of(found)
         call = given.replaced("target_list", found.targets)
         call = call.replaced("fetch_list", found.fetches).replaced("feed_dict", fed)
+        call = call.replaced("options", options).replaced("run_metadata", metadata)
         return call.call(original)
 
     if handle is not None:
@@ -222,6 +247,7 @@ def _make_callable(original: wrapping.Function) -> wrapping.Function:
                 fetches = [graph._get_tensor_by_tf_output(output) for output in fetched]
                 targets = [graph._get_operation_by_tf_operation(op) for op in run]
                 requests.append(Request(targets, fetches, {}))
+            terms = _Terms(options, metadata)
 
             def call_twin(found: Run) -> Any:
                 if found.also:  # made once, and not to be kept with what it is fed
@@ -232,7 +258,8 @@ def _make_callable(original: wrapping.Function) -> wrapping.Function:
                 outputs = [tensor._as_tf_output() for tensor in found.fetches]
                 operations = [operation._c_op for operation in found.targets]
                 also = {r.deref()._as_tf_output(): v for r, v in found.also.items()}
-                return call(options, also, outputs, operations, metadata)
+                own, written = terms.of(found)
+                return call(own, also, outputs, operations, written)
 
             starts = functools.partial(can_start, self)
             return twin.call(twins, requests[0], call_twin, starts)

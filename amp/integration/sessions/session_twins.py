@@ -189,6 +189,8 @@ class SessionTwin:
         try:
             return run(found)
         except tf.errors.ResourceExhaustedError as e:
+            if not failures.out_of_memory(e):
+                raise
             forms = self._found(key, twins, request)
             if not forms.is_rewritten(found):
                 raise

@@ -1,8 +1,8 @@
 """When the replicas of a strategy have to agree on an overflow, and by which functions.
 
-Used by `optimizer_hooks` for updates and by `replica_sums` for sums by hand. Replicas
-*agree* by an all-reduce of their flags, so either all of them take part or none: a
-replica that takes part alone waits for ever.
+Used by `conditional_updates` for updates and by `replica_sums` for sums by hand.
+Replicas *agree* by an all-reduce of their flags, so either all of them take part or
+none: a replica that takes part alone waits for ever.
 
 Here it is found out whether the code that is being built is at a point where all
 replicas agree. No optimizer and no hook is here, and what follows from an overflow is

@@ -3,7 +3,8 @@
 An update that may be skipped is a branch, and what a branch computes cannot be read
 outside of it. So the branch returns them, and whoever kept them is given the results:
 attributes of the optimizer (a norm, a rate) and collections of a session graph (its
-summaries). Called by `optimizer_hooks`; nothing is skipped and no branch built here.
+summaries). Called by `conditional_updates`; nothing is skipped and no branch is built
+here.
 """
 
 from __future__ import annotations

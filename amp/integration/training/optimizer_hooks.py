@@ -1,12 +1,10 @@
 """The hooks for optimizers of Keras 3, tf_keras and `tf.compat.v1`.
 
-If a gradient overflowed, the whole update is skipped, by `loss_scaling.update`, which
-decides that. Replicas of a strategy agree first, so that all skip or none.
+Each kind builds its variables, names its operation and returns what it promises in its
+own way. What an update asks, and how it is skipped, is in `conditional_updates`.
 
-An update is not skipped if its gradients were combined with those of other processes
-(`distributed.collectives`), or if its optimizer exchanges gradients through queues
-(SyncReplicas): other processes would wait for this one. Gradients with an overflow are
-zeros then.
+An optimizer that exchanges gradients through queues (SyncReplicas) skips no update:
+other processes would wait for this one. Gradients with an overflow are zeros then.
 """
 
 from __future__ import annotations
@@ -19,13 +17,10 @@ from typing import Any
 
 import tensorflow as tf
 
-from amp.graph_rewrite.ops.op_table import Kind, facts
-from amp.integration import active, fallback, wrapping
-from amp.integration.distributed import collectives, replicas
-from amp.integration.training import agreement, gradient_sources, markers
-from amp.integration.training.left_values import LeftValues, may_keep
-from amp.loss_scaling import provenance, state, traced_updates, update
-from amp.loss_scaling.node_names import apart
+from amp.integration import active, wrapping
+from amp.integration.distributed import replicas
+from amp.integration.training import agreement, conditional_updates
+from amp.loss_scaling import state, update
 
 _KERAS = "keras.src.optimizers.base_optimizer"
 _TRAIN_OP = "train_op"
@@ -58,7 +53,7 @@ def _keras(
     arguments = wrapping.reader(key, original)
 
     def apply(self: Any, *args: Any, **kwargs: Any) -> Any:
-        if not _answers():
+        if not conditional_updates.answers():
             return original(self, *args, **kwargs)
         given = arguments(self, *args, **kwargs)
         variables = given.get("trainable_variables")
@@ -69,42 +64,16 @@ def _keras(
         call: Callable[[], Any]
         call = functools.partial(given.replaced("grads", grads).call, original)
         updated = variables or getattr(self, "_trainable_variables", ())
-        concerns = asked(self, grads, updated)
-        call = told(call, grads, updated, concerns)
+        concerns = conditional_updates.asked(self, grads, updated)
+        call = conditional_updates.told(call, grads, updated, concerns)
         if concerns is None:
-            return _run(call)
+            return conditional_updates.run_always(call)
         if variables and not self.built:
             build(self, variables)
-        _unless_overflow(self, concerns, call)
+        conditional_updates.unless_overflow(self, concerns, call)
         return None
 
     return apply
-
-
-def _unless_overflow(
-    optimizer: Any, concerns: Sequence[update.Concern], call: Callable[[], Any]
-) -> Any:
-    """Has an optimizer update unless a gradient overflowed.
-
-    Args:
-      optimizer: what it keeps of the update can be read outside, but not of one in
-        which replicas meet.
-      concerns: as of `update.unless_overflow`.
-      call: the update itself.
-
-    Returns:
-      Whether it ran, bool, shape ().
-    """
-    together = agreement.together()
-    alone = together is update.ONE and not tf.executing_eagerly()
-    # Those of a MultiOptimizer keep what they compute too.
-    inner: list[Any] = fallback.attempt_quietly(
-        lambda: list(getattr(optimizer, "optimizers", ())), []
-    )
-    keepers = [one for one in (optimizer, *inner) if may_keep(one)] if alone else []
-    left = LeftValues(keepers) if keepers else None
-    with apart():
-        return update.unless_overflow(concerns, branch(call), together, None, left)
 
 
 def _build(optimizer: Any, variables: Sequence[Any]) -> None:
@@ -141,21 +110,23 @@ class _Kind:
         arguments = wrapping.reader(self.key, original)
 
         def apply(optimizer: Any, *args: Any, **kwargs: Any) -> Any:
-            if not _answers():
+            if not conditional_updates.answers():
                 return original(optimizer, *args, **kwargs)
             given = arguments(optimizer, *args, **kwargs)
             pairs = [tuple(pair) for pair in given.get("grads_and_vars")]
             grads, variables = [p[0] for p in pairs], [p[1] for p in pairs]
             given = given.replaced("grads_and_vars", pairs)
             call: Callable[[], Any] = functools.partial(given.call, original)
-            concerns = asked(optimizer, grads, variables)
-            call = told(call, grads, variables, concerns)
+            concerns = conditional_updates.asked(optimizer, grads, variables)
+            call = conditional_updates.told(call, grads, variables, concerns)
             if concerns is None:
-                return _run(call)
+                return conditional_updates.run_always(call)
             if not replicas.merges():  # otherwise they are made where replicas meet
                 self.make(optimizer, pairs)
             name = given.get("name") or self.name(optimizer)
-            build = functools.partial(_unless_overflow, optimizer, concerns, call)
+            build = functools.partial(
+                conditional_updates.unless_overflow, optimizer, concerns, call
+            )
             operation = _as_operation(grads, name, concerns, build)
             return self.result(optimizer, operation)
 
@@ -214,7 +185,11 @@ def _as_operation(
     # In a session graph only these make the flag be read after the gradients are taken.
     # They would be computed even where they are fed.
     unknown = any(concern.calls is None for concern in concerns)
-    values = [g for g in map(_values, grads) if isinstance(g, (tf.Tensor, tf.Variable))]
+    values = [
+        g
+        for g in map(conditional_updates.values_of, grads)
+        if isinstance(g, (tf.Tensor, tf.Variable))
+    ]
     taken = values if unknown else []
     with tf.control_dependencies(taken):
         ran = build()
@@ -229,7 +204,7 @@ def _averages_apply(original: wrapping.Function) -> wrapping.Function:
 
     def apply(self: Any, *args: Any, **kwargs: Any) -> Any:
         call = functools.partial(original, self, *args, **kwargs)
-        if not _answers():
+        if not conditional_updates.answers():
             return call()
         listed = arguments(self, *args, **kwargs).get("var_list")
         given = tf.compat.v1.trainable_variables() if listed is None else listed
@@ -240,8 +215,10 @@ def _averages_apply(original: wrapping.Function) -> wrapping.Function:
         made = session or all(self.average(v) is not None for v in averaged)
         out = replicas.cannot_agree() or len(averaged) < len(given)
         if out or not concerns or not made:
-            return _run(call)
-        ran = update.unless_left_out(concerns, branch(call), agreement.together())
+            return conditional_updates.run_always(call)
+        ran = update.unless_left_out(
+            concerns, conditional_updates.branch(call), agreement.together()
+        )
         return tf.group(ran, name=self.name)
 
     return apply
@@ -251,147 +228,9 @@ def _left_alone(original: wrapping.Function) -> wrapping.Function:
     def apply(*args: Any, **kwargs: Any) -> Any:
         if active.active_loss_scale() is None and not state.any_scaler():
             return original(*args, **kwargs)
-        return _kept(functools.partial(original, *args, **kwargs))()
+        return conditional_updates.kept(functools.partial(original, *args, **kwargs))()
 
     return apply
-
-
-def asked(
-    optimizer: Any, grads: Sequence[Any], variables: Sequence[Any]
-) -> list[update.Concern] | None:
-    """The concerns of an update; None if it cannot be skipped.
-
-    They may be empty if this replica has none, but others may have.
-
-    Args:
-      optimizer: workers compare their rules once for each.
-      grads: the gradients of the update.
-      variables: the variables that it updates.
-    """
-    concerns = _concerns(grads, variables)
-    meet = replicas.one_process()
-    if agreement.agrees() and not meet:  # other workers may have concerns
-        agreement.same_rule(optimizer)
-        return concerns
-    # What concerns one of them, all have to answer.
-    some = meet and agreement.can_agree() and any(replicas.gather(bool(concerns)))
-    return concerns if some else concerns or None
-
-
-def told(
-    call: Callable[[], Any],
-    grads: Sequence[Any],
-    variables: Sequence[Any],
-    concerns: Sequence[update.Concern] | None,
-) -> Callable[[], Any]:
-    """Returns an update that also tells scalers which are not asked that it ran.
-
-    Args:
-      call: the update.
-      grads, variables: as of `asked`.
-      concerns: what `asked` returned.
-    """
-    if replicas.cannot_agree():
-        return call
-    updated = _updated(grads, variables)
-    part = fallback.Part("averages may stay as they are", active.is_strict())
-    return fallback.attempt(
-        part, lambda: update.told_to_all(call, updated, concerns or ()), lambda: call
-    )
-
-
-def _answers() -> bool:
-    """Whether to look for scalers that may skip the update which starts now.
-
-    Not if it is part of another update, and not if there can be no scaler of its
-    variables. A scaler may belong to the active scope or to an earlier one, or may be
-    made later, while a trace of this update is still in use.
-    """
-    if agreement.under_way():
-        return False
-    scope = active.active_loss_scale() is not None
-    return scope or state.any_scaler() or bool(tf.inside_function())
-
-
-def _concerns(grads: Sequence[Any], variables: Sequence[Any]) -> list[update.Concern]:
-    """The scalers whose overflow skips an update; none if finding them fails."""
-    if replicas.cannot_agree():
-        return []
-    says = "an optimizer updates as it was; gradients with an overflow are zeros"
-    part = fallback.Part(says, active.is_strict())
-    return fallback.attempt(part, lambda: _served(grads, variables), list)
-
-
-def _updated(grads: Sequence[Any], variables: Sequence[Any]) -> list[tf.Variable]:
-    """The variables of TensorFlow that an update changes."""
-    pairs = zip(grads, variables, strict=False)
-    resolved = (gradient_sources.variable(v) for grad, v in pairs if grad is not None)
-    return [v for v in resolved if v is not None]
-
-
-def _served(grads: Sequence[Any], variables: Sequence[Any]) -> list[update.Concern]:
-    updated = _updated(grads, variables)
-    calls = provenance.calls(grads, updated)
-    concerns = update.concerns(updated, calls, grads)
-    if calls is None and tf.inside_function() and _may_grow(grads):
-        traced_updates.note(updated)
-    # What replicas reduce among themselves they have agreed on.
-    elsewhere = () if replicas.several() else grads
-    return [] if concerns and collectives.combined(elsewhere) else concerns
-
-
-def _may_grow(grads: Sequence[Any]) -> bool:
-    """Whether an update that is traced now may get scaled gradients later.
-
-    In a scope it may. Outside, gradients that the function takes itself are not scaled,
-    but those that it gets as arguments or reads from variables may be.
-    """
-    if active.active_loss_scale() is not None:
-        return True
-    values = [value for value in map(_values, grads) if value is not None]
-    if not all(isinstance(value, tf.Tensor) for value in values):
-        return True
-    kinds = {facts(v.op.type).kind for v in values if tf.is_symbolic_tensor(v)}
-    return not kinds.isdisjoint((Kind.PLACEHOLDER, Kind.READ_VARIABLE))
-
-
-def branch(call: Callable[[], Any]) -> Callable[[], Any]:
-    """Returns an update in the form that `update.unless_overflow` takes."""
-    return _own_randomness(_kept(replicas.alone(call)))
-
-
-def _own_randomness(call: Callable[[], Any]) -> Callable[[], Any]:
-    """Returns an update whose random operations have seeds that the step's have not.
-
-    TensorFlow counts them from the beginning of each graph, and a branch is one.
-    """
-    outer = tf.compat.v1.get_default_graph()
-
-    def seeded() -> Any:
-        graph = tf.compat.v1.get_default_graph()
-        if graph is not outer and graph.seed is not None:
-            built = len(outer.get_operations())
-            tf.compat.v1.set_random_seed((graph.seed + built) % 2**31)
-        return call()
-
-    return seeded
-
-
-def _run(call: Callable[[], Any]) -> Any:
-    """Runs an update that cannot be skipped; in a scope its nodes are marked KEEP."""
-    return call() if active.active_loss_scale() is None else _kept(call)()
-
-
-def _kept(call: Callable[[], Any]) -> Callable[[], Any]:
-    def kept() -> Any:
-        with agreement.UPDATES.inside(), markers.optimizer_scope():
-            return call()
-
-    return kept
-
-
-def _values(grad: Any) -> Any:
-    return grad.values if isinstance(grad, tf.IndexedSlices) else grad
 
 
 _SESSION = _Kind(

@@ -7,30 +7,12 @@ from collections.abc import Callable
 
 import pytest
 import tensorflow as tf
+from between_layers import WIDTH, Between, found
 from rewriting import graph_def, rewritten, rules, settled, spec, traced, v1
 
-from amp.graph_rewrite.candidates import conditioning
 from amp.graph_rewrite.graph import ir
 from amp.graph_rewrite.rewrite import rewrite
 from amp.integration.training import markers
-
-WIDTH = 8
-Between = Callable[[tf.Tensor], tf.Tensor]
-
-
-def found(between: Between, gradient: bool = False, **fields: object) -> dict[str, str]:
-    """The rules for a layer with a bias, something, and another product."""
-
-    def build() -> None:
-        x = v1.placeholder(tf.float32, [WIDTH, WIDTH], name="x")
-        one = tf.matmul(x, tf.ones([WIDTH, WIDTH]), name="one")
-        biased = tf.nn.bias_add(one, tf.ones([WIDTH]), name="biased")
-        two = tf.matmul(between(biased), tf.ones([WIDTH, WIDTH]), name="two")
-        if gradient:
-            tf.identity(tf.gradients(two, x)[0], name="grad")
-
-    fetches = ["grad"] if gradient else ["two"]
-    return rules(rewritten(graph_def(build), fetches=fetches, **fields).report)
 
 
 def mean(x: tf.Tensor) -> tf.Tensor:
@@ -249,82 +231,6 @@ def test_a_port_that_is_float32_in_any_case_needs_nothing() -> None:
     assert found(between)["norm"] == "follow"
 
 
-def covariance(x: tf.Tensor) -> tf.Tensor:
-    inner = tf.matmul(x, x, transpose_a=True, name="inner")
-    return tf.multiply(inner, 1 / WIDTH, name="scaled")
-
-
-SOLVED: dict[str, Between] = {
-    "Cholesky": tf.linalg.cholesky,
-    "inverse": tf.linalg.inv,
-    "determinant": tf.linalg.slogdet,
-    "eigenvalues": tf.linalg.eigvalsh,
-    "QR": tf.linalg.qr,
-    "SVD": lambda k: tf.linalg.svd(k, compute_uv=False),
-    "system": lambda k: tf.linalg.solve(k, tf.ones([WIDTH, 1])),
-    "right side": lambda k: tf.linalg.solve(tf.eye(WIDTH), k),
-    "triangle": lambda k: tf.linalg.triangular_solve(k, tf.ones([WIDTH, 1])),
-}
-
-
-@pytest.mark.parametrize("name", SOLVED)
-def test_what_is_solved_by_is_computed_in_float32_from_products_on(name: str) -> None:
-    """Through an exponential, which is float32 itself, up to the nearest products."""
-
-    def between(x: tf.Tensor) -> tf.Tensor:
-        kernel = tf.exp(-covariance(x), name="kernel")
-        made = tf.nest.flatten(SOLVED[name](kernel + tf.eye(WIDTH)))[-1]
-        return x + tf.reduce_sum(made)
-
-    one = found(between, assignment="all")
-    assert (one["inner"], one["scaled"]) == ("solve", "solve")
-    assert (one["one"], one["two"]) == ("compute", "compute")
-
-
-READ: dict[str, Between] = {
-    "factor": tf.linalg.cholesky,
-    "inverse": tf.linalg.inv,
-    "vectors": lambda k: tf.linalg.eigh(k)[1],
-    "solution": lambda k: tf.linalg.solve(k, tf.eye(WIDTH)),
-}
-
-
-@pytest.mark.parametrize("name", READ)
-def test_what_reads_a_solution_is_float32_up_to_the_nearest_product(name: str) -> None:
-    def between(x: tf.Tensor) -> tf.Tensor:
-        solution = tf.nn.relu(READ[name](tf.eye(WIDTH) * 2.0), name="read")
-        return tf.matmul(tf.matmul(solution, x, name="next"), x, name="after")
-
-    one = found(between, assignment="all")
-    assert (one["read"], one["next"], one["after"]) == ("solve", "solve", "compute")
-
-
-def test_the_gradient_of_a_cholesky_factor_has_no_16_bit_product() -> None:
-    """Of a Gaussian process' likelihood: terms of 1e3 cancel to what is below 1."""
-    points = tf.linspace(0.0, 1.0, 20)[:, None]
-
-    def likelihood(scale: tf.Tensor) -> tf.Tensor:
-        apart = tf.math.squared_difference(points, tf.transpose(points))
-        kernel = scale**2 * tf.exp(-apart / 0.18) + 0.01 * tf.eye(20)
-        factor = tf.linalg.cholesky(kernel)
-        solution = tf.linalg.triangular_solve(factor, tf.sin(6 * points))
-        volume = tf.reduce_sum(tf.math.log(tf.linalg.diag_part(factor)))
-        loss = 0.5 * tf.reduce_sum(solution * solution) + volume
-        return tf.gradients(loss, scale)[0]
-
-    report = rewrite(traced(likelihood, spec())[0], settled()).report
-    products = [d for d in report.decisions if "MatMul" in d.op]
-    assert len(products) >= 3
-    assert {d.rule for d in products} == {"solve"}
-
-
-def test_a_matrix_that_nothing_solves_by_is_16_bit() -> None:
-    def between(x: tf.Tensor) -> tf.Tensor:
-        return tf.exp(-covariance(x), name="kernel") @ x
-
-    assert found(between, assignment="all")["inner"] == "compute"
-
-
 def squares(x: tf.Tensor) -> tf.Tensor:
     return tf.reduce_sum(x * x, -1, keepdims=True)
 
@@ -450,31 +356,6 @@ def test_an_update_holds_no_product_for_what_is_summed_beside_it() -> None:
 
     module, _ = traced(fn, spec(WIDTH, WIDTH))
     assert rules(rewrite(module, settled()).report)["inner"] == "compute"
-
-
-def test_sums_behind_what_joins_many_are_looked_at_in_linear_time(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """Close behind each sum there are all the tensors that are joined."""
-    looked = []
-    ends = conditioning._Sources.ends
-    monkeypatch.setattr(
-        conditioning._Sources, "ends", lambda *args: looked.append(1) or ends(*args)
-    )
-
-    def steps(count: int) -> int:
-        def build() -> None:
-            x = v1.placeholder(tf.float32, [WIDTH, WIDTH], name="x")
-            rows = [tf.matmul(x, x) for _ in range(count)]
-            joined, mean = tf.concat(rows, 0), tf.reduce_mean(x)
-            for _ in range(count):
-                tf.matmul(joined - mean, x)
-
-        looked.clear()
-        rewritten(graph_def(build))
-        return len(looked)
-
-    assert steps(400) < 2.5 * steps(200)
 
 
 def test_a_repeated_constant_is_looked_at_once() -> None:

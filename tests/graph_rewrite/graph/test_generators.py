@@ -49,6 +49,8 @@ def test_forms_that_run_by_turns_draw_apart() -> None:
     assert len({7, 0, *seeds}) == 4
     for name in ("free", "stateless"):
         assert one[name] is graph.nodes[name]
+    shared = generators.drawing_apart(graph, "a", {"seeded"}).nodes
+    assert shared["seeded"] is graph.nodes["seeded"]
 
 
 def test_a_graph_that_draws_nothing_stays_also_one_that_calls_a_function() -> None:

@@ -125,11 +125,33 @@ def test_a_batch_is_taken_once_and_passed_on() -> None:
     np.testing.assert_array_equal(next(batches), 2 * X)
 
 
-def test_random_numbers_of_a_copy_are_those_of_any_other_copy() -> None:
-    def noisy(y: tf.Tensor) -> tf.Tensor:
-        return tf.reduce_sum(y * tf.random.normal(y.shape))
+def noise(y: tf.Tensor) -> tf.Tensor:
+    return y * tf.random.normal(y.shape)
 
-    linear = Linear(noisy)
+
+def noise_in_a_branch(y: tf.Tensor) -> tf.Tensor:
+    return tf.cond(tf.reduce_sum(y) > -1e9, lambda: noise(y), lambda: y)
+
+
+def noise_in_a_loop(y: tf.Tensor) -> tf.Tensor:
+    return tf.while_loop(lambda i, _: i < 3, lambda i, z: (i + 1, noise(z)), [0, y])[1]
+
+
+def noise_in_a_branch_of_a_loop(y: tf.Tensor) -> tf.Tensor:
+    def body(i: tf.Tensor, z: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        return i + 1, noise_in_a_branch(z)
+
+    return tf.while_loop(lambda i, _: i < 3, body, [0, y])[1]
+
+
+@pytest.mark.parametrize(
+    "noisy",
+    [noise, noise_in_a_branch, noise_in_a_loop, noise_in_a_branch_of_a_loop],
+)
+def test_random_numbers_of_a_copy_are_those_of_any_other_copy(
+    noisy: Callable[[tf.Tensor], tf.Tensor],
+) -> None:
+    linear = Linear(lambda y: tf.reduce_sum(noisy(y)))
     module = module_of(linear.step, X)
     wanted = gradients_only.gradients(module)
     assert not wanted.taken
@@ -140,6 +162,7 @@ def test_random_numbers_of_a_copy_are_those_of_any_other_copy() -> None:
     )
     np.testing.assert_array_equal(first, second)
     assert np.abs(first[0]).max() > 0
+    assert gradients_only.is_random(module)
 
 
 @pytest.mark.parametrize("in_loop", [False, True])

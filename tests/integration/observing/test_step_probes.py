@@ -204,6 +204,24 @@ def test_a_function_that_goes_takes_its_variants_along():
     assert not probes._variants
 
 
+def test_a_twin_that_goes_takes_its_variant_along():
+    """At the next one that is made, as nobody is told of it."""
+    job, monitor = Job(), Watch()
+    with amp.mixed_precision_scope(**POLICY):
+        step_probes.watch(monitor)
+        for _ in range(2):
+            job.step(X, tf.constant(0.1))
+        (twins,) = PROCESS.twins
+        probes, context = twins._shared.probes, step_variants.context_lib.context()
+        (name,) = probes._of
+        (twin,) = probes._of[name]
+        made = probes.functions(name)
+        context.remove_function(twin)
+        probes._variant(name, name, counts=True)
+    assert not any(map(context.has_function, made))
+    assert probes._of[name] == {name}
+
+
 def test_a_variant_that_cannot_be_made_costs_a_warning(monkeypatch):
     job = Job()
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
+import numpy as np
 import pytest
 import tensorflow as tf
 from tensorflow.python.eager import context as context_lib
@@ -26,6 +28,65 @@ def test_a_step_is_made_again_if_nothing_ran_or_memory_ran_out(
     error: tf.errors.OpError, begun: bool, given: bool
 ) -> None:
     assert failures.gives_way(error, lambda: begun) is given
+
+
+@pytest.mark.parametrize(
+    ("says", "memory"),
+    [
+        ("OOM when allocating tensor with shape[2048,4096] and type half", True),
+        ("Out of memory while trying to allocate 4294967296 bytes.", True),
+        ("Failed to allocate memory for the scratch space", True),
+        ("events.out.v2; No space left on device", False),
+        ("Disk quota exceeded", False),
+        ("Too many open files", False),
+        ("Received message larger than max (5242880 vs. 4194304)", False),
+    ],
+)
+def test_a_full_disk_is_no_lack_of_memory(says: str, memory: bool) -> None:
+    error = tf.errors.ResourceExhaustedError(None, None, says)
+    assert failures.out_of_memory(error) is memory
+    assert not failures.out_of_memory(tf.errors.AbortedError(None, None, says))
+
+
+@pytest.mark.parametrize("session", [False, True])
+def test_a_step_whose_disk_is_full_is_made_once(session: bool) -> None:
+    """Its update is done by then; without the plugin it is not made again either."""
+    steps = itertools.count()
+
+    def written() -> np.float32:
+        if next(steps) == 3:
+            raise tf.errors.ResourceExhaustedError(
+                None, None, "No space left on device"
+            )
+        return np.float32(1.0)
+
+    def step(weights: Any, count: Any) -> tf.Tensor:
+        hidden = tf.matmul(tf.matmul(tf.ones([8, 8]), weights), weights)
+        with tf.control_dependencies([hidden, count.assign_add(1)]):
+            return tf.numpy_function(written, [], tf.float32)
+
+    policy = {"dtype": "bfloat16", "emulate": True, "assignment": "all"}
+    if session:
+        v1 = tf.compat.v1
+        with tf.Graph().as_default(), amp.mixed_precision_scope(**policy):
+            made = v1.get_variable("count", initializer=0, use_resource=True)
+            wrote = step(tf.constant(np.eye(8, dtype="f")), made)
+            with v1.Session() as run:
+                run.run(v1.global_variables_initializer())
+                for _ in range(3):
+                    run.run(wrote)
+                with pytest.raises(tf.errors.OpError, match="No space left"):
+                    run.run(wrote)
+                assert run.run(made) == 4
+        return
+    count, eye = tf.Variable(0), tf.eye(8)
+    call = tf.function(lambda: step(eye, count))
+    with amp.mixed_precision_scope(**policy):
+        for _ in range(3):
+            call()
+        with pytest.raises(tf.errors.OpError, match="No space left"):
+            call()
+    assert int(count) == 4
 
 
 @pytest.fixture

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import threading
 
 import numpy as np
 import pytest
@@ -14,6 +15,7 @@ from amp.integration.contests import plan_store
 from amp.integration.observing.judge import NONE_FINITE, Judge
 from amp.integration.racing.race_log import FLOAT32
 from amp.integration.reports import reports
+from amp.integration.sessions.plan_checks import PlanChecks
 from amp.integration.sessions.run_checks import RunCheck
 from amp.integration.sessions.session_twins import SessionTwin
 
@@ -177,6 +179,110 @@ def test_a_callable_is_compared_too():
     step()
     assert accuracy()[1].error is not None
     assert job.run(job.made) == [2]
+
+
+def trained_by_hooks(job):
+    """As `MonitoredTrainingSession` runs steps: it asks for metadata each time."""
+    options, losses = v1.RunOptions(trace_level=v1.RunOptions.FULL_TRACE), []
+    for _ in range(4):
+        told = v1.RunMetadata()
+        fetches = [job.loss, job.train]
+        losses.append(job.session.run(fetches, options=options, run_metadata=told)[0])
+        assert told.step_stats.dev_stats
+    return losses
+
+
+def trained_by_a_callable(job):
+    step = job.session.make_callable([job.loss, job.train], accept_options=True)
+    losses = []
+    for _ in range(4):
+        told = v1.RunMetadata()
+        losses.append(step(options=v1.RunOptions(), run_metadata=told)[0])
+    return losses
+
+
+@pytest.mark.parametrize("way", [trained_by_hooks, trained_by_a_callable])
+def test_a_run_that_asks_for_metadata_is_compared_too(way):
+    """TensorFlow writes to metadata once; the comparison has its own runs."""
+    job = Job(plain)
+    losses = way(job)
+    assert accuracy()[1].error is not None
+    assert job.run(job.made) == [4]
+    assert np.isfinite(losses).all()
+
+
+def test_a_monitored_session_trains():
+    with tf.Graph().as_default(), amp.mixed_precision_scope(**POLICY):
+        step = v1.train.get_or_create_global_step()
+        w = v1.get_variable("w", initializer=np.eye(8, dtype="f"))
+        loss = tf.reduce_mean(tf.matmul(tf.matmul(tf.constant(X), w), w) ** 2)
+        train = v1.train.GradientDescentOptimizer(1e-3).minimize(loss, step)
+        hooks, losses = [v1.train.StopAtStepHook(4)], []
+        with v1.train.MonitoredTrainingSession(hooks=hooks) as session:
+            while not session.should_stop():
+                losses.append(session.run([loss, train])[0])
+    assert len(losses) == 4
+    assert accuracy()[1].error is not None
+
+
+def element_of_a_branch(hidden):
+    elements = tf.data.Dataset.from_tensor_slices(np.arange(1.0, 4.0, dtype="f"))
+    more = v1.data.make_one_shot_iterator(elements)
+    training = v1.placeholder_with_default(True, [])
+    return hidden * tf.cond(training, more.get_next, lambda: 1.0)
+
+
+def dropped_in_a_branch(hidden):
+    training = v1.placeholder_with_default(True, [])
+    return tf.cond(training, lambda: dropped(hidden), lambda: hidden)
+
+
+@pytest.mark.parametrize("between", [element_of_a_branch, dropped_in_a_branch])
+def test_what_a_call_takes_or_draws_cannot_be_fed_and_is_not_compared(between):
+    """TensorFlow takes a call apart before it looks at what is fed."""
+    v1.enable_control_flow_v2()
+    job = Job(between)
+    losses = job.trained(3)
+    assert accuracy()[1].text == "not checked: node cond (If) cannot run twice"
+    if between is element_of_a_branch:
+        alone = Job(between, on=False).trained(3)
+        np.testing.assert_allclose(losses, alone, rtol=2.0**-8)
+
+
+def test_another_thread_does_not_wait_for_a_comparison(formed, monkeypatch):
+    compare, losses = RunCheck.compare, []
+
+    def compared(self, run):
+        found = compare(self, run)
+        thread = threading.Thread(target=lambda: losses.extend(job.trained(1)))
+        thread.start()
+        thread.join()
+        return found
+
+    monkeypatch.setattr(RunCheck, "compare", compared)
+    job = Job(plain)
+    job.trained(3)
+    assert len(losses) == 1
+    assert formed[1:] == [FLOAT32, FLOAT32, "the cheapest", "the cheapest"]
+    assert job.run(job.made) == [4]
+
+
+def test_a_thread_that_comes_too_late_makes_its_step(formed, monkeypatch):
+    """Another one compared between its two questions."""
+    job, records = Job(plain), PlanChecks.records
+
+    def raced(self, plan):
+        found = records(self, plan)
+        if found is None:
+            monkeypatch.setattr(PlanChecks, "records", records)
+            job.trained(1)
+        return found
+
+    job.trained(1)
+    monkeypatch.setattr(PlanChecks, "records", raced)
+    job.trained(1)
+    assert formed[1:] == [FLOAT32, "the cheapest", "the cheapest"]
+    assert job.run(job.made) == [3]
 
 
 @pytest.mark.parametrize(

@@ -311,6 +311,22 @@ def test_float32_that_does_not_fit_leaves_the_twin_at_work(ran: Ran) -> None:
     assert report.nodes_low
 
 
+def test_plans_that_race_draw_apart_what_is_not_one_in_all_of_them(ran: Ran) -> None:
+    """The shape of what is drawn is that of a product, whose type differs."""
+    job = Job(trial=True, check=False)
+    with job.scope(), job.session() as session:
+        with job.graph.as_default():
+            kept = v1.nn.dropout(job.out, rate=0.5, seed=7)
+            mask = tf.not_equal(kept, 0.0)
+            loss = tf.reduce_mean(tf.square(tf.tensordot(kept, job.w, 1)))
+            descent = v1.train.GradientDescentOptimizer(0.0)
+            late = descent.minimize(loss, job.count, name="late_step")
+        fed = {job.x: job.data}
+        masks = [session.run([mask, late], fed)[0].tobytes() for _ in range(12)]
+    assert len({*ran}) > 1
+    assert len({*masks}) == len(masks)
+
+
 FULL = tf.errors.ResourceExhaustedError(None, None, "OOM when allocating tensor")
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import subprocess
 import sys
 
@@ -402,6 +403,37 @@ def test_a_twin_that_tensorflow_refuses_gives_way_with_its_state(monkeypatch):
                 given = session.run([parts["out"], parts["w"]], feed(parts))
     np.testing.assert_array_equal(given[1], W * 2)
     np.testing.assert_array_equal(given[0], np.maximum(X @ (W * 2), 0) @ W)
+
+
+@pytest.mark.parametrize("way", ["run", "make_callable"])
+def test_a_twin_that_does_not_fit_gives_way_where_metadata_is_asked_for(
+    monkeypatch, way
+):
+    """TensorFlow refuses metadata to which the run that failed has written."""
+    run, metadata = session_lib.BaseSession._call_tf_sessionrun, []
+
+    def full(self, options, feeds, fetches, targets, told):
+        outputs = run(self, options, feeds, fetches, targets, told)
+        metadata.append(told)
+        if len(metadata) == 2:  # after the initialisation
+            raise tf.errors.ResourceExhaustedError(None, None, "OOM when allocating")
+        return outputs
+
+    monkeypatch.setattr(session_lib.BaseSession, "_call_tf_sessionrun", full)
+    policy = amp.Policy.make(POLICY, strict=False)
+    with tf.Graph().as_default(), amp.mixed_precision_scope(policy):
+        x = tf.constant(W)
+        out = tf.matmul(tf.matmul(x, x), x)
+        with v1.Session() as session:
+            session.run(tf.constant(0))
+            told = {"options": v1.RunOptions(), "run_metadata": v1.RunMetadata()}
+            step = functools.partial(session.run, out)
+            if way == "make_callable":
+                step = session.make_callable(out, accept_options=True)
+            with pytest.warns(RuntimeWarning, match="OOM when allocating"):
+                given = step(**told)
+    np.testing.assert_array_equal(given, W @ W @ W)
+    assert [one is None for one in metadata] == [True, False, True]
 
 
 @pytest.mark.parametrize("way", ["run", "make_callable"])

@@ -32,6 +32,9 @@ ELSEWHERE = {
     "graph_rewrite/ops/products.py": "graph_rewrite/ops/test_op_table.py",
     "graph_rewrite/ops/row.py": "graph_rewrite/ops/test_op_table.py",
     "graph_rewrite/ops/structure.py": "graph_rewrite/ops/test_op_table.py",
+    "graph_rewrite/candidates/float_paths.py": (
+        "graph_rewrite/candidates/test_solutions.py"
+    ),
     "graph_rewrite/candidates/hazards.py": (
         "graph_rewrite/candidates/test_eligibility.py"
     ),

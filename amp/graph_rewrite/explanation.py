@@ -77,6 +77,7 @@ CHANGES: Mapping[str, str] = {
     "cancels": _ACCURACY,
     "steep": _ACCURACY,
     "solve": _ACCURACY,
+    "recurrence": _ACCURACY,
     "decay": _ACCURACY,
     "scalar": "nothing should: it saves no time",
     "list": "what holds the op on the list that is named",

@@ -7,11 +7,13 @@ nodes:
 2. `eligibility`: policy, op table, kernels and hazards, function by function;
 3. `ranges`: values that the 16-bit type cannot represent;
 4. `loss`: the loss;
-5. `conditioning`: values of which something is subtracted;
-6. `frame_variables.unfit`: loop variables of TensorFlow 1 that cannot turn as a whole;
-7. `settling_loops`: loops that end once their values change no more;
-8. `given_values`: what nobody computed, and is read where its last bits count;
-9. `propagation`: keeps the nodes downstream of a compute node, and the move nodes that
+5. `solutions`: matrices that are factored, inverted or solved by;
+6. `recurrences`: what a loop computes of itself by products;
+7. `conditioning`: values of which something is subtracted;
+8. `frame_variables.unfit`: loop variables of TensorFlow 1 that cannot turn as a whole;
+9. `settling_loops`: loops that end once their values change no more;
+10. `given_values`: what nobody computed, and is read where its last bits count;
+11. `propagation`: keeps the nodes downstream of a compute node, and the move nodes that
    feed one.
 
 Nothing is priced or chosen here.
@@ -33,7 +35,9 @@ from amp.graph_rewrite.candidates.loss import loss
 from amp.graph_rewrite.candidates.passes import Passes, passes
 from amp.graph_rewrite.candidates.propagation import Propagated, propagate, without
 from amp.graph_rewrite.candidates.ranges import ranges
+from amp.graph_rewrite.candidates.recurrences import recurrences
 from amp.graph_rewrite.candidates.settling_loops import settling_loops
+from amp.graph_rewrite.candidates.solutions import solutions
 from amp.graph_rewrite.candidates.ties import Tie, held_by_ties, ties
 from amp.graph_rewrite.graph import calls, ir
 from amp.graph_rewrite.graph.calls import FunctionUse, graph_of
@@ -152,6 +156,8 @@ def analyze_typed(
     found = passes(graphs, typed, products, call_values)
     eligible = without(eligible, loss(graphs, typed, found))
     known = _with_constants(typed, call_values)
+    eligible = without(eligible, solutions(graphs, typed, every))
+    eligible = without(eligible, recurrences(graphs, typed, every))
     eligible = without(eligible, _ill_conditioned(graphs, known, contexts, found))
     eligible = without(eligible, unfit(graphs, typed, call_values))
     eligible = without(eligible, settling_loops(graphs, typed, every))

@@ -19,7 +19,6 @@ from typing import TypeAlias
 import numpy as np
 
 from amp.graph_rewrite.candidates.context import Context, Typed
-from amp.graph_rewrite.candidates.solutions import solutions
 from amp.graph_rewrite.candidates.upstream import COPIES, Upstream
 from amp.graph_rewrite.graph import ir, rounding
 from amp.graph_rewrite.ops.op_table import Kind, Role
@@ -50,11 +49,6 @@ def conditioning(
     Case 2: a function that is steep where its operand is large or near a pole or jump
       (`steep` in the op table), or has a pole and reads a difference: 1 / (1 - x).
     Case 3: a constant factor near 1, as the decay of a state.
-    Case 4: what factors or inverts a matrix, or solves by it: the condition number of a
-      matrix has no bound, and one that rounding made indefinite has no factor. Here the
-      nearest products are refused too, those that compute the matrix and those that
-      read what came out: the gradient of a factor is a product of inverses, whose
-      terms cancel.
 
     A gradient that flows back through the first two is as well-conditioned as any, so
     there they are not looked for. Its products with the operands of case 1 and 2 stay
@@ -88,7 +82,7 @@ def conditioning(
                     found[name] = found[product] = Reason("cancels", name)
     feeding = _feeding(graph, sources, found, context.updates)
     mirrored = _mirrored(graph, sources, feeding, flowing)
-    return found | feeding | mirrored | solutions(graph, typed)
+    return found | feeding | mirrored
 
 
 def _summed(graph: ir.Graph, sources: Upstream) -> set[str]:

@@ -149,7 +149,7 @@ class _Walk:
         self._sites = call_values.sites
         self._order = order
         self._onward: dict[UseEdge, list[UseEdge]] = {}
-        for before, after in _passed_on(graphs, self._sites.values()):
+        for before, after in passed_on(graphs, self._sites.values()):
             self._onward.setdefault(before, []).append(after)
         self._back: dict[UseEdge, list[UseEdge]] = {}
         for before, afters in self._onward.items():
@@ -222,7 +222,7 @@ class _Walk:
         return [(use, edge, order) for edge in _values(self._typed[use][name])]
 
 
-def _passed_on(
+def passed_on(
     graphs: Mapping[FunctionUse, ir.Graph], sites: Iterable[Site]
 ) -> Iterator[tuple[UseEdge, UseEdge]]:
     """The edges of different functions, or of two trips, that hold the same values.

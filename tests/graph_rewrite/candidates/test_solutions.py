@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
+
 import pytest
 import tensorflow as tf
-from between_layers import WIDTH, Between, found
-from rewriting import settled, spec, traced
+from between_layers import WIDTH, Between, found, rules_of
+from frames import version_1
+from rewriting import settled, spec, traced, v1
 
 from amp.graph_rewrite.rewrite import rewrite
 
@@ -84,3 +87,75 @@ def test_a_matrix_that_nothing_solves_by_is_16_bit() -> None:
         return tf.exp(-covariance(x), name="kernel") @ x
 
     assert found(between, assignment="all")["inner"] == "compute"
+
+
+SQUARE = spec(WIDTH, WIDTH)
+
+
+def test_what_a_sandwich_is_made_of_is_float32_and_so_is_its_gradient() -> None:
+    """A B A' of a rounded B is not symmetric, and of a rounded A B neither."""
+
+    def fn(a: tf.Tensor, b: tf.Tensor, x: tf.Tensor) -> tuple[tf.Tensor, ...]:
+        root = tf.nn.softplus(tf.matmul(b, x, name="nonlinear"))
+        inner = tf.matmul(root, root, transpose_b=True, name="gram")
+        half = tf.matmul(inner, a, transpose_b=True, name="half")
+        whole = tf.matmul(a, half, name="whole") + tf.eye(WIDTH)
+        loss = tf.reduce_sum(
+            tf.math.log(tf.linalg.diag_part(tf.linalg.cholesky(whole)))
+        )
+        return (*tf.gradients(loss, [a, b]), tf.matmul(x, x, name="beside"))
+
+    found = rules_of(fn, SQUARE, SQUARE, SQUARE)
+    assert {found[name] for name in ("gram", "half", "whole")} == {"solve"}
+    assert {found[name] for name in ("nonlinear", "beside")} == {"compute"}
+    slopes = [f"{name}_grad" for name in ("gram", "half", "whole")]
+    report = rewrite(traced(fn, SQUARE, SQUARE, SQUARE)[0], settled()).report
+    within = [d for d in report.decisions if any(one in d.node for one in slopes)]
+    assert {d.rule for d in within if d.op == "MatMul"} == {"solve"}
+
+
+def test_a_product_with_itself_needs_no_better_operand() -> None:
+    """Features that are whitened: the covariance of rounded ones has no less a root."""
+
+    def fn(x: tf.Tensor, w: tf.Tensor) -> tf.Tensor:
+        features = tf.matmul(x, w, name="features")
+        near = tf.matmul(features, features, transpose_a=True, name="covariance")
+        return tf.linalg.cholesky(near + tf.eye(WIDTH))
+
+    found = rules_of(fn, SQUARE, SQUARE)
+    assert (found["features"], found["covariance"]) == ("compute", "solve")
+
+
+def test_the_other_operand_of_a_product_that_reads_a_solution_is_float32() -> None:
+    """Woodbury: y' y - u' M^-1 u, whose terms are near each other."""
+
+    def fn(x: tf.Tensor, w: tf.Tensor) -> tf.Tensor:
+        u = tf.matmul(x, w, name="u")
+        inverse = tf.linalg.inv(tf.eye(WIDTH) * 2.0)
+        return tf.matmul(tf.matmul(u, inverse, name="read"), x, name="after")
+
+    found = rules_of(fn, SQUARE, SQUARE)
+    assert (found["u"], found["read"], found["after"]) == ("solve", "solve", "compute")
+
+
+@pytest.mark.parametrize("version", [1, 2])
+def test_a_covariance_that_a_loop_hands_on_is_float32(version: int) -> None:
+    """A filter: what the next trip factors is computed in this one."""
+
+    def fn(a: tf.Tensor, p: tf.Tensor, x: tf.Tensor) -> tuple[tf.Tensor, ...]:
+        def body(
+            i: tf.Tensor, p: tf.Tensor, x: tf.Tensor
+        ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+            factor = tf.linalg.cholesky(p + tf.eye(WIDTH))
+            half = tf.matmul(p, a, transpose_b=True, name="half")
+            x = tf.tanh(tf.matmul(x, a, name="beside")) + tf.reduce_sum(factor)
+            return i + 1, tf.tanh(tf.matmul(a, half, name="next")), x
+
+        start = tf.matmul(p, p, name="start")
+        with version_1() if version == 1 else contextlib.nullcontext():
+            found = v1.while_loop(lambda i, *_: i < 3, body, [0, start, x])
+        return tuple(found[1:])
+
+    found = rules_of(fn, SQUARE, SQUARE, SQUARE)
+    assert {found[name] for name in ("start", "half", "next")} == {"solve"}
+    assert found["beside"] == "compute"

@@ -101,6 +101,7 @@ NOT_HELD = {
     "integration/functions/later_plan.py",
     "integration/observing/step_probes.py",
     "integration/sessions/graph_views.py",
+    "integration/sessions/plan_checks.py",
     "integration/sessions/run_twins.py",
     "integration/sessions/session_stalls.py",
 }

@@ -1,0 +1,106 @@
+"""`FloatPaths`: the floating-point tensors of a module, from node to node.
+
+Into functions and over the trips of loops. Used by `solutions` and `recurrences`, which
+walk them. Nothing is refused here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from amp.graph_rewrite.candidates.call_values import Member, UseEdge
+from amp.graph_rewrite.candidates.context import Typed
+from amp.graph_rewrite.candidates.passes import passed_on
+from amp.graph_rewrite.candidates.upstream import COPIES
+from amp.graph_rewrite.graph import ir
+from amp.graph_rewrite.graph.calls import FunctionUse, Site
+from amp.graph_rewrite.ops.op_table import Kind, Role
+
+_SUMS = frozenset({Kind.SUM, Kind.BIAS})
+
+
+class FloatPaths:
+    """The paths of one module.
+
+    Args:
+      graphs: every use's graph.
+      typed: its nodes.
+      sites: the calls, loops and branches of the module that are known.
+
+    Attributes:
+      onward, back: of each edge that passes between functions or from trip to trip,
+        the edges that have its value there, and those that it has its value from.
+    """
+
+    def __init__(
+        self,
+        graphs: Mapping[FunctionUse, ir.Graph],
+        typed: Mapping[FunctionUse, Mapping[str, Typed]],
+        sites: Mapping[Member, Site],
+    ) -> None:
+        self.graphs, self.typed, self.sites = graphs, typed, sites
+        self.onward: dict[UseEdge, list[UseEdge]] = {}
+        self.back: dict[UseEdge, list[UseEdge]] = {}
+        for before, after in passed_on(graphs, sites.values()):
+            self.onward.setdefault(before, []).append(after)
+            self.back.setdefault(after, []).append(before)
+
+    def view(self, member: Member) -> Typed:
+        """A node with its types."""
+        use, name = member
+        return self.typed[use][name]
+
+    def operands(self, member: Member) -> list[UseEdge]:
+        """The floating-point tensors that a node reads."""
+        view = self.view(member)
+        pairs = zip(view.node.inputs, view.ins, strict=False)
+        return [(member[0], edge) for edge, slot in pairs if slot.type in ir.FLOATS]
+
+    def read(self, members: Iterable[Member]) -> set[UseEdge]:
+        """What some nodes read, from before casts, moves and calls."""
+        return {self.root(at) for each in members for at in self.operands(each)}
+
+    def results(self, member: Member) -> list[UseEdge]:
+        """The floating-point tensors that a node makes."""
+        use, name = member
+        outs = enumerate(self.view(member).outs)
+        return [(use, (name, index)) for index, slot in outs if slot.type in ir.FLOATS]
+
+    def is_linear(self, member: Member) -> bool:
+        """Whether a node is linear in each operand: one of products, sums and moves."""
+        row = self.view(member).facts
+        if row.role in (Role.COMPUTE, Role.MOVE) or row.sums:
+            return True
+        if row.kind in COPIES or row.kind in _SUMS:
+            return True
+        operands = map(self.root, self.operands(member))
+        return row.kind is Kind.PRODUCT and any(map(self._is_constant, operands))
+
+    def _is_constant(self, place: UseEdge) -> bool:
+        view = self.typed[place[0]].get(place[1][0])
+        return view is not None and view.facts.kind is Kind.CONSTANT
+
+    def is_product(self, member: Member) -> bool:
+        """Whether a node is a product that may be 16-bit."""
+        return self.view(member).facts.role is Role.COMPUTE
+
+    def squares(self, member: Member) -> bool:
+        """Whether a node is the product of a tensor and itself."""
+        roots = [*map(self.root, self.operands(member))]
+        return len(roots) == 2 and roots[0] == roots[1]
+
+    def root(self, place: UseEdge) -> UseEdge:
+        """What a tensor was cast or moved from, or passed to a function as."""
+        while (source := self._source(place)) is not None:
+            place = source
+        return place
+
+    def _source(self, place: UseEdge) -> UseEdge | None:
+        use, (name, _) = place
+        if name in self.typed[use] and (use, name) not in self.sites:
+            row, sources = self.view((use, name)).facts, self.operands((use, name))
+            moves = row.role is Role.MOVE or row.kind in COPIES
+        else:  # one that a loop does not change is also what its body returns
+            sources = [at for at in self.back.get(place, ()) if at != place]
+            moves = True
+        return sources[0] if moves and len(sources) == 1 else None

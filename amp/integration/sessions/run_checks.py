@@ -212,12 +212,15 @@ class RunCheck:
         return [user.get_tensor_by_name(f"{name}:{port}") for name, port in edges]
 
 
-def gradients_of(module: ir.Module, feeds: Iterable[Any]) -> RunGradients | None:
+def gradients_of(
+    module: ir.Module, feeds: Iterable[Any], executed: Container[str]
+) -> RunGradients | None:
     """The gradients of a run; None if it takes none.
 
     Args:
       module: the run as a graph of its own, as the user built it.
       feeds: references of the tensors that are fed.
+      executed: the nodes that the run executes: gradients may be fed as well.
 
     Raises:
       NotRepeatable: they cannot be computed without changing something.
@@ -228,7 +231,8 @@ def gradients_of(module: ir.Module, feeds: Iterable[Any]) -> RunGradients | None
     first: dict[ir.Edge, str] = {}  # by gradient, one of the markers that read it
     stops: dict[ir.Edge, None] = {}  # the inverses of loss scales
     for node in graph.nodes.values():
-        known = lookup(node.op) if node.flag(ir.UNSCALE) else None
+        taken_here = node.name in executed and (node.name, 0) not in fed
+        known = lookup(node.op) if taken_here and node.flag(ir.UNSCALE) else None
         if known is not None and known.signature(node).ins[0].type == ir.FLOAT:
             first.setdefault(node.inputs[0], node.name)
             stops.update(dict.fromkeys(node.inputs[1:]))

@@ -87,6 +87,7 @@ class RunPlans:
         self._made: dict[str, MadeRun | NotMade] = {}
         self._reports: dict[str, Report] = {}
         self._executed: set[str] = set()
+        self._whole: set[str] = set()
 
     @property
     def graph(self) -> Any:
@@ -136,7 +137,7 @@ class RunPlans:
           NotRepeatable: they cannot be computed without changing something.
         """
         assert self.twins is not None
-        found = gradients_of(self.module(), self.asked.feeds)
+        found = gradients_of(self.module(), self.asked.feeds, self._find_executed())
         if found is None:
             return None
         return RunCheck(self._views, self.twins, plan, found)
@@ -174,9 +175,8 @@ class RunPlans:
         No plan does so by itself, but a run may be fed in place of what a plan counts
         on.
         """
-        twin, asked = self._views.twin, self.asked
-        roots = [*asked.targets, *(tensor.op for tensor in asked.fetches)]
-        needed = step_variants.executed(roots, asked.feeds)
+        twin = self._views.twin
+        needed = self._find_executed()
         roots = [*run.targets, *(tensor.op for tensor in run.fetches)]
         found = step_variants.executed(roots, frozenset(run.feeds.values()))
         for name, node in twin.definitions.nodes.items():
@@ -223,19 +223,29 @@ class RunPlans:
     def _find_executed(self) -> set[str]:
         """The names of the user's nodes that the run executes."""
         if not self._executed:
+            asked = self.asked
+            roots = [*asked.targets, *(tensor.op for tensor in asked.fetches)]
+            self._executed = step_variants.executed(roots, asked.feeds)
+        return self._executed
+
+    def _find_whole(self) -> set[str]:
+        """The same, and what would make that which is fed: a graph of its own."""
+        if not self._whole:
             known = self._views.twin.definitions
             known.update(self._views.twin.user)
-            self._executed = known.ancestors(self.asked.names)
-        return self._executed
+            self._whole = known.ancestors(self.asked.names)
+        return self._whole
 
     def computes(self) -> bool:
         """Whether the run executes an operation that gains by 16 bits."""
         with self._views.lock:
-            return self._views.twin.definitions.compute(self._nodes())
+            executed = self._find_executed()
+            nodes = [node for node in self._nodes() if node.name in executed]
+            return self._views.twin.definitions.compute(nodes)
 
     def _nodes(self) -> list[Any]:
-        executed, known = self._find_executed(), self._views.twin.definitions
-        names = sorted(executed, key=known.order.__getitem__)
+        whole, known = self._find_whole(), self._views.twin.definitions
+        names = sorted(whole, key=known.order.__getitem__)
         return [known.nodes[name] for name in names]
 
     def module(self) -> ir.Module:
@@ -300,9 +310,9 @@ class RunPlans:
         """The report on a part that was planned, of what the run executes of it."""
         asked, twin = self.asked, self._views.twin
         with self._views.lock:
-            roots = [*asked.targets, *(tensor.op for tensor in asked.fetches)]
-            names = step_variants.executed(roots, asked.feeds)
-            names |= {reference.deref().op.name for reference in asked.feeds}
+            names = self._find_executed() | {
+                reference.deref().op.name for reference in asked.feeds
+            }
             nodes = [node for node in planned.part.nodes if node.name in names]
             library = twin.definitions.library(nodes)
             roots = [*run.targets, *(tensor.op for tensor in run.fetches)]
@@ -334,7 +344,7 @@ class RunPlans:
         if self.twins is not None:
             with self._views.lock:
                 self._views.parts(self.twins).settle(self)
-        self._executed = set()
+        self._executed = self._whole = set()
         heap.trim()
 
     def released(self, plan: str) -> None:

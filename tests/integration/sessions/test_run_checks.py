@@ -249,6 +249,30 @@ def test_what_a_call_takes_or_draws_cannot_be_fed_and_is_not_compared(between):
         np.testing.assert_allclose(losses, alone, rtol=2.0**-8)
 
 
+@pytest.mark.parametrize("fed", [1, 2])
+def test_an_update_that_is_fed_gradients_takes_no_batch_for_a_comparison(fed):
+    """What would compute them is no part of the run, nor are markers before them."""
+    with tf.Graph().as_default(), amp.mixed_precision_scope(**POLICY):
+        elements = tf.data.Dataset.from_tensor_slices(np.arange(1.0, 9.0, dtype="f"))
+        element = v1.data.make_one_shot_iterator(elements).get_next()
+        w, u = (v1.get_variable(n, initializer=np.eye(8, dtype="f")) for n in "wu")
+        loss = tf.reduce_mean(tf.matmul(tf.matmul(X * element, w), u) ** 2)
+        descent = v1.train.GradientDescentOptimizer(1e-3)
+        pairs = descent.compute_gradients(loss, [w, u])
+        gradients = [gradient for gradient, _ in pairs]
+        train, taken = descent.apply_gradients(pairs), []
+        session = v1.Session()
+        session.run(v1.global_variables_initializer())
+        for _ in range(3):
+            found, values = session.run([element, gradients])
+            taken.append(found)
+            session.run(train, dict(zip(gradients[:fed], values[:fed], strict=True)))
+        rest = session.run(element)
+    own = 2 // fed  # batches of a step: what is not fed is computed, of one of its own
+    assert [*taken, rest] == [1.0 + own * step for step in range(4)]
+    assert all(r.accuracy is None or r.accuracy.error is not None for r in reports())
+
+
 def test_another_thread_does_not_wait_for_a_comparison(formed, monkeypatch):
     compare, losses = RunCheck.compare, []
 

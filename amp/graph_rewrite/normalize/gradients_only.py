@@ -1,11 +1,11 @@
 """Copies of a training step that compute its gradients and change nothing.
 
 The gradients are what the unscale markers read. A copy has only the nodes that they
-are computed from: no update, no print, no counter. What a step takes from elsewhere (a
-batch of an iterator, a number from a stateful generator) cannot be taken twice; such
-tensors are further results of one function, `recorded`, and further arguments of the
-copies. Where the gradients are in a function that XLA compiles, which is not inlined,
-the copies are of that function, and what is recorded are its arguments.
+are computed from: no update, no print, no check, no counter. What a step takes from
+elsewhere (a batch of an iterator, a number from a stateful generator) cannot be taken
+twice; such tensors are further results of one function, `recorded`, and further
+arguments of the copies. Where the gradients are in a function that XLA compiles, which
+is not inlined, the copies are of that function, and what is recorded are its arguments.
 
 Nothing is run here and no precision is chosen.
 """
@@ -17,10 +17,12 @@ from collections.abc import Container, Iterable, Iterator, Mapping
 from typing import TypeAlias
 
 from amp.graph_rewrite.graph import calls, generators, ir, op_schema
-from amp.graph_rewrite.ops.op_table import facts
+from amp.graph_rewrite.ops.op_table import Kind, facts
 
 _SCALE = "amp_check_scale"
 _RECORD = "amp_check_input"
+# What a copy computes beyond the range is to be judged, and not to end it.
+_WATCHES = frozenset({Kind.GUARD, Kind.PRINT})
 
 Tensor: TypeAlias = tuple[ir.Edge, int]  # with its DataType number
 
@@ -158,6 +160,7 @@ def takes_from_elsewhere(node: ir.Node, module: ir.Module) -> bool:
     return any(
         op_schema.is_stateful(each.op)
         and not facts(each.op).reads_state
+        and not _is_left_out(each)
         and not generators.is_random(each)
         for each in run_by(node, module)
     )
@@ -181,6 +184,12 @@ def run_by(node: ir.Node, module: ir.Module) -> Iterator[ir.Node]:
 def _draws(node: ir.Node, module: ir.Module) -> bool:
     """Whether each run of a node draws other random numbers."""
     return any(map(generators.is_random, run_by(node, module)))
+
+
+def _differs(node: ir.Node, module: ir.Module) -> bool:
+    """Whether a node, or what it calls, is another one in copies."""
+    run = run_by(node, module)
+    return any(_is_left_out(each) or generators.is_random(each) for each in run)
 
 
 def _called(nodes: Iterable[ir.Node], module: ir.Module) -> dict[str, ir.Graph]:
@@ -243,7 +252,7 @@ def gradients_only(module: ir.Module, wanted: Gradients, name: str) -> ir.Module
         for index, edge in enumerate(edges)
     )
     copy = ir.Graph(name, nodes, tuple(args), results, shape=graph.shape)
-    return _drawing_again(ir.Module(copy, module.functions))
+    return _with_functions(ir.Module(copy, module.functions))
 
 
 def computing_only(
@@ -295,29 +304,45 @@ def _copied(
         inputs = (inputs[0], (_SCALE, 0))
     controls = tuple(name for name in node.controls if name in kept)
     node = dataclasses.replace(node, inputs=inputs, controls=controls, pristine=False)
-    return generators.repeating(node)
+    return _repeating(node)
 
 
-def _drawing_again(copy: ir.Module) -> ir.Module:
-    """A copy that also draws the same numbers as others in the functions it calls."""
+def _is_left_out(node: ir.Node) -> bool:
+    """Whether a node hands on what it watches: in copies, unwatched."""
+    return facts(node.op).kind in _WATCHES
+
+
+def _repeating(node: ir.Node) -> ir.Node:
+    """The node as it is in copies: it draws the same in each, and watches nothing."""
+    if not _is_left_out(node):
+        return generators.repeating(node)
+    attrs: dict[str, ir.Value] = {"T": ir.Type(node.types("T")[0])}
+    source = node.inputs[:1]
+    return ir.Node(
+        node.name, "Identity", source, node.controls, node.device, None, attrs
+    )
+
+
+def _with_functions(copy: ir.Module) -> ir.Module:
+    """A copy whose functions, too, have all nodes as they are in copies."""
     names = {
         name: f"{name}_{copy.main.name}"
         for name, graph in _called(copy.main.nodes.values(), copy).items()
-        if any(_draws(node, copy) for node in graph.nodes.values())
+        if any(_differs(node, copy) for node in graph.nodes.values())
     }
 
-    def drawing(graph: ir.Graph, name: str) -> ir.Graph:
+    def repeating(graph: ir.Graph, name: str) -> ir.Graph:
         nodes = {}
         for node in graph.nodes.values():
             call = calls.call_of(node, copy.functions)
             if call is not None:
                 callees = names.keys() & calls.callees_of(node, call)
                 node = calls.renamed(node, call, names) if callees else node
-            nodes[node.name] = generators.repeating(node)
+            nodes[node.name] = _repeating(node)
         return graph.with_nodes(nodes).of_same_nodes(name=name)
 
     if not names:
         return copy
-    made = {new: drawing(copy.functions[old], new) for old, new in names.items()}
-    main = drawing(copy.main, copy.main.name)
+    made = {new: repeating(copy.functions[old], new) for old, new in names.items()}
+    main = repeating(copy.main, copy.main.name)
     return ir.Module(main, {**copy.functions, **made})

@@ -53,6 +53,8 @@ class Kind(enum.Enum):
     PRODUCT = "the product of two operands, element by element"
     SQUARE = "the square of an operand, or of a difference"
     CHECK = "whether its operand is finite, or a number"
+    GUARD = "its operand, unless that is not finite: then it raises"
+    PRINT = "its first operand, which it prints"
     SOLVE = "factors or inverts matrices, or solves a system of equations"
     VARIABLE = "a variable of a v1 graph: its own memory, read as a reference"
     READ_VARIABLE = "the value of the variable behind a handle"

@@ -36,6 +36,7 @@ EXCLUDED = (
         "CheckNumerics",
         "TensorFlow clears it, but it must not report what our own cast overflows",
         "definition",
+        kind=Kind.GUARD,
     ),
     keep(
         "Where",
@@ -110,6 +111,8 @@ STRUCTURE = (
         "gives what its operand has",
         work="unique",
     ),
+    structural("CheckNumericsV2", "raises where it is not finite", kind=Kind.GUARD),
+    structural("Print", "prints", kind=Kind.PRINT),
     structural("InvertPermutation", "gives integers", kind=Kind.INVERSE),
     structural("VariableShape", "gives integers", kind=Kind.READ_PART),
     structural(

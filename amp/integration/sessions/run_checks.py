@@ -15,6 +15,7 @@ from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from typing import Any, TypeAlias
 
 import numpy as np
+import tensorflow as tf
 
 from amp.graph_rewrite.assign.nominee import PRODUCTS, Nominee
 from amp.graph_rewrite.candidates.context import FORMATS
@@ -22,7 +23,7 @@ from amp.graph_rewrite.graph import calls, frames, generators, ir, op_schema
 from amp.graph_rewrite.graph.calls import FunctionUse
 from amp.graph_rewrite.normalize import gradients_only
 from amp.graph_rewrite.normalize.gradients_only import NotRepeatable
-from amp.graph_rewrite.ops.op_table import facts
+from amp.graph_rewrite.ops.op_table import Kind, facts
 from amp.graph_rewrite.outcomes import AccuracyOutcome
 from amp.graph_rewrite.plan import Reason
 from amp.integration.contests.entrants import nominee_under
@@ -32,6 +33,8 @@ from amp.integration.observing.judge import NONE_FINITE, Judge
 from amp.integration.sessions.graph_views import GraphViews
 from amp.integration.sessions.planned_parts import Plan, Planned
 from amp.integration.sessions.policy_view import PolicyView, Run, edge_of
+
+GUARDED = "a check of the job's own fails in 16 bits"
 
 Make: TypeAlias = Callable[[Run], Any]  # makes a run of the twin
 
@@ -148,8 +151,11 @@ class RunCheck:
             exact, products, planned = self._forms()
         unit = FORMATS[self._policy.dtype].unit
         judge = Judge(self._fetched(run, exact), unit, self._gradients.names)
-        finite = judge.yardstick(self._fetched(run, products))
-        errors = judge.errors(self._fetched(run, planned))
+        try:
+            finite = judge.yardstick(self._fetched(run, products))
+            errors = judge.errors(self._fetched(run, planned))
+        except tf.errors.InvalidArgumentError:  # float32 has none
+            return AccuracyOutcome(GUARDED), GUARDED
         fine = finite and judge.is_fine(errors)
         if not fine and judge.moved(self._fetched(run, exact)):
             raise NotRepeatable("its variables change meanwhile, by another thread")
@@ -282,9 +288,10 @@ def _repeats(node: ir.Node, module: ir.Module, lookup: op_schema.Lookup) -> bool
     """Whether a second run of a node gives the same, and changes nothing.
 
     Case 1: TensorFlow says so. Case 2: it works on an array or a stack, which are of
-    one run. Case 3: it names a variable. Case 4: it checks something.
+    one run. Case 3: it names a variable. Case 4: it checks something. What prints would
+    print again.
     """
-    if generators.is_random(node):
+    if generators.is_random(node) or facts(node.op).kind is Kind.PRINT:
         return False
     if not gradients_only.takes_from_elsewhere(node, module):
         return True  # Case 1

@@ -165,6 +165,30 @@ def test_random_numbers_of_a_copy_are_those_of_any_other_copy(
     assert gradients_only.is_random(module)
 
 
+def checked(y: tf.Tensor) -> tf.Tensor:
+    return tf.debugging.check_numerics(y * 1e38 * 1e38, "beyond the range")
+
+
+def checked_in_a_branch(y: tf.Tensor) -> tf.Tensor:
+    return tf.cond(tf.size(y) > 0, lambda: checked(y), lambda: y)
+
+
+def printed(y: tf.Tensor) -> tf.Tensor:
+    return tf.compat.v1.Print(y * 1e38 * 1e38, [y])
+
+
+@pytest.mark.parametrize("watched", [checked, checked_in_a_branch, printed])
+def test_a_copy_watches_nothing_so_that_what_passes_the_range_is_judged(
+    watched: Callable[[tf.Tensor], tf.Tensor], capfd: pytest.CaptureFixture[str]
+) -> None:
+    linear = Linear(lambda y: tf.reduce_sum(watched(y)))
+    copy, wanted = copy_of(module_of(linear.step, X))
+    assert not wanted.taken
+    (grad,) = call(copy, linear.inputs())
+    assert not np.isfinite(grad).all()
+    assert "[[" not in capfd.readouterr().err
+
+
 @pytest.mark.parametrize("in_loop", [False, True])
 def test_what_cannot_be_repeated_is_named(in_loop: bool) -> None:
     counted = tf.Variable(1.0)

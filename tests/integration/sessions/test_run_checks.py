@@ -16,7 +16,7 @@ from amp.integration.observing.judge import NONE_FINITE, Judge
 from amp.integration.racing.race_log import FLOAT32
 from amp.integration.reports import reports
 from amp.integration.sessions.plan_checks import PlanChecks
-from amp.integration.sessions.run_checks import RunCheck
+from amp.integration.sessions.run_checks import GUARDED, RunCheck
 from amp.integration.sessions.session_twins import SessionTwin
 
 v1 = tf.compat.v1
@@ -55,6 +55,11 @@ def looped(hidden):
 
     with version_1():  # whose gradient has stacks
         return v1.while_loop(lambda i, h: i < 3, body, [0, hidden])[1]
+
+
+def guarded_past_the_range(hidden):
+    """The job's own check would end it, in 16 bits only."""
+    return tf.debugging.check_numerics(hidden * 1e3 * 1e3, "of the job") * 1e-6
 
 
 def past_the_range_of_products(hidden):
@@ -314,6 +319,7 @@ def test_a_thread_that_comes_too_late_makes_its_step(formed, monkeypatch):
     [
         (past_the_range_on_the_way, "off by inf"),
         (past_the_range_of_products, NONE_FINITE),
+        (guarded_past_the_range, GUARDED),
     ],
 )
 def test_a_plan_at_fault_makes_no_step(formed, between, why):
@@ -321,8 +327,8 @@ def test_a_plan_at_fault_makes_no_step(formed, between, why):
     losses = job.trained(4)
     assert np.isfinite(losses).all()
     assert set(formed) == {FLOAT32}
-    (report,) = [r for r in reports() if r.verdict.startswith("left in float32: grad")]
-    assert why in report.verdict
+    (report,) = [r for r in reports() if why in r.verdict]
+    assert report.verdict.startswith("left in float32: ")
     assert job.run(job.made) == [4]
 
 

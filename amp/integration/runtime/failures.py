@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from typing import TypeGuard
 
 import tensorflow as tf
 
@@ -37,7 +38,7 @@ def gives_way(error: tf.errors.OpError, begun: Callable[[], bool]) -> bool:
     return out_of_memory(error) or not begun()
 
 
-def out_of_memory(error: Exception) -> bool:
+def out_of_memory(error: Exception) -> TypeGuard[tf.errors.OpError]:
     """Whether TensorFlow lacked memory; it says the same class of a disk that is full.
 
     Its allocators' messages, and those of XLA, have one of these words.
@@ -96,7 +97,7 @@ def warn_of_refusal(what: str, plan: str, refusal: Exception, *, others: bool) -
     """
     if out_of_memory(refusal):
         now = f"races without its plan '{plan}'" if others else "runs in float32"
-        lacks = f"the memory does not suffice for its twin: {refusal}"
+        lacks = f"the memory does not suffice for its twin: {refusal.message}"
         messages.warn(f"{what} {now}, as {lacks}\n{_TWICE}")
         return
     part = without(what, plan) if others else as_it_was(what)

@@ -58,6 +58,17 @@ def place(line):
     return file, int(number)
 
 
+def watched():
+    """A job of which steps were observed, by whom, and the twins of its policy."""
+    job, monitor = Job(), Watch()
+    with amp.mixed_precision_scope(**POLICY):
+        step_probes.watch(monitor)
+        for _ in range(2):
+            job.step(X, tf.constant(0.1))
+        (twins,) = PROCESS.twins
+    return job, monitor, twins
+
+
 def ask(job):
     (scaler,) = current().scalers
     SCALING.asked[scaler.number] = asked = stalls.Asked(until=0.0)
@@ -185,12 +196,7 @@ def test_nothing_is_registered_unless_somebody_watches():
 
 
 def test_a_function_that_goes_takes_its_variants_along():
-    job, monitor = Job(), Watch()
-    with amp.mixed_precision_scope(**POLICY):
-        step_probes.watch(monitor)
-        for _ in range(2):
-            job.step(X, tf.constant(0.1))
-        (twins,) = PROCESS.twins
+    job, monitor, twins = watched()
     probes = twins._shared.probes
     (name,) = probes._of
     made = probes.functions(name)
@@ -206,18 +212,13 @@ def test_a_function_that_goes_takes_its_variants_along():
 
 def test_a_twin_that_goes_takes_its_variant_along():
     """At the next one that is made, as nobody is told of it."""
-    job, monitor = Job(), Watch()
-    with amp.mixed_precision_scope(**POLICY):
-        step_probes.watch(monitor)
-        for _ in range(2):
-            job.step(X, tf.constant(0.1))
-        (twins,) = PROCESS.twins
-        probes, context = twins._shared.probes, step_variants.context_lib.context()
-        (name,) = probes._of
-        (twin,) = probes._of[name]
-        made = probes.functions(name)
-        context.remove_function(twin)
-        probes._variant(name, name, counts=True)
+    _job, _monitor, twins = watched()
+    probes, context = twins._shared.probes, step_variants.context_lib.context()
+    (name,) = probes._of
+    (twin,) = probes._of[name]
+    made = probes.functions(name)
+    context.remove_function(twin)
+    probes._variant(name, name, counts=True)
     assert not any(map(context.has_function, made))
     assert probes._of[name] == {name}
 

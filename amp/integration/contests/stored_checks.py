@@ -34,13 +34,13 @@ class StoredCheck:
       outcome: the figures, for the report.
       kept: the nodes that were found at fault.
       plan: the name, in the next run of the job, of the plan that was compared.
-      twice: whether the second check was made, too.
+      later: how many checks were made after the first.
     """
 
     outcome: AccuracyOutcome
     kept: Nodes
     plan: str
-    twice: bool = False
+    later: int = 0
 
 
 def recall(key: str, prepared: Prepared, low: Low) -> StoredCheck | None:
@@ -74,7 +74,7 @@ def _recalled(key: str, prepared: Prepared, low: Low) -> StoredCheck | None:
     told = dict(found["outcome"])
     told["worst"] = tuple(GradientError(**one) for one in told["worst"])
     outcome = AccuracyOutcome(**told)
-    return StoredCheck(outcome, kept, found["name"], bool(found["twice"]))
+    return StoredCheck(outcome, kept, found["name"], int(found["later"]))
 
 
 def keep(key: str, prepared: Prepared, plan: Nominee, check: StoredCheck) -> None:
@@ -98,7 +98,7 @@ def keep(key: str, prepared: Prepared, plan: Nominee, check: StoredCheck) -> Non
         "plan": digest(prepared, prepared.foreseen(plan).low),
         "values": fingerprint.values(prepared.given),
         "kept": kept,
-        "twice": check.twice,
+        "later": check.later,
         "outcome": dataclasses.asdict(check.outcome),
     }
     plan_store.save(key, accuracy=accuracy)

@@ -29,7 +29,7 @@ from amp.integration.contests.stored_checks import StoredCheck
 from amp.integration.functions.function_plans import FunctionPlans, Made
 from amp.integration.newest_reports import NewestReports
 from amp.integration.observing import gradient_check
-from amp.integration.observing.checks import AGAIN, Checks, Refused
+from amp.integration.observing.checks import AGAIN, FURTHER, Checks, Refused
 from amp.integration.observing.gradient_check import Checked, GradientCheck
 from amp.integration.observing.gradient_copies import Recorded
 from amp.integration.observing.step_probes import StepProbes
@@ -84,8 +84,8 @@ class Shared:
 class FunctionChecks:
     """The comparisons of one function's gradients with those in float32.
 
-    The plan that runs first is compared before it does, and once more after `AGAIN`
-    calls; a plan that wins a race later is compared at the next call.
+    The plan that runs first is compared before it does, and then after `AGAIN` calls,
+    `FURTHER` times as many, and so on; one that wins a race later, at the next call.
 
     Args:
       plans: of the function; their nominees may keep further nodes in float32 later.
@@ -100,7 +100,7 @@ class FunctionChecks:
         self.compared, self._key = "", key
         self._name, self._shared = plans.original, shared
         self._sizes = None if plans.prepared is None else plans.prepared.sizes
-        self._again = True  # whether there will be another check
+        self._later = 0  # how many checks there were to be after the first
 
     def recall(self, plans: FunctionPlans, made: Made) -> StoredCheck | None:
         """What an earlier run of the job found out about a plan's accuracy."""
@@ -119,8 +119,7 @@ class FunctionChecks:
           made: the plan that runs first.
         """
         self.compared = stored.plan
-        if stored.twice:
-            self._again = False
+        self._later = stored.later
         if not made.in_float32:
             self.later(plans)
         elif not stored.kept:
@@ -137,7 +136,7 @@ class FunctionChecks:
             # What has won is another plan now.
             plan_store.save(self._key, winner="", seconds={}, ready={})
         name = CUT.name if self.compared == MEASURED.name else self.compared
-        found = StoredCheck(checked.outcome, kept, name, twice=not self._again)
+        found = StoredCheck(checked.outcome, kept, name, later=self._later)
         stored_checks.keep(self._key, checked.prepared, plan, found)
 
     def first(
@@ -190,20 +189,29 @@ class FunctionChecks:
         if plan == self.compared:
             return
         if not self.compared or plan not in AS_EXACT:
-            self._again = True
+            self._later = 0
             self._plan(plan, functools.partial(self._anew, plans, plan), due=1)
         elif plan == PRODUCTS.name:  # nothing is wrong with the yardstick
             self._shared.checks.forget(self._name)
 
     def later(self, plans: FunctionPlans) -> None:
-        """Has the plan that was compared, compared once more after `AGAIN` calls.
+        """Has the plan that was compared, compared once more, later in its training.
 
         Not where another runs in its place, in which nothing is rounded.
         """
         plan = self.compared
-        if self._again and not isinstance(plans.known(plan), NotMade):
-            self._again = False
-            self._plan(plan, functools.partial(self._anew, plans, plan), due=AGAIN)
+        if not isinstance(plans.known(plan), NotMade):
+            due = AGAIN * FURTHER**self._later
+            self._later += 1
+            self._plan(plan, functools.partial(self._anew, plans, plan), due=due)
+
+    def stands_still(self, checked: Checked) -> bool:
+        """Whether a check says that 16 bits train the weights no further.
+
+        Before they were trained it does not: gradients of a deep network at random
+        weights are noise in any 16 bits, and it trains all the same.
+        """
+        return bool(checked.lost) and self._later > 0
 
     def _plan(self, plan: str, make: Callable[[], GradientCheck], due: int) -> None:
         if not gradient_check.why_not(self._shared.policy):

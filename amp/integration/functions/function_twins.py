@@ -33,8 +33,9 @@ from amp.integration.functions.function_plans import FunctionPlans, Made
 from amp.integration.functions.guarded_calls import Current, GuardedCalls
 from amp.integration.functions.later_plan import LaterPlan
 from amp.integration.functions.started_function import FirstStepResult
+from amp.integration.observing import standstills
 from amp.integration.observing.gradient_check import Checked
-from amp.integration.observing.standstills import standing_still
+from amp.integration.observing.standstills import Standstill, standing_still
 from amp.integration.racing.exemptions import why_not
 from amp.integration.racing.race import Race
 from amp.integration.racing.race_log import FLOAT32
@@ -175,14 +176,14 @@ class FunctionTwins:
           call: the call that the user made.
           context: TensorFlow's eager context.
         """
-        still = standing_still(self._policy, call.inputs)
-        if still and (self._contest is not None or self._reported != FLOAT32):
-            self._stand_aside(still)
         start = time.perf_counter()
-        take_in = functools.partial(self._take_in, context)
+        take_in = functools.partial(self._take_in, context, call)
         done, outputs = self._checks.call(call, self._plans, take_in)
         if done:
             return outputs
+        still = standing_still(self._policy, call.inputs)
+        if still and (self._contest is not None or self._reported != FLOAT32):
+            self._stand_aside(still)
         contest, probes = self._contest, self._shared.probes
         race = None if contest is None else contest.race()
         firsts = 0 if race is None else len(race.log.first)
@@ -230,7 +231,7 @@ class FunctionTwins:
                 made = self._guarded.made(context, plan)
                 if isinstance(made, Made) and not made.in_float32:
                     entrant = self._checks.entrant
-                    take_in = functools.partial(self._take_in, context)
+                    take_in = functools.partial(self._take_in, context, call)
                     done, outputs = entrant(self._plans, plan, call, take_in)
                     if done:
                         race.postpone()
@@ -283,15 +284,15 @@ class FunctionTwins:
         self._give_up()
         return self._name
 
-    def _stand_aside(self, says: str) -> None:
+    def _stand_aside(self, still: Standstill) -> None:
         """Has the original run from now on, as the job stands still.
 
         Not in later runs of the job: what it meets there may be other data.
         """
         contest = self._contest
         if self._running != FLOAT32:
-            failures.tell_of_standstill(self._what, says)
-            self._report(lambda report: report.stopped(failures.STANDS_STILL))
+            failures.tell_of_standstill(self._what, still.says)
+            self._report(lambda report: report.stopped(still.cause))
         if contest is not None:
             contest.stop()
         self._give_up()
@@ -376,8 +377,11 @@ class FunctionTwins:
         self._report(lost)
         self._give_up()
 
-    def _take_in(self, context: Any, checked: Checked) -> None:
+    def _take_in(self, context: Any, call: FunctionCall, checked: Checked) -> None:
         """Records the result of a check, and makes the twin that it asks for."""
+        if self._checks.stands_still(checked):
+            self._report(checked.noted_in)
+            return standstills.lost(call.inputs[number] for number in checked.lost)
         prepared, nominee = checked.prepared, checked.nominee
         if prepared is not None and nominee is not None:
             part = failures.as_it_was(self._what, self._strict)

@@ -20,7 +20,8 @@ from amp.integration.observing.gradient_check import Checked, GradientCheck
 from amp.integration.observing.gradient_copies import Step
 from amp.integration.runtime.unasked import Due
 
-AGAIN = 500  # calls until a second check, of weights that have been trained
+AGAIN = 500  # calls until a second check, of weights that have been trained,
+FURTHER = 4  # and so many times as many until each further one
 
 
 @dataclasses.dataclass(slots=True)

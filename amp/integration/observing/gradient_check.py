@@ -63,12 +63,15 @@ class Checked:
       prepared: the function, to make that plan of; None where nothing was compared.
       bent: the scalers and variables (`ir.SOURCE`) of gradients that depend on the loss
         scale.
+      lost: the numbers of the function's arguments that hold its weights, if products
+        alone lose every gradient.
     """
 
     outcome: AccuracyOutcome
     nominee: Nominee | None = None
     prepared: Prepared | None = None
     bent: tuple[str, ...] = ()
+    lost: tuple[int, ...] = ()
 
     def noted_in(self, report: Report) -> Report:
         """The report on the function, with these figures.
@@ -149,7 +152,8 @@ class GradientCheck:
             self._still(judge)
         if fine:
             outcome = judge.outcome(first, _count(self._nominee))
-            return Checked(outcome, None, self._prepared, bent)
+            lost = self._copies.weights if judge.lost(self._copies.again) else ()
+            return Checked(outcome, None, self._prepared, bent, lost)
         suspects = self._suspects(judge.faults(first))
         cause = judge.cause(first)
         met: dict[frozenset[int], Errors] = {}

@@ -121,6 +121,21 @@ class GradientCopies:
         """For each gradient, the node that makes it."""
         return self._wanted.names
 
+    @property
+    def weights(self) -> tuple[int, ...]:
+        """The numbers of the step's arguments that hold what gradients depend on."""
+        graph, inner = self._step.main, self._wanted.inner
+        edges = [(name, 0) for name in self._wanted.names]
+        found = graph.computed_from(
+            graph.nodes[inner].inputs if inner else edges,
+            lambda node: not gradients_only.takes_from_elsewhere(node, self._step),
+        )
+        return tuple(
+            number
+            for number, arg in enumerate(graph.args)
+            if arg.type == ir.RESOURCE and arg.name in found
+        )
+
     def computing_only(self, numbers: Sequence[int]) -> frozenset[str]:
         """The step's nodes from which none but these gradients are computed."""
         return gradients_only.computing_only(self._step, self._wanted, numbers)

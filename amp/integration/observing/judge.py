@@ -7,7 +7,7 @@ Used by `gradient_check` and `run_checks`, which compute them. The bounds are in
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from amp.graph_rewrite.normalize.gradients_only import NotRepeatable
 from amp.graph_rewrite.outcomes import AccuracyOutcome, GradientError
@@ -62,6 +62,18 @@ class Judge:
             one > self._unit and not accuracy.NOISE < least < math.inf
             for one, least in zip(off, products, strict=True)
         )
+
+    def lost(self, again: Callable[[], Sequence[Gradient]]) -> bool:
+        """Whether products in 16 bits lose every gradient that float32 tells.
+
+        Args:
+          again: computes those in float32 once more.
+        """
+        sizes = self.products.sizes
+        told = [number for number, size in enumerate(sizes) if size]
+        if not told or min(self.products.each[i] for i in told) <= accuracy.NOISE:
+            return False
+        return max(self.errors(again()).each) <= accuracy.NOISE
 
     def faults(self, found: Errors) -> list[int]:
         return accuracy.faults(found, self.products, self._unit)

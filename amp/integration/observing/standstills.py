@@ -1,27 +1,47 @@
 """`standing_still`: which functions run in float32 because their job stands still.
 
-Used by `function_twins`, and its rule by sessions. `loss_scaling.stalls` tells which
-scalers have gradients that are never finite and a scale that does not help; here, which
-functions read their variables: those that take the gradients, and those that evaluate.
-Nothing is called or made here.
+Used by `function_twins`, and its rule by sessions. Two things tell of it: scalers whose
+gradients are never finite (`loss_scaling.stalls`), and a check of accuracy in which
+products in 16 bits lose every gradient. Here it is decided which functions read their
+variables: those that take the gradients, and those that evaluate. Nothing is called or
+made here.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+import weakref
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple
 
 from amp.integration import fallback
 from amp.integration.observing import gradient_check
+from amp.integration.process import PROCESS
 from amp.integration.racing import exemptions
+from amp.integration.runtime import failures
 from amp.loss_scaling.process import SCALING
 from amp.policy import Policy
 
 _NOT_KNOWN = fallback.Part("whether a function stands still is not known")
+_LOST = (
+    "gradients by its variables are noise in 16 bits, as what is left to learn is less "
+    "than their rounding"
+)
+
+
+class Standstill(NamedTuple):
+    """Why a function is to run in float32.
+
+    Attributes:
+      says: what the user is to be told.
+      cause: what became of its plan, in reports.
+    """
+
+    says: str
+    cause: str
 
 
 def watched(policy: Policy) -> bool:
-    """Whether what stands still is to run in float32 under a policy.
+    """Whether what is never finite is to run in float32 under a policy.
 
     When that is found out depends on timing, as what races does, and it is a check of
     accuracy: who does without either does without this.
@@ -29,22 +49,38 @@ def watched(policy: Policy) -> bool:
     return not gradient_check.why_not(policy) and not exemptions.repeats(policy)
 
 
-def standing_still(policy: Policy, inputs: Sequence[Any]) -> str:
-    """What the user is to be told of a function that stands still; else "".
+def lost(weights: Iterable[Any]) -> None:
+    """Has all functions come by, as 16 bits lose every gradient by some weights.
+
+    Args:
+      weights: handles of variables, as functions are called with.
+    """
+    PROCESS.lost.append([weakref.ref(handle) for handle in weights])
+    if SCALING.ask is not None:
+        SCALING.ask()
+
+
+def standing_still(policy: Policy, inputs: Sequence[Any]) -> Standstill | None:
+    """Why a function is to run in float32 from now on, if it is.
 
     Args:
       policy: with every "auto" settled.
       inputs: of a call; with the handles of the variables that the function reads.
     """
-    if not SCALING.standing or not watched(policy):
-        return ""
-    return fallback.attempt(_NOT_KNOWN, lambda: _found(inputs), lambda: "")
-
-
-def _found(inputs: Sequence[Any]) -> str:
+    if not (SCALING.standing or PROCESS.lost) or gradient_check.why_not(policy):
+        return None
     own = set(map(id, inputs))
-    for reference, says in list(SCALING.standing.values()):
+    return fallback.attempt(_NOT_KNOWN, lambda: _found(policy, own), lambda: None)
+
+
+def _found(policy: Policy, own: set[int]) -> Standstill | None:
+    standing = list(SCALING.standing.values()) if watched(policy) else []
+    for reference, says in standing:
         scaler = reference()
         if scaler is not None and not own.isdisjoint(scaler.handles()):
-            return says
-    return ""
+            return Standstill(says, failures.STANDS_STILL)
+    for weights in PROCESS.lost:
+        held = [reference() for reference in weights]
+        if not own.isdisjoint(id(handle) for handle in held if handle is not None):
+            return Standstill(_LOST, failures.LOST)
+    return None

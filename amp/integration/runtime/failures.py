@@ -21,6 +21,7 @@ NO_MEMORY = "its twin ran out of memory"
 TOO_LARGE = "float32 ran out of memory"
 NOT_MADE = "not made, its rewrite failed"
 STANDS_STILL = "its gradients were not finite any more"
+LOST = "its gradients were noise in any 16 bits"
 
 _MEMORY = re.compile(r"\boom\b|out of memory|no memory|allocat", re.IGNORECASE)
 

@@ -56,11 +56,11 @@ def key_of(one: Prepared) -> str:
 
 def test_what_was_found_out_is_known_in_the_next_run() -> None:
     first, second = prepared(), prepared("other_")
-    check = StoredCheck(OUTCOME, kept_of(first, "tanh"), CUT.name, twice=True)
+    check = StoredCheck(OUTCOME, kept_of(first, "tanh"), CUT.name, later=1)
     stored_checks.keep(key_of(first), first, CUT, check)
     again = stored_checks.recall(key_of(second), second, low(second, CUT))
     assert again == StoredCheck(
-        OUTCOME, kept_of(second, "other_tanh"), CUT.name, twice=True
+        OUTCOME, kept_of(second, "other_tanh"), CUT.name, later=1
     )
 
 

@@ -185,6 +185,37 @@ def test_training_is_checked_once_more(
     assert [d for d in report().decisions if d.rule == "accuracy"]
 
 
+@pytest.mark.parametrize("known", [False, True])
+def test_checks_come_ever_later(
+    monkeypatch: pytest.MonkeyPatch, known: bool, tmp_path: Path
+) -> None:
+    """In the next run of the job the first two are known, and the others come."""
+    monkeypatch.setenv("AMP_CACHE_DIR", str(tmp_path))
+    monkeypatch.setattr(exemptions, "why_not", lambda policy: "")  # as above
+    monkeypatch.setattr(function_twins, "why_not", lambda policy: "no race")
+    monkeypatch.setattr("amp.integration.functions.function_checks.AGAIN", 2)
+    monkeypatch.setattr("amp.integration.functions.function_checks.FURTHER", 3)
+    compared: list[int] = []
+    honest = GradientCheck.compare
+
+    def compare(self: GradientCheck) -> Any:
+        compared.append(int(job.count))
+        return honest(self)
+
+    monkeypatch.setattr(GradientCheck, "compare", compare)
+    # Recorded by one step, compared before the next, and counted from there.
+    steps = [1, 1 + 2 + 1, 4 + 6 + 1, 11 + 18 + 1]
+    job = Regression()
+    job.train(steps[1] + 2 if known else steps[-1] + 2)
+    assert compared == (steps[:2] if known else steps)
+    if known:
+        PROCESS.reset()
+        compared.clear()
+        job = Regression()
+        job.train(30)
+        assert compared == [6, 6 + 18 + 1]
+
+
 @pytest.mark.parametrize("repeats", [True, False])
 def test_what_the_first_check_found_stays_in_the_report(
     repeats: bool, monkeypatch: pytest.MonkeyPatch, no_loss_rule: None

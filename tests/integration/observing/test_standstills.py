@@ -1,4 +1,7 @@
-"""A job that stands still in 16 bits goes on in float32, and says so."""
+"""A job that stands still in 16 bits goes on in float32, and says so.
+
+Its gradients are not finite any more, or rounding is all that 16 bits leave of them.
+"""
 
 from __future__ import annotations
 
@@ -10,8 +13,12 @@ import pytest
 import tensorflow as tf
 
 import amp
+from amp.integration.functions import function_checks, function_twins
 from amp.integration.functions.function_twins import FunctionTwins
+from amp.integration.observing.gradient_copies import GradientCopies
 from amp.integration.observing.step_probes import StepProbes
+from amp.integration.process import PROCESS
+from amp.integration.racing import exemptions
 from amp.integration.reports import reports
 from amp.loss_scaling import current, stalls, state
 from amp.loss_scaling.process import SCALING
@@ -203,3 +210,102 @@ def test_replicas_have_handles_of_their_own():
         job = Job()
     losses = stood_still(job, run=lambda x: strategy.run(job.step, [x]))
     assert np.isfinite(losses).all()
+
+
+class Fit:
+    """Learns targets that it can meet exactly, so that float32 trains on and on."""
+
+    def __init__(self, near=None):
+        random = np.random.RandomState(1)
+        x, exact = random.randn(64, 16), random.randn(16, 4)
+        self.x, self.y = (tf.constant(each, tf.float32) for each in (x, x @ exact))
+        first = exact * near if near else np.zeros([16, 4])
+        self.w = tf.Variable(first, dtype=tf.float32, name="w")
+        self.evaluate = tf.function(self.loss)
+
+    def loss(self, x, y):
+        return tf.reduce_mean((tf.matmul(x, self.w) - y) ** 2)
+
+    @tf.function
+    def step(self, x, y):
+        with tf.GradientTape() as tape:
+            loss = self.loss(x, y)
+        self.w.assign_sub(0.5 * tape.gradient(loss, self.w))
+        return loss
+
+    def train(self, calls, **policy):
+        with amp.mixed_precision_scope(**{**POLICY, "dtype": "bfloat16", **policy}):
+            losses = [float(self.step(self.x, self.y)) for _ in range(calls)]
+            return losses, float(self.evaluate(self.x, self.y))
+
+
+SOON = 4  # calls until the second check
+ENOUGH = 200  # to come down to float32's rounding
+ROUNDED = 1e-7  # the least loss in 16 bits; float32's is under 1e-11
+
+
+@pytest.fixture
+def soon(monkeypatch):
+    monkeypatch.setattr(function_checks, "AGAIN", SOON)
+
+
+@pytest.mark.parametrize("trial", ["auto", False])
+def test_what_16_bits_train_no_further_goes_on_in_float32(soon, said, trial):
+    """And what evaluates it, but nothing that reads other variables."""
+    job, other = Fit(), Fit()
+    other.train(1, trial=trial)
+    job.train(1, trial=trial)  # both functions of it begin in 16 bits
+    losses, evaluated = job.train(ENOUGH, trial=trial)
+    assert max(losses[-1], evaluated) < 1e-11
+    told = [line for line in said if "runs in float32" in line]
+    assert len(told) == 2
+    assert all("are noise in 16 bits" in line for line in told)
+    cause = "its gradients were noise in any 16 bits"
+    found = [report for report in reports() if not report.rewritten]
+    assert [report.verdict for report in found] == [f"left in float32: {cause}"] * 2
+    assert [report.trial for report in found] == [f"ended: {cause}"] * 2
+    assert len(reports()) == 4
+    text = next(str(report.accuracy) for report in found if report.accuracy)
+    assert "1 of 1 are noise in any 16 bits" in text
+
+
+def test_without_the_check_it_stands_still_in_16_bits(soon, said):
+    """So that the tests above and below show something."""
+    losses, evaluated = Fit().train(ENOUGH, check=False)
+    assert min(losses[-1], evaluated) > ROUNDED
+    assert not [line for line in said if "runs in float32" in line]
+
+
+def test_a_check_of_weights_that_were_not_trained_has_no_such_end(soon):
+    """Those of a deep network at random weights are noise, and it trains."""
+    job = Fit(near=1.0 + 1e-6)
+    losses, _ = job.train(SOON)
+    assert reports()[0].accuracy.text.endswith("(1 of 1 are noise in any 16 bits)")
+    assert losses[-1] > ROUNDED
+    losses, _ = job.train(ENOUGH)
+    assert losses[-1] < 1e-11
+
+
+def test_gradients_that_float32_does_not_tell_either_are_no_end(soon, monkeypatch):
+    """Planted: other threads train meanwhile, so that float32's come out otherwise."""
+    again = GradientCopies.again
+    monkeypatch.setattr(
+        GradientCopies, "again", lambda self: [2.0 * each for each in again(self)]
+    )
+    losses, _ = Fit().train(ENOUGH)
+    assert losses[-1] > ROUNDED
+
+
+def test_the_next_run_of_a_job_begins_in_16_bits(soon, said, tmp_path, monkeypatch):
+    """Its weights are others, and what ended the first run is found in it as well."""
+    monkeypatch.setenv("AMP_CACHE_DIR", str(tmp_path))
+    # What is to convert everything has no race or record; what decides is stood in for.
+    monkeypatch.setattr(exemptions, "why_not", lambda policy: "")
+    monkeypatch.setattr(function_twins, "why_not", lambda policy: "no race")
+    job = Fit()
+    job.train(ENOUGH)
+    PROCESS.reset()  # as a new process
+    job = Fit()
+    assert job.train(SOON)[0][-1] > ROUNDED
+    assert [report.rewritten for report in reports()] == [True, True]
+    assert job.train(ENOUGH)[0][-1] < 1e-11

@@ -6,6 +6,8 @@ elsewhere (a batch of an iterator, a number from a stateful generator) cannot be
 twice; such tensors are further results of one function, `recorded`, and further
 arguments of the copies. Where the gradients are in a function that XLA compiles, which
 is not inlined, the copies are of that function, and what is recorded are its arguments.
+Where they are in a loop or a branch (`inner_steps`), copies are of its function, and
+what is recorded is what the newest trip was given.
 
 Nothing is run here and no precision is chosen.
 """
@@ -13,172 +15,27 @@ Nothing is run here and no precision is chosen.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Container, Iterable, Iterator, Mapping
-from typing import TypeAlias
+from collections.abc import Container, Iterable, Mapping
 
-from amp.graph_rewrite.graph import calls, generators, ir, op_schema
-from amp.graph_rewrite.ops.op_table import Kind, facts
+from amp.graph_rewrite.graph import calls, generators, ir
+from amp.graph_rewrite.normalize.inner_steps import keeping
+from amp.graph_rewrite.normalize.wanted_gradients import (
+    Gradients,
+    NotRepeatable,
+    functions_called,
+    holder,
+    is_left_out,
+    run_by,
+    takes_from_elsewhere,
+)
 
 _SCALE = "amp_check_scale"
 _RECORD = "amp_check_input"
-# What a copy computes beyond the range is to be judged, and not to end it.
-_WATCHES = frozenset({Kind.GUARD, Kind.PRINT})
-
-Tensor: TypeAlias = tuple[ir.Edge, int]  # with its DataType number
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Gradients:
-    """What a copy of a training step takes and gives.
-
-    Attributes:
-      markers: the unscale markers that read the gradients, one for each gradient.
-      names: for each, the node that makes it in float32.
-      labels: for each, its scaler and variable (`ir.SOURCE`), "" where it has none.
-      taken: the tensors that are taken from elsewhere, or all arguments of `inner`.
-      scaled: whether the step multiplies the incoming gradient by a loss scale.
-      inner: the node that calls the function they are computed in; "" for the step
-        itself.
-    """
-
-    markers: tuple[str, ...]
-    names: tuple[str, ...]
-    labels: tuple[str, ...]
-    taken: tuple[Tensor, ...]
-    scaled: bool
-    inner: str = ""
-
-
-class NotRepeatable(Exception):
-    """The gradients of a step cannot be computed a second time; says why."""
-
-
-def is_step(module: ir.Module) -> bool:
-    """Whether a function takes one training step: it unscales gradients, in no loop.
-
-    Args:
-      module: the function with its calls inlined.
-    """
-    return _is_marked(module.main)
-
-
-def gradients(module: ir.Module) -> Gradients:
-    """Finds the gradients of a training step.
-
-    Args:
-      module: the step in float32, with its calls inlined.
-
-    Raises:
-      NotRepeatable: it has none, or they depend on what can neither be repeated nor be
-        recorded.
-    """
-    inner, graph = holder(module)
-    lookup = op_schema.lookup_of(module)
-    first: dict[ir.Edge, str] = {}  # by gradient, one of the markers that read it
-    for node in graph.nodes.values():
-        if node.flag(ir.UNSCALE) and _type(node, 0, lookup) == ir.FLOAT:
-            first.setdefault(node.inputs[0], node.name)
-    if not first:
-        raise NotRepeatable("it has no gradients of variables")
-    taken: list[Tensor] = []
-    found = graph.computed_from(
-        first, lambda node: not takes_from_elsewhere(node, module)
-    )
-    nodes = [name for name in graph.nodes if name in found]
-    for name in nodes:
-        node = graph.nodes[name]
-        if takes_from_elsewhere(node, module):
-            taken += _outputs(node, lookup, graph)
-    behind = graph.computed_from(edge for edge, _ in taken)
-    # The gradient of a `tf.py_function`: what is recorded is of one loss scale.
-    if any(node.flag(ir.SEED) for name, node in graph.nodes.items() if name in behind):
-        raise NotRepeatable(f"node {taken[-1][0][0]} cannot run twice")
-    if inner is not None:
-        if taken:
-            raise NotRepeatable(f"node {taken[0][0][0]} cannot run twice")
-        types = (arg.type for arg in graph.args)
-        taken = [*zip(inner.inputs, types, strict=True)]
-    seeds = [graph.nodes[name] for name in nodes if graph.nodes[name].flag(ir.SEED)]
-    return Gradients(
-        markers=tuple(first.values()),
-        names=tuple(name for name, _ in first),
-        labels=tuple(graph.nodes[name].text(ir.SOURCE) for name in first.values()),
-        taken=tuple(taken),
-        scaled=bool(seeds) and all(_type(n, 1, lookup) == ir.FLOAT for n in seeds),
-        inner="" if inner is None else inner.name,
-    )
-
-
-def holder(module: ir.Module) -> tuple[ir.Node | None, ir.Graph]:
-    """The graph with the unscale markers, and the node of the step that calls it.
-
-    Raises:
-      NotRepeatable: no node of the step, or more than one, calls that graph.
-    """
-    if _is_marked(module.main):
-        return None, module.main
-    marked = {name for name, graph in module.functions.items() if _is_marked(graph)}
-    if not marked:
-        return None, module.main
-    callers = [
-        node
-        for node in module.main.nodes.values()
-        if calls.calls_once(node.op) and not marked.isdisjoint(node.functions("f"))
-    ]
-    if len(callers) != 1:
-        where = f"in function {min(marked)}, not in it"
-        raise NotRepeatable(f"its gradients are computed {where}")
-    return callers[0], module.functions[callers[0].functions("f")[0]]
-
-
-def _is_marked(graph: ir.Graph) -> bool:
-    return any(node.flag(ir.UNSCALE) for node in graph.nodes.values())
-
-
-def _type(node: ir.Node, index: int, lookup: op_schema.Lookup) -> int:
-    known = lookup(node.op)
-    ins = () if known is None else known.signature(node).ins
-    return ins[index].type if index < len(ins) else 0
-
-
-def _outputs(
-    node: ir.Node, lookup: op_schema.Lookup, graph: ir.Graph
-) -> Iterable[Tensor]:
-    """The outputs of a node that are read; each must be one that can be recorded."""
-    known = lookup(node.op)
-    outs = () if known is None else known.signature(node).outs
-    for index, slot in enumerate(outs):
-        edge = (node.name, index)
-        if edge in graph.readers:
-            if slot.type in ir.HANDLES or slot.type > ir.REF_OFFSET:
-                raise NotRepeatable(f"node {node.name} ({node.op}) cannot run twice")
-            yield edge, slot.type
-
-
-def takes_from_elsewhere(node: ir.Node, module: ir.Module) -> bool:
-    """Whether a second run of a node might give something else, or change something."""
-    return any(
-        op_schema.is_stateful(each.op)
-        and not facts(each.op).reads_state
-        and not _is_left_out(each)
-        and not generators.is_random(each)
-        for each in run_by(node, module)
-    )
 
 
 def is_random(copy: ir.Module) -> bool:
     """Whether a second run of the same copy draws other random numbers."""
     return any(_draws(node, copy) for node in copy.main.nodes.values())
-
-
-def run_by(node: ir.Node, module: ir.Module) -> Iterator[ir.Node]:
-    """A node, or the nodes of the functions that it calls, which call none."""
-    if calls.call_of(node, module.functions) is None:
-        yield node
-    for graph in _called([node], module).values():
-        for each in graph.nodes.values():
-            if calls.call_of(each, module.functions) is None:
-                yield each
 
 
 def _draws(node: ir.Node, module: ir.Module) -> bool:
@@ -189,25 +46,17 @@ def _draws(node: ir.Node, module: ir.Module) -> bool:
 def _differs(node: ir.Node, module: ir.Module) -> bool:
     """Whether a node, or what it calls, is another one in copies."""
     run = run_by(node, module)
-    return any(_is_left_out(each) or generators.is_random(each) for each in run)
-
-
-def _called(nodes: Iterable[ir.Node], module: ir.Module) -> dict[str, ir.Graph]:
-    """The functions that nodes call, and those that these call, by name."""
-    found: dict[str, ir.Graph] = {}
-    pending = [*nodes]
-    while pending:
-        node = pending.pop()
-        call = calls.call_of(node, module.functions)
-        for name in () if call is None else calls.callees_of(node, call):
-            if name in module.functions and name not in found:
-                found[name] = module.functions[name]
-                pending += found[name].nodes.values()
-    return found
+    return any(is_left_out(each) or generators.is_random(each) for each in run)
 
 
 def recorded(module: ir.Module, wanted: Gradients, name: str) -> ir.Module:
-    """The step, under another name, also returning what it takes from elsewhere."""
+    """The step, under another name, also giving what is to be recorded.
+
+    They are further results, or where `wanted.kept` says so one optional that the
+    variable of this name holds (`inner_steps.keeping`).
+    """
+    if wanted.kept is not None:
+        return keeping(module, wanted.kept, wanted.taken, name)
     main = module.main
     further = tuple(
         ir.Result(f"{_RECORD}_{index}", number, edge)
@@ -220,9 +69,9 @@ def recorded(module: ir.Module, wanted: Gradients, name: str) -> ir.Module:
 def gradients_only(module: ir.Module, wanted: Gradients, name: str) -> ir.Module:
     """A copy of a step that returns its gradients.
 
-    Its arguments are those of the step (none of them if there is `wanted.inner`), the
-    tensors of `wanted.taken`, and, if `wanted.scaled`, a loss scale to use in place of
-    the step's own.
+    Its arguments are those of the step (`wanted.passed` if they are computed in another
+    graph), the tensors of `wanted.taken`, and, if `wanted.scaled`, a loss scale to use
+    in place of the step's own.
 
     Args:
       module: the step, in float32 or rewritten.
@@ -232,19 +81,19 @@ def gradients_only(module: ir.Module, wanted: Gradients, name: str) -> ir.Module
     Raises:
       NotRepeatable: a rewritten step depends on more than the step in float32 does.
     """
-    graph, given = _copied_graph(module, wanted)
+    graph = holder(module, wanted)
+    given = {edge: (f"{_RECORD}_{i}", 0) for i, edge in enumerate(wanted.stood_for)}
+    args, nodes = _arguments(graph, wanted, given)
     stops = {edge[0] for edge in given}
     edges = [graph.nodes[marker].inputs[0] for marker in wanted.markers]
     kept = graph.computed_from(edges, lambda node: node.name not in stops) - stops
-    nodes = {}
+    if not kept <= {*graph.nodes, *(arg.name for arg in args)}:
+        raise NotRepeatable(f"function {graph.name} takes other arguments")
     for each in (each for each in graph.nodes if each in kept):
         if takes_from_elsewhere(graph.nodes[each], module):
             op = graph.nodes[each].op
             raise NotRepeatable(f"node {each} ({op}) cannot run twice")
         nodes[each] = _copied(graph.nodes[each], kept, given, wanted.scaled)
-    types = dict(wanted.taken)
-    args = [*graph.args]
-    args += [ir.Argument(arg, types[edge]) for edge, (arg, _) in given.items()]
     if wanted.scaled:
         args.append(ir.Argument(_SCALE, ir.FLOAT))
     results = tuple(
@@ -266,7 +115,7 @@ def computing_only(
       numbers: of those gradients.
     """
     graph = module.main
-    if wanted.inner:
+    if wanted.way:
         return frozenset()
     reached: dict[str, int] = {}  # by node, the gradients computed from it, as bits
     for number, marker in enumerate(wanted.markers):
@@ -279,18 +128,36 @@ def computing_only(
     return frozenset(name for name, bits in reached.items() if not bits & ~allowed)
 
 
-def _copied_graph(
-    module: ir.Module, wanted: Gradients
-) -> tuple[ir.Graph, dict[ir.Edge, ir.Edge]]:
-    """The graph to copy, and the arguments that take the place of its edges."""
-    if not wanted.inner:
-        taken = enumerate(wanted.taken)
-        return module.main, {edge: (f"{_RECORD}_{i}", 0) for i, (edge, _) in taken}
-    (name,) = module.main.nodes[wanted.inner].functions("f")
-    graph = module.functions[name]
-    if [arg.type for arg in graph.args] != [number for _, number in wanted.taken]:
-        raise NotRepeatable(f"function {name} takes arguments in 16 bits")
-    return graph, {}
+def _arguments(
+    graph: ir.Graph, wanted: Gradients, given: dict[ir.Edge, ir.Edge]
+) -> tuple[list[ir.Argument], dict[str, ir.Node]]:
+    """The arguments of a copy but for the loss scale, and casts of them.
+
+    Args:
+      graph: that is copied.
+      wanted: of the step in float32, which what was recorded has the types of.
+      given: what takes the place of its edges; updated where that is cast.
+    """
+    own = {arg.name: arg.type for arg in graph.args}
+    numbers = [number for number, _ in wanted.passed] if wanted.way else range(len(own))
+    args = [graph.args[number] for number in numbers]
+    casts: dict[str, ir.Node] = {}
+    for edge, (_, wide) in zip(wanted.stood_for, wanted.taken, strict=True):
+        name, _ = given[edge]
+        args.append(ir.Argument(name, wide))
+        low = own.get(edge[0], wide)
+        if low != wide:
+            casts[f"{name}_low"] = ir.Node(
+                f"{name}_low",
+                "Cast",
+                ((name, 0),),
+                (),
+                "",
+                None,
+                {"SrcT": ir.Type(wide), "DstT": ir.Type(low), "Truncate": False},
+            )
+            given[edge] = f"{name}_low", 0
+    return args, casts
 
 
 def _copied(
@@ -307,14 +174,9 @@ def _copied(
     return _repeating(node)
 
 
-def _is_left_out(node: ir.Node) -> bool:
-    """Whether a node hands on what it watches: in copies, unwatched."""
-    return facts(node.op).kind in _WATCHES
-
-
 def _repeating(node: ir.Node) -> ir.Node:
     """The node as it is in copies: it draws the same in each, and watches nothing."""
-    if not _is_left_out(node):
+    if not is_left_out(node):
         return generators.repeating(node)
     attrs: dict[str, ir.Value] = {"T": ir.Type(node.types("T")[0])}
     source = node.inputs[:1]
@@ -327,7 +189,7 @@ def _with_functions(copy: ir.Module) -> ir.Module:
     """A copy whose functions, too, have all nodes as they are in copies."""
     names = {
         name: f"{name}_{copy.main.name}"
-        for name, graph in _called(copy.main.nodes.values(), copy).items()
+        for name, graph in functions_called(copy.main.nodes.values(), copy).items()
         if any(_differs(node, copy) for node in graph.nodes.values())
     }
 

@@ -23,9 +23,9 @@ import tensorflow as tf
 
 from amp.graph_rewrite.cost.resolution import Resolution
 from amp.graph_rewrite.graph import calls, generators, ir
-from amp.graph_rewrite.normalize import gradients_only, size_roots
-from amp.graph_rewrite.normalize.gradients_only import Gradients, NotRepeatable
+from amp.graph_rewrite.normalize import gradients_only, size_roots, wanted_gradients
 from amp.graph_rewrite.normalize.sizes import SizesAtCall
+from amp.graph_rewrite.normalize.wanted_gradients import Gradients, NotRepeatable
 from amp.graph_rewrite.report import Report
 from amp.graph_rewrite.report_builder import left
 from amp.graph_rewrite.rewrite import Begun, begin
@@ -233,7 +233,7 @@ class FirstSteps:
             return Started(begun)
         suffix = f"{definitions.new_suffix()}_first"
         module, roots = begun.in_float32(suffix), begun.roots
-        trains = gradients_only.is_step(module)
+        trains = wanted_gradients.is_step(module)
         races = trains and not exemptions.why_not(self._policy)
         key, known = self._known(begun) if races else ("", Record())
         wanted = None
@@ -271,11 +271,15 @@ class FirstSteps:
 
 
 def _gradients(step: ir.Module) -> Gradients | None:
-    """The gradients of a step in float32, as far as they can be computed again."""
+    """The gradients of a step in float32, as far as they can be computed again.
+
+    Not those in a loop or branch: a function with one may be called once, by its twin.
+    """
     try:
-        return gradients_only.gradients(step)
+        found = wanted_gradients.gradients(step)
     except NotRepeatable:
         return None
+    return found if found.kept is None else None
 
 
 def _given_up(

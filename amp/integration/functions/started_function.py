@@ -12,7 +12,7 @@ from typing import Any
 
 from amp.graph_rewrite.graph import ir
 from amp.graph_rewrite.normalize.element_sources import ElementSource
-from amp.graph_rewrite.normalize.gradients_only import Gradients
+from amp.graph_rewrite.normalize.wanted_gradients import Gradients
 from amp.graph_rewrite.rewrite import Begun
 from amp.integration.observing.gradient_copies import Recorded
 from amp.integration.runtime import definitions, shape_inference
@@ -139,7 +139,7 @@ class Started:
                 sizes = shape_inference.at_call(call.inputs, tensors)
                 self.begun = self.begun.resized(sizes)
             if self.wanted is not None:
-                own = () if self.wanted.inner else call.inputs
+                own = self.wanted.own(call.inputs)
                 self.recorded = Recorded(self.taken, (*own, *taken))
             self.seconds = seconds
             self.waits = False

@@ -20,7 +20,7 @@ from amp.graph_rewrite.assign.nominee import PRODUCTS, Nodes, Nominee
 from amp.graph_rewrite.candidates.context import FORMATS
 from amp.graph_rewrite.fusion import fuse
 from amp.graph_rewrite.graph.calls import FunctionUse
-from amp.graph_rewrite.normalize.gradients_only import NotRepeatable
+from amp.graph_rewrite.normalize.wanted_gradients import NotRepeatable
 from amp.graph_rewrite.ops.op_table import Role
 from amp.graph_rewrite.outcomes import AccuracyOutcome
 from amp.graph_rewrite.plan import Reason

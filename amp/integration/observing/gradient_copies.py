@@ -17,8 +17,8 @@ import tensorflow as tf
 from tensorflow.python.eager import execute
 
 from amp.graph_rewrite.graph import ir
-from amp.graph_rewrite.normalize import gradients_only, scale_reads
-from amp.graph_rewrite.normalize.gradients_only import NotRepeatable
+from amp.graph_rewrite.normalize import gradients_only, scale_reads, wanted_gradients
+from amp.graph_rewrite.normalize.wanted_gradients import NotRepeatable
 from amp.integration import as_written, heap, tensor_pool
 from amp.integration.observing.accuracy import Gradient
 from amp.integration.runtime import definitions
@@ -105,9 +105,10 @@ class GradientCopies:
         self._context, self._step, self._given, self._rule = context, step, given, rule
         self._registered: list[str] = []
         self._numbers = itertools.count()
-        self._wanted = gradients_only.gradients(step)
+        self._wanted = wanted_gradients.gradients(step)
         # A copy, registered, and the scale of its gradients.
         self._float32: tuple[ir.Module, bytes, float] | None = None
+        self._kept_in = ""  # the variable that holds the rest of the batch
         self.batch: tuple[Any, ...] | None = None
         self.scale = 1.0
 
@@ -124,17 +125,7 @@ class GradientCopies:
     @property
     def weights(self) -> tuple[int, ...]:
         """The numbers of the step's arguments that hold what gradients depend on."""
-        graph, inner = self._step.main, self._wanted.inner
-        edges = [(name, 0) for name in self._wanted.names]
-        found = graph.computed_from(
-            graph.nodes[inner].inputs if inner else edges,
-            lambda node: not gradients_only.takes_from_elsewhere(node, self._step),
-        )
-        return tuple(
-            number
-            for number, arg in enumerate(graph.args)
-            if arg.type == ir.RESOURCE and arg.name in found
-        )
+        return wanted_gradients.weights(self._step, self._wanted)
 
     def computing_only(self, numbers: Sequence[int]) -> frozenset[str]:
         """The step's nodes from which none but these gradients are computed."""
@@ -155,15 +146,19 @@ class GradientCopies:
           The step's results.
         """
         taken = self._wanted.taken
+        own = self._wanted.own(call.inputs)
         if taken:
             name = f"{self._step.main.name}_recorded"
             recorded = gradients_only.recorded(self._step, self._wanted, name)
             with self._added(recorded) as recorder:
+                if self._wanted.kept is not None:
+                    outputs = call.record(recorder, 0)
+                    self._kept_in, self.batch = name, own
+                    return outputs
                 outputs = call.record(recorder, len(taken))
             given, outputs = outputs[-len(taken) :], outputs[: -len(taken)] or None
         else:
             given, outputs = [], call.run(self._given.main.name.encode())
-        own = () if self._wanted.inner else call.inputs
         self.batch = (*own, *given)
         return outputs
 
@@ -187,8 +182,12 @@ class GradientCopies:
         """The gradients in float32, as `gradients` gives them, but copied.
 
         Raises:
-          NotRepeatable: TensorFlow cannot run it.
+          NotRepeatable: TensorFlow cannot run it, or the recorded call took none.
         """
+        if self._kept_in:
+            assert self.batch is not None
+            types = [number for _, number in self._wanted.taken]
+            self.batch += _kept(self._kept_in, types)
         copy = self._copy(self._step)
         function = self._add(copy)
         found = list(self._scaled(function))
@@ -219,7 +218,7 @@ class GradientCopies:
         assert self._float32 is not None
         copy = self._float32[0]
         dynamic = self._wanted.scaled and isinstance(self._rule, DynamicLossScale)
-        at = gradients_only.holder(self._step)[1]
+        at = wanted_gradients.holder(self._step, self._wanted)
         if not dynamic or scale_reads.outside_seeds(at, copy.main):
             return None
         return self._repeated(1.0)
@@ -289,4 +288,29 @@ class GradientCopies:
     def drop(self) -> None:
         """Forgets the batch and removes the functions from TensorFlow's runtime."""
         self.batch = None
+        if self._kept_in:
+            tf.raw_ops.DestroyResourceOp(resource=_variable(self._kept_in))
         self._remove(0)
+
+
+def _kept(name: str, types: Sequence[int]) -> tuple[tf.Tensor, ...]:
+    """What the variable of a name holds (`inner_steps.keeping`).
+
+    Raises:
+      NotRepeatable: nothing, as no trip of the loop was made, or not that branch.
+    """
+    handle = _variable(name)
+    if not tf.raw_ops.VarIsInitializedOp(resource=handle):
+        raise NotRepeatable("no gradient was taken at the call that was recorded")
+    held = tf.raw_ops.ReadVariableOp(resource=handle, dtype=tf.variant)
+    found = tf.raw_ops.OptionalGetValue(
+        optional=held,
+        output_types=[tf.as_dtype(number) for number in types],
+        output_shapes=[tf.TensorShape(None)] * len(types),
+    )
+    return (*found,)
+
+
+def _variable(name: str) -> Any:
+    with tf.device("/device:CPU:0"):
+        return tf.raw_ops.VarHandleOp(dtype=tf.variant, shape=[], shared_name=name)

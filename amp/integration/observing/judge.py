@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 
-from amp.graph_rewrite.normalize.gradients_only import NotRepeatable
+from amp.graph_rewrite.normalize.wanted_gradients import NotRepeatable
 from amp.graph_rewrite.outcomes import AccuracyOutcome, GradientError
 from amp.integration.observing import accuracy
 from amp.integration.observing.accuracy import Errors, Gradient

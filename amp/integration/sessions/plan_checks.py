@@ -9,7 +9,7 @@ from __future__ import annotations
 import threading
 from typing import Any, NamedTuple
 
-from amp.graph_rewrite.normalize.gradients_only import NotRepeatable
+from amp.graph_rewrite.normalize.wanted_gradients import NotRepeatable
 from amp.graph_rewrite.outcomes import AccuracyOutcome
 from amp.integration import fallback
 from amp.integration.contests.entrants import AS_EXACT

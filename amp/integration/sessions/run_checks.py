@@ -21,8 +21,8 @@ from amp.graph_rewrite.assign.nominee import PRODUCTS, Nominee
 from amp.graph_rewrite.candidates.context import FORMATS
 from amp.graph_rewrite.graph import calls, frames, generators, ir, op_schema
 from amp.graph_rewrite.graph.calls import FunctionUse
-from amp.graph_rewrite.normalize import gradients_only
-from amp.graph_rewrite.normalize.gradients_only import NotRepeatable
+from amp.graph_rewrite.normalize import wanted_gradients
+from amp.graph_rewrite.normalize.wanted_gradients import NotRepeatable
 from amp.graph_rewrite.ops.op_table import Kind, facts
 from amp.graph_rewrite.outcomes import AccuracyOutcome
 from amp.graph_rewrite.plan import Reason
@@ -280,7 +280,7 @@ def gradients_of(
 
 def _may_run_twice(node: ir.Node, module: ir.Module, lookup: op_schema.Lookup) -> bool:
     """Whether a node, and all that it calls, may; see `_repeats`."""
-    run = gradients_only.run_by(node, module)
+    run = wanted_gradients.run_by(node, module)
     return all(_repeats(each, module, lookup) for each in run)
 
 
@@ -293,7 +293,7 @@ def _repeats(node: ir.Node, module: ir.Module, lookup: op_schema.Lookup) -> bool
     """
     if generators.is_random(node) or facts(node.op).kind is Kind.PRINT:
         return False
-    if not gradients_only.takes_from_elsewhere(node, module):
+    if not wanted_gradients.takes_from_elsewhere(node, module):
         return True  # Case 1
     row, known = facts(node.op), lookup(node.op)
     if row.same_list or row.hands_on_list:

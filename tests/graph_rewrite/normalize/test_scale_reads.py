@@ -9,7 +9,12 @@ import tensorflow as tf
 from tensorflow.python.eager import context as context_lib
 
 import amp
-from amp.graph_rewrite.normalize import gradients_only, inline, scale_reads
+from amp.graph_rewrite.normalize import (
+    gradients_only,
+    inline,
+    scale_reads,
+    wanted_gradients,
+)
 from amp.integration.runtime import definitions
 
 X = tf.constant([[1.0, -2.0], [3.0, 0.5]])
@@ -38,9 +43,9 @@ def own(name: str, threshold: Callable[[], tf.Tensor]) -> bool:
         concrete = step.get_concrete_function(X)
     module = definitions.read(context_lib.context(), concrete.name.decode())
     module = inline.inline(module)
-    wanted = gradients_only.gradients(module)
+    wanted = wanted_gradients.gradients(module)
     copy = gradients_only.gradients_only(module, wanted, f"{module.main.name}_c")
-    return scale_reads.outside_seeds(gradients_only.holder(module)[1], copy.main)
+    return scale_reads.outside_seeds(wanted_gradients.holder(module, wanted), copy.main)
 
 
 def test_a_threshold_in_float32_does_not_read_the_scale() -> None:

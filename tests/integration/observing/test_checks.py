@@ -17,7 +17,7 @@ from tensorflow.python.eager import context as context_lib
 
 import amp
 from amp.graph_rewrite.candidates import analysis
-from amp.graph_rewrite.normalize.gradients_only import NotRepeatable
+from amp.graph_rewrite.normalize.wanted_gradients import NotRepeatable
 from amp.integration.contests import entrants
 from amp.integration.functions import function_plans, function_twins
 from amp.integration.observing import checks, gradient_check
@@ -240,20 +240,74 @@ def test_what_the_first_check_found_stays_in_the_report(
     assert accuracy.text == (second or first).outcome.text
 
 
+class Looped(Regression):
+    """Takes several steps a call, in a loop, or as Keras does; returns the last's."""
+
+    def __init__(self, trips: int, branch: bool = False) -> None:
+        super().__init__()
+        one = self.step.python_function
+
+        @tf.function
+        def steps() -> tuple[tf.Tensor, tf.Tensor]:
+            number, grad = tf.constant(0, tf.int64), tf.zeros([16, 4])
+            for _ in tf.range(trips):
+                if not branch or tf.reduce_sum(grad) > -1e30:
+                    number, grad = one()
+            return number, grad
+
+        self.step = steps
+
+
+@pytest.mark.parametrize("branch", [False, True])
+def test_steps_in_a_loop_are_checked_once_the_function_is_called_again(
+    branch: bool, no_loss_rule: None
+) -> None:
+    """The second call runs in float32, is recorded, and is the step as ever."""
+    plain = Looped(2, branch).train(6, check=False)
+    exact = Looped(2, branch).train(6, deny=("MatMul",))
+    job = Looped(2, branch)
+    job.train(1)
+    assert [r.accuracy for r in amp.reports() if r.accuracy] == []
+    mended = [*job.train(5)]
+    assert job.taken == [1, 3, 5, 7, 9, 11]  # the last of each call, none twice
+    assert int(job.count) == 12
+    found = report()
+    assert found.accuracy.kept > 0
+    assert found.accuracy.error <= ALL * found.accuracy.products
+    np.testing.assert_array_equal(mended[0], exact[1])  # in float32
+    for step in (2, 3, 4, 5):
+        off = distance(mended[step - 1], exact[step])
+        assert distance(plain[step], exact[step]) > 2 * ALL * off
+
+
+def test_a_loop_without_a_trip_has_no_gradients_to_compare() -> None:
+    job = Looped(0)
+    with amp.mixed_precision_scope(**EMULATED, strict=True):
+        for _ in range(4):
+            job.step()
+    text = "not checked: no gradient was taken at the call that was recorded"
+    assert report().accuracy.text == text
+    assert int(job.count) == 0
+
+
 def test_a_step_whose_gradients_cannot_be_repeated_says_so() -> None:
+    """It is taken in either branch, each with a gradient of its own."""
     weight = tf.Variable(tf.ones([8, 8]))
 
+    def step(x: tf.Tensor) -> tf.Tensor:
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_sum(tf.tanh(x @ weight) @ weight)
+        (grad,) = tape.gradient(loss, [weight])
+        weight.assign_sub(0.1 * grad)
+        return loss
+
     @tf.function
-    def steps(x: tf.Tensor) -> None:
-        for _ in tf.range(2):
-            with tf.GradientTape() as tape:
-                loss = tf.reduce_sum(tf.tanh(x @ weight) @ weight)
-            (grad,) = tape.gradient(loss, [weight])
-            weight.assign_sub(0.1 * grad)
+    def either(x: tf.Tensor) -> tf.Tensor:
+        return tf.cond(tf.reduce_sum(x) > 0, lambda: step(x), lambda: step(-x))
 
     with amp.mixed_precision_scope(**EMULATED):
-        steps(tf.ones([4, 8]))
-        steps(tf.ones([4, 8]))
+        for _ in range(3):
+            either(tf.ones([4, 8]))
     assert report().accuracy.text.startswith("not checked: its gradients are computed")
 
 

@@ -77,6 +77,21 @@ def test_fit_of_keras_is_checked(
     assert updates == 2 * -(-len(x) // 16)
 
 
+@pytest.mark.parametrize("jit", [False, True])
+def test_several_steps_in_one_execution_of_keras_are_checked(jit: bool) -> None:
+    """They are in a branch of a loop."""
+    keras.utils.set_random_seed(1)
+    model, x, y = dense()
+    model.compile("sgd", "mse", jit_compile=jit, steps_per_execution=2)
+    forced = {"assignment": "all", "check": True}
+    with amp.mixed_precision_scope(dtype="bfloat16", emulate=True, **forced):
+        model.fit(x, y, batch_size=16, epochs=3, verbose=0)
+    (report,) = [r for r in amp.reports() if r.accuracy is not None]
+    assert report.accuracy.error is not None, report.accuracy.text
+    assert 0 < report.accuracy.products < 0.5
+    assert int(model.optimizer.iterations) == 3 * -(-len(x) // 16)
+
+
 def test_the_copies_give_what_the_step_itself_gives(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

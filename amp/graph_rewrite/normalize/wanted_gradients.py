@@ -1,0 +1,291 @@
+"""The gradients of a training step, and what they are computed from.
+
+They are what the unscale markers read: in the step itself, in a function that XLA
+compiles, which is not inlined, or in a loop or branch (`inner_steps`). What of it
+cannot be computed twice is told; copies are made in `gradients_only`, not here.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Container, Iterable, Iterator, Sequence
+from typing import Any, TypeAlias
+
+from amp.graph_rewrite.graph import calls, generators, ir, op_schema
+from amp.graph_rewrite.normalize.inner_steps import (
+    Way,
+    argument_of_main,
+    graphs_on,
+    is_marked,
+    runs_once,
+    ways,
+)
+from amp.graph_rewrite.ops.op_table import Kind, facts
+
+# What a copy computes beyond the range is to be judged, and not to end it.
+_WATCHES = frozenset({Kind.GUARD, Kind.PRINT})
+
+Tensor: TypeAlias = tuple[ir.Edge, int]  # with its DataType number
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Gradients:
+    """What a copy of a training step takes and gives.
+
+    Attributes:
+      markers: the unscale markers that read the gradients, one for each gradient.
+      names: for each, the node that makes it in float32.
+      labels: for each, its scaler and variable (`ir.SOURCE`), "" where it has none.
+      taken: the tensors that are recorded: what is taken from elsewhere, and what the
+        function that they are computed in is given, if that is not the main one.
+      stood_for: for each, the edge that is an argument in its place.
+      scaled: whether the step multiplies the incoming gradient by a loss scale.
+      way: to the graph that they are computed in.
+      passed: the arguments of that graph that are the main graph's own, by number, with
+        those of the main graph; nothing where all of these are arguments of a copy.
+      kept: the way to the graph that the recorded tensors are in, where that may run
+        more than once, or not at all; None where they are further results.
+    """
+
+    markers: tuple[str, ...]
+    names: tuple[str, ...]
+    labels: tuple[str, ...]
+    taken: tuple[Tensor, ...]
+    stood_for: tuple[ir.Edge, ...]
+    scaled: bool
+    way: Way = ()
+    passed: tuple[tuple[int, int], ...] = ()
+    kept: Way | None = None
+
+    def own(self, inputs: Sequence[Any]) -> tuple[Any, ...]:
+        """What a copy is called with before what was recorded.
+
+        Args:
+          inputs: what the step was called with.
+        """
+        if not self.way:
+            return (*inputs,)
+        return tuple(inputs[outer] for _, outer in self.passed)
+
+
+class NotRepeatable(Exception):
+    """The gradients of a step cannot be computed a second time; says why."""
+
+
+def is_step(module: ir.Module) -> bool:
+    """Whether a function takes one training step: it unscales gradients, in no loop.
+
+    Args:
+      module: the function with its calls inlined.
+    """
+    return is_marked(module.main)
+
+
+def is_within(module: ir.Module) -> bool:
+    """Whether steps are taken in a loop or branch of it."""
+    found = ways(module)
+    return bool(found) and not any(not w or runs_once(module, w) for w in found)
+
+
+def gradients(module: ir.Module) -> Gradients:
+    """Finds the gradients of a training step.
+
+    Args:
+      module: the step in float32, with its calls inlined.
+
+    Raises:
+      NotRepeatable: it has none, or they depend on what can neither be repeated nor be
+        recorded.
+    """
+    way = _way(module)
+    graph = graphs_on(module, way)[-1]
+    lookup = op_schema.lookup_of(module)
+    first: dict[ir.Edge, str] = {}  # by gradient, one of the markers that read it
+    for node in graph.nodes.values():
+        if node.flag(ir.UNSCALE) and _type(node, 0, lookup) == ir.FLOAT:
+            first.setdefault(node.inputs[0], node.name)
+    if not first:
+        raise NotRepeatable("it has no gradients of variables")
+    taken: list[Tensor] = []
+    found = graph.computed_from(
+        first, lambda node: not takes_from_elsewhere(node, module)
+    )
+    nodes = [name for name in graph.nodes if name in found]
+    for name in nodes:
+        node = graph.nodes[name]
+        if takes_from_elsewhere(node, module):
+            taken += _outputs(node, lookup, graph)
+    behind = graph.computed_from(edge for edge, _ in taken)
+    # The gradient of a `tf.py_function`: what is recorded is of one loss scale.
+    if any(node.flag(ir.SEED) for name, node in graph.nodes.items() if name in behind):
+        raise NotRepeatable(f"node {taken[-1][0][0]} cannot run twice")
+    seeds = [graph.nodes[name] for name in nodes if graph.nodes[name].flag(ir.SEED)]
+    wanted = Gradients(
+        markers=tuple(first.values()),
+        names=tuple(name for name, _ in first),
+        labels=tuple(graph.nodes[name].text(ir.SOURCE) for name in first.values()),
+        taken=tuple(taken),
+        stood_for=tuple(edge for edge, _ in taken),
+        scaled=bool(seeds) and all(_type(n, 1, lookup) == ir.FLOAT for n in seeds),
+    )
+    return _inside(module, way, wanted, found) if way else wanted
+
+
+def _inside(
+    module: ir.Module, way: Way, wanted: Gradients, needed: Container[str]
+) -> Gradients:
+    """The gradients of a step that another graph than the main one takes.
+
+    Args:
+      module: the step.
+      way: to that graph.
+      wanted: what is known of them in it.
+      needed: the names of its arguments and nodes that they are computed from.
+
+    Raises:
+      NotRepeatable: what they depend on can neither be recorded nor be called with.
+    """
+    graph, call = graphs_on(module, way)[-1], _last_call(module, way)
+    called = calls.calls_once(call.op)  # so XLA compiles it, and nothing is kept in it
+    if called and wanted.taken:
+        raise NotRepeatable(f"node {wanted.taken[0][0][0]} cannot run twice")
+    kept = None if runs_once(module, way) else way[:-1] if called else way
+    given = list(_given(module, way, needed, every=kept is None))
+    own = [number for number, main in given if main is None]
+    args = [(graph.args[number].name, 0) for number in own]
+    types = [graph.args[number].type for number in own]
+    edges = [call.inputs[number] for number in own] if called else args
+    return dataclasses.replace(
+        wanted,
+        taken=(*wanted.taken, *zip(edges, types, strict=True)),
+        stood_for=(*wanted.stood_for, *args),
+        way=way,
+        passed=tuple((number, main) for number, main in given if main is not None),
+        kept=kept,
+    )
+
+
+def _way(module: ir.Module) -> Way:
+    """The way to the graph with the unscale markers.
+
+    Raises:
+      NotRepeatable: there are several.
+    """
+    found = ways(module)
+    if len(found) > 1:
+        names = sorted({graphs_on(module, way)[-1].name for way in found})
+        where = f"in function {names[0]}, not in it, and in another call"
+        raise NotRepeatable(f"its gradients are computed {where}")
+    return found[0] if found else ()
+
+
+def _last_call(module: ir.Module, way: Way) -> ir.Node:
+    return graphs_on(module, way[:-1])[-1].nodes[way[-1].node]
+
+
+def _given(
+    module: ir.Module, way: Way, needed: Container[str], *, every: bool
+) -> Iterator[tuple[int, int | None]]:
+    """The arguments of the last graph that are needed, with those of the main graph.
+
+    Args:
+      module: the step.
+      way: to the graph.
+      needed: the names of its arguments and nodes that gradients are computed from.
+      every: whether all are recorded, as results of the main graph.
+
+    Raises:
+      NotRepeatable: one can neither be recorded nor be called with.
+    """
+    for number, arg in enumerate(graphs_on(module, way)[-1].args):
+        if every:
+            yield number, None
+        elif arg.name in needed:
+            main = None
+            if arg.type == ir.RESOURCE:
+                main = argument_of_main(module, way, number)
+                if main is None:
+                    raise NotRepeatable(f"argument {arg.name} is made inside")
+            yield number, main
+
+
+def holder(module: ir.Module, wanted: Gradients) -> ir.Graph:
+    """The graph with the unscale markers."""
+    return graphs_on(module, wanted.way)[-1]
+
+
+def weights(module: ir.Module, wanted: Gradients) -> tuple[int, ...]:
+    """The numbers of the step's arguments that hold what its gradients depend on."""
+    graph = holder(module, wanted)
+    edges = [(name, 0) for name in wanted.names]
+    found = graph.computed_from(
+        edges, lambda node: not takes_from_elsewhere(node, module)
+    )
+    held = [
+        argument_of_main(module, wanted.way, number)
+        for number, arg in enumerate(graph.args)
+        if arg.type == ir.RESOURCE and arg.name in found
+    ]
+    return tuple(number for number in held if number is not None)
+
+
+def _type(node: ir.Node, index: int, lookup: op_schema.Lookup) -> int:
+    known = lookup(node.op)
+    ins = () if known is None else known.signature(node).ins
+    return ins[index].type if index < len(ins) else 0
+
+
+def _outputs(
+    node: ir.Node, lookup: op_schema.Lookup, graph: ir.Graph
+) -> Iterable[Tensor]:
+    """The outputs of a node that are read; each must be one that can be recorded."""
+    known = lookup(node.op)
+    outs = () if known is None else known.signature(node).outs
+    for index, slot in enumerate(outs):
+        edge = (node.name, index)
+        if edge in graph.readers:
+            if slot.type in ir.HANDLES or slot.type > ir.REF_OFFSET:
+                raise NotRepeatable(f"node {node.name} ({node.op}) cannot run twice")
+            yield edge, slot.type
+
+
+def takes_from_elsewhere(node: ir.Node, module: ir.Module) -> bool:
+    """Whether a second run of a node might give something else, or change something."""
+    return any(
+        op_schema.is_stateful(each.op)
+        and not facts(each.op).reads_state
+        and not is_left_out(each)
+        and not generators.is_random(each)
+        for each in run_by(node, module)
+    )
+
+
+def run_by(node: ir.Node, module: ir.Module) -> Iterator[ir.Node]:
+    """A node, or the nodes of the functions that it calls, which call none."""
+    if calls.call_of(node, module.functions) is None:
+        yield node
+    for graph in functions_called([node], module).values():
+        for each in graph.nodes.values():
+            if calls.call_of(each, module.functions) is None:
+                yield each
+
+
+def functions_called(
+    nodes: Iterable[ir.Node], module: ir.Module
+) -> dict[str, ir.Graph]:
+    """The functions that nodes call, and those that these call, by name."""
+    found: dict[str, ir.Graph] = {}
+    pending = [*nodes]
+    while pending:
+        node = pending.pop()
+        call = calls.call_of(node, module.functions)
+        for name in () if call is None else calls.callees_of(node, call):
+            if name in module.functions and name not in found:
+                found[name] = module.functions[name]
+                pending += found[name].nodes.values()
+    return found
+
+
+def is_left_out(node: ir.Node) -> bool:
+    """Whether a node hands on what it watches: in copies, unwatched."""
+    return facts(node.op).kind in _WATCHES

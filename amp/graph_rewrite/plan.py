@@ -99,7 +99,10 @@ RULES: Mapping[str, str] = {
     "cancels": "a difference that rounded operands would spoil, or what computes them",
     "steep": "a function that a rounded operand would spoil, or what computes it",
     "solve": "computes a matrix to factor, invert or solve by, or reads what came out",
-    "recurrence": "one of several products by which each trip of a loop goes on",
+    "recurrence": (
+        "a product by which a loop goes on from trip to trip, one of several if it is "
+        "trained, or a variable from call to call"
+    ),
     "decay": "a factor near 1 that the 16-bit type cannot hold, or what it multiplies",
     "scalar": "sums to one figure, where 16 bits save nothing and cost digits",
     "list": "one element type for a whole tensor list, array or stack",

@@ -115,6 +115,10 @@ _SPREAD: Mapping[str, int] = {
     **dict.fromkeys(("TensorListFromTensor", "TensorListStack", "Tile"), 0),
     "Fill": 1,
 }
+# What is told something and has a result: a line to print, a reference.
+_TOLD = _ops("""
+    Assign AssignAdd AssignSub Print ScatterAdd ScatterSub ScatterUpdate StringFormat
+""")
 # Of a number again, but of nothing else.
 _BENT = _ops("""
     Acos Acosh ApproximateEqual AsString Asin Asinh Atan Atanh BesselI0 BesselI0e
@@ -144,6 +148,16 @@ def of_results(operation: Any, inputs: Sequence[Degree]) -> list[Degree]:
         return [moved[0] * power for power in parts[: len(outputs)]]
     degree = _of(operation, inputs, moved)
     return [_rounded(operation, degree, output.dtype) for output in outputs]
+
+
+def tells(operation: Any) -> bool:
+    """Whether an operation tells a variable, a log or a queue what it reads.
+
+    One that hands it on beside watches it, and what Python is told is another matter.
+    """
+    if operation.type in _TOLD:
+        return True
+    return bool(operation.op_def.is_stateful and not operation.outputs)
 
 
 def of_number(tensor: tf.Tensor) -> Degree:

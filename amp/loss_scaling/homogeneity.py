@@ -18,7 +18,15 @@ import tensorflow as tf
 
 from amp.graph_rewrite.graph.calls import Call
 from amp.loss_scaling import degrees
-from amp.loss_scaling.degrees import HIDDEN, NUMBER, ONE, UNKNOWN, ZERO, Degree
+from amp.loss_scaling.degrees import (
+    HIDDEN,
+    NONE,
+    NUMBER,
+    ONE,
+    UNKNOWN,
+    ZERO,
+    Degree,
+)
 
 # Gives how an operation calls functions, and the graphs of these in the order of its
 # attributes; None if it calls none, or one that is not known.
@@ -33,12 +41,14 @@ class Known:
       functions: see there.
       made_whole: see `eager_backward.Passing`; such a result has the degree of what was
         given, whatever was built between.
+      told: the degrees of what a variable, a log or the like is told; added to.
     """
 
     functions: Functions = lambda operation: None
     made_whole: Mapping[Any, Sequence[tf.Tensor]] = dataclasses.field(
         default_factory=dict
     )
+    told: list[Degree] = dataclasses.field(default_factory=list)
 
 
 def bent(
@@ -52,7 +62,8 @@ def bent(
     """Whether a result is certain not to be of degree 1 in what was given.
 
     One that does not depend on it is not, if none does, or if it is the same in every
-    run: what is computed, beside others, may be no gradient.
+    run: what is computed, beside others, may be no gradient. What is told to a variable
+    or a log is not scaled back, so that it may have no degree at all.
 
     Args:
       operations: those built since, in the order in which they were.
@@ -62,7 +73,10 @@ def bent(
       hidden: what is said of a result that Python computes in the graph.
     """
     of: dict[Any, Degree] = {tensor.ref(): ONE for tensor in given}
-    _follow(operations, of, known or Known())
+    known = known or Known()
+    _follow(operations, of, known)
+    if not {*known.told} <= {NUMBER, ZERO, UNKNOWN, HIDDEN}:
+        return True
     told = {each.ref(): _degree(each, of) for each in results}
     kinds = {*told.values()} - {ZERO}
     if HIDDEN in kinds and hidden:
@@ -82,6 +96,8 @@ def _follow(operations: Iterable[Any], of: dict[Any, Degree], known: Known) -> N
             called = known.functions(operation)
             if called is None:
                 found = degrees.of_results(operation, inputs)
+                if degrees.tells(operation):
+                    known.told.extend(inputs)
             else:
                 found = _of_calls(*called, inputs, known) or [UNKNOWN] * len(outputs)
             of.update(zip((each.ref() for each in outputs), found, strict=True))
@@ -101,6 +117,9 @@ def _of_calls(
     if call.loop:
         found = [_of_trips(graphs[-1], given, known)]
         chosen = _of_call(graphs[0], found[0], known)
+        # What begins as a number, a residual say, has the degree of a trip after one.
+        after = _of_call(graphs[0], _of_call(graphs[-1], found[0], known), known)
+        chosen = after if NONE in after else chosen
     else:
         found = [_of_call(graph, given, known) for graph in graphs]
         chosen = list(inputs[: call.skip])

@@ -124,6 +124,92 @@ def test_what_bends_in_a_function_that_python_runs_meets_no_scale(
         assert_near(how(through=run), expected)
 
 
+def test_one_that_keeps_what_it_has_seen_keeps_it_without_the_scale() -> None:
+    """And so divides by what it divides by without scaling."""
+
+    def trained() -> tuple[list[np.ndarray], float]:
+        kept = tf.Variable(1.0)
+
+        def normalised(dy: tf.Tensor) -> tf.Tensor:
+            before = tf.identity(kept)
+            kept.assign(0.5 * kept + 0.5 * tf.norm(dy))
+            return dy / before
+
+        step = stepping(with_backward(normalised))
+        return [step(tf.constant(ROWS)).numpy() for _ in range(3)], float(kept)
+
+    expected, kept = trained()
+    with amp.mixed_precision_scope(SCALED):
+        found, kept_scaled = trained()
+    np.testing.assert_allclose(kept_scaled, kept, rtol=2.0**-8)
+    for one, other in zip(found, expected, strict=True):
+        assert_near(one, other)
+
+
+def test_one_that_ends_once_little_changes_ends_as_soon() -> None:
+    """Though times the scale it never changes by so little; planted, it would hang."""
+    trips: list[int] = []
+
+    def settled(dy: tf.Tensor) -> tf.Tensor:
+        def body(
+            x: tf.Tensor, change: tf.Tensor, trip: tf.Tensor
+        ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+            after = 0.5 * x + dy
+            return after, tf.reduce_max(tf.abs(after - x)), trip + 1
+
+        def goes_on(x: tf.Tensor, change: tf.Tensor, trip: tf.Tensor) -> tf.Tensor:
+            return (change > 1e-3) & (trip < 1000)
+
+        first = (dy, tf.constant(1e9), tf.constant(0))
+        found, _, trip = tf.while_loop(goes_on, body, first)
+        tf.py_function(lambda count: trips.append(int(count)), [trip], [])
+        return found
+
+    expected = in_a_function(settled)
+    with amp.mixed_precision_scope(SCALED):
+        assert_near(in_a_function(settled), expected)
+    assert trips[0] == trips[-1] < 20
+
+
+def checked(y: tf.Tensor) -> tf.Tensor:
+    return tf.debugging.check_numerics(y, "activation")
+
+
+def checked_in_a_function(y: tf.Tensor) -> tf.Tensor:
+    found: tf.Tensor = tf.function(checked)(y)
+    return found
+
+
+@pytest.mark.parametrize("how", [in_a_function, in_a_session])
+@pytest.mark.parametrize("through", [checked, checked_in_a_function])
+def test_a_check_does_not_end_a_job_at_an_overflow_of_the_scale(
+    how: Callable[..., np.ndarray], through: Through
+) -> None:
+    """TensorFlow's gradient of a check for infinities is one of the gradient."""
+    large = amp.Policy(
+        dtype="float16",
+        emulate=True,
+        loss_scale=DynamicLossScale(initial=2.0**126, maximum=2.0**126),
+        check=False,
+        assignment="all",
+    )
+    with amp.mixed_precision_scope(large):
+        found = how(through=lambda y: through(1e3 * y))
+    assert not np.isfinite(found).any() or not found.any()  # it was left out
+
+
+@pytest.mark.parametrize("how", [in_a_function, in_a_session])
+@pytest.mark.parametrize("scale", ["none", 8.0])
+def test_a_check_without_a_dynamic_scale_ends_the_job_as_ever(
+    how: Callable[..., np.ndarray], scale: Any
+) -> None:
+    infinite = with_backward(lambda dy: dy * np.float32(np.inf))
+    policy = amp.Policy(dtype="float16", emulate=True, loss_scale=scale, check=False)
+    ends = pytest.raises(tf.errors.InvalidArgumentError, match="in gradient")
+    with amp.mixed_precision_scope(policy), ends:
+        how(through=lambda y: infinite(checked(y)))
+
+
 def test_what_python_computes_runs_once() -> None:
     """Though a tape has noted what it read."""
     runs: list[int] = []

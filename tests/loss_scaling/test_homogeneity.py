@@ -15,6 +15,18 @@ Fn = Callable[[tf.Tensor], tf.Tensor]
 X = np.linspace(-2.0, 2.0, 16, dtype=np.float32).reshape(4, 4)
 G = np.linspace(-1.0, 1.5, 16, dtype=np.float32).reshape(4, 4)
 
+
+def until_it_changes_by(least: float, g: tf.Tensor, unit: tf.Tensor) -> tf.Tensor:
+    """A fixed point; what it is asked for at first is a number."""
+
+    def body(x: tf.Tensor, change: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        after = 0.5 * x + g
+        return after, tf.reduce_max(tf.abs(after - x)) / unit
+
+    first = (g, tf.constant(1e9))
+    return tf.while_loop(lambda x, change: change > least, body, first)[0]
+
+
 BENT: dict[str, Fn] = {
     "clipped by value": lambda g: tf.clip_by_value(g, -0.1, 0.1),
     "clipped by norm": lambda g: tf.clip_by_norm(g, 0.5),
@@ -105,6 +117,7 @@ BENT |= {
     "until it is small": lambda g: tf.while_loop(
         lambda x: tf.norm(x) > 0.5, lambda x: (0.5 * x,), (g,)
     )[0],
+    "until it changes little": lambda g: until_it_changes_by(0.01, g, 1.0),
     "in one of two branches": lambda g: tf.cond(
         tf.constant(X)[0, 0] < 0.0, lambda: tf.clip_by_norm(g, 0.1), lambda: g
     ),
@@ -130,6 +143,9 @@ LINEAR |= {
 }
 # Nothing is certain of these: whether the loop runs, and what Python does.
 UNKNOWN: dict[str, Fn] = {
+    "until it changes little beside it": lambda g: until_it_changes_by(
+        0.01, g, tf.reduce_max(g)
+    ),
     "of trips": lambda g: tf.while_loop(
         lambda i, x: i < 3, lambda i, x: (i + 1, x * g), (0, tf.ones([4, 4]))
     )[1],
@@ -184,6 +200,43 @@ def test_what_is_not_known_is_not_told(name: str) -> None:
 def test_of_what_python_computes_is_said_what_is_asked() -> None:
     assert told(UNKNOWN["by python"], hidden=True)
     assert not told(UNKNOWN["of trips"], hidden=True)
+
+
+@pytest.mark.parametrize("inside", [False, True])
+def test_what_is_told_elsewhere_is_of_no_scale(inside: bool) -> None:
+    """A variable, or a log, would be told the size of the gradient times the scale."""
+    with tf.Graph().as_default():
+        kept, count = tf.Variable(1.0), tf.Variable(0)
+
+    def telling(tell: Fn) -> Fn:
+        def fn(g: tf.Tensor) -> tf.Tensor:
+            def told_first() -> tf.Tensor:
+                with tf.control_dependencies([tell(g)]):
+                    return 2.0 * g
+
+            if inside:
+                return tf.cond(tf.constant(X)[0, 0] < 0.0, told_first, lambda: g)
+            return told_first()
+
+        return fn
+
+    def is_told(tell: Fn) -> bool:
+        with kept.graph.as_default() as graph:
+            given = tf.constant(G)
+            before = len(graph.get_operations())
+            result = telling(tell)(given)
+            made = graph.get_operations()[before:]
+            known = homogeneity.Known(custom_gradients._functions)
+            return homogeneity.bent(made, [given], [result], known)
+
+    assert is_told(lambda g: kept.assign(tf.norm(g)))
+    assert is_told(lambda g: kept.assign(0.5 * kept + 0.5 * tf.norm(g)))
+    assert is_told(lambda g: kept.assign_add(tf.reduce_sum(g)))
+    assert is_told(lambda g: tf.print("gradient", tf.norm(g)))
+    assert not is_told(lambda g: kept.assign(tf.norm(g) / tf.reduce_max(g)))
+    assert not is_told(lambda g: count.assign_add(tf.size(g)))
+    assert not is_told(lambda g: tf.print("called"))
+    assert not is_told(lambda g: tf.debugging.check_numerics(g, "gradient").op)
 
 
 def test_what_is_returned_beside_a_gradient_need_not_be_one() -> None:

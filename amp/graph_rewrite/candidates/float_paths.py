@@ -76,6 +76,11 @@ class FloatPaths:
         operands = map(self.root, self.operands(member))
         return row.kind is Kind.PRODUCT and any(map(self._is_constant, operands))
 
+    def is_arithmetic(self, member: Member) -> bool:
+        """Whether a node multiplies elements, divides by some, or takes their root."""
+        row = self.view(member).facts
+        return row.multiplies or bool(row.singular)
+
     def _is_constant(self, place: UseEdge) -> bool:
         view = self.typed[place[0]].get(place[1][0])
         return view is not None and view.facts.kind is Kind.CONSTANT

@@ -1,13 +1,15 @@
-"""Linear recurrences: what a loop computes of itself by products, trip after trip.
+"""Recurrences: what a loop, or a variable, is computed of itself by products.
 
 Each trip multiplies the errors of all before by the same matrices, and nothing takes
 them away as the activation of a recurrent network does: the covariance of a filter
-loses its definiteness. No cost may enter.
+loses its definiteness, and the iterations of a solver end where rounding is. No cost
+may enter.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import itertools
+from collections.abc import Iterable, Iterator, Mapping
 
 import numpy as np
 from scipy.sparse import csr_array
@@ -16,6 +18,7 @@ from scipy.sparse.csgraph import connected_components
 from amp.graph_rewrite.candidates.call_values import Member, UseEdge
 from amp.graph_rewrite.candidates.context import Typed
 from amp.graph_rewrite.candidates.float_paths import FloatPaths
+from amp.graph_rewrite.candidates.unscaled import is_gradient
 from amp.graph_rewrite.graph import ir
 from amp.graph_rewrite.graph.calls import FunctionUse, Site
 from amp.graph_rewrite.ops.op_table import Kind, facts
@@ -27,33 +30,84 @@ def recurrences(
     typed: Mapping[FunctionUse, Mapping[str, Typed]],
     sites: Mapping[Member, Site],
 ) -> dict[Member, Reason]:
-    """Refuses products on a cycle of products, sums, moves and constant factors.
+    """Refuses products on a cycle over the trips of a loop.
 
-    Only where a trip has two of them, one after the other: A B A' of a rounded half is
-    not symmetric.
+    Where a gradient is taken, only where a trip has two of them, one after the other,
+    with products, sums, moves and constant factors between: A B A' of a rounded half is
+    not symmetric. Where none is, nothing is trained that bears rounding, and nothing is
+    compared: there one is enough, with quotients, roots and products of elements
+    between, if the loop also adds to what it had, as iterations of solvers do, or if
+    the cycle is over a variable, from call to call.
 
     Args:
       graphs: every use's graph.
       typed: its nodes.
       sites: the calls, loops and branches of the module that are known.
     """
-    ops = {op for graph in graphs.values() for op in graph.ops}
-    frames = any(facts(op).kind is Kind.NEXT_ITERATION for op in ops)
-    if not frames and not any(site.call.loop for site in sites.values()):
+    kinds = {facts(op).kind for graph in graphs.values() for op in graph.ops}
+    loops = any(site.call.loop for site in sites.values())
+    loops |= Kind.NEXT_ITERATION in kinds
+    if not loops and Kind.WRITE not in kinds:
+        return {}
+    nodes = (node for graph in graphs.values() for node in graph.nodes.values())
+    trained = any(node.flag(ir.UNSCALE) or is_gradient(node) for node in nodes)
+    if trained and not loops:
         return {}
     paths = FloatPaths(graphs, typed, sites)
-    linear = [
+    found = _of_several(paths) if loops else set()
+    found |= set() if trained else _of_one(paths)
+    return {node: Reason("recurrence", node[1]) for node in found}
+
+
+def _of_one(paths: FloatPaths) -> set[Member]:
+    """Products on cycles of a function that takes no gradient."""
+    arithmetic = [
         (use, name)
-        for use, graph in graphs.items()
-        for name in graph.order
-        if (use, name) not in sites and paths.is_linear((use, name))
+        for use, name in _nodes(paths)
+        if paths.is_linear((use, name)) or paths.is_arithmetic((use, name))
     ]
+    kept = list(_kept(paths))
+    cycle = _cycles(paths, arithmetic, kept)
+    products = {node for node in arithmetic if paths.is_product(node)}
+    adding = _cycles(paths, [node for node in arithmetic if node not in products])
+    meant = {cycle[at] for at in (*adding, *itertools.chain(*kept)) if at in cycle}
+    found = set()
+    for node in products:
+        read = {cycle[at] for at in paths.operands(node) if at in cycle}
+        made = {cycle[at] for at in paths.results(node) if at in cycle}
+        if not meant.isdisjoint(read & made):
+            found.add(node)
+    return found
+
+
+def _kept(paths: FloatPaths) -> Iterator[tuple[UseEdge, UseEdge]]:
+    """From what is written to a variable to what is read of it, in one function."""
+    for use, graph in paths.graphs.items():
+        reads: dict[ir.Edge, list[Member]] = {}
+        for name, view in paths.typed[use].items():
+            if view.facts.only_reads and name in graph.nodes:
+                reads.setdefault(view.node.inputs[0], []).append((use, name))
+        for name, view in paths.typed[use].items():
+            if view.facts.kind is Kind.WRITE and view.node.inputs[:1]:
+                for reader in reads.get(view.node.inputs[0], ()):
+                    for value in paths.operands((use, name)):
+                        yield from ((value, at) for at in paths.results(reader))
+
+
+def _nodes(paths: FloatPaths) -> Iterator[Member]:
+    """The nodes of all graphs but calls, each after what it reads."""
+    for use, graph in paths.graphs.items():
+        yield from ((use, n) for n in graph.order if (use, n) not in paths.sites)
+
+
+def _of_several(paths: FloatPaths) -> set[Member]:
+    """Products that come one after the other in each trip of a loop."""
+    linear = [node for node in _nodes(paths) if paths.is_linear(node)]
     cycle = _cycles(paths, linear)
     steps = [(paths.operands(node), paths.results(node), node) for node in linear]
     before = _behind_products(paths, steps, cycle)
     back = [(outs, ins, node) for ins, outs, node in reversed(steps)]
-    after = _behind_products(paths, back, cycle)
-    return {node: Reason("recurrence", node[1]) for node in before | after}
+    return before | _behind_products(paths, back, cycle)
 
 
 def _behind_products(
@@ -82,11 +136,22 @@ def _behind_products(
     return found
 
 
-def _cycles(paths: FloatPaths, linear: list[Member]) -> dict[UseEdge, int]:
-    """The edges that some nodes compute of themselves, with a number for each cycle."""
+def _cycles(
+    paths: FloatPaths,
+    nodes: Iterable[Member],
+    more: Iterable[tuple[UseEdge, UseEdge]] = (),
+) -> dict[UseEdge, int]:
+    """The edges that some nodes compute of themselves, with a number for each cycle.
+
+    Args:
+      paths: of the module.
+      nodes: the nodes.
+      more: further steps, beside those of nodes and from function to function.
+    """
     numbers: dict[UseEdge, int] = {}
     steps = [(one, other) for one, others in paths.onward.items() for other in others]
-    for node in linear:
+    steps += more
+    for node in nodes:
         outs = paths.results(node)
         steps += [(one, other) for one in paths.operands(node) for other in outs]
     for step in steps:

@@ -42,13 +42,14 @@ def unscaled(module: ir.Module, policy: Policy) -> str:
     nodes = [node for graph in module.graphs() for node in graph.nodes.values()]
     if any(node.flag(ir.UNSCALE) for node in nodes):
         return ""
-    behind = unscale_markers.downstream(module, _is_gradient)
+    behind = unscale_markers.downstream(module, is_gradient)
     writer = next(writers(module, behind), "") or next(_by_hand(module), "")
     says = "updates a variable by gradients without a loss scale; see docs/limits.md"
     return writer and f"{writer} {says}"
 
 
-def _is_gradient(node: ir.Node) -> bool:
+def is_gradient(node: ir.Node) -> bool:
+    """Whether a node computes a gradient, by its name scope or its op."""
     return gradient_scopes.depth(node.name) > 0 or bool(_OP.search(node.op))
 
 

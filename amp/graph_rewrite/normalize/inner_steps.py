@@ -15,9 +15,9 @@ from typing import NamedTuple
 from amp.graph_rewrite.graph import calls, ir
 from amp.graph_rewrite.graph.calls import Call
 from amp.graph_rewrite.normalize.loop_invariants import invariant
+from amp.graph_rewrite.ops.op_table import Kind, facts
 
 _KEPT = "amp_check_kept"
-_CPU = "/device:CPU:0"
 
 
 class Turn(NamedTuple):
@@ -99,12 +99,16 @@ def argument_of_main(module: ir.Module, way: Way, number: int) -> int | None:
         edge = _passed(node, call, inner, number)
         while edge is not None and edge[0] in graph.nodes:
             source = graph.nodes[edge[0]]
-            edge = source.inputs[0] if source.op == "Identity" else None
+            edge = source.inputs[0] if _is_identity(source) else None
         names = [arg.name for arg in graph.args]
         if edge is None or edge[0] not in names:
             return None
         number = names.index(edge[0])
     return number
+
+
+def _is_identity(node: ir.Node) -> bool:
+    return facts(node.op).kind is Kind.IDENTITY
 
 
 def _passed(node: ir.Node, call: Call, inner: ir.Graph, number: int) -> ir.Edge | None:
@@ -149,40 +153,27 @@ def keeping(
 def _writing(
     graph: ir.Graph, edges: Sequence[tuple[ir.Edge, int]], name: str
 ) -> ir.Graph:
-    types = tuple(number for _, number in edges)
-    kept, value, variable = _KEPT, f"{_KEPT}_value", f"{_KEPT}_variable"
-    variant: dict[str, ir.Value] = {"dtype": ir.Type(ir.VARIANT)}
-    added = (
-        ir.Node(
-            value,
-            "OptionalFromValue",
-            tuple(edge for edge, _ in edges),
-            (),
-            _CPU,
-            None,
-            {"Toutput_types": ir.Types(types)},
-        ),
-        ir.Node(
-            variable,
-            "VarHandleOp",
-            (),
-            (),
-            _CPU,
-            None,
-            {**variant, "shape": ir.OneShape(()), "shared_name": name},
-        ),
-        ir.Node(
-            kept,
-            "AssignVariableOp",
-            ((variable, 0), (value, 0)),
-            (),
-            _CPU,
-            None,
-            {**variant, "validate_shape": False},
-        ),
-    )
+    added = {node.name: node for node in _writers(edges, name)}
     return dataclasses.replace(
         graph,
-        nodes={**graph.nodes, **{node.name: node for node in added}},
-        control_results=(*graph.control_results, kept),
+        nodes={**graph.nodes, **added},
+        control_results=(*graph.control_results, _KEPT),
     )
+
+
+def _writers(edges: Sequence[tuple[ir.Edge, int]], name: str) -> Iterator[ir.Node]:
+    value, variable = f"{_KEPT}_value", f"{_KEPT}_variable"
+    given = tuple(edge for edge, _ in edges)
+    types = ir.Types(tuple(number for _, number in edges))
+    yield _on_cpu(value, "OptionalFromValue", given, {"Toutput_types": types})
+    kind: dict[str, ir.Value] = {"dtype": ir.Type(ir.VARIANT)}
+    where: dict[str, ir.Value] = {"shape": ir.OneShape(()), "shared_name": name}
+    yield _on_cpu(variable, "VarHandleOp", (), {**kind, **where})
+    both = ((variable, 0), (value, 0))
+    yield _on_cpu(_KEPT, "AssignVariableOp", both, {**kind, "validate_shape": False})
+
+
+def _on_cpu(
+    name: str, op: str, inputs: tuple[ir.Edge, ...], attrs: dict[str, ir.Value]
+) -> ir.Node:
+    return ir.Node(name, op, inputs, (), "/device:CPU:0", None, attrs)

@@ -4,8 +4,8 @@ Those of `tf.custom_gradient`, and in a graph of `gradient_override_map` and of
 functions that Python computes (`tf.py_function`), which may have one inside. What is
 unscaled for them is decided in `loss_scaling`: eagerly all that comes in
 (`eager_backward`), in graphs where the function is certain to bend it
-(`graph_backward`). Here too the second gradient of what was unscaled is marked. No
-arithmetic is here.
+(`graph_backward`). Here too the second gradient of what was unscaled is marked, and the
+gradient of a check for infinities lets those of a scale pass. No arithmetic is here.
 """
 
 from __future__ import annotations
@@ -17,15 +17,18 @@ from typing import Any
 import tensorflow as tf
 from tensorflow.python.eager import record
 from tensorflow.python.eager.polymorphic_function import concrete_function
+from tensorflow.python.framework import ops
 from tensorflow.python.framework.func_graph import FuncGraph
 from tensorflow.python.ops import cond_v2, while_v2
 
 from amp.graph_rewrite.graph import calls, ir
-from amp.integration import fallback, wrapping
+from amp.graph_rewrite.ops.op_table import Kind, facts
+from amp.integration import active, fallback, wrapping
 from amp.integration.training import markers
 from amp.loss_scaling import called_backward, eager_backward, graph_backward
-from amp.loss_scaling.eager_backward import Backward, Passing
+from amp.loss_scaling.eager_backward import Backward, Passing, passing
 from amp.loss_scaling.outer_graphs import outward
+from amp.loss_scaling.scale import DynamicLossScale
 
 
 def _with(without_scale: Callable[[Backward], Backward]) -> wrapping.Decorate:
@@ -162,9 +165,32 @@ def _python(original: wrapping.Function) -> wrapping.Function:
     return called
 
 
+def _looked_up(original: wrapping.Function) -> wrapping.Function:
+    def found(self: Any, name: Any) -> Any:
+        gradient = original(self, name)
+        if self is not ops.gradient_registry or gradient is None:
+            return gradient
+        guards = facts(tf.compat.as_str(name)).kind is Kind.GUARD
+        return functools.partial(_watched, gradient) if guards else gradient
+
+    return found
+
+
+def _watched(gradient: Backward, op: Any, grad: Any) -> Any:
+    """The gradient of a check for NaN and infinity, which checks the gradient too.
+
+    Not one with a dynamic scale, which finds its way by overflows: the update is left
+    out then, and what is not finite without a scale either is told (`standstill`).
+    """
+    dynamic = isinstance(active.active_loss_scale(), DynamicLossScale)
+    apart = not tf.executing_eagerly() and _apart() is not None
+    return grad if dynamic and (passing() or apart) else gradient(op, grad)
+
+
 HOOKS: dict[str, wrapping.Decorate] = {
     "custom_gradient._eager_mode_decorator": _with(eager_backward.without_scale),
     "custom_gradient._graph_mode_decorator": _with(_in_graph),
     "ops.get_gradient_function": _override,
     "script_ops._internal_py_func": _python,
+    "Registry.lookup": _looked_up,
 }

@@ -85,7 +85,10 @@ def test_a_state_that_the_condition_reads_stays_float32() -> None:
 
 
 def test_a_sum_over_the_trips_stays_float32() -> None:
-    proto = looped(lambda i, h, w: h + tf.matmul(tf.reverse(h, [0]), w, name="product"))
+    def step(i: Any, h: Any, w: Any) -> Any:
+        return h + tf.tanh(tf.matmul(tf.reverse(h, [0]), w, name="product"))
+
+    proto = looped(step)
     (reason,) = why(proto)
     assert reason.rule == "count"
     report = rewritten(proto, feeds=built.FEEDS).report
@@ -96,8 +99,8 @@ def test_a_sum_over_the_trips_stays_float32() -> None:
 @pytest.mark.parametrize(
     "step",
     [
-        lambda i, h, a: tf.cond(i >= 0, lambda: h + a, lambda: h),
-        lambda i, h, a: tf.where(i >= 0, h + a, h),
+        lambda i, h, a: tf.cond(i >= 0, lambda: h + tf.tanh(a), lambda: h),
+        lambda i, h, a: tf.where(i >= 0, h + tf.tanh(a), h),
     ],
     ids=["cond", "where"],
 )

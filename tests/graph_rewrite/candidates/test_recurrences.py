@@ -11,6 +11,7 @@ from between_layers import WIDTH, rules_of
 from frames import version_1
 from rewriting import graph_def, rewritten, rules, settled, spec, traced, v1
 
+import amp
 from amp.graph_rewrite.rewrite import rewrite
 
 SQUARE = spec(WIDTH, WIDTH)
@@ -44,6 +45,18 @@ def multiplied(state: tf.Tensor, a: tf.Tensor) -> tf.Tensor:
     return tf.matmul(state, a, name="half") + tf.matmul(state, a, name="next")
 
 
+def solved(state: tf.Tensor, a: tf.Tensor) -> tf.Tensor:
+    """An iteration by one product, which adds to what it had."""
+    residual = tf.eye(WIDTH) - tf.matmul(a, state, name="half")
+    return state + 0.1 * residual + 0.0 * tf.matmul(a, state, name="next")
+
+
+def divided(state: tf.Tensor, a: tf.Tensor) -> tf.Tensor:
+    """As factors of a positive matrix are: by quotients, and roots."""
+    ratio = a / tf.matmul(a, state, name="half")
+    return state * tf.sqrt(ratio / tf.matmul(state, a, name="next"))
+
+
 def added(state: tf.Tensor, a: tf.Tensor) -> tf.Tensor:
     half = tf.matmul(a, a, name="half")
     return state + tf.matmul(half, a, name="next")
@@ -55,6 +68,8 @@ def added(state: tf.Tensor, a: tf.Tensor) -> tf.Tensor:
     [
         (filtered, True),
         (descended, True),
+        (solved, True),
+        (divided, True),
         (activated, False),
         (gated, False),
         (added, False),
@@ -73,6 +88,66 @@ def test_products_of_what_a_loop_made_by_them_are_float32(
 
     found = rules_of(fn, SQUARE, SQUARE)
     assert {found["half"], found["next"]} == {"recurrence" if held else "compute"}
+
+
+@pytest.mark.parametrize(
+    ("trip", "held"),
+    [
+        (filtered, True),
+        (solved, True),
+        (divided, True),
+        (multiplied, True),  # there may be any number of calls
+        (activated, False),
+        (gated, False),
+        (added, False),
+    ],
+)
+def test_so_are_those_of_what_a_variable_keeps_from_call_to_call(
+    trip: Trip, held: bool
+) -> None:
+    state = tf.Variable(tf.ones([WIDTH, WIDTH]))
+    found = rules_of(lambda a: state.assign(trip(state, a)), SQUARE)
+    assert {found["half"], found["next"]} == {"recurrence" if held else "compute"}
+
+
+@pytest.mark.parametrize("looped", [False, True])
+@pytest.mark.parametrize("marked", [False, True])
+def test_what_takes_a_gradient_is_trained_and_its_gradients_are_compared(
+    looped: bool, marked: bool
+) -> None:
+    """Also where it was traced before mixed precision was on."""
+    state, b = (tf.Variable(tf.ones([WIDTH, WIDTH])) for _ in range(2))
+
+    def fn(x: tf.Tensor) -> None:
+        with tf.GradientTape() as tape:
+            now = state + 0.1 * tf.matmul(state, b, name="half")
+            if looped:
+                now = tf.while_loop(
+                    lambda i, _: i < 3,
+                    lambda i, y: (i + 1, y + 0.1 * tf.matmul(y, b)),
+                    [0, now],
+                )[1]
+            loss = tf.reduce_sum(tf.matmul(x, now, name="next") ** 2)
+        state.assign(now)
+        b.assign_sub(tape.gradient(loss, b))
+
+    on = amp.mixed_precision_scope(dtype="bfloat16")
+    with on if marked else contextlib.nullcontext():
+        found = rules_of(fn, SQUARE)
+    assert "recurrence" not in found.values()
+
+
+def test_a_figure_that_is_summed_up_is_no_product_of_itself() -> None:
+    """A metric, and an average of what a layer gives."""
+    total, average = tf.Variable(0.0), tf.Variable(tf.ones([WIDTH, WIDTH]))
+    weights = tf.Variable(tf.ones([WIDTH, WIDTH]))
+
+    def fn(x: tf.Tensor) -> None:
+        out = tf.matmul(x, weights, name="product")
+        total.assign_add(tf.reduce_sum(out))
+        average.assign(0.9 * average + 0.1 * out)
+
+    assert rules_of(fn, SQUARE)["product"] == "compute"
 
 
 def test_variables_of_a_loop_that_are_made_of_each_other_are_one() -> None:

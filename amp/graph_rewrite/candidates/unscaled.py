@@ -43,8 +43,10 @@ def unscaled(module: ir.Module, policy: Policy) -> str:
     if any(node.flag(ir.UNSCALE) for node in nodes):
         return ""
     behind = unscale_markers.downstream(module, is_gradient)
-    writer = next(writers(module, behind), "") or next(_by_hand(module), "")
-    says = "updates a variable by gradients without a loss scale; see docs/limits.md"
+    writer, by = next(writers(module, behind), ""), "gradients"
+    if not writer:
+        writer, by = next(_by_hand(module), ""), "products of it"
+    says = f"updates a variable by {by}, without a loss scale; see docs/limits.md"
     return writer and f"{writer} {says}"
 
 

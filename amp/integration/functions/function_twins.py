@@ -400,6 +400,8 @@ class FunctionTwins:
     def _lose_all(self, checked: Checked) -> None:
         """Has the original run from now on, as a check has left nothing to gain."""
         why = checked.outcome.text
+        if checked.outcome.error is not None:
+            why = f"its check of accuracy leaves too little in 16 bits: {why}"
         self._report(lambda report: checked.noted_in(report.lost(why)))
         self._keep(checked)
         self._give_up()

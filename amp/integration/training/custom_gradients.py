@@ -22,7 +22,7 @@ from tensorflow.python.framework.func_graph import FuncGraph
 from tensorflow.python.ops import cond_v2, while_v2
 
 from amp.graph_rewrite.graph import calls, ir
-from amp.graph_rewrite.ops.op_table import Kind, facts
+from amp.graph_rewrite.ops.op_table import ROWS, Kind
 from amp.integration import active, fallback, wrapping
 from amp.integration.training import markers
 from amp.loss_scaling import called_backward, eager_backward, graph_backward
@@ -165,13 +165,16 @@ def _python(original: wrapping.Function) -> wrapping.Function:
     return called
 
 
+# Looked up for every operation of an eager gradient.
+_GUARDS = frozenset(op for op, row in ROWS.items() if row.kind is Kind.GUARD)
+
+
 def _looked_up(original: wrapping.Function) -> wrapping.Function:
     def found(self: Any, name: Any) -> Any:
         gradient = original(self, name)
-        if self is not ops.gradient_registry or gradient is None:
-            return gradient
-        guards = facts(tf.compat.as_str(name)).kind is Kind.GUARD
-        return functools.partial(_watched, gradient) if guards else gradient
+        if name in _GUARDS and self is ops.gradient_registry:
+            return functools.partial(_watched, gradient)
+        return gradient
 
     return found
 

@@ -17,6 +17,7 @@ from tensorflow.python.eager import context as context_lib
 from amp.graph_rewrite.assign.nominee import CUT, PRODUCTS
 from amp.graph_rewrite.cost.resolution import Resolution
 from amp.graph_rewrite.normalize import wanted_gradients
+from amp.graph_rewrite.normalize.wanted_gradients import NotRepeatable
 from amp.graph_rewrite.report import Report
 from amp.graph_rewrite.rewrite import Rewrite, begin
 from amp.integration.contests import plan_store, stored_checks
@@ -39,6 +40,9 @@ from amp.integration.runtime.function_call import FunctionCall
 from amp.integration.runtime.unasked import Due, Unasked
 from amp.once import Once
 from amp.policy import Policy
+
+# Seconds. A call of steps in a loop is made once in float32, to be recorded.
+LONGEST = 10.0
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -95,12 +99,14 @@ class FunctionChecks:
 
     Attributes:
       compared: the name of the plan that was compared last, or is to be; "" for none.
+      took: seconds of the function's last call.
     """
 
     def __init__(self, plans: FunctionPlans, key: str, shared: Shared) -> None:
-        self.compared, self._key = "", key
+        self.compared, self._key, self.took = "", key, 0.0
         self._name, self._shared = plans.original, shared
         self._sizes = None if plans.prepared is None else plans.prepared.sizes
+        self._within = False  # whether its steps are in a loop or branch
         self._later = 0  # how many checks there were to be after the first
 
     def recall(self, plans: FunctionPlans, made: Made) -> StoredCheck | None:
@@ -160,14 +166,25 @@ class FunctionChecks:
             return  # nothing is rounded
 
         def make() -> GradientCheck:
+            self._in_time()
             check = GradientCheck(context_lib.context(), prepared, rewrite, nominee)
             if recorded is not None:
                 check.begin_with(recorded)
             return check
 
         # One with a loop may be called once, so that its first call is the plan's.
-        within = wanted_gradients.is_within(rewrite.graph)
-        self._plan(plan, make, due=2 if within else 1)
+        self._within = wanted_gradients.is_within(rewrite.graph)
+        self._plan(plan, make, due=2 if self._within else 1)
+
+    def _in_time(self) -> None:
+        """Makes sure that a call may be made once more slowly than by any plan.
+
+        Raises:
+          NotRepeatable: it takes long, as an epoch in one call does.
+        """
+        if self._within and self.took > LONGEST:
+            took = f"a call of several steps takes {self.took:.0f} s"
+            raise NotRepeatable(f"{took}, and one would be made in float32 for it")
 
     def entrant(
         self,
@@ -223,6 +240,7 @@ class FunctionChecks:
 
     def _anew(self, plans: FunctionPlans, plan: str) -> GradientCheck:
         """A check of a plan, at the weights that there are then."""
+        self._in_time()
         context, nominee = context_lib.context(), plans.nominee(plan)
         module = definitions.read(context, self._name.decode())
         begun = begin(module, self._shared.settled, sizes=self._sizes)

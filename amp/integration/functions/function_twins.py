@@ -196,7 +196,7 @@ class FunctionTwins:
                 outputs = race.call(turn, call.work)
         else:
             outputs = self._guarded.call(call, context, self._running)
-        seconds = time.perf_counter() - start
+        seconds = self._checks.took = time.perf_counter() - start
         if race is not None and len(race.log.first) > firsts:
             seconds = 0.0  # what it takes to make a plan pays for no measuring
         self.between.called(seconds, self._plans, self._contest, self._reported)

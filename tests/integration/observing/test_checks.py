@@ -280,6 +280,17 @@ def test_steps_in_a_loop_are_checked_once_the_function_is_called_again(
         assert distance(plain[step], exact[step]) > 2 * ALL * off
 
 
+def test_a_call_of_many_steps_is_not_made_in_float32_to_be_recorded(
+    no_loss_rule: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As an epoch in one call, the second of which float32 would make, unoptimized."""
+    monkeypatch.setattr("amp.integration.functions.function_checks.LONGEST", 0.0)
+    plain = Looped(2).train(4, check=False)
+    found = Looped(2).train(4)
+    np.testing.assert_array_equal(found, plain)
+    assert report().accuracy.text.startswith("not checked: a call of several steps")
+
+
 def test_a_loop_without_a_trip_has_no_gradients_to_compare() -> None:
     job = Looped(0)
     with amp.mixed_precision_scope(**EMULATED, strict=True):

@@ -15,6 +15,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import tensorflow as tf
 
+from amp.graph_rewrite.ops.op_table import Kind, facts
 from amp.graph_rewrite.ops.structure import PYTHON
 
 # A number; or one of what follows.
@@ -115,10 +116,6 @@ _SPREAD: Mapping[str, int] = {
     **dict.fromkeys(("TensorListFromTensor", "TensorListStack", "Tile"), 0),
     "Fill": 1,
 }
-# What is told something and has a result: a line to print, a reference.
-_TOLD = _ops("""
-    Assign AssignAdd AssignSub Print ScatterAdd ScatterSub ScatterUpdate StringFormat
-""")
 # Of a number again, but of nothing else.
 _BENT = _ops("""
     Acos Acosh ApproximateEqual AsString Asin Asinh Atan Atanh BesselI0 BesselI0e
@@ -151,13 +148,11 @@ def of_results(operation: Any, inputs: Sequence[Degree]) -> list[Degree]:
 
 
 def tells(operation: Any) -> bool:
-    """Whether an operation tells a variable, a log or a queue what it reads.
+    """Whether an operation tells a variable what it reads: training may read it again.
 
-    One that hands it on beside watches it, and what Python is told is another matter.
+    What is printed, asserted or put into a queue is left as it is.
     """
-    if operation.type in _TOLD:
-        return True
-    return bool(operation.op_def.is_stateful and not operation.outputs)
+    return facts(operation.type).kind is Kind.WRITE
 
 
 def of_number(tensor: tf.Tensor) -> Degree:

@@ -41,7 +41,7 @@ class Known:
       functions: see there.
       made_whole: see `eager_backward.Passing`; such a result has the degree of what was
         given, whatever was built between.
-      told: the degrees of what a variable, a log or the like is told; added to.
+      told: the degrees of what variables are told; added to.
     """
 
     functions: Functions = lambda operation: None
@@ -63,7 +63,7 @@ def bent(
 
     One that does not depend on it is not, if none does, or if it is the same in every
     run: what is computed, beside others, may be no gradient. What is told to a variable
-    or a log is not scaled back, so that it may have no degree at all.
+    is not scaled back, so that it may have no degree at all.
 
     Args:
       operations: those built since, in the order in which they were.

@@ -24,6 +24,8 @@ from amp.graph_rewrite.graph.calls import FunctionUse, Site
 from amp.graph_rewrite.ops.op_table import Kind, facts
 from amp.graph_rewrite.plan import Reason
 
+_BACKWARD = "backward_function_name"  # of a function of which a tape takes a gradient
+
 
 def recurrences(
     graphs: Mapping[FunctionUse, ir.Graph],
@@ -35,9 +37,9 @@ def recurrences(
     Where a gradient is taken, only where a trip has two of them, one after the other,
     with products, sums, moves and constant factors between: A B A' of a rounded half is
     not symmetric. Where none is, nothing is trained that bears rounding, and nothing is
-    compared: there one is enough, with quotients, roots and products of elements
-    between, if the loop also adds to what it had, as iterations of solvers do, or if
-    the cycle is over a variable, from call to call.
+    compared: there one is enough, if the loop also adds to what it had, as iterations
+    of solvers do, or if the cycle is over a variable, from call to call. That may have
+    quotients, roots and products of elements between, too.
 
     Args:
       graphs: every use's graph.
@@ -51,6 +53,7 @@ def recurrences(
         return {}
     nodes = (node for graph in graphs.values() for node in graph.nodes.values())
     trained = any(node.flag(ir.UNSCALE) or is_gradient(node) for node in nodes)
+    trained |= any(_BACKWARD in graph.attributes for graph in graphs.values())
     if trained and not loops:
         return {}
     paths = FloatPaths(graphs, typed, sites)
@@ -61,21 +64,26 @@ def recurrences(
 
 def _of_one(paths: FloatPaths) -> set[Member]:
     """Products on cycles of a function that takes no gradient."""
-    arithmetic = [
-        (use, name)
-        for use, name in _nodes(paths)
-        if paths.is_linear((use, name)) or paths.is_arithmetic((use, name))
-    ]
-    kept = list(_kept(paths))
-    cycle = _cycles(paths, arithmetic, kept)
-    products = {node for node in arithmetic if paths.is_product(node)}
-    adding = _cycles(paths, [node for node in arithmetic if node not in products])
-    meant = {cycle[at] for at in (*adding, *itertools.chain(*kept)) if at in cycle}
+    linear = [node for node in _nodes(paths) if paths.is_linear(node)]
+    adding = _cycles(paths, [node for node in linear if not paths.is_product(node)])
+    found = _on(paths, _cycles(paths, linear), adding)
+    if kept := list(_kept(paths)):
+        arithmetic = [*linear, *filter(paths.is_arithmetic, _nodes(paths))]
+        cycle = _cycles(paths, arithmetic, kept)
+        found |= _on(paths, cycle, itertools.chain(*kept))
+    return found
+
+
+def _on(
+    paths: FloatPaths, cycle: Mapping[UseEdge, int], meant: Iterable[UseEdge]
+) -> set[Member]:
+    """The products on those cycles that some edges are on."""
+    numbers = {cycle[at] for at in meant if at in cycle}
     found = set()
-    for node in products:
+    for node in filter(paths.is_product, _nodes(paths) if numbers else ()):
         read = {cycle[at] for at in paths.operands(node) if at in cycle}
         made = {cycle[at] for at in paths.results(node) if at in cycle}
-        if not meant.isdisjoint(read & made):
+        if not numbers.isdisjoint(read & made):
             found.add(node)
     return found
 

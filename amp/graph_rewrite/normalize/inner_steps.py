@@ -12,7 +12,7 @@ import dataclasses
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from amp.graph_rewrite.graph import calls, ir
+from amp.graph_rewrite.graph import calls, generators, ir
 from amp.graph_rewrite.graph.calls import Call
 from amp.graph_rewrite.normalize.loop_invariants import invariant
 from amp.graph_rewrite.ops.op_table import Kind, facts
@@ -80,6 +80,14 @@ def runs_once(module: ir.Module, way: Way) -> bool:
     return len(way) == 1 and calls.calls_once(module.main.nodes[way[0].node].op)
 
 
+def is_compiled(module: ir.Module, way: Way) -> bool:
+    """Whether XLA compiles the last graph on a way."""
+    graphs = graphs_on(module, way)
+    nodes = (graph.nodes[turn.node] for graph, turn in zip(graphs, way, strict=False))
+    flags = any(calls.MUST_COMPILE in graph.flags for graph in graphs)
+    return flags or any(node.flag(calls.MUST_COMPILE) for node in nodes)
+
+
 def argument_of_main(module: ir.Module, way: Way, number: int) -> int | None:
     """The main graph's argument that is handed on as one of the last graph's.
 
@@ -127,6 +135,7 @@ def keeping(
 ) -> ir.Module:
     """A function that also writes to a variable, each time it comes by.
 
+    It draws other numbers than the function does, whose seeds it would begin with.
     It is to be called as it is written: of a loop's body TensorFlow's graph optimizers
     keep only what they see a reader of.
 
@@ -138,6 +147,7 @@ def keeping(
     """
     graphs = graphs_on(module, way)
     made = dataclasses.replace(_writing(graphs[-1], edges, name), name=f"{name}_0")
+    made = generators.drawing_apart(made, name)
     functions = dict(module.functions)
     steps = reversed(list(zip(graphs, way, strict=False)))
     for number, (graph, turn) in enumerate(steps, start=1):

@@ -16,6 +16,7 @@ from amp.graph_rewrite.normalize.inner_steps import (
     Way,
     argument_of_main,
     graphs_on,
+    is_compiled,
     is_marked,
     runs_once,
     ways,
@@ -150,6 +151,8 @@ def _inside(
     if called and wanted.taken:
         raise NotRepeatable(f"node {wanted.taken[0][0][0]} cannot run twice")
     kept = None if runs_once(module, way) else way[:-1] if called else way
+    if kept is not None and is_compiled(module, kept):
+        raise NotRepeatable("its steps are in a loop or branch that XLA compiles")
     given = list(_given(module, way, needed, every=kept is None))
     own = [number for number, main in given if main is None]
     args = [(graph.args[number].name, 0) for number in own]

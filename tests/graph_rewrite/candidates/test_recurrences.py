@@ -69,7 +69,7 @@ def added(state: tf.Tensor, a: tf.Tensor) -> tf.Tensor:
         (filtered, True),
         (descended, True),
         (solved, True),
-        (divided, True),
+        (divided, False),
         (activated, False),
         (gated, False),
         (added, False),

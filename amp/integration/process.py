@@ -67,6 +67,7 @@ class Process:
       measuring: the time that measuring operations has taken, and what it found.
       stored_times: by the file of measured times, its version (time of change, size,
         inode) when it was last parsed, and its contents.
+      left: the names of variables that checks have left, to be destroyed at the next.
       lost: for each step of which 16 bits lose every gradient, its weights' handles,
         held weakly.
       trimmed: the most bytes that tensors ever took, once `tensor_pool` had taken all
@@ -117,6 +118,7 @@ class Process:
     unwritable: set[str] = _forgotten(set)
     measuring: Measuring = _forgotten(lambda: Measuring())
     stored_times: dict[Path, Any] = _forgotten(dict)
+    left: collections.deque[str] = _kept(collections.deque)
     lost: list[list[weakref.ReferenceType[Any]]] = _forgotten(list)
     trimmed: tuple[int, int] = _kept(lambda: (0, 0))
     traced: dict[str, weakref.ReferenceType[Any]] = _kept(dict)

@@ -7,11 +7,12 @@ computed here.
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import threading
 from collections.abc import Callable
 from typing import Any
+
+import tensorflow as tf
 
 from amp.graph_rewrite.normalize.wanted_gradients import NotRepeatable
 from amp.graph_rewrite.outcomes import AccuracyOutcome
@@ -32,6 +33,7 @@ class _Pending:
       make: makes it; raises NotRepeatable where it cannot be made.
       due: number of the call at which it is made.
       calls: how many there were.
+      ended: how often the data ended at the call that was to be recorded.
       check: once it was made.
       busy: held while a thread makes a step of it.
     """
@@ -39,6 +41,7 @@ class _Pending:
     make: Callable[[], GradientCheck]
     due: int
     calls: int = 0
+    ended: int = 0
     check: GradientCheck | None = None
     busy: Any = dataclasses.field(default_factory=threading.Lock)
 
@@ -106,8 +109,15 @@ class Checks:
                 return False, None
             found = self._found(name, pending)
             if isinstance(found, GradientCheck):
-                with contextlib.suppress(Refused):
+                try:
                     return True, found.first(call)
+                except tf.errors.OutOfRangeError:  # of data; some calls all end so
+                    pending.ended += 1
+                    if pending.ended > 1:
+                        self._pending.pop(name, None)
+                    raise
+                except Refused:
+                    pass
             elif found is not None:
                 take_in(found)
             if self._pending.get(name) is pending:  # none was planned in its place

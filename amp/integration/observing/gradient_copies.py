@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import itertools
+import weakref
 from collections.abc import Iterator, Sequence
 from typing import Any, Protocol
 
@@ -21,6 +22,7 @@ from amp.graph_rewrite.normalize import gradients_only, scale_reads, wanted_grad
 from amp.graph_rewrite.normalize.wanted_gradients import NotRepeatable
 from amp.integration import as_written, heap, tensor_pool
 from amp.integration.observing.accuracy import Gradient
+from amp.integration.process import PROCESS
 from amp.integration.runtime import definitions
 from amp.loss_scaling.scale import DynamicLossScale, LossScale
 
@@ -109,6 +111,7 @@ class GradientCopies:
         # A copy, registered, and the scale of its gradients.
         self._float32: tuple[ir.Module, bytes, float] | None = None
         self._kept_in = ""  # the variable that holds the rest of the batch
+        self._gone: weakref.finalize[..., Any] | None = None  # called once
         self.batch: tuple[Any, ...] | None = None
         self.scale = 1.0
 
@@ -152,8 +155,8 @@ class GradientCopies:
             recorded = gradients_only.recorded(self._step, self._wanted, name)
             with self._added(recorded) as recorder:
                 if self._wanted.kept is not None:
-                    outputs = call.record(recorder, 0)
-                    self._kept_in, self.batch = name, own
+                    self._keeps_in(name)
+                    outputs, self.batch = call.record(recorder, 0), own
                     return outputs
                 outputs = call.record(recorder, len(taken))
             given, outputs = outputs[-len(taken) :], outputs[: -len(taken)] or None
@@ -161,6 +164,16 @@ class GradientCopies:
             given, outputs = [], call.run(self._given.main.name.encode())
         self.batch = (*own, *given)
         return outputs
+
+    def _keeps_in(self, name: str) -> None:
+        """Is told of the variable that holds what a call was given.
+
+        It goes with this object: at the next check, as no finalizer runs an operation.
+        """
+        _let_go()
+        self._kept_in = name
+        self._gone = weakref.finalize(self, PROCESS.left.append, name)
+        self._gone.atexit = False
 
     def gradients(self, step: ir.Module) -> Gradients:
         """The gradients of a step, divided by the loss scale.
@@ -288,8 +301,9 @@ class GradientCopies:
     def drop(self) -> None:
         """Forgets the batch and removes the functions from TensorFlow's runtime."""
         self.batch = None
-        if self._kept_in:
-            tf.raw_ops.DestroyResourceOp(resource=_variable(self._kept_in))
+        if self._gone is not None:
+            self._gone()
+        _let_go()
         self._remove(0)
 
 
@@ -309,6 +323,12 @@ def _kept(name: str, types: Sequence[int]) -> tuple[tf.Tensor, ...]:
         output_shapes=[tf.TensorShape(None)] * len(types),
     )
     return (*found,)
+
+
+def _let_go() -> None:
+    """Destroys the variables of checks that are gone."""
+    while PROCESS.left:
+        tf.raw_ops.DestroyResourceOp(resource=_variable(PROCESS.left.popleft()))
 
 
 def _variable(name: str) -> Any:

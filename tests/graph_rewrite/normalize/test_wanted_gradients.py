@@ -149,6 +149,17 @@ def test_where_a_step_is_taken(
     assert "count" not in module.main.args[variable].name
 
 
+def test_a_loop_that_xla_compiles_has_no_steps_to_be_recorded() -> None:
+    """XLA has no kernel of what is to keep the batch, and raises in the middle."""
+
+    def looped_inside(step: Callable[[], tf.Tensor]) -> object:
+        return tf.function(lambda: looped(step), jit_compile=True)()
+
+    module = module_of(Stepping(looped_inside).run)
+    with pytest.raises(NotRepeatable, match="branch that XLA compiles"):
+        wanted_gradients.gradients(module)
+
+
 def test_steps_in_two_calls_are_none_to_be_repeated() -> None:
     module = module_of(Stepping(either).run)
     with pytest.raises(NotRepeatable, match="computed in function .*in another call"):

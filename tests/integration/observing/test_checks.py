@@ -6,6 +6,7 @@ that is subtracted in 16 bits.
 
 from __future__ import annotations
 
+import gc
 import threading
 from pathlib import Path
 from typing import Any
@@ -289,6 +290,59 @@ def test_a_call_of_many_steps_is_not_made_in_float32_to_be_recorded(
     found = Looped(2).train(4)
     np.testing.assert_array_equal(found, plain)
     assert report().accuracy.text.startswith("not checked: a call of several steps")
+
+
+def test_a_call_that_always_ends_with_the_data_is_recorded_twice_at_most() -> None:
+    """As of `while True: step(next(batches))`; else float32 would run for good."""
+
+    job, recorded = Looped(1000), []
+    with pytest.MonkeyPatch.context() as patch:
+        first = GradientCheck.first
+
+        def noted(self: GradientCheck, call: Any) -> Any:
+            recorded.append(call)
+            return first(self, call)
+
+        patch.setattr(GradientCheck, "first", noted)
+        for _ in range(6):
+            with pytest.raises(tf.errors.OutOfRangeError):
+                job.train(1)
+    assert len(recorded) == 2
+
+
+def test_what_was_recorded_goes_with_the_function(no_loss_rule: None) -> None:
+    for _ in range(3):
+        job = Looped(2)
+        job.train(2)  # recorded, and not compared
+        del job
+        gc.collect()
+    names = list(PROCESS.left)
+    assert len(names) == 1  # the others went at the next check
+    job = Looped(2)
+    job.train(3)
+    assert not PROCESS.left
+
+
+def test_a_recorded_call_draws_numbers_of_its_own() -> None:
+    tf.random.set_seed(1)
+    weight, drawn = tf.Variable(tf.ones([16, 16])), tf.Variable(tf.zeros([2]))
+
+    @tf.function
+    def steps(x: tf.Tensor) -> None:
+        for _ in tf.range(2):
+            noise = tf.random.normal([2], seed=3)
+            drawn.assign(noise)
+            with tf.GradientTape() as tape:
+                loss = tf.reduce_sum(tf.tanh(x @ weight) @ weight) + noise[0]
+            weight.assign_sub(0.0 * tape.gradient(loss, weight))
+
+    found = []
+    with amp.mixed_precision_scope(**EMULATED):
+        for _ in range(3):
+            steps(tf.ones([32, 16]))
+            found.append(float(drawn[0]))
+    assert report().accuracy.error is not None
+    assert len(set(found)) == 3
 
 
 def test_a_loop_without_a_trip_has_no_gradients_to_compare() -> None:

@@ -84,7 +84,7 @@ MAY_IMPORT = {
     "amp.loss_scaling": (
         *("amp.errors", "amp.lazy_names", "amp.loss_scaling", "amp.messages"),
         "amp.once",
-        *("amp.graph_rewrite.graph", "amp.graph_rewrite.ops.structure"),
+        *("amp.graph_rewrite.graph", "amp.graph_rewrite.ops"),
     ),
     "amp.lazy_names": (),
     "amp.messages": (),

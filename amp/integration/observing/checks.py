@@ -18,11 +18,12 @@ from amp.graph_rewrite.normalize.wanted_gradients import NotRepeatable
 from amp.graph_rewrite.outcomes import AccuracyOutcome
 from amp.integration import fallback
 from amp.integration.observing.gradient_check import Checked, GradientCheck
-from amp.integration.observing.gradient_copies import Step
+from amp.integration.observing.gradient_copies import NoneTaken, Step
 from amp.integration.runtime.unasked import Due
 
 AGAIN = 500  # calls until a second check, of weights that have been trained,
 FURTHER = 4  # and so many times as many until each further one
+MOST = 32  # calls in a row that are recorded until one of them takes a step
 
 
 @dataclasses.dataclass(slots=True)
@@ -34,6 +35,7 @@ class _Pending:
       due: number of the call at which it is made.
       calls: how many there were.
       ended: how often the data ended at the call that was to be recorded.
+      recorded: how many calls in a row were recorded.
       check: once it was made.
       busy: held while a thread makes a step of it.
     """
@@ -42,6 +44,7 @@ class _Pending:
     due: int
     calls: int = 0
     ended: int = 0
+    recorded: int = 0
     check: GradientCheck | None = None
     busy: Any = dataclasses.field(default_factory=threading.Lock)
 
@@ -59,7 +62,9 @@ class Checks:
 
     A check takes two calls. The first runs the step in float32 and records what it was
     computed from. At the next, before the step, gradients are compared. It is over once
-    its result is taken in: what is interrupted before is made again.
+    its result is taken in: what is interrupted before is made again. If the call that
+    was recorded took no step, as of a loop that trains now and then, the next ones are
+    recorded; after `MOST` of them it waits for `FURTHER` times as many calls.
     """
 
     def __init__(self, strict: bool) -> None:
@@ -110,6 +115,7 @@ class Checks:
             found = self._found(name, pending)
             if isinstance(found, GradientCheck):
                 try:
+                    pending.recorded += 1
                     return True, found.first(call)
                 except tf.errors.OutOfRangeError:  # of data; some calls all end so
                     pending.ended += 1
@@ -121,20 +127,23 @@ class Checks:
             elif found is not None:
                 take_in(found)
             if self._pending.get(name) is pending:  # none was planned in its place
-                self.forget(name)
+                if isinstance(found, Checked) and found.untaken:
+                    pending.due, pending.recorded = FURTHER * pending.calls, 0
+                else:
+                    self.forget(name)
             return False, None
         finally:
             pending.busy.release()
 
     def _found(self, name: bytes, pending: _Pending) -> GradientCheck | Checked | None:
-        """The check, if it has no batch yet, else its result; None if there is none."""
+        """The check, if no step was recorded, else its result; None for neither."""
         if pending.check is None:
             made = self._attempt(name, pending.make)
             if not isinstance(made, GradientCheck):
                 return made
             pending.check = made
         check = pending.check
-        if not check.has_batch:
+        if not check.has_step and pending.recorded < MOST:
             return check
         try:
             return self._attempt(name, check.compare)
@@ -151,6 +160,7 @@ class Checks:
             try:
                 return ours()
             except NotRepeatable as e:
-                return Checked(AccuracyOutcome(f"not checked: {e}"))
+                text, untaken = f"not checked: {e}", isinstance(e, NoneTaken)
+                return Checked(AccuracyOutcome(text), untaken=untaken)
 
         return fallback.attempt(part, attempted, lambda: None)

@@ -65,6 +65,8 @@ class Checked:
         scale.
       lost: the numbers of the function's arguments that hold its weights, if products
         alone lose every gradient.
+      untaken: whether nothing was compared because the calls that were recorded took
+        no gradients.
     """
 
     outcome: AccuracyOutcome
@@ -72,6 +74,7 @@ class Checked:
     prepared: Prepared | None = None
     bent: tuple[str, ...] = ()
     lost: tuple[int, ...] = ()
+    untaken: bool = False
 
     def noted_in(self, report: Report) -> Report:
         """The report on the function, with these figures.
@@ -111,9 +114,9 @@ class GradientCheck:
         self._unit = FORMATS[policy.dtype].unit
 
     @property
-    def has_batch(self) -> bool:
-        """Whether the first step was made, so that `compare` may be called."""
-        return self._copies.batch is not None
+    def has_step(self) -> bool:
+        """Whether a step was made by `first`, so that `compare` has what it needs."""
+        return self._copies.has_step
 
     def begin_with(self, recorded: Recorded) -> None:
         """Takes what an earlier step in float32 recorded, in place of `first`."""

@@ -30,6 +30,10 @@ _BACKOFF = 2.0**-4  # from one loss scale to the next to try
 _TRIES = 8  # so the last is 2**-28 of the first
 
 
+class NoneTaken(NotRepeatable):
+    """The call that was recorded took no gradients, as others of the job may."""
+
+
 def scales(rule: LossScale) -> list[float]:
     """The scales to try, down to the smallest that a job itself may come to."""
     first = rule.initial
@@ -110,7 +114,8 @@ class GradientCopies:
         self._wanted = wanted_gradients.gradients(step)
         # A copy, registered, and the scale of its gradients.
         self._float32: tuple[ir.Module, bytes, float] | None = None
-        self._kept_in = ""  # the variable that holds the rest of the batch
+        self._kept_in = ""  # the variable that holds the rest of the batch,
+        self._recorder = b""  # and the function that writes it
         self._gone: weakref.finalize[..., Any] | None = None  # called once
         self.batch: tuple[Any, ...] | None = None
         self.scale = 1.0
@@ -134,6 +139,11 @@ class GradientCopies:
         """The step's nodes from which none but these gradients are computed."""
         return gradients_only.computing_only(self._step, self._wanted, numbers)
 
+    @property
+    def has_step(self) -> bool:
+        """Whether a step was recorded; the branch that takes it may have been none."""
+        return self.batch is not None and (not self._kept_in or _holds(self._kept_in))
+
     def begin_with(self, recorded: Recorded) -> None:
         """Takes what an earlier step recorded, so that `first` need not be called."""
         if recorded.taken == tuple(edge for edge, _ in self._wanted.taken):
@@ -151,13 +161,12 @@ class GradientCopies:
         taken = self._wanted.taken
         own = self._wanted.own(call.inputs)
         if taken:
-            name = f"{self._step.main.name}_recorded"
-            recorded = gradients_only.recorded(self._step, self._wanted, name)
-            with self._added(recorded) as recorder:
-                if self._wanted.kept is not None:
-                    self._keeps_in(name)
-                    outputs, self.batch = call.record(recorder, 0), own
-                    return outputs
+            if self._wanted.kept is not None:
+                if not self._recorder:
+                    self._keep(self._recording())
+                outputs, self.batch = call.record(self._recorder, 0), own
+                return outputs
+            with self._added(self._recording()) as recorder:
                 outputs = call.record(recorder, len(taken))
             given, outputs = outputs[-len(taken) :], outputs[: -len(taken)] or None
         else:
@@ -165,15 +174,21 @@ class GradientCopies:
         self.batch = (*own, *given)
         return outputs
 
-    def _keeps_in(self, name: str) -> None:
-        """Is told of the variable that holds what a call was given.
+    def _recording(self) -> ir.Module:
+        name = f"{self._step.main.name}_recorded"
+        return gradients_only.recorded(self._step, self._wanted, name)
 
-        It goes with this object: at the next check, as no finalizer runs an operation.
+    def _keep(self, recorder: ir.Module) -> None:
+        """Registers a function until a call of it takes a step.
+
+        Both it and its variable go with this object: the variable at the next check, as
+        no finalizer runs an operation.
         """
         _let_go()
-        self._kept_in = name
-        self._gone = weakref.finalize(self, PROCESS.left.append, name)
+        name, registered = recorder.main.name, self._registered
+        self._gone = weakref.finalize(self, _leave, self._context, registered, name)
         self._gone.atexit = False
+        self._kept_in, self._recorder = name, self._add(recorder)
 
     def gradients(self, step: ir.Module) -> Gradients:
         """The gradients of a step, divided by the loss scale.
@@ -195,10 +210,12 @@ class GradientCopies:
         """The gradients in float32, as `gradients` gives them, but copied.
 
         Raises:
-          NotRepeatable: TensorFlow cannot run it, or the recorded call took none.
+          NotRepeatable: TensorFlow cannot run it, or the recorded call took none
+            (`NoneTaken`).
         """
         if self._kept_in:
             assert self.batch is not None
+            self._remove(0)
             types = [number for _, number in self._wanted.taken]
             self.batch += _kept(self._kept_in, types)
         copy = self._copy(self._step)
@@ -307,16 +324,24 @@ class GradientCopies:
         self._remove(0)
 
 
+def _leave(context: Any, registered: list[str], name: str) -> None:
+    definitions.unregister(context, registered)
+    PROCESS.left.append(name)
+
+
+def _holds(name: str) -> bool:
+    return bool(tf.raw_ops.VarIsInitializedOp(resource=_variable(name)))
+
+
 def _kept(name: str, types: Sequence[int]) -> tuple[tf.Tensor, ...]:
     """What the variable of a name holds (`inner_steps.keeping`).
 
     Raises:
-      NotRepeatable: nothing, as no trip of the loop was made, or not that branch.
+      NoneTaken: nothing, as no trip of the loop was made, or not that branch.
     """
-    handle = _variable(name)
-    if not tf.raw_ops.VarIsInitializedOp(resource=handle):
-        raise NotRepeatable("no gradient was taken at the call that was recorded")
-    held = tf.raw_ops.ReadVariableOp(resource=handle, dtype=tf.variant)
+    if not _holds(name):
+        raise NoneTaken("no gradient was taken at the calls that were recorded")
+    held = tf.raw_ops.ReadVariableOp(resource=_variable(name), dtype=tf.variant)
     found = tf.raw_ops.OptionalGetValue(
         optional=held,
         output_types=[tf.as_dtype(number) for number in types],

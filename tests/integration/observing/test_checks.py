@@ -348,11 +348,56 @@ def test_a_recorded_call_draws_numbers_of_its_own() -> None:
 def test_a_loop_without_a_trip_has_no_gradients_to_compare() -> None:
     job = Looped(0)
     with amp.mixed_precision_scope(**EMULATED, strict=True):
-        for _ in range(4):
+        for _ in range(checks.MOST + 2):
             job.step()
-    text = "not checked: no gradient was taken at the call that was recorded"
+    text = "not checked: no gradient was taken at the calls that were recorded"
     assert report().accuracy.text == text
     assert int(job.count) == 0
+
+
+def behind_an_if(job: Regression, first: int, every: int) -> tf.Variable:
+    """Has a step taken from a call on, and then now and then; returns their count."""
+    one, seen = job.step.python_function, tf.Variable(0)
+
+    @tf.function
+    def step() -> tuple[tf.Tensor, tf.Tensor]:
+        seen.assign_add(1)
+        if seen >= first and (seen - first) % every == 0:
+            return one()
+        return tf.constant(-1, tf.int64), tf.zeros([16, 4])
+
+    job.step = step
+    return seen
+
+
+@pytest.mark.parametrize("first", [20, 150])
+def test_a_step_behind_an_if_is_checked_once_it_is_taken(
+    first: int, no_loss_rule: None
+) -> None:
+    """As of an agent that plays first, and trains now and then."""
+    before = made_for_checks()
+    job = Regression()
+    seen = behind_an_if(job, first, every=9)
+    job.train(100)
+    if first > 100:
+        assert report().accuracy.text.startswith("not checked: no gradient was taken")
+    assert made_for_checks() <= before
+    job.train(60)
+    assert report().accuracy.kept > 0
+    taken = [number for number in job.taken if number >= 0]
+    assert int(seen) == 160
+    assert taken == list(range(len(range(first, 161, 9))))
+
+
+def test_a_function_that_is_recorded_call_by_call_goes_with_the_check() -> None:
+    before = made_for_checks()
+    job = Regression()
+    behind_an_if(job, first=100, every=1)
+    job.train(4)
+    assert made_for_checks() - before
+    del job
+    gc.collect()
+    assert made_for_checks() <= before
 
 
 def test_a_step_whose_gradients_cannot_be_repeated_says_so() -> None:

@@ -218,18 +218,33 @@ def holder(module: ir.Module, wanted: Gradients) -> ir.Graph:
 
 
 def weights(module: ir.Module, wanted: Gradients) -> tuple[int, ...]:
-    """The numbers of the step's arguments that hold what its gradients depend on."""
+    """The numbers of the step's arguments that hold what its gradients depend on.
+
+    Neither of the loss scale nor of counters, which functions may share that have no
+    weights in common.
+    """
     graph = holder(module, wanted)
-    edges = [(name, 0) for name in wanted.names]
+    seeds = [node for node in graph.nodes.values() if node.flag(ir.SEED)]
+    edges = [(name, 0) for name in wanted.names] + [seed.inputs[0] for seed in seeds]
     found = graph.computed_from(
-        edges, lambda node: not takes_from_elsewhere(node, module)
+        edges,
+        lambda node: not node.flag(ir.SEED) and not takes_from_elsewhere(node, module),
     )
     held = [
         argument_of_main(module, wanted.way, number)
         for number, arg in enumerate(graph.args)
-        if arg.type == ir.RESOURCE and arg.name in found
+        if arg.type == ir.RESOURCE
+        and arg.name in found
+        and not _is_counter(graph, (arg.name, 0))
     ]
     return tuple(number for number in held if number is not None)
+
+
+def _is_counter(graph: ir.Graph, handle: ir.Edge) -> bool:
+    """Whether a variable is read as integers, or as truth values."""
+    readers = (graph.nodes[name] for name, _ in graph.readers.get(handle, ()))
+    reads = (node for node in readers if facts(node.op).kind is Kind.READ_VARIABLE)
+    return any(node.types("dtype")[0] in ir.INTEGERS for node in reads)
 
 
 def _type(node: ir.Node, index: int, lookup: op_schema.Lookup) -> int:

@@ -10,7 +10,7 @@ made here.
 from __future__ import annotations
 
 import weakref
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from amp.integration import fallback
@@ -55,6 +55,8 @@ def lost(weights: Iterable[Any]) -> None:
     Args:
       weights: handles of variables, as functions are called with.
     """
+    for gone in [one for one in PROCESS.lost if not any(_held(one))]:
+        PROCESS.lost.remove(gone)
     PROCESS.lost.append([weakref.ref(handle) for handle in weights])
     if SCALING.ask is not None:
         SCALING.ask()
@@ -80,7 +82,12 @@ def _found(policy: Policy, own: set[int]) -> Standstill | None:
         if scaler is not None and not own.isdisjoint(scaler.handles()):
             return Standstill(says, failures.STANDS_STILL)
     for weights in PROCESS.lost:
-        held = [reference() for reference in weights]
-        if not own.isdisjoint(id(handle) for handle in held if handle is not None):
+        if not own.isdisjoint(_held(weights)):
             return Standstill(_LOST, failures.LOST)
     return None
+
+
+def _held(references: Iterable[weakref.ReferenceType[Any]]) -> Iterator[int]:
+    """The identities of what is still there."""
+    there = (reference() for reference in references)
+    yield from (id(each) for each in there if each is not None)

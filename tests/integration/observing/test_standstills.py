@@ -15,6 +15,7 @@ import tensorflow as tf
 import amp
 from amp.integration.functions import function_checks, function_twins
 from amp.integration.functions.function_twins import FunctionTwins
+from amp.integration.observing import standstills
 from amp.integration.observing.gradient_copies import GradientCopies
 from amp.integration.observing.step_probes import StepProbes
 from amp.integration.process import PROCESS
@@ -215,16 +216,18 @@ def test_replicas_have_handles_of_their_own():
 class Fit:
     """Learns targets that it can meet exactly, so that float32 trains on and on."""
 
-    def __init__(self, near=None):
+    def __init__(self, near=None, count=None):
         random = np.random.RandomState(1)
         x, exact = random.randn(64, 16), random.randn(16, 4)
         self.x, self.y = (tf.constant(each, tf.float32) for each in (x, x @ exact))
         first = exact * near if near else np.zeros([16, 4])
         self.w = tf.Variable(first, dtype=tf.float32, name="w")
+        self.count = tf.Variable(0) if count is None else count
         self.evaluate = tf.function(self.loss)
 
     def loss(self, x, y):
-        return tf.reduce_mean((tf.matmul(x, self.w) - y) ** 2)
+        there = tf.cast(self.count >= 0, tf.float32)
+        return tf.reduce_mean((tf.matmul(x * there, self.w) - y) ** 2)
 
     @tf.function
     def step(self, x, y):
@@ -251,8 +254,9 @@ def soon(monkeypatch):
 
 @pytest.mark.parametrize("trial", ["auto", False])
 def test_what_16_bits_train_no_further_goes_on_in_float32(soon, said, trial):
-    """And what evaluates it, but nothing that reads other variables."""
-    job, other = Fit(), Fit()
+    """And what evaluates it, but nothing that has only a counter in common with it."""
+    job = Fit()
+    other = Fit(count=job.count)
     other.train(1, trial=trial)
     job.train(1, trial=trial)  # both functions of it begin in 16 bits
     losses, evaluated = job.train(ENOUGH, trial=trial)
@@ -294,6 +298,17 @@ def test_gradients_that_float32_does_not_tell_either_are_no_end(soon, monkeypatc
     )
     losses, _ = Fit().train(ENOUGH)
     assert losses[-1] > ROUNDED
+
+
+def test_nothing_is_kept_of_weights_that_are_gone(soon, said):
+    job = Fit()
+    job.train(ENOUGH)
+    assert len(PROCESS.lost) == 1
+    del job
+    gc.collect()  # the function
+    gc.collect()  # what it held
+    standstills.lost([])
+    assert PROCESS.lost == [[]]
 
 
 def test_the_next_run_of_a_job_begins_in_16_bits(soon, said, tmp_path, monkeypatch):

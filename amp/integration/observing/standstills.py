@@ -21,12 +21,6 @@ from amp.integration.runtime import failures
 from amp.loss_scaling.process import SCALING
 from amp.policy import Policy
 
-_NOT_KNOWN = fallback.Part("whether a function stands still is not known")
-_LOST = (
-    "gradients by its variables are noise in 16 bits, as what is left to learn is less "
-    "than their rounding"
-)
-
 
 class Standstill(NamedTuple):
     """Why a function is to run in float32.
@@ -40,6 +34,14 @@ class Standstill(NamedTuple):
     cause: str
 
 
+NOISE = Standstill(
+    "gradients by its variables are noise in 16 bits, as what is left to learn is less "
+    "than their rounding",
+    failures.LOST,
+)
+_NOT_KNOWN = fallback.Part("whether a function stands still is not known")
+
+
 def watched(policy: Policy) -> bool:
     """Whether what is never finite is to run in float32 under a policy.
 
@@ -47,6 +49,13 @@ def watched(policy: Policy) -> bool:
     accuracy: who does without either does without this.
     """
     return not gradient_check.why_not(policy) and not exemptions.repeats(policy)
+
+
+def counts(still: Standstill, policy: Policy) -> bool:
+    """Whether what was found of a job is to change it under a policy."""
+    if still is NOISE:
+        return not gradient_check.why_not(policy)
+    return watched(policy)
 
 
 def lost(weights: Iterable[Any]) -> None:
@@ -83,7 +92,7 @@ def _found(policy: Policy, own: set[int]) -> Standstill | None:
             return Standstill(says, failures.STANDS_STILL)
     for weights in PROCESS.lost:
         if not own.isdisjoint(_held(weights)):
-            return Standstill(_LOST, failures.LOST)
+            return NOISE
     return None
 
 

@@ -13,6 +13,8 @@ from amp.graph_rewrite.normalize.wanted_gradients import NotRepeatable
 from amp.graph_rewrite.outcomes import AccuracyOutcome
 from amp.integration import fallback
 from amp.integration.contests.entrants import AS_EXACT
+from amp.integration.observing.checks import AGAIN, FURTHER
+from amp.integration.runtime.unasked import Due
 from amp.integration.sessions.run_checks import Make, RunCheck
 from amp.integration.sessions.run_plans import RunPlans
 
@@ -23,14 +25,19 @@ class Judged(NamedTuple):
     Attributes:
       outcome: the figures, for the report.
       fault: what is wrong with the plan, "" if nothing is.
+      lost: the user's variables of which products alone lose every gradient, by name.
     """
 
     outcome: AccuracyOutcome
     fault: str = ""
+    lost: frozenset[str] = frozenset()
 
 
 class PlanChecks:
     """The comparisons of one run's plans, each before the plan makes its first step.
+
+    The one that wins is compared once more after `AGAIN` runs, `FURTHER` times as many
+    later, and so on, as other weights have other gradients.
 
     Args:
       plans: of the run.
@@ -53,6 +60,10 @@ class PlanChecks:
         # By plan, what compares it, or why that cannot be.
         self._pending: dict[str, RunCheck | str] = {}
         self._met: set[str] = set()
+        self._later = 0  # comparisons of trained weights
+        self._left: int | None = (
+            None  # runs until the next one, None if none is to come
+        )
         self._busy = threading.Lock()
 
     def made(self, plan: str) -> None:
@@ -60,6 +71,10 @@ class PlanChecks:
         if plan in self._met or plan in AS_EXACT:
             return
         self._met.add(plan)
+        self._plan(plan)
+
+    def _plan(self, plan: str) -> None:
+        """Has a plan compared."""
 
         def check() -> RunCheck | str | None:
             try:
@@ -71,6 +86,28 @@ class PlanChecks:
         if found is not None:
             self._pending[plan] = found
 
+    @property
+    def trained(self) -> bool:
+        """Whether what was compared last is of weights that were trained meanwhile."""
+        return self._later > 0
+
+    def due(self) -> Due:
+        """When the plan that has won is compared once more."""
+        left = None if self._left is None else max(0, self._left - 1)
+        return Due(left, self._passed)
+
+    def _passed(self, runs: int) -> None:
+        if self._left is not None:
+            self._left -= runs
+
+    def called(self, plan: str) -> None:
+        """Is told of a run by the plan that has won, which may be due."""
+        self._passed(1)
+        if self._left is not None and self._left <= 0:
+            self._left = None
+            self._later += 1
+            self._plan(plan)
+
     def waits(self, plan: str) -> bool:
         """Whether a plan is still to be compared."""
         return plan in self._pending
@@ -80,7 +117,10 @@ class PlanChecks:
         check = self._pending.get(plan)
         if not isinstance(check, RunCheck) or check.has_batch:
             return None
-        return None if check.key in self._judged else check
+        return None if self._key(check) in self._judged else check
+
+    def _key(self, check: RunCheck) -> tuple[Any, ...]:
+        return (*check.key, self._later)
 
     def compare(self, plan: str, run: Make) -> Judged | None:
         """Compares a plan that waits for it, which it does no more then.
@@ -106,9 +146,11 @@ class PlanChecks:
             why = check
             try:
                 if isinstance(check, RunCheck):
-                    if check.key not in self._judged:
-                        self._judged[check.key] = Judged(*check.compare(run))
-                    return self._judged[check.key]
+                    key = self._key(check)
+                    if key not in self._judged:
+                        self._judged[key] = Judged(*check.compare(run))
+                    self._left = AGAIN * FURTHER**self._later
+                    return self._judged[key]
             except NotRepeatable as e:
                 why = str(e)
             return Judged(AccuracyOutcome(f"not checked: {why}"))

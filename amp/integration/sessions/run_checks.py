@@ -48,6 +48,7 @@ class RunGradients:
       names: for each, the node that makes it.
       scales, inverses: the edges of loss scales, and of what unscales by them.
       taken: the edges that come from what cannot run twice.
+      weights: the variables that gradients depend on.
     """
 
     markers: tuple[str, ...]
@@ -55,6 +56,7 @@ class RunGradients:
     scales: Sequence[ir.Edge]
     inverses: Sequence[ir.Edge]
     taken: Sequence[ir.Edge]
+    weights: frozenset[str]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -133,14 +135,15 @@ class RunCheck:
         self._batch = _Batch(shapes, values)
         return outputs[:count]
 
-    def compare(self, run: Make) -> tuple[AccuracyOutcome, str]:
+    def compare(self, run: Make) -> tuple[AccuracyOutcome, str, frozenset[str]]:
         """Compares the gradients of the batch of the first step.
 
         Args:
           run: makes a run of the twin.
 
         Returns:
-          The figures, and what is wrong with the plan, "" if nothing is.
+          The figures; what is wrong with the plan, "" if nothing is; and the variables
+          by which every gradient is lost by products alone.
 
         Raises:
           NotRepeatable: they are not finite in float32, other threads train meanwhile,
@@ -155,13 +158,17 @@ class RunCheck:
             finite = judge.yardstick(self._fetched(run, products))
             errors = judge.errors(self._fetched(run, planned))
         except tf.errors.InvalidArgumentError:  # float32 has none
-            return AccuracyOutcome(GUARDED), GUARDED
+            return AccuracyOutcome(GUARDED), GUARDED, frozenset()
         fine = finite and judge.is_fine(errors)
         if not fine and judge.moved(self._fetched(run, exact)):
             raise NotRepeatable("its variables change meanwhile, by another thread")
         if not finite:
-            return AccuracyOutcome(NONE_FINITE), NONE_FINITE
-        return judge.outcome(errors, 0), "" if fine else judge.cause(errors)
+            return AccuracyOutcome(NONE_FINITE), NONE_FINITE, frozenset()
+        outcome = judge.outcome(errors, 0)
+        if not fine:
+            return outcome, judge.cause(errors), frozenset()
+        lost = judge.lost(lambda: self._fetched(run, exact))
+        return outcome, "", self._gradients.weights if lost else frozenset()
 
     def _forms(self) -> list[_Form]:
         """The gradients in float32, with products only, and by the plan."""
@@ -275,7 +282,29 @@ def gradients_of(
         if apart or type_ in ir.HANDLES or not 0 < type_ < ir.REF_OFFSET:
             raise NotRepeatable(f"node {name} ({node.op}) cannot run twice")
     names = tuple(name for name, _ in first)
-    return RunGradients(tuple(first.values()), names, [*scales], [*stops], [*taken])
+    markers, weights = tuple(first.values()), _weights(graph, seen, lookup)
+    return RunGradients(markers, names, [*scales], [*stops], [*taken], weights)
+
+
+def _weights(
+    graph: ir.Graph, names: Iterable[str], lookup: op_schema.Lookup
+) -> frozenset[str]:
+    """The variables of floating-point numbers among some nodes."""
+    nodes = map(graph.nodes.__getitem__, names)
+    return frozenset(
+        node.name
+        for node in nodes
+        if not ir.FLOATS.isdisjoint(node.types("dtype"))
+        and (known := lookup(node.op)) is not None
+        and _names_variable(known.signature(node))
+    )
+
+
+def _names_variable(signature: op_schema.Signature) -> bool:
+    """Whether an op makes handles, or references, of nothing."""
+    outs = {slot.type for slot in signature.outs}
+    handles = outs <= ir.HANDLES or min(outs) > ir.REF_OFFSET
+    return not signature.ins and bool(outs) and handles
 
 
 def _may_run_twice(node: ir.Node, module: ir.Module, lookup: op_schema.Lookup) -> bool:
@@ -303,5 +332,5 @@ def _repeats(node: ir.Node, module: ir.Module, lookup: op_schema.Lookup) -> bool
     signature = known.signature(node)
     ins, outs = signature.ins, signature.outs
     if not ins:
-        return bool(outs) and all(slot.type in ir.HANDLES for slot in outs)  # Case 3
+        return _names_variable(signature)  # Case 3
     return not outs and ins[0].type == ir.BOOL  # Case 4

@@ -228,6 +228,10 @@ class RunPlans:
             self._executed = step_variants.executed(roots, asked.feeds)
         return self._executed
 
+    def executes(self, names: set[str]) -> bool:
+        """Whether the run executes one of some of the user's nodes."""
+        return not names.isdisjoint(self._find_executed())
+
     def _find_whole(self) -> set[str]:
         """The same, and what would make that which is fed: a graph of its own."""
         if not self._whole:

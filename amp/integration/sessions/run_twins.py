@@ -27,6 +27,7 @@ from amp.integration.contests.guard import Guard, Turn
 from amp.integration.contests.kept_race import KeptRace
 from amp.integration.contests.plan_store import Record
 from amp.integration.observing import standstills
+from amp.integration.observing.standstills import Standstill
 from amp.integration.racing.race_log import FLOAT32
 from amp.integration.runtime import failures
 from amp.integration.runtime.unasked import Due
@@ -54,6 +55,7 @@ class Terms:
         may be added to.
       judged: what is known of the gradients that were compared, by `RunCheck.key`; may
         be added to.
+      lost: the variables by which 16 bits lose every gradient; may be added to.
     """
 
     off: str
@@ -61,6 +63,7 @@ class Terms:
     recall: bool
     refused: set[tuple[Any, str]]
     judged: dict[Any, Judged]
+    lost: set[str]
 
 
 class RunTwins:
@@ -171,8 +174,11 @@ class RunTwins:
             with fallback.strictly(self._strict):
                 return race.call(turn, work)
         plan = self._running if contest is None else contest.winner
+        checks = self._checks
+        if checks is not None:
+            checks.called(plan)
         outputs = turn(plan)
-        if self._checks is None or not self._checks.waits(plan):
+        if checks is None or not checks.waits(plan):
             self._go_on()
         return outputs
 
@@ -255,7 +261,7 @@ class RunTwins:
             check = checks.records(plan)
             judged = None if check is not None else checks.compare(plan, run)
             if judged is not None:
-                self._take_in(plan, judged)
+                self._take_in(plan, judged, trained=checks.trained)
             elif checks.waits(plan):
                 race = None if self._contest is None else self._contest.race()
                 if race is not None:
@@ -265,14 +271,22 @@ class RunTwins:
                 return check.first(run, self._plans.float32(), feeds)
         return self.guarded(run, starts, plan)
 
-    def _take_in(self, plan: str, judged: Judged) -> None:
-        """Notes what a comparison found; a plan that is at fault runs no more."""
-        if self._reports is not None:
+    def _take_in(self, plan: str, judged: Judged, *, trained: bool) -> None:
+        """Notes what a comparison found; a plan that is at fault runs no more.
+
+        Before the weights were trained, gradients that are lost say nothing (see
+        `FunctionChecks.stands_still`). What was found then stays in the report where
+        nothing could be compared later.
+        """
+        found = judged.fault or judged.outcome.error is not None
+        if self._reports is not None and (found or not trained):
             self._reports.compared(judged.outcome)
         if judged.fault:
             self._plans.drop(plan, judged.fault)
             # What has won is no plan any more, in the job's next run either.
             plan_store.save(self._key, winner="", seconds={}, ready={})
+        if judged.lost and trained:
+            self._terms.lost.update(judged.lost)
 
     def _raced(self, plan: str) -> MadeRun | NotMade:
         """The form that is to have its turn.
@@ -312,25 +326,32 @@ class RunTwins:
             self._reports.lost(why)
         return self._give_up()
 
-    def stand_aside(self) -> bool:
+    def reads(self, variables: set[str]) -> bool:
+        """Whether the run reads one of some variables, given by name."""
+        return self._plans.executes(variables)
+
+    def stand_aside(self, still: Standstill) -> bool:
         """Has float32 run from now on, as the job stands still.
+
+        Args:
+          still: how it does.
 
         Returns:
           Whether another form ran before.
         """
-        if self._policy is None or not standstills.watched(self._policy):
+        if self._policy is None or not standstills.counts(still, self._policy):
             return False
         rewritten = self.is_rewritten(self.fastest())
         if self._contest is not None:
             self._contest.stop()
         if self._reports is not None and rewritten:
-            self._reports.stopped(failures.STANDS_STILL)
+            self._reports.stopped(still.cause)
         self._give_up()
         return rewritten
 
     def _give_up(self) -> Run:
         """Has float32 run from now on; nothing more is to come of it."""
-        self._contest, self._running = None, FLOAT32
+        self._contest, self._checks, self._running = None, None, FLOAT32
         run = self._plans.float32()
         self._proven(run)
         return run
@@ -338,16 +359,14 @@ class RunTwins:
     def _go_on(self) -> None:
         """Has the form that runs made without a question, until the next check."""
         contest = self._contest
-        if contest is None:
-            return self._proven(self.fastest())
-        if contest.winner == FLOAT32:
+        if contest is not None and contest.winner == FLOAT32:
             self._give_up()
-            return None
+            return
         with self._lock:
-            self._proven(
-                self.fastest(), lambda: Due(contest.calls_left, contest.passed)
-            )
-        return None
+            dues = [] if self._checks is None else [self._checks.due]
+            if contest is not None:
+                dues.append(lambda: Due(contest.calls_left, contest.passed))
+            self._proven(self.fastest(), *dues)
 
     def _ended(self, contest: Contest, outcome: TrialOutcome | None) -> None:
         """Goes on with the winner of a race or check.

@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypeAlias
 
 import tensorflow as tf
@@ -18,6 +18,7 @@ from amp.graph_rewrite.graph import ir
 from amp.integration import fallback
 from amp.integration.functions.twins import Twins
 from amp.integration.observing import gradient_check
+from amp.integration.observing.standstills import NOISE, Standstill
 from amp.integration.racing import exemptions
 from amp.integration.runtime import definitions, failures
 from amp.integration.runtime.unasked import Unasked
@@ -144,7 +145,9 @@ class SessionTwin:
         self.views = views_of(graph)
         self.stalls: SessionStalls | None = None
         self._remote = bool(target)
-        self._aside = False  # whether float32 runs, as the job stood still
+        self._still: Standstill | None = None  # why float32 runs, if it does;
+        self._lost: set[str] = set()  # or where these variables are read
+        self._aside = 0  # by how many of them what reads them was told
         # By a run's key, its form where that is made without any question.
         self._proven: Unasked[Key, Run] = Unasked()
         self._runs: dict[Key, RunTwins] = {}
@@ -185,7 +188,9 @@ class SessionTwin:
         found = next(self._proven.given.get(key, _NOTHING), None)
         if found is None:
             forms = self._found(key, twins, request)
-            return forms.call(run, starts, request.work, request.feeds)
+            outputs = forms.call(run, starts, request.work, request.feeds)
+            self._lose()
+            return outputs
         try:
             return run(found)
         except tf.errors.ResourceExhaustedError as e:
@@ -202,15 +207,26 @@ class SessionTwin:
     def _stands_still(self) -> bool:
         """Whether its runs are to be in float32, and are not yet."""
         stalls = self.stalls
-        return stalls is not None and bool(stalls.standing) and not self._aside
+        return stalls is not None and bool(stalls.standing) and self._still is None
 
     def _stand_aside(self) -> None:
         """Has float32 run from now on, also what is evaluated with the same weights."""
         assert self.stalls is not None
-        self._aside = True
-        aside = [forms.stand_aside() for forms in list(self._runs.values())]
+        self._still = Standstill(self.stalls.standing, failures.STANDS_STILL)
+        self._have_aside(self._still, list(self._runs.values()))
+
+    def _lose(self) -> None:
+        """Has float32 run where variables are read that 16 bits train no further."""
+        if self._aside < len(self._lost):
+            self._aside = len(self._lost)
+            runs = [one for one in list(self._runs.values()) if one.reads(self._lost)]
+            self._have_aside(NOISE, runs)
+
+    @staticmethod
+    def _have_aside(still: Standstill, runs: Iterable[RunTwins]) -> None:
+        aside = [forms.stand_aside(still) for forms in runs]
         if any(aside):
-            failures.tell_of_standstill("a session", self.stalls.standing)
+            failures.tell_of_standstill("a session", still.says)
 
     def fixed(self, twins: Twins | None, request: Request) -> Run:
         """The form of a run that is made in one form only: the fastest so far known."""
@@ -237,8 +253,9 @@ class SessionTwin:
                 _later(twins), lambda: begin(twins), lambda: begin(None)
             )
             found = self._runs.setdefault(key, found)
-            if self._aside:
-                found.stand_aside()
+            still = self._still or (NOISE if found.reads(self._lost) else None)
+            if still is not None:
+                found.stand_aside(still)
             return found
 
         return self._once.get(key, lambda: self._runs.get(key), make) or begin(None)
@@ -257,7 +274,7 @@ class SessionTwin:
             off, unchecked = off or _ONE_FORM, unchecked or _ONE_FORM
         made = RunTwins(
             RunPlans(self.views, twins, request.asked()),
-            Terms(off, unchecked, recall, self._refused, self._judged),
+            Terms(off, unchecked, recall, self._refused, self._judged, self._lost),
             functools.partial(self._proven.put, key),
         )
         made.begin()

@@ -15,6 +15,7 @@ from amp.integration.contests import plan_store
 from amp.integration.observing.judge import NONE_FINITE, Judge
 from amp.integration.racing.race_log import FLOAT32
 from amp.integration.reports import reports
+from amp.integration.sessions import plan_checks
 from amp.integration.sessions.plan_checks import PlanChecks
 from amp.integration.sessions.run_checks import GUARDED, RunCheck
 from amp.integration.sessions.session_twins import SessionTwin
@@ -347,6 +348,104 @@ def test_a_race_goes_on_after_the_comparison(formed):
     assert {"the cheapest", FLOAT32} <= set(formed)
     assert accuracy()[1].error is not None
     assert job.run(job.made) == [12]
+
+
+@pytest.mark.parametrize("race", [False, True])
+def test_training_is_compared_ever_later(formed, monkeypatch, race):
+    """Every step is one, those that are recorded in float32 as well."""
+    monkeypatch.setattr(plan_checks, "AGAIN", 4)
+    compared, original = [], RunCheck.compare
+
+    def noted(self, run):
+        compared.append(len(formed))
+        return original(self, run)
+
+    monkeypatch.setattr(RunCheck, "compare", noted)
+    changed = {"trial": True, "min_gain": 0.0} if race else {}
+    job = Job(plain, dtype="bfloat16", **changed)
+    job.trained(160)
+    first, *later = compared
+    assert first == 2  # after the initializer and one step
+    assert len(later) == 3  # 4, 16 and 64 steps after the one before
+    if not race:
+        assert later == [2 + 1 + 4, 7 + 1 + 16, 24 + 1 + 64]
+        assert [formed[at - 1] for at in compared] == [FLOAT32] * 4
+        assert formed.count(FLOAT32) == 1 + 4
+    assert job.run(job.made) == [160]
+    assert accuracy()[1].error is not None
+
+
+def test_a_plan_that_trained_weights_find_at_fault_runs_no_more(formed, monkeypatch):
+    monkeypatch.setattr(plan_checks, "AGAIN", 4)
+    job = Job(plain)
+    job.trained(2)
+    monkeypatch.setattr(Judge, "is_fine", lambda *_: False)
+    monkeypatch.setattr(Judge, "cause", lambda *_: "planted")
+    monkeypatch.setattr(Judge, "moved", lambda *_: False)
+    job.trained(10)
+    assert FLOAT32 not in formed[2:6]
+    assert set(formed[6:]) == {FLOAT32}
+    (report,) = [r for r in reports() if r.accuracy is not None]
+    assert report.verdict == "left in float32: planted"
+
+
+class Fit:
+    """Models that can meet their targets exactly, in one session."""
+
+    def __init__(self, count=1, resource=True):
+        random = np.random.RandomState(1)
+        x, exact = random.randn(64, 16), random.randn(16, 4)
+        self.losses, self.trains, self.evaluations = [], [], []
+        with tf.Graph().as_default(), self.scope():
+            self.x = v1.placeholder_with_default(x.astype("f"), [64, 16])
+            y = tf.constant(x @ exact, tf.float32)
+            for _ in range(count):
+                w = v1.Variable(tf.zeros([16, 4]), use_resource=resource)
+                loss = tf.reduce_mean((tf.matmul(self.x, w) - y) ** 2)
+                descent = v1.train.GradientDescentOptimizer(0.5)
+                self.losses.append(loss)
+                self.trains.append(descent.minimize(loss))
+                self.evaluations.append(tf.matmul(self.x, w) - y)
+            self.session = v1.Session()
+            self.session.run(v1.global_variables_initializer())
+
+    @staticmethod
+    def scope():
+        given = {**POLICY, "dtype": "bfloat16", "loss_scale": "none"}
+        return amp.mixed_precision_scope(**given)
+
+    def trained(self, number, steps):
+        with self.scope():
+            for _ in range(steps):
+                ran = self.session.run([self.losses[number], self.trains[number]])
+        return float(ran[0])
+
+    def off(self, number):
+        with self.scope():
+            return float(np.abs(self.session.run(self.evaluations[number])).max())
+
+
+@pytest.mark.parametrize("resource", [True, False])
+def test_what_16_bits_train_no_further_goes_on_in_float32(
+    monkeypatch, caplog, resource
+):
+    """And what evaluates it, but nothing that reads other variables."""
+    monkeypatch.setattr(plan_checks, "AGAIN", 4)
+    job = Fit(2, resource)
+    job.trained(1, 1)
+    assert job.off(0) > 1.0  # both are evaluated in 16 bits
+    assert job.off(1) > 1.0
+    assert job.trained(0, 200) < 1e-11
+    assert job.off(0) < 1e-4
+    assert job.off(1) > 1e-4
+    said = [line for line in caplog.messages if "are noise in 16 bits" in line]
+    assert len(said) == 1
+    found = [report.verdict for report in reports()]
+    assert found.count("left in float32: its gradients were noise in any 16 bits") == 2
+
+
+def test_without_later_comparisons_it_stands_still_in_16_bits():
+    assert Fit().trained(0, 200) > 1e-7
 
 
 def test_weights_that_change_meanwhile_accuse_no_plan(monkeypatch):

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, TypeAlias
 
 from amp.graph_rewrite.assign.nominee import Nodes, Nominee
@@ -26,6 +26,20 @@ from amp.integration.contests.entrants import NOMINEES
 Low: TypeAlias = Mapping[FunctionUse, frozenset[str]]
 
 
+def covers(fine: Iterable[Low], low: Low) -> bool:
+    """Whether all nodes of a plan are among those of another one.
+
+    Args:
+      fine: the nodes of the others, each.
+      low: the nodes of the plan.
+    """
+    nothing: frozenset[str] = frozenset()
+    return any(
+        all(names <= other.get(use, nothing) for use, names in low.items())
+        for other in fine
+    )
+
+
 @dataclasses.dataclass(frozen=True, slots=True)
 class StoredCheck:
     """The result of the checks of a plan.
@@ -35,12 +49,14 @@ class StoredCheck:
       kept: the nodes that were found at fault.
       plan: the name, in the next run of the job, of the plan that was compared.
       later: how many checks were made after the first.
+      alone: whether plans with further 16-bit nodes were found at fault.
     """
 
     outcome: AccuracyOutcome
     kept: Nodes
     plan: str
     later: int = 0
+    alone: bool = False
 
 
 def recall(key: str, prepared: Prepared, low: Low) -> StoredCheck | None:
@@ -74,7 +90,8 @@ def _recalled(key: str, prepared: Prepared, low: Low) -> StoredCheck | None:
     told = dict(found["outcome"])
     told["worst"] = tuple(GradientError(**one) for one in told["worst"])
     outcome = AccuracyOutcome(**told)
-    return StoredCheck(outcome, kept, found["name"], int(found["later"]))
+    later, alone = int(found["later"]), bool(found["alone"])
+    return StoredCheck(outcome, kept, found["name"], later, alone)
 
 
 def keep(key: str, prepared: Prepared, plan: Nominee, check: StoredCheck) -> None:
@@ -99,6 +116,7 @@ def keep(key: str, prepared: Prepared, plan: Nominee, check: StoredCheck) -> Non
         "values": fingerprint.values(prepared.given),
         "kept": kept,
         "later": check.later,
+        "alone": check.alone,
         "outcome": dataclasses.asdict(check.outcome),
     }
     plan_store.save(key, accuracy=accuracy)

@@ -14,7 +14,7 @@ from typing import Any
 import tensorflow as tf
 from tensorflow.python.eager import context as context_lib
 
-from amp.graph_rewrite.assign.nominee import CUT, PRODUCTS
+from amp.graph_rewrite.assign.nominee import CUT, EVERYTHING, PRODUCTS, Nominee
 from amp.graph_rewrite.cost.resolution import Resolution
 from amp.graph_rewrite.normalize import wanted_gradients
 from amp.graph_rewrite.normalize.wanted_gradients import NotRepeatable
@@ -126,6 +126,9 @@ class FunctionChecks:
           made: the plan that runs first.
         """
         self.compared = stored.plan
+        if stored.alone and plans.prepared is not None:
+            low = plans.prepared.foreseen(plans.nominee(stored.plan)).low
+            plans.borne = (low,)
         self._later = min(stored.later, 1)  # the weights may begin anew
         if not made.in_float32:
             self.later(plans)
@@ -143,7 +146,8 @@ class FunctionChecks:
             # What has won is another plan now.
             plan_store.save(self._key, winner="", seconds={}, ready={})
         name = CUT.name if self.compared == MEASURED.name else self.compared
-        found = StoredCheck(checked.outcome, kept, name, later=self._later)
+        alone = plans.borne is not None
+        found = StoredCheck(checked.outcome, kept, name, self._later, alone)
         stored_checks.keep(self._key, checked.prepared, plan, found)
 
     def first(
@@ -167,7 +171,10 @@ class FunctionChecks:
 
         def make() -> GradientCheck:
             self._in_time()
-            check = GradientCheck(context_lib.context(), prepared, rewrite, nominee)
+            rivals = self._rivals(plans)
+            check = GradientCheck(
+                context_lib.context(), prepared, rewrite, nominee, rivals
+            )
             if recorded is not None:
                 check.begin_with(recorded)
             return check
@@ -175,6 +182,11 @@ class FunctionChecks:
         # One with a loop may be called once, so that its first call is the plan's.
         self._within = wanted_gradients.is_within(rewrite.graph)
         self._plan(plan, make, due=2 if self._within else 1)
+
+    def _rivals(self, plans: FunctionPlans) -> list[Nominee]:
+        """The plans of whose nodes all others are that may race, where any does."""
+        names = (PRODUCTS.name, EVERYTHING.name)
+        return [] if plans.prepared is None else [*map(plans.nominee, names)]
 
     def _in_time(self) -> None:
         """Makes sure that a call may be made once more slowly than by any plan.
@@ -246,7 +258,7 @@ class FunctionChecks:
         begun = begin(module, self._shared.settled, sizes=self._sizes)
         prepared = begun.prepared(plans.prices.timer(plan))
         made = prepared.made(nominee, definitions.new_suffix())
-        return GradientCheck(context, prepared, made, nominee)
+        return GradientCheck(context, prepared, made, nominee, self._rivals(plans))
 
     def call(
         self,

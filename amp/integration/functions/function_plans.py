@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -28,7 +28,7 @@ from amp.integration.contests.entrants import (
     NotMade,
     nominee_under,
 )
-from amp.integration.contests.stored_checks import Low
+from amp.integration.contests.stored_checks import Low, covers
 from amp.integration.functions.plan_prices import PlanPrices
 from amp.integration.racing import exemptions
 from amp.integration.racing.race_log import FLOAT32, Setup
@@ -70,6 +70,8 @@ class FunctionPlans:
       making: seconds that the latest plan took to make.
       prepared: as given; None once there will be no further plan.
       prices: by which plans were made, and reports predict.
+      borne: the 16-bit nodes that further plans may have, those of any of these; None
+        for any nodes (`Checked.borne`).
       repriced: the same at the prices of the plan `MEASURED`; None without one.
       spares: whether a rewrite saves enough time by anything else than 16 bits, or any
         time by doing without a loss scale that the user did not ask for. Where types
@@ -82,6 +84,7 @@ class FunctionPlans:
         self.original, self.making = name, 0.0
         self.prepared: Prepared | None = prepared
         self.prices = PlanPrices(prepared.timer)
+        self.borne: Sequence[Low] | None = None
         self.repriced: Prepared | None = None
         self._kept, self._proven = kept, proven
         self._settled, policy = prepared.settled, prepared.settled.policy
@@ -199,6 +202,7 @@ class FunctionPlans:
         rewrite = None
         if prepared is not None:
             why_not = self._why_not(prepared, plan, doubt)
+            why_not = why_not or self._not_borne(prepared, plan)
             made = NotMade(why_not)
             if not why_not:
                 made, rewrite = self._make(context, prepared, plan)
@@ -255,6 +259,13 @@ class FunctionPlans:
             return ""
         found = Found(prepared, self._best, self._lows)
         return entrants.why_not_made(found, self.nominee(plan), doubt)
+
+    def _not_borne(self, prepared: Prepared, plan: str) -> str:
+        """Why a plan is not to run for its accuracy, "" if it may."""
+        if self.borne is None:
+            return ""
+        low = prepared.foreseen(self.nominee(plan)).low
+        return "" if covers(self.borne, low) else entrants.NOT_BORNE
 
     def check(self, plan: str) -> None:
         """Makes those checks of a plan that may wait until it has won a race.

@@ -17,10 +17,9 @@ from typing import Any
 import tensorflow as tf
 from tensorflow.python.eager import context as context_lib
 
-from amp.graph_rewrite.assign.nominee import CUT, Nodes
+from amp.graph_rewrite.assign.nominee import CUT
 from amp.graph_rewrite.outcomes import TrialOutcome
 from amp.graph_rewrite.report import Report
-from amp.graph_rewrite.rewrite import Prepared
 from amp.integration import fallback, heap
 from amp.integration.contests import stored_checks
 from amp.integration.contests.contest import Contest, begun
@@ -385,10 +384,13 @@ class FunctionTwins:
         prepared, nominee = checked.prepared, checked.nominee
         if prepared is not None and nominee is not None:
             part = failures.as_it_was(self._what, self._strict)
-            replace = functools.partial(self._replace, context, prepared, nominee.kept)
+            make = functools.partial(FunctionPlans, self._name, prepared, nominee.kept)
+            replace = functools.partial(self._replace, context, make, checked)
             with fallback.strictly(self._strict):
                 if not fallback.attempt(part, replace, lambda: False):
                     return self._lose_all(checked)
+        elif checked.borne is not None:
+            self._plans.borne = checked.borne
         self._report(checked.noted_in)
         resting.rest(checked.bent)
         # A function that is traced again is another one to the next run, too.
@@ -419,7 +421,9 @@ class FunctionTwins:
         says = f"what was found out about {self._what} is not told"
         fallback.attempt(fallback.Part(says, self._strict), ours, lambda: None)
 
-    def _replace(self, context: Any, prepared: Prepared, kept: Nodes) -> bool:
+    def _replace(
+        self, context: Any, make: Callable[[], FunctionPlans], checked: Checked
+    ) -> bool:
         """Makes the plan that runs anew, with further nodes in float32.
 
         It races: against all others if no race has ended yet, else against float32, and
@@ -437,7 +441,8 @@ class FunctionTwins:
             contest.stop()
         plan = running if running in NOMINEES else compared
         others = [] if raced else self._others
-        plans = FunctionPlans(self._name, prepared, kept)
+        plans = make()
+        plans.borne = checked.borne
         plans.prices.newest = before.prices.newest
         if before.repriced is not None and (not raced or compared == MEASURED.name):
             plans.reprice(before.repriced)

@@ -133,6 +133,30 @@ def faults(plan: Errors, products: Errors, unit: float) -> list[int]:
     return sorted(worse, key=lambda i: -_excess(plan, products, unit, i))
 
 
+def loses(plan: Errors, other: Errors, unit: float) -> bool:
+    """Whether a plan makes noise of a gradient that another plan tells.
+
+    Both may be as good as their own products allow; then one of them has products whose
+    rounding the gradient does not bear: the local means of which a variance is the
+    difference, say.
+
+    Args:
+      plan, other: their errors, on the same batch.
+      unit: the unit roundoff of the 16-bit type. A gradient that is smaller than this,
+        by all of them together, may be rounding in float32 as well (of a bias before a
+        batch normalization) and is not looked at.
+    """
+    if not plan.finite:
+        return other.finite
+    least = unit**2 * sum(plan.sizes)
+    triples = zip(plan.each, other.each, plan.sizes, strict=True)
+    return any(
+        off > max(NOISE, ONE * told)
+        for off, told, size in triples
+        if told <= NOISE and size > least
+    )
+
+
 def bent(alone: Errors, products: Errors, unit: float) -> list[int]:
     """The gradients that depend on the loss scale by more than rounding makes of them.
 

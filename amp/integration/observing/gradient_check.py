@@ -26,6 +26,7 @@ from amp.graph_rewrite.outcomes import AccuracyOutcome
 from amp.graph_rewrite.plan import Reason
 from amp.graph_rewrite.report import Report
 from amp.graph_rewrite.rewrite import Prepared, Rewrite
+from amp.integration.contests.stored_checks import Low, covers
 from amp.integration.observing import accuracy
 from amp.integration.observing.accuracy import Errors, Gradient
 from amp.integration.observing.gradient_copies import GradientCopies, Recorded, Step
@@ -65,6 +66,8 @@ class Checked:
         scale.
       lost: the numbers of the function's arguments that hold its weights, if products
         alone lose every gradient.
+      borne: the 16-bit nodes that other plans may have: those of any of these; None
+        where nothing was found against any plan.
       untaken: whether nothing was compared because the calls that were recorded took
         no gradients.
     """
@@ -74,6 +77,7 @@ class Checked:
     prepared: Prepared | None = None
     bent: tuple[str, ...] = ()
     lost: tuple[int, ...] = ()
+    borne: tuple[Low, ...] | None = None
     untaken: bool = False
 
     def noted_in(self, report: Report) -> Report:
@@ -94,18 +98,26 @@ class GradientCheck:
       prepared: the function, analyzed and priced.
       made: its twin.
       nominee: the plan that the twin was made by.
+      rivals: the plans that are to race it, one after the other: those with further
+        nodes in 16 bits than the ones before.
 
     Raises:
       NotRepeatable: its gradients cannot be computed a second time.
     """
 
     def __init__(
-        self, context: Any, prepared: Prepared, made: Rewrite, nominee: Nominee
+        self,
+        context: Any,
+        prepared: Prepared,
+        made: Rewrite,
+        nominee: Nominee,
+        rivals: Sequence[Nominee] = (),
     ) -> None:
         policy = prepared.settled.policy
         assert policy is not None
         self._policy: Policy = policy
         self._prepared, self._made, self._nominee = prepared, made, nominee
+        self._rivals = rivals
         self._suffix = f"{definitions.new_suffix()}_check"
         self._float32 = prepared.in_float32(self._suffix)
         self._copies = GradientCopies(
@@ -156,7 +168,8 @@ class GradientCheck:
         if fine:
             outcome = judge.outcome(first, _count(self._nominee))
             lost = self._copies.weights if judge.lost(self._copies.again) else ()
-            return Checked(outcome, None, self._prepared, bent, lost)
+            borne = self._borne(judge, first, {})
+            return Checked(outcome, None, self._prepared, bent, lost, borne)
         suspects = self._suspects(judge.faults(first))
         cause = judge.cause(first)
         met: dict[frozenset[int], Errors] = {}
@@ -181,7 +194,35 @@ class GradientCheck:
         self._still(judge)
         after = met.get(kept, judge.products)
         outcome = judge.outcome(after, _count(nominee(kept)), (first, len(kept)))
-        return Checked(outcome, nominee(kept), self._prepared, bent)
+        borne = self._borne(judge, after, nominee(kept).kept)
+        return Checked(outcome, nominee(kept), self._prepared, bent, (), borne)
+
+    def _borne(self, judge: Judge, own: Errors, kept: Nodes) -> tuple[Low, ...] | None:
+        """The 16-bit nodes that plans may have (see `Checked.borne`).
+
+        A rival is judged by the errors of the plan that was checked, too: where that
+        has a product in float32, rounding it may spoil what the others are good for.
+
+        Args:
+          judge: of the plan that was checked.
+          own: its errors.
+          kept: the nodes that stay float32 in every plan.
+        """
+        products, foreseen = judge.products, self._prepared.foreseen
+        fine = [foreseen(self._nominee.keeping(kept)).low]
+        for rival in (each.keeping(kept) for each in self._rivals):
+            low = foreseen(rival).low
+            if covers(fine, low):
+                continue
+            try:
+                found = judge.errors(self._of(rival))
+            except NotRepeatable:
+                return tuple(fine)
+            products = found if rival.products_only else products
+            if not judge.bears(found, own, products):
+                return tuple(fine)
+            fine.append(low)
+        return None
 
     def _still(self, judge: Judge) -> None:
         """Makes sure, before anything is accused, that all copies had the same weights.

@@ -9,10 +9,11 @@ from __future__ import annotations
 import threading
 from typing import Any, NamedTuple
 
+from amp.graph_rewrite.assign.nominee import UNCLUSTERED
 from amp.graph_rewrite.normalize.wanted_gradients import NotRepeatable
 from amp.graph_rewrite.outcomes import AccuracyOutcome
 from amp.integration import fallback
-from amp.integration.contests.entrants import AS_EXACT
+from amp.integration.observing.accuracy import Errors
 from amp.integration.observing.checks import AGAIN, FURTHER
 from amp.integration.runtime.unasked import Due
 from amp.integration.sessions.run_checks import Make, RunCheck
@@ -26,11 +27,13 @@ class Judged(NamedTuple):
       outcome: the figures, for the report.
       fault: what is wrong with the plan, "" if nothing is.
       lost: the user's variables of which products alone lose every gradient, by name.
+      errors: the plan's, None where nothing was compared.
     """
 
     outcome: AccuracyOutcome
     fault: str = ""
     lost: frozenset[str] = frozenset()
+    errors: Errors | None = None
 
 
 class PlanChecks:
@@ -60,6 +63,7 @@ class PlanChecks:
         # By plan, what compares it, or why that cannot be.
         self._pending: dict[str, RunCheck | str] = {}
         self._met: set[str] = set()
+        self._best: Errors | None = None  # of the first plan that was none at fault
         self._later = 0  # comparisons of trained weights
         self._left: int | None = (
             None  # runs until the next one, None if none is to come
@@ -68,7 +72,7 @@ class PlanChecks:
 
     def made(self, plan: str) -> None:
         """Is told of a plan that changes the run; it may have been told before."""
-        if plan in self._met or plan in AS_EXACT:
+        if plan in self._met or plan == UNCLUSTERED.name:
             return
         self._met.add(plan)
         self._plan(plan)
@@ -146,11 +150,14 @@ class PlanChecks:
             why = check
             try:
                 if isinstance(check, RunCheck):
-                    key = self._key(check)
+                    key, best = self._key(check), None if self._later else self._best
                     if key not in self._judged:
-                        self._judged[key] = Judged(*check.compare(run))
+                        self._judged[key] = Judged(*check.compare(run, best))
                     self._left = AGAIN * FURTHER**self._later
-                    return self._judged[key]
+                    found = self._judged[key]
+                    if not found.fault:
+                        self._best = self._best or found.errors
+                    return found
             except NotRepeatable as e:
                 why = str(e)
             return Judged(AccuracyOutcome(f"not checked: {why}"))

@@ -28,12 +28,14 @@ from amp.graph_rewrite.outcomes import AccuracyOutcome
 from amp.graph_rewrite.plan import Reason
 from amp.integration.contests.entrants import nominee_under
 from amp.integration.functions.twins import Twins
-from amp.integration.observing import gradient_copies
+from amp.integration.observing import accuracy, gradient_copies
+from amp.integration.observing.accuracy import Errors
 from amp.integration.observing.judge import NONE_FINITE, Judge
 from amp.integration.sessions.graph_views import GraphViews
 from amp.integration.sessions.planned_parts import Plan, Planned
 from amp.integration.sessions.policy_view import PolicyView, Run, edge_of
 
+LOSES = "it makes noise of gradients that another plan has"
 GUARDED = "a check of the job's own fails in 16 bits"
 
 Make: TypeAlias = Callable[[Run], Any]  # makes a run of the twin
@@ -135,15 +137,18 @@ class RunCheck:
         self._batch = _Batch(shapes, values)
         return outputs[:count]
 
-    def compare(self, run: Make) -> tuple[AccuracyOutcome, str, frozenset[str]]:
+    def compare(
+        self, run: Make, best: Errors | None
+    ) -> tuple[AccuracyOutcome, str, frozenset[str], Errors | None]:
         """Compares the gradients of the batch of the first step.
 
         Args:
           run: makes a run of the twin.
+          best: the errors of another plan, which was none at fault; None without one.
 
         Returns:
-          The figures; what is wrong with the plan, "" if nothing is; and the variables
-          by which every gradient is lost by products alone.
+          The figures; what is wrong with the plan, "" if nothing is; the variables
+          by which every gradient is lost by products alone; and the plan's errors.
 
         Raises:
           NotRepeatable: they are not finite in float32, other threads train meanwhile,
@@ -158,17 +163,20 @@ class RunCheck:
             finite = judge.yardstick(self._fetched(run, products))
             errors = judge.errors(self._fetched(run, planned))
         except tf.errors.InvalidArgumentError:  # float32 has none
-            return AccuracyOutcome(GUARDED), GUARDED, frozenset()
-        fine = finite and judge.is_fine(errors)
+            return AccuracyOutcome(GUARDED), GUARDED, frozenset(), None
+        loses = best is not None and accuracy.loses(errors, best, unit)
+        fine = finite and not loses and judge.is_fine(errors)
         if not fine and judge.moved(self._fetched(run, exact)):
             raise NotRepeatable("its variables change meanwhile, by another thread")
         if not finite:
-            return AccuracyOutcome(NONE_FINITE), NONE_FINITE, frozenset()
+            return AccuracyOutcome(NONE_FINITE), NONE_FINITE, frozenset(), None
         outcome = judge.outcome(errors, 0)
+        if loses:
+            return outcome, LOSES, frozenset(), errors
         if not fine:
-            return outcome, judge.cause(errors), frozenset()
+            return outcome, judge.cause(errors), frozenset(), errors
         lost = judge.lost(lambda: self._fetched(run, exact))
-        return outcome, "", self._gradients.weights if lost else frozenset()
+        return outcome, "", self._gradients.weights if lost else frozenset(), errors
 
     def _forms(self) -> list[_Form]:
         """The gradients in float32, with products only, and by the plan."""

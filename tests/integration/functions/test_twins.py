@@ -36,6 +36,7 @@ from amp.graph_rewrite.assign.nominee import (
 )
 from amp.graph_rewrite.cost.shipped_devices import CPU_AMX
 from amp.graph_rewrite.graph import ir
+from amp.graph_rewrite.plan import Reason
 from amp.graph_rewrite.rewrite import Prepared
 from amp.graph_rewrite.steps import Step as Phase
 from amp.integration import reports
@@ -371,7 +372,7 @@ def noted_checks(monkeypatch: pytest.MonkeyPatch, says: str = "") -> list[str]:
     honest = gradient_check.GradientCheck.__init__
 
     def noted(self: Any, context: Any, *given: Any) -> None:
-        compared.append(says + given[-1].name)
+        compared.append(says + given[2].name)
         honest(self, context, *given)
 
     monkeypatch.setattr(gradient_check.GradientCheck, "__init__", noted)
@@ -477,6 +478,65 @@ def test_no_plan_in_16_bits_takes_a_step_before_one_was_compared(
     fates = {plan.name: plan.fate for plan in report.plans}
     assert fates[REWRITTEN.name] == "won"
     assert fates[EVERYTHING.name] == "not chosen"
+
+
+@pytest.mark.parametrize("noise", [EVERYTHING, PRODUCTS, None])
+def test_no_plan_takes_a_step_that_loses_gradients_which_another_has(
+    monkeypatch: pytest.MonkeyPatch, noise: Nominee | None
+) -> None:
+    """In the next run neither, where the plan that passed is the only one known."""
+    made, given = [], gradient_check.GradientCheck._of
+
+    def of(self: Any, nominee: Nominee) -> Any:
+        found = given(self, nominee)
+        if noise is not None and nominee.name == noise.name and not nominee.kept:
+            return [3.0 * each for each in found]  # planted
+        return found
+
+    make = FunctionPlans._make
+
+    def noted(self: Any, context: Any, prepared: Prepared, plan: str) -> Any:
+        made.append(plan)
+        return make(self, context, prepared, plan)
+
+    monkeypatch.setattr(gradient_check.GradientCheck, "_of", of)
+    monkeypatch.setattr(FunctionPlans, "_make", noted)
+    monkeypatch.setattr(function_twins, "OTHERS", (EVERYTHING, PRODUCTS))
+    monkeypatch.setattr(entrants, "CLOSE_IF_MODELLED", 100.0)
+    decided = Prepared._decided
+
+    def partly(self: Any, nominee: Nominee, suffix: str) -> Any:
+        """Planted: the cheapest has one product less than the others."""
+        if nominee.name == CUT.name:
+            nominee = nominee.keeping(kept(self))
+        return decided(self, nominee, suffix)
+
+    def kept(prepared: Prepared) -> Any:
+        uses = prepared.priced.analysis.uses.items()
+        products = [
+            (use, name)
+            for use, one in uses
+            for name in one.found.allowed
+            if one.graph.nodes[name].op == "MatMul"
+        ]
+        use, name = products[0]
+        return {use: {name: Reason("cheaper", "planted")}}
+
+    monkeypatch.setattr(Prepared, "_decided", partly)
+    for run in (1, 2):
+        Step().train(ENOUGH, check="auto")
+        refused = {EVERYTHING.name} if noise else set()
+        if noise is PRODUCTS or (noise and run == 2):
+            refused.add(PRODUCTS.name)
+        assert set(made) == {CUT.name, EVERYTHING.name, PRODUCTS.name} - refused
+        fates = {plan.name: plan.fate for plan in amp.reports()[-1].plans}
+        assert {fates[plan] for plan in refused} <= {entrants.NOT_BORNE}
+        PROCESS.settled.clear()  # as a new process, in which they race anew
+        del made[:]
+        (file,) = plan_store.path("any").parent.glob("*.json")
+        stored = json.loads(file.read_text())
+        assert stored["accuracy"]["alone"] == bool(refused)
+        file.write_text(json.dumps({**stored, "winner": "", "seconds": {}}))
 
 
 def test_without_a_race_float32_has_its_kernels_where_16_bits_gain_nothing() -> None:

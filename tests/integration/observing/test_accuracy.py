@@ -86,6 +86,23 @@ def test_noise_does_not_hide_what_is_at_fault() -> None:
     assert accuracy.faults(of(0.03, 0.03, 0.1), products, UNIT) == [0, 1]
 
 
+def test_a_plan_loses_what_it_makes_noise_of_and_another_tells() -> None:
+    other = of(0.02, NOISE / 2, NOISE * 1.01)
+    assert not accuracy.loses(of(NOISE, NOISE * ONE / 2, 9.0), other, UNIT)
+    assert accuracy.loses(of(NOISE * 1.01, 0.1, 0.1), other, UNIT)
+    assert accuracy.loses(of(0.1, NOISE * ONE / 1.9, 0.1), other, UNIT)
+    assert accuracy.loses(of(0.1, math.inf, 0.1), other, UNIT)
+    assert not accuracy.loses(of(0.1, math.inf, 0.1), of(0.1, math.inf, 0.1), UNIT)
+
+
+def test_what_may_be_rounding_in_float32_is_not_lost() -> None:
+    """As the gradient of a bias before a batch normalization."""
+    for part, lost in ((UNIT / 2, False), (UNIT * 2, True)):
+        sizes = (1.0, part**2)
+        plan, other = of(0.01, 2.0, sizes=sizes), of(0.01, 0.0, sizes=sizes)
+        assert accuracy.loses(plan, other, UNIT) == lost
+
+
 def test_a_gradient_that_a_scale_changes_by_more_than_products_do_is_bent() -> None:
     products = of(0.01, 0.2, 0.0, NOISE * 1.01)
     assert accuracy.bent(of(0.01, 0.2, UNIT, 1.0), products, UNIT) == []

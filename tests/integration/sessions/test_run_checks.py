@@ -11,7 +11,8 @@ import tensorflow as tf
 from frames import version_1
 
 import amp
-from amp.integration.contests import plan_store
+from amp.integration.contests import entrants, plan_store
+from amp.integration.observing import accuracy as accuracy_rules
 from amp.integration.observing.judge import NONE_FINITE, Judge
 from amp.integration.racing.race_log import FLOAT32
 from amp.integration.reports import reports
@@ -282,8 +283,8 @@ def test_an_update_that_is_fed_gradients_takes_no_batch_for_a_comparison(fed):
 def test_another_thread_does_not_wait_for_a_comparison(formed, monkeypatch):
     compare, losses = RunCheck.compare, []
 
-    def compared(self, run):
-        found = compare(self, run)
+    def compared(self, *given):
+        found = compare(self, *given)
         thread = threading.Thread(target=lambda: losses.extend(job.trained(1)))
         thread.start()
         thread.join()
@@ -356,9 +357,9 @@ def test_training_is_compared_ever_later(formed, monkeypatch, race):
     monkeypatch.setattr(plan_checks, "AGAIN", 4)
     compared, original = [], RunCheck.compare
 
-    def noted(self, run):
+    def noted(self, *given):
         compared.append(len(formed))
-        return original(self, run)
+        return original(self, *given)
 
     monkeypatch.setattr(RunCheck, "compare", noted)
     changed = {"trial": True, "min_gain": 0.0} if race else {}
@@ -373,6 +374,20 @@ def test_training_is_compared_ever_later(formed, monkeypatch, race):
         assert formed.count(FLOAT32) == 1 + 4
     assert job.run(job.made) == [160]
     assert accuracy()[1].error is not None
+
+
+@pytest.mark.parametrize("loses", [False, True])
+def test_a_plan_that_loses_gradients_which_another_has_makes_no_step(
+    formed, monkeypatch, loses
+):
+    changed = {"dtype": "bfloat16", "emulate": False, "trial": True, "min_gain": 0.0}
+    monkeypatch.setattr(accuracy_rules, "loses", lambda *_: loses)  # planted
+    monkeypatch.setattr(entrants, "CLOSE_IF_MODELLED", 100.0)
+    job = Job(tf.tanh, **changed)
+    job.trained(40)
+    assert set(formed) - {"everything", "products only"} == {FLOAT32, "the cheapest"}
+    assert loses == {"everything", "products only"}.isdisjoint(formed)
+    assert job.run(job.made) == [40]
 
 
 def test_a_plan_that_trained_weights_find_at_fault_runs_no_more(formed, monkeypatch):

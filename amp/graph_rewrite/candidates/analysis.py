@@ -6,14 +6,15 @@ nodes:
 1. `hazards.references`: readers of references of TensorFlow 1;
 2. `eligibility`: policy, op table, kernels and hazards, function by function;
 3. `ranges`: values that the 16-bit type cannot represent;
-4. `loss`: the loss;
-5. `solutions`: matrices that are factored, inverted or solved by;
-6. `recurrences`: what a loop computes of itself by products;
-7. `conditioning`: values of which something is subtracted;
-8. `frame_variables.unfit`: loop variables of TensorFlow 1 that cannot turn as a whole;
-9. `settling_loops`: loops that end once their values change no more;
-10. `given_values`: what nobody computed, and is read where its last bits count;
-11. `propagation`: keeps the nodes downstream of a compute node, and the move nodes that
+4. `exact_products`: products that count, or whose results are ranked;
+5. `loss`: the loss;
+6. `solutions`: matrices that are factored, inverted or solved by;
+7. `recurrences`: what a loop computes of itself by products;
+8. `conditioning`: values of which something is subtracted;
+9. `frame_variables.unfit`: loop variables of TensorFlow 1 that cannot turn as a whole;
+10. `settling_loops`: loops that end once their values change no more;
+11. `given_values`: what nobody computed, and is read where its last bits count;
+12. `propagation`: keeps the nodes downstream of a compute node, and the move nodes that
    feed one.
 
 Nothing is priced or chosen here.
@@ -28,6 +29,7 @@ from amp.graph_rewrite.candidates.call_values import CallValues, Carried, Member
 from amp.graph_rewrite.candidates.conditioning import conditioning
 from amp.graph_rewrite.candidates.context import Context, Typed, type_ports
 from amp.graph_rewrite.candidates.eligibility import Candidates, find_eligible
+from amp.graph_rewrite.candidates.exact_products import exact_products
 from amp.graph_rewrite.candidates.frame_variables import held, unfit
 from amp.graph_rewrite.candidates.given_values import given_values
 from amp.graph_rewrite.candidates.hazards import references
@@ -153,12 +155,16 @@ def analyze_typed(
     }
     beyond = ranges(graphs, contexts, eligible, call_values)
     eligible = {use: part.refusing(beyond[use]) for use, part in eligible.items()}
+    eligible = without(eligible, _exact(graphs, typed))
     found = passes(graphs, typed, products, call_values)
     eligible = without(eligible, loss(graphs, typed, found))
     known = _with_constants(typed, call_values)
     eligible = without(eligible, solutions(graphs, typed, every))
     eligible = without(eligible, recurrences(graphs, typed, every))
-    eligible = without(eligible, _ill_conditioned(graphs, known, contexts, found))
+    given = _given(graphs, call_values)
+    eligible = without(
+        eligible, _ill_conditioned(graphs, known, contexts, found, given)
+    )
     eligible = without(eligible, unfit(graphs, typed, call_values))
     eligible = without(eligible, settling_loops(graphs, typed, every))
     eligible = without(eligible, given_values(graphs, contexts, eligible, call_values))
@@ -194,16 +200,45 @@ def _with_constants(
     return {use: {**views, **given[use]} for use, views in typed.items()}
 
 
+def _exact(
+    graphs: Mapping[FunctionUse, ir.Graph],
+    typed: Mapping[FunctionUse, Mapping[str, Typed]],
+) -> dict[Member, Reason]:
+    refused: dict[Member, Reason] = {}
+    for use, graph in graphs.items():
+        reasons = exact_products(graph, typed[use])
+        refused |= {(use, name): reason for name, reason in reasons.items()}
+    return refused
+
+
+def _given(
+    graphs: Mapping[FunctionUse, ir.Graph], call_values: CallValues
+) -> dict[FunctionUse, set[str]]:
+    """The arguments of each use that hold what was made outside of all functions."""
+    given = {
+        use: {arg.name for arg in graph.args if arg.type == ir.FLOAT}
+        for use, graph in graphs.items()
+        if use not in call_values.inner
+    }
+    inner: dict[FunctionUse, set[str]] = {use: set() for use in graphs}
+    for use, edge in call_values.alias:
+        at, (name, _) = call_values.source((use, edge))
+        if name in given.get(at, ()):
+            inner[use].add(edge[0])
+    return {**inner, **given}
+
+
 def _ill_conditioned(
     graphs: Mapping[FunctionUse, ir.Graph],
     typed: Mapping[FunctionUse, Mapping[str, Typed]],
     contexts: Mapping[FunctionUse, Context],
     found: Passes,
+    given: Mapping[FunctionUse, set[str]],
 ) -> dict[Member, Reason]:
     refused: dict[Member, Reason] = {}
     for use, graph in graphs.items():
         flowing = found.downstream[use] & found.order[use].keys()
-        reasons = conditioning(graph, typed[use], contexts[use], flowing)
+        reasons = conditioning(graph, typed[use], contexts[use], flowing, given[use])
         refused |= {(use, name): reason for name, reason in reasons.items()}
     return refused
 

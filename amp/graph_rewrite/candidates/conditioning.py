@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import itertools
 import operator
-from collections.abc import Iterator, Mapping, Sequence, Set
+from collections.abc import Collection, Iterator, Mapping, Sequence, Set
 from typing import TypeAlias
 
 import numpy as np
@@ -39,6 +39,7 @@ def conditioning(
     typed: Mapping[str, Typed],
     context: Context,
     flowing: Set[str],
+    given: Collection[str] = (),
 ) -> dict[str, Reason]:
     """Refuses ill-conditioned nodes and what computes their operands.
 
@@ -62,9 +63,10 @@ def conditioning(
       typed: its nodes, and the constants that it is given, by its arguments' names.
       context: of the use.
       flowing: the nodes of a backward pass that are downstream of its products.
+      given: its arguments that hold tensors made outside of all functions.
     """
     found: dict[str, Reason] = {}
-    sources = Upstream(graph, typed)
+    sources = Upstream(graph, typed, given)
     summed = _summed(graph, sources)
     for name in graph.order:
         view, forward = typed[name], name not in flowing

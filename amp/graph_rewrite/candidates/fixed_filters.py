@@ -6,7 +6,7 @@ function at a time; nothing is refused here.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 import numpy as np
 
@@ -15,11 +15,14 @@ from amp.graph_rewrite.graph import ir, op_schema, rounding
 from amp.graph_rewrite.ops.op_table import Kind, Role
 
 _WORK = frozenset({"conv", "depthwise", "depthwise_grad_input", "conv_grad_input"})
+_FILTER = frozenset({"conv_grad_filter", "depthwise"})  # of a gradient by a filter
 _KNOWN = frozenset({Kind.CONSTANT, Kind.SHAPE})
 _COPIES = frozenset({Kind.CAST, Kind.IDENTITY, Kind.BUNDLE})
 
 
-def weighted_means(graph: ir.Graph, typed: Mapping[str, Typed]) -> dict[str, ir.Edge]:
+def weighted_means(
+    graph: ir.Graph, typed: Mapping[str, Typed], given: Collection[str] = ()
+) -> dict[str, ir.Edge]:
     """The convolutions with fixed filters, and their gradients, each with its filter.
 
     A filter is fixed if it is computed from constants and shapes alone. The weights of
@@ -27,14 +30,21 @@ def weighted_means(graph: ir.Graph, typed: Mapping[str, Typed]) -> dict[str, ir.
     filter that is written down as numbers has none that is. What is computed of
     numbers (a Gaussian) is taken for a filter whatever they are.
 
+    So is a tensor that was made outside of the function and is but moved, unless a
+    gradient by it is taken, as a program does that keeps its weights in no variables.
+
     Args:
       graph: one function.
       typed: its nodes.
+      given: the arguments that hold such tensors, by name.
     """
     found: dict[str, ir.Edge] = {}
     if _WORK.isdisjoint(view.facts.work for view in typed.values()):
         return found
-    fixed: dict[str, bool] = {}  # what is: whether it may be a filter
+    # What is fixed: whether it may be a filter.
+    fixed: dict[str, bool] = dict.fromkeys(given, True)
+    outside = set(given)  # and what that is moved to
+    learned = _learned(graph, typed) if given else frozenset()
     for name in graph.order:
         view = typed[name]
         if view.facts.kind in _KNOWN:
@@ -42,21 +52,50 @@ def weighted_means(graph: ir.Graph, typed: Mapping[str, Typed]) -> dict[str, ir.
             continue
         sources = [edge[0] for edge in view.node.inputs]
         if sources and all(source in fixed for source in sources):
+            if not outside.isdisjoint(sources):
+                if not _moves(view):
+                    continue
+                outside.add(name)
             if not op_schema.is_stateful(view.node.op):
                 fixed[name] = _hands_on(view, fixed)
         elif view.facts.work in _WORK and (number := view.facts.weights.numbers[0]):
             edge = view.node.inputs[number]
-            if view.ins[number].type in ir.FLOATS and fixed.get(edge[0]):
+            may_be = view.ins[number].type in ir.FLOATS and fixed.get(edge[0])
+            if may_be and edge not in learned:
                 found[name] = edge
     return found
 
 
+def _learned(graph: ir.Graph, typed: Mapping[str, Typed]) -> frozenset[ir.Edge]:
+    """The filters by which a gradient is taken: of what that reads, too.
+
+    TensorFlow makes one for every filter; it is taken where something reads it.
+    """
+    results = {result.edge for result in graph.results}
+    read = {
+        view.node.inputs[0]
+        for name, view in typed.items()
+        if view.facts.work in _FILTER
+        and view.ins[1].type in ir.INTEGERS
+        and ((name, 0) in graph.readers or (name, 0) in results)
+    }
+    return frozenset(
+        view.node.inputs[1]
+        for view in typed.values()
+        if view.facts.work in _WORK and view.node.inputs[0] in read
+    )
+
+
 def _hands_on(view: Typed, fixed: Mapping[str, bool]) -> bool:
     """Whether what a node makes of fixed values may be a filter."""
-    if view.facts.role is not Role.MOVE and view.facts.kind not in _COPIES:
+    if not _moves(view):
         return True
     pairs = zip(view.node.inputs, view.ins, strict=False)
     return all(fixed[edge[0]] for edge, slot in pairs if slot.type in ir.FLOATS)
+
+
+def _moves(view: Typed) -> bool:
+    return view.facts.role is Role.MOVE or view.facts.kind in _COPIES
 
 
 def _is_positive(node: ir.Node) -> bool:

@@ -5,7 +5,7 @@ The facts that `conditioning` decides by. Nothing is refused here.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 
 from amp.graph_rewrite.candidates.context import Typed
 from amp.graph_rewrite.candidates.fixed_filters import weighted_means
@@ -23,14 +23,24 @@ COPIES = frozenset({Kind.CAST, Kind.IDENTITY, Kind.BUNDLE})
 class Upstream:
     """Where the floating-point inputs of nodes are made, found once for each node.
 
+    Args:
+      graph: one function.
+      typed: its nodes.
+      given: its arguments that hold tensors made outside of all functions.
+
     Attributes:
       typed: the nodes.
       filters: those that convolve with a fixed filter, which is no source, and it.
     """
 
-    def __init__(self, graph: ir.Graph, typed: Mapping[str, Typed]) -> None:
+    def __init__(
+        self,
+        graph: ir.Graph,
+        typed: Mapping[str, Typed],
+        given: Collection[str] = (),
+    ) -> None:
         self.typed = typed
-        self.filters = weighted_means(graph, typed)
+        self.filters = weighted_means(graph, typed, given)
         views = [typed[name] for name in graph.order]
         self._squares = {v.node.name for v in views if sums_squares(graph, v)}
         self._single = {v.node.name for v in views if sums_nothing(graph, v)}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 
 import numpy as np
@@ -9,6 +10,7 @@ import pytest
 import tensorflow as tf
 from rewriting import context_of, graph_def, module_of, rewritten, rules, v1
 
+import amp
 from amp.graph_rewrite.candidates.context import type_ports
 from amp.graph_rewrite.candidates.fixed_filters import weighted_means
 
@@ -102,3 +104,63 @@ def test_a_blur_of_which_nothing_is_taken_is_16_bit() -> None:
         tf.nn.conv2d(blurred, v1.placeholder(tf.float32, [1, 1, 2, 2]), 1, "SAME")
 
     assert rules(rewritten(graph_def(build)).report)["it"] == "compute"
+
+
+WINDOW = tf.constant(np.full(SHAPE, 1 / 9), tf.float32)
+TRAINED = tf.constant(np.full([1, 1, 2, 2], 1.0), tf.float32)
+
+
+def local_variance(x: tf.Tensor, window: tf.Tensor) -> tf.Tensor:
+    args = {"strides": [1, 1, 1, 1], "padding": "SAME"}
+    mean = tf.nn.depthwise_conv2d(x, window, name="mean", **args)
+    square = tf.nn.depthwise_conv2d(x * x, window, name="square", **args)
+    return square - mean * mean
+
+
+def decided(step: Callable[..., tf.Tensor], *args: tf.Tensor) -> dict[str, str]:
+    """The rules of a function's convolutions, by their names."""
+    policy = amp.Policy(dtype="bfloat16", emulate=True, assignment="all")
+    report = amp.explain(tf.function(step), *args, policy=policy)
+    found = {re.split("/|::", d.node)[-1]: d.rule for d in report.decisions}
+    return {name: found[name] for name in ("mean", "square")}
+
+
+@pytest.mark.parametrize("inner", [False, True])
+def test_a_filter_that_was_made_outside_of_the_function_is_fixed(inner: bool) -> None:
+    """As a window that a program makes once; also where XLA compiles its users."""
+    spread = tf.function(local_variance, jit_compile=True) if inner else local_variance
+
+    weights = tf.Variable(TRAINED)
+
+    def loss(x: tf.Tensor) -> tf.Tensor:
+        hidden = tf.nn.conv2d(x, weights, 1, "SAME")
+        return tf.reduce_mean(spread(hidden, tf.reshape(WINDOW, SHAPE)))
+
+    def step(x: tf.Tensor) -> tf.Tensor:
+        with tf.GradientTape() as tape:
+            found = loss(x)
+        return tape.gradient(found, weights)
+
+    for one in (loss,) if inner else (loss, step):
+        found = decided(one, tf.ones([4, 16, 16, 2]))
+        assert found == {"mean": "cancels", "square": "cancels"}
+
+
+def test_a_tensor_by_which_a_gradient_is_taken_is_no_fixed_filter() -> None:
+    """As of a program that keeps its weights in no variables."""
+
+    def step(x: tf.Tensor, window: tf.Tensor) -> tf.Tensor:
+        with tf.GradientTape() as tape:
+            tape.watch(window)
+            loss = tf.reduce_mean(local_variance(x, window) ** 2)
+        return tape.gradient(loss, window)
+
+    assert "cancels" not in decided(step, tf.ones([4, 16, 16, 2]), WINDOW).values()
+
+
+def test_what_is_computed_of_the_data_is_no_fixed_filter() -> None:
+    def step(x: tf.Tensor) -> tf.Tensor:
+        window = tf.nn.softmax(tf.reshape(x, [-1])[:18])
+        return local_variance(x, tf.reshape(window, SHAPE))
+
+    assert "cancels" not in decided(step, tf.ones([4, 16, 16, 2])).values()

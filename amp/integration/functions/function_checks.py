@@ -183,10 +183,11 @@ class FunctionChecks:
         self._within = wanted_gradients.is_within(rewrite.graph)
         self._plan(plan, make, due=2 if self._within else 1)
 
-    def _rivals(self, plans: FunctionPlans) -> list[Nominee]:
-        """The plans of whose nodes all others are that may race, where any does."""
-        names = (PRODUCTS.name, EVERYTHING.name)
-        return [] if plans.prepared is None else [*map(plans.nominee, names)]
+    def _rivals(self, plans: FunctionPlans) -> tuple[Nominee, Nominee] | None:
+        """Those of whose nodes all plans are that may race, where any does."""
+        if plans.prepared is None:
+            return None
+        return plans.nominee(PRODUCTS.name), plans.nominee(EVERYTHING.name)
 
     def _in_time(self) -> None:
         """Makes sure that a call may be made once more slowly than by any plan.

@@ -98,8 +98,7 @@ class GradientCheck:
       prepared: the function, analyzed and priced.
       made: its twin.
       nominee: the plan that the twin was made by.
-      rivals: the plans that are to race it, one after the other: those with further
-        nodes in 16 bits than the ones before.
+      rivals: *products only* and *everything*, where others are to race it.
 
     Raises:
       NotRepeatable: its gradients cannot be computed a second time.
@@ -111,7 +110,7 @@ class GradientCheck:
         prepared: Prepared,
         made: Rewrite,
         nominee: Nominee,
-        rivals: Sequence[Nominee] = (),
+        rivals: tuple[Nominee, Nominee] | None = None,
     ) -> None:
         policy = prepared.settled.policy
         assert policy is not None
@@ -200,29 +199,39 @@ class GradientCheck:
     def _borne(self, judge: Judge, own: Errors, kept: Nodes) -> tuple[Low, ...] | None:
         """The 16-bit nodes that plans may have (see `Checked.borne`).
 
-        A rival is judged by the errors of the plan that was checked, too: where that
-        has a product in float32, rounding it may spoil what the others are good for.
+        All plans that may race are of the nodes of *everything*. It is judged by the
+        errors of the plan that was checked, too: where that has a product in float32,
+        rounding it may spoil what the others are good for; and where it is worse than
+        that plan's products explain, by products alone.
 
         Args:
           judge: of the plan that was checked.
           own: its errors.
           kept: the nodes that stay float32 in every plan.
         """
-        products, foreseen = judge.products, self._prepared.foreseen
-        fine = [foreseen(self._nominee.keeping(kept)).low]
-        for rival in (each.keeping(kept) for each in self._rivals):
-            low = foreseen(rival).low
-            if covers(fine, low):
-                continue
-            try:
-                found = judge.errors(self._of(rival))
-            except NotRepeatable:
+        if self._rivals is None:
+            return None
+        products, everything = (each.keeping(kept) for each in self._rivals)
+        fine = [self._low(self._nominee.keeping(kept))]
+        if covers(fine, self._low(everything)):
+            return None
+        try:
+            found = judge.errors(self._of(everything))
+            if judge.bears(found, own, judge.products):
+                return None
+            if covers(fine, low := self._low(products)):
                 return tuple(fine)
-            products = found if rival.products_only else products
-            if not judge.bears(found, own, products):
-                return tuple(fine)
+            alone = judge.errors(self._of(products))
+        except NotRepeatable:
+            return tuple(fine)
+        if judge.bears(alone, own, alone):
             fine.append(low)
-        return None
+            if judge.bears(found, own, alone):
+                return None
+        return tuple(fine)
+
+    def _low(self, nominee: Nominee) -> Low:
+        return self._prepared.foreseen(nominee).low
 
     def _still(self, judge: Judge) -> None:
         """Makes sure, before anything is accused, that all copies had the same weights.

@@ -489,8 +489,10 @@ def test_no_plan_takes_a_step_that_loses_gradients_which_another_has(
 
     def of(self: Any, nominee: Nominee) -> Any:
         found = given(self, nominee)
-        if noise is not None and nominee.name == noise.name and not nominee.kept:
-            return [3.0 * each for each in found]  # planted
+        all_products = nominee.name == PRODUCTS.name and not nominee.kept
+        if nominee.name == EVERYTHING.name or all_products:
+            factor = 3.0 if noise and (noise is PRODUCTS or not all_products) else 1.0
+            return [factor * each for each in found]  # planted
         return found
 
     make = FunctionPlans._make

@@ -155,7 +155,7 @@ def analyze_typed(
     }
     beyond = ranges(graphs, contexts, eligible, call_values)
     eligible = {use: part.refusing(beyond[use]) for use, part in eligible.items()}
-    eligible = without(eligible, _exact(graphs, typed))
+    eligible = without(eligible, _exact(graphs, typed, contexts))
     found = passes(graphs, typed, products, call_values)
     eligible = without(eligible, loss(graphs, typed, found))
     known = _with_constants(typed, call_values)
@@ -203,10 +203,11 @@ def _with_constants(
 def _exact(
     graphs: Mapping[FunctionUse, ir.Graph],
     typed: Mapping[FunctionUse, Mapping[str, Typed]],
+    contexts: Mapping[FunctionUse, Context],
 ) -> dict[Member, Reason]:
     refused: dict[Member, Reason] = {}
     for use, graph in graphs.items():
-        reasons = exact_products(graph, typed[use])
+        reasons = exact_products(graph, typed[use], contexts[use].format)
         refused |= {(use, name): reason for name, reason in reasons.items()}
     return refused
 

@@ -11,10 +11,11 @@ from collections.abc import Collection, Mapping
 import numpy as np
 
 from amp.graph_rewrite.candidates.context import Typed
-from amp.graph_rewrite.graph import ir, op_schema, rounding
+from amp.graph_rewrite.graph import ir, op_schema, rounding, shapes
 from amp.graph_rewrite.ops.op_table import Kind, Role
 
 _WORK = frozenset({"conv", "depthwise", "depthwise_grad_input", "conv_grad_input"})
+_DEPTHWISE = frozenset({"depthwise", "depthwise_grad_input"})
 _FILTER = frozenset({"conv_grad_filter", "depthwise"})  # of a gradient by a filter
 _KNOWN = frozenset({Kind.CONSTANT, Kind.SHAPE})
 _COPIES = frozenset({Kind.CAST, Kind.IDENTITY, Kind.BUNDLE})
@@ -30,8 +31,9 @@ def weighted_means(
     filter that is written down as numbers has none that is. What is computed of
     numbers (a Gaussian) is taken for a filter whatever they are.
 
-    So is a tensor that was made outside of the function and is but moved, unless a
-    gradient by it is taken, as a program does that keeps its weights in no variables.
+    So is a tensor that was made outside of the function and is but moved, if it filters
+    each channel alone: a program may keep its weights in no variables, and those mix
+    channels. Not if a gradient by it is taken.
 
     Args:
       graph: one function.
@@ -60,10 +62,21 @@ def weighted_means(
                 fixed[name] = _hands_on(view, fixed)
         elif view.facts.work in _WORK and (number := view.facts.weights.numbers[0]):
             edge = view.node.inputs[number]
-            may_be = view.ins[number].type in ir.FLOATS and fixed.get(edge[0])
-            if may_be and edge not in learned:
+            if view.ins[number].type not in ir.FLOATS or not fixed.get(edge[0]):
+                continue
+            if edge[0] not in outside or (
+                edge not in learned and _is_window(view, graph.shape(edge))
+            ):
                 found[name] = edge
     return found
+
+
+def _is_window(view: Typed, shape: ir.Shape) -> bool:
+    """Whether a filter of this shape has a neighbourhood, and mixes no channels."""
+    if shape is None or len(shape) < 3 or shapes.elements(shape[:-2]) <= 1:
+        return False
+    alone = shape[-1] == 1 and view.facts.work in _DEPTHWISE
+    return alone or tuple(shape[-2:]) == (1, 1)
 
 
 def _learned(graph: ir.Graph, typed: Mapping[str, Typed]) -> frozenset[ir.Edge]:

@@ -91,6 +91,11 @@ def sums_squares(graph: ir.Graph, view: Typed) -> bool:
     return 0 < flops <= 2 * shapes.elements(operand)
 
 
+def products_added(graph: ir.Graph, view: Typed) -> float | None:
+    """How many products each result of one adds up, None if shapes do not tell."""
+    return _products(view, graph.shape)
+
+
 def _terms(graph: ir.Graph, view: Typed, shape: ir.ShapeSource) -> float | None:
     """The number of terms that each output element sums, None if shapes do not tell."""
     node = view.node

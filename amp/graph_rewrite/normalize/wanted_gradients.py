@@ -244,7 +244,7 @@ def _is_counter(graph: ir.Graph, handle: ir.Edge) -> bool:
     """Whether a variable is read as integers, or as truth values."""
     readers = (graph.nodes[name] for name, _ in graph.readers.get(handle, ()))
     reads = (node for node in readers if facts(node.op).kind is Kind.READ_VARIABLE)
-    return any(node.types("dtype")[0] in ir.INTEGERS for node in reads)
+    return any(node.types("dtype")[0] in (*ir.INTEGERS, ir.BOOL) for node in reads)
 
 
 def _type(node: ir.Node, index: int, lookup: op_schema.Lookup) -> int:

@@ -29,7 +29,7 @@ from amp.policy import Policy
 OTHERS = (REWRITTEN, EVERYTHING, UNCLUSTERED, PRODUCTS)
 # The cheapest by times that were measured after the others were made (`later_plan`).
 MEASURED = dataclasses.replace(CUT, name="the cheapest as measured")
-NOT_BORNE = "not made, its gradients are noise or worse than products make them"
+NOT_BORNE = "not made, it may lose gradients that another plan has"
 # Plans that are as exact as the yardstick of the check of accuracy, which is one of
 # them, or as the cheapest, whose nodes the other has in 16 bits.
 AS_EXACT = (PRODUCTS.name, UNCLUSTERED.name)

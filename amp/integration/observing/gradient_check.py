@@ -199,10 +199,10 @@ class GradientCheck:
     def _borne(self, judge: Judge, own: Errors, kept: Nodes) -> tuple[Low, ...] | None:
         """The 16-bit nodes that plans may have (see `Checked.borne`).
 
-        All plans that may race are of the nodes of *everything*. It is judged by the
-        errors of the plan that was checked, too: where that has a product in float32,
-        rounding it may spoil what the others are good for; and where it is worse than
-        that plan's products explain, by products alone.
+        All plans that may race are of the nodes of *everything*. Where the plan that
+        was checked has a product in float32, rounding it may spoil what its gradients
+        are good for. What is only worse than its products explain may race: where it
+        wins it is checked, and mended.
 
         Args:
           judge: of the plan that was checked.
@@ -216,18 +216,18 @@ class GradientCheck:
         if covers(fine, self._low(everything)):
             return None
         try:
-            found = judge.errors(self._of(everything))
-            if judge.bears(found, own, judge.products):
+            if not judge.loses(judge.errors(self._of(everything)), own):
                 return None
-            if covers(fine, low := self._low(products)):
-                return tuple(fine)
-            alone = judge.errors(self._of(products))
-        except NotRepeatable:
+            low = self._low(products)
+            if not covers(fine, low):
+                alone = judge.errors(self._of(products))
+                fine += [] if judge.loses(alone, own) else [low]
+        except NotRepeatable:  # what cannot be compared does not race
             return tuple(fine)
-        if judge.bears(alone, own, alone):
-            fine.append(low)
-            if judge.bears(found, own, alone):
-                return None
+        try:
+            self._still(judge)
+        except NotRepeatable:
+            return None
         return tuple(fine)
 
     def _low(self, nominee: Nominee) -> Low:

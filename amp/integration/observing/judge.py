@@ -81,17 +81,9 @@ class Judge:
     def is_fine(self, found: Errors) -> bool:
         return not self.faults(found)
 
-    def bears(self, found: Errors, other: Errors, products: Errors) -> bool:
-        """Whether a plan is as good as it may be beside another one.
-
-        Args:
-          found: its errors.
-          other: those of the other plan.
-          products: those with its own products only.
-        """
-        unit = self._unit
-        lost = accuracy.loses(found, other, unit)
-        return not lost and not accuracy.faults(found, products, unit)
+    def loses(self, found: Errors, other: Errors) -> bool:
+        """Whether a plan makes noise of a gradient that another one tells."""
+        return accuracy.loses(found, other, self._unit)
 
     def cause(self, found: Errors) -> str:
         """The worst fault in one line."""

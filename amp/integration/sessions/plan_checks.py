@@ -63,7 +63,8 @@ class PlanChecks:
         # By plan, what compares it, or why that cannot be.
         self._pending: dict[str, RunCheck | str] = {}
         self._met: set[str] = set()
-        self._best: Errors | None = None  # of the first plan that was none at fault
+        # The first plan that was none at fault, and its errors.
+        self._best: tuple[str, Errors] | None = None
         self._later = 0  # comparisons of trained weights
         self._left: int | None = (
             None  # runs until the next one, None if none is to come
@@ -89,6 +90,11 @@ class PlanChecks:
         found = fallback.attempt(self._part, check, lambda: None)
         if found is not None:
             self._pending[plan] = found
+
+    @property
+    def passed(self) -> bool:
+        """Whether a plan was compared and none at fault."""
+        return self._best is not None
 
     @property
     def trained(self) -> bool:
@@ -155,8 +161,8 @@ class PlanChecks:
                         self._judged[key] = Judged(*check.compare(run, best))
                     self._left = AGAIN * FURTHER**self._later
                     found = self._judged[key]
-                    if not found.fault:
-                        self._best = self._best or found.errors
+                    if not found.fault and found.errors is not None:
+                        self._best = self._best or (plan, found.errors)
                     return found
             except NotRepeatable as e:
                 why = str(e)

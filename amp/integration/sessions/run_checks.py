@@ -28,7 +28,7 @@ from amp.graph_rewrite.outcomes import AccuracyOutcome
 from amp.graph_rewrite.plan import Reason
 from amp.integration.contests.entrants import nominee_under
 from amp.integration.functions.twins import Twins
-from amp.integration.observing import accuracy, gradient_copies
+from amp.integration.observing import gradient_copies
 from amp.integration.observing.accuracy import Errors
 from amp.integration.observing.judge import NONE_FINITE, Judge
 from amp.integration.sessions.graph_views import GraphViews
@@ -138,13 +138,14 @@ class RunCheck:
         return outputs[:count]
 
     def compare(
-        self, run: Make, best: Errors | None
+        self, run: Make, best: tuple[str, Errors] | None
     ) -> tuple[AccuracyOutcome, str, frozenset[str], Errors | None]:
         """Compares the gradients of the batch of the first step.
 
         Args:
           run: makes a run of the twin.
-          best: the errors of another plan, which was none at fault; None without one.
+          best: another plan, which was none at fault, and its errors on the batch that
+            it was compared on; None without one.
 
         Returns:
           The figures; what is wrong with the plan, "" if nothing is; the variables
@@ -164,7 +165,11 @@ class RunCheck:
             errors = judge.errors(self._fetched(run, planned))
         except tf.errors.InvalidArgumentError:  # float32 has none
             return AccuracyOutcome(GUARDED), GUARDED, frozenset(), None
-        loses = best is not None and accuracy.loses(errors, best, unit)
+        loses = best is not None and judge.loses(errors, best[1])
+        if best is not None and loses:  # on another batch, and of other weights
+            with self._views.lock:
+                form = self._form(self._views.view(self._twins, best[0]))
+            loses = judge.loses(errors, judge.errors(self._fetched(run, form)))
         fine = finite and not loses and judge.is_fine(errors)
         if not fine and judge.moved(self._fetched(run, exact)):
             raise NotRepeatable("its variables change meanwhile, by another thread")
@@ -180,27 +185,30 @@ class RunCheck:
 
     def _forms(self) -> list[_Form]:
         """The gradients in float32, with products only, and by the plan."""
+        views = self._views
+        view = views.view(self._twins, self._plan)
+        only = Plan(self._twins, views.parts(self._twins), self._products(view.planned))
+        forms = (views.float32, PolicyView(views.twin, only), view)
+        return [self._form(form) for form in forms]
+
+    def _form(self, view: PolicyView) -> _Form:
+        """The gradients as a view has them."""
         assert self._batch is not None
-        views, wanted, batch = self._views, self._gradients, self._batch
+        wanted, batch = self._gradients, self._batch
         markers = self._tensors((name, 0) for name in wanted.markers)
         scales, inverses = map(self._tensors, (wanted.scales, wanted.inverses))
         fed = dict.fromkeys((each.ref() for each in (*scales, *inverses)), ())
-        view = views.view(self._twins, self._plan)
-        only = Plan(self._twins, views.parts(self._twins), self._products(view.planned))
-        made = []
-        for form in (views.float32, PolicyView(views.twin, only), view):
-            run = form.run((), markers, {**batch.shapes, **fed})
-            for tensor in (reference.deref() for reference in batch.values):
-                if not form.accepts(tensor):
-                    why = f"tensor {tensor.name} is another one in the plan"
-                    raise NotRepeatable(why)
-            values = {run.feeds[ref]: value for ref, value in batch.values.items()}
-            seeds, ends = (
-                frozenset(run.feeds[tensor.ref()] for tensor in tensors)
-                for tensors in (scales, inverses)
-            )
-            made.append(_Form(run.fetches, values, seeds, ends))
-        return made
+        run = view.run((), markers, {**batch.shapes, **fed})
+        for tensor in (reference.deref() for reference in batch.values):
+            if not view.accepts(tensor):
+                why = f"tensor {tensor.name} is another one in the plan"
+                raise NotRepeatable(why)
+        values = {run.feeds[ref]: value for ref, value in batch.values.items()}
+        seeds, ends = (
+            frozenset(run.feeds[tensor.ref()] for tensor in tensors)
+            for tensors in (scales, inverses)
+        )
+        return _Form(run.fetches, values, seeds, ends)
 
     def _products(self, planned: Iterable[Planned]) -> Nominee:
         """The products that the plan has in 16 bits, and no other node."""

@@ -244,8 +244,9 @@ class RunTwins:
             self._plans.drop(plan, failures.REFUSED)
         contest = self._contest
         made = self._plans.make(plan, 1.0 if contest is None else contest.doubt)
-        if self._checks is not None and isinstance(made, MadeRun) and made.planned:
-            self._checks.made(plan)
+        checks = self._checks  # another thread may give up
+        if checks is not None and isinstance(made, MadeRun) and made.planned:
+            checks.made(plan)
         return made
 
     def _turn(
@@ -261,7 +262,7 @@ class RunTwins:
             check = checks.records(plan)
             judged = None if check is not None else checks.compare(plan, run)
             if judged is not None:
-                self._take_in(plan, judged, trained=checks.trained)
+                self._take_in(plan, judged, checks)
             elif checks.waits(plan):
                 race = None if self._contest is None else self._contest.race()
                 if race is not None:
@@ -271,15 +272,16 @@ class RunTwins:
                 return check.first(run, self._plans.float32(), feeds)
         return self.guarded(run, starts, plan)
 
-    def _take_in(self, plan: str, judged: Judged, *, trained: bool) -> None:
+    def _take_in(self, plan: str, judged: Judged, checks: PlanChecks) -> None:
         """Notes what a comparison found; a plan that is at fault runs no more.
 
         Before the weights were trained, gradients that are lost say nothing (see
         `FunctionChecks.stands_still`). What was found then stays in the report where
-        nothing could be compared later.
+        nothing could be compared later, and where another plan is at fault.
         """
-        found = judged.fault or judged.outcome.error is not None
-        if self._reports is not None and (found or not trained):
+        trained, passed = checks.trained, checks.passed
+        tells = not passed if judged.fault else judged.outcome.error is not None
+        if self._reports is not None and (tells or not (trained or passed)):
             self._reports.compared(judged.outcome)
         if judged.fault:
             self._plans.drop(plan, judged.fault)
@@ -358,12 +360,12 @@ class RunTwins:
 
     def _go_on(self) -> None:
         """Has the form that runs made without a question, until the next check."""
-        contest = self._contest
+        contest, checks = self._contest, self._checks
         if contest is not None and contest.winner == FLOAT32:
             self._give_up()
             return
         with self._lock:
-            dues = [] if self._checks is None else [self._checks.due]
+            dues = [] if checks is None else [checks.due]
             if contest is not None:
                 dues.append(lambda: Due(contest.calls_left, contest.passed))
             self._proven(self.fastest(), *dues)

@@ -253,7 +253,9 @@ class SessionTwin:
                 _later(twins), lambda: begin(twins), lambda: begin(None)
             )
             found = self._runs.setdefault(key, found)
-            still = self._still or (NOISE if found.reads(self._lost) else None)
+            still = self._still or (
+                NOISE if self._lost and found.reads(self._lost) else None
+            )
             if still is not None:
                 found.stand_aside(still)
             return found

@@ -9,7 +9,9 @@ import pytest
 import tensorflow as tf
 
 import amp
+from amp.graph_rewrite.candidates import exact_products
 
+POLICY = amp.Policy(dtype="bfloat16", emulate=True, assignment="all")
 Step = Callable[..., tf.Tensor]
 NUMBERS = tf.range(512) % 7
 FLOATS = tf.constant(np.random.default_rng(1).normal(size=(512, 64)), tf.float32)
@@ -18,8 +20,7 @@ WEIGHTS = tf.constant(np.random.default_rng(2).normal(size=(64, 96)), tf.float32
 
 def product(step: Step, *args: tf.Tensor) -> tuple[str, str]:
     """The type of the product named "it", and the rule."""
-    policy = amp.Policy(dtype="bfloat16", emulate=True, assignment="all")
-    report = amp.explain(tf.function(step), *args, policy=policy)
+    report = amp.explain(tf.function(step), *args, policy=POLICY)
     (one,) = [d for d in report.decisions if d.node == "it"]
     return one.dtype, one.rule
 
@@ -31,7 +32,7 @@ def confusion(labels: tf.Tensor, found: tf.Tensor) -> tf.Tensor:
 
 def reshaped(labels: tf.Tensor, found: tf.Tensor) -> tf.Tensor:
     one, other = tf.one_hot(labels, 7), tf.one_hot(found, 7)
-    pairs = tf.reshape(one, [2, -1, 7]), tf.reshape(other, [2, -1, 7])
+    pairs = tf.reshape(one, [1, -1, 7]), tf.reshape(other, [1, -1, 7])
     return tf.matmul(*pairs, transpose_a=True, name="it")
 
 
@@ -63,7 +64,13 @@ def constants(labels: tf.Tensor, table: tf.Tensor) -> tf.Tensor:
     return tf.matmul(tf.ones([64, 64]), tf.ones([64, 64]), name="it")
 
 
-@pytest.mark.parametrize("step", [embedded, smoothed, constants])
+def few(labels: tf.Tensor, table: tf.Tensor) -> tf.Tensor:
+    """No count is larger than 128."""
+    one, other = tf.one_hot(labels[:128], 96), tf.one_hot(labels[128:256], 96)
+    return tf.matmul(one, other, transpose_a=True, name="it")
+
+
+@pytest.mark.parametrize("step", [embedded, smoothed, constants, few])
 def test_other_products_do_not(step: Step) -> None:
     assert product(step, NUMBERS, FLOATS)[0] == "bfloat16"
 
@@ -81,7 +88,14 @@ def ranked_with_a_bias(x: tf.Tensor, target: tf.Tensor) -> tf.Tensor:
     return tf.math.count_nonzero(higher, 1)
 
 
-@pytest.mark.parametrize("step", [ranked, ranked_with_a_bias])
+def ranked_by_a_mask(x: tf.Tensor, target: tf.Tensor) -> tf.Tensor:
+    scores = tf.matmul(x, WEIGHTS, name="it")
+    own = tf.gather(scores, target, batch_dims=1)
+    higher = tf.cast(scores > own[:, None], tf.float32)
+    return tf.reduce_sum(higher * tf.abs(WEIGHTS[0, :1]), 1)
+
+
+@pytest.mark.parametrize("step", [ranked, ranked_with_a_bias, ranked_by_a_mask])
 def test_a_product_whose_results_are_ranked_is_float32(step: Step) -> None:
     assert product(step, FLOATS, NUMBERS) == ("float32", "decision")
 
@@ -96,6 +110,36 @@ def above(x: tf.Tensor, target: tf.Tensor) -> tf.Tensor:
     return tf.reduce_sum(tf.cast(scores > 0.5, tf.float32), 1)
 
 
-@pytest.mark.parametrize("step", [chosen, above])
+def residual(x: tf.Tensor, target: tf.Tensor) -> tf.Tensor:
+    """The sum of several products, of which one is far from the comparison."""
+    hidden = tf.matmul(x, WEIGHTS, name="it")
+    for _ in range(3):
+        hidden += tf.matmul(tf.nn.relu(hidden), tf.ones([96, 96]))
+    higher = tf.cast(hidden[:, :1] > hidden[:, 1:], tf.float32)
+    return tf.reduce_sum(higher, 1)
+
+
+@pytest.mark.parametrize("step", [chosen, above, residual])
 def test_one_that_is_compared_otherwise_is_not(step: Step) -> None:
     assert product(step, FLOATS, NUMBERS)[0] == "bfloat16"
+
+
+@pytest.mark.parametrize("length", [200, 800])
+def test_each_node_is_looked_at_once(
+    length: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where each trip compares what all trips before have computed."""
+    looked: list[str] = []
+    honest = exact_products._floats
+    monkeypatch.setattr(
+        exact_products, "_floats", lambda v: looked.append(v.node.name) or honest(v)
+    )
+
+    def step(x: tf.Tensor, target: tf.Tensor) -> tf.Tensor:
+        one = other = tf.matmul(x, WEIGHTS)
+        for _ in range(length):
+            one, other = one + 1.0, other + tf.cast(one > other, tf.float32)
+        return one + other
+
+    amp.explain(tf.function(step), FLOATS, NUMBERS, policy=POLICY)
+    assert len(looked) <= 11 * length

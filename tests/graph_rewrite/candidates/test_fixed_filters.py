@@ -164,3 +164,20 @@ def test_what_is_computed_of_the_data_is_no_fixed_filter() -> None:
         return local_variance(x, tf.reshape(window, SHAPE))
 
     assert "cancels" not in decided(step, tf.ones([4, 16, 16, 2])).values()
+
+
+def test_weights_that_a_program_passes_along_are_no_fixed_filters() -> None:
+    """Nothing by them is trained here: a frozen network, a teacher, a sampler."""
+    weights = [tf.ones([3, 3, 2, 8]), tf.ones([3, 3, 8, 8]), tf.ones([1, 1, 8, 8])]
+
+    def step(x: tf.Tensor, *weights: tf.Tensor) -> tf.Tensor:
+        for weight in weights:
+            x = tf.nn.conv2d(x, weight, 1, "SAME")
+            mean, variance = tf.nn.moments(x, [1, 2], keepdims=True)
+            x = tf.nn.relu((x - mean) * tf.math.rsqrt(variance + 1e-3))
+        return x
+
+    policy = amp.Policy(dtype="bfloat16", emulate=True, assignment="all")
+    x = tf.ones([4, 16, 16, 2])
+    report = amp.explain(tf.function(step), x, *weights, policy=policy)
+    assert {d.dtype for d in report.decisions if d.op == "Conv2D"} == {"bfloat16"}

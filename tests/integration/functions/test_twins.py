@@ -530,9 +530,11 @@ def test_no_plan_takes_a_step_that_loses_gradients_which_another_has(
         refused = {EVERYTHING.name} if noise else set()
         if noise is PRODUCTS or (noise and run == 2):
             refused.add(PRODUCTS.name)
-        assert set(made) == {CUT.name, EVERYTHING.name, PRODUCTS.name} - refused
+        assert refused.isdisjoint(made)
+        assert CUT.name in made
+        assert noise is not None or EVERYTHING.name in made  # the first to enter
         fates = {plan.name: plan.fate for plan in amp.reports()[-1].plans}
-        assert {fates[plan] for plan in refused} <= {entrants.NOT_BORNE}
+        assert {fates[plan] for plan in refused & {*fates}} <= {entrants.NOT_BORNE}
         PROCESS.settled.clear()  # as a new process, in which they race anew
         del made[:]
         (file,) = plan_store.path("any").parent.glob("*.json")

@@ -384,10 +384,10 @@ def test_a_plan_that_loses_gradients_which_another_has_makes_no_step(
     monkeypatch.setattr(accuracy_rules, "loses", lambda *_: loses)  # planted
     monkeypatch.setattr(entrants, "CLOSE_IF_MODELLED", 100.0)
     job = Job(tf.tanh, **changed)
-    job.trained(40)
+    job.trained(100)
     assert set(formed) - {"everything", "products only"} == {FLOAT32, "the cheapest"}
     assert loses == {"everything", "products only"}.isdisjoint(formed)
-    assert job.run(job.made) == [40]
+    assert job.run(job.made) == [100]
 
 
 def test_a_plan_that_trained_weights_find_at_fault_runs_no_more(formed, monkeypatch):

@@ -53,14 +53,15 @@ def weighted_means(
             fixed[name] = view.facts.kind is Kind.SHAPE or _is_positive(view.node)
             continue
         sources = [edge[0] for edge in view.node.inputs]
-        if sources and all(source in fixed for source in sources):
+        convolves = view.facts.work in _WORK
+        if not convolves and sources and all(source in fixed for source in sources):
             if not outside.isdisjoint(sources):
                 if not _moves(view):
                     continue
                 outside.add(name)
             if not op_schema.is_stateful(view.node.op):
                 fixed[name] = _hands_on(view, fixed)
-        elif view.facts.work in _WORK and (number := view.facts.weights.numbers[0]):
+        elif convolves and (number := view.facts.weights.numbers[0]):
             edge = view.node.inputs[number]
             if view.ins[number].type not in ir.FLOATS or not fixed.get(edge[0]):
                 continue

@@ -87,7 +87,7 @@ STEEP: dict[str, Between] = {
 def test_a_steep_function_reads_float32(name: str) -> None:
     one = found(STEEP[name])
     assert one["it"] in ("steep", "listed", "range")
-    assert one["biased"] == "steep"
+    assert one["biased"] in ("steep", "decision")
 
 
 THROUGH: dict[str, Between] = {

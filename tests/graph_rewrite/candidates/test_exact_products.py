@@ -46,7 +46,31 @@ def degrees(labels: tf.Tensor, found: tf.Tensor) -> tf.Tensor:
     return tf.matmul(near, tf.ones([512, 1]), name="it")
 
 
-@pytest.mark.parametrize("step", [confusion, reshaped, masks, degrees])
+def others(labels: tf.Tensor, found: tf.Tensor) -> tf.Tensor:
+    one, other = 1.0 - tf.one_hot(labels, 7), tf.one_hot(found, 7)
+    return tf.matmul(one, other, transpose_a=True, name="it")
+
+
+def masked(labels: tf.Tensor, found: tf.Tensor) -> tf.Tensor:
+    mask = tf.cast(labels > 2, tf.float32)[:, None]
+    one, other = tf.one_hot(labels, 7) * mask, tf.one_hot(found, 7)
+    return tf.matmul(one, other, transpose_a=True, name="it")
+
+
+def rounded(labels: tf.Tensor, found: tf.Tensor) -> tf.Tensor:
+    one = tf.round(tf.sigmoid(FLOATS[:, :7]))
+    return tf.matmul(one, tf.one_hot(found, 7), transpose_a=True, name="it")
+
+
+def hamming(labels: tf.Tensor, found: tf.Tensor) -> tf.Tensor:
+    signs = tf.sign(FLOATS)
+    return tf.matmul(signs, signs[::2], transpose_a=False, transpose_b=True, name="it")
+
+
+WHOLE = [confusion, reshaped, masks, degrees, others, masked, rounded]
+
+
+@pytest.mark.parametrize("step", WHOLE)
 def test_a_product_of_whole_numbers_counts(step: Step) -> None:
     assert product(step, NUMBERS, NUMBERS) == ("float32", "count")
 
@@ -70,7 +94,7 @@ def few(labels: tf.Tensor, table: tf.Tensor) -> tf.Tensor:
     return tf.matmul(one, other, transpose_a=True, name="it")
 
 
-@pytest.mark.parametrize("step", [embedded, smoothed, constants, few])
+@pytest.mark.parametrize("step", [embedded, smoothed, constants, few, hamming])
 def test_other_products_do_not(step: Step) -> None:
     assert product(step, NUMBERS, FLOATS)[0] == "bfloat16"
 
@@ -95,9 +119,43 @@ def ranked_by_a_mask(x: tf.Tensor, target: tf.Tensor) -> tf.Tensor:
     return tf.reduce_sum(higher * tf.abs(WEIGHTS[0, :1]), 1)
 
 
-@pytest.mark.parametrize("step", [ranked, ranked_with_a_bias, ranked_by_a_mask])
+def close(x: tf.Tensor, target: tf.Tensor) -> tf.Tensor:
+    return tf.math.count_nonzero(tf.matmul(x, WEIGHTS, name="it") > 0.999)
+
+
+def parity(x: tf.Tensor, target: tf.Tensor) -> tf.Tensor:
+    return tf.math.floormod(tf.matmul(x, WEIGHTS, name="it"), 2.0)
+
+
+def coded(x: tf.Tensor, target: tf.Tensor) -> tf.Tensor:
+    return tf.round(tf.matmul(x, WEIGHTS, name="it") + 0.5)
+
+
+def read_twice(x: tf.Tensor, target: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+    key = tf.matmul(x, WEIGHTS, name="it")
+    return tf.cast(key, tf.int32), tf.reduce_mean(key)
+
+
+EXACT = [ranked, ranked_with_a_bias, ranked_by_a_mask, close, parity, coded, read_twice]
+
+
+@pytest.mark.parametrize("step", EXACT)
 def test_a_product_whose_results_are_ranked_is_float32(step: Step) -> None:
     assert product(step, FLOATS, NUMBERS) == ("float32", "decision")
+
+
+def squared_form(x: tf.Tensor, target: tf.Tensor) -> tf.Tensor:
+    """The variance of a portfolio, say."""
+    return tf.reduce_sum(tf.matmul(x, WEIGHTS[:, :64], name="it") * x, 1)
+
+
+def test_the_terms_of_a_quadratic_form_may_cancel() -> None:
+    assert product(squared_form, FLOATS, NUMBERS) == ("float32", "cancels")
+
+
+def gated(x: tf.Tensor, target: tf.Tensor) -> tf.Tensor:
+    other = tf.tanh(x)
+    return tf.reduce_sum(tf.matmul(x, WEIGHTS[:, :64], name="it") * other, 1)
 
 
 def chosen(x: tf.Tensor, target: tf.Tensor) -> tf.Tensor:
@@ -107,7 +165,7 @@ def chosen(x: tf.Tensor, target: tf.Tensor) -> tf.Tensor:
 
 def above(x: tf.Tensor, target: tf.Tensor) -> tf.Tensor:
     scores = tf.matmul(x, WEIGHTS, name="it")
-    return tf.reduce_sum(tf.cast(scores > 0.5, tf.float32), 1)
+    return tf.reduce_sum(tf.cast(scores > 0.0, tf.float32), 1)
 
 
 def residual(x: tf.Tensor, target: tf.Tensor) -> tf.Tensor:
@@ -119,7 +177,7 @@ def residual(x: tf.Tensor, target: tf.Tensor) -> tf.Tensor:
     return tf.reduce_sum(higher, 1)
 
 
-@pytest.mark.parametrize("step", [chosen, above, residual])
+@pytest.mark.parametrize("step", [chosen, above, residual, gated])
 def test_one_that_is_compared_otherwise_is_not(step: Step) -> None:
     assert product(step, FLOATS, NUMBERS)[0] == "bfloat16"
 

@@ -181,3 +181,18 @@ def test_weights_that_a_program_passes_along_are_no_fixed_filters() -> None:
     x = tf.ones([4, 16, 16, 2])
     report = amp.explain(tf.function(step), x, *weights, policy=policy)
     assert {d.dtype for d in report.decisions if d.op == "Conv2D"} == {"bfloat16"}
+
+
+def test_a_window_over_what_the_function_is_given_is_fixed_too() -> None:
+    """As of the image that another one is compared with."""
+    args = {"strides": [1, 1, 1, 1], "padding": "SAME"}
+
+    def step(x: tf.Tensor, y: tf.Tensor) -> tf.Tensor:
+        x = tf.nn.conv2d(x, TRAINED, 1, "SAME")
+        one = tf.nn.depthwise_conv2d(x, WINDOW, name="mean", **args)
+        other = tf.nn.depthwise_conv2d(y, WINDOW, name="square", **args)
+        both = tf.nn.depthwise_conv2d(x * y, WINDOW, **args)
+        return tf.reduce_mean(both - one * other)
+
+    found = decided(step, tf.ones([4, 16, 16, 2]), tf.ones([4, 16, 16, 2]))
+    assert found == {"mean": "cancels", "square": "cancels"}

@@ -7,7 +7,7 @@ Used by `run_twins`, which drops a plan that is at fault. What is compared is in
 from __future__ import annotations
 
 import threading
-from typing import Any, NamedTuple
+from typing import Any
 
 from amp.graph_rewrite.assign.nominee import UNCLUSTERED
 from amp.graph_rewrite.normalize.wanted_gradients import NotRepeatable
@@ -16,24 +16,8 @@ from amp.integration import fallback
 from amp.integration.observing.accuracy import Errors
 from amp.integration.observing.checks import AGAIN, FURTHER
 from amp.integration.runtime.unasked import Due
-from amp.integration.sessions.run_checks import Make, RunCheck
+from amp.integration.sessions.run_checks import Judged, Make, RunCheck
 from amp.integration.sessions.run_plans import RunPlans
-
-
-class Judged(NamedTuple):
-    """What a comparison found.
-
-    Attributes:
-      outcome: the figures, for the report.
-      fault: what is wrong with the plan, "" if nothing is.
-      lost: the user's variables of which products alone lose every gradient, by name.
-      errors: the plan's, None where nothing was compared.
-    """
-
-    outcome: AccuracyOutcome
-    fault: str = ""
-    lost: frozenset[str] = frozenset()
-    errors: Errors | None = None
 
 
 class PlanChecks:
@@ -66,9 +50,7 @@ class PlanChecks:
         # The first plan that was none at fault, and its errors.
         self._best: tuple[str, Errors] | None = None
         self._later = 0  # comparisons of trained weights
-        self._left: int | None = (
-            None  # runs until the next one, None if none is to come
-        )
+        self._left: int | None = None  # runs until the next one, if one is to come
         self._busy = threading.Lock()
 
     def made(self, plan: str) -> None:
@@ -158,7 +140,7 @@ class PlanChecks:
                 if isinstance(check, RunCheck):
                     key, best = self._key(check), None if self._later else self._best
                     if key not in self._judged:
-                        self._judged[key] = Judged(*check.compare(run, best))
+                        self._judged[key] = check.compare(run, best)
                     self._left = AGAIN * FURTHER**self._later
                     found = self._judged[key]
                     if not found.fault and found.errors is not None:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 import tensorflow as tf
@@ -59,6 +59,22 @@ class RunGradients:
     inverses: Sequence[ir.Edge]
     taken: Sequence[ir.Edge]
     weights: frozenset[str]
+
+
+class Judged(NamedTuple):
+    """What a comparison found.
+
+    Attributes:
+      outcome: the figures, for the report.
+      fault: what is wrong with the plan, "" if nothing is.
+      lost: the user's variables of which products alone lose every gradient, by name.
+      errors: the plan's, None where nothing was compared.
+    """
+
+    outcome: AccuracyOutcome
+    fault: str = ""
+    lost: frozenset[str] = frozenset()
+    errors: Errors | None = None
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -137,9 +153,7 @@ class RunCheck:
         self._batch = _Batch(shapes, values)
         return outputs[:count]
 
-    def compare(
-        self, run: Make, best: tuple[str, Errors] | None
-    ) -> tuple[AccuracyOutcome, str, frozenset[str], Errors | None]:
+    def compare(self, run: Make, best: tuple[str, Errors] | None) -> Judged:
         """Compares the gradients of the batch of the first step.
 
         Args:
@@ -148,8 +162,7 @@ class RunCheck:
             it was compared on; None without one.
 
         Returns:
-          The figures; what is wrong with the plan, "" if nothing is; the variables
-          by which every gradient is lost by products alone; and the plan's errors.
+          What was found.
 
         Raises:
           NotRepeatable: they are not finite in float32, other threads train meanwhile,
@@ -164,7 +177,7 @@ class RunCheck:
             finite = judge.yardstick(self._fetched(run, products))
             errors = judge.errors(self._fetched(run, planned))
         except tf.errors.InvalidArgumentError:  # float32 has none
-            return AccuracyOutcome(GUARDED), GUARDED, frozenset(), None
+            return Judged(AccuracyOutcome(GUARDED), GUARDED)
         loses = best is not None and judge.loses(errors, best[1])
         if best is not None and loses:  # on another batch, and of other weights
             with self._views.lock:
@@ -174,14 +187,15 @@ class RunCheck:
         if not fine and judge.moved(self._fetched(run, exact)):
             raise NotRepeatable("its variables change meanwhile, by another thread")
         if not finite:
-            return AccuracyOutcome(NONE_FINITE), NONE_FINITE, frozenset(), None
+            return Judged(AccuracyOutcome(NONE_FINITE), NONE_FINITE)
         outcome = judge.outcome(errors, 0)
         if loses:
-            return outcome, LOSES, frozenset(), errors
+            return Judged(outcome, LOSES, errors=errors)
         if not fine:
-            return outcome, judge.cause(errors), frozenset(), errors
+            return Judged(outcome, judge.cause(errors), errors=errors)
         lost = judge.lost(lambda: self._fetched(run, exact))
-        return outcome, "", self._gradients.weights if lost else frozenset(), errors
+        weights = self._gradients.weights if lost else frozenset()
+        return Judged(outcome, lost=weights, errors=errors)
 
     def _forms(self) -> list[_Form]:
         """The gradients in float32, with products only, and by the plan."""

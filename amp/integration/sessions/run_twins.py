@@ -31,8 +31,9 @@ from amp.integration.observing.standstills import Standstill
 from amp.integration.racing.race_log import FLOAT32
 from amp.integration.runtime import failures
 from amp.integration.runtime.unasked import Due
-from amp.integration.sessions.plan_checks import Judged, PlanChecks
+from amp.integration.sessions.plan_checks import PlanChecks
 from amp.integration.sessions.policy_view import Run
+from amp.integration.sessions.run_checks import Judged
 from amp.integration.sessions.run_plans import MadeRun, RunPlans
 from amp.integration.sessions.run_reports import RunReports
 

@@ -23,8 +23,8 @@ from amp.integration.racing import exemptions
 from amp.integration.runtime import definitions, failures
 from amp.integration.runtime.unasked import Unasked
 from amp.integration.sessions.graph_views import views_of
-from amp.integration.sessions.plan_checks import Judged
 from amp.integration.sessions.policy_view import PolicyView, Run
+from amp.integration.sessions.run_checks import Judged
 from amp.integration.sessions.run_plans import Asked, RunPlans
 from amp.integration.sessions.run_twins import Make, RunTwins, Starts, Terms
 from amp.integration.sessions.session_stalls import SessionStalls
